@@ -40,9 +40,9 @@ def main() -> None:
             load.start()
         time.sleep(3)
         with StatusSource(broker.bootstrap) as source:
-            first, began = source.ask(), time.monotonic()
+            first, began = source.request_status(), time.monotonic()
             time.sleep(2)
-            view = View(source.ask(), first, time.monotonic() - began)
+            view = View(source.request_status(), first, time.monotonic() - began)
         for load in loads:
             load.join()
     console = Console(

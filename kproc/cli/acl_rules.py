@@ -63,15 +63,15 @@ def _wire(wanted: AclFilter) -> dict[str, Any]:
     }
 
 
-def described(client: Client, wanted: AclFilter) -> list[Acl]:
+def describe(client: Client, wanted: AclFilter) -> list[Acl]:
     """Return the rules that match a filter. Raise a Failure if the broker has no authorizer."""
-    found = _described(client, wanted)
+    found = _describe_if_authorizer(client, wanted)
     if found is None:
         raise _refused(ErrorCode.SECURITY_DISABLED, None)
     return found
 
 
-def _described(client: Client, wanted: AclFilter) -> list[Acl] | None:
+def _describe_if_authorizer(client: Client, wanted: AclFilter) -> list[Acl] | None:
     """Return the rules that match a filter, or None if the broker has no authorizer."""
     from kproc.broker.cluster.acls import acl_of
     from kproc.wire.header import ApiKey
@@ -84,7 +84,7 @@ def _described(client: Client, wanted: AclFilter) -> list[Acl] | None:
     return [acl_of(resource | acl) for resource in answer["resources"] for acl in resource["acls"]]
 
 
-def deleted(client: Client, filters: Sequence[AclFilter]) -> list[Acl]:
+def delete(client: Client, filters: Sequence[AclFilter]) -> list[Acl]:
     """Delete the rules that match any of the filters, and return them."""
     from kproc.broker.cluster.acls import acl_of
     from kproc.wire.header import ApiKey
@@ -96,7 +96,7 @@ def deleted(client: Client, filters: Sequence[AclFilter]) -> list[Acl]:
     return [acl_of(row) for result in answer["filter_results"] for row in result["matching_acls"]]
 
 
-def asked(
+def check_access(
     client: Client, principal: str, host: str, operation: Operation, kind: ResourceType, name: str
 ) -> dict[str, Any]:
     """Return the decision that the broker's authorizer would make, computed from its rules and settings."""
@@ -122,7 +122,7 @@ def _verdict(
     from kproc.broker.security.authorizer import DEFAULT_ALLOW, DEFAULT_DENY, SUPER_USER, decide
 
     wanted = AclFilter(kind, name, PatternType.MATCH, None, None, Operation.ANY, Permission.ANY)
-    covering = _described(client, wanted)
+    covering = _describe_if_authorizer(client, wanted)
     if covering is None:
         return DEFAULT_ALLOW, "the broker has no authorizer"
     settings = broker_settings(client, ["super.users", "allow.everyone.if.no.acl.found"])

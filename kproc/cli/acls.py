@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from kproc.cli.acl_rules import asked, create, deleted, described, in_words, print_rules, row_of
+from kproc.cli.acl_rules import check_access, create, delete, describe, in_words, print_rules, row_of
 from kproc.cli.common import (
     DEFAULT_BOOTSTRAP,
     Bootstrap,
@@ -136,7 +136,9 @@ def add_acls(
         for kind, name in named
         for who in principals
         for where in hosts
-        for what in _wanted(kind, operation, producer=producer, consumer=consumer, idempotent=idempotent)
+        for what in _operations_on(
+            kind, operation, producer=producer, consumer=consumer, idempotent=idempotent
+        )
     ]
     with connect(bootstrap) as client:
         create(client, rules)
@@ -163,7 +165,7 @@ def list_acls(
     pattern = PatternType.MATCH if covering else PatternType.ANY
     filters = _filters(named, pattern, principal=principal)
     with connect(bootstrap) as client:
-        found = [rule for each in filters for rule in described(client, each)]
+        found = [rule for each in filters for rule in describe(client, each)]
     rows = [row_of(rule) for rule in dict.fromkeys(found)]
     if output is Format.JSON:
         print_json(rows)
@@ -218,8 +220,8 @@ def delete_acls(
         )
     ]
     with connect(bootstrap) as client:
-        shown = [rule for each in filters for rule in described(client, each)] if dry_run else None
-        found = deleted(client, filters) if shown is None else shown
+        shown = [rule for each in filters for rule in describe(client, each)] if dry_run else None
+        found = delete(client, filters) if shown is None else shown
     if not found:
         raise Failure("there is no such rule")
     result = "would delete" if dry_run else "deleted"
@@ -254,7 +256,7 @@ def check(
     (what,) = _operations([operation])
     who, host = _principal(principal), _host(host)
     with connect(bootstrap) as client:
-        rows = [asked(client, who, host, what, kind, name) for kind, name in named]
+        rows = [check_access(client, who, host, what, kind, name) for kind, name in named]
     if output is Format.JSON:
         print_json(rows)
     else:
@@ -318,7 +320,7 @@ def _operations(names: Sequence[str] | None) -> list[Operation]:
     return [known[name] for name in wanted]
 
 
-def _wanted(
+def _operations_on(
     kind: ResourceType, names: Sequence[str] | None, *, producer: bool, consumer: bool, idempotent: bool
 ) -> dict[Operation, None]:
     """Return the operations on a resource of that type, each once."""

@@ -52,7 +52,7 @@ app = typer.Typer(
 )
 
 
-def _show(parser: serve.Parser) -> None:
+def _show(parser: serve.CommandParser) -> None:
     """Show a command among the others that has a parser of its own, which kproc.cli.main asks before all this.
 
     Its options are declared once more for the shell, which completes what it finds here.

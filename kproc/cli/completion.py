@@ -52,23 +52,23 @@ def _is_break(word: str) -> bool:
 
 def complete_topics(context: typer.Context, incomplete: str) -> list[str]:
     """Return the names of topics that begin with `incomplete`."""
-    return _asked(context, incomplete, _topics)
+    return _names_from_broker(context, incomplete, _topics)
 
 
 def complete_groups(context: typer.Context, incomplete: str) -> list[str]:
     """Return the ids of groups that begin with `incomplete`."""
-    return _asked(context, incomplete, _groups)
+    return _names_from_broker(context, incomplete, _groups)
 
 
 def complete_transactional_ids(context: typer.Context, incomplete: str) -> list[str]:
     """Return the transactional ids that begin with `incomplete`."""
-    return _asked(context, incomplete, _transactional_ids)
+    return _names_from_broker(context, incomplete, _transactional_ids)
 
 
 def complete_setting_names(context: typer.Context, incomplete: str) -> list[str]:
     """Return names of settings of the resource on the command line: a topic, a group, the loggers, or the broker."""
     if context.params.get("loggers"):
-        return _asked(context, incomplete, _loggers)
+        return _names_from_broker(context, incomplete, _loggers)
     return _beginning(incomplete, _setting_names(context.params))
 
 
@@ -140,7 +140,9 @@ def _loggers(client: Client) -> list[str]:
     return [str(row["name"]) for row in answer["configs"]]
 
 
-def _asked(context: typer.Context, incomplete: str, ask: Callable[[Client], list[str]]) -> list[str]:
+def _names_from_broker(
+    context: typer.Context, incomplete: str, ask: Callable[[Client], list[str]]
+) -> list[str]:
     """Return the names that the broker returns within WAIT_S and that begin with `incomplete`.
 
     The request runs in a daemon thread, because a name server can block `connect` for longer than any timeout of ours.

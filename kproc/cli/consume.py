@@ -22,7 +22,7 @@ from kproc.cli.positions import Where, chosen_partitions, find_positions, parse_
 from kproc.cli.unserved import Partition, explain_unserved
 
 if TYPE_CHECKING:
-    from kproc.cli.record_reader import Reader, Source, Span
+    from kproc.cli.record_reader import OffsetRange, RecordReader, RecordSource
 
 BATCH_RECORDS: Final = 1000
 """Most records that one call takes from librdkafka."""
@@ -148,7 +148,7 @@ def _check_coordinator(bootstrap: str, group: str) -> None:
         raise Failure(f"group {group} has no coordinator: {reason}")
 
 
-def _check_unserved(bootstrap: str, span: Span, *, follow: bool) -> list[str]:
+def _check_unserved(bootstrap: str, span: OffsetRange, *, follow: bool) -> list[str]:
     """Return a line for each partition that is not served. Raise a Failure if no other one can be read."""
     lines = explain_unserved(bootstrap, span.unserved)
     if lines and not span.starts:
@@ -159,13 +159,13 @@ def _check_unserved(bootstrap: str, span: Span, *, follow: bool) -> list[str]:
     return lines
 
 
-def _copy(reader: Reader, formatter: Formatter, count: int | None) -> None:
+def _copy(reader: RecordReader, formatter: Formatter, count: int | None) -> None:
     left = count if count is not None else sys.maxsize
     write, flush = sys.stdout.buffer.write, sys.stdout.buffer.flush
     with _ending() as ending:
         try:
             while left > 0 and not reader.is_done and not ending.number:
-                records = reader.take(min(left, BATCH_RECORDS))
+                records = reader.read(min(left, BATCH_RECORDS))
                 for record in records:
                     write(formatter(record))
                 flush()
@@ -213,22 +213,22 @@ def _ending() -> Iterator[_Ending]:
 def _reader(
     bootstrap: str,
     topics: list[str],
-    span: Span,
+    span: OffsetRange,
     group: str | None,
     isolation: Isolation,
     *,
     follow: bool,
     tells: bool,
     skips_unreadable: bool,
-) -> Reader:
+) -> RecordReader:
     from kproc.cli.group_member import GroupMember
-    from kproc.cli.record_reader import Assigned, Progress, Reader
+    from kproc.cli.record_reader import Assigned, Progress, RecordReader
 
     progress = Progress(span.ends if not follow else None)
-    source: Source = (
+    source: RecordSource = (
         Assigned(span, progress) if group is None else GroupMember(group, topics, span, progress, tells=tells)
     )
-    return Reader(
+    return RecordReader(
         bootstrap,
         topics,
         source,
@@ -244,9 +244,9 @@ def _span(
     where: Where,
     wanted: list[int] | None,
     isolation: Isolation,
-) -> Span:
+) -> OffsetRange:
     """Return the first offset and the present end of each partition, from the broker itself."""
-    from kproc.cli.record_reader import Span
+    from kproc.cli.record_reader import OffsetRange
     from kproc.cli.topics import READ_COMMITTED, READ_UNCOMMITTED, checked_topics
 
     level = READ_COMMITTED if isolation is Isolation.COMMITTED else READ_UNCOMMITTED
@@ -262,4 +262,4 @@ def _span(
             positions = find_positions(client, topic, numbers, where, errors, isolation=level)
             starts.update(((topic, number), offset) for number, offset in positions.found.items())
             ends.update(((topic, number), offset) for number, offset in positions.ends.items())
-    return Span(starts, ends, errors)
+    return OffsetRange(starts, ends, errors)

@@ -71,7 +71,7 @@ def doctor(
     path = output or Path(f"{name}.tar.gz")
     with (
         _open_private(path) as file,
-        _Report(bootstrap, log) as report,
+        _DoctorReport(bootstrap, log) as report,
         tarfile.open(fileobj=file, mode="w:gz") as archive,
     ):
         for inside, content in report.files():
@@ -112,7 +112,7 @@ def hidden(text: str) -> str:
     return _SECRET.sub(lambda found: f"{found.group(1)}(hidden)", without_url_secrets(text))
 
 
-class _Report:
+class _DoctorReport:
     """One broker's."""
 
     def __init__(self, bootstrap: str, log: Path | None) -> None:
@@ -183,7 +183,7 @@ class _Report:
         from kproc.cli.status_source import StatusSource
 
         with StatusSource(self._bootstrap) as source:
-            self._status = source.ask()
+            self._status = source.request_status()
             try:
                 self._process = source.open_process(self._status)
             except NotABroker as error:

@@ -12,7 +12,7 @@ from typing import Any, Final
 from kproc.cli.common import Failure
 from kproc.cli.lines import print_note
 from kproc.cli.record_json import Consumed
-from kproc.cli.record_reader import Partition, Progress, Span
+from kproc.cli.record_reader import OffsetRange, Partition, Progress
 
 COMMIT_EVERY_MS: Final = 1_000
 SESSION_MS: Final = 10_000
@@ -25,7 +25,7 @@ class GroupMember:
     """A member of the group. A partition without a committed offset begins at its start of the span."""
 
     def __init__(
-        self, group: str, topics: Sequence[str], span: Span, progress: Progress, *, tells: bool
+        self, group: str, topics: Sequence[str], span: OffsetRange, progress: Progress, *, tells: bool
     ) -> None:
         self._group = group
         self._topics = list(topics)
@@ -44,21 +44,21 @@ class GroupMember:
             "on_commit": self._on_commit,
         }
 
-    def begin(self, consumer: Any) -> None:
+    def start(self, consumer: Any) -> None:
         """Join the group."""
         self._consumer = consumer
         consumer.subscribe(self._topics, on_assign=self._on_assign, on_revoke=self._on_revoke)
 
-    def printed(self, records: Sequence[Consumed]) -> None:
+    def on_printed(self, records: Sequence[Consumed]) -> None:
         """Allow the commit of these records' offsets."""
         after = {(record.topic, record.partition): record.offset + 1 for record in records}
         for partition, offset in after.items():
-            self.skipped(partition, offset)
+            self.on_skipped(partition, offset)
 
     def start_of(self, partition: Partition) -> int:
         return self._assigned.get(partition, -1)
 
-    def skipped(self, partition: Partition, offset: int) -> None:
+    def on_skipped(self, partition: Partition, offset: int) -> None:
         """Allow the commit of everything before this offset."""
         from confluent_kafka import KafkaError, KafkaException, TopicPartition
 
@@ -69,14 +69,14 @@ class GroupMember:
                 raise Failure(f"{self._group}: {_words(error)}") from error
             # The partition went to another member while we printed. That member shows these records again.
 
-    def refused(self, error: Any) -> str | None:
+    def permanent_error(self, error: Any) -> str | None:
         """Return the message for a permanent error of the group, or None. librdkafka retries the others."""
         from confluent_kafka import KafkaError
 
         from kproc.cli.produce import describe_error
 
         if error.code() == KafkaError._MAX_POLL_EXCEEDED:
-            self._tell("nothing was read for so long that other members took over; joining again")
+            self._print_note("nothing was read for so long that other members took over; joining again")
             return None
         passing = (
             KafkaError._TRANSPORT,
@@ -91,7 +91,7 @@ class GroupMember:
         is_passing = error.retriable() or error.code() in passing
         return None if is_passing and not error.fatal() else f"group {self._group}: {describe_error(error)}"
 
-    def end(self, *, is_away: bool) -> None:
+    def finish(self, *, is_away: bool) -> None:
         """Commit the offsets of the last printed records. The consumer leaves the group when it closes."""
         from confluent_kafka import KafkaError, KafkaException
 
@@ -126,15 +126,15 @@ class GroupMember:
                 begun += [each] if each.offset >= 0 else []
         self._assigned = {(each.topic, each.partition): each.offset for each in partitions}
         consumer.assign(partitions)
-        self.progress.give(_pairs(partitions))
+        self.progress.add(_pairs(partitions))
         if begun:
             # Commit the first position, as Java's consumer does. The next member then begins there even if no record
             # has come meanwhile.
             consumer.commit(offsets=begun, asynchronous=True)
-        self._tell_of(partitions)
+        self._print_partitions(partitions)
 
     def _on_revoke(self, _consumer: Any, partitions: list[Any]) -> None:
-        self.progress.take_away(_pairs(partitions))
+        self.progress.remove(_pairs(partitions))
 
     def _on_commit(self, error: Any, partitions: list[Any]) -> None:
         """Report a failed commit, once for each reason. A later commit covers the records, or they are shown again."""
@@ -154,7 +154,7 @@ class GroupMember:
             print_note(f"kproc: group {self._group}: not committed yet: {refusal}")
         self._refusal = refusal
 
-    def _tell_of(self, partitions: list[Any]) -> None:
+    def _print_partitions(self, partitions: list[Any]) -> None:
         by_topic: dict[str, list[int]] = {}
         for topic, number in sorted(_pairs(partitions)):
             by_topic.setdefault(topic, []).append(number)
@@ -164,9 +164,11 @@ class GroupMember:
             else f"{len(numbers)} partitions of {topic}"
             for topic, numbers in by_topic.items()
         )
-        self._tell(f"reads {shown}" if shown else "has no partition left for us: other members read them")
+        self._print_note(
+            f"reads {shown}" if shown else "has no partition left for us: other members read them"
+        )
 
-    def _tell(self, words: str) -> None:
+    def _print_note(self, words: str) -> None:
         """Print a note on the group, if a person is to see it."""
         if self._tells:
             print_note(f"kproc: group {self._group} {words}")

@@ -125,5 +125,5 @@ def _process_at(bootstrap: str) -> VerifiedBroker:
     from kproc.cli.status_source import StatusSource
 
     with StatusSource(bootstrap) as source:
-        status = source.ask()
+        status = source.request_status()
         return source.open_process(status)

@@ -92,7 +92,7 @@ def demo(
         print_line("no picture: matplotlib is not installed")
     if keep is not None:
         print_line(f"specification, files and logs: {keep}")
-    _tell(result, seconds)
+    _print_result(result, seconds)
 
 
 class _Terminated(KeyboardInterrupt):
@@ -152,7 +152,7 @@ def _draw(result: Result, picture: Path) -> None:
     draw(picture, title=title, generated=result.sent, reports=result.reports, behind=behind)
 
 
-def _tell(result: Result, seconds: float) -> None:
+def _print_result(result: Result, seconds: float) -> None:
     """Print the summary. Raise a Failure if a number is wrong or rows came too late."""
     from kproc.pipeline.demo.verify import wrong
 

@@ -34,7 +34,7 @@ RECORD_BYTES_MAX = 1_000_000_000
 """The largest limit that librdkafka accepts, because the broker decides for each topic how large a record may be."""
 
 
-class Compression(StrEnum):
+class CompressionType(StrEnum):
     """Codecs of the protocol."""
 
     NONE = "none"
@@ -87,8 +87,8 @@ def produce(
         ),
     ] = None,
     compression: Annotated[
-        Compression, typer.Option("--compression", "-z", help="Codec.")
-    ] = Compression.NONE,
+        CompressionType, typer.Option("--compression", "-z", help="Codec.")
+    ] = CompressionType.NONE,
     acks: Annotated[Acks, typer.Option("--acks", "-a", help="What to wait for.")] = Acks.ALL,
     idempotent: Annotated[
         bool, typer.Option("--idempotent", help="No duplicates by retries; needs acks=all.")
@@ -118,7 +118,7 @@ def produce(
     connect_for_records(bootstrap).close()
     if sys.stdin.isatty() and sys.stderr.isatty():
         print_note(f"kproc: each line goes to {topic}; Ctrl-D ends")
-    sender = _Sender(bootstrap, topic, partition, settings)
+    sender = _RecordSender(bootstrap, topic, partition, settings)
     count = _send_all(sender, _lines(sys.stdin.buffer), read, skips_blanks=json)
     if verbose:
         print_note(f"kproc: sent {count} record{'s' * (count != 1)} to {topic}")
@@ -126,7 +126,7 @@ def produce(
 
 def _settings(
     acks: Acks,
-    compression: Compression,
+    compression: CompressionType,
     transactional_id: str | None,
     timeout_s: float,
     *,
@@ -149,7 +149,7 @@ def _settings(
 
 
 def _send_all(
-    sender: _Sender, lines: Iterator[bytes], read: Callable[[bytes], Outgoing], *, skips_blanks: bool
+    sender: _RecordSender, lines: Iterator[bytes], read: Callable[[bytes], Outgoing], *, skips_blanks: bool
 ) -> int:
     """Send the record of each line. An invalid line ends the command, after the records before it are delivered."""
     try:
@@ -157,7 +157,7 @@ def _send_all(
             if not skips_blanks or line.strip():
                 sender.send(number, read(line))
     except BadLine as bad:
-        raise Failure(f"line {number}: {bad}; {sender.give_up()}") from None
+        raise Failure(f"line {number}: {bad}; {sender.abandon()}") from None
     except KeyboardInterrupt:
         sender.interrupt()
         raise
@@ -206,7 +206,7 @@ def _lines(stream: BinaryIO) -> Iterator[bytes]:
         yield line.removesuffix(b"\n")
 
 
-class _Sender:
+class _RecordSender:
     """A producer that stops at the first record that cannot be delivered."""
 
     def __init__(
@@ -277,7 +277,7 @@ class _Sender:
             self._run_step(what, self._producer.commit_transaction, STEP_SECONDS)
         return self._count
 
-    def give_up(self) -> str:
+    def abandon(self) -> str:
         """Send nothing more. Return a sentence about the records sent before."""
         if self._is_transactional:
             return self._abort()
@@ -343,7 +343,7 @@ class _Sender:
             where = f"line {self._line}: " if self._line is not None else ""
             done = self._abort() if self._is_transactional else f"{self._count} records were delivered"
             raise Failure(f"{self._topic}: {where}{describe_error(self._error)}{last} ({done})")
-        self._refusals.tell()
+        self._refusals.report()
 
 
 def describe_error(error: Any) -> str:

@@ -26,12 +26,12 @@ logger = logging.getLogger(__name__)
 # After this many empty polls (1 s) a batch that librdkafka cannot read may be the cause.
 _QUIET_POLLS: Final = 4
 WAIT_S: Final = 0.25
-"""Time that `take` waits for the first record before it returns to the loop."""
+"""Time that `read` waits for the first record before it returns to the loop."""
 LEAVE_WITHIN_S: Final = 10.0
 """Time for the last commit and for leaving the group."""
 
 
-class Span(NamedTuple):
+class OffsetRange(NamedTuple):
     """The range to read of each partition: its first offset, and the end that it had when the command began."""
 
     starts: Mapping[Partition, int]
@@ -61,7 +61,7 @@ class Progress:
         """True if the reader follows the partitions without an end."""
         return self.ends is None
 
-    def give(self, partitions: Iterable[Partition]) -> None:
+    def add(self, partitions: Iterable[Partition]) -> None:
         """Add partitions to read."""
         self._is_given = True
         self._mine.update(partitions)
@@ -70,7 +70,7 @@ class Progress:
             self._finished.update(self._mine - self.ends.keys())
         self._open = self._mine - self._finished
 
-    def take_away(self, partitions: Iterable[Partition]) -> None:
+    def remove(self, partitions: Iterable[Partition]) -> None:
         """Remove partitions that another member reads now. That member shows their records that are still here."""
         self._mine.difference_update(partitions)
         self._open = self._mine - self._finished
@@ -107,53 +107,53 @@ class UnreadableBatch(Failure):
     """A batch cannot be read and must not be skipped. The message has its offset and the reason."""
 
 
-class Source(Protocol):
+class RecordSource(Protocol):
     """Chooses a reader's partitions."""
 
     settings: Mapping[str, Any]
     progress: Progress
 
-    def begin(self, consumer: Any) -> None:
+    def start(self, consumer: Any) -> None:
         """Let the consumer read the partitions of this source."""
 
-    def printed(self, records: Sequence[Consumed]) -> None:
+    def on_printed(self, records: Sequence[Consumed]) -> None:
         """Record that these records were printed, so that their offsets may be committed."""
 
-    def refused(self, error: Any) -> str | None:
+    def permanent_error(self, error: Any) -> str | None:
         """Return the message for an error that belongs to no partition, or None to ignore it."""
 
     def start_of(self, partition: Partition) -> int:
         """Return the offset at which reading of a partition began, or -1 if it is unknown."""
 
-    def skipped(self, partition: Partition, offset: int) -> None:
+    def on_skipped(self, partition: Partition, offset: int) -> None:
         """Record that nothing before this offset will be read."""
 
-    def end(self, *, is_away: bool) -> None:
+    def finish(self, *, is_away: bool) -> None:
         """Finish before the consumer closes. `is_away` says that the broker cannot be reached."""
 
 
 class Assigned:
     """The source with every requested partition. It commits nothing."""
 
-    def __init__(self, span: Span, progress: Progress) -> None:
+    def __init__(self, span: OffsetRange, progress: Progress) -> None:
         self._span = span
         self.progress = progress
         # The binding requires a group id. Assigned partitions with known offsets never use it.
         self.settings: Mapping[str, Any] = {"group.id": "kproc-consume", "enable.auto.commit": False}
 
-    def begin(self, consumer: Any) -> None:
+    def start(self, consumer: Any) -> None:
         """Assign the partitions that have records to read, or all partitions if there are no ends."""
         from confluent_kafka import TopicPartition
 
         starts, ends = self._span.starts, self._span.ends
         partitions = [each for each in starts if self.progress.is_endless or starts[each] < ends[each]]
         consumer.assign([TopicPartition(*each, starts[each]) for each in partitions])
-        self.progress.give(partitions)
+        self.progress.add(partitions)
 
-    def printed(self, records: Sequence[Consumed]) -> None:
+    def on_printed(self, records: Sequence[Consumed]) -> None:
         """Do nothing: the position is not stored."""
 
-    def refused(self, error: Any) -> str | None:
+    def permanent_error(self, error: Any) -> str | None:
         """Ignore all but fatal errors.
 
         librdkafka looks for a coordinator because there is a group id, and a broker without groups answers with an
@@ -166,21 +166,21 @@ class Assigned:
     def start_of(self, partition: Partition) -> int:
         return self._span.starts.get(partition, -1)
 
-    def skipped(self, partition: Partition, offset: int) -> None:
+    def on_skipped(self, partition: Partition, offset: int) -> None:
         """Do nothing: the position is not stored."""
 
-    def end(self, *, is_away: bool) -> None:
+    def finish(self, *, is_away: bool) -> None:
         """Do nothing, because there is nothing to commit."""
 
 
-class Reader:
+class RecordReader:
     """Reads the partitions of its source with librdkafka's consumer."""
 
     def __init__(
         self,
         bootstrap: str,
         topics: Sequence[str],
-        source: Source,
+        source: RecordSource,
         *,
         isolation: str = "read_uncommitted",
         skips_unreadable: bool = False,
@@ -215,14 +215,14 @@ class Reader:
                 **source.settings,
             }
         )
-        source.begin(self._consumer)
+        source.start(self._consumer)
 
     @property
     def is_done(self) -> bool:
         """True when there is nothing left to wait for."""
         return self._progress.is_done
 
-    def take(self, limit: int) -> list[Consumed]:
+    def read(self, limit: int) -> list[Consumed]:
         """Return up to `limit` records, or none if none has come within WAIT_S."""
         records = []
         first = self._consumer.poll(WAIT_S)
@@ -252,9 +252,9 @@ class Reader:
         if (self._is_down or self._is_away) and not records:
             # One closed connection makes librdkafka report that. Connect to see whether the broker is really down.
             self._is_down = False
-            self._look_for_broker()
+            self._check_broker()
         self._quiet_polls = 0 if records else self._quiet_polls + 1
-        if not records and (self._fatal is not None or self._is_look_due()):
+        if not records and (self._fatal is not None or self._is_check_due()):
             self._find_unreadable()
         if self._fatal is not None and not records:
             raise Failure(f"{self._topics}: {self._fatal}")
@@ -262,7 +262,7 @@ class Reader:
 
     def printed(self, records: Sequence[Consumed]) -> None:
         """Tell the source that these records were printed."""
-        self._source.printed(records)
+        self._source.on_printed(records)
 
     def close(self) -> None:
         """Close the consumer in a daemon thread, and wait for it at most LEAVE_WITHIN_S.
@@ -272,14 +272,14 @@ class Reader:
         """
         raised: list[Exception] = []
 
-        def leave() -> None:
+        def close_consumer() -> None:
             try:
-                self._source.end(is_away=self._is_away)
+                self._source.finish(is_away=self._is_away)
             except (Failure, RuntimeError) as error:
                 raised.append(error)  # The waiting thread raises it.
             self._consumer.close()
 
-        thread = threading.Thread(target=leave, daemon=True)
+        thread = threading.Thread(target=close_consumer, daemon=True)
         thread.start()
         thread.join(LEAVE_WITHIN_S)
         if raised:
@@ -287,7 +287,7 @@ class Reader:
         if thread.is_alive():
             raise Failure(f"{self._bootstrap} does not answer: left without its word")
 
-    def _is_look_due(self) -> bool:
+    def _is_check_due(self) -> bool:
         """Return True after 1, 2, 4, ... s without records. A quiet topic may be followed for hours."""
         polls = self._quiet_polls
         return polls >= _QUIET_POLLS and polls & (polls - 1) == 0
@@ -333,11 +333,11 @@ class Reader:
         self._behind[topic, partition] = batch.next_offset
         self._consumer.seek(TopicPartition(topic, partition, batch.next_offset))
         self._progress.skip((topic, partition), batch.next_offset)
-        self._source.skipped((topic, partition), batch.next_offset)
+        self._source.on_skipped((topic, partition), batch.next_offset)
         self._fatal = None
         self._quiet_polls = 0
 
-    def _look_for_broker(self) -> None:
+    def _check_broker(self) -> None:
         """Check whether the broker can be reached. If not, report it and wait when following, or else raise."""
         from kproc.client import ClientError
 
@@ -365,7 +365,7 @@ class Reader:
         elif error.code() == KafkaError._ALL_BROKERS_DOWN:
             self._is_down = True
         elif message.topic() is None:
-            self._fatal = self._fatal or self._source.refused(error)
+            self._fatal = self._fatal or self._source.permanent_error(error)
         elif (partition := (message.topic(), message.partition())) in self._unserved:
             self._progress.finish(partition)
         else:

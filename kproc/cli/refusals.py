@@ -48,7 +48,7 @@ class Refusals(logging.Handler):
         """Forget the error, because a record was delivered."""
         self._since_s = self.last = None
 
-    def tell(self) -> None:
+    def report(self) -> None:
         """Print the error on standard error if it has lasted long enough, and every 10 s after that."""
         now_s = time.monotonic()
         if self._since_s is not None and now_s >= self._tell_at_s:

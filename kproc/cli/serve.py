@@ -81,7 +81,7 @@ _SERVE_ONLY: Final = (
 )
 
 
-class Parser(argparse.ArgumentParser):
+class CommandParser(argparse.ArgumentParser):
     """The options of one command, refused in the words of the others."""
 
     def __init__(
@@ -253,7 +253,7 @@ class _Help(argparse.HelpFormatter):
         return f"{names} {action.metavar}" if action.metavar else names
 
 
-def _serve(given: argparse.Namespace, flags: list[Flag]) -> int:
+def _run_serve(given: argparse.Namespace, flags: list[Flag]) -> int:
     def reread() -> Config:
         if given.config is None:
             raise ConfigError("there is no file (--config) to read again")
@@ -269,7 +269,7 @@ def _serve(given: argparse.Namespace, flags: list[Flag]) -> int:
     )
 
 
-def _dev(given: argparse.Namespace, flags: list[Flag]) -> int:
+def _run_dev(given: argparse.Namespace, flags: list[Flag]) -> int:
     import shutil
     import tempfile
 
@@ -300,23 +300,23 @@ def _dev(given: argparse.Namespace, flags: list[Flag]) -> int:
             shutil.rmtree(directory, ignore_errors=True)
 
 
-SERVE: Final = Parser(
+SERVE: Final = CommandParser(
     "serve",
     "Run a broker until SIGTERM or Ctrl-C; SIGHUP reads its configuration file again.",
     (_LISTENERS, *_SERVE_ONLY, *_SHARED),
     "Run a broker until SIGTERM or Ctrl-C.",
-    _serve,
+    _run_serve,
 )
 SERVE.add_argument(
     "--config", "-c", type=Path, metavar="FILE", help="Settings: TOML, or Kafka's server.properties."
 )
 SERVE.add_argument("--quiet", "-q", action="store_true", help="Only errors on the screen.")
-DEV: Final = Parser(
+DEV: Final = CommandParser(
     "dev",
     "Run a broker in a temporary directory, without syncing, until Ctrl-C; nothing is kept.",
     (_LISTENERS, *_SHARED),
     "Run a broker in a temporary directory until Ctrl-C.",
-    _dev,
+    _run_dev,
 )
 
 

@@ -51,7 +51,7 @@ def status(
 ) -> None:
     """Show roles, pids, CPU, memory, connections, queues and rates of a kproc broker."""
     with StatusSource(bootstrap) as source:
-        answer = source.ask()
+        answer = source.request_status()
         if source.notice is not None:
             print_note(f"kproc: {source.notice}")
     if as_json or output is Format.JSON:
@@ -98,8 +98,8 @@ def _print_status(answer: dict[str, Any]) -> None:
         f"data {answer['data']}",
         f"transport {answer['transport']}",
         f"flush {answer['flush']}",
-        f"topics {_known(answer['topics'])}",
-        f"partitions {_known(answer['partitions'])}",
+        f"topics {_format_count(answer['topics'])}",
+        f"partitions {_format_count(answer['partitions'])}",
     ]
     states = [f"{count} {state}" for state, count in (answer.get("transactions") or {}).items() if count]
     if states:
@@ -173,7 +173,7 @@ def unserved_lines(answer: Mapping[str, Any]) -> list[str]:
     return [*lines, f"these directories of {answer['data']}: {WAY_OUT}"]
 
 
-def _known(count: int | None) -> str:
+def _format_count(count: int | None) -> str:
     return "unknown" if count is None else str(count)
 
 

@@ -37,7 +37,7 @@ class StatusSource:
         self.notice: str | None = None
         """The reason why the last status came from the supervisor, or None if it came from the broker."""
 
-    def ask(self) -> dict[str, Any]:
+    def request_status(self) -> dict[str, Any]:
         """Return the status from the broker, or from its supervisor if the broker does not answer in time.
 
         If the supervisor does not answer either, wait up to _ANSWER_MS for the broker. Raises ConnectionFailed or
@@ -47,7 +47,7 @@ class StatusSource:
 
         patience_ms = _PATIENCE_MS if self.notice is None else _NEXT_PATIENCE_MS
         try:
-            answer = self._ask(patience_ms)
+            answer = self._request_from_broker(patience_ms)
         except (AnswerTimeout, ConnectionFailed, ConnectionLost) as error:
             self.close()
             known = _from_window(_ports(self._bootstrap))
@@ -55,7 +55,7 @@ class StatusSource:
                 if isinstance(error, (ConnectionFailed, ConnectionLost)):
                     raise
                 self.notice = None
-                return self._ask(_ANSWER_MS)
+                return self._request_from_broker(_ANSWER_MS)
             self.notice = f"{error}; this is what its supervisor knows"
             return known
         self.notice = None
@@ -78,7 +78,7 @@ class StatusSource:
             stack.pop_all()
         return process
 
-    def _ask(self, timeout_ms: int) -> dict[str, Any]:
+    def _request_from_broker(self, timeout_ms: int) -> dict[str, Any]:
         if self._client is None:
             self._client = connect(self._bootstrap, timeout_ms=timeout_ms)
         self._client.timeout_ms = timeout_ms

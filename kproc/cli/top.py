@@ -44,11 +44,11 @@ def top(
     if not once and not (sys.stdin.isatty() and sys.stdout.isatty()):
         raise Failure("top needs a terminal; --once does not", exit_code=2)
     with StatusSource(bootstrap) as source:
-        first = source.ask()
+        first = source.request_status()
         began_s, host = time.monotonic(), _host_times()
         if once:
             time.sleep(min(interval, 1.0))
-            status = source.ask()
+            status = source.request_status()
             _print_once(View(status, first, time.monotonic() - began_s, _busy_since(host)))
             return
         _watch(source, first, began_s, interval)
@@ -242,7 +242,7 @@ def _watch(source: StatusSource, first: Status, began_s: float, interval_s: floa
             if wants_to_quit(interval_s):
                 return
             before = status
-            status = source.ask()
+            status = source.request_status()
             now_s = time.monotonic()
             seconds, began_s = now_s - began_s, now_s
             busy, host = _busy_since(host), _host_times()

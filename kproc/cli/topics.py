@@ -226,7 +226,7 @@ def _describe(client: Client, topic: dict[str, Any], errors: dict[Partition, str
         "name": topic["name"],
         "id": _topic_id_text(topic.get("topic_id")),
         "records": sum(ends[number] - starts[number] for number in numbers),
-        "configs": _own_configs(client, topic["name"]),
+        "configs": _topic_configs(client, topic["name"]),
         "partitions": partitions,
     }
 
@@ -311,7 +311,7 @@ def _list_offsets(
     return rows
 
 
-def _own_configs(client: Client, topic: str) -> dict[str, str | None]:
+def _topic_configs(client: Client, topic: str) -> dict[str, str | None]:
     """Return the settings that are set on this topic itself (source 1, DYNAMIC_TOPIC_CONFIG)."""
     from kproc.wire.header import ApiKey
 

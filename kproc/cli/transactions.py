@@ -221,11 +221,11 @@ def _listed(
         "transactional_id_pattern": pattern,
     }
 
-    def ask() -> tuple[Row, set[int]]:
+    def request() -> tuple[Row, set[int]]:
         answer = client.call_latest(ApiKey.LIST_TRANSACTIONS, fields)
         return answer, {answer["error_code"]}
 
-    answer = _when_loaded(ask)
+    answer = _retry_until_loaded(request)
     if answer["error_code"] == ErrorCode.INVALID_REGULAR_EXPRESSION:
         usage_error(f"--pattern {pattern!r}: no regular expression")
     if answer["error_code"]:
@@ -238,12 +238,12 @@ def _states(client: Client, ids: list[str]) -> list[Row]:
     """Return the rows of DescribeTransactions."""
     from kproc.wire.header import ApiKey
 
-    def ask() -> tuple[list[Row], set[int]]:
+    def request() -> tuple[list[Row], set[int]]:
         answer = client.call_latest(ApiKey.DESCRIBE_TRANSACTIONS, {"transactional_ids": ids})
         rows: list[Row] = answer["transaction_states"]
         return rows, {row["error_code"] for row in rows}
 
-    return _when_loaded(ask)
+    return _retry_until_loaded(request)
 
 
 def _described(client: Client, ids: list[str]) -> list[Row]:
@@ -294,11 +294,11 @@ def _fence(client: Client, transactional_id: str) -> None:
         "producer_epoch": -1,
     }
 
-    def ask() -> tuple[int, set[int]]:
+    def request() -> tuple[int, set[int]]:
         code: int = client.call_latest(ApiKey.INIT_PRODUCER_ID, fields)["error_code"]
         return code, {code}
 
-    code = _when_loaded(ask, also={ErrorCode.CONCURRENT_TRANSACTIONS})
+    code = _retry_until_loaded(request, also={ErrorCode.CONCURRENT_TRANSACTIONS})
     if code == ErrorCode.CONCURRENT_TRANSACTIONS:
         raise Failure(
             f"{transactional_id}: still being aborted after {_WAIT_SECONDS:g} s; "
@@ -369,7 +369,7 @@ def _hanging(client: Client, names: list[str] | None, idle_ms: int) -> list[Row]
     ]
     if not candidates:
         return []
-    known = _known_partitions(client, sorted({row["producer_id"] for _, _, row in candidates}))
+    known = _partitions_of_producers(client, sorted({row["producer_id"] for _, _, row in candidates}))
     return [
         {
             "topic": topic,
@@ -385,7 +385,7 @@ def _hanging(client: Client, names: list[str] | None, idle_ms: int) -> list[Row]
     ]
 
 
-def _known_partitions(client: Client, producer_ids: list[int]) -> set[tuple[int, str, int]]:
+def _partitions_of_producers(client: Client, producer_ids: list[int]) -> set[tuple[int, str, int]]:
     """Return (producer id, topic, partition) of these producers' transactions that the coordinators know."""
     listed = _listed(client, producer_ids=producer_ids)
     if not listed:
@@ -400,7 +400,7 @@ def _known_partitions(client: Client, producer_ids: list[int]) -> set[tuple[int,
     }
 
 
-def _when_loaded(ask: Callable[[], tuple[T, Collection[int]]], also: Collection[int] = ()) -> T:
+def _retry_until_loaded(ask: Callable[[], tuple[T, Collection[int]]], also: Collection[int] = ()) -> T:
     """Repeat a request until no error code asks for a retry. Return the last response after _WAIT_SECONDS at most."""
     from kproc.common.errors import ErrorCode
 

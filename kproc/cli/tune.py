@@ -91,7 +91,7 @@ def tune(
         # Check this first, because measuring takes a minute.
         _check_writable(config, dry_run=dry_run, yes=yes)
     if from_broker is not None:
-        live = _look(from_broker, seconds)
+        live = _propose_live(from_broker, seconds)
         _show_live(live, output)
         _keep(config, live.settings, dry_run=dry_run, yes=yes, output=output)
         return
@@ -191,7 +191,7 @@ def _show(proposal: Proposal, workload: WorkloadName, output: Format) -> None:
     )
 
 
-def _look(bootstrap: str, seconds: float) -> LiveProposal:
+def _propose_live(bootstrap: str, seconds: float) -> LiveProposal:
     from kproc.broker.config.cpus import available_cpus
     from kproc.tools.tune.live import TooQuiet, propose
 

@@ -57,7 +57,7 @@ def _reasons(bootstrap: str, is_enough: Callable[[Collection[Partition]], bool])
             for attempt in range(_TRIES):
                 if attempt:
                     threading.Event().wait(_PAUSE_S)
-                offline = source.ask()["offline"]
+                offline = source.request_status()["offline"]
                 found = {(row["topic"], row["partition"]): str(row["reason"]) for row in offline["first"]}
                 if is_enough(found.keys()) or offline["count"] > len(offline["first"]):
                     break

@@ -42,7 +42,7 @@ def test_the_archive_is_its_owners_alone_before_anything_is_in_it(
         seen.extend(each.stat().st_mode & 0o777 for each in tmp_path.iterdir() if each != archive)
         yield "one.txt", "kproc"
 
-    monkeypatch.setattr(doctor._Report, "files", files)
+    monkeypatch.setattr(doctor._DoctorReport, "files", files)
     doctor.doctor(archive, None, NOBODY)
     assert seen == [0o600]
     assert archive.stat().st_mode & 0o777 == 0o600
@@ -72,7 +72,7 @@ def test_doctor_file_list_skips_vanished_and_follows_no_link(
         return real(path, **options)  # type: ignore[arg-type]
 
     monkeypatch.setattr(doctor.os, "stat", vanish)
-    monkeypatch.setattr(doctor._Report, "_make_status", lambda report: _known(report, data))
+    monkeypatch.setattr(doctor._DoctorReport, "_make_status", lambda report: _known(report, data))
     archive = tmp_path / "a.tar.gz"
     lock = os.open(data / LOCK_FILE, os.O_RDWR | os.O_CREAT)
     try:
@@ -96,14 +96,14 @@ def test_doctor_replaces_another_users_archive(tmp_path: Path, monkeypatch: pyte
     ours, archive = tmp_path / "ours", tmp_path / "a.tar.gz"
     ours.write_bytes(b"kept")
     archive.symlink_to(ours)
-    monkeypatch.setattr(doctor._Report, "files", lambda _report: iter([("one.txt", "kproc")]))
+    monkeypatch.setattr(doctor._DoctorReport, "files", lambda _report: iter([("one.txt", "kproc")]))
     doctor.doctor(archive, None, NOBODY)
     assert ours.read_bytes() == b"kept"
     assert not archive.is_symlink()
     assert [each.name for each in tmp_path.iterdir() if each.name.endswith(".part")] == []
 
 
-def _known(report: doctor._Report, data: Path) -> str:
+def _known(report: doctor._DoctorReport, data: Path) -> str:
     report._status = {"data": str(data), "metrics": None, "processes": []}
     report._process = VerifiedBroker(os.getpid())
     return "{}"

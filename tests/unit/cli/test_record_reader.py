@@ -10,7 +10,7 @@ ENDS = {("t", 0): 3, ("t", 1): 2, ("u", 0): 0}
 def test_it_is_done_when_each_of_its_partitions_has_been_read_to_its_end():
     progress = Progress(ENDS)
     assert not progress.is_done
-    progress.give([("t", 0), ("t", 1)])
+    progress.add([("t", 0), ("t", 1)])
     assert progress.wants(("t", 0), 1)
     assert progress.wants(("t", 1), 1)
     assert not progress.is_done
@@ -20,7 +20,7 @@ def test_it_is_done_when_each_of_its_partitions_has_been_read_to_its_end():
 
 def test_what_was_written_since_the_start_was_not_asked_for():
     progress = Progress(ENDS)
-    progress.give([("t", 0), ("t", 1)])
+    progress.add([("t", 0), ("t", 1)])
     assert not progress.wants(("t", 1), 2)
     assert not progress.is_done
     progress.finish(("t", 0))
@@ -29,34 +29,34 @@ def test_what_was_written_since_the_start_was_not_asked_for():
 
 def test_a_partition_that_went_to_another_member_is_neither_shown_nor_waited_for():
     progress = Progress(ENDS)
-    progress.give([("t", 0), ("t", 1)])
-    progress.take_away([("t", 0)])
+    progress.add([("t", 0), ("t", 1)])
+    progress.remove([("t", 0)])
     assert not progress.wants(("t", 0), 0)
     assert progress.wants(("t", 1), 1)
     assert progress.is_done
-    progress.give([("t", 0)])
+    progress.add([("t", 0)])
     assert not progress.is_done
 
 
 def test_a_member_that_is_given_nothing_is_done_and_one_that_was_given_nothing_yet_is_not():
     progress = Progress(ENDS)
     assert not progress.is_done
-    progress.give([])
+    progress.add([])
     assert progress.is_done
 
 
 def test_a_partition_that_was_added_after_the_start_is_not_waited_for():
     progress = Progress(ENDS)
-    progress.give([("t", 2)])
+    progress.add([("t", 2)])
     assert progress.is_done
     assert not progress.wants(("t", 2), 0)
 
 
 def test_without_an_end_nothing_is_ever_done():
     progress = Progress(None)
-    progress.give([])
+    progress.add([])
     assert not progress.is_done
-    progress.give([("t", 0)])
+    progress.add([("t", 0)])
     progress.finish(("t", 0))
     assert progress.wants(("t", 0), 1 << 40)
     assert not progress.is_done
