@@ -114,7 +114,7 @@ class _AnswerFields(dict[str, Any]):
         )
 
 
-class _Pending(NamedTuple):
+class _PendingRequest(NamedTuple):
     """A request without a response yet."""
 
     api_key: int
@@ -133,7 +133,7 @@ class Client:
         self._socket = sock
         self._clock: Clock = SystemClock()
         self._received = bytearray()
-        self._pending: deque[_Pending] = deque()
+        self._pending: deque[_PendingRequest] = deque()
         self._correlation_id = 0
         # Number of responses that are still to be read and discarded.
         self._unread = 0
@@ -208,20 +208,21 @@ class Client:
 
         begin_ns = self._clock.now_ns()
         try:
-            lifetime_ms = log_in(self._ask_bytes, self._security.login, self.address)
+            lifetime_ms = log_in(self._exchange_bytes, self._security.login, self.address)
         except SecurityFailed as error:
             raise AuthenticationFailed(str(error)) from None
         share_ns = lifetime_ms * NS_PER_MS * _LOGIN_AGAIN_PERCENT // 100
         self._login_again_ns = begin_ns + share_ns if lifetime_ms else None
 
-    def _ask_bytes(self, api_key: int, version: int, body: bytes) -> bytes:
+    def _exchange_bytes(self, api_key: int, version: int, body: bytes) -> bytes:
         """Send a request with an encoded body, and return the response behind its correlation id."""
         self._correlation_id += 1
         header = encode_request_header(api_key, version, self._correlation_id, self.client_id)
         self.send_bytes(struct.pack(">i", len(header) + len(body)) + header + body)
         frame = self.receive_frame()
         self._check_correlation(
-            int.from_bytes(frame[:4], "big", signed=True), _Pending(api_key, version, self._correlation_id)
+            int.from_bytes(frame[:4], "big", signed=True),
+            _PendingRequest(api_key, version, self._correlation_id),
         )
         return frame[4:]
 
@@ -378,7 +379,7 @@ class Client:
         self._correlation_id += 1
         frame = codec.encode_request(api_key, version, self._correlation_id, self.client_id, dict(fields))
         self.send_bytes(frame)
-        self._pending.append(_Pending(api_key, version, self._correlation_id))
+        self._pending.append(_PendingRequest(api_key, version, self._correlation_id))
         return self._correlation_id
 
     def receive(self) -> tuple[int, dict[str, Any]]:
@@ -445,7 +446,7 @@ class Client:
             raise ClientError("answers to earlier requests have not been read")
         self.log_in_if_due()
         self._correlation_id += 1
-        pending = _Pending(STATUS_KEY, STATUS_VERSION, self._correlation_id)
+        pending = _PendingRequest(STATUS_KEY, STATUS_VERSION, self._correlation_id)
         name = self.client_id.encode()
         header = b"".join(
             (
@@ -468,13 +469,13 @@ class Client:
         self._check_correlation(int.from_bytes(frame[:4], "big", signed=True), pending)
         try:
             answer = json.loads(frame[4:], object_hook=_AnswerFields)
-            complaint, result = answer["error"], answer["result"]
+            problem, result = answer["error"], answer["result"]
         except (ValueError, ClientError, TypeError) as error:
             raise ConnectionLost(
                 f"{self.address} is not a kproc broker: its answer cannot be read"
             ) from error
-        if complaint is not None:
-            raise ClientError(f"{self.address}: {complaint}")
+        if problem is not None:
+            raise ClientError(f"{self.address}: {problem}")
         if not isinstance(result, dict):
             raise ConnectionLost(f"{self.address} is not a kproc broker: its answer cannot be read")
         return result
@@ -490,7 +491,7 @@ class Client:
             answer = self.operate("scale", ticket=answer["ticket"])
         return answer
 
-    def _check_correlation(self, correlation_id: int, pending: _Pending) -> None:
+    def _check_correlation(self, correlation_id: int, pending: _PendingRequest) -> None:
         if correlation_id != pending.correlation_id:
             raise ConnectionLost(
                 f"{self.address} answered request {correlation_id} where {pending.correlation_id} was due"

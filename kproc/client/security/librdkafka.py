@@ -10,8 +10,8 @@ from typing import Any, Final
 
 from kproc.broker.config.values import ConfigError
 from kproc.client.security.sasl import bearer_token
-from kproc.client.security.settings import ClientSecurity, Login, Tls
-from kproc.client.security.tls import own_pem, trusted_pem
+from kproc.client.security.settings import ClientLogin, ClientSecurity, Tls
+from kproc.client.security.tls import key_pem, trusted_pem
 from kproc.common.clock import SystemClock
 
 _LIFETIME_S: Final = 3600
@@ -40,14 +40,14 @@ def _tls(tls: Tls) -> dict[str, Any]:
         else:
             settings["ssl.ca.pem"] = trusted_pem(tls.trust)
     if tls.key:
-        pem, password = own_pem(tls)
+        pem, password = key_pem(tls)
         settings["ssl.key.pem"] = settings["ssl.certificate.pem"] = pem.decode()
         if password:
             settings["ssl.key.password"] = password
     return settings
 
 
-def _login(login: Login) -> dict[str, Any]:
+def _login(login: ClientLogin) -> dict[str, Any]:
     if login.is_delegation_token:
         raise ConfigError("librdkafka, which moves the records, does not log in by delegation tokens")
     settings: dict[str, Any] = {"sasl.mechanism": login.mechanism}
@@ -56,7 +56,7 @@ def _login(login: Login) -> dict[str, Any]:
     return settings | {"sasl.username": login.username, "sasl.password": login.password}
 
 
-def _token(login: Login) -> tuple[str, float]:
+def _token(login: ClientLogin) -> tuple[str, float]:
     """Return the token and its expiry in seconds since 1970."""
     token = bearer_token(login)
     try:

@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Final
 
 from kproc.client.security.failures import SecurityFailed
-from kproc.client.security.settings import Login
+from kproc.client.security.settings import ClientLogin
 from kproc.common.clock import SystemClock
 from kproc.common.errors import ErrorCode
 
@@ -33,7 +33,7 @@ _ITERATIONS_MAX: Final = 1 << 21
 _UNSECURED_S: Final = 3600
 
 
-def log_in(ask: Ask, login: Login, address: str) -> int:
+def log_in(ask: Ask, login: ClientLogin, address: str) -> int:
     """Log in and return the session's lifetime in ms, or 0 without a limit. Raise SecurityFailed with the reason.
 
     ask: sends a request and returns its response, both as bytes.
@@ -49,8 +49,8 @@ def log_in(ask: Ask, login: Login, address: str) -> int:
             return lifetime_ms
 
 
-def _choose(ask: Ask, login: Login, address: str) -> None:
-    answer = _Reader(ask(*_HANDSHAKE, _string(login.mechanism)), address)
+def _choose(ask: Ask, login: ClientLogin, address: str) -> None:
+    answer = _ResponseReader(ask(*_HANDSHAKE, _string(login.mechanism)), address)
     code = answer.int16()
     if code == ErrorCode.UNSUPPORTED_SASL_MECHANISM:
         known = ", ".join(answer.strings()) or "none"
@@ -63,8 +63,8 @@ def _choose(ask: Ask, login: Login, address: str) -> None:
         )
 
 
-def _authenticate(ask: Ask, token: bytes, login: Login, address: str) -> tuple[bytes, int]:
-    answer = _Reader(ask(*_AUTHENTICATE, struct.pack(">i", len(token)) + token), address)
+def _authenticate(ask: Ask, token: bytes, login: ClientLogin, address: str) -> tuple[bytes, int]:
+    answer = _ResponseReader(ask(*_AUTHENTICATE, struct.pack(">i", len(token)) + token), address)
     code, message = answer.int16(), answer.nullable_string()
     if code:
         who = f" of {login.username}" if login.username else ""
@@ -74,7 +74,7 @@ def _authenticate(ask: Ask, token: bytes, login: Login, address: str) -> tuple[b
     return answer.bytes(), answer.int64()
 
 
-def _advice(login: Login) -> str:
+def _advice(login: ClientLogin) -> str:
     if login.mechanism == "OAUTHBEARER":
         return "see the token: who issued it, for whom, until when"
     return "see username and password in sasl.jaas.config"
@@ -90,7 +90,7 @@ def _name(code: int) -> str:
 # ---- mechanisms ---------------------------------------------------------------------------------------------------
 
 
-def _mechanism(login: Login, address: str) -> Exchange:
+def _mechanism(login: ClientLogin, address: str) -> Exchange:
     if login.mechanism == "PLAIN":
         return _plain(login)
     if login.mechanism == "OAUTHBEARER":
@@ -98,11 +98,11 @@ def _mechanism(login: Login, address: str) -> Exchange:
     return scram(login, address, secrets.token_urlsafe(24))
 
 
-def _plain(login: Login) -> Exchange:
+def _plain(login: ClientLogin) -> Exchange:
     yield b"\0%s\0%s" % (login.username.encode(), login.password.encode())
 
 
-def scram(login: Login, address: str, nonce: str) -> Exchange:
+def scram(login: ClientLogin, address: str, nonce: str) -> Exchange:
     """Yield the client's messages of SCRAM. It also verifies the broker's proof that it knows the password's keys."""
     algorithm = login.mechanism.removeprefix("SCRAM-").replace("-", "").lower()
     name = login.username.replace("=", "=3D").replace(",", "=2C")
@@ -139,7 +139,7 @@ def scram(login: Login, address: str, nonce: str) -> Exchange:
         )
 
 
-def _bearer(login: Login, address: str) -> Exchange:
+def _bearer(login: ClientLogin, address: str) -> Exchange:
     token = bearer_token(login)
     extensions = "".join(f"\1{name}={value}" for name, value in login.extensions)
     answer = yield f"n,,\1auth=Bearer {token}{extensions}\1\1".encode()
@@ -148,7 +148,7 @@ def _bearer(login: Login, address: str) -> Exchange:
         raise SecurityFailed(f"{address} refuses the token: {answer.decode('utf-8', 'replace')}")
 
 
-def bearer_token(login: Login) -> str:
+def bearer_token(login: ClientLogin) -> str:
     """Return the token: the given one, or the current content of its file, or else an unsigned one."""
     return login.token or (_token_in(login.token_file) if login.token_file else _unsecured(login.username))
 
@@ -184,7 +184,7 @@ def _string(text: str) -> bytes:
     return struct.pack(">h", len(data)) + data
 
 
-class _Reader:
+class _ResponseReader:
     """Reader of a response's fields in order. It raises SecurityFailed if the response ends too early."""
 
     def __init__(self, data: bytes, address: str) -> None:
@@ -194,10 +194,10 @@ class _Reader:
 
     def _unpack(self, form: str) -> int:
         size = struct.calcsize(form)
-        (value,) = struct.unpack(form, self._take(size))
+        (value,) = struct.unpack(form, self._read(size))
         return int(value)
 
-    def _take(self, size: int) -> bytes:
+    def _read(self, size: int) -> bytes:
         piece = self._data[self._at : self._at + size]
         if size < 0 or len(piece) < size:
             raise SecurityFailed(f"{self._address} answers a login with what is no answer")
@@ -212,10 +212,10 @@ class _Reader:
 
     def nullable_string(self) -> str:
         length = self.int16()
-        return "" if length < 0 else self._take(length).decode("utf-8", "replace")
+        return "" if length < 0 else self._read(length).decode("utf-8", "replace")
 
     def bytes(self) -> bytes:
-        return self._take(self._unpack(">i"))
+        return self._read(self._unpack(">i"))
 
     def strings(self) -> list[str]:
         return [self.nullable_string() for _ in range(max(0, self._unpack(">i")))]

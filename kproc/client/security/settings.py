@@ -124,7 +124,7 @@ class Tls:
 
 
 @dataclass(frozen=True, slots=True)
-class Login:
+class ClientLogin:
     """The SASL login of a client: mechanism and credentials."""
 
     mechanism: str
@@ -141,7 +141,7 @@ class ClientSecurity:
     """All security settings of a client. It is hashable, because it is part of the keys of cached connections."""
 
     tls: Tls | None = None
-    login: Login | None = None
+    login: ClientLogin | None = None
 
     @property
     def protocol(self) -> str:
@@ -171,7 +171,7 @@ def read_client_config(path: Path, environment: Environment | None = None) -> di
 def _provided(name: str, value: str, environment: Environment | None) -> str:
     """Return the value with its variables replaced."""
 
-    def look_up(match: re.Match[str]) -> str:
+    def find_value(match: re.Match[str]) -> str:
         kind, what = match[1], match[2]
         if kind == "env":
             found = environment(what) if environment is not None else None
@@ -188,7 +188,7 @@ def _provided(name: str, value: str, environment: Environment | None) -> str:
         except KeyError:
             raise ConfigError(f"{name}: {match[0]}: the file has no {key}") from None
 
-    return _VARIABLE.sub(look_up, value)
+    return _VARIABLE.sub(find_value, value)
 
 
 def parse_client_security(properties: Mapping[str, str], prefix: str = "") -> ClientSecurity:
@@ -202,7 +202,7 @@ def parse_client_security(properties: Mapping[str, str], prefix: str = "") -> Cl
         for name, value in properties.items()
         if name.startswith(_FAMILIES)
     }
-    return _Parser(given, prefix).parse()
+    return _SecurityParser(given, prefix).parse()
 
 
 def security_names(properties: Mapping[str, str]) -> list[str]:
@@ -210,7 +210,7 @@ def security_names(properties: Mapping[str, str]) -> list[str]:
     return [name for name in properties if name.startswith(_FAMILIES)]
 
 
-class _Parser:
+class _SecurityParser:
     """Parser of one set of properties."""
 
     def __init__(self, given: Mapping[str, str], prefix: str) -> None:
@@ -237,8 +237,8 @@ class _Parser:
             login=self._login() if has_login else None,
         )
 
-    def _error(self, name: str, complaint: str) -> ConfigError:
-        return ConfigError(f"{self._prefix}{name}: {complaint}")
+    def _error(self, name: str, problem: str) -> ConfigError:
+        return ConfigError(f"{self._prefix}{name}: {problem}")
 
     def _text(self, name: str) -> str:
         return self._given.get(name, "")
@@ -320,7 +320,7 @@ class _Parser:
 
     # -- SASL
 
-    def _login(self) -> Login:
+    def _login(self) -> ClientLogin:
         mechanism = self._text("sasl.mechanism").upper()
         if not mechanism:
             raise self._error("sasl.mechanism", f"is missing: one of {', '.join(MECHANISMS)}")
@@ -342,9 +342,9 @@ class _Parser:
                 'password="..."; (or give sasl.username and sasl.password)',
             )
         is_token = line.options.get("tokenauth", "false").lower() == "true"
-        return Login(mechanism, username, password, is_delegation_token=is_token)
+        return ClientLogin(mechanism, username, password, is_delegation_token=is_token)
 
-    def _bearer(self, line: JaasLine) -> Login:
+    def _bearer(self, line: JaasLine) -> ClientLogin:
         extensions = tuple(
             (name.removeprefix("extension_"), value)
             for name, value in sorted(line.options.items())
@@ -359,7 +359,7 @@ class _Parser:
         token = self._text("sasl.oauthbearer.token")
         if token or url:
             path = url.removeprefix("file:")
-            return Login(
+            return ClientLogin(
                 "OAUTHBEARER",
                 token=token,
                 token_file=path[2:] if path.startswith("///") else path,
@@ -371,7 +371,7 @@ class _Parser:
                 "sasl.oauthbearer.token",
                 "is missing: the token, or sasl.oauthbearer.token.endpoint.url=file:///path/of/it",
             )
-        return Login("OAUTHBEARER", username=subject, extensions=extensions)
+        return ClientLogin("OAUTHBEARER", username=subject, extensions=extensions)
 
 
 def login_module(mechanism: str) -> str:

@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from kproc.broker.config.values import ConfigError
-from kproc.client.security.settings import PLAINTEXT, ClientSecurity, Login, Store, Tls
+from kproc.client.security.settings import PLAINTEXT, ClientLogin, ClientSecurity, Store, Tls
 from kproc.client.security.written import as_properties, java_properties
 
 if TYPE_CHECKING:
@@ -70,7 +70,7 @@ class Throwaway:
             raise ConfigError(f"there is no user {user}: {', '.join(self.users) or 'nobody has to log in'}")
         name = user or next(iter(self.users), None)
         tls = Tls(trust=Store(str(self.directory / "ca.pem"), "PEM")) if self.has_tls else None
-        login = Login(_MECHANISM, name, self.users[name]) if name is not None else None
+        login = ClientLogin(_MECHANISM, name, self.users[name]) if name is not None else None
         return ClientSecurity(tls, login)
 
     def client_file(self, user: str | None = None) -> Path:

@@ -155,7 +155,7 @@ def trusted_pem(store: Store) -> str:
     return "".join(_certificates_of(store, content, name))
 
 
-def own_pem(tls: Tls) -> tuple[bytes, str]:
+def key_pem(tls: Tls) -> tuple[bytes, str]:
     """Return the client's key with its certificates as PEM, and the key's password, which can be empty."""
     name = "ssl.keystore.location" if tls.key.location else "ssl.keystore.key"
     content = _content(tls.key, name)
@@ -175,12 +175,12 @@ def _trust(context: ssl.SSLContext, store: Store) -> None:
         context.load_verify_locations(cadata=pem)
     except (ssl.SSLError, ValueError):
         raise ConfigError(
-            f"ssl.truststore.location: {_place(store)} holds no certificate that can be read"
+            f"ssl.truststore.location: {_store_name(store)} holds no certificate that can be read"
         ) from None
 
 
 def _present(context: ssl.SSLContext, tls: Tls) -> None:
-    content, password = own_pem(tls)
+    content, password = key_pem(tls)
     # OpenSSL can only read a file. Use one that no other user can open and that disappears at once.
     with _in_memory(content) as path:
         try:
@@ -188,10 +188,10 @@ def _present(context: ssl.SSLContext, tls: Tls) -> None:
             context.load_cert_chain(path, password=lambda: password)
         except ssl.SSLError as error:
             if "KEY_VALUES_MISMATCH" in (error.reason or ""):
-                complaint = "the key does not belong to the certificate"
+                problem = "the key does not belong to the certificate"
             else:
-                complaint = "no key with its certificates, or ssl.key.password is not its password"
-            raise ConfigError(f"ssl.keystore.location: {_place(tls.key)}: {complaint}") from None
+                problem = "no key with its certificates, or ssl.key.password is not its password"
+            raise ConfigError(f"ssl.keystore.location: {_store_name(tls.key)}: {problem}") from None
 
 
 def _content(store: Store, name: str) -> bytes:
@@ -205,7 +205,7 @@ def _content(store: Store, name: str) -> bytes:
         raise ConfigError(f"{name}: cannot read {store.location!r}: {error}") from None
 
 
-def _place(store: Store) -> str:
+def _store_name(store: Store) -> str:
     return store.location or "the text"
 
 
@@ -213,7 +213,7 @@ def _is_pem(store: Store, content: bytes, name: str) -> bool:
     """Return True for PEM, by the content and not by the type setting. Raise ConfigError if it is not PKCS12 either."""
     if b"-----BEGIN" in content:
         if store.type == "PKCS12":
-            raise ConfigError(f"{name}: {_place(store)} is PEM, its type says PKCS12")
+            raise ConfigError(f"{name}: {_store_name(store)} is PEM, its type says PKCS12")
         return True
     if content.startswith(_JKS):
         path = store.location
@@ -222,7 +222,7 @@ def _is_pem(store: Store, content: bytes, name: str) -> bool:
             f"-destkeystore {Path(path).stem}.p12 -deststoretype PKCS12"
         )
     if not content.startswith(_ASN1_SEQUENCE) or store.type == "PEM":
-        raise ConfigError(f"{name}: {_place(store)} is no {store.type or 'PEM or PKCS12'} store")
+        raise ConfigError(f"{name}: {_store_name(store)} is no {store.type or 'PEM or PKCS12'} store")
     return False
 
 
@@ -253,8 +253,8 @@ def _pkcs12(store: Store, content: bytes, name: str) -> tuple[Any, Any, list[Any
         found = pkcs12.load_pkcs12(content, store.password.encode() or None)
     except ValueError:
         which = "truststore" if "trust" in name else "keystore"
-        complaint = f"{store.location} is no PKCS12, or ssl.{which}.password is not its password"
-        raise ConfigError(f"{name}: {complaint}") from None
+        problem = f"{store.location} is no PKCS12, or ssl.{which}.password is not its password"
+        raise ConfigError(f"{name}: {problem}") from None
     return found.key, found.cert, list(found.additional_certs)
 
 

@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from kproc.broker.config.values import ConfigError
-from kproc.client.security.settings import ClientSecurity, Login, Store, Tls, login_module
+from kproc.client.security.settings import ClientLogin, ClientSecurity, Store, Tls, login_module
 from kproc.client.security.tls import is_pem_file
 
 
@@ -55,13 +55,13 @@ def _java_store(which: str, store: Store, inline: str) -> dict[str, str]:
     return properties
 
 
-def _java_login(login: Login) -> dict[str, str]:
+def _java_login(login: ClientLogin) -> dict[str, str]:
     return {"sasl.mechanism": login.mechanism, "sasl.jaas.config": _jaas(login)} | (
         {"sasl.oauthbearer.token.endpoint.url": f"file://{login.token_file}"} if login.token_file else {}
     )
 
 
-def _jaas(login: Login) -> str:
+def _jaas(login: ClientLogin) -> str:
     options = {f"extension_{name}": value for name, value in login.extensions}
     if login.mechanism != "OAUTHBEARER":
         options = {"username": login.username, "password": login.password}
@@ -112,7 +112,7 @@ def aiokafka_arguments(security: ClientSecurity) -> dict[str, Any]:
     return arguments | _python_login(security.login)
 
 
-def _python_login(login: Login | None) -> dict[str, Any]:
+def _python_login(login: ClientLogin | None) -> dict[str, Any]:
     if login is None:
         return {}
     if login.mechanism == "OAUTHBEARER" or login.is_delegation_token:

@@ -12,7 +12,7 @@ from scramp import ScramMechanism
 
 from kproc.client.security.failures import SecurityFailed
 from kproc.client.security.sasl import log_in, scram
-from kproc.client.security.settings import Login
+from kproc.client.security.settings import ClientLogin
 
 ADDRESS = "localhost:9093"
 
@@ -53,14 +53,14 @@ def test_scram_is_understood_by_another_implementation(mechanism: str) -> None:
         next(turns)(token.decode())
         return answer(next(ends)().encode(), lifetime_ms=1234)
 
-    lifetime_ms = log_in(broker_of(tell, []), Login(mechanism, "al,i=ce", "pass,w=rd"), ADDRESS)
+    lifetime_ms = log_in(broker_of(tell, []), ClientLogin(mechanism, "al,i=ce", "pass,w=rd"), ADDRESS)
     assert lifetime_ms == 1234
 
 
 def test_broker_that_cannot_prove_that_it_knows_the_password_is_refused() -> None:
     oracle = ScramMechanism(mechanism="SCRAM-SHA-256")
     server = oracle.make_server(lambda _: oracle.make_auth_info("secret", iteration_count=4096))
-    exchange = scram(Login("SCRAM-SHA-256", "alice", "secret"), ADDRESS, "nonce")
+    exchange = scram(ClientLogin("SCRAM-SHA-256", "alice", "secret"), ADDRESS, "nonce")
     server.set_client_first(next(exchange).decode())
     server.set_client_final(exchange.send(server.get_server_first().encode()).decode())
     lie = b"v=" + base64.b64encode(bytes(32))
@@ -80,7 +80,7 @@ def test_broker_that_cannot_prove_that_it_knows_the_password_is_refused() -> Non
     ],
 )
 def test_first_message_of_a_broker_that_no_client_may_accept(first: bytes, words: str) -> None:
-    exchange = scram(Login("SCRAM-SHA-256", "alice", "secret"), ADDRESS, "nonce")
+    exchange = scram(ClientLogin("SCRAM-SHA-256", "alice", "secret"), ADDRESS, "nonce")
     next(exchange)
     with pytest.raises(SecurityFailed, match=words):
         exchange.send(first)
@@ -88,14 +88,14 @@ def test_first_message_of_a_broker_that_no_client_may_accept(first: bytes, words
 
 def test_plain_sends_name_and_password_once() -> None:
     asked: list[bytes] = []
-    log_in(broker_of(lambda _: answer(b""), asked), Login("PLAIN", "alice", "secret"), ADDRESS)
+    log_in(broker_of(lambda _: answer(b""), asked), ClientLogin("PLAIN", "alice", "secret"), ADDRESS)
     assert asked == [b"\0alice\0secret"]
 
 
 def test_wrong_password_is_told_in_the_brokers_words_and_without_the_password() -> None:
     ask = broker_of(lambda _: answer(b"", code=58, message="Invalid username or password"), [])
     with pytest.raises(SecurityFailed) as caught:
-        log_in(ask, Login("PLAIN", "alice", "s3cret-marker"), ADDRESS)
+        log_in(ask, ClientLogin("PLAIN", "alice", "s3cret-marker"), ADDRESS)
     text = str(caught.value)
     assert "login of alice by PLAIN: Invalid username or password" in text
     assert "s3cret-marker" not in text
@@ -106,12 +106,12 @@ def test_mechanism_that_is_not_offered_is_told_with_those_that_are() -> None:
         return struct.pack(">hi", 33, 1) + struct.pack(">h", 5) + b"PLAIN"
 
     with pytest.raises(SecurityFailed, match=r"it offers PLAIN: set sasl\.mechanism"):
-        log_in(ask, Login("SCRAM-SHA-256", "alice", "secret"), ADDRESS)
+        log_in(ask, ClientLogin("SCRAM-SHA-256", "alice", "secret"), ADDRESS)
 
 
 def test_unsigned_token_has_a_subject_and_an_end() -> None:
     asked: list[bytes] = []
-    login = Login("OAUTHBEARER", "alice", extensions=(("team", "red"),))
+    login = ClientLogin("OAUTHBEARER", "alice", extensions=(("team", "red"),))
     log_in(broker_of(lambda _: answer(b""), asked), login, ADDRESS)
     head, bearer, extension, *_ = asked[0].split(b"\1")
     assert (head, extension) == (b"n,,", b"team=red")
@@ -130,7 +130,7 @@ def test_refused_token_is_acknowledged_and_then_told() -> None:
         return answer(b"", code=58, message="invalid_token")
 
     with pytest.raises(SecurityFailed, match="invalid_token"):
-        log_in(broker_of(tell, asked), Login("OAUTHBEARER", token="a.b.c"), ADDRESS)
+        log_in(broker_of(tell, asked), ClientLogin("OAUTHBEARER", token="a.b.c"), ADDRESS)
     assert asked[1:] == [b"\1"]
 
 
@@ -138,4 +138,4 @@ def test_refused_token_is_acknowledged_and_then_told() -> None:
 def test_answer_that_ends_too_early_is_told(cut: int) -> None:
     ask = broker_of(lambda _: answer(b"")[:cut], [])
     with pytest.raises(SecurityFailed, match="no answer"):
-        log_in(ask, Login("PLAIN", "alice", "secret"), ADDRESS)
+        log_in(ask, ClientLogin("PLAIN", "alice", "secret"), ADDRESS)

@@ -10,8 +10,8 @@ import pytest
 from kproc.broker.config.values import ConfigError
 from kproc.client.security.settings import (
     PLAINTEXT,
+    ClientLogin,
     ClientSecurity,
-    Login,
     Store,
     parse_client_security,
     read_client_config,
@@ -42,7 +42,7 @@ def test_file_of_kafkas_tools_is_read() -> None:
         }
     )
     assert security.protocol == "SASL_SSL"
-    assert security.login == Login("SCRAM-SHA-512", "alice", SECRET)
+    assert security.login == ClientLogin("SCRAM-SHA-512", "alice", SECRET)
     assert security.tls is not None
     assert security.tls.trust == Store("/etc/ca.p12", "PKCS12", SECRET)
     assert security.tls.checks_host
@@ -61,7 +61,7 @@ def test_file_of_librdkafka_is_read() -> None:
             "ssl.endpoint.identification.algorithm": "none",
         }
     )
-    assert security.login == Login("PLAIN", "alice", SECRET)
+    assert security.login == ClientLogin("PLAIN", "alice", SECRET)
     assert security.tls is not None
     assert security.tls.trust.location == "/etc/ca.pem"
     assert (security.tls.key.location, security.tls.chain.location) == (
@@ -82,7 +82,7 @@ def test_blanks_around_a_password_are_part_of_it_where_librdkafka_names_it() -> 
             "ssl.truststore.password": f"{SECRET} ",
         }
     )
-    assert security.login == Login("PLAIN", "alice", f" {SECRET} ")
+    assert security.login == ClientLogin("PLAIN", "alice", f" {SECRET} ")
     assert security.tls is not None
     assert security.tls.trust == Store("/etc/ca.p12", "", SECRET)
 
@@ -90,14 +90,14 @@ def test_blanks_around_a_password_are_part_of_it_where_librdkafka_names_it() -> 
 def test_tokens_come_as_text_from_a_file_or_unsigned() -> None:
     common = {"security.protocol": "SASL_PLAINTEXT", "sasl.mechanism": "OAUTHBEARER"}
     given = parse_client_security(common | {"sasl.oauthbearer.token": SECRET})
-    assert given.login == Login("OAUTHBEARER", token=SECRET)
+    assert given.login == ClientLogin("OAUTHBEARER", token=SECRET)
     url = "file:///run/secrets/token"
     filed = parse_client_security(common | {"sasl.oauthbearer.token.endpoint.url": url})
     assert filed.login is not None
     assert filed.login.token_file == "/run/secrets/token"
     line = 'x.OAuthBearerLoginModule required unsecuredLoginStringClaim_sub="alice" extension_team="red";'
     unsigned = parse_client_security(common | {"sasl.jaas.config": line})
-    assert unsigned.login == Login("OAUTHBEARER", "alice", extensions=(("team", "red"),))
+    assert unsigned.login == ClientLogin("OAUTHBEARER", "alice", extensions=(("team", "red"),))
 
 
 def test_delegation_token_is_told_by_its_line() -> None:

@@ -14,7 +14,7 @@ import pytest
 from kproc.broker.config.values import ConfigError
 from kproc.client.security.failures import ConnectionBroken, SecurityFailed
 from kproc.client.security.settings import parse_client_security
-from kproc.client.security.tls import client_context, first_cause, own_pem, refusal_of, start_tls
+from kproc.client.security.tls import client_context, first_cause, key_pem, refusal_of, start_tls
 from tests.support.certificates import Certificates
 
 PASSWORD = "s3cret-marker"
@@ -204,7 +204,7 @@ def test_key_lies_in_no_file_that_others_could_open(certificates: Certificates) 
     )
     assert security.tls is not None
     before = set(certificates.directory.iterdir())
-    pem, password = own_pem(security.tls)
+    pem, password = key_pem(security.tls)
     client_context(security.tls)
     assert b"PRIVATE KEY" in pem
     assert not password

@@ -7,7 +7,7 @@ import pytest
 from kproc.broker.config.sources import parse_properties
 from kproc.broker.config.values import ConfigError
 from kproc.client.security.librdkafka import librdkafka_settings
-from kproc.client.security.settings import ClientSecurity, Login, Store, Tls, parse_client_security
+from kproc.client.security.settings import ClientLogin, ClientSecurity, Store, Tls, parse_client_security
 from kproc.client.security.written import (
     aiokafka_arguments,
     as_properties,
@@ -28,13 +28,13 @@ def certificates(tmp_path_factory: pytest.TempPathFactory) -> Certificates:
     "login",
     [
         None,
-        Login("PLAIN", "alice", STRANGE),
-        Login("SCRAM-SHA-512", "al\\ice", STRANGE, is_delegation_token=True),
-        Login("OAUTHBEARER", "alice", extensions=(("team", "red"),)),
-        Login("OAUTHBEARER", token_file="/run/token"),
+        ClientLogin("PLAIN", "alice", STRANGE),
+        ClientLogin("SCRAM-SHA-512", "al\\ice", STRANGE, is_delegation_token=True),
+        ClientLogin("OAUTHBEARER", "alice", extensions=(("team", "red"),)),
+        ClientLogin("OAUTHBEARER", token_file="/run/token"),
     ],
 )
-def test_javas_properties_are_read_back_alike(certificates: Certificates, login: Login | None) -> None:
+def test_javas_properties_are_read_back_alike(certificates: Certificates, login: ClientLogin | None) -> None:
     alice = certificates.authority.issue("CN=alice")
     store = str(certificates.write("alice.p12", alice.pkcs12(STRANGE)))
     tls = Tls(
@@ -55,7 +55,7 @@ def test_type_of_a_store_is_found_for_java(certificates: Certificates) -> None:
 
 def test_clients_in_python_get_their_arguments(certificates: Certificates) -> None:
     tls = Tls(trust=Store(str(certificates.ca)), key=Store(str(certificates.client)))
-    security = ClientSecurity(tls, Login("SCRAM-SHA-256", "alice", STRANGE))
+    security = ClientSecurity(tls, ClientLogin("SCRAM-SHA-256", "alice", STRANGE))
     login = {
         "security_protocol": "SASL_SSL",
         "sasl_mechanism": "SCRAM-SHA-256",
@@ -74,7 +74,7 @@ def test_librdkafka_gets_certificates_of_every_store_as_pem(certificates: Certif
     trust = certificates.write("trust2.p12", certificates.authority.trust_store(STRANGE))
     key = certificates.write("key2.p12", certificates.authority.issue("CN=alice").pkcs12(STRANGE))
     tls = Tls(trust=Store(str(trust), password=STRANGE), key=Store(str(key), password=STRANGE))
-    settings = librdkafka_settings(ClientSecurity(tls, Login("PLAIN", "alice", STRANGE)))
+    settings = librdkafka_settings(ClientSecurity(tls, ClientLogin("PLAIN", "alice", STRANGE)))
     assert settings["ssl.ca.pem"].startswith("-----BEGIN CERTIFICATE-----")
     assert "PRIVATE KEY" in settings["ssl.key.pem"]
     assert (settings["security.protocol"], settings["sasl.password"]) == ("SASL_SSL", STRANGE)
@@ -82,7 +82,7 @@ def test_librdkafka_gets_certificates_of_every_store_as_pem(certificates: Certif
 
 
 def test_what_a_client_has_no_setting_for_is_told(certificates: Certificates) -> None:
-    token = ClientSecurity(None, Login("OAUTHBEARER", token="a.b.c"))
+    token = ClientSecurity(None, ClientLogin("OAUTHBEARER", token="a.b.c"))
     with pytest.raises(ConfigError, match="from a file"):
         java_properties(token)
     with pytest.raises(ConfigError, match="by its own means"):
@@ -90,6 +90,6 @@ def test_what_a_client_has_no_setting_for_is_told(certificates: Certificates) ->
     trust = certificates.write("trust3.p12", certificates.authority.trust_store(STRANGE))
     with pytest.raises(ConfigError, match="PEM files"):
         kafka_python_arguments(ClientSecurity(Tls(trust=Store(str(trust), password=STRANGE))))
-    delegated = Login("SCRAM-SHA-256", "alice", STRANGE, is_delegation_token=True)
+    delegated = ClientLogin("SCRAM-SHA-256", "alice", STRANGE, is_delegation_token=True)
     with pytest.raises(ConfigError, match="delegation tokens"):
         librdkafka_settings(ClientSecurity(None, delegated))
