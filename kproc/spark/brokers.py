@@ -82,7 +82,7 @@ class Connecting:
     security: ClientSecurity = PLAINTEXT  # security.protocol, ssl.*, sasl.*
 
 
-class Topic(NamedTuple):
+class TopicMetadata(NamedTuple):
     """A topic in a Metadata response. `leaders` maps partitions to nodes; -1 means that there is no leader."""
 
     name: str
@@ -107,7 +107,7 @@ class _Known:
     """Nodes and topics in the newest Metadata responses."""
 
     nodes: dict[int, tuple[str, int]] = field(default_factory=dict)
-    topics: dict[str, Topic] = field(default_factory=dict)
+    topics: dict[str, TopicMetadata] = field(default_factory=dict)
 
 
 class Cluster:
@@ -129,24 +129,24 @@ class Cluster:
 
     # -- topics
 
-    def metadata(self, topics: Iterable[str] | None = None) -> dict[str, Topic]:
+    def metadata(self, topics: Iterable[str] | None = None) -> dict[str, TopicMetadata]:
         """Return the given topics that exist, or all topics if `topics` is None. This never creates a topic."""
         rows = None if topics is None else [{"name": name, "topic_id": ZERO_UUID} for name in topics]
         if rows == []:
             return {}
         fields = {"topics": rows, "allow_auto_topic_creation": False}
 
-        def ask() -> dict[str, Topic]:
-            answer = self._ask_any(ApiKey.METADATA, fields)
-            return self._take_metadata(answer, everything=rows is None)
+        def attempt() -> dict[str, TopicMetadata]:
+            answer = self._request_any(ApiKey.METADATA, fields)
+            return self._apply_metadata(answer, everything=rows is None)
 
-        return self.retrying("Metadata", ask)
+        return self.retrying("Metadata", attempt)
 
-    def _take_metadata(self, answer: Mapping[str, Any], *, everything: bool) -> dict[str, Topic]:
+    def _apply_metadata(self, answer: Mapping[str, Any], *, everything: bool) -> dict[str, TopicMetadata]:
         nodes = {row["node_id"]: (row["host"], row["port"]) for row in answer["brokers"]}
         if not nodes:
             raise ApiError(ErrorCode.BROKER_NOT_AVAILABLE, "Metadata names no broker")
-        found: dict[str, Topic] = {}
+        found: dict[str, TopicMetadata] = {}
         for row in answer["topics"]:
             name, code = row["name"], row["error_code"]
             if code == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION:
@@ -160,7 +160,7 @@ class Cluster:
                 raise ApiError(ErrorCode.LEADER_NOT_AVAILABLE, f"topic {name} has no partition yet")
             leaders = {each["partition_index"]: each["leader_id"] for each in row["partitions"]}
             topic_id = row.get("topic_id", ZERO_UUID)
-            found[name] = Topic(name, topic_id, row["is_internal"], dict(sorted(leaders.items())))
+            found[name] = TopicMetadata(name, topic_id, row["is_internal"], dict(sorted(leaders.items())))
         self._known.nodes = nodes
         if everything:
             self._known.topics = dict(found)
@@ -183,7 +183,7 @@ class Cluster:
             raise ApiError(ErrorCode.LEADER_NOT_AVAILABLE, f"{partition} has no leader")
         return node
 
-    def forget_leaders(self) -> None:
+    def discard_leaders(self) -> None:
         """Discard the known leaders, so that the next request looks them up again."""
         self._known.topics.clear()
 
@@ -199,7 +199,7 @@ class Cluster:
         """
         found: dict[TopicPartition, int] = {}
 
-        def ask() -> dict[TopicPartition, int]:
+        def attempt() -> dict[TopicPartition, int]:
             by_node: dict[int, dict[TopicPartition, int]] = {}
             for partition, timestamp in wanted.items():
                 if partition not in found:
@@ -208,7 +208,7 @@ class Cluster:
                 self._list_offsets_of(node, part, isolation, found)
             return found
 
-        return self.retrying("ListOffsets", ask)
+        return self.retrying("ListOffsets", attempt)
 
     def _list_offsets_of(
         self,
@@ -221,7 +221,7 @@ class Cluster:
         for (topic, index), timestamp in part.items():
             row = {"partition_index": index, "current_leader_epoch": -1, "timestamp": timestamp}
             by_topic.setdefault(topic, []).append(row)
-        answer = self._ask(
+        answer = self._request(
             self.address(node),
             ApiKey.LIST_OFFSETS,
             {
@@ -288,14 +288,14 @@ class Cluster:
 
         newest = None if topic_id is None else _FETCH_BY_ID
 
-        def ask() -> Fetched:
-            answer = self._ask(self.address(self.leader(partition)), ApiKey.FETCH, fields, newest=newest)
+        def attempt() -> Fetched:
+            answer = self._request(self.address(self.leader(partition)), ApiKey.FETCH, fields, newest=newest)
             if answer.get("error_code"):
                 code = answer["error_code"]
                 raise ApiError(code, f"Fetch of {partition}: {code_name(code)}")
             return _fetched(answer["responses"][0]["partitions"][0], partition, offset)
 
-        return self.retrying(f"Fetch of {partition}", ask)
+        return self.retrying(f"Fetch of {partition}", attempt)
 
     # -- anything else
 
@@ -315,37 +315,37 @@ class Cluster:
         The caller handles the error codes in the response.
         """
 
-        def ask() -> dict[str, Any]:
+        def attempt() -> dict[str, Any]:
             if node is None:
-                return self._ask_any(api_key, fields, newest=newest)
-            return self._ask(self.address(node), api_key, fields, newest=newest)
+                return self._request_any(api_key, fields, newest=newest)
+            return self._request(self.address(node), api_key, fields, newest=newest)
 
-        return self.retrying(api_key.name, ask, limit_ms=limit_ms)
+        return self.retrying(api_key.name, attempt, limit_ms=limit_ms)
 
     def coordinator(self, key: str, *, of_transactions: bool = False, limit_ms: int | None = None) -> int:
         """Return the node that coordinates the group `key`, or with `of_transactions` the transactional id."""
 
-        def ask() -> int:
+        def attempt() -> int:
             kind = 1 if of_transactions else 0
             fields = {"key": key, "key_type": kind, "coordinator_keys": [key]}
-            answer = self._ask_any(ApiKey.FIND_COORDINATOR, fields, newest=3)
+            answer = self._request_any(ApiKey.FIND_COORDINATOR, fields, newest=3)
             if answer["error_code"]:
                 code = answer["error_code"]
                 raise ApiError(code, f"coordinator of {key}: {code_name(code)}")
             self._known.nodes[answer["node_id"]] = (answer["host"], answer["port"])
             return int(answer["node_id"])
 
-        return self.retrying("FindCoordinator", ask, limit_ms=limit_ms)
+        return self.retrying("FindCoordinator", attempt, limit_ms=limit_ms)
 
     def nodes(self) -> list[int]:
         """Return the node ids of all brokers, from a new Metadata response."""
 
-        def ask() -> list[int]:
+        def attempt() -> list[int]:
             fields = {"topics": [], "allow_auto_topic_creation": False}
-            self._take_metadata(self._ask_any(ApiKey.METADATA, fields), everything=False)
+            self._apply_metadata(self._request_any(ApiKey.METADATA, fields), everything=False)
             return sorted(self._known.nodes)
 
-        return self.retrying("Metadata", ask)
+        return self.retrying("Metadata", attempt)
 
     def connection(self, node: int) -> Client:
         """Return the connection to a node, for a caller that has several requests in flight.
@@ -385,7 +385,7 @@ class Cluster:
                 elif error.code not in RETRIABLE:
                     raise
                 problem = error
-            self.forget_leaders()
+            self.discard_leaders()
             spent_ms = (self._clock.now_ns() - begin_ns) // NS_PER_MS
             is_over = spent_ms + pause_ms > tried_ms if attempts_max is None else attempts >= attempts_max
             if is_over:
@@ -421,7 +421,7 @@ class Cluster:
         if client is not None:
             client.close()
 
-    def _ask(
+    def _request(
         self,
         address: tuple[str, int],
         api_key: ApiKey,
@@ -436,14 +436,14 @@ class Cluster:
             self._drop(address)
             raise
 
-    def _ask_any(
+    def _request_any(
         self, api_key: ApiKey, fields: Mapping[str, Any], *, newest: int | None = None
     ) -> dict[str, Any]:
         """Send the request to connected brokers first, then to the other known ones, then to the bootstrap servers."""
         addresses = list(dict.fromkeys((*self._clients, *self._known.nodes.values(), *self._seeds)))
         for position, address in enumerate(addresses):
             try:
-                return self._ask(address, api_key, fields, newest=newest)
+                return self._request(address, api_key, fields, newest=newest)
             except _CONNECTION_ERRORS:
                 if position == len(addresses) - 1:
                     raise

@@ -23,7 +23,7 @@ from kproc.spark.binary import binary_array, bytes_scalar, number_array
 from kproc.spark.brokers import READ_COMMITTED, READ_UNCOMMITTED
 from kproc.spark.headers import header_array
 from kproc.spark.schema import COLUMNS, arrow_schema
-from kproc.spark.walk import PADDING, Fields, Wanted, find_fields
+from kproc.spark.walk import PADDING, Fields, WantedFields, find_fields
 from kproc.wire import records as record_format
 from kproc.wire.batch_header import CRC_FROM, HEADER, HEADER_BYTES
 from kproc.wire.checksum import crc32c
@@ -53,7 +53,7 @@ Bytes = bytes | bytearray | memoryview
 Array = np.ndarray[Any, np.dtype[Any]]
 
 
-class _Batch(NamedTuple):
+class _WaitingBatch(NamedTuple):
     """A checked batch that waits to be emitted: its decompressed records and the bases of their deltas."""
 
     payload: Bytes
@@ -107,11 +107,11 @@ class Decoder:
         self._rows_max = rows_max
         self._bytes_max = bytes_max
         self._check_crcs = check_crcs
-        self._waiting: list[_Batch] = []
+        self._waiting: list[_WaitingBatch] = []
         self._waiting_rows = 0
         self._waiting_bytes = 0
         self._constants = _Constants(topic, partition)
-        self._wanted = Wanted(
+        self._wanted = WantedFields(
             timestamp="timestamp" in columns,
             offset="offset" in columns,
             key="key" in columns,
@@ -134,7 +134,7 @@ class Decoder:
         position = self.consumed = 0
         size = len(view)
         while position + LOG_OVERHEAD_BYTES < size and self.next_offset < self.end:
-            total = self._take_batch(view, position, transactions)
+            total = self._enqueue_batch(view, position, transactions)
             if total == 0:
                 break
             position += total
@@ -161,7 +161,7 @@ class Decoder:
 
     # -- one batch
 
-    def _take_batch(self, view: memoryview, position: int, transactions: _Aborted | None) -> int:
+    def _enqueue_batch(self, view: memoryview, position: int, transactions: _Aborted | None) -> int:
         """Check the batch at the position, enqueue its records and return its bytes. Return 0 if it is incomplete.
 
         Control batches, aborted batches, and batches outside start..end are skipped.
@@ -196,7 +196,9 @@ class Decoder:
         payload = view[position + HEADER_BYTES : position + total]
         if attributes & CONTROL:
             if transactions is not None:
-                transactions.end(producer, last_offset, self._control_type(payload, base_offset, attributes))
+                transactions.on_marker(
+                    producer, last_offset, self._control_type(payload, base_offset, attributes)
+                )
         elif count and not (
             transactions is not None
             and attributes & TRANSACTIONAL
@@ -208,7 +210,9 @@ class Decoder:
                 raise self._bad(base_offset, f"{count} records in {len(raw)} bytes")
             append_time = max_ts if attributes & LOG_APPEND_TIME else None
             self._waiting.append(
-                _Batch(raw, position + HEADER_BYTES, count, base_offset, last_offset, base_ts, append_time)
+                _WaitingBatch(
+                    raw, position + HEADER_BYTES, count, base_offset, last_offset, base_ts, append_time
+                )
             )
             self._waiting_rows += count
             self._waiting_bytes += len(raw)
@@ -234,7 +238,7 @@ class Decoder:
 
     # -- all that waits
 
-    def _emit(self, waiting: list[_Batch], data: Bytes) -> pa.RecordBatch:
+    def _emit(self, waiting: list[_WaitingBatch], data: Bytes) -> pa.RecordBatch:
         counts = np.array([batch.records for batch in waiting], np.int64)
         raw, begins, ends = _in_one_piece(waiting, data)
         is_cut = waiting[0].base_offset < self._start or waiting[-1].last_offset >= self.end
@@ -252,7 +256,7 @@ class Decoder:
             kind = np.repeat(kinds, counts)
         if is_cut and offset is not None:
             inside = (offset >= self._start) & (offset < self.end)
-            fields = fields.take(inside)
+            fields = fields.filtered(inside)
             offset = offset[inside]
             timestamp = None if timestamp is None else timestamp[inside]
             kind = None if kind is None else kind[inside]
@@ -264,7 +268,7 @@ class Decoder:
         except ValueError:
             self._explain(waiting)
 
-    def _microseconds(self, timestamps_ms: Array, waiting: list[_Batch]) -> Array:
+    def _microseconds(self, timestamps_ms: Array, waiting: list[_WaitingBatch]) -> Array:
         """Return the timestamps in microseconds, the unit of Arrow and Spark.
 
         Raise KafkaError if they overflow. Kafka accepts any number from a producer, for example nanoseconds.
@@ -304,7 +308,7 @@ class Decoder:
 
     # -- what went wrong
 
-    def _explain(self, waiting: list[_Batch]) -> NoReturn:
+    def _explain(self, waiting: list[_WaitingBatch]) -> NoReturn:
         """Parse the records once more with the reference parser, and raise its precise error."""
         for batch in waiting:
             try:
@@ -340,18 +344,18 @@ class _Aborted:
         self._coming = sorted(((first, producer) for producer, first in aborted), reverse=True)
         self._producers: set[int] = set()
 
-    def _begin(self, last_offset: int) -> None:
+    def _start_until(self, last_offset: int) -> None:
         while self._coming and self._coming[-1][0] <= last_offset:
             self._producers.add(self._coming.pop()[1])
 
     def has_aborted(self, producer: int, last_offset: int) -> bool:
         """Return True if the transactional batch belongs to an aborted transaction."""
-        self._begin(last_offset)
+        self._start_until(last_offset)
         return producer in self._producers
 
-    def end(self, producer: int, last_offset: int, kind: int) -> None:
+    def on_marker(self, producer: int, last_offset: int, kind: int) -> None:
         """Handle a transaction's marker. After an abort the producer's next batches are of another transaction."""
-        self._begin(last_offset)
+        self._start_until(last_offset)
         if kind == _ABORT:
             self._producers.discard(producer)
 
@@ -371,7 +375,7 @@ class _Constants:
         return array.slice(0, rows)
 
 
-def _in_one_piece(waiting: list[_Batch], data: Bytes) -> tuple[bytes, Array, Array]:
+def _in_one_piece(waiting: list[_WaitingBatch], data: Bytes) -> tuple[bytes, Array, Array]:
     """Return one buffer with the records of all batches, and the begin and end of each batch in it.
 
     Uncompressed batches inside `data` are not copied, because the copy would cost more than all of numpy's work. This
@@ -391,7 +395,7 @@ def _in_one_piece(waiting: list[_Batch], data: Bytes) -> tuple[bytes, Array, Arr
     return b"".join([*(batch.payload for batch in waiting), PADDING]), ends - sizes, ends
 
 
-def _timestamps(waiting: list[_Batch], counts: Array, fields: Fields) -> Array:
+def _timestamps(waiting: list[_WaitingBatch], counts: Array, fields: Fields) -> Array:
     """Return each record's timestamp in ms since 1970. With log append time it is the batch's timestamp."""
     timestamps: Array = np.repeat(_column(waiting, "base_timestamp"), counts) + fields.timestamp_delta
     if any(batch.append_time is not None for batch in waiting):
@@ -401,5 +405,5 @@ def _timestamps(waiting: list[_Batch], counts: Array, fields: Fields) -> Array:
     return timestamps
 
 
-def _column(waiting: list[_Batch], name: str) -> Array:
+def _column(waiting: list[_WaitingBatch], name: str) -> Array:
     return np.array([getattr(batch, name) for batch in waiting], np.int64)

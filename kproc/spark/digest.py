@@ -16,7 +16,7 @@ from kproc.spark.partitioner import Int64s, ragged
 if TYPE_CHECKING:
     import pyarrow as pa
 
-    from kproc.spark.encode import Rows
+    from kproc.spark.encode import RowColumns
 
 DIGEST_COUNT: Final = 1 << 32
 _WORD: Final = 8
@@ -27,7 +27,7 @@ _SHIFT: Final = np.uint64(29)
 UInt64s = np.ndarray[Any, np.dtype[np.uint64]]
 
 
-def digest(rows: Rows) -> int:
+def digest(rows: RowColumns) -> int:
     """Return the digest of these rows. For several batches add their digests modulo DIGEST_COUNT."""
     hashes = _hashes(rows.values)
     if rows.keys is not None:

@@ -53,7 +53,7 @@ class NullHeader(Exception):
     """A header is null or has a null key."""
 
 
-class Rows(NamedTuple):
+class RowColumns(NamedTuple):
     """Records as columns of equal length. A column is None if no record has a value in it."""
 
     values: pa.Array
@@ -62,19 +62,19 @@ class Rows(NamedTuple):
     """list<struct<key string, value binary>>; a null row is a record without headers."""
     timestamps_ms: Int64s
 
-    def slice(self, start: int, count: int) -> Rows:
+    def slice(self, start: int, count: int) -> RowColumns:
         """Return `count` rows from `start` on, without a copy."""
-        return Rows(
+        return RowColumns(
             self.values.slice(start, count),
             None if self.keys is None else self.keys.slice(start, count),
             None if self.headers is None else self.headers.slice(start, count),
             self.timestamps_ms[start : start + count],
         )
 
-    def take(self, order: Int64s) -> Rows:
+    def reordered(self, order: Int64s) -> RowColumns:
         """Return a copy of the rows at these indexes, in this order."""
         indexes = number_array(order, pa.int64())
-        return Rows(
+        return RowColumns(
             self.values.take(indexes),
             None if self.keys is None else self.keys.take(indexes),
             None if self.headers is None else self.headers.take(indexes),
@@ -137,7 +137,7 @@ class RecordEncoder:
         self._codec = codec
         self._level = level
 
-    def encode(self, rows: Rows, partitions: Int32s) -> Iterator[Draft]:
+    def encode(self, rows: RowColumns, partitions: Int32s) -> Iterator[Draft]:
         """Yield batches of the rows. `partitions` has each row's partition. Rows of one partition keep their order.
 
         Raises RecordTooLarge and NullHeader.
@@ -152,11 +152,11 @@ class RecordEncoder:
                 rows.slice(start, piece_rows), partitions[start : start + piece_rows]
             )
 
-    def _encode_piece(self, rows: Rows, partitions: Int32s) -> Iterator[Draft]:
+    def _encode_piece(self, rows: RowColumns, partitions: Int32s) -> Iterator[Draft]:
         if (partitions[1:] < partitions[:-1]).any():
             is_small = int(partitions.max()) < _RADIX_PARTITIONS_MAX
             order = np.argsort(partitions.astype(np.int16) if is_small else partitions, kind="stable")
-            rows, partitions = rows.take(order), partitions[order]
+            rows, partitions = rows.reordered(order), partitions[order]
         headers = None if rows.headers is None else encode_headers(rows.headers)
         cuts = self._cuts(rows, headers, partitions)
         records = join_records(rows, headers, cuts)
@@ -171,7 +171,7 @@ class RecordEncoder:
                 int(partitions[first]), end - first, payload, self._codec, int(times[0]), int(times.max())
             )
 
-    def _cuts(self, rows: Rows, headers: pa.Array | None, partitions: Int32s) -> Int64s:
+    def _cuts(self, rows: RowColumns, headers: pa.Array | None, partitions: Int32s) -> Int64s:
         """Return the first row of each batch, and the number of rows as the last element.
 
         This uses Kafka's upper bound for the size of a record, because the real size depends on its place in the batch.
@@ -214,13 +214,13 @@ def _again(draft: Draft, records: list[record_format.Record]) -> Draft:
     return Draft(draft.partition, len(records), payload, draft.codec, base, newest)
 
 
-def rows_bytes(rows: Rows) -> int:
+def rows_bytes(rows: RowColumns) -> int:
     """Return approximately how many bytes the rows take on the wire without compression."""
     size = sum(column.nbytes for column in (rows.values, rows.keys, rows.headers) if column is not None)
     return int(size) + RECORD_OVERHEAD_BYTES_MAX * len(rows.values)
 
 
-def join_records(rows: Rows, headers: pa.Array | None, cuts: Int64s) -> pa.Array:
+def join_records(rows: RowColumns, headers: pa.Array | None, cuts: Int64s) -> pa.Array:
     """Return the records as one binary column.
 
     Its buffer has all records one after another. `cuts` are the batches' first rows, as from `_cuts`: timestamp and

@@ -83,7 +83,7 @@ class Slot(NamedTuple):
         return self.records, self.digest
 
 
-class Prepared(NamedTuple):
+class PreparedTask(NamedTuple):
     """An open transaction with all rows of a task. `place` is one of its partitions, for `Transactions.is_open`."""
 
     slot: Slot
@@ -97,7 +97,7 @@ class Decision(NamedTuple):
     slots: Mapping[int, Slot]
 
 
-class Commit:
+class BatchCommit:
     """The commit of one batch, in one task or in the driver. The steps are those of the module's docstring.
 
     has_marks: False for a batch that is never run again. It then needs neither mark nor decision.
@@ -124,31 +124,31 @@ class Commit:
         listed = decision.slots.get(task) if decision.batch == self._batch else None
         # A task that the decision does not list wrote no rows, or the batch had other tasks. The listed tasks are the
         # batch's content, so there is nothing to write.
-        return listed is None or self._broker.end(self._identity(listed), commit=True)
+        return listed is None or self._broker.finish(self._identity(listed), commit=True)
 
-    def begin(self, task: int) -> ProducerIdentity | None:
+    def start(self, task: int) -> ProducerIdentity | None:
         """Steps 3 and 4. Return a transaction to write in, or None if the rows are committed already."""
         identity = self._broker.init(self._id(task))
         return None if self._is_marked(task) else identity
 
     def prepare(
         self, task: int, identity: ProducerIdentity, place: TopicPartition, *, records: int, digest: int
-    ) -> Prepared:
+    ) -> PreparedTask:
         """End of step 5: write the mark after the rows, and return the open transaction.
 
         place: a partition of the transaction. records, digest: of the task's rows.
         """
         if self._has_marks:
             self._broker.mark(identity, {0: Mark(self._batch + 1, "")})
-        return Prepared(Slot(task, identity.producer_id, identity.epoch, records, digest), place)
+        return PreparedTask(Slot(task, identity.producer_id, identity.epoch, records, digest), place)
 
-    def drop(self, identity: ProducerIdentity) -> None:
+    def abort_task(self, identity: ProducerIdentity) -> None:
         """Abort the transaction of a task that failed."""
-        self._broker.end(identity, commit=False)
+        self._broker.finish(identity, commit=False)
 
     # -- the driver
 
-    def commit(self, prepared: Sequence[Prepared], done: Iterable[int]) -> None:
+    def commit(self, prepared: Sequence[PreparedTask], done: Iterable[int]) -> None:
         """Steps 6 to 9. `done` are the tasks that found their rows committed.
 
         Raises TransactionLost if a transaction is not open any more, and OtherRows if a partly committed batch differs.
@@ -161,7 +161,7 @@ class Commit:
         decision = self._decision()
         if decision.batch > self._batch:
             for each in prepared:
-                self.drop(self._identity(each.slot))
+                self.abort_task(self._identity(each.slot))
             return
         if decision.batch == self._batch:
             self._complete(driver, decision, {each.slot.task: each for each in prepared}, set(done))
@@ -171,7 +171,7 @@ class Commit:
         self._decide(driver, slots)
         self._commit_each(slots.values())
 
-    def abort(self, prepared: Sequence[Prepared], failed: Iterable[int]) -> None:
+    def abort(self, prepared: Sequence[PreparedTask], failed: Iterable[int]) -> None:
         """Abort the prepared transactions, and those that the `failed` tasks may have left open.
 
         If the batch is decided, its listed transactions stay open, and the next run commits them. Spark can kill a task
@@ -185,12 +185,12 @@ class Commit:
         for each in prepared:
             is_listed = decision.batch == self._batch and each.slot in decision.slots.values()
             if not is_listed:
-                self.drop(self._identity(each.slot))
+                self.abort_task(self._identity(each.slot))
         if decision.batch != self._batch:
             for task in failed:
                 self._broker.init(self._id(task))
 
-    def sweep(self, prepared: Iterable[Prepared]) -> list[str]:
+    def sweep(self, prepared: Iterable[PreparedTask]) -> list[str]:
         """Abort open transactions of tasks that this batch does not have, and return their ids.
 
         An earlier run left them behind. Readers of committed records would wait for them until they time out.
@@ -210,7 +210,7 @@ class Commit:
         self,
         driver: ProducerIdentity,
         decision: Decision,
-        prepared: Mapping[int, Prepared],
+        prepared: Mapping[int, PreparedTask],
         done: set[int],
     ) -> None:
         """Commit the rest of a batch that an earlier run decided and did not finish.
@@ -230,7 +230,7 @@ class Commit:
                 raise OtherRows(self._other_rows(task, listed.records, 0))
         for task, new in prepared.items():
             if task not in decision.slots:
-                self.drop(self._identity(new.slot))
+                self.abort_task(self._identity(new.slot))
         if again:
             self._check_open([prepared[task] for task in again])
             self._decide(driver, {**decision.slots, **again})
@@ -238,12 +238,12 @@ class Commit:
 
     def _is_committed(self, listed: Slot) -> bool:
         """Steps 2 to 4 for a listed task that Spark does not run any more. Return True if its rows are committed."""
-        if self._broker.end(self._identity(listed), commit=True):
+        if self._broker.finish(self._identity(listed), commit=True):
             return True
         self._broker.init(self._id(listed.task))
         return self._is_marked(listed.task)
 
-    def _check_open(self, prepared: Sequence[Prepared]) -> None:
+    def _check_open(self, prepared: Sequence[PreparedTask]) -> None:
         lost = [
             each.slot.task
             for each in prepared
@@ -257,7 +257,7 @@ class Commit:
 
     def _commit_each(self, slots: Iterable[Slot]) -> None:
         for slot in slots:
-            if not self._broker.end(self._identity(slot), commit=True):
+            if not self._broker.finish(self._identity(slot), commit=True):
                 raise TransactionLost(
                     f"the transaction of task {slot.task} was ended while the batch was committed; when the "
                     "batch runs again, what is missing of it is written"
@@ -266,7 +266,7 @@ class Commit:
     def _decide(self, driver: ProducerIdentity, slots: Mapping[int, Slot]) -> None:
         texts = encode_slots(list(slots.values()))
         self._broker.mark(driver, {number: Mark(self._batch + 1, text) for number, text in enumerate(texts)})
-        if not self._broker.end(driver, commit=True):
+        if not self._broker.finish(driver, commit=True):
             raise TransactionLost(f"another driver of {self._name} has taken over: nothing was committed")
 
     # -- what both read

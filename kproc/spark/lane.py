@@ -32,7 +32,7 @@ NOBODY: Final = ProducerIdentity(-1, -1)
 
 
 @dataclass(slots=True, eq=False)
-class Batch:
+class QueuedBatch:
     """A record batch that is queued in a lane, or in flight in a request."""
 
     draft: Draft
@@ -56,8 +56,8 @@ class Lane:
 
     topic: str
     partition: int
-    queued: deque[Batch] = field(default_factory=deque)
-    under_way: list[Batch] = field(default_factory=list)
+    queued: deque[QueuedBatch] = field(default_factory=deque)
+    under_way: list[QueuedBatch] = field(default_factory=list)
     batch_count: int = 0
     identity: ProducerIdentity | None = None
     next_sequence: int = 0
@@ -71,10 +71,10 @@ class Lane:
 
     def append(self, draft: Draft, deadline_ns: int) -> None:
         """Enqueue a batch behind the others. `deadline_ns` is the end of its delivery timeout."""
-        self.queued.append(Batch(draft, deadline_ns, (self.batch_count,)))
+        self.queued.append(QueuedBatch(draft, deadline_ns, (self.batch_count,)))
         self.batch_count += 1
 
-    def take(self, identity: ProducerIdentity) -> Batch:
+    def dequeue(self, identity: ProducerIdentity) -> QueuedBatch:
         """Dequeue the first batch, mark it as in flight and stamp it with a sequence if it has none.
 
         A batch keeps its identity and sequence in every retry, so that a broker that has stored it recognises it.
@@ -96,11 +96,11 @@ class Lane:
             )
         return batch
 
-    def follows_another(self, batch: Batch) -> bool:
+    def follows_another(self, batch: QueuedBatch) -> bool:
         """Return True if an earlier batch of this lane is not acknowledged."""
         return self.under_way[0] is not batch or bool(self.queued and self.queued[0].order < batch.order)
 
-    def requeue(self, batch: Batch) -> None:
+    def requeue(self, batch: QueuedBatch) -> None:
         """Enqueue a batch again that was in flight, before all batches with later sequences.
 
         The window shrinks to one request, so that a later batch cannot overtake the retry.
@@ -112,12 +112,14 @@ class Lane:
         self.queued.insert(at, batch)
         self.window = 1
 
-    def split(self, batch: Batch) -> list[Batch]:
+    def split(self, batch: QueuedBatch) -> list[QueuedBatch]:
         """Replace a batch in flight by its two halves and return them. They share its range of sequences."""
         halves = []
         sequence = batch.sequence
         for number, draft in enumerate(split(batch.draft)):
-            halves.append(Batch(draft, batch.deadline_ns, (*batch.order, number), batch.identity, sequence))
+            halves.append(
+                QueuedBatch(draft, batch.deadline_ns, (*batch.order, number), batch.identity, sequence)
+            )
             if sequence >= 0:
                 sequence = (sequence + draft.count) % SEQUENCE_COUNT
         at = self.under_way.index(batch)

@@ -84,11 +84,13 @@ def _data_directory(wanted: str, cluster: Cluster, partition: TopicPartition) ->
     node = cluster.leader(partition)
     key = (os.getpid(), cluster.bootstrap, wanted, node)
     if key not in _found:
-        _found[key] = _asked(cluster, node) if wanted == AUTO else _checked(Path(wanted), cluster, node)
+        _found[key] = (
+            _directory_by_status(cluster, node) if wanted == AUTO else _validated(Path(wanted), cluster, node)
+        )
     return _found[key]
 
 
-def _asked(cluster: Cluster, node: int) -> Path | None:
+def _directory_by_status(cluster: Cluster, node: int) -> Path | None:
     host, port = cluster.address(node)
     if not _is_loopback(host):
         return None
@@ -101,13 +103,13 @@ def _asked(cluster: Cluster, node: int) -> Path | None:
             logger.debug("node %d has an authorizer, which files go past: they are not read unasked", node)
             return None
         directory = Path(str(status["data"]))
-        return _checked(directory, cluster, node)
+        return _validated(directory, cluster, node)
     except (ClientError, KeyError, WrongDirectory) as error:
         logger.debug("records of node %d are fetched: %s", node, error)
         return None
 
 
-def _checked(directory: Path, cluster: Cluster, node: int) -> Path:
+def _validated(directory: Path, cluster: Cluster, node: int) -> Path:
     """Return the directory if it is the node's data directory. Raise WrongDirectory otherwise."""
     fields = {"topics": [], "allow_auto_topic_creation": False}
     theirs = cluster.call(ApiKey.METADATA, fields)["cluster_id"]

@@ -80,7 +80,7 @@ _fs = OsFs()
 _Found = TypeVar("_Found")
 
 
-class Gone(Exception):
+class OffsetGone(Exception):
     """The offset is below the log's current start. `start` is that start."""
 
     def __init__(self, what: str, offset: int, start: int) -> None:
@@ -139,30 +139,30 @@ class PartitionFiles:
         parsed = (parse_segment_file_name(name, LOG_SUFFIX) for name in names)
         return sorted(base for base in parsed if base is not None)
 
-    def start_offset(self) -> int:
+    def find_start_offset(self) -> int:
         """Return the first offset that a reader can read."""
         bases = self.bases()
         if not bases:
             return 0
         # Brokers write the checkpoint periodically. After a topic was deleted and created again, it can still have the
         # former topic's offset. An offset above the end shows that.
-        return max(bases[0], self.checkpoint) if self.checkpoint <= self.end_offset() else bases[0]
+        return max(bases[0], self.checkpoint) if self.checkpoint <= self.find_end_offset() else bases[0]
 
-    def end_offset(self) -> int:
+    def find_end_offset(self) -> int:
         """Return the offset behind the last complete batch."""
 
-        def look(bases: list[int]) -> int:
+        def find(bases: list[int]) -> int:
             if not bases:
                 return 0
             descriptor = self._open(bases[-1])
             try:
-                return self._end_of(bases[-1], descriptor)
+                return self._find_end(bases[-1], descriptor)
             finally:
                 os.close(descriptor)
 
-        return self._settled(look)
+        return self._repeat_until_listed(find)
 
-    def _end_of(self, base: int, descriptor: int) -> int:
+    def _find_end(self, base: int, descriptor: int) -> int:
         size = os.fstat(descriptor).st_size
         positions = self._offset_index(base)[1]
         last = int(positions[-1]) if len(positions) else 0
@@ -194,7 +194,7 @@ class PartitionFiles:
                 finally:
                     os.close(descriptor)
 
-        self._settled(sync_all)
+        self._repeat_until_listed(sync_all)
         descriptor = os.open(self.directory, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
         try:
             _sync(descriptor)
@@ -206,10 +206,10 @@ class PartitionFiles:
 
         The state comes from the newest readable producer snapshot and the batches behind it.
         """
-        return self._settled(self._last_stable_offset)
+        return self._repeat_until_listed(self._last_stable_offset)
 
     def _last_stable_offset(self, bases: list[int]) -> int:
-        end = self.end_offset()
+        end = self.find_end_offset()
         opened: dict[int, int] = {}
         begin = bases[0] if bases else 0
         for base in reversed(self._snapshots()):
@@ -255,10 +255,10 @@ class PartitionFiles:
     def offset_of_time(self, timestamp_ms: int) -> int | None:
         """Return the first offset whose record has this timestamp or a later one, as ListOffsets does, or None."""
 
-        def look(bases: list[int]) -> int | None:
+        def find(bases: list[int]) -> int | None:
             return self._offset_of_time(bases, timestamp_ms)
 
-        return self._settled(look)
+        return self._repeat_until_listed(find)
 
     def _offset_of_time(self, bases: list[int], timestamp_ms: int) -> int | None:
         for base, following in zip(bases, [*bases[1:], None], strict=True):
@@ -349,7 +349,7 @@ class PartitionFiles:
         except FileNotFoundError:
             return os.open(path.with_name(path.name + DELETED_SUFFIX), os.O_RDONLY | os.O_CLOEXEC)
 
-    def _settled(self, look: Callable[[list[int]], _Found]) -> _Found:
+    def _repeat_until_listed(self, look: Callable[[list[int]], _Found]) -> _Found:
         """Return the result of `look(bases)`. Repeat it if a segment disappears meanwhile.
 
         Raises Corrupt if a listed segment is missing _LOOKS times in a row.
@@ -417,9 +417,9 @@ class PartitionFiles:
             before = decoder.next_offset
             bases = self.bases()
             if not bases:
-                raise Gone(str(self), before, before)
+                raise OffsetGone(str(self), before, before)
             if before < bases[0]:
-                raise Gone(str(self), before, bases[0])
+                raise OffsetGone(str(self), before, bases[0])
             aborted = self.aborted(before, decoder.end) if isolation == READ_COMMITTED else []
             is_whole = True
             for base in bases[bisect_right(bases, before) - 1 :]:

@@ -128,8 +128,8 @@ def _bounds(files: PartitionFiles, options: LogOptions) -> tuple[int, int]:
 
     Raises OptionError for an offset outside the log, unless failOnDataLoss=false.
     """
-    low = files.start_offset()
-    high = files.end_offset()
+    low = files.find_start_offset()
+    high = files.find_end_offset()
     # The first records of an open transaction may be deleted already, so its first offset can be below the log's start.
     if options.isolation == READ_COMMITTED:
         high = max(low, files.last_stable_offset())

@@ -18,14 +18,14 @@ from kproc.spark.brokers import (
     LATEST,
     NO_OFFSET,
     Cluster,
-    Topic,
+    TopicMetadata,
     UnknownTopic,
     cluster_of,
     pause,
 )
 from kproc.spark.offsets import Offsets, Range, TopicIds, TopicPartition, losses, recreated
 from kproc.spark.option_values import OptionError
-from kproc.spark.options import Kind, Position, SourceOptions
+from kproc.spark.options import Position, SourceOptions, SubscriptionKind
 from kproc.wire.primitives import ZERO_UUID
 
 logger = logging.getLogger(__name__)
@@ -78,7 +78,7 @@ class LookUp:
     def __init__(self, options: SourceOptions, clock: Clock | None = None) -> None:
         self._options = options
         self._clock: Clock = clock or SystemClock()
-        self._topics: dict[str, Topic] = {}
+        self._topics: dict[str, TopicMetadata] = {}
         self._topics_until_ns = -1
 
     @property
@@ -96,9 +96,11 @@ class LookUp:
         topics = self._metadata()
         return Subscribed(self._partitions_in(topics, missing_ok=missing_ok), _ids(topics))
 
-    def _partitions_in(self, topics: Mapping[str, Topic], *, missing_ok: bool) -> list[TopicPartition]:
+    def _partitions_in(
+        self, topics: Mapping[str, TopicMetadata], *, missing_ok: bool
+    ) -> list[TopicPartition]:
         subscription = self._options.subscription
-        if subscription.kind is Kind.PARTITIONS:
+        if subscription.kind is SubscriptionKind.PARTITIONS:
             listed = subscription.partitions
             return _existing(listed, topics) if missing_ok else list(listed)
         missing = [name for name in subscription.topics if name not in topics]
@@ -111,13 +113,13 @@ class LookUp:
             TopicPartition(topic.name, index) for topic in topics.values() for index in topic.leaders
         )
 
-    def _metadata(self) -> dict[str, Topic]:
+    def _metadata(self) -> dict[str, TopicMetadata]:
         """Return the subscribed topics. They are cached for partition.metadata.cache.ttl.ms (default 0)."""
         now_ns = self._clock.now_ns()
         if now_ns < self._topics_until_ns:
             return self._topics
         subscription = self._options.subscription
-        if subscription.kind is Kind.PATTERN:
+        if subscription.kind is SubscriptionKind.PATTERN:
             # The pattern can match anywhere in the name, as in Spark's connector. It never matches internal topics.
             found = re.compile(subscription.pattern).search
             every = self.cluster.metadata()
@@ -128,7 +130,7 @@ class LookUp:
         self._topics, self._topics_until_ns = topics, now_ns + self._options.metadata_ms * NS_PER_MS
         return topics
 
-    def forget(self) -> None:
+    def discard_cache(self) -> None:
         """Discard the cached topics, so that the next look-up requests them again."""
         self._topics_until_ns = -1
 
@@ -194,7 +196,7 @@ class LookUp:
                 if problem is not None:
                     raise problem
                 return LogEnds(ends, subscribed.ids)
-            self.forget()
+            self.discard_cache()
             pause(SETTLE_PAUSE_MS)
 
     def starting(self, partitions: list[TopicPartition]) -> Offsets:
@@ -271,11 +273,13 @@ class LookUp:
         logger.warning("records are lost and failOnDataLoss=false: %s", text)
 
 
-def _ids(topics: Mapping[str, Topic]) -> TopicIds:
+def _ids(topics: Mapping[str, TopicMetadata]) -> TopicIds:
     return {name: topic.topic_id for name, topic in topics.items() if topic.topic_id != ZERO_UUID}
 
 
-def _existing(partitions: Iterable[TopicPartition], topics: Mapping[str, Topic]) -> list[TopicPartition]:
+def _existing(
+    partitions: Iterable[TopicPartition], topics: Mapping[str, TopicMetadata]
+) -> list[TopicPartition]:
     return [
         each for each in partitions if each.topic in topics and each.partition in topics[each.topic].leaders
     ]

@@ -38,7 +38,7 @@ FETCH_BYTES: Final = 4 << 20
 """Default size of a Fetch. It is large enough to hide the cost of a request, and small beside a task's memory."""
 
 
-class Kind(Enum):
+class SubscriptionKind(Enum):
     """The option that a source subscribes with."""
 
     TOPICS = "subscribe"
@@ -50,13 +50,13 @@ class Kind(Enum):
 class Subscription:
     """The topics, the pattern or the partitions that a source reads."""
 
-    kind: Kind
+    kind: SubscriptionKind
     topics: tuple[str, ...] = ()
     pattern: str = ""
     partitions: tuple[TopicPartition, ...] = ()
 
     def __str__(self) -> str:
-        if self.kind is Kind.PATTERN:
+        if self.kind is SubscriptionKind.PATTERN:
             return f"topics that match {self.pattern!r}"
         return ", ".join(self.topics or map(str, self.partitions))
 
@@ -235,8 +235,8 @@ def _check_names(options: Mapping[str, str]) -> None:
 
 
 def _subscription(options: Mapping[str, str]) -> Subscription:
-    given = [kind for kind in Kind if kind.value.lower() in options]
-    names = ", ".join(kind.value for kind in Kind)
+    given = [kind for kind in SubscriptionKind if kind.value.lower() in options]
+    names = ", ".join(kind.value for kind in SubscriptionKind)
     if not given:
         raise OptionError(f"one of {names} says what is read; none was given")
     if len(given) > 1:
@@ -244,9 +244,9 @@ def _subscription(options: Mapping[str, str]) -> Subscription:
         raise OptionError(f"only one of {names} can be given, not {both}")
     kind = given[0]
     value = options[kind.value.lower()]
-    if kind is Kind.TOPICS:
+    if kind is SubscriptionKind.TOPICS:
         return Subscription(kind, topics=read_names(kind.value, value))
-    if kind is Kind.PATTERN:
+    if kind is SubscriptionKind.PATTERN:
         return Subscription(kind, pattern=read_pattern(kind.value, value))
     return Subscription(kind, partitions=_assigned(kind.value, value))
 
@@ -371,14 +371,14 @@ def parse_source(options: Mapping[str, str], *, is_stream: bool) -> SourceOption
         starting=starting,
         ending=ending,
         latest_if_too_late=_strategy(options),
-        look_up=_look_up(options, connecting),
+        look_up=_driver_connecting(options, connecting),
         **settings,
     )
     _check_together(result)
     return result
 
 
-def _look_up(options: Mapping[str, str], connecting: Connecting) -> Connecting:
+def _driver_connecting(options: Mapping[str, str], connecting: Connecting) -> Connecting:
     """Return the driver's connection settings.
 
     Without fetchOffset.numRetries and .retryIntervalMs they equal the tasks' settings, whose retries outlast the
@@ -402,12 +402,12 @@ def _check_together(options: SourceOptions) -> None:
     subscribed = options.subscription
     for position in (options.starting, options.ending):
         named = {partition for partition, _ in position.each}
-        if subscribed.kind is Kind.PARTITIONS and named and named != set(subscribed.partitions):
+        if subscribed.kind is SubscriptionKind.PARTITIONS and named and named != set(subscribed.partitions):
             missing = ", ".join(map(str, sorted(set(subscribed.partitions) ^ named)))
             raise OptionError(
                 f"{position.option} and assign must name the same partitions; only one has {missing}"
             )
-        if subscribed.kind is Kind.TOPICS and named:
+        if subscribed.kind is SubscriptionKind.TOPICS and named:
             unknown = {each.topic for each in named} ^ set(subscribed.topics)
             if unknown:
                 raise OptionError(

@@ -132,7 +132,7 @@ class Spread:
     def __init__(self, begin: int) -> None:
         self._next = begin
 
-    def take(self, rows: int, count: int) -> Int32s:
+    def next_partitions(self, rows: int, count: int) -> Int32s:
         """Return the partitions of the next `rows` records. `count` is the number of partitions."""
         runs = np.arange(rows, dtype=np.int64) * count // max(rows, 1)
         chosen = ((self._next + runs) % count).astype(np.int32)

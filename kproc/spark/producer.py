@@ -1,4 +1,4 @@
-"""Producer: an idempotent producer (KIP-98) of encoded batches, with several requests in flight and retries.
+"""BatchProducer: an idempotent producer (KIP-98) of encoded batches, with several requests in flight and retries.
 
     send(topic, draft)   enqueue a batch; blocks only while more than `buffer_bytes` wait
     poll()               send and receive without waiting
@@ -29,7 +29,7 @@ from kproc.common.clock import NS_PER_MS, Clock, SystemClock
 from kproc.common.errors import RETRIABLE, ErrorCode
 from kproc.spark.brokers import Cluster, Unreachable, pause
 from kproc.spark.encode import Draft
-from kproc.spark.lane import NOBODY, Batch, Lane, ProduceFailed, ProducerIdentity
+from kproc.spark.lane import NOBODY, Lane, ProduceFailed, ProducerIdentity, QueuedBatch
 from kproc.spark.offsets import TopicPartition
 from kproc.spark.produce_link import ProduceLink
 from kproc.spark.sink_options import ProducerSettings
@@ -62,8 +62,8 @@ _ADVICE: Final = {
 
 
 @dataclass(slots=True)
-class Written:
-    """Totals of the acknowledged batches of one partition since the last `take_written`."""
+class PartitionTotals:
+    """Totals of the acknowledged batches of one partition since the last `drain_totals`."""
 
     first_offset: int = -1
     """-1 if the broker did not return it: with acks=0, or for a retry of a batch that it had stored already."""
@@ -77,7 +77,7 @@ class Written:
 class _Request:
     correlation_id: int
     sent_ns: int
-    batches: dict[tuple[str, int], tuple[Lane, Batch]]
+    batches: dict[tuple[str, int], tuple[Lane, QueuedBatch]]
 
 
 @dataclass(slots=True, eq=False)
@@ -89,7 +89,7 @@ class _Node:
     backoff_ms: int = 0
 
 
-class Producer:
+class BatchProducer:
     """Writer of batches to the partitions' leaders. One task owns it. Close it after ProduceFailed."""
 
     def __init__(self, cluster: Cluster, settings: ProducerSettings, *, clock: Clock | None = None) -> None:
@@ -103,7 +103,7 @@ class Producer:
         self._busy: dict[Lane, None] = {}
         self._identity: ProducerIdentity | None = None if settings.is_idempotent else NOBODY
         self._waiting_bytes = 0
-        self._written: dict[tuple[str, int], Written] = {}
+        self._written: dict[tuple[str, int], PartitionTotals] = {}
         self._transaction: OpenTransaction | None = None
         self.batch_bytes: dict[str, int] = {}
         """Size limit of the next batches, for topics that rejected a batch as too large."""
@@ -123,12 +123,12 @@ class Producer:
     def _on_node(self, number: int, address: tuple[str, int]) -> None:
         node = self._nodes.setdefault(number, _Node(address))
         if node.address != address:
-            self._lose(node, f"node {number} has moved to {address[0]}:{address[1]}")
+            self._disconnect(node, f"node {number} has moved to {address[0]}:{address[1]}")
             node.address = address
 
     # -- batches
 
-    def begin(self, transaction: OpenTransaction) -> None:
+    def start_transaction(self, transaction: OpenTransaction) -> None:
         """Write the following batches in a transaction. All earlier batches must be acknowledged."""
         self._transaction = transaction
         self._identity = transaction.identity
@@ -156,7 +156,7 @@ class Producer:
         while self._busy or any(node.link and node.link.wants_write for node in self._nodes.values()):
             self._turn(wait_ms=1_000)
 
-    def take_written(self) -> dict[tuple[str, int], Written]:
+    def drain_totals(self) -> dict[tuple[str, int], PartitionTotals]:
         """Return the totals since the last call by topic and partition, and reset them."""
         written, self._written = self._written, {}
         return written
@@ -195,12 +195,12 @@ class Producer:
             if node.requests:
                 waited_ms = (now_ns - node.requests[0].sent_ns) // NS_PER_MS
                 if waited_ms > self._settings.request_timeout_ms:
-                    self._lose(node, f"{_shown(node)} gave no answer in {waited_ms} ms")
+                    self._disconnect(node, f"{_shown(node)} gave no answer in {waited_ms} ms")
 
     def _refresh_leaders(self) -> None:
         topics = dict.fromkeys(lane.topic for lane in self._busy)
         try:
-            codes = self._leaders.ask(topics)
+            codes = self._leaders.request_metadata(topics)
         except ClientError as error:
             for lane in self._busy:
                 for batch in lane.queued:
@@ -258,7 +258,7 @@ class Producer:
         except AuthenticationFailed as error:
             raise ProduceFailed(str(error)) from None
         except ClientError as error:
-            self._lose(node, str(error))
+            self._disconnect(node, str(error))
             return False
         self._selector.register(node.link, selectors.EVENT_READ, node)
         return True
@@ -278,7 +278,7 @@ class Producer:
     def _new_identity(self) -> ProducerIdentity:
         fields = {"transactional_id": None, "transaction_timeout": 60_000}
 
-        def ask() -> ProducerIdentity:
+        def attempt() -> ProducerIdentity:
             # Without a transactional id any broker can respond. Version 4 is the last one before KIP-890.
             answer = self._cluster.call(ApiKey.INIT_PRODUCER_ID, fields, newest=4)
             if answer["error_code"]:
@@ -286,7 +286,7 @@ class Producer:
                 raise ApiError(code, f"no producer id from {self._cluster.bootstrap}: {code_name(code)}")
             return ProducerIdentity(answer["producer_id"], answer["producer_epoch"])
 
-        return self._cluster.retrying("InitProducerId", ask)
+        return self._cluster.retrying("InitProducerId", attempt)
 
     def _send_request(self, node: _Node, lanes: list[Lane], now_ns: int) -> list[Lane]:
         """Send one request with the first batch of each lane, up to `request_bytes`.
@@ -294,13 +294,13 @@ class Producer:
         Returns the lanes that can send another batch. Lanes that were left out come first.
         """
         assert self._identity is not None
-        chosen: list[tuple[Lane, Batch]] = []
+        chosen: list[tuple[Lane, QueuedBatch]] = []
         size = 0
         for lane in lanes:
             batch = lane.queued[0]
             if chosen and size + batch.draft.total_bytes > self._settings.request_bytes:
                 break
-            chosen.append((lane, lane.take(self._identity)))
+            chosen.append((lane, lane.dequeue(self._identity)))
             size += batch.draft.total_bytes
         topics: dict[str, list[tuple[int, list[bytes | memoryview]]]] = {}
         for lane, batch in chosen:
@@ -343,19 +343,19 @@ class Producer:
         try:
             node.link.write()
             for correlation_id, fields in node.link.read() if is_readable else ():
-                self._take_answer(node, correlation_id, fields)
+                self._handle_response(node, correlation_id, fields)
         except ProduceFailed:
             raise
         except ClientError as error:
-            self._lose(node, str(error))
+            self._disconnect(node, str(error))
 
     # -- answers
 
-    def _take_answer(self, node: _Node, correlation_id: int, fields: dict[str, Any]) -> None:
+    def _handle_response(self, node: _Node, correlation_id: int, fields: dict[str, Any]) -> None:
         if not node.requests or node.requests[0].correlation_id != correlation_id:
             raise ClientError(f"{_shown(node)} answered request {correlation_id} out of turn")
         # Keep the request in `node.requests` until all its batches are settled. If the connection fails in between,
-        # `_lose` queues the remaining ones again.
+        # `_disconnect` queues the remaining ones again.
         request = node.requests[0]
         node.backoff_ms = 0
         for topic in fields["responses"]:
@@ -363,12 +363,12 @@ class Producer:
                 found = request.batches.pop((topic["name"], row["index"]), None)
                 if found is None:
                     raise ClientError(f"{_shown(node)} answered about {topic['name']}-{row['index']} unasked")
-                self._settle(*found, row)
+                self._handle_result(*found, row)
         node.requests.popleft()
         for lane, batch in request.batches.values():
-            self._again(lane, batch, f"{_shown(node)} left it out of its answer")
+            self._retry(lane, batch, f"{_shown(node)} left it out of its answer")
 
-    def _settle(self, lane: Lane, batch: Batch, row: dict[str, Any]) -> None:
+    def _handle_result(self, lane: Lane, batch: QueuedBatch, row: dict[str, Any]) -> None:
         code = row["error_code"]
         if code in (ErrorCode.NONE, ErrorCode.DUPLICATE_SEQUENCE_NUMBER):
             self._acknowledge(lane, batch, row["base_offset"] if not code else -1)
@@ -385,27 +385,27 @@ class Producer:
             if batch.identity == self._identity:
                 self._identity = None
             batch.stamp_anew()
-            self._again(lane, batch, text)
+            self._retry(lane, batch, text)
         elif code == ErrorCode.MESSAGE_TOO_LARGE and batch.draft.count > 1:
             self._split(lane, batch)
         elif code in RETRIABLE:
             if code in _MOVED:
                 self._leaders.mark_stale()
-            self._again(lane, batch, text)
+            self._retry(lane, batch, text)
         elif is_gap and lane.follows_another(batch):
             # An earlier batch of the lane was not written. Send both again, in order.
-            self._again(lane, batch, text)
+            self._retry(lane, batch, text)
         else:
             advice = _ADVICE.get(code)
             raise ProduceFailed(f"{lane.name}: {text}{f' ({advice})' if advice else ''}")
 
-    def _acknowledge(self, lane: Lane, batch: Batch, base_offset: int) -> None:
+    def _acknowledge(self, lane: Lane, batch: QueuedBatch, base_offset: int) -> None:
         lane.under_way.remove(batch)
         lane.window = self._settings.window_max
         self._waiting_bytes -= batch.draft.total_bytes
         if not lane.queued and not lane.under_way:
             del self._busy[lane]
-        written = self._written.setdefault((lane.topic, lane.partition), Written())
+        written = self._written.setdefault((lane.topic, lane.partition), PartitionTotals())
         written.records += batch.draft.count
         written.batches += 1
         written.bytes += batch.draft.total_bytes
@@ -413,7 +413,7 @@ class Producer:
             written.first_offset = base_offset if written.first_offset < 0 else written.first_offset
             written.last_offset = base_offset + batch.draft.count - 1
 
-    def _again(self, lane: Lane, batch: Batch, problem: str) -> None:
+    def _retry(self, lane: Lane, batch: QueuedBatch, problem: str) -> None:
         """Queue a batch that was in flight again, or raise ProduceFailed if `kafka.retries` is exhausted."""
         batch.problem = problem
         if batch.attempts > self._settings.retries:
@@ -421,24 +421,24 @@ class Producer:
         lane.requeue(batch)
         self._put_off(lane, batch)
 
-    def _split(self, lane: Lane, batch: Batch) -> None:
+    def _split(self, lane: Lane, batch: QueuedBatch) -> None:
         """Replace a batch that the topic rejects as too large by its halves, and make later batches smaller."""
         size = batch.draft.total_bytes
         self.batch_bytes[lane.topic] = min(self.batch_bytes.get(lane.topic, size), max(size // 2, 1))
         halves = lane.split(batch)
         self._waiting_bytes += sum(half.draft.total_bytes for half in halves) - size
         for half in reversed(halves):
-            self._again(lane, half, "the batch was too large")
+            self._retry(lane, half, "the batch was too large")
         lane.not_before_ns = 0
 
-    def _put_off(self, lane: Lane, batch: Batch) -> None:
+    def _put_off(self, lane: Lane, batch: QueuedBatch) -> None:
         pause_ms = self._settings.backoff_ms << min(max(batch.attempts - 1, 0), 10)
         pause_ms = min(pause_ms, self._settings.backoff_ms_max)
         lane.not_before_ns = self._clock.now_ns() + pause_ms * NS_PER_MS
 
     # -- connections
 
-    def _lose(self, node: _Node, problem: str) -> None:
+    def _disconnect(self, node: _Node, problem: str) -> None:
         """Close a failed connection. Queue its batches in flight again; they go to the leaders of that time."""
         self._unlink(node)
         requests, node.requests = node.requests, deque()
@@ -452,7 +452,7 @@ class Producer:
                 lane.queued[0].problem = problem
         for request in requests:
             for lane, batch in request.batches.values():
-                self._again(lane, batch, problem)
+                self._retry(lane, batch, problem)
 
     def _unlink(self, node: _Node) -> None:
         if node.link is not None:

@@ -189,7 +189,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     @sentence_first()
     def prepareForTriggerAvailableNow(self) -> None:
         """Fix the query's end at the current ends of the logs. `latestOffset` reports missing records."""
-        self._look_up.forget()
+        self._look_up.discard_cache()
         newest = self._newest({})
         self._target = newest.ends
         self._ids |= newest.ids

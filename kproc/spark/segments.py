@@ -39,7 +39,7 @@ class KprocLogDataSource(DataSource):
     def reader(self, schema: StructType) -> DataSourceReader:
         """Return the reader of a batch. Files cannot be read as a stream; use format("kproc") for that."""
         with sentence_first():
-            return LogReader(dict(self.options), schema)
+            return LogFileReader(dict(self.options), schema)
 
 
 class LogRange(InputPartition):
@@ -56,7 +56,7 @@ class LogRange(InputPartition):
         )
 
 
-class LogReader(DataSourceReader):
+class LogFileReader(DataSourceReader):
     """Reader that plans in the driver and reads in the tasks. Spark pickles it into the tasks."""
 
     def __init__(self, options: Mapping[str, str], schema: StructType) -> None:
@@ -85,7 +85,7 @@ class LogReader(DataSourceReader):
         from pathlib import Path
 
         from kproc.spark.decode import Decoder
-        from kproc.spark.log_files import Gone, PartitionFiles
+        from kproc.spark.log_files import OffsetGone, PartitionFiles
         from kproc.spark.look_up import DataLoss
 
         files = PartitionFiles(Path(partition.directory), partition.topic, partition.partition)
@@ -101,7 +101,7 @@ class LogReader(DataSourceReader):
         while True:
             try:
                 yield from files.read(decoder, isolation=self._options.isolation)
-            except Gone as error:
+            except OffsetGone as error:
                 if self._options.fail_on_data_loss:
                     raise DataLoss(f"{error} (failOnDataLoss=false goes on there)") from None
                 if error.start <= decoder.next_offset:

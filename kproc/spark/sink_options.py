@@ -120,7 +120,7 @@ class SinkOptions:
 
 def parse_sink_options(options: Mapping[str, str]) -> SinkOptions:
     """Parse and validate the options of one write. Raise OptionError for the first invalid one."""
-    reader = _Reader({name.lower(): value for name, value in options.items()})
+    reader = _OptionReader({name.lower(): value for name, value in options.items()})
     bootstrap = read_bootstrap(
         {"kafka.bootstrap.servers": reader.text("kafka.bootstrap.servers", "")}, "producer"
     )
@@ -134,7 +134,7 @@ def parse_sink_options(options: Mapping[str, str]) -> SinkOptions:
     return SinkOptions(bootstrap, topic, producer, exactly_once)
 
 
-def _exactly_once(reader: _Reader) -> ExactlyOnce | None:
+def _exactly_once(reader: _OptionReader) -> ExactlyOnce | None:
     delivery = reader.text("delivery", AT_LEAST_ONCE)
     chosen = delivery.lower().replace("_", "-")
     if chosen not in (AT_LEAST_ONCE, EXACTLY_ONCE):
@@ -154,7 +154,7 @@ def _exactly_once(reader: _Reader) -> ExactlyOnce | None:
     return ExactlyOnce(timeout_ms, app_id, version or 0)
 
 
-def _producer(reader: _Reader, creates_topics: bool) -> ProducerSettings:
+def _producer(reader: _OptionReader, creates_topics: bool) -> ProducerSettings:
     default = ProducerSettings()
     acks = {"all": -1, "-1": -1, "0": 0, "1": 1}[reader.one_of("kafka.acks", ("all", "-1", "1", "0"), "all")]
     is_idempotent = reader.flag("kafka.enable.idempotence", acks == -1)
@@ -202,7 +202,7 @@ def _producer(reader: _Reader, creates_topics: bool) -> ProducerSettings:
     )
 
 
-class _Reader:
+class _OptionReader:
     """Reader of options by name. It records which names were read; `finish` rejects the others as unknown."""
 
     def __init__(self, options: Mapping[str, str]) -> None:

@@ -90,11 +90,11 @@ class _Task:
 
         If the files fail or end early, the caller fetches the rest, from `decoder.next_offset` on.
         """
-        from kproc.spark.log_files import Gone, HalfReplaced
+        from kproc.spark.log_files import HalfReplaced, OffsetGone
 
         try:
             yield from files.read(decoder, isolation=self._options.isolation)
-        except (Gone, HalfReplaced, OSError) as error:
+        except (OffsetGone, HalfReplaced, OSError) as error:
             logger.info("%s: the rest is fetched: %s", self._wanted.partition, error)
 
     def _from_log_start(self, offset: int) -> int:

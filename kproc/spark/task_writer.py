@@ -1,4 +1,4 @@
-"""TaskWriter: write the rows of one task. It chooses partitions, encodes batches and sends them by a Producer."""
+"""TaskWriter: write the rows of one task. It chooses partitions, encodes batches and sends them by a BatchProducer."""
 
 from __future__ import annotations
 
@@ -11,9 +11,9 @@ import pyarrow.compute as pc
 
 from kproc.common.clock import SystemClock
 from kproc.spark.digest import DIGEST_COUNT, digest
-from kproc.spark.encode import HEADER_TYPE, NullHeader, RecordEncoder, RecordTooLarge, Rows, rows_bytes
+from kproc.spark.encode import HEADER_TYPE, NullHeader, RecordEncoder, RecordTooLarge, RowColumns, rows_bytes
 from kproc.spark.partitioner import Int32s, Int64s, Spread, partitions_by_key
-from kproc.spark.producer import Producer
+from kproc.spark.producer import BatchProducer
 from kproc.spark.sink_options import SinkOptions
 
 # Rows of a topic wait until they could fill a batch of each of its partitions, or until they have this many bytes.
@@ -27,12 +27,12 @@ class WriteFailed(Exception):
     """A row cannot become a record. If a broker rejects a record, ProduceFailed is raised instead."""
 
 
-class _Topic:
+class _TopicRows:
     """Rows of one topic that wait to be encoded, and the chooser of partitions for its records without a key."""
 
     def __init__(self, begin: int) -> None:
         self.spread = Spread(begin)
-        self.rows: list[tuple[Rows, pa.Array | None]] = []
+        self.rows: list[tuple[RowColumns, pa.Array | None]] = []
         self.bytes = 0
         """Approximate size of the waiting rows on the wire."""
         self.held_bytes = 0
@@ -43,13 +43,13 @@ class TaskWriter:
     """Writer of one task's rows. Use it for one `write` only."""
 
     def __init__(
-        self, options: SinkOptions, producer: Producer, task: int, *, has_digest: bool = False
+        self, options: SinkOptions, producer: BatchProducer, task: int, *, has_digest: bool = False
     ) -> None:
         self._options = options
         self._producer = producer
         self._task = task
         self._clock = SystemClock()
-        self._topics: dict[str, _Topic] = {}
+        self._topics: dict[str, _TopicRows] = {}
         self._held_bytes = 0
         self._has_digest = has_digest
         self.digest = 0
@@ -82,14 +82,14 @@ class TaskWriter:
         for name in names.to_pylist():
             yield name, batch if len(names) == 1 else batch.filter(pc.equal(topics, name))
 
-    def _rows(self, batch: pa.RecordBatch) -> tuple[Rows, pa.Array | None]:
+    def _rows(self, batch: pa.RecordBatch) -> tuple[RowColumns, pa.Array | None]:
         """Return the columns as records need them, and the column `partition` if there is one."""
         columns = {name: batch.column(at) for at, name in enumerate(batch.schema.names)}
         keys = columns.get("key")
         headers = columns.get("headers")
         if headers is not None:
             headers = None if headers.null_count == len(headers) else headers.cast(pa.list_(HEADER_TYPE))
-        rows = Rows(
+        rows = RowColumns(
             columns["value"].cast(pa.binary()),
             None if keys is None or keys.null_count == len(keys) else keys.cast(pa.binary()),
             headers,
@@ -106,10 +106,10 @@ class TaskWriter:
         stamps: Int64s = np.floor_divide(np.asarray(microseconds.fill_null(now_ms * 1000)), 1000)
         return stamps
 
-    def _gather(self, name: str, rows: Rows, wanted: pa.Array | None, *, held_bytes: int) -> None:
+    def _gather(self, name: str, rows: RowColumns, wanted: pa.Array | None, *, held_bytes: int) -> None:
         topic = self._topics.get(name)
         if topic is None:
-            topic = self._topics[name] = _Topic(self._task)
+            topic = self._topics[name] = _TopicRows(self._task)
         topic.rows.append((rows, wanted))
         if self._has_digest:
             self.digest = (self.digest + digest(rows)) % DIGEST_COUNT
@@ -133,7 +133,7 @@ class TaskWriter:
             return
         rows = _joined([each for each, _ in gathered])
         wanted = _joined_wanted(gathered)
-        partitions = self._place(name, topic, rows, wanted)
+        partitions = self._choose_partitions(name, topic, rows, wanted)
         settings = self._options.producer
         encoder = RecordEncoder(
             batch_bytes=min(settings.batch_bytes, self._producer.batch_bytes.get(name, settings.batch_bytes)),
@@ -147,19 +147,21 @@ class TaskWriter:
         except (RecordTooLarge, NullHeader) as error:
             raise WriteFailed(f"topic {name}: {error}") from None
 
-    def _place(self, name: str, topic: _Topic, rows: Rows, wanted: pa.Array | None) -> Int32s:
+    def _choose_partitions(
+        self, name: str, topic: _TopicRows, rows: RowColumns, wanted: pa.Array | None
+    ) -> Int32s:
         """Return the partition of each row: from the column `partition`, else by its key, else by `spread`."""
         count = self._producer.partition_count(name)
         size = len(rows.values)
         if wanted is not None and not wanted.null_count:
             return _in_range(np.asarray(wanted).astype(np.int32), name, count)
         if rows.keys is None:
-            chosen = topic.spread.take(size, count)
+            chosen = topic.spread.next_partitions(size, count)
         else:
             chosen = partitions_by_key(rows.keys, count)
             if rows.keys.null_count:
                 without = np.flatnonzero(np.asarray(rows.keys.is_null()))
-                chosen[without] = topic.spread.take(len(without), count)
+                chosen[without] = topic.spread.next_partitions(len(without), count)
         if wanted is not None and wanted.null_count < size:
             given = np.asarray(wanted.is_valid())
             chosen[given] = _in_range(np.asarray(wanted.drop_null()).astype(np.int32), name, count)
@@ -174,7 +176,7 @@ def _in_range(partitions: Int32s, topic: str, count: int) -> Int32s:
     return partitions
 
 
-def _joined(gathered: Sequence[Rows]) -> Rows:
+def _joined(gathered: Sequence[RowColumns]) -> RowColumns:
     """Concatenate the pieces. A column that a piece does not have is null in its rows."""
     if len(gathered) == 1:
         return gathered[0]
@@ -193,10 +195,10 @@ def _joined(gathered: Sequence[Rows]) -> Rows:
     values = column("values", pa.binary())
     assert values is not None
     stamps = np.concatenate([rows.timestamps_ms for rows in gathered])
-    return Rows(values, column("keys", pa.binary()), column("headers", pa.list_(HEADER_TYPE)), stamps)
+    return RowColumns(values, column("keys", pa.binary()), column("headers", pa.list_(HEADER_TYPE)), stamps)
 
 
-def _joined_wanted(gathered: Sequence[tuple[Rows, pa.Array | None]]) -> pa.Array | None:
+def _joined_wanted(gathered: Sequence[tuple[RowColumns, pa.Array | None]]) -> pa.Array | None:
     """Concatenate the partition columns. Either every piece has one, or none."""
     parts = [wanted for _, wanted in gathered if wanted is not None]
     return pa.concat_arrays(parts) if parts else None

@@ -70,9 +70,9 @@ class TopicLeaders:
         while True:
             spent_ms = (self._clock.now_ns() - begin_ns) // NS_PER_MS
             try:
-                code = self.ask([topic], limit_ms=max(0, self._settings.max_block_ms - spent_ms)).get(
-                    topic, 0
-                )
+                code = self.request_metadata(
+                    [topic], limit_ms=max(0, self._settings.max_block_ms - spent_ms)
+                ).get(topic, 0)
             except Unreachable as error:
                 raise ProduceFailed(
                     f"topic {topic}: {error} (kafka.max.block.ms={self._settings.max_block_ms})"
@@ -92,7 +92,7 @@ class TopicLeaders:
             pause(pause_ms)
             pause_ms = min(2 * pause_ms, self._settings.backoff_ms_max)
 
-    def ask(self, topics: Iterable[str], *, limit_ms: int | None = None) -> dict[str, int]:
+    def request_metadata(self, topics: Iterable[str], *, limit_ms: int | None = None) -> dict[str, int]:
         """Request Metadata of the topics and return error codes by topic. Raise Unreachable after `limit_ms`."""
         rows = [{"name": name, "topic_id": ZERO_UUID} for name in topics]
         fields = {"topics": rows, "allow_auto_topic_creation": self._settings.creates_topics}

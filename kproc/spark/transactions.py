@@ -59,7 +59,7 @@ class Transactions:
     def init(self, transactional_id: str) -> ProducerIdentity:
         """Return a new epoch by InitProducerId. Wait until a transaction of the old epoch has ended."""
         fields = {"transactional_id": transactional_id, "transaction_timeout": self._timeout_ms}
-        answer = self._ask(ApiKey.INIT_PRODUCER_ID, transactional_id, fields, newest=4)
+        answer = self._send_request(ApiKey.INIT_PRODUCER_ID, transactional_id, fields, newest=4)
         self._check(answer["error_code"], f"InitProducerId of {transactional_id}")
         return ProducerIdentity(answer["producer_id"], answer["producer_epoch"], transactional_id)
 
@@ -92,7 +92,7 @@ class Transactions:
                 {"name": topic, "partitions": partitions} for topic, partitions in by_topic.items()
             ],
         }
-        answer = self._ask(
+        answer = self._send_request(
             ApiKey.ADD_PARTITIONS_TO_TXN, _name(identity), fields, newest=3, codes_of=_partition_codes
         )
         # If one partition cannot be added, no partition is added, and the others have OPERATION_NOT_ATTEMPTED.
@@ -108,7 +108,7 @@ class Transactions:
             "group_id": group,
             "producer_epoch": identity.epoch,
         }
-        answer = self._ask(ApiKey.ADD_OFFSETS_TO_TXN, group, fields, newest=3)
+        answer = self._send_request(ApiKey.ADD_OFFSETS_TO_TXN, group, fields, newest=3)
         self._check(answer["error_code"], f"AddOffsetsToTxn of {group}")
         rows = [
             {
@@ -125,13 +125,13 @@ class Transactions:
             "group_instance_id": None,
             "topics": [{"name": MARK_TOPIC, "partitions": rows}],
         }
-        answer = self._ask(
+        answer = self._send_request(
             ApiKey.TXN_OFFSET_COMMIT, group, fields, newest=3, codes_of=_topic_codes, is_group=True
         )
         for code in _topic_codes(answer):
             self._check(code, f"TxnOffsetCommit of {group}")
 
-    def end(self, identity: ProducerIdentity, *, commit: bool) -> bool:
+    def finish(self, identity: ProducerIdentity, *, commit: bool) -> bool:
         """Commit or abort. Return False if it was fenced, was ended the other way, or has never begun."""
         fields = {
             "transactional_id": identity.transactional_id,
@@ -139,7 +139,7 @@ class Transactions:
             "producer_epoch": identity.epoch,
             "committed": commit,
         }
-        code = self._ask(ApiKey.END_TXN, _name(identity), fields, newest=3)["error_code"]
+        code = self._send_request(ApiKey.END_TXN, _name(identity), fields, newest=3)["error_code"]
         if code in _ENDED:
             return False
         self._check(code, f"EndTxn of {identity.transactional_id}")
@@ -149,7 +149,9 @@ class Transactions:
         """Return the committed offsets of the group. Raise Unsettled while an open transaction holds pending ones."""
         wanted = [{"name": MARK_TOPIC, "partition_indexes": list(partitions)}]
         fields = {"groups": [{"group_id": group, "topics": wanted}], "require_stable": True}
-        answer = self._ask(ApiKey.OFFSET_FETCH, group, fields, newest=8, codes_of=_group_codes, is_group=True)
+        answer = self._send_request(
+            ApiKey.OFFSET_FETCH, group, fields, newest=8, codes_of=_group_codes, is_group=True
+        )
         if "groups" not in answer:
             raise ClientError(
                 f"{self._cluster.bootstrap} is too old for delivery=exactly-once: Kafka 3.0 is needed"
@@ -181,7 +183,7 @@ class Transactions:
 
     # -- how
 
-    def _ask(
+    def _send_request(
         self,
         api_key: ApiKey,
         name: str,

@@ -28,7 +28,7 @@ _RUN_MIN: Final = 12
 _RUN_MAX: Final = 1024
 
 
-class Wanted(NamedTuple):
+class WantedFields(NamedTuple):
     """The fields that the query reads."""
 
     timestamp: bool
@@ -56,12 +56,12 @@ class Fields(NamedTuple):
         """Number of records."""
         return len(self.end)
 
-    def take(self, rows: Array) -> Fields:
+    def filtered(self, rows: Array) -> Fields:
         """Return the rows of a mask."""
         return Fields._make(None if column is None else column[rows] for column in self)
 
 
-def find_fields(raw: bytes, begins: Array, ends: Array, counts: Array, wanted: Wanted) -> Fields | None:
+def find_fields(raw: bytes, begins: Array, ends: Array, counts: Array, wanted: WantedFields) -> Fields | None:
     """Return the fields of all records, or None if they are damaged.
 
     begins, ends, counts: one entry per batch: its bytes in `raw`, and its number of records.
@@ -150,7 +150,7 @@ def _run(raw: bytes, position: int, step: int, size: int, limit: int) -> int:
     return limit
 
 
-def _find(data: Array, starts: Array, ends: Array, counts: Array, wanted: Wanted) -> Fields | None:
+def _find(data: Array, starts: Array, ends: Array, counts: Array, wanted: WantedFields) -> Fields | None:
     """Return all fields. `position` has the current position in every record and moves from field to field."""
     # A record ends where the next one begins, the last one with its batch.
     record_end = np.empty_like(starts)

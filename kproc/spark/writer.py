@@ -1,6 +1,6 @@
 """Writers of DataFrames to topics: `df.write` and `df.writeStream` with `format("kproc")`.
 
-    executors   write(iterator of Arrow batches)   rows -> columns -> partitions -> record batches -> Producer
+    executors   write(iterator of Arrow batches)   rows -> columns -> partitions -> record batches -> BatchProducer
     driver      commit(messages), abort(messages)  at least once: nothing to do; exactly once: end the transactions
 
 At least once: if a task or its executor dies, Spark runs the task again, and it writes its rows again. If a connection
@@ -35,10 +35,10 @@ from pyspark.sql.datasource import (
 
 from kproc.client import ClientError
 from kproc.spark.brokers import Connecting, cluster_of
-from kproc.spark.exactly_once import Commit, Prepared
+from kproc.spark.exactly_once import BatchCommit, PreparedTask
 from kproc.spark.lane import ProducerIdentity
 from kproc.spark.option_values import OptionError
-from kproc.spark.producer import Producer
+from kproc.spark.producer import BatchProducer
 from kproc.spark.sink_options import EXACTLY_ONCE, SinkOptions, parse_sink_options
 from kproc.spark.task_writer import TaskWriter, WriteFailed
 from kproc.spark.told import sentence_first
@@ -83,7 +83,7 @@ class KprocCommitMessage(WriterCommitMessage):
     task: int
     attempt: int
     written: list[PartitionWritten] = field(default_factory=list)
-    prepared: Prepared | None = None
+    prepared: PreparedTask | None = None
     """The open transaction with the task's rows. None with delivery=at-least-once."""
     is_done: bool = False
     """True if the rows were committed before the task ran. The task then writes nothing."""
@@ -96,24 +96,24 @@ class KprocCommitMessage(WriterCommitMessage):
         return sum(row.records for row in self.written)
 
 
-class Marker(NamedTuple):
+class MicroBatch(NamedTuple):
     """Query id and batch number. They identify a micro-batch over restarts of its query."""
 
     query_id: str | None
     batch_id: int | None
 
 
-def marker() -> Marker:
+def current_micro_batch() -> MicroBatch:
     """Return the query and micro-batch of the running task.
 
     They come from the task's context, because Spark's interface for writers does not pass them.
     """
     context = TaskContext.get()
     if context is None:
-        return Marker(None, None)
+        return MicroBatch(None, None)
     query_id = context.getLocalProperty("sql.streaming.queryId")
     batch_id = context.getLocalProperty("streaming.sql.batchId")
-    return Marker(query_id, None if batch_id is None else int(batch_id))
+    return MicroBatch(query_id, None if batch_id is None else int(batch_id))
 
 
 def batch_writer(options: Mapping[str, str], schema: types.StructType, overwrite: bool) -> KprocBatchWriter:
@@ -181,7 +181,7 @@ def _are_headers(kind: types.DataType) -> bool:
 # -- a task
 
 
-_producers: dict[tuple[int, SinkOptions], Producer] = {}
+_producers: dict[tuple[int, SinkOptions], BatchProducer] = {}
 
 
 def _connecting(options: SinkOptions, *, backoff_ms: int) -> Connecting:
@@ -196,7 +196,7 @@ def _connecting(options: SinkOptions, *, backoff_ms: int) -> Connecting:
     )
 
 
-def _take_producer(options: SinkOptions) -> Producer:
+def _acquire_producer(options: SinkOptions) -> BatchProducer:
     """Return this process's idle producer for these options, or a new one.
 
     Tasks of one process reuse a producer, and with it its connections and its producer id.
@@ -206,10 +206,10 @@ def _take_producer(options: SinkOptions) -> Producer:
         return producer
     settings = options.producer
     connecting = _connecting(options, backoff_ms=settings.backoff_ms)
-    return Producer(cluster_of(options.bootstrap, connecting), settings)
+    return BatchProducer(cluster_of(options.bootstrap, connecting), settings)
 
 
-def _give_back(options: SinkOptions, producer: Producer) -> None:
+def _release_producer(options: SinkOptions, producer: BatchProducer) -> None:
     """Keep the producer for the next task. After a failed task close it instead: it can have unacknowledged batches."""
     _close_at_exit()
     _producers[os.getpid(), options] = producer
@@ -227,7 +227,7 @@ def _close_all() -> None:
     _producers.clear()
 
 
-def _place() -> tuple[int, int]:
+def _task_and_attempt() -> tuple[int, int]:
     """Return the number of the running task in its batch, and the number of its attempt."""
     context = TaskContext.get()
     return (context.partitionId(), context.attemptNumber()) if context is not None else (0, 0)
@@ -235,29 +235,29 @@ def _place() -> tuple[int, int]:
 
 def write_task(options: SinkOptions, batches: Iterator[pa.RecordBatch]) -> KprocCommitMessage:
     """Write a task's rows at least once. Return when the brokers have acknowledged all of them."""
-    task, attempt = _place()
-    producer = _take_producer(options)
+    task, attempt = _task_and_attempt()
+    producer = _acquire_producer(options)
     try:
         TaskWriter(options, producer, task).write(batches)
     except BaseException:
         producer.close()
         raise
-    message = KprocCommitMessage(*marker(), task, attempt, _written(producer))
-    _give_back(options, producer)
+    message = KprocCommitMessage(*current_micro_batch(), task, attempt, _written(producer))
+    _release_producer(options, producer)
     return message
 
 
-def _written(producer: Producer) -> list[PartitionWritten]:
+def _written(producer: BatchProducer) -> list[PartitionWritten]:
     return [
         PartitionWritten(topic, partition, row.records, row.bytes, row.first_offset, row.last_offset)
-        for (topic, partition), row in sorted(producer.take_written().items())
+        for (topic, partition), row in sorted(producer.drain_totals().items())
     ]
 
 
 # -- exactly once
 
 
-class Write(NamedTuple):
+class BatchIdentity(NamedTuple):
     """Identity of a batch when Spark runs it again. `has_marks` is False if a repetition cannot be recognised."""
 
     name: str
@@ -265,13 +265,13 @@ class Write(NamedTuple):
     has_marks: bool = True
 
 
-def stream_write(query_id: str | None, batch_id: int | None) -> Write:
+def stream_write(query_id: str | None, batch_id: int | None) -> BatchIdentity:
     """Return the identity of a micro-batch. Raise WriteFailed if Spark does not provide it."""
     if query_id is None or batch_id is None:
         raise WriteFailed(
             f"delivery={EXACTLY_ONCE}: Spark does not tell the query's id and its batch's number"
         )
-    return Write(f"{_NAME}-{query_id}", batch_id)
+    return BatchIdentity(f"{_NAME}-{query_id}", batch_id)
 
 
 def _transactions(options: SinkOptions, *, limit_ms: int | None = None) -> Transactions:
@@ -287,20 +287,20 @@ def _transactions(options: SinkOptions, *, limit_ms: int | None = None) -> Trans
 
 
 def write_task_once(
-    options: SinkOptions, write: Write, batches: Iterator[pa.RecordBatch], *, is_stream: bool
+    options: SinkOptions, write: BatchIdentity, batches: Iterator[pa.RecordBatch], *, is_stream: bool
 ) -> KprocCommitMessage:
     """Write a task's rows into a transaction and leave it open. Write nothing if they are committed already.
 
     is_stream: read all rows in any case, because stateful operators save their state at the end of their input.
     """
-    task, attempt = _place()
-    message = KprocCommitMessage(*marker(), task, attempt)
+    task, attempt = _task_and_attempt()
+    message = KprocCommitMessage(*current_micro_batch(), task, attempt)
     transactions = _transactions(options)
-    commit = Commit(transactions, write.name, write.batch, has_marks=write.has_marks)
+    commit = BatchCommit(transactions, write.name, write.batch, has_marks=write.has_marks)
     message.is_done = commit.is_done(task)
     message.is_decided = commit.is_decided
     first = None if message.is_done else next((batch for batch in batches if batch.num_rows), None)
-    identity = None if first is None else commit.begin(task)
+    identity = None if first is None else commit.start(task)
     if identity is None:
         message.is_done |= first is not None
         if is_stream:
@@ -308,10 +308,10 @@ def write_task_once(
             deque(batches, maxlen=0)
         return message
     assert first is not None
-    producer = _take_producer(options)
+    producer = _acquire_producer(options)
     transaction = OpenTransaction(transactions, identity)
     try:
-        producer.begin(transaction)
+        producer.start_transaction(transaction)
         writer = TaskWriter(options, producer, task, has_digest=write.has_marks)
         writer.write(itertools.chain([first], batches))
         message.written = _written(producer)
@@ -323,18 +323,18 @@ def write_task_once(
         producer.close()
         _drop(options, write, identity)
         raise
-    _give_back(options, producer)
+    _release_producer(options, producer)
     return message
 
 
-def _drop(options: SinkOptions, write: Write, identity: ProducerIdentity) -> None:
+def _drop(options: SinkOptions, write: BatchIdentity, identity: ProducerIdentity) -> None:
     """Abort the transaction of a failed task.
 
     The next attempt or the timeout would also abort it, but readers of committed records would wait until then.
     """
-    commit = Commit(_transactions(options, limit_ms=_DROP_MS), write.name, write.batch)
+    commit = BatchCommit(_transactions(options, limit_ms=_DROP_MS), write.name, write.batch)
     try:
-        commit.drop(identity)
+        commit.abort_task(identity)
     except ClientError as error:
         logger.warning("the transaction %s stays open: %s", identity.transactional_id, error)
 
@@ -342,13 +342,15 @@ def _drop(options: SinkOptions, write: Write, identity: ProducerIdentity) -> Non
 _swept: set[str] = set()
 
 
-def commit_write(options: SinkOptions, write: Write, messages: Sequence[WriterCommitMessage | None]) -> None:
+def commit_write(
+    options: SinkOptions, write: BatchIdentity, messages: Sequence[WriterCommitMessage | None]
+) -> None:
     """Commit the prepared transactions. At this process's first batch of the write also abort those of earlier runs."""
     told = [message for message in messages if isinstance(message, KprocCommitMessage)]
     prepared = [message.prepared for message in told if message.prepared is not None]
     done = [message.task for message in told if message.is_done]
     transactions = _transactions(options)
-    commit = Commit(transactions, write.name, write.batch, has_marks=write.has_marks)
+    commit = BatchCommit(transactions, write.name, write.batch, has_marks=write.has_marks)
     if prepared or any(message.is_decided for message in told):
         commit.commit(prepared, done)
     if write.has_marks and write.name not in _swept:
@@ -362,13 +364,15 @@ def commit_write(options: SinkOptions, write: Write, messages: Sequence[WriterCo
             )
 
 
-def abort_write(options: SinkOptions, write: Write, messages: Sequence[WriterCommitMessage | None]) -> None:
+def abort_write(
+    options: SinkOptions, write: BatchIdentity, messages: Sequence[WriterCommitMessage | None]
+) -> None:
     """Abort the prepared transactions, unless the batch is decided."""
     told = [message for message in messages if isinstance(message, KprocCommitMessage)]
     prepared = [message.prepared for message in told if message.prepared is not None]
     # Messages are in the order of the tasks, with None for a task that did not finish.
     failed = [task for task, message in enumerate(messages) if message is None]
-    commit = Commit(
+    commit = BatchCommit(
         _transactions(options, limit_ms=_DROP_MS), write.name, write.batch, has_marks=write.has_marks
     )
     try:
@@ -388,11 +392,11 @@ class KprocBatchWriter(DataSourceArrowWriter):
     def __init__(self, options: SinkOptions) -> None:
         self.options = options
         once = options.exactly_once
-        self._write: Write | None = None
+        self._write: BatchIdentity | None = None
         if once is not None:
             # A write without txnAppId gets a random name. Only the attempts of its own tasks use it.
             name = f"{_NAME}-{once.app_id or uuid.uuid4()}"
-            self._write = Write(name, once.version, has_marks=once.app_id is not None)
+            self._write = BatchIdentity(name, once.version, has_marks=once.app_id is not None)
 
     @sentence_first()
     def write(self, iterator: Iterator[pa.RecordBatch]) -> KprocCommitMessage:
@@ -428,7 +432,7 @@ class KprocStreamWriter(DataSourceStreamArrowWriter):
         """Write the rows of one task of a micro-batch."""
         if self.options.exactly_once is None:
             return write_task(self.options, iterator)
-        return write_task_once(self.options, stream_write(*marker()), iterator, is_stream=True)
+        return write_task_once(self.options, stream_write(*current_micro_batch()), iterator, is_stream=True)
 
     @sentence_first()
     def commit(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:

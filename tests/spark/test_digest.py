@@ -10,12 +10,12 @@ np = pytest.importorskip("numpy")
 pa = pytest.importorskip("pyarrow")
 
 from kproc.spark.digest import DIGEST_COUNT, digest  # noqa: E402
-from kproc.spark.encode import Rows  # noqa: E402
+from kproc.spark.encode import RowColumns  # noqa: E402
 
 
-def rows(values: list[bytes | None], keys: list[bytes | None] | None = None) -> Rows:
+def rows(values: list[bytes | None], keys: list[bytes | None] | None = None) -> RowColumns:
     column = None if keys is None else pa.array(keys, pa.binary())
-    return Rows(pa.array(values, pa.binary()), column, None, np.zeros(len(values), np.int64))
+    return RowColumns(pa.array(values, pa.binary()), column, None, np.zeros(len(values), np.int64))
 
 
 def test_order_and_the_cut_into_batches_do_not_matter() -> None:
@@ -30,7 +30,7 @@ def test_order_and_the_cut_into_batches_do_not_matter() -> None:
     )
     assert sum(parts) % DIGEST_COUNT == whole
     assert digest(
-        Rows(*(each.slice(100, 50) for each in rows(values, keys)[:2]), None, np.zeros(50))
+        RowColumns(*(each.slice(100, 50) for each in rows(values, keys)[:2]), None, np.zeros(50))
     ) == digest(rows(values[100:150], keys[100:150]))
 
 

@@ -14,7 +14,7 @@ from kproc.spark.encode import (  # noqa: E402
     NullHeader,
     RecordEncoder,
     RecordTooLarge,
-    Rows,
+    RowColumns,
     encode_headers,
     split,
 )
@@ -49,7 +49,7 @@ def some_rows(source: random.Random, count: int, *, keys: bool, headers: bool):
         for _ in range(count)
     ]
     partitions = [source.randrange(PARTITIONS) for _ in range(count)]
-    rows = Rows(
+    rows = RowColumns(
         pa.array(values, pa.binary()),
         pa.array(key_column, pa.binary()) if keys else None,
         pa.array(header_column, pa.list_(HEADER_TYPE)) if headers else None,
@@ -109,7 +109,7 @@ def test_every_record_comes_back_in_the_order_of_its_partition(
 @pytest.mark.long
 def test_a_batch_of_200_000_records_has_three_byte_offset_deltas() -> None:
     count = 200_000
-    rows = Rows(pa.array([b"v"] * count, pa.binary()), None, None, np.zeros(count, np.int64))
+    rows = RowColumns(pa.array([b"v"] * count, pa.binary()), None, None, np.zeros(count, np.int64))
     encoder = RecordEncoder(batch_bytes=1 << 26, bytes_max=1 << 26)
     drafts = list(encoder.encode(rows, np.zeros(count, np.int32)))
     records = [record for draft in drafts for record in decode_records(b"".join(draft.stamp(-1, -1, -1)))]
@@ -119,13 +119,13 @@ def test_a_batch_of_200_000_records_has_three_byte_offset_deltas() -> None:
 
 
 def test_no_rows_make_no_batch() -> None:
-    rows = Rows(pa.array([], pa.binary()), None, None, np.zeros(0, np.int64))
+    rows = RowColumns(pa.array([], pa.binary()), None, None, np.zeros(0, np.int64))
     encoder = RecordEncoder(batch_bytes=1000, bytes_max=1000)
     assert list(encoder.encode(rows, np.zeros(0, np.int32))) == []
 
 
 def test_a_record_that_no_request_can_carry_is_refused_with_its_size() -> None:
-    rows = Rows(pa.array([b"x", b"y" * 2000], pa.binary()), None, None, np.zeros(2, np.int64))
+    rows = RowColumns(pa.array([b"x", b"y" * 2000], pa.binary()), None, None, np.zeros(2, np.int64))
     encoder = RecordEncoder(batch_bytes=500, bytes_max=1000)
     with pytest.raises(
         RecordTooLarge, match=r"a record of 2021 bytes for partition 4 .*max.request.size \(1000\)"

@@ -17,11 +17,11 @@ pa = pytest.importorskip("pyarrow")
 
 from bench.peers.kafka import KafkaPeer  # noqa: E402
 from kproc.spark.brokers import Cluster, Connecting  # noqa: E402
-from kproc.spark.encode import RecordEncoder, Rows  # noqa: E402
+from kproc.spark.encode import RecordEncoder, RowColumns  # noqa: E402
 from kproc.spark.exactly_once import Mark, Unsettled  # noqa: E402
 from kproc.spark.lane import ProducerIdentity  # noqa: E402
 from kproc.spark.offsets import TopicPartition  # noqa: E402
-from kproc.spark.producer import Producer  # noqa: E402
+from kproc.spark.producer import BatchProducer  # noqa: E402
 from kproc.spark.sink_options import ProducerSettings  # noqa: E402
 from kproc.spark.transactions import OpenTransaction, Transactions  # noqa: E402
 from tests.faults.test_spark_exactly_once import JVM, SETTINGS, read_committed  # noqa: E402
@@ -65,10 +65,10 @@ class RealBroker(ModelBroker):
         self.on_step()
         values = pa.array([f"{self._name} {batch} {row}".encode() for batch, row in rows], pa.binary())
         # Now: Kafka removes older records 30 s after its start, which a busy machine needs for this test.
-        columns = Rows(values, values, None, np.full(len(rows), int(time.time() * 1000), np.int64))
+        columns = RowColumns(values, values, None, np.full(len(rows), int(time.time() * 1000), np.int64))
         places = np.array([row % PARTITIONS for _, row in rows], np.int32)
-        with closing(Producer(self._cluster, ProducerSettings())) as producer:
-            producer.begin(OpenTransaction(self._requests, identity))
+        with closing(BatchProducer(self._cluster, ProducerSettings())) as producer:
+            producer.start_transaction(OpenTransaction(self._requests, identity))
             producer.partition_count(TOPIC)
             for draft in RecordEncoder(batch_bytes=1 << 20, bytes_max=1 << 20).encode(columns, places):
                 producer.send(TOPIC, draft)
@@ -83,9 +83,9 @@ class RealBroker(ModelBroker):
         # A partition that is not in it yet asks the same.
         return self._requests.is_open(identity, TopicPartition(TOPIC, 0))
 
-    def end(self, identity: ProducerIdentity, *, commit: bool) -> bool:
+    def finish(self, identity: ProducerIdentity, *, commit: bool) -> bool:
         self.on_step()
-        is_ended = self._requests.end(identity, commit=commit)
+        is_ended = self._requests.finish(identity, commit=commit)
         if is_ended:
             # EndTxn is answered before its markers are written. A look at the marks would be repeated until then, and
             # each repetition is a step: on a busy machine deaths would come at other steps than in the model.

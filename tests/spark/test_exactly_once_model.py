@@ -19,10 +19,10 @@ pytest.importorskip("pyarrow")
 
 from kproc.client import ClientError
 from kproc.spark.exactly_once import (
-    Commit,
+    BatchCommit,
     Mark,
     OtherRows,
-    Prepared,
+    PreparedTask,
     Slot,
     TransactionLost,
     Unsettled,
@@ -135,7 +135,7 @@ class ModelBroker:
 
         return self._step(do)
 
-    def end(self, identity: ProducerIdentity, *, commit: bool) -> bool:
+    def finish(self, identity: ProducerIdentity, *, commit: bool) -> bool:
         def do() -> bool:
             transaction = self.transactions[str(identity.transactional_id)]
             if transaction.epoch != identity.epoch:
@@ -184,17 +184,17 @@ class Spark:
         self.cut = cut
         self.committed = -1
         self.runs = 0
-        self.run_task: Callable[..., tuple[Prepared | None, bool, bool]] = self.task
+        self.run_task: Callable[..., tuple[PreparedTask | None, bool, bool]] = self.task
         self.run_commit: Callable[..., None] = self.driver
 
-    def task(self, batch: int, task: int, rows: list[int]) -> tuple[Prepared | None, bool, bool]:
+    def task(self, batch: int, task: int, rows: list[int]) -> tuple[PreparedTask | None, bool, bool]:
         """An attempt: (what it prepared, whether it found all done, whether the batch was decided)."""
-        commit = Commit(self.broker, self.name, batch)
+        commit = BatchCommit(self.broker, self.name, batch)
         if commit.is_done(task):
             return None, True, True
         if not rows:
             return None, False, commit.is_decided
-        identity = commit.begin(task)
+        identity = commit.start(task)
         if identity is None:
             return None, True, commit.is_decided
         self.broker.write(identity, [(batch, row) for row in rows])
@@ -202,8 +202,8 @@ class Spark:
         prepared = commit.prepare(task, identity, PLACE, records=len(rows), digest=digest)
         return prepared, False, commit.is_decided
 
-    def driver(self, batch: int, told: list[tuple[Prepared | None, bool, bool]]) -> None:
-        commit = Commit(self.broker, self.name, batch)
+    def driver(self, batch: int, told: list[tuple[PreparedTask | None, bool, bool]]) -> None:
+        commit = BatchCommit(self.broker, self.name, batch)
         prepared = [each for each, _, _ in told if each is not None]
         if prepared or any(is_decided for _, _, is_decided in told):
             commit.commit(prepared, [task for task, (_, is_done, _) in enumerate(told) if is_done])
@@ -220,14 +220,14 @@ class Spark:
             try:
                 self.run_commit(batch, told)
             except ClientError:
-                Commit(self.broker, self.name, batch).abort(
+                BatchCommit(self.broker, self.name, batch).abort(
                     [each for each, _, _ in told if each is not None], []
                 )
                 raise
             self.broker.on_step()
             self.committed = batch
 
-    def _attempts(self, batch: int, task: int, rows: list[int]) -> tuple[Prepared | None, bool, bool]:
+    def _attempts(self, batch: int, task: int, rows: list[int]) -> tuple[PreparedTask | None, bool, bool]:
         for _ in range(ATTEMPTS_MAX):
             try:
                 return self.run_task(batch, task, rows)
@@ -389,11 +389,11 @@ def test_a_batch_of_which_a_task_fails_leaves_nothing_open_unless_it_is_decided(
     if is_decided:
         broker.on_step = dying(6)  # Behind the decision, before what follows from it.
         with pytest.raises(Died):
-            Commit(broker, NAME, 0).commit(prepared, [])
+            BatchCommit(broker, NAME, 0).commit(prepared, [])
         broker.on_step = lambda: None
     else:
         spark.task(0, 1, [2, 3])  # Another attempt, which does not come to report.
-    Commit(broker, NAME, 0).abort(prepared[:1], [1])
+    BatchCommit(broker, NAME, 0).abort(prepared[:1], [1])
     assert (not broker.open_ids(NAME)) is not is_decided
     spark.run()
     assert Counter(broker.visible)[0, 0] == 1
@@ -529,17 +529,17 @@ def test_a_large_decision_is_read_as_it_was_written() -> None:
     broker = ModelBroker()
     count = 250
     for batch in range(2):
-        tasks = [Commit(broker, NAME, batch) for _ in range(count)]
+        tasks = [BatchCommit(broker, NAME, batch) for _ in range(count)]
         prepared = []
         for task, commit in enumerate(tasks):
             assert not commit.is_done(task)
-            identity = commit.begin(task)
+            identity = commit.start(task)
             assert identity is not None
             broker.write(identity, [(batch, task)])
             prepared.append(commit.prepare(task, identity, PLACE, records=1, digest=task))
-        Commit(broker, NAME, batch).commit(prepared, [])
-        again = Commit(broker, NAME, batch)
+        BatchCommit(broker, NAME, batch).commit(prepared, [])
+        again = BatchCommit(broker, NAME, batch)
         assert all(again.is_done(task) for task in range(count))
         count = 10  # Fewer tasks are one text: of the older one's others nothing may be taken.
-    assert Commit(broker, NAME, 0).is_done(200)
+    assert BatchCommit(broker, NAME, 0).is_done(200)
     assert Counter(broker.visible).most_common(1)[0][1] == 1

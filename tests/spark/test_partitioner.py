@@ -123,15 +123,15 @@ def test_librdkafka_puts_the_same_keys_into_the_same_partitions(
 
 def test_records_without_a_key_spread_evenly_and_in_runs() -> None:
     spread = Spread(0)
-    chosen = spread.take(1_000, 4)
+    chosen = spread.next_partitions(1_000, 4)
     assert Counter(chosen.tolist()) == dict.fromkeys(range(4), 250)
     assert int((np.diff(chosen) != 0).sum()) == 3
-    ones = Counter(int(spread.take(1, 4)[0]) for _ in range(100))
+    ones = Counter(int(spread.next_partitions(1, 4)[0]) for _ in range(100))
     assert ones == dict.fromkeys(range(4), 25)
 
 
 def test_tasks_begin_at_different_partitions_and_a_repeated_task_spreads_alike() -> None:
-    assert {int(Spread(task).take(1, 3)[0]) for task in range(3)} == {0, 1, 2}
+    assert {int(Spread(task).next_partitions(1, 3)[0]) for task in range(3)} == {0, 1, 2}
     first, second = Spread(2), Spread(2)
     for rows in (1, 17, 3, 1_000):
-        assert first.take(rows, 6).tolist() == second.take(rows, 6).tolist()
+        assert first.next_partitions(rows, 6).tolist() == second.next_partitions(rows, 6).tolist()

@@ -15,10 +15,10 @@ pa = pytest.importorskip("pyarrow")
 
 from kproc.common.errors import ErrorCode  # noqa: E402
 from kproc.spark.brokers import Cluster, Connecting  # noqa: E402
-from kproc.spark.encode import Draft, RecordEncoder, Rows  # noqa: E402
+from kproc.spark.encode import Draft, RecordEncoder, RowColumns  # noqa: E402
 from kproc.spark.lane import ProducerIdentity  # noqa: E402
 from kproc.spark.offsets import TopicPartition  # noqa: E402
-from kproc.spark.producer import ProduceFailed, Producer  # noqa: E402
+from kproc.spark.producer import BatchProducer, ProduceFailed  # noqa: E402
 from kproc.spark.sink_options import ProducerSettings  # noqa: E402
 from kproc.wire.record_batch import parse_header  # noqa: E402
 from tests.support.broker import BrokerUnderTest, ServedBroker  # noqa: E402
@@ -42,7 +42,7 @@ class Running:
     def __init__(self, bootstrap: str, **settings: Any) -> None:
         self.settings = ProducerSettings(**{**QUICK, **settings})
         self.cluster = Cluster(bootstrap, Connecting(backoff_ms=5, backoff_ms_max=50, retry_ms=200))
-        self.producer = Producer(self.cluster, self.settings)
+        self.producer = BatchProducer(self.cluster, self.settings)
         self.given: dict[int, list[bytes]] = {}
 
     def close(self) -> None:
@@ -54,7 +54,7 @@ class Running:
         new = [b"%d:%d:" % (partition, len(values) + at) for at in range(count)]
         new = [value.ljust(value_bytes, b".") for value in new]
         values += new
-        rows = Rows(pa.array(new, pa.binary()), None, None, np.full(count, 1_700_000_000_000, np.int64))
+        rows = RowColumns(pa.array(new, pa.binary()), None, None, np.full(count, 1_700_000_000_000, np.int64))
         encoder = RecordEncoder(batch_bytes=1 << 26, bytes_max=1 << 26)
         (draft,) = encoder.encode(rows, np.full(count, partition, np.int32))
         return draft
@@ -101,11 +101,11 @@ def test_refusals_and_hang_ups_at_random_leave_every_record_once_and_in_order(se
                 run.producer.flush()
         run.producer.flush()
         check(broker, run)
-        written = run.producer.take_written()
+        written = run.producer.drain_totals()
         assert {key[1]: row.records for key, row in written.items()} == {
             partition: len(values) for partition, values in run.given.items()
         }
-        assert run.producer.take_written() == {}
+        assert run.producer.drain_totals() == {}
 
 
 def test_several_batches_of_a_partition_are_under_way_once_the_first_is_acknowledged() -> None:
@@ -254,7 +254,7 @@ def test_without_idempotence_batches_carry_no_sequence_and_acks_0_waits_for_nobo
             for _ in range(50):
                 run.send(0, 100, value_bytes=500)
             run.producer.flush()
-            assert run.producer.take_written()[TOPIC, 0].records == 5_000
+            assert run.producer.drain_totals()[TOPIC, 0].records == 5_000
         with running(broker.bootstrap, acks=1, **plain) as run:
             run.send(0)
             run.producer.flush()
@@ -336,7 +336,7 @@ def test_batches_of_a_transaction_name_it_and_their_partitions_are_added_before(
         for identity in (Joined.identity, ProducerIdentity(77, 6, "query-0")):
             transaction = Joined(broker)
             transaction.identity = identity
-            run.producer.begin(transaction)
+            run.producer.start_transaction(transaction)
             before = len(broker.requests)
             for partition in (0, 1, 0):
                 run.send(partition, 7)
@@ -354,7 +354,7 @@ def test_batches_of_a_transaction_name_it_and_their_partitions_are_added_before(
 def test_a_producer_whose_transaction_another_attempt_has_fenced_takes_no_other_id() -> None:
     fenced = scripted(iter([ErrorCode.INVALID_PRODUCER_EPOCH]))
     with ScriptedBroker(TOPIC, 1, fenced) as broker, running(broker.bootstrap) as run:
-        run.producer.begin(Joined(broker))
+        run.producer.start_transaction(Joined(broker))
         run.send(0)
         with pytest.raises(ProduceFailed, match="INVALID_PRODUCER_EPOCH"):
             run.producer.flush()

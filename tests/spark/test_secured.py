@@ -19,10 +19,10 @@ from kproc.pipeline.build import Builder  # noqa: E402
 from kproc.pipeline.sinks import start_stream  # noqa: E402
 from kproc.pipeline.spec import Outside, parse_spec  # noqa: E402
 from kproc.spark.brokers import EARLIEST, LATEST, Cluster, Connecting  # noqa: E402
-from kproc.spark.encode import RecordEncoder, Rows  # noqa: E402
+from kproc.spark.encode import RecordEncoder, RowColumns  # noqa: E402
 from kproc.spark.offsets import TopicPartition  # noqa: E402
 from kproc.spark.options import parse_source  # noqa: E402
-from kproc.spark.producer import Producer  # noqa: E402
+from kproc.spark.producer import BatchProducer  # noqa: E402
 from kproc.spark.sink_options import parse_sink_options  # noqa: E402
 from kproc.spark.source import KprocDataSource  # noqa: E402
 from tests.support.broker import run_kproc  # noqa: E402
@@ -93,12 +93,12 @@ def test_producer_logs_in_anew_when_its_session_ends_and_loses_nothing(secured: 
     links: dict[int, object] = {}
     with (
         closing(Cluster(options.bootstrap, connecting)) as cluster,
-        closing(Producer(cluster, options.producer)) as producer,
+        closing(BatchProducer(cluster, options.producer)) as producer,
     ):
         assert producer.partition_count(topic) == 1
         for _ in range(TURNS_MAX):
             values = pa.array([b"x" * 20_000, b"y"], pa.binary())
-            rows = Rows(values, values, None, np.full(2, int(time.time() * 1000), np.int64))
+            rows = RowColumns(values, values, None, np.full(2, int(time.time() * 1000), np.int64))
             for draft in encoder.encode(rows, np.zeros(2, np.int32)):
                 producer.send(topic, draft)
                 count += draft.count

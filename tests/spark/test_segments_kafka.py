@@ -103,7 +103,7 @@ def test_the_source_believes_a_directory_that_is_the_leaders(kafka: KafkaPeer) -
     named = parse_source({**given, "kproc.data.dir": str(kafka.data)}, is_stream=False)
     files = local_files(named, partition)
     assert files is not None
-    assert files.end_offset() == 2
+    assert files.find_end_offset() == 2
     # Kafka does not say where its files are: what is not known is fetched.
     assert local_files(parse_source(given, is_stream=False), partition) is None
 

@@ -128,7 +128,7 @@ def test_a_topic_without_partitions_is_asked_for_again(
 ) -> None:
     name = topic()
     send(broker.bootstrap, name, numbered(0, 5))
-    ask_any = Cluster._ask_any
+    ask_any = Cluster._request_any
     asked: list[ApiKey] = []
 
     def being_made(self: Cluster, api_key: ApiKey, *given: Any, **more: Any) -> dict[str, Any]:
@@ -152,7 +152,7 @@ def test_an_answer_that_leaves_partitions_out_is_an_error(
     broker: BrokerUnderTest, topic: TopicFactory, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     name = topic(partitions=2)
-    ask = Cluster._ask
+    ask = Cluster._request
 
     def partly(self: Cluster, address: Any, api_key: ApiKey, *given: Any, **more: Any) -> dict[str, Any]:
         answer = ask(self, address, api_key, *given, **more)

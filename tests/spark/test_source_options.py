@@ -11,8 +11,8 @@ from kproc.spark.offsets import TopicPartition
 from kproc.spark.option_values import OptionError
 from kproc.spark.options import (
     FETCH_BYTES,
-    Kind,
     SourceOptions,
+    SubscriptionKind,
     parse_source,
 )
 
@@ -30,7 +30,7 @@ def batch(**options: str) -> SourceOptions:
 def test_defaults_are_those_of_sparks_own_connector() -> None:
     options = stream()
     assert options.bootstrap == "127.0.0.1:9092"
-    assert (options.subscription.kind, options.subscription.topics) == (Kind.TOPICS, ("clicks",))
+    assert (options.subscription.kind, options.subscription.topics) == (SubscriptionKind.TOPICS, ("clicks",))
     assert (options.starting.everywhere, options.starting.by_time) == (LATEST, False)
     assert batch().starting.everywhere == EARLIEST
     assert batch().ending.everywhere == LATEST
@@ -80,7 +80,7 @@ def test_every_option_reaches_its_place_in_any_case_of_its_name() -> None:
         is_stream=True,
     )
     assert options.bootstrap == "a:1, [::1]:2"
-    assert (options.subscription.kind, options.subscription.pattern) == (Kind.PATTERN, "click.*")
+    assert (options.subscription.kind, options.subscription.pattern) == (SubscriptionKind.PATTERN, "click.*")
     assert options.starting.everywhere == EARLIEST
     assert (options.max_offsets, options.min_offsets, options.max_delay_ms) == (100, 10, 120_000)
     assert (options.max_bytes, options.min_partitions, options.max_records) == (64 << 20, 8, 5000)

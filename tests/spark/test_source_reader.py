@@ -376,7 +376,7 @@ def test_a_partition_that_appears_a_little_later_is_waited_for(
     cluster = brokers.Cluster(broker.bootstrap)
     before, asked = cluster.metadata, []
 
-    def metadata(topics: Any = None) -> dict[str, brokers.Topic]:
+    def metadata(topics: Any = None) -> dict[str, brokers.TopicMetadata]:
         asked.append(topics)
         return before(topics) if len(asked) > 2 else {}
 
@@ -524,7 +524,7 @@ def test_planned_batch_waits_for_topic_of_a_starting_broker(
     cluster = reader._look_up.cluster
     metadata, looks = cluster.metadata, []
 
-    def later(topics: Any = None) -> dict[str, brokers.Topic]:
+    def later(topics: Any = None) -> dict[str, brokers.TopicMetadata]:
         looks.append(topics)
         return metadata(topics) if len(looks) > 2 else {}
 

@@ -83,22 +83,22 @@ def fetched(*rows: tuple[int, int, str, int], code: int = 0) -> tuple[ApiKey, di
 @pytest.mark.parametrize("code", [ErrorCode.NOT_COORDINATOR, ErrorCode.COORDINATOR_NOT_AVAILABLE])
 def test_a_coordinator_that_is_elsewhere_is_looked_up_again(code: ErrorCode) -> None:
     transactions, cluster = scripted(ended(code), ended(0), ended(0))
-    assert transactions.end(ME, commit=True)
+    assert transactions.finish(ME, commit=True)
     assert cluster.looked_up == [("write-0", True), ("write-0", True)]
-    assert transactions.end(ME, commit=True)
+    assert transactions.finish(ME, commit=True)
     assert [node for _, _, node in cluster.asked] == [1, 2, 2]
 
 
 def test_a_coordinator_that_is_gone_is_looked_up_again() -> None:
     transactions, cluster = scripted((ApiKey.END_TXN, Unreachable("gone")), ended(0))
-    assert transactions.end(ME, commit=True)
+    assert transactions.finish(ME, commit=True)
     assert [node for _, _, node in cluster.asked] == [1, 2]
 
 
 @pytest.mark.parametrize("code", [ErrorCode.CONCURRENT_TRANSACTIONS, ErrorCode.COORDINATOR_LOAD_IN_PROGRESS])
 def test_what_passes_is_asked_again_of_the_same_coordinator(code: ErrorCode) -> None:
     transactions, cluster = scripted(ended(code), ended(code), ended(0))
-    assert transactions.end(ME, commit=False)
+    assert transactions.finish(ME, commit=False)
     assert [node for _, _, node in cluster.asked] == [1, 1, 1]
 
 
@@ -116,13 +116,13 @@ def test_a_transaction_that_has_ended_otherwise_is_told_from_one_that_cannot_be_
     code: ErrorCode,
 ) -> None:
     transactions, _ = scripted(ended(code), added(0, code), added(code))
-    assert not transactions.end(ME, commit=True)
+    assert not transactions.finish(ME, commit=True)
     assert not transactions.is_open(ME, PLACES[0])
     with pytest.raises(ProduceFailed, match="write-0 is not open any more"):
         transactions.add(ME, PLACES)
     transactions, _ = scripted(ended(ErrorCode.CLUSTER_AUTHORIZATION_FAILED))
     with pytest.raises(ApiError, match="EndTxn of write-0: CLUSTER_AUTHORIZATION_FAILED"):
-        transactions.end(ME, commit=True)
+        transactions.finish(ME, commit=True)
 
 
 def test_partitions_are_added_once_and_all_or_none() -> None:

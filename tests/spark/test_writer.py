@@ -17,7 +17,7 @@ from kproc.spark import writer as writer_module  # noqa: E402
 from kproc.spark.encode import Draft  # noqa: E402
 from kproc.spark.sink_options import parse_sink_options  # noqa: E402
 from kproc.spark.task_writer import GATHER_ALL_BYTES_MAX, TaskWriter  # noqa: E402
-from kproc.spark.writer import Marker, batch_writer, stream_writer  # noqa: E402
+from kproc.spark.writer import MicroBatch, batch_writer, stream_writer  # noqa: E402
 
 MiB = 1024 * 1024
 ONCE = {"delivery": "exactly-once"}
@@ -142,7 +142,7 @@ class Done:
     def is_done(self, task: int) -> bool:
         return self._at_once
 
-    def begin(self, task: int) -> None:
+    def start(self, task: int) -> None:
         return None
 
 
@@ -151,9 +151,9 @@ def test_rows_that_are_committed_already_are_not_written_and_those_of_a_stream_a
     at_once: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Without its end an operator before the sink would not keep its state for the next batch."""
-    monkeypatch.setattr(writer_module, "Commit", lambda *_, **__: Done(at_once=at_once))
+    monkeypatch.setattr(writer_module, "BatchCommit", lambda *_, **__: Done(at_once=at_once))
     monkeypatch.setattr(writer_module, "_transactions", lambda _options: None)
-    monkeypatch.setattr(writer_module, "marker", lambda: Marker("query", 3))
+    monkeypatch.setattr(writer_module, "current_micro_batch", lambda: MicroBatch("query", 3))
     schema = types.StructType([types.StructField("value", STRING)])
     for make, is_read in ((stream_writer, True), (batch_writer, False)):
         batches = (pa.record_batch({"value": [text]}) for text in ("one", "two", "three"))

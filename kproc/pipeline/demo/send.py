@@ -1,4 +1,4 @@
-"""Sender of the demo's events. Arrow builds the JSON; the Spark sink's encoder and Producer send the batches."""
+"""Sender of the demo's events. Arrow builds the JSON; the Spark sink's encoder and BatchProducer send the batches."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ import pyarrow.compute as pc
 from kproc.client.security.settings import PLAINTEXT, ClientSecurity
 from kproc.pipeline.demo.events import END_MS, Events, Longs
 from kproc.spark.brokers import Cluster, Connecting
-from kproc.spark.encode import RecordEncoder, Rows
-from kproc.spark.producer import Producer
+from kproc.spark.encode import RecordEncoder, RowColumns
+from kproc.spark.producer import BatchProducer
 from kproc.spark.sink_options import ProducerSettings
 
 PARTITIONS: Final = 4
@@ -52,7 +52,7 @@ class Sender:
     def run(self, on_sent: Callable[[dict[str, int]], None]) -> None:
         """Send the events. Call `on_sent` with the number of records of each kind so far after each chunk."""
         cluster = Cluster(self._bootstrap, Connecting(security=self._settings.security))
-        producer = Producer(cluster, self._settings)
+        producer = BatchProducer(cluster, self._settings)
         try:
             for topic in self._topics.values():
                 # This looks up the leaders, which `send` needs.
@@ -71,16 +71,18 @@ class Sender:
             producer.close()
             cluster.close()
 
-    def _send(self, producer: Producer, kind: str, columns: dict[str, Longs]) -> None:
+    def _send(self, producer: BatchProducer, kind: str, columns: dict[str, Longs]) -> None:
         key = columns[KEYS[kind]]
         if not len(key):
             return
-        rows = Rows(to_json(columns), pa.array(key).cast(pa.string()).cast(pa.binary()), None, columns["ts"])
+        rows = RowColumns(
+            to_json(columns), pa.array(key).cast(pa.string()).cast(pa.binary()), None, columns["ts"]
+        )
         for draft in self._encoder.encode(rows, (key % PARTITIONS).astype(np.int32)):
             producer.send(self._topics[kind], draft)
         self.sent[kind] += len(key)
 
-    def _send_end(self, producer: Producer, kind: str) -> None:
+    def _send_end(self, producer: BatchProducer, kind: str) -> None:
         """Send one record long after the last event, so that the watermark passes every event.
 
         The record's own window stays open.
@@ -92,7 +94,7 @@ class Sender:
         }
         columns: dict[str, Any] = {name: np.full(1, -1, np.int64) for name in names[kind]}
         columns["ts"] = np.full(1, END_MS, np.int64)
-        rows = Rows(to_json(columns), None, None, columns["ts"])
+        rows = RowColumns(to_json(columns), None, None, columns["ts"])
         for draft in self._encoder.encode(rows, np.zeros(1, np.int32)):
             producer.send(self._topics[kind], draft)
 

@@ -71,7 +71,7 @@ def test_decode_of_claimed_count_allocates_nothing(codec: int) -> None:
     payload = compress(codec, hostile.EMPTY_RECORD)
     assert "2147483647 records" in refusal(hostile.sealed(payload, codec=codec, count=2**31 - 1), ["value"])
     begins, ends = np.array([0]), np.array([7])
-    wanted = walk.Wanted(timestamp=True, offset=True, key=True, value=True, headers=True)
+    wanted = walk.WantedFields(timestamp=True, offset=True, key=True, value=True, headers=True)
     assert walk.find_fields(hostile.EMPTY_RECORD + walk.PADDING, begins, ends, np.array([2**31 - 1]), wanted) is None
 
 

@@ -17,7 +17,7 @@ import numpy as np
 import pyarrow as pa
 import kproc.spark.source, kproc.spark.reader, kproc.spark.writer
 from kproc.spark.decode import Decoder
-from kproc.spark.encode import RecordEncoder, Rows
+from kproc.spark.encode import RecordEncoder, RowColumns
 from kproc.spark.partitioner import partitions_by_key
 from kproc.wire.compression import Compression
 
@@ -26,7 +26,7 @@ def column(*values):
     data = pa.py_buffer(b"".join(values))
     return pa.Array.from_buffers(pa.binary(), len(values), [None, pa.py_buffer(lengths), data])
 
-rows = Rows(column(b"a", b"b"), column(b"k", b"l"), None, np.array([1, 2], np.int64))
+rows = RowColumns(column(b"a", b"b"), column(b"k", b"l"), None, np.array([1, 2], np.int64))
 encoder = RecordEncoder(batch_bytes=1 << 14, bytes_max=1 << 20, codec=Compression.NONE, level=None)
 partitions_by_key(rows.keys, 3)
 [draft] = encoder.encode(rows, np.zeros(2, np.int32))

@@ -18,7 +18,7 @@ from kproc.common.errors import Corrupt, KafkaError
 from kproc.spark import log_files
 from kproc.spark.brokers import READ_COMMITTED
 from kproc.spark.decode import Decoder
-from kproc.spark.log_files import Gone, HalfReplaced, PartitionFiles
+from kproc.spark.log_files import HalfReplaced, OffsetGone, PartitionFiles
 from kproc.spark.log_options import LogOptions
 from kproc.spark.log_plan import plan
 from kproc.spark.look_up import DataLoss
@@ -66,7 +66,7 @@ def expected(start: int, end: int) -> list[tuple[int, bytes]]:
 def test_any_range_of_offsets_is_read_over_the_segments(rig: LogRig, log: Log) -> None:
     files = files_of(rig)
     assert len(files.bases()) > 5
-    assert (files.start_offset(), files.end_offset()) == (0, 300)
+    assert (files.find_start_offset(), files.find_end_offset()) == (0, 300)
     for start, end in [(0, 300), (7, 8), (148, 252), (299, 300), (33, 33)]:
         assert read(files, start, end) == expected(start, end)
 
@@ -79,7 +79,7 @@ def test_pieces_are_of_whole_batches_and_of_about_the_size(
         if path.suffix in suffixes:
             path.unlink()
     files = files_of(rig)
-    assert files.end_offset() == 300
+    assert files.find_end_offset() == 300
     pieces = files.pieces(3, 290, 1000)
     assert [piece[0] for piece in pieces[1:]] == [piece[1] for piece in pieces[:-1]]
     assert (pieces[0][0], pieces[-1][1]) == (3, 290)
@@ -108,14 +108,14 @@ def test_a_torn_tail_ends_the_log_and_zeros_behind_it_do_too(rig: LogRig, log: L
     active = max(rig.directory.glob("*.log"))
     whole = active.read_bytes()
     active.write_bytes(whole[:-30])
-    assert files_of(rig).end_offset() == 295
+    assert files_of(rig).find_end_offset() == 295
     assert read(files_of(rig), 0, 300) == expected(0, 295)
     active.write_bytes(whole + bytes(4096))
-    assert files_of(rig).end_offset() == 300
+    assert files_of(rig).find_end_offset() == 300
     damaged = bytearray(whole)
     damaged[-1] ^= 1
     active.write_bytes(damaged)
-    assert files_of(rig).end_offset() == 295
+    assert files_of(rig).find_end_offset() == 295
     active.write_bytes(whole)
 
 
@@ -143,7 +143,7 @@ def test_a_segment_that_retention_takes_while_it_is_read_is_read_to_its_end(rig:
         path = rig.directory / f"{base:020d}.log"
         path.rename(path.with_name(path.name + ".deleted"))
     assert rows + sum(table.num_rows for table in tables) == 300
-    with pytest.raises(Gone, match=f"offset 0 is gone, the log begins at {bases[3]} now"):
+    with pytest.raises(OffsetGone, match=f"offset 0 is gone, the log begins at {bases[3]} now"):
         read(files, 0, 300)
 
 
@@ -196,9 +196,9 @@ def test_a_replacement_that_is_under_way_is_waited_for(
     go_on = merge(rig, files.bases()[:3])
     monkeypatch.setattr(log_files, "pause", lambda _ms: None)
     with pytest.raises(HalfReplaced, match=r"0000\.log\.swap is neither in force nor gone"):
-        files.start_offset()
+        files.find_start_offset()
     monkeypatch.setattr(log_files, "pause", lambda _ms: go_on())
-    assert files.start_offset() == 0
+    assert files.find_start_offset() == 0
     assert read(files, 0, 300) == expected(0, 300)
 
 
@@ -220,7 +220,7 @@ def test_a_look_at_files_that_go_away_is_taken_again(
 
     monkeypatch.setattr(PartitionFiles, "bases", bases)
     for look, found in (
-        (files.end_offset, 300),
+        (files.find_end_offset, 300),
         (files.last_stable_offset, 300),
         (lambda: read(files, 0, 300), expected(0, 300)),
     ):
@@ -245,10 +245,10 @@ def test_what_compaction_took_from_the_end_of_a_segment_is_no_loss(rig: LogRig, 
 def test_a_log_that_has_become_shorter_since_the_plan_is_an_error(rig: LogRig, log: Log) -> None:
     pytest.importorskip("pyspark.sql.datasource", reason="needs the spark extra")
     from kproc.spark.schema import spark_schema
-    from kproc.spark.segments import LogReader
+    from kproc.spark.segments import LogFileReader
 
     def rows(**more: str) -> int:
-        reader = LogReader({"path": str(rig.directory.parent), "topics": "t", **more}, spark_schema())
+        reader = LogFileReader({"path": str(rig.directory.parent), "topics": "t", **more}, spark_schema())
         planned = reader.partitions()
         active = max(rig.directory.glob("*.log"))
         whole = active.read_bytes()
@@ -302,7 +302,7 @@ def test_read_committed_ends_before_open_transactions_and_leaves_out_aborted_one
     assert files.last_stable_offset() == log.state.last_stable_offset == 8
     rows = read(files, 0, files.last_stable_offset(), READ_COMMITTED)
     assert [value for _, value in rows] == [b"committed 1", b"committed 2"]
-    everything = [value for _, value in read(files, 0, files.end_offset())]
+    everything = [value for _, value in read(files, 0, files.find_end_offset())]
     assert everything[-2:] == [b"open 1", b"plain"]
     assert len(everything) == 6
     log.close()
