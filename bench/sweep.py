@@ -39,7 +39,7 @@ from kproc.embedded import Broker, BrokerFailed
 from kproc.tools.load.run import LoadFailed
 from kproc.tools.tune.measure import (
     WORKLOADS,
-    Layout,
+    ProcessCounts,
     Sample,
     bottleneck,
     load_running,
@@ -53,7 +53,7 @@ _LAYOUT: Final = re.compile(r"([1-9]\d?)x([1-9]\d?)")
 
 
 def run_scaled(
-    layouts: Sequence[Layout],
+    layouts: Sequence[ProcessCounts],
     connections: Sequence[int | None],
     options: argparse.Namespace,
     on_sample: Callable[[Sample], None],
@@ -62,7 +62,7 @@ def run_scaled(
     draw = random.Random(options.seed)
     samples = []
     with Broker({"kproc.flush": "group", "num.network.threads": 1, "num.io.threads": 1}) as broker:
-        now = Layout(1, 1)
+        now = ProcessCounts(1, 1)
         for number in range(1, options.rounds + 1):
             for layout, cells in _by_layout(draw, layouts, connections):
                 try:
@@ -83,8 +83,8 @@ def run_scaled(
 
 
 def _by_layout(
-    draw: random.Random, layouts: Sequence[Layout], connections: Sequence[int | None]
-) -> list[tuple[Layout, list[int | None]]]:
+    draw: random.Random, layouts: Sequence[ProcessCounts], connections: Sequence[int | None]
+) -> list[tuple[ProcessCounts, list[int | None]]]:
     """Layouts in a new order, connections in a new order within each: one change of counts for each layout."""
     return [
         (layout, draw.sample(list(connections), len(connections)))
@@ -92,7 +92,7 @@ def _by_layout(
     ]
 
 
-def _scale(broker: Broker, now: Layout, wanted: Layout) -> Layout:
+def _scale(broker: Broker, now: ProcessCounts, wanted: ProcessCounts) -> ProcessCounts:
     """Kafka's rule is half to double at a time for configs; the private operation takes any step."""
     if now != wanted:
         with Client.connect(broker.host, broker.port, timeout_ms=60_000) as client:
@@ -255,13 +255,13 @@ def parse(arguments: Sequence[str] | None = None) -> argparse.Namespace:
     return options
 
 
-def _layout(parser: argparse.ArgumentParser, text: str) -> Layout:
+def _layout(parser: argparse.ArgumentParser, text: str) -> ProcessCounts:
     if text in ("inline", "thread"):
-        return Layout(1, 1, text)
+        return ProcessCounts(1, 1, text)
     match = _LAYOUT.fullmatch(text)
     if match is None:
         parser.error(f"--layouts {text}: PROCESSORSxHANDLERS such as 2x3 is wanted, or inline or thread")
-    return Layout(int(match[1]), int(match[2]))
+    return ProcessCounts(int(match[1]), int(match[2]))
 
 
 def main(arguments: Sequence[str] | None = None) -> int:

@@ -25,7 +25,7 @@ from kproc.broker.ipc.ring import RingConsumer, format_ring
 from kproc.client import Client
 from kproc.embedded import Broker
 from kproc.tools.load.run import Result
-from kproc.tools.tune.measure import WORKLOADS, Layout, Sample, load_running, on_cpus
+from kproc.tools.tune.measure import WORKLOADS, ProcessCounts, Sample, load_running, on_cpus
 
 Point = tuple[int, int, int, int]  # CPUs, Processors, Handlers, connections
 CALIBRATING: Final[tuple[Point, ...]] = (
@@ -89,7 +89,7 @@ def measured_runs(
     runs = []
     for broker_of in dict.fromkeys(point[:3] for point in points):
         cpus, processors, handlers = broker_of
-        layout = Layout(processors, handlers)
+        layout = ProcessCounts(processors, handlers)
         with on_cpus(usable[:cpus]):
             settings = {"kproc.flush": "group", "num.network.threads": processors}
             with Broker({**settings, "num.io.threads": handlers}) as broker:
@@ -100,7 +100,7 @@ def measured_runs(
     return runs
 
 
-def _one_run(broker: Broker, layout: Layout, connections: int, seconds: float, number: int) -> Run:
+def _one_run(broker: Broker, layout: ProcessCounts, connections: int, seconds: float, number: int) -> Run:
     passes: dict[str, float] = {}
     before = _counters(broker)
     slept_before = resource.getrusage(resource.RUSAGE_CHILDREN).ru_nvcsw
@@ -168,7 +168,7 @@ def costs_of(runs: Sequence[Run], *, wake_us: float, scan_us: float) -> Costs:
 
 def undisturbed(runs: Sequence[Run]) -> list[Run]:
     """The fastest run of each cell: what else happened on a machine can only have slowed the others."""
-    best: dict[tuple[Layout, int, int], Run] = {}
+    best: dict[tuple[ProcessCounts, int, int], Run] = {}
     for run in runs:
         key = (run.sample.layout, run.sample.connections, run.sample.cpus)
         if key not in best or run.sample.throughput > best[key].sample.throughput:

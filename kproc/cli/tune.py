@@ -305,14 +305,14 @@ def list_settings(
     output: OutputFormat = Format.TABLE,
 ) -> None:
     """Settings of this host that matter: value, wanted, why, how to change. Exit code 1 if one is not as wanted."""
-    from kproc.tools.tune.host import CHECKS, Host, Verdict, check_host
+    from kproc.tools.tune.host import CHECKS, CheckResult, Host, check_host
 
     ignored = set(ignore or ())
     unknown = ignored - {check.name for check in CHECKS}
     if unknown:
         usage_error(f"--ignore {min(unknown)}: there is no such setting in kproc tune list")
     rows = check_host(Host(data=data))
-    wrong = [row for row in rows if row.verdict is Verdict.CHANGE and row.name not in ignored]
+    wrong = [row for row in rows if row.verdict is CheckResult.CHANGE and row.name not in ignored]
     if output is Format.JSON:
         print_json([{**row._asdict(), "is_ignored": row.name in ignored} for row in rows])
     else:

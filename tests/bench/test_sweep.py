@@ -10,7 +10,7 @@ pytest.importorskip("simpy", reason="the simulation needs pip install '.[bench]'
 
 from bench import simulate, sweep
 from bench.simulation.calibrate import Run, costs_of, line
-from kproc.tools.tune.measure import Layout, Sample
+from kproc.tools.tune.measure import ProcessCounts, Sample
 from kproc.tools.tune.usl import Law
 
 LAW = Law(g=9000.0, a=0.1, b=0.0005)
@@ -20,7 +20,7 @@ ABOUT = {
 }  # fmt: skip
 
 
-def sample(layout: Layout, connections: int, throughput: float, **more) -> Sample:
+def sample(layout: ProcessCounts, connections: int, throughput: float, **more) -> Sample:
     values = {
         "unit": "requests/s", "p50_us": 1.0, "p99_us": 2.0, "broker_cpu_s": 1.0, "generator_cpu_s": 0.2,
         "seconds": 1.0, "requests": int(throughput), "cpu_by_role": {"handler-0": 0.6, "processor-0": 0.4},
@@ -28,7 +28,7 @@ def sample(layout: Layout, connections: int, throughput: float, **more) -> Sampl
     return Sample(layout, 1, connections, 2, throughput=throughput, **{**values, **more})
 
 
-CURVE = [sample(Layout(1, 1), n, LAW.throughput(n)) for n in (1, 4, 16, 32, 64, 128, 256)]
+CURVE = [sample(ProcessCounts(1, 1), n, LAW.throughput(n)) for n in (1, 4, 16, 32, 64, 128, 256)]
 
 
 def test_a_fit_over_connections_finds_the_law_and_one_over_processes_is_refused():
@@ -41,7 +41,7 @@ def test_a_fit_over_connections_finds_the_law_and_one_over_processes_is_refused(
 
 
 def test_a_fit_over_more_processes_than_cores_is_marked():
-    samples = [sample(Layout(n, n), 64, 1000 * n / (1 + 0.1 * n)) for n in range(1, 8)]
+    samples = [sample(ProcessCounts(n, n), 64, 1000 * n / (1 + 0.1 * n)) for n in range(1, 8)]
     fits = {fit["over"]: fit for fit in sweep.fits_of(samples, cpus=4)}
     assert not fits["processes"]["is_supported"]
     assert "had a core for each process" in fits["processes"]["objections"][0]
@@ -49,7 +49,7 @@ def test_a_fit_over_more_processes_than_cores_is_marked():
 
 
 def test_failed_cells_stay_in_the_table_and_rows_are_flat():
-    failed = sample(Layout(2, 2), 8, 0.0, failed="the broker ended with exit code 1")
+    failed = sample(ProcessCounts(2, 2), 8, 0.0, failed="the broker ended with exit code 1")
     samples = [*CURVE, failed]
     text = sweep.markdown(samples, sweep.fits_of(samples, 2), ABOUT)
     assert "| 2x2 | 8 | failed: the broker ended with exit code 1 |" in text
@@ -82,7 +82,7 @@ def test_costs_come_back_from_runs_that_were_made_of_them():
         trip_us = handler_us + processor_us + client_us + 4 * (9.0 if cpus == 2 else 3.0)
         requests = 10_000
         made = sample(
-            Layout(1, 1), connections, 1e6 / trip_us, requests=requests,
+            ProcessCounts(1, 1), connections, 1e6 / trip_us, requests=requests,
             generator_cpu_s=client_us * requests / 1e6,
             cpu_by_role={"handler-0": handler_us * requests / 1e6, "processor-0": processor_us * requests / 1e6},
         )  # fmt: skip

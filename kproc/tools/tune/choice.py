@@ -13,7 +13,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
-from kproc.tools.tune.measure import PROCESS, Layout, Sample, bottleneck, middle
+from kproc.tools.tune.measure import PROCESS, ProcessCounts, Sample, bottleneck, middle
 
 WORTHWHILE: Final = 0.03
 NOISY: Final = 0.10
@@ -25,7 +25,7 @@ class NothingMeasured(RuntimeError):
     """Every run of every layout failed. The message has the first reason."""
 
 
-def candidates(cpus: float) -> list[Layout]:
+def candidates(cpus: float) -> list[ProcessCounts]:
     """Return up to CANDIDATES_MAX layouts to measure on this many CPUs: inline, thread, and then processes."""
     whole = max(1, int(cpus))
     half, third = max(1, whole // 2), max(1, whole // 3)
@@ -37,8 +37,8 @@ def candidates(cpus: float) -> list[Layout]:
         pairs.add((whole // 4, whole // 4))
     if whole >= 4:
         pairs.add((whole, whole))
-    layouts = sorted((Layout(*pair) for pair in pairs), key=lambda each: (each.processes, each))
-    return [Layout(1, 1, "inline"), Layout(1, 1, "thread"), *layouts][:CANDIDATES_MAX]
+    layouts = sorted((ProcessCounts(*pair) for pair in pairs), key=lambda each: (each.processes, each))
+    return [ProcessCounts(1, 1, "inline"), ProcessCounts(1, 1, "thread"), *layouts][:CANDIDATES_MAX]
 
 
 @dataclass(frozen=True)
@@ -48,7 +48,7 @@ class Standing:
     ratio: throughput relative to the best layout. is_as_good: True if the difference to the best can be noise.
     """
 
-    layout: Layout
+    layout: ProcessCounts
     throughput: float
     low: float
     high: float
@@ -71,7 +71,7 @@ class Standing:
 class Proposal:
     """The proposed layout, with the evidence. Differences below the share `margin` count as noise."""
 
-    layout: Layout
+    layout: ProcessCounts
     margin: float
     standings: tuple[Standing, ...]
     remarks: tuple[str, ...]
@@ -138,7 +138,7 @@ def _mean(values: Any) -> float:
     return math.fsum(kept) / len(kept)
 
 
-def _standing(layout: Layout, good: Sequence[Sample], ratio: float, is_as_good: bool) -> Standing:
+def _standing(layout: ProcessCounts, good: Sequence[Sample], ratio: float, is_as_good: bool) -> Standing:
     mine = [sample for sample in good if sample.layout == layout]
     typical = sorted(mine, key=lambda each: each.throughput)[len(mine) // 2]
     return Standing(
@@ -157,7 +157,7 @@ def _standing(layout: Layout, good: Sequence[Sample], ratio: float, is_as_good: 
     )
 
 
-def _failures(samples: Sequence[Sample], measured: Sequence[Layout]) -> list[Standing]:
+def _failures(samples: Sequence[Sample], measured: Sequence[ProcessCounts]) -> list[Standing]:
     rows = {}
     for sample in samples:
         if sample.failed is not None and sample.layout not in measured:
@@ -168,10 +168,10 @@ def _failures(samples: Sequence[Sample], measured: Sequence[Layout]) -> list[Sta
 
 
 def _remarks(
-    chosen: Layout,
-    equal: set[Layout],
-    processes: Sequence[Layout],
-    ratios: dict[Layout, float],
+    chosen: ProcessCounts,
+    equal: set[ProcessCounts],
+    processes: Sequence[ProcessCounts],
+    ratios: dict[ProcessCounts, float],
     standings: Sequence[Standing],
     margin: float,
 ) -> list[str]:

@@ -39,7 +39,7 @@ class CannotMeasure(RuntimeError):
 
 
 @dataclass(frozen=True, order=True)
-class Layout:
+class ProcessCounts:
     """Numbers of Processors and Handlers of a broker. Transports `thread` and `inline` have one process in any case."""
 
     processors: int = 1
@@ -110,7 +110,7 @@ WORKLOADS: Final = {
 class Sample:
     """Result of one run. A failed run has the reason in `failed` and no figures. It is shown and never discarded."""
 
-    layout: Layout
+    layout: ProcessCounts
     round: int
     connections: int
     cpus: int
@@ -168,7 +168,7 @@ def running_roles(broker: Broker) -> dict[int, str]:
 
 
 def run_once(
-    layout: Layout,
+    layout: ProcessCounts,
     workload: Workload,
     *,
     settings: Mapping[str, object] | None = None,
@@ -192,7 +192,7 @@ def run_once(
 
 def load_running(
     broker: Broker,
-    layout: Layout,
+    layout: ProcessCounts,
     workload: Workload,
     *,
     number: int = 1,
@@ -233,7 +233,7 @@ def _one_line(problem: Exception) -> str:
     return " ".join(str(problem).split())[:500]
 
 
-def _settings(layout: Layout, more: Mapping[str, object] | None) -> dict[str, object]:
+def _settings(layout: ProcessCounts, more: Mapping[str, object] | None) -> dict[str, object]:
     own: dict[str, object] = {
         "kproc.transport": layout.transport,
         "num.network.threads": layout.processors,
@@ -303,7 +303,7 @@ def _sample(
 
 
 def run_rounds(
-    layouts: Sequence[Layout],
+    layouts: Sequence[ProcessCounts],
     workload: Workload,
     *,
     rounds: int,

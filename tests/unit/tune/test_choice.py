@@ -8,12 +8,12 @@ import random
 import pytest
 
 from kproc.tools.tune.choice import NothingMeasured, candidates, choose
-from kproc.tools.tune.measure import Layout, Sample, bottleneck, machine_cpu_seconds
+from kproc.tools.tune.measure import ProcessCounts, Sample, bottleneck, machine_cpu_seconds
 
-INLINE, ONE, TWO, FOUR = Layout(1, 1, "inline"), Layout(1, 1), Layout(2, 2), Layout(4, 4)
+INLINE, ONE, TWO, FOUR = ProcessCounts(1, 1, "inline"), ProcessCounts(1, 1), ProcessCounts(2, 2), ProcessCounts(4, 4)
 
 
-def samples(rates: dict[Layout, float], *, noise: float = 0.01, rounds: int = 5, seed: int = 1, **more):
+def samples(rates: dict[ProcessCounts, float], *, noise: float = 0.01, rounds: int = 5, seed: int = 1, **more):
     draw = random.Random(seed)
     moods = [draw.gauss(1, 0.2) for _ in range(rounds)]  # a round that is slow is slow for all
     return [
@@ -74,7 +74,7 @@ def test_failed_runs_are_shown_and_do_not_win():
 @pytest.mark.parametrize("cpus", [0.5, 1, 1.5, 2, 3, 4, 8, 64])
 def test_candidates_are_few_start_small_and_fit_the_machine(cpus):
     layouts = candidates(cpus)
-    assert layouts[:3] == [INLINE, Layout(1, 1, "thread"), ONE]
+    assert layouts[:3] == [INLINE, ProcessCounts(1, 1, "thread"), ONE]
     assert len(layouts) == len(set(layouts)) <= 8
     assert all(each.processes <= max(3, 2 * cpus) for each in layouts)
 

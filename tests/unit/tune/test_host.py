@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from kproc.tools.tune.host import CHECKS, Host, PythonBuild, Verdict, check_host, mount_of
+from kproc.tools.tune.host import CHECKS, CheckResult, Host, PythonBuild, check_host, mount_of
 
 GOOD = {
     "proc/sys/net/core/somaxconn": "4096\n",
@@ -64,7 +64,7 @@ def row(host: Host, name: str):
 
 
 def test_a_good_host_has_nothing_to_change(host):
-    assert [(each.name, each.value) for each in check_host(host()) if each.verdict is not Verdict.OK] == []
+    assert [(each.name, each.value) for each in check_host(host()) if each.verdict is not CheckResult.OK] == []
 
 
 @pytest.mark.parametrize(
@@ -127,22 +127,22 @@ def test_a_good_host_has_nothing_to_change(host):
 )
 def test_each_value_that_is_not_as_wanted_is_named(host, name, path, text, shown):
     found = row(host({path: text}), name)
-    assert (found.value, found.verdict) == (shown, Verdict.CHANGE)
+    assert (found.value, found.verdict) == (shown, CheckResult.CHANGE)
     assert found.why
     assert found.change
 
 
 def test_what_cannot_be_read_is_unknown_and_not_ok(host):
     found = row(host({"proc/sys/net/core/somaxconn": None}), "net.core.somaxconn")
-    assert found.verdict is Verdict.UNKNOWN
+    assert found.verdict is CheckResult.UNKNOWN
     garbage = row(host({"proc/sys/net/core/somaxconn": "many"}), "net.core.somaxconn")
-    assert garbage.verdict is Verdict.UNKNOWN
-    assert row(host({"proc/self/mountinfo": None}), "data.filesystem").verdict is Verdict.UNKNOWN
+    assert garbage.verdict is CheckResult.UNKNOWN
+    assert row(host({"proc/self/mountinfo": None}), "data.filesystem").verdict is CheckResult.UNKNOWN
 
 
 def test_swappiness_does_not_matter_without_swap(host):
     files = {"proc/sys/vm/swappiness": "60", "proc/meminfo": "SwapTotal:        0 kB\n"}
-    assert row(host(files), "vm.swappiness").verdict is Verdict.OK
+    assert row(host(files), "vm.swappiness").verdict is CheckResult.OK
 
 
 def test_byte_limits_of_dirty_pages_win_over_ratios(host):
@@ -160,13 +160,13 @@ def test_limits_of_cgroup_version_1(host):
     }
     made = host(files)
     assert row(made, "cgroup.memory").value == "100 MiB"
-    assert row(made, "cgroup.cpu.throttled").verdict is Verdict.CHANGE
+    assert row(made, "cgroup.cpu.throttled").verdict is CheckResult.CHANGE
 
 
 def test_the_hard_limit_counts_because_the_broker_raises_the_soft_one(host):
-    assert row(host(files_limit=(1024, 65536)), "files.open").verdict is Verdict.OK
-    assert row(host(files_limit=(1024, 4096)), "files.open").verdict is Verdict.CHANGE
-    assert row(host(files_limit=(1024, -1)), "files.open").verdict is Verdict.OK
+    assert row(host(files_limit=(1024, 65536)), "files.open").verdict is CheckResult.OK
+    assert row(host(files_limit=(1024, 4096)), "files.open").verdict is CheckResult.CHANGE
+    assert row(host(files_limit=(1024, -1)), "files.open").verdict is CheckResult.OK
 
 
 def test_the_deepest_mount_with_a_blank_in_its_name_is_found(host):
@@ -181,21 +181,21 @@ def test_the_deepest_mount_with_a_blank_in_its_name_is_found(host):
     [
         (
             PythonBuild("3.13.0", "'--enable-optimizations'", "/opt", False),
-            Verdict.OK,
+            CheckResult.OK,
             "3.13.0, with profiles",
         ),
         (
             PythonBuild("3.11.7", "'--enable-shared'", "/opt", False),
-            Verdict.CHANGE,
+            CheckResult.CHANGE,
             "3.11.7, without profiles",
         ),
         (
             PythonBuild("3.11.2", "'--enable-shared'", "/usr", False),
-            Verdict.OK,
+            CheckResult.OK,
             "3.11.2, of the distribution",
         ),
-        (PythonBuild("3.12.1", "", "/usr", True), Verdict.CHANGE, "3.12.1, a debug build"),
-        (PythonBuild("3.12.1", None, "/opt", False), Verdict.UNKNOWN, "not shown here"),
+        (PythonBuild("3.12.1", "", "/usr", True), CheckResult.CHANGE, "3.12.1, a debug build"),
+        (PythonBuild("3.12.1", None, "/opt", False), CheckResult.UNKNOWN, "not shown here"),
     ],
 )
 def test_how_python_was_built(host, build, verdict, shown):
@@ -204,11 +204,11 @@ def test_how_python_was_built(host, build, verdict, shown):
 
 
 def test_a_memfd_that_cannot_be_made_is_said(host):
-    assert row(host(memfd=lambda: "refused: Too many open files"), "memfd").verdict is Verdict.CHANGE
-    assert row(host({"proc/sys/vm/memfd_noexec": "2"}), "memfd").verdict is Verdict.CHANGE
+    assert row(host(memfd=lambda: "refused: Too many open files"), "memfd").verdict is CheckResult.CHANGE
+    assert row(host({"proc/sys/vm/memfd_noexec": "2"}), "memfd").verdict is CheckResult.CHANGE
 
 
 def test_the_real_host_can_be_asked():
     rows = check_host()
     assert [each.name for each in rows] == [check.name for check in CHECKS]
-    assert next(each for each in rows if each.name == "memfd").verdict is Verdict.OK
+    assert next(each for each in rows if each.name == "memfd").verdict is CheckResult.OK
