@@ -288,7 +288,7 @@ class Screen:
         if self._lines is not None and self._json_path != "-":
             self._lines.close()
 
-    def note(self, text: str) -> None:
+    def print_note(self, text: str) -> None:
         with self._lock:
             if self._live is not None:
                 self._live.console.print(printable(text), markup=False)

@@ -12,7 +12,7 @@ from kproc.spark.brokers import Cluster, Connecting
 from kproc.spark.option_values import OptionError
 
 if TYPE_CHECKING:
-    from kproc.pipeline.model import Sink, Source
+    from kproc.pipeline.model import PipelineSource, Sink
 
 QUICK = Connecting(client_id="kproc-pipeline", connect_ms=2_000, request_ms=5_000, retry_ms=2_000)
 
@@ -31,7 +31,7 @@ class Access(NamedTuple):
         return Cluster(self.bootstrap, replace(QUICK, security=self.security))
 
 
-def access_of(part: Source | Sink) -> Access:
+def access_of(part: PipelineSource | Sink) -> Access:
     """Return the access of a source or sink of topics. Raise PipelineError if its options are invalid."""
     given = {name.lower(): text for name, text in part.options.items()}
     if part.client_config is not None:
@@ -42,7 +42,7 @@ def access_of(part: Source | Sink) -> Access:
         raise PipelineError(f"{part.name}: {error}") from error
 
 
-def security_options(part: Source | Sink) -> dict[str, str]:
+def security_options(part: PipelineSource | Sink) -> dict[str, str]:
     """Return Spark's options for the part's client_config file.
 
     kproc's connector reads the file itself. For Spark's own connector the settings become `kafka.` options.

@@ -23,7 +23,7 @@ _CONNECT_MS: Final = 1_000
 _LATELY_NS: Final = 120 * NS_PER_S
 
 
-class _Seen:
+class _WatchedCluster:
     """The watch of one cluster."""
 
     def __init__(self, access: Access) -> None:
@@ -35,7 +35,7 @@ class _Seen:
         self.away_ns = 0
         self.say_ns = 0
 
-    def look(self) -> None:
+    def check(self) -> None:
         """Check the connection and reconnect if it has ended. On failure set `reason`."""
         if self.sock is not None and not self._has_ended():
             return
@@ -69,10 +69,10 @@ class _Seen:
 
 
 class BrokerWatch:
-    """The watch of a run's clusters. The run's loop calls `look` as often as it can."""
+    """The watch of a run's clusters. The run's loop calls `check` as often as it can."""
 
     def __init__(self, accesses: Iterable[Access], note: Callable[[str], None], clock: Clock) -> None:
-        self._seen = [_Seen(each) for each in sorted(set(accesses), key=str)]
+        self._seen = [_WatchedCluster(each) for each in sorted(set(accesses), key=str)]
         self._note = note
         self._clock = clock
         self._next_ns = 0
@@ -88,17 +88,17 @@ class BrokerWatch:
         """True if a cluster was unreachable in the last 120 s, so that it can be the cause of a failure now."""
         return self._last_away_ns is not None and self._clock.now_ns() - self._last_away_ns < _LATELY_NS
 
-    def look(self) -> None:
+    def check(self) -> None:
         """Check all clusters, at most once a second."""
         now_ns = self._clock.now_ns()
         if now_ns < self._next_ns:
             return
         self._next_ns = now_ns + _LOOK_NS
         for each in self._seen:
-            each.look()
-            self._tell(each, now_ns)
+            each.check()
+            self._report(each, now_ns)
 
-    def _tell(self, each: _Seen, now_ns: int) -> None:
+    def _report(self, each: _WatchedCluster, now_ns: int) -> None:
         if each.sock is not None:
             if each.away_ns:
                 away_s = (now_ns - each.away_ns) / NS_PER_S

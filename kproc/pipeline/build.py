@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, Final, cast
 
 from kproc.pipeline.access import security_options
 from kproc.pipeline.errors import reason_of
-from kproc.pipeline.model import Pipeline, Sink, Source, Transform
+from kproc.pipeline.model import Pipeline, PipelineSource, Sink, Transform
 from kproc.pipeline.python_code import CodeError, call, resolve
 from kproc.pipeline.toml_table import did_you_mean
 
@@ -55,7 +55,7 @@ class Builder:
         views[name] = frame
 
     @contextmanager
-    def _at(self, part: Source | Transform | Sink, key: str | None) -> Iterator[None]:
+    def _at(self, part: PipelineSource | Transform | Sink, key: str | None) -> Iterator[None]:
         """Convert errors of Spark and of Python code inside the block into SpecErrors with file, line and key."""
         from pyspark.errors import PySparkException
 
@@ -68,7 +68,7 @@ class Builder:
 
     # -- sources
 
-    def _source(self, source: Source, query: str) -> DataFrame:
+    def _source(self, source: PipelineSource, query: str) -> DataFrame:
         frame = self._empty_source(source) if self._empty else None
         if frame is None:
             with self._at(source, source.kind):
@@ -79,7 +79,7 @@ class Builder:
             frame = self._watermarked(source, frame)
         return frame
 
-    def _read(self, source: Source, query: str) -> DataFrame:
+    def _read(self, source: PipelineSource, query: str) -> DataFrame:
         reader: Any = self._spark.readStream if source.is_stream else self._spark.read
         if source.kind == "rate":
             reader = reader.format("rate").option("rowsPerSecond", source.values[0])
@@ -102,7 +102,7 @@ class Builder:
                 reader = reader.option("checkpointState", str(self._state / query / source.name))
         return cast("DataFrame", reader.load())
 
-    def _topic_schema(self, source: Source) -> Any:
+    def _topic_schema(self, source: PipelineSource) -> Any:
         """Return the columns that the source uses. kproc's source does not decode the others."""
         from kproc.spark.schema import BASE_COLUMNS, spark_schema
 
@@ -111,7 +111,7 @@ class Builder:
             wanted = tuple(dict.fromkeys((*source.metadata, "value")))
         return spark_schema(tuple(wanted))
 
-    def _empty_source(self, source: Source) -> DataFrame | None:
+    def _empty_source(self, source: PipelineSource) -> DataFrame | None:
         """Return a frame with the source's columns and no rows, or None if its columns are known only by reading it."""
         from pyspark.sql.types import StructType
 
@@ -133,7 +133,7 @@ class Builder:
         rate = self._spark.readStream.format("rate").load().where("false")
         return rate.select(*(f.lit(None).cast(column.dataType).alias(column.name) for column in schema))
 
-    def _records(self, source: Source, frame: DataFrame) -> DataFrame:
+    def _records(self, source: PipelineSource, frame: DataFrame) -> DataFrame:
         """Return the records with decoded keys and values, by `format`, `key_type` and `value_type`."""
         from pyspark.sql import functions as f
 
@@ -157,7 +157,7 @@ class Builder:
             counted = counted.where(~is_malformed)
         return counted.select(*metadata, f"{_PARSED}.*").drop(MALFORMED_COLUMN)
 
-    def _parsed(self, source: Source, frame: DataFrame) -> DataFrame:
+    def _parsed(self, source: PipelineSource, frame: DataFrame) -> DataFrame:
         from pyspark.sql import functions as f
 
         options = {"mode": "FAILFAST", **source.parse}
@@ -173,7 +173,7 @@ class Builder:
         )
         return frame.withColumn(_PARSED, read)
 
-    def _watermarked(self, part: Source | Transform, frame: DataFrame) -> DataFrame:
+    def _watermarked(self, part: PipelineSource | Transform, frame: DataFrame) -> DataFrame:
         assert part.watermark is not None
         column = part.watermark.column
         if column not in frame.columns:

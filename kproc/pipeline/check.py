@@ -16,8 +16,8 @@ from kproc.pipeline.access import Access, access_of, security_options
 from kproc.pipeline.build import Builder
 from kproc.pipeline.checkpoint import check_file_logs, is_local, local_checkpoint
 from kproc.pipeline.errors import reason_of
-from kproc.pipeline.mistakes import Mistakes
-from kproc.pipeline.model import Pipeline, Sink, Source
+from kproc.pipeline.mistakes import SpecErrors
+from kproc.pipeline.model import Pipeline, PipelineSource, Sink
 from kproc.pipeline.python_code import CodeError, resolve
 from kproc.pipeline.session import check_java, check_packages, start_spark
 from kproc.pipeline.toml_table import did_you_mean
@@ -36,7 +36,7 @@ def check_offline(pipeline: Pipeline) -> list[str]:
 
     Raises SpecError with all errors.
     """
-    mistakes = Mistakes()
+    mistakes = SpecErrors()
     for part in pipeline.transforms:
         if part.python is not None:
             mistakes.run(partial(_check_function, pipeline, part, part.python))
@@ -63,7 +63,7 @@ def _check_function(pipeline: Pipeline, part: Any, reference: str) -> None:
         raise pipeline.error(part, "python", str(error)) from error
 
 
-def _check_options(pipeline: Pipeline, source: Source) -> None:
+def _check_options(pipeline: Pipeline, source: PipelineSource) -> None:
     """Validate the options of a source of topics. Spark's analysis uses empty streams and does not see them."""
     if not source.is_topic or source.connector != "kproc":
         return
@@ -95,7 +95,7 @@ def _check_topics(pipeline: Pipeline) -> Iterator[str]:
 
     A missing input topic is an error. A missing output topic is a warning, because the first record can create it.
     """
-    parts: dict[Access, list[Source | Sink]] = {}
+    parts: dict[Access, list[PipelineSource | Sink]] = {}
     for source in pipeline.sources:
         if source.is_topic:
             parts.setdefault(access_of(source), []).append(source)
@@ -128,14 +128,16 @@ def source_warnings(pipeline: Pipeline, away: Container[str] = ()) -> Iterator[s
                 yield from _absent(source, topics)
 
 
-def _absent(source: Source, topics: list[str]) -> Iterator[str]:
+def _absent(source: PipelineSource, topics: list[str]) -> Iterator[str]:
     """Yield a message for each topic that a source names and that does not exist."""
     for topic in source.values if source.kind in ("topic", "topics") else ():
         if topic not in topics:
             yield f"{source.bootstrap} has no topic {topic}{did_you_mean(topic, topics)}"
 
 
-def _check_user(pipeline: Pipeline, user: Source | Sink, topics: list[str], bootstrap: str) -> Iterator[str]:
+def _check_user(
+    pipeline: Pipeline, user: PipelineSource | Sink, topics: list[str], bootstrap: str
+) -> Iterator[str]:
     if isinstance(user, Sink):
         if user.target not in topics:
             yield f"sink {user.name}: {bootstrap} has no topic {user.target} yet"

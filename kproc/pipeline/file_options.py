@@ -10,7 +10,7 @@ import re
 from collections.abc import Callable, Mapping
 from typing import Final
 
-from kproc.pipeline.toml_table import Table, did_you_mean
+from kproc.pipeline.toml_table import SpecTable, did_you_mean
 
 Complaint = Callable[[str], str | None]
 
@@ -124,7 +124,7 @@ _WRITE: Final[Mapping[str, Complaint]] = {
 _RATE: Final[Mapping[str, Complaint]] = {"numPartitions": _whole(1), "rampUpTime": _text}
 
 
-def check_source_options(table: Table, kind: str, *, is_stream: bool) -> None:
+def check_source_options(table: SpecTable, kind: str, *, is_stream: bool) -> None:
     """Check the options of a source of files or `rate`. Raise SpecError for one that Spark would ignore or reject."""
     if kind == "rate":
         _check(table, "options", _RATE, {"rowsPerSecond": "is said by rate"})
@@ -136,12 +136,12 @@ def check_source_options(table: Table, kind: str, *, is_stream: bool) -> None:
     _check(table, "options", known, elsewhere)
 
 
-def check_parser_options(table: Table, format_: str) -> None:
+def check_parser_options(table: SpecTable, format_: str) -> None:
     """Check the options in `parse`, for the values of a topic. Raise SpecError."""
     _check(table, "parse", _OF_FORMAT[format_], {"schema": "has a key of its own: schema"})
 
 
-def check_sink_options(table: Table, kind: str) -> None:
+def check_sink_options(table: SpecTable, kind: str) -> None:
     """Check the options of a sink that is not a topic. Only files have options. Raise SpecError."""
     if kind not in _OF_FORMAT:
         if table.scalars("options"):
@@ -155,13 +155,13 @@ def check_sink_options(table: Table, kind: str) -> None:
     _check(table, "options", {**_OF_FORMAT[kind], **_WRITE}, elsewhere)
 
 
-def known_options() -> set[str]:
+def option_names() -> set[str]:
     """Return the names of all options of files, in lower case."""
     parts = (*_OF_FORMAT.values(), _READ, _READ_STREAM, _WRITE)
     return {name.lower() for part in parts for name in part}
 
 
-def _check(table: Table, key: str, known: Mapping[str, Complaint], elsewhere: Mapping[str, str]) -> None:
+def _check(table: SpecTable, key: str, known: Mapping[str, Complaint], elsewhere: Mapping[str, str]) -> None:
     """Check the options in the table `key`. Case does not matter in names, as in Spark.
 
     known: checks of the values by name. elsewhere: names that are rejected, with the reason.

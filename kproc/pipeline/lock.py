@@ -43,7 +43,7 @@ class CheckpointLock:
         self._path.parent.mkdir(parents=True, exist_ok=True)
         # Mode 600, because any user who can open the file, even for reading, can lock it.
         self.descriptor = os.open(self._path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
-        if not self._take():
+        if not self._acquire():
             holder = self._holder()
             os.close(self.descriptor)
             self.descriptor = None
@@ -62,7 +62,7 @@ class CheckpointLock:
             os.close(self.descriptor)
             self.descriptor = None
 
-    def _take(self) -> bool:
+    def _acquire(self) -> bool:
         """Acquire the lock. Return False if another run holds it.
 
         If the holder's driver is dead, only its JVM still has the lock. Then wait up to ORPHAN_SECONDS for its end.

@@ -5,18 +5,18 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Sequence
 from typing import TypeVar
 
-from kproc.pipeline.toml_table import SpecError, Table
+from kproc.pipeline.toml_table import SpecError, SpecTable
 
 _T = TypeVar("_T")
 
 
-class Mistakes:
+class SpecErrors:
     """The errors that were found so far."""
 
     def __init__(self) -> None:
         self._found: list[SpecError] = []
 
-    def of(self, make: Callable[[Table], _T], table: Table) -> _T | None:
+    def of(self, make: Callable[[SpecTable], _T], table: SpecTable) -> _T | None:
         """Return the result of `make(table)`, or None if it raises errors. Collect all of its errors.
 
         `make` raises its first error only. So remove that error's key from the table and call `make` again. An error

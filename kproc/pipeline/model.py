@@ -48,7 +48,7 @@ class Watermark:
 
 
 @dataclass(frozen=True)
-class Source:
+class PipelineSource:
     """A view of topics, files or generated rows.
 
     values: the topics, one pattern, the assignment's JSON, the path, or the rows per second, by `kind`.
@@ -149,17 +149,19 @@ class Pipeline:
     connector: str
     trigger: Trigger
     spark: SparkSettings
-    sources: tuple[Source, ...]
+    sources: tuple[PipelineSource, ...]
     transforms: tuple[Transform, ...]
     sinks: tuple[Sink, ...]
     places: Places
 
-    def error(self, part: Source | Transform | Sink | None, key: str | None, message: str) -> SpecError:
+    def error(
+        self, part: PipelineSource | Transform | Sink | None, key: str | None, message: str
+    ) -> SpecError:
         """Return an error about a key of a part, or about the part itself if `key` is None."""
         path: KeyPath = () if part is None else part.path
         return self.places.error(path if key is None else (*path, key), message)
 
-    def source(self, name: str) -> Source | None:
+    def source(self, name: str) -> PipelineSource | None:
         return next((source for source in self.sources if source.name == name), None)
 
     def uses_stock_connector(self) -> bool:

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from kproc.pipeline.checkpoint import lag_of, topic_offsets
-from kproc.pipeline.model import Pipeline, Source
+from kproc.pipeline.model import Pipeline, PipelineSource
 
 Report = dict[str, Any]
 NO_WATERMARK = "1970-01-01T00:00:00.000Z"
@@ -81,7 +81,7 @@ def _sources(pipeline: Pipeline, reports: Sequence[Mapping[str, Any]]) -> list[R
     by their topics, files by their path, and the rest by their order.
     """
     streams = [source for source in pipeline.sources if source.is_stream]
-    named: dict[int, Source] = {}
+    named: dict[int, PipelineSource] = {}
     for matches in (_is_by_offsets, _is_by_description, lambda source, report: True):
         for place, report in enumerate(reports):
             if place in named:
@@ -95,14 +95,14 @@ def _sources(pipeline: Pipeline, reports: Sequence[Mapping[str, Any]]) -> list[R
     ]
 
 
-def _is_by_offsets(source: Source, report: Mapping[str, Any]) -> bool:
+def _is_by_offsets(source: PipelineSource, report: Mapping[str, Any]) -> bool:
     offsets = topic_offsets(report.get("endOffset"))
     if offsets is None or not source.is_topic:
         return False
     return bool(offsets) and set(offsets) <= set(source.values)
 
 
-def _is_by_description(source: Source, report: Mapping[str, Any]) -> bool:
+def _is_by_description(source: PipelineSource, report: Mapping[str, Any]) -> bool:
     description = str(report.get("description"))
     return source.values[0] in description if source.is_files else source.kind in description.lower()
 

@@ -147,7 +147,7 @@ class Run:
         self._queries: list[_Query] = []
         self._clock = SystemClock()
         self._keeps_trying = keeps_trying
-        self._brokers = BrokerWatch(_accesses(pipeline), screen.note, self._clock)
+        self._brokers = BrokerWatch(_accesses(pipeline), screen.print_note, self._clock)
 
     def run(self) -> None:
         """Run until the end. Raise PipelineError or SpecError on failure."""
@@ -156,7 +156,7 @@ class Run:
         from py4j.protocol import Py4JError  # type: ignore[import-untyped]
 
         directory = driver_directory(self._pipeline)
-        with CheckpointLock(directory) as lock, StopSignals(self.end_at_once) as signals:
+        with CheckpointLock(directory) as lock, StopSignals(self.stop_at_once) as signals:
             if is_local(self._pipeline.checkpoint):
                 check_file_logs(self._pipeline, directory)
             try:
@@ -165,7 +165,7 @@ class Run:
             except (Stopped, PipelineError, Py4JError, OSError) as error:
                 # A signal during Spark's start can appear as an error of py4j.
                 if isinstance(error, Stopped) or (signals.count and not signals.is_running):
-                    self._screen.note("stopped before it began")
+                    self._screen.print_note("stopped before it began")
                 elif isinstance(error, PipelineError) or not self._has_lost_spark():
                     raise
                 else:
@@ -182,7 +182,7 @@ class Run:
     def _has_lost_spark(self) -> bool:
         return self._spark is not None and self._spark.has_ended(JVM_DEATH_SECONDS)
 
-    def end_at_once(self) -> None:
+    def stop_at_once(self) -> None:
         """Handle the second signal: kill the JVM and raise PipelineError. The next run repeats uncommitted batches."""
         if self._spark is not None:
             self._spark.kill()
@@ -192,9 +192,9 @@ class Run:
         self._wait_for_brokers(signals)
         for warning in source_warnings(self._pipeline, self._brokers.away):
             # Without this the user learns it from the sources, after Spark's start and 30 s of waiting.
-            self._screen.note(f"warning: {warning}")
-        self._pipeline = with_deliveries(self._pipeline, self._screen.note)
-        self._screen.note("starting Spark (8-15 s)")
+            self._screen.print_note(f"warning: {warning}")
+        self._pipeline = with_deliveries(self._pipeline, self._screen.print_note)
+        self._screen.print_note("starting Spark (8-15 s)")
         began_ns = self._clock.now_ns()
         self._spark = start_spark(
             self._pipeline,
@@ -204,7 +204,7 @@ class Run:
             kept_descriptor=descriptor,
         )
         signals.install()
-        self._screen.note(f"Spark runs after {(self._clock.now_ns() - began_ns) / NS_PER_S:.1f} s")
+        self._screen.print_note(f"Spark runs after {(self._clock.now_ns() - began_ns) / NS_PER_S:.1f} s")
         builder = Builder(self._pipeline, self._spark.session, state=state / "sources")
         frames = [(sink, builder.frame(sink)) for sink in self._pipeline.sinks]
         signals.is_running = True
@@ -213,21 +213,21 @@ class Run:
                 return
             if frame.isStreaming:
                 self._queries.append(self._start_query(sink, frame))
-                self._let_it_begin(self._queries[-1].query, signals)
+                self._wait_until_started(self._queries[-1].query, signals)
             else:
                 self._write(sink, frame)
 
     def _wait_for_brokers(self, signals: StopSignals) -> None:
         """Wait for the brokers with keeps_trying. This happens before Spark's start, because it needs no Spark."""
-        self._brokers.look()
+        self._brokers.check()
         while self._keeps_trying and self._brokers.away:
             self._wait(signals, POLL_SECONDS)
 
     def _wait(self, signals: StopSignals, seconds: float) -> None:
         signals.wait(seconds)
-        self._brokers.look()
+        self._brokers.check()
 
-    def _let_it_begin(self, query: StreamingQuery, signals: StopSignals) -> None:
+    def _wait_until_started(self, query: StreamingQuery, signals: StopSignals) -> None:
         """Wait until the query has started its Python process, for up to BEGIN_SECONDS_MAX.
 
         Queries start one after the other. If all Python processes started at once, they could exceed Spark's 10 s.
@@ -247,7 +247,7 @@ class Run:
         try:
             return start_stream(self._pipeline, sink, frame, self._screen.show)
         except (PySparkException, CodeError) as error:
-            raise self._pipeline.error(sink, None, _told(error)) from error
+            raise self._pipeline.error(sink, None, _error_text(error)) from error
 
     def _write(self, sink: Sink, frame: Any) -> None:
         from pyspark.errors import PySparkException
@@ -255,8 +255,8 @@ class Run:
         try:
             write_table(self._pipeline, sink, frame, self._screen.show)
         except (PySparkException, CodeError) as error:
-            raise self._pipeline.error(sink, None, _told(error)) from error
-        self._screen.note(f"{sink.name}: written")
+            raise self._pipeline.error(sink, None, _error_text(error)) from error
+        self._screen.print_note(f"{sink.name}: written")
 
     # -- while they run
 
@@ -272,16 +272,20 @@ class Run:
                 break
             if signals.count and not deadline_ns:
                 deadline_ns = self._clock.now_ns() + int(FINISH_SECONDS_MAX * NS_PER_S)
-                self._screen.note("stopping after the batches in progress; a second signal stops at once")
+                self._screen.print_note(
+                    "stopping after the batches in progress; a second signal stops at once"
+                )
             if signals.count:
                 for entry in active:
-                    self._ask_to_end(entry, is_late=self._clock.now_ns() > deadline_ns)
+                    self._stop_query(entry, is_late=self._clock.now_ns() > deadline_ns)
             is_idle = all(entry.figures.state == "waiting" for entry in active)
             idle_looks = idle_looks + 1 if is_idle and not signals.count else 0
             self._wait(signals, REST_SECONDS if idle_looks > _LOOKS_BEFORE_REST else POLL_SECONDS)
         self._collect()
         done = "stopped" if signals.count else "done"
-        self._screen.note(f"{done}: {', '.join(_end_of(entry) for entry in self._queries) or 'no streams'}")
+        self._screen.print_note(
+            f"{done}: {', '.join(_final_state(entry) for entry in self._queries) or 'no streams'}"
+        )
 
     def _raise_failure(self, signals: StopSignals) -> None:
         for entry in self._queries:
@@ -292,15 +296,15 @@ class Run:
                 # The query had not begun, and the run is stopping. This is not a failure.
                 continue
             if self._keeps_trying and (entry.waits_for_broker or self._brokers.was_away_lately):
-                self._begin_again(entry, failure, signals)
+                self._restart_with_broker(entry, failure, signals)
                 continue
             if PYTHON_TOO_SLOW in str(failure) and entry.restarts < RESTARTS_MAX:
                 entry.restarts += 1
-                self._screen.note(
+                self._screen.print_note(
                     f"{entry.sink.name}: Python did not start in Spark's 10 s, on a busy machine: again"
                 )
                 entry.query = self._started(entry.sink, entry.frame)
-                self._let_it_begin(entry.query, signals)
+                self._wait_until_started(entry.query, signals)
             else:
                 entry.figures.state = "failed"
                 self._screen.refresh([each.figures for each in self._queries])
@@ -309,20 +313,20 @@ class Run:
                     f"query {entry.sink.name} failed: {reason_of(failure)}{hint}", str(failure)
                 )
 
-    def _begin_again(self, entry: _Query, failure: BaseException, signals: StopSignals) -> None:
+    def _restart_with_broker(self, entry: _Query, failure: BaseException, signals: StopSignals) -> None:
         """Restart a query that an unreachable broker ended, from its checkpoint, when the broker is back."""
         if signals.count:
             entry.waits_for_broker = False
             return
         if not entry.waits_for_broker:
             entry.waits_for_broker = True
-            self._screen.note(
+            self._screen.print_note(
                 f"{entry.sink.name} failed: {reason_of(failure)}; it begins again with the broker"
             )
         if not self._brokers.away:
             entry.waits_for_broker = False
             entry.query = self._started(entry.sink, entry.frame)
-            self._let_it_begin(entry.query, signals)
+            self._wait_until_started(entry.query, signals)
 
     def _collect(self) -> None:
         """Process Spark's new progress reports and update the screen."""
@@ -364,7 +368,7 @@ class Run:
         status = entry.query.status
         return "working" if status["isTriggerActive"] else "waiting"
 
-    def _ask_to_end(self, entry: _Query, *, is_late: bool) -> None:
+    def _stop_query(self, entry: _Query, *, is_late: bool) -> None:
         """Stop a query between two batches, because `stop()` cancels a running batch. With `is_late` cancel it."""
         if is_late:
             entry.query.stop()
@@ -415,11 +419,11 @@ def _terminated(jvm: Any) -> Any:
     raise AttributeError("TERMINATED")
 
 
-def _told(error: Exception) -> str:
+def _error_text(error: Exception) -> str:
     return str(error) if isinstance(error, CodeError) else reason_of(error)
 
 
-def _end_of(entry: _Query) -> str:
+def _final_state(entry: _Query) -> str:
     figures = entry.figures
     batch = "no batch" if figures.batch is None else f"batch {figures.batch}"
     return f"{figures.name} {batch}, {figures.rows:,} rows"

@@ -1,4 +1,4 @@
-"""Parser of a specification's [[source]] tables. It returns a Source for each."""
+"""Parser of a specification's [[source]] tables. It returns a PipelineSource for each."""
 
 from __future__ import annotations
 
@@ -9,7 +9,15 @@ from datetime import UTC, date, datetime
 from typing import Final
 
 from kproc.pipeline.file_options import check_parser_options, check_source_options
-from kproc.pipeline.model import COLUMNS, CONNECTORS, FILE_FORMATS, FORMATS, MALFORMED, SOURCE_KINDS, Source
+from kproc.pipeline.model import (
+    COLUMNS,
+    CONNECTORS,
+    FILE_FORMATS,
+    FORMATS,
+    MALFORMED,
+    SOURCE_KINDS,
+    PipelineSource,
+)
 from kproc.pipeline.spec_values import (
     VIEW,
     Defaults,
@@ -18,7 +26,7 @@ from kproc.pipeline.spec_values import (
     name_of,
     watermark_of,
 )
-from kproc.pipeline.toml_table import Table, did_you_mean
+from kproc.pipeline.toml_table import SpecTable, did_you_mean
 
 _BINARY_TYPES: Final = (
     "binary",
@@ -33,7 +41,7 @@ _BINARY_TYPES: Final = (
 )
 
 
-def source_of(table: Table, defaults: Defaults) -> Source:
+def source_of(table: SpecTable, defaults: Defaults) -> PipelineSource:
     """Parse one [[source]]. Raise SpecError for missing, unknown or contradictory keys."""
     name = name_of(table, VIEW)
     kind = table.one_of(SOURCE_KINDS, f"what source {name} reads")
@@ -55,7 +63,7 @@ def source_of(table: Table, defaults: Defaults) -> Source:
         raise table.error("format", f'{format_} needs a schema, such as schema = "id long, at timestamp"')
     if kind in FILE_FORMATS and is_stream and schema is None:
         raise table.error(kind, 'a stream of files needs a schema, such as schema = "id long, at timestamp"')
-    source = Source(
+    source = PipelineSource(
         path=table.path,
         name=name,
         kind=kind,
@@ -78,9 +86,9 @@ def source_of(table: Table, defaults: Defaults) -> Source:
 
 
 class _TopicReading:
-    """The keys that define how a topic's records are decoded. The attributes have the names of Source's."""
+    """The keys that define how a topic's records are decoded. The attributes have the names of PipelineSource's."""
 
-    def __init__(self, table: Table) -> None:
+    def __init__(self, table: SpecTable) -> None:
         self.format = table.choice("format", FORMATS) or "raw"
         self.key_type = table.choice("key_type", _BINARY_TYPES)
         self.value_type: str | None = None
@@ -98,7 +106,7 @@ class _TopicReading:
             self.parse = table.scalars("parse")
 
 
-def _columns(table: Table, key: str) -> tuple[str, ...]:
+def _columns(table: SpecTable, key: str) -> tuple[str, ...]:
     """Parse a list of column names of a topic."""
     names = table.texts(key)
     for name in names:
@@ -107,8 +115,8 @@ def _columns(table: Table, key: str) -> tuple[str, ...]:
     return names
 
 
-def _source_values(table: Table, kind: str, defaults: Defaults) -> tuple[str, ...]:
-    """Return Source.values: topics, pattern, the assignment's JSON, path, or rows per second."""
+def _source_values(table: SpecTable, kind: str, defaults: Defaults) -> tuple[str, ...]:
+    """Return PipelineSource.values: topics, pattern, the assignment's JSON, path, or rows per second."""
     if kind == "topics":
         values = table.texts(kind)
         if not values:
@@ -135,7 +143,7 @@ def _source_values(table: Table, kind: str, defaults: Defaults) -> tuple[str, ..
     return (value,)
 
 
-def _topic_options(table: Table, given: Mapping[str, str], *, is_stream: bool) -> dict[str, str]:
+def _topic_options(table: SpecTable, given: Mapping[str, str], *, is_stream: bool) -> dict[str, str]:
     """Return the connector's options that have their own keys in a specification.
 
     Raises SpecError if `options` sets one of them, too.
@@ -165,7 +173,7 @@ def _topic_options(table: Table, given: Mapping[str, str], *, is_stream: bool) -
     return options
 
 
-def _position(table: Table, key: str) -> dict[str, str]:
+def _position(table: SpecTable, key: str) -> dict[str, str]:
     """Parse `starting` or `ending`: earliest or latest, a time, or offsets by topic and partition."""
     value = table.any(key)
     if value is None:
@@ -200,7 +208,7 @@ def _is_offsets(value: object) -> bool:
     )
 
 
-def _schema(table: Table) -> str | None:
+def _schema(table: SpecTable) -> str | None:
     """Return the schema as Spark's DDL. The specification has it as DDL, or as a table of columns and types."""
     if isinstance(table.any("schema"), dict):
         columns = table.scalars("schema")

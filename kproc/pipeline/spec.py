@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Final, NamedTuple, TypeVar
 
 from kproc.pipeline.file_options import check_sink_options
-from kproc.pipeline.mistakes import Mistakes
+from kproc.pipeline.mistakes import SpecErrors
 from kproc.pipeline.model import (
     CONNECTORS,
     DEFAULT_BOOTSTRAP,
@@ -25,8 +25,8 @@ from kproc.pipeline.model import (
     SAVE_MODES,
     SINK_KINDS,
     Pipeline,
+    PipelineSource,
     Sink,
-    Source,
     SparkSettings,
     Transform,
     Trigger,
@@ -43,10 +43,10 @@ from kproc.pipeline.spec_values import (
     trigger_of,
     watermark_of,
 )
-from kproc.pipeline.toml_table import SpecError, Table, did_you_mean, parse_toml, read_text
+from kproc.pipeline.toml_table import SpecError, SpecTable, did_you_mean, parse_toml, read_text
 from kproc.spark.sink_options import AT_LEAST_ONCE, EXACTLY_ONCE
 
-_Part = TypeVar("_Part", Source, Transform, Sink)
+_Part = TypeVar("_Part", PipelineSource, Transform, Sink)
 
 
 class Outside(NamedTuple):
@@ -69,12 +69,12 @@ def load_spec(path: Path, outside: Outside = NOTHING_OUTSIDE) -> Pipeline:
 def parse_spec(text: str, path: Path, outside: Outside = NOTHING_OUTSIDE) -> Pipeline:
     """Parse a specification's text. `path` is its file, for messages and relative paths. Raise SpecError."""
     values, places = parse_toml(text, str(path))
-    root = Table(values, places, ())
+    root = SpecTable(values, places, ())
     head = root.table("pipeline")
     if head is None:
         raise root.error(None, "[pipeline] is missing")
     directory = path.resolve().parent
-    mistakes = Mistakes()
+    mistakes = SpecErrors()
     made = mistakes.of(lambda table: _head(table, directory, outside), head)
     nothing = Defaults(directory, outside.default_bootstrap, "kproc", Trigger())
     name, checkpoint, defaults = made or ("", "", nothing)
@@ -108,12 +108,14 @@ def parse_spec(text: str, path: Path, outside: Outside = NOTHING_OUTSIDE) -> Pip
     return pipeline
 
 
-def _parts(mistakes: Mistakes, root: Table, what: str, make: Callable[[Table], _Part]) -> tuple[_Part, ...]:
+def _parts(
+    mistakes: SpecErrors, root: SpecTable, what: str, make: Callable[[SpecTable], _Part]
+) -> tuple[_Part, ...]:
     found = (mistakes.of(make, table) for table in root.tables(what))
     return tuple(part for part in found if part is not None)
 
 
-def _head(head: Table, directory: Path, outside: Outside) -> tuple[str, str, Defaults]:
+def _head(head: SpecTable, directory: Path, outside: Outside) -> tuple[str, str, Defaults]:
     name = name_of(head, DIRECTORY)
     checkpoint = local_path(directory, head.need_text("checkpoint", ": the directory of what has been done"))
     bootstrap, client_config = head.text("bootstrap"), head.text("client_config")
@@ -130,7 +132,7 @@ def _head(head: Table, directory: Path, outside: Outside) -> tuple[str, str, Def
     return name, checkpoint, defaults
 
 
-def _spark(table: Table, directory: Path) -> SparkSettings:
+def _spark(table: SpecTable, directory: Path) -> SparkSettings:
     settings = SparkSettings(
         master=table.text("master") or DEFAULT_MASTER,
         driver_memory=table.text("driver_memory") or "1g",
@@ -151,7 +153,7 @@ def _spark(table: Table, directory: Path) -> SparkSettings:
 # -- transforms and sinks
 
 
-def _transform(table: Table, defaults: Defaults) -> Transform:
+def _transform(table: SpecTable, defaults: Defaults) -> Transform:
     name = name_of(table, VIEW)
     kind = table.one_of(("sql", "sql_file", "python"), f"what transform {name} does")
     sql = python = None
@@ -187,7 +189,7 @@ def _transform(table: Table, defaults: Defaults) -> Transform:
     return transform
 
 
-def _sink(table: Table, defaults: Defaults) -> Sink:
+def _sink(table: SpecTable, defaults: Defaults) -> Sink:
     name = name_of(table, DIRECTORY)
     kind = table.one_of(SINK_KINDS, f"where sink {name} writes")
     is_topic, is_files = kind == "topic", kind in FILE_FORMATS
@@ -240,7 +242,7 @@ def _sink(table: Table, defaults: Defaults) -> Sink:
     return sink
 
 
-def _delivery(table: Table) -> str | None:
+def _delivery(table: SpecTable) -> str | None:
     """Return the delivery. `exactly_once` is accepted for `exactly-once`, because names in Python have `_`."""
     known = (AT_LEAST_ONCE, EXACTLY_ONCE)
     chosen = table.choice("delivery", (*known, *(each.replace("-", "_") for each in known)))
@@ -258,7 +260,7 @@ def _name_mistakes(pipeline: Pipeline) -> Iterator[SpecError]:
     yield from _target_mistakes(pipeline)
 
 
-def _twice(pipeline: Pipeline, parts: Sequence[Source | Transform | Sink]) -> Iterator[SpecError]:
+def _twice(pipeline: Pipeline, parts: Sequence[PipelineSource | Transform | Sink]) -> Iterator[SpecError]:
     names: list[str] = []
     for part in parts:
         if part.name in names:

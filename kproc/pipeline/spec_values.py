@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Final, NamedTuple
 
 from kproc.pipeline.model import Trigger, Watermark
-from kproc.pipeline.toml_table import Table, did_you_mean
+from kproc.pipeline.toml_table import SpecTable, did_you_mean
 
 VIEW: Final = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 DIRECTORY: Final = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]*")
@@ -27,7 +27,7 @@ class Defaults(NamedTuple):
     client_config: str | None = None
 
 
-def name_of(table: Table, allowed: re.Pattern[str]) -> str:
+def name_of(table: SpecTable, allowed: re.Pattern[str]) -> str:
     """Return the part's name. Raise SpecError if it does not match `allowed`."""
     name = table.need_text("name")
     if not allowed.fullmatch(name):
@@ -35,7 +35,7 @@ def name_of(table: Table, allowed: re.Pattern[str]) -> str:
     return name
 
 
-def function_of(table: Table, key: str, defaults: Defaults) -> str:
+def function_of(table: SpecTable, key: str, defaults: Defaults) -> str:
     """Return `package.module:function`, or `file.py:function` with an absolute path."""
     value = table.need_text(key)
     if not _PYTHON.fullmatch(value):
@@ -44,7 +44,7 @@ def function_of(table: Table, key: str, defaults: Defaults) -> str:
     return f"{local_path(defaults.directory, module)}:{function}" if module.endswith(".py") else value
 
 
-def trigger_of(table: Table) -> Trigger | None:
+def trigger_of(table: SpecTable) -> Trigger | None:
     """Return the trigger, or None if the table has none."""
     text = table.text("trigger")
     if text is None:
@@ -77,13 +77,13 @@ def local_path(directory: Path, path: str) -> str:
     return path if re.match(r"[a-z][a-z0-9]*:", path) else str(directory / path)
 
 
-def client_config_of(table: Table, defaults: Defaults) -> str | None:
+def client_config_of(table: SpecTable, defaults: Defaults) -> str | None:
     """Return the path of the file with the security settings: the part's, or else the pipeline's."""
     written = table.text("client_config")
     return local_path(defaults.directory, written) if written else defaults.client_config
 
 
-def watermark_of(table: Table) -> Watermark | None:
+def watermark_of(table: SpecTable) -> Watermark | None:
     """Return the watermark, or None if the table has none."""
     inner = table.table("watermark")
     if inner is None:

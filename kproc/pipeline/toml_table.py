@@ -76,7 +76,7 @@ def read_text(path: Path, shown: str) -> str:
         raise SpecError(f"{shown}: not UTF-8 at byte {error.start}") from None
 
 
-class Table:
+class SpecTable:
     """A table of the specification. `finish` rejects the keys that were not read."""
 
     def __init__(self, values: Mapping[str, Any], places: Places, path: KeyPath) -> None:
@@ -94,18 +94,18 @@ class Table:
         key = path[depth] if path[:depth] == self.path and len(path) > depth else None
         return key if isinstance(key, str) and key in self._values else None
 
-    def without(self, key: str) -> Table:
+    def without(self, key: str) -> SpecTable:
         """Return a copy without `key`. A missing name gets a placeholder, because a name is required."""
         left = {k: v for k, v in self._values.items() if k != key}
-        return Table(left | ({"name": "unnamed"} if key == "name" else {}), self._places, self.path)
+        return SpecTable(left | ({"name": "unnamed"} if key == "name" else {}), self._places, self.path)
 
     def has(self, key: str) -> bool:
-        self._ask(key)
+        self._mark_read(key)
         return key in self._values
 
     def any(self, key: str) -> Any:
         """Return the value unchecked, or None if the key is missing."""
-        self._ask(key)
+        self._mark_read(key)
         return self._values.get(key)
 
     def text(self, key: str) -> str | None:
@@ -178,22 +178,22 @@ class Table:
                 )
         return answer
 
-    def table(self, key: str) -> Table | None:
+    def table(self, key: str) -> SpecTable | None:
         value = self.any(key)
         if value is None:
             return None
         if not isinstance(value, dict):
             raise self.error(key, f"expected a table, not {_kind(value)}")
-        return Table(value, self._places, (*self.path, key))
+        return SpecTable(value, self._places, (*self.path, key))
 
-    def tables(self, key: str) -> list[Table]:
+    def tables(self, key: str) -> list[SpecTable]:
         """Return an array of tables; empty if the key is missing."""
         value = self.any(key)
         if value is None:
             return []
         if not isinstance(value, list) or not all(isinstance(item, dict) for item in value):
             raise self.error(key, f"expected [[{key}]], not {_kind(value)}")
-        return [Table(item, self._places, (*self.path, key, number)) for number, item in enumerate(value)]
+        return [SpecTable(item, self._places, (*self.path, key, number)) for number, item in enumerate(value)]
 
     def one_of(self, keys: Sequence[str], what: str) -> str:
         """Return the only key of `keys` that is present. Raise SpecError if none or several are."""
@@ -220,7 +220,7 @@ class Table:
     def _list_known(self) -> str:
         return f"; there are {', '.join(sorted(set(self._asked)))}"
 
-    def _ask(self, key: str) -> None:
+    def _mark_read(self, key: str) -> None:
         if key not in self._asked:
             self._asked.append(key)
 

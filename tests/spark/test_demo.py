@@ -13,7 +13,7 @@ pytest.importorskip("pyarrow")
 from kproc.pipeline.build import Builder
 from kproc.pipeline.demo.events import Events
 from kproc.pipeline.demo.run import INPUTS, OUTPUTS, Demo, spec_text
-from kproc.pipeline.demo.send import PARTITIONS, Sender
+from kproc.pipeline.demo.send import PARTITIONS, DemoSender
 from kproc.pipeline.demo.verify import (
     check_conversions,
     check_pages,
@@ -38,7 +38,7 @@ def test_demo_pipeline_results_equal_numpy(spark: SparkSession, tmp_path: Path) 
         demo.make_topics()
         events = Events(RECORDS)
         sent: list[dict[str, int]] = []
-        Sender(broker.bootstrap, {name: f"demo.{name}" for name in INPUTS}, events).run(sent.append)
+        DemoSender(broker.bootstrap, {name: f"demo.{name}" for name in INPUTS}, events).run(sent.append)
         assert sum(sent[-1].values()) == RECORDS
         text = spec_text().replace('"2 seconds"', '"available-now"')
         pipeline = parse_spec(text, tmp_path / "SPEC.toml", Outside(bootstrap=broker.bootstrap))

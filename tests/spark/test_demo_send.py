@@ -10,7 +10,7 @@ pytest.importorskip("pyarrow")
 
 from kproc.pipeline.demo.events import END_MS, Events
 from kproc.pipeline.demo.run import INPUTS, Demo
-from kproc.pipeline.demo.send import PARTITIONS, Sender
+from kproc.pipeline.demo.send import PARTITIONS, DemoSender
 from kproc.pipeline.demo.verify import read_topic
 from kproc.pipeline.errors import PipelineError
 from kproc.spark.brokers import Cluster
@@ -29,7 +29,7 @@ def test_all_events_arrive_once_and_stay_and_the_topics_must_be_new(tmp_path: Pa
             demo.make_topics()
         events = Events(RECORDS)
         counts: list[dict[str, int]] = []
-        Sender(broker.bootstrap, {name: f"x.{name}" for name in INPUTS}, events).run(counts.append)
+        DemoSender(broker.bootstrap, {name: f"x.{name}" for name in INPUTS}, events).run(counts.append)
         assert sum(counts[-1].values()) == RECORDS
         chunks = list(events.chunks())
         cluster = Cluster(broker.bootstrap)
@@ -50,7 +50,7 @@ def test_all_events_arrive_once_and_stay_and_the_topics_must_be_new(tmp_path: Pa
 def test_a_sender_that_is_stopped_ends_after_its_chunk(tmp_path: Path) -> None:
     with EmbeddedBroker(transport="process") as broker:
         Demo(broker.bootstrap, tmp_path, 10_000, environ={}, note=lambda _text: None).make_topics()
-        sender = Sender(broker.bootstrap, {name: f"demo.{name}" for name in INPUTS}, Events(500_000))
+        sender = DemoSender(broker.bootstrap, {name: f"demo.{name}" for name in INPUTS}, Events(500_000))
         counts: list[dict[str, int]] = []
 
         def stop(count: dict[str, int]) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from kproc.pipeline.file_options import known_options
+from kproc.pipeline.file_options import option_names
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -41,4 +41,4 @@ def names_of(spark: SparkSession, name: str) -> set[str]:
 def test_the_names_are_those_that_spark_declares(spark: SparkSession) -> None:
     declared = set().union(*(names_of(spark, each) for each in OBJECTS))
     assert {"header", "multiline", "mergeschema", "pathglobfilter"} <= declared
-    assert known_options() == (declared - WITH_A_DOT) | set(READ_BY_NAME)
+    assert option_names() == (declared - WITH_A_DOT) | set(READ_BY_NAME)

@@ -48,7 +48,7 @@ class Chunk(NamedTuple):
 
 
 @dataclass(frozen=True)
-class Expected:
+class ExpectedTotals:
     """The results that the pipeline must have for all events."""
 
     views: int
@@ -119,7 +119,7 @@ class Events:
             "ms": source.integers(5, 2_000, count),
         }
 
-    def expected(self) -> Expected:
+    def expected(self) -> ExpectedTotals:
         """Compute the expected results from the events."""
         minutes = SPAN_MS // WINDOW_MS
         pages = np.zeros(minutes * PAGES, np.int64)
@@ -137,7 +137,7 @@ class Events:
         goes_on = (user[1:] == user[:-1]) & (at[1:] - at[:-1] <= SESSION_GAP_MS)
         took = self.orders["ts"] - self.clicks["ts"][self.orders["click"]]
         is_joined = took <= JOIN_MS
-        return Expected(
+        return ExpectedTotals(
             views=self.views_count,
             clicks=self.clicks_count,
             orders=self.orders_count,

@@ -21,8 +21,8 @@ from kproc.common.clock import NS_PER_S, SystemClock
 from kproc.common.errors import ErrorCode, KafkaError
 from kproc.embedded import kproc_command
 from kproc.pipeline.demo.events import END_MS, LATEST_MS, SESSION_GAP_MS, Events
-from kproc.pipeline.demo.send import CLICKS, ORDERS, PARTITIONS, VIEWS, Sender
-from kproc.pipeline.demo.verify import Check, check_conversions, check_pages, check_sessions, read_topic
+from kproc.pipeline.demo.send import CLICKS, ORDERS, PARTITIONS, VIEWS, DemoSender
+from kproc.pipeline.demo.verify import DemoCheck, check_conversions, check_pages, check_sessions, read_topic
 from kproc.pipeline.errors import PipelineError
 from kproc.spark.access import CLIENT_CONFIG, read_security
 from kproc.spark.brokers import Cluster, Connecting
@@ -53,7 +53,7 @@ class Result:
     """Result of a demo: the checks, and the progress over time."""
 
     records: int
-    checks: list[Check]
+    checks: list[DemoCheck]
     generated: list[tuple[float, dict[str, int]]]
     reports: dict[str, list[dict[str, Any]]]
     seconds: dict[str, float] = field(default_factory=dict)
@@ -121,7 +121,7 @@ class Demo:
         self.make_topics()
         events = Events(self._records)
         topics = {name: self._topics[name] for name in INPUTS}
-        sender = Sender(self._bootstrap, topics, events, self._security)
+        sender = DemoSender(self._bootstrap, topics, events, self._security)
         sending = threading.Thread(target=self._send, args=(sender,), name="demo-sender")
         with open(self._log, "wb") as log:
             pipeline = subprocess.Popen(  # noqa: S603 - this package by this interpreter
@@ -142,12 +142,12 @@ class Demo:
             self._note("Spark starts (8-15 s) while the events are sent")
             self._wait(pipeline)
             seconds = {"all": self._seconds()}
-            self._end(pipeline, STOP_SECONDS)
+            self._stop_pipeline(pipeline, STOP_SECONDS)
         finally:
             sender.stop()
             if pipeline.poll() is None:
                 self._note("stopping Spark")
-                self._end(pipeline, BREAK_SECONDS)
+                self._stop_pipeline(pipeline, BREAK_SECONDS)
             if sending.ident is not None:
                 sending.join()
         self._note("comparing with what numpy makes of the same events")
@@ -190,7 +190,7 @@ class Demo:
 
     # -- while it runs
 
-    def _send(self, sender: Sender) -> None:
+    def _send(self, sender: DemoSender) -> None:
         try:
             sender.run(lambda count: self._generated.append((self._seconds(), count)))
         except Exception as error:  # noqa: BLE001 - told by the thread that waits
@@ -221,7 +221,7 @@ class Demo:
                 continue
             raise PipelineError(f"the pipeline ended by itself: {self._last_line()}")
 
-    def _end(self, pipeline: subprocess.Popen[bytes], seconds: float) -> None:
+    def _stop_pipeline(self, pipeline: subprocess.Popen[bytes], seconds: float) -> None:
         """Stop the pipeline: SIGTERM, so that its batch can finish, then SIGTERM again, then SIGKILL."""
         for wait_s in (seconds, BREAK_SECONDS):
             pipeline.terminate()
@@ -256,7 +256,7 @@ class Demo:
             reports.append(report)
         return reports
 
-    def _checks(self, events: Events) -> list[Check]:
+    def _checks(self, events: Events) -> list[DemoCheck]:
         expected = events.expected()
         cluster = Cluster(self._bootstrap, Connecting(security=self._security))
         try:

@@ -26,7 +26,7 @@ _QUOTE: Final = {
 }
 
 
-class Sender:
+class DemoSender:
     """Sender of all events in the order of their time, and then of the records that close the windows."""
 
     def __init__(

@@ -41,7 +41,7 @@ class Scene:
         self.notes.clear()
         for _ in range(seconds):
             self.clock.advance_ns(NS_PER_S)
-            self.watch.look()
+            self.watch.check()
         return list(self.notes)
 
     def leave(self) -> None:
@@ -82,7 +82,7 @@ def run_of(scene: Scene, tmp_path: Path, *, keeps_trying: bool) -> tuple[runner.
     """A run with a query that failed while its broker was away."""
     run = runner.Run(
         parse_spec(SPEC, tmp_path / "p.toml", Outside(bootstrap=scene.address)),
-        SimpleNamespace(note=scene.notes.append, refresh=lambda _figures: None),  # type: ignore[arg-type]
+        SimpleNamespace(print_note=scene.notes.append, refresh=lambda _figures: None),  # type: ignore[arg-type]
         {},
         keeps_trying=keeps_trying,
     )

@@ -32,7 +32,7 @@ class Notes:
     def __init__(self) -> None:
         self.notes: list[str] = []
 
-    def note(self, text: str) -> None:
+    def print_note(self, text: str) -> None:
         self.notes.append(text)
 
 
