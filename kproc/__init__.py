@@ -1,7 +1,7 @@
 """kproc: a Kafka-protocol broker for one host, built from processes.
 
 Importing this package costs nothing: the embedded broker is looked up on first use, so that a role that only
-needs `kproc.wire` never pays for it. What lives where is drawn in ARCHITECTURE.md.
+needs `kproc.wire` never pays for it. ARCHITECTURE.md draws what lives where.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""What ARCHITECTURE.md and DECISIONS.md name exists: files, functions, tests. Whether it is true is for reviewers."""
+"""The documents that explain the code name only files, functions and tests that exist."""
 
 from __future__ import annotations
 
@@ -12,7 +12,8 @@ import pytest
 from tests.tidy.sources import PACKAGE, ROOT, all_files, package_files, relative, survey_of, text_of
 
 ARCHITECTURE, DECISIONS = PACKAGE / "ARCHITECTURE.md", PACKAGE / "DECISIONS.md"
-PARTS = 12
+INVARIANTS = ROOT / "tests/INVARIANTS.md"
+PARTS = 10
 _FILE = re.compile(r"([\w./-]+\.py)(?:: ([\w., ]+))?")
 # By the text: to parse all the tests would take seconds.
 TEST = re.compile(r"^ *(?:async )?def (test_\w+)\(", re.MULTILINE)
@@ -26,8 +27,9 @@ def architecture() -> str:
 
 @pytest.fixture(scope="module")
 def text(architecture: str) -> str:
-    """Both documents."""
-    return architecture + DECISIONS.read_text(encoding="utf-8")
+    """All documents that explain the code, one after the other."""
+    others = [DECISIONS, INVARIANTS, *sorted(PACKAGE.glob("broker/*/README.md"))]
+    return "\n".join([architecture, *(path.read_text(encoding="utf-8") for path in others)])
 
 
 @cache

@@ -1,6 +1,6 @@
 """The small files beside the logs, in Kafka's text formats. Each write replaces the whole file atomically.
 
-In the data directory, each with one writer (see kproc/ARCHITECTURE.md):
+In the data directory, each with one writer (see README.md):
 
     meta.properties                   the identity of the data: cluster id, node id, directory id
     recovery-point-offset-checkpoint  by partition: all records before this offset are on the disk
