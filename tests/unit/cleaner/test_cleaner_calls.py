@@ -14,6 +14,7 @@ from kproc.broker.calls.cleaner_calls import (
     PREPARE_COMPACTION,
     SWAP_SEGMENTS,
     WRITE_CHECKPOINTS,
+    CompactionPrepared,
     Deleted,
     Done,
     LogAsked,
@@ -21,7 +22,6 @@ from kproc.broker.calls.cleaner_calls import (
     LogDirUsage,
     LogFacts,
     PartitionAsked,
-    Prepared,
     SwapAsked,
     Swapped,
 )
@@ -43,8 +43,8 @@ GROUPS = [Group("g", "Stable", 2, {"t": {0: 7, 3: 1 << 40}})]
             PREPARE_COMPACTION,
             LogAsked("t", ID, 1),
             [
-                Prepared(LogFacts(0, 9, 8, 7, [OLD, NEW], {5: (-1, 0), 1 << 62: (3, 1)})),
-                Prepared(refused="no"),
+                CompactionPrepared(LogFacts(0, 9, 8, 7, [OLD, NEW], {5: (-1, 0), 1 << 62: (3, 1)})),
+                CompactionPrepared(refused="no"),
             ],
         ),
         (SWAP_SEGMENTS, SwapAsked("t", ID, 1, [OLD], NEW), [Swapped(12), Swapped(refused="no")]),

@@ -16,9 +16,9 @@ from kproc.broker.calls.calls import Call, Lost, OnResult
 from kproc.broker.calls.cleaner_calls import (
     PREPARE_COMPACTION,
     SWAP_SEGMENTS,
+    CompactionPrepared,
     LogAsked,
     LogFacts,
-    Prepared,
     SwapAsked,
     Swapped,
 )
@@ -261,7 +261,7 @@ def test_a_namesakes_files_are_not_swapped(rig: Rig) -> None:
     log = rig.create("t")
     rig.fill("t", "a", "a")
     rig.logs["t", 0] = SimpleNamespace(state=SimpleNamespace(topic_id=bytes(16)))  # type: ignore[assignment]
-    rig.answers[PREPARE] = Prepared(LogFacts(0, 2, 2, 2, log.compaction.segment_identities(), {}))
+    rig.answers[PREPARE] = CompactionPrepared(LogFacts(0, 2, 2, 2, log.compaction.segment_identities(), {}))
     rig.run()
     assert rig.asked == [PREPARE, SWAP]
     assert rig.value("compaction_swaps_refused") == 1
@@ -360,8 +360,8 @@ def test_a_stop_in_the_middle_removes_what_was_being_written(rig: Rig) -> None:
     assert rig.offsets() == {("t", 0): 2}
 
 
-def rig_prepare(rig: Rig, log: Log) -> Prepared:
-    replies: list[Prepared | None] = []
+def rig_prepare(rig: Rig, log: Log) -> CompactionPrepared:
+    replies: list[CompactionPrepared | None] = []
     rig.desk.prepare(LogAsked("t", log.state.topic_id, 0), replies.append)
     (reply,) = replies
     assert reply is not None
@@ -400,7 +400,7 @@ def test_a_stopping_owner_refuses(rig: Rig) -> None:
     rig.desk.drain()
     rig.desk.prepare(LogAsked("t", bytes(16), 0), replies.append)
     rig.desk.swap(SWAPPED, replies.append)
-    assert replies == [Prepared(refused=replies[0].refused), Swapped(refused=replies[0].refused)]
+    assert replies == [CompactionPrepared(refused=replies[0].refused), Swapped(refused=replies[0].refused)]
     assert replies[0].refused
 
 

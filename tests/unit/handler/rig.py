@@ -29,7 +29,7 @@ from kproc.broker.handler.syncer import Outcome
 from kproc.broker.ipc.arena import Arena, ArenaReader
 from kproc.broker.ipc.wait import Sleeper, make_eventfd
 from kproc.broker.metrics.slab import MetricsRow
-from kproc.broker.observe.offline_partitions import TOLD
+from kproc.broker.observe.offline_partitions import REPORT_OFFLINE
 from kproc.broker.processor.slow_frames import LARGE_FRAME_BYTES
 from kproc.broker.request.fast_path import FastPath, NoFastPath
 from kproc.broker.role.handoff import pack_address
@@ -512,7 +512,7 @@ class HandlerRig:
         served = ServedCalls(Containment())
         add_change_calls(served, decide)
         # Nobody here reads reports, or answers kproc's own operations.
-        for call in (TOLD, OWN):
+        for call in (REPORT_OFFLINE, OWN):
             served.add(call, lambda _body, _on_reply: None)
         serve_raw_call(view, outbox, served.serve_raw, Containment())
         return is_served
