@@ -289,6 +289,7 @@ def test_alter_client_quotas_with_an_entity_of_many_parts_is_rejected_at_once(st
     processor.send(ApiKey.ALTER_CLIENT_QUOTAS, 0, {"entries": rows, "validate_only": True})
     costs, answers = [], []
     while not answers:
+        assert len(costs) < 100, "no answer"
         costs.append(count_bytecodes(lambda: rig.handler().do_work(0), unless_in="test_whole_requests.py"))
         answers = processor.answers(settles=False)
     entries = answers[0].fields(ApiKey.ALTER_CLIENT_QUOTAS, 0)["entries"]
