@@ -73,7 +73,7 @@ def run(
     ] = None,
 ) -> None:
     """Run a pipeline until it ends, fails or is stopped. Ctrl-C or SIGTERM lets the batch in progress finish."""
-    from kproc.pipeline.runner import Run
+    from kproc.pipeline.runner import PipelineRun
     from kproc.pipeline.session import worker_environment
 
     if exit_with_parent is not None:
@@ -84,7 +84,7 @@ def run(
         if not verbose:
             _quiet_py4j()
         with Screen(json_lines, interval) as screen:
-            Run(pipeline, screen, os.environ, verbose=verbose, keeps_trying=keep_trying).run()
+            PipelineRun(pipeline, screen, os.environ, verbose=verbose, keeps_trying=keep_trying).run()
 
 
 @app.command("check")

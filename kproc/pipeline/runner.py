@@ -126,7 +126,7 @@ class _Query:
         return bool(self.thread.isAlive()) if self.thread is not None else self.query.isActive
 
 
-class Run:
+class PipelineRun:
     """One run of a pipeline, for `kproc pipeline run`."""
 
     def __init__(

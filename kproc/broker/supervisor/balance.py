@@ -14,7 +14,7 @@ from collections.abc import Callable, Generator
 from typing import Any, Final
 
 from kproc.broker.supervisor.children import Children
-from kproc.broker.supervisor.roles_table import Role
+from kproc.broker.supervisor.roles_table import ManagedRole
 from kproc.broker.transport.agent import AgentId
 
 logger = logging.getLogger(__name__)
@@ -56,7 +56,7 @@ class Balancer:
             }
         self._seen_ns, self._seen = now_ns, seen
 
-    def plan(self, pool: str, *, by_rate: bool) -> list[tuple[Role, Role, int]]:
+    def plan(self, pool: str, *, by_rate: bool) -> list[tuple[ManagedRole, ManagedRole, int]]:
         """Return the migrations that make the Processors' loads equal, as (source, target, number of connections).
 
         With `by_rate` the load is requests per second, unless the set is idle. Otherwise it is the number of
@@ -100,14 +100,14 @@ class Balancer:
             )
         )
 
-    def move(self, moves: list[tuple[Role, Role, int]], moved: list[dict[str, Any]]) -> Steps:
+    def move(self, moves: list[tuple[ManagedRole, ManagedRole, int]], moved: list[dict[str, Any]]) -> Steps:
         """Start these migrations, and append the number of connections of each to `moved`.
 
         Done when every source has replied. The caller must run `rest` afterwards.
         """
         waiting = len(moves)
 
-        def count_moved(source: Role, target: Role) -> Callable[[dict[str, Any]], None]:
+        def count_moved(source: ManagedRole, target: ManagedRole) -> Callable[[dict[str, Any]], None]:
             def on_reply(reply: dict[str, Any]) -> None:
                 nonlocal waiting
                 waiting -= 1
@@ -124,7 +124,7 @@ class Balancer:
             )
         yield lambda: waiting == 0
 
-    def wait_until_still(self, moves: list[tuple[Role, Role, int]]) -> Steps:
+    def wait_until_still(self, moves: list[tuple[ManagedRole, ManagedRole, int]]) -> Steps:
         """Wait, for at most _MOVE_NS, until no connection is migrating. The counts of roles may change only then."""
         givers = {source.agent: source for source, _, count in moves if count}
         replies: list[dict[str, Any]] = []
@@ -135,8 +135,8 @@ class Balancer:
 
 
 def _moves(
-    roles: list[Role], loads: dict[AgentId, float], held: dict[AgentId, int]
-) -> list[tuple[Role, Role, int]]:
+    roles: list[ManagedRole], loads: dict[AgentId, float], held: dict[AgentId, int]
+) -> list[tuple[ManagedRole, ManagedRole, int]]:
     """Plan migrations from Processors above the mean load to those below it.
 
     Every connection of a source counts as its mean load per connection.

@@ -20,7 +20,7 @@ from kproc.broker.role.plan import Plan
 from kproc.broker.role.roles import ACCEPTOR, CLEANER, CONTROLLER, HANDLER, PROCESSOR
 from kproc.broker.supervisor.child import ChildRole
 from kproc.broker.supervisor.regions import Regions
-from kproc.broker.supervisor.roles_table import Role, RolesTable
+from kproc.broker.supervisor.roles_table import ManagedRole, RolesTable
 from kproc.broker.transport.agent import AgentId
 from kproc.broker.transport.process import Child, fork_child
 from kproc.common.errors import FatalError
@@ -34,7 +34,7 @@ _BACKOFF_NS_MAX: Final = 5_000_000_000
 _DOWN_BACKOFF_NS_MAX: Final = 60_000_000_000
 _ENDED: Final = (BrokenPipeError, ConnectionResetError)
 
-OnMessage = Callable[[Role, dict[str, Any]], None]
+OnMessage = Callable[[ManagedRole, dict[str, Any]], None]
 
 
 class Children:
@@ -68,14 +68,14 @@ class Children:
         self._listening = listening
         self._metrics_listening = metrics_listening
         self._epoll = epoll
-        self._by_fd: dict[int, Role] = {}
+        self._by_fd: dict[int, ManagedRole] = {}
         self._on_message = on_message
         self._on_failure = on_failure
         self.on_change = on_change
 
     # -- starting ----------------------------------------------------------------------------------------------
 
-    def start(self, role: Role, *, is_restart: bool) -> None:
+    def start(self, role: ManagedRole, *, is_restart: bool) -> None:
         """Fork one role and send it its own descriptors and settings. `introduce` links it with its peers.
 
         Raises OSError or FatalError if the host lacks a resource.
@@ -110,7 +110,7 @@ class Children:
         except _ENDED:
             logger.debug("%s has ended; its exit comes next", agent)
 
-    def introduce(self, role: Role) -> None:
+    def introduce(self, role: ManagedRole) -> None:
         """Link a role with every running peer; both sides get a link of a new generation."""
         for other in self.table:
             if role.child is None:
@@ -129,7 +129,7 @@ class Children:
         self.send(role, {"do": "go"})
         self.on_change()
 
-    def _connect(self, one: Role, other: Role) -> bool:
+    def _connect(self, one: ManagedRole, other: ManagedRole) -> bool:
         assert one.child is not None
         assert other.child is not None
         if _is_parting(one, other) or _is_parting(other, one):
@@ -140,7 +140,7 @@ class Children:
             return False
         return self.regions.connect(one.child, other.child)
 
-    def connect_migration(self, one: Role, other: Role) -> None:
+    def connect_migration(self, one: ManagedRole, other: ManagedRole) -> None:
         """Connect two Processors, so that connections can migrate between them.
 
         There is one socket pair for as long as both live. When it ends, the source concludes that a connection in
@@ -170,7 +170,7 @@ class Children:
             return None
         return min((role.restart_at_ns for role in self.table if role.restart_at_ns), default=None)
 
-    def _restart(self, role: Role) -> None:
+    def _restart(self, role: ManagedRole) -> None:
         role.restarts += 1
         logger.info("restarting %s: restarts=%d", role.agent, role.restarts)
         try:
@@ -190,7 +190,7 @@ class Children:
 
     # -- talking -----------------------------------------------------------------------------------------------
 
-    def send(self, role: Role, message: dict[str, Any]) -> None:
+    def send(self, role: ManagedRole, message: dict[str, Any]) -> None:
         """Send a message to a role. Discard it if the role has ended."""
         if role.child is not None:
             try:
@@ -198,7 +198,7 @@ class Children:
             except _ENDED:
                 logger.debug("%s has ended; its exit comes next", role.agent)
 
-    def probe(self, role: Role) -> socket.socket:
+    def probe(self, role: ManagedRole) -> socket.socket:
         """Open a connection of the broker's own to a Processor. If that has ended, the connection is closed."""
         ours, theirs = socket.socketpair()
         with theirs:
@@ -209,7 +209,7 @@ class Children:
                     logger.debug("%s has ended; its exit comes next", role.agent)
         return ours
 
-    def flush(self, role: Role) -> None:
+    def flush(self, role: ManagedRole) -> None:
         """Send queued messages that did not fit into the child's socket before."""
         if role.child is not None:
             try:
@@ -219,7 +219,7 @@ class Children:
 
     def send_request(
         self,
-        role: Role,
+        role: ManagedRole,
         what: str,
         body: dict[str, Any],
         on_reply: OnReply,
@@ -263,7 +263,7 @@ class Children:
         else:
             self._on_exit(role, child)
 
-    def _on_exit(self, role: Role, child: Child) -> None:
+    def _on_exit(self, role: ManagedRole, child: Child) -> None:
         """Reap a child that has ended, tell its peers, and plan its successor."""
         # Its last messages are still in the socket: replies, and `closed` with the flag for a clean close.
         self._drain_control(role, child)
@@ -293,14 +293,14 @@ class Children:
             self._plan_restart(role, lived_ns)
         self.on_change()
 
-    def discard(self, role: Role) -> None:
+    def discard(self, role: ManagedRole) -> None:
         """Remove a role that has no child now, so that it is never started again."""
         assert role.child is None, role.agent
         self._detach(role, is_final=True)
         self.table.remove(role.agent)
         self.on_change()
 
-    def _detach(self, role: Role, *, is_final: bool) -> None:
+    def _detach(self, role: ManagedRole, *, is_final: bool) -> None:
         """Tell the peers of a reaped role to detach their links. Only now may they reuse memory that it could read.
 
         With `is_final` every role gets the message, because a former peer that has heard of the death would otherwise
@@ -314,7 +314,7 @@ class Children:
                 self.send(other, {"do": "detach", "peer": role.agent, "is_final": is_final})
         self.regions.release(role.agent, is_final=is_final)
 
-    def _plan_restart(self, role: Role, lived_ns: int) -> None:
+    def _plan_restart(self, role: ManagedRole, lived_ns: int) -> None:
         """Decide when the successor starts: at once, or after growing pauses if this role keeps dying quickly.
 
         Too many quick deaths end a broker that was never ready. A broker that serves clients goes on without the role,
@@ -338,7 +338,7 @@ class Children:
             "; ".join(role.failing for role in self.table if role.is_failing and role.child is None) or None
         )
 
-    def _drain_control(self, role: Role, child: Child) -> None:
+    def _drain_control(self, role: ManagedRole, child: Child) -> None:
         """Handle the messages that a child sent before it ended."""
         try:
             while (message := child.receive()) is not None:
@@ -364,7 +364,7 @@ class Children:
         self.regions.close()
 
 
-def _is_parting(handler: Role, processor: Role) -> bool:
+def _is_parting(handler: ManagedRole, processor: ManagedRole) -> bool:
     """Return True for a leaving Handler and a Processor: a restarted Processor must not become a new user of it."""
     return handler.is_leaving and handler.agent.role == HANDLER and processor.agent.role == PROCESSOR
 

@@ -14,7 +14,7 @@ from typing import Final
 
 from kproc.broker.role.roles import CLEANER
 from kproc.broker.supervisor.children import Children
-from kproc.broker.supervisor.roles_table import Role
+from kproc.broker.supervisor.roles_table import ManagedRole
 
 logger = logging.getLogger(__name__)
 
@@ -62,11 +62,11 @@ class HeartbeatMonitor:
                 return f"{role.agent} (pid {role.child.pid})"
         return None
 
-    def _silent_ns(self, role: Role, now_ns: int) -> int:
+    def _silent_ns(self, role: ManagedRole, now_ns: int) -> int:
         beat_ns = self._children.regions.heartbeat_ns(role.agent)
         return now_ns - max(beat_ns, role.started_ns, self._since_ns)
 
-    def _check_role(self, role: Role, now_ns: int) -> None:
+    def _check_role(self, role: ManagedRole, now_ns: int) -> None:
         silent_ns = self._silent_ns(role, now_ns)
         was_hung = role.hung_ms > 0
         role.hung_ms = silent_ns // 1_000_000 if silent_ns >= self._hung_ns else 0

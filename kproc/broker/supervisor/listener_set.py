@@ -22,7 +22,7 @@ from kproc.broker.role.asks import LOOK_UP
 from kproc.broker.role.listeners import Endpoint, close_listener, needs_look_up, open_listener
 from kproc.broker.role.roles import CONTROLLER, HANDLER, PROCESSOR, acceptor_id, is_control
 from kproc.broker.supervisor.children import Children
-from kproc.broker.supervisor.roles_table import Role
+from kproc.broker.supervisor.roles_table import ManagedRole
 from kproc.broker.transport.agent import AgentId
 from kproc.common.errors import FatalError
 
@@ -93,7 +93,7 @@ class ListenerSet:
 
     # -- while the broker runs ---------------------------------------------------------------------------------
 
-    def add(self, end_point: EndPoint) -> Generator[Callable[[], bool], None, Role]:
+    def add(self, end_point: EndPoint) -> Generator[Callable[[], bool], None, ManagedRole]:
         """Bind a listener and tell Handlers and Processors. Return its Acceptor's role, which the caller starts."""
         index = yield from self._acquire_index(end_point.name)
         endpoint, sock = yield from self._open(end_point)

@@ -15,7 +15,7 @@ QUICK_DEATHS_MAX: Final = 8  # With the back-off of children.py about 16 s of tr
 
 
 @dataclass
-class Role:
+class ManagedRole:
     """One role to keep alive: its child, and its history."""
 
     agent: AgentId
@@ -106,40 +106,40 @@ class RolesTable:
     """All roles by agent. Iterates in the order in which roles are started, not in the order of `add`."""
 
     def __init__(self) -> None:
-        self._roles: dict[AgentId, Role] = {}
+        self._roles: dict[AgentId, ManagedRole] = {}
 
-    def __iter__(self) -> Iterator[Role]:
+    def __iter__(self) -> Iterator[ManagedRole]:
         return iter([self._roles[agent] for agent in sorted(self._roles, key=start_order)])
 
-    def __getitem__(self, agent: AgentId) -> Role:
+    def __getitem__(self, agent: AgentId) -> ManagedRole:
         return self._roles[agent]
 
     def __contains__(self, agent: AgentId) -> bool:
         return agent in self._roles
 
-    def get(self, agent: AgentId) -> Role | None:
+    def get(self, agent: AgentId) -> ManagedRole | None:
         """Return the role, or None if it does not exist or was removed."""
         return self._roles.get(agent)
 
-    def add(self, agent: AgentId, *, pool: str = "") -> Role:
+    def add(self, agent: AgentId, *, pool: str = "") -> ManagedRole:
         """Add a role. Children keeps it alive from its start on."""
         assert agent not in self._roles, agent
-        role = self._roles[agent] = Role(agent, pool=pool)
+        role = self._roles[agent] = ManagedRole(agent, pool=pool)
         return role
 
     def remove(self, agent: AgentId) -> None:
         """Remove a role, so that it is not restarted."""
         del self._roles[agent]
 
-    def of(self, *roles: str) -> list[Role]:
+    def of(self, *roles: str) -> list[ManagedRole]:
         """Return every role of these kinds."""
         return [each for each in self if each.agent.role in roles]
 
-    def handlers(self) -> list[Role]:
+    def handlers(self) -> list[ManagedRole]:
         """Return the Handlers that are not leaving."""
         return [each for each in self.of(HANDLER) if not each.is_leaving]
 
-    def processors(self, pool: str | None = None) -> list[Role]:
+    def processors(self, pool: str | None = None) -> list[ManagedRole]:
         """Return the Processors of the data plane that are not leaving, of one set or of all."""
         return [
             each

@@ -46,7 +46,7 @@ from kproc.broker.role.roles import (
 from kproc.broker.supervisor.balance import Balancer
 from kproc.broker.supervisor.children import Children
 from kproc.broker.supervisor.listener_set import NO_PLACES, ListenerSet
-from kproc.broker.supervisor.roles_table import Role
+from kproc.broker.supervisor.roles_table import ManagedRole
 from kproc.common.errors import FatalError
 
 logger = logging.getLogger(__name__)
@@ -395,7 +395,7 @@ class Scaler:
         yield from self._count_handlers(count)
         yield from self._dismiss_handlers(self._table.handlers()[count:])
 
-    def _dismiss_handlers(self, leaving: list[Role]) -> Steps:
+    def _dismiss_handlers(self, leaving: list[ManagedRole]) -> Steps:
         """Close Handlers that the routing table does not count, once they are drained and no Processor uses them."""
         for role in leaving:
             role.mark_leaving()
@@ -432,7 +432,7 @@ class Scaler:
 
     # -- both --------------------------------------------------------------------------------------------------
 
-    def _start(self, roles: list[Role]) -> Steps:
+    def _start(self, roles: list[ManagedRole]) -> Steps:
         """Start new roles and wait until they are ready. If one fails, all of them are removed."""
         for role in roles:
             role.is_trial = True
@@ -458,7 +458,7 @@ class Scaler:
         yield from self._close(roles)
         raise ScaleFailed(f"the number of roles cannot be raised: {problem}")
 
-    def _close(self, roles: list[Role]) -> Steps:
+    def _close(self, roles: list[ManagedRole]) -> Steps:
         """Let roles close their files and end. Kill a role that takes longer than _CLOSE_NS."""
         for role in roles:
             self._children.send(role, {"do": "close", "is_clean": True})

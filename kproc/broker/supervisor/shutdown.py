@@ -13,7 +13,7 @@ from typing import Any, Final
 
 from kproc.broker.role.roles import ACCEPTOR, CLEANER, CONTROLLER, HANDLER, PROCESSOR
 from kproc.broker.supervisor.children import Children
-from kproc.broker.supervisor.roles_table import Role
+from kproc.broker.supervisor.roles_table import ManagedRole
 from kproc.common.clock import NS_PER_MS, Clock
 
 logger = logging.getLogger(__name__)
@@ -66,7 +66,7 @@ class Shutdown:
         for role in self._table.of(*wave):
             self._children.send(role, message)
 
-    def _await(self, is_done: Callable[[Role], bool], wave: tuple[str, ...], deadline_ns: int) -> bool:
+    def _await(self, is_done: Callable[[ManagedRole], bool], wave: tuple[str, ...], deadline_ns: int) -> bool:
         """Run the loop until every role of the wave is done or has ended. Return False at the deadline."""
         while True:
             waiting = [r for r in self._table.of(*wave) if r.child is not None and not is_done(r)]

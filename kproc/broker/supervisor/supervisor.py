@@ -48,7 +48,7 @@ from kproc.broker.supervisor.heartbeat_monitor import HeartbeatMonitor
 from kproc.broker.supervisor.janitor import Janitor
 from kproc.broker.supervisor.listener_set import ListenerSet
 from kproc.broker.supervisor.reload import Reloader, Reread
-from kproc.broker.supervisor.roles_table import Role
+from kproc.broker.supervisor.roles_table import ManagedRole
 from kproc.broker.supervisor.scale import Scaler, TargetState
 from kproc.broker.supervisor.service_manager import ServiceManager
 from kproc.broker.supervisor.shutdown import Shutdown
@@ -403,7 +403,7 @@ class Supervisor:
 
     # -- messages from children --------------------------------------------------------------------------------
 
-    def _handle_message(self, role: Role, message: dict[str, Any]) -> None:
+    def _handle_message(self, role: ManagedRole, message: dict[str, Any]) -> None:
         what = message["do"]
         if what == "ready":
             role.is_ready = True
@@ -427,7 +427,7 @@ class Supervisor:
             role.is_closed = True
             role.closed_cleanly = message["is_clean"]
 
-    def _handle_request(self, role: Role, message: dict[str, Any]) -> None:
+    def _handle_request(self, role: ManagedRole, message: dict[str, Any]) -> None:
         asker, token = role.child, message["token"]
 
         def on_reply(reply: dict[str, Any]) -> None:

@@ -18,7 +18,7 @@ from kproc.broker.role.asks import LOG_LEVELS, Gathering, OnReply, Reply
 from kproc.broker.role.roles import PROCESSOR
 from kproc.broker.supervisor.children import Children
 from kproc.broker.supervisor.logs import set_levels
-from kproc.broker.supervisor.roles_table import Role
+from kproc.broker.supervisor.roles_table import ManagedRole
 from kproc.broker.supervisor.scale import Scaler
 from kproc.broker.transport.agent import AgentId
 
@@ -112,7 +112,7 @@ class SupervisorOperations:
 
     def _request_all(
         self,
-        roles: Iterable[Role],
+        roles: Iterable[ManagedRole],
         what: str,
         body: dict[str, Any],
         on_all: Callable[[dict[Hashable, Reply]], None],

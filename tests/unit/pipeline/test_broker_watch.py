@@ -78,9 +78,9 @@ def test_a_broker_that_goes_is_told_at_once_then_every_few_seconds_and_when_it_i
     assert not scene.watch.was_away_lately
 
 
-def run_of(scene: Scene, tmp_path: Path, *, keeps_trying: bool) -> tuple[runner.Run, Any]:
+def run_of(scene: Scene, tmp_path: Path, *, keeps_trying: bool) -> tuple[runner.PipelineRun, Any]:
     """A run with a query that failed while its broker was away."""
-    run = runner.Run(
+    run = runner.PipelineRun(
         parse_spec(SPEC, tmp_path / "p.toml", Outside(bootstrap=scene.address)),
         SimpleNamespace(print_note=scene.notes.append, refresh=lambda _figures: None),  # type: ignore[arg-type]
         {},

@@ -36,9 +36,9 @@ class Notes:
         self.notes.append(text)
 
 
-def run_of(tmp_path: Path) -> tuple[runner.Run, Notes]:
+def run_of(tmp_path: Path) -> tuple[runner.PipelineRun, Notes]:
     notes = Notes()
-    return runner.Run(parse_spec(SPEC, tmp_path / "p.toml"), notes, {}), notes  # type: ignore[arg-type]
+    return runner.PipelineRun(parse_spec(SPEC, tmp_path / "p.toml"), notes, {}), notes  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize("problem", [PipelineError, Py4JError])
@@ -81,7 +81,7 @@ def test_a_broker_that_is_away_is_told_of_before_spark_starts(
     notes = Notes()
     pipeline = parse_spec(SPEC, tmp_path / "p.toml", Outside(bootstrap="127.0.0.1:1"))
     with pytest.raises(PipelineError, match="far enough"):
-        runner.Run(pipeline, notes, {}).run()  # type: ignore[arg-type]
+        runner.PipelineRun(pipeline, notes, {}).run()  # type: ignore[arg-type]
     warning, starting = notes.notes
     assert warning == "cannot connect to 127.0.0.1:1: connection refused; it is waited for"
     assert starting == "starting Spark (8-15 s)"

@@ -19,7 +19,7 @@ from kproc.broker.role.roles import (
     processor_id,
 )
 from kproc.broker.supervisor.listener_set import ListenerSet
-from kproc.broker.supervisor.roles_table import Role, RolesTable
+from kproc.broker.supervisor.roles_table import ManagedRole, RolesTable
 from kproc.broker.supervisor.scale import Scaler
 from kproc.broker.transport.agent import AgentId
 from kproc.common.clock import ManualClock
@@ -62,38 +62,38 @@ class FakeChildren:
             self.begin(self.table.add(agent))
         self.begin(self.table.add(acceptor_id(0)))
 
-    def begin(self, role: Role) -> None:
+    def begin(self, role: ManagedRole) -> None:
         role.child = self  # type: ignore[assignment]
         role.is_ready = True
 
-    def start(self, role: Role, *, is_restart: bool) -> None:
+    def start(self, role: ManagedRole, *, is_restart: bool) -> None:
         assert is_restart, "what it will own may be open elsewhere"
         if self.cannot_start:
             raise FatalError("no memory")
         role.child = self  # type: ignore[assignment]
 
-    def introduce(self, role: Role) -> None:
+    def introduce(self, role: ManagedRole) -> None:
         """Nobody is linked here."""
 
-    def send(self, role: Role, message: dict[str, Any]) -> None:
+    def send(self, role: ManagedRole, message: dict[str, Any]) -> None:
         self.sent.append((str(role.agent), message))
 
     def send_request(
-        self, role: Role, what: str, body: dict[str, Any], on_reply: Any, *, timeout_ns: int | None = None
+        self, role: ManagedRole, what: str, body: dict[str, Any], on_reply: Any, *, timeout_ns: int | None = None
     ) -> None:
         self.asked.append((str(role.agent), what, body, on_reply))
 
-    def connect_migration(self, one: Role, other: Role) -> None:
+    def connect_migration(self, one: ManagedRole, other: ManagedRole) -> None:
         self.migrations.append((str(one.agent), str(other.agent)))
 
     def on_change(self) -> None:
         """Whoever shows what there is would be told."""
         self.changes += 1
 
-    def said(self, role: Role, what: str) -> list[dict[str, Any]]:
+    def said(self, role: ManagedRole, what: str) -> list[dict[str, Any]]:
         return [message for agent, message in self.sent if agent == str(role.agent) and message["do"] == what]
 
-    def end(self, role: Role) -> None:
+    def end(self, role: ManagedRole) -> None:
         """It has ended: what children.py does about it."""
         role.child = None
         for other in self.table:
@@ -101,7 +101,7 @@ class FakeChildren:
         if role.is_leaving or role.is_trial:
             self.table.remove(role.agent)
 
-    def discard(self, role: Role) -> None:
+    def discard(self, role: ManagedRole) -> None:
         self.discarded.append(str(role.agent))
         self.table.remove(role.agent)
 
@@ -150,15 +150,15 @@ class Rig:
         self.scaler.respond_when_settled(self.settled.append)
         self.scaler.advance()
 
-    def roles(self, kind: str) -> list[Role]:
+    def roles(self, kind: str) -> list[ManagedRole]:
         return self.table.of(kind)
 
-    def ready(self, *roles: Role) -> None:
+    def ready(self, *roles: ManagedRole) -> None:
         for role in roles:
             role.is_ready = True
         self.scaler.advance()
 
-    def end(self, *roles: Role) -> None:
+    def end(self, *roles: ManagedRole) -> None:
         for role in roles:
             self.children.end(role)
         self.scaler.advance()

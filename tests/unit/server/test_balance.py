@@ -6,11 +6,11 @@ import pytest
 
 from kproc.broker.role.roles import processor_id
 from kproc.broker.supervisor.balance import _moves
-from kproc.broker.supervisor.roles_table import Role
+from kproc.broker.supervisor.roles_table import ManagedRole
 
 
 def moves(loads: list[float], held: list[int]) -> list[tuple[int, int, int]]:
-    roles = [Role(processor_id(index)) for index in range(len(loads))]
+    roles = [ManagedRole(processor_id(index)) for index in range(len(loads))]
     by_load = {role.agent: load for role, load in zip(roles, loads, strict=True)}
     by_count = {role.agent: count for role, count in zip(roles, held, strict=True)}
     return [(one.agent.index, two.agent.index, count) for one, two, count in _moves(roles, by_load, by_count)]

@@ -6,7 +6,7 @@ import pytest
 
 from kproc.broker.role.roles import CONTROLLER, handler_id, processor_id
 from kproc.broker.supervisor.children import Children, describe_exit
-from kproc.broker.supervisor.roles_table import Role, RolesTable
+from kproc.broker.supervisor.roles_table import ManagedRole, RolesTable
 from kproc.broker.transport.agent import AgentId
 from kproc.common.clock import ManualClock
 
@@ -29,10 +29,10 @@ class Planner(Children):
     def _count_change(self) -> None:
         self.changes += 1
 
-    def start(self, role: Role, *, is_restart: bool) -> None:
+    def start(self, role: ManagedRole, *, is_restart: bool) -> None:
         raise AssertionError(f"{role.agent} is started")
 
-    def deaths(self, role: Role, *lived_ns: int) -> list[float]:
+    def deaths(self, role: ManagedRole, *lived_ns: int) -> list[float]:
         """Milliseconds until the next start, after each death."""
         delays = []
         for each in lived_ns:
@@ -42,18 +42,18 @@ class Planner(Children):
 
 
 def test_role_that_was_killed_starts_again_at_once() -> None:
-    assert Planner().deaths(Role(handler_id(0)), *[60 * SECOND_NS] * 20) == [0.0] * 20
+    assert Planner().deaths(ManagedRole(handler_id(0)), *[60 * SECOND_NS] * 20) == [0.0] * 20
 
 
 def test_role_that_dies_right_after_its_start_waits_longer_each_time() -> None:
-    planner, role = Planner(), Role(handler_id(0))
+    planner, role = Planner(), ManagedRole(handler_id(0))
     delays = planner.deaths(role, *[SECOND_NS // 10] * 8)
     assert delays == [0.0, 200.0, 400.0, 800.0, 1600.0, 3200.0, 5000.0, 5000.0]
     assert planner.failures == []
 
 
 def test_ninth_quick_death_in_a_row_ends_a_broker_that_never_was_ready() -> None:
-    planner, role = Planner(), Role(handler_id(0))
+    planner, role = Planner(), ManagedRole(handler_id(0))
     planner.deaths(role, *[0] * 9)
     (failure,) = planner.failures
     assert "handler-0 ended 9 times in a row" in failure
@@ -88,7 +88,7 @@ def test_nobody_is_waited_for_in_a_stop() -> None:
 
 
 def test_role_that_lived_for_a_while_is_forgiven() -> None:
-    planner, role = Planner(), Role(handler_id(0))
+    planner, role = Planner(), ManagedRole(handler_id(0))
     planner.deaths(role, *[0] * 8)
     assert planner.deaths(role, 3 * SECOND_NS) == [0.0]
     assert planner.deaths(role, *[0] * 8)[-1] == 5000.0
@@ -109,7 +109,7 @@ def test_end_of_a_child_is_told_in_words(status: int, words: str) -> None:
 
 
 def test_state_of_a_role_follows_its_child() -> None:
-    role = Role(handler_id(0))
+    role = ManagedRole(handler_id(0))
     assert role.state == "restarting"
     role.child = object()  # type: ignore[assignment]
     assert role.state == "starting"
@@ -125,7 +125,7 @@ def test_two_processors_share_one_transfer_pair_for_as_long_as_both_live() -> No
     """A second pair would end the first, and what was under way on it would be in two hands."""
     planner = Planner()
     pairs = planner.regions
-    one, two = (Role(processor_id(index), child=object()) for index in range(2))  # type: ignore[arg-type]
+    one, two = (ManagedRole(processor_id(index), child=object()) for index in range(2))  # type: ignore[arg-type]
     planner.connect_migration(one, two)
     planner.connect_migration(two, one)
     assert isinstance(pairs, FakeRegions)
@@ -150,12 +150,12 @@ def test_controller_that_is_restarted_is_told_what_runs_before_anybody_can_ask_i
     events: list[str] = []
 
     class Restarter(Planner):
-        def start(self, role: Role, *, is_restart: bool) -> None:
+        def start(self, role: ManagedRole, *, is_restart: bool) -> None:
             assert is_restart
             events.append("start")
             role.child, role.restart_at_ns = FakeChild(), 0  # type: ignore[assignment]
 
-        def introduce(self, role: Role) -> None:
+        def introduce(self, role: ManagedRole) -> None:
             events.append("introduce")
 
     children = Restarter()
