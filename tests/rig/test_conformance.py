@@ -12,7 +12,7 @@ import pytest
 
 from kproc.broker.security.sasl.bearer import BadToken
 from kproc.broker.security.sasl.key_set import KeySet
-from kproc.broker.security.sasl.signed_tokens import Expected, SignedValidator
+from kproc.broker.security.sasl.signed_tokens import ExpectedClaims, SignedValidator
 from tests.conformance import kafka_python, librdkafka, outcomes
 from tests.conformance.librdkafka import SuiteTest
 from tests.conformance.outcomes import FAILS, PASSES, SKIPS, Expectation, Outcome
@@ -137,7 +137,7 @@ def test_of_the_tokens_for_the_suite_only_the_valid_one_is_believed() -> None:
     with TokenServer() as server:
         tokens = {kind: _served(server.url(kind)) for kind in ("valid", "expired", "stranger")}
         keys = KeySet(server.url("keys"), 3_600_000, _now_ms, run=lambda work: work())
-        validator = SignedValidator(keys, Expected((), None, 0, "sub"), _now_ms)
+        validator = SignedValidator(keys, ExpectedClaims((), None, 0, "sub"), _now_ms)
         assert validator(tokens["valid"]["access_token"]).name == "alice"
         for kind in ("expired", "stranger"):
             with pytest.raises(BadToken):

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from kproc.broker.config import SETTINGS, ConfigError
-from kproc.broker.config.build import Given, parse_given
+from kproc.broker.config.build import SourcedValue, parse_given
 from kproc.broker.config.settings import is_secret
 from kproc.broker.config.values import PASSWORD, STRING, Secret, Setting, parse_value, setting, wire_text
 from kproc.cli import serve
@@ -53,7 +53,7 @@ def test_settings_of_a_listener_and_of_a_mechanism(name: str, stored: tuple[str,
     table["ssl.x"] = row("ssl.x", per_listener=True)
     table["sasl.x"] = row("sasl.x", per_listener=True, per_mechanism=True)
     warnings: list[str] = []
-    values = parse_given({name: Given("v", "here")}, table, warnings)
+    values = parse_given({name: SourcedValue("v", "here")}, table, warnings)
     assert values == {"listener.overrides": [stored]}
     assert warnings == []
 
@@ -61,7 +61,7 @@ def test_settings_of_a_listener_and_of_a_mechanism(name: str, stored: tuple[str,
 def test_a_mechanism_has_no_settings_but_its_own() -> None:
     table = {**SETTINGS, "ssl.x": row("ssl.x", per_listener=True)}
     with pytest.raises(ConfigError, match=r"listener\.name\.out\.plain\.ssl\.x"):
-        parse_given({"listener.name.out.plain.ssl.x": Given("v", "here")}, table, [])
+        parse_given({"listener.name.out.plain.ssl.x": SourcedValue("v", "here")}, table, [])
 
 
 @pytest.mark.parametrize(
