@@ -128,11 +128,11 @@ def test_a_topic_without_partitions_is_asked_for_again(
 ) -> None:
     name = topic()
     send(broker.bootstrap, name, numbered(0, 5))
-    ask_any = Cluster._request_any
+    request_any = Cluster._request_any
     asked: list[ApiKey] = []
 
     def being_made(self: Cluster, api_key: ApiKey, *given: Any, **more: Any) -> dict[str, Any]:
-        answer = ask_any(self, api_key, *given, **more)
+        answer = request_any(self, api_key, *given, **more)
         asked.append(api_key)
         if len(asked) < 3:
             for row in answer["topics"]:
@@ -140,7 +140,7 @@ def test_a_topic_without_partitions_is_asked_for_again(
                 row["partitions"] = []
         return answer
 
-    monkeypatch.setattr(Cluster, "_ask_any", being_made)
+    monkeypatch.setattr(Cluster, "_request_any", being_made)
     reader = batch(broker.bootstrap, subscribe=name)
     assert [
         (each.wanted.start, each.wanted.end) for each in reader.partitions() if isinstance(each, TopicRange)
@@ -160,7 +160,7 @@ def test_an_answer_that_leaves_partitions_out_is_an_error(
             del answer["topics"][0]["partitions"][1:]
         return answer
 
-    monkeypatch.setattr(Cluster, "_ask", partly)
+    monkeypatch.setattr(Cluster, "_request", partly)
     cluster = Cluster(broker.bootstrap)
     wanted = {TopicPartition(name, 0): EARLIEST, TopicPartition(name, 1): LATEST}
     with pytest.raises(ApiError, match=rf"ListOffsets does not answer for {name}-[01]"):
