@@ -6,7 +6,7 @@ import os
 import signal
 import socket
 from collections.abc import Callable
-from contextlib import ExitStack, suppress
+from contextlib import ExitStack, nullcontext, suppress
 from pathlib import Path
 from typing import Any
 
@@ -155,7 +155,9 @@ def test_a_listener_that_cannot_be_bound_at_the_start_is_left_out(
         holder.bind(("127.0.0.1", 0))
         holder.listen()
         taken = f"{others}EXTERNAL://127.0.0.1:{holder.getsockname()[1]}"
-        assert set_listeners(client, taken) == (0, None)
+        # Without PLAINTEXT in the list, this client's own listener is closed, at times before the answer arrives.
+        with nullcontext() if others else suppress(Closed):
+            assert set_listeners(client, taken) == (0, None)
         wait_until(lambda: "cannot bind" in broker.log(), what="it was tried")
         broker.stop()
         with broker, RawClient(broker.bootstrap) as again:

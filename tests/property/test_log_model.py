@@ -12,7 +12,7 @@ from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
-from kproc.broker.storage.log import Log, LogConfig, TrustedEnd
+from kproc.broker.storage.log import EndsBelowStart, Log, LogConfig, TrustedEnd
 from kproc.common.errors import ErrorCode
 from tests.support.failing_fs import FailingFs
 from tests.support.logs import NOW_MS, LogRig, batch, read_all, sequenced
@@ -154,7 +154,14 @@ class LogMachine(RuleBasedStateMachine):
         with open(path, "r+b") as file:
             file.truncate(max(kept, size - lost))
         self.epoch += 1
-        self.log = self.rig.open(leader_epoch=self.epoch, recovery_point=self.synced, start_offset=self.start)
+        started = {"leader_epoch": self.epoch, "recovery_point": self.synced, "start_offset": self.start}
+        try:
+            self.log = self.rig.open(**started)
+        except EndsBelowStart:
+            # Only deleted records are left. The Handler moves the directory aside and creates the log again.
+            shutil.rmtree(self.directory / "t-0")
+            self.log = self.rig.open(**started)
+            assert self.log.state.end_offset == self.start
         end = self.log.state.end_offset
         assert end >= self.synced
         del self.records[end:]

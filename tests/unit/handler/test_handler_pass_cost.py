@@ -32,7 +32,7 @@ FETCH_MAX = 1549
 # The Fetch that parks, and the Produce that wakes it: two passes. A request that waits keeps its identity, 9 bytecodes.
 PARKED_MAX = 4253
 # As librdkafka makes one: an add, a Produce to each of 3 partitions, an end, all in passes of their own.
-TRANSACTION_MAX = 34_970
+TRANSACTION_MAX = 36_560
 
 
 @pytest.fixture

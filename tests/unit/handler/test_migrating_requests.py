@@ -74,10 +74,3 @@ def test_offset_fetch_while_migrating_returns_all_offsets(scene: Scene) -> None:
 def test_list_groups_while_migrating_returns_groups(scene: Scene) -> None:
     answer = scene.ask_while_migrating(ApiKey.LIST_GROUPS, 4, {"states_filter": []})
     assert [each["group_id"] for each in answer["groups"]] == [scene.group]
-
-
-def test_describe_groups_while_migrating_returns_rights(scene: Scene) -> None:
-    fields = {"groups": [scene.group], "include_authorized_operations": True}
-    (group,) = scene.ask_while_migrating(ApiKey.DESCRIBE_GROUPS, 5, fields)["groups"]
-    read, delete, describe = 3, 6, 8
-    assert group["authorized_operations"] & (1 << read | 1 << delete | 1 << describe)

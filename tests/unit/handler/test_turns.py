@@ -17,7 +17,10 @@ Start = Callable[..., HandlerRig]
 GREEDY = range(2, 22)
 HONEST = 99
 EACH = 64  # As many as a Processor lets one connection have in work.
-REQUEST = codec.encode_request(ApiKey.DESCRIBE_GROUPS, 5, 1, "c", describe_groups(1))
+# A small request that the Handler answers in the duty cycle that reads it.
+REQUEST = codec.encode_request(
+    ApiKey.FIND_COORDINATOR, 4, 1, "c", {"key_type": 0, "coordinator_keys": ["g0"]}
+)
 
 
 def answered_before_honest(rig: HandlerRig) -> int:
