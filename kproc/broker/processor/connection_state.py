@@ -49,7 +49,7 @@ DETACHED: Final = -1
 
 
 class ConnectionState(enum.Enum):
-    """Whether a connection takes requests and sends answers."""
+    """The phase of a connection: it decides which requests are read and which answers are sent."""
 
     OPEN = 0
     DRAINING = 1

@@ -87,7 +87,7 @@ class TrustedEnd(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class LastStop:
-    """What is known about a log's last owner from outside of the log's directory."""
+    """Facts about a log's last owner that are stored outside of the log's directory."""
 
     recovery_point: int = 0  # A sync has confirmed every record below it.
     start_offset: int = 0  # DeleteRecords has moved the log's start there.
