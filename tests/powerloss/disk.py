@@ -30,10 +30,8 @@ class Inode:
         "dirty",
         "disk",
         "disk_aborted",
-        "disk_is_followed",
         "disk_mark",
         "entries",
-        "is_followed",
         "mark",
         "modified_ns",
         "number",
@@ -47,7 +45,6 @@ class Inode:
         self.mark = self.disk_mark = 0
         self.aborted: int | None = None
         self.disk_aborted: int | None = None
-        self.is_followed = self.disk_is_followed = False
         self.modified_ns = self.changed_ns = now_ns
         self.entries: dict[str, Inode] | None = {} if is_directory else None
         self.old: dict[
@@ -239,12 +236,6 @@ class RecordingFs:
     def read_synced_mark(self, descriptor: int) -> int:
         return self._open[descriptor].mark
 
-    def write_followed_mark(self, descriptor: int) -> None:
-        self._open[descriptor].is_followed = True
-
-    def read_followed_mark(self, descriptor: int) -> bool:
-        return self._open[descriptor].is_followed
-
     def write_aborted_mark(self, descriptor: int, checksum: int) -> None:
         self._open[descriptor].aborted = checksum
 
@@ -274,7 +265,6 @@ class RecordingFs:
         inode.disk.extend(bytes(len(inode.data) - len(inode.disk)))
         inode.dirty = set()
         inode.disk_mark, inode.disk_aborted = inode.mark, inode.aborted
-        inode.disk_is_followed = inode.is_followed
 
     # -- crashes -----------------------------------------------------------------------------------------------
 
@@ -317,9 +307,6 @@ class RecordingFs:
                 new.mark = inode.disk_mark if is_old else inode.mark
                 new.aborted = inode.disk_aborted if is_old else inode.aborted
                 new.disk_mark, new.disk_aborted = new.mark, new.aborted
-                new.is_followed = new.disk_is_followed = (
-                    inode.disk_is_followed if is_old else inode.is_followed
-                )
             return new
 
         image.root = copy(self.root)

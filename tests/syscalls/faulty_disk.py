@@ -31,8 +31,6 @@ ERRORS: Final[dict[str, tuple[int, ...]]] = {
     "truncate": (errno.ENOMEM, errno.EIO),
     "sync": (errno.EIO, errno.ENOSPC, errno.EDQUOT),
     "write_synced_mark": (errno.EIO,),  # OsFs passes over a shortage: the old mark is lower, and true.
-    "write_followed_mark": (errno.EIO,),
-    "read_followed_mark": (errno.EIO,),
     "write_aborted_mark": (errno.EIO,),
     "read_aborted_mark": (errno.EIO,),
     "facts": _LOOK,

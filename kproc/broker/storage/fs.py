@@ -28,7 +28,6 @@ _SHORT: Final = frozenset({errno.EMFILE, errno.ENFILE, errno.ENOMEM})
 
 _SYNCED: Final = "user.kproc.synced"
 _ABORTED: Final = "user.kproc.aborted"
-_FOLLOWED: Final = "user.kproc.followed"
 # Errors of an extended attribute that leave recovery with less knowledge but do no harm: the file system has no space
 # for it, does not support it, or does not permit it.
 _NO_MARK: Final = _FULL | _SHORT | {errno.ENODATA, errno.ENOTSUP, errno.EPERM, errno.EACCES, errno.E2BIG}
@@ -85,8 +84,6 @@ class Fs(Protocol):
     def sync(self, descriptor: int) -> None: ...
     def write_synced_mark(self, descriptor: int, size: int) -> None: ...
     def read_synced_mark(self, descriptor: int) -> int: ...
-    def write_followed_mark(self, descriptor: int) -> None: ...
-    def read_followed_mark(self, descriptor: int) -> bool: ...
     def write_aborted_mark(self, descriptor: int, checksum: int) -> None: ...
     def read_aborted_mark(self, descriptor: int) -> int | None: ...
     def facts(self, descriptor: int) -> os.stat_result: ...
@@ -225,14 +222,6 @@ class OsFs:
     def read_synced_mark(self, descriptor: int) -> int:
         """Return the size in bytes that write_synced_mark() last recorded for a file, or 0 without a mark."""
         return _get_number(descriptor, _SYNCED) or 0
-
-    def write_followed_mark(self, descriptor: int) -> None:
-        """Record in an attribute of a segment's .log file that a later segment exists, and that its name is synced."""
-        _set_number(descriptor, _FOLLOWED, 1)
-
-    def read_followed_mark(self, descriptor: int) -> bool:
-        """Return True if write_followed_mark() was called for a file."""
-        return _get_number(descriptor, _FOLLOWED) is not None
 
     def write_aborted_mark(self, descriptor: int, checksum: int) -> None:
         """Record the checksum of a segment's transaction index in an attribute of its .log file."""

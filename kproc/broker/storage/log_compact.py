@@ -70,11 +70,10 @@ class SegmentSwap:
         # Retention, DeleteRecords or a transfer may have changed the segments since the pass began, so find them by
         # identity.
         number = self._find_run(old)
-        is_followed = self._has_followed_mark(number + len(old) - 1)
         self._check_cleaned(new)
         self._rename_cleaned(new.base_offset)
         with state.done_or_offline("a swap of segments"):
-            self._put_in_place(number, len(old), new.base_offset, is_followed=is_followed)
+            self._put_in_place(number, len(old), new.base_offset)
         logger.info(
             "segments=compacted partition=%s-%d base=%d count=%d bytes=%d before=%d",
             state.topic, state.partition, new.base_offset, len(old), new.size, sum(each.size for each in old),
@@ -123,15 +122,7 @@ class SegmentSwap:
                 state.fs.unlink(self._compaction_path(base, suffix, SWAP_SUFFIX))
             raise SwapRefused(str(failure)) from failure
 
-    def _has_followed_mark(self, number: int) -> bool:
-        """Return the mark of the last replaced segment, for the new one. Raises SwapRefused if it cannot be read."""
-        segments = self._state.segments
-        try:
-            return segments.warm(segments.all()[number]).has_followed_mark()
-        except StorageFailure as failure:
-            raise SwapRefused(str(failure)) from failure
-
-    def _put_in_place(self, number: int, count: int, base: int, *, is_followed: bool) -> None:
+    def _put_in_place(self, number: int, count: int, base: int) -> None:
         """Take steps 2 and 3 of compaction_files.py, and update the list of segments."""
         state = self._state
         due_ms = state.clock.wall_ms() + state.config.file_delete_delay_ms + _GRACE_MS
@@ -140,8 +131,6 @@ class SegmentSwap:
             swap = self._compaction_path(base, suffix, SWAP_SUFFIX)
             state.fs.rename(swap, self._compaction_path(base, suffix))
         new = LogSegment.open(state.fs, state.directory, base)
-        if is_followed:
-            new.write_followed_mark()
         new.close()
         state.segments.replace(number, count, new)
         # The new segment begins at `base`, too, so the snapshot of that offset stays.

@@ -125,9 +125,6 @@ class LogDurability:
             # hears of it, its successor must not believe the page cache.
             failed_sync.write_note(state.fs, state.directory)
             raise
-        # The point has synced the directory, too, so the loss of the next segment cannot come from a crash.
-        for segment in point.segments[: point.sealed_count]:
-            segment.write_followed_mark()
 
     def release(self, point: SyncPoint) -> None:
         """Unpin the point's segments and close the descriptors that were opened for it."""

@@ -166,8 +166,6 @@ def load(fs: Fs, directory: Path, config: LogConfig, last: LastStop, *, now_ms: 
                 # descriptors.
                 segments[-1].close()
             segments.append(_open_segment(fs, directory, base, names, is_checked=last.trusted is None))
-        if last.trusted is None:
-            _check_newest(segments[-1])
         loaded = _Loader(fs, directory, config, segments).load(snapshots, last, now_ms)
     # Close the files after any failure, because the Handler goes on with its other logs and must not leak descriptors.
     except BaseException as problem:
@@ -179,20 +177,6 @@ def load(fs: Fs, directory: Path, config: LogConfig, last: LastStop, *, now_ms: 
         raise
     loaded.is_suspect = is_suspect
     return loaded
-
-
-def _check_newest(segment: LogSegment) -> None:
-    """Raise Corrupt if a log had a segment behind its last one.
-
-    The recovery point shows such a loss, too, but its checkpoint can be lost together with the segment. Retention and
-    compaction never remove the last segment, and recovery removes none behind a segment that is synced.
-    """
-    if segment.has_followed_mark():
-        raise Corrupt(
-            f"{segment.path(LOG_SUFFIX)} is the last segment, but a later one had been synced: files are missing; "
-            "restore them and restart the broker; OPERATING.md, 'Partitions that are refused', says how to accept the "
-            "loss"
-        )
 
 
 def _open_segment(fs: Fs, directory: Path, base: int, names: Set[str], *, is_checked: bool) -> LogSegment:
@@ -396,9 +380,6 @@ class _Loader:
         while not (lost := segments[-1]).size and believed_end < lost.base_offset:
             if len(segments) == 1 or ends[len(segments) - 2] == lost.base_offset:
                 break
-            # The segment before it is synced, so its records are all there, and Kafka's cleaner has left the gap.
-            if segments[-2].has_followed_mark():
-                break
             logger.warning(
                 "log=truncated end_offset=%d segment=%s", ends[len(segments) - 2], lost.path(LOG_SUFFIX)
             )
@@ -458,8 +439,8 @@ class _Loader:
     def _ends_are_joined(self, segment: LogSegment) -> bool:
         """Return True unless compaction may have removed records from a segment's end.
 
-        A file that Kafka's cleaner has written has no mark of synced bytes. It is never empty: kproc's cleaner keeps
-        the last batch without its records, and `import-log` adds one where Kafka's cleaner kept none.
+        A file that compaction has written has no mark of synced bytes. It is never empty: kproc's cleaner keeps the
+        last batch without its records, and `import-log` adds one where Kafka's cleaner kept none.
         """
         is_deleting_only = "compact" not in self._config.cleanup_policy
         return is_deleting_only or not segment.size or bool(segment.read_synced_mark())
@@ -621,8 +602,6 @@ class _Loader:
             raise Corrupt(f"{where}; {synced} bytes had been synced") from problem
         # The log will end here, so the segments behind go, too. If one of them was synced, this one had been synced
         # before it, because every sync point covers the segments before its last one.
-        if segment.has_followed_mark():
-            raise Corrupt(f"{where}; the whole segment had been synced") from problem
         behind = self._segments[number + 1 :]
         for later in behind:
             if later.read_synced_mark():

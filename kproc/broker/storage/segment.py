@@ -443,14 +443,6 @@ class LogSegment:
         """Return the number of bytes that this or an earlier owner of the file recorded as synced."""
         return self._fs.read_synced_mark(self.descriptor())
 
-    def write_followed_mark(self) -> None:
-        """Record that the log has a later segment. The segment, and the name of the later one, must be synced."""
-        self._fs.write_followed_mark(self.descriptor())
-
-    def has_followed_mark(self) -> bool:
-        """Return True if the log has, or had, a segment behind this one. No crash removes that one."""
-        return self._fs.read_followed_mark(self.descriptor())
-
     def write_aborted_mark(self) -> None:
         """Record the checksum of the transaction index, because the segment is sealed or its log is closed.
 
