@@ -1,4 +1,4 @@
-"""How tests start `kproc serve`: by exec, as users do, or by a fork of a process that has imported it already."""
+"""Starts of `kproc serve` in tests: by exec, as users do, or by a fork of a process that has imported it already."""
 
 from __future__ import annotations
 

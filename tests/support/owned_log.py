@@ -8,7 +8,7 @@ from kproc.broker.storage.log import Log
 
 
 class OwnedLog:
-    """What a coordinator's CoordinatorLog needs of an OwnedPartition."""
+    """The part of an OwnedPartition that a CoordinatorLog uses."""
 
     def __init__(self, log: Log) -> None:
         self.key = (log.state.topic, log.state.partition)

@@ -214,7 +214,7 @@ class ConnectionTable:
         A draining connection is closed after its last answer.
         """
         if connection.pauses:
-            self._go_on_paused(connection)
+            self._resume_paused(connection)
         if connection.out:
             self.watch.set(connection, WRITING)
         elif (
@@ -230,7 +230,7 @@ class ConnectionTable:
         else:
             self.watch.set(connection, ACTIVE)
 
-    def _go_on_paused(self, connection: Connection) -> None:
+    def _resume_paused(self, connection: Connection) -> None:
         """Do what a paused connection waited for, if it can be done now."""
         if connection.next_home is not None and not connection.inflight:
             connection.change_home(connection.next_home)

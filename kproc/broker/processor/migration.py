@@ -191,7 +191,7 @@ class ConnectionMigration:
         """Give up every migration, because the broker stops. Connections that are still here are answered here."""
         self._is_over = True
         for connection in [*self._todo, *self._asked, *self._ready]:
-            self._give_up(connection)
+            self._keep_here(connection)
 
     def forget(self, connection: Connection) -> None:
         """Remove a connection that was closed, or whose migration was given up."""
@@ -216,16 +216,16 @@ class ConnectionMigration:
         while self._todo and len(self._asked) < _ASKED_MAX:
             connection = next(iter(self._todo))
             del self._todo[connection]
-            self._ask(connection)
+            self._move_out(connection)
             done += 1
         if self._ready and self._clock.now_ns() >= self._retry_ns:
             for connection in list(self._ready):
-                if connection in self._ready and not self._give(connection):
+                if connection in self._ready and not self._send_to_target(connection):
                     break
                 done += 1
         for channel in self._by_peer.values():
             channel.flush()
-        while self._arrived and self._take(*self._arrived[0]):
+        while self._arrived and self._accept_or_refuse(*self._arrived[0]):
             self._arrived.popleft()
             done += 1
         return done
@@ -254,7 +254,8 @@ class ConnectionMigration:
         self._todo[connection] = None
         self._table.update_interest(connection)  # This stops reading it, because `migration` is set.
 
-    def _ask(self, connection: Connection) -> None:
+    def _move_out(self, connection: Connection) -> None:
+        """Send MOVE_OUT to the Handler, if it has requests of the connection, and go on with the migration."""
         state = connection.migration
         assert state is not None
         self._asked[connection] = None
@@ -264,14 +265,14 @@ class ConnectionMigration:
             state.is_asked = True
         self.advance(connection)
 
-    def _give(self, connection: Connection) -> bool:
+    def _send_to_target(self, connection: Connection) -> bool:
         """Send a ready connection to its target. Return False if no target can accept one now."""
         state = connection.migration
         assert state is not None
         if state.target is not None:
             channel = self._by_peer.get(state.target)
             if channel is None:
-                self._give_up(connection)
+                self._keep_here(connection)
                 return True
             if not channel.has_window:
                 return False
@@ -304,7 +305,7 @@ class ConnectionMigration:
             self._ready[connection] = None
             self._retry_ns = self._clock.now_ns() + _RETRY_NS
         else:
-            self._give_up(connection)
+            self._keep_here(connection)
 
     def _enter_again(self, connection: Connection) -> None:
         """Enter a connection that was given away in all tables. It is still not read."""
@@ -319,7 +320,7 @@ class ConnectionMigration:
         if home.is_leaving or home.link is None or home.peer not in self._handlers.by_id:
             self._table.plan_home(connection, self._handlers.least_busy())
 
-    def _give_up(self, connection: Connection) -> None:
+    def _keep_here(self, connection: Connection) -> None:
         """Keep the connection here and claim its kept answers."""
         self.forget(connection)
         state = connection.migration
@@ -343,7 +344,7 @@ class ConnectionMigration:
             kind, connection_id, given = message
             if kind == GIVE:
                 assert given is not None
-                if self._arrived or not self._take(channel, given):
+                if self._arrived or not self._accept_or_refuse(channel, given):
                     self._arrived.append((channel, given))
                 continue
             connection = channel.given.pop(connection_id)
@@ -354,7 +355,7 @@ class ConnectionMigration:
                 assert kind == REFUSED, kind
                 self._came_back(connection)
 
-    def _take(self, channel: MigrationChannel, given: Given) -> bool:
+    def _accept_or_refuse(self, channel: MigrationChannel, given: Given) -> bool:
         """Send TAKEN and adopt the connection, or send REFUSED. Return False if the answer cannot be sent yet."""
         if not given.is_whole or given.state is None or not self._can_adopt(given):
             if not channel.try_answer(REFUSED, given.id):

@@ -1,4 +1,4 @@
-"""What a connection waits for, by its state, its pauses and its unsent answers (connection_state.py)."""
+"""The table of connection_state.py: events to wait for, by state, pauses and unsent answers."""
 
 from __future__ import annotations
 

@@ -688,7 +688,7 @@ def test_the_word_on_an_attempt_that_was_given_up_is_not_taken_for_the_next(star
     giver.do_work(0)  # MOVE_OUT
     rig.die(1)
     (connection,) = giver.table.by_fd.values()
-    giver.migration._give_up(connection)
+    giver.migration._keep_here(connection)
     giver.move_connections(1, TWO)
     rig.handler.step()
     rig.handler.answer(work, framed(b"news"))
