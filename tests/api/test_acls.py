@@ -65,7 +65,7 @@ def guarded(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServedBroker]:
         yield broker
 
 
-def test_rules_are_seen_on_every_connection(guarded: ServedBroker) -> None:
+def test_acls_apply_on_every_connection(guarded: ServedBroker) -> None:
     clients = [RawClient(guarded.bootstrap) for _ in range(4)]
     try:
         for number, client in enumerate(clients):
@@ -86,7 +86,7 @@ def test_rules_are_seen_on_every_connection(guarded: ServedBroker) -> None:
             client.close()
 
 
-def test_thousands_of_rules_come_and_go_with_one_request_each(guarded: ServedBroker) -> None:
+def test_create_and_delete_thousands_of_acls_in_one_request(guarded: ServedBroker) -> None:
     with RawClient(guarded.bootstrap) as client:
         before = len(names(client))
         rules = [rule(resource_name=f"many-{number}") for number in range(5000)]
@@ -98,7 +98,7 @@ def test_thousands_of_rules_come_and_go_with_one_request_each(guarded: ServedBro
         assert names(client) == []
 
 
-def test_level_of_the_audit_log_is_a_loggers(guarded: ServedBroker) -> None:
+def test_audit_log_level_is_set_as_a_logger(guarded: ServedBroker) -> None:
     with RawClient(guarded.bootstrap) as client:
         allowed = (
             "Principal = User:ANONYMOUS is Allowed operation = DESCRIBE from host = 127.0.0.1 on resource"
@@ -112,7 +112,7 @@ def test_level_of_the_audit_log_is_a_loggers(guarded: ServedBroker) -> None:
 
 
 @pytest.mark.long
-def test_rules_hold_at_once_and_after_a_restart(tmp_path: Path) -> None:
+def test_acls_apply_at_once_and_after_restart(tmp_path: Path) -> None:
     """Everybody may do everything until there is a rule about the cluster, which is for somebody else."""
     with ServedBroker(tmp_path, settings=OPEN) as broker:
         assert LOCKED_OUT not in broker.log()
@@ -147,7 +147,7 @@ def test_rules_hold_at_once_and_after_a_restart(tmp_path: Path) -> None:
         ),
     ],
 )
-def test_authorizer_that_cannot_be_had_is_refused_at_start(
+def test_unknown_authorizer_class_fails_the_start(
     tmp_path: Path, settings: dict[str, str], words: str
 ) -> None:
     with pytest.raises(RuntimeError, match=words):

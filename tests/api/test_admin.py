@@ -45,7 +45,7 @@ def delete_records(
 
 
 @pytest.mark.parametrize("version", range(3))
-def test_deleted_records_are_gone_and_the_log_begins_later(
+def test_delete_records_moves_the_log_start_offset(
     client: RawClient, three: str, version: int
 ) -> None:
     assert delete_records(client, three, (0, 3), (1, -1), (2, 1), (9, 0), version=version) == {
@@ -62,7 +62,7 @@ def test_deleted_records_are_gone_and_the_log_begins_later(
     assert client.produce(three, batch(b"after"))["base_offset"] == 5
 
 
-def test_records_of_a_compacted_topic_cannot_be_deleted(client: RawClient) -> None:
+def test_delete_records_of_compacted_topic_is_rejected(client: RawClient) -> None:
     for policy, code in (("compact", ErrorCode.POLICY_VIOLATION), ("compact,delete", ErrorCode.NONE)):
         name = fresh_name("compacted")
         client.create_topic(name, configs={"cleanup.policy": policy})
@@ -74,7 +74,7 @@ def test_records_of_a_compacted_topic_cannot_be_deleted(client: RawClient) -> No
 
 
 @pytest.mark.parametrize("version", range(2, 5))
-def test_end_of_an_epoch_is_told(client: RawClient, three: str, version: int) -> None:
+def test_offset_for_leader_epoch_returns_end_of_epoch(client: RawClient, three: str, version: int) -> None:
     epoch = client.describe_topic(three)["partitions"][0]["leader_epoch"]
     wanted = [(0, -1, epoch), (1, -1, epoch + 5), (0, epoch + 9, epoch), (77, -1, 0)]
     rows = [
@@ -95,7 +95,7 @@ def test_end_of_an_epoch_is_told(client: RawClient, three: str, version: int) ->
 # -- DescribeProducers -------------------------------------------------------------------------------------
 
 
-def test_why_a_partition_is_not_described_is_told(client: RawClient, three: str) -> None:
+def test_describe_topic_partitions_error_codes(client: RawClient, three: str) -> None:
     wanted = [{"name": name, "partition_indexes": [9]} for name in (three, "..")]
     known, bad = client.call(ApiKey.DESCRIBE_PRODUCERS, 0, {"topics": wanted})["topics"]
     (row,) = known["partitions"]
@@ -106,7 +106,7 @@ def test_why_a_partition_is_not_described_is_told(client: RawClient, three: str)
     assert row["error_message"] == "Topic name is invalid: '..' is not allowed"
 
 
-def test_idempotent_producers_are_described(client: RawClient, three: str) -> None:
+def test_describe_producers_lists_idempotent_producers(client: RawClient, three: str) -> None:
     records = encode_batch([Record(b"k", b"v", 7)], producer_id=91, producer_epoch=2, base_sequence=0)
     assert client.produce(three, bytes(records), partition=2)["error_code"] == 0
     fields = {"topics": [{"name": three, "partition_indexes": [2, 0, 9]}]}
@@ -143,7 +143,7 @@ def shown(answer: Fields) -> list[tuple[str, list[int]]]:
     ]
 
 
-def test_topics_come_in_pages(client: RawClient, three: str) -> None:
+def test_describe_topic_partitions_pages_by_cursor(client: RawClient, three: str) -> None:
     other = three + "-b"
     client.create_topic(other, partitions=2)
     first = page(client, [other, three, three], 2)
@@ -161,14 +161,14 @@ def test_topics_come_in_pages(client: RawClient, three: str) -> None:
     assert third["topics"][0]["topic_id"] == client.topic_id(other)
 
 
-def test_a_full_page_ends_before_a_topic_that_is_not_there(client: RawClient, three: str) -> None:
+def test_describe_topic_partitions_full_page_and_unknown_topic(client: RawClient, three: str) -> None:
     absent = three + "-absent"
     answer = page(client, [three, absent], 3)
     assert shown(answer) == [(three, [0, 1, 2])]
     assert answer["next_cursor"] == {"topic_name": absent, "partition_index": 0}
 
 
-def test_topics_that_are_none_and_cursors_that_lead_nowhere(client: RawClient, three: str) -> None:
+def test_describe_topic_partitions_invalid_topic_and_cursor(client: RawClient, three: str) -> None:
     absent = fresh_name("absent")
     answer = page(client, ["bad/name", absent], 9)
     assert [(row["name"], row["error_code"]) for row in answer["topics"]] == sorted(
@@ -189,7 +189,7 @@ def test_topics_that_are_none_and_cursors_that_lead_nowhere(client: RawClient, t
 
 
 @pytest.mark.parametrize("version", range(1, 6))
-def test_log_directory_has_the_sizes_of_the_logs(client: RawClient, three: str, version: int) -> None:
+def test_describe_log_dirs_returns_log_sizes(client: RawClient, three: str, version: int) -> None:
     record_bytes = len(client.fetch(three, 0)["records"])
     fields = {"topics": [{"topic": three, "partitions": [0, 1, 9]}, {"topic": "absent", "partitions": [0]}]}
     answer = client.call(ApiKey.DESCRIBE_LOG_DIRS, version, fields)
@@ -207,7 +207,7 @@ def test_log_directory_has_the_sizes_of_the_logs(client: RawClient, three: str, 
 
 
 @pytest.mark.parametrize("version", [1, 2])
-def test_replica_may_be_moved_to_where_it_is(client: RawClient, three: str, version: int) -> None:
+def test_alter_replica_log_dirs_to_current_directory_succeeds(client: RawClient, three: str, version: int) -> None:
     path = client.call(ApiKey.DESCRIBE_LOG_DIRS, 2, {"topics": []})["results"][0]["log_dir"]
 
     def move(to: str) -> dict[tuple[str, int], int]:
@@ -236,7 +236,7 @@ def test_replica_may_be_moved_to_where_it_is(client: RawClient, three: str, vers
 
 
 @pytest.mark.parametrize("version", range(3))
-def test_elections_are_not_needed(client: RawClient, three: str, version: int) -> None:
+def test_elect_leaders_answers_election_not_needed(client: RawClient, three: str, version: int) -> None:
     def elect(topics: list[Fields] | None, kind: int = 0) -> Fields:
         fields = {"election_type": kind, "topic_partitions": topics, "timeout": 1_000}
         return client.call(ApiKey.ELECT_LEADERS, version, fields)
@@ -254,7 +254,7 @@ def test_elections_are_not_needed(client: RawClient, three: str, version: int) -
 
 
 @pytest.mark.parametrize("version", [0, 1])
-def test_partitions_are_assigned_to_this_broker_or_refused(
+def test_alter_partition_reassignments_only_to_this_broker(
     client: RawClient, three: str, version: int
 ) -> None:
     here = node_id(client)
@@ -292,7 +292,7 @@ def test_partitions_are_assigned_to_this_broker_or_refused(
 
 
 @pytest.mark.parametrize("version", range(1, 4))
-def test_acls_are_disabled(client: RawClient, version: int) -> None:
+def test_acl_apis_without_authorizer_answer_security_disabled(client: RawClient, version: int) -> None:
     acl = {
         "resource_type": 2,
         "resource_name": "t",
@@ -315,7 +315,7 @@ def test_acls_are_disabled(client: RawClient, version: int) -> None:
     ] * 3
 
 
-def test_nobody_has_scram_credentials(client: RawClient) -> None:
+def test_describe_scram_credentials_without_users(client: RawClient) -> None:
     def describe(users: list[str] | None) -> list[tuple[str, int]]:
         wanted = None if users is None else [{"name": name} for name in users]
         answer = client.call(ApiKey.DESCRIBE_USER_SCRAM_CREDENTIALS, 0, {"users": wanted})
@@ -333,7 +333,7 @@ def test_nobody_has_scram_credentials(client: RawClient) -> None:
 
 
 @pytest.mark.parametrize("version", range(3))
-def test_quorum_is_this_node(client: RawClient, version: int) -> None:
+def test_describe_quorum_names_this_node(client: RawClient, version: int) -> None:
     def describe(topic: str) -> Fields:
         topics = [{"topic_name": topic, "partitions": [{"partition_index": 0}]}]
         return client.call(ApiKey.DESCRIBE_QUORUM, version, {"topics": topics})
@@ -351,7 +351,7 @@ def test_quorum_is_this_node(client: RawClient, version: int) -> None:
     assert other["error_code"] == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
 
 
-def test_features_are_shown_by_api_versions(client: RawClient) -> None:
+def test_api_versions_lists_features(client: RawClient) -> None:
     who = {"client_software_name": "t", "client_software_version": "1"}
     older, newer = (client.call(ApiKey.API_VERSIONS, version, who) for version in (3, 4))
     finalized = {row["name"]: row["max_version_level"] for row in newer["finalized_features"]}
@@ -364,7 +364,7 @@ def test_features_are_shown_by_api_versions(client: RawClient) -> None:
     assert all(low <= finalized.get(name, 0) <= high for name, (low, high) in supported.items())
 
 
-def test_features_change_by_the_rules(client: RawClient) -> None:
+def test_update_features_validates_levels(client: RawClient) -> None:
     def update(name: str, level: int, kind: int, *, version: int = 2) -> tuple[int, str]:
         row = {"feature": name, "max_version_level": level, "upgrade_type": kind, "allow_downgrade": False}
         fields = {"timeout": 1_000, "feature_updates": [row], "validate_only": True}
@@ -386,7 +386,7 @@ def test_features_change_by_the_rules(client: RawClient) -> None:
         assert (code, words in message) == (invalid, True), message
 
 
-def test_there_are_no_transactions(client: RawClient) -> None:
+def test_list_transactions_is_empty(client: RawClient) -> None:
     fields = {"state_filters": ["Ongoing", "Bogus"], "producer_id_filters": [], "duration_filter": -1}
     for version in range(3):
         answer = client.call(ApiKey.LIST_TRANSACTIONS, version, fields)
@@ -401,7 +401,7 @@ def test_there_are_no_transactions(client: RawClient) -> None:
     assert second == ErrorCode.INVALID_REQUEST
 
 
-def test_there_is_no_other_broker_to_unregister(client: RawClient) -> None:
+def test_unregister_broker_is_rejected(client: RawClient) -> None:
     answer = client.call(ApiKey.UNREGISTER_BROKER, 0, {"broker_id": 12_321})
     assert (answer["error_code"], answer["error_message"]) == (
         ErrorCode.BROKER_ID_NOT_REGISTERED,
@@ -454,7 +454,7 @@ def describe(client: RawClient, kind: int, name: str) -> tuple[int, dict[str, Fi
     return result["error_code"], {row["name"]: row for row in result["configs"]}
 
 
-def test_group_configs_are_stored_shown_and_listed(client: RawClient) -> None:
+def test_group_configs_alter_describe_and_list(client: RawClient) -> None:
     name, key = fresh_name("group"), "consumer.session.timeout.ms"
     code, rows = describe(client, GROUP, name)
     assert (code, len(rows)) == (0, 17)
@@ -485,12 +485,12 @@ def test_group_configs_are_stored_shown_and_listed(client: RawClient) -> None:
         ("no.such", "1", "Unknown group config name: no.such"),
     ],
 )
-def test_wrong_group_config_is_refused(client: RawClient, key: str, value: str, words: str) -> None:
+def test_invalid_group_config_is_rejected(client: RawClient, key: str, value: str, words: str) -> None:
     code, message = alter(client, GROUP, fresh_name("group"), (key, 0, value))
     assert (code, words in (message or "")) == (ErrorCode.INVALID_CONFIG, True), message
 
 
-def test_client_metrics_subscriptions_are_stored_shown_and_listed(client: RawClient) -> None:
+def test_client_metrics_subscriptions_alter_describe_and_list(client: RawClient) -> None:
     name = fresh_name("subscription")
     assert set(describe(client, CLIENT_METRICS, name)[1]) == {"interval.ms", "match", "metrics"}
     wanted = (("metrics", 0, "org.apache.kafka."), ("interval.ms", 0, "60000"), ("match", 0, "client_id=a.*"))
@@ -514,7 +514,7 @@ def test_client_metrics_subscriptions_are_stored_shown_and_listed(client: RawCli
     assert code == ErrorCode.INVALID_REQUEST, "the interval comes first"
 
 
-def test_resources_without_a_name_and_types_that_are_none(client: RawClient) -> None:
+def test_alter_configs_of_empty_name_and_unknown_type(client: RawClient) -> None:
     for kind in (GROUP, CLIENT_METRICS, LOGGER, 1, 64):
         assert describe(client, kind, "")[0] == ErrorCode.INVALID_REQUEST
     assert alter(client, GROUP, "", ("consumer.session.timeout.ms", 0, "50000"))[1] == (

@@ -44,7 +44,7 @@ def clients(several: BrokerUnderTest) -> Iterator[list[RawClient]]:
 
 @pytest.mark.long
 @pytest.mark.every_transport
-def test_every_owner_is_asked_and_answers_come_in_order(clients: list[RawClient]) -> None:
+def test_describe_producers_joins_all_owners_in_order(clients: list[RawClient]) -> None:
     name = fresh_name("owners")
     clients[0].create_topic(name, partitions=PARTITIONS)
     for index in range(PARTITIONS):
@@ -85,7 +85,7 @@ def create(client: RawClient, **row: object) -> tuple[int, int, int]:
     return answer["error_code"], answer["num_partitions"], answer["replication_factor"]
 
 
-def test_replication_is_clamped_when_that_is_asked_for(clients: list[RawClient]) -> None:
+def test_replication_factor_is_clamped_by_setting(clients: list[RawClient]) -> None:
     client = clients[0]
     three = [{"partition_index": index, "broker_ids": [3, 1, 2]} for index in range(2)]
     assert create(client, replication_factor=3) == (0, 1, 1)
@@ -107,7 +107,7 @@ def test_replication_is_clamped_when_that_is_asked_for(clients: list[RawClient])
     assert answer["responses"][0]["partitions"][0]["error_code"] == 0
 
 
-def test_replication_is_refused_otherwise(start_broker: StartBroker) -> None:
+def test_replication_factor_above_1_is_rejected(start_broker: StartBroker) -> None:
     running = start_broker(settings={"default.replication.factor": 3})
     refused = ErrorCode.INVALID_REPLICATION_FACTOR
     with RawClient(running.bootstrap) as client:
@@ -122,7 +122,7 @@ def test_replication_is_refused_otherwise(start_broker: StartBroker) -> None:
         assert client.call(ApiKey.METADATA, 12, wanted)["topics"][0]["error_code"] == refused
 
 
-def test_flush_messages_has_the_disk_before_the_answer(start_broker: StartBroker) -> None:
+def test_flush_messages_syncs_before_the_response(start_broker: StartBroker) -> None:
     running = start_broker(settings={"kproc.flush": "none"})
 
     def syncs() -> int:

@@ -18,7 +18,7 @@ SOFTWARE = {"client_software_name": "raw-test", "client_software_version": "1.0"
 
 
 @pytest.mark.parametrize("version", range(5))
-def test_every_version_lists_what_is_served(client: RawClient, version: int) -> None:
+def test_api_versions_lists_served_apis_in_every_version(client: RawClient, version: int) -> None:
     answer = client.call(ApiKey.API_VERSIONS, version, SOFTWARE)
     assert answer["error_code"] == ErrorCode.NONE
     ranges = {row["api_key"]: (row["min_version"], row["max_version"]) for row in answer["api_keys"]}
@@ -33,7 +33,7 @@ def test_every_version_lists_what_is_served(client: RawClient, version: int) -> 
 
 
 @pytest.mark.parametrize("version", [5, 99, 32_767, -1])
-def test_unsupported_version_is_answered_as_version_0_with_the_range_and_the_connection_stays(
+def test_api_versions_of_unsupported_version_answers_version_0(
     client: RawClient, version: int
 ) -> None:
     header = struct.pack(">hhih", ApiKey.API_VERSIONS, version, 77, 3) + b"abc\x00"
@@ -48,7 +48,7 @@ def test_unsupported_version_is_answered_as_version_0_with_the_range_and_the_con
 
 
 @pytest.mark.parametrize("name", ["", "-starts-with-a-dash", "white space", "ümlaut", "ends-with-dot."])
-def test_bad_software_name_is_refused_and_the_connection_stays(client: RawClient, name: str) -> None:
+def test_api_versions_with_invalid_software_name_is_rejected(client: RawClient, name: str) -> None:
     answer = client.call(ApiKey.API_VERSIONS, 3, {**SOFTWARE, "client_software_name": name})
     assert answer["error_code"] == ErrorCode.INVALID_REQUEST
     assert client.call(ApiKey.API_VERSIONS, 3, SOFTWARE)["error_code"] == ErrorCode.NONE
@@ -71,7 +71,7 @@ def test_null_client_id_is_accepted(client: RawClient) -> None:
         (4, ("raw-test", "1.0")),
     ],
 )
-def test_software_is_known_from_the_first_apiversions_that_names_it(
+def test_client_software_is_taken_from_first_api_versions(
     broker: BrokerUnderTest, client: RawClient, version: int, shown: tuple[str, str]
 ) -> None:
     """Kafka's testClientInformationWithLatestApiVersionsRequest and ...WithOldestApiVersionsRequest."""
@@ -96,7 +96,7 @@ def split(bootstrap: str) -> tuple[str, int]:
 
 
 @pytest.mark.parametrize("key", [52, 7, 58, 1000], ids=["Vote", "ControlledShutdown", "Envelope", "unknown"])
-def test_api_that_is_not_for_clients_closes_the_connection_unanswered(
+def test_disabled_api_closes_connection_without_response(
     broker: BrokerUnderTest, client: RawClient, key: int
 ) -> None:
     """Kafka's testDisabledRequestIsRejected."""

@@ -150,13 +150,13 @@ def others(row: Row, at: int) -> list[Acl]:
 CASES = [(row, at, right) for row in ROWS for at, need in enumerate(row.needs) for right in need]
 
 
-def test_every_api_has_a_row_or_is_for_everybody() -> None:
+def test_every_api_has_an_authorisation_row_or_needs_no_right() -> None:
     load_all()
     assert set(registry.APIS) == {row.key for row in ROWS} | set(FOR_EVERYBODY)
 
 
 @in_one_test(("row", "at", "right"), CASES)
-def test_the_right_allows_it_by_name_by_prefix_and_by_wildcard(
+def test_acl_by_name_prefix_and_wildcard_allows_request(
     world: World, row: Row, at: int, right: Right
 ) -> None:
     for changes in ({}, {"name": right.name[:4], "is_prefix": True}, {"name": "*"}, {"principal": "User:*"}):
@@ -165,7 +165,7 @@ def test_the_right_allows_it_by_name_by_prefix_and_by_wildcard(
 
 
 @in_one_test(("row", "at", "right"), CASES)
-def test_without_the_right_it_is_refused(world: World, row: Row, at: int, right: Right) -> None:
+def test_request_without_acl_is_denied(world: World, row: Row, at: int, right: Right) -> None:
     for acl in (
         None,
         right.acl(principal="User:bob"),
@@ -185,7 +185,7 @@ def is_any_topic(row: Row, right: Right) -> bool:
 
 
 @in_one_test(("row", "at", "right"), CASES)
-def test_a_denial_wins_over_every_allowance(world: World, row: Row, at: int, right: Right) -> None:
+def test_deny_acl_overrides_every_allow(world: World, row: Row, at: int, right: Right) -> None:
     allowed = [Acl(Operation.ALL, each.resource, each.name) for each in row.needs[at]]
     for changes in (
         {},
@@ -206,7 +206,7 @@ def test_a_denial_wins_over_every_allowance(world: World, row: Row, at: int, rig
 
 
 @in_one_test(("row", "at", "right"), CASES)
-def test_every_other_operation_allows_it_only_if_it_implies_the_right(
+def test_acl_operation_allows_request_only_if_it_implies_right(
     world: World, row: Row, at: int, right: Right
 ) -> None:
     needed = [each.operation for each in row.needs[at] if each.resource == right.resource]
@@ -218,7 +218,7 @@ def test_every_other_operation_allows_it_only_if_it_implies_the_right(
 
 
 @in_one_test("row", ROWS)
-def test_a_super_user_needs_no_right(world: World, row: Row) -> None:
+def test_super_user_needs_no_acl(world: World, row: Row) -> None:
     answer = world.ask(row, names_of(row), [], super_users=(ALICE,))
     assert is_allowed(row, answer), answer
     if answer is not None:
@@ -226,7 +226,7 @@ def test_a_super_user_needs_no_right(world: World, row: Row) -> None:
 
 
 @in_one_test("row", [row for row in ROWS if row.about is not None])
-def test_what_is_denied_is_refused_and_the_rest_served(world: World, row: Row) -> None:
+def test_denied_rows_fail_and_allowed_rows_succeed(world: World, row: Row) -> None:
     assert row.about is not None
     resource = row.about
     (allowed,) = names_of(row)
@@ -268,13 +268,13 @@ def _named_rows(answer: Any, resource: ResourceType) -> Iterator[tuple[str, Fiel
 
 
 @in_one_test("row", [row for row in ROWS if row.about is ResourceType.TOPIC])
-def test_a_denied_topic_looks_the_same_whether_it_exists_or_not(world: World, row: Row) -> None:
+def test_denied_topic_does_not_reveal_its_existence(world: World, row: Row) -> None:
     there, not_there = (world.ask(row, [name], others(row, 0)) for name in (HIDDEN, ABSENT))
     assert there is not None
     assert repr(there).replace(HIDDEN, ABSENT) == repr(not_there)
 
 
-def test_a_topic_that_may_not_be_described_can_be_deleted_by_its_id_alone(world: World) -> None:
+def test_delete_topics_by_id_without_describe_right(world: World) -> None:
     everything_but = [
         Acl(Operation.ALL, ResourceType.TOPIC, TOPIC),
         Acl(Operation.DESCRIBE, ResourceType.TOPIC, TOPIC, allows=False),
@@ -286,7 +286,7 @@ def test_a_topic_that_may_not_be_described_can_be_deleted_by_its_id_alone(world:
     assert world.ask(by_id, [TOPIC], everything_but) is None  # The controller is asked.
 
 
-def test_who_deletes_learns_of_a_denied_id_nothing_and_of_a_name_not_whether_it_is_there(
+def test_denied_delete_topics_reveals_no_topic(
     world: World,
 ) -> None:
     _, by_id = (row for row in ROWS if row.key == ApiKey.DELETE_TOPICS)

@@ -33,7 +33,7 @@ def describe(client: RawClient, version: int, kind: str, name: str) -> list[dict
 
 
 @pytest.mark.parametrize("version", [0, 1])
-def test_quota_is_set_shown_and_taken_away(client: RawClient, version: int) -> None:
+def test_client_quota_alter_describe_and_remove(client: RawClient, version: int) -> None:
     name = fresh_name("quota")
     entity: dict[str, str | None] = {"client-id": name}
     assert alter(client, version, entity, producer_byte_rate=5_000_000.0, request_percentage=12.5) == 0
@@ -44,7 +44,7 @@ def test_quota_is_set_shown_and_taken_away(client: RawClient, version: int) -> N
     assert describe(client, version, "client-id", name) == []
 
 
-def test_refusals_carry_their_entity(client: RawClient) -> None:
+def test_rejected_client_quota_names_its_entity(client: RawClient) -> None:
     assert alter(client, 1, {"ip": "127.0.0.1"}, producer_byte_rate=1.0) == ErrorCode.INVALID_REQUEST
     component = {"entity_type": "nobody", "match_type": 2, "match": None}
     answer = client.call(ApiKey.DESCRIBE_CLIENT_QUOTAS, 1, {"components": [component], "strict": False})

@@ -59,7 +59,7 @@ def contents(client: RawClient, offset: int = 0, topic: str = "t") -> list[tuple
 
 
 @pytest.mark.every_transport
-def test_the_newest_records_stay_and_every_offset_can_be_read_from(start_broker: StartBroker) -> None:
+def test_compaction_keeps_newest_records_and_every_offset(start_broker: StartBroker) -> None:
     running = start_broker(settings=SETTINGS)
     with RawClient(running.bootstrap) as client:
         client.create_topic("t", configs=CONFIGS)
@@ -86,7 +86,7 @@ def test_the_newest_records_stay_and_every_offset_can_be_read_from(start_broker:
         assert checkpoint == "0\n1\nt 0 40\n"
 
 
-def test_a_tombstone_goes_after_delete_retention_and_topics_without_compaction_stay(
+def test_compaction_removes_tombstone_after_delete_retention(
     start_broker: StartBroker,
 ) -> None:
     running = start_broker(settings=SETTINGS)
@@ -109,7 +109,7 @@ def test_a_tombstone_goes_after_delete_retention_and_topics_without_compaction_s
         assert len(contents(client, topic="plain")) == 5
 
 
-def test_the_cleaner_can_be_switched_off(start_broker: StartBroker) -> None:
+def test_log_cleaner_enable_false_keeps_all_records(start_broker: StartBroker) -> None:
     running = start_broker(settings={**SETTINGS, "log.cleaner.enable": "false"})
     with RawClient(running.bootstrap) as client:
         client.create_topic("t", configs=CONFIGS)

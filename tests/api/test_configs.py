@@ -56,7 +56,7 @@ def name(client: RawClient) -> str:
 
 
 @pytest.mark.parametrize("version", range(1, 5))
-def test_every_version_shows_a_topics_configs_and_where_they_come_from(
+def test_describe_configs_of_topic_in_every_version(
     client: RawClient, name: str, version: int
 ) -> None:
     result = describe(client, TOPIC, name, version=version)
@@ -75,22 +75,22 @@ def test_every_version_shows_a_topics_configs_and_where_they_come_from(
     assert rows["cleanup.policy"]["value"] == "delete"
 
 
-def test_only_the_keys_asked_for_are_shown(client: RawClient, name: str) -> None:
+def test_describe_configs_returns_requested_keys_only(client: RawClient, name: str) -> None:
     assert values(describe(client, TOPIC, name, ["retention.ms", "no.such.key"])) == {"retention.ms": "12345"}
 
 
-def test_synonyms_and_documentation_come_when_asked_for(client: RawClient, name: str) -> None:
+def test_describe_configs_synonyms_and_documentation(client: RawClient, name: str) -> None:
     more = {"include_synonyms": True, "include_documentation": True}
     row = describe(client, TOPIC, name, ["retention.ms"], **more)["configs"][0]
     assert next((one["name"], one["value"]) for one in row["synonyms"]) == ("retention.ms", "12345")
     assert row["documentation"]
 
 
-def test_unknown_topic_is_told(client: RawClient) -> None:
+def test_describe_configs_of_unknown_topic_fails(client: RawClient) -> None:
     assert describe(client, TOPIC, fresh_name("absent"))["error_code"] == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
 
 
-def test_brokers_configs_are_shown_under_kafkas_names(client: RawClient) -> None:
+def test_describe_configs_of_broker_uses_kafka_names(client: RawClient) -> None:
     node_id = client.call(ApiKey.METADATA, 9, {"topics": []})["brokers"][0]["node_id"]
     shown = values(describe(client, BROKER, str(node_id)))
     assert shown["message.max.bytes"] == "1048588"
@@ -104,7 +104,7 @@ def test_brokers_configs_are_shown_under_kafkas_names(client: RawClient) -> None
 
 
 @pytest.mark.parametrize("version", [0, 1])
-def test_set_value_is_shown_obeyed_and_taken_back(client: RawClient, name: str, version: int) -> None:
+def test_topic_config_set_takes_effect_and_is_removed(client: RawClient, name: str, version: int) -> None:
     assert client.produce(name, batch(bytes(5_000)))["error_code"] == ErrorCode.NONE
     assert alter(client, name, ("max.message.bytes", SET, "1000"), version=version) == ErrorCode.NONE
     wait_until(lambda: values(describe(client, TOPIC, name))["max.message.bytes"] == "1000", what="shown")
@@ -117,7 +117,7 @@ def test_set_value_is_shown_obeyed_and_taken_back(client: RawClient, name: str, 
     assert values(describe(client, TOPIC, name))["retention.ms"] == "12345", "other configs stay"
 
 
-def test_list_values_are_appended_and_subtracted(client: RawClient, name: str) -> None:
+def test_incremental_alter_configs_append_and_subtract(client: RawClient, name: str) -> None:
     assert alter(client, name, ("cleanup.policy", APPEND, "compact")) == ErrorCode.NONE
     both = {"delete", "compact"}
     wait_until(
@@ -136,14 +136,14 @@ def test_list_values_are_appended_and_subtracted(client: RawClient, name: str) -
         ("retention.ms", SET, None, ErrorCode.INVALID_REQUEST),
     ],
 )
-def test_impossible_change_is_refused_and_changes_nothing(
+def test_invalid_config_change_is_rejected_as_a_whole(
     client: RawClient, name: str, key: str, operation: int, value: str | None, code: int
 ) -> None:
     assert alter(client, name, (key, operation, value)) == code
     assert values(describe(client, TOPIC, name))["retention.ms"] == "12345"
 
 
-def test_unknown_operation_is_refused_and_changes_nothing(client: RawClient, name: str) -> None:
+def test_alter_configs_with_unknown_operation_is_rejected(client: RawClient, name: str) -> None:
     # Kafka lets this surprise it and answers UNKNOWN_SERVER_ERROR.
     assert alter(client, name, ("retention.ms", 9, "1")) in (
         ErrorCode.INVALID_REQUEST,
@@ -152,11 +152,11 @@ def test_unknown_operation_is_refused_and_changes_nothing(client: RawClient, nam
     assert values(describe(client, TOPIC, name))["retention.ms"] == "12345"
 
 
-def test_change_of_an_unknown_topic_is_refused(client: RawClient) -> None:
+def test_alter_configs_of_unknown_topic_is_rejected(client: RawClient) -> None:
     code = alter(client, fresh_name("absent"), ("retention.ms", SET, "1"))
     assert code == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
 
 
-def test_validate_only_changes_nothing(client: RawClient, name: str) -> None:
+def test_alter_configs_validate_only_changes_nothing(client: RawClient, name: str) -> None:
     assert alter(client, name, ("retention.ms", SET, "99999"), validate_only=True) == ErrorCode.NONE
     assert values(describe(client, TOPIC, name))["retention.ms"] == "12345"

@@ -105,7 +105,7 @@ def served(make: Callable[[], Client], count: int) -> list[bool]:
     return [make().is_served() for _ in range(count)]
 
 
-def test_connections_of_an_address_are_limited_and_its_neighbour_is_not(
+def test_max_connections_per_ip_limits_only_that_address(
     start_broker: StartBroker, connect: Callable[..., Client]
 ) -> None:
     """Kafka's testMaxConnectionsPerIp and testMaxConnectionsPerIpOverrides (by host name)."""
@@ -129,7 +129,7 @@ def test_connections_of_an_address_are_limited_and_its_neighbour_is_not(
 
 
 @pytest.mark.transports("process", "thread", "inline")
-def test_limit_of_an_address_is_changed_while_the_broker_runs(
+def test_max_connections_per_ip_is_dynamic(
     start_broker: StartBroker, connect: Callable[..., Client]
 ) -> None:
     port = port_of(start_broker())
@@ -149,7 +149,7 @@ def test_limit_of_an_address_is_changed_while_the_broker_runs(
     wait_until(lambda: all(of_the_next_address()), what="no limit any more")
 
 
-def test_full_broker_lets_the_next_client_wait_until_one_leaves(
+def test_max_connections_delays_next_client_until_one_leaves(
     start_broker: StartBroker, connect: Callable[..., Client]
 ) -> None:
     port = port_of(start_broker(settings={"max.connections": "3"}))
@@ -161,7 +161,7 @@ def test_full_broker_lets_the_next_client_wait_until_one_leaves(
     assert late.is_answered()
 
 
-def test_lowered_limit_closes_who_has_been_idle_longest(
+def test_lowered_max_connections_closes_longest_idle_clients(
     start_broker: StartBroker, connect: Callable[..., Client]
 ) -> None:
     port = port_of(start_broker())
@@ -198,7 +198,7 @@ def two_listeners(**more: str) -> dict[str, Any]:
     }
 
 
-def test_inter_broker_listener_is_let_in_and_the_other_makes_room(
+def test_inter_broker_connection_evicts_one_of_other_listener(
     start_broker: StartBroker, connect: Callable[..., Client]
 ) -> None:
     """Kafka's DynamicConnectionQuotaTest: an inter-broker connect evicts connections of another listener."""
@@ -214,7 +214,7 @@ def test_inter_broker_listener_is_let_in_and_the_other_makes_room(
     assert late.waits(), "the broker is still full"
 
 
-def test_control_listener_is_not_kept_out_by_the_connections_of_clients(
+def test_max_connections_does_not_count_control_listener(
     start_broker: StartBroker, connect: Callable[..., Client]
 ) -> None:
     """Kafka's testControlPlaneAsPrivilegedListener: its connections are counted among themselves."""
@@ -229,7 +229,7 @@ def test_control_listener_is_not_kept_out_by_the_connections_of_clients(
     assert connect(control).waits(), "a plain max.connections is every listener's own limit, too"
 
 
-def test_listener_has_a_limit_of_its_own_also_the_inter_broker_one(
+def test_max_connections_of_a_listener(
     start_broker: StartBroker, connect: Callable[..., Client]
 ) -> None:
     settings = two_listeners(**{"listener.name.internal.max.connections": "1"})
@@ -243,7 +243,7 @@ def test_listener_has_a_limit_of_its_own_also_the_inter_broker_one(
     assert late.is_answered()
 
 
-def test_rate_of_an_address_closes_who_comes_too_fast(
+def test_connection_creation_rate_of_ip_closes_connections(
     start_broker: StartBroker, connect: Callable[..., Client]
 ) -> None:
     """Kafka's testConnectionRatePerIp, with an entity set while the broker runs."""
@@ -259,7 +259,7 @@ def test_rate_of_an_address_closes_who_comes_too_fast(
     )
 
 
-def test_rate_of_the_listener_makes_clients_wait_and_serves_them_all(
+def test_connection_creation_rate_of_listener_delays_clients(
     start_broker: StartBroker, connect: Callable[..., Client]
 ) -> None:
     """Kafka's testConnectionRateLimit."""
@@ -269,7 +269,7 @@ def test_rate_of_the_listener_makes_clients_wait_and_serves_them_all(
     assert all(client.is_served() for client in waiting)
 
 
-def test_counts_are_right_after_the_death_of_any_role(
+def test_connection_counts_are_right_after_death_of_any_role(
     start_broker: StartBroker, connect: Callable[..., Client]
 ) -> None:
     """What a dead Processor held is free again; what the others hold counts for a new Acceptor."""
@@ -299,14 +299,14 @@ def test_counts_are_right_after_the_death_of_any_role(
 @pytest.mark.parametrize(
     "settings", [{PER_IP: "0", f"{PER_IP}.overrides": "192.0.2.1:5"}, {"max.connections": "0"}]
 )
-def test_no_limit_on_clients_keeps_a_broker_from_its_start(
+def test_connection_limits_do_not_block_the_start(
     start_broker: StartBroker, settings: dict[str, str]
 ) -> None:
     """It asks itself whether it serves, by a connection that came by no listener."""
     start_broker(settings=settings)
 
 
-def test_crowd_at_an_early_listener_under_a_limit_keeps_no_broker_from_its_start() -> None:
+def test_full_early_listener_does_not_block_the_start() -> None:
     """Clients that come as soon as they are let in hold every place there is before the broker serves."""
     with socket.create_server(("127.0.0.1", 0)) as free:
         port = free.getsockname()[1]

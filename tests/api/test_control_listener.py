@@ -42,7 +42,7 @@ def connect(address: str) -> Client:
 
 
 @pytest.mark.every_transport
-def test_topics_and_configs_are_changed_there_and_seen_by_clients(
+def test_control_listener_changes_topics_and_configs(
     managed: BrokerUnderTest, control: str
 ) -> None:
     name = fresh_name("managed")
@@ -68,7 +68,7 @@ def test_topics_and_configs_are_changed_there_and_seen_by_clients(
         wait_until(lambda: client.describe_topic(name)["error_code"] != 0, what="it is gone")
 
 
-def test_log_levels_are_changed_there_and_seen_by_clients(managed: BrokerUnderTest, control: str) -> None:
+def test_control_listener_changes_log_levels(managed: BrokerUnderTest, control: str) -> None:
     asked = {"resource_type": LOGGERS, "resource_name": "1", "configuration_keys": ["kproc.broker.cleaner.strays"]}
     fields = {"resources": [asked], "include_synonyms": False, "include_documentation": False}
 
@@ -84,7 +84,7 @@ def test_log_levels_are_changed_there_and_seen_by_clients(managed: BrokerUnderTe
     assert shown(managed.bootstrap) != "TRACE"
 
 
-def test_its_clients_are_told_its_own_address(control: str) -> None:
+def test_control_listener_advertises_its_own_address(control: str) -> None:
     with RawClient(control) as admin:
         (node,) = admin.call(ApiKey.METADATA, 9, {"topics": []})["brokers"]
         assert f"{node['host']}:{node['port']}" == control
@@ -92,7 +92,7 @@ def test_its_clients_are_told_its_own_address(control: str) -> None:
         assert f"{described['host']}:{described['port']}" == control
 
 
-def test_it_says_what_it_serves_and_closes_on_anything_else(control: str) -> None:
+def test_control_listener_serves_only_advertised_apis(control: str) -> None:
     with RawClient(control) as admin:
         fields = {"client_software_name": "test", "client_software_version": "1"}
         keys = {row["api_key"] for row in admin.call(ApiKey.API_VERSIONS, 3, fields)["api_keys"]}
@@ -103,7 +103,7 @@ def test_it_says_what_it_serves_and_closes_on_anything_else(control: str) -> Non
 
 
 @pytest.mark.every_transport
-def test_a_request_that_goes_through_the_arena_is_served(control: str) -> None:
+def test_control_listener_handles_request_through_arena(control: str) -> None:
     names = [fresh_name("many") for _ in range(500)]
     with RawClient(control) as admin:
         fields = create_topics_fields(names[0], validate_only=True)
@@ -113,13 +113,13 @@ def test_a_request_that_goes_through_the_arena_is_served(control: str) -> None:
 
 
 @pytest.mark.every_transport
-def test_requests_of_one_connection_are_answered_in_order_through_a_queue_of_twenty(control: str) -> None:
+def test_control_listener_answers_in_order_beyond_its_queue(control: str) -> None:
     with RawClient(control) as admin:
         sent = [admin.send(ApiKey.METADATA, 9, {"topics": []}) for _ in range(60)]
         assert [admin.receive(ApiKey.METADATA, 9)[0] for _ in sent] == sent
 
 
-def test_operations_are_served_there(control: str) -> None:
+def test_control_listener_handles_kproc_operations(control: str) -> None:
     with connect(control) as admin:
         assert admin.operate("status")["control"] == control
         roles = {(row["role"], row["pool"]) for row in admin.operate("status")["processes"]}
@@ -129,7 +129,7 @@ def test_operations_are_served_there(control: str) -> None:
             admin.operate("dance")
 
 
-def test_a_client_is_shown_and_can_be_killed(managed: BrokerUnderTest, control: str) -> None:
+def test_control_listener_lists_and_closes_client_connection(managed: BrokerUnderTest, control: str) -> None:
     with RawClient(managed.bootstrap) as client, connect(control) as admin:
         client.call(ApiKey.METADATA, 9, {"topics": []})
         port = client.socket.getsockname()[1]
@@ -142,12 +142,12 @@ def test_a_client_is_shown_and_can_be_killed(managed: BrokerUnderTest, control: 
 
 
 @pytest.mark.transports("thread", "inline")
-def test_roles_of_one_process_refuse_to_be_scaled(control: str) -> None:
+def test_scale_of_single_process_transport_is_rejected(control: str) -> None:
     with connect(control) as admin, pytest.raises(ClientError, match="at the next start only"):
         admin.scale(processors=3)
 
 
-def test_who_locked_everybody_out_can_take_it_back(managed: BrokerUnderTest, control: str) -> None:
+def test_control_listener_lifts_connection_limit_of_0(managed: BrokerUnderTest, control: str) -> None:
     """Limits by address do not hold for it; stored as they are, not even a restart would help."""
     key = "max.connections.per.ip.overrides"
     operations = {"SET": 0, "DELETE": 1}
@@ -177,7 +177,7 @@ def test_who_locked_everybody_out_can_take_it_back(managed: BrokerUnderTest, con
     wait_until(is_served, what="clients are back")
 
 
-def test_its_clients_need_rights_with_an_authorizer(transport: str) -> None:
+def test_control_listener_requires_acls_with_authorizer(transport: str) -> None:
     (port,) = free_ports(1)
     settings = {
         **SETTINGS,
@@ -196,7 +196,7 @@ def test_its_clients_need_rights_with_an_authorizer(transport: str) -> None:
             client.operate("status")
 
 
-def test_large_requests_are_divided_there_and_keep_their_order(control: str) -> None:
+def test_control_listener_divides_large_requests_in_order(control: str) -> None:
     """The controller handles them in slices, and reads nothing else meanwhile."""
     names = [f"absent-{at}" for at in range(1_000)]
     fields = {"topics": [{"name": name} for name in names], "allow_auto_topic_creation": False}

@@ -95,7 +95,7 @@ def test_every_advertised_version_answers_a_minimal_request(
     assert not problems, "\n".join(problems)
 
 
-def test_versions_just_outside_the_advertised_ranges_close_the_connection(
+def test_versions_outside_advertised_range_close_connection(
     broker: BrokerUnderTest, client: RawClient
 ) -> None:
     for key, versions in advertised(client).items():

@@ -20,7 +20,7 @@ LONG_WAIT_MS = 600_000
 
 
 @pytest.mark.parametrize("version", range(4, 19))
-def test_every_version_returns_the_records_and_the_ends(client: RawClient, log: Log, version: int) -> None:
+def test_fetch_returns_records_and_offsets_in_every_version(client: RawClient, log: Log, version: int) -> None:
     name, topic_id = log
     client.produce(name, batch(b"a", b"b"))
     client.produce(name, batch(b"c"))
@@ -34,7 +34,7 @@ def test_every_version_returns_the_records_and_the_ends(client: RawClient, log: 
 
 
 @pytest.mark.parametrize("version", [4, 12, 13, 18])
-def test_offset_inside_a_batch_returns_the_whole_batch(client: RawClient, log: Log, version: int) -> None:
+def test_fetch_offset_inside_a_batch_returns_the_whole_batch(client: RawClient, log: Log, version: int) -> None:
     name, topic_id = log
     client.produce(name, batch(b"a", b"b", b"c"))
     client.produce(name, batch(b"d"))
@@ -46,7 +46,7 @@ def test_offset_inside_a_batch_returns_the_whole_batch(client: RawClient, log: L
     ] == [3]
 
 
-def test_end_of_the_log_is_empty_and_beyond_it_is_out_of_range(client: RawClient, log: Log) -> None:
+def test_fetch_beyond_log_end_is_offset_out_of_range(client: RawClient, log: Log) -> None:
     name, _ = log
     client.produce(name, batch(b"a"))
     at_end = client.fetch(name, 1)
@@ -57,7 +57,7 @@ def test_end_of_the_log_is_empty_and_beyond_it_is_out_of_range(client: RawClient
         assert not row["records"]
 
 
-def test_unknown_topic_partition_and_id_are_told(client: RawClient, log: Log) -> None:
+def test_fetch_of_unknown_topic_partition_and_id_fails(client: RawClient, log: Log) -> None:
     name, topic_id = log
     assert client.fetch(fresh_name("absent"), 0)["error_code"] == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
     assert client.fetch(name, 0, partition=5)["error_code"] == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
@@ -76,7 +76,7 @@ def test_leader_epoch_of_the_client_is_checked(client: RawClient, log: Log) -> N
     )
 
 
-def test_first_batch_is_returned_whole_even_above_every_limit(client: RawClient, log: Log) -> None:
+def test_fetch_returns_first_batch_above_every_limit(client: RawClient, log: Log) -> None:
     # KIP-74: otherwise a consumer with small limits would never get past a large batch.
     name, _ = log
     client.produce(name, batch(b"x" * 100_000))
@@ -86,7 +86,7 @@ def test_first_batch_is_returned_whole_even_above_every_limit(client: RawClient,
     assert len(row["records"]) < 150_000
 
 
-def test_partition_max_bytes_limits_what_comes_after_the_first_batch(client: RawClient, log: Log) -> None:
+def test_partition_max_bytes_applies_after_the_first_batch(client: RawClient, log: Log) -> None:
     name, _ = log
     for number in range(20):
         client.produce(name, batch(b"%02d" % number + bytes(10_000)))
@@ -95,7 +95,7 @@ def test_partition_max_bytes_limits_what_comes_after_the_first_batch(client: Raw
     assert len(split_batches(row["records"])) == 3
 
 
-def test_max_bytes_of_0_brings_the_first_batch_of_the_first_partition_that_has_one(client: RawClient) -> None:
+def test_fetch_max_bytes_0_returns_one_batch(client: RawClient) -> None:
     name = fresh_name()
     client.create_topic(name, partitions=3)
     for index in (1, 2):
@@ -105,7 +105,7 @@ def test_max_bytes_of_0_brings_the_first_batch_of_the_first_partition_that_has_o
     assert [len(split_batches(part["records"] or b"")) for part in parts] == [0, 1, 0]
 
 
-def test_max_bytes_limits_the_whole_answer(client: RawClient) -> None:
+def test_fetch_max_bytes_limits_the_whole_response(client: RawClient) -> None:
     name = fresh_name()
     client.create_topic(name, partitions=5)
     for index in range(5):
@@ -118,7 +118,7 @@ def test_max_bytes_limits_the_whole_answer(client: RawClient) -> None:
     assert {part["error_code"] for part in parts} == {ErrorCode.NONE}
 
 
-def test_several_topics_and_partitions_answer_in_one_go(client: RawClient) -> None:
+def test_fetch_of_several_topics_and_partitions(client: RawClient) -> None:
     one, two = fresh_name(), fresh_name()
     client.create_topic(one, partitions=3)
     client.create_topic(two, partitions=2)
@@ -160,11 +160,11 @@ def test_empty_fetch_waits_max_wait(client: RawClient, log: Log) -> None:
     assert taken >= 0.35, taken
 
 
-def test_fetch_that_has_an_error_does_not_wait(client: RawClient, log: Log) -> None:
+def test_fetch_with_partition_error_does_not_wait(client: RawClient, log: Log) -> None:
     assert client.fetch(log[0], 7, max_wait_ms=LONG_WAIT_MS)["error_code"] == ErrorCode.OFFSET_OUT_OF_RANGE
 
 
-def test_min_bytes_0_does_not_wait(client: RawClient, log: Log) -> None:
+def test_fetch_min_bytes_0_does_not_wait(client: RawClient, log: Log) -> None:
     assert not client.fetch(log[0], 0, max_wait_ms=LONG_WAIT_MS, min_bytes=0)["records"]
 
 
@@ -181,21 +181,21 @@ def produce_later(bootstrap: str, topic: str, delays_and_sizes: list[tuple[float
 
 
 @pytest.mark.every_transport
-def test_append_wakes_a_waiting_fetch(broker: BrokerUnderTest, client: RawClient, log: Log) -> None:
+def test_append_wakes_parked_fetch(broker: BrokerUnderTest, client: RawClient, log: Log) -> None:
     sender = produce_later(broker.bootstrap, log[0], [(0.3, 10)])
     row = client.fetch(log[0], 0, max_wait_ms=LONG_WAIT_MS)
     sender.join()
     assert len(values_of(row["records"])) == 1
 
 
-def test_fetch_waits_until_min_bytes_are_there(broker: BrokerUnderTest, client: RawClient, log: Log) -> None:
+def test_fetch_waits_for_min_bytes(broker: BrokerUnderTest, client: RawClient, log: Log) -> None:
     sender = produce_later(broker.bootstrap, log[0], [(0.1, 1_000), (0.3, 5_000)])
     row = client.fetch(log[0], 0, max_wait_ms=LONG_WAIT_MS, min_bytes=3_000)
     sender.join()
     assert len(values_of(row["records"])) == 2, "the first record alone is below min_bytes"
 
 
-def test_append_to_any_partition_wakes_a_fetch_of_several(broker: BrokerUnderTest, client: RawClient) -> None:
+def test_append_to_any_partition_wakes_parked_fetch(broker: BrokerUnderTest, client: RawClient) -> None:
     # Enough partitions that some belong to another Handler than the connection's.
     name = fresh_name()
     client.create_topic(name, partitions=8)
@@ -217,7 +217,7 @@ def test_append_to_any_partition_wakes_a_fetch_of_several(broker: BrokerUnderTes
 
 
 @pytest.mark.every_transport
-def test_many_waiting_fetches_are_all_woken_by_one_append(
+def test_one_append_wakes_many_parked_fetches(
     broker: BrokerUnderTest, client: RawClient, log: Log
 ) -> None:
     waiting = [RawClient(broker.bootstrap) for _ in range(20)]
@@ -235,7 +235,7 @@ def test_many_waiting_fetches_are_all_woken_by_one_append(
 
 
 @pytest.mark.every_transport
-def test_client_that_leaves_during_its_long_poll_harms_nobody(
+def test_disconnect_during_parked_fetch_is_harmless(
     broker: BrokerUnderTest, client: RawClient, log: Log
 ) -> None:
     for _ in range(10):
@@ -246,7 +246,7 @@ def test_client_that_leaves_during_its_long_poll_harms_nobody(
 
 
 @pytest.mark.every_transport
-def test_long_log_is_read_in_steps_to_the_end(client: RawClient, log: Log) -> None:
+def test_fetch_reads_long_log_in_steps(client: RawClient, log: Log) -> None:
     name, _ = log
     for number in range(50):
         client.produce(name, batch(*[b"%d-%d" % (number, one) + bytes(2_000) for one in range(10)]), acks=1)

@@ -58,13 +58,13 @@ def session(client: RawClient, request: pytest.FixtureRequest) -> Session:
     return Session(client, request.param)
 
 
-def test_full_fetch_names_every_partition_and_opens_a_session(session: Session) -> None:
+def test_full_fetch_opens_a_session_with_every_partition(session: Session) -> None:
     session.produce(1, b"one")
     assert rows(session.start([(0, 0), (1, 0), (2, 0)])) == {0: [], 1: [b"one"], 2: []}
 
 
 @pytest.mark.every_transport
-def test_incremental_fetch_names_only_what_changed(session: Session) -> None:
+def test_incremental_fetch_returns_changed_partitions_only(session: Session) -> None:
     session.start([(0, 0), (1, 0), (2, 0)])
     assert rows(session.ask([], session=(session.id, 1))) == {}
     session.produce(2, b"two")
@@ -76,7 +76,7 @@ def test_incremental_fetch_names_only_what_changed(session: Session) -> None:
     assert rows(session.ask([], session=(session.id, 4))) == {0: [b"zero"], 2: [b"two again"]}
 
 
-def test_partitions_can_be_added_and_forgotten(session: Session) -> None:
+def test_incremental_fetch_adds_and_forgets_partitions(session: Session) -> None:
     session.start([(0, 0)])
     session.produce(0, b"zero")
     session.produce(1, b"one")
@@ -85,7 +85,7 @@ def test_partitions_can_be_added_and_forgotten(session: Session) -> None:
     assert rows(session.ask([(1, 1)], session=(session.id, 2))) == {}
 
 
-def test_error_of_a_partition_is_named_again_each_time(session: Session) -> None:
+def test_incremental_fetch_repeats_partition_errors(session: Session) -> None:
     session.start([(0, 0)])
     for epoch in (1, 2):
         answer = session.ask([(0, 99)] if epoch == 1 else [], session=(session.id, epoch))
@@ -93,7 +93,7 @@ def test_error_of_a_partition_is_named_again_each_time(session: Session) -> None
         assert codes == [ErrorCode.OFFSET_OUT_OF_RANGE]
 
 
-def test_wrong_epoch_is_refused_and_the_session_lives_on(session: Session) -> None:
+def test_wrong_session_epoch_is_rejected_and_session_continues(session: Session) -> None:
     session.start([(0, 0)])
     answer = session.ask([], session=(session.id, 5))
     assert answer["error_code"] == ErrorCode.INVALID_FETCH_SESSION_EPOCH
@@ -102,13 +102,13 @@ def test_wrong_epoch_is_refused_and_the_session_lives_on(session: Session) -> No
     assert rows(session.ask([], session=(session.id, 1))) == {0: [b"zero"]}
 
 
-def test_unknown_session_is_refused(session: Session) -> None:
+def test_unknown_fetch_session_id_is_rejected(session: Session) -> None:
     answer = session.ask([], session=(1_234_567, 1))
     assert (answer["error_code"], answer["session_id"]) == (ErrorCode.FETCH_SESSION_ID_NOT_FOUND, 0)
     assert rows(answer) == {}
 
 
-def test_final_epoch_closes_the_session_and_still_answers(session: Session) -> None:
+def test_final_epoch_closes_the_fetch_session(session: Session) -> None:
     session.start([(0, 0)])
     session.produce(0, b"zero")
     answer = session.ask([(0, 0)], session=(session.id, FINAL_EPOCH))
@@ -116,7 +116,7 @@ def test_final_epoch_closes_the_session_and_still_answers(session: Session) -> N
     assert session.ask([], session=(session.id, 1))["error_code"] == ErrorCode.FETCH_SESSION_ID_NOT_FOUND
 
 
-def test_epoch_0_with_an_id_replaces_the_session(session: Session) -> None:
+def test_epoch_0_with_session_id_replaces_the_session(session: Session) -> None:
     session.start([(0, 0)])
     old = session.id
     answer = session.ask([(1, 0)], session=(old, 0))
@@ -125,7 +125,7 @@ def test_epoch_0_with_an_id_replaces_the_session(session: Session) -> None:
     assert set(rows(answer)) == {1}
 
 
-def test_sessions_of_two_connections_are_apart(broker: BrokerUnderTest, session: Session) -> None:
+def test_fetch_sessions_of_two_connections_are_independent(broker: BrokerUnderTest, session: Session) -> None:
     session.start([(0, 0)])
     with RawClient(broker.bootstrap) as client:
         other = Session(client, session.version)
@@ -136,7 +136,7 @@ def test_sessions_of_two_connections_are_apart(broker: BrokerUnderTest, session:
         assert rows(other.ask([], session=(other.id, 1))) == {0: [b"theirs"]}
 
 
-def test_session_of_a_deleted_topic_tells_so(client: RawClient) -> None:
+def test_fetch_session_of_deleted_topic_returns_error(client: RawClient) -> None:
     session = Session(client, 12)
     session.start([(0, 0)])
     client.call(ApiKey.DELETE_TOPICS, 5, {"topic_names": [session.name], "timeout": 10_000})
@@ -146,7 +146,7 @@ def test_session_of_a_deleted_topic_tells_so(client: RawClient) -> None:
     assert codes
 
 
-def test_session_by_id_knows_the_name_of_a_topic_that_was_deleted_and_made_anew(client: RawClient) -> None:
+def test_fetch_session_by_topic_id_after_topic_recreation(client: RawClient) -> None:
     session = Session(client, 18)
     session.start([(0, 0)])
 
@@ -161,7 +161,7 @@ def test_session_by_id_knows_the_name_of_a_topic_that_was_deleted_and_made_anew(
     assert code(2) == ErrorCode.INCONSISTENT_TOPIC_ID
 
 
-def test_what_a_full_fetch_brought_does_not_change_the_order_of_its_session(session: Session) -> None:
+def test_full_fetch_keeps_partition_order_of_its_session(session: Session) -> None:
     for partition in (0, 1):
         session.produce(partition, b"first")
     assert list(rows(session.start([(1, 0), (0, 1)]))) == [1, 0], "partition 1 brought records"

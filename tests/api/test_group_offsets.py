@@ -54,7 +54,7 @@ def fetch_fields(version: int, group: str, name: str, topic_id: bytes) -> Fields
 
 
 @pytest.mark.parametrize("version", range(2, 11))
-def test_every_version_commits(client: RawClient, group: str, log: tuple[str, bytes], version: int) -> None:
+def test_offset_commit_in_every_version(client: RawClient, group: str, log: tuple[str, bytes], version: int) -> None:
     name, topic_id = log
     fields = commit_fields(group, name, {0: 42}, metadata="väl")
     fields["topics"][0]["topic_id"] = topic_id
@@ -67,7 +67,7 @@ def test_every_version_commits(client: RawClient, group: str, log: tuple[str, by
 
 
 @pytest.mark.parametrize("version", range(1, 11))
-def test_every_version_fetches(client: RawClient, group: str, log: tuple[str, bytes], version: int) -> None:
+def test_offset_fetch_in_every_version(client: RawClient, group: str, log: tuple[str, bytes], version: int) -> None:
     name, topic_id = log
     fields = commit_fields(group, name, {0: 5}, metadata="m")
     fields["topics"][0]["partitions"][0]["committed_leader_epoch"] = 3
@@ -84,7 +84,7 @@ def test_every_version_fetches(client: RawClient, group: str, log: tuple[str, by
 
 
 @pytest.mark.parametrize("version", range(1, 11))
-def test_a_group_that_there_is_not_has_no_offsets_and_no_error(
+def test_offset_fetch_of_unknown_group_is_empty(
     client: RawClient, group: str, log: tuple[str, bytes], version: int
 ) -> None:
     answer = client.call(ApiKey.OFFSET_FETCH, version, fetch_fields(version, group, *log))
@@ -96,7 +96,7 @@ def test_a_group_that_there_is_not_has_no_offsets_and_no_error(
 
 
 @pytest.mark.parametrize("version", range(2, 11))
-def test_null_asks_for_all_topics(
+def test_offset_fetch_with_null_topics_returns_all(
     client: RawClient, group: str, log: tuple[str, bytes], version: int
 ) -> None:
     other = fresh_name("other")
@@ -121,7 +121,7 @@ def test_null_asks_for_all_topics(
     assert found == {(first, 0, 1), (second, 1, 2)}
 
 
-def test_several_groups_in_one_request(client: RawClient, log: tuple[str, bytes]) -> None:
+def test_offset_fetch_of_several_groups(client: RawClient, log: tuple[str, bytes]) -> None:
     groups = [fresh_name("many") for _ in range(4)]
     find_coordinator(client, groups[0])
     for number, group in enumerate(groups[:-1]):
@@ -138,7 +138,7 @@ def test_several_groups_in_one_request(client: RawClient, log: tuple[str, bytes]
     assert found == {groups[0]: 0, groups[1]: 1, groups[2]: 2, groups[3]: NO_OFFSET}
 
 
-def test_unknown_topics_and_partitions_are_refused_one_by_one(
+def test_offset_commit_of_unknown_partitions_fails_by_partition(
     client: RawClient, group: str, log: tuple[str, bytes]
 ) -> None:
     assert commit(client, group, log[0], {0: 1, 1: 2}) == {0: 0, 1: ErrorCode.UNKNOWN_TOPIC_OR_PARTITION}
@@ -154,7 +154,7 @@ def test_unknown_topics_and_partitions_are_refused_one_by_one(
     assert offsets_of(client, group) == {(log[0], 0): 1}
 
 
-def test_metadata_that_is_too_long_is_refused(client: RawClient, group: str, log: tuple[str, bytes]) -> None:
+def test_offset_commit_with_long_metadata_is_rejected(client: RawClient, group: str, log: tuple[str, bytes]) -> None:
     # Characters count, whatever the setting's name says.
     assert commit(client, group, log[0], {0: 1}, metadata="ä" * 4096) == {0: 0}
     assert commit(client, group, log[0], {0: 2}, metadata="x" * 4097) == {
@@ -163,12 +163,12 @@ def test_metadata_that_is_too_long_is_refused(client: RawClient, group: str, log
     assert offsets_of(client, group) == {(log[0], 0): 1}
 
 
-def test_null_metadata_comes_back_empty(client: RawClient, group: str, log: tuple[str, bytes]) -> None:
+def test_offset_commit_null_metadata_becomes_empty(client: RawClient, group: str, log: tuple[str, bytes]) -> None:
     commit(client, group, log[0], {0: 1}, metadata=None)
     assert fetch_group(client, group, {log[0]: [0]})["topics"][0]["partitions"][0]["metadata"] == ""
 
 
-def test_only_members_commit_while_there_are_any(
+def test_offset_commit_of_non_member_in_active_group_is_rejected(
     client: RawClient, group: str, one: Member, log: tuple[str, bytes]
 ) -> None:
     assert commit(client, group, log[0], {0: 1}) == {0: ErrorCode.UNKNOWN_MEMBER_ID}
@@ -179,7 +179,7 @@ def test_only_members_commit_while_there_are_any(
     assert offsets_of(client, group) == {(log[0], 0): 4}
 
 
-def test_a_refused_member_is_told_before_its_metadata_is_looked_at(
+def test_offset_commit_checks_member_before_metadata_size(
     client: RawClient, group: str, one: Member, log: tuple[str, bytes]
 ) -> None:
     assert commit(client, group, log[0], {0: 1}, metadata="x" * 5000) == {0: ErrorCode.UNKNOWN_MEMBER_ID}
@@ -188,7 +188,7 @@ def test_a_refused_member_is_told_before_its_metadata_is_looked_at(
 @pytest.mark.parametrize(
     ("version", "code"), [(8, ErrorCode.ILLEGAL_GENERATION), (9, ErrorCode.GROUP_ID_NOT_FOUND)]
 )
-def test_a_generation_of_no_group_is_refused(
+def test_offset_commit_with_generation_of_no_group_is_rejected(
     client: RawClient, group: str, log: tuple[str, bytes], version: int, code: ErrorCode
 ) -> None:
     changes = {"generation_id_or_member_epoch": 3, "member_id": "m"}
@@ -196,7 +196,7 @@ def test_a_generation_of_no_group_is_refused(
     assert group not in list_groups(client)
 
 
-def test_a_consumer_without_a_group_protocol_makes_a_simple_group(
+def test_offset_commit_without_member_creates_simple_group(
     client: RawClient, group: str, log: tuple[str, bytes]
 ) -> None:
     commit(client, group, log[0], {0: 1})
@@ -205,7 +205,7 @@ def test_a_consumer_without_a_group_protocol_makes_a_simple_group(
     assert describe(client, group)["group_state"] == "Empty"
 
 
-def test_commits_during_a_rebalance_are_put_off(
+def test_offset_commit_during_rebalance(
     broker: BrokerUnderTest, one: Member, log: tuple[str, bytes]
 ) -> None:
     with Member(broker.bootstrap, one.group_id) as two:
@@ -219,7 +219,7 @@ def test_commits_during_a_rebalance_are_put_off(
         assert one.commit(log[0], {0: 4}) == {0: ErrorCode.REBALANCE_IN_PROGRESS}
 
 
-def test_offsets_are_deleted_unless_the_group_reads_the_topic(
+def test_offset_delete_of_subscribed_topic_is_rejected(
     client: RawClient, group: str, one: Member, log: tuple[str, bytes]
 ) -> None:
     other = fresh_name("other")
@@ -239,7 +239,7 @@ def test_offsets_are_deleted_unless_the_group_reads_the_topic(
     assert offsets_of(client, group) == {(log[0], 0): 1}
 
 
-def test_offsets_of_a_group_that_there_is_not_cannot_be_deleted(
+def test_offset_delete_of_unknown_group_fails(
     client: RawClient, group: str, log: tuple[str, bytes]
 ) -> None:
     topics = [{"name": log[0], "partitions": [{"partition_index": 0}]}]
@@ -247,7 +247,7 @@ def test_offsets_of_a_group_that_there_is_not_cannot_be_deleted(
     assert answer["error_code"] == ErrorCode.GROUP_ID_NOT_FOUND
 
 
-def test_whether_the_group_is_there_is_told_before_topics_that_are_not(
+def test_offset_delete_checks_group_before_topics(
     client: RawClient, group: str, log: tuple[str, bytes]
 ) -> None:
     def deleted(name: str) -> tuple[int, list[int]]:
@@ -262,7 +262,7 @@ def test_whether_the_group_is_there_is_told_before_topics_that_are_not(
     assert [deleted(name) for name in names] == [(0, [ErrorCode.UNKNOWN_TOPIC_OR_PARTITION])] * 2
 
 
-def test_a_deleted_topic_takes_its_offsets_along(
+def test_topic_deletion_deletes_its_committed_offsets(
     client: RawClient, group: str, log: tuple[str, bytes]
 ) -> None:
     doomed = fresh_name("doomed")

@@ -49,7 +49,7 @@ def member(broker: BrokerUnderTest, group: str) -> Iterator[NewMember]:
 
 
 @pytest.mark.parametrize("version", range(7))
-def test_every_version_finds_the_coordinator(client: RawClient, group: str, version: int) -> None:
+def test_find_coordinator_in_every_version(client: RawClient, group: str, version: int) -> None:
     fields = {"key": group, "key_type": 0, "coordinator_keys": [group, "another"]}
     answer = client.call(ApiKey.FIND_COORDINATOR, version, fields)
     rows = answer["coordinators"] if version >= 4 else [answer]
@@ -59,7 +59,7 @@ def test_every_version_finds_the_coordinator(client: RawClient, group: str, vers
         assert [row["key"] for row in rows] == [group, "another"]
 
 
-def test_the_offsets_topic_is_internal_and_compacted(client: RawClient, group: str) -> None:
+def test_consumer_offsets_topic_is_internal_and_compacted(client: RawClient, group: str) -> None:
     row = client.describe_topic("__consumer_offsets")
     assert (row["error_code"], row["is_internal"], len(row["partitions"])) == (0, True, 50)
     fields = {"resources": [{"resource_type": 2, "resource_name": row["name"], "configuration_keys": None}]}
@@ -69,7 +69,7 @@ def test_the_offsets_topic_is_internal_and_compacted(client: RawClient, group: s
     assert shown == ["compact", "producer", "104857600"]
 
 
-def test_clients_may_not_produce_to_the_offsets_topic(client: RawClient, group: str) -> None:
+def test_produce_to_consumer_offsets_topic_is_rejected(client: RawClient, group: str) -> None:
     row = client.produce("__consumer_offsets", batch(b"x"))
     assert row["error_code"] == ErrorCode.INVALID_TOPIC_EXCEPTION
 
@@ -96,7 +96,7 @@ def test_one_member_joins_syncs_commits_and_leaves(
     assert describe(client, group)["group_state"] == "Empty"
 
 
-def test_members_of_one_group_share_a_generation(member: NewMember) -> None:
+def test_group_members_share_a_generation(member: NewMember) -> None:
     members = [member() for _ in range(3)]
     settle(members)
     assert len({each.generation for each in members}) == 1
@@ -104,7 +104,7 @@ def test_members_of_one_group_share_a_generation(member: NewMember) -> None:
 
 
 @pytest.mark.every_transport
-def test_a_joining_member_makes_the_others_join_again(member: NewMember) -> None:
+def test_join_group_of_new_member_starts_rebalance(member: NewMember) -> None:
     one, two = member(), member()
     settle([one])
     two.send_join()
@@ -123,7 +123,7 @@ def test_a_joining_member_makes_the_others_join_again(member: NewMember) -> None
     }
 
 
-def test_a_leaving_member_ends_the_wait_of_the_others(member: NewMember) -> None:
+def test_leave_group_ends_the_rebalance_wait(member: NewMember) -> None:
     one, two = member(), member()
     settle([one, two])
     one.send_join(protocols=[{"name": "range", "metadata": subscription("changed")}])
@@ -134,7 +134,7 @@ def test_a_leaving_member_ends_the_wait_of_the_others(member: NewMember) -> None
     assert (answer["error_code"], answer["leader"]) == (0, one.member_id)
 
 
-def test_strangers_are_told_so(client: RawClient, group: str, member: NewMember) -> None:
+def test_unknown_member_id_is_rejected(client: RawClient, group: str, member: NewMember) -> None:
     stranger = member()
     stranger.member_id, stranger.generation = "nobody", 1
     assert stranger.heartbeat() == ErrorCode.UNKNOWN_MEMBER_ID
@@ -146,7 +146,7 @@ def test_strangers_are_told_so(client: RawClient, group: str, member: NewMember)
     assert group not in list_groups(client)
 
 
-def test_an_old_generation_is_told_so(member: NewMember, log: tuple[str, bytes]) -> None:
+def test_illegal_generation_is_rejected(member: NewMember, log: tuple[str, bytes]) -> None:
     one = member()
     settle([one])
     assert one.heartbeat(generation_id=7) == ErrorCode.ILLEGAL_GENERATION
@@ -164,7 +164,7 @@ def test_an_old_generation_is_told_so(member: NewMember, log: tuple[str, bytes])
         ({"protocol_type": ""}, ErrorCode.INCONSISTENT_GROUP_PROTOCOL),
     ],
 )
-def test_a_join_that_cannot_be_is_refused(
+def test_invalid_join_group_is_rejected(
     client: RawClient, group: str, changes: dict[str, object], code: ErrorCode
 ) -> None:
     answer = client.call(ApiKey.JOIN_GROUP, 3, {**join_fields(group), **changes})
@@ -172,7 +172,7 @@ def test_a_join_that_cannot_be_is_refused(
     assert group not in list_groups(client) or describe(client, group)["group_state"] in ("Empty", "Dead")
 
 
-def test_another_protocol_than_the_groups_is_refused(
+def test_join_group_with_inconsistent_protocol_is_rejected(
     client: RawClient, group: str, member: NewMember
 ) -> None:
     settle([member()])
@@ -183,7 +183,7 @@ def test_another_protocol_than_the_groups_is_refused(
 
 
 @pytest.mark.parametrize("version", range(10))
-def test_every_version_joins_and_leaves(client: RawClient, group: str, version: int) -> None:
+def test_join_and_leave_group_in_every_version(client: RawClient, group: str, version: int) -> None:
     answer = client.call(ApiKey.JOIN_GROUP, version, join_fields(group))
     if answer["error_code"] == ErrorCode.MEMBER_ID_REQUIRED:
         assert version >= 4
@@ -211,14 +211,14 @@ def test_every_version_joins_and_leaves(client: RawClient, group: str, version: 
         assert again_left["members"][0]["error_code"] == ErrorCode.UNKNOWN_MEMBER_ID
 
 
-def test_a_sync_without_its_protocol_is_refused(member: NewMember) -> None:
+def test_sync_group_with_other_protocol_is_rejected(member: NewMember) -> None:
     one = member()
     one.join()
     assert one.sync(protocol_type=None)["error_code"] == ErrorCode.INCONSISTENT_GROUP_PROTOCOL
     assert one.sync(protocol_name="other")["error_code"] == ErrorCode.INCONSISTENT_GROUP_PROTOCOL
 
 
-def test_a_static_member_comes_back_as_itself(client: RawClient, group: str, member: NewMember) -> None:
+def test_static_member_rejoins_without_rebalance(client: RawClient, group: str, member: NewMember) -> None:
     one, other = member(instance_id="i-1"), member()
     settle([one, other])
     before = one.member_id
@@ -237,7 +237,7 @@ def test_a_static_member_comes_back_as_itself(client: RawClient, group: str, mem
     assert {each["group_instance_id"] for each in row["members"]} == {"i-1", None}
 
 
-def test_a_stable_group_is_described_with_its_members(
+def test_describe_groups_lists_members_of_stable_group(
     client: RawClient, group: str, member: NewMember
 ) -> None:
     one = member(topics=["t"])
@@ -253,7 +253,7 @@ def test_a_stable_group_is_described_with_its_members(
     assert one.member_id.startswith("raw-test-")
 
 
-def test_operations_are_told_when_asked_for(client: RawClient, group: str, member: NewMember) -> None:
+def test_describe_groups_returns_authorized_operations(client: RawClient, group: str, member: NewMember) -> None:
     settle([member()])
     assert describe(client, group)["authorized_operations"] == -(2**31)
     # READ, DELETE, DESCRIBE, DESCRIBE_CONFIGS, ALTER_CONFIGS.
@@ -261,7 +261,7 @@ def test_operations_are_told_when_asked_for(client: RawClient, group: str, membe
     assert told == 1 << 3 | 1 << 6 | 1 << 8 | 1 << 10 | 1 << 11
 
 
-def test_a_group_that_there_is_not_is_dead(client: RawClient, group: str) -> None:
+def test_describe_groups_of_unknown_group_is_dead(client: RawClient, group: str) -> None:
     row = describe(client, group, version=5)
     assert (row["error_code"], row["group_state"], row["members"]) == (0, "Dead", [])
     row = describe(client, group, version=6)
@@ -269,7 +269,7 @@ def test_a_group_that_there_is_not_is_dead(client: RawClient, group: str) -> Non
     assert row["error_message"] == f"Group {group} not found."
 
 
-def test_groups_are_listed_by_state_and_type(client: RawClient, group: str, member: NewMember) -> None:
+def test_list_groups_filters_by_state_and_type(client: RawClient, group: str, member: NewMember) -> None:
     one = member()
     settle([one])
     row = list_groups(client)[group]
@@ -281,7 +281,7 @@ def test_groups_are_listed_by_state_and_type(client: RawClient, group: str, memb
     assert group in list_groups(client, states=["EMPTY", "Dead"])
 
 
-def test_a_group_is_deleted_when_it_is_empty(
+def test_delete_groups_needs_an_empty_group(
     client: RawClient, group: str, member: NewMember, log: tuple[str, bytes]
 ) -> None:
     one = member()
@@ -297,7 +297,7 @@ def test_a_group_is_deleted_when_it_is_empty(
 
 
 @pytest.mark.every_transport
-def test_a_client_that_leaves_while_its_join_waits_holds_nobody_up(member: NewMember) -> None:
+def test_disconnect_during_join_group_does_not_block_rebalance(member: NewMember) -> None:
     one, gone = member(), member()
     settle([one])
     gone.send_join()

@@ -73,7 +73,7 @@ def test_every_connection_serves_every_group(clients: list[RawClient], topic: st
             assert found == {(topic, turn % 4): turn for turn in range(len(clients))}
 
 
-def test_answers_about_many_groups_come_from_all_owners_in_order(
+def test_describe_groups_joins_all_coordinators_in_order(
     clients: list[RawClient], topic: str
 ) -> None:
     groups = [fresh_name("many") for _ in range(30)]
@@ -101,7 +101,7 @@ def test_answers_about_many_groups_come_from_all_owners_in_order(
 
 
 @pytest.mark.every_transport
-def test_members_of_one_group_come_by_any_connection(several: BrokerUnderTest, topic: str) -> None:
+def test_group_members_join_by_any_connection(several: BrokerUnderTest, topic: str) -> None:
     members = [Member(several.bootstrap, fresh_name("one"), topics=[topic]) for _ in range(6)]
     for member in members:
         member.group_id = members[0].group_id
@@ -129,7 +129,7 @@ def test_many_groups_at_once(several: BrokerUnderTest, topic: str) -> None:
         assert list(pool.map(live, range(24))) == [{0: 0}] * 24
 
 
-def test_pipelined_commits_are_all_there(clients: list[RawClient], topic: str) -> None:
+def test_pipelined_offset_commits_are_all_stored(clients: list[RawClient], topic: str) -> None:
     """Many in one read: they become few batches, each is answered, the last one counts."""
     group, client = fresh_name("pipe"), clients[0]
     for offset in range(200):
@@ -140,7 +140,7 @@ def test_pipelined_commits_are_all_there(clients: list[RawClient], topic: str) -
     assert offsets_of(client, group) == {(topic, index): 196 + index for index in range(4)}
 
 
-def test_more_offsets_than_one_batch_holds(clients: list[RawClient]) -> None:
+def test_offset_commit_larger_than_one_batch(clients: list[RawClient]) -> None:
     name, group = fresh_name("wide"), fresh_name("wide")
     # Without `create_topic`, which asks for each log: making them is nothing that a commit needs, and where many files
     # were deleted within the last minutes ext4 looks 1 ms for each new one (`recently_deleted` in its ialloc.c).
@@ -156,7 +156,7 @@ def test_more_offsets_than_one_batch_holds(clients: list[RawClient]) -> None:
 
 
 @pytest.mark.transports("process", "inline")
-def test_expired_offsets_and_their_groups_go(start_broker, transport: str) -> None:  # type: ignore[no-untyped-def]
+def test_expired_offsets_and_their_groups_are_removed(start_broker, transport: str) -> None:  # type: ignore[no-untyped-def]
     """The client's own expiry (OffsetCommit v2-4), because a minute is the broker's shortest."""
     del transport
     broker = start_broker({**SETTINGS, "offsets.retention.check.interval.ms": 50})
@@ -170,7 +170,7 @@ def test_expired_offsets_and_their_groups_go(start_broker, transport: str) -> No
         assert offsets_of(client, group) == {}
 
 
-def test_a_deleted_offsets_topic_takes_all_groups_along(start_broker) -> None:  # type: ignore[no-untyped-def]
+def test_deletion_of_consumer_offsets_topic_removes_all_groups(start_broker) -> None:  # type: ignore[no-untyped-def]
     broker = start_broker(SETTINGS)
     with RawClient(broker.bootstrap) as client, Member(broker.bootstrap, "g") as member:
         name = fresh_name("t")
@@ -191,7 +191,7 @@ def test_a_deleted_offsets_topic_takes_all_groups_along(start_broker) -> None:  
 
 
 @pytest.mark.parametrize("retention_ms", [2**63 - 1, -(2**63), -2, 0])
-def test_no_retention_time_is_too_long_or_too_short(
+def test_offset_retention_accepts_every_length(
     several: BrokerUnderTest, clients: list[RawClient], topic: str, retention_ms: int
 ) -> None:
     for client in clients:

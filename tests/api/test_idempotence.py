@@ -50,13 +50,13 @@ def producer(client: RawClient, log: Log) -> Producer:
 
 
 @pytest.mark.parametrize("version", range(5))
-def test_every_version_gives_out_a_new_id_each_time(client: RawClient, version: int) -> None:
+def test_init_producer_id_returns_new_id_in_every_version(client: RawClient, version: int) -> None:
     given = [new_producer(client, version) for _ in range(5)]
     assert len({producer_id for producer_id, _ in given}) == 5
     assert {epoch for _, epoch in given} == {0}
 
 
-def test_connections_never_share_an_id(broker: BrokerUnderTest) -> None:
+def test_producer_ids_are_unique_over_connections(broker: BrokerUnderTest) -> None:
     given = []
     for _ in range(8):
         with RawClient(broker.bootstrap) as other:
@@ -64,14 +64,14 @@ def test_connections_never_share_an_id(broker: BrokerUnderTest) -> None:
     assert len(set(given)) == 40
 
 
-def test_retry_of_the_last_batch_is_answered_with_its_offset(producer: Producer) -> None:
+def test_retry_of_last_batch_returns_its_offset(producer: Producer) -> None:
     assert producer.send(0, 3) == (ErrorCode.NONE, 0)
     assert producer.send(3, 2) == (ErrorCode.NONE, 3)
     assert producer.send(3, 2) == (ErrorCode.NONE, 3)
     assert producer.client.end_offset(producer.topic) == 5
 
 
-def test_retry_of_each_of_the_last_five_batches_is_known(producer: Producer) -> None:
+def test_retry_of_each_of_last_five_batches_is_a_duplicate(producer: Producer) -> None:
     for number in range(8):
         assert producer.send(number) == (ErrorCode.NONE, number)
     for number in range(3, 8):
@@ -81,20 +81,20 @@ def test_retry_of_each_of_the_last_five_batches_is_known(producer: Producer) -> 
     assert producer.client.end_offset(producer.topic) == 8
 
 
-def test_gap_is_refused_and_filling_it_goes_on(producer: Producer) -> None:
+def test_sequence_gap_is_rejected_until_it_is_filled(producer: Producer) -> None:
     assert producer.send(0)[0] == ErrorCode.NONE
     assert producer.send(2)[0] == ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER
     assert producer.send(1) == (ErrorCode.NONE, 1)
     assert producer.send(2) == (ErrorCode.NONE, 2)
 
 
-def test_older_epoch_is_refused(producer: Producer) -> None:
+def test_older_producer_epoch_is_rejected(producer: Producer) -> None:
     assert producer.send(0, epoch=3) == (ErrorCode.NONE, 0)
     assert producer.send(1, epoch=2)[0] == ErrorCode.INVALID_PRODUCER_EPOCH
     assert producer.send(1, epoch=3) == (ErrorCode.NONE, 1)
 
 
-def test_newer_epoch_starts_at_sequence_0(producer: Producer) -> None:
+def test_newer_producer_epoch_starts_at_sequence_0(producer: Producer) -> None:
     assert producer.send(0, 5)[0] == ErrorCode.NONE
     assert producer.send(5, epoch=1)[0] == ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER
     assert producer.send(0, epoch=1) == (ErrorCode.NONE, 5)
@@ -109,7 +109,7 @@ def test_sequence_wraps_after_the_largest_int(producer: Producer) -> None:
     assert producer.send(0) == (ErrorCode.NONE, 2)
 
 
-def test_producers_and_partitions_count_apart(client: RawClient) -> None:
+def test_sequences_are_per_producer_and_partition(client: RawClient) -> None:
     name = fresh_name()
     client.create_topic(name, partitions=2)
     first, second = Producer(client, name), Producer(client, name)
@@ -121,7 +121,7 @@ def test_producers_and_partitions_count_apart(client: RawClient) -> None:
 
 
 @pytest.mark.every_transport
-def test_pipelined_batches_and_their_pipelined_retry_keep_their_offsets(producer: Producer) -> None:
+def test_pipelined_idempotent_retry_returns_same_offsets(producer: Producer) -> None:
     for _ in range(2):
         for number in range(5):
             fields = produce_fields([(producer.topic, b"", [(0, producer.make(number))])])
@@ -134,7 +134,7 @@ def test_pipelined_batches_and_their_pipelined_retry_keep_their_offsets(producer
     assert stored == [(number, b"%d" % number) for number in range(5)]
 
 
-def test_gap_in_a_pipeline_refuses_what_follows_too(producer: Producer) -> None:
+def test_sequence_gap_in_pipeline_rejects_all_that_follow(producer: Producer) -> None:
     codes = []
     for number in (0, 2, 3):
         producer.client.send(

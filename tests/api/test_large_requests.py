@@ -21,7 +21,7 @@ def partitions(topic: str) -> dict[str, Any]:
     return {"topics": [{"name": topic, "partitions": rows}], "timeout": 10_000}
 
 
-def test_large_request_is_answered_with_every_row_in_order(
+def test_large_request_returns_every_row_in_order(
     broker: BrokerUnderTest, topic: TopicFactory
 ) -> None:
     name = topic()
@@ -36,7 +36,7 @@ def test_large_request_is_answered_with_every_row_in_order(
         assert client.receive(ApiKey.API_VERSIONS, 0)[0] == behind
 
 
-def test_committed_offsets_of_a_large_commit_are_all_there(
+def test_large_offset_commit_stores_every_offset(
     broker: BrokerUnderTest, topic: TopicFactory
 ) -> None:
     """A commit of 500 rows of one partition is three writes; the last row counts."""
@@ -61,7 +61,7 @@ def test_committed_offsets_of_a_large_commit_are_all_there(
         assert fetched["topics"][0]["partitions"][0]["committed_offset"] == 499
 
 
-def test_closed_connection_ends_its_large_request(broker: BrokerUnderTest, topic: TopicFactory) -> None:
+def test_disconnect_ends_its_large_request(broker: BrokerUnderTest, topic: TopicFactory) -> None:
     name = topic()
     with RawClient(broker.bootstrap) as client:
         client.send(ApiKey.DELETE_RECORDS, 1, partitions(name))

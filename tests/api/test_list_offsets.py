@@ -33,7 +33,7 @@ def timed(client: RawClient) -> str:
 
 
 @pytest.mark.parametrize("version", VERSIONS)
-def test_latest_and_earliest_in_every_version(client: RawClient, timed: str, version: int) -> None:
+def test_list_offsets_latest_and_earliest_in_every_version(client: RawClient, timed: str, version: int) -> None:
     for timestamp, offset in ((LATEST, 7), (EARLIEST, 0)):
         row = client.list_offset(timed, timestamp, version=version)
         assert (row["error_code"], row["offset"], row["timestamp"]) == (ErrorCode.NONE, offset, -1)
@@ -43,7 +43,7 @@ def test_latest_and_earliest_in_every_version(client: RawClient, timed: str, ver
 @pytest.mark.parametrize(
     ("after_ms", "offset", "found_ms"), [(0, 0, 0), (1, 1, 1), (2, 2, 1000), (1000, 2, 1000), (1001, 3, 1001)]
 )
-def test_timestamp_finds_the_first_record_at_or_after_it(
+def test_list_offsets_by_timestamp_finds_first_later_record(
     client: RawClient, timed: str, version: int, after_ms: int, offset: int, found_ms: int
 ) -> None:
     row = client.list_offset(timed, T0 + after_ms, version=version)
@@ -53,13 +53,13 @@ def test_timestamp_finds_the_first_record_at_or_after_it(
 
 
 @pytest.mark.parametrize("version", VERSIONS)
-def test_timestamp_after_the_newest_record_finds_nothing(client: RawClient, timed: str, version: int) -> None:
+def test_list_offsets_by_future_timestamp_finds_nothing(client: RawClient, timed: str, version: int) -> None:
     row = client.list_offset(timed, T0 + 5_000, version=version)
     assert (row["error_code"], row["offset"], row["timestamp"]) == (ErrorCode.NONE, -1, -1)
 
 
 @pytest.mark.parametrize("version", VERSIONS)
-def test_max_timestamp_finds_the_newest_record_from_version_7(
+def test_list_offsets_max_timestamp_from_version_7(
     client: RawClient, timed: str, version: int
 ) -> None:
     row = client.list_offset(timed, MAX_TIMESTAMP, version=version)
@@ -70,7 +70,7 @@ def test_max_timestamp_finds_the_newest_record_from_version_7(
 
 
 @pytest.mark.parametrize("version", VERSIONS)
-def test_earliest_local_is_the_log_start_from_version_8(client: RawClient, timed: str, version: int) -> None:
+def test_list_offsets_earliest_local_is_log_start(client: RawClient, timed: str, version: int) -> None:
     row = client.list_offset(timed, EARLIEST_LOCAL, version=version)
     if version < SINCE[EARLIEST_LOCAL]:
         assert row["error_code"] == ErrorCode.UNSUPPORTED_VERSION
@@ -79,7 +79,7 @@ def test_earliest_local_is_the_log_start_from_version_8(client: RawClient, timed
 
 
 @pytest.mark.parametrize("version", VERSIONS)
-def test_latest_tiered_is_nothing_without_tiered_storage(client: RawClient, timed: str, version: int) -> None:
+def test_list_offsets_latest_tiered_finds_nothing(client: RawClient, timed: str, version: int) -> None:
     row = client.list_offset(timed, LATEST_TIERED, version=version)
     if version < SINCE[LATEST_TIERED]:
         assert row["error_code"] == ErrorCode.UNSUPPORTED_VERSION
@@ -87,7 +87,7 @@ def test_latest_tiered_is_nothing_without_tiered_storage(client: RawClient, time
         assert (row["error_code"], row["offset"]) == (ErrorCode.NONE, -1)
 
 
-def test_empty_log_has_ends_and_no_timestamps(client: RawClient) -> None:
+def test_list_offsets_of_empty_log(client: RawClient) -> None:
     name = fresh_name()
     client.create_topic(name)
     found = {
@@ -120,7 +120,7 @@ def test_several_partitions_answer_in_one_go(client: RawClient) -> None:
 
 
 @pytest.mark.parametrize(("version", "timestamp"), [(6, MAX_TIMESTAMP), (7, EARLIEST_LOCAL), (11, -7)])
-def test_a_timestamp_that_the_version_has_not_comes_before_the_partition(
+def test_list_offsets_unsupported_timestamp_is_checked_first(
     client: RawClient, timed: str, version: int, timestamp: int
 ) -> None:
     for name, index, epoch in ((fresh_name("none"), 0, -1), (timed, 9, -1), (timed, 0, 5)):
@@ -130,7 +130,7 @@ def test_a_timestamp_that_the_version_has_not_comes_before_the_partition(
         assert row["error_code"] == ErrorCode.UNSUPPORTED_VERSION, (name, index, epoch)
 
 
-def test_same_partition_twice_is_refused(client: RawClient, timed: str) -> None:
+def test_list_offsets_with_duplicate_partition_is_rejected(client: RawClient, timed: str) -> None:
     answer = client.call(ApiKey.LIST_OFFSETS, 9, list_offsets_fields(timed, [(0, LATEST), (0, EARLIEST)]))
     assert {part["error_code"] for part in answer["topics"][0]["partitions"]} == {ErrorCode.INVALID_REQUEST}
 

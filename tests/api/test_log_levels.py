@@ -44,7 +44,7 @@ def levels(client: RawClient, *names: str) -> list[str]:
     return [found[name]["value"] for name in names]
 
 
-def test_every_logger_is_shown_with_the_level_that_holds_for_it(client: RawClient) -> None:
+def test_describe_configs_lists_loggers_with_effective_level(client: RawClient) -> None:
     shown = rows(client)
     assert {"root", "kproc", "kproc.broker.processor", "kproc.broker.handler.handler", PACKAGE, MODULE} <= set(shown)
     for row in shown.values():
@@ -54,7 +54,7 @@ def test_every_logger_is_shown_with_the_level_that_holds_for_it(client: RawClien
     assert list(rows(client, [MODULE, "no.such.logger"])) == [MODULE]
 
 
-def test_a_level_holds_for_every_connection_once_it_is_answered(
+def test_log_level_applies_on_every_connection_once_answered(
     client: RawClient, broker: BrokerUnderTest
 ) -> None:
     assert level(client, PACKAGE, "DEBUG") == (0, None)
@@ -68,7 +68,7 @@ def test_a_level_holds_for_every_connection_once_it_is_answered(
     assert levels(client, PACKAGE, MODULE) == [root, "FATAL"]
 
 
-def test_what_is_only_checked_or_refused_changes_nothing(client: RawClient) -> None:
+def test_validated_or_rejected_log_level_changes_nothing(client: RawClient) -> None:
     before = levels(client, PACKAGE, MODULE)
     change = {"name": MODULE, "config_operation": SET, "value": "TRACE"}
     asked = {"resource_type": LOGGERS, "resource_name": "1", "configs": [change]}
@@ -84,7 +84,7 @@ def test_what_is_only_checked_or_refused_changes_nothing(client: RawClient) -> N
     assert levels(client, PACKAGE, MODULE) == before
 
 
-def test_levels_and_a_topics_settings_in_one_request_are_answered_in_its_order(
+def test_alter_configs_with_loggers_and_topics_keeps_order(
     client: RawClient, log: tuple[str, bytes]
 ) -> None:
     name, _ = log

@@ -89,7 +89,7 @@ REQUESTS: list[tuple[ApiKey, int, dict[str, Any]]] = [
     REQUESTS,
     ids=[f"{key.name}-{at}" for at, (key, _, _) in enumerate(REQUESTS)],
 )
-def test_an_answer_that_quotes_a_long_string_arrives(
+def test_response_with_long_error_message_arrives(
     client: RawClient, api_key: ApiKey, version: int, fields: dict[str, Any]
 ) -> None:
     find_coordinator(client, LONG)
@@ -99,7 +99,7 @@ def test_an_answer_that_quotes_a_long_string_arrives(
 
 @pytest.mark.parametrize("version", [2, 5, 9])
 @pytest.mark.parametrize("client_id", [LONG.encode(), b"\xff" * STRING_BYTES_MAX], ids=["text", "no UTF-8"])
-def test_a_member_of_a_long_client_id_joins_and_can_be_described(
+def test_member_with_long_client_id_joins_and_is_described(
     client: RawClient, version: int, client_id: bytes
 ) -> None:
     group = fresh_name("group")
@@ -122,7 +122,7 @@ def test_a_member_of_a_long_client_id_joins_and_can_be_described(
     assert len(member["client_id"]) == NAME_MAX
 
 
-def test_a_list_that_grows_too_long_to_be_shown_is_refused(client: RawClient) -> None:
+def test_config_list_that_grows_too_long_is_rejected(client: RawClient) -> None:
     topic = fresh_name("topic")
     client.create_topic(topic)
     name = "follower.replication.throttled.replicas"

@@ -20,7 +20,7 @@ def ask(client: RawClient, version: int, names: list[str] | None, *, create: boo
 
 
 @pytest.mark.parametrize("version", VERSIONS)
-def test_every_version_shows_the_broker_and_the_partitions(
+def test_metadata_lists_broker_and_partitions_in_every_version(
     broker: BrokerUnderTest, client: RawClient, version: int
 ) -> None:
     name = fresh_name()
@@ -49,7 +49,7 @@ def test_every_version_shows_the_broker_and_the_partitions(
 
 
 @pytest.mark.parametrize("version", [0, 1, 9, 12, 13])
-def test_asking_for_everything_lists_every_topic(client: RawClient, version: int) -> None:
+def test_metadata_with_null_topics_lists_every_topic(client: RawClient, version: int) -> None:
     names = {fresh_name(), fresh_name()}
     for name in names:
         client.create_topic(name)
@@ -59,26 +59,26 @@ def test_asking_for_everything_lists_every_topic(client: RawClient, version: int
 
 
 @pytest.mark.parametrize("version", [1, 9, 13])
-def test_asking_for_no_topic_lists_only_brokers(client: RawClient, version: int) -> None:
+def test_metadata_with_no_topics_lists_only_brokers(client: RawClient, version: int) -> None:
     answer = ask(client, version, [])
     assert answer["topics"] == []
     assert len(answer["brokers"]) == 1
 
 
-def test_topic_is_found_by_id(client: RawClient) -> None:
+def test_metadata_finds_topic_by_id(client: RawClient) -> None:
     name = fresh_name()
     topic_id = client.create_topic(name)
     answer = client.call(ApiKey.METADATA, 12, {"topics": [{"name": None, "topic_id": topic_id}]})
     assert [(row["name"], row["error_code"]) for row in answer["topics"]] == [(name, ErrorCode.NONE)]
 
 
-def test_unknown_id_is_told(client: RawClient) -> None:
+def test_metadata_of_unknown_topic_id_fails(client: RawClient) -> None:
     answer = client.call(ApiKey.METADATA, 12, {"topics": [{"name": None, "topic_id": bytes(range(16))}]})
     assert [row["error_code"] for row in answer["topics"]] == [ErrorCode.UNKNOWN_TOPIC_ID]
 
 
 @pytest.mark.parametrize("version", [4, 9, 13])
-def test_unknown_topic_is_not_created_when_the_client_forbids_it(client: RawClient, version: int) -> None:
+def test_metadata_does_not_create_topic_if_client_forbids(client: RawClient, version: int) -> None:
     name = fresh_name("absent")
     for _ in range(2):
         row = ask(client, version, [name])["topics"][0]
@@ -86,7 +86,7 @@ def test_unknown_topic_is_not_created_when_the_client_forbids_it(client: RawClie
 
 
 @pytest.mark.parametrize("version", [0, 3, 4, 9, 13])
-def test_unknown_topic_is_created_when_the_client_allows_it(client: RawClient, version: int) -> None:
+def test_metadata_creates_unknown_topic_if_client_allows(client: RawClient, version: int) -> None:
     name = fresh_name("auto")
 
     def exists() -> bool:
@@ -99,12 +99,12 @@ def test_unknown_topic_is_created_when_the_client_allows_it(client: RawClient, v
 
 
 @pytest.mark.parametrize("name", ["has space", "a" * 250, ".", "..", "slash/ed"])
-def test_invalid_name_is_refused_and_creates_nothing(client: RawClient, name: str) -> None:
+def test_metadata_of_invalid_topic_name_creates_nothing(client: RawClient, name: str) -> None:
     row = ask(client, 9, [name], create=True)["topics"][0]
     assert row["error_code"] == ErrorCode.INVALID_TOPIC_EXCEPTION
 
 
-def test_answer_keeps_a_row_for_each_topic_asked(client: RawClient) -> None:
+def test_metadata_has_a_row_for_each_requested_topic(client: RawClient) -> None:
     known, unknown = fresh_name(), fresh_name("absent")
     client.create_topic(known)
     answer = ask(client, 9, [unknown, known])

@@ -140,7 +140,7 @@ def grown(now: dict[str, Any], before: dict[str, Any], version: str) -> int:
     return int(now["versions"].get(version, 0)) - int(before["versions"].get(version, 0))
 
 
-def test_times_add_up(measured: BrokerUnderTest) -> None:
+def test_request_time_metrics_add_up(measured: BrokerUnderTest) -> None:
     with RawClient(measured.bootstrap) as client:
         client.call(ApiKey.DESCRIBE_CLUSTER, 0, {})
     wait_until(lambda: api(measured, "DescribeCluster")["timed"] == 1, what="it was timed")
@@ -151,7 +151,7 @@ def test_times_add_up(measured: BrokerUnderTest) -> None:
     assert times["TotalTimeMs"]["max"] > 0
 
 
-def test_fetch_that_waits_shows_its_wait_as_remote_time(measured: BrokerUnderTest) -> None:
+def test_parked_fetch_time_is_remote_time(measured: BrokerUnderTest) -> None:
     name = fresh_name("parked")
     with RawClient(measured.bootstrap) as client:
         client.create_topic(name)
@@ -161,7 +161,7 @@ def test_fetch_that_waits_shows_its_wait_as_remote_time(measured: BrokerUnderTes
 
 
 @pytest.mark.every_transport
-def test_a_prometheus_parser_reads_it_and_it_agrees_with_status(measured: BrokerUnderTest) -> None:
+def test_prometheus_scrape_parses_and_agrees_with_status(measured: BrokerUnderTest) -> None:
     name = fresh_name("scraped")
     with RawClient(measured.bootstrap) as client:
         client.create_topic(name)
@@ -218,7 +218,7 @@ def _agrees(broker: BrokerUnderTest, families: dict[str, Metric]) -> bool:
     return True
 
 
-def test_idle_shares_are_known_after_a_moment(measured: BrokerUnderTest) -> None:
+def test_idle_ratio_metrics_appear(measured: BrokerUnderTest) -> None:
     def are_known() -> bool:
         network = status(measured)["network"]
         return all(
@@ -246,7 +246,7 @@ def test_connections_are_counted_by_listener(measured: BrokerUnderTest) -> None:
         assert after["PLAINTEXT"][counter] >= before["PLAINTEXT"][counter] + 5
 
 
-def test_clients_are_shown_with_their_listener_and_age_and_killed(measured: BrokerUnderTest) -> None:
+def test_clients_operation_lists_and_closes_connections(measured: BrokerUnderTest) -> None:
     host, _, port = status(measured)["control"].rpartition(":")
     with Client.connect(host, int(port)) as admin, RawClient(measured.bootstrap) as client:
         client.call(ApiKey.API_VERSIONS, 0, {})
@@ -268,7 +268,7 @@ def test_clients_are_shown_with_their_listener_and_age_and_killed(measured: Brok
 
 @pytest.mark.no_leak_guard  # The roles that were killed have successors.
 @pytest.mark.transports("process")
-def test_counts_go_on_when_a_role_dies_and_the_port_stays(measured: BrokerUnderTest) -> None:
+def test_metrics_survive_role_death_on_the_same_port(measured: BrokerUnderTest) -> None:
     name = fresh_name("dies")
     wanted = produced(measured) + 5
     with RawClient(measured.bootstrap) as client:
@@ -293,14 +293,14 @@ def produced(measured: BrokerUnderTest) -> int:
     return counted
 
 
-def test_broker_that_serves_is_alive_and_ready(measured: BrokerUnderTest) -> None:
+def test_health_of_running_broker_is_live_and_ready(measured: BrokerUnderTest) -> None:
     address = status(measured)["metrics"]
     wait_until(lambda: health(address, "ready")[0] == 200, what="it is ready")
     assert health(address, "live")[0] == 200
     assert health(address, "ready")[1]["phase"] == "running"
 
 
-def test_traffic_logs_and_lag_of_a_topic_are_what_its_clients_did(measured: BrokerUnderTest) -> None:
+def test_topic_metrics_show_traffic_log_size_and_lag(measured: BrokerUnderTest) -> None:
     name, group = fresh_name("figures"), fresh_name("readers")
     record = batch(b"x" * 100)
     with RawClient(measured.bootstrap) as client:

@@ -121,7 +121,7 @@ def complete(address: str) -> dict[str, set[str]] | None:
 
 
 @pytest.mark.parametrize("expression", [*alerts(), *board()])
-def test_every_name_of_an_expression_is_in_the_scrape(expression: str, labels: dict[str, set[str]]) -> None:
+def test_every_alert_metric_is_in_the_scrape(expression: str, labels: dict[str, set[str]]) -> None:
     metrics, grouped = names_in(expression)
     offered: set[str] = set()
     for name, matched in metrics:
@@ -140,11 +140,11 @@ def test_every_name_of_an_expression_is_in_the_scrape(expression: str, labels: d
         ("label_values(m, instance)", ([("m", set())], {"instance"})),
     ],
 )
-def test_names_are_found(expression: str, found: Any) -> None:
+def test_metric_names_of_expression(expression: str, found: Any) -> None:
     assert names_in(expression) == found
 
 
 @pytest.mark.parametrize("expression", ["m{a=", "m ? n", "unknown_function(m)", "1 + 2"])
-def test_what_is_no_expression_is_refused(expression: str) -> None:
+def test_invalid_alert_expression_is_rejected(expression: str) -> None:
     with pytest.raises(AssertionError):
         names_in(expression)

@@ -115,7 +115,7 @@ def fetch(rig: HandlerRig, connection: int = ALICE, *, at: int = 0, **more: Any)
 # -- shapes that were learned
 
 
-def test_a_learned_produce_stops_when_its_right_is_revoked(start: Start) -> None:
+def test_produce_fast_path_stops_when_right_is_revoked(start: Start) -> None:
     rig = start()
     assert [produce(rig) for _ in range(4)] == [0] * 4
     assert rig.taken() > 0
@@ -125,7 +125,7 @@ def test_a_learned_produce_stops_when_its_right_is_revoked(start: Start) -> None
     assert not rig.fast_paths()
 
 
-def test_a_learned_fetch_stops_when_its_right_is_revoked(start: Start) -> None:
+def test_fetch_fast_path_stops_when_right_is_revoked(start: Start) -> None:
     rig = start()
     produce(rig)
     assert [fetch(rig)["error_code"] for _ in range(4)] == [0] * 4
@@ -137,7 +137,7 @@ def test_a_learned_fetch_stops_when_its_right_is_revoked(start: Start) -> None:
     assert not rig.fast_paths()
 
 
-def test_a_refused_fetch_teaches_no_shape(start: Start) -> None:
+def test_denied_fetch_is_not_remembered_by_fast_path(start: Start) -> None:
     rig = start()
     produce(rig)
     rig.forget_fast_paths()
@@ -145,14 +145,14 @@ def test_a_refused_fetch_teaches_no_shape(start: Start) -> None:
     assert not rig.fast_paths()
 
 
-def test_a_shape_is_of_its_connection_alone(start: Start) -> None:
+def test_fast_path_is_per_connection(start: Start) -> None:
     rig = start()
     for _ in range(4):
         assert (produce(rig), fetch(rig)["error_code"]) == (0, 0)
         assert (produce(rig, BOB), fetch(rig, BOB)["error_code"]) == (DENIED, DENIED)
 
 
-def test_a_shape_is_forgotten_with_its_connection(start: Start) -> None:
+def test_fast_path_ends_with_its_connection(start: Start) -> None:
     rig = start()
     assert [produce(rig) for _ in range(3)] == [0] * 3
     rig.processors[0].disconnect(ALICE)
@@ -161,7 +161,7 @@ def test_a_shape_is_forgotten_with_its_connection(start: Start) -> None:
     assert produce(rig) == DENIED
 
 
-def test_large_frames_are_refused_before_and_behind_a_learned_shape(start: Start) -> None:
+def test_denied_large_produce_before_and_after_fast_path(start: Start) -> None:
     rig = start()
     large = LARGE_FRAME_BYTES + 1000
     assert produce(rig, BOB, size=large) == DENIED
@@ -173,7 +173,7 @@ def test_large_frames_are_refused_before_and_behind_a_learned_shape(start: Start
 # -- owners
 
 
-def test_nothing_denied_is_passed_on_to_its_owner(start: Start) -> None:
+def test_denied_produce_is_not_forwarded(start: Start) -> None:
     rig = start(2)
     owners = [each.owner for each in rig.cluster.image.topics_by_name[TOPIC].partitions]
     for partition, owner in enumerate(owners):
@@ -189,7 +189,7 @@ def test_nothing_denied_is_passed_on_to_its_owner(start: Start) -> None:
         assert ends.log.state.end_offset == 1
 
 
-def test_a_fetch_of_another_owners_partition_is_refused_at_home(start: Start) -> None:
+def test_denied_fetch_is_rejected_at_home_handler(start: Start) -> None:
     rig = start(2)
     for at in (0, 1):
         assert fetch(rig, BOB, at=at)["error_code"] == DENIED
@@ -198,7 +198,7 @@ def test_a_fetch_of_another_owners_partition_is_refused_at_home(start: Start) ->
 # -- sessions
 
 
-def test_a_session_asks_in_every_request(start: Start) -> None:
+def test_fetch_session_checks_rights_in_every_request(start: Start) -> None:
     rig = start()
     produce(rig)
     whole = fetch_fields([(TOPIC, NO_TOPIC_ID, [(0, 0)])], session=(0, 0))
@@ -213,7 +213,7 @@ def test_a_session_asks_in_every_request(start: Start) -> None:
     assert codes == [DENIED, DENIED]
 
 
-def test_anothers_session_gives_nothing(start: Start) -> None:
+def test_fetch_session_of_another_connection_is_unknown(start: Start) -> None:
     rig = start()
     produce(rig)
     whole = fetch_fields([(TOPIC, NO_TOPIC_ID, [(0, 0)])], session=(0, 0))
@@ -224,7 +224,7 @@ def test_anothers_session_gives_nothing(start: Start) -> None:
     assert (row["error_code"], row["records"]) == (DENIED, b"")
 
 
-def test_a_session_by_ids_is_refused_without_the_name_also_when_the_topic_is_deleted(start: Start) -> None:
+def test_denied_fetch_session_by_id_hides_topic_name(start: Start) -> None:
     rig = start()
     topic_id = rig.cluster.image.topics_by_name[TOPIC].topic_id
     whole = fetch_fields([("", topic_id, [(0, 0)])], session=(0, 0))
@@ -240,7 +240,7 @@ def test_a_session_by_ids_is_refused_without_the_name_also_when_the_topic_is_del
     assert answer["responses"][0]["partitions"][0]["error_code"] == ErrorCode.UNKNOWN_TOPIC_ID
 
 
-def test_a_changed_rule_ends_what_waits_before_more_comes(start: Start) -> None:
+def test_acl_change_ends_parked_fetch_before_next_append(start: Start) -> None:
     rig = start()
     fields = fetch_fields([(TOPIC, NO_TOPIC_ID, [(0, 0)])], max_wait_ms=10_000)
     for _ in range(3):  # The general way, and by a learned shape.
@@ -254,7 +254,7 @@ def test_a_changed_rule_ends_what_waits_before_more_comes(start: Start) -> None:
     assert fetch(rig)["error_code"] == DENIED
 
 
-def test_rule_that_comes_with_a_new_controller_ends_what_waits(start: Start) -> None:
+def test_acl_snapshot_of_new_controller_ends_parked_fetch(start: Start) -> None:
     """It was written, and the controller died before it told anybody."""
     rig = start()
     fields = fetch_fields([(TOPIC, NO_TOPIC_ID, [(0, 0)])], max_wait_ms=10_000)
@@ -267,7 +267,7 @@ def test_rule_that_comes_with_a_new_controller_ends_what_waits(start: Start) -> 
     assert not answer.fields(ApiKey.FETCH, 12)["responses"][0]["partitions"][0]["records"]
 
 
-def test_what_may_be_read_is_waited_for_beside_what_is_denied(start: Start) -> None:
+def test_parked_fetch_waits_for_allowed_beside_denied_partitions(start: Start) -> None:
     rig = start()
     rig.cluster.create(topic("hidden"))
     rig.tell()
@@ -283,7 +283,7 @@ def test_what_may_be_read_is_waited_for_beside_what_is_denied(start: Start) -> N
 # -- transactions, groups, creation
 
 
-def test_nobody_adds_a_coordinators_own_topic_to_a_transaction(start: Start) -> None:
+def test_internal_topic_cannot_join_a_transaction(start: Start) -> None:
     rig = start()
     find = {"key_type": 0, "coordinator_keys": [GROUP]}
     rig.processors[0].ask(ApiKey.FIND_COORDINATOR, 4, find, connection=ADMIN)
@@ -304,7 +304,7 @@ def test_nobody_adds_a_coordinators_own_topic_to_a_transaction(start: Start) -> 
         assert codes[name] == code
 
 
-def test_metadata_makes_no_topic_for_who_may_not(start: Start) -> None:
+def test_denied_metadata_creates_no_topic(start: Start) -> None:
     rig = start()
     change(rig, OF_TOPIC, "new", DESCRIBE)
     rig.controller_calls.clear()
@@ -317,7 +317,7 @@ def test_metadata_makes_no_topic_for_who_may_not(start: Start) -> None:
     assert answer["topics"][0]["error_code"] == 0
 
 
-def test_finding_a_coordinator_makes_its_topic_only_for_who_may_ask(start: Start) -> None:
+def test_denied_find_coordinator_creates_no_internal_topic(start: Start) -> None:
     rig = start()
     find = {"key_type": 0, "coordinator_keys": [GROUP]}
     answer = rig.processors[0].ask(ApiKey.FIND_COORDINATOR, 4, find, connection=BOB)
@@ -325,7 +325,7 @@ def test_finding_a_coordinator_makes_its_topic_only_for_who_may_ask(start: Start
     assert rig.cluster.image.topic(GROUP_METADATA_TOPIC) is None
 
 
-def test_the_controller_is_not_asked_for_what_is_denied(start: Start) -> None:
+def test_denied_request_does_not_reach_controller(start: Start) -> None:
     rig = start()
     rig.controller_calls.clear()
     row = {"name": "x", "num_partitions": 1, "replication_factor": 1, "assignments": [], "configs": []}
@@ -341,7 +341,7 @@ def test_the_controller_is_not_asked_for_what_is_denied(start: Start) -> None:
 # -- authorized operations
 
 
-def test_operations_are_told_by_principal(start: Start) -> None:
+def test_authorized_operations_depend_on_principal(start: Start) -> None:
     rig = start()
     change(rig, OF_TOPIC, TOPIC, READ, who="bob")
     change(rig, OF_GROUP, GROUP, DESCRIBE, who="bob")
@@ -383,7 +383,7 @@ def private(rig: HandlerRig, connection: int, op: str, **fields: Any) -> Fields 
     return dict(orjson.loads(answers[0].frame[8:])) if answers else None
 
 
-def test_operations_of_kproc_need_describe_or_alter_on_the_cluster(start: Start) -> None:
+def test_kproc_operations_need_describe_or_alter_on_cluster(start: Start) -> None:
     rig = start()
     fields: Fields
     for op, right, fields in (
@@ -405,7 +405,7 @@ def test_operations_of_kproc_need_describe_or_alter_on_the_cluster(start: Start)
     assert private(rig, BOB, "scale") is None
 
 
-def test_the_brokers_own_requests_are_not_asked_for_rights(start: Start) -> None:
+def test_internal_requests_need_no_rights(start: Start) -> None:
     rig = start()
     frame = codec.encode_request(
         ApiKey.METADATA, 12, 7, "probe", {"topics": [{"name": TOPIC, "topic_id": NO_TOPIC_ID}]}
@@ -453,7 +453,7 @@ def whatever_is_asked(rig: HandlerRig, seed: int) -> list[tuple[str, int, int, A
     return answered
 
 
-def test_nothing_that_is_asked_shows_whether_hidden_things_exist(
+def test_no_api_reveals_existence_of_denied_resources(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The same requests where they exist and where they do not: no answer differs in one byte."""

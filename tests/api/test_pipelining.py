@@ -22,7 +22,7 @@ from tests.support.topics import fresh_name
 pytestmark = pytest.mark.every_transport
 
 
-def test_answers_come_in_request_order_over_all_apis_and_partitions(client: RawClient) -> None:
+def test_responses_of_pipelined_apis_are_in_request_order(client: RawClient) -> None:
     name = fresh_name()
     client.create_topic(name, partitions=8)
     source = random.Random(5)
@@ -51,7 +51,7 @@ def test_answers_come_in_request_order_over_all_apis_and_partitions(client: RawC
         assert got == correlation_id
 
 
-def test_long_poll_holds_back_the_answers_behind_it(client: RawClient, log: tuple[str, bytes]) -> None:
+def test_parked_fetch_delays_responses_behind_it(client: RawClient, log: tuple[str, bytes]) -> None:
     first = client.send(ApiKey.FETCH, 12, fetch_fields([(log[0], b"", [(0, 0)])], max_wait_ms=300))
     second = client.send(
         ApiKey.API_VERSIONS, 3, {"client_software_name": "t", "client_software_version": "1"}
@@ -60,7 +60,7 @@ def test_long_poll_holds_back_the_answers_behind_it(client: RawClient, log: tupl
     assert client.receive(ApiKey.API_VERSIONS, 3)[0] == second
 
 
-def test_produce_behind_a_controllers_work_waits_its_turn(client: RawClient) -> None:
+def test_produce_behind_create_topics_keeps_response_order(client: RawClient) -> None:
     name = fresh_name()
     ids = [client.send(ApiKey.CREATE_TOPICS, 7, create_topics_fields(name))]
     ids.append(client.send(ApiKey.METADATA, 9, {"topics": []}))
@@ -69,7 +69,7 @@ def test_produce_behind_a_controllers_work_waits_its_turn(client: RawClient) -> 
 
 
 @pytest.mark.parametrize("step", [1, 3, 7, 1000])
-def test_frames_may_arrive_in_pieces_of_any_size(
+def test_frames_arrive_in_pieces_of_any_size(
     client: RawClient, log: tuple[str, bytes], step: int
 ) -> None:
     from kproc.wire import codec

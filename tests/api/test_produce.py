@@ -22,7 +22,7 @@ Log = tuple[str, bytes]
 
 @pytest.mark.parametrize("version", range(3, 14))
 @pytest.mark.parametrize("acks", [1, -1])
-def test_every_version_appends_and_answers_the_base_offset(
+def test_produce_returns_base_offset_in_every_version(
     client: RawClient, log: Log, version: int, acks: int
 ) -> None:
     name, topic_id = log
@@ -34,7 +34,7 @@ def test_every_version_appends_and_answers_the_base_offset(
 
 
 @pytest.mark.parametrize("version", [0, 1, 2])
-def test_advertised_but_removed_versions_close_the_connection(
+def test_removed_produce_versions_close_the_connection(
     client: RawClient, log: Log, version: int
 ) -> None:
     # What kio no longer encodes: acks, timeout, one topic, one partition.
@@ -49,7 +49,7 @@ def test_advertised_but_removed_versions_close_the_connection(
 
 
 @pytest.mark.every_transport
-def test_acks_0_is_appended_without_an_answer(client: RawClient, log: Log) -> None:
+def test_produce_acks_0_has_no_response(client: RawClient, log: Log) -> None:
     name, _ = log
     for number in range(5):
         client.send(ApiKey.PRODUCE, 9, produce_fields([(name, b"", [(0, batch(b"%d" % number))])], acks=0))
@@ -64,14 +64,14 @@ def test_acks_0_is_appended_without_an_answer(client: RawClient, log: Log) -> No
 
 
 @pytest.mark.every_transport
-def test_acks_0_with_an_error_closes_the_connection(client: RawClient) -> None:
+def test_produce_acks_0_with_error_closes_connection(client: RawClient) -> None:
     # The client waits for no answer: closing is the only way to tell it.
     client.send(ApiKey.PRODUCE, 9, produce_fields([(fresh_name("absent"), b"", [(0, batch(b"x"))])], acks=0))
     assert client.is_closed_by_broker()
 
 
 @pytest.mark.parametrize("acks", [2, -2, 100])
-def test_other_acks_are_refused(client: RawClient, log: Log, acks: int) -> None:
+def test_produce_with_invalid_acks_is_rejected(client: RawClient, log: Log, acks: int) -> None:
     assert client.produce(log[0], batch(b"x"), acks=acks)["error_code"] == ErrorCode.INVALID_REQUIRED_ACKS
     assert client.end_offset(log[0]) == 0
 
@@ -94,7 +94,7 @@ def corrupt_last_byte(records: bytes) -> bytes:
 
 
 @pytest.mark.parametrize("version", [3, 9, 12])
-def test_bad_crc_is_refused_and_leaves_no_trace(client: RawClient, log: Log, version: int) -> None:
+def test_produce_with_bad_crc_is_rejected(client: RawClient, log: Log, version: int) -> None:
     row = client.produce(log[0], corrupt_last_byte(batch(b"good bytes")), version=version)
     assert row["error_code"] == ErrorCode.CORRUPT_MESSAGE
     assert row["base_offset"] == -1
@@ -102,12 +102,12 @@ def test_bad_crc_is_refused_and_leaves_no_trace(client: RawClient, log: Log, ver
     assert client.produce(log[0], batch(b"after"))["base_offset"] == 0
 
 
-def test_two_batches_in_one_partition_are_refused(client: RawClient, log: Log) -> None:
+def test_produce_of_two_batches_in_a_partition_is_rejected(client: RawClient, log: Log) -> None:
     assert client.produce(log[0], batch(b"a") + batch(b"b"))["error_code"] == ErrorCode.INVALID_RECORD
     assert client.end_offset(log[0]) == 0
 
 
-def test_old_message_format_is_refused(client: RawClient, log: Log) -> None:
+def test_produce_of_old_message_format_is_rejected(client: RawClient, log: Log) -> None:
     # Magic 1: offset, size, crc, magic, attributes, timestamp, null key, value.
     message = struct.pack(">IbbqiI", 0, 1, 0, 1_700_000_000_000, -1, 1) + b"v"
     row = client.produce(log[0], struct.pack(">qi", 0, len(message)) + message, version=9)
@@ -115,7 +115,7 @@ def test_old_message_format_is_refused(client: RawClient, log: Log) -> None:
     assert client.end_offset(log[0]) == 0
 
 
-def test_batch_above_max_message_bytes_is_refused(client: RawClient) -> None:
+def test_batch_above_max_message_bytes_is_rejected(client: RawClient) -> None:
     name = fresh_name()
     client.create_topic(name, configs={"max.message.bytes": "1000"})
     assert client.produce(name, batch(bytes(2000)))["error_code"] == ErrorCode.MESSAGE_TOO_LARGE
@@ -124,7 +124,7 @@ def test_batch_above_max_message_bytes_is_refused(client: RawClient) -> None:
 
 
 @pytest.mark.parametrize("codec", Compression)
-def test_compressed_batch_is_kept_as_it_came(client: RawClient, log: Log, codec: Compression) -> None:
+def test_compressed_batch_is_stored_unchanged(client: RawClient, log: Log, codec: Compression) -> None:
     values = [b"value %d " % number * 20 for number in range(50)]
     sent = batch(*values, codec=codec)
     assert client.produce(log[0], sent)["error_code"] == ErrorCode.NONE
@@ -133,12 +133,12 @@ def test_compressed_batch_is_kept_as_it_came(client: RawClient, log: Log, codec:
     assert bytes(records)[21:] == sent[21:], "everything from the attributes on is as sent"
 
 
-def test_zstd_before_version_7_is_refused(client: RawClient, log: Log) -> None:
+def test_produce_of_zstd_before_version_7_is_rejected(client: RawClient, log: Log) -> None:
     row = client.produce(log[0], batch(b"x" * 100, codec=Compression.ZSTD), version=6)
     assert row["error_code"] == ErrorCode.UNSUPPORTED_COMPRESSION_TYPE
 
 
-def test_partitions_of_one_request_succeed_and_fail_each_for_itself(client: RawClient) -> None:
+def test_produce_partitions_succeed_and_fail_independently(client: RawClient) -> None:
     one, two = fresh_name(), fresh_name()
     client.create_topic(one, partitions=3)
     client.create_topic(two)
@@ -170,7 +170,7 @@ def test_partitions_of_one_request_succeed_and_fail_each_for_itself(client: RawC
 
 
 @pytest.mark.parametrize("version", [3, 8, 9])
-def test_a_batch_of_a_transaction_has_the_whole_request_refused(client: RawClient, version: int) -> None:
+def test_transactional_batch_without_id_rejects_whole_request(client: RawClient, version: int) -> None:
     name = fresh_name()
     client.create_topic(name, partitions=2)
     refused = (ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED, -1, -1)
@@ -185,7 +185,7 @@ def test_a_batch_of_a_transaction_has_the_whole_request_refused(client: RawClien
     assert [client.end_offset(name, partition=index) for index in (0, 1)] == [0, 0]
 
 
-def test_a_batch_of_a_transaction_in_a_repeated_frame_is_refused(client: RawClient, log: Log) -> None:
+def test_transactional_batch_without_id_in_fast_path_is_rejected(client: RawClient, log: Log) -> None:
     name, _ = log
     for _ in range(3):
         assert client.produce(name, batch(b"x"), version=9)["error_code"] == ErrorCode.NONE
@@ -195,7 +195,7 @@ def test_a_batch_of_a_transaction_in_a_repeated_frame_is_refused(client: RawClie
     assert client.end_offset(name) == 3
 
 
-def test_log_append_time_is_stamped_and_answered(client: RawClient) -> None:
+def test_log_append_time_is_stamped_and_returned(client: RawClient) -> None:
     name = fresh_name()
     client.create_topic(name, configs={"message.timestamp.type": "LogAppendTime"})
     row = client.produce(name, batch(b"x", timestamp_ms=1_000_000))
@@ -204,11 +204,11 @@ def test_log_append_time_is_stamped_and_answered(client: RawClient) -> None:
     assert (found["offset"], found["timestamp"]) == (0, row["log_append_time"])
 
 
-def test_create_time_is_answered_as_minus_1(client: RawClient, log: Log) -> None:
+def test_create_time_returns_log_append_time_minus_1(client: RawClient, log: Log) -> None:
     assert client.produce(log[0], batch(b"x"))["log_append_time"] in (-1, None)
 
 
-def test_timestamp_too_far_ahead_is_refused(client: RawClient) -> None:
+def test_timestamp_too_far_ahead_is_rejected(client: RawClient) -> None:
     name = fresh_name()
     client.create_topic(name, configs={"message.timestamp.after.max.ms": "1000"})
     row = client.produce(name, batch(b"x", timestamp_ms=4_000_000_000_000))
@@ -217,7 +217,7 @@ def test_timestamp_too_far_ahead_is_refused(client: RawClient) -> None:
 
 
 @pytest.mark.parametrize("version", [8, 9, 13])
-def test_records_dated_too_late_are_named(client: RawClient, version: int) -> None:
+def test_timestamp_too_far_ahead_lists_record_errors(client: RawClient, version: int) -> None:
     name = fresh_name("late")
     topic_id = client.create_topic(name, configs={"message.timestamp.after.max.ms": "3600000"})
     at_ms = SystemClock().wall_ms()
@@ -231,19 +231,19 @@ def test_records_dated_too_late_are_named(client: RawClient, version: int) -> No
     assert client.end_offset(name) == 0
 
 
-def test_whether_the_topic_is_there_is_looked_at_before_acks(client: RawClient) -> None:
+def test_produce_checks_topic_before_acks(client: RawClient) -> None:
     row = client.produce(fresh_name("none"), batch(b"x"), acks=2)
     assert row["error_code"] == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
 
 
-def test_a_batch_refused_as_a_whole_says_nothing_of_the_log(client: RawClient, log: Log) -> None:
+def test_rejected_batch_response_has_no_log_start_offset(client: RawClient, log: Log) -> None:
     row = client.produce(log[0], corrupt_last_byte(batch(b"x")))
     assert (row["error_code"], row["log_start_offset"]) == (ErrorCode.CORRUPT_MESSAGE, -1)
     row = client.produce(log[0], bytes(batch(b"x")) * 2)
     assert (row["error_code"], row["log_start_offset"]) == (ErrorCode.INVALID_RECORD, -1)
 
 
-def test_the_batch_s_shape_and_codec_are_looked_at_before_acks(client: RawClient, log: Log) -> None:
+def test_produce_checks_batch_format_before_acks(client: RawClient, log: Log) -> None:
     def code(records: bytes, version: int = 8) -> int:
         return int(client.produce(log[0], records, acks=2, version=version)["error_code"])
 
@@ -255,7 +255,7 @@ def test_the_batch_s_shape_and_codec_are_looked_at_before_acks(client: RawClient
 
 
 @pytest.mark.every_transport
-def test_batch_of_10_mb_takes_the_large_way_through(client: RawClient) -> None:
+def test_batch_of_10_mb_passes_through_the_arena(client: RawClient) -> None:
     name = fresh_name()
     client.create_topic(name, configs={"max.message.bytes": "20000000"})
     values = [bytes([number]) * 1_000_000 for number in range(10)]
@@ -264,7 +264,7 @@ def test_batch_of_10_mb_takes_the_large_way_through(client: RawClient) -> None:
 
 
 @pytest.mark.every_transport
-def test_client_gone_after_acks_0_loses_nothing(broker: BrokerUnderTest, client: RawClient, log: Log) -> None:
+def test_disconnect_after_acks_0_loses_nothing(broker: BrokerUnderTest, client: RawClient, log: Log) -> None:
     with RawClient(broker.bootstrap) as other:
         for number in range(10):
             other.send(
@@ -277,7 +277,7 @@ def test_client_gone_after_acks_0_loses_nothing(broker: BrokerUnderTest, client:
 
 
 @pytest.mark.every_transport
-def test_refused_connection_does_not_disturb_another(
+def test_rejected_request_does_not_disturb_other_connections(
     broker: BrokerUnderTest, client: RawClient, log: Log
 ) -> None:
     with RawClient(broker.bootstrap) as other:
@@ -288,7 +288,7 @@ def test_refused_connection_does_not_disturb_another(
 
 
 @pytest.mark.every_transport
-def test_a_repeated_frame_finds_its_topic_gone_and_its_successor(client: RawClient, log: Log) -> None:
+def test_produce_fast_path_follows_topic_deletion_and_recreation(client: RawClient, log: Log) -> None:
     # The fast path skips decoding and lookup: what it leads to must end with the topic.
     for offset in range(3):
         assert client.produce(log[0], batch(b"old"), version=9)["base_offset"] == offset

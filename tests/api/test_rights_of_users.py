@@ -109,7 +109,7 @@ def fetched(client: RawClient, name: str) -> list[tuple[int, int]]:
     return [(row["error_code"], len(values_of(row["records"]))) for row in rows]
 
 
-def test_right_that_is_taken_away_ends_what_repeats_itself(
+def test_acl_removal_stops_repeated_produce_and_fetch(
     alice: RawClient, bob: RawClient, log: tuple[str, bytes]
 ) -> None:
     """Requests that repeat the last one are served without looking anything up, by the owner they are routed to."""
@@ -131,7 +131,7 @@ def test_right_that_is_taken_away_ends_what_repeats_itself(
     change(alice, name, WRITE, removes=True)
 
 
-def test_produce_without_acknowledgement_stores_nothing_that_is_denied(
+def test_produce_acks_0_without_right_stores_nothing(
     broker: SecuredBroker, alice: RawClient, log: tuple[str, bytes]
 ) -> None:
     name, _ = log
@@ -141,7 +141,7 @@ def test_produce_without_acknowledgement_stores_nothing_that_is_denied(
     assert alice.end_offset(name) == 0
 
 
-def test_fetch_session_loses_what_its_client_may_not_read_any_more(
+def test_fetch_session_drops_partitions_after_acl_removal(
     alice: RawClient, bob: RawClient, log: tuple[str, bytes]
 ) -> None:
     name, topic_id = log
@@ -160,7 +160,7 @@ def test_fetch_session_loses_what_its_client_may_not_read_any_more(
     assert {(part["error_code"], part["records"] or b"") for part in parts} == {(DENIED, b"")}
 
 
-def test_fetch_that_waits_is_not_given_what_comes_after_its_right_is_gone(
+def test_parked_fetch_gets_no_records_after_acl_removal(
     alice: RawClient, bob: RawClient, log: tuple[str, bytes]
 ) -> None:
     """Kafka gives it to whoever might read when he asked, however long he waits."""
@@ -197,7 +197,7 @@ def _parked(alice: RawClient) -> int:
     return sum(row.get("parked", 0) for row in rows)
 
 
-def test_users_on_one_processor_are_not_taken_for_each_other(
+def test_users_on_one_processor_keep_their_own_rights(
     broker: SecuredBroker, log: tuple[str, bytes]
 ) -> None:
     """The same bytes from many connections, by turns: what is remembered of one is nothing to the others."""
@@ -216,7 +216,7 @@ def test_users_on_one_processor_are_not_taken_for_each_other(
             client.close()
 
 
-def test_topics_are_not_made_for_who_may_not_make_them(alice: RawClient, bob: RawClient) -> None:
+def test_topic_auto_creation_needs_create_right(alice: RawClient, bob: RawClient) -> None:
     name = fresh_name("unmade")
     wanted = {"topics": [{"name": name, "topic_id": NO_TOPIC_ID}], "allow_auto_topic_creation": True}
     (row,) = bob.call(ApiKey.METADATA, 12, wanted)["topics"]
@@ -228,7 +228,7 @@ def test_topics_are_not_made_for_who_may_not_make_them(alice: RawClient, bob: Ra
     assert name not in [row["name"] for row in alice.call(ApiKey.METADATA, 12, {"topics": None})["topics"]]
 
 
-def test_rules_about_hosts_hold_by_the_clients_address(
+def test_acl_host_is_the_client_address(
     broker: SecuredBroker, alice: RawClient, log: tuple[str, bytes]
 ) -> None:
     name, _ = log
@@ -266,7 +266,7 @@ def changing(tmp_path: Path) -> Iterator[SecuredBroker]:
 
 
 @pytest.mark.long
-def test_connections_keep_their_users_when_processors_come_and_go(changing: SecuredBroker) -> None:
+def test_connections_keep_principal_while_processors_scale(changing: SecuredBroker) -> None:
     alice = client_of(changing, "alice")
     name, mine = "alices", "bobs"
     alice.create_topic(name, partitions=PARTITIONS)
@@ -285,7 +285,7 @@ def test_connections_keep_their_users_when_processors_come_and_go(changing: Secu
 
 
 @pytest.mark.long
-def test_users_stay_who_they_are_when_a_handler_dies(changing: SecuredBroker) -> None:
+def test_connections_keep_principal_when_a_handler_dies(changing: SecuredBroker) -> None:
     """Its successor is told of every connection; what it might not know yet it refuses."""
     alice = client_of(changing, "alice")
     name, mine = "alices", "bobs"
@@ -323,14 +323,14 @@ def test_users_stay_who_they_are_when_a_handler_dies(changing: SecuredBroker) ->
 
 
 @pytest.mark.parametrize("op", ["status", "clients", "scale", "rebalance", "kill_client", "stop", "stacks"])
-def test_operations_are_not_for_everybody(bob: RawClient, alice: RawClient, op: str) -> None:
+def test_kproc_operations_without_right_are_denied(bob: RawClient, alice: RawClient, op: str) -> None:
     answer = _operate(bob, op=op)
     assert answer["error"]
     assert answer["result"] is None
     assert not _operate(alice, op="ping")["error"]
 
 
-def test_command_line_tells_who_may_not(broker: SecuredBroker, tmp_path: Path) -> None:
+def test_command_without_right_prints_the_denial(broker: SecuredBroker, tmp_path: Path) -> None:
     properties = tmp_path / "bob.properties"
     lines = [f"{name}={value}" for name, value in broker.java(user="bob").items()]
     properties.write_text("\n".join(lines) + "\n")

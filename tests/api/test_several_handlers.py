@@ -93,7 +93,7 @@ def fetch_all(client: RawClient, topic: str, partitions: list[int], **more: Any)
 
 
 @pytest.mark.parametrize("acks", [1, -1])
-def test_every_connection_serves_every_partition(
+def test_every_connection_reaches_every_partition(
     connect: Callable[[], RawClient], topic: str, acks: int
 ) -> None:
     """More connections than Handlers, so that each Handler is home to some."""
@@ -109,7 +109,7 @@ def test_every_connection_serves_every_partition(
         }
 
 
-def test_one_request_over_all_owners_keeps_its_order(client: RawClient, topic: str) -> None:
+def test_produce_over_all_owners_keeps_row_order(client: RawClient, topic: str) -> None:
     order = random.Random(1).sample(range(PARTITIONS), PARTITIONS)
     answer = produce_all(client, topic, {index: b"v%d" % index for index in order})
     found = [
@@ -122,7 +122,7 @@ def test_one_request_over_all_owners_keeps_its_order(client: RawClient, topic: s
     assert fetched == {index: [b"v%d" % index] for index in order}
 
 
-def test_pipelined_requests_for_different_owners_are_answered_in_order(client: RawClient, topic: str) -> None:
+def test_pipelined_requests_to_several_owners_keep_order(client: RawClient, topic: str) -> None:
     """The Processor sends each to its owner, and must not let a quick owner overtake a slow one."""
     sent = []
     for number in range(60):
@@ -141,7 +141,7 @@ def test_pipelined_requests_for_different_owners_are_answered_in_order(client: R
         )
 
 
-def test_list_offsets_asks_every_owner(client: RawClient, topic: str) -> None:
+def test_list_offsets_joins_all_owners(client: RawClient, topic: str) -> None:
     for index in range(PARTITIONS):
         for _ in range(index % 4):
             client.produce(topic, batch(b"v"), partition=index)
@@ -152,7 +152,7 @@ def test_list_offsets_asks_every_owner(client: RawClient, topic: str) -> None:
     ]
 
 
-def test_append_at_any_handler_wakes_a_long_poll(
+def test_append_at_any_handler_wakes_parked_fetch(
     client: RawClient, connect: Callable[[], RawClient], topic: str
 ) -> None:
     producer = connect()
@@ -165,7 +165,7 @@ def test_append_at_any_handler_wakes_a_long_poll(
         assert {at: values for at, values in rows(answer).items() if values} == {index: [b"for %d" % index]}
 
 
-def test_min_bytes_are_counted_over_all_owners(
+def test_fetch_min_bytes_counts_all_owners(
     client: RawClient, connect: Callable[[], RawClient], topic: str
 ) -> None:
     producer = connect()
@@ -187,12 +187,12 @@ def test_min_bytes_are_counted_over_all_owners(
     assert rows(answer) == {index: [b"x" * 1000] for index in range(PARTITIONS)}
 
 
-def test_long_poll_over_all_owners_ends_at_its_deadline(client: RawClient, topic: str) -> None:
+def test_parked_fetch_over_all_owners_ends_at_max_wait(client: RawClient, topic: str) -> None:
     found = fetch_all(client, topic, list(range(PARTITIONS)), max_wait_ms=50)
     assert found == {index: [] for index in range(PARTITIONS)}
 
 
-def test_large_produce_reaches_its_owner(client: RawClient, topic: str) -> None:
+def test_large_produce_is_forwarded_to_its_owner(client: RawClient, topic: str) -> None:
     """5 MB, over links whose rings hold 256 KiB."""
     value = random.Random(2).randbytes(5_000_000)
     owners_met = range(PARTITIONS)[:3]
@@ -205,7 +205,7 @@ def test_large_produce_reaches_its_owner(client: RawClient, topic: str) -> None:
         assert rows(client.call(ApiKey.FETCH, FETCH_VERSION, fields)) == {index: [value]}
 
 
-def test_acks_0_before_the_end_of_the_client_are_all_appended(
+def test_produce_acks_0_before_disconnect_is_appended(
     client: RawClient, connect: Callable[[], RawClient], topic: str
 ) -> None:
     leaving = connect()
@@ -227,7 +227,7 @@ def test_acks_0_before_the_end_of_the_client_are_all_appended(
     }
 
 
-def test_idempotent_producer_over_several_connections_writes_once(
+def test_idempotent_batch_over_several_connections_writes_once(
     connect: Callable[[], RawClient], topic: str
 ) -> None:
     for turn in range(2 * HANDLERS):
@@ -241,7 +241,7 @@ def test_idempotent_producer_over_several_connections_writes_once(
     }
 
 
-def test_topic_that_was_just_created_is_served_by_every_connection(
+def test_new_topic_is_known_on_every_connection_at_once(
     client: RawClient, connect: Callable[[], RawClient]
 ) -> None:
     """CreateTopics is answered when every Handler knows the topic."""
@@ -270,7 +270,7 @@ def test_topic_that_was_just_created_is_served_by_every_connection(
             assert each.produce(name, batch(b"v"), partition=turn)["error_code"] == 0
 
 
-def test_many_clients_at_once_lose_nothing(connect: Callable[[], RawClient], topic: str) -> None:
+def test_concurrent_producers_lose_nothing(connect: Callable[[], RawClient], topic: str) -> None:
     count, each = 8, 30
     problems: list[BaseException] = []
 

@@ -157,7 +157,7 @@ def group(client: RawClient) -> str:
 
 
 @pytest.mark.parametrize("tool", TOOLS)
-def test_first_calls_of_a_tool_are_answered(
+def test_first_requests_of_common_tools_are_answered(
     broker: BrokerUnderTest, client: RawClient, name: str, group: str, tool: str
 ) -> None:
     served = advertised(client)
@@ -176,7 +176,7 @@ def test_first_calls_of_a_tool_are_answered(
     assert not problems, "\n".join(problems)
 
 
-def test_what_kafka_ui_reads_of_the_broker_is_there(client: RawClient, name: str) -> None:
+def test_kafka_ui_requests_are_answered(client: RawClient, name: str) -> None:
     node = str(client.call(ApiKey.METADATA, 9, {"topics": []})["brokers"][0]["node_id"])
     rows: dict[str, Any] = {}
     for call in (describe_configs(BROKER, [node], 4), describe_configs(TOPIC, [name], 4)):

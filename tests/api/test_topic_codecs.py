@@ -39,7 +39,7 @@ def some_records(at_ms: int) -> list[Record]:
 
 
 @pytest.mark.parametrize("target", [*CODECS, "producer"])
-def test_batches_are_stored_in_the_topics_codec_and_nothing_else_changes(
+def test_compression_type_of_topic_recompresses_batches(
     client: RawClient, target: str
 ) -> None:
     name, at_ms = made(client, compression_type=target), now_ms()
@@ -76,7 +76,7 @@ def test_retry_of_a_recompressed_batch_is_stored_once(client: RawClient) -> None
     assert client.end_offset(name) == 1
 
 
-def test_append_time_goes_with_recompression(client: RawClient) -> None:
+def test_log_append_time_with_recompression(client: RawClient) -> None:
     name = made(client, compression_type="lz4", message_timestamp_type="LogAppendTime")
     row = client.produce(name, bytes(encode_batch(some_records(5), codec=4)))
     (stored,) = split_batches(client.fetch(name, 0)["records"])
@@ -86,7 +86,7 @@ def test_append_time_goes_with_recompression(client: RawClient) -> None:
     assert crc_of(stored) == header.crc
 
 
-def test_levels_are_obeyed(client: RawClient) -> None:
+def test_compression_level_of_topic_applies(client: RawClient) -> None:
     value = b"".join(b"%d," % (number * 7_919 % 100_003) for number in range(20_000))
     sizes = []
     for level in ("1", "19"):
@@ -96,14 +96,14 @@ def test_levels_are_obeyed(client: RawClient) -> None:
     assert sizes[1] < sizes[0] < len(value)
 
 
-def test_batch_that_grows_beyond_the_limit_is_refused(client: RawClient) -> None:
+def test_recompressed_batch_above_limit_is_rejected(client: RawClient) -> None:
     name = made(client, compression_type="uncompressed", max_message_bytes="1000")
     row = client.produce(name, batch(b"v" * 5_000, codec=4))
     assert row["error_code"] == ErrorCode.MESSAGE_TOO_LARGE
     assert client.produce(name, batch(b"v", codec=4))["error_code"] == 0
 
 
-def test_damage_inside_is_found_where_records_are_read(client: RawClient, broker: BrokerUnderTest) -> None:
+def test_corrupt_records_are_found_if_batch_is_recompressed(client: RawClient, broker: BrokerUnderTest) -> None:
     name = made(client, compression_type="gzip")
     damaged = bytearray(batch(b"v" * 100, codec=4))
     damaged[70:80] = bytes(10)
@@ -120,7 +120,7 @@ def test_damage_inside_is_found_where_records_are_read(client: RawClient, broker
 
 
 @pytest.mark.parametrize("codec", [0, 4])
-def test_records_of_a_compacted_topic_need_keys(
+def test_compacted_topic_rejects_records_without_key(
     client: RawClient, broker: BrokerUnderTest, codec: int
 ) -> None:
     name = made(client, cleanup_policy="compact")
@@ -139,7 +139,7 @@ def test_records_of_a_compacted_topic_need_keys(
 
 
 @pytest.mark.parametrize("codec", [0, 4])
-def test_every_record_must_be_dated_within_the_bounds(client: RawClient, codec: int) -> None:
+def test_every_record_timestamp_is_validated(client: RawClient, codec: int) -> None:
     name, at_ms = made(client, message_timestamp_before_max_ms="60000"), now_ms()
     for offsets_ms, code in (
         ((0, -3_600_000), ErrorCode.INVALID_TIMESTAMP),
@@ -150,7 +150,7 @@ def test_every_record_must_be_dated_within_the_bounds(client: RawClient, codec: 
         assert client.produce(name, bytes(encode_batch(records, codec=codec)))["error_code"] == code
 
 
-def test_min_insync_replicas_asks_for_no_more_replicas_than_there_are(client: RawClient) -> None:
+def test_min_insync_replicas_above_replica_count_is_ignored(client: RawClient) -> None:
     # Kafka since 3.7 (apache/kafka#14594): the effective minimum is at most the number of replicas.
     name = made(client, min_insync_replicas="3")
     assert [client.produce(name, batch(b"v"), acks=acks)["error_code"] for acks in (-1, 1)] == [0, 0]

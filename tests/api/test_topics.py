@@ -30,7 +30,7 @@ def shown_code(client: RawClient, name: str) -> int:
 
 
 @pytest.mark.parametrize("version", range(2, 8))
-def test_every_version_creates(client: RawClient, version: int) -> None:
+def test_create_topics_in_every_version(client: RawClient, version: int) -> None:
     name = fresh_name()
     row = create(client, name, version=version, partitions=3)
     assert (row["name"], row["error_code"]) == (name, ErrorCode.NONE)
@@ -47,7 +47,7 @@ def test_every_version_creates(client: RawClient, version: int) -> None:
 
 
 @pytest.mark.parametrize("version", [4, 7])
-def test_minus_1_takes_the_brokers_defaults(client: RawClient, version: int) -> None:
+def test_create_topics_minus_1_uses_broker_defaults(client: RawClient, version: int) -> None:
     name = fresh_name()
     assert (
         create(client, name, version=version, partitions=-1, replication=-1)["error_code"] == ErrorCode.NONE
@@ -55,7 +55,7 @@ def test_minus_1_takes_the_brokers_defaults(client: RawClient, version: int) -> 
     wait_until(lambda: len(client.describe_topic(name)["partitions"]) == 1, what="one partition")
 
 
-def test_existing_topic_is_refused(client: RawClient) -> None:
+def test_create_existing_topic_is_rejected(client: RawClient) -> None:
     name = fresh_name()
     assert create(client, name)["error_code"] == ErrorCode.NONE
     row = create(client, name)
@@ -63,7 +63,7 @@ def test_existing_topic_is_refused(client: RawClient) -> None:
     assert row["error_message"]
 
 
-def test_same_topic_twice_in_one_request_is_refused(client: RawClient) -> None:
+def test_create_topics_with_duplicate_name_is_rejected(client: RawClient) -> None:
     name = fresh_name()
     fields = create_topics_fields(name)
     fields["topics"] *= 2
@@ -84,7 +84,7 @@ def test_same_topic_twice_in_one_request_is_refused(client: RawClient) -> None:
         ({"configs": {"segment.bytes": "1"}}, ErrorCode.INVALID_CONFIG),
     ],
 )
-def test_impossible_topic_is_refused_and_not_created(
+def test_create_topic_with_invalid_fields_is_rejected(
     client: RawClient, more: dict[str, Any], code: int
 ) -> None:
     name = fresh_name()
@@ -93,35 +93,35 @@ def test_impossible_topic_is_refused_and_not_created(
 
 
 @pytest.mark.parametrize("name", ["", ".", "..", "a" * 250, "with space", "slash/ed"])
-def test_invalid_name_is_refused(client: RawClient, name: str) -> None:
+def test_create_topic_with_invalid_name_is_rejected(client: RawClient, name: str) -> None:
     assert create(client, name)["error_code"] == ErrorCode.INVALID_TOPIC_EXCEPTION
 
 
-def test_name_of_the_metadata_log_is_refused(client: RawClient) -> None:
+def test_create_topic_named_cluster_metadata_is_rejected(client: RawClient) -> None:
     assert create(client, "__cluster_metadata")["error_code"] == ErrorCode.INVALID_REQUEST
 
 
-def test_name_that_collides_with_another_is_refused(client: RawClient) -> None:
+def test_create_topic_with_colliding_name_is_rejected(client: RawClient) -> None:
     # Metric names replace "." by "_": the two would be one.
     name = fresh_name()
     assert create(client, f"{name}.x")["error_code"] == ErrorCode.NONE
     assert create(client, f"{name}_x")["error_code"] == ErrorCode.INVALID_TOPIC_EXCEPTION
 
 
-def test_longest_name_works(client: RawClient) -> None:
+def test_create_topic_with_longest_name(client: RawClient) -> None:
     name = fresh_name().ljust(249, "x")
     client.create_topic(name)
     assert client.produce(name, batch(b"x"))["error_code"] == ErrorCode.NONE
 
 
-def test_validate_only_creates_nothing(client: RawClient) -> None:
+def test_create_topics_validate_only_creates_nothing(client: RawClient) -> None:
     name = fresh_name()
     assert create(client, name, validate_only=True)["error_code"] == ErrorCode.NONE
     assert shown_code(client, name) == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
 
 
 @pytest.mark.parametrize("version", range(1, 7))
-def test_every_version_deletes(client: RawClient, version: int) -> None:
+def test_delete_topics_in_every_version(client: RawClient, version: int) -> None:
     name = fresh_name()
     client.create_topic(name)
     assert delete(client, name, version=version) == ErrorCode.NONE
@@ -130,7 +130,7 @@ def test_every_version_deletes(client: RawClient, version: int) -> None:
     )
 
 
-def test_topic_is_deleted_by_id(client: RawClient) -> None:
+def test_delete_topics_by_id(client: RawClient) -> None:
     name = fresh_name()
     topic_id = client.create_topic(name)
     fields = {"topics": [{"name": None, "topic_id": topic_id}], "timeout": 10_000}
@@ -138,7 +138,7 @@ def test_topic_is_deleted_by_id(client: RawClient) -> None:
     assert (row["error_code"], row["name"], bytes(row["topic_id"])) == (ErrorCode.NONE, name, topic_id)
 
 
-def test_deleting_what_is_unknown_is_told(client: RawClient) -> None:
+def test_delete_unknown_topic_fails(client: RawClient) -> None:
     assert delete(client, fresh_name("absent")) == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
     fields = {"topics": [{"name": None, "topic_id": bytes(range(16))}], "timeout": 10_000}
     row = client.call(ApiKey.DELETE_TOPICS, 6, fields)["responses"][0]
@@ -173,7 +173,7 @@ def grow(client: RawClient, name: str, count: int, *, version: int = 3, validate
 
 
 @pytest.mark.parametrize("version", range(4))
-def test_partitions_are_added_and_usable(client: RawClient, version: int) -> None:
+def test_create_partitions_adds_usable_partitions(client: RawClient, version: int) -> None:
     name = fresh_name()
     client.create_topic(name)
     client.produce(name, batch(b"kept"))
@@ -184,7 +184,7 @@ def test_partitions_are_added_and_usable(client: RawClient, version: int) -> Non
     assert values_of(client.fetch(name, 0)["records"]) == [(0, b"kept")]
 
 
-def test_partition_count_only_grows(client: RawClient) -> None:
+def test_create_partitions_cannot_shrink(client: RawClient) -> None:
     name = fresh_name()
     client.create_topic(name, partitions=3)
     for count in (3, 2, 0, -1):

@@ -111,7 +111,7 @@ def transactions(request: pytest.FixtureRequest, client: RawClient, log: tuple[s
 
 
 @pytest.mark.every_transport
-def test_offsets_count_with_their_transactions(transactions: Transactions) -> None:
+def test_txn_offset_commit_takes_effect_at_commit(transactions: Transactions) -> None:
     for offset, is_commit in ((5, True), (6, False), (7, True)):
         before = transactions.stable_offset()
         transactions.begin(offset)
@@ -121,7 +121,7 @@ def test_offsets_count_with_their_transactions(transactions: Transactions) -> No
         assert transactions.stable_offset() == (offset if is_commit else before)
 
 
-def test_a_later_commit_outside_holds(
+def test_later_plain_commit_overrides_transactional_offset(
     transactions: Transactions, client: RawClient, log: tuple[str, bytes]
 ) -> None:
     transactions.begin(5)
@@ -130,14 +130,14 @@ def test_a_later_commit_outside_holds(
     assert transactions.stable_offset() == 9
 
 
-def test_offsets_that_were_not_added_are_refused(transactions: Transactions) -> None:
+def test_txn_offset_commit_without_add_offsets_is_rejected(transactions: Transactions) -> None:
     assert transactions.commit(5, version=3) == ErrorCode.INVALID_TXN_STATE
     assert transactions.commit(5, version=4) == ErrorCode.TRANSACTION_ABORTABLE
     assert transactions.commit(5, version=3, producer_id=2**62) == ErrorCode.INVALID_PRODUCER_ID_MAPPING
     assert transactions.offset() == (-1, 0)
 
 
-def test_a_producer_that_came_later_fences_this_one(transactions: Transactions) -> None:
+def test_txn_offset_commit_of_fenced_producer_is_rejected(transactions: Transactions) -> None:
     transactions.begin(5)
     transactions._who["producer_epoch"] -= 1
     assert transactions.commit(6) == ErrorCode.INVALID_PRODUCER_EPOCH

@@ -39,7 +39,7 @@ def log(variant: BrokerUnderTest) -> str:
     return name
 
 
-def test_parked_fetch_holds_up_nobody_and_is_answered_by_the_append(
+def test_parked_fetch_blocks_nobody_and_ends_with_an_append(
     variant: BrokerUnderTest, log: str
 ) -> None:
     with RawClient(variant.bootstrap) as waiting, RawClient(variant.bootstrap) as other:
@@ -53,7 +53,7 @@ def test_parked_fetch_holds_up_nobody_and_is_answered_by_the_append(
 
 
 @pytest.mark.parametrize("kind", VARIANTS)
-def test_connection_is_read_on_after_an_answer_that_waited_for_the_disk(kind: str) -> None:
+def test_connection_continues_after_response_waited_for_sync(kind: str) -> None:
     with (
         EmbeddedBroker(transport=kind, settings={"kproc.flush": "group"}) as broker,
         RawClient(broker.bootstrap) as client,
@@ -63,7 +63,7 @@ def test_connection_is_read_on_after_an_answer_that_waited_for_the_disk(kind: st
             assert client.produce("synced", batch(b"a"), acks=-1)["base_offset"] == number
 
 
-def test_pipelined_requests_are_answered_in_their_order(variant: BrokerUnderTest, log: str) -> None:
+def test_variant_keeps_order_of_pipelined_requests(variant: BrokerUnderTest, log: str) -> None:
     with RawClient(variant.bootstrap) as client:
         fields = [produce_fields([(log, b"", [(0, batch(b"%d" % n))])], acks=n % 3 - 1) for n in range(60)]
         sent = [client.send(ApiKey.PRODUCE, 9, each) for each in fields]
@@ -76,7 +76,7 @@ def test_pipelined_requests_are_answered_in_their_order(variant: BrokerUnderTest
         assert client.end_offset(log) == 60
 
 
-def test_large_requests_and_answers_pass_whole(variant: BrokerUnderTest, log: str) -> None:
+def test_variant_passes_large_requests_and_responses(variant: BrokerUnderTest, log: str) -> None:
     with RawClient(variant.bootstrap) as client:
         for number in range(4):
             assert client.produce(log, batch(LARGE, b"%d" % number))["base_offset"] == 2 * number
@@ -86,7 +86,7 @@ def test_large_requests_and_answers_pass_whole(variant: BrokerUnderTest, log: st
     ]
 
 
-def test_client_that_leaves_while_parked_is_forgotten(variant: BrokerUnderTest, log: str) -> None:
+def test_variant_forgets_client_that_leaves_while_parked(variant: BrokerUnderTest, log: str) -> None:
     assert variant.pid is not None
     before = thread_count(variant.pid)
     with RawClient(variant.bootstrap) as waiting:
@@ -104,7 +104,7 @@ def _connections(broker: BrokerUnderTest) -> int:
 
 
 @pytest.mark.parametrize("kind", VARIANTS)
-def test_it_stops_in_order_with_clients_there_and_finds_its_data_again(tmp_path: Path, kind: str) -> None:
+def test_stop_with_connected_clients_keeps_the_data(tmp_path: Path, kind: str) -> None:
     broker = ServedBroker(tmp_path / "data", transport=kind)
     with broker, RawClient(broker.bootstrap) as client, RawClient(broker.bootstrap) as waiting:
         client.create_topic("kept")
@@ -127,7 +127,7 @@ def test_work_us_burns_cpu_at_each_request(tmp_path: Path, kind: str) -> None:
         assert time.monotonic() - begun >= 10 * 0.01  # CPU time is never more than the time that passes.
 
 
-def test_work_us_that_is_no_duration_is_refused() -> None:
+def test_invalid_work_us_is_rejected() -> None:
     answer = run_kproc("serve", "--work-us", "-1")
     assert answer.returncode == 2
     assert len(answer.stderr.strip().splitlines()) == 1

@@ -178,7 +178,7 @@ def test_one_stall_is_no_collapse() -> None:
         ({"latency_us": {}}, False),
     ],
 )
-def test_rate_holds_when_answers_are_in_time_and_nothing_piles_up(
+def test_judge_holds_rate_by_latency_and_backlog(
     changes: dict[str, Any], holds: bool
 ) -> None:
     result = {"errors": 0, "latency_us": {"p50": 1, "p99": 100}, "backlog_begin": 10, "backlog_end": 10}
@@ -215,7 +215,7 @@ def test_evicted_file_leaves_the_page_cache(tmp_path: Path) -> None:
         evict([])
 
 
-def test_row_of_a_run_holds_number_goal_histogram_and_the_whole_answer() -> None:
+def test_row_of_run_has_number_target_histogram_and_result() -> None:
     result = {
         "requests_per_second": 5.0,
         "broker_cpu_seconds": 2.0,

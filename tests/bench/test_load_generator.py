@@ -96,7 +96,7 @@ def test_duplicated_and_lost_records_are_counted() -> None:
     assert lost["lost"] == 1
 
 
-def test_request_that_is_never_answered_is_counted_not_waited_for() -> None:
+def test_load_generator_counts_unanswered_requests() -> None:
     result = complain("silence").result
     assert result is not None
     assert result["unanswered"] == 1

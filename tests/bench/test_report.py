@@ -103,7 +103,7 @@ def test_noisy_machine_is_written_on_the_report() -> None:
     assert "not to be quoted" in page(found, [])
 
 
-def test_a_host_that_was_busy_with_others_is_written_on_the_report() -> None:
+def test_report_mentions_stolen_cpu_time() -> None:
     assert "other machines" not in markdown(an_analysis(), [])
     assert "other machines" not in markdown(
         an_analysis(runs=[{**RUN, "stolen": None, "stolen_max": None}]), []

@@ -89,7 +89,7 @@ def test_erlang_c_against_its_table():
 
 @pytest.mark.parametrize(("cores", "processors", "handlers"), [(1, 1, 1), (2, 2, 2), (8, 4, 4)])
 @pytest.mark.parametrize("connections", [1, 128])
-def test_littles_law_holds_and_no_core_works_more_than_all_the_time(cores, processors, handlers, connections):
+def test_simulated_queue_obeys_littles_law_and_core_count(cores, processors, handlers, connections):
     scene = Scene(cores=cores, processors=processors, handlers=handlers, connections=connections, seconds=0.2)
     outcome = simulate(scene, PIPELINE)
     # In a closed loop everybody has one under way but while its client works on the answer.

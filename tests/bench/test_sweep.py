@@ -31,7 +31,7 @@ def sample(layout: ProcessCounts, connections: int, throughput: float, **more) -
 CURVE = [sample(ProcessCounts(1, 1), n, LAW.throughput(n)) for n in (1, 4, 16, 32, 64, 128, 256)]
 
 
-def test_a_fit_over_connections_finds_the_law_and_one_over_processes_is_refused():
+def test_sweep_fits_law_over_connections_only():
     over = {fit["over"]: fit for fit in sweep.fits_of(CURVE, cpus=2)}
     assert over["connections"]["g"] == pytest.approx(LAW.g)
     assert over["connections"]["peak_n"] == pytest.approx(LAW.peak_n)

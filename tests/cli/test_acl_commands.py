@@ -162,7 +162,7 @@ ANSWERS = [
 ]
 
 
-def test_check_tells_what_the_broker_would_decide_and_by_which_rule(kproc: Kproc) -> None:
+def test_acl_check_prints_decision_and_rule(kproc: Kproc) -> None:
     kproc("add alice --operation write --topic or --prefixed --host 10.0.0.7")
     kproc("add * --deny --operation write --topic order-audit")
     for question, allowed, words in ANSWERS:
@@ -196,7 +196,7 @@ def test_a_host_that_another_tool_wrote_can_be_deleted(guarded: ServedBroker, kp
     )
 
 
-def test_check_of_several_resources_fails_if_one_of_them_is_denied(kproc: Kproc) -> None:
+def test_acl_check_of_several_resources_fails_if_one_is_denied(kproc: Kproc) -> None:
     kproc("add alice -o write --topic a")
     assert kproc("check alice write --topic a --topic a").returncode == 0
     both = kproc("check alice write --topic a --topic b")

@@ -102,7 +102,7 @@ def test_what_was_not_printed_is_not_committed(kproc, topic):
     assert kproc(f"consume {name} --group {group}") == "4\n"
 
 
-def test_from_says_where_partitions_begin_of_which_nothing_is_committed(kproc, topic):
+def test_consume_group_from_applies_without_committed_offset(kproc, topic):
     name, group = topic(partitions=2), fresh_name()
     kproc(f"produce {name} -p 0", stdin="1\n2\n3\n")
     assert kproc(f"consume {name} --group {group} --from=-2 --count 1") == "2\n"
@@ -111,7 +111,7 @@ def test_from_says_where_partitions_begin_of_which_nothing_is_committed(kproc, t
     assert sorted(kproc(f"consume {name} --group {group} --from end --count 2").split()) == ["3", "x"]
 
 
-def test_two_members_share_the_partitions_and_each_record_is_printed_once(kproc, topic, follow):
+def test_consume_group_of_two_members_prints_each_record_once(kproc, topic, follow):
     name, group = topic(partitions=2), fresh_name()
     both = [follow(name, "--group", group) for _ in range(2)]
 
@@ -134,7 +134,7 @@ def test_two_members_share_the_partitions_and_each_record_is_printed_once(kproc,
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP])
-def test_a_member_that_is_told_to_end_commits_what_it_printed_and_leaves(kproc, topic, follow, number):
+def test_consume_group_commits_and_leaves_on_signal(kproc, topic, follow, number):
     name, group = topic(partitions=1), fresh_name()
     kproc(f"produce {name}", stdin="1\n2\n")
     member = follow(name, "--group", group)

@@ -41,7 +41,7 @@ def create(broker: Broker, name: str) -> None:
     assert answer["topics"][0]["error_code"] == 0
 
 
-def test_it_makes_and_deletes_topics_and_says_why_it_does_not():
+def test_embedded_broker_creates_and_deletes_topics():
     with Broker({"auto.create.topics.enable": False}) as broker:
         broker.create_topic("made", partitions=3, configs={"retention.ms": 60_000})
         with Client.connect(broker.host, broker.port) as client:
@@ -60,7 +60,7 @@ def test_it_makes_and_deletes_topics_and_says_why_it_does_not():
 
 
 @pytest.mark.every_transport
-def test_it_serves_at_once_and_leaves_nothing(transport):
+def test_embedded_broker_serves_at_once_and_leaves_nothing(transport):
     with Broker({"num.io.threads": 2}, transport=transport) as broker:
         assert topic_names(broker) == []
         pids = [broker.pid, *(row["pid"] for row in broker.processes)]
@@ -71,13 +71,13 @@ def test_it_serves_at_once_and_leaves_nothing(transport):
     assert not data.exists()
 
 
-def test_brokers_are_strangers_to_each_other():
+def test_embedded_brokers_are_independent():
     with Broker() as one, Broker() as two:
         create(one, "only-here")
         assert (topic_names(one), topic_names(two)) == (["only-here"], [])
 
 
-def test_data_of_its_owner_is_kept(tmp_path):
+def test_embedded_broker_keeps_given_data_directory(tmp_path):
     broker = Broker(data=tmp_path / "data")
     with broker:
         create(broker, "kept")
@@ -86,7 +86,7 @@ def test_data_of_its_owner_is_kept(tmp_path):
     assert (tmp_path / "data").is_dir()
 
 
-def test_it_is_an_async_context_manager_too():
+def test_embedded_broker_is_an_async_context_manager():
     async def story() -> int:
         async with Broker() as broker:
             return broker.port
@@ -94,7 +94,7 @@ def test_it_is_an_async_context_manager_too():
     assert asyncio.run(story()) > 0
 
 
-def test_its_supervisor_may_be_killed():
+def test_embedded_broker_whose_supervisor_is_killed():
     with Broker() as broker:
         pids = [row["pid"] for row in broker.processes]
         broker.kill()
@@ -111,7 +111,7 @@ sys.stdin.read()
 
 
 @pytest.mark.parametrize("how", ["exit", "kill"])
-def test_it_ends_with_its_parent(how, tmp_path):
+def test_embedded_broker_ends_with_its_parent(how, tmp_path):
     environment = {
         **os.environ,
         "TMPDIR": str(tmp_path),
@@ -132,7 +132,7 @@ def test_it_ends_with_its_parent(how, tmp_path):
     wait_until(lambda: not living(pids), seconds=20, what="the broker has ended with its parent")
 
 
-def test_a_broker_says_where_it_is_and_the_package_what_it_has() -> None:
+def test_embedded_broker_repr_and_package_exports() -> None:
     assert {"Broker", "__version__"} <= set(dir(kproc))
     broker = kproc.Broker()
     assert repr(broker) == "<kproc.Broker, not running>"

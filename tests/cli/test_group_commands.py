@@ -71,7 +71,7 @@ def offsets(kproc: Kproc, group: str) -> dict[int, int]:
     return {each["partition"]: each["committed"] for each in row["partitions"]}
 
 
-def test_a_groups_lag_is_shown(kproc, filled, group):
+def test_group_describe_shows_lag(kproc, filled, group):
     [row] = described(kproc(f"group describe {group} --format json"))
     assert (row["state"], row["members"], row["lag"]) == ("Empty", [], 10)
     assert [(each["committed"], each["end_offset"], each["lag"]) for each in row["partitions"]] == [
@@ -86,7 +86,7 @@ def test_a_groups_lag_is_shown(kproc, filled, group):
     assert group not in [each["group"] for each in listed]
 
 
-def test_seek_changes_nothing_until_it_is_told_to(kproc, filled, group):
+def test_group_seek_without_execute_changes_nothing(kproc, filled, group):
     shown = told(kproc(f"group seek {group} --to beginning"))
     assert "nothing was changed" in shown
     assert offsets(kproc, group) == {0: 7, 1: 3}
@@ -108,12 +108,12 @@ def test_seek_changes_nothing_until_it_is_told_to(kproc, filled, group):
         ("--shift 2 --topic {topic}:1", {0: 7, 1: 5}),
     ],
 )
-def test_seek_goes_where_it_is_sent_and_stays_in_the_log(kproc, filled, group, where, expected):
+def test_group_seek_targets_stay_within_the_log(kproc, filled, group, where, expected):
     told(kproc(f"group seek {group} {where.format(topic=filled)} --execute"))
     assert offsets(kproc, group) == expected
 
 
-def test_a_group_with_members_is_shown_but_not_moved_nor_deleted(kproc, broker, filled):
+def test_group_with_members_cannot_be_moved_or_deleted(kproc, broker, filled):
     name = fresh_name()
     consumer = Consumer({"bootstrap.servers": broker.bootstrap, "group.id": name})
     try:
@@ -139,7 +139,7 @@ def test_a_group_with_members_is_shown_but_not_moved_nor_deleted(kproc, broker, 
         consumer.close()
 
 
-def test_a_deleted_group_is_gone(kproc, group):
+def test_group_delete_removes_the_group(kproc, group):
     assert told(kproc(f"group delete {group}")) == f"deleted {group}\n"
     assert refused(kproc(f"group describe {group}")) == f"kproc: {group}: unknown group\n"
     assert refused(kproc(f"group delete {group}")) == f"kproc: {group}: unknown group\n"
@@ -168,7 +168,7 @@ def test_a_deleted_group_is_gone(kproc, group):
         ("config get --topic no-{topic}", 1, "no-{topic}"),
     ],
 )
-def test_what_cannot_be_done_is_one_line(kproc, filled, group, command, code, words):
+def test_failed_group_commands_print_one_line(kproc, filled, group, command, code, words):
     names = {"topic": filled, "group": group}
     assert words.format(**names) in refused(kproc(command.format(**names)), code)
 
@@ -207,7 +207,7 @@ def test_settings_of_the_broker_are_set_shown_and_unset(kproc):
     assert name in told(kproc("config get --all"))
 
 
-def test_what_was_done_is_told_as_json_too(kproc, filled, group):
+def test_changing_commands_print_json(kproc, filled, group):
     name = fresh_name()
     assert described(kproc(f"topic create {name} --format json")) == [{"name": name, "result": "created"}]
     assert described(kproc(f"topic alter {name} -p 2 -c retention.ms=60000 --unset segment.ms -f json")) == [
@@ -224,7 +224,7 @@ def test_what_was_done_is_told_as_json_too(kproc, filled, group):
     assert described(kproc(f"group delete {group} --format json")) == [{"group": group, "result": "deleted"}]
 
 
-def test_of_two_changes_the_first_is_told_when_the_second_is_refused(kproc, filled):
+def test_topic_alter_reports_first_change_if_second_fails(kproc, filled):
     ended = kproc(f"topic alter {filled} --partitions 4 --config no.such=1")
     assert ended.returncode == 1
     assert ended.stdout == f"{filled} has 4 partitions\n"

@@ -159,7 +159,7 @@ def command_lines(data: Path) -> dict[str, list[list[str]]]:
     }
 
 
-def test_every_command_is_tried_or_left_out_for_a_reason(tmp_path: Path) -> None:
+def test_every_command_is_covered_or_excluded_with_reason(tmp_path: Path) -> None:
     known = {path for path, _ in commands(typer.main.get_command(app))}
     tried = command_lines(tmp_path).keys()
     assert known - tried == ELSEWHERE.keys() & known

@@ -13,7 +13,7 @@ pytestmark = [pytest.mark.long, pytest.mark.own_broker]
 
 @pytest.mark.parametrize("command", [("produce", "t"), ("consume", "t")], ids=["produce", "consume"])
 @pytest.mark.transports("process")
-def test_a_control_listener_is_named_as_what_it_is(transport: str, command: tuple[str, ...]) -> None:
+def test_produce_to_control_listener_names_it(transport: str, command: tuple[str, ...]) -> None:
     settings = {"kproc.control.listener": "127.0.0.1:0"}
     with EmbeddedBroker(transport=transport, settings=settings) as broker:
         shown = run_kproc("status", "--bootstrap", broker.bootstrap).stdout

@@ -64,7 +64,7 @@ def test_client_ids_and_addresses_have_quotas_too(kproc: Kproc) -> None:
     assert kproc("delete --address 10.9.8.7 connection_creation_rate").returncode == 0
 
 
-def test_a_quota_that_is_not_there_is_not_deleted_and_those_that_are_stay(kproc: Kproc) -> None:
+def test_quota_delete_of_missing_quota_fails_and_keeps_others(kproc: Kproc) -> None:
     name = fresh_name("alice")
     nothing = kproc(f"delete --user {name} producer_byte_rate")
     assert (nothing.returncode, nothing.stdout) == (1, "")
@@ -92,7 +92,7 @@ def test_a_quota_that_is_not_there_is_not_deleted_and_those_that_are_stay(kproc:
         ("set --user a --address 10.0.0.1 producer_byte_rate=1", 1, "entity"),
     ],
 )
-def test_mistakes_are_told(kproc: Kproc, command: str, code: int, told: str) -> None:
+def test_quota_commands_reject_invalid_arguments(kproc: Kproc, command: str, code: int, told: str) -> None:
     answer = kproc(command)
     assert answer.returncode == code, answer.stderr
     assert told in answer.stderr

@@ -82,7 +82,7 @@ def test_consume_shows_what_its_isolation_says(
     assert kproc(f"consume t {option}").split() == shown
 
 
-def test_topic_is_described_with_its_last_stable_offset_and_what_holds_it(
+def test_topic_describe_shows_lso_and_open_transactions(
     kproc: Callable[[str], str],
 ) -> None:
     [row] = json.loads(kproc("topic describe t -f json"))[0]["partitions"]

@@ -37,7 +37,7 @@ def rows(kproc: Kproc, name: str) -> list[dict[str, object]]:
     return [json.loads(line) for line in done.stdout.split("\n") if line]
 
 
-def test_empty_values_and_keys_are_null_when_told_so_and_empty_otherwise(kproc, topic):
+def test_produce_empty_fields_are_null_only_with_option(kproc, topic):
     name = topic(partitions=1)
     assert kproc(f"produce {name} -K : -Z", stdin="k:\n:v\nk:v\n\n").returncode == 0
     assert kproc(f"produce {name} -K :", stdin="k:\n:v\n\n").returncode == 0
@@ -52,7 +52,7 @@ def test_empty_values_and_keys_are_null_when_told_so_and_empty_otherwise(kproc, 
     ]
 
 
-def test_what_consume_writes_as_json_produce_sends_as_the_same_records(kproc, broker, topic):
+def test_consume_json_round_trips_through_produce_json(kproc, broker, topic):
     first, second = topic(partitions=3), topic(partitions=3)
     producer = Producer({"bootstrap.servers": broker.bootstrap})
     now_ms = 1_795_000_000_000
@@ -75,7 +75,7 @@ def test_what_consume_writes_as_json_produce_sends_as_the_same_records(kproc, br
     assert len(content(first)) == 4
 
 
-def test_a_partition_of_the_command_line_stands_above_that_of_the_lines(kproc, topic):
+def test_produce_partition_option_overrides_json_partition(kproc, topic):
     name = topic(partitions=2)
     assert kproc(f"produce {name} -J -p 1", stdin='{"value": "v", "partition": 0}\n').returncode == 0
     assert kproc(f"produce {name} -J -p -1", stdin='{"value": "v", "partition": 7}\n').returncode == 0
@@ -90,7 +90,7 @@ def test_a_partition_of_the_command_line_stands_above_that_of_the_lines(kproc, t
         ('{"vlaue": "v"}', "unknown field 'vlaue'"),
     ],
 )
-def test_a_bad_line_is_named_and_what_stands_before_it_is_delivered(kproc, topic, line, words):
+def test_produce_bad_json_line_is_named_after_earlier_delivery(kproc, topic, line, words):
     name = topic(partitions=1)
     done = kproc(
         f"produce {name} --json", stdin=f'{{"value": "1"}}\n\n{{"value": "2"}}\n{line}\n{{"value": "3"}}\n'
@@ -102,7 +102,7 @@ def test_a_bad_line_is_named_and_what_stands_before_it_is_delivered(kproc, topic
     assert [row["value"] for row in rows(kproc, name)] == ["1", "2"]
 
 
-def test_a_line_that_the_broker_does_not_take_is_named_too(kproc, topic):
+def test_produce_names_line_rejected_by_broker(kproc, topic):
     name = topic(partitions=1)
     done = kproc(f"produce {name} --json", stdin='{"value": "1"}\n{"value": "2", "partition": 7}\n')
     assert done.returncode == 1
@@ -112,7 +112,7 @@ def test_a_line_that_the_broker_does_not_take_is_named_too(kproc, topic):
     assert [row["value"] for row in rows(kproc, name)] == ["1"]
 
 
-def test_how_large_a_record_may_be_is_what_the_topic_says(kproc, topic):
+def test_produce_record_size_limit_is_that_of_topic(kproc, topic):
     large = "x" * 2_000_000
     assert (
         kproc(f"produce {(name := topic(configs={'max.message.bytes': '3000000'}))}", stdin=large).returncode
@@ -174,7 +174,7 @@ def on_a_terminal(*arguments: str, typed: bytes) -> tuple[bytes, int]:
     return shown.replace(b"\r\n", b"\n"), process.returncode
 
 
-def test_a_person_at_a_terminal_is_told_how_to_end(kproc, broker, topic):
+def test_produce_at_terminal_prints_how_to_end(kproc, broker, topic):
     name = topic(partitions=1)
     shown, code = on_a_terminal("produce", name, "-b", broker.bootstrap, typed=b"one\n\x04")
     assert (shown.splitlines()[0], code) == (f"kproc: each line goes to {name}; Ctrl-D ends".encode(), 0)
@@ -183,7 +183,7 @@ def test_a_person_at_a_terminal_is_told_how_to_end(kproc, broker, topic):
     assert (shown.splitlines()[0], code) == (f"kproc: following {name}; Ctrl-C ends".encode(), 130)
 
 
-def test_a_member_at_a_terminal_is_told_what_it_reads(broker, topic):
+def test_consume_group_at_terminal_prints_assignment(broker, topic):
     name = topic(partitions=2)
     arguments = ("consume", name, "--follow", "-b", broker.bootstrap, "--group", f"{name}-readers")
     shown, code = on_a_terminal(*arguments, typed=b"\x03")
@@ -191,7 +191,7 @@ def test_a_member_at_a_terminal_is_told_what_it_reads(broker, topic):
     assert shown.splitlines()[0] == f"kproc: following {name}; Ctrl-C ends".encode()
 
 
-def test_in_a_pipe_nobody_is_told(kproc, topic):
+def test_produce_in_a_pipe_prints_no_hint(kproc, topic):
     name = topic(partitions=1)
     assert kproc(f"produce {name}", stdin="one\n").stderr == ""
     assert kproc(f"consume {name} --from end --count 1 --from beginning").stderr == ""

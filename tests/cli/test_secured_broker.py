@@ -40,7 +40,7 @@ def broker() -> Iterator[Broker]:
 @pytest.mark.clients
 @closes_within_a_handshake
 @pytest.mark.filterwarnings("ignore:.* is deprecated. Use files:DeprecationWarning")  # kafka-python's
-def test_clients_of_every_kind_connect_as_they_are_told(broker: Broker) -> None:
+def test_client_config_of_every_library_connects(broker: Broker) -> None:
     from aiokafka import AIOKafkaProducer
     from confluent_kafka import Producer
     from kafka import KafkaConsumer, KafkaProducer
@@ -71,7 +71,7 @@ def test_clients_of_every_kind_connect_as_they_are_told(broker: Broker) -> None:
     assert found == {b"confluent", b"kafka-python", b"aiokafka"}
 
 
-def test_the_list_of_clients_tells_who_each_is(broker: Broker, capsys: pytest.CaptureFixture[str]) -> None:
+def test_client_list_shows_principals(broker: Broker, capsys: pytest.CaptureFixture[str]) -> None:
     where = ("clients", "--bootstrap", broker.bootstrap, "--command-config", str(broker.client_file("bob")))
     rows = json.loads(call_kproc(capsys, *where, "--format", "json").stdout)
     ours = [row for row in rows if row["software_name"] == "kproc" and row["principal"] == "User:bob"]
@@ -83,7 +83,7 @@ def test_the_list_of_clients_tells_who_each_is(broker: Broker, capsys: pytest.Ca
 
 @pytest.mark.java
 @pytest.mark.skipif(missing_reason() is not None, reason=missing_reason() or "")
-def test_kafkas_tools_take_a_users_file(broker: Broker) -> None:
+def test_kafka_tools_accept_client_file(broker: Broker) -> None:
     from tests.support.jvm import SHORT_LIVED
     from tests.support.kafka_jars import classpath
 
@@ -93,7 +93,7 @@ def test_kafkas_tools_take_a_users_file(broker: Broker) -> None:
     assert "greetings" in done.stdout.split(), done.stdout + done.stderr
 
 
-def test_own_commands_take_a_users_file(
+def test_kproc_commands_accept_client_file(
     broker: Broker, capsys: pytest.CaptureFixture[str], tmp_path: Path
 ) -> None:
     where = ["--bootstrap", broker.bootstrap, "--command-config", str(broker.client_file())]
@@ -131,7 +131,7 @@ def test_environment_names_the_file_too(
     assert "greetings" in done.stdout
 
 
-def test_each_user_has_a_password_of_its_own_in_a_file_of_ours_alone(broker: Broker) -> None:
+def test_embedded_users_have_own_passwords_in_private_files(broker: Broker) -> None:
     alice, bob = (broker.client_config("java", user=name) for name in ("alice", "bob"))
     assert alice["sasl.jaas.config"] != bob["sasl.jaas.config"]
     directory = broker.client_file().parent
@@ -141,7 +141,7 @@ def test_each_user_has_a_password_of_its_own_in_a_file_of_ours_alone(broker: Bro
         broker.client_config(user="carol")
 
 
-def test_passwords_are_on_no_command_line(broker: Broker) -> None:
+def test_passwords_are_on_no_process_command_line(broker: Broker) -> None:
     passwords = [broker.client_config(user=name)["sasl.password"] for name in ("alice", "bob")]
     pids = [broker.pid, *(int(row["pid"]) for row in broker.processes)]
     lines = b"".join(Path(f"/proc/{pid}/cmdline").read_bytes() for pid in pids)
@@ -149,7 +149,7 @@ def test_passwords_are_on_no_command_line(broker: Broker) -> None:
     assert not [word for word in passwords if word.encode() in lines + environments]
 
 
-def test_broker_of_other_security_is_used_with_what_its_clients_need() -> None:
+def test_external_secured_broker_with_client_settings() -> None:
     line = 'x.PlainLoginModule required username="carol" password="s3cret-marker";'
     settings = {
         "listeners": "SASL_PLAINTEXT://127.0.0.1:0",
@@ -227,7 +227,7 @@ def test_dev_prints_lines_that_connect_and_leaves_nothing(tmp_path: Path) -> Non
 
 
 @pytest.mark.parametrize("name", ["", "a b", 'a"b', "a=b"])
-def test_name_of_a_user_that_needs_quotes_is_refused(name: str, capsys: pytest.CaptureFixture[str]) -> None:
+def test_user_name_that_needs_quotes_is_rejected(name: str, capsys: pytest.CaptureFixture[str]) -> None:
     done = call_kproc(capsys, "dev", "--user", name, "--port", "0")
     assert done.returncode == 2
     assert "a name is of letters" in done.stderr

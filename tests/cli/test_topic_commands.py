@@ -40,7 +40,7 @@ def refused(answer: subprocess.CompletedProcess[str]) -> str:
     return answer.stderr
 
 
-def test_a_topics_life(kproc):
+def test_topic_command_life_cycle(kproc):
     name = fresh_name()
     assert (
         succeeded(kproc(f"topic create {name} --partitions 3 --config retention.ms=60000"))
@@ -57,7 +57,7 @@ def test_a_topics_life(kproc):
     assert refused(kproc(f"topic describe {name}")) == f"kproc: {name}: unknown topic\n"
 
 
-def test_what_exists_and_what_does_not_is_one_line(kproc):
+def test_topic_exists_and_unknown_topic_errors_are_one_line(kproc):
     name = fresh_name()
     succeeded(kproc(f"topic create {name}"))
     assert refused(kproc(f"topic create {name}")) == f"kproc: {name}: exists already\n"
@@ -68,7 +68,7 @@ def test_what_exists_and_what_does_not_is_one_line(kproc):
     assert refused(kproc("topic create", fresh_name(), "--config", "no.such.config=1"))
 
 
-def test_asking_for_a_topic_does_not_create_it(kproc):
+def test_topic_describe_does_not_create_topic(kproc):
     name = fresh_name()
     refused(kproc(f"topic describe {name}"))
     refused(kproc(f"consume {name}"))
@@ -85,7 +85,7 @@ def test_lines_come_back_with_keys_and_headers(kproc, topic, compression):
     assert got == "0 0 k1|v1|a=1,b=\n0 1 k2|v:2|a=1,b=\n0 2 |no key|a=1,b=\n"
 
 
-def test_where_to_start_and_how_many(kproc, topic):
+def test_consume_from_and_count_options(kproc, topic):
     name = topic(partitions=2)
     succeeded(kproc(f"produce {name} -p 0", stdin="a\nb\nc\nd\n"))
     succeeded(kproc(f"produce {name} -p 1", stdin="x\ny"))
@@ -116,7 +116,7 @@ def test_an_unknown_partition_is_refused(kproc, topic):
     assert "unknown partition" in refused(kproc(f"produce {topic()} -p 5", stdin="x\n"))
 
 
-def test_a_follower_prints_what_arrives_and_ends_at_ctrl_c_with_one_line(kproc, broker, topic):
+def test_consume_follow_ends_at_ctrl_c_with_one_line(kproc, broker, topic):
     name = topic()
     follower = subprocess.Popen(
         [sys.executable, "-m", "kproc", "consume", name, "--follow", "-b", broker.bootstrap],
@@ -134,7 +134,7 @@ def test_a_follower_prints_what_arrives_and_ends_at_ctrl_c_with_one_line(kproc, 
         assert follower.stderr.read() == b"kproc: interrupted\n"
 
 
-def test_a_reader_that_goes_away_ends_the_consumer(kproc, broker, topic):
+def test_closed_stdout_ends_consume(kproc, broker, topic):
     name = topic()
     succeeded(kproc(f"produce {name}", stdin="line\n" * 1000))
     reading, writing = os.pipe()
@@ -161,7 +161,7 @@ def test_status_shows_every_process(kproc, broker):
     assert "memory " in table
 
 
-def test_a_broker_that_ends_is_one_line_of_the_producer(tmp_path, capsys):
+def test_produce_prints_one_line_when_broker_ends(tmp_path, capsys):
     with ServedBroker(tmp_path / "data") as served:
         succeeded(call_kproc(capsys, "topic", "create", "there", "-b", served.bootstrap))
         child = _beside("produce there", served.bootstrap)
@@ -176,7 +176,7 @@ def test_a_broker_that_ends_is_one_line_of_the_producer(tmp_path, capsys):
         assert stderr.decode() == f"kproc: cannot connect to {address}: connection refused\n"
 
 
-def test_a_follower_goes_on_where_it_was_when_its_broker_is_back(tmp_path, capsys):
+def test_consume_follow_resumes_after_broker_restart(tmp_path, capsys):
     with ServedBroker(tmp_path / "data") as served:
         address = served.bootstrap
         succeeded(call_kproc(capsys, "topic", "create", "there", "-b", address))

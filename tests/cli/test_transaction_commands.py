@@ -112,7 +112,7 @@ def test_open_transaction_is_listed_and_described(kproc: Kproc, opened: Opened) 
     wait_until(is_complete, what="the markers are written")
 
 
-def test_abort_by_id_ends_the_transaction_and_fences_its_producer(kproc: Kproc, opened: Opened) -> None:
+def test_txn_abort_by_id_fences_its_producer(kproc: Kproc, opened: Opened) -> None:
     name = opened.id
     assert kproc(f"txn abort {name}").stdout == f"aborted the transaction of {name}\n"
     (described,) = rows(kproc(f"txn describe {name} --format json"))
@@ -132,7 +132,7 @@ def test_unknown_ids_and_half_a_place_are_refused(kproc: Kproc) -> None:
     assert "expected one of Empty" in refused(kproc("txn list --state odd"), code=2)
 
 
-def test_all_lines_are_committed_or_none(kproc: Kproc, broker, topic, capsys) -> None:
+def test_produce_transactional_commits_all_lines_or_none(kproc: Kproc, broker, topic, capsys) -> None:
     name = topic(partitions=1)
 
     def produce(stdin: str) -> subprocess.CompletedProcess[str]:

@@ -22,7 +22,7 @@ PATIENCE = 150.0  # of a busy machine: each of the runs starts a broker
 QUICK = ("--seconds", "0.2", "--rounds", "1")
 
 
-def test_list_shows_each_setting_and_fails_if_one_is_wrong():
+def test_config_list_shows_settings_and_fails_if_one_is_invalid():
     answer = run_here("tune", "list", "--format", "json")
     rows = {row["name"]: row for row in json.loads(answer.stdout)}
     wrong = sorted(name for name, row in rows.items() if row["verdict"] == "change")
@@ -71,7 +71,7 @@ def test_tune_measures_proposes_and_writes_what_serve_reads(tmp_path):
         assert f"{name}={answer['settings'][name]}\n" in text
 
 
-def test_a_file_that_could_not_be_written_is_refused_before_anything_is_measured(tmp_path):
+def test_tune_rejects_unwritable_config_before_measuring(tmp_path):
     config = tmp_path / "a.toml"
     config.write_text("num.io.threads = 7\n")
     for path, said in (
@@ -97,7 +97,7 @@ def test_each_workload_can_be_measured(workload):
 
 
 @pytest.mark.transports("process")
-def test_a_quiet_broker_has_no_figures_to_propose_from(broker):
+def test_tune_of_idle_broker_has_no_proposal(broker):
     answer = run_here("tune", "--from", broker.bootstrap, "--seconds", "0.2")
     assert answer.returncode == 1
     assert "costs of one are not known" in answer.stderr
@@ -125,7 +125,7 @@ def test_a_broker_under_load_is_judged_by_its_own_figures(broker):
 
 @needs_compiler
 @pytest.mark.slow
-def test_a_sweep_leaves_rows_a_table_and_fits_that_admit_what_they_are(tmp_path):
+def test_bench_sweep_writes_rows_table_and_fits(tmp_path):
     command = [
         "bench", "sweep", "--layouts", "1x1", "--connections", "1,2,3,4,6,8", "--rounds", "1", "--seconds", "0.1",
         "--out", str(tmp_path),

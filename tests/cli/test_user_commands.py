@@ -56,7 +56,7 @@ def can_log_in(broker: ServedBroker, name: str, password: str, mechanism: str = 
 
 
 @pytest.mark.own_broker
-def test_the_first_user_comes_before_the_first_start(tmp_path: Path, kproc: Kproc) -> None:
+def test_user_add_before_the_first_start(tmp_path: Path, kproc: Kproc) -> None:
     data = tmp_path / "data"
     added = kproc("add", "admin", "--data", data, stdin="first-word\nmore\n")
     assert (added.returncode, added.stderr) == (0, "")
@@ -75,7 +75,7 @@ def test_the_first_user_comes_before_the_first_start(tmp_path: Path, kproc: Kpro
 
 
 @pytest.mark.own_broker
-def test_a_stopped_brokers_users_are_changed_and_its_stop_stays_clean(tmp_path: Path, kproc: Kproc) -> None:
+def test_user_commands_on_stopped_broker_keep_clean_marker(tmp_path: Path, kproc: Kproc) -> None:
     with ServedBroker(tmp_path / "data"):
         pass
     marker = tmp_path / "data" / CLEAN_SHUTDOWN_FILE
@@ -90,7 +90,7 @@ def test_a_stopped_brokers_users_are_changed_and_its_stop_stays_clean(tmp_path: 
     assert marker.read_bytes() == before
 
 
-def test_settings_that_no_broker_starts_with_are_told_before_a_password_is_asked_for(
+def test_user_commands_report_bad_settings_before_password(
     tmp_path: Path, kproc: Kproc
 ) -> None:
     settings, data = tmp_path / "server.properties", tmp_path / "data"
@@ -149,7 +149,7 @@ def client_config(directory: Path, broker: SecuredBroker) -> Path:
         (["add", "x", "--password-file", "missing"], "", "missing"),
     ],
 )  # fmt: skip
-def test_what_cannot_be_done_is_said_in_a_line(
+def test_failed_user_commands_print_one_line(
     tmp_path: Path, kproc: Kproc, arguments: list[str], stdin: str, complaint: str
 ) -> None:
     answer: Any = kproc(*arguments, "--data", tmp_path / "missing", stdin=stdin)
@@ -158,7 +158,7 @@ def test_what_cannot_be_done_is_said_in_a_line(
 
 
 @pytest.mark.own_broker
-def test_a_broker_that_lets_nobody_in_says_so_when_it_starts(tmp_path: Path) -> None:
+def test_broker_without_users_warns_at_start(tmp_path: Path) -> None:
     with ServedBroker(tmp_path / "data", settings=sasl_settings(tuple(KINDS)), listener=LISTENER) as broker:
         assert "nobody can log in at SASL://127.0.0.1:0: there is no user for SCRAM" in broker.log()
         assert "kproc user add NAME --data" in broker.log()

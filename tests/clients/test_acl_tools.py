@@ -75,7 +75,7 @@ def _anything() -> dict[str, Any]:
 class TestKafkaAcls:
     pytestmark = needs_java
 
-    def test_adds_lists_and_removes(self, kafka_acls: _KafkaAcls) -> None:
+    def test_kafka_acls_adds_lists_and_removes(self, kafka_acls: _KafkaAcls) -> None:
         kafka_acls(
             *("--add", "--allow-principal", "User:alice", "--allow-principal", "User:bob"),
             *("--allow-host", "10.0.0.7", "--operation", "Read", "--operation", "AlterConfigs"),
@@ -115,7 +115,7 @@ class TestKafkaAcls:
             "CLUSTER:kafka-cluster:LITERAL": {"User:CN=x, O=y * ALTER ALLOW"},
         }
 
-    def test_conveniences_for_producers_and_consumers(self, kafka_acls: _KafkaAcls) -> None:
+    def test_kafka_acls_producer_and_consumer_options(self, kafka_acls: _KafkaAcls) -> None:
         kafka_acls(
             *("--add", "--allow-principal", "User:p", "--producer", "--idempotent", "--topic", "t"),
             *("--transactional-id", "x"),
@@ -140,7 +140,7 @@ class TestKafkaAcls:
             "GROUP:g:LITERAL",
         }
 
-    def test_other_types(self, kafka_acls: _KafkaAcls) -> None:
+    def test_kafka_acls_other_resource_types(self, kafka_acls: _KafkaAcls) -> None:
         kafka_acls(
             *("--add", "--allow-principal", "User:a", "--operation", "Describe", "--delegation-token", "id"),
         )

@@ -238,7 +238,7 @@ def test_aiokafka_admin(broker: BrokerUnderTest, filled: str) -> None:
     asyncio.run(walk())
 
 
-def test_log_directory_moves_nowhere(broker: BrokerUnderTest, filled: str) -> None:
+def test_alter_replica_log_dirs_accepts_current_directory_only(broker: BrokerUnderTest, filled: str) -> None:
     from kafka.admin import KafkaAdminClient
     from kafka.structs import TopicPartitionReplica
 

@@ -145,7 +145,7 @@ def _audited() -> Iterator[list[str]]:
         logger.removeHandler(handler)
 
 
-def test_decisions_and_audit_lines_are_those_of_kafkas_own_authorizer() -> None:
+def test_decisions_and_audit_lines_equal_standard_authorizer() -> None:
     cases = [Case(seed) for seed in range(CASES)]
     asked = "".join(f"{line}\n" for case in cases for line in case.lines())
     done = subprocess.run(

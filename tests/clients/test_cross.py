@@ -24,7 +24,7 @@ CLIENTS: dict[str, ClientAdapter] = {
 
 
 @pytest.mark.parametrize("writer_name", CLIENTS)
-def test_what_one_client_writes_every_client_reads(
+def test_records_of_each_client_are_read_by_every_client(
     broker: BrokerUnderTest, topic: TopicFactory, writer_name: str
 ) -> None:
     name = topic(partitions=3)

@@ -44,7 +44,7 @@ def tool(bootstrap: str, config: str, *arguments: str, check: bool = True) -> To
     return run_tool(TOOL, *given, *arguments, check=check)
 
 
-def test_tokens_are_made_shown_renewed_used_and_taken_back(secure: SecuredBroker, tmp_path: Path) -> None:
+def test_delegation_tokens_tool_life_cycle(secure: SecuredBroker, tmp_path: Path) -> None:
     alice = properties(tmp_path, secure.java("SCRAM-SHA-512"))
     made = tool(
         secure.bootstrap, alice, "--create", "--max-life-time-period", "-1", "--renewer-principal", "User:bob"
@@ -97,7 +97,7 @@ def nobody_shows(broker: SecuredBroker, *secrets: str) -> bool:
     return not shown and not any(secret in broker.log() for secret in secrets)
 
 
-def test_tokens_are_refused_where_nobody_logs_in(broker: BrokerUnderTest, tmp_path: Path) -> None:
+def test_delegation_tokens_need_an_authenticated_listener(broker: BrokerUnderTest, tmp_path: Path) -> None:
     plain = properties(tmp_path, {"security.protocol": "PLAINTEXT"})
     result = tool(broker.bootstrap, plain, "--create", "--max-life-time-period", "-1", check=False)
     assert "Delegation Token requests are not allowed" in result.stdout + result.stderr

@@ -17,12 +17,12 @@ pytestmark = [
 _SEED, _SEQUENCES, _WORKERS = 41, 2, 3
 
 
-def test_kproc_answers_as_kafka_but_for_what_is_documented() -> None:
+def test_kproc_responds_as_kafka() -> None:
     _compare([Task(theme, number, _SEED) for number in range(_SEQUENCES) for theme in THEMES])
 
 
 @pytest.mark.slow  # Nearly a minute. In short: tests/api/test_authorisation.py.
-def test_kproc_refuses_as_kafka_who_may_do_only_what_some_rules_allow() -> None:
+def test_kproc_authorizes_as_kafka() -> None:
     """Hundreds of requests of a guest, under rules that are made and taken away."""
     themes = [theme for theme in THEMES if theme not in WITHOUT_RIGHTS]
     _compare([Task(theme, number, _SEED, rights=True) for number in range(_SEQUENCES) for theme in themes])

@@ -60,7 +60,7 @@ def rebalances_until_settled(scene: GroupScene, before: int) -> int:
     return scene.generation() - before
 
 
-def test_members_of_four_makes_join_and_leave(scene: GroupScene) -> None:
+def test_group_of_four_client_libraries_joins_and_leaves(scene: GroupScene) -> None:
     scene.start("confluent", "java")
     scene.settle()
     before = scene.generation()
@@ -75,7 +75,7 @@ def test_members_of_four_makes_join_and_leave(scene: GroupScene) -> None:
     scene.wait_delivered()
 
 
-def test_members_that_die_or_hang_are_taken_over(scene: GroupScene) -> None:
+def test_partitions_of_dead_or_hung_members_are_reassigned(scene: GroupScene) -> None:
     scene.start(*MAKES)
     scene.settle()
     for make in ("aiokafka", "java"):
@@ -95,7 +95,7 @@ def test_members_that_die_or_hang_are_taken_over(scene: GroupScene) -> None:
 
 
 @pytest.mark.parametrize("how", [pytest.param("closed", marks=pytest.mark.slow), "killed"])
-def test_static_members_come_back_without_a_rebalance(scene: GroupScene, how: str) -> None:
+def test_static_members_rejoin_without_rebalance(scene: GroupScene, how: str) -> None:
     scene.start(*MAKES, instances=True)
     scene.settle()
     pause(QUIET_SECONDS)
@@ -118,7 +118,7 @@ def test_static_members_come_back_without_a_rebalance(scene: GroupScene, how: st
     scene.wait_delivered()
 
 
-def test_cooperative_members_keep_what_need_not_move(cooperative: GroupScene) -> None:
+def test_cooperative_rebalance_keeps_unmoved_partitions(cooperative: GroupScene) -> None:
     scene = cooperative
     first = scene.start("confluent", "java")
     scene.settle()
@@ -167,7 +167,7 @@ def revocations(member: MemberProcess, mark: int) -> list[set[int]]:
 
 
 @pytest.mark.slow  # Of one client at a time: tests/clients/test_groups.py.
-def test_a_group_that_was_away_goes_on_where_it_committed(scene: GroupScene) -> None:
+def test_group_resumes_from_committed_offsets_after_absence(scene: GroupScene) -> None:
     scene.start(*MAKES)
     scene.settle()
     wait_until(lambda: len(scene.committed()) == PARTITIONS, seconds=20, what="a commit of every partition")

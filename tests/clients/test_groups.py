@@ -89,7 +89,7 @@ def wait_shares(consumers: list[Consumer], shares: list[int]) -> list[set[int]]:
 
 
 @pytest.mark.parametrize("strategy", ["range", "roundrobin", "cooperative-sticky"])
-def test_two_members_share_and_the_one_that_stays_takes_over(
+def test_remaining_member_takes_over_partitions(
     broker: BrokerUnderTest, topic: TopicFactory, strategy: str
 ) -> None:
     name, group = topic(partitions=PARTITIONS), fresh_name("g")
@@ -104,7 +104,7 @@ def test_two_members_share_and_the_one_that_stays_takes_over(
         assert read([first], 8)
 
 
-def test_a_group_goes_on_where_it_committed(broker: BrokerUnderTest, topic: TopicFactory) -> None:
+def test_group_resumes_from_committed_offsets(broker: BrokerUnderTest, topic: TopicFactory) -> None:
     name, group = topic(partitions=PARTITIONS), fresh_name("g")
     produce(broker.bootstrap, name, 40)
     with consumer(broker.bootstrap, group, name) as first:
@@ -120,7 +120,7 @@ def test_a_group_goes_on_where_it_committed(broker: BrokerUnderTest, topic: Topi
     assert len(offsets) == 12
 
 
-def test_offsets_and_their_texts_survive_a_stop_and_kill_9_of_every_handler(tmp_path: Path) -> None:
+def test_committed_offsets_survive_stop_and_kill_9(tmp_path: Path) -> None:
     data = tmp_path / "data"
     group = fresh_name("g")
     name = fresh_name("kept")
@@ -161,7 +161,7 @@ def _offsets_or_none(bootstrap: str, group: str) -> dict[tuple[str, int], int] |
         return None  # The Handlers' successors are not there yet.
 
 
-def test_a_static_member_comes_back_without_a_rebalance(broker: BrokerUnderTest, topic: TopicFactory) -> None:
+def test_static_member_of_librdkafka_rejoins_without_rebalance(broker: BrokerUnderTest, topic: TopicFactory) -> None:
     name, group = topic(partitions=PARTITIONS), fresh_name("g")
     with consumer(broker.bootstrap, group, name) as other:
         lost: list[Any] = []
@@ -176,7 +176,7 @@ def test_a_static_member_comes_back_without_a_rebalance(broker: BrokerUnderTest,
         assert not lost
 
 
-def test_the_admin_client_sees_alters_and_deletes_groups(
+def test_admin_client_describes_alters_and_deletes_groups(
     broker: BrokerUnderTest, topic: TopicFactory
 ) -> None:
     name, group = topic(partitions=PARTITIONS), fresh_name("g")
@@ -320,7 +320,7 @@ def test_aiokafka_members_share_and_commit(broker: BrokerUnderTest, topic: Topic
 # -- all in one group --------------------------------------------------------------------------------------------
 
 
-def test_clients_of_three_makes_share_one_group(broker: BrokerUnderTest, topic: TopicFactory) -> None:
+def test_three_client_libraries_share_one_group(broker: BrokerUnderTest, topic: TopicFactory) -> None:
     kafka = pytest.importorskip("kafka")
     aiokafka = pytest.importorskip("aiokafka")
     name, group = topic(partitions=6), fresh_name("g")
@@ -385,7 +385,7 @@ def test_clients_of_three_makes_share_one_group(broker: BrokerUnderTest, topic: 
             thread.join(60)
 
 
-def test_a_coordinator_is_found_while_nobody_has_made_one(tmp_path: Path) -> None:
+def test_find_coordinator_as_very_first_request(tmp_path: Path) -> None:
     """The very first request of a client may be about a group."""
     with ServedBroker(tmp_path / "data") as served, RawClient(served.bootstrap) as raw:
         assert find_coordinator(raw, "first")["error_code"] == 0

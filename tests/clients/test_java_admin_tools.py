@@ -50,7 +50,7 @@ def filled(broker: BrokerUnderTest) -> str:
     return name
 
 
-def test_topic_command_finds_no_partition_in_trouble(broker: BrokerUnderTest, filled: str) -> None:
+def test_topics_command_finds_no_unhealthy_partition(broker: BrokerUnderTest, filled: str) -> None:
     server = ("--bootstrap-server", broker.bootstrap, "--describe")
     for trouble in ("--under-replicated-partitions", "--at-min-isr-partitions", "--unavailable-partitions"):
         shown = run_tool(TOPIC_COMMAND, *server, "--topic", filled, trouble)
@@ -191,7 +191,7 @@ def test_client_metrics_command(broker: BrokerUnderTest) -> None:
     tool("ClientMetricsCommand", broker.bootstrap, "--delete", "--name", name)
 
 
-def test_acls_are_refused_in_words_and_transactions_are_listed(broker: BrokerUnderTest) -> None:
+def test_java_tools_reject_acls_and_list_transactions(broker: BrokerUnderTest) -> None:
     acls = tool("AclCommand", broker.bootstrap, "--list", check=False)
     assert "SecurityDisabledException" in said(acls)
     assert "No Authorizer is configured on the broker" in said(acls)

@@ -80,7 +80,7 @@ def test_kafkas_formatters_read_the_offsets_topic(broker: BrokerUnderTest, topic
     assert (states[0]["protocolType"], states[0]["protocol"]) == ("consumer", "range")
 
 
-def test_consumer_group_command_lists_describes_resets_and_deletes(
+def test_consumer_groups_command_list_describe_reset_and_delete(
     broker: BrokerUnderTest, topic: TopicFactory
 ) -> None:
     name, group = topic(partitions=2), fresh_name("java")
@@ -106,7 +106,7 @@ def test_consumer_group_command_lists_describes_resets_and_deletes(
         assert offsets_of(client, group) == {}
 
 
-def test_the_console_consumer_reads_in_a_group(broker: BrokerUnderTest, topic: TopicFactory) -> None:
+def test_console_consumer_reads_in_a_group(broker: BrokerUnderTest, topic: TopicFactory) -> None:
     name, group = topic(partitions=2), fresh_name("java")
     with RawClient(broker.bootstrap) as client:
         for number in range(6):

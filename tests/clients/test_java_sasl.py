@@ -51,7 +51,7 @@ def configs(broker: SecuredBroker, file: str, *arguments: str) -> ToolResult:
 
 
 @pytest.mark.parametrize("mechanism", MECHANISMS)
-def test_java_logs_in_produces_consumes_and_administers(
+def test_java_sasl_login_produces_consumes_and_administers(
     broker: SecuredBroker, tmp_path: Path, mechanism: str
 ) -> None:
     file = write(tmp_path / "client", broker.java(mechanism))
@@ -96,7 +96,7 @@ def test_kafka_configs_makes_shows_and_deletes_a_user(broker: SecuredBroker, tmp
 
 
 @pytest.mark.parametrize("mechanism", [pytest.param("PLAIN", marks=pytest.mark.slow), "SCRAM-SHA-256"])
-def test_java_prolongs_its_session_while_it_produces(tmp_path: Path, mechanism: str) -> None:
+def test_java_producer_reauthenticates(tmp_path: Path, mechanism: str) -> None:
     """Sessions of 2 s, a producer that goes on for 7 s: nothing is lost and nothing fails."""
     settings = {**SETTINGS, "connections.max.reauth.ms": 2_000}
     with secured(tmp_path / "data", settings=settings) as broker:

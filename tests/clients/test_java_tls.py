@@ -74,7 +74,7 @@ def test_console_tools_create_write_and_read(broker: ServedBroker, files: Certif
     assert read.lines == lines
 
 
-def test_subjects_and_their_mappings_are_javas(tmp_path: Path) -> None:
+def test_ssl_principal_mapping_equals_java(tmp_path: Path) -> None:
     """What kproc reads in a certificate by itself, beside what Java and Kafka make of the same bytes."""
     authority = Authority()
     printable = _ASN1Type.PrintableString

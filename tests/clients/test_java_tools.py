@@ -74,7 +74,7 @@ def offsets(bootstrap: str, topic: str, time: str) -> dict[int, int]:
     return {int(partition): int(offset) for _, partition, offset in found if offset}
 
 
-def test_console_lines_come_back_in_order_from_earliest_and_from_an_offset(
+def test_console_consumer_from_earliest_and_from_offset(
     broker: BrokerUnderTest, topic: TopicFactory
 ) -> None:
     name = topic()
@@ -85,7 +85,7 @@ def test_console_lines_come_back_in_order_from_earliest_and_from_an_offset(
 
 
 @pytest.mark.parametrize("codec", CODECS[1:])
-def test_console_lines_come_back_with_every_codec(
+def test_console_tools_round_trip_every_codec(
     broker: BrokerUnderTest, topic: TopicFactory, codec: str
 ) -> None:
     name = topic()
@@ -177,7 +177,7 @@ def test_topic_command_creates_lists_describes_grows_and_deletes(broker: BrokerU
     [("bad/name", "alphanumerics"), ("a" * 250, "249"), (".", "'.'")],
     ids=["slash", "too-long", "dot"],
 )
-def test_topic_command_says_why_a_name_is_refused(broker: BrokerUnderTest, name: str, words: str) -> None:
+def test_topics_command_prints_reason_of_invalid_name(broker: BrokerUnderTest, name: str, words: str) -> None:
     refused = run_tool(
         TOPIC_COMMAND, "--bootstrap-server", broker.bootstrap, "--create", "--topic", name, check=False
     )
@@ -214,7 +214,7 @@ def test_config_command_alters_and_describes_topic_settings(
 
 
 @pytest.mark.parametrize("setting", ["retention.ms=soon", "no.such.setting=1", "segment.bytes=1"])
-def test_config_command_refuses_a_wrong_setting_and_changes_nothing(
+def test_config_command_rejects_invalid_setting(
     broker: BrokerUnderTest, topic: TopicFactory, setting: str
 ) -> None:
     entity = ("--bootstrap-server", broker.bootstrap, "--entity-type", "topics", "--entity-name", topic())
@@ -225,7 +225,7 @@ def test_config_command_refuses_a_wrong_setting_and_changes_nothing(
 
 
 @pytest.mark.own_broker
-def test_dump_log_segments_reads_our_files_without_complaint(
+def test_dump_log_segments_reads_kproc_files(
     broker: BrokerUnderTest, topic: TopicFactory
 ) -> None:
     # Small segments and a dense index, so that rolled files and several index entries are among them.
@@ -253,7 +253,7 @@ def test_dump_log_segments_reads_our_files_without_complaint(
         assert not [words for words in complaints if words in dumped], dumped[:3000]
 
 
-def test_config_command_sets_shows_and_takes_away_quotas_of_addresses_and_clients(
+def test_config_command_sets_and_deletes_quotas(
     broker: BrokerUnderTest,
 ) -> None:
     client = fresh_name("client")
@@ -274,7 +274,7 @@ def test_config_command_sets_shows_and_takes_away_quotas_of_addresses_and_client
         assert key not in run_tool(CONFIG_COMMAND, *server, "--describe", *entity).stdout
 
 
-def test_config_command_is_told_why_a_quota_is_refused(broker: BrokerUnderTest) -> None:
+def test_configs_command_prints_reason_of_rejected_quota(broker: BrokerUnderTest) -> None:
     result = run_tool(
         CONFIG_COMMAND,
         *("--bootstrap-server", broker.bootstrap, "--alter", "--entity-type", "ips", "--entity-default"),

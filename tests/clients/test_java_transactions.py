@@ -52,7 +52,7 @@ def test_a_producer_with_an_epoch_for_each_transaction(broker: BrokerUnderTest) 
     assert state["producer_epoch"] > 3, "each transaction has raised it"
 
 
-def test_a_loop_that_reads_and_writes_in_transactions_copies_each_record_once(
+def test_transactional_copy_loop_is_exactly_once(
     broker: BrokerUnderTest,
 ) -> None:
     """With aborts in between, and the group's offsets in each transaction."""
@@ -81,7 +81,7 @@ def test_a_loop_that_reads_and_writes_in_transactions_copies_each_record_once(
     assert committed_offset(broker.bootstrap, group, source, 0) == COPIED
 
 
-def test_the_tool_of_transactions(broker: BrokerUnderTest) -> None:
+def test_kafka_transactions_tool(broker: BrokerUnderTest) -> None:
     name, tx = fresh_name("hanging"), fresh_name("tx")
     with RawClient(broker.bootstrap) as client:
         client.create_topic(name)

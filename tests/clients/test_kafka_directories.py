@@ -251,7 +251,7 @@ def check_taken(bootstrap: str) -> None:
 
 
 @pytest.mark.parametrize("kafka_writes", [True, False], ids=["from Kafka to kproc", "from kproc to Kafka"])
-def test_partitions_with_transactions_of_every_end_are_taken_over(tmp_path: Path, kafka_writes: bool) -> None:
+def test_directory_with_transactions_moves_to_and_from_kafka(tmp_path: Path, kafka_writes: bool) -> None:
     with sides(tmp_path, kafka_writes=kafka_writes) as (writer, taker):
         ids = make_topics(taker.bootstrap)
         taker.down()

@@ -21,7 +21,7 @@ pytestmark = [
 
 
 @pytest.mark.parametrize("compression", client.compressions)
-def test_files_with_any_byte_keys_and_headers_come_back(
+def test_kcat_round_trips_binary_files_keys_and_headers(
     broker: BrokerUnderTest, topic: TopicFactory, compression: str
 ) -> None:
     sizes = (1, 100, 16_384, 100_000)
@@ -32,7 +32,7 @@ def test_files_with_any_byte_keys_and_headers_come_back(
     suite.round_trip(client, broker.bootstrap, topic(partitions=2), records, compression=compression)
 
 
-def test_thousand_lines_of_stdin_come_back_in_order(broker: BrokerUnderTest, topic: TopicFactory) -> None:
+def test_kcat_round_trips_1000_lines_in_order(broker: BrokerUnderTest, topic: TopicFactory) -> None:
     name = topic()
     lines = [(f"k{number % 7}", f"line {number} " + "x" * (number % 300)) for number in range(1000)]
     client.produce_lines(broker.bootstrap, name, 0, lines, codec="lz4")
@@ -42,20 +42,20 @@ def test_thousand_lines_of_stdin_come_back_in_order(broker: BrokerUnderTest, top
     assert_same([Sample(0, key.encode(), value.encode(), (), 0) for key, value in lines], received)
 
 
-def test_files_of_up_to_20_mb_come_back(broker: BrokerUnderTest, topic: TopicFactory) -> None:
+def test_kcat_round_trips_files_of_up_to_20_mb(broker: BrokerUnderTest, topic: TopicFactory) -> None:
     name = topic(configs=suite.LARGE_TOPIC)
     sizes = (1_000_000, 20_000_000)
     records = [Sample(0, b"k", payload(size, number), (), 0) for number, size in enumerate(sizes)]
     suite.round_trip(client, broker.bootstrap, name, records, compression="none")
 
 
-def test_consumer_at_the_end_of_the_log_is_woken_by_the_append(
+def test_kcat_consumer_at_log_end_is_woken_by_append(
     broker: BrokerUnderTest, topic: TopicFactory
 ) -> None:
     suite.is_woken_by_append(client, broker.bootstrap, topic())
 
 
-def test_listing_shows_broker_topic_and_partitions(broker: BrokerUnderTest, topic: TopicFactory) -> None:
+def test_kcat_lists_broker_topic_and_partitions(broker: BrokerUnderTest, topic: TopicFactory) -> None:
     name = topic(partitions=3)
     done = subprocess.run(
         [str(client.EXECUTABLE), "-b", broker.bootstrap, "-L", "-J"],
@@ -70,7 +70,7 @@ def test_listing_shows_broker_topic_and_partitions(broker: BrokerUnderTest, topi
     assert {row["leader"] for row in partitions} == {listing["brokers"][0]["id"]}
 
 
-def test_query_finds_the_offset_of_a_timestamp(broker: BrokerUnderTest, topic: TopicFactory) -> None:
+def test_kcat_query_finds_offset_of_timestamp(broker: BrokerUnderTest, topic: TopicFactory) -> None:
     from tests.support.adapters import confluent
 
     name = topic()
@@ -88,7 +88,7 @@ def test_query_finds_the_offset_of_a_timestamp(broker: BrokerUnderTest, topic: T
     assert done.stdout.strip() == f"{name} [0] offset 5"
 
 
-def test_auto_created_topic_takes_the_first_record(broker: BrokerUnderTest) -> None:
+def test_kcat_auto_creates_topic(broker: BrokerUnderTest) -> None:
     name = fresh_name("auto")
     client.produce_lines(broker.bootstrap, name, 0, [("k", "v")], codec="none")
     assert [record.value for record in client.consume(broker.bootstrap, name, {0: 1})] == [b"v"]

@@ -16,7 +16,7 @@ pytestmark = pytest.mark.clients
 
 
 @pytest.mark.parametrize("kind", [*TRANSPORTS, *VARIANTS])
-def test_a_client_logs_in_and_one_that_does_not_gets_nowhere(tmp_path: Path, kind: str) -> None:
+def test_sasl_login_on_every_transport(tmp_path: Path, kind: str) -> None:
     settings = {"connections.max.reauth.ms": 600}
     with secured(tmp_path / "data", transport=kind, settings=settings) as broker:
         with RawConnection(broker.bootstrap) as client:

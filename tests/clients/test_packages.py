@@ -86,7 +86,7 @@ def test_the_sdist_builds_the_same_wheel(sdist: Path, wheel: Path, tmp_path: Pat
     assert hatchling(source, "wheel", tmp_path / "wheel").read_bytes() == wheel.read_bytes()
 
 
-def test_the_metadata_names_the_extras_and_asks_for_no_more_than_pyproject(wheel: Path) -> None:
+def test_wheel_metadata_lists_extras_and_dependencies(wheel: Path) -> None:
     archive = zipfile.ZipFile(wheel)
     [name] = [name for name in archive.namelist() if name.endswith(".dist-info/METADATA")]
     metadata = email.message_from_bytes(archive.read(name))

@@ -51,7 +51,7 @@ def throttled_s(broker: SecuredBroker, user: str, count: int = 20) -> float:
     return max((float(event.throttle_time) for event in told), default=0.0)
 
 
-def test_user_above_its_byte_rate_is_throttled_and_another_one_is_not(broker: SecuredBroker) -> None:
+def test_producer_byte_rate_throttles_only_that_user(broker: SecuredBroker) -> None:
     set_quota(broker, "bob", "producer_byte_rate", 10_000.0)
     try:
         assert throttled_s(broker, "bob") > 0
@@ -60,7 +60,7 @@ def test_user_above_its_byte_rate_is_throttled_and_another_one_is_not(broker: Se
         set_quota(broker, "bob", "producer_byte_rate", None)
 
 
-def test_user_above_its_share_of_time_is_throttled_and_another_one_is_not(broker: SecuredBroker) -> None:
+def test_request_percentage_throttles_only_that_user(broker: SecuredBroker) -> None:
     set_quota(broker, "bob", "request_percentage", 0.01)
     try:
         with RawClient(broker.bootstrap) as bob, RawClient(broker.bootstrap) as alice:

@@ -130,7 +130,7 @@ def python_settings(broker: SecuredBroker, mechanism: str, tokens: object) -> di
 
 
 @pytest.mark.parametrize("mechanism", [each for each in MECHANISMS if each != "OAUTHBEARER"])
-def test_a_wrong_password_is_told_as_that(broker: SecuredBroker, mechanism: str) -> None:
+def test_wrong_password_is_reported_as_authentication_error(broker: SecuredBroker, mechanism: str) -> None:
     errors: list[str] = []
     settings = broker.confluent(mechanism) | {
         "sasl.password": "wrong",
@@ -146,7 +146,7 @@ def test_a_wrong_password_is_told_as_that(broker: SecuredBroker, mechanism: str)
     assert "wrong" not in broker.log().replace("wrong password, or", "")
 
 
-def test_a_plaintext_client_gets_nowhere(broker: SecuredBroker) -> None:
+def test_plaintext_client_at_sasl_listener_is_rejected(broker: SecuredBroker) -> None:
     with pytest.raises(KafkaException):
         AdminClient({"bootstrap.servers": broker.bootstrap}).list_topics(timeout=2)
 
@@ -166,7 +166,7 @@ def metadata_by_kcat(broker: SecuredBroker) -> subprocess.CompletedProcess[str]:
 
 
 @pytest.mark.parametrize("is_lenient", [False, True], ids=["strict", "lenient"])
-def test_an_old_librdkafka_logs_in_by_scram_only_where_that_is_allowed(
+def test_old_librdkafka_scram_needs_lenient_setting(
     tmp_path: Path, *, is_lenient: bool
 ) -> None:
     if shutil.which("kcat") is None:

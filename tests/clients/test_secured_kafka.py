@@ -65,7 +65,7 @@ def test_client_encrypts_and_shows_its_certificate(kafka: SecuredKafka) -> None:
         assert cluster_id(client)
 
 
-def test_client_logs_in_again_before_its_session_ends(kafka: SecuredKafka) -> None:
+def test_client_reauthenticates_before_session_end(kafka: SecuredKafka) -> None:
     with connected(kafka, "SASL_SSL", sasl_lines(kafka, "SASL_SSL", "SCRAM-SHA-256")) as client:
         for _ in range(2):
             wait_until(lambda: client.must_log_in_again, seconds=20, what="most of the session is over")
@@ -74,14 +74,14 @@ def test_client_logs_in_again_before_its_session_ends(kafka: SecuredKafka) -> No
 
 
 @pytest.mark.parametrize("mechanism", ["PLAIN", "SCRAM-SHA-256", "SCRAM-SHA-512"])
-def test_wrong_password_is_told_once_and_without_it(kafka: SecuredKafka, mechanism: str) -> None:
+def test_wrong_password_error_hides_the_password(kafka: SecuredKafka, mechanism: str) -> None:
     lines = sasl_lines(kafka, "SASL_SSL", mechanism) | login_lines(mechanism, "s3cret-marker")
     with pytest.raises(AuthenticationFailed, match=f"login of alice by {mechanism}") as caught:
         connected(kafka, "SASL_SSL", lines)
     assert "s3cret-marker" not in str(caught.value)
 
 
-def test_client_of_another_protocol_is_told_what_to_set(kafka: SecuredKafka) -> None:
+def test_protocol_mismatch_error_names_the_setting(kafka: SecuredKafka) -> None:
     with (
         pytest.raises(AuthenticationFailed, match=r"speaks TLS: security\.protocol is SSL or SASL_SSL"),
         connected(kafka, "SSL", {}) as client,
@@ -98,7 +98,7 @@ def test_client_of_another_protocol_is_told_what_to_set(kafka: SecuredKafka) -> 
         connected(kafka, "SSL", sasl_lines(kafka, "SASL_SSL", "PLAIN"))
 
 
-def test_certificates_that_are_not_trusted_are_told(kafka: SecuredKafka) -> None:
+def test_untrusted_certificate_is_reported(kafka: SecuredKafka) -> None:
     stranger = {"ssl.truststore.location": str(kafka.certificates.stranger_ca)}
     with pytest.raises(AuthenticationFailed, match=r"not trusted .*ssl\.truststore\.location"):
         connected(kafka, "SSL", tls_lines(kafka) | stranger)
@@ -111,7 +111,7 @@ def test_certificates_that_are_not_trusted_are_told(kafka: SecuredKafka) -> None
 
 
 @pytest.mark.parametrize("mechanism", ["SCRAM-SHA-512", "OAUTHBEARER"])
-def test_commands_take_the_file_of_kafkas_tools(
+def test_commands_read_kafkas_command_config_file(
     kafka: SecuredKafka, tmp_path: Path, capsys: pytest.CaptureFixture[str], mechanism: str
 ) -> None:
     def run(*arguments: str, stdin: str = "") -> str:
@@ -128,7 +128,7 @@ def test_commands_take_the_file_of_kafkas_tools(
     assert topic in run("topic", "list")
 
 
-def test_command_without_the_file_says_what_to_give(
+def test_command_without_security_file_prints_a_hint(
     kafka: SecuredKafka, capsys: pytest.CaptureFixture[str]
 ) -> None:
     failed = call_kproc(capsys, "topic", "list", "--bootstrap", kafka.at("SASL_SSL"))

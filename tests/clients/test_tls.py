@@ -107,7 +107,7 @@ def test_confluent_kafka(tls_broker: TlsBroker) -> None:
     assert consume(tls_broker.librdkafka(), topic, len(VALUES)) == VALUES
 
 
-def test_a_clients_certificate_opens_the_listener_that_wants_one(tls_broker: TlsBroker) -> None:
+def test_client_certificate_is_accepted_by_mtls_listener(tls_broker: TlsBroker) -> None:
     topic = fresh_name("mtls")
     options = tls_broker.librdkafka("MTLS", with_client=True)
     produce(options, topic, VALUES[:10])
@@ -115,7 +115,7 @@ def test_a_clients_certificate_opens_the_listener_that_wants_one(tls_broker: Tls
 
 
 @pytest.mark.parametrize("with_client", [False, True])
-def test_a_login_behind_tls(tls_broker: TlsBroker, with_client: bool) -> None:
+def test_sasl_login_behind_tls(tls_broker: TlsBroker, with_client: bool) -> None:
     topic = fresh_name("sasl")
     login = {"sasl.mechanism": "PLAIN", "sasl.username": "alice", "sasl.password": PASSWORDS["alice"]}
     options = tls_broker.librdkafka("SASL", with_client=with_client) | login
@@ -193,7 +193,7 @@ def test_kcat(tls_broker: TlsBroker) -> None:
 
 
 @pytest.mark.parametrize("kind", ["thread", "inline"])
-def test_roles_that_share_a_process_speak_tls_too(kind: str, tmp_path: Path) -> None:
+def test_tls_in_single_process_transports(kind: str, tmp_path: Path) -> None:
     files = Certificates(tmp_path)
     settings = {
         "listeners": "SSL://127.0.0.1:0",
@@ -230,13 +230,13 @@ def in_log(tls_broker: TlsBroker, text: str, act: Callable[[], Any]) -> Any:
     return result
 
 
-def test_who_trusts_another_authority_says_so_and_the_broker_too(tls_broker: TlsBroker) -> None:
+def test_unknown_authority_is_logged_by_client_and_broker(tls_broker: TlsBroker) -> None:
     options = tls_broker.librdkafka(ssl_ca_location=str(tls_broker.files.stranger_ca))
     said = in_log(tls_broker, "the client refused it: unknown ca", lambda: error_of(options))
     assert "certificate verify failed" in said
 
 
-def test_an_expired_certificate_is_refused_by_the_client(tls_broker: TlsBroker) -> None:
+def test_expired_certificate_is_rejected_by_client(tls_broker: TlsBroker) -> None:
     said = in_log(
         tls_broker,
         "the client refused it: certificate expired",
@@ -245,7 +245,7 @@ def test_an_expired_certificate_is_refused_by_the_client(tls_broker: TlsBroker) 
     assert "certificate verify failed" in said
 
 
-def test_a_missing_and_a_strangers_certificate_are_refused_by_the_broker(tls_broker: TlsBroker) -> None:
+def test_missing_or_foreign_client_certificate_is_rejected(tls_broker: TlsBroker) -> None:
     in_log(
         tls_broker,
         "peer did not return a certificate",
@@ -272,7 +272,7 @@ def openssl(tls_broker: TlsBroker, *arguments: str, stdin: bytes = b"") -> str:
 
 
 @pytest.mark.skipif(shutil.which("openssl") is None, reason="no openssl on the PATH")
-def test_renegotiation_is_refused_and_keys_are_updated(tls_broker: TlsBroker) -> None:
+def test_tls_renegotiation_is_rejected_and_key_update_works(tls_broker: TlsBroker) -> None:
     refused = openssl(tls_broker, "-tls1_2", stdin=b"R\n")
     assert "RENEGOTIATING" in refused
     assert "no renegotiation" in refused
@@ -282,7 +282,7 @@ def test_renegotiation_is_refused_and_keys_are_updated(tls_broker: TlsBroker) ->
 
 
 @pytest.mark.parametrize("version", [ssl.TLSVersion.TLSv1_2, ssl.TLSVersion.TLSv1_3])
-def test_sessions_are_resumed_by_whichever_processor(tls_broker: TlsBroker, version: ssl.TLSVersion) -> None:
+def test_tls_sessions_resume_at_any_processor(tls_broker: TlsBroker, version: ssl.TLSVersion) -> None:
     """Connections go to the two Processors in turn; each of them resumes what either has begun."""
     context = ssl.create_default_context(cafile=str(tls_broker.files.ca))
     context.minimum_version = context.maximum_version = version
@@ -304,7 +304,7 @@ def ask_versions(tls_broker: TlsBroker, context: ssl.SSLContext, session: Any) -
         return sock.session, bool(sock.session_reused)
 
 
-def test_half_handshakes_stop_nobody(tls_broker: TlsBroker) -> None:
+def test_unfinished_tls_handshakes_block_nobody(tls_broker: TlsBroker) -> None:
     host, _, port = tls_broker.address("SSL").rpartition(":")
     context = ssl.create_default_context(cafile=str(tls_broker.files.ca))
     outgoing = ssl.MemoryBIO()

@@ -193,7 +193,7 @@ def make_topics(side: Side) -> None:
 
 
 @pytest.mark.parametrize("steps", [use_tokens, make_topics])
-def test_it_is_answered_as_by_kafka(both: tuple[str, str], steps: Any) -> None:
+def test_tokens_and_quotas_respond_as_kafka(both: tuple[str, str], steps: Any) -> None:
     sides = [Side(bootstrap) for bootstrap in both]
     for side in sides:
         steps(side)

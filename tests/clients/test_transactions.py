@@ -43,7 +43,7 @@ def send(producer: Transactional, topic: str, number: int) -> None:
         producer.send(topic, at % PARTITIONS, value)
 
 
-def test_who_reads_committed_sees_committed_transactions_alone(
+def test_read_committed_returns_committed_transactions_only(
     broker: BrokerUnderTest, topic: TopicFactory, make: Make
 ) -> None:
     name = topic(partitions=PARTITIONS)
@@ -62,7 +62,7 @@ def test_who_reads_committed_sees_committed_transactions_alone(
     assert set(everything) >= set(committed)
 
 
-def test_the_next_producer_of_an_id_fences_the_one_before_and_aborts_what_it_left(
+def test_init_transactions_fences_former_producer(
     broker: BrokerUnderTest, topic: TopicFactory, make: Make
 ) -> None:
     name, tx = topic(partitions=PARTITIONS), fresh_name("tx")
@@ -83,7 +83,7 @@ def test_the_next_producer_of_an_id_fences_the_one_before_and_aborts_what_it_lef
     assert sorted(read_all(broker.bootstrap, name, PARTITIONS, isolation="read_committed")) == expected
 
 
-def test_a_groups_offsets_count_when_their_transaction_commits(
+def test_group_offsets_take_effect_when_transaction_commits(
     broker: BrokerUnderTest, topic: TopicFactory, make: Make
 ) -> None:
     name, group = topic(partitions=PARTITIONS), fresh_name("group")
@@ -100,7 +100,7 @@ def test_a_groups_offsets_count_when_their_transaction_commits(
             assert committed_offset(broker.bootstrap, group, name, 1) == expected
 
 
-def test_a_transaction_that_nobody_ends_is_aborted_after_its_timeout(
+def test_abandoned_transaction_is_aborted_after_timeout(
     start_broker: Callable[..., BrokerUnderTest],
 ) -> None:
     settings: dict[str, Any] = {"transaction.abort.timed.out.transaction.cleanup.interval.ms": 100}

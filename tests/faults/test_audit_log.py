@@ -30,7 +30,7 @@ LOST = b"log lines lost, standard error is read too slowly: "
 DENIED = b"is Denied operation = DESCRIBE"
 
 
-def test_reader_who_has_stopped_reading_costs_lines_and_no_answer(tmp_path: Path) -> None:
+def test_blocked_stderr_reader_drops_log_lines_not_responses(tmp_path: Path) -> None:
     ready_file = tmp_path / "ready.json"
     command = serve_command(tmp_path / "data", settings=SETTINGS, ready_file=ready_file)
     reader, writer = os.pipe()

@@ -21,7 +21,7 @@ ROUNDS = 8
 @pytest.mark.faults
 @pytest.mark.own_broker
 @pytest.mark.transports("process")
-def test_no_transfer_is_torn_lost_or_doubled_while_roles_die(
+def test_bank_transfers_stay_atomic_while_roles_die(
     tmp_path: Path, transport: str, pytestconfig: pytest.Config
 ) -> None:
     del transport
@@ -36,7 +36,7 @@ def test_no_transfer_is_torn_lost_or_doubled_while_roles_die(
     assert report.counts["postings copied"] == report.counts["postings read"], report.text()
 
 
-def test_ledger_finds_what_is_torn_lost_doubled_or_came_back() -> None:
+def test_bank_ledger_finds_torn_lost_and_duplicated_transfers() -> None:
     ledger = Ledger()
     for transfer, outcome in (("a", COMMITTED), ("b", ABORTED), ("c", UNKNOWN), ("d", COMMITTED)):
         ledger.tell(transfer, outcome)

@@ -34,7 +34,7 @@ def come_and_go(broker: BrokerUnderTest, count: int) -> None:
         clients.close()
 
 
-def test_clients_that_came_and_went_leave_nothing(start_broker: Callable[..., BrokerUnderTest]) -> None:
+def test_connection_churn_leaks_nothing(start_broker: Callable[..., BrokerUnderTest]) -> None:
     # With a limit the broker counts connections, too: one more thing that could grow.
     settings = {"num.network.threads": "2", "num.io.threads": "2", "max.connections": "100000"}
     broker = start_broker(settings=settings)

@@ -36,7 +36,7 @@ def compactions(bootstrap: str) -> int:
     return int(row["counters"]["compactions"])
 
 
-def test_kill_9_of_cleaner_and_handlers_during_compaction_loses_nothing(
+def test_kill_9_during_compaction_loses_no_record(
     tmp_path: Path, transport: str, pytestconfig: pytest.Config
 ) -> None:
     rounds = int(pytestconfig.getoption("rounds"))

@@ -31,7 +31,7 @@ def peak_memory_mb(pid: int) -> float:
     raise AssertionError(f"process {pid} shows no VmHWM")
 
 
-def test_exactly_the_newest_records_stay_while_producers_go_on(
+def test_compaction_under_load_keeps_exactly_the_newest_records(
     tmp_path: Path, transport: str, pytestconfig: pytest.Config
 ) -> None:
     volume = int(pytestconfig.getoption("volume_mb")) * 1_000_000

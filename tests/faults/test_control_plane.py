@@ -59,7 +59,7 @@ def saturated(broker: ServedBroker) -> Iterator[None]:
             thread.join()
 
 
-def test_every_control_call_is_answered_while_handler_and_rings_are_full(
+def test_control_calls_are_answered_while_rings_are_full(
     tmp_path: Path, transport: str
 ) -> None:
     with ServedBroker(tmp_path / "data", transport=transport, settings=SETTINGS) as broker, saturated(broker):
@@ -88,7 +88,7 @@ def _topics(control: str) -> int:
         return int(client.operate("status")["topics"])
 
 
-def test_its_own_roles_and_the_controller_are_replaced(tmp_path: Path, transport: str) -> None:
+def test_control_plane_roles_are_restarted_after_kill(tmp_path: Path, transport: str) -> None:
     with ServedBroker(tmp_path / "data", transport=transport, settings=SETTINGS) as broker:
         alive = processes(broker.bootstrap)
         own = [role for role in alive if role in (("processor", 447), ("acceptor", 111))]

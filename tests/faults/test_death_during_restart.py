@@ -32,7 +32,7 @@ def kill_and_see_successor(broker: ServedBroker, pid: int) -> int:
     return new.pop()
 
 
-def test_the_supervisor_survives_a_child_that_ends_before_it_has_its_descriptors(
+def test_supervisor_survives_child_death_before_descriptors(
     tmp_path: Path, transport: str
 ) -> None:
     role: Role = ("processor", 0)
@@ -47,7 +47,7 @@ def test_the_supervisor_survives_a_child_that_ends_before_it_has_its_descriptors
             assert broker.is_running(), broker.log()
 
 
-def test_the_supervisor_survives_a_peer_that_ends_while_it_is_being_linked(
+def test_supervisor_survives_peer_death_while_linking(
     tmp_path: Path, transport: str
 ) -> None:
     with ServedBroker(tmp_path / "data", transport=transport, settings={"num.network.threads": 1}) as broker:

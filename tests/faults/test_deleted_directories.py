@@ -37,7 +37,7 @@ def partition_directories(data: Path) -> list[str]:
 
 
 @pytest.mark.parametrize("role", [("handler", 0), ("cleaner", 0)], ids=lambda role: role[0])
-def test_it_goes_though_a_role_dies_before_the_delay_is_over(
+def test_deleted_directory_is_removed_though_a_role_dies(
     tmp_path: Path, transport: str, role: Role
 ) -> None:
     data = tmp_path / "data"
@@ -52,7 +52,7 @@ def test_it_goes_though_a_role_dies_before_the_delay_is_over(
         )
 
 
-def test_it_stays_for_the_delay_and_is_gone_after_a_stop(tmp_path: Path, transport: str) -> None:
+def test_deleted_directory_stays_for_the_delay_or_until_stop(tmp_path: Path, transport: str) -> None:
     data = tmp_path / "data"
     settings = {**SETTINGS, "log.segment.delete.delay.ms": 60_000}
     with ServedBroker(data, transport=transport, settings=settings) as broker:
@@ -66,7 +66,7 @@ def test_it_stays_for_the_delay_and_is_gone_after_a_stop(tmp_path: Path, transpo
     assert partition_directories(data) == ["stays-0"]
 
 
-def test_it_goes_though_its_owner_dies_before_it_hears_of_the_deletion(
+def test_deleted_directory_is_removed_after_its_owner_died(
     tmp_path: Path, transport: str
 ) -> None:
     data = tmp_path / "data"

@@ -62,7 +62,7 @@ def wait_checked(
     wait_until(is_as_wanted, seconds=5, what="every role holds what it needs")
 
 
-def test_every_role_holds_what_it_needs_and_no_more(tmp_path: Path, transport: str) -> None:
+def test_every_role_holds_exactly_its_descriptors(tmp_path: Path, transport: str) -> None:
     with ServedBroker(tmp_path / "data", transport=transport, settings=SETTINGS) as broker:
         touch_all(broker)
         roles = processes(broker.bootstrap)
@@ -75,7 +75,7 @@ def test_every_role_holds_what_it_needs_and_no_more(tmp_path: Path, transport: s
                 assert len(files) == PARTITIONS // HANDLERS, f"{role}-{index} holds {files}"
 
 
-def test_restarts_of_every_role_leave_nothing_behind_in_the_others(tmp_path: Path, transport: str) -> None:
+def test_role_restarts_leak_no_descriptors_in_other_roles(tmp_path: Path, transport: str) -> None:
     with ServedBroker(tmp_path / "data", transport=transport, settings=SETTINGS) as broker:
         touch_all(broker)
         wait_checked(broker, processes(broker.bootstrap))
@@ -87,7 +87,7 @@ def test_restarts_of_every_role_leave_nothing_behind_in_the_others(tmp_path: Pat
         wait_checked(broker, processes(broker.bootstrap))
 
 
-def test_a_client_costs_its_processor_one_descriptor_and_nobody_else_any(
+def test_connection_costs_one_descriptor_in_its_processor_only(
     tmp_path: Path, transport: str
 ) -> None:
     with ServedBroker(tmp_path / "data", transport=transport, settings=SETTINGS) as broker:
@@ -102,7 +102,7 @@ def test_a_client_costs_its_processor_one_descriptor_and_nobody_else_any(
         wait_checked(broker, roles)
 
 
-def test_roles_that_came_and_went_leave_nothing_behind_in_the_others(tmp_path: Path, transport: str) -> None:
+def test_scaling_leaks_no_descriptors_in_other_roles(tmp_path: Path, transport: str) -> None:
     with ServedBroker(tmp_path / "data", transport=transport, settings=SETTINGS) as broker:
         touch_all(broker)
         clients = [RawClient(broker.bootstrap) for _ in range(4 * PROCESSORS)]
@@ -121,7 +121,7 @@ def test_roles_that_came_and_went_leave_nothing_behind_in_the_others(tmp_path: P
         wait_checked(broker, roles)
 
 
-def test_the_control_plane_holds_what_it_needs(tmp_path: Path, transport: str) -> None:
+def test_control_plane_roles_hold_exactly_their_descriptors(tmp_path: Path, transport: str) -> None:
     settings = {**SETTINGS, "kproc.control.listener": "127.0.0.1:0"}
     with ServedBroker(tmp_path / "data", transport=transport, settings=settings) as broker:
         roles = processes(broker.control)
@@ -133,7 +133,7 @@ def test_the_control_plane_holds_what_it_needs(tmp_path: Path, transport: str) -
         wait_until(is_as_wanted, seconds=5, what="every role holds what it needs")
 
 
-def test_controller_alone_holds_the_metrics_listener(tmp_path: Path, transport: str) -> None:
+def test_only_controller_holds_the_metrics_listener(tmp_path: Path, transport: str) -> None:
     settings = {**SETTINGS, "kproc.metrics.listener": "127.0.0.1:0"}
     with ServedBroker(tmp_path / "data", transport=transport, settings=settings) as broker:
         roles = processes(broker.bootstrap)
@@ -148,7 +148,7 @@ def test_controller_alone_holds_the_metrics_listener(tmp_path: Path, transport: 
         wait_until(is_as_wanted, seconds=5, what="every role holds what it needs")
 
 
-def test_the_janitor_holds_only_the_brokers_pidfd(transport: str) -> None:
+def test_janitor_holds_only_the_pidfd_of_the_broker(transport: str) -> None:
     with EmbeddedBroker(transport=transport) as broker:
         known = {int(row["pid"]) for row in broker.processes}
         (janitor,) = set(child_pids(broker.pid)) - known

@@ -44,7 +44,7 @@ def small_disk(tmp_path: Path) -> Iterator[Path]:
         subprocess.run(["umount", "-l", str(disk)], check=True)
 
 
-def test_full_disk_refuses_produce_serves_fetch_and_recovers_after_a_delete(
+def test_full_disk_rejects_produce_until_records_are_deleted(
     small_disk: Path, transport: str
 ) -> None:
     with ServedBroker(small_disk / "data", transport=transport, settings=SETTINGS) as broker:
@@ -85,7 +85,7 @@ def test_full_disk_refuses_produce_serves_fetch_and_recovers_after_a_delete(
 
 
 @pytest.mark.transports("process")
-def test_a_full_disk_is_seen_in_log_status_top_and_metrics_and_so_is_its_end(
+def test_full_disk_is_shown_in_log_status_top_and_metrics(
     small_disk: Path, transport: str
 ) -> None:
     arguments = ["--metrics-listener", "127.0.0.1:0"]
@@ -117,7 +117,7 @@ def test_a_full_disk_is_seen_in_log_status_top_and_metrics_and_so_is_its_end(
 
 
 @pytest.mark.transports("process")
-def test_kproc_produce_names_the_brokers_error_and_goes_on_when_there_is_room(
+def test_kproc_produce_reports_full_disk_and_continues_later(
     small_disk: Path, transport: str
 ) -> None:
     with (

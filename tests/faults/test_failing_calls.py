@@ -55,7 +55,7 @@ def produce(client: RawClient) -> bytes | None:
     return value if client.produce("t", batch(value))["error_code"] == ErrorCode.NONE else None
 
 
-def test_shortage_at_any_call_fails_its_request_only(tmp_path: Path, calls: NthCall) -> None:
+def test_shortage_at_any_system_call_fails_only_its_request(tmp_path: Path, calls: NthCall) -> None:
     """Five records roll a segment once or twice: every call of that fails once, and the next record is stored."""
     kept: list[bytes] = []
     tried = 0

@@ -33,7 +33,7 @@ def imported(broker: ServedBroker, since: int) -> list[str]:
     return sorted({line.rpartition("|")[2].strip() for line in lines if line.startswith(MARK)})
 
 
-def test_serving_every_api_imports_nothing(
+def test_every_api_imports_no_module(
     tmp_path: Path, transport: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """PYTHONPROFILEIMPORTTIME has every role write a line for each import. Before, there were 510 of them."""
@@ -54,7 +54,7 @@ def test_serving_every_api_imports_nothing(
         assert len(attack.answered) > 40
 
 
-def test_requests_of_every_version_import_nothing(
+def test_requests_of_every_version_import_no_module(
     tmp_path: Path, transport: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Each version of each API once, with the values that its schema has by default."""
@@ -81,7 +81,7 @@ def test_requests_of_every_version_import_nothing(
         assert asked > 200
 
 
-def test_logins_over_tls_import_nothing(
+def test_logins_over_tls_import_no_module(
     tmp_path: Path, transport: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The first client of a listener with TLS once had its Processor import ssl and all of ours that needs it."""

@@ -48,7 +48,7 @@ def scale(bootstrap: str, **counts: int) -> None:
         client.scale(**counts)
 
 
-def test_kill_9_of_random_roles_under_a_working_group(
+def test_kill_9_of_random_roles_under_active_group(
     tmp_path: Path, transport: str, pytestconfig: pytest.Config
 ) -> None:
     rounds, seed = int(pytestconfig.getoption("rounds")), int(pytestconfig.getoption("seed"))
@@ -132,7 +132,7 @@ class Changes:
         return role, alive[role]
 
 
-def test_a_working_group_outlives_kills_restarts_and_other_counts(
+def test_active_group_survives_kills_restarts_and_scaling(
     tmp_path: Path, transport: str, pytestconfig: pytest.Config
 ) -> None:
     """One after the other, and kills in the middle of a change. Committed offsets outlive each."""
@@ -165,7 +165,7 @@ def report(load: GroupLoad, what: str) -> None:
         )
 
 
-def test_a_group_works_on_while_handlers_come_and_go(
+def test_group_continues_while_handlers_scale(
     tmp_path: Path, transport: str, pytestconfig: pytest.Config
 ) -> None:
     source = random.Random(int(pytestconfig.getoption("seed")))
@@ -182,7 +182,7 @@ def test_a_group_works_on_while_handlers_come_and_go(
         report(load, "changes of the Handler count")
 
 
-def test_waiting_joins_do_not_keep_a_handler_from_leaving(tmp_path: Path, transport: str) -> None:
+def test_parked_join_groups_do_not_block_scale_down(tmp_path: Path, transport: str) -> None:
     """Joins that wait at the owner or at the home of their connection: both answer when one of them leaves."""
     settings = {**SETTINGS, "num.io.threads": 3}
     served = ServedBroker(tmp_path / "data", transport=transport, settings=settings)
@@ -206,7 +206,7 @@ def test_waiting_joins_do_not_keep_a_handler_from_leaving(tmp_path: Path, transp
         assert commit(client, "other", "t", {0: 1}) == {0: 0}
 
 
-def test_a_large_coordinator_loads_in_pieces_and_completely(tmp_path: Path, transport: str) -> None:
+def test_large_coordinator_loads_completely_in_slices(tmp_path: Path, transport: str) -> None:
     """Its Handler answers others meanwhile, and heartbeats as if nothing had happened.
 
     120,000 offsets that differ in their keys take over a second to load. A request waits 200 ms before it is refused.

@@ -32,7 +32,7 @@ def state(bootstrap: str, role: Role) -> tuple[str, int]:
 
 
 @pytest.mark.parametrize("role", [("cleaner", 0), ("acceptor", 0), ("processor", 1)])
-def test_stopped_role_is_shown_and_said_once_until_it_goes_on(
+def test_stopped_role_is_reported_once_until_it_resumes(
     tmp_path: Path, transport: str, role: Role
 ) -> None:
     settings = {**SETTINGS, "kproc.control.listener": "127.0.0.1:0"}
@@ -53,7 +53,7 @@ def test_stopped_role_is_shown_and_said_once_until_it_goes_on(
         assert broker.log().count(f"{name} goes on again") == 1
 
 
-def test_a_stopped_processor_holds_up_neither_administrators_nor_a_scale(
+def test_stopped_processor_does_not_block_admin_calls_or_scale(
     tmp_path: Path, transport: str
 ) -> None:
     """Questions that it never answers are given up: else they would fill the control listener's queue for good."""
@@ -78,7 +78,7 @@ def test_a_stopped_processor_holds_up_neither_administrators_nor_a_scale(
             assert client.scale(processors=3)["counts"]["processors"] == 3
 
 
-def test_hung_role_is_replaced_where_that_is_wanted(tmp_path: Path, transport: str) -> None:
+def test_hung_role_is_replaced_if_configured(tmp_path: Path, transport: str) -> None:
     settings = {**SETTINGS, "kproc.hung.kill": "true"}
     with ServedBroker(tmp_path / "data", transport=transport, settings=settings) as broker:
         pid = processes(broker.bootstrap)["cleaner", 0]
@@ -86,7 +86,7 @@ def test_hung_role_is_replaced_where_that_is_wanted(tmp_path: Path, transport: s
         wait_replaced(broker.bootstrap, ("cleaner", 0), pid)
 
 
-def test_a_stopped_broker_takes_nobody_for_hung_when_it_goes_on(tmp_path: Path, transport: str) -> None:
+def test_resumed_broker_reports_no_hung_role(tmp_path: Path, transport: str) -> None:
     with ServedBroker(tmp_path / "data", transport=transport, settings=SETTINGS, new_session=True) as broker:
         for pid in broker.pids():
             os.kill(pid, signal.SIGSTOP)
@@ -98,7 +98,7 @@ def test_a_stopped_broker_takes_nobody_for_hung_when_it_goes_on(tmp_path: Path, 
         assert "hangs" not in broker.log()
 
 
-def test_stops_of_random_roles_under_load_lose_nothing(
+def test_sigstop_of_random_roles_under_load_loses_nothing(
     tmp_path: Path, transport: str, pytestconfig: pytest.Config
 ) -> None:
     rounds, seed = int(pytestconfig.getoption("rounds")), int(pytestconfig.getoption("seed"))
@@ -122,7 +122,7 @@ def test_stops_of_random_roles_under_load_lose_nothing(
 
 
 @pytest.mark.parametrize("role", [("processor", 1), ("acceptor", 0)])
-def test_stop_with_a_role_that_hangs_closes_the_others_cleanly(
+def test_stop_with_hung_role_closes_the_others_cleanly(
     tmp_path: Path, transport: str, role: Role
 ) -> None:
     """It drains nothing and closes nothing; the Handlers have their own time for their logs."""
@@ -139,7 +139,7 @@ def test_stop_with_a_role_that_hangs_closes_the_others_cleanly(
         assert (tmp_path / "data" / ".kafka_cleanshutdown").exists()
 
 
-def test_health_names_the_role_that_hangs_and_is_well_when_it_goes_on(tmp_path: Path, transport: str) -> None:
+def test_health_names_hung_role_until_it_resumes(tmp_path: Path, transport: str) -> None:
     settings = {**SETTINGS, "kproc.metrics.listener": "127.0.0.1:0"}
     with ServedBroker(tmp_path / "data", transport=transport, settings=settings) as broker:
         address = broker.metrics
@@ -159,7 +159,7 @@ def test_health_names_the_role_that_hangs_and_is_well_when_it_goes_on(tmp_path: 
         wait_until(lambda: health(address, "ready")[0] == 200, what="all is well")
 
 
-def test_health_and_metrics_with_stopped_cleaner_are_served(tmp_path: Path, transport: str) -> None:
+def test_health_and_metrics_work_with_stopped_cleaner(tmp_path: Path, transport: str) -> None:
     """Health checks must not depend on the role that compacts: Kubernetes would restart a broker that serves."""
     settings = {**SETTINGS, "kproc.metrics.listener": "127.0.0.1:0"}
     with ServedBroker(tmp_path / "data", transport=transport, settings=settings) as broker:
@@ -177,7 +177,7 @@ def test_health_and_metrics_with_stopped_cleaner_are_served(tmp_path: Path, tran
 
 
 @pytest.mark.parametrize("role", [("handler", 0), ("controller", 0), ("acceptor", 0)])
-def test_status_at_an_ordinary_listener_names_the_role_that_hangs_and_shows_the_rest(
+def test_status_at_client_listener_names_hung_role(
     tmp_path: Path, transport: str, role: Role, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """With one Handler and one Processor, so that the question meets it."""
@@ -207,7 +207,7 @@ def test_status_at_an_ordinary_listener_names_the_role_that_hangs_and_shows_the_
         )
 
 
-def test_status_of_a_broker_whose_supervisor_is_stopped_with_the_rest_says_so(
+def test_status_of_broker_with_all_processes_stopped(
     tmp_path: Path, transport: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     with ServedBroker(tmp_path / "data", transport=transport, new_session=True) as broker:
@@ -220,7 +220,7 @@ def test_status_of_a_broker_whose_supervisor_is_stopped_with_the_rest_says_so(
         assert f"its supervisor, pid {broker.pid}, has had a SIGSTOP" in shown.stderr
 
 
-def test_scrape_is_answered_while_a_handler_hangs_and_says_so(tmp_path: Path, transport: str) -> None:
+def test_scrape_is_answered_and_names_hung_handler(tmp_path: Path, transport: str) -> None:
     settings = {**SETTINGS, "kproc.metrics.listener": "127.0.0.1:0"}
     with ServedBroker(tmp_path / "data", transport=transport, settings=settings) as broker:
         pid = processes(broker.bootstrap)["handler", 1]

@@ -76,7 +76,7 @@ def test_kill_9_of_two_roles_at_once_loses_nothing(
         assert not violations, "\n".join(violations[:20])
 
 
-def test_long_poll_of_a_dead_processors_client_ends_in_a_closed_connection(
+def test_processor_death_closes_connections_in_long_poll(
     tmp_path: Path, transport: str
 ) -> None:
 

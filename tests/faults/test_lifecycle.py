@@ -31,7 +31,7 @@ def free_port() -> int:
         return int(sock.getsockname()[1])
 
 
-def test_ping_says_how_long_it_took_and_fails_where_nobody_answers(
+def test_ping_prints_latency_and_fails_without_broker(
     tmp_path: Path, transport: str, capsys: Capture
 ) -> None:
     settings = {"kproc.control.listener": "127.0.0.1:0"}
@@ -47,7 +47,7 @@ def test_ping_says_how_long_it_took_and_fails_where_nobody_answers(
     assert "refused" in told.stderr
 
 
-def test_ping_gives_up_on_who_takes_the_connection_and_says_nothing(capsys: Capture) -> None:
+def test_ping_times_out_on_server_that_never_responds(capsys: Capture) -> None:
     with socket.create_server(("127.0.0.1", 0)) as silent:
         address = f"127.0.0.1:{silent.getsockname()[1]}"
         told = call_kproc(capsys, "ping", "-b", address, "--timeout", "0.2")
@@ -56,7 +56,7 @@ def test_ping_gives_up_on_who_takes_the_connection_and_says_nothing(capsys: Capt
 
 
 @pytest.mark.transports("process", "thread")
-def test_stop_waits_for_a_clean_end_and_then_says_that_there_is_none(
+def test_stop_waits_for_clean_exit_and_second_stop_fails(
     tmp_path: Path, transport: str, capsys: Capture
 ) -> None:
     with ServedBroker(tmp_path / "data", transport=transport) as broker:
@@ -81,7 +81,7 @@ def test_stop_by_ready_file(tmp_path: Path, transport: str, capsys: Capture) -> 
     assert "does not exist" in call_kproc(capsys, "stop", "--ready-file", str(ready_file)).stderr
 
 
-def test_stop_leaves_a_stranger_alone_that_has_the_pid_of_an_old_ready_file(
+def test_stop_ignores_reused_pid_of_stale_ready_file(
     tmp_path: Path, capsys: Capture
 ) -> None:
     with subprocess.Popen(["sleep", "60"]) as stranger:
@@ -119,7 +119,7 @@ def test_stop_of_broker_with_relative_data_directory(tmp_path: Path, capsys: Cap
         broker.wait()
 
 
-def test_stop_of_a_broker_that_does_not_end_in_time_fails(
+def test_stop_of_broker_that_does_not_exit_in_time_fails(
     tmp_path: Path, transport: str, capsys: Capture
 ) -> None:
     with ServedBroker(tmp_path / "data", transport=transport) as broker:
@@ -133,7 +133,7 @@ def test_stop_of_a_broker_that_does_not_end_in_time_fails(
         assert broker.wait() == 0
 
 
-def test_start_names_the_process_that_holds_the_port(tmp_path: Path, transport: str) -> None:
+def test_port_in_use_error_names_the_process(tmp_path: Path, transport: str) -> None:
     with (
         ServedBroker(tmp_path / "data", transport=transport) as broker,
         pytest.raises(RuntimeError) as refused,
@@ -147,7 +147,7 @@ def test_start_names_the_process_that_holds_the_port(tmp_path: Path, transport: 
 
 
 @pytest.mark.long
-def test_doctors_archive_has_everything_but_records_and_secrets(
+def test_doctor_archive_contains_no_records_or_secrets(
     tmp_path: Path, transport: str, capsys: Capture
 ) -> None:
     settings = {
@@ -194,7 +194,7 @@ def test_doctors_archive_has_everything_but_records_and_secrets(
 
 
 @pytest.mark.long
-def test_doctor_tells_what_it_could_not_have(tmp_path: Path, transport: str, capsys: Capture) -> None:
+def test_doctor_lists_what_it_could_not_collect(tmp_path: Path, transport: str, capsys: Capture) -> None:
     with ServedBroker(tmp_path / "data", transport=transport) as broker:
         pid = processes(broker.bootstrap)["handler", 0]
         os.kill(pid, signal.SIGSTOP)
@@ -222,7 +222,7 @@ def namespace() -> None:
 
 @pytest.mark.faults
 @pytest.mark.usefixtures("namespace")
-def test_process_one_of_a_container_reaps_and_stops_in_order(tmp_path: Path) -> None:
+def test_pid_1_reaps_orphans_and_stops_in_order(tmp_path: Path) -> None:
     """The broker is process 1; a process that loses its parent is left to it, as by `docker exec`."""
     ready_file, log = tmp_path / "ready.json", tmp_path / "log"
     command = [sys.executable, "-m", "kproc", "serve", "--data", str(tmp_path / "data")]

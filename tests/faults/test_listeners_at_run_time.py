@@ -69,7 +69,7 @@ def has(broker: ServedBroker, *names: str) -> Callable[[], bool]:
     return lambda: set(bound(broker)) == set(names)
 
 
-def test_a_listener_is_added_serves_and_is_removed(tmp_path: Path, transport: str) -> None:
+def test_listener_is_added_and_removed_at_run_time(tmp_path: Path, transport: str) -> None:
     with (
         ServedBroker(tmp_path / "data", transport=transport, settings=SETTINGS) as broker,
         RawClient(broker.bootstrap) as client,
@@ -95,7 +95,7 @@ def test_a_listener_is_added_serves_and_is_removed(tmp_path: Path, transport: st
         assert roles.count("acceptor") == 1
 
 
-def test_it_is_there_again_after_a_restart(tmp_path: Path, transport: str) -> None:
+def test_listener_added_at_run_time_survives_restart(tmp_path: Path, transport: str) -> None:
     broker = ServedBroker(tmp_path / "data", transport=transport, settings=SETTINGS)
     with broker, RawClient(broker.bootstrap) as client:
         assert set_listeners(client, BOTH) == (0, None)
@@ -104,7 +104,7 @@ def test_it_is_there_again_after_a_restart(tmp_path: Path, transport: str) -> No
         stranger.call(ApiKey.METADATA, 9, {"topics": []})
 
 
-def test_what_cannot_be_opened_is_refused_or_logged_and_harms_nobody(tmp_path: Path, transport: str) -> None:
+def test_listener_that_cannot_be_opened_is_rejected_or_logged(tmp_path: Path, transport: str) -> None:
     with (
         ServedBroker(tmp_path / "data", transport=transport, settings=SETTINGS) as broker,
         RawClient(broker.bootstrap) as client,
@@ -128,7 +128,7 @@ def test_what_cannot_be_opened_is_refused_or_logged_and_harms_nobody(tmp_path: P
         assert problem(broker) is None
 
 
-def test_a_broker_whose_new_listeners_cannot_be_opened_keeps_the_old_ones(
+def test_unbindable_new_listeners_leave_old_listeners_open(
     tmp_path: Path, transport: str
 ) -> None:
     with (
@@ -146,7 +146,7 @@ def test_a_broker_whose_new_listeners_cannot_be_opened_keeps_the_old_ones(
 
 
 @pytest.mark.parametrize("others", ["", ONE + ","])
-def test_a_listener_that_cannot_be_bound_at_the_start_is_left_out(
+def test_stored_listener_that_cannot_bind_at_start_is_skipped(
     tmp_path: Path, transport: str, others: str
 ) -> None:
     """Set on the running broker, where it was possible; if it kept the broker from starting, nobody could undo it."""
@@ -167,7 +167,7 @@ def test_a_listener_that_cannot_be_bound_at_the_start_is_left_out(
             assert problem(broker) is None
 
 
-def test_stored_listeners_whose_protocol_the_next_start_does_not_know_are_left_out(
+def test_stored_listener_of_unknown_protocol_is_skipped_at_start(
     tmp_path: Path, transport: str
 ) -> None:
     with (
@@ -186,7 +186,7 @@ def test_stored_listeners_whose_protocol_the_next_start_does_not_know_are_left_o
         wait_until(lambda: problem(broker) is None, what="what was left out can be taken away")
 
 
-def test_listener_with_a_count_of_its_own_has_processors_of_its_own(tmp_path: Path, transport: str) -> None:
+def test_listener_with_own_thread_count_has_own_processors(tmp_path: Path, transport: str) -> None:
     settings = {**SETTINGS, "listener.name.external.num.network.threads": 1}
     with (
         ServedBroker(tmp_path / "data", transport=transport, settings=settings) as broker,

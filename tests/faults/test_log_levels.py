@@ -40,7 +40,7 @@ def first_record(broker: ServedBroker, topic: str) -> None:
         assert client.produce(topic, batch(b"x"))["error_code"] == 0
 
 
-def test_roles_of_before_successors_and_newcomers_log_by_the_level_that_was_set(broker: ServedBroker) -> None:
+def test_log_level_applies_to_running_restarted_and_new_roles(broker: ServedBroker) -> None:
     first_record(broker, "before")
     set_level(broker, "kproc", "DEBUG")
     wait_until(
@@ -66,7 +66,7 @@ def test_roles_of_before_successors_and_newcomers_log_by_the_level_that_was_set(
     wait_until(newcomer_logs, what="a Processor that came later says what it closed")
 
 
-def test_a_controllers_death_takes_no_level_back_and_a_new_start_does(broker: ServedBroker) -> None:
+def test_log_level_survives_controller_death_but_not_a_restart(broker: ServedBroker) -> None:
     set_level(broker, "kproc.broker.processor", "TRACE")
     old = processes(broker.bootstrap)[("controller", 0)]
     os.kill(old, signal.SIGKILL)
@@ -89,7 +89,7 @@ def test_a_controllers_death_takes_no_level_back_and_a_new_start_does(broker: Se
     assert shown("kproc.broker.api") == ["INFO"], "levels last until the broker ends"
 
 
-def test_a_role_that_hangs_keeps_nobody_from_a_level_and_has_it_when_it_goes_on(broker: ServedBroker) -> None:
+def test_log_level_reaches_hung_role_when_it_resumes(broker: ServedBroker) -> None:
     hung = processes(broker.bootstrap)[("cleaner", 0)]
     os.kill(hung, signal.SIGSTOP)
     try:

@@ -150,7 +150,7 @@ def test_a_role_is_killed_while_clients_log_in(tmp_path: Path, role: Role) -> No
         assert stored(broker, 600) == acknowledged == Counter(range(600))
 
 
-def test_counts_change_while_clients_log_in_and_prolong_their_sessions(tmp_path: Path) -> None:
+def test_scaling_while_clients_authenticate_and_reauthenticate(tmp_path: Path) -> None:
     with started(tmp_path) as (broker, producer, clients):
         acknowledged: Counter[int] = Counter()
         sent = 0

@@ -96,7 +96,7 @@ def test_2000_malformed_frames_crash_nothing_and_leak_nothing(
 
 @pytest.mark.transports("thread", "inline")
 @pytest.mark.parametrize("count", [500, pytest.param(2_000, marks=pytest.mark.slow)])
-def test_malformed_frames_crash_no_single_process(
+def test_malformed_frames_do_not_crash_single_process_transports(
     start_broker: Callable[..., BrokerUnderTest], pytestconfig: pytest.Config, count: int
 ) -> None:
     # Fewer: the bytes are read, framed and decoded by the same code as in processes.
@@ -161,14 +161,14 @@ def send_malformed(broker: BrokerUnderTest, seed: int, frame_count: int) -> None
     ],
     ids=["http", "tls", "empty", "minus-1", "int-min", "int-max", "half-a-header", "ssh"],
 )
-def test_what_is_not_kafka_is_closed_without_an_answer(broker: BrokerUnderTest, opening: bytes) -> None:
+def test_non_kafka_bytes_close_the_connection(broker: BrokerUnderTest, opening: bytes) -> None:
     with RawClient(broker.bootstrap) as stranger, RawClient(broker.bootstrap) as healthy:
         stranger.send_bytes(opening)
         assert stranger.is_closed_by_broker()
         assert healthy.call(ApiKey.METADATA, 9, {"topics": []})["brokers"]
 
 
-def test_frame_above_the_limit_is_refused_at_its_length(start_broker: Callable[..., BrokerUnderTest]) -> None:
+def test_frame_above_limit_is_rejected_at_its_length(start_broker: Callable[..., BrokerUnderTest]) -> None:
     broker = start_broker({"socket.request.max.bytes": "100000"})
     with RawClient(broker.bootstrap) as client:
         name = "limited"
@@ -178,7 +178,7 @@ def test_frame_above_the_limit_is_refused_at_its_length(start_broker: Callable[.
             client.produce(name, batch(bytes(150_000)))
 
 
-def test_half_a_frame_does_not_hold_back_other_connections(broker: BrokerUnderTest) -> None:
+def test_partial_frame_does_not_block_other_connections(broker: BrokerUnderTest) -> None:
     halves = [RawClient(broker.bootstrap) for _ in range(20)]
     try:
         for half in halves:
@@ -192,7 +192,7 @@ def test_half_a_frame_does_not_hold_back_other_connections(broker: BrokerUnderTe
             half.close()
 
 
-def test_client_that_never_reads_its_answers_holds_back_nobody(broker: BrokerUnderTest) -> None:
+def test_client_that_never_reads_does_not_block_others(broker: BrokerUnderTest) -> None:
     with RawClient(broker.bootstrap) as client:
         from tests.support.raw import fetch_fields
         from tests.support.topics import fresh_name

@@ -176,7 +176,7 @@ def java_consumer(bootstrap: str, group: str, count: int) -> list[str]:
 
 
 @pytest.mark.timeout(600)  # Three starts of a JVM's broker and two consumers: a minute where nothing else runs.
-def test_guide_moves_from_kafka_and_back(kafka: KafkaPeer, tmp_path: Path) -> None:
+def test_moving_guide_from_kafka_and_back(kafka: KafkaPeer, tmp_path: Path) -> None:
     create_topics(kafka.bootstrap)
     orders = [b"k%d" % number for number in range(5)]
     produce(kafka.bootstrap, "orders", orders)

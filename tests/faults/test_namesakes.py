@@ -98,7 +98,7 @@ def test_new_topic_keeps_its_records_after_an_idle_start(
         assert kept(broker.bootstrap) == [(0, b"precious")]
 
 
-def test_deleted_records_stay_deleted_though_the_clock_steps_back(tmp_path: Path, transport: str) -> None:
+def test_deleted_records_stay_deleted_after_clock_steps_back(tmp_path: Path, transport: str) -> None:
     """The files of the partition seem to be younger than the checkpoints."""
     data = tmp_path / "data"
     with ServedBroker(data, transport=transport) as broker, RawClient(broker.bootstrap) as client:
@@ -138,7 +138,7 @@ def test_deleted_records_stay_deleted_after_an_upgrade(
 
 
 @pytest.mark.parametrize("harm", ["empty", "removed", "directory"])
-def test_log_below_its_recovery_point_is_refused_aloud(tmp_path: Path, transport: str, harm: str) -> None:
+def test_log_below_its_recovery_point_is_rejected(tmp_path: Path, transport: str, harm: str) -> None:
     """Files of a partition are lost after a clean stop. The others are served, and status names it."""
     data = tmp_path / "data"
     with ServedBroker(data, transport=transport) as broker, RawClient(broker.bootstrap) as client:
@@ -165,7 +165,7 @@ def test_log_below_its_recovery_point_is_refused_aloud(tmp_path: Path, transport
 
 
 @pytest.mark.parametrize("ends", [signal.SIGTERM, signal.SIGKILL])
-def test_log_without_its_first_segment_is_refused_until_it_is_imported(
+def test_log_without_first_segment_is_rejected_until_import(
     tmp_path: Path, transport: str, ends: signal.Signals
 ) -> None:
     """MOVING.md says how to accept the loss."""
@@ -208,7 +208,7 @@ def produce_where_somebody_answers(bootstrap: str) -> set[int]:
 
 
 @pytest.mark.parametrize("dies", [False, True], ids=["goes on", "dies"])
-def test_an_owner_that_was_stopped_when_its_topic_was_made_anew_takes_nothing_from_the_new_one(
+def test_stopped_owner_of_deleted_topic_spares_recreated_topic(
     tmp_path: Path, transport: str, *, dies: bool
 ) -> None:
     data = tmp_path / "data"

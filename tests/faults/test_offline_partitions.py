@@ -29,7 +29,7 @@ def status(broker: ServedBroker) -> dict[str, Any]:
     return answer
 
 
-def test_refused_partitions_are_named_until_their_topic_is_gone(tmp_path: Path) -> None:
+def test_offline_partitions_are_listed_until_topic_deletion(tmp_path: Path) -> None:
     settings = {"num.network.threads": 1, "num.io.threads": 2}
     with ServedBroker(tmp_path / "data", transport="process", settings=settings) as broker:
         with RawClient(broker.bootstrap) as client:

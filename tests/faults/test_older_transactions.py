@@ -61,7 +61,7 @@ def init(client: RawClient, name: str | None) -> dict[str, Any]:
     return client.call(ApiKey.INIT_PRODUCER_ID, 3, fields)
 
 
-def test_transactions_of_an_older_kafka_go_on(tmp_path: Path) -> None:
+def test_transactions_of_an_older_kafka_continue(tmp_path: Path) -> None:
     """Unfinished ones are finished, epochs grow, and new producers get other ids."""
     data, source = tmp_path / "data", tmp_path / "kafka" / "__transaction_state-0"
     write_log(source)

@@ -39,7 +39,7 @@ def reloaded(broker: ServedBroker, *lines: str) -> None:
     )
 
 
-def test_hangup_applies_what_can_change_and_says_what_became_of_each_setting(
+def test_sighup_applies_dynamic_settings_and_logs_each_result(
     tmp_path: Path, transport: str
 ) -> None:
     file = tmp_path / "server.properties"
@@ -70,7 +70,7 @@ def test_hangup_applies_what_can_change_and_says_what_became_of_each_setting(
         assert value_of(broker, "message.max.bytes") == "1000000"
 
 
-def test_what_a_client_has_set_stands_above_the_file_and_a_start_reads_the_file_alone(
+def test_dynamic_setting_overrides_reloaded_file(
     tmp_path: Path, transport: str
 ) -> None:
     file = tmp_path / "server.properties"
@@ -91,12 +91,12 @@ def test_what_a_client_has_set_stands_above_the_file_and_a_start_reads_the_file_
         assert value_of(broker, "message.max.bytes") == "1500000"
 
 
-def test_hangup_without_a_file_ends_nothing(tmp_path: Path, transport: str) -> None:
+def test_sighup_without_config_file_is_ignored(tmp_path: Path, transport: str) -> None:
     with ServedBroker(tmp_path / "data", transport=transport) as broker:
         reloaded(broker, "there is no file (--config) to read again")
 
 
-def test_a_ready_file_that_outlived_a_kill_is_gone_before_anything_else(tmp_path: Path) -> None:
+def test_stale_ready_file_is_removed_before_settings_are_read(tmp_path: Path) -> None:
     ready_file = tmp_path / "ready.json"
     ready_file.write_text('{"bootstrap": "127.0.0.1:1"}')
     done = run_kproc("serve", "--ready-file", str(ready_file), "--set", "no.such.setting=1")
@@ -123,14 +123,14 @@ def test_ready_file_replaces_nothing_else(tmp_path: Path, kind: str) -> None:
     assert not (tmp_path / "data").exists()
 
 
-def test_ready_file_in_a_missing_directory_is_refused(tmp_path: Path) -> None:
+def test_ready_file_in_missing_directory_is_rejected(tmp_path: Path) -> None:
     """Before anything starts: without the check all roles were killed when they were ready."""
     path = tmp_path / "no" / "ready.json"
     done = run_kproc("serve", "--ready-file", str(path), "--data", str(tmp_path / "data"))
     assert (done.returncode, done.stderr) == (2, f"kproc: --ready-file {path}: the directory does not exist\n")
 
 
-def test_ready_file_that_cannot_be_written_ends_the_start_in_order(tmp_path: Path) -> None:
+def test_unwritable_ready_file_stops_the_start_cleanly(tmp_path: Path) -> None:
     """The directory vanished during the start, for instance: the roles stop one after another."""
     path = tmp_path / ("r" * 250)  # Valid, but too long for the temporary name beside it.
     done = run_kproc("serve", "--ready-file", str(path), "--data", str(tmp_path / "data"), "--port", "0")

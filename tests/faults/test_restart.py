@@ -47,7 +47,7 @@ both_ways = pytest.mark.parametrize("how", ["clean", "killed"])
 
 @pytest.mark.transports("process", "thread")  # What is on the disk is the same: one test says so.
 @both_ways
-def test_records_topics_ids_and_configs_survive(served: ServedBroker, how: str) -> None:
+def test_restart_keeps_records_topic_ids_and_configs(served: ServedBroker, how: str) -> None:
     with RawClient(served.bootstrap) as client:
         topic_id = client.create_topic("kept", partitions=4, configs={"retention.ms": "123456"})
         for index in range(4):
@@ -70,7 +70,7 @@ def test_records_topics_ids_and_configs_survive(served: ServedBroker, how: str) 
 
 
 @both_ways
-def test_producers_sequences_survive(served: ServedBroker, how: str) -> None:
+def test_restart_keeps_producer_sequences(served: ServedBroker, how: str) -> None:
     with RawClient(served.bootstrap) as client:
         client.create_topic("seq")
         producer = Producer(client, "seq")
@@ -89,7 +89,7 @@ def test_producers_sequences_survive(served: ServedBroker, how: str) -> None:
 
 
 @both_ways
-def test_leader_epoch_grows_and_the_old_one_is_fenced(served: ServedBroker, how: str) -> None:
+def test_restart_bumps_leader_epoch_and_fences_the_old_one(served: ServedBroker, how: str) -> None:
     with RawClient(served.bootstrap) as client:
         client.create_topic("led")
         client.produce("led", batch(b"x"))
@@ -103,7 +103,7 @@ def test_leader_epoch_grows_and_the_old_one_is_fenced(served: ServedBroker, how:
 
 
 @both_ways
-def test_deleted_topic_stays_deleted_and_its_files_go(served: ServedBroker, how: str) -> None:
+def test_restart_keeps_topic_deleted_and_removes_its_files(served: ServedBroker, how: str) -> None:
     with RawClient(served.bootstrap) as client:
         for name in ("gone", "stays"):
             client.create_topic(name)
@@ -123,7 +123,7 @@ def test_deleted_topic_stays_deleted_and_its_files_go(served: ServedBroker, how:
     assert "stays-0" in directories
 
 
-def test_torn_tail_is_cut_and_the_rest_is_served(served: ServedBroker) -> None:
+def test_restart_truncates_torn_tail(served: ServedBroker) -> None:
     with RawClient(served.bootstrap) as client:
         client.create_topic("torn")
         for number in range(10):
@@ -140,7 +140,7 @@ def test_torn_tail_is_cut_and_the_rest_is_served(served: ServedBroker) -> None:
         assert client.produce("torn", batch(b"next"))["base_offset"] == 10
 
 
-def test_damage_in_the_middle_is_refused_loudly_and_others_are_served(served: ServedBroker) -> None:
+def test_damage_in_sealed_segment_takes_only_that_log_offline(served: ServedBroker) -> None:
     with RawClient(served.bootstrap) as client:
         for name in ("hurt", "well"):
             client.create_topic(name)
@@ -160,7 +160,7 @@ def test_damage_in_the_middle_is_refused_loudly_and_others_are_served(served: Se
 
 
 @both_ways
-def test_deleted_records_stay_deleted_and_configs_of_groups_stay(served: ServedBroker, how: str) -> None:
+def test_restart_keeps_log_start_and_group_configs(served: ServedBroker, how: str) -> None:
     group = {"resource_type": 32, "resource_name": "g"}
     change = {"name": "consumer.session.timeout.ms", "config_operation": 0, "value": "50000"}
     with RawClient(served.bootstrap) as client:

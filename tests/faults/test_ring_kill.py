@@ -55,7 +55,7 @@ def check(view: memoryview, number: int) -> None:
 
 
 @pytest.mark.parametrize("last_step", ["reserved", "half filled", "committed", "pushed", "padded"])
-def test_killed_producer_leaves_only_what_it_published(last_step):
+def test_killed_ring_producer_leaves_only_published_records(last_step):
     with make_ring(CAPACITY) as region:
 
         def produce(ready: int) -> None:
@@ -127,7 +127,7 @@ def test_producer_killed_at_random_moments_never_tears_a_record():
             assert number >= enough
 
 
-def test_killed_consumer_never_gives_back_what_it_was_working_on():
+def test_killed_ring_consumer_releases_nothing_unfinished():
     with make_ring(CAPACITY) as region:
         producer = RingProducer(region)
         for number in range(8):
@@ -155,7 +155,7 @@ def test_killed_consumer_never_gives_back_what_it_was_working_on():
             check(view, number)
 
 
-def test_consumer_killed_at_random_moments_leaves_the_producer_unharmed():
+def test_ring_producer_survives_consumer_killed_at_random():
     chance = random.Random(7)
     for _ in range(10):
         with make_ring(CAPACITY) as region:
@@ -185,7 +185,7 @@ def test_consumer_killed_at_random_moments_leaves_the_producer_unharmed():
             assert 0 <= producer.free_bytes() <= CAPACITY
 
 
-def test_region_of_a_new_generation_replaces_the_one_of_the_dead():
+def test_ring_of_new_generation_replaces_that_of_dead_role():
     """The whole replacement: new region, new descriptor over a socket, the late old one refused."""
     before = open_descriptors()
     supervisor, role = make_socket_pair()
@@ -234,7 +234,7 @@ def test_region_of_a_new_generation_replaces_the_one_of_the_dead():
     assert open_descriptors() == before
 
 
-def test_killed_reader_of_a_block_leaves_the_owner_free_to_take_it_back():
+def test_arena_block_of_killed_reader_can_be_released():
     near, far = socket.socketpair()
     arena = Arena.create(1 << 20, 1, warm_bytes=0)
     offset = arena.allocate(100_000)

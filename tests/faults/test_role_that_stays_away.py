@@ -64,7 +64,7 @@ def _kill_until_it_stays_away(broker: ServedBroker) -> None:
     raise AssertionError("it was always back before the supervisor was stopped")
 
 
-def test_partitions_of_the_others_are_served_on_every_connection(tmp_path: Path, transport: str) -> None:
+def test_dead_handler_leaves_other_partitions_available(tmp_path: Path, transport: str) -> None:
     """Until it is known to be away for longer, a Produce to it ends the connection; then it is refused."""
     with ServedBroker(tmp_path / "data", transport=transport, settings=SETTINGS) as broker:
         with RawClient(broker.bootstrap) as client:

@@ -47,7 +47,7 @@ def counts(bootstrap: str) -> Counter[str]:
     return Counter(role for role, _ in processes(bootstrap))
 
 
-def test_random_scale_operations_under_load_break_and_lose_nothing(
+def test_random_scaling_under_load_loses_no_record(
     tmp_path: Path, transport: str, pytestconfig: pytest.Config
 ) -> None:
     rounds, seed = int(pytestconfig.getoption("rounds")), int(pytestconfig.getoption("seed"))
@@ -69,7 +69,7 @@ def test_random_scale_operations_under_load_break_and_lose_nothing(
         assert not violations, f"seed {seed}, {len(violations)} in all:\n" + "\n".join(violations[:20])
 
 
-def test_a_handler_that_hears_late_of_new_ones_asks_them_all_the_same(tmp_path: Path, transport: str) -> None:
+def test_handler_that_learns_late_of_new_handlers_forwards(tmp_path: Path, transport: str) -> None:
     """The metadata names the new ones before it has read that it is linked with them: it was stopped meanwhile."""
     settings = {"num.network.threads": 1, "num.io.threads": 1, "kproc.control.listener": "127.0.0.1:0"}
     with ServedBroker(tmp_path / "data", transport=transport, settings=settings) as broker:
@@ -104,7 +104,7 @@ def _is_running(bootstrap: str, role: Role) -> bool:
     return any((row["role"], row["index"], row["state"]) == (*role, "running") for row in rows(bootstrap))
 
 
-def test_rebalance_under_load_breaks_and_loses_nothing(tmp_path: Path, transport: str) -> None:
+def test_rebalance_under_load_loses_nothing(tmp_path: Path, transport: str) -> None:
     with ServedBroker(tmp_path / "data", transport=transport, settings={"num.network.threads": 1}) as broker:
         with RawClient(broker.bootstrap) as client:
             client.create_topic("load", partitions=PARTITIONS)
@@ -124,7 +124,7 @@ def test_rebalance_under_load_breaks_and_loses_nothing(tmp_path: Path, transport
             assert not load.finish()
 
 
-def test_death_in_the_middle_of_a_scale_ends_in_what_was_wanted(
+def test_death_during_scale_ends_with_requested_counts(
     tmp_path: Path, transport: str, pytestconfig: pytest.Config
 ) -> None:
     rounds, seed = int(pytestconfig.getoption("rounds")), int(pytestconfig.getoption("seed"))
@@ -166,7 +166,7 @@ def _settled(bootstrap: str, wanted: dict[str, int]) -> bool:
     return True
 
 
-def test_kafkas_names_follow_kafkas_rule_and_survive_a_restart(tmp_path: Path, transport: str) -> None:
+def test_scaling_by_thread_settings_follows_kafka_and_is_stored(tmp_path: Path, transport: str) -> None:
     settings = {"num.network.threads": 2, "num.io.threads": 2}
     broker = ServedBroker(tmp_path / "data", transport=transport, settings=settings)
     with broker, RawClient(broker.bootstrap) as client:
@@ -189,7 +189,7 @@ def test_kafkas_names_follow_kafkas_rule_and_survive_a_restart(tmp_path: Path, t
         wait_until(lambda: counts(broker.bootstrap)["handler"] == 2, what="as it was started with")
 
 
-def test_busy_connections_move_by_themselves_where_that_is_wanted(tmp_path: Path, transport: str) -> None:
+def test_rebalance_auto_migrates_busy_connections(tmp_path: Path, transport: str) -> None:
     settings = {"num.network.threads": 2, "kproc.rebalance": "auto"}
     with ServedBroker(tmp_path / "data", transport=transport, settings=settings) as broker:
         with RawClient(broker.bootstrap) as client:
@@ -215,7 +215,7 @@ def test_busy_connections_move_by_themselves_where_that_is_wanted(tmp_path: Path
                 each.close()
 
 
-def test_deaths_of_the_acceptor_refuse_nobody(tmp_path: Path, transport: str) -> None:
+def test_acceptor_death_rejects_no_client(tmp_path: Path, transport: str) -> None:
     with ServedBroker(tmp_path / "data", transport=transport) as broker:
         for _ in range(4):
             pid = processes(broker.bootstrap)["acceptor", 0]

@@ -85,7 +85,7 @@ def check_served(client: RawClient, value: bytes) -> None:
         assert values_of(fetched["records"]) == [(row["base_offset"], value)]
 
 
-def test_handler_that_is_dead_when_it_is_scaled_away(broker: ServedBroker) -> None:
+def test_scale_down_of_a_dead_handler(broker: ServedBroker) -> None:
     role = ("handler", 2)
     with ExitStack() as stack:
         clients = [stack.enter_context(RawClient(broker.bootstrap)) for _ in range(CLIENTS)]
@@ -109,7 +109,7 @@ def test_handler_that_is_dead_when_it_is_scaled_away(broker: ServedBroker) -> No
             check_served(client, b"with a new one %d" % number)
 
 
-def test_processor_that_is_dead_when_it_is_scaled_away(broker: ServedBroker) -> None:
+def test_scale_down_of_a_dead_processor(broker: ServedBroker) -> None:
     role = ("processor", 1)
     keep_down(broker, role)
     scale(broker, processors=1)
@@ -123,7 +123,7 @@ def test_processor_that_is_dead_when_it_is_scaled_away(broker: ServedBroker) -> 
         wait_until(lambda: row_of(broker, role)["connections"] > 0, what="the new Processor has clients")
 
 
-def test_acceptor_that_is_dead_when_its_listener_is_removed(broker: ServedBroker) -> None:
+def test_listener_removal_with_a_dead_acceptor(broker: ServedBroker) -> None:
     with RawClient(broker.bootstrap) as client:
         assert set_config(client, "listeners", BOTH) == (0, None)
         wait_shown(broker, "acceptor", 2)

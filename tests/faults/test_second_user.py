@@ -117,7 +117,7 @@ def test_second_user_reads_no_segment_memory_or_socket(served: ServedBroker) -> 
     assert as_nobody(lambda: request_status(f"{WINDOW_PREFIX}{served.pid}", timeout_ms=10_000)) is None
 
 
-def test_new_data_directory_is_its_owners_alone_and_one_made_before_keeps_its_mode(
+def test_data_directory_mode_is_0700_if_new_else_unchanged(
     served: ServedBroker, request: pytest.FixtureRequest
 ) -> None:
     is_new = "new" in request.node.callspec.id
@@ -236,7 +236,7 @@ def shared(tmp_path: Path) -> Iterator[Path]:
     shutil.rmtree(directory)
 
 
-def test_second_users_window_is_not_believed(
+def test_second_users_live_status_window_is_not_trusted(
     served: ServedBroker, shared: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """The window answers for a port where nobody listens, with the status of a broker at another port."""
@@ -256,7 +256,7 @@ def test_second_users_window_is_not_believed(
     assert processes(served.bootstrap), "the other broker serves on"
 
 
-def test_second_users_port_is_not_believed(
+def test_second_users_port_is_not_trusted(
     served: ServedBroker, shared: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """Another user forwards a port to a broker of root: its status is true, but is not of the process at that port."""

@@ -266,7 +266,7 @@ def test_search_finds_a_mark_in_each_form(shift: int) -> None:
     assert not any(form in base64.b64encode(b"another text") for form in forms_of(PLAIN_PASSWORD))
 
 
-def test_files_are_nobody_elses(scene: Scene) -> None:
+def test_secret_files_are_private(scene: Scene) -> None:
     use(scene)
     files = [Path(scene.broker.data), *Path(scene.broker.data).rglob("*")]
     assert [path for path in files if path.stat().st_mode & 0o007] == []
@@ -284,7 +284,7 @@ def test_files_are_nobody_elses(scene: Scene) -> None:
         ("listener.name.sasl_ssl.ssl.keystore.key", STORE_PASSWORD),
     ],
 )
-def test_start_that_fails_of_a_secret_does_not_show_it(tmp_path: Path, name: str, value: str) -> None:
+def test_failed_start_does_not_print_the_secret(tmp_path: Path, name: str, value: str) -> None:
     certificates = Certificates(tmp_path)
     store = certificates.write("server.p12", certificates.issue_server().pkcs12("another"))
     lines = {

@@ -47,7 +47,9 @@ def heard(manager: socket.socket) -> list[str]:
         return answer
 
 
-def test_ready_watchdog_and_stopping_are_told(tmp_path: Path, transport: str, manager: socket.socket) -> None:
+def test_systemd_ready_watchdog_and_stopping_are_notified(
+    tmp_path: Path, transport: str, manager: socket.socket
+) -> None:
     with ServedBroker(tmp_path / "data", transport=transport) as broker:
         assert manager.recv(4096).decode() == f"READY=1\nSTATUS=serving at {broker.bootstrap}"
         for _ in range(3):
@@ -58,7 +60,7 @@ def test_ready_watchdog_and_stopping_are_told(tmp_path: Path, transport: str, ma
 
 
 @pytest.mark.transports("process")
-def test_a_reload_is_told_as_one(tmp_path: Path, transport: str, manager: socket.socket) -> None:
+def test_systemd_reload_is_notified(tmp_path: Path, transport: str, manager: socket.socket) -> None:
     file = tmp_path / "server.properties"
     file.write_text("message.max.bytes=1000000\n")
     with ServedBroker(tmp_path / "data", transport=transport, arguments=["--config", str(file)]) as broker:
@@ -113,7 +115,7 @@ def test_watchdog_with_stopped_cleaner_is_fed(
             os.kill(pid, signal.SIGCONT)
 
 
-def test_start_that_fails_says_why(tmp_path: Path, transport: str, manager: socket.socket) -> None:
+def test_failed_start_notifies_systemd_of_the_reason(tmp_path: Path, transport: str, manager: socket.socket) -> None:
     with ServedBroker(tmp_path / "data", transport=transport) as first:
         heard(manager)
         with pytest.raises(RuntimeError, match=str(first.port)):

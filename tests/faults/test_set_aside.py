@@ -25,7 +25,7 @@ SETTINGS = {
 }
 
 
-def test_restored_directory_of_a_deleted_topic_is_kept(tmp_path: Path) -> None:
+def test_restored_directory_of_deleted_topic_is_set_aside(tmp_path: Path) -> None:
     """A topic was deleted by mistake, and its directory is moved back from a copy before the topic is created again.
 
     The deletion is recorded, but a clean stop has come since.
@@ -49,7 +49,7 @@ def test_restored_directory_of_a_deleted_topic_is_kept(tmp_path: Path) -> None:
     assert b"precious" in (aside / f"{0:020d}.log").read_bytes()
 
 
-def test_older_copy_of_a_partition_is_refused_and_can_be_imported(tmp_path: Path) -> None:
+def test_older_copy_of_partition_is_rejected_until_import(tmp_path: Path) -> None:
     """OPERATING.md, 'Partitions that are refused': only by the import does an operator accept the loss."""
     data, copy = tmp_path / "data", tmp_path / "orders-0"
     with ServedBroker(data, settings=SETTINGS) as broker, RawClient(broker.bootstrap) as client:
@@ -72,7 +72,7 @@ def test_older_copy_of_a_partition_is_refused_and_can_be_imported(tmp_path: Path
         assert [value for _, value in values_of(row["records"])] == [b"old", b"again"]
 
 
-def test_lost_metadata_cost_no_record(tmp_path: Path) -> None:
+def test_start_without_metadata_log_sets_records_aside(tmp_path: Path) -> None:
     """Topics are created again by producers, the internal ones first: every old directory is kept aside."""
     data = tmp_path / "data"
     with ServedBroker(data, settings=SETTINGS) as broker:

@@ -50,7 +50,7 @@ def connections(broker: BrokerUnderTest) -> int:
         return len(operator.operate("clients")["clients"])
 
 
-def test_others_are_served_beside_a_reader_that_stopped_and_a_process_that_is_stopped(
+def test_slow_reader_and_stopped_client_do_not_delay_others(
     start_broker: Start,
 ) -> None:
     broker = start_broker(settings=SETTINGS)
@@ -72,7 +72,7 @@ def test_others_are_served_beside_a_reader_that_stopped_and_a_process_that_is_st
 @pytest.mark.parametrize(
     "key", [ApiKey.API_VERSIONS, ApiKey.METADATA], ids=["small answers", "large answers"]
 )
-def test_client_that_sends_for_ever_and_reads_nothing_is_not_read_on(
+def test_client_that_never_reads_is_no_longer_read(
     start_broker: Start, key: ApiKey
 ) -> None:
     broker = start_broker(settings=SETTINGS)
@@ -108,7 +108,7 @@ def send_until_refused(sock: socket.socket, piece: bytes) -> int:
     ("limit", "value", "record_bytes", "passed_on_max"),
     [("queued.max.request.bytes", 100_000, 15_000, 7), ("queued.max.requests", 10, 100, 10)],
 )
-def test_requests_wait_in_their_sockets_while_too_many_wait_for_a_handler(
+def test_queued_requests_limit_pushes_back_through_tcp(
     start_broker: Start, limit: str, value: int, record_bytes: int, passed_on_max: int
 ) -> None:
     """Neither refused nor lost: TCP pushes back, and when the Handler goes on all of them are answered."""

@@ -15,7 +15,7 @@ pytestmark = [pytest.mark.faults, pytest.mark.own_broker, pytest.mark.transports
 MINUTES = 0.2
 
 
-def test_after_everything_at_once_the_broker_is_as_before(
+def test_soak_leaves_the_broker_as_before(
     tmp_path: Path, transport: str, pytestconfig: pytest.Config
 ) -> None:
     del transport

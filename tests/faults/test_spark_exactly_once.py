@@ -124,7 +124,7 @@ def copying_class(request: pytest.FixtureRequest, tmp_path: Path) -> type[OnceCo
     return OnceCopying
 
 
-def test_kill_9_of_driver_worker_and_broker_loses_and_doubles_no_record(
+def test_spark_copy_is_exactly_once_under_kill_9(
     copying_class: type[OnceCopying],
     tmp_path: Path,
     pytestconfig: pytest.Config,

@@ -286,7 +286,7 @@ def test_kill_9_of_driver_worker_and_broker_loses_no_record(
 
 
 @pytest.mark.slow
-def test_kill_9_of_driver_executors_workers_and_broker_loses_no_record(
+def test_spark_copy_survives_kill_9_of_driver_workers_and_broker(
     tmp_path: Path,
     transport: str,
     seed: int,

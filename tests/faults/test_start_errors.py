@@ -51,7 +51,7 @@ def test_port_in_use(tmp_path: Path, taken_port: int) -> None:
 
 
 @pytest.mark.parametrize("kind", ["process", "thread"])
-def test_a_start_that_fails_leaves_the_marker_of_a_clean_stop_to_the_next(
+def test_failed_start_keeps_the_clean_shutdown_marker(
     tmp_path: Path, taken_port: int, kind: str
 ) -> None:
     """It has changed no log: the next start need not recover what it finds."""
@@ -139,7 +139,7 @@ def test_listener_on_a_host_that_is_no_name(tmp_path: Path) -> None:
     assert_one_clear_line(stderr, "cannot resolve the host of PLAINTEXT://a..b:0")
 
 
-def test_more_listeners_than_there_are_places_for(tmp_path: Path) -> None:
+def test_more_listeners_than_slots(tmp_path: Path) -> None:
     names = [f"L{number}" for number in range(112)]
     code, stderr = serve_here(
         "--set",
@@ -158,7 +158,7 @@ def test_listener_on_an_address_of_another_host(tmp_path: Path) -> None:
     assert_one_clear_line(stderr, "cannot bind PLAINTEXT://192.0.2.1:0")
 
 
-def test_listener_that_other_hosts_would_reach_without_a_login(tmp_path: Path) -> None:
+def test_public_listener_without_login_is_rejected(tmp_path: Path) -> None:
     code, stderr = serve(data=tmp_path / "d", listeners="PLAINTEXT://:0")
     assert code == REFUSED
     assert_one_clear_line(

@@ -54,7 +54,7 @@ def test_signal_stops_everything_with_exit_code_0(tmp_path: Path, transport: str
     assert "Traceback" not in broker.last_log
 
 
-def test_signal_to_the_whole_process_group_as_ctrl_c_does_stops_cleanly(
+def test_sigint_to_process_group_stops_cleanly(
     tmp_path: Path, transport: str
 ) -> None:
     broker = ServedBroker(tmp_path / "data", transport=transport, new_session=True).start()
@@ -65,7 +65,7 @@ def test_signal_to_the_whole_process_group_as_ctrl_c_does_stops_cleanly(
     assert "Traceback" not in broker.last_log
 
 
-def test_stop_under_load_is_clean_and_keeps_what_was_acknowledged(tmp_path: Path, transport: str) -> None:
+def test_stop_under_load_keeps_acknowledged_records(tmp_path: Path, transport: str) -> None:
     broker = ServedBroker(tmp_path / "data", transport=transport).start()
     try:
         with RawClient(broker.bootstrap) as client:
@@ -81,7 +81,7 @@ def test_stop_under_load_is_clean_and_keeps_what_was_acknowledged(tmp_path: Path
         broker.stop()
 
 
-def test_waiting_clients_do_not_hold_up_a_stop(tmp_path: Path, transport: str) -> None:
+def test_parked_requests_do_not_delay_stop(tmp_path: Path, transport: str) -> None:
     from tests.support.raw import fetch_fields
 
     broker = ServedBroker(tmp_path / "data", transport=transport).start()
@@ -94,7 +94,7 @@ def test_waiting_clients_do_not_hold_up_a_stop(tmp_path: Path, transport: str) -
 
 @pytest.mark.transports("process")
 @pytest.mark.parametrize("goes_on", [True, False], ids=["goes on", "stays"])
-def test_full_queue_of_new_connections_does_not_hold_up_a_stop(
+def test_full_accept_queue_does_not_delay_stop(
     tmp_path: Path, transport: str, goes_on: bool
 ) -> None:
     """Kafka's testStagedListenerShutdownWhenConnectionQueueIsFull; the Processor that takes nobody is stopped."""
@@ -127,7 +127,7 @@ def drain(client: RawClient) -> None:
             pass
 
 
-def test_kill_9_of_the_supervisor_ends_every_process_and_frees_the_port(
+def test_kill_9_of_supervisor_ends_all_roles_and_frees_port(
     tmp_path: Path, transport: str
 ) -> None:
     shared, temporary = shared_memory_names(), temporary_names()
@@ -148,7 +148,7 @@ def test_kill_9_of_the_supervisor_ends_every_process_and_frees_the_port(
         assert len(client.describe_topic("used")["partitions"]) == 4
 
 
-def test_dev_takes_its_temporary_directory_along_even_after_kill_9(tmp_path: Path, transport: str) -> None:
+def test_dev_removes_temporary_directory_even_after_kill_9(tmp_path: Path, transport: str) -> None:
     for number in (signal.SIGTERM, signal.SIGKILL):
         before = temporary_names()
         ready_file = tmp_path / f"ready-{number}"

@@ -158,7 +158,7 @@ def counts_of(bootstrap: str) -> dict[str, list[int]]:
     return found
 
 
-def test_every_word_is_counted_once_whoever_is_killed(tmp_path: Path, pytestconfig: pytest.Config) -> None:
+def test_streams_word_count_is_exactly_once_under_kills(tmp_path: Path, pytestconfig: pytest.Config) -> None:
     rounds, seed = int(pytestconfig.getoption("rounds")), int(pytestconfig.getoption("seed"))
     source = random.Random(seed)
     with ServedBroker(tmp_path / "data", settings=SETTINGS) as broker:

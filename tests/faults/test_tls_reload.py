@@ -100,7 +100,7 @@ def new_server(files: Certificates, name: str, **options: Any) -> tuple[Path, by
     return files.write(name, issued.pem()), issued.certificate.public_bytes(Encoding.DER)
 
 
-def test_a_signal_brings_the_new_content_of_a_file_and_breaks_no_connection(files: Certificates) -> None:
+def test_sighup_reloads_certificate_and_keeps_connections(files: Certificates) -> None:
     with served(files) as broker:
         old = [Connection(files, broker) for _ in range(4)]
         before = old[0].certificate()
@@ -148,7 +148,7 @@ def described(broker: ServedBroker, name: str) -> Any:
     return future.result(20)[name]
 
 
-def test_a_client_brings_another_key_store_and_its_password_stays_hidden(files: Certificates) -> None:
+def test_alter_configs_sets_keystore_and_hides_its_password(files: Certificates) -> None:
     issued = files.issue_server()
     store = files.write("new.p12", issued.pkcs12("pass-word-1"))
     from cryptography.hazmat.primitives.serialization import Encoding
@@ -186,7 +186,7 @@ def _same(files: Certificates) -> dict[str, Any]:
     return {"listeners": "SSL://127.0.0.1:0", "ssl.keystore.location": files.server}
 
 
-def test_a_tls_listener_comes_on_the_running_broker_and_goes(files: Certificates) -> None:
+def test_tls_listener_is_added_and_removed_at_run_time(files: Certificates) -> None:
     with served(files, listener_security_protocol_map="SSL:SSL,PLAINTEXT:PLAINTEXT,NEW:SSL") as broker:
         with socket.socket() as free:
             free.bind(("127.0.0.1", 0))
@@ -220,7 +220,7 @@ def test_a_tls_listener_comes_on_the_running_broker_and_goes(files: Certificates
         assert Connection(files, broker).is_served()
 
 
-def test_a_file_of_settings_brings_a_key_store_with_its_password(files: Certificates, tmp_path: Path) -> None:
+def test_sighup_loads_keystore_and_password_from_file(files: Certificates, tmp_path: Path) -> None:
     issued = files.issue_server()
     store = files.write("new.p12", issued.pkcs12("pass-word-2"))
     from cryptography.hazmat.primitives.serialization import Encoding

@@ -38,7 +38,7 @@ def processors(broker: ServedBroker) -> int:
     return len([key for key in processes(broker.bootstrap) if key[0] == "processor"])
 
 
-def test_fewer_processors_lose_no_record_of_clients_that_speak_tls(tmp_path: Path) -> None:
+def test_scale_down_of_processors_loses_no_record_of_tls_clients(tmp_path: Path) -> None:
     files = Certificates(tmp_path)
     with served(tmp_path, files) as broker, RawClient(broker.bootstrap) as operator:
         options: dict[str, Any] = {
@@ -90,7 +90,7 @@ def test_fewer_processors_lose_no_record_of_clients_that_speak_tls(tmp_path: Pat
             assert mine == [b"%d-%d" % (at, number) for number in range(count)], "each once, in order"
 
 
-def test_rebalancing_leaves_connections_that_speak_tls_where_they_are(tmp_path: Path) -> None:
+def test_rebalance_does_not_migrate_tls_connections(tmp_path: Path) -> None:
     files = Certificates(tmp_path)
     with served(tmp_path, files) as broker, ExitStack() as stack:
         host, _, port = broker.listeners["SSL"]["bound"].rpartition(":")

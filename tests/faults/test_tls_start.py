@@ -58,7 +58,7 @@ def unusable(certificates: Certificates, tmp_path: Path) -> dict[str, tuple[list
 
 
 @pytest.mark.parametrize("which", ["none", "missing", "encrypted", "wrong password"])
-def test_a_key_that_cannot_be_used_ends_the_start_before_anything_is_made(
+def test_unusable_tls_key_fails_the_start_before_files_exist(
     certificates: Certificates, tmp_path: Path, which: str
 ) -> None:
     settings, words = unusable(certificates, tmp_path)[which]
@@ -72,7 +72,7 @@ def test_a_key_that_cannot_be_used_ends_the_start_before_anything_is_made(
 
 
 @pytest.mark.parametrize("kind", ["process", "thread"])
-def test_a_key_that_does_not_fit_is_told_at_a_later_start_too(
+def test_stored_mismatched_tls_key_fails_the_next_start(
     certificates: Certificates, tmp_path: Path, kind: str
 ) -> None:
     """There the metadata may hold other settings than the configuration: the controller is asked first."""
@@ -95,7 +95,7 @@ def test_a_key_that_does_not_fit_is_told_at_a_later_start_too(
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root can become somebody else")
-def test_a_key_that_another_user_cannot_read_ends_its_start(certificates: Certificates) -> None:
+def test_unreadable_tls_key_fails_the_start(certificates: Certificates) -> None:
     certificates.server.chmod(0o600)
     config = Config.build(
         {
@@ -116,7 +116,7 @@ def test_a_key_that_another_user_cannot_read_ends_its_start(certificates: Certif
     assert f"ssl.keystore.location={certificates.server}: Permission denied" in as_nobody(start)
 
 
-def test_a_login_without_its_jaas_line_ends_the_start(certificates: Certificates, tmp_path: Path) -> None:
+def test_sasl_listener_without_jaas_config_fails_the_start(certificates: Certificates, tmp_path: Path) -> None:
     settings = [f"ssl.keystore.location={certificates.server}", "sasl.enabled.mechanisms=PLAIN"]
     done = serve(tmp_path / "data", *settings, protocol="SASL_SSL")
     assert done.returncode == 2
@@ -126,7 +126,7 @@ def test_a_login_without_its_jaas_line_ends_the_start(certificates: Certificates
 
 
 @pytest.mark.parametrize("kind", ["connection-threads", "asyncio"])
-def test_transports_for_comparison_refuse_tls(certificates: Certificates, tmp_path: Path, kind: str) -> None:
+def test_comparison_transports_reject_tls(certificates: Certificates, tmp_path: Path, kind: str) -> None:
     done = run_kproc(
         *("serve", "--data", str(tmp_path), "--transport", kind),
         *("--set", "listeners=SSL://127.0.0.1:0", "--set", f"ssl.keystore.location={certificates.server}"),
@@ -135,7 +135,7 @@ def test_transports_for_comparison_refuse_tls(certificates: Certificates, tmp_pa
     assert f"kproc.transport={kind} does not speak TLS" in done.stderr
 
 
-def test_an_expired_certificate_and_a_key_for_all_to_read_are_warned_of_and_serve(
+def test_expired_certificate_and_readable_key_only_warn(
     certificates: Certificates, tmp_path: Path
 ) -> None:
     path = certificates.write("old.pem", certificates.expired.read_bytes())
@@ -148,7 +148,7 @@ def test_an_expired_certificate_and_a_key_for_all_to_read_are_warned_of_and_serv
         assert served.stop(signal.SIGTERM) == 0
 
 
-def test_only_processors_that_have_had_a_tls_connection_have_the_key_in_memory(
+def test_tls_key_is_only_in_memory_of_processors_that_used_it(
     certificates: Certificates, tmp_path: Path
 ) -> None:
     issued = certificates.issue_server()

@@ -60,7 +60,7 @@ def kill_controller(broker: SecuredBroker) -> None:
     wait_until(lambda: not is_alive(pid), what="the controller is dead")
 
 
-def test_tokens_and_quotas_outlive_the_controller(tmp_path: Path) -> None:
+def test_tokens_and_quotas_survive_controller_kill(tmp_path: Path) -> None:
     with secured(tmp_path / "data", settings=SETTINGS) as broker:
         with broker.logged_in() as connection:
             token = create_token(connection)
@@ -77,7 +77,7 @@ def test_tokens_and_quotas_outlive_the_controller(tmp_path: Path) -> None:
             assert log_in_by(connection, token)["error_code"] == 0
 
 
-def test_session_ends_with_its_token_which_is_removed(tmp_path: Path) -> None:
+def test_sasl_session_ends_when_its_token_expires(tmp_path: Path) -> None:
     with secured(tmp_path / "data", settings=SETTINGS) as broker:
         with broker.logged_in() as connection:
             lasting, short = create_token(connection), create_token(connection, 2_000)

@@ -129,7 +129,7 @@ def committed(bootstrap: str, topic: str) -> dict[int, list[bytes]]:
     return found
 
 
-def test_kill_9_of_random_roles_loses_and_doubles_no_record_of_a_copy(
+def test_transactional_copy_is_exactly_once_under_kill_9(
     tmp_path: Path, transport: str, pytestconfig: pytest.Config
 ) -> None:
     rounds, seed = int(pytestconfig.getoption("rounds")), int(pytestconfig.getoption("seed"))

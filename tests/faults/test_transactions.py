@@ -159,7 +159,7 @@ def test_kill_9_of_random_roles_tears_and_doubles_no_transaction(
             wait_replaced(broker.bootstrap, role, alive[role])
 
 
-def test_transactions_go_on_while_handlers_come_and_go_and_everything_is_killed(
+def test_transactions_survive_handler_scaling_and_kill_of_all(
     tmp_path: Path, transport: str
 ) -> None:
     (port,) = free_ports(1)  # It comes back where its clients look for it.

@@ -37,7 +37,7 @@ def modest(api_key: ApiKey, fields: dict[str, Any]) -> dict[str, Any]:
     return fields
 
 
-def test_any_well_formed_request_gets_a_reasoned_answer(
+def test_well_formed_requests_never_get_unknown_server_error(
     tmp_path: Path, transport: str, pytestconfig: pytest.Config
 ) -> None:
     with ServedBroker(tmp_path / "data", transport=transport, settings=SETTINGS) as broker:

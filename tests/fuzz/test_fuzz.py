@@ -18,7 +18,7 @@ from tests.support.proc import child_pids
 TOPIC_IDS = {"one": b"1" * 16, "other": b"2" * 16}
 
 
-def test_the_same_seed_makes_the_same_frames_and_most_can_be_read() -> None:
+def test_fuzz_frames_are_reproducible_and_mostly_decodable() -> None:
     served = {
         int(key): codec.supported_versions(int(key)) for key in (ApiKey.METADATA, ApiKey.FETCH, ApiKey.JOIN_GROUP)
     }

@@ -54,7 +54,7 @@ def test_accepted_batch_is_read_by_a_consumer(tmp_path: Path, story: str, seed: 
 
 
 @pytest.mark.parametrize("seed", range(6))
-def test_accepted_batch_with_lengths_has_records_of_the_right_size(tmp_path: Path, seed: int) -> None:
+def test_accepted_batch_has_as_many_records_as_it_claims(tmp_path: Path, seed: int) -> None:
     """The default looks at lengths only. What it accepts of small batches has as many records as it claims."""
     source = random.Random(1000 + seed)
     log = LogRig(tmp_path / "t-0").open()

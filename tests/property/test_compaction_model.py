@@ -242,7 +242,7 @@ def test_a_crash_at_any_step_of_a_compaction_loses_nothing(
     assert at > 40, "the steps of a swap were counted"
 
 
-def test_a_crash_at_any_step_of_the_recovery_from_one_loses_nothing(
+def test_crash_in_recovery_from_compaction_crash_loses_nothing(
     prepared: tuple[Path, list[Entry]], tmp_path: Path
 ) -> None:
     source, before = prepared
@@ -270,7 +270,7 @@ def test_a_crash_at_any_step_of_the_recovery_from_one_loses_nothing(
     assert moments > 10
 
 
-def test_an_error_at_any_step_of_a_swap_refuses_it_or_takes_the_log_offline(
+def test_failed_compaction_swap_is_undone_or_takes_log_offline(
     prepared: tuple[Path, list[Entry]], tmp_path: Path
 ) -> None:
     source, before = prepared

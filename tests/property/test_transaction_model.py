@@ -154,7 +154,7 @@ ONGOING = ["sync", ("add", P0), "sync", ("add", P1), "sync"]
 # A partition that had joined as far as the coordinator knew, not its producer.
 @example(["sync", ("add", P0), "sync", ("add", P1), ("crash", 1), ("end", True), "sync", DELIVER])
 @given(st.lists(STEPS, max_size=60))
-def test_a_transaction_ends_as_its_producer_was_told_everywhere_whenever_the_coordinator_dies(
+def test_transaction_outcome_survives_coordinator_death(
     steps: list[str | tuple[str, object]],
 ) -> None:
     world = World()

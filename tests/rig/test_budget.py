@@ -42,7 +42,7 @@ def test_a_run_within_its_budget_says_nothing():
     assert told(ALL_SECONDS, 500.0, {"tests/a.py::test_a": 40.0}) == []
 
 
-def test_a_run_beyond_its_budget_names_the_files_that_took_most_first():
+def test_exceeded_budget_lists_files_by_cpu_time():
     by_test = {"tests/a.py::test_a": 0.9, "tests/b.py::test_a": 0.7, "tests/b.py::test_b[1]": 0.8}
     lines = told(60, 75.2, by_test, 7.1)
     assert "75 s, the budget is 60 s" in lines[0]
@@ -55,7 +55,7 @@ def test_a_test_that_takes_too_much_cpu_for_a_plain_run_is_named():
     assert [line.split()[-1] for line in lines[1:]] == ["tests/b.py::test_b[1]"]
 
 
-def test_a_plain_run_takes_the_first_seeds_and_no_broker_of_a_tests_own():
+def test_plain_run_skips_later_seeds_and_own_brokers():
     assert is_plain(PLAIN)
     assert not is_plain("not slow")
     assert is_long(has_own_broker=True, seed=None)
@@ -87,7 +87,7 @@ TAKEN = [
 ]
 
 
-def test_files_of_which_a_plain_run_takes_no_test_are_known_by_the_marks_of_the_whole_file():
+def test_pytestmark_tells_files_that_a_plain_run_skips():
     assert [leaves_out_all(PLAIN, source) for source in LEFT_OUT] == [True] * len(LEFT_OUT)
     assert [leaves_out_all(PLAIN, source) for source in TAKEN] == [False] * len(TAKEN)
     assert not leaves_out_all("not long and (not java or clients)", LEFT_OUT[2]), (

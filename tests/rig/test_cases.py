@@ -9,7 +9,7 @@ import pytest
 from tests.support.cases import in_one_test
 
 
-def test_every_case_is_taken_with_every_other_and_with_the_fixtures():
+def test_in_one_test_runs_the_product_of_cases_with_fixtures():
     taken = []
 
     @in_one_test("letter", "ab")
@@ -34,7 +34,7 @@ def test_the_case_that_fails_is_named():
 
 
 @pytest.mark.parametrize(("names", "cases"), [("letter", []), ("other", "ab")])
-def test_no_case_and_a_name_that_the_test_does_not_take_are_mistakes(names, cases):
+def test_in_one_test_rejects_no_cases_and_unknown_names(names, cases):
     def each(letter):
         """Any test."""
 

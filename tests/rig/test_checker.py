@@ -10,7 +10,7 @@ GOOD = {0: [(0, b"p:0"), (1, b"q:0"), (2, b"p:2"), (3, b"q:2")], 1: [(0, b"p:1")
 ACKNOWLEDGED = [Acknowledged(0, 0, b"p:0"), Acknowledged(1, 0, b"p:1"), Acknowledged(0, 2, b"p:2")]
 
 
-def test_good_log_has_no_violation_though_some_values_were_never_acknowledged() -> None:
+def test_check_log_allows_unacknowledged_records() -> None:
     assert check_log(GOOD, ACKNOWLEDGED) == []
 
 
@@ -29,5 +29,5 @@ def test_each_kind_of_violation_is_named(rows: list[tuple[int, bytes]], word: st
     assert any(violation.startswith(word) for violation in violations), violations
 
 
-def test_acknowledgement_from_a_partition_that_does_not_exist_is_lost() -> None:
+def test_check_log_acknowledgement_of_unknown_partition_is_lost() -> None:
     assert check_log(GOOD, [Acknowledged(9, 0, b"p:0")])[0].startswith("lost")

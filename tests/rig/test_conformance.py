@@ -122,7 +122,7 @@ def test_the_summary_says_whether_all_ended_as_expected() -> None:
     assert outcomes.conclude([Outcome("one", FAILS, 0.1)], expected, kafka=False, say=said.append) == 1
 
 
-def test_tests_of_tls_and_logins_run_by_each_way_in_and_are_told_apart() -> None:
+def test_librdkafka_tls_and_sasl_tests_are_named_by_access() -> None:
     known = {test.name for test in librdkafka.by_each_access(SuiteTest("0115_producer_auth", "default"))}
     assert known == {"0115_producer_auth", "0115_producer_auth@SSL", "0115_producer_auth@SASL_SSL"}
     part = SuiteTest("0081_admin", "default", "CreateAcls")
@@ -133,7 +133,7 @@ def test_tests_of_tls_and_logins_run_by_each_way_in_and_are_told_apart() -> None
     assert librdkafka.by_each_access(plaintext) == [plaintext]
 
 
-def test_of_the_tokens_for_the_suite_only_the_valid_one_is_believed() -> None:
+def test_token_server_expired_and_foreign_tokens_are_rejected() -> None:
     with TokenServer() as server:
         tokens = {kind: _served(server.url(kind)) for kind in ("valid", "expired", "stranger")}
         keys = KeySet(server.url("keys"), 3_600_000, _now_ms, run=lambda work: work())

@@ -16,7 +16,7 @@ def paths(kproc: Any, kafka: Any) -> list[tuple[Any, ...]]:
     return [difference.path for difference in compare(kproc, kafka)[0]]
 
 
-def test_rows_of_one_name_are_paired_by_what_they_hold_whatever_its_order() -> None:
+def test_compare_pairs_rows_of_one_name_by_content() -> None:
     long = {"name": "t", "configs": [{"name": "a", "value": "1"}, {"name": "b", "value": "2"}]}
     short = {"name": "t", "configs": [{"name": "b", "value": "2"}]}
     turned = {**long, "configs": long["configs"][::-1]}
@@ -54,7 +54,7 @@ def test_what_only_kafka_refuses_is_no_documented_setting() -> None:
     assert rule_for(Case(step, refused_there, {}, {})) is None
 
 
-def test_a_fetch_may_go_on_in_the_next_segment_but_not_bring_something_else() -> None:
+def test_fetch_rule_allows_records_of_the_next_segment_only() -> None:
     def rule(kproc: list[int], kafka: list[int]) -> str | None:
         answers = [
             {"responses": [{"topic": "t", "partitions": [{"partition_index": 0, "records": records}]}]}
@@ -81,7 +81,7 @@ def test_kafka_may_close_after_acks_0_only_where_it_cannot_write() -> None:
     assert rule(time=Moment(0)) is None
 
 
-def test_kafka_may_pass_over_a_time_only_where_records_were_deleted() -> None:
+def test_list_offsets_rule_needs_deleted_records() -> None:
     def rule(kproc: int, kafka: int, *before: Step) -> str | None:
         def answer(offset: int) -> dict[str, Any]:
             rows = [{"partition_index": 0, "offset": offset}]
@@ -102,7 +102,7 @@ def test_kafka_may_pass_over_a_time_only_where_records_were_deleted() -> None:
     )
 
 
-def test_a_group_that_kafka_does_not_list_yet_is_one_of_a_commit_without_a_member() -> None:
+def test_list_groups_rule_needs_a_commit_without_member() -> None:
     def rule(kproc: str, kafka: str, generation: int) -> str | None:
         commit = {"group_id": "b", "generation_id_or_member_epoch": generation}
         answers = [{"groups": [{"group_id": each} for each in names]} for names in (kproc, kafka)]
@@ -125,7 +125,7 @@ def test_group_of_a_refused_join_is_one_that_kafka_lists_alone() -> None:
     assert rule("a", "ab", [{"name": "range"}]) is rule("ab", "a", []) is rule("b", "ab", []) is None
 
 
-def test_a_largest_timestamp_is_kafkas_minus_one_only_where_it_is_no_time() -> None:
+def test_timestamp_rule_needs_negative_largest_timestamp() -> None:
     def rule(api: str, field: str, kproc: int, kafka: int) -> str | None:
         return rule_for(Case(Step(0, api, 0, {}), Difference(("rows", 0, field), kproc, kafka), {}, {}))
 

@@ -192,7 +192,7 @@ def test_good_history_has_no_anomaly() -> None:
     assert "none" in str(report)
 
 
-def test_acknowledged_value_of_an_aborted_transaction_is_not_lost() -> None:
+def test_acknowledged_value_of_aborted_transaction_is_not_lost() -> None:
     checker = HistoryChecker()
     transaction(checker, "T", Outcome.ABORTED, (P, "a0"))
     checker.acknowledge(P, "a0", 0)

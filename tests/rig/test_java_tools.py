@@ -24,7 +24,7 @@ def own_jvm() -> Iterator[None]:
         yield
 
 
-def test_what_is_wrong_is_told_by_code_and_words_and_the_next_tool_runs(
+def test_java_tool_failure_has_exit_code_and_stderr(
     broker: BrokerUnderTest, own_jvm: None
 ) -> None:
     with pytest.raises(AssertionError, match=r"exit 1\n(?s:.*)must be specified"):
@@ -39,7 +39,7 @@ def test_what_is_wrong_is_told_by_code_and_words_and_the_next_tool_runs(
     run_tool(TOPIC_COMMAND, "--bootstrap-server", broker.bootstrap, "--list")
 
 
-def test_a_tool_that_does_not_end_is_killed_and_the_next_one_runs(
+def test_java_tool_that_hangs_is_killed_and_the_next_one_runs(
     broker: BrokerUnderTest, topic: TopicFactory, own_jvm: None
 ) -> None:
     server = ("--bootstrap-server", broker.bootstrap)

@@ -19,14 +19,14 @@ def test_seeds_cover_every_served_version() -> None:
     assert len(valid_frames("t", bytes(16), served)) == 14 + 11 + 15
 
 
-def test_same_seed_makes_the_same_frames_and_most_differ_from_their_seeds() -> None:
+def test_malformed_frames_are_reproducible_by_seed() -> None:
     seeds = valid_frames("t", bytes(16), SERVED)
     first = list(malformed_frames(seeds, 500, random.Random(1)))
     assert first == list(malformed_frames(seeds, 500, random.Random(1)))
     assert sum(frame not in seeds for frame in first) > 450
 
 
-def test_every_damage_works_on_the_shortest_and_the_longest_frame() -> None:
+def test_every_damage_applies_to_shortest_and_longest_frame() -> None:
     served = [
         (int(key), 0 if key != ApiKey.FETCH else 4, 1 if key != ApiKey.FETCH else 4)
         for key in (ApiKey.METADATA, ApiKey.FETCH)

@@ -44,7 +44,7 @@ def release(repository: Path, *arguments: str) -> tuple[int, str]:
     return done.returncode, done.stdout + done.stderr
 
 
-def test_what_is_committed_dated_and_untagged_goes_on_to_the_checks(repository: Path) -> None:
+def test_release_of_clean_dated_untagged_tree_runs_the_checks(repository: Path) -> None:
     assert release(repository) == (7, "all checked\n")
 
 

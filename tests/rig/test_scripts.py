@@ -48,7 +48,7 @@ def run(checkout: Path, *command: str, **environment: str) -> subprocess.Complet
     )
 
 
-def test_scripts_test_of_whole_suite_uses_workers_and_says_how_long(checkout: Path) -> None:
+def test_scripts_test_of_whole_suite_uses_workers(checkout: Path) -> None:
     done = run(checkout, "scripts/test")
     lines = done.stdout.splitlines()
     workers = 2 * len(os.sched_getaffinity(0))

@@ -11,7 +11,7 @@ import pytest
 from tests.conftest import pytest_collection_modifyitems, shared_session, uses_spark_session
 from tests.support.broker import ROOT
 
-MARKED = "test_pipelined_batches_and_their_pipelined_retry_keep_their_offsets"
+MARKED = "test_pipelined_idempotent_retry_returns_same_offsets"
 
 
 def collected(transports: str, *options: str) -> set[str]:
@@ -49,7 +49,7 @@ def test_files_that_share_a_jvm_stay_with_one_worker() -> None:
     assert shared_session("tests/spark/test_demo_stop.py") == "tests/spark/test_demo_stop.py"
 
 
-def test_workers_start_with_spark_and_alternate_waiting_and_busy_files() -> None:
+def test_workers_run_spark_first_and_mix_waiting_with_busy_files() -> None:
     """With the longest file last, one worker would run alone at the end. With one kind alone a core would be idle."""
     waiting = ["spark/test_sink.py", "spark/test_demo_stop.py", "faults/test_bank.py", "faults/test_churn.py"]
     busy = ["simulation/test_simulation.py", *(f"unit/test_{number}.py" for number in range(7))]

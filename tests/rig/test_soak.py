@@ -24,14 +24,14 @@ def produced(count: int = 5) -> Ledger:
     return ledger
 
 
-def test_what_every_follower_sees_where_it_was_acknowledged_is_right() -> None:
+def test_soak_ledger_accepts_records_at_acknowledged_offsets() -> None:
     ledger = produced()
     assert ledger.problems == []
     assert ledger.overdue(0) == []
     assert ledger.floor(0) == 5
 
 
-def test_an_acknowledged_record_that_a_follower_never_gets_is_lost() -> None:
+def test_soak_ledger_reports_acknowledged_record_never_read() -> None:
     ledger = produced()
     ledger.acknowledged(0, 5, b"p:5 pad")
     (problem,) = ledger.overdue(0)
@@ -53,7 +53,7 @@ def test_a_follower_that_sees_something_else_is_told_of(offset: int, value: byte
 
 
 @pytest.mark.parametrize("is_seen_first", [True, False])
-def test_a_record_at_another_offset_than_was_acknowledged_has_moved(is_seen_first: bool) -> None:
+def test_soak_ledger_reports_record_at_other_offset(is_seen_first: bool) -> None:
     ledger = produced()
     steps = [
         lambda: ledger.acknowledged(0, 7, b"p:5 pad"),

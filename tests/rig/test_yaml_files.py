@@ -51,11 +51,11 @@ def test_an_alert_that_sums_names_no_label_that_is_gone_then() -> None:
             assert labels <= set(re.split(r",\s*", kept[1])), rule
 
 
-def test_the_expressions_whose_names_are_looked_for_in_a_scrape_are_those_of_the_rules() -> None:
+def test_scraped_alert_expressions_match_the_rules_file() -> None:
     assert alerts() == [rule["expr"] for rule in rules()]
 
 
-def test_the_compose_example_has_a_broker_and_a_client_that_waits_for_it() -> None:
+def test_compose_example_client_waits_for_healthy_broker() -> None:
     services = read("service/compose.yml")["services"]
     assert (ROOT / "scripts" / "service" / services["broker"]["build"]["context"]).resolve() == ROOT
     assert (ROOT / services["broker"]["build"]["dockerfile"]).is_file()

@@ -68,7 +68,7 @@ def test_ratios_are_paired_percentiles_merged_and_failures_kept(spark: SparkSess
     assert found.steps == {"kafka": [probe]}
 
 
-def test_change_between_commits_counts_when_the_ranges_do_not_touch(
+def test_report_marks_change_when_ranges_do_not_overlap(
     spark: SparkSession, tmp_path: Path
 ) -> None:
     before, after = (

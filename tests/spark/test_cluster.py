@@ -61,7 +61,7 @@ def squared(numbers):
 """
 
 
-def test_a_pipeline_runs_on_a_cluster_whose_workers_know_nothing_of_it(broker, tmp_path: Path) -> None:
+def test_pipeline_on_cluster_ships_its_own_modules(broker, tmp_path: Path) -> None:
     reason = missing_reason()
     if reason is not None:
         pytest.skip(reason)

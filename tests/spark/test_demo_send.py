@@ -20,7 +20,7 @@ RECORDS = 20_000
 
 
 @pytest.mark.long
-def test_all_events_arrive_once_and_stay_and_the_topics_must_be_new(tmp_path: Path) -> None:
+def test_demo_events_arrive_once_in_new_topics(tmp_path: Path) -> None:
     settings = {"log.retention.check.interval.ms": 100}  # The events are older than the default retention.
     with EmbeddedBroker(transport="process", settings=settings) as broker:
         demo = Demo(broker.bootstrap, tmp_path, RECORDS, prefix="x.", environ={}, note=lambda _text: None)

@@ -35,7 +35,7 @@ def test_order_and_the_cut_into_batches_do_not_matter() -> None:
 
 
 @pytest.mark.parametrize("length", [0, 1, 7, 8, 9, 63, 64, 65, 300])
-def test_any_byte_of_a_value_up_to_64_and_the_ends_of_longer_ones_matter(length: int) -> None:
+def test_digest_covers_short_values_and_ends_of_long_ones(length: int) -> None:
     value = bytes(range(1, 256)) * 2
     value = value[:length]
     seen = {digest(rows([value])), digest(rows([None])), digest(rows([value + b"\0"]))}

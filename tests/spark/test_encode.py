@@ -124,7 +124,7 @@ def test_no_rows_make_no_batch() -> None:
     assert list(encoder.encode(rows, np.zeros(0, np.int32))) == []
 
 
-def test_a_record_that_no_request_can_carry_is_refused_with_its_size() -> None:
+def test_encoder_rejects_record_above_max_request_size() -> None:
     rows = RowColumns(pa.array([b"x", b"y" * 2000], pa.binary()), None, None, np.zeros(2, np.int64))
     encoder = RecordEncoder(batch_bytes=500, bytes_max=1000)
     with pytest.raises(

@@ -121,7 +121,7 @@ def bootstrap(request: pytest.FixtureRequest) -> Iterator[str]:
 
 
 @pytest.mark.long
-def test_a_death_or_a_request_that_is_given_up_at_any_step_leaves_each_row_once(bootstrap: str) -> None:
+def test_exactly_once_on_broker_after_death_or_timeout(bootstrap: str) -> None:
     with RawClient(bootstrap) as client:
         client.create_topic(TOPIC, partitions=PARTITIONS)
     names = []

@@ -301,7 +301,7 @@ def pairs(count: int) -> Iterator[tuple[int, int]]:
 
 @pytest.mark.parametrize("cut", [two_tasks, another_number_of_tasks])
 @pytest.mark.long
-def test_two_deaths_of_everything_at_any_steps_leave_each_row_once(cut: Cut) -> None:
+def test_exactly_once_after_two_deaths_at_any_steps(cut: Cut) -> None:
     count = steps_of(cut)
     assert count > 30
     for deaths in pairs(count):
@@ -312,7 +312,7 @@ def test_two_deaths_of_everything_at_any_steps_leave_each_row_once(cut: Cut) -> 
 
 
 @pytest.mark.long
-def test_two_deaths_with_time_outs_of_transactions_between_leave_each_row_once() -> None:
+def test_exactly_once_after_two_deaths_and_transaction_timeouts() -> None:
     for deaths in pairs(steps_of(two_tasks)):
         spark = Spark(ModelBroker(), two_tasks)
         spark.broker.on_step = dying(*deaths)
@@ -320,7 +320,7 @@ def test_two_deaths_with_time_outs_of_transactions_between_leave_each_row_once()
         check(spark.broker)
 
 
-def test_two_requests_of_a_commit_that_are_given_up_at_any_steps_leave_each_row_once() -> None:
+def test_exactly_once_after_two_commit_requests_time_out() -> None:
     def with_failures(spark: Spark, *failures: int) -> Callable[..., None]:
         def run_commit(batch: int, told: Any) -> None:
             if spark.runs == 1:
@@ -337,7 +337,7 @@ def test_two_requests_of_a_commit_that_are_given_up_at_any_steps_leave_each_row_
         check(spark.broker)
 
 
-def test_what_is_half_committed_and_cut_otherwise_after_a_time_out_is_refused_and_never_doubled() -> None:
+def test_half_committed_batch_with_other_tasks_is_rejected() -> None:
     refused = 0
     for death in range(steps_of(another_number_of_tasks)):
         spark = Spark(ModelBroker(), another_number_of_tasks)
@@ -353,7 +353,7 @@ def test_what_is_half_committed_and_cut_otherwise_after_a_time_out_is_refused_an
     assert 4 <= refused <= 12
 
 
-def test_a_task_that_dies_anywhere_is_run_again_in_the_same_batch() -> None:
+def test_exactly_once_after_task_dies_at_any_step() -> None:
     def attempt_of(spark: Spark, number: int, death: int) -> Callable[..., Any]:
         attempts = 0
 
@@ -381,7 +381,7 @@ def test_a_task_that_dies_anywhere_is_run_again_in_the_same_batch() -> None:
 
 
 @pytest.mark.parametrize("is_decided", [False, True])
-def test_a_batch_of_which_a_task_fails_leaves_nothing_open_unless_it_is_decided(is_decided: bool) -> None:
+def test_failed_task_leaves_no_open_transaction_unless_decided(is_decided: bool) -> None:
     broker = ModelBroker()
     spark = Spark(broker, two_tasks)
     told = [spark.task(0, 0, [0, 1]), spark.task(0, 1, [2, 3])]
@@ -498,19 +498,19 @@ def driver_beside_its_successor(at: int, later: int) -> None:
 
 
 @pytest.mark.parametrize("task", [0, 1])
-def test_an_attempt_that_goes_on_after_its_successor_at_any_step_doubles_nothing(task: int) -> None:
+def test_exactly_once_with_zombie_task_at_any_step(task: int) -> None:
     for at in range(6):
         for later in range(40):
             attempt_beside_its_successor(task, at, later)
 
 
-def test_a_driver_that_goes_on_beside_its_successor_at_any_step_doubles_nothing() -> None:
+def test_exactly_once_with_zombie_driver_at_any_step() -> None:
     for at in range(12):
         for later in range(40):
             driver_beside_its_successor(at, later)
 
 
-def test_a_decision_of_many_tasks_is_several_texts_that_fit_an_offsets_metadata() -> None:
+def test_slots_of_many_tasks_fit_offset_metadata() -> None:
     slots = [Slot(task, 2**62 + task, task % 2**15, 10**9 + task, 2**32 - 1 - task) for task in range(1_000)]
     texts = encode_slots(slots)
     assert len(texts) == chunk_count(texts[0]) > 5

@@ -65,7 +65,7 @@ def once(count: int) -> Counter[bytes]:
     return Counter(b"%d" % number for number in range(count))
 
 
-def test_a_batch_write_that_fails_leaves_nothing_and_keeps_no_reader_waiting(
+def test_failed_batch_write_is_aborted(
     spark: SparkSession, bootstrap: str
 ) -> None:
     make(bootstrap, "failing")
@@ -77,7 +77,7 @@ def test_a_batch_write_that_fails_leaves_nothing_and_keeps_no_reader_waiting(
     assert read_committed(bootstrap, "failing") == once(10)
 
 
-def test_a_batch_write_is_recognised_by_who_writes_and_its_number(
+def test_batch_write_is_deduplicated_by_app_id_and_version(
     spark: SparkSession, bootstrap: str
 ) -> None:
     make(bootstrap, "numbered")
@@ -94,7 +94,7 @@ def test_a_batch_write_is_recognised_by_who_writes_and_its_number(
 
 
 @pytest.mark.parametrize(("delivery", "times"), [("exactly-once", 1), ("at-least-once", 2)])
-def test_a_batch_that_spark_does_not_know_to_be_done_is_not_written_again(
+def test_committed_batch_is_not_written_again_after_restart(
     spark: SparkSession, bootstrap: str, tmp_path: Path, delivery: str, times: int
 ) -> None:
     source, sink = f"source-{delivery}", f"sink-{delivery}"

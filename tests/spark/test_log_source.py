@@ -110,7 +110,7 @@ def test_only_the_leaders_own_directory_is_read(tmp_path: Path) -> None:
 
 
 @pytest.mark.own_broker
-def test_files_go_past_rules_so_those_of_a_broker_with_an_authorizer_are_not_read_unasked() -> None:
+def test_log_source_needs_opt_in_if_broker_has_authorizer() -> None:
     settings = {"authorizer.class.name": STANDARD_AUTHORIZER, "super.users": "User:ANONYMOUS"}
     with Broker(settings) as broker:
         fill(broker, "t", 1)

@@ -130,7 +130,7 @@ def test_records_without_a_key_spread_evenly_and_in_runs() -> None:
     assert ones == dict.fromkeys(range(4), 25)
 
 
-def test_tasks_begin_at_different_partitions_and_a_repeated_task_spreads_alike() -> None:
+def test_spread_starts_per_task_and_is_repeatable() -> None:
     assert {int(Spread(task).next_partitions(1, 3)[0]) for task in range(3)} == {0, 1, 2}
     first, second = Spread(2), Spread(2)
     for rows in (1, 17, 3, 1_000):

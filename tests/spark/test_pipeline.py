@@ -198,7 +198,7 @@ parquet = "out"
     assert "\n" not in reason
 
 
-def test_streams_are_joined_within_their_watermarks_and_tables_beside_them(
+def test_pipeline_joins_streams_by_watermark_and_tables(
     spark, broker, tmp_path: Path
 ) -> None:
     clicks = [{"id": number, "at": f"2026-01-01T00:00:{number:02d}Z"} for number in range(10)]
@@ -242,7 +242,7 @@ parquet = "joined"
     ]
 
 
-def test_a_function_that_fails_in_a_worker_is_named_with_its_line(spark, broker, tmp_path: Path) -> None:
+def test_pipeline_reports_line_of_failing_python_function(spark, broker, tmp_path: Path) -> None:
     (tmp_path / "failing_steps.py").write_text(
         "from pyspark.sql import functions as f\n\n\n"
         "def refuse(value):\n    raise ValueError('no such thing')\n\n\n"
@@ -267,7 +267,7 @@ noop = true
     assert reason_of(caught.value) == "ValueError: no such thing (failing_steps.py:5)"
 
 
-def test_three_sinks_go_on_where_each_has_committed_and_begin_again_after_a_reset(
+def test_pipeline_sinks_resume_and_restart_after_reset(
     spark, broker, tmp_path: Path
 ) -> None:
     origin = topic_of(broker.bootstrap, [{"id": number} for number in range(5)])

@@ -38,7 +38,7 @@ def children(pid: int) -> list[int]:
 
 @pytest.mark.spark
 @pytest.mark.skipif(shutil.which("java") is None, reason="Spark needs Java")
-def test_a_run_and_its_jvm_die_with_the_process_that_it_is_told_of(tmp_path: Path) -> None:
+def test_pipeline_exit_with_parent_ends_run_and_jvm(tmp_path: Path) -> None:
     """Killed, not stopped, since Spark's start cannot be interrupted; the JVM reads the end of its stdin."""
     spec = tmp_path / "SPEC.toml"
     spec.write_text(SPEC)

@@ -78,7 +78,7 @@ def scripted(verdicts: Iterator[Verdict]):
 
 
 @pytest.mark.parametrize("seed", range(8))
-def test_refusals_and_hang_ups_at_random_leave_every_record_once_and_in_order(seed: int) -> None:
+def test_producer_keeps_order_through_random_errors(seed: int) -> None:
     source = random.Random(seed)
     misfortunes = [
         ErrorCode.NOT_LEADER_OR_FOLLOWER,
@@ -108,7 +108,7 @@ def test_refusals_and_hang_ups_at_random_leave_every_record_once_and_in_order(se
         assert run.producer.drain_totals() == {}
 
 
-def test_several_batches_of_a_partition_are_under_way_once_the_first_is_acknowledged() -> None:
+def test_producer_pipelines_after_first_acknowledgement() -> None:
     with ScriptedBroker(TOPIC, 1, scripted(iter(()))) as broker, running(broker.bootstrap) as run:
         for _ in range(20):
             run.send(0)
@@ -163,7 +163,7 @@ def test_a_broker_that_has_forgotten_the_producer_gets_a_new_one(code: ErrorCode
         assert last.producer_id == 2
 
 
-def test_a_new_producer_id_does_not_write_again_what_another_partition_may_have_stored() -> None:
+def test_new_producer_id_does_not_resend_uncertain_batches() -> None:
     """Partition 1 stored its batch and nobody heard; then partition 0 wants a new producer."""
     forgotten, moved = ErrorCode.UNKNOWN_PRODUCER_ID, ErrorCode.NOT_LEADER_OR_FOLLOWER
     verdicts = {0: iter([None, moved, forgotten]), 1: iter([None, HANG_UP_AFTER, moved])}
@@ -179,7 +179,7 @@ def test_a_new_producer_id_does_not_write_again_what_another_partition_may_have_
         assert [header.producer_id for header in last] == [2, 2]
 
 
-def test_an_answer_that_makes_no_sense_costs_the_connection_and_no_batch() -> None:
+def test_producer_reconnects_after_invalid_response() -> None:
     class Confused(ScriptedBroker):
         def _produce(self, fields: dict[str, Any]) -> dict[str, Any] | None:
             answer = super()._produce(fields)
@@ -209,7 +209,7 @@ def test_an_answer_that_makes_no_sense_costs_the_connection_and_no_batch() -> No
         (ErrorCode.INVALID_REQUIRED_ACKS, "t-1: INVALID_REQUIRED_ACKS"),
     ],
 )
-def test_a_refusal_that_will_not_pass_is_told_at_once_with_its_partition(code: ErrorCode, words: str) -> None:
+def test_producer_fails_at_once_on_fatal_error(code: ErrorCode, words: str) -> None:
     with ScriptedBroker(TOPIC, 2, lambda *_: code) as broker, running(broker.bootstrap) as run:
         run.send(1)
         with pytest.raises(ProduceFailed, match=words) as caught:
@@ -218,7 +218,7 @@ def test_a_refusal_that_will_not_pass_is_told_at_once_with_its_partition(code: E
         assert len(broker.requests) == 1
 
 
-def test_what_never_passes_ends_at_the_delivery_timeout_with_the_last_reason() -> None:
+def test_producer_delivery_timeout_names_the_last_error() -> None:
     refuse = lambda *_: ErrorCode.NOT_ENOUGH_REPLICAS  # noqa: E731
     with ScriptedBroker(TOPIC, 1, refuse) as broker:
         with running(broker.bootstrap, delivery_timeout_ms=300) as run:
@@ -247,7 +247,7 @@ def test_an_answer_that_does_not_come_is_a_lost_connection() -> None:
         assert len(broker.requests) == 2
 
 
-def test_without_idempotence_batches_carry_no_sequence_and_acks_0_waits_for_nobody() -> None:
+def test_producer_without_idempotence_and_with_acks_0() -> None:
     plain = {"is_idempotent": False}
     with ScriptedBroker(TOPIC, 1, scripted(iter(()))) as broker:
         with running(broker.bootstrap, acks=0, **plain) as run:
@@ -263,7 +263,7 @@ def test_without_idempotence_batches_carry_no_sequence_and_acks_0_waits_for_nobo
         assert sequences == {-1}
 
 
-def test_a_topic_that_takes_only_smaller_batches_gets_smaller_ones(
+def test_producer_splits_batches_by_max_message_bytes(
     broker: BrokerUnderTest, topic: TopicFactory
 ) -> None:
     name = topic(configs={"max.message.bytes": "3000"})
@@ -280,7 +280,7 @@ def test_a_topic_that_takes_only_smaller_batches_gets_smaller_ones(
     assert got == run.given[0][:-1]
 
 
-def test_unknown_topics_are_made_if_the_broker_may_and_refused_clearly_if_not(
+def test_producer_with_unknown_topic_and_auto_creation(
     start_broker: Any,
 ) -> None:
     making = start_broker({"num.partitions": "3"})
@@ -330,7 +330,7 @@ class Joined:
         self.added += [(len(self._broker.requests), place) for place in places]
 
 
-def test_batches_of_a_transaction_name_it_and_their_partitions_are_added_before() -> None:
+def test_producer_adds_partitions_before_transactional_batch() -> None:
     verdicts = iter([HANG_UP_AFTER, ErrorCode.NOT_LEADER_OR_FOLLOWER])
     with ScriptedBroker(TOPIC, 2, scripted(verdicts)) as broker, running(broker.bootstrap) as run:
         for identity in (Joined.identity, ProducerIdentity(77, 6, "query-0")):
@@ -351,7 +351,7 @@ def test_batches_of_a_transaction_name_it_and_their_partitions_are_added_before(
         check(broker, run)
 
 
-def test_a_producer_whose_transaction_another_attempt_has_fenced_takes_no_other_id() -> None:
+def test_fenced_producer_does_not_take_a_new_producer_id() -> None:
     fenced = scripted(iter([ErrorCode.INVALID_PRODUCER_EPOCH]))
     with ScriptedBroker(TOPIC, 1, fenced) as broker, running(broker.bootstrap) as run:
         run.producer.start_transaction(Joined(broker))

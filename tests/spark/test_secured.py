@@ -84,7 +84,7 @@ def secured(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFac
         yield Secured(kafka.at("SASL_SSL"), lines, SCRAM_PASSWORD)
 
 
-def test_producer_logs_in_anew_when_its_session_ends_and_loses_nothing(secured: Secured) -> None:
+def test_producer_reauthenticates_without_losing_records(secured: Secured) -> None:
     topic = "expiring"
     options = parse_sink_options({**secured.options, "topic": topic})
     connecting = Connecting(security=options.producer.security)
@@ -155,7 +155,7 @@ def test_stream_is_written_exactly_once_and_read_back(
     assert not [path for path in told if secured.password.encode() in path.read_bytes()]
 
 
-def test_pipeline_takes_its_login_from_a_file_and_shows_it_nowhere(
+def test_pipeline_reads_login_from_file_and_never_prints_it(
     secured: Secured, spark: SparkSession, tmp_path: Path
 ) -> None:
     """The pipeline runs in the shared session. What the command prints at its start is what `check` prints."""

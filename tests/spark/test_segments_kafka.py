@@ -58,7 +58,7 @@ def values_of(peer: KafkaPeer, topic: str, **options: str) -> list[bytes]:
     return found
 
 
-def test_every_codec_is_read_from_a_live_directory_whatever_the_pieces(kafka: KafkaPeer) -> None:
+def test_segment_reader_of_live_directory_with_every_codec(kafka: KafkaPeer) -> None:
     chance = random.Random(1)
     expected = []
     for codec in CODECS:
@@ -71,7 +71,7 @@ def test_every_codec_is_read_from_a_live_directory_whatever_the_pieces(kafka: Ka
     assert values_of(kafka, "codecs", startingOffsets='{"codecs": {"0": 1999}}') == expected[1999:]
 
 
-def test_aborted_and_open_transactions_are_those_of_the_transaction_index(kafka: KafkaPeer) -> None:
+def test_segment_reader_agrees_with_transaction_index(kafka: KafkaPeer) -> None:
     producer = Producer({"bootstrap.servers": kafka.bootstrap, "transactional.id": "segments"})
     producer.init_transactions(30)
     committed = []
@@ -125,7 +125,7 @@ def consumed(peer: KafkaPeer, topic: str) -> Values:
 
 
 @pytest.mark.parametrize("has_index", [True, False], ids=["as it is", "without its index"])
-def test_kproc_opens_a_log_with_transactions_and_makes_the_index_that_kafka_made(
+def test_kproc_rebuilds_kafkas_transaction_index(
     kafka: KafkaPeer, tmp_path: Path, has_index: bool
 ) -> None:
     topic = f"opened-{has_index}"

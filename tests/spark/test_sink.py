@@ -80,7 +80,7 @@ def test_every_column_arrives_as_librdkafka_reads_it(spark: SparkSession, bootst
     assert {next(iter(partitions)) for partitions in by_key.values()} == {0, 1, 2}
 
 
-def test_the_topic_option_beats_the_column_and_rows_of_several_topics_go_to_theirs(
+def test_topic_option_overrides_topic_column(
     spark: SparkSession, bootstrap: str
 ) -> None:
     make(bootstrap, "even", "odd", "all")
@@ -137,7 +137,7 @@ def test_a_stream_writes_each_batch_and_goes_on_after_a_restart(
     assert run(range(500, 700)) == list(range(700))
 
 
-def test_a_task_knows_its_query_and_batch_and_a_refused_batch_ends_the_query(
+def test_rejected_batch_fails_the_streaming_query(
     spark: SparkSession, bootstrap: str, tmp_path: Path
 ) -> None:
     make(bootstrap, "compacted", **{"cleanup.policy": "compact"})

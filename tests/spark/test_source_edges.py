@@ -43,7 +43,7 @@ def send_at(bootstrap: str, topic: str, *timestamps_ms: int) -> None:
     assert producer.flush(30) == 0
 
 
-def test_a_time_that_spark_cannot_hold_is_an_error_where_times_are_read(
+def test_timestamp_out_of_spark_range_is_an_error(
     broker: BrokerUnderTest, topic: TopicFactory
 ) -> None:
     name = topic(configs={"message.timestamp.after.max.ms": str(2**63 - 1)})
@@ -75,7 +75,7 @@ def test_a_start_behind_the_end_is_an_error(broker: BrokerUnderTest, topic: Topi
 
 
 @pytest.mark.usefixtures("short_looks")
-def test_a_topic_that_goes_between_the_looks_at_its_start_and_at_its_end_is_an_error(
+def test_topic_deleted_between_start_and_end_offset_requests(
     broker: BrokerUnderTest, topic: TopicFactory, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     name = topic(stem="goes")
@@ -94,7 +94,7 @@ def test_a_topic_that_goes_between_the_looks_at_its_start_and_at_its_end_is_an_e
 
 
 @pytest.mark.usefixtures("short_looks")
-def test_a_topic_that_goes_while_its_task_looks_for_the_logs_start_is_a_loss(
+def test_topic_deleted_while_task_requests_start_is_data_loss(
     broker: BrokerUnderTest, topic: TopicFactory, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     name = topic()
@@ -114,7 +114,7 @@ def test_a_topic_that_goes_while_its_task_looks_for_the_logs_start_is_a_loss(
         values(batch(broker.bootstrap, subscribe=name), planned)
 
 
-def test_what_is_no_range_of_a_topic_is_not_taken_for_an_empty_one(
+def test_reader_rejects_partition_that_is_no_range(
     broker: BrokerUnderTest, topic: TopicFactory
 ) -> None:
     reader = batch(broker.bootstrap, subscribe=topic())

@@ -30,13 +30,13 @@ partitions = st.builds(TopicPartition, st.sampled_from(["a", "b.c", "Z-1"]), st.
 backlogs = st.dictionaries(partitions, st.tuples(st.integers(0, 10**9), st.integers(0, 10**6)), min_size=1)
 
 
-def test_json_is_sorted_by_topic_and_by_the_number_of_the_partition() -> None:
+def test_offsets_json_is_sorted_by_topic_and_partition_number() -> None:
     offsets = {TopicPartition("b", 0): 1, TopicPartition("a", 10): 2, TopicPartition("a", 9): 3}
     assert json.dumps(to_json(offsets)) == '{"a": {"9": 3, "10": 2}, "b": {"0": 1}}'
     assert from_json(to_json(offsets)) == offsets
 
 
-def test_the_first_end_has_its_start_and_beats_what_is_asked_for_again() -> None:
+def test_start_recorded_in_first_end_offset_wins() -> None:
     end = to_json({A0: 1010}, start={A0: 1000})
     assert from_json(end) == {A0: 1010}
     assert start_of(to_json({A0: 1110}), end) == {A0: 1000}
@@ -87,7 +87,7 @@ def test_a_limit_is_kept_and_nobody_starves(
         assert waiting(start, got) > limit - len(backlog)
 
 
-def test_a_limit_goes_by_what_waits_and_new_partitions_count_from_0() -> None:
+def test_offset_limit_is_shared_by_lag_and_new_partition_at_0() -> None:
     assert limited(10, {A0: 0, A1: 100}, {A0: 900, A1: 200, B0: 0}) == {A0: 9, A1: 101, B0: 0}
     assert limited(10, {}, {A0: 100}) == {A0: 10}
     assert limited(10, {A0: 50}, {A0: 40}) == {A0: 40}

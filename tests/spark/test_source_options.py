@@ -198,7 +198,7 @@ def test_offsets_name_the_partitions_that_assign_names() -> None:
         )
 
 
-def test_what_kafkas_consumer_has_and_the_source_does_not_use_is_said(
+def test_source_warns_of_unused_kafka_consumer_options(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     stream(**{"kafka.max.poll.records": "5", "kafka.receive.buffer.bytes": "1"})

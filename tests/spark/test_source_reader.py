@@ -220,7 +220,7 @@ def test_nobody_there_is_an_error_after_the_retries() -> None:
         batch("127.0.0.1:9", **options).partitions()
 
 
-def test_a_planned_batch_keeps_its_start_whatever_latest_is_by_then(
+def test_planned_batch_keeps_start_of_latest(
     broker: BrokerUnderTest, topic: TopicFactory
 ) -> None:
     name = topic()
@@ -306,7 +306,7 @@ def test_limits_of_a_batch(broker: BrokerUnderTest, topic: TopicFactory) -> None
     assert sorted(seen) == numbered(0, 500)
 
 
-def test_available_now_ends_where_it_began_and_takes_no_new_partition(
+def test_available_now_reads_offsets_of_its_start_only(
     broker: BrokerUnderTest, topic: TopicFactory
 ) -> None:
     name = topic()
@@ -335,7 +335,7 @@ def test_available_now_ends_where_it_began_and_takes_no_new_partition(
     assert between(later, second, end) == numbered(50, 15)
 
 
-def test_who_asks_without_a_trigger_is_answered_later_and_later_while_nothing_comes(
+def test_latest_offset_backs_off_while_no_record_arrives(
     broker: BrokerUnderTest, topic: TopicFactory, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     name = topic()
@@ -554,7 +554,7 @@ def test_topic_that_comes_back_with_its_id_is_read_on(
 
 @pytest.mark.usefixtures("short_looks")
 @pytest.mark.parametrize("kind", ["subscribe", "assign"])
-def test_of_a_planned_batch_only_the_deleted_topics_records_are_lost(
+def test_planned_batch_loses_only_records_of_deleted_topic(
     broker: BrokerUnderTest,
     topic: TopicFactory,
     caplog: pytest.LogCaptureFixture,

@@ -112,7 +112,7 @@ def test_what_passes_is_asked_again_of_the_same_coordinator(code: ErrorCode) -> 
         ErrorCode.TRANSACTION_ABORTABLE,
     ],
 )
-def test_a_transaction_that_has_ended_otherwise_is_told_from_one_that_cannot_be_asked(
+def test_ended_transaction_is_told_from_unreachable_one(
     code: ErrorCode,
 ) -> None:
     transactions, _ = scripted(ended(code), added(0, code), added(code))
@@ -144,7 +144,7 @@ def test_partitions_are_added_once_and_all_or_none() -> None:
         transactions.add(ME, PLACES)
 
 
-def test_a_mark_is_an_offset_of_the_group_of_the_transactions_name() -> None:
+def test_mark_is_a_transactional_offset_commit() -> None:
     committed = {"topics": [{"name": "x", "partitions": [{"partition_index": 0, "error_code": 0}]}]}
     transactions, cluster = scripted(
         (ApiKey.ADD_OFFSETS_TO_TXN, {"error_code": 0}), (ApiKey.TXN_OFFSET_COMMIT, committed)

@@ -44,7 +44,7 @@ class Sent:
     def flush(self) -> None: ...
 
 
-def test_rows_of_many_topics_that_wait_for_more_are_bounded_in_all() -> None:
+def test_writer_bounds_buffered_rows_over_all_topics() -> None:
     sent: Any = Sent()
     given = 0
     most = 0
@@ -65,7 +65,7 @@ def test_rows_of_many_topics_that_wait_for_more_are_bounded_in_all() -> None:
     assert sent.records == {f"t{number}": 3 * 105 for number in range(40)}
 
 
-def test_columns_that_are_left_out_count_for_as_long_as_rows_keep_their_buffer() -> None:
+def test_writer_counts_unused_columns_that_share_a_buffer() -> None:
     sent: Any = Sent()
     sent_when: list[int] = []
 
@@ -123,7 +123,7 @@ def test_what_cannot_be_written_is_refused_in_one_line(
         assert "\n" not in str(caught.value)
 
 
-def test_batch_writer_rejects_overwrite_and_stream_writer_appends() -> None:
+def test_batch_writer_rejects_overwrite_and_stream_appends() -> None:
     """Overwriting is the save mode of a batch, and the output mode complete of a stream."""
     schema = types.StructType([types.StructField("value", STRING)])
     with pytest.raises(ValueError, match="a topic is only appended to"):
@@ -147,7 +147,7 @@ class Done:
 
 
 @pytest.mark.parametrize("at_once", [True, False])
-def test_rows_that_are_committed_already_are_not_written_and_those_of_a_stream_are_read_to_their_end(
+def test_committed_batch_is_read_to_its_end_but_not_written(
     at_once: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Without its end an operator before the sink would not keep its state for the next batch."""

@@ -184,7 +184,7 @@ def test_no_modules_import_each_other_in_a_circle() -> None:
     assert not circles, "\n".join(circles)
 
 
-def test_only_schema_source_knows_kio_and_only_the_client_side_knows_client_libraries() -> None:
+def test_kio_and_client_libraries_are_imported_in_one_place() -> None:
     problems = []
     for path in package_files():
         for line, name in imported_modules(path) + survey_of(path).type_imports:
@@ -219,7 +219,7 @@ def test_no_slot_shadows_what_a_base_class_defines() -> None:
     assert not problems, "\n".join(problems)
 
 
-def test_no_class_assigns_a_private_field_of_a_base_in_another_file() -> None:
+def test_no_class_assigns_private_field_of_base_in_other_file() -> None:
     """A class that is split over files by inheritance reads like one long file: it is made of parts instead."""
     problems = []
     for path in package_files():

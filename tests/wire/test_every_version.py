@@ -67,7 +67,7 @@ def test_the_api_versions_response_has_header_0_in_every_version(version):
     assert response_header_version(ApiKey.API_VERSIONS, version) == 0
 
 
-def test_the_answer_to_an_unknown_api_versions_version_is_version_0():
+def test_api_versions_fallback_is_version_0():
     frame = codec.api_versions_fallback(5, range(5))
     assert frame.hex() == "0000001000000005002300000001001200000004"
     assert codec.decode_response(ApiKey.API_VERSIONS, 0, frame[4:]) == (
@@ -76,7 +76,7 @@ def test_the_answer_to_an_unknown_api_versions_version_is_version_0():
     )
 
 
-def test_a_field_that_the_version_lacks_is_dropped_and_one_that_no_version_has_is_refused():
+def test_field_of_no_version_is_rejected_other_versions_dropped():
     fields = {"throttle_time": 5, "error_code": 1, "session_id": 3, "responses": []}
     for version in (4, 7, 12, 18):
         codec.encode_response(ApiKey.FETCH, version, 1, fields)

@@ -98,7 +98,7 @@ def produce_as_fields(request: hot.ProduceRequest) -> dict:
 @given(
     version=produce_versions, fields=st.one_of(produce_requests, one_partition), extra=st.binary(max_size=3)
 )
-def test_produce_requests_decode_as_by_the_codec_and_without_a_copy(version, fields, extra):
+def test_hot_produce_request_equals_codec_without_a_copy(version, fields, extra):
     body = body_of(ApiKey.PRODUCE, version, fields) + extra
     view = memoryview(body)
     request = hot.decode_produce(version, view)
@@ -316,7 +316,7 @@ def contents(piece: FileRange | bytes) -> bytes:
         st.tuples(int32, st.just(0), st.just(0), int32), st.tuples(int32, int32, int16, int32)
     ),
 )
-def test_fetch_responses_are_the_codecs_bytes_once_the_files_are_read(version, topics, ids_and_codes):
+def test_hot_fetch_response_equals_codec_bytes(version, topics, ids_and_codes):
     correlation_id, throttle_ms, error_code, session_id = ids_and_codes
     fields = {
         "throttle_time": throttle_ms,
@@ -363,6 +363,6 @@ def test_fetch_responses_are_the_codecs_bytes_once_the_files_are_read(version, t
         lambda: hot.encode_fetch_response(12, 1, 0, 0, 0, [(None, bytes(16), [])]),
     ],
 )
-def test_an_answer_without_the_topic_key_of_its_version_is_our_mistake(encode):
+def test_hot_response_without_topic_key_of_version_raises(encode):
     with pytest.raises(ValueError, match="topic"):
         encode()
