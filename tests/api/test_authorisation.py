@@ -22,9 +22,9 @@ from tests.support.acls import ALICE, Acl, authorizer_of, gives
 from tests.support.authorisation_table import FOR_EVERYBODY, GROUP, ROWS, TOPIC, TXN, Right, Row
 from tests.support.cases import in_one_test
 from tests.support.groups import commit_fields
+from tests.support.handler_rig import HandlerRig
+from tests.support.in_memory_controller import topic
 from tests.support.raw import NO_TOPIC_ID, batch, produce_fields
-from tests.unit.cluster.in_memory import topic
-from tests.unit.handler.rig import HandlerRig
 
 Fields = dict[str, Any]
 HIDDEN, ABSENT = "some-hidden", "some-absent"

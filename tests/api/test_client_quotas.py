@@ -1,4 +1,4 @@
-"""AlterClientQuotas and DescribeClientQuotas: what is set is shown; the checks stand in tests/unit/cluster."""
+"""AlterClientQuotas and DescribeClientQuotas: what is set is shown; the checks stand in tests/unit/broker/cluster."""
 
 from __future__ import annotations
 

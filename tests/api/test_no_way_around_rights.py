@@ -27,10 +27,10 @@ from kproc.common.errors import ErrorCode
 from kproc.wire import codec
 from kproc.wire.header import ApiKey
 from tests.support.groups import commit_fields
+from tests.support.handler_rig import HandlerRig
+from tests.support.in_memory_controller import topic
 from tests.support.raw import NO_TOPIC_ID, batch, fetch_fields, produce_fields
 from tests.support.well_formed import WellFormed
-from tests.unit.cluster.in_memory import topic
-from tests.unit.handler.rig import HandlerRig
 
 Fields = dict[str, Any]
 Start = Callable[..., HandlerRig]

@@ -58,8 +58,8 @@ from kproc.wire.records import Record
 from tests.powerloss.disk import RecordingFs
 from tests.powerloss.metadata import KEY, Answered
 from tests.powerloss.transactions import HandlerServices, Transactions, kind_of
-from tests.unit.cluster.in_memory import NO_ID, topic
-from tests.unit.net.rig import new_slab
+from tests.support.in_memory_controller import NO_ID, topic
+from tests.support.processor_rig import new_slab
 
 DATA = Path("/data")
 SLOTS = 256

@@ -16,7 +16,7 @@ from kproc.broker.group.classic_group import ClassicGroup
 from kproc.broker.group.messages import JoinResult, SyncResult
 from kproc.broker.group.state import GroupState
 from kproc.common.errors import ErrorCode
-from tests.unit.group.rig import INITIAL_DELAY_MS, REBALANCE_MS, SESSION_MS, Answer, GroupRig
+from tests.support.group_rig import INITIAL_DELAY_MS, REBALANCE_MS, SESSION_MS, Answer, GroupRig
 
 pytestmark = pytest.mark.long
 

@@ -15,7 +15,7 @@ from kproc.broker.coordinator.rules import Marker
 from kproc.broker.transaction.messages import Granted
 from kproc.broker.transaction.state import PartitionKey, State
 from kproc.common.errors import ErrorCode
-from tests.unit.transaction.rig import P0, P1, CoordinatorRig
+from tests.support.transaction_rig import P0, P1, CoordinatorRig
 
 RETRIED = {
     ErrorCode.KAFKA_STORAGE_ERROR,

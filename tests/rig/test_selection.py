@@ -40,7 +40,7 @@ def test_files_that_use_spark_session_are_recognised() -> None:
     assert uses_spark_session("tests/spark/test_sink.py")
     assert uses_spark_session("tests/spark/test_source_batch.py")
     assert not uses_spark_session("tests/spark/test_demo_stop.py")
-    assert not uses_spark_session("tests/unit/test_config.py")
+    assert not uses_spark_session("tests/unit/broker/config/test_config.py")
 
 
 def test_files_that_share_a_jvm_stay_with_one_worker() -> None:

@@ -6,7 +6,7 @@ long that took at most, and the memory of the Handler.
 `--denied` does it as a client without any right, whose denials are logged for the audit.
 
 The deterministic tests of the same requests, which count bytecodes between two turns of a Handler, are
-tests/unit/handler/test_large_requests.py and test_large_answers.py.
+tests/unit/broker/request/test_large_requests.py and test_large_answers.py.
 """
 
 from __future__ import annotations
@@ -27,9 +27,9 @@ from kproc.wire.header import ApiKey
 from kproc.wire.hot_fetch import FETCH_ROWS_MAX
 from kproc.wire.hot_produce import PRODUCE_ROWS_MAX
 from tests.support.broker import ServedBroker
+from tests.support.large_answers import LARGE_ANSWERS, LargeAnswer
+from tests.support.large_requests import LARGE, LargeRequest
 from tests.support.raw import Closed, RawClient, batch
-from tests.unit.handler.large_answers import LARGE_ANSWERS, LargeAnswer
-from tests.unit.handler.large_requests import LARGE, LargeRequest
 
 WAIT_MS_MAX, MEMORY_MIB_MAX = 100, 300
 FRAME_BYTES = 100 << 20  # socket.request.max.bytes

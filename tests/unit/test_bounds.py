@@ -27,9 +27,9 @@ from kproc.broker.storage.producer_state import PRODUCERS_MAX, ProducerTable
 from kproc.common.bounded import NAME_MAX, BoundedCache, short_name
 from kproc.common.errors import ErrorCode, KafkaError
 from kproc.wire.hot import FetchPartition, FetchRequest
+from tests.support.group_coordinator_rig import Rig
+from tests.support.group_rig import GroupRig
 from tests.support.logs import LogRig, batch
-from tests.unit.group.coordinator_rig import Rig
-from tests.unit.group.rig import GroupRig
 
 LONG = "n" * 32_000
 SECOND_NS = 1_000_000_000

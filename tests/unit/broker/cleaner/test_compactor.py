@@ -1,0 +1,481 @@
+"""The cleaner's compaction against an owner that is asked by calls: refusals, waits, throttle, checkpoints."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import msgspec
+import pytest
+
+from kproc.broker.calls.calls import Call, Lost, OnResult
+from kproc.broker.calls.cleaner_calls import (
+    PREPARE_COMPACTION,
+    SWAP_SEGMENTS,
+    CompactionPrepared,
+    LogAsked,
+    LogFacts,
+    SwapAsked,
+    Swapped,
+)
+from kproc.broker.cleaner.cleaner_offsets import CleanerOffsets
+from kproc.broker.cleaner.compactor import Compactor
+from kproc.broker.handler.compaction_calls import CompactionCalls
+from kproc.broker.metrics.slab import MetricsRow
+from kproc.broker.metrics.spec import SLOT
+from kproc.broker.role.partition_table import ROW_WORDS, PartitionTable
+from kproc.broker.storage import checkpoints
+from kproc.broker.storage.compaction_files import SegmentIdentity
+from kproc.broker.storage.fs import Fs, OsFs, sync_directory
+from kproc.broker.storage.log import Log, LogIdentity
+from kproc.broker.storage.log_compact import SegmentSwap
+from kproc.broker.storage.log_config import LogConfig
+from kproc.common.clock import ManualClock
+from kproc.wire.record_batch import TRANSACTIONAL, encode_batch
+from kproc.wire.records import Record
+from tests.support.in_memory_controller import InMemoryController, changes, delete_wish, topic
+from tests.support.logs import append_one
+from tests.support.processor_rig import new_slab
+
+CONFIGS = {"cleanup.policy": "compact", "min.cleanable.dirty.ratio": "0.01"}
+BACKOFF_MS = 1000
+PREPARE, SWAP = PREPARE_COMPACTION.name, SWAP_SEGMENTS.name
+SWAPPED = SwapAsked("t", bytes(16), 0, [], SegmentIdentity(0, 0, 0))
+
+
+class Rig:
+    """A Compactor, the metadata, and the logs of an owner whose answers can be held back or replaced."""
+
+    def __init__(self, stack: ExitStack, directory: Path, **settings: object) -> None:
+        self._stack = stack
+        self.directory = directory
+        self.clock = ManualClock(wall_ms=1_700_000_000_000)
+        self.cluster = InMemoryController(
+            {"log.dirs": str(directory), "log.cleaner.backoff.ms": BACKOFF_MS, **settings}
+        )
+        self.table = PartitionTable(memoryview(bytearray(8 * ROW_WORDS * 64)).cast("Q"))
+        self.logs: dict[tuple[str, int], Log] = {}
+        self.asked: list[str] = []
+        self.answers: dict[str, Any] = {}  # Instead of the owner's.
+        owner: Any = SimpleNamespace(find=self._find, get=lambda name, part: self._find((name, part.index)))
+        self.desk = CompactionCalls(owner, lambda: self.cluster.image, self.clock.now_ns)
+        self.metrics = MetricsRow(new_slab(), 0, 1)
+        self.compactor = self.start()
+
+    def start(self) -> Compactor:
+        self.compactor = Compactor(
+            config=self.cluster.config, clock=self.clock, fs=OsFs(), table=self.table,
+            image=lambda: self.cluster.image, ask=self._ask, metrics=self.metrics,
+        )  # fmt: skip
+        self._stack.callback(self.compactor.close)
+        return self.compactor
+
+    def _find(self, key: tuple[str, int]) -> Any:
+        return SimpleNamespace(log=self.logs[key]) if key in self.logs else None
+
+    def _ask(self, _owner: int, call: Call[Any, Any], body: Any, on_reply: Callable[[Any], None]) -> None:
+        self.asked.append(call.name)
+        if call.name in self.answers:
+            on_reply(self.answers[call.name])
+            return
+        (self.desk.swap if call is SWAP_SEGMENTS else self.desk.prepare)(body, on_reply)
+        while self.desk.swaps:
+            self.desk.work()
+
+    def create(self, name: str, **configs: str) -> Log:
+        configs = {**CONFIGS, **{key.replace("_", "."): value for key, value in configs.items()}}
+        (row,) = self.cluster.create(topic(name, configs=configs))
+        assert row["error_code"] == 0, row
+        image = self.cluster.image.topics_by_name[name]
+        log = Log.open(
+            LogIdentity(self.directory / f"{name}-0", name, image.topic_id, 0), LogConfig().with_overrides(configs),
+            leader_epoch=0, clock=self.clock, fs=OsFs(),
+        )  # fmt: skip
+        self._stack.callback(log.close, clean=False)
+        self.logs[name, 0] = log
+        return log
+
+    def fill(self, name: str, *keys: str, roll: bool = True, sync: bool = True, **fields: Any) -> None:
+        log = self.logs[name, 0]
+        for key in keys:
+            records = [Record(key.encode(), b"v" * 50, self.clock.wall_ms())]
+            assert append_one(log, memoryview(encode_batch(records, **fields))).error_code == 0
+        if roll:
+            log.state.roll(log.state.end_offset, self.clock.wall_ms())
+        if sync:
+            log.durability.sync()
+        self.publish(name)
+
+    def publish(self, name: str) -> None:
+        partition = self.cluster.image.partition(name, 0)
+        assert partition is not None
+        log = self.logs[name, 0]
+        self.table.writer(partition.slot).publish(
+            (
+                1,
+                partition.slot_generation,
+                log.state.start_offset,
+                log.state.end_offset,
+                log.state.active_base,
+                log.state.active_bytes,
+                log.state.recovery_point,
+                log.state.high_watermark,
+            )
+        )
+
+    def run(self, turns: int = 30) -> None:
+        for _ in range(turns):
+            self.compactor.work()
+
+    def after(self, duration_ms: int) -> None:
+        self.clock.advance_ms(duration_ms)
+        self.run()
+
+    def offsets(self) -> dict[tuple[str, int], int]:
+        return checkpoints.read_offsets(OsFs(), self.directory / checkpoints.CLEANER_OFFSET_FILE)
+
+    def value(self, name: str) -> int:
+        return self.metrics.values[SLOT[name]]
+
+
+@pytest.fixture
+def rig(tmp_path: Path) -> Iterator[Rig]:
+    with ExitStack() as stack:
+        yield Rig(stack, tmp_path)
+
+
+def test_the_dirtiest_comes_first_and_both_are_done(rig: Rig, monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("clean", "dirty"):
+        rig.create(name)
+        rig.fill(name, "a", "a", "b")
+        rig.after(BACKOFF_MS)
+    assert rig.offsets() == {("clean", 0): 3, ("dirty", 0): 3}
+    rig.after(BACKOFF_MS)
+    rig.fill("clean", "a")
+    rig.fill("dirty", *"aabbccdd")
+    swapped: list[str] = []
+    original = SegmentSwap.swap_segments
+
+    def swap_segments(swap: SegmentSwap, *arguments: Any) -> None:
+        swapped.append(swap._state.topic)
+        original(swap, *arguments)
+
+    monkeypatch.setattr(SegmentSwap, "swap_segments", swap_segments)
+    rig.after(BACKOFF_MS)
+    assert swapped[0] == "dirty"
+    assert rig.offsets() == {("clean", 0): 4, ("dirty", 0): 11}
+    assert rig.value("compactions") == 4
+    assert rig.value("compaction_dirty_percent_max") == 0
+
+
+def test_nothing_before_the_metadata_and_nothing_of_plain_topics(rig: Rig) -> None:
+    rig.create("plain", cleanup_policy="delete")
+    rig.fill("plain", "a", "a")
+    rig.run()
+    assert rig.asked == []
+
+
+def test_a_log_that_is_not_dirty_enough_waits(rig: Rig) -> None:
+    rig.create("t", min_cleanable_dirty_ratio="0.5")
+    rig.fill("t", *"aabbccdd")
+    rig.run()
+    assert rig.offsets() == {("t", 0): 8}
+    rig.fill("t", "a")
+    rig.after(BACKOFF_MS)
+    assert rig.value("compaction_dirty_percent_max") == 20
+    assert rig.offsets() == {("t", 0): 8}
+
+
+def test_an_open_transaction_keeps_it_back_without_a_loop(rig: Rig) -> None:
+    rig.create("t")
+    rig.fill("t", "a", flags=TRANSACTIONAL, producer_id=5, producer_epoch=0, base_sequence=0)
+    rig.fill("t", "b")
+    rig.run()
+    assert rig.asked == [PREPARE], "asked once, then put off"
+    rig.after(BACKOFF_MS + 500)
+    assert rig.asked.count(SWAP) == 0
+
+
+@pytest.mark.parametrize("is_published", [True, False])
+def test_a_record_on_the_disk_is_not_dropped_for_one_that_is_not(rig: Rig, is_published: bool) -> None:
+    log = rig.create("t")
+    rig.fill("t", "a", "b")
+    rig.fill("t", "a", sync=False)
+    if not is_published:  # Without a row the cleaner has to ask.
+        rig.table = rig.compactor._table = PartitionTable(memoryview(bytearray(8 * ROW_WORDS * 64)).cast("Q"))
+    before = log.state.size_bytes
+    rig.run()
+    assert (rig.offsets(), log.state.size_bytes) == ({("t", 0): 2}, before)
+    log.durability.sync()
+    rig.publish("t")
+    for _ in range(3):
+        rig.after(BACKOFF_MS)
+    assert rig.offsets() == {("t", 0): 3}
+    assert log.state.size_bytes < before
+
+
+@pytest.mark.parametrize("answer", [Lost(), Swapped(refused="not now")])
+def test_a_refused_swap_leaves_nothing_behind_and_is_tried_again(rig: Rig, answer: Any) -> None:
+    log = rig.create("t")
+    rig.fill("t", "a", "a")
+    rig.answers[SWAP] = answer
+    before = log.compaction.segment_identities()
+    rig.run()
+    assert rig.asked == [PREPARE, SWAP]
+    assert log.compaction.segment_identities() == before
+    assert not [name for name in os.listdir(log.state.directory) if name.endswith(".cleaned")]
+    assert rig.offsets() == {}
+    assert rig.value("compaction_swaps_refused") == 1
+    rig.answers.clear()
+    rig.after(BACKOFF_MS)
+    rig.after(BACKOFF_MS)
+    assert rig.offsets() == {("t", 0): 2}
+
+
+def test_segments_that_changed_meanwhile_are_not_swapped(rig: Rig) -> None:
+    log = rig.create("t", cleanup_policy="compact,delete")
+    rig.fill("t", "a", "a")
+    rig.fill("t", "b", "b")
+    swap = rig.desk.swap
+
+    def delete_first(body: SwapAsked, on_reply: OnResult[Swapped]) -> None:
+        if log.state.start_offset == 0:
+            log.retention.advance_start(2)
+        swap(body, on_reply)
+
+    rig.desk.swap = delete_first  # type: ignore[method-assign]
+    rig.run()
+    assert rig.value("compaction_swaps_refused") == 1
+    assert [each.base_offset for each in log.compaction.segment_identities()] == [2, 4]
+    rig.publish("t")
+    rig.after(BACKOFF_MS)
+    rig.after(BACKOFF_MS)
+    assert rig.offsets() == {("t", 0): 4}
+
+
+def test_a_namesakes_files_are_not_swapped(rig: Rig) -> None:
+    log = rig.create("t")
+    rig.fill("t", "a", "a")
+    rig.logs["t", 0] = SimpleNamespace(state=SimpleNamespace(topic_id=bytes(16)))  # type: ignore[assignment]
+    rig.answers[PREPARE] = CompactionPrepared(LogFacts(0, 2, 2, 2, log.compaction.segment_identities(), {}))
+    rig.run()
+    assert rig.asked == [PREPARE, SWAP]
+    assert rig.value("compaction_swaps_refused") == 1
+
+
+def test_damage_keeps_one_log_from_compaction_and_no_other(rig: Rig) -> None:
+    log = rig.create("bad")
+    rig.fill("bad", *"aaaa")
+    path = log.state.segments.all()[0].path(".log")
+    content = bytearray(path.read_bytes())
+    content[100] ^= 1
+    path.write_bytes(content)
+    rig.create("good")
+    rig.fill("good", "a", "a")
+    rig.run()
+    for _ in range(3):
+        rig.after(BACKOFF_MS)
+    assert rig.offsets() == {("good", 0): 2}
+    assert rig.asked.count(PREPARE) == 2
+    assert not list(log.state.directory.glob("*.cleaned"))
+
+
+def test_a_throttle_puts_the_next_step_off(rig: Rig, tmp_path: Path) -> None:
+    with ExitStack() as stack:
+        slow = Rig(stack, tmp_path / "slow", **{"log.cleaner.io.max.bytes.per.second": "1000"})
+        slow.directory.mkdir()
+        log = slow.create("t")
+        slow.fill("t", *"abcdefghij")
+        size = log.state.segments.all()[0].size
+        slow.run(200)
+        assert slow.offsets() == {}
+        assert 0 < slow.compactor.next_deadline_ms() <= 500
+        slow.after(size // 2)
+        assert slow.offsets() == {}
+        for _ in range(4):
+            slow.after(size)  # Read twice, written once: a byte takes a millisecond.
+        assert slow.offsets() == {("t", 0): 10}
+
+
+def test_the_throttle_changes_on_the_running_broker(rig: Rig) -> None:
+    name = "log.cleaner.io.max.bytes.per.second"
+    (row,) = rig.cluster.alter(changes(4, "", (name, 0, "1000")))
+    assert row["error_code"] == 0, row
+    log = rig.create("t")
+    rig.fill("t", *"abcdefghij")
+    rig.run(200)
+    assert rig.offsets() == {}
+    for _ in range(6):
+        rig.after(log.state.segments.all()[0].size)
+    assert rig.offsets() == {("t", 0): 10}
+
+
+@pytest.mark.parametrize(
+    ("name", "absurd"),
+    [
+        ("log.cleaner.io.max.bytes.per.second", "1e-300"),
+        ("log.cleaner.io.max.bytes.per.second", "0.001"),
+        ("log.cleaner.backoff.ms", str(2**63 - 1)),
+    ],
+)
+def test_a_wait_that_would_never_end_ends_when_its_setting_is_taken_back(
+    rig: Rig, name: str, absurd: str
+) -> None:
+    rig.run()
+    (row,) = rig.cluster.alter(changes(4, "", (name, 0, absurd)))
+    assert row["error_code"] == 0, row
+    rig.after(BACKOFF_MS)
+    rig.create("t")
+    rig.fill("t", *"abcdefghij")
+    rig.after(60 * BACKOFF_MS)
+    assert rig.offsets() == {}
+    assert 0 < rig.compactor.next_deadline_ms() <= 500
+    (row,) = rig.cluster.alter(changes(4, "", (name, 1, None)))
+    assert row["error_code"] == 0, row
+    rig.after(BACKOFF_MS)
+    assert rig.offsets() == {("t", 0): 10}
+
+
+def test_a_stop_in_the_middle_removes_what_was_being_written(rig: Rig) -> None:
+    log = rig.create("t")
+    rig.fill("t", "a", "a")
+    held: list[Callable[[Any], None]] = []
+    rig.compactor._ask_handler = lambda _owner, call, _body, on_reply: (  # type: ignore[assignment]
+        held.append(on_reply) if call is SWAP_SEGMENTS else on_reply(rig_prepare(rig, log))
+    )
+    rig.run()
+    assert held, "the swap was asked for"
+    assert list(log.state.directory.glob("*.cleaned"))
+    rig.compactor.close()
+    assert rig.compactor.work() == 0
+    again = rig.start()
+    rig.answers.clear()
+    rig.run()
+    assert again.next_deadline_ms() > 0
+    assert not list(log.state.directory.glob("*.cleaned"))
+    assert rig.offsets() == {("t", 0): 2}
+
+
+def rig_prepare(rig: Rig, log: Log) -> CompactionPrepared:
+    replies: list[CompactionPrepared | None] = []
+    rig.desk.prepare(LogAsked("t", log.state.topic_id, 0), replies.append)
+    (reply,) = replies
+    assert reply is not None
+    return reply
+
+
+def test_successor_goes_on_at_the_cleaner_offset_of_the_topic_id(rig: Rig) -> None:
+    log = rig.create("t")
+    rig.fill("t", "a", "a")
+    rig.run()
+    rig.asked.clear()
+    successor = rig.start()
+    rig.run()
+    t = rig.cluster.image.topics_by_name["t"]
+    namesake = msgspec.structs.replace(t, topic_id=bytes(15) + b"n")
+    assert successor._offsets.get(t, 0) == log.state.active_base == 2
+    assert successor._offsets.get(namesake, 0) is None
+    assert rig.asked == []
+    assert rig.offsets() == {("t", 0): 2}
+
+
+def test_put_cleaner_offset_of_a_topic_deleted_meanwhile_writes_no_entry(rig: Rig) -> None:
+    """The pass began before the deletion, and a namesake exists when it ends."""
+    rig.create("t")
+    old = rig.cluster.image.topics_by_name["t"]
+    rig.cluster.do("delete_topics", topics=[{"name": "t", "topic_id": bytes(16)}])
+    rig.cluster.create(topic("t"))
+    offsets = CleanerOffsets(OsFs(), rig.directory)
+    offsets.put(rig.cluster.image, old, 0, 7)
+    assert rig.offsets() == {}
+    assert CleanerOffsets(OsFs(), rig.directory).get(rig.cluster.image.topics_by_name["t"], 0) is None
+
+
+def test_a_stopping_owner_refuses(rig: Rig) -> None:
+    replies: list[Any] = []
+    rig.desk.drain()
+    rig.desk.prepare(LogAsked("t", bytes(16), 0), replies.append)
+    rig.desk.swap(SWAPPED, replies.append)
+    assert replies == [CompactionPrepared(refused=replies[0].refused), Swapped(refused=replies[0].refused)]
+    assert replies[0].refused
+
+
+def test_a_swap_of_a_dead_cleaner_is_forgotten(rig: Rig) -> None:
+    rig.desk.swap(SWAPPED, lambda _reply: pytest.fail("answered"))
+    assert rig.desk.swaps
+    rig.desk.forget()
+    assert not rig.desk.swaps
+
+
+def test_replaced_files_are_unlinked_after_their_delay(rig: Rig) -> None:
+    log = rig.create("t", file_delete_delay_ms="5000")
+    rig.fill("t", "a", "a")
+    rig.run()
+    assert list(log.state.directory.glob("*.log.deleted"))
+    rig.after(4999)
+    assert list(log.state.directory.glob("*.log.deleted"))
+    rig.after(1)
+    assert not list(log.state.directory.glob("*.deleted"))
+
+
+def test_replaced_files_are_unlinked_when_the_new_names_are_on_the_disk(
+    rig: Rig, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Also without any delay: a power loss that takes the renames must not find the old files gone."""
+
+    class Events(list[str]):
+        def append(self, event: str) -> None:
+            super().append(event)
+            rig.clock.advance_ms(10)  # Replaced files have their turn before the pass goes on.
+
+    log = rig.create("t", file_delete_delay_ms="0", segment_bytes="1048576")
+    for key in (b"a", b"b", b"a"):  # Too large for two of them to become one segment.
+        assert append_one(log, memoryview(encode_batch([Record(key, bytes(600_000), 0)]))).error_code == 0
+    rig.fill("t", "c")
+    events = rig.asked = Events()
+
+    def sync(fs: Fs, path: Path) -> None:
+        events.append("sync")
+        sync_directory(fs, path)
+
+    def unlink(fs: OsFs, path: Path) -> bool:
+        is_there = unlink_really(fs, path)
+        if is_there and path.name.endswith(".deleted"):
+            events.append("unlink")
+        return is_there
+
+    unlink_really = OsFs.unlink
+    monkeypatch.setattr("kproc.broker.cleaner.compactor.sync_directory", sync)
+    monkeypatch.setattr(OsFs, "unlink", unlink)
+    rig.run(200)
+    swaps = [number for number, event in enumerate(events) if event == SWAP]
+    assert events.index("unlink") < swaps[-1], "some are unlinked while the pass goes on"
+    assert all(events[number + 1] == "sync" for number in swaps)
+
+
+def test_damaged_log_is_uncleanable_until_its_topic_is_deleted(rig: Rig) -> None:
+    """The others are compacted, and the damaged one is not tried again."""
+    for name in ("bad", "good"):
+        rig.create(name)
+        rig.fill(name, "a", "a", "b")
+    rig.fill("bad", "a")
+    path = rig.directory / "bad-0" / f"{0:020d}.log"
+    path.write_bytes(path.read_bytes()[:-1] + b"!")
+    rig.after(BACKOFF_MS)
+    rig.after(BACKOFF_MS)
+    found = rig.compactor.uncleanable()
+    assert list(found) == [("bad", 0)]
+    assert "CRC-32C" in found["bad", 0].reason
+    assert rig.value("compaction_uncleanable_partitions") == 1
+    assert rig.value("compaction_uncleanable_bytes") == found["bad", 0].size_bytes > 0
+    assert ("good", 0) in rig.offsets()
+    asked = len(rig.asked)
+    rig.after(10 * BACKOFF_MS)
+    assert len(rig.asked) == asked
+    rig.cluster.do("delete_topics", topics=[delete_wish("bad")])
+    rig.after(BACKOFF_MS)
+    assert (rig.compactor.uncleanable(), rig.value("compaction_uncleanable_partitions")) == ({}, 0)

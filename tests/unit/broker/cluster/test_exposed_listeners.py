@@ -1,0 +1,62 @@
+"""AlterConfigs of `listeners`: none is opened to other hosts that asks nobody, unless the broker was told so."""
+
+from __future__ import annotations
+
+import pytest
+
+from kproc.broker.cluster.broker_config import check_listeners_change
+from kproc.broker.config import Config
+from kproc.common.errors import KafkaError
+from tests.support.in_memory_controller import InMemoryController, changes, outcome
+
+LOCAL = "PLAINTEXT://127.0.0.1:9092"
+SET, DELETE, BROKER = 0, 1, 4
+MAP = "PLAINTEXT:PLAINTEXT,EXTERNAL:PLAINTEXT"
+
+
+def change(after: str, allowed: str = "") -> None:
+    settings = {"listener.security.protocol.map": MAP, "kproc.allow.unauthenticated.network": allowed}
+    check_listeners_change(Config.build(settings), LOCAL, after, frozenset())
+
+
+@pytest.mark.parametrize("host", ["", "0.0.0.0", "192.0.2.7", "[::]"])
+def test_listener_that_asks_nobody_is_refused_on_more_than_the_loopback(host: str) -> None:
+    with pytest.raises(KafkaError, match=r"EXTERNAL://.* would be open to other hosts"):
+        change(f"{LOCAL},EXTERNAL://{host}:9093")
+    change(f"{LOCAL},EXTERNAL://{host}:9093", "external")
+    change(f"{LOCAL},EXTERNAL://{host}:9093", "*")
+
+
+def test_listener_on_the_loopback_is_taken() -> None:
+    change(f"{LOCAL},EXTERNAL://127.0.0.2:9093")
+
+
+def test_listener_that_other_hosts_reach_goes_on_asking_for_certificates() -> None:
+    settings = {
+        "listeners": "PLAINTEXT://127.0.0.1:9092,EXTERNAL://:9093,OWN://127.0.0.1:9094",
+        "listener.security.protocol.map": "PLAINTEXT:PLAINTEXT,EXTERNAL:SSL,OWN:SSL",
+        "ssl.client.auth": "required",
+    }
+    cluster = InMemoryController(settings=settings)
+
+    def change(listener: str, value: str) -> str | None:
+        named = (f"listener.name.{listener}.ssl.client.auth", SET, value)
+        [(_, message)] = outcome(cluster.alter(changes(BROKER, "1", named)))
+        return message
+
+    assert "ssl.client.auth=requested: EXTERNAL://:9093 would be open" in str(change("external", "requested"))
+    assert change("own", "none") is None
+    assert change("external", "required") is None
+
+
+def test_settings_change_beside_stored_listeners_that_nobody_knows_any_more() -> None:
+    cluster = InMemoryController(settings={"listeners": LOCAL})
+    cluster.image.broker_configs["1"] = {"listeners": "GONE://127.0.0.1:9099"}
+    cluster.state._config_changes._check_tls = lambda *_: None
+
+    def change(name: str, operation: int, value: str | None) -> tuple[int, str | None]:
+        [row] = outcome(cluster.alter(changes(BROKER, "1", (name, operation, value))))
+        return row
+
+    assert change("log.retention.ms", SET, "5000") == (0, None)
+    assert change("listeners", DELETE, None) == (0, None)

@@ -1,0 +1,131 @@
+"""Dynamic broker configs that were fine when they were stored and are not any more: left out, told of, removable."""
+
+from __future__ import annotations
+
+import pytest
+
+from kproc.broker.cluster import records as r
+from kproc.broker.cluster.connection_limits import PER_IP, PER_IP_OVERRIDES
+from kproc.broker.cluster.dynamic_settings import (
+    current_value,
+    left_out,
+    listeners_in_force,
+    processors_in_force,
+    settings_in_force,
+)
+from kproc.broker.cluster.image import ClusterImage
+from kproc.broker.cluster.records import CLUSTER_DEFAULT_NODE
+from tests.support.in_memory_controller import InMemoryController, changes
+
+BROKER, SET, DELETE = 4, 0, 1
+NODE = "1"
+UNUSABLE = [
+    ("a.setting.of.former.times", "7", "Unknown broker config name"),
+    ("num.io.threads", "many", "Invalid value many"),
+    ("num.io.threads", "0", "Invalid value 0"),
+    ("log.dirs", "/elsewhere", "Cannot update these configs dynamically"),
+    ("max.connections", "0", "let nobody in"),
+    ("kproc.request.log", "sometimes", "Invalid value sometimes"),
+]
+
+
+def stored(
+    *configs: tuple[str, str], node: str = NODE, settings: dict[str, object] | None = None
+) -> InMemoryController:
+    """A cluster whose metadata log holds these."""
+    cluster = InMemoryController(settings)
+    records = [r.BrokerConfigSet(node, name, value) for name, value in configs]
+    delta = r.encode_delta(cluster.image.version, records)
+    cluster.image.apply(delta)
+    cluster.deltas.append(delta)
+    return cluster
+
+
+@pytest.mark.parametrize("node", [NODE, CLUSTER_DEFAULT_NODE])
+@pytest.mark.parametrize(("name", "value", "why"), UNUSABLE)
+def test_stored_setting_that_cannot_be_used_is_left_out_and_told_of(
+    name: str, value: str, why: str, node: str
+) -> None:
+    cluster = stored((name, value), ("background.threads", "5"), ("log.cleaner.backoff.ms", "77"), node=node)
+    image, config = cluster.image, cluster.config
+    assert name not in settings_in_force(image, config).overrides
+    assert settings_in_force(image, config).overrides["log.cleaner.backoff.ms"] == "77", "the others hold"
+    assert why in left_out(image, config)[name]
+    if name == "num.io.threads":
+        assert current_value(image, config, name) == config.wire_value(name)
+
+
+def test_it_stays_stored_until_somebody_takes_it_away() -> None:
+    cluster = stored(("num.io.threads", "many"))
+    again = ClusterImage.from_snapshot(memoryview(cluster.image.snapshot()))
+    assert again.unusable_configs == {NODE: {"num.io.threads": "many"}}
+    cluster.alter(changes(BROKER, NODE, ("num.io.threads", DELETE, None)))
+    assert not left_out(cluster.image, cluster.config)
+    assert not cluster.image.unusable_configs
+
+
+def test_another_value_takes_its_place_and_a_change_of_others_leaves_it_alone() -> None:
+    cluster = stored(("log.cleaner.backoff.ms", "soon"))
+    (row,) = cluster.alter(changes(BROKER, NODE, ("kproc.request.log", SET, "slow")))
+    assert row["error_code"] == 0
+    assert cluster.image.unusable_configs == {NODE: {"log.cleaner.backoff.ms": "soon"}}
+    cluster.alter(changes(BROKER, NODE, ("log.cleaner.backoff.ms", SET, "99")))
+    assert current_value(cluster.image, cluster.config, "log.cleaner.backoff.ms") == "99"
+    assert not left_out(cluster.image, cluster.config)
+
+
+def test_replacing_all_configs_of_the_broker_takes_it_away() -> None:
+    cluster = stored(("num.io.threads", "many"))
+    cluster.replace_configs(changes(BROKER, NODE, ("kproc.request.log", SET, "slow")))
+    assert not cluster.image.unusable_configs
+
+
+def test_listeners_whose_protocol_is_not_known_any_more_are_left_out() -> None:
+    cluster = stored(("listeners", "EXTRA://127.0.0.1:9999"))
+    assert "EXTRA" in left_out(cluster.image, cluster.config)["listeners"]
+    settings = settings_in_force(cluster.image, cluster.config)
+    assert listeners_in_force(cluster.config, settings) == cluster.config.listeners
+    known = {"listener.security.protocol.map": "EXTRA:PLAINTEXT,PLAINTEXT:PLAINTEXT"}
+    cluster = stored(("listeners", "EXTRA://127.0.0.1:9999"), settings=known)
+    assert not left_out(cluster.image, cluster.config)
+    assert settings_in_force(cluster.image, cluster.config).text("listeners") == "EXTRA://127.0.0.1:9999"
+
+
+@pytest.mark.parametrize("name", ["num.network.threads", "listener.name.plaintext.num.network.threads"])
+def test_counts_that_are_too_many_with_those_of_the_start_are_left_out(name: str) -> None:
+    static = {
+        "listener.security.protocol.map": "EXTRA:PLAINTEXT,PLAINTEXT:PLAINTEXT",
+        "listeners": "PLAINTEXT://127.0.0.1:0,EXTRA://127.0.0.1:0",
+        "num.network.threads": 3,
+        "listener.name.extra.num.network.threads": 444,
+    }
+    cluster = stored((name, "5"), settings=static)
+    assert "more than 447" in left_out(cluster.image, cluster.config)[name]
+    settings = settings_in_force(cluster.image, cluster.config)
+    assert processors_in_force(cluster.config, settings) == {"": 3, "extra": 444}
+    cluster.alter(changes(BROKER, NODE, (name, DELETE, None)))
+    assert not left_out(cluster.image, cluster.config)
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "static"),
+    [(PER_IP, "0", {}), (PER_IP_OVERRIDES, "", {PER_IP: 0, PER_IP_OVERRIDES: "192.0.2.1:5"})],
+)
+@pytest.mark.parametrize("node", [NODE, CLUSTER_DEFAULT_NODE])
+def test_limit_by_address_that_would_let_nobody_in_is_left_out(
+    name: str, value: str, static: dict[str, object], node: str
+) -> None:
+    """It was fine with the overrides that the broker was started with then, or with the limit."""
+    cluster = stored((name, value), ("max.connections", "7"), node=node, settings=static)
+    assert "let nobody in" in left_out(cluster.image, cluster.config)[name]
+    assert settings_in_force(cluster.image, cluster.config).overrides == {"max.connections": "7"}
+    cluster.alter(changes(BROKER, node, (name, DELETE, None)))
+    assert not left_out(cluster.image, cluster.config)
+
+
+def test_a_count_that_is_left_out_does_not_bound_the_change_that_takes_it_away() -> None:
+    cluster = stored(("num.network.threads", "9999"))
+    assert "num.network.threads" in left_out(cluster.image, cluster.config)
+    (row,) = cluster.alter(changes(BROKER, NODE, ("num.network.threads", DELETE, None)))
+    assert row["error_code"] == 0
+    assert not left_out(cluster.image, cluster.config)

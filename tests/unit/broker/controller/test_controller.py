@@ -1,0 +1,633 @@
+"""The controller: a change is answered when it is on disk and every Handler that lives knows it."""
+
+from __future__ import annotations
+
+import errno
+import os
+import random
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pytest
+from msgspec.structs import replace
+
+from kproc.broker.calls.call_links import Calls
+from kproc.broker.calls.calls import Lost
+from kproc.broker.calls.controller_calls import CHANGE, OWN, Change, Changed, OwnAnswer, OwnRequest
+from kproc.broker.calls.own_operations import OwnOperation
+from kproc.broker.cluster.controller import FAILURE
+from kproc.broker.cluster.image import ClusterImage
+from kproc.broker.cluster.metadata_log import MetadataLog
+from kproc.broker.cluster.records import DelegationTokenSet
+from kproc.broker.config import Config
+from kproc.broker.config.dynamic import DynamicSettings
+from kproc.broker.controller.controller import Controller
+from kproc.broker.controller.operations import Operations
+from kproc.broker.ipc.wait import Sleeper, make_eventfd
+from kproc.broker.metrics.slab import MetricsRow
+from kproc.broker.observe.offline_partitions import REPORT_OFFLINE, OfflineNoted, OfflineReport
+from kproc.broker.observe.status import Status
+from kproc.broker.role.lookups import Lookups
+from kproc.broker.role.plan import Plan
+from kproc.broker.role.roles import CLEANER, CONTROLLER, handler_id
+from kproc.broker.storage.fs import DiskFailed, OsFs
+from kproc.broker.supervisor import broker
+from kproc.broker.transport.agent import AgentId
+from kproc.broker.transport.envelope import CALL, DELTA, DELTA_ACK, REPLY, SNAPSHOT, TOKEN
+from kproc.broker.transport.outbox import Inbox, Outbox
+from kproc.common.clock import ManualClock
+from kproc.common.containment import Containment
+from kproc.common.errors import ErrorCode, FatalError, KafkaError
+from tests.support.in_memory_controller import topic
+from tests.support.links import LinkMaker
+from tests.support.processor_rig import new_slab
+
+Reply = dict[str, Any]
+
+
+class ScriptedPeer:
+    """A Handler or the cleaner at the other end of a link: follows the image, acknowledges when told."""
+
+    def __init__(self, rig: ControllerRig, agent: AgentId) -> None:
+        self.id = agent
+        self._rig = rig
+        near, far = rig.links.make(CONTROLLER, agent)
+        rig.controller.attach(near)
+        self.outbox, self.inbox = Outbox(far.sender, far.waker), Inbox(far.receiver)
+        self.calls = Calls(Containment())
+        self.image: ClusterImage | None = None
+        self.kinds: list[int] = []
+        self.acknowledges = True
+
+    def ask(self, op: str, **body: Any) -> list[Reply]:
+        """One call; its replies gather in the list."""
+        replies: list[Reply] = []
+
+        def on_reply(reply: Changed | Lost) -> None:
+            assert isinstance(reply, Changed)
+            replies.append(reply.fields if reply.failure is None else {FAILURE: list(reply.failure)})
+
+        self.calls.ask(self.outbox, CONTROLLER, CHANGE, Change(op, body), on_reply)
+        self.outbox.flush()
+        return replies
+
+    def ask_own(self, op: str, **fields: Any) -> list[Reply]:
+        """One of kproc's own operations; its answers gather in the list."""
+        replies: list[Reply] = []
+
+        def on_reply(reply: OwnAnswer | Lost) -> None:
+            assert isinstance(reply, OwnAnswer)
+            replies.append({"error": reply.error, "result": reply.result})
+
+        operation = msgspec.convert({"op": op, **fields}, OwnOperation)
+        self.calls.ask(self.outbox, CONTROLLER, OWN, OwnRequest(operation), on_reply)
+        self.outbox.flush()
+        return replies
+
+    def take(self) -> None:
+        """Take in what the controller sent; acknowledge it unless told not to."""
+        for kind, view in self.inbox.poll(1000):
+            self.kinds.append(kind)
+            if kind == SNAPSHOT:
+                self.image = ClusterImage.from_snapshot(view)
+            elif kind == DELTA:
+                assert self.image is not None
+                self.image.apply(view)
+            else:
+                assert kind == REPLY
+                self.calls.take_reply(view)
+                continue
+            if self.acknowledges:
+                self.acknowledge()
+        self.inbox.release()
+        self.outbox.flush()
+
+    def acknowledge(self) -> None:
+        assert self.image is not None
+        self.outbox.push(DELTA_ACK, TOKEN.pack(self.image.version, 0))
+        self.outbox.flush()
+
+
+class ControllerRig:
+    """A controller over a data directory, and whoever is linked with it."""
+
+    def __init__(self, stack: ExitStack, directory: Path, *, is_restart: bool = False) -> None:
+        self.clock = ManualClock()
+        self.links = stack.enter_context(LinkMaker("pipe"))
+        slab = new_slab()
+        metrics = MetricsRow(slab, 0, 1)
+        eventfd = make_eventfd()
+        stack.callback(os.close, eventfd)
+        config = Config.build({"log.dirs": str(directory), "num.io.threads": 2})
+        self.asked: list[tuple[str, Reply, Callable[[Reply], None]]] = []
+        self.settings: list[DynamicSettings] = []
+        plan = Plan(config, self.clock, [], "the-cluster", was_clean=True)
+        self.controller: Controller = broker.make_controller(
+            plan,
+            doze=Sleeper(slab.words, metrics.sleeping_word, eventfd, is_edge_triggered=True),
+            metrics=metrics,
+            operations=Operations(plan, Status(plan, slab), lambda *asked: self.asked.append(asked)),
+            on_settings=self.settings.append,
+            handler_count=None,
+            is_restart=is_restart,
+        )
+        stack.callback(self.controller.close)
+        self.peers: list[ScriptedPeer] = []
+
+    def attach(self, agent: AgentId) -> ScriptedPeer:
+        peer = ScriptedPeer(self, agent)
+        self.peers.append(peer)
+        self.settle()
+        return peer
+
+    def lose(self, peer: ScriptedPeer) -> None:
+        """It died."""
+        self.peers.remove(peer)
+        self.controller.detach(peer.id)
+        self.settle()
+
+    def settle(self) -> None:
+        for _ in range(10):
+            self.controller.do_work(0)
+            for peer in self.peers:
+                peer.take()
+
+
+@pytest.fixture
+def rig(tmp_path: Path) -> Iterator[ControllerRig]:
+    with ExitStack() as stack:
+        yield ControllerRig(stack, tmp_path)
+
+
+@pytest.fixture
+def peers(rig: ControllerRig) -> tuple[ScriptedPeer, ScriptedPeer]:
+    return rig.attach(handler_id(0)), rig.attach(handler_id(1))
+
+
+def create(peer: ScriptedPeer, name: str) -> list[Reply]:
+    return peer.ask("create_topics", topics=[topic(name, 2)], validate_only=False)
+
+
+def test_peer_begins_with_a_whole_image(rig: ControllerRig) -> None:
+    peer = rig.attach(handler_id(0))
+    assert peer.kinds == [SNAPSHOT]
+    assert peer.image is not None
+    assert peer.image.snapshot() == rig.controller.image.snapshot()
+    assert peer.image.cluster_id == "the-cluster"
+    assert peer.image.handler_count == 2
+
+
+def test_change_is_answered_when_every_handler_knows_it(
+    rig: ControllerRig, peers: tuple[ScriptedPeer, ScriptedPeer]
+) -> None:
+    asking, slow = peers
+    slow.acknowledges = False
+    replies = create(asking, "t")
+    rig.settle()
+    assert "t" in rig.controller.image.topics_by_name
+    assert asking.image is not None
+    assert "t" in asking.image.topics_by_name
+    assert replies == []
+    slow.acknowledge()
+    rig.settle()
+    assert [row["error_code"] for row in replies[0]["topics"]] == [0]
+
+
+def test_everybody_gets_the_change_the_cleaner_too_but_nobody_waits_for_the_cleaner(
+    rig: ControllerRig, peers: tuple[ScriptedPeer, ScriptedPeer]
+) -> None:
+    cleaner = rig.attach(CLEANER)
+    cleaner.acknowledges = False
+    replies = create(peers[0], "t")
+    rig.settle()
+    assert len(replies) == 1
+    for peer in (*peers, cleaner):
+        assert peer.image is not None
+        assert peer.image.snapshot() == rig.controller.image.snapshot()
+
+
+def delete(peer: ScriptedPeer, name: str) -> list[Reply]:
+    return peer.ask("delete_topics", topics=[{"name": name, "topic_id": bytes(16)}])
+
+
+@pytest.mark.parametrize("ending", ["acknowledges", "dies", "hangs"])
+def test_a_namesake_is_made_when_every_handler_has_let_go_of_the_deleted_topic(
+    rig: ControllerRig, peers: tuple[ScriptedPeer, ScriptedPeer], ending: str
+) -> None:
+    asking, slow = peers
+    create(asking, "t")
+    rig.settle()
+    first = rig.controller.image.topics_by_name["t"].topic_id
+    slow.acknowledges = False
+    delete(asking, "t")
+    replies = asking.ask("create_topics", topics=[topic("t"), topic("other")], validate_only=False)
+    automatic = asking.ask("auto_create_topics", names=["t"])
+    question = asking.ask("create_topics", topics=[topic("t")], validate_only=True)
+    rig.settle()
+    assert "t" not in rig.controller.image.topics_by_name
+    assert [row["error_code"] for row in question[0]["topics"]] == [0], "a question makes nothing"
+    slow.acknowledges = True
+    if ending == "acknowledges":
+        slow.acknowledge()
+    elif ending == "dies":
+        rig.lose(slow)
+    else:
+        rig.clock.advance_ms(5_100)
+    rig.settle()
+    codes = {row["name"]: row["error_code"] for row in replies[0]["topics"]}
+    if ending == "hangs":
+        assert codes == {"t": ErrorCode.REQUEST_TIMED_OUT, "other": 0}
+        assert automatic[0]["topics"][0]["error_code"] == ErrorCode.REQUEST_TIMED_OUT
+        slow.acknowledge()
+        assert create(asking, "t") == []
+        rig.settle()
+    else:
+        assert codes == {"t": 0, "other": 0}
+        assert automatic[0]["topics"][0]["error_code"] == 0
+    assert rig.controller.image.topics_by_name["t"].topic_id != first
+
+
+def test_a_controller_that_stops_answers_who_waits_for_a_name(
+    rig: ControllerRig, peers: tuple[ScriptedPeer, ScriptedPeer]
+) -> None:
+    asking, slow = peers
+    create(asking, "t")
+    rig.settle()
+    slow.acknowledges = False
+    delete(asking, "t")
+    replies = create(asking, "t")
+    rig.settle()
+    rig.controller.drain()
+    assert not rig.controller.is_drained()
+    rig.clock.advance_ms(200)
+    rig.settle()
+    assert replies[0]["topics"][0]["error_code"] == ErrorCode.REQUEST_TIMED_OUT
+
+
+def test_death_of_the_handler_that_was_waited_for_releases_the_answer(
+    rig: ControllerRig, peers: tuple[ScriptedPeer, ScriptedPeer]
+) -> None:
+    asking, dying = peers
+    dying.acknowledges = False
+    replies = create(asking, "t")
+    rig.settle()
+    assert replies == []
+    rig.lose(dying)
+    assert len(replies) == 1
+
+
+def test_successor_begins_with_the_change_and_holds_nobody_up(
+    rig: ControllerRig, peers: tuple[ScriptedPeer, ScriptedPeer]
+) -> None:
+    asking, dying = peers
+    dying.acknowledges = False
+    replies = create(asking, "t")
+    rig.settle()
+    rig.peers.remove(dying)
+    successor = rig.attach(dying.id)  # Attached before anybody said that the other one is gone.
+    assert len(replies) == 1
+    assert successor.image is not None
+    assert "t" in successor.image.topics_by_name
+
+
+def test_report_of_offline_partitions_is_noted_by_its_declared_types(
+    rig: ControllerRig, peers: tuple[ScriptedPeer, ScriptedPeer]
+) -> None:
+    asking, _ = peers
+    replies: list[object] = []
+    report = OfflineReport(0, 2, [("t", 1, "the disk is broken")])
+    asking.calls.ask(asking.outbox, CONTROLLER, REPORT_OFFLINE, report, replies.append)
+    asking.outbox.flush()
+    rig.settle()
+    assert replies == [OfflineNoted()]
+    assert rig.controller._operations.status.offline.problem == "2 partitions are offline"
+
+
+def test_answers_leave_in_the_order_of_the_changes(
+    rig: ControllerRig, peers: tuple[ScriptedPeer, ScriptedPeer]
+) -> None:
+    asking, slow = peers
+    slow.acknowledges = False
+    order: list[str] = []
+    for name in ("first", "second", "third"):
+        body = {"topics": [topic(name)], "validate_only": False}
+        change = Change("create_topics", body)
+        asking.calls.ask(asking.outbox, CONTROLLER, CHANGE, change, lambda _r, name=name: order.append(name))
+        asking.outbox.flush()
+        rig.settle()
+    assert order == []
+    slow.acknowledge()  # Of the newest version: it knows all three.
+    rig.settle()
+    assert order == ["first", "second", "third"]
+
+
+def test_acknowledgement_of_an_older_change_does_not_release_a_newer_one(
+    rig: ControllerRig, peers: tuple[ScriptedPeer, ScriptedPeer]
+) -> None:
+    asking, slow = peers
+    slow.acknowledges = False
+    first = create(asking, "first")
+    rig.settle()
+    seen = rig.controller.image.version
+    second = create(asking, "second")
+    rig.settle()
+    slow.outbox.push(DELTA_ACK, TOKEN.pack(seen, 0))
+    slow.outbox.flush()
+    rig.settle()
+    assert (len(first), len(second)) == (1, 0)
+
+
+def test_change_without_handlers_is_answered_at_once(rig: ControllerRig) -> None:
+    cleaner = rig.attach(CLEANER)
+    replies = create(cleaner, "t")
+    rig.settle()
+    assert len(replies) == 1
+
+
+def test_question_that_changes_nothing_waits_for_nobody(
+    rig: ControllerRig, peers: tuple[ScriptedPeer, ScriptedPeer]
+) -> None:
+    for peer in peers:
+        peer.acknowledges = False
+    replies = peers[0].ask("create_topics", topics=[topic("t")], validate_only=True)
+    rig.settle()
+    assert len(replies) == 1
+    assert "t" not in rig.controller.image.topics_by_name
+
+
+def test_change_that_cannot_be_written_is_refused_and_nobody_hears_of_it(
+    rig: ControllerRig, peers: tuple[ScriptedPeer, ScriptedPeer], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with monkeypatch.context() as full:
+        full.setattr(
+            MetadataLog,
+            "commit",
+            lambda *_: _raise(KafkaError(ErrorCode.KAFKA_STORAGE_ERROR, os.strerror(errno.ENOSPC))),
+        )
+        replies = create(peers[0], "t")
+        rig.settle()
+    assert len(replies) == 1
+    assert "No space left" in str(replies[0])
+    assert "t" not in rig.controller.image.topics_by_name
+    assert DELTA not in peers[1].kinds
+    again = create(peers[0], "t")
+    rig.settle()
+    assert [row["error_code"] for row in again[0]["topics"]] == [0]
+
+
+def _raise(error: Exception) -> Any:
+    raise error
+
+
+def test_a_namesake_does_not_begin_with_what_a_power_loss_brought_back(
+    rig: ControllerRig,
+    peers: tuple[ScriptedPeer, ScriptedPeer],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    back = tmp_path / "t-1"
+    back.mkdir()
+    (back / "partition.metadata").write_bytes(b"")
+    with monkeypatch.context() as broken:
+        broken.setattr(OsFs, "rename", lambda *_: _raise(DiskFailed(errno.EIO, "a test says so")))
+        replies = create(peers[0], "t")
+        rig.settle()
+    assert "a test says so" in str(replies[0])
+    assert "t" not in rig.controller.image.topics_by_name
+    again = create(peers[0], "t")
+    rig.settle()
+    assert [row["error_code"] for row in again[0]["topics"]] == [0]
+    assert not back.exists()
+    assert [path.name.rpartition("-")[2] for path in tmp_path.glob("t-1.*")] == ["stray"]
+
+
+def test_change_outlives_the_controller(tmp_path: Path) -> None:
+    with ExitStack() as stack:
+        rig = ControllerRig(stack, tmp_path)
+        create(rig.attach(handler_id(0)), "kept")
+        rig.settle()
+        before = rig.controller.image.snapshot()
+        epoch = rig.controller.image.broker_epoch
+    with ExitStack() as stack:
+        restarted = ControllerRig(stack, tmp_path, is_restart=True)
+        assert restarted.controller.image.snapshot() == before
+        assert restarted.attach(handler_id(0)).image is not None
+    with ExitStack() as stack:
+        started = ControllerRig(stack, tmp_path)
+        assert started.controller.image.broker_epoch > epoch, "a start of the broker, not of the controller"
+        assert "kept" in started.controller.image.topics_by_name
+
+
+def test_data_of_another_cluster_is_refused(tmp_path: Path) -> None:
+    with ExitStack() as stack:
+        ControllerRig(stack, tmp_path)
+    config = Config.build({"log.dirs": str(tmp_path)})
+    plan = Plan(config, ManualClock(), [], "another-cluster", was_clean=True)
+    with pytest.raises(FatalError, match="of cluster the-cluster"):
+        broker.make_controller(
+            plan,
+            doze=None,  # type: ignore[arg-type]  # It ends before it would sleep.
+            metrics=None,  # type: ignore[arg-type]
+            operations=Operations(plan, Status(plan, new_slab()), lambda *_: None),
+            on_settings=lambda _: None,
+            handler_count=None,
+            is_restart=False,
+        )
+
+
+def test_own_operation_is_answered(rig: ControllerRig, peers: tuple[ScriptedPeer, ScriptedPeer]) -> None:
+    heard = peers[0].ask_own("status")
+    rig.settle()
+    assert [(reply["error"], reply["result"]["cluster_id"]) for reply in heard] == [(None, "the-cluster")]
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_damaged_calls_and_replies_do_not_end_the_controller(
+    rig: ControllerRig, peers: tuple[ScriptedPeer, ScriptedPeer], seed: int
+) -> None:
+    """Whatever a Handler sends, the controller goes on for everybody else."""
+    chance = random.Random(seed)
+    request = msgspec.msgpack.encode(["own", [{"op": "status"}]])
+    for _ in range(300):
+        damaged = bytearray(TOKEN.pack(chance.randrange(5), len(request)) + request)
+        for _ in range(chance.randrange(1, 4)):
+            damaged[chance.randrange(len(damaged))] = chance.randrange(256)
+        del damaged[chance.randrange(8, len(damaged) + 1) :]
+        peers[0].outbox.push(chance.choice((CALL, REPLY)), bytes(damaged))
+    peers[0].outbox.flush()
+    for _ in range(40):
+        rig.controller.do_work(0)
+        peers[0].inbox.poll(1000)
+        peers[0].inbox.release()
+    heard = peers[1].ask_own("status")
+    rig.settle()
+    assert heard[0]["error"] is None
+    assert rig.controller.containment.count > 0
+
+
+def test_scale_is_answered_when_the_supervisor_has_done_it(
+    rig: ControllerRig, peers: tuple[ScriptedPeer, ScriptedPeer]
+) -> None:
+    first, second = peers[0].ask_own("scale", processors=3), peers[0].ask_own("scale", handlers=4)
+    rig.settle()
+    assert rig.settings[-1].overrides == {"num.network.threads": "3"}, "the second one waits"
+    ((what, _, on_reply),) = rig.asked
+    assert what == "settle"
+    assert first == []
+    on_reply({"counts": {"processors": 3, "handlers": 2}, "steps": [], "took_ms": 7})
+    rig.settle()
+    assert first[0]["result"] == {
+        "is_done": True,
+        "counts": {"processors": 3, "handlers": 2},
+        "steps": [],
+        "took_ms": 7,
+    }
+    assert rig.settings[-1].overrides == {"num.network.threads": "3", "num.io.threads": "4"}
+    rig.asked[1][2]({"counts": {"processors": 3, "handlers": 4}, "steps": [], "took_ms": 7})
+    rig.settle()
+    assert second[0]["error"] is None
+
+
+def test_who_asked_for_a_long_change_is_told_to_ask_again(
+    rig: ControllerRig, peers: tuple[ScriptedPeer, ScriptedPeer]
+) -> None:
+    first = peers[0].ask_own("scale", processors=3)
+    rig.settle()
+    rig.clock.advance_ms(200)
+    rig.settle()
+    assert first[0]["result"]["is_done"] is False
+    again = peers[1].ask_own("scale", ticket=first[0]["result"]["ticket"])
+    rig.settle()
+    assert again == []
+    rig.asked[0][2]({"counts": {"processors": 3, "handlers": 2}, "steps": [], "took_ms": 7})
+    rig.settle()
+    assert again[0]["result"]["is_done"] is True
+    late = peers[0].ask_own("scale", ticket=first[0]["result"]["ticket"])
+    unknown = peers[0].ask_own("scale", ticket="another")
+    rig.settle()
+    assert late == again
+    assert "nobody remembers" in unknown[0]["error"]
+
+
+def test_counts_that_could_not_be_reached_are_not_kept(
+    rig: ControllerRig, peers: tuple[ScriptedPeer, ScriptedPeer]
+) -> None:
+    replies = peers[0].ask_own("scale", processors=3)
+    rig.settle()
+    rig.asked[0][2]({"counts": {"processors": 1, "handlers": 2}, "error": "no memory"})
+    rig.settle()
+    assert replies == [{"error": "no memory", "result": None}]
+    assert rig.settings[-1].overrides == {"num.network.threads": "1", "num.io.threads": "2"}
+
+
+def test_more_changes_than_anybody_means_are_refused(
+    rig: ControllerRig, peers: tuple[ScriptedPeer, ScriptedPeer]
+) -> None:
+    waiting = [peers[0].ask_own("scale", processors=3) for _ in range(17)]
+    rig.settle()
+    late = peers[0].ask_own("scale", processors=3)
+    rig.settle()
+    assert [reply for replies in waiting for reply in replies if reply["error"]] == []
+    assert "16 changes wait already" in late[0]["error"]
+
+
+@pytest.mark.parametrize("body", [{}, {"processors": 0}, {"handlers": 10_000}, {"handlers": -1}])
+def test_scale_to_nonsense_is_refused(
+    rig: ControllerRig, peers: tuple[ScriptedPeer, ScriptedPeer], body: dict[str, int]
+) -> None:
+    replies = peers[0].ask_own("scale", **body)
+    rig.settle()
+    assert replies[0]["error"]
+    assert rig.asked == []
+
+
+def test_a_change_that_names_a_host_holds_nobody_up(
+    rig: ControllerRig, peers: tuple[ScriptedPeer, ScriptedPeer]
+) -> None:
+    answers = threading.Event()
+
+    def look_up(host: str) -> list[str]:
+        answers.wait(10)
+        if host == "nowhere.example":
+            raise OSError("Name or service not known")
+        return ["10.0.0.1"]
+
+    lookups = rig.controller._lookups = Lookups(rig.clock.now_ns, look_up)
+
+    def quota(host: str) -> list[Reply]:
+        op = {"key": "connection_creation_rate", "value": 5.0, "remove": False}
+        entry = {"entity": [{"entity_type": "ip", "entity_name": host}], "ops": [op]}
+        return peers[0].ask("alter_client_quotas", entries=[entry], validate_only=False)
+
+    named, unknown, literal = quota("one.example"), quota("nowhere.example"), quota("10.0.0.2")
+    rig.settle()
+    assert literal[0]["entries"][0]["error_code"] == 0, "it waits for no name server"
+    assert named == unknown == []
+    assert not rig.controller.is_drained()
+    answers.set()
+    lookups.wait(10)
+    rig.settle()
+    assert named[0]["entries"][0]["error_code"] == 0
+    assert "nowhere.example is not a valid IP or resolvable host" in unknown[0]["entries"][0]["error_message"]
+    assert rig.settings[-1].ip_rates == {"10.0.0.2": 5.0, "one.example": 5.0}
+
+
+def test_what_was_changed_is_told_at_once_and_at_the_next_start(tmp_path: Path) -> None:
+    with ExitStack() as stack:
+        rig = ControllerRig(stack, tmp_path)
+        assert rig.settings == [DynamicSettings()]
+        body = {"node": "1", "configs": {"num.io.threads": "5"}}
+        rig.controller.handle_change("override_broker_configs", body, lambda _: None)
+        assert rig.settings[-1].integer("num.io.threads", 2) == 5
+    with ExitStack() as stack:
+        again = ControllerRig(stack, tmp_path)
+        assert again.settings == [DynamicSettings({"num.io.threads": "5"})]
+        assert again.controller.image.handler_count == 5, "what was changed beats what it is started with"
+
+
+def test_tokens_that_have_expired_are_removed_once_an_interval(rig: ControllerRig) -> None:
+    """The first time right after the start, whatever became due while there was no controller."""
+    rig.settle()
+    token = DelegationTokenSet("id", ("User", "a"), ("User", "a"), (), 0, rig.clock.wall_ms() + 5000, 2**62)
+    rig.controller._commit(
+        {}, [token, replace(token, token_id="lasts", expires_ms=2**62)], lambda _reply: None, False
+    )
+    peer = rig.attach(handler_id(0))
+    assert peer.image is not None
+    for seconds, left in ((6, ["id", "lasts"]), (3593, ["id", "lasts"]), (2, ["lasts"])):
+        rig.clock.advance_ms(seconds * 1000)
+        rig.settle()
+        assert list(peer.image.delegation_tokens) == left
+
+
+def test_controller_is_drained_when_every_change_is_answered(
+    rig: ControllerRig, peers: tuple[ScriptedPeer, ScriptedPeer]
+) -> None:
+    peers[1].acknowledges = False
+    create(peers[0], "t")
+    rig.settle()
+    rig.controller.drain()
+    assert not rig.controller.is_drained()
+    peers[1].acknowledge()
+    rig.settle()
+    assert rig.controller.is_drained()
+
+
+def test_thousand_topics_reach_a_peer_although_the_ring_is_small(rig: ControllerRig) -> None:
+    asking = rig.attach(handler_id(0))
+    names = [f"topic-with-a-rather-long-name-{number:05}" for number in range(3000)]
+    replies = asking.ask("create_topics", topics=[topic(name) for name in names], validate_only=False)
+    for _ in range(30):
+        asking.outbox.flush()
+        rig.settle()
+    assert len(replies) == 1
+    late = rig.attach(handler_id(1))
+    for _ in range(30):
+        rig.settle()
+    assert late.image is not None
+    assert late.image.partition_count == 3000
+    assert CALL not in late.kinds

@@ -1,0 +1,738 @@
+"""The runtime of coordinators, by a second internal topic beside that of the groups: counters, by their names."""
+
+from __future__ import annotations
+
+import errno
+from collections import deque
+from collections.abc import Callable, Iterator
+from types import NoneType
+from typing import Any
+
+import pytest
+
+from kproc.broker.cluster.internal_topics import COORDINATOR_TOPICS, GROUP_METADATA_TOPIC
+from kproc.broker.coordinator.coordinator_log import CoordinatorKind, CoordinatorLog
+from kproc.broker.coordinator.coordinator_runtime import WAIT_MS, CoordinatorRuntime, ShardState
+from kproc.broker.coordinator.partitioning import partition_for
+from kproc.broker.coordinator.rules import DueOf, KnownTopics, Marker, Producer, Write
+from kproc.broker.handler.coordinator_kinds import all_kinds
+from kproc.broker.handler.owned_partition import OwnedPartition
+from kproc.broker.peers.coordinator_call import CoordinatorCalls, Item, OnOutcome, Outcome
+from kproc.broker.peers.served_calls import SERVED
+from kproc.broker.request.context import Services
+from kproc.broker.role.roles import CONTROLLER
+from kproc.broker.storage.fs import Shortage
+from kproc.broker.storage.log import Log
+from kproc.common.clock import NS_PER_MS
+from kproc.common.deadlines import Deadlines
+from kproc.common.errors import ErrorCode, KafkaError
+from tests.support.handler_rig import HandlerRig, parts_of
+
+Start = Callable[..., HandlerRig]
+TOPIC, SLOW_TOPIC, EAGER_TOPIC = "counters", "slow-counters", "eager-counters"
+SWEEP_MS = 5_000
+STUMBLING = "13 aborts"
+ERROR_OF_STUMBLING = int(ErrorCode.UNKNOWN_SERVER_ERROR)
+
+
+class Counters:
+    """The rules: one record for each new value."""
+
+    def __init__(self, log: CoordinatorLog, deadlines: Deadlines[DueOf], epoch: int) -> None:
+        self.log = log
+        self.epoch = epoch
+        self.deadlines = deadlines
+        self.values: dict[str, int] = {}
+        self.offsets: list[int] = []  # Of all records, replayed or appended.
+        self.events: list[str] = []
+        self.to_sweep: deque[str] = deque()
+        self.waiting: list[OnOutcome] = []
+
+    def replay(self, key: bytes | None, value: bytes | None, offset: int, producer: Producer | None) -> None:
+        self.offsets.append(offset)
+        self.values[(key or b"").decode()] = int(value or b"0")
+
+    def finish_loading(self, topics: KnownTopics) -> None:
+        self.events.append("loaded")
+
+    def add(self, name: str, on_outcome: OnOutcome) -> None:
+        value = self.values.get(name, 0) + 1
+
+        def apply(_number: int, offset: int) -> None:
+            self.offsets.append(offset)
+            self.values[name] = value
+
+        def on_done(code: int) -> None:
+            on_outcome(code or {"value": value})
+
+        self.log.write(Write([(name.encode(), str(value).encode())], on_done, apply))
+
+    def stumble(self, on_outcome: OnOutcome) -> None:
+        self.values["half"] = 1
+        raise ZeroDivisionError
+
+    def stumble_when_written(self, on_outcome: OnOutcome) -> None:
+        def on_done(_code: int) -> None:
+            self.values["half"] = 1
+            raise ZeroDivisionError
+
+        self.waiting.append(on_outcome)
+        self.log.write(Write([(b"n", b"5")], on_done))
+
+    def stumble_later(self, on_outcome: OnOutcome) -> None:
+        self.waiting.append(on_outcome)
+        self.log.guarded(self.stumble)(on_outcome)
+
+    def end_transaction(self, producer_id: int, is_commit: bool) -> None:
+        self.events.append(f"{producer_id} {'commits' if is_commit else 'aborts'}")
+        if self.events[-1] == STUMBLING:
+            raise ZeroDivisionError
+
+    def tick(self, name: str) -> None:
+        self.events.append(f"tick {name}")
+
+    def topics_deleted(self, topics: KnownTopics) -> None:
+        self.events.append("topics deleted")
+
+    def start_sweep(self) -> None:
+        self.events.append("sweep")
+        self.to_sweep = deque(self.values)
+
+    @property
+    def is_sweeping(self) -> bool:
+        return bool(self.to_sweep)
+
+    def sweep_some(self) -> int:
+        self.events.append(f"swept {self.to_sweep.popleft()}")
+        return 1
+
+    def resign(self) -> None:
+        self.log.flush()
+        self.abandon()
+
+    def abandon(self) -> None:
+        for on_outcome in self.waiting:
+            on_outcome(int(ErrorCode.NOT_COORDINATOR))
+        self.events.append("resigned")
+
+
+@pytest.fixture
+def calls() -> Iterator[CoordinatorCalls[Counters]]:
+    made: CoordinatorCalls[Counters] = CoordinatorCalls("counter", TOPIC)
+
+    @made.operation("add", NoneType)
+    def add(coordinator: Counters, _caller: Any, name: str, _wanted: Any, on_outcome: OnOutcome) -> None:
+        coordinator.add(name, on_outcome)
+
+    @made.operation("wait", NoneType)
+    def wait(coordinator: Counters, _caller: Any, _name: str, _wanted: Any, on_outcome: OnOutcome) -> None:
+        coordinator.waiting.append(on_outcome)
+
+    @made.operation("stumble", NoneType)
+    def stumble(coordinator: Counters, _caller: Any, name: str, _wanted: Any, on_outcome: OnOutcome) -> None:
+        getattr(coordinator, name)(on_outcome)
+
+    yield made
+    del SERVED[made.name]
+
+
+@pytest.fixture
+def eager_calls(calls: CoordinatorCalls[Counters]) -> Iterator[CoordinatorCalls[Counters]]:
+    made: CoordinatorCalls[Counters] = CoordinatorCalls("eager counter", EAGER_TOPIC)
+    made.operations.update(calls.operations)
+    yield made
+    del SERVED[made.name]
+
+
+@pytest.fixture(autouse=True)
+def registered(monkeypatch: pytest.MonkeyPatch, calls: CoordinatorCalls[Counters]) -> None:
+    """Three more in the table of coordinators."""
+
+    def kinds(services: Services) -> list[CoordinatorKind[Any]]:
+        intervals = {TOPIC: SWEEP_MS, SLOW_TOPIC: 2 * SWEEP_MS, EAGER_TOPIC: SWEEP_MS}
+        mine = [
+            CoordinatorKind(
+                topic=topic,
+                make=Counters,
+                codec=0,
+                sweep_interval_ms=interval_ms,
+                end_transaction=Counters.end_transaction,
+                is_eager=topic == EAGER_TOPIC,
+            )
+            for topic, interval_ms in intervals.items()
+        ]
+        return [*all_kinds(services), *mine]
+
+    monkeypatch.setattr("kproc.broker.handler.handler.all_kinds", kinds)
+
+
+def runtime(rig: HandlerRig, index: int = 0) -> CoordinatorRuntime:
+    return parts_of(rig.handler(index)).coordinators
+
+
+def coordinator(rig: HandlerRig, partition: int = 0, *, topic: str = TOPIC) -> Counters:
+    found = runtime(rig, rig.owner(topic, partition)).by_topic[topic].coordinator(partition)
+    assert isinstance(found, Counters)
+    return found
+
+
+class Client:
+    """A request's context, at one Handler."""
+
+    api_version, client_id_bytes, client_host = 0, b"c", "/h"
+
+    def __init__(self, rig: HandlerRig, handler: int = 0) -> None:
+        self.services = parts_of(rig.handler(handler)).services
+        self.outcomes: list[Outcome] = []
+
+    def ask(self, rig: HandlerRig, calls: CoordinatorCalls[Counters], operation: str, *names: str) -> Any:
+        self.begin(calls, operation, *names)
+        rig.settle()
+        return self.outcomes
+
+    def begin(self, calls: CoordinatorCalls[Counters], operation: str, *names: str) -> None:
+        context: Any = self
+        calls.send(context, operation, [Item(name, None) for name in names], self.outcomes.extend)
+
+    def when_gone(self, on_gone: Callable[[], None]) -> None:
+        self.leave = on_gone
+
+    def fail(self) -> None:
+        raise AssertionError("a surprise")
+
+
+NAMES = [f"n{number}" for number in range(12)]
+
+
+def test_each_internal_topic_with_coordinators_has_their_kind(start: Start) -> None:
+    kinds = all_kinds(parts_of(start().handler(0)).services)
+    assert sorted(kind.topic for kind in kinds) == sorted(COORDINATOR_TOPICS)
+
+
+def test_another_topic_is_coordinated_by_its_owners_and_follows_its_partitions(
+    start: Start, calls: CoordinatorCalls[Counters]
+) -> None:
+    rig = start(handlers=2)
+    rig.create_topic(TOPIC, partitions=4)
+    assert Client(rig).ask(rig, calls, "add", *NAMES) == [{"value": 1}] * len(NAMES)
+    assert {rig.owner(TOPIC, index) for index in range(4)} == {0, 1}
+    for round_, count in enumerate((1, 2), start=2):
+        rig.set_handler_count(count)
+        assert Client(rig).ask(rig, calls, "add", *NAMES) == [{"value": round_}] * len(NAMES)
+    counted = {name: value for index in range(4) for name, value in coordinator(rig, index).values.items()}
+    assert counted == dict.fromkeys(NAMES, 3)
+
+
+def test_an_owner_that_died_leaves_what_it_wrote_to_its_successor(
+    start: Start, calls: CoordinatorCalls[Counters]
+) -> None:
+    rig = start(handlers=2)
+    rig.create_topic(TOPIC, partitions=4)
+    Client(rig).ask(rig, calls, "add", *NAMES)
+    rig.kill(1)
+    rig.start_handler(1, is_restart=True)
+    assert Client(rig).ask(rig, calls, "add", *NAMES) == [{"value": 2}] * len(NAMES)
+
+
+def test_who_waits_for_what_moves_away_is_sent_to_the_next_coordinator(
+    start: Start, calls: CoordinatorCalls[Counters]
+) -> None:
+    rig = start(handlers=2)
+    rig.create_topic(TOPIC, partitions=4)
+    client = Client(rig)
+    assert client.ask(rig, calls, "wait", *NAMES) == []
+    rig.set_handler_count(1)
+    assert client.outcomes == [], "those of Handler 0 wait on"
+    rig.handler(0).drain()
+    rig.settle()
+    assert client.outcomes == [ErrorCode.NOT_COORDINATOR] * len(NAMES)
+
+
+def test_what_was_not_appended_yet_is_before_the_partition_goes(
+    start: Start, calls: CoordinatorCalls[Counters]
+) -> None:
+    rig = start()
+    rig.create_topic(TOPIC)
+    client = Client(rig)
+    client.begin(calls, "add", "n")
+    (counters,) = runtime(rig).loaded(TOPIC)
+    assert client.outcomes == []
+    runtime(rig).release((TOPIC, 0))
+    assert (client.outcomes, counters.events) == ([{"value": 1}], ["loaded", "resigned"])
+    assert not runtime(rig).dirty
+    assert coordinator(rig).values == {"n": 1}
+
+
+def test_a_topic_of_coordinators_that_is_deleted_costs_its_own_alone(
+    start: Start, calls: CoordinatorCalls[Counters]
+) -> None:
+    rig = start()
+    for name in ("other", TOPIC):
+        rig.create_topic(name)
+    rig.cluster.do("auto_create_topics", names=[GROUP_METADATA_TOPIC])
+    rig.tell()
+    kept = coordinator(rig)
+    groups = runtime(rig).by_topic[GROUP_METADATA_TOPIC]
+    groups.coordinator(0)
+    rig.delete_topic("other")
+    assert kept.events == ["loaded", "topics deleted"]
+    rig.delete_topic(TOPIC)
+    assert kept.events == ["loaded", "topics deleted", "resigned"]
+    assert len(groups.loaded()) == 1
+    with pytest.raises(KafkaError) as raised:
+        runtime(rig).by_topic[TOPIC].coordinator(0)
+    assert raised.value.code == ErrorCode.NOT_COORDINATOR
+
+
+def test_a_deadline_is_told_to_the_coordinator_that_set_it(start: Start) -> None:
+    rig = start()
+    rig.create_topic(TOPIC, partitions=2)
+    first, second = coordinator(rig, 0), coordinator(rig, 1)
+    due_ms = rig.clock.now_ns() // NS_PER_MS + 100
+    first.deadlines.bring_forward((first, "m"), due_ms)
+    second.deadlines.bring_forward((second, "n"), due_ms)
+    rig.advance_ms(99)
+    assert second.events == ["loaded"]
+    rig.advance_ms(1)
+    assert (first.events, second.events) == (["loaded", "tick m"], ["loaded", "tick n"])
+
+
+def test_each_topic_is_swept_at_its_own_interval(start: Start, calls: CoordinatorCalls[Counters]) -> None:
+    rig = start()
+    rig.create_topic(TOPIC)
+    rig.create_topic(SLOW_TOPIC)
+    Client(rig).ask(rig, calls, "add", "a", "b")
+    counters, slow = coordinator(rig), coordinator(rig, topic=SLOW_TOPIC)
+    rig.advance_ms(SWEEP_MS - 1)
+    assert counters.events == ["loaded"]
+    rig.advance_ms(1)
+    swept = ["sweep", "swept a", "swept b"]
+    assert (counters.events, slow.events) == (["loaded", *swept], ["loaded"])
+    rig.advance_ms(SWEEP_MS)
+    assert (counters.events, slow.events) == (["loaded", *swept, *swept], ["loaded", "sweep"])
+
+
+def test_who_waits_for_one_topics_coordinators_does_not_wait_for_anothers(
+    start: Start, monkeypatch: pytest.MonkeyPatch, calls: CoordinatorCalls[Counters]
+) -> None:
+    rig = start()
+    rig.create_topic(TOPIC)
+    Client(rig).ask(rig, calls, "add", *NAMES)
+    Client(rig).ask(rig, calls, "add", *NAMES)
+    runtime(rig).release((TOPIC, 0))
+    monkeypatch.setattr("kproc.broker.coordinator.coordinator_log.LOAD_CHUNK_BYTES", 1)
+    loaded: list[str] = []
+    runtime(rig).when_loaded(TOPIC, lambda: loaded.append(TOPIC))
+    runtime(rig).when_loaded(GROUP_METADATA_TOPIC, lambda: loaded.append("groups"))
+    assert loaded == ["groups"]
+    rig.settle()
+    assert loaded == ["groups", TOPIC]
+    assert coordinator(rig).values == dict.fromkeys(NAMES, 2)
+
+
+# ---- eager kinds ------------------------------------------------------------------------------------------
+
+
+def eager(start: Start, *, handlers: int = 2, written: int = 4) -> HandlerRig:
+    """Handlers whose eager coordinators have each written something, in the first partitions."""
+    rig = start(handlers=handlers)
+    rig.controller_serves.add("raise_leader_epochs")
+    rig.create_topic(EAGER_TOPIC, partitions=4)
+    for index in range(written):
+        owner = runtime(rig, rig.owner(EAGER_TOPIC, index)).by_topic[EAGER_TOPIC]
+        with pytest.raises(KafkaError) as raised:
+            owner.coordinator(index)
+        assert raised.value.code == ErrorCode.COORDINATOR_LOAD_IN_PROGRESS
+        rig.settle()
+        owner.coordinator(index).add("n", lambda _outcome: None)
+        rig.settle()
+    return rig
+
+
+def loaded_epochs(rig: HandlerRig) -> dict[int, int]:
+    """By partition, the epoch of the coordinator that is loaded without having been asked."""
+    loaded = [
+        each for handler in rig.handlers if handler for each in parts_of(handler).coordinators.loaded(EAGER_TOPIC)
+    ]
+    return {each.log.owned.key[1]: each.epoch for each in loaded}
+
+
+def test_an_eager_coordinator_gets_the_leader_epoch_that_the_controller_raised_for_it(start: Start) -> None:
+    rig = eager(start)
+    assert loaded_epochs(rig) == dict.fromkeys(range(4), 1)
+    assert [rig.image_of(EAGER_TOPIC, index).leader_epoch for index in range(4)] == [1] * 4
+
+
+def test_an_eager_coordinator_is_loaded_by_the_next_owner_unasked_with_a_higher_epoch(start: Start) -> None:
+    rig = eager(start)
+    moved = [index for index in range(4) if rig.owner(EAGER_TOPIC, index) == 1]
+    assert moved
+    rig.set_handler_count(1)
+    rig.advance_ms(100)
+    assert loaded_epochs(rig) == {index: 2 if index in moved else 1 for index in range(4)}
+    rig.set_handler_count(2)
+    rig.advance_ms(100)
+    assert loaded_epochs(rig) == {index: 3 if index in moved else 1 for index in range(4)}
+    values = [coordinator(rig, index, topic=EAGER_TOPIC).values for index in range(4)]
+    assert values == [{"n": 1}] * 4
+
+
+def test_an_eager_coordinator_is_loaded_unasked_when_its_handler_is_started_again(start: Start) -> None:
+    rig = eager(start)
+    ours = [index for index in range(4) if rig.owner(EAGER_TOPIC, index) == 1]
+    rig.kill(1)
+    assert not set(loaded_epochs(rig)) & set(ours)
+    rig.start_handler(1, is_restart=True)
+    rig.advance_ms(100)
+    assert loaded_epochs(rig) == {index: 2 if index in ours else 1 for index in range(4)}
+
+
+def test_the_epochs_of_one_start_are_asked_for_together(start: Start) -> None:
+    rig = eager(start, handlers=1)
+    rig.kill(0)
+    rig.controller_calls.clear()
+    rig.start_handler(0, is_restart=True)
+    rig.advance_ms(100)
+    assert loaded_epochs(rig) == dict.fromkeys(range(4), 2)
+    assert sum(b"raise_leader_epochs" in call for call in rig.controller_calls) == 1
+
+
+def test_eager_coordinator_has_an_epoch_above_its_logs(start: Start) -> None:
+    """The log's files are another broker's: partitions refuse markers with an epoch below the last one's."""
+    rig = eager(start, handlers=1)
+    rig.kill(0)
+    for index in range(4):
+        path = rig.directory / f"{EAGER_TOPIC}-{index}" / "leader-epoch-checkpoint"
+        path.write_text("0\n1\n7 0\n")
+        rig.table.writer(rig.cluster.image.topics_by_name[EAGER_TOPIC].partitions[index].slot).publish(
+            (0,) * 8
+        )
+    rig.start_handler(0, is_restart=True)
+    for _ in range(30):
+        rig.advance_ms(100)
+    assert set(loaded_epochs(rig)) == set(range(4))
+    assert min(loaded_epochs(rig).values()) > 7
+
+
+def test_what_was_never_written_is_not_loaded_eagerly(start: Start) -> None:
+    rig = eager(start, handlers=1, written=1)
+    rig.kill(0)
+    rig.start_handler(0, is_restart=True)
+    rig.advance_ms(100)
+    assert set(loaded_epochs(rig)) == {0}
+
+
+def test_an_epoch_that_was_asked_for_before_the_partition_went_away_and_came_back_is_not_used(
+    start: Start,
+) -> None:
+    rig = eager(start, written=0)
+    index = next(index for index in range(4) if rig.owner(EAGER_TOPIC, index) == 1)
+    rig.controller_serves.clear()
+    with pytest.raises(KafkaError):
+        runtime(rig, 1).by_topic[EAGER_TOPIC].coordinator(index)
+    epochs = runtime(rig, 1)._epochs
+    rig.settle()
+    (token,) = epochs._asked.values()
+    rig.set_handler_count(1)
+    rig.set_handler_count(2)
+    assert token not in epochs._asked.values()
+
+
+def test_an_eager_coordinator_is_made_when_the_controller_is_back(start: Start) -> None:
+    rig = eager(start, handlers=1)
+    rig.controller_serves.clear()
+    rig.kill(0)
+    rig.start_handler(0, is_restart=True)
+    rig.advance_ms(1_000)
+    assert loaded_epochs(rig) == {}
+    handler = rig.handler(0)
+    parts_of(handler).calls.lose(CONTROLLER)
+    rig.controller_serves.add("raise_leader_epochs")
+    rig.advance_ms(100)
+    rig.advance_ms(100)
+    assert set(loaded_epochs(rig)) == set(range(4))
+
+
+def test_who_asks_for_all_eager_coordinators_waits_until_they_are_loaded(start: Start) -> None:
+    rig = eager(start, handlers=1)
+    rig.kill(0)
+    rig.controller_serves.clear()
+    rig.start_handler(0, is_restart=True)
+    loaded: list[int] = []
+    runtime(rig).when_loaded(EAGER_TOPIC, lambda: loaded.append(1))
+    rig.settle()
+    assert not loaded
+    rig.controller_serves.add("raise_leader_epochs")
+    parts_of(rig.handler(0)).calls.lose(CONTROLLER)
+    rig.advance_ms(100)
+    rig.advance_ms(100)
+    assert loaded
+    assert len(loaded_epochs(rig)) == 4
+
+
+def end(rig: HandlerRig, handler: int, partition: int, producer_id: int, *, is_commit: bool) -> list[int]:
+    codes: list[int] = []
+    marker = Marker(producer_id, 0, 0, is_commit, 0)
+    runtime(rig, handler).by_topic[TOPIC].append_marker(partition, marker, codes.append)
+    rig.settle()
+    return codes
+
+
+def test_a_marker_ends_a_transaction_at_its_partitions_owner(start: Start) -> None:
+    rig = start(handlers=2)
+    rig.create_topic(TOPIC, partitions=2)
+    owner = rig.owner(TOPIC, 1)
+    assert end(rig, owner, 1, 7, is_commit=True) == [0]
+    assert coordinator(rig, 1).events == ["loaded", "7 commits"]
+    with pytest.raises(KafkaError) as raised:
+        end(rig, 1 - owner, 1, 7, is_commit=True)
+    assert raised.value.code == ErrorCode.NOT_COORDINATOR
+    rig.kill(1)
+    rig.start_handler(1, is_restart=True)
+    assert coordinator(rig, 1).events == ["loaded"]
+
+
+def test_a_marker_is_taken_by_a_coordinator_that_has_loaded(
+    start: Start, monkeypatch: pytest.MonkeyPatch, calls: CoordinatorCalls[Counters]
+) -> None:
+    rig = start()
+    rig.create_topic(TOPIC)
+    for _ in range(2):
+        Client(rig).ask(rig, calls, "add", *NAMES)
+    runtime(rig).release((TOPIC, 0))
+    monkeypatch.setattr("kproc.broker.coordinator.coordinator_log.LOAD_CHUNK_BYTES", 1)
+    with pytest.raises(KafkaError) as raised:
+        end(rig, 0, 0, 7, is_commit=True)
+    assert raised.value.code == ErrorCode.COORDINATOR_LOAD_IN_PROGRESS
+    rig.settle()
+    assert end(rig, 0, 0, 7, is_commit=True) == [0]
+
+
+def test_rules_that_stumble_over_a_marker_are_loaded_anew_before_it_is_sent_again(start: Start) -> None:
+    rig = start()
+    rig.create_topic(TOPIC)
+    first = coordinator(rig)
+    with pytest.raises(KafkaError) as raised:
+        end(rig, 0, 0, 13, is_commit=False)
+    assert raised.value.code == ErrorCode.NOT_COORDINATOR
+    assert first.events == ["loaded", STUMBLING, "resigned"]
+    assert not runtime(rig)._shards
+
+
+# ---- requests that meet a coordinator which is being loaded -----------------------------------------------
+
+
+def unasked(start: Start, *, handlers: int = 1) -> HandlerRig:
+    """Handlers of an eager topic without coordinators, whose controller does not answer yet."""
+    rig = start(handlers=handlers)
+    rig.create_topic(EAGER_TOPIC, partitions=4)
+    return rig
+
+
+def answer_epochs(rig: HandlerRig) -> None:
+    """The controller is back."""
+    rig.controller_serves.add("raise_leader_epochs")
+    for handler in rig.handlers:
+        if handler:
+            parts_of(handler).calls.lose(CONTROLLER)
+    rig.settle()
+
+
+def test_the_first_request_for_a_coordinator_waits_until_it_has_its_epoch(
+    start: Start, eager_calls: CoordinatorCalls[Counters]
+) -> None:
+    rig = unasked(start, handlers=2)
+    client = Client(rig)
+    assert client.ask(rig, eager_calls, "add", *NAMES) == []
+    answer_epochs(rig)
+    rig.advance_ms(60)
+    assert client.outcomes == [{"value": 1}] * len(NAMES)
+
+
+def test_a_request_waits_for_a_coordinator_for_a_bounded_time(
+    start: Start, eager_calls: CoordinatorCalls[Counters]
+) -> None:
+    rig = unasked(start)
+    client = Client(rig)
+    client.begin(eager_calls, "add", "n")
+    rig.advance_ms(WAIT_MS - 1)
+    assert client.outcomes == []
+    assert runtime(rig).due_ms > 0, "nobody looks all the time"
+    rig.advance_ms(1)
+    assert client.outcomes == [ErrorCode.COORDINATOR_LOAD_IN_PROGRESS]
+    answer_epochs(rig)
+    rig.advance_ms(60)
+    assert Client(rig).ask(rig, eager_calls, "add", "n") == [{"value": 1}]
+
+
+def test_requests_that_waited_are_served_in_their_order_before_later_ones(
+    start: Start, calls: CoordinatorCalls[Counters], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    rig = start()
+    rig.create_topic(TOPIC)
+    for _ in range(2):
+        Client(rig).ask(rig, calls, "add", *NAMES)
+    runtime(rig).release((TOPIC, 0))
+    monkeypatch.setattr("kproc.broker.coordinator.coordinator_log.LOAD_CHUNK_BYTES", 1)
+    clients = [Client(rig) for _ in range(4)]
+    for client in clients[:3]:
+        client.begin(calls, "add", "n0")
+    (shard,) = runtime(rig)._shards.values()
+    while shard.state is not ShardState.READY:
+        runtime(rig)._load_some(shard)
+    clients[3].begin(calls, "add", "n0")
+    rig.settle()
+    assert [client.outcomes for client in clients] == [[{"value": 3}]] * 4
+    clients[3].begin(calls, "add", "n0")
+    rig.settle()
+    assert clients[3].outcomes[-1] == {"value": 4}
+
+
+def test_a_client_that_leaves_while_it_waits_for_a_coordinator_changes_nothing(
+    start: Start, eager_calls: CoordinatorCalls[Counters]
+) -> None:
+    rig = unasked(start)
+    client = Client(rig)
+    client.begin(eager_calls, "add", "n")
+    client.leave()
+    answer_epochs(rig)
+    rig.advance_ms(60)
+    assert client.outcomes == []
+    assert Client(rig).ask(rig, eager_calls, "add", "n") == [{"value": 1}]
+
+
+def test_who_waits_for_a_coordinator_that_moves_is_told_at_once(
+    start: Start, eager_calls: CoordinatorCalls[Counters]
+) -> None:
+    rig = unasked(start, handlers=2)
+    name = next(each for each in NAMES if rig.owner(EAGER_TOPIC, partition_for(each, 4)) == 1)
+    there = Client(rig, 1)
+    assert there.ask(rig, eager_calls, "add", name) == []
+    rig.set_handler_count(1)
+    assert there.outcomes == [ErrorCode.NOT_COORDINATOR]
+
+
+def test_who_waits_for_a_coordinator_of_a_broker_that_stops_is_answered(
+    start: Start, eager_calls: CoordinatorCalls[Counters]
+) -> None:
+    rig = unasked(start)
+    client = Client(rig)
+    client.begin(eager_calls, "add", "n")
+    runtime(rig).drain()
+    assert client.outcomes == [ErrorCode.COORDINATOR_NOT_AVAILABLE]
+
+
+# ---- coordinators that stumble ----------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("way", ["stumble", "stumble_when_written", "stumble_later"])
+def test_a_coordinator_that_raises_is_loaded_anew_and_everybody_who_waits_is_answered(
+    start: Start, calls: CoordinatorCalls[Counters], way: str
+) -> None:
+    rig = start()
+    rig.create_topic(TOPIC)
+    first, waiting, stumbling = coordinator(rig), Client(rig), Client(rig)
+    Client(rig).ask(rig, calls, "add", "n")
+    waiting.ask(rig, calls, "wait", "n")
+    outcome = ERROR_OF_STUMBLING if way == "stumble" else int(ErrorCode.NOT_COORDINATOR)
+    assert stumbling.ask(rig, calls, "stumble", way) == [outcome]
+    assert waiting.outcomes == [ErrorCode.NOT_COORDINATOR]
+    assert coordinator(rig) is not first
+    assert "half" not in coordinator(rig).values
+
+
+def test_a_sweep_that_raises_gives_its_coordinator_up(
+    start: Start, calls: CoordinatorCalls[Counters], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    rig = start()
+    rig.create_topic(TOPIC)
+    Client(rig).ask(rig, calls, "add", "n")
+    first = coordinator(rig)
+    monkeypatch.setattr(first, "sweep_some", lambda: 1 // 0)
+    rig.advance_ms(SWEEP_MS)
+    assert first.events[-1] == "resigned"
+    assert coordinator(rig) is not first
+
+
+def test_a_record_that_nobody_expected_leaves_its_coordinator_unloaded_and_the_handler_alive(
+    start: Start, calls: CoordinatorCalls[Counters], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    rig = start()
+    rig.create_topic(TOPIC)
+    Client(rig).ask(rig, calls, "add", "n")
+    runtime(rig).release((TOPIC, 0))
+    monkeypatch.setattr(Counters, "replay", lambda *_: 1 // 0)
+    assert Client(rig).ask(rig, calls, "add", "n") == [ErrorCode.NOT_COORDINATOR]
+
+
+def test_what_a_timer_of_a_coordinator_writes_goes_to_the_disk_before_the_handler_sleeps(
+    start: Start, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    rig = start(settings={"kproc.flush": "group"})
+    rig.create_topic(TOPIC)
+    ours = coordinator(rig)
+    monkeypatch.setattr(ours, "tick", lambda name: ours.add(name, lambda _outcome: None))
+    ours.deadlines.bring_forward((ours, "n"), rig.clock.now_ns() // NS_PER_MS + 5)
+    rig.clock.advance_ms(5)
+    rig.handler(0)._work()
+    assert ours.values == {"n": 1}
+    assert rig.partitions().syncing
+
+
+# -- interrupted logs ----------------------------------------------------------------------------------------
+
+
+def interrupt(owned: OwnedPartition) -> None:
+    """Leave the files of a log half changed, because the host is short of something."""
+    with pytest.raises(Shortage), owned.log.state.done_or_offline("a swap of segments"):
+        raise Shortage(errno.EMFILE, "Too many open files")
+
+
+def test_coordinator_of_interrupted_log_reloads_when_asked(
+    start: Start, calls: CoordinatorCalls[Counters]
+) -> None:
+    rig = start()
+    rig.create_topic(TOPIC)
+    assert Client(rig).ask(rig, calls, "add", "n") == [{"value": 1}]
+    owned = rig.open(TOPIC)
+    interrupt(owned)
+    assert Client(rig).ask(rig, calls, "add", "n") == [{"value": 2}]
+    assert rig.partitions().find((TOPIC, 0)) is not owned
+
+
+def test_coordinator_reloads_after_a_write_to_interrupted_log(
+    start: Start, calls: CoordinatorCalls[Counters]
+) -> None:
+    """Nobody sends a request, and the coordinator writes by itself."""
+    rig = start()
+    rig.create_topic(TOPIC)
+    Client(rig).ask(rig, calls, "add", "n")
+    before = coordinator(rig)
+    interrupt(rig.open(TOPIC))
+    outcomes: list[Outcome] = []
+    before.add("n", outcomes.append)
+    rig.settle()
+    assert outcomes == [int(ErrorCode.KAFKA_STORAGE_ERROR)]
+    rig.advance_ms(100)
+    (after,) = runtime(rig).loaded(TOPIC)
+    assert after is not before
+    assert not rig.open(TOPIC).log.state.is_offline
+
+
+def test_eager_coordinator_reloads_when_its_log_can_be_reopened(
+    start: Start, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The first opening meets the shortage again, in a request. Later nobody asks."""
+    rig = eager(start, handlers=1)
+    interrupt(rig.open(EAGER_TOPIC))
+
+    def fail(*_arguments: Any, **_options: Any) -> Log:
+        raise Shortage(errno.EMFILE, "Too many open files")
+
+    with monkeypatch.context() as short:
+        short.setattr(Log, "open", fail)
+        with pytest.raises(KafkaError):
+            coordinator(rig, topic=EAGER_TOPIC)
+    assert 0 not in loaded_epochs(rig)
+    rig.advance_ms(100)
+    assert loaded_epochs(rig)[0] == 2

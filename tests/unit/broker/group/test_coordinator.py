@@ -1,0 +1,298 @@
+"""One coordinator on a log in memory: what it writes, when its state changes, what it forgets."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from kproc.broker.group.coordinator import CommitRequest
+from kproc.broker.group.messages import LeavingMember, SyncRequest
+from kproc.broker.group.records import OffsetKey, decode_record, encode_offset_key
+from kproc.common.deadlines import NEVER
+from kproc.common.errors import Corrupt, ErrorCode
+from kproc.wire.primitives import ZERO_UUID
+from tests.support.group_coordinator_rig import Rig
+
+
+@pytest.fixture
+def rig() -> Rig:
+    return Rig()
+
+
+def test_a_commit_is_answered_when_it_is_durable_and_seen_when_it_is_appended(rig: Rig) -> None:
+    codes = rig.commit(5)
+    assert (rig.offset(), codes) == (None, [])
+    rig.log.flush()
+    assert (rig.offset(), codes) == (5, [])
+    rig.log.sync()
+    assert codes == [0]
+
+
+def test_a_read_waits_for_what_it_shows(rig: Rig) -> None:
+    told: list[tuple[int, int | None]] = []
+    rig.commit(5)
+    rig.coordinator.read(rig.offset, lambda code, found: told.append((code, found)))
+    assert rig.offset() == 5
+    rig.log.flush()
+    rig.commit(6)
+    assert not told
+    writes, rig.log.unsynced = rig.log.unsynced, []
+    rig.log.flush()
+    for write in writes:  # A round covers what the log held when it began.
+        write.on_done(0)
+    assert (told, rig.offset()) == ([(0, 5)], 6)
+
+
+@pytest.mark.parametrize(
+    ("error", "told"),
+    [
+        (ErrorCode.KAFKA_STORAGE_ERROR, ErrorCode.NOT_COORDINATOR),
+        (ErrorCode.NOT_LEADER_OR_FOLLOWER, ErrorCode.NOT_COORDINATOR),
+        (ErrorCode.RECORD_LIST_TOO_LARGE, ErrorCode.UNKNOWN_SERVER_ERROR),
+    ],
+)
+def test_a_commit_that_was_not_appended_changes_nothing(rig: Rig, error: ErrorCode, told: ErrorCode) -> None:
+    rig.log.error = error
+    codes = rig.commit(5)
+    rig.log.flush()
+    assert (rig.offset(), codes, rig.states()) == (None, [told], {})
+
+
+def test_offsets_committed_under_no_name_make_no_group_that_members_can_ask(rig: Rig) -> None:
+    rig.commit(5, group="")
+    rig.log.sync()
+    assert rig.offset(group="") == 5
+    assert rig.coordinator.heartbeat("", "m", None, 1) == ErrorCode.INVALID_GROUP_ID
+    results: list[Any] = []
+    rig.coordinator.sync("", SyncRequest(member_id="m", generation=1), results.append)
+    assert [result.error_code for result in results] == [ErrorCode.INVALID_GROUP_ID]
+
+
+def test_a_commit_none_of_whose_offsets_is_taken_makes_a_group_until_the_next_sweep(rig: Rig) -> None:
+    codes: list[int] = []
+    request = CommitRequest(
+        group_id="g",
+        member_id="",
+        group_instance_id=None,
+        generation=-1,
+        tells_unknown_group=True,
+        offsets=[],
+    )
+    rig.coordinator.commit(request, codes.append)
+    assert (codes, rig.states()) == ([0], {"g": "Empty"})
+    rig.sweep()
+    assert rig.states() == {}
+
+
+def test_a_successor_goes_on_with_groups_and_offsets(rig: Rig) -> None:
+    member_id = rig.settle()
+    rig.commit(7, member_id=member_id, generation=1)
+    rig.commit(8, group="simple")
+    rig.log.sync()
+    rig.make()
+    assert rig.states() == {"g": "Stable", "simple": "Empty"}
+    assert (rig.offset(), rig.offset(group="simple")) == (7, 8)
+    assert rig.coordinator.heartbeat("g", member_id, None, 1) == 0
+    rig.pass_ms(10_000)
+    assert rig.states()["g"] != "Stable"  # Its session began anew, and has ended.
+
+
+def test_what_was_deleted_stays_deleted(rig: Rig) -> None:
+    rig.commit(7)
+    rig.log.sync()
+    codes: list[int] = []
+    rig.coordinator.delete_group("g", codes.append)
+    rig.log.sync()
+    rig.coordinator.delete_group("g", codes.append)
+    assert (codes, rig.states()) == ([0, ErrorCode.GROUP_ID_NOT_FOUND], {})
+    rig.make()
+    assert (rig.states(), rig.offset()) == ({}, None)
+
+
+def test_a_deletion_takes_commits_along_that_were_asked_for_before_it(rig: Rig) -> None:
+    rig.commit(1)
+    rig.log.sync()
+    rig.commit(2, topic="u")
+    rig.coordinator.delete_group("g", lambda code: None)
+    rig.log.sync()
+    rig.make()
+    assert (rig.offset(), rig.offset("u")) == (None, None)
+
+
+def test_a_group_with_members_is_not_deleted(rig: Rig) -> None:
+    rig.settle()
+    codes: list[int] = []
+    rig.coordinator.delete_group("g", codes.append)
+    assert codes == [ErrorCode.NON_EMPTY_GROUP]
+
+
+def test_offsets_of_subscribed_topics_are_kept(rig: Rig) -> None:
+    member_id = rig.settle()
+    for topic in ("t", "u"):
+        rig.commit(1, topic=topic, member_id=member_id, generation=1)
+    rig.log.sync()
+    told: list[Any] = []
+    keys = [OffsetKey("g", "t", 0), OffsetKey("g", "u", 0), OffsetKey("g", "u", 9)]
+    rig.coordinator.delete_offsets("g", keys, lambda code, subscribed: told.append((code, subscribed)))
+    rig.log.sync()
+    assert told == [(0, frozenset({"t"}))]
+    assert (rig.offset("t"), rig.offset("u")) == (1, None)
+
+
+def test_a_deleted_topic_takes_its_offsets_and_a_namesake_inherits_none(rig: Rig) -> None:
+    rig.commit(1)
+    rig.commit(2, topic="u")
+    rig.log.sync()
+    rig.delete_topic("t", b"n" * 16)
+    assert rig.coordinator.offsets.get("g", "t", 0, b"n" * 16) is None
+    rig.coordinator.topics_deleted(rig.known_topics())
+    rig.log.sync()
+    assert (rig.offset("t"), rig.offset("u")) == (None, 2)
+
+
+def test_a_topic_that_was_deleted_while_nobody_coordinated_is_noticed(rig: Rig) -> None:
+    rig.commit(1)
+    rig.log.sync()
+    rig.delete_topic("t")
+    rig.make()
+    rig.log.sync()
+    assert rig.offset() is None
+    key, value = rig.log.records[-1]
+    assert (decode_record(key, value), value) == ((OffsetKey("g", "t", 0), None), None)
+
+
+@pytest.mark.parametrize("present", [True, False])
+def test_load_counts_offsets_with_unknown_topic_id_by_name(
+    rig: Rig, caplog: pytest.LogCaptureFixture, *, present: bool
+) -> None:
+    """The files of __consumer_offsets come from another broker, or the metadata were restored from an older copy."""
+    rig.commit(7)
+    rig.commit(8, topic="u")
+    rig.log.sync()
+    new_id = b"n" * 16
+    del rig.topics["t"]
+    if present:
+        rig.topics["t"] = new_id
+    written = len(rig.log.records)
+    rig.make()
+    rig.log.sync()
+    assert len(rig.log.records) == written, "no tombstone"
+    assert "1 committed offsets have unknown topic ids" in caplog.text
+    rig.topics["t"] = new_id
+    found = rig.coordinator.offsets.get("g", "t", 0, new_id)
+    assert found is not None
+    assert found.offset == 7
+
+
+def test_load_drops_leader_epochs_above_the_partitions(rig: Rig) -> None:
+    """A consumer waits for metadata with the epoch of its committed offset, and asks the partition for nothing."""
+    rig.commit(1, topic="t", leader_epoch=5)
+    rig.commit(2, topic="u", leader_epoch=6)
+    rig.log.sync()
+    rig.make()
+    epochs = {}
+    for topic in ("t", "u"):
+        found = rig.coordinator.offsets.get("g", topic, 0)
+        assert found is not None
+        epochs[topic] = found.leader_epoch
+    assert epochs == {"t": 5, "u": -1}
+
+
+def test_offsets_that_count_by_name_go_with_their_topic(rig: Rig) -> None:
+    rig.commit(7)
+    rig.log.sync()
+    rig.topics["t"] = b"n" * 16
+    rig.make()
+    rig.delete_topic("t")
+    rig.coordinator.topics_deleted(rig.known_topics())
+    rig.log.sync()
+    assert rig.offset() is None
+
+
+def test_offset_without_topic_id_goes_with_a_deleted_name(rig: Rig) -> None:
+    """Records from before Kafka 4.1, and those of transactions, name the topic alone."""
+    for topic in ("t", "u"):
+        rig.commit(7, topic=topic, topic_id=ZERO_UUID)
+    rig.log.sync()
+    rig.delete_topic("t")
+    del rig.topics["u"]
+    rig.make()
+    rig.log.sync()
+    assert (rig.offset("t"), rig.offset("u")) == (None, 7), "nobody deleted u"
+
+
+HOUR_MS = 3_600_000
+
+
+def test_offsets_of_a_simple_consumer_expire_after_its_last_commit(rig: Rig) -> None:
+    rig.commit(1)
+    rig.log.sync()
+    rig.pass_ms(HOUR_MS - 1)
+    rig.sweep()
+    assert rig.offset() == 1
+    rig.pass_ms(1)
+    rig.sweep()
+    assert (rig.offset(), rig.states()) == (None, {})
+    rig.make()
+    assert rig.states() == {}
+
+
+def test_offsets_of_a_group_expire_after_it_became_empty(rig: Rig) -> None:
+    member_id = rig.settle()
+    rig.commit(1, member_id=member_id, generation=1)
+    rig.commit(1, topic="u", member_id=member_id, generation=1)
+    rig.log.sync()
+    for _ in range(4):
+        rig.clock.advance_ms(HOUR_MS // 2)
+        assert rig.coordinator.heartbeat("g", member_id, None, 1) == 0
+    rig.sweep()
+    # The group is alive and reads t; what it does not read expires.
+    assert (rig.offset("t"), rig.offset("u"), rig.states()) == (1, None, {"g": "Stable"})
+    rig.coordinator.leave("g", [LeavingMember(member_id)], lambda result: None)
+    rig.log.sync()
+    rig.pass_ms(HOUR_MS - 1)
+    rig.sweep()
+    assert rig.offset() == 1
+    rig.pass_ms(1)
+    rig.sweep()
+    assert (rig.offset(), rig.states()) == (None, {})
+
+
+def test_an_expiry_that_a_client_set_comes_before_the_brokers(rig: Rig) -> None:
+    rig.commit(1, expires=rig.clock.wall_ms() + 10)
+    rig.log.sync()
+    rig.pass_ms(10)
+    rig.sweep()
+    assert rig.offset() is None
+
+
+def test_a_group_of_which_nothing_was_written_goes_without_a_tombstone(rig: Rig) -> None:
+    (joined,) = rig.join()
+    rig.pass_ms(60_000)
+    rig.log.sync()
+    before = len(rig.log.records)
+    rig.sweep()
+    assert "g" not in rig.states()
+    assert joined.error_code == 0
+    rig.make()
+    assert rig.states() == {}
+    assert before <= len(rig.log.records)
+
+
+def test_who_waits_is_sent_to_the_next_owner(rig: Rig) -> None:
+    rig.settle()
+    waiting = rig.join()
+    rig.coordinator.resign()
+    assert waiting[0].error_code == ErrorCode.NOT_COORDINATOR
+    assert rig.deadlines.first == NEVER
+
+
+def test_unknown_record_types_are_skipped_and_damage_is_not(
+    rig: Rig, caplog: pytest.LogCaptureFixture
+) -> None:
+    for _ in range(3):
+        rig.coordinator.replay(b"\0\3\0\1g", b"\0\0", 0, None)
+    assert [record.levelname for record in caplog.records] == ["WARNING"]
+    with pytest.raises(Corrupt):
+        rig.coordinator.replay(encode_offset_key(OffsetKey("g", "t", 0)), b"\0\4", 0, None)

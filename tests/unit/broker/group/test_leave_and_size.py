@@ -1,0 +1,204 @@
+"""LeaveGroup, and group.max.size."""
+
+from __future__ import annotations
+
+import pytest
+
+from kproc.broker.group.classic_group import ClassicGroup
+from kproc.broker.group.messages import LeaveResult, LeavingMember
+from kproc.common.errors import ErrorCode
+from tests.support.group_rig import INITIAL_DELAY_MS, REBALANCE_MS, Answer, GroupRig
+
+
+@pytest.fixture
+def rig() -> GroupRig:
+    return GroupRig()
+
+
+def codes_of(leave: Answer[LeaveResult]) -> list[ErrorCode]:
+    return [ErrorCode(each.error_code) for each in leave.value.members]
+
+
+# LeaveGroup.
+
+
+def test_members_leave_together_with_a_code_each(rig: GroupRig) -> None:
+    members = rig.make_stable(4)
+    leave = rig.leave(members[1], "stranger", LeavingMember(members[2], "i"), members[3])
+    assert leave.code == ErrorCode.NONE
+    assert codes_of(leave) == [
+        ErrorCode.NONE,
+        ErrorCode.UNKNOWN_MEMBER_ID,
+        ErrorCode.UNKNOWN_MEMBER_ID,
+        ErrorCode.NONE,
+    ]
+    assert rig.state == "PreparingRebalance"
+    assert list(rig.group.roster.members) == [members[0], members[2]]
+
+
+def test_a_member_leaves_once(rig: GroupRig) -> None:
+    members = rig.make_stable()
+    assert codes_of(rig.leave(members[0], members[0])) == [ErrorCode.NONE, ErrorCode.UNKNOWN_MEMBER_ID]
+
+
+def test_nobody_leaves_and_nothing_happens(rig: GroupRig) -> None:
+    rig.make_stable()
+    assert codes_of(rig.leave("stranger")) == [ErrorCode.UNKNOWN_MEMBER_ID]
+    assert codes_of(rig.leave()) == []
+    assert rig.state == "Stable"
+
+
+def test_the_last_one_is_answered_when_the_empty_group_is_written(rig: GroupRig) -> None:
+    members = rig.make_stable()
+    rig.holds_writes = True
+    leave = rig.leave(*members)
+    assert rig.state == "Empty"
+    assert leave.is_open
+    rig.write()
+    assert codes_of(leave) == [ErrorCode.NONE, ErrorCode.NONE]
+
+
+def test_a_leave_in_the_join_phase_may_end_it(rig: GroupRig) -> None:
+    members = rig.make_stable()
+    join = rig.join(members[0])
+    assert join.is_open
+    rig.leave(members[1])
+    assert join.value.generation == 2
+
+
+def test_a_leave_in_the_sync_phase_begins_anew(rig: GroupRig) -> None:
+    joins = [rig.join(), rig.join()]
+    rig.pass_ms(2 * INITIAL_DELAY_MS)
+    leader, follower = (join.value.member_id for join in joins)
+    waiting = rig.sync(follower)
+    rig.leave(leader)
+    assert waiting.code == ErrorCode.REBALANCE_IN_PROGRESS
+    assert rig.join(follower).value.leader == follower
+
+
+def test_a_leave_during_the_initial_delay_does_not_end_it(rig: GroupRig) -> None:
+    joins = [rig.join(), rig.join()]
+    member = next(iter(rig.group.roster.members))
+    rig.leave(member)
+    assert joins[0].code == ErrorCode.UNKNOWN_MEMBER_ID
+    assert joins[1].is_open
+    rig.pass_ms(2 * INITIAL_DELAY_MS)
+    assert joins[1].value.generation == 1
+
+
+@pytest.mark.parametrize("state", ["Stable", "CompletingRebalance"])
+def test_who_was_told_an_id_may_leave_and_as_in_kafka_the_others_rebalance(rig: GroupRig, state: str) -> None:
+    members = rig.make_stable()
+    if state == "CompletingRebalance":
+        rig.rejoin_all(members)
+    assert rig.state == state
+    pending = rig.join(requires_known_member_id=True).value.member_id
+    assert codes_of(rig.leave(pending)) == [ErrorCode.NONE]
+    assert rig.state == "PreparingRebalance"
+    assert rig.join(pending).code == ErrorCode.UNKNOWN_MEMBER_ID
+
+
+def test_and_the_join_phase_does_not_wait_for_it_any_more(rig: GroupRig) -> None:
+    members = rig.make_stable()
+    pending = rig.join(requires_known_member_id=True).value.member_id
+    joins = rig.rejoin_all(members)
+    assert joins[0].is_open
+    rig.leave(pending)
+    assert joins[0].value.generation == 2
+
+
+def test_a_group_whose_members_left_is_empty_whoever_was_told_an_id(rig: GroupRig) -> None:
+    members = rig.make_stable()
+    pending = rig.join(requires_known_member_id=True).value.member_id
+    rig.leave(*members)
+    assert (rig.state, rig.group.generation) == ("Empty", 2)
+    join = rig.join(pending)
+    rig.pass_ms(INITIAL_DELAY_MS)
+    assert join.value.generation == 3
+
+
+def test_a_dead_group_says_look_elsewhere(rig: GroupRig) -> None:
+    rig.group.kill()
+    assert rig.leave("m").code == ErrorCode.COORDINATOR_NOT_AVAILABLE
+
+
+# group.max.size.
+
+
+def test_a_new_member_finds_no_room_in_a_full_group(rig: GroupRig) -> None:
+    rig.configure(group_max_size=2)
+    members = rig.make_stable(2)
+    full = rig.join()
+    assert (full.code, full.value.member_id) == (ErrorCode.GROUP_MAX_SIZE_REACHED, "")
+    assert rig.join(requires_known_member_id=True).code == ErrorCode.GROUP_MAX_SIZE_REACHED
+    assert rig.state == "Stable"
+    assert rig.join(members[1]).code == ErrorCode.NONE
+
+
+def test_joins_of_the_initial_delay_count(rig: GroupRig) -> None:
+    rig.configure(group_max_size=2)
+    assert rig.join().is_open
+    assert rig.join().is_open
+    assert rig.join().code == ErrorCode.GROUP_MAX_SIZE_REACHED
+
+
+def test_who_was_told_an_id_has_no_place_yet(rig: GroupRig) -> None:
+    rig.configure(group_max_size=1)
+    told = [rig.join(requires_known_member_id=True).value.member_id for _ in range(2)]
+    assert rig.join(told[1]).is_open
+    assert rig.join(told[0]).code == ErrorCode.GROUP_MAX_SIZE_REACHED
+    assert told[0] not in rig.group.roster.pending
+
+
+def test_the_last_ones_to_rejoin_a_group_that_became_too_large_are_out(rig: GroupRig) -> None:
+    members = rig.make_stable(3)
+    rig.configure(group_max_size=2)
+    joins = rig.rejoin_all(members)
+    assert joins[2].code == ErrorCode.GROUP_MAX_SIZE_REACHED
+    assert [join.value.generation for join in joins[:2]] == [2, 2]  # Nobody is missing now.
+    assert list(rig.group.roster.members) == members[:2]
+
+
+def test_who_waits_already_may_ask_again(rig: GroupRig) -> None:
+    members = rig.make_stable(2)
+    rig.configure(group_max_size=1)
+    rig.join(members[0])
+    assert rig.join(members[0]).is_open
+
+
+def test_a_fenced_member_takes_nobodys_place(rig: GroupRig) -> None:
+    members = rig.make_stable(2, static=True)
+    rig.configure(group_max_size=1)
+    rig.join(members[0], protocols=(("range", b"x"),))
+    assert rig.join(members[0], group_instance_id="i1").code == ErrorCode.GROUP_MAX_SIZE_REACHED
+    assert members == list(rig.group.roster.members)
+
+
+def test_a_static_member_returns_to_a_full_group(rig: GroupRig) -> None:
+    rig.configure(group_max_size=2)
+    rig.make_stable(2, static=True)
+    assert rig.join(group_instance_id="i1").code == ErrorCode.NONE
+    assert rig.join(group_instance_id="i2").code == ErrorCode.GROUP_MAX_SIZE_REACHED
+
+
+def test_a_group_that_is_too_large_when_loaded_rebalances(rig: GroupRig) -> None:
+    members = rig.make_stable(3)
+    rig.configure(group_max_size=2)
+    rig.group = ClassicGroup.restore(rig.log[-1], rig.environment, rig.now_ms)
+    assert rig.state == "PreparingRebalance"
+    assert rig.can_commit(members[2]) == ErrorCode.NONE  # What the rebalance is for.
+    joins = rig.rejoin_all(members)
+    assert [join.code for join in joins] == [
+        ErrorCode.NONE,
+        ErrorCode.NONE,
+        ErrorCode.GROUP_MAX_SIZE_REACHED,
+    ]
+
+
+def test_or_when_some_do_not_rejoin(rig: GroupRig) -> None:
+    members = rig.make_stable(3)
+    rig.configure(group_max_size=2)
+    rig.group = ClassicGroup.restore(rig.log[-1], rig.environment, rig.now_ms)
+    join = rig.join(members[2])
+    rig.pass_ms(REBALANCE_MS)
+    assert join.value.leader == members[2]

@@ -1,0 +1,137 @@
+"""Metrics of transactions: what the rows of Handlers say, and what a scrape makes of it by Kafka's names."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from typing import Any
+
+from prometheus_client.parser import text_string_to_metric_families
+
+from kproc.broker.metrics.spec import SLOT
+from kproc.broker.observe.network_figures import NetworkFigures
+from kproc.broker.observe.prometheus import Exposition
+from kproc.broker.peers.transaction_call import TxnProducer, ask_to_join
+from kproc.broker.role.roles import HANDLER
+from kproc.broker.transaction.state import STORED
+from kproc.common.errors import ErrorCode
+from tests.support.handler_rig import HandlerRig
+from tests.unit.broker.peers.test_transactions import TOPIC, begun, cluster, home_of, settled
+
+Start = Callable[..., HandlerRig]
+HANDLERS = 2
+CHANNEL = "kafka_coordinator_transaction_transactionmarkerchannelmanager_"
+LOAD_TIME = "kafka_server_transaction_coordinator_metrics_partition_load_time_"
+VERIFICATION = "kafka_server_addpartitionstotxnmanager_verification"
+
+
+def figure(rig: HandlerRig, name: str) -> int:
+    """The sum over the Handlers' rows."""
+    rig.advance_ms(1_000)
+    return sum(int(rig.slab.read(index)[name]) for index in range(HANDLERS))
+
+
+def states(rig: HandlerRig) -> dict[str, int]:
+    counts = {state.word: figure(rig, f"transactions_{state.name.lower()}") for state in STORED}
+    return {word: count for word, count in counts.items() if count}
+
+
+def scraped(rig: HandlerRig) -> dict[str, float]:
+    """The samples of transactions by name, of a scrape."""
+    rig.advance_ms(1_000)
+    rows = [
+        {
+            "role": HANDLER,
+            "index": index,
+            "pid": os.getpid(),
+            "state": "running",
+            "restarts": 0,
+            "cpu_seconds": 0.0,
+            "pss_bytes": 0,
+            "idle_percent": None,
+            "heartbeat_age_ms": None,
+            "counters": rig.slab.read(index),
+        }
+        for index in range(HANDLERS)
+    ]
+    figures = NetworkFigures(rig.slab)
+    figures.add_roles([{"role": HANDLER, "index": index} for index in range(HANDLERS)])
+    status: dict[str, Any] = {
+        "processes": rows,
+        "uptime_ms": 1,
+        "topics": 1,
+        "partitions": 1,
+        "shared_memory_unmapped_bytes": 0,
+        "disk": {"free_bytes": 1, "used_bytes": 1, "is_full": False},
+            "uncleanable": {"count": 0, "bytes": 0, "first": []},
+        "network": figures.describe(rows, {}),
+    }
+    text = Exposition(lambda: status, figures).render()[1].decode()
+    return {
+        sample.name: sample.value
+        for family in text_string_to_metric_families(text)
+        for sample in family.samples
+        if not sample.labels
+    }
+
+
+def test_the_states_of_all_handlers_ids_are_counted(start: Start) -> None:
+    rig = cluster(start, handlers=HANDLERS)
+    assert states(rig) == {}
+    producers = [begun(rig, name, at=at % HANDLERS) for at, name in enumerate("abcdef")]
+    assert states(rig) == {"Empty": 6}
+    for each in producers[:3]:
+        assert each.add(0, 1) == [0, 0]
+    assert states(rig) == {"Empty": 3, "Ongoing": 3}
+    producers[0].end()
+    producers[1].end(commits=False)
+    settled(rig)
+    assert states(rig) == {"Empty": 3, "Ongoing": 1, "CompleteCommit": 1, "CompleteAbort": 1}
+
+
+def test_loads_count_for_half_a_minute(start: Start) -> None:
+    rig = cluster(start, handlers=HANDLERS)
+    for name in "abcdefgh":
+        begun(rig, name)
+    loads = figure(rig, "transaction_loads")
+    assert loads == 4
+    found = scraped(rig)
+    longest_us = max(rig.slab.read(at)["transaction_load_us_max"] for at in range(HANDLERS))
+    assert found[LOAD_TIME + "max"] == longest_us / 1_000
+    assert found[LOAD_TIME + "avg"] == figure(rig, "transaction_load_us") / loads / 1_000
+    rig.advance_ms(30_000)
+    assert figure(rig, "transaction_loads") == figure(rig, "transaction_load_us_max") == 0
+    assert LOAD_TIME + "max" not in scraped(rig)
+
+
+def test_a_scrape_tells_of_markers_that_wait_and_of_verifications(start: Start) -> None:
+    rig = cluster(start, handlers=HANDLERS)
+    producer = begun(rig)
+    services = rig.handler(1 - home_of(rig))._services
+    codes: list[int] = []
+    txn = TxnProducer(producer.name, producer.producer_id, producer.epoch)
+    for adds, partitions in ((True, [0]), (False, [0]), (False, [1, 2]), (False, [0, 1])):
+        keys = [(TOPIC, index) for index in partitions]
+        ask_to_join(services, txn, keys, adds=adds, on_code=codes.append)
+        rig.settle()
+    abortable = int(ErrorCode.TRANSACTION_ABORTABLE)
+    assert codes == [0, 0, abortable, abortable]
+    stranger = txn._replace(producer_id=9)
+    ask_to_join(services, stranger, [(TOPIC, 0), (TOPIC, 1)], adds=True, on_code=codes.append)
+    rig.settle()
+    found = scraped(rig)
+    assert found[VERIFICATION + "failurerate_count"] == 2 + 1 + 2
+    assert found[VERIFICATION + "timems_count"] == 5
+    assert found[CHANNEL + "unknowndestinationqueuesize"] == found[CHANNEL + "logappendretryqueuesize"] == 0
+    assert found["kafka_server_replicamanager_partitionswithlatetransactionscount"] == 0
+    figures = NetworkFigures(rig.slab)
+    figures.add_roles([{"role": HANDLER, "index": index} for index in range(HANDLERS)])
+    assert all(api.requests for api in figures.apis())  # None of these counts is taken for an API's.
+    row = rig.handler(0)._metrics
+    for name, value in (
+        ("transactions_unmarked", 3), ("transactions_unfinished", 2), ("late_transaction_partitions", 4),
+    ):  # fmt: skip
+        row.values[SLOT[name]] = value
+    row.store()
+    rows = rig.slab.read(0)
+    assert (rows["transactions_unmarked"], rows["transactions_unfinished"]) == (3, 2)

@@ -1,0 +1,462 @@
+"""Connections: how they come from an Acceptor, how they end, and what an idle or a stopping Processor does."""
+
+from __future__ import annotations
+
+import errno
+import os
+import select
+import socket
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import pytest
+
+from kproc.broker.metrics.slab import Slab
+from kproc.broker.processor.connection import INFLIGHT_MAX
+from kproc.broker.role.handoff import EVICT, HANDOFF, REFUSED
+from kproc.broker.transport.agent import AgentId
+from tests.support.processor_rig import LOOPBACK, ProcessorRig, framed, no_more_descriptors
+
+Start = Callable[..., ProcessorRig]
+IDLE_MS = 10_000
+
+
+def test_every_socket_that_is_handed_over_is_acknowledged_once(rig: ProcessorRig) -> None:
+    pairs = [socket.socketpair() for _ in range(20)]
+    serials = [rig.hand_off(theirs.fileno()) for _, theirs in pairs]
+    rig.step()
+    assert rig.acknowledged() == serials
+    rig.step()
+    assert rig.acknowledged() == []
+    for ours, theirs in pairs:
+        theirs.close()
+        ours.send(framed(b"x"))
+    rig.step()
+    assert len(rig.handler.bodies()) == 20
+    assert rig.metric("connections_accepted") == 20
+    for ours, _ in pairs:
+        ours.close()
+
+
+def test_client_sees_the_end_although_a_copy_of_its_socket_is_open(rig: ProcessorRig) -> None:
+    """The Acceptor may not have closed its copy yet when a connection ends."""
+    ours, theirs = socket.socketpair()
+    rig.hand_off(theirs.fileno())
+    rig.step()
+    ours.send(b"\xff\xff\xff\xff")
+    rig.step()
+    ours.setblocking(False)
+    assert ours.recv(1) == b""
+    ours.close()
+    theirs.close()
+
+
+def test_acceptor_that_ended_is_forgotten_and_its_successor_served(rig: ProcessorRig) -> None:
+    client = rig.connect()
+    rig.acceptor.close()
+    rig.step()
+    rig.acceptor = rig.attach_acceptor()
+    other = rig.connect()
+    for each in (client, other):
+        each.send(framed(b"x"))
+    assert len(rig.handler.bodies()) == 2
+
+
+def test_acceptor_that_ended_after_a_handoff_costs_nobody_anything(rig: ProcessorRig) -> None:
+    """Its acknowledgement cannot be sent any more; the connection is the Processor's all the same."""
+    ours, theirs = socket.socketpair()
+    rig.hand_off(theirs.fileno())
+    theirs.close()
+    rig.acceptor.close()
+    rig.step()
+    ours.send(framed(b"served"))
+    rig.step(2)
+    assert rig.handler.bodies() == [b"served"]
+    ours.close()
+
+
+def test_socket_that_cannot_be_received_is_refused_so_that_it_can_go_elsewhere(rig: ProcessorRig) -> None:
+    ours, theirs = socket.socketpair()
+    with ours, theirs:
+        serial = rig.hand_off(theirs.fileno())
+        with no_more_descriptors():
+            rig.step()
+        assert select.select([rig.acceptor], [], [], 0)[0], f"nothing is said about socket {serial}"
+
+
+def test_processor_out_of_descriptors_keeps_serving_and_takes_the_next_socket(rig: ProcessorRig) -> None:
+    client = rig.connect()
+    ours, theirs = socket.socketpair()
+    with ours, theirs:
+        rig.hand_off(theirs.fileno())
+        with no_more_descriptors():
+            rig.step()
+            client.send(framed(b"served"))
+        rig.acknowledged()
+    assert rig.handler.bodies() == [b"served"]
+    other = rig.connect()
+    other.send(framed(b"new"))
+    assert rig.handler.bodies() == [b"new"]
+
+
+def test_the_last_descriptors_are_not_for_clients(
+    rig: ProcessorRig, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """They are for links: a Processor that cannot take one ends, and all of its connections with it."""
+    client = rig.connect()
+    for _ in range(3):
+        ours, theirs = socket.socketpair()
+        with ours, theirs:
+            monkeypatch.setattr(rig.processor, "_descriptor_end", theirs.fileno())
+            rig.acknowledged()
+            serial = rig.hand_off(theirs.fileno())
+            rig.step()
+            assert rig.acknowledged() == [serial | REFUSED]
+    assert caplog.text.count("refusing connections: the limit of open files") == 1, "once, not for each"
+    client.send(framed(b"served"))
+    assert rig.handler.bodies() == [b"served"]
+
+
+def test_ids_are_never_used_again(rig: ProcessorRig) -> None:
+    ids = []
+    for _ in range(5):
+        client = rig.connect()
+        client.send(framed(b"x"))
+        ids.append(rig.handler.take()[0].connection_id)
+        client.close()
+    assert len(set(ids)) == 5
+
+
+def test_successor_of_a_processor_uses_other_ids(start: Start) -> None:
+    """A Handler may still hold requests of the connections of the one that died."""
+    ids = []
+    for age_ms in (0, 1):
+        rig = start(age_ms=age_ms)
+        client = rig.connect()
+        client.send(framed(b"x"))
+        ids.append(rig.handler.take()[0].connection_id)
+    assert ids[1] - ids[0] >= 1 << 20, "room for a million connections in a millisecond"
+
+
+# -- idle ----------------------------------------------------------------------------------------------------
+
+
+def test_idle_connection_is_closed_and_an_active_one_is_not(start: Start) -> None:
+    """Kafka's testIdleConnection, case a."""
+    rig = start(idle_ms_max=IDLE_MS)
+    idle, active = rig.connect(), rig.connect()
+    for _ in range(4):
+        rig.advance_ms(IDLE_MS // 3)
+        active.send(framed(b"x"))
+    rig.advance_ms(1001)
+    assert idle.is_closed()
+    assert not active.is_closed()
+    assert rig.metric("connections_closed") == 1
+    assert len(rig.handler.take()) == 4
+    assert len(rig.handler.gone) == 1
+
+
+def test_connection_is_not_idle_before_its_time(start: Start) -> None:
+    rig = start(idle_ms_max=IDLE_MS)
+    client = rig.connect()
+    rig.advance_ms(IDLE_MS - 1)
+    assert not client.is_closed()
+    rig.advance_ms(2)
+    rig.advance_ms(1001)
+    assert client.is_closed()
+
+
+def test_request_in_work_does_not_keep_a_connection_from_being_idle(start: Start) -> None:
+    """Kafka's testIdleConnection, cases b and c; the late answer is harmless."""
+    rig = start(idle_ms_max=IDLE_MS)
+    client = rig.connect()
+    client.send(framed(b"slow"))
+    (request,) = rig.handler.take()
+    rig.advance_ms(IDLE_MS + 1001)
+    assert client.is_closed()
+    rig.handler.answer(request, framed(b"late"))
+    rig.step()
+    assert rig.handler.take() == []
+    other = rig.connect()
+    other.send(framed(b"x"))
+    assert rig.handler.bodies() == [b"x"]
+
+
+def test_answer_that_was_just_sent_keeps_a_connection_from_being_idle(start: Start) -> None:
+    rig = start(idle_ms_max=IDLE_MS)
+    client = rig.connect()
+    client.send(framed(b"slow"))
+    (request,) = rig.handler.take()
+    rig.advance_ms(IDLE_MS - 1000)
+    rig.handler.answer(request, framed(b"answer"))
+    rig.step()
+    assert client.received() == framed(b"answer")
+    rig.advance_ms(2500)
+    assert not client.is_closed()
+
+
+def test_no_limit_means_never_idle(start: Start) -> None:
+    rig = start(idle_ms_max=-1)
+    client = rig.connect()
+    rig.advance_ms(10**9)
+    rig.advance_ms(10**9)
+    assert not client.is_closed()
+
+
+def test_many_idle_connections_end_in_one_look(start: Start) -> None:
+    """Kafka closes one per poll; nothing asks us to keep the others."""
+    rig = start(idle_ms_max=IDLE_MS)
+    clients = [rig.connect() for _ in range(10)]
+    rig.advance_ms(IDLE_MS + 1001)
+    assert all(client.is_closed() for client in clients)
+
+
+# -- metrics and stopping ------------------------------------------------------------------------------------
+
+
+def test_row_is_stored_ten_times_a_second(rig: ProcessorRig) -> None:
+    rig.connect()
+    rig.advance_ms(100)
+    words = rig.doze._words[Slab.row_word(0) : Slab.row_word(1)]
+    before = words.tobytes()
+    rig.advance_ms(99)
+    assert words.tobytes() == before
+    rig.advance_ms(1)
+    assert words.tobytes() != before
+    assert rig.metric("connections") == 1
+    assert rig.metric("heartbeat_ns") == rig.clock.now_ns()
+    assert rig.metric("ring_capacity_bytes") == 1 << 18
+
+
+def test_requests_in_work_are_shown(rig: ProcessorRig) -> None:
+    client = rig.connect()
+    client.send(framed(b"x") * 3)
+    rig.advance_ms(1001)
+    assert rig.metric("requests_inflight") == 3
+
+
+def test_stopping_processor_reads_nothing_more_and_answers_what_it_read(rig: ProcessorRig) -> None:
+    client, quiet = rig.connect(), rig.connect()
+    client.send(framed(b"in work"))
+    assert not rig.processor.is_drained()
+    rig.processor.drain()
+    assert not rig.processor.is_drained()
+    client.send(framed(b"too late"))
+    rig.step(3)
+    (request,) = rig.handler.take()
+    rig.handler.answer(request, framed(b"answer"))
+    rig.step()
+    assert client.received() == framed(b"answer")
+    assert rig.processor.is_drained()
+    rig.step(3)
+    assert rig.handler.take() == []
+    assert not quiet.is_closed()
+
+
+def test_stopping_processor_drains_what_a_slow_reader_has_not_read(rig: ProcessorRig) -> None:
+    client = rig.connect()
+    client.send(framed(b"x"))
+    (request,) = rig.handler.take()
+    rig.handler.answer(request, bytes(3 << 20))
+    while rig.handler.outbox.has_overflow:
+        rig.step()
+        rig.handler.outbox.flush()
+    rig.processor.drain()
+    rig.step(3)
+    assert not rig.processor.is_drained()
+    assert len(client.receive_through(3 << 20)) == 3 << 20
+    rig.step()
+    assert rig.processor.is_drained()
+
+
+def test_stopping_processor_registers_no_more_sockets(rig: ProcessorRig) -> None:
+    rig.processor.drain()
+    client = rig.connect()
+    assert client.is_closed()
+    assert rig.processor.is_drained()
+
+
+def test_close_ends_every_connection_and_gives_every_block_back(rig: ProcessorRig) -> None:
+    clients = [rig.connect() for _ in range(3)]
+    clients[0].send(framed(bytes(50_000))[:20_000])
+    rig.step()
+    assert rig.arena.lent_count() == 1
+    rig.processor.close()
+    assert all(client.is_closed() for client in clients)
+    assert rig.arena.lent_count() == 0
+
+
+def test_processor_without_a_handler_accepts_nobody(start: Start) -> None:
+    rig = start(handlers=0)
+    assert rig.connect().is_closed()
+
+
+def test_descriptor_that_is_watched_wakes_the_processor(rig: ProcessorRig) -> None:
+    read_end, write_end = os.pipe()
+    rig.processor.watch(read_end)
+    os.write(write_end, b"x")
+    rig.processor.do_work(10_000)  # Ten seconds if it did not.
+    assert rig.doze.rescued_count == 0
+    assert select.select([rig.processor.poll_fd()], [], [], 0)[0]
+    os.close(read_end)
+    os.close(write_end)
+
+
+def test_answer_wakes_a_sleeping_processor(rig: ProcessorRig) -> None:
+    client = rig.connect()
+    client.send(framed(b"x"))
+    (request,) = rig.handler.take()
+    rig.doze.prepare()
+    rig.handler.answer(request, framed(b"answer"))
+    assert rig.processor.do_work(10_000) >= 0
+    rig.step()
+    assert client.received() == framed(b"answer")
+
+
+def test_detaching_a_stranger_does_no_harm(rig: ProcessorRig) -> None:
+    rig.processor.detach(AgentId("handler", 9))
+    assert not rig.connect().is_closed()
+
+
+# -- one connection that the kernel refuses something for ------------------------------------------------------
+
+
+class RefusingEpoll:
+    """The Processor's epoll, but for one operation on one descriptor."""
+
+    def __init__(self, rig: ProcessorRig, operation: str) -> None:
+        self._real = rig.processor.table.watch.epoll
+        self._operation = operation
+        self.fd = -1
+        rig.processor.table.watch.epoll = self  # type: ignore[assignment]
+
+    def __getattr__(self, name: str) -> Any:
+        real = getattr(self._real, name)
+        if name != self._operation:
+            return real
+
+        def refuse(fd: int, *rest: int) -> None:
+            if fd == self.fd or self.fd < 0:
+                raise OSError(errno.ENOMEM, "no memory for it")
+            real(fd, *rest)
+
+        return refuse
+
+
+def test_socket_that_cannot_be_registered_is_closed_and_the_next_is_served(rig: ProcessorRig) -> None:
+    epoll = RefusingEpoll(rig, "register")
+    broken = rig.connect()
+    assert broken.is_closed()
+    epoll.fd = 10_000_000  # Nobody.
+    rig.connect().send(framed(b"served"))
+    assert rig.handler.bodies() == [b"served"]
+    assert len(rig.processor.describe_connections()) == 1
+
+
+@pytest.mark.parametrize("when", ["muted", "unmuted"])
+def test_connection_that_cannot_be_muted_or_unmuted_is_closed_alone(rig: ProcessorRig, when: str) -> None:
+    client, other = rig.connect(), rig.connect()
+    (connection, _) = rig.processor.table.by_fd.values()
+    epoll = RefusingEpoll(rig, "modify")
+    epoll.fd = connection.fd if when == "muted" else 10_000_000
+    client.send(framed(b"x") * INFLIGHT_MAX)
+    requests = rig.handler.take()
+    if when == "unmuted":
+        epoll.fd = connection.fd
+        rig.handler.no_op(requests[0])
+        rig.step()
+    assert client.is_closed()
+    other.send(framed(b"served"))
+    assert rig.handler.bodies() == [b"served"]
+    rig.acknowledged()
+    assert list(rig.counted.values()) == [1]
+
+
+def test_muted_connection_with_unread_requests_expires_and_they_are_not_delivered(start: Start) -> None:
+    """Polling does not make it active; its late answer is harmless."""
+    rig = start(idle_ms_max=60_000)
+    client = rig.connect()
+    client.send(framed(b"x") * INFLIGHT_MAX)
+    client.sock.send(framed(b"unread"))
+    for _ in range(6):
+        rig.advance_ms(10_000)
+    assert not client.has_end()
+    rig.advance_ms(2_000)
+    assert client.has_end()
+    requests = rig.handler.take()
+    assert {request.body for request in requests} == {b"x"}
+    rig.handler.answer(requests[0], framed(b"late"))
+    rig.step(2)
+    assert rig.handler.take() == []
+
+
+def test_client_that_hung_up_while_it_is_not_read_expires_with_its_unread_requests(start: Start) -> None:
+    """Kafka's testExpireClosedConnectionWithPendingReceives: out of the epoll, but not out of the idle wheel."""
+    rig = start(idle_ms_max=60_000)
+    client = rig.connect()
+    client.send(framed(b"x") * INFLIGHT_MAX)
+    client.sock.send(framed(b"unread"))
+    client.sock.close()
+    rig.settle()
+    rig.advance_ms(59_000)
+    assert len(rig.processor.describe_connections()) == 1
+    rig.advance_ms(3_000)
+    assert rig.processor.describe_connections() == []
+    assert {request.body for request in rig.handler.take()} == {b"x"}
+    rig.step()
+    rig.acknowledged()
+    assert list(rig.counted.values()) == [0]
+
+
+# -- descriptors that are used again within one pass -----------------------------------------------------------
+
+
+@contextmanager
+def no_descriptor_free_below(fd: int) -> Iterator[None]:
+    """The next descriptor to be made is `fd`, once that is closed."""
+    filling = [os.dup(0)]
+    while filling[-1] < fd:
+        filling.append(os.dup(0))
+    try:
+        yield
+    finally:
+        for each in filling:
+            os.close(each)
+
+
+@pytest.mark.parametrize("event", ["has room", "hung up"])
+def test_event_of_a_connection_that_was_closed_in_the_same_pass_hits_nobody_else(
+    rig: ProcessorRig, event: str
+) -> None:
+    """An Acceptor evicts one and hands over the next, which gets its descriptor, while the first has news, too."""
+    victim = rig.connect()
+    client = rig.connect(listener=1)
+    if event == "has room":
+        client.send(framed(b"x"))
+        (request,) = rig.handler.take()
+        rig.handler.answer(request, bytes(3 << 20))
+        while rig.handler.outbox.has_overflow:
+            rig.step()
+            rig.handler.outbox.flush()
+    else:
+        client.send(framed(b"x") * INFLIGHT_MAX)
+    rig.settle()
+    connection = rig.processor.table.by_fd[max(rig.processor.table.by_fd)]
+    assert connection.listener == 1
+    rig.acceptor.send(HANDOFF.pack(EVICT, 1, 1, LOOPBACK, 0))
+    ours, theirs = socket.socketpair()
+    with ours, theirs, no_descriptor_free_below(connection.fd):
+        serial = rig.hand_off(theirs.fileno())
+        if event == "has room":
+            client.received()
+        else:
+            client.sock.shutdown(socket.SHUT_RDWR)
+        rig.step()
+        assert serial in rig.acknowledged()
+        (_, newcomer) = sorted(rig.processor.table.by_fd.values(), key=lambda each: each.id)
+        assert newcomer.fd == connection.fd, "or this shows nothing"
+        assert not victim.is_closed()
+        ours.send(framed(b"served"))
+        rig.step(2)
+        assert b"served" in rig.handler.bodies()

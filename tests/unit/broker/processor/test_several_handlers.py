@@ -1,0 +1,452 @@
+"""Several Handlers: who is home, where frames go, what waits for what, and what a Handler's death takes with it."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from kproc.broker.ipc.wait import Sleeper
+from tests.support.processor_rig import LOOPBACK, Client, ProcessorRig, framed
+
+Start = Callable[..., ProcessorRig]
+
+
+class ScriptedRouter:
+    """Sends a frame that begins with a known word to the Handler it was told, every other one home."""
+
+    def __init__(self, **owners: int) -> None:
+        self.owners = {word.encode(): owner for word, owner in owners.items()}
+        self.seen: list[bytes] = []
+
+    def route(self, frame: memoryview) -> int:
+        word = bytes(frame[:6])
+        self.seen.append(word)
+        return self.owners.get(word.rstrip(b"."), -1)
+
+    def learn(self, hint: memoryview) -> None:
+        self.owners[bytes(hint[1:])] = hint[0]
+
+
+@pytest.fixture
+def router() -> ScriptedRouter:
+    return ScriptedRouter(first=0, second=1)
+
+
+@pytest.fixture
+def rig(start: Start, router: ScriptedRouter) -> ProcessorRig:
+    return start(handlers=2, router=router)
+
+
+FIRST, SECOND, HOME = framed(b"first."), framed(b"second"), framed(b"homely")
+
+
+def home_of(rig: ProcessorRig, client: Client) -> int:
+    """The index of the Handler that gets what no router knows; its answer is sent."""
+    client.send(HOME)
+    for index, handler in enumerate(rig.handlers):
+        for request in handler.take():
+            handler.answer(request, framed(b"here"))
+            rig.step()
+            assert client.received() == framed(b"here")
+            return index
+    raise AssertionError("nobody got it")
+
+
+def client_at(rig: ProcessorRig, index: int) -> Client:
+    """A client whose home is that Handler."""
+    while True:
+        client = rig.connect()
+        if home_of(rig, client) == index:
+            return client
+
+
+# -- homes ---------------------------------------------------------------------------------------------------
+
+
+def test_homes_are_spread_evenly_and_freed_places_are_filled(start: Start) -> None:
+    rig = start(handlers=3)
+    clients = [rig.connect() for _ in range(9)]
+    homes = [home_of(rig, client) for client in clients]
+    assert sorted(homes) == [0, 0, 0, 1, 1, 1, 2, 2, 2]
+    for client, home in zip(clients, homes, strict=True):
+        if home == 1:
+            client.close()
+    assert [home_of(rig, rig.connect()) for _ in range(3)] == [1, 1, 1]
+
+
+def test_without_a_router_everything_goes_home(start: Start) -> None:
+    rig = start(handlers=2)
+    client = client_at(rig, 1)
+    client.send(FIRST + SECOND + HOME)
+    assert [handler.bodies() for handler in rig.handlers] == [[], [b"first.", b"second", b"homely"]]
+
+
+# -- routing -------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("home", [0, 1])
+def test_router_says_who_gets_a_frame(rig: ProcessorRig, home: int) -> None:
+    client = client_at(rig, home)
+    for frame, index in ((FIRST, 0), (SECOND, 1), (HOME, home)):
+        client.send(frame)
+        (request,) = rig.handlers[index].take()
+        assert framed(request.body) == frame
+        rig.handlers[index].answer(request, framed(b"done"))
+        rig.step()
+        assert client.received() == framed(b"done")
+
+
+@pytest.mark.parametrize("home", [0, 1])
+def test_frames_are_whole_over_many_turns_of_the_rings(rig: ProcessorRig, home: int) -> None:
+    """They are read into unused room of the home ring, and pushed to it or to another."""
+    client = client_at(rig, home)
+    chance = random.Random(home)
+    for number in range(3000):
+        word, index = chance.choice([(b"first.", 0), (b"second", 1), (b"homely", home)])
+        body = word + number.to_bytes(4, "big") + chance.randbytes(chance.randrange(3000))
+        client.send(framed(body))
+        ((request,), nothing) = rig.handlers[index].take(), rig.handlers[1 - index].take()
+        assert (bytes(request.body), nothing) == (body, [])
+        rig.handlers[index].answer(request, framed(b"done"))
+        rig.step()
+        assert client.received() == framed(b"done")
+
+
+def test_handlers_are_known_by_their_index_in_whatever_order_they_came(
+    start: Start, router: ScriptedRouter
+) -> None:
+    """One that died while the broker started is attached after the others."""
+    rig = start(handlers=0, router=router)
+    late, early = rig.attach_handler(1), rig.attach_handler(0)
+    client = rig.connect()
+    client.send(SECOND)
+    assert (late.bodies(), early.bodies()) == ([b"second"], [])
+    other = rig.connect()
+    other.send(FIRST)
+    assert (late.bodies(), early.bodies()) == ([], [b"first."])
+    third = rig.connect()
+    third.send_through(framed(b"second" + bytes(50_000)))
+    assert len(late.bodies()) == 1
+
+
+def test_every_handler_is_told_once_where_a_client_is(rig: ProcessorRig) -> None:
+    """Before its first request, and again when a Handler comes that cannot know."""
+    told = [handler.addresses for handler in rig.handlers]
+    client = rig.connect()
+    rig.step()
+    assert [each.take() for each in rig.handlers] == [[], []]
+    assert told == [{}, {}], "an idle connection is nobody's business"
+    client.send(FIRST)
+    (request,) = rig.handlers[0].take()
+    assert rig.handlers[1].take() == []
+    assert told == [{request.connection_id: LOOPBACK}] * 2
+    rig.handlers[0].answer(request, framed(b"done"))
+    rig.step()
+    for each in told:
+        each.clear()
+    client.send(FIRST)
+    assert [len(each.take()) for each in rig.handlers] == [1, 0]
+    assert told == [{}, {}]
+    rig.processor.detach(rig.handlers[1].id)
+    successor = rig.attach_handler(1)
+    other = rig.connect()
+    other.send(SECOND)
+    (later,) = successor.take()
+    assert successor.addresses == {later.connection_id: LOOPBACK}
+
+
+def test_client_is_introduced_before_its_first_frame_however_full_the_rings_are(rig: ProcessorRig) -> None:
+    filler, client = client_at(rig, 1), client_at(rig, 0)
+    filler.send_through_until_stalled()
+    newcomer = rig.connect()
+    newcomer.send(FIRST)
+    rig.step(3)
+    assert rig.handlers[0].bodies() == [], "the other Handler could not be told"
+    while rig.handlers[1].take():
+        rig.settle()
+    (request,) = rig.handlers[0].take()
+    assert request.connection_id in rig.handlers[1].addresses
+    assert client.received() == b""
+
+
+def test_router_sees_the_frame_without_its_length(rig: ProcessorRig, router: ScriptedRouter) -> None:
+    rig.connect().send(FIRST)
+    assert router.seen == [b"first."]
+
+
+def test_frame_for_another_handler_waits_for_the_answers_before_it(rig: ProcessorRig) -> None:
+    client = client_at(rig, 0)
+    client.send(FIRST + FIRST + SECOND + FIRST)
+    first, again = rig.handlers[0].take()
+    rig.step(3)
+    assert rig.handlers[1].take() == []
+    rig.handlers[0].answer(first, framed(b"1"))
+    rig.step(3)
+    assert rig.handlers[1].take() == []
+    rig.handlers[0].answer(again, framed(b"2"))
+    rig.step(3)
+    (second,) = rig.handlers[1].take()
+    rig.step(3)
+    assert rig.handlers[0].take() == [], "what is behind it waits, too"
+    rig.handlers[1].answer(second, framed(b"3"))
+    rig.step(3)
+    (last,) = rig.handlers[0].take()
+    rig.handlers[0].answer(last, framed(b"4"))
+    rig.step()
+    assert client.received() == b"".join(map(framed, (b"1", b"2", b"3", b"4")))
+    assert [first.sequence, again.sequence, second.sequence, last.sequence] == [1, 2, 3, 4]
+
+
+def test_waiting_client_does_not_hold_others_up(rig: ProcessorRig) -> None:
+    waiting, other = client_at(rig, 0), client_at(rig, 1)
+    waiting.send(FIRST + SECOND)
+    other.send(SECOND)
+    assert rig.handlers[1].bodies() == [b"second"]
+
+
+def test_frame_whose_end_comes_while_another_waits_is_joined(rig: ProcessorRig) -> None:
+    client = client_at(rig, 0)
+    client.send(FIRST + SECOND + FIRST[:5])
+    client.send(FIRST[5:] + HOME)
+    answered = []
+    for _ in range(10):
+        for handler in rig.handlers:
+            for request in handler.take():
+                answered.append(request.body)
+                handler.answer(request, framed(request.body))
+        rig.step(2)
+    assert answered == [b"first.", b"second", b"first.", b"homely"]
+    assert client.received() == FIRST + SECOND + FIRST + HOME
+
+
+def test_hint_of_a_handler_is_learned(rig: ProcessorRig) -> None:
+    client = client_at(rig, 0)
+    client.send(framed(b"orders"))
+    (request,) = rig.handlers[0].take()
+    rig.handlers[0].hint(b"\x01", b"orders")
+    rig.handlers[0].answer(request, framed(b"forwarded"))
+    rig.step()
+    assert client.received() == framed(b"forwarded")
+    client.send(framed(b"orders"))
+    assert rig.handlers[1].bodies() == [b"orders"]
+
+
+def test_large_frame_goes_where_the_router_says(rig: ProcessorRig) -> None:
+    client = client_at(rig, 0)
+    body = b"second" + bytes(100_000)
+    client.send_through(framed(body))
+    (request,) = rig.handlers[1].take()
+    assert request.is_block
+    assert request.body == body
+    assert rig.handlers[0].take() == []
+    rig.handlers[1].answer(request, framed(b"done"))
+    rig.step()
+    assert client.received() == framed(b"done")
+    assert rig.arena.lent_count() == 0
+
+
+def test_large_frame_waits_for_the_answers_of_another_handler(rig: ProcessorRig) -> None:
+    client = client_at(rig, 0)
+    client.send_through(FIRST + framed(b"second" + bytes(100_000)))
+    (first,) = rig.handlers[0].take()
+    rig.settle()
+    assert rig.handlers[1].take() == []
+    rig.handlers[0].answer(first, framed(b"1"))
+    rig.settle()
+    (second,) = rig.handlers[1].take()
+    assert second.is_block
+
+
+def test_full_ring_of_one_handler_does_not_stall_clients_of_the_other(rig: ProcessorRig) -> None:
+    blocked, free = client_at(rig, 0), client_at(rig, 1)
+    for _ in range(60):
+        try:
+            blocked.sock.send(framed(b"first." + bytes(10_000)))
+        except BlockingIOError:
+            break
+        rig.step()
+    assert rig.metric("reads_stalled") > 0
+    free.send(SECOND)
+    assert rig.handlers[1].bodies() == [b"second"]
+
+
+def test_frames_for_a_handler_that_is_away_go_home(rig: ProcessorRig) -> None:
+    client = client_at(rig, 0)
+    rig.processor.detach(rig.handlers[1].id)
+    client.send(SECOND)
+    assert rig.handlers[0].bodies() == [b"second"]
+
+
+def test_end_of_a_client_is_told_wherever_it_has_been(rig: ProcessorRig) -> None:
+    client = client_at(rig, 0)
+    client.send(SECOND)
+    (request,) = rig.handlers[1].take()
+    rig.handlers[1].answer(request, framed(b"done"))
+    rig.step()
+    client.send(FIRST)
+    client.close()
+    assert rig.handlers[1].take() == []
+    assert rig.handlers[1].gone == [request.connection_id]
+
+
+def test_end_of_a_client_is_told_where_it_has_requests_in_work(rig: ProcessorRig) -> None:
+    client = client_at(rig, 0)
+    client.send(SECOND)
+    (request,) = rig.handlers[1].take()
+    client.close()
+    for handler in rig.handlers:
+        handler.take()
+        assert handler.gone == [request.connection_id]
+
+
+def test_stopping_processor_passes_on_what_waits_for_another_handler(rig: ProcessorRig) -> None:
+    client = client_at(rig, 0)
+    client.send(FIRST + SECOND)
+    (first,) = rig.handlers[0].take()
+    rig.processor.drain()
+    rig.handlers[0].answer(first, framed(b"1"))
+    rig.step(3)
+    assert rig.handlers[1].bodies() == [b"second"]
+
+
+def test_stopping_processor_is_not_drained_while_a_frame_waits_for_room(rig: ProcessorRig) -> None:
+    client = client_at(rig, 0)
+    sender = rig.processor.handlers.by_id[rig.handlers[1].id].link.sender
+    for size in (20_000, 8):
+        while sender.try_push(1, bytes(size)):
+            pass
+    sender.publish()
+    client.send(SECOND)
+    rig.processor.drain()
+    rig.step(3)
+    assert not rig.processor.is_drained()
+    rig.handlers[1].inbox.poll(100_000)
+    rig.handlers[1].inbox.release()
+    rig.step(2)
+    (request,) = rig.handlers[1].take()
+    rig.handlers[1].answer(request, framed(b"done"))
+    rig.step()
+    assert client.received() == framed(b"done")
+    assert rig.processor.is_drained()
+
+
+def test_frame_that_waited_is_seen_by_its_handler_before_the_processor_sleeps(
+    rig: ProcessorRig, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    client = client_at(rig, 0)
+    client.send(FIRST + SECOND)
+    (first,) = rig.handlers[0].take()
+    rig.handlers[0].answer(first, framed(b"1"))
+    is_seen: list[bool] = []
+
+    def wait(
+        _doze: object, poll: Callable[[float], list[Any]], _timeout_s: float, has_work: Callable[[], bool]
+    ) -> list[Any]:
+        if not has_work():
+            is_seen.append(not rig.handlers[1].inbox.is_empty())
+        return poll(0)
+
+    monkeypatch.setattr(Sleeper, "wait", wait)
+    while not is_seen:
+        rig.processor.do_work(100)
+    assert False not in is_seen
+    assert rig.handlers[1].bodies() == [b"second"]
+
+
+# -- death ---------------------------------------------------------------------------------------------------
+
+
+def test_death_of_a_handler_closes_only_connections_with_work_there(rig: ProcessorRig) -> None:
+    busy, idle, guest, elsewhere = (client_at(rig, home) for home in (0, 0, 1, 1))
+    busy.send(HOME)
+    guest.send(FIRST)
+    elsewhere.send(SECOND)
+    rig.processor.detach(rig.handlers[0].id)
+    assert busy.is_closed()
+    assert guest.is_closed()
+    assert not idle.is_closed()
+    assert not elsewhere.is_closed()
+    (request,) = rig.handlers[1].take()
+    rig.handlers[1].answer(request, framed(b"unharmed"))
+    rig.step()
+    assert elsewhere.received() == framed(b"unharmed")
+
+
+def test_connection_of_a_dead_handler_waits_for_its_successor(rig: ProcessorRig) -> None:
+    client = client_at(rig, 0)
+    rig.processor.detach(rig.handlers[0].id)
+    client.send(HOME)
+    rig.step(3)
+    assert rig.handlers[1].take() == []
+    assert not client.is_closed()
+    rig.handlers[0] = rig.attach_handler(0)
+    rig.step(2)
+    (request,) = rig.handlers[0].take()
+    rig.handlers[0].answer(request, framed(b"by the successor"))
+    rig.step()
+    assert client.received() == framed(b"by the successor")
+
+
+def test_connection_answered_before_the_death_goes_on_with_the_successor(rig: ProcessorRig) -> None:
+    client = client_at(rig, 0)
+    client.send(FIRST)
+    (request,) = rig.handlers[0].take()
+    rig.handlers[0].answer(request, framed(b"1"))
+    rig.step()
+    assert client.received() == framed(b"1")
+    rig.processor.detach(rig.handlers[0].id)
+    rig.handlers[0] = rig.attach_handler(0)
+    client.send(FIRST)
+    assert rig.handlers[0].bodies() == [b"first."]
+
+
+def test_blocks_lent_to_a_dead_handler_come_back_and_others_stay(rig: ProcessorRig) -> None:
+    clients = [client_at(rig, 0), client_at(rig, 1), client_at(rig, 0)]
+    clients[0].send_through(framed(b"first." + bytes(50_000)))
+    clients[1].send_through(framed(b"second" + bytes(50_000)))
+    clients[2].send(framed(b"first." + bytes(50_000))[:30_000])
+    rig.step()
+    assert rig.arena.lent_count() == 3
+    rig.processor.detach(rig.handlers[0].id)
+    assert rig.arena.lent_count() == 2, "the one that nobody was lent yet is still being received"
+    (request,) = rig.handlers[1].take()
+    rig.handlers[1].answer(request, framed(b"done"))
+    rig.step()
+    assert rig.arena.lent_count() == 1
+    rig.handlers[0] = rig.attach_handler(0)
+    clients[2].send_through(framed(b"first." + bytes(50_000))[30_000:])
+    (request,) = rig.handlers[0].take()
+    assert request.body == b"first." + bytes(50_000)
+
+
+def test_block_of_a_client_that_left_comes_back_when_its_handler_dies(rig: ProcessorRig) -> None:
+    client = client_at(rig, 0)
+    client.send_through(framed(b"first." + bytes(50_000)))
+    client.close()
+    assert rig.arena.lent_count() == 1
+    rig.processor.detach(rig.handlers[0].id)
+    assert rig.arena.lent_count() == 0
+
+
+def test_nothing_that_a_dead_handler_said_last_is_sent(rig: ProcessorRig) -> None:
+    """Its link ends with it: what it had published and nobody had taken is gone, as its clients are."""
+    client = client_at(rig, 0)
+    client.send(FIRST)
+    (request,) = rig.handlers[0].take()
+    rig.handlers[0].answer(request, framed(b"last words"))
+    rig.processor.detach(rig.handlers[0].id)
+    rig.step()
+    assert client.received() == b""
+    assert client.is_closed()
+
+
+def test_detaching_twice_does_no_harm(rig: ProcessorRig) -> None:
+    client_at(rig, 1)
+    rig.processor.detach(rig.handlers[0].id)
+    rig.processor.detach(rig.handlers[0].id)
+    rig.handlers[0] = rig.attach_handler(0)
+    client = client_at(rig, 0)
+    assert not client.is_closed()

@@ -1,0 +1,52 @@
+"""What a role's process makes of the supervisor's messages, as far as its agent must hear of them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+from kproc.broker.role.roles import handler_id
+from kproc.broker.supervisor.child import ChildRole
+from kproc.broker.supervisor.role_messages import RoleMessages
+from tests.support.processor_rig import PROCESSOR, ProcessorRig, framed
+from tests.unit.broker.processor.test_several_handlers import ScriptedRouter
+
+NOBODY: Any = None
+
+
+@pytest.fixture
+def rig() -> Iterator[ProcessorRig]:
+    with ProcessorRig(handlers=2, router=ScriptedRouter(first=0, second=1)) as rig:
+        yield rig
+
+
+def child_of(rig: ProcessorRig) -> ChildRole:
+    """The process of the rig's Processor, without a supervisor."""
+    child = ChildRole(PROCESSOR, NOBODY, NOBODY, is_restart=False)
+    child._agent = rig.processor
+    child._messages = RoleMessages(rig.processor, NOBODY)
+    return child
+
+
+def test_connections_leave_a_handler_that_ended_on_trial_at_once(rig: ProcessorRig) -> None:
+    clients = [rig.connect() for _ in range(4)]
+    child = child_of(rig)
+    # Nobody had told it to leave: it died before its start was over.
+    child._handle_message({"do": "detach", "peer": handler_id(1), "is_final": True}, None)
+    for client in clients:
+        client.send(framed(b"homely"))
+    assert len(rig.handlers[0].take()) == 4, "without the look of once a second"
+    assert not rig.processor.uses(handler_id(1))
+
+
+def test_a_handler_that_died_keeps_its_connections_for_its_successor(rig: ProcessorRig) -> None:
+    clients = [rig.connect() for _ in range(4)]
+    child_of(rig)._handle_message({"do": "detach", "peer": handler_id(1), "is_final": False}, None)
+    for client in clients:
+        client.send(framed(b"homely"))
+    assert len(rig.handlers[0].take()) == 2
+    rig.handlers[1] = rig.attach_handler(1)
+    rig.step(2)
+    assert len(rig.handlers[1].take()) == 2

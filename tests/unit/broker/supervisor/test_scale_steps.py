@@ -1,0 +1,253 @@
+"""The Scaler's steps against a scripted supervisor: what it waits for, and what a death in the middle does."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import closing
+
+import pytest
+
+from kproc.broker.role.asks import LOST
+from kproc.broker.role.roles import (
+    CONTROLLER,
+    HANDLER,
+    PROCESSOR,
+    acceptor_id,
+    handler_id,
+    processor_id,
+)
+from kproc.broker.supervisor.scale import Steps, TargetState
+from tests.support.scale_rig import Rig
+
+
+@pytest.fixture
+def rig() -> Iterator[Rig]:
+    with closing(Rig()) as rig:
+        yield rig
+
+
+def test_what_is_as_it_should_be_is_settled_at_once(rig: Rig) -> None:
+    rig.want(processors=2, handlers=2)
+    assert rig.settled == [{"counts": {"processors": 2, "handlers": 2}, "steps": [], "took_ms": 0}]
+
+
+def test_new_processors_serve_once_they_are_ready(rig: Rig) -> None:
+    rig.want(processors=4)
+    new = rig.roles(PROCESSOR)[2:]
+    assert not rig.children.said(rig.table[acceptor_id(0)], "targets"), "nobody may hand them a client yet"
+    rig.ready(new[0])
+    assert rig.settled == []
+    rig.ready(new[1])
+    assert rig.settled[0]["counts"] == {"processors": 4, "handlers": 2}
+    (told,) = rig.children.said(rig.table[acceptor_id(0)], "targets")
+    assert len(told["peers"]) == 4
+
+
+def test_leaving_processors_give_what_they_have_to_those_that_stay(rig: Rig) -> None:
+    rig.want(processors=1)
+    stays, leaves = rig.roles(PROCESSOR)
+    assert rig.children.migrations == [("processor-1", "processor-0")]
+    assert rig.children.said(leaves, "leave") == [{"do": "leave", "targets": (stays.agent,)}]
+    rig.scaler.advance()
+    assert not rig.children.said(leaves, "close"), "it still has connections"
+    leaves.is_drained = True
+    rig.scaler.advance()
+    assert rig.children.said(leaves, "close")
+    rig.end(leaves)
+    assert rig.settled[0]["counts"] == {"processors": 1, "handlers": 2}
+
+
+def test_leaving_processor_that_dies_is_a_change_that_is_done(rig: Rig) -> None:
+    rig.want(processors=1)
+    rig.end(rig.roles(PROCESSOR)[1])
+    assert rig.settled[0]["counts"] == {"processors": 1, "handlers": 2}
+
+
+def test_processor_that_waits_for_its_restart_when_it_is_to_leave_is_discarded(rig: Rig) -> None:
+    role = rig.roles(PROCESSOR)[1]
+    role.child, role.restart_at_ns = None, 1
+    rig.want(processors=1)
+    assert rig.children.discarded == ["processor-1"]
+    assert role.restart_at_ns == 0, "nobody starts it again"
+    assert rig.settled[0]["counts"] == {"processors": 1, "handlers": 2}
+
+
+def test_processor_that_never_gets_rid_of_its_clients_is_closed_in_the_end(rig: Rig) -> None:
+    rig.want(processors=1)
+    leaves = rig.roles(PROCESSOR)[1]
+    rig.children.clock.advance_ms(61_000)
+    rig.scaler.advance()
+    assert rig.children.said(leaves, "close")
+
+
+def test_new_handlers_are_counted_once_they_are_ready(rig: Rig) -> None:
+    rig.want(handlers=3)
+    assert rig.children.asked == []
+    rig.ready(rig.roles(HANDLER)[2])
+    ((agent, what, body, on_reply),) = rig.children.asked
+    assert (agent, what, body) == ("controller-0", "set_handler_count", {"count": 3})
+    assert rig.children.handler_count == 3, "a controller that starts now must be told"
+    on_reply({"count": 3})
+    rig.scaler.advance()
+    assert rig.settled[0]["counts"] == {"processors": 2, "handlers": 3}
+
+
+def test_controller_that_dies_is_asked_again(rig: Rig) -> None:
+    rig.want(handlers=1)
+    controller = rig.table[CONTROLLER]
+    controller.child, controller.is_ready = None, False
+    rig.children.asked.pop()[3](LOST)
+    rig.scaler.advance()
+    assert rig.children.asked == []
+    rig.children.begin(controller)
+    rig.scaler.advance()
+    assert rig.children.asked[0][1] == "set_handler_count"
+
+
+def test_leaving_handler_stays_while_anybody_uses_it(rig: Rig) -> None:
+    rig.want(handlers=1)
+    leaves = rig.roles(HANDLER)[1]
+    assert not leaves.is_leaving, "until it is counted no more it owns partitions"
+    rig.children.asked.pop()[3]({"count": 1})
+    rig.scaler.advance()
+    assert leaves.is_leaving
+    leaves.is_drained = True
+    leaves.users.discard(processor_id(0))
+    rig.scaler.advance()
+    assert not rig.children.said(leaves, "close")
+    rig.children.end(rig.table[processor_id(1)])  # A user that dies uses nothing.
+    rig.scaler.advance()
+    assert rig.children.said(leaves, "close")
+    rig.end(leaves)
+    assert rig.table.get(handler_id(1)) is None
+
+
+def test_handler_that_waits_for_its_restart_is_discarded_when_those_that_live_have_left(rig: Rig) -> None:
+    """Until then a successor would be asked for nothing, and waited for."""
+    rig.children.begin(rig.table.add(handler_id(2)))
+    dead, lives = rig.roles(HANDLER)[1:]
+    dead.child, dead.restart_at_ns = None, 1
+    rig.want(handlers=1)
+    rig.children.asked.pop()[3]({"count": 1})
+    rig.scaler.advance()
+    assert dead.restart_at_ns == 0, "nobody starts it again"
+    assert len(rig.children.said(rig.table[processor_id(0)], "handler_leaving")) == 2
+    assert rig.children.discarded == []
+    lives.is_drained = True
+    lives.users.clear()
+    rig.scaler.advance()
+    assert rig.children.discarded == ["handler-1"]
+    rig.end(lives)
+    assert rig.settled[0]["counts"] == {"processors": 2, "handlers": 1}
+
+
+def test_role_that_cannot_be_started_undoes_its_change(rig: Rig) -> None:
+    rig.children.cannot_start = True
+    rig.want(processors=3)
+    assert "no memory" in rig.settled[0]["error"]
+    assert rig.children.discarded == ["processor-2"], "whoever has heard of it forgets it"
+    assert rig.settled[0]["counts"] == {"processors": 2, "handlers": 2}
+    rig.scaler.advance()
+    assert len(rig.roles(PROCESSOR)) == 2, "it is not tried again by itself"
+
+
+def test_new_role_that_ends_at_once_takes_the_others_with_it(rig: Rig) -> None:
+    rig.want(processors=4)
+    first, second = rig.roles(PROCESSOR)[2:]
+    rig.ready(first)
+    rig.end(second)
+    assert rig.children.said(first, "close")
+    rig.end(first)
+    assert "ended at once" in rig.settled[0]["error"]
+    assert len(rig.roles(PROCESSOR)) == 2
+    rig.want(processors=3)
+    assert len(rig.roles(PROCESSOR)) == 3, "another wish is another try"
+
+
+def test_wishes_that_come_in_the_middle_wait_until_it_is_done(rig: Rig) -> None:
+    rig.want(processors=3)
+    rig.want(processors=1)
+    new = rig.roles(PROCESSOR)[2]
+    assert rig.settled == []
+    rig.ready(new)
+    leaving = [role for role in rig.roles(PROCESSOR) if role.is_leaving]
+    assert [role.agent.index for role in leaving] == [1, 2]
+    rig.end(*leaving)
+    assert [reply["counts"]["processors"] for reply in rig.settled] == [1, 1]
+    assert [(step["from"], step["to"]) for step in rig.settled[0]["steps"]] == [(2, 3), (3, 1)]
+
+
+def test_counts_set_while_others_cannot_be_reached_are_applied(rig: Rig) -> None:
+    rig.want(processors=3)
+    rig.set(num_network_threads="3", num_io_threads="3")
+    rig.end(rig.roles(PROCESSOR)[2])
+    new = rig.roles(HANDLER)[2:]
+    assert len(new) == 1, "the wish that came meanwhile is another one"
+
+
+def test_part_that_fails_does_not_keep_the_others_from_being_made(rig: Rig) -> None:
+    rig.want(processors=1, handlers=3)
+    rig.end(rig.roles(HANDLER)[2])
+    leaves = rig.roles(PROCESSOR)[1]
+    assert rig.children.said(leaves, "leave")
+    rig.end(leaves)
+    assert "ended at once" in rig.settled[0]["error"]
+    assert rig.settled[0]["counts"] == {"processors": 1, "handlers": 2}
+
+
+def test_what_could_not_be_reached_is_shown_as_soon_as_it_is_known_and_no_longer(rig: Rig) -> None:
+    rig.want(processors=3)
+    told = rig.children.changes
+    rig.end(rig.roles(PROCESSOR)[2])
+    assert "ended at once" in (rig.scaler.problem or "")
+    assert rig.children.changes > told, "whoever shows it is told"
+    told = rig.children.changes
+    rig.set(num_network_threads="2")
+    rig.scaler.advance()
+    assert rig.scaler.problem is None
+    assert rig.children.changes > told, "also that it is over"
+
+
+def test_new_handlers_that_the_routing_table_cannot_name_leave_again(rig: Rig) -> None:
+    rig.want(handlers=3)
+    new = rig.roles(HANDLER)[2]
+    rig.ready(new)
+    rig.children.asked.pop()[3]({"failure": [56, "the disk is full"]})
+    rig.scaler.advance()
+    assert rig.children.handler_count == 2, "a controller that starts now is told what holds"
+    assert new.is_leaving
+    new.is_drained = True
+    new.users.clear()
+    rig.scaler.advance()
+    rig.end(new)
+    assert "the disk is full" in rig.settled[0]["error"]
+    assert rig.settled[0]["counts"] == {"processors": 2, "handlers": 2}
+
+
+def test_change_that_reaches_nothing_is_not_begun_again_and_again(
+    rig: Rig, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def nothing(_wanted: TargetState) -> Steps:
+        yield from ()
+
+    monkeypatch.setattr(rig.scaler, "_change", nothing)
+    rig.want(processors=3)
+    assert "did not reach its target" in rig.settled[0]["error"]
+    assert not rig.scaler.is_busy
+
+
+def test_steps_that_never_wait_leave_the_supervisor_its_loop(
+    rig: Rig, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked = 0
+
+    def endless(_wanted: TargetState) -> Steps:
+        nonlocal asked
+        while True:
+            asked += 1
+            assert asked < 10_000, "the supervisor hears of nothing any more"
+            yield lambda: True
+
+    monkeypatch.setattr(rig.scaler, "_change", endless)
+    rig.want(processors=3)
+    assert rig.scaler.is_busy

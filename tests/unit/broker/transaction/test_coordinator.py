@@ -1,0 +1,589 @@
+"""One coordinator of transactions on a log in memory: what it writes before what it says, markers, time, reload."""
+
+from __future__ import annotations
+
+import pytest
+
+from kproc.broker.coordinator.rules import Marker
+from kproc.broker.transaction.coordinator import RETRY_MS
+from kproc.broker.transaction.messages import AddRequest, Granted
+from kproc.broker.transaction.records import decode_record, encode_key, encode_value
+from kproc.broker.transaction.state import EXHAUSTED_EPOCH, NO_TIME, State, Transaction
+from kproc.common.errors import Corrupt, ErrorCode, KafkaError
+from tests.support.transaction_rig import ABORT, COMMIT, NAME, P0, P1, TIMEOUT_MS, CoordinatorRig
+
+CONCURRENT = int(ErrorCode.CONCURRENT_TRANSACTIONS)
+NONE = int(ErrorCode.NONE)
+WAIT_MS = 100
+
+
+def words(rig: CoordinatorRig) -> list[str]:
+    """The states in the log."""
+    decoded = [decode_record(key, value) for key, value in rig.log.records]
+    return [transaction.state.word if transaction else "-" for _, transaction in decoded]
+
+
+def ongoing(rig: CoordinatorRig, *, version: int = 2) -> Granted:
+    producer = rig.producer()
+    assert rig.add(producer, P0, P1, version=version) == [NONE]
+    return producer
+
+
+def codes(answers: list[Granted]) -> list[int]:
+    return [answer.error_code for answer in answers]
+
+
+def test_a_transaction_is_committed() -> None:
+    rig = CoordinatorRig()
+    producer = ongoing(rig)
+    assert rig.end(producer, COMMIT) == [Granted(NONE, producer.producer_id, 1)]
+    marker = Marker(producer.producer_id, 1, 7, True, 2)
+    assert rig.take_markers() == [(P0, marker), (P1, marker)]
+    assert words(rig) == ["Empty", "Ongoing", "PrepareCommit", "CompleteCommit"]
+    assert not rig.state().partitions
+
+
+def test_without_an_epoch_for_each_transaction_markers_carry_the_producers_epoch() -> None:
+    rig = CoordinatorRig(version=1)
+    producer = ongoing(rig, version=0)
+    assert rig.end(producer, ABORT, version=0) == [producer]
+    assert rig.take_markers() == [(key, Marker(producer.producer_id, 0, 7, False, 0)) for key in (P0, P1)]
+    assert rig.word == "CompleteAbort"
+
+
+@pytest.mark.parametrize(("version", "written"), [(0, 0), (1, 1), (2, 1)])
+def test_the_version_of_the_records_follows_the_clusters_level(version: int, written: int) -> None:
+    rig = CoordinatorRig(version=version)
+    rig.producer()
+    ((_, value),) = rig.log.records
+    assert value is not None
+    assert value[:2] == bytes((0, written))
+
+
+def test_nothing_is_answered_before_it_is_durable() -> None:
+    rig = CoordinatorRig()
+    rig.log.holds_syncs = True
+    begun = rig.init()
+    assert begun == []
+    rig.log.sync()
+    (producer,) = begun
+
+    added = rig.add(producer)
+    again = rig.add(producer)
+    assert (added, again) == ([], [])  # The second is in it already, by a record that is not durable yet.
+    rig.log.sync()
+    assert (added, again) == ([NONE], [NONE])
+
+    ended = rig.end(producer, COMMIT)
+    rig.work()
+    assert (ended, rig.sent) == ([], [])
+    rig.log.sync()
+    assert codes(ended) == [NONE]
+    assert len(rig.take_markers()) == 1
+    # Nothing waits for Complete* to be durable: the next record is behind it in the same log.
+    assert rig.add(ended[0]) == []
+    assert words(rig)[-2:] == ["CompleteCommit", "Ongoing"]
+    rig.log.sync()
+
+
+def test_whatever_meets_a_pending_state_is_told_to_come_again() -> None:
+    rig = CoordinatorRig()
+    rig.log.holds_syncs = True
+    rig.init()
+    assert codes(rig.init()) == [CONCURRENT]
+    rig.log.sync()
+    producer = Granted(NONE, rig.state().producer_id, 0)
+    rig.add(producer)
+    # Before any other check.
+    assert codes(rig.end(Granted(NONE, 1, 9), COMMIT)) == [CONCURRENT]
+    assert codes(rig.init()) == [CONCURRENT]
+
+
+def test_a_verification_writes_only_what_its_own_id_waits_for() -> None:
+    rig = CoordinatorRig()
+    producer, other = rig.producer(), rig.producer("other")
+    rig.add(producer, P0)
+    rig.log.holds_appends = True
+    rig.add(other, P1, name="other")
+    asked = AddRequest(producer.producer_id, producer.epoch, (P0,))
+    assert rig.coordinator.verify(NAME, asked) == [NONE]
+    assert len(rig.log.gathered) == 1
+    asked = AddRequest(other.producer_id, other.epoch, (P1,))
+    assert rig.coordinator.verify("other", asked) == [NONE]
+    assert not rig.log.gathered
+
+
+def test_adds_do_not_wait_for_each_other() -> None:
+    rig = CoordinatorRig()
+    producer = rig.producer()
+    rig.log.holds_appends = True
+    answers = [rig.add(producer, P0), rig.add(producer, P1), rig.add(producer, P0)]
+    rig.log.append()
+    assert answers == [[NONE]] * 3
+    assert words(rig) == ["Empty", "Ongoing", "Ongoing"]
+    assert rig.state().partitions == {P0, P1}
+
+
+def test_an_add_that_comes_before_the_last_transaction_has_ended_waits_for_it() -> None:
+    rig = CoordinatorRig()
+    producer = ongoing(rig)
+    (next_one,) = rig.end(producer, COMMIT)
+    added = rig.add(next_one)
+    rig.work()
+    assert added == []
+    rig.take_markers()
+    assert added == [NONE]
+    assert rig.state().partitions == {P0}
+
+
+def test_the_next_transaction_that_begins_before_the_end_of_the_last_is_durable_ends_too() -> None:
+    rig = CoordinatorRig()
+    producer = ongoing(rig)
+    for _ in range(3):
+        (producer,) = rig.end(producer, COMMIT)
+        added = rig.add(producer)
+        rig.log.holds_syncs = True
+        rig.take_markers()
+        assert added == []
+        # CompleteCommit and the next Ongoing, one after the other.
+        rig.log.sync()
+        rig.log.holds_syncs = False
+        assert added == [NONE]
+
+
+def test_an_add_does_not_wait_for_ever() -> None:
+    rig = CoordinatorRig()
+    (next_one,) = rig.end(ongoing(rig), COMMIT)
+    added = rig.add(next_one)
+    rig.pass_ms(WAIT_MS - 1)
+    assert added == []
+    rig.pass_ms(1)
+    assert added == [CONCURRENT]
+    rig.take_markers()
+    assert rig.word == "CompleteCommit"
+
+
+def test_a_late_add_of_the_last_transaction_is_fenced() -> None:
+    rig = CoordinatorRig()
+    producer = ongoing(rig)
+    rig.end(producer, COMMIT)
+    assert rig.add(producer) == [ErrorCode.PRODUCER_FENCED]
+
+
+def test_requests_about_an_unknown_id() -> None:
+    rig = CoordinatorRig()
+    stranger = Granted(NONE, 5, 0)
+    mapping = ErrorCode.INVALID_PRODUCER_ID_MAPPING
+    assert rig.add(stranger) == [mapping]
+    assert codes(rig.end(stranger, COMMIT)) == [mapping]
+    assert rig.coordinator.verify(NAME, AddRequest(5, 0, (P0,))) == [mapping]
+    assert rig.coordinator.describe(NAME) is None
+    assert not rig.log.records
+
+
+def test_verification_writes_nothing() -> None:
+    rig = CoordinatorRig()
+    producer = rig.producer()
+    rig.add(producer, P0)
+    asked = AddRequest(producer.producer_id, producer.epoch, (P0, P1))
+    assert rig.coordinator.verify(NAME, asked) == [NONE, ErrorCode.TRANSACTION_ABORTABLE]
+    assert len(rig.log.records) == 2
+
+
+def test_a_new_producer_aborts_the_transaction_of_the_one_before() -> None:
+    for version in (1, 2):
+        rig = CoordinatorRig(version=version)
+        producer = ongoing(rig, version=version)
+        assert codes(rig.init()) == [CONCURRENT]
+        assert {marker.epoch for _, marker in rig.take_markers()} == {1}
+        assert rig.word == "CompleteAbort"
+        assert rig.init() == [Granted(NONE, producer.producer_id, 2)]
+        assert codes(rig.end(producer, COMMIT, version=version)) == [ErrorCode.PRODUCER_FENCED]
+
+
+def test_a_transaction_that_lasts_too_long_is_aborted_with_one_raised_epoch() -> None:
+    for version, code in ((1, ErrorCode.PRODUCER_FENCED), (2, NONE)):
+        rig = CoordinatorRig(version=version)
+        producer = ongoing(rig, version=version)
+        rig.pass_ms(TIMEOUT_MS)
+        assert rig.word == "Ongoing"
+        rig.pass_ms(10_000)
+        assert {marker.epoch for _, marker in rig.take_markers()} == {1}
+        rig.pass_ms(100_000)
+        assert (rig.word, rig.state().epoch) == ("CompleteAbort", 1)
+        # A producer of the newer kind lives on.
+        assert codes(rig.end(producer, ABORT, version=version)) == [code]
+        assert not rig.sent
+
+
+def test_a_failed_abort_after_the_timeout_raises_the_epoch_once() -> None:
+    for version in (1, 2):
+        rig = CoordinatorRig(version=version)
+        ongoing(rig, version=version)
+        rig.log.error = ErrorCode.KAFKA_STORAGE_ERROR
+        rig.pass_ms(TIMEOUT_MS + 30_000)
+        rig.log.error = ErrorCode.NONE
+        rig.pass_ms(10_000)
+        assert (rig.word, rig.state().epoch) == ("PrepareAbort", 1)
+
+
+def test_an_idle_coordinator_asks_for_no_ticks() -> None:
+    rig = CoordinatorRig()
+    (producer,) = rig.end(ongoing(rig), COMMIT)
+    rig.take_markers()
+    rig.pass_ms(20_000)
+    assert len(rig.deadlines) == 0
+    rig.add(producer)
+    assert len(rig.deadlines) == 1
+
+
+def test_markers_that_a_partition_could_not_take_are_sent_again_to_it_alone() -> None:
+    rig = CoordinatorRig()
+    rig.end(ongoing(rig), COMMIT)
+    assert len(rig.take_markers(p1=ErrorCode.NOT_LEADER_OR_FOLLOWER)) == 2
+    assert rig.take_markers() == []
+    for code in (ErrorCode.KAFKA_STORAGE_ERROR, ErrorCode.REQUEST_TIMED_OUT):
+        rig.pass_ms(RETRY_MS)
+        assert [key for key, _ in rig.take_markers(code)] == [P1]
+        assert rig.word == "PrepareCommit"
+    rig.pass_ms(RETRY_MS)
+    rig.take_markers()
+    assert rig.word == "CompleteCommit"
+
+
+def test_a_partition_that_is_gone_needs_no_marker() -> None:
+    rig = CoordinatorRig()
+    rig.end(ongoing(rig), COMMIT)
+    rig.take_markers(p0=ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
+    assert rig.word == "CompleteCommit"
+
+
+def test_a_coordinator_that_a_partition_knows_a_newer_one_of_leaves_the_rest_to_that() -> None:
+    rig = CoordinatorRig()
+    rig.end(ongoing(rig), COMMIT)
+    rig.take_markers(p0=ErrorCode.TRANSACTION_COORDINATOR_FENCED)
+    rig.pass_ms(60_000)
+    assert (rig.word, rig.sent) == ("PrepareCommit", [])
+    rig.restart(rig.log.records, epoch=8)
+    assert {marker.coordinator_epoch for _, marker in rig.take_markers()} == {8}
+    assert rig.word == "CompleteCommit"
+
+
+def test_the_markers_of_many_transactions_are_sent_together() -> None:
+    rig = CoordinatorRig()
+    for name in ("a", "b"):
+        producer = rig.producer(name)
+        rig.add(producer, name=name)
+        rig.end(producer, COMMIT, name=name)
+    rig.work()
+    ((parts, _),) = rig.sent
+    assert len({marker.producer_id for _, marker in parts}) == 2
+
+
+def test_a_transaction_ends_when_its_own_markers_are_written_whatever_those_of_others_wait_for() -> None:
+    rig = CoordinatorRig()
+    names = ("a", "b")
+    for name, partition in zip(names, (P0, P1), strict=True):
+        producer = rig.producer(name)
+        rig.add(producer, partition, name=name)
+        rig.end(producer, COMMIT, name=name)
+    rig.work()
+    ((parts, on_code),) = rig.sent
+    assert [key for key, _ in parts] == [P0, P1]
+    on_code(0, NONE)
+    assert [rig.state(name).state.word for name in names] == ["CompleteCommit", "PrepareCommit"]
+    rig.sent = []
+    rig.pass_ms(10 * RETRY_MS)
+    assert rig.sent == [], "nobody is asked again before the answer is here"
+    on_code(1, ErrorCode.NOT_LEADER_OR_FOLLOWER)
+    rig.pass_ms(RETRY_MS)
+    assert [key for key, _ in rig.take_markers()] == [P1]
+    assert rig.state("b").state.word == "CompleteCommit"
+
+
+def test_the_end_is_written_again_until_there_is_room() -> None:
+    rig = CoordinatorRig()
+    rig.end(ongoing(rig), COMMIT)
+    rig.work()
+    rig.log.error = ErrorCode.KAFKA_STORAGE_ERROR
+    rig.take_markers()
+    assert rig.word == "PrepareCommit"
+    rig.log.error = ErrorCode.NONE
+    rig.pass_ms(RETRY_MS)
+    assert rig.word == "CompleteCommit"
+
+
+@pytest.mark.parametrize(
+    ("failed", "told"),
+    [
+        (ErrorCode.KAFKA_STORAGE_ERROR, ErrorCode.NOT_COORDINATOR),
+        (ErrorCode.NOT_ENOUGH_REPLICAS, ErrorCode.COORDINATOR_NOT_AVAILABLE),
+    ],
+)
+def test_a_write_that_fails_changes_nothing(failed: ErrorCode, told: ErrorCode) -> None:
+    rig = CoordinatorRig()
+    rig.log.error = failed
+    assert codes(rig.init()) == [told]
+    rig.log.error = ErrorCode.NONE
+    producer = rig.producer()
+    rig.log.error = failed
+    assert rig.add(producer) == [told]
+    assert rig.word == "Empty"
+    rig.log.error = ErrorCode.NONE
+    assert rig.add(producer) == [NONE]
+    rig.log.error = failed
+    assert codes(rig.end(producer, COMMIT)) == [told]
+    rig.log.error = ErrorCode.NONE
+    assert codes(rig.end(producer, COMMIT)) == [NONE]
+    assert len(rig.take_markers()) == 1
+
+
+def test_who_begins_while_there_is_no_producer_id_is_told_to_ask_again() -> None:
+    rig = CoordinatorRig()
+    rig.id_error = KafkaError(ErrorCode.REQUEST_TIMED_OUT)
+    assert codes(rig.init()) == [ErrorCode.COORDINATOR_LOAD_IN_PROGRESS]
+    rig.id_error = KafkaError(ErrorCode.UNKNOWN_SERVER_ERROR)
+    assert codes(rig.init()) == [ErrorCode.UNKNOWN_SERVER_ERROR]
+    rig.id_error = None
+    assert codes(rig.init()) == [NONE]
+
+
+def test_an_abort_of_nothing_sends_no_markers() -> None:
+    rig = CoordinatorRig()
+    producer = rig.producer()
+    assert rig.end(producer, ABORT) == [Granted(NONE, producer.producer_id, 1)]
+    assert rig.take_markers() == []
+    assert words(rig) == ["Empty", "PrepareAbort", "CompleteAbort"]
+
+
+def test_an_exhausted_epoch_changes_the_producer_id() -> None:
+    rig = CoordinatorRig()
+    producer = rig.producer()
+    last = Transaction(
+        producer_id=producer.producer_id, epoch=EXHAUSTED_EPOCH, timeout_ms=TIMEOUT_MS, updated_ms=0
+    )
+    rig.restart([(encode_key(NAME), encode_value(last, 1))])
+    worn = Granted(NONE, producer.producer_id, EXHAUSTED_EPOCH)
+    rig.add(worn)
+    rig.id_error = KafkaError(ErrorCode.REQUEST_TIMED_OUT)
+    assert codes(rig.end(worn, COMMIT)) == [ErrorCode.COORDINATOR_LOAD_IN_PROGRESS]
+    rig.id_error = None
+    (fresh,) = rig.end(worn, COMMIT)
+    assert (fresh.error_code, fresh.epoch) == (NONE, 0)
+    added = rig.add(fresh)
+    assert {(marker.producer_id, marker.epoch) for _, marker in rig.take_markers()} == {
+        (producer.producer_id, EXHAUSTED_EPOCH + 1)
+    }
+    assert added == [NONE]
+    assert rig.state().producer_id == fresh.producer_id != producer.producer_id
+
+
+@pytest.mark.parametrize("version", [0, 1, 2])
+def test_a_change_of_the_producer_id_outlives_the_coordinator_in_a_cluster_of_any_level(version: int) -> None:
+    rig = CoordinatorRig(version=version)
+    producer = rig.producer()
+    last = Transaction(
+        producer_id=producer.producer_id, epoch=EXHAUSTED_EPOCH, timeout_ms=TIMEOUT_MS, updated_ms=0
+    )
+    rig.restart([(encode_key(NAME), encode_value(last, min(version, 1)))])
+    worn = Granted(NONE, producer.producer_id, EXHAUSTED_EPOCH)
+    rig.add(worn)
+    (fresh,) = rig.end(worn, COMMIT)
+    rig.restart(rig.log.records)
+    rig.take_markers()
+    assert (rig.state().producer_id, rig.state().epoch) == (fresh.producer_id, 0)
+    rig.restart(rig.log.records)
+    assert rig.end(worn, COMMIT) == [fresh], "a repeated request, over the change"
+    assert rig.add(fresh) == [NONE]
+
+
+# ---- loading ----------------------------------------------------------------------------------------------
+
+
+def test_a_coordinator_that_loads_a_decision_sends_its_markers_again() -> None:
+    rig = CoordinatorRig()
+    producer = ongoing(rig)
+    rig.end(producer, COMMIT)
+    rig.restart(rig.log.records, epoch=8)
+    marker = Marker(producer.producer_id, 1, 8, True, 2)
+    assert rig.take_markers() == [(P0, marker), (P1, marker)]
+    assert rig.word == "CompleteCommit"
+    assert codes(rig.end(producer, COMMIT)) == [NONE]
+
+
+def test_a_decision_that_is_loaded_sends_no_marker_before_it_is_durable() -> None:
+    rig = CoordinatorRig()
+    rig.end(ongoing(rig), COMMIT)
+    rig.restart(rig.log.records, holds_syncs=True)
+    assert rig.take_markers() == []
+    rig.pass_ms(10 * RETRY_MS)
+    assert rig.take_markers() == []
+    rig.log.sync()
+    assert [key for key, _ in rig.take_markers()] == [P0, P1]
+    assert rig.word == "CompleteCommit"
+
+
+def test_nothing_waits_for_the_last_state_and_for_a_tombstone() -> None:
+    rig = CoordinatorRig(transactional_id_expiration_ms=1_000)
+    rig.end(ongoing(rig), COMMIT)
+    rig.log.holds_syncs = True
+    rig.take_markers()
+    assert rig.word == "CompleteCommit"
+    rig.clock.advance_ms(2_000)
+    rig.coordinator.start_sweep()
+    rig.coordinator.sweep_some()
+    assert words(rig)[-2:] == ["CompleteCommit", "-"]
+    assert list(rig.coordinator.overviews()) == []
+    assert rig.log.unsynced == []
+
+
+def test_a_transaction_whose_timeout_passes_while_nobody_coordinates_is_aborted_once() -> None:
+    rig = CoordinatorRig()
+    ongoing(rig)
+    rig.clock.advance_ms(TIMEOUT_MS * 2)
+    rig.restart(rig.log.records)
+    rig.pass_ms(10_000)
+    rig.restart(rig.log.records)
+    rig.take_markers()
+    rig.pass_ms(60_000)
+    assert words(rig) == ["Empty", "Ongoing", "PrepareAbort", "CompleteAbort"]
+    assert rig.state().epoch == 1
+
+
+def test_a_transaction_goes_on_after_a_reload() -> None:
+    rig = CoordinatorRig()
+    producer = ongoing(rig)
+    rig.restart(rig.log.records)
+    assert rig.add(producer) == [NONE]
+    assert codes(rig.end(producer, COMMIT)) == [NONE]
+
+
+def test_a_tombstone_and_a_key_of_a_newer_broker_are_replayed() -> None:
+    rig = CoordinatorRig()
+    rig.producer()
+    rig.restart([*rig.log.records, (b"\0\1x", b"?"), (encode_key(NAME), None)])
+    assert rig.coordinator.describe(NAME) is None
+    with pytest.raises(Corrupt):
+        rig.coordinator.replay(encode_key(NAME), b"?", 0, None)
+
+
+# ---- the end ----------------------------------------------------------------------------------------------
+
+
+def test_whoever_resigns_sends_those_who_wait_to_the_next_and_sends_no_markers() -> None:
+    rig = CoordinatorRig()
+    (next_one,) = rig.end(ongoing(rig), COMMIT)
+    added = rig.add(next_one)
+    rig.work()
+    rig.coordinator.resign()
+    assert added == [ErrorCode.NOT_COORDINATOR]
+    rig.take_markers()
+    assert words(rig)[-1] == "PrepareCommit"
+    assert len(rig.deadlines) == 0
+    assert codes(rig.init()) == [ErrorCode.NOT_COORDINATOR]
+    assert rig.add(next_one) == [ErrorCode.NOT_COORDINATOR]
+
+
+def test_a_decision_that_becomes_durable_after_the_resignation_is_the_next_ones_to_carry_out() -> None:
+    rig = CoordinatorRig()
+    producer = ongoing(rig)
+    rig.log.holds_syncs = True
+    ended = rig.end(producer, COMMIT)
+    rig.coordinator.resign()
+    rig.log.sync()
+    assert codes(ended) == [NONE]
+    rig.work()
+    assert rig.sent == []
+    assert len(rig.deadlines) == 0
+
+
+def test_unused_ids_are_forgotten_and_ongoing_ones_never() -> None:
+    rig = CoordinatorRig(transactional_id_expiration_ms=1_000, transaction_max_timeout_ms=10_000_000)
+    rig.producer()
+    other = rig.init(name="other", timeout_ms=10_000_000)[0]
+    rig.add(other, name="other")
+    rig.clock.advance_ms(999)
+    sweep(rig)
+    assert len(list(rig.coordinator.overviews())) == 2
+    rig.clock.advance_ms(1)
+    sweep(rig)
+    assert [each.transactional_id for each in rig.coordinator.overviews()] == ["other"]
+    assert rig.log.records[-1] == (encode_key(NAME), None)
+    # Its next producer has a new id.
+    assert rig.producer().producer_id not in (other.producer_id, other.producer_id - 1)
+
+
+def test_an_id_whose_tombstone_could_not_be_written_is_kept() -> None:
+    rig = CoordinatorRig(transactional_id_expiration_ms=1_000)
+    producer = rig.producer()
+    rig.clock.advance_ms(1_000)
+    rig.log.error = ErrorCode.KAFKA_STORAGE_ERROR
+    sweep(rig)
+    rig.log.error = ErrorCode.NONE
+    assert rig.add(producer) == [NONE]
+
+
+def sweep(rig: CoordinatorRig) -> None:
+    rig.coordinator.start_sweep()
+    while rig.coordinator.is_sweeping:
+        rig.coordinator.sweep_some()
+
+
+def test_looking_in_shows_each_id() -> None:
+    rig = CoordinatorRig()
+    producer = rig.producer()
+    assert rig.state().started_ms == NO_TIME
+    rig.add(producer)
+    (seen,) = rig.coordinator.overviews()
+    assert (seen.transactional_id, seen.transaction.state, seen.is_open) == (NAME, State.ONGOING, True)
+    assert seen.transaction.started_ms == rig.clock.wall_ms()
+
+
+def test_the_counts_by_state_are_those_of_the_ids_whatever_happens_to_them() -> None:
+    rig = CoordinatorRig(transactional_id_expiration_ms=1_000)
+
+    def counts() -> dict[str, int]:
+        found = {state.word: count for state, count in zip(State, rig.coordinator.state_counts, strict=True)}
+        seen = [each.transaction.state.word for each in rig.coordinator.overviews()]
+        assert found == {word: seen.count(word) for word in found}
+        return {word: count for word, count in found.items() if count}
+
+    assert counts() == {}
+    producers = {name: rig.producer(name) for name in ("a", "b", "c", "d")}
+    assert counts() == {"Empty": 4}
+    for name in ("b", "c", "d"):
+        rig.add(producers[name], P0, name=name)
+    rig.end(producers["c"], COMMIT, name="c")
+    rig.end(producers["d"], ABORT, name="d")
+    assert counts() == {"Empty": 1, "Ongoing": 1, "PrepareCommit": 1, "PrepareAbort": 1}
+    rig.log.error = ErrorCode.KAFKA_STORAGE_ERROR
+    rig.init(name="e")
+    assert counts() == {"Empty": 1, "Ongoing": 1, "PrepareCommit": 1, "PrepareAbort": 1}
+    rig.log.error = ErrorCode.NONE
+    rig.restart(rig.log.records)
+    assert counts() == {"Empty": 1, "Ongoing": 1, "PrepareCommit": 1, "PrepareAbort": 1}
+    rig.take_markers()
+    assert counts() == {"Empty": 1, "Ongoing": 1, "CompleteCommit": 1, "CompleteAbort": 1}
+    rig.clock.advance_ms(2_000)
+    rig.coordinator.start_sweep()
+    while rig.coordinator.is_sweeping:
+        rig.coordinator.sweep_some()
+    assert counts() == {"Ongoing": 1}
+    rig.restart(rig.log.records)
+    assert counts() == {"Ongoing": 1}
+
+
+def test_what_waits_to_be_sent_or_written_again_is_counted() -> None:
+    rig = CoordinatorRig()
+    rig.end(ongoing(rig), COMMIT)
+    assert rig.coordinator.owed_again() == (0, 0)
+    rig.take_markers(p1=ErrorCode.NOT_LEADER_OR_FOLLOWER)
+    assert rig.coordinator.owed_again() == (1, 0)
+    rig.clock.advance_ms(RETRY_MS)
+    rig.log.error = ErrorCode.KAFKA_STORAGE_ERROR
+    rig.take_markers()
+    assert rig.coordinator.owed_again() == (0, 1)
+    rig.log.error = ErrorCode.NONE
+    rig.pass_ms(RETRY_MS)
+    assert rig.coordinator.owed_again() == (0, 0)
+    assert rig.word == "CompleteCommit"
