@@ -7,14 +7,13 @@ API can be added without one.
 from __future__ import annotations
 
 import struct
-from typing import Any
 
 import pytest
 
 from kproc.common.errors import ErrorCode
 from kproc.wire.header import ApiKey
 from tests.support.broker import BrokerUnderTest
-from tests.support.minimal import MINIMAL, REFUSED
+from tests.support.minimal import MINIMAL, REFUSED, advertised, error_codes
 from tests.support.raw import RawClient
 
 pytestmark = pytest.mark.every_transport
@@ -50,22 +49,6 @@ ALWAYS = {
     ApiKey.ADD_OFFSETS_TO_TXN: {ErrorCode.NOT_COORDINATOR, ErrorCode.INVALID_PRODUCER_ID_MAPPING},
     ApiKey.TXN_OFFSET_COMMIT: {ErrorCode.NOT_COORDINATOR, ErrorCode.INVALID_PRODUCER_ID_MAPPING},
 }
-
-
-def advertised(client: RawClient) -> dict[int, range]:
-    fields = MINIMAL[ApiKey.API_VERSIONS]("", b"")
-    rows = client.call(ApiKey.API_VERSIONS, 3, fields)["api_keys"]
-    return {row["api_key"]: range(row["min_version"], row["max_version"] + 1) for row in rows}
-
-
-def error_codes(value: Any) -> set[int]:
-    """Every error code anywhere in an answer."""
-    if isinstance(value, list):
-        return set().union(*map(error_codes, value)) if value else set()
-    if not isinstance(value, dict):
-        return set()
-    own = {int(value["error_code"])} if isinstance(value.get("error_code"), int) else set()
-    return own.union(*map(error_codes, value.values()))
 
 
 @pytest.mark.long

@@ -12,8 +12,8 @@ from kproc.common.errors import ErrorCode
 from kproc.wire import codec
 from kproc.wire.header import ApiKey
 from kproc.wire.primitives import STRING_BYTES_MAX
-from tests.api.test_every_version import error_codes
 from tests.support.groups import find_coordinator, join_fields
+from tests.support.minimal import error_codes
 from tests.support.raw import RawClient
 from tests.support.topics import fresh_name
 

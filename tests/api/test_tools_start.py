@@ -14,9 +14,8 @@ import pytest
 
 from kproc.common.errors import ErrorCode
 from kproc.wire.header import ApiKey
-from tests.api.test_every_version import advertised, error_codes
 from tests.support.broker import BrokerUnderTest
-from tests.support.minimal import ANY_ACL
+from tests.support.minimal import ANY_ACL, advertised, error_codes
 from tests.support.raw import NO_TOPIC_ID, Fields, RawClient, batch, list_offsets_fields
 from tests.support.topics import fresh_name
 from tests.support.wait import wait_until

@@ -11,7 +11,7 @@ import typer
 from confluent_kafka import Consumer, Producer, TopicPartition
 
 from kproc.cli.commands import app
-from tests.support.command_line import call_kproc
+from tests.support.command_line import call_kproc, commands
 from tests.support.topics import fresh_name
 from tests.support.wait import wait_until
 
@@ -253,10 +253,3 @@ def test_every_command_that_answers_can_do_so_in_json():
         assert path in silent or path.startswith("bench ") or names & {"--format", "--json"}, path
 
 
-def commands(group, before: str = ""):
-    """(path, command) of all commands below a group."""
-    for name, command in group.commands.items():
-        if hasattr(command, "commands"):
-            yield from commands(command, f"{before}{name} ")
-        else:
-            yield f"{before}{name}", command

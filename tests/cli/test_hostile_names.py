@@ -19,9 +19,8 @@ from kproc.cli.commands import app
 from kproc.wire.header import ApiKey
 from kproc.wire.record_batch import encode_batch
 from kproc.wire.records import Record
-from tests.cli.test_group_commands import commands
 from tests.support.broker import ServedBroker
-from tests.support.command_line import call_kproc
+from tests.support.command_line import call_kproc, commands
 from tests.support.groups import commit, find_coordinator
 from tests.support.raw import RawClient
 from tests.support.wait import wait_until

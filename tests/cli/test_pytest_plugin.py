@@ -2,32 +2,13 @@
 
 from __future__ import annotations
 
-import subprocess
-import sys
-import textwrap
 from pathlib import Path
 
 import pytest
 
+from tests.support.inner_pytest import passed, run_pytest
+
 pytestmark = pytest.mark.long
-
-
-@pytest.fixture
-def run_pytest(tmp_path: Path):
-    """`run_pytest(source, *arguments)`: what a fresh pytest says of a test file."""
-
-    def run(source: str, *arguments: str) -> subprocess.CompletedProcess[str]:
-        (tmp_path / "test_it.py").write_text(textwrap.dedent(source), encoding="utf-8")
-        command = [sys.executable, "-m", "pytest", "-q", "-W", "error", "-p", "no:cacheprovider", *arguments]
-        return subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=60, check=False)
-
-    return run
-
-
-def passed(done: subprocess.CompletedProcess[str], count: int) -> None:
-    assert done.returncode == 0, done.stdout + done.stderr
-    assert f"{count} passed" in done.stdout, done.stdout
-
 
 PARTITIONS = """
     import pytest
@@ -44,7 +25,7 @@ PARTITIONS = """
 """
 
 
-def test_a_topic_is_new_in_each_test_and_gone_after_it(run_pytest):
+def test_a_topic_is_new_in_each_test_and_gone_after_it(tmp_path: Path):
     source = (
         PARTITIONS
         + """
@@ -63,10 +44,10 @@ def test_a_topic_is_new_in_each_test_and_gone_after_it(run_pytest):
         assert partitions(kproc_broker, kproc_topic) == 5
     """
     )
-    passed(run_pytest(source), 5)
+    passed(run_pytest(tmp_path, source), 5)
 
 
-def test_settings_come_from_the_users_fixture(run_pytest):
+def test_settings_come_from_the_users_fixture(tmp_path: Path):
     source = (
         PARTITIONS
         + """
@@ -79,10 +60,10 @@ def test_settings_come_from_the_users_fixture(run_pytest):
         assert {row["role"] for row in kproc_broker.processes} != set()
     """
     )
-    passed(run_pytest(source), 1)
+    passed(run_pytest(tmp_path, source), 1)
 
 
-def test_a_wrong_setting_of_a_topic_is_a_readable_error(run_pytest):
+def test_a_wrong_setting_of_a_topic_is_a_readable_error(tmp_path: Path):
     source = """
     import pytest
 
@@ -90,12 +71,12 @@ def test_a_wrong_setting_of_a_topic_is_a_readable_error(run_pytest):
     def test_refused(kproc_topic):
         pass
     """
-    done = run_pytest(source)
+    done = run_pytest(tmp_path, source)
     assert done.returncode == 1
     assert "Unknown topic config name: no.such.setting" in done.stdout
 
 
-def test_workers_have_a_broker_each(run_pytest):
+def test_workers_have_a_broker_each(tmp_path: Path):
     source = """
     import pytest
 
@@ -106,8 +87,8 @@ def test_workers_have_a_broker_each(run_pytest):
         assert owner == worker_id
         shared.write_text(worker_id)
     """
-    passed(run_pytest(source, "-n", "2"), 4)
+    passed(run_pytest(tmp_path, source, "-n", "2"), 4)
 
 
-def test_a_stopped_broker_does_not_fail_the_tests_end(run_pytest):
-    passed(run_pytest("def test_stop(kproc_broker, kproc_topic):\n    kproc_broker.stop()\n"), 1)
+def test_a_stopped_broker_does_not_fail_the_tests_end(tmp_path: Path):
+    passed(run_pytest(tmp_path, "def test_stop(kproc_broker, kproc_topic):\n    kproc_broker.stop()\n"), 1)

@@ -18,15 +18,14 @@ import pytest
 from kproc import Broker
 from kproc.broker.config.values import ConfigError
 from kproc.client import AuthenticationFailed
-from tests.cli.test_pytest_plugin import passed, run_pytest
 from tests.support.broker import ROOT
 from tests.support.command_line import call_kproc
+from tests.support.inner_pytest import passed, run_pytest
 from tests.support.kafka_jars import missing_reason
 from tests.support.secured import closes_within_a_handshake
 from tests.support.wait import wait_until
 
 pytestmark = pytest.mark.long
-__all__ = ["run_pytest"]  # A fixture.
 SECONDS = 30
 
 
@@ -171,7 +170,7 @@ def test_external_secured_broker_with_client_settings() -> None:
         broker.create_topic("mine")
 
 
-def test_fixtures_make_a_broker_with_users(run_pytest) -> None:
+def test_fixtures_make_a_broker_with_users(tmp_path: Path) -> None:
     source = """
     import pytest
     from confluent_kafka import Producer
@@ -188,7 +187,7 @@ def test_fixtures_make_a_broker_with_users(run_pytest) -> None:
         assert producer.flush(10) == 0
         del producer
     """
-    passed(run_pytest(source), 1)
+    passed(run_pytest(tmp_path, source), 1)
 
 
 # ---- kproc dev ------------------------------------------------------------------------------------------------

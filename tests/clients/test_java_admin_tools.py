@@ -15,7 +15,7 @@ from pathlib import Path
 import pytest
 
 from tests.support.broker import BrokerUnderTest
-from tests.support.java_tools import CONFIG_COMMAND, TOPIC_COMMAND, ToolResult, run_tool
+from tests.support.java_tools import CONFIG_COMMAND, TOPIC_COMMAND, ToolResult, run_tool, said, tool
 from tests.support.kafka_jars import missing_reason
 from tests.support.raw import RawClient, batch
 from tests.support.topics import fresh_name
@@ -26,18 +26,6 @@ pytestmark = [
     pytest.mark.transports("process"),
     pytest.mark.skipif(missing_reason() is not None, reason=missing_reason() or ""),
 ]
-
-TOOLS = "org.apache.kafka.tools"
-
-
-def tool(name: str, bootstrap: str, *arguments: str, check: bool = True) -> ToolResult:
-    """One of org.apache.kafka.tools."""
-    return run_tool(f"{TOOLS}.{name}", "--bootstrap-server", bootstrap, *arguments, check=check)
-
-
-def said(result: ToolResult) -> str:
-    return result.stdout + result.stderr
-
 
 @pytest.fixture
 def filled(broker: BrokerUnderTest) -> str:

@@ -7,9 +7,8 @@ from typing import Any
 import pytest
 
 from kproc.wire.header import ApiKey
-from tests.clients.test_java_admin_tools import TOOLS, said, tool
 from tests.support.broker import BrokerUnderTest
-from tests.support.java_tools import PRODUCER_PERFORMANCE, run_process, run_tool
+from tests.support.java_tools import PRODUCER_PERFORMANCE, TOOLS, run_process, run_tool, said, tool
 from tests.support.kafka_jars import missing_reason
 from tests.support.raw import RawClient, batch
 from tests.support.topics import fresh_name

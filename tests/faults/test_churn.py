@@ -10,8 +10,8 @@ from collections.abc import Callable
 import pytest
 
 from bench.connections import Churn
-from tests.faults.test_malformed_frames import Holdings
 from tests.support.broker import BrokerUnderTest
+from tests.support.broker_holdings import Holdings
 from tests.support.proc import pss_bytes
 from tests.support.wait import wait_until
 

@@ -11,8 +11,8 @@ import pytest
 
 from kproc.common.errors import ErrorCode
 from kproc.wire.header import ApiKey
-from tests.api.test_idempotence import Producer
 from tests.support.broker import ServedBroker
+from tests.support.idempotence import Producer
 from tests.support.raw import RawClient, batch, create_topics_fields, values_of
 from tests.support.wait import wait_until
 

@@ -17,7 +17,6 @@ import tempfile
 import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -26,35 +25,14 @@ from kproc.broker.supervisor.status_window import WINDOW_PREFIX, request_status
 from tests.support.broker import ServedBroker
 from tests.support.command_line import call_kproc
 from tests.support.raw import RawClient, batch
+from tests.support.second_user import NOBODY, as_nobody
 from tests.support.status import processes
 
 pytestmark = [
     pytest.mark.faults,
     pytest.mark.skipif(os.geteuid() != 0, reason="only root can become somebody else"),
 ]
-NOBODY = 65534
 OF_PROC = ("environ", "maps", "mem", "io", "stack", "auxv", "root", "cwd", "exe")
-
-
-def as_nobody(look: Callable[[], Any]) -> Any:
-    """What a function finds in a process of another user; its answer as JSON."""
-    ours, theirs = os.pipe()
-    pid = os.fork()
-    if pid == 0:
-        code = 1
-        try:
-            os.setgroups([])
-            os.setgid(NOBODY)
-            os.setuid(NOBODY)
-            os.write(theirs, json.dumps(look()).encode())
-            code = 0
-        finally:
-            os._exit(code)
-    os.close(theirs)
-    with os.fdopen(ours, "rb") as file:
-        text = file.read()
-    assert os.waitpid(pid, 0)[1] == 0
-    return json.loads(text)
 
 
 def readable(paths: list[str]) -> list[str]:

@@ -12,7 +12,6 @@ of driver, worker, role and broker:
 from __future__ import annotations
 
 import random
-import time
 from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
@@ -22,12 +21,11 @@ import pytest
 from bench.peers.kafka import KafkaPeer
 from kproc.pipeline.access import Access
 from kproc.pipeline.delivery import has_transactions
-from tests.faults.test_spark_kills import KINDS_OF_ONE_JVM, ONE_JVM, PARTITIONS, Copying, copy_under_kills
 from tests.support.broker import ServedBroker
+from tests.support.exactly_once_sink import JVM, SETTINGS, read_committed
 from tests.support.kafka_jars import missing_reason as no_kafka
-from tests.support.kafka_jars import short_lived_jvm
+from tests.support.spark_kills import KINDS_OF_ONE_JVM, ONE_JVM, Copying, copy_under_kills
 from tests.support.spark_session import missing_reason
-from tests.support.topics import wait_for_markers
 
 pytestmark = [
     pytest.mark.faults,
@@ -38,15 +36,6 @@ pytestmark = [
     pytest.mark.timeout(4 * 3_600),  # Waits by condition, each with its own limit.
     pytest.mark.skipif(missing_reason() is not None, reason=str(missing_reason())),
 ]
-
-READ_SECONDS = 300.0
-JVM = ("-Xmx512m", "-Xms256m", *short_lived_jvm())
-SETTINGS = {
-    "offsets.topic.num.partitions": "4",
-    "transaction.state.log.num.partitions": "4",
-    "controller.quorum.append.linger.ms": "0",
-}
-
 
 class OnceCopying(Copying):
     """The job with delivery=exactly-once."""
@@ -82,34 +71,6 @@ class OnceCopyingOnKafka(OnceCopying):
         self.kafka.kill()
         self.kafka.start_after_kill()
         return True
-
-
-def read_committed(bootstrap: str, topic: str) -> Counter[bytes]:
-    """Return how often each value was committed to the topic. Each record must have its value as its key."""
-    from confluent_kafka import Consumer, KafkaError, TopicPartition
-
-    wait_for_markers(bootstrap, topic, partitions=PARTITIONS)
-
-    settings = {"bootstrap.servers": bootstrap, "group.id": "check", "enable.auto.commit": False}
-    consumer = Consumer({**settings, "isolation.level": "read_committed", "enable.partition.eof": True})
-    found: Counter[bytes] = Counter()
-    try:
-        left = set(range(PARTITIONS))
-        consumer.assign([TopicPartition(topic, number, 0) for number in left])
-        deadline = time.monotonic() + READ_SECONDS
-        while left and time.monotonic() < deadline:
-            for message in consumer.consume(10_000, timeout=1.0):
-                error = message.error()
-                if error is not None:
-                    assert error.code() == KafkaError._PARTITION_EOF, error
-                    left.discard(message.partition())
-                    continue
-                assert message.key() == message.value()
-                found[message.value()] += 1
-        assert not left
-    finally:
-        consumer.close()
-    return found
 
 
 @pytest.fixture(params=["kafka", "kproc"])

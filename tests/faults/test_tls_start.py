@@ -15,9 +15,9 @@ from kproc.broker.config import Config, ConfigError
 from kproc.broker.config.dynamic import DynamicSettings
 from kproc.broker.security.tls import make_context, settings_of
 from kproc.broker.supervisor.tls_check import check_before_start
-from tests.faults.test_second_user import as_nobody
 from tests.support.broker import ServedBroker, run_kproc
 from tests.support.certificates import Certificates
+from tests.support.second_user import as_nobody
 
 pytestmark = [pytest.mark.faults]
 

@@ -11,9 +11,8 @@ import pytest
 
 from kproc.common.errors import ErrorCode
 from kproc.wire.header import ApiKey
-from tests.api.test_every_version import advertised, error_codes
 from tests.support.broker import ServedBroker
-from tests.support.minimal import REFUSED
+from tests.support.minimal import REFUSED, advertised, error_codes
 from tests.support.proc import child_pids
 from tests.support.raw import Closed, RawClient
 from tests.support.well_formed import WellFormed

@@ -11,8 +11,8 @@ pytest.importorskip("yaml", reason="pyyaml is not installed")
 
 import yaml
 
-from tests.api.test_monitoring import alerts
 from tests.support.broker import ROOT
+from tests.support.monitoring import alerts
 
 SCRIPTS = ROOT / "scripts"
 DURATION = re.compile(r"(?:\d+[hms])+")

@@ -24,9 +24,8 @@ from kproc.spark.offsets import TopicPartition  # noqa: E402
 from kproc.spark.producer import BatchProducer  # noqa: E402
 from kproc.spark.sink_options import ProducerSettings  # noqa: E402
 from kproc.spark.transactions import OpenTransaction, Transactions  # noqa: E402
-from tests.faults.test_spark_exactly_once import JVM, SETTINGS, read_committed  # noqa: E402
-from tests.faults.test_spark_kills import PARTITIONS  # noqa: E402
-from tests.spark.test_exactly_once_model import (  # noqa: E402
+from tests.support.broker import EmbeddedBroker  # noqa: E402
+from tests.support.exactly_once_model import (  # noqa: E402
     BATCHES,
     ROWS,
     ModelBroker,
@@ -36,9 +35,10 @@ from tests.spark.test_exactly_once_model import (  # noqa: E402
     failing,
     steps_of,
 )
-from tests.support.broker import EmbeddedBroker  # noqa: E402
+from tests.support.exactly_once_sink import JVM, SETTINGS, read_committed  # noqa: E402
 from tests.support.kafka_jars import missing_reason  # noqa: E402
 from tests.support.raw import RawClient  # noqa: E402
+from tests.support.spark_kills import PARTITIONS  # noqa: E402
 from tests.support.wait import wait_until  # noqa: E402
 
 pytestmark = pytest.mark.own_broker

@@ -16,12 +16,12 @@ from pyspark.errors import PySparkException
 from bench.peers.kafka import KafkaPeer
 from kproc.pipeline.access import Access
 from kproc.pipeline.delivery import has_transactions
-from tests.faults.test_spark_exactly_once import JVM, SETTINGS, read_committed
-from tests.faults.test_spark_kills import PARTITIONS
 from tests.spark.streams import BATCH_SECONDS, numbered, send
 from tests.support.broker import EmbeddedBroker
+from tests.support.exactly_once_sink import JVM, SETTINGS, read_committed
 from tests.support.kafka_jars import missing_reason
 from tests.support.raw import RawClient
+from tests.support.spark_kills import PARTITIONS
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession

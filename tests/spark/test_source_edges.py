@@ -26,7 +26,7 @@ from kproc.spark.offsets import TopicPartition
 from kproc.spark.reader import TopicRange
 from kproc.spark.schema import spark_schema
 from kproc.wire.header import ApiKey
-from tests.spark.test_source_reader import batch, values
+from tests.support.spark_readers import batch, values
 
 pytestmark = [pytest.mark.transports("process"), pytest.mark.usefixtures("own_connections")]
 

@@ -20,7 +20,7 @@ pytest.importorskip("pyarrow", reason="needs the spark extra")
 from pyspark.sql.streaming.datasource import ReadAllAvailable
 
 from kproc.spark.look_up import DataLoss
-from tests.spark.test_source_reader import batch, between, stream, trim, values
+from tests.support.spark_readers import batch, between, stream, trim, values
 
 pytestmark = [
     pytest.mark.usefixtures("own_connections"),

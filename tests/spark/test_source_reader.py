@@ -30,51 +30,13 @@ from kproc.spark.brokers import Unreachable
 from kproc.spark.look_up import DataLoss
 from kproc.spark.offsets import TopicPartition
 from kproc.spark.option_values import OptionError
-from kproc.spark.reader import StreamReader, batch_reader, stream_reader
-from kproc.spark.schema import spark_schema
 from kproc.wire.header import ApiKey
+from tests.support.spark_readers import batch, between, stream, trim, values
 
 pytestmark = [pytest.mark.transports("process"), pytest.mark.usefixtures("own_connections")]
-SCHEMA = spark_schema()
-
-
-def stream(bootstrap: str, schema: StructType = SCHEMA, **options: Any) -> StreamReader:
-    given = {"kafka.bootstrap.servers": bootstrap, **{name: str(value) for name, value in options.items()}}
-    reader = stream_reader(given, schema)
-    assert isinstance(reader, StreamReader)
-    return reader
-
-
-def batch(bootstrap: str, schema: StructType = SCHEMA, **options: Any) -> Any:
-    return batch_reader({"kafka.bootstrap.servers": bootstrap, **options}, schema)
-
-
-def values(reader: Any, partitions: Any) -> list[str]:
-    return [
-        bytes(value).decode()
-        for partition in partitions
-        for rows in reader.read(partition)
-        for value in rows.column("value").to_pylist()
-    ]
-
-
-def between(reader: StreamReader, start: dict[str, Any], end: dict[str, Any]) -> list[str]:
-    """What a batch reads; start and end as Spark keeps them, by way of JSON."""
-    return values(reader, reader.partitions(json.loads(json.dumps(start)), json.loads(json.dumps(end))))
-
-
 def without_notes(document: dict[str, Any]) -> dict[str, Any]:
     """The offsets of a document."""
     return {topic: rows for topic, rows in document.items() if not topic.startswith("@")}
-
-
-def trim(bootstrap: str, topic: str, partition: int, before: int) -> None:
-    host, _, port = bootstrap.rpartition(":")
-    row = {"partition_index": partition, "offset": before}
-    fields = {"topics": [{"name": topic, "partitions": [row]}], "timeout": 10_000}
-    with Client.connect(host, int(port)) as client:
-        answer = client.call_latest(ApiKey.DELETE_RECORDS, fields)
-    assert answer["topics"][0]["partitions"][0]["error_code"] == 0
 
 
 @pytest.mark.usefixtures("short_looks")

@@ -13,6 +13,7 @@ from collections.abc import Sequence
 from unittest import mock
 
 import pytest
+import typer
 import typer.main
 
 from kproc.cli.main import run
@@ -44,3 +45,12 @@ def _run(arguments: Sequence[str], stdin: str) -> int:
     given = io.TextIOWrapper(io.BytesIO(stdin.encode()), "utf-8")
     with mock.patch.object(sys, "stdin", given), mock.patch.object(typer.main, "get_command", _command_of):
         return run(arguments)
+
+
+def commands(group, before: str = ""):
+    """(path, command) of all commands below a group."""
+    for name, command in group.commands.items():
+        if hasattr(command, "commands"):
+            yield from commands(command, f"{before}{name} ")
+        else:
+            yield f"{before}{name}", command

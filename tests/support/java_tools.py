@@ -168,3 +168,15 @@ def _checked(result: ToolResult, main_class: str, arguments: tuple[str, ...]) ->
         wrote = f"{result.stdout[-4000:]}\n{result.stderr[-4000:]}"
         raise AssertionError(f"{main_class} {' '.join(arguments)}: exit {result.returncode}\n{wrote}")
     return result
+
+
+TOOLS = "org.apache.kafka.tools"
+
+
+def tool(name: str, bootstrap: str, *arguments: str, check: bool = True) -> ToolResult:
+    """One of org.apache.kafka.tools."""
+    return run_tool(f"{TOOLS}.{name}", "--bootstrap-server", bootstrap, *arguments, check=check)
+
+
+def said(result: ToolResult) -> str:
+    return result.stdout + result.stderr

@@ -9,6 +9,7 @@ from kproc.wire.header import ApiKey
 from tests.support.groups import commit_fields, join_fields
 from tests.support.raw import (
     NO_TOPIC_ID,
+    RawClient,
     batch,
     create_topics_fields,
     fetch_fields,
@@ -224,3 +225,19 @@ MINIMAL: dict[ApiKey, Callable[[str, bytes], Fields]] = {
         "metrics": b"",
     },
 }
+
+
+def advertised(client: RawClient) -> dict[int, range]:
+    fields = MINIMAL[ApiKey.API_VERSIONS]("", b"")
+    rows = client.call(ApiKey.API_VERSIONS, 3, fields)["api_keys"]
+    return {row["api_key"]: range(row["min_version"], row["max_version"] + 1) for row in rows}
+
+
+def error_codes(value: Any) -> set[int]:
+    """Every error code anywhere in an answer."""
+    if isinstance(value, list):
+        return set().union(*map(error_codes, value)) if value else set()
+    if not isinstance(value, dict):
+        return set()
+    own = {int(value["error_code"])} if isinstance(value.get("error_code"), int) else set()
+    return own.union(*map(error_codes, value.values()))

@@ -6,6 +6,7 @@ The trees themselves are not kept: with all of them alive, each collection of ga
 from __future__ import annotations
 
 import ast
+import re
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from functools import cache
@@ -163,3 +164,7 @@ def survey_of(path: Path) -> Survey:
 def imported_modules(path: Path) -> list[tuple[int, str]]:
     """(line, dotted name) of each import that runs, those inside functions too."""
     return survey_of(path).imports
+
+
+# By the text: to parse all the tests would take seconds.
+TEST = re.compile(r"^ *(?:async )?def (test_\w+)\(", re.MULTILINE)

@@ -9,14 +9,12 @@ from pathlib import Path
 
 import pytest
 
-from tests.tidy.sources import PACKAGE, ROOT, all_files, package_files, relative, survey_of, text_of
+from tests.tidy.sources import PACKAGE, ROOT, TEST, all_files, package_files, relative, survey_of, text_of
 
 ARCHITECTURE, DECISIONS = PACKAGE / "ARCHITECTURE.md", PACKAGE / "DECISIONS.md"
 INVARIANTS = ROOT / "tests/INVARIANTS.md"
 PARTS = 10
 _FILE = re.compile(r"([\w./-]+\.py)(?:: ([\w., ]+))?")
-# By the text: to parse all the tests would take seconds.
-TEST = re.compile(r"^ *(?:async )?def (test_\w+)\(", re.MULTILINE)
 _BARE = re.compile(r"_?[A-Za-z]\w*(?:\.\w+)?")
 
 

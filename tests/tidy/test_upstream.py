@@ -6,8 +6,7 @@ import re
 
 import pytest
 
-from tests.tidy.sources import ROOT, text_of
-from tests.tidy.test_architecture import TEST
+from tests.tidy.sources import ROOT, TEST, text_of
 
 # How many tests each of Kafka's classes has.
 COUNTS = {
