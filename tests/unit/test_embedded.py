@@ -71,7 +71,7 @@ def unusable_data_directory(stack: ExitStack, scratch: Path) -> tuple[Broker, st
         pytest.param(unusable_data_directory, marks=pytest.mark.long),
     ],
 )
-def test_what_keeps_it_from_starting_is_in_the_exception_though_its_directory_is_gone(scratch, obstacle):
+def test_start_failure_reason_survives_removed_directory(scratch, obstacle):
     with ExitStack() as stack:
         broker, reason = obstacle(stack, scratch)
         for _ in range(2):  # Its janitor may or may not be faster than we are.
@@ -129,7 +129,7 @@ def test_a_session_that_does_not_end_is_killed_and_told(scratch, monkeypatch, be
         _ = broker.bootstrap
 
 
-def test_a_broker_that_has_ended_and_removes_its_directory_for_long_is_no_failure(scratch, monkeypatch):
+def test_slow_directory_removal_after_end_is_no_failure(scratch, monkeypatch):
     """Thousands of partitions on a busy machine: whoever stops it removes the directory, too."""
     monkeypatch.setattr(
         Broker,
@@ -144,7 +144,7 @@ def test_a_broker_that_has_ended_and_removes_its_directory_for_long_is_no_failur
     assert _session_members(session) == []
 
 
-def test_a_forked_child_that_unwinds_the_block_leaves_its_parents_broker_alone(scratch):
+def test_forked_child_leaving_block_keeps_parents_broker(scratch):
     with Broker() as broker:
         directory = next(scratch.iterdir())
         pid = os.fork()
@@ -173,7 +173,7 @@ def test_start_error_is_told_where_sigchld_is_ignored(scratch, ignored_sigchld):
         Broker({"no.such.setting": 1}).start()
 
 
-def test_broker_of_a_process_that_ignores_sigchld_restarts_its_roles_and_stops(scratch, ignored_sigchld):
+def test_broker_under_ignored_sigchld_restarts_and_stops(scratch, ignored_sigchld):
     with Broker() as broker:
         handler = next(row["pid"] for row in broker.processes if row["role"] == "handler")
         os.kill(handler, signal.SIGKILL)
@@ -189,7 +189,7 @@ def test_broker_of_a_process_that_ignores_sigchld_restarts_its_roles_and_stops(s
         wait_until(successor, seconds=20, what="the Handler's successor")
 
 
-def test_stop_of_a_broker_that_ended_already_is_quiet_where_sigchld_is_ignored(scratch, ignored_sigchld):
+def test_stop_of_ended_broker_is_quiet_under_ignored_sigchld(scratch, ignored_sigchld):
     broker = Broker().start()
     broker.kill()
     _is_readable(broker._child_pidfd, 10_000)

@@ -88,7 +88,7 @@ def test_handler_without_time_to_spare_is_named_with_its_ring() -> None:
     assert "--handlers" in reason
 
 
-def test_processor_without_time_to_spare_is_named_and_the_control_planes_is_not() -> None:
+def test_busy_processor_is_named_but_not_control_plane() -> None:
     control = role("processor", 447, slept=0.0, pool="control")
     assert found(status(role("processor", slept=0.01), control))[0] == "Processors"
     assert found(status(role("processor", slept=0.5), control))[0] == "none"
@@ -147,7 +147,7 @@ def test_view_fits_the_terminal(width: int, height: int) -> None:
         assert "Produce" in text
 
 
-def test_offline_partitions_take_a_line_each_of_the_view_and_no_role_from_it() -> None:
+def test_offline_partitions_take_lines_but_no_role_from_view() -> None:
     now = status(*(role("handler", index, slept=0.5) for index in range(8)), apis=[api()])
     first = [{"topic": "t", "partition": at, "handler": 0, "reason": "broken " * 20} for at in range(9)]
     now["offline"] = {"count": 30, "first": first}
@@ -247,7 +247,7 @@ def test_principals_that_are_all_the_same_are_the_first_to_go(
     assert capsys.readouterr().out.splitlines()[-1] == "(no room for PRINCIPAL, LISTENER)"
 
 
-def test_what_clients_call_themselves_does_not_reach_the_terminal(capsys: pytest.CaptureFixture[str]) -> None:
+def test_client_names_are_escaped_for_terminal(capsys: pytest.CaptureFixture[str]) -> None:
     print_clients([connected("User:alice") | {"client_id": "\x1b[2Jforged\nrow \u2028é"}])
     shown = capsys.readouterr().out
     assert len(shown.splitlines()) == 2

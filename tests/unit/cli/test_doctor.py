@@ -29,7 +29,7 @@ def open_umask() -> Iterator[None]:
 
 
 @pytest.mark.parametrize("is_there", [False, True])
-def test_the_archive_is_its_owners_alone_before_anything_is_in_it(
+def test_archive_is_private_before_anything_is_written(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, is_there: bool
 ) -> None:
     archive = tmp_path / "a.tar.gz"
@@ -118,7 +118,7 @@ def test_doctor_refuses_to_replace_what_is_no_file(tmp_path: Path) -> None:
     assert path.is_fifo()
 
 
-def test_versions_are_told_also_of_a_checkout_that_is_not_installed(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_versions_are_shown_for_uninstalled_checkout(monkeypatch: pytest.MonkeyPatch) -> None:
     def unknown(name: str) -> str:
         raise metadata.PackageNotFoundError(name)
 

@@ -67,7 +67,7 @@ def test_json_keeps_every_byte():
     assert json.loads(compile_format("json")(NULLS))["value"] is None
 
 
-def test_format_for_terminal_escapes_control_characters_of_record() -> None:
+def test_terminal_format_escapes_control_characters() -> None:
     """The record's newlines and tabs stay, and so does what the user's own format holds."""
     record = Consumed("t", 0, 0, 0, b"k\x1b[31m", b"a\n\tb\xc2\x9b\x1b]0;x\x07\xff", [("h\x1b", b"\x1b")])
     template = r"%k %s %h\x1b\n"

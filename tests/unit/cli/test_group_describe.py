@@ -47,7 +47,7 @@ def scripted(monkeypatch: pytest.MonkeyPatch) -> None:
     )
 
 
-def test_it_shows_the_committed_offset_and_that_another_one_may_come(
+def test_committed_and_pending_offset_are_shown(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(ScriptedClient, "pending", frozenset({1}))

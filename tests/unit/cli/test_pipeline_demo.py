@@ -16,7 +16,7 @@ from kproc.pipeline import session
 from tests.support.command_line import call_kproc
 
 
-def test_without_matplotlib_the_demo_says_so_in_a_line_and_does_not_fail(
+def test_demo_without_matplotlib_prints_hint_without_failure(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path
 ) -> None:
     found = importlib.util.find_spec

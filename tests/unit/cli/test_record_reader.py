@@ -7,7 +7,7 @@ from kproc.cli.record_reader import Progress
 ENDS = {("t", 0): 3, ("t", 1): 2, ("u", 0): 0}
 
 
-def test_it_is_done_when_each_of_its_partitions_has_been_read_to_its_end():
+def test_reader_is_done_when_each_partition_is_read_to_end():
     progress = Progress(ENDS)
     assert not progress.is_done
     progress.add([("t", 0), ("t", 1)])
@@ -27,7 +27,7 @@ def test_what_was_written_since_the_start_was_not_asked_for():
     assert progress.is_done
 
 
-def test_a_partition_that_went_to_another_member_is_neither_shown_nor_waited_for():
+def test_partition_lost_to_other_member_is_not_awaited():
     progress = Progress(ENDS)
     progress.add([("t", 0), ("t", 1)])
     progress.remove([("t", 0)])
@@ -38,14 +38,14 @@ def test_a_partition_that_went_to_another_member_is_neither_shown_nor_waited_for
     assert not progress.is_done
 
 
-def test_a_member_that_is_given_nothing_is_done_and_one_that_was_given_nothing_yet_is_not():
+def test_member_with_empty_assignment_is_done_unassigned_is_not():
     progress = Progress(ENDS)
     assert not progress.is_done
     progress.add([])
     assert progress.is_done
 
 
-def test_a_partition_that_was_added_after_the_start_is_not_waited_for():
+def test_partition_added_after_start_is_not_awaited():
     progress = Progress(ENDS)
     progress.add([("t", 2)])
     assert progress.is_done

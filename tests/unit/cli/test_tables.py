@@ -87,7 +87,7 @@ def test_status_shows_each_process_and_the_memory_in_all(capsys):
     assert lines[-1] == "memory 4.0 MB: PSS 3.5, shared and not mapped 0.5"
 
 
-def test_status_counts_transactional_ids_by_state_where_there_are_any(capsys):
+def test_status_counts_transactional_ids_by_state_if_any(capsys):
     counts = {"Empty": 0, "Ongoing": 2, "CompleteCommit": 10}
     _print_status({**STATUS, "transactions": counts})
     assert "partitions 4  transactional ids 2 Ongoing, 10 CompleteCommit\n" in capsys.readouterr().out
@@ -124,7 +124,7 @@ def test_a_wrong_start_is_a_usage_error(text):
     assert caught.value.exit_code == 2
 
 
-def test_a_narrow_terminal_goes_without_the_columns_that_matter_least() -> None:
+def test_narrow_terminal_hides_least_important_columns() -> None:
     header, rows = ["NAME", "COUNT", "NOTE"], [["a" * 10, "1", "b" * 10], ["c", "22", "d"]]
     assert _narrowed(header, rows, ("NOTE", "COUNT"), 29) == (header, rows, [])
     assert _narrowed(header, rows, ("NOTE", "COUNT"), 28) == (
@@ -218,7 +218,7 @@ def test_rules_of_long_names_stay_readable_on_a_terminal(capsys, monkeypatch, co
     assert count == "(4 rules)"
 
 
-def test_what_stands_above_a_table_is_broken_between_words_on_a_terminal_alone(capsys, monkeypatch) -> None:
+def test_text_above_table_is_wrapped_only_on_terminal(capsys, monkeypatch) -> None:
     facts, sentence = ["topic a", "settings b=c d=e"], "not a word is cut in two"
     print_facts(facts)
     print_text(sentence)

@@ -191,7 +191,7 @@ def test_something_else_on_the_port_is_told_apart():
 
 
 @pytest.mark.long
-def test_a_reader_that_has_seen_enough_ends_the_command_without_a_word():
+def test_closed_pipe_ends_command_silently():
     reading, writing = os.pipe()
     os.close(reading)
     try:
@@ -248,7 +248,7 @@ def test_no_command_is_cut_in_the_root_help(capsys):
     assert "..." not in shown.partition("Commands:")[2]
 
 
-def test_serve_help_has_every_settings_default_and_looks_like_the_others(capsys):
+def test_serve_help_shows_every_default_like_other_help(capsys):
     with pytest.raises(SystemExit):
         run(["serve", "--help"])
     shown = " ".join(capsys.readouterr().out.split())

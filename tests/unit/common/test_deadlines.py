@@ -57,7 +57,7 @@ def test_those_that_are_due_come_in_the_order_of_their_times() -> None:
     assert not deadlines
 
 
-def test_a_key_that_is_put_off_again_and_again_leaves_nothing_behind() -> None:
+def test_repeatedly_postponed_key_leaves_nothing_behind() -> None:
     deadlines: Deadlines[str] = Deadlines()
     deadlines.bring_forward("first", 0)
     for at in range(1, 10_000):

@@ -40,7 +40,7 @@ def test_every_level_is_shown_by_the_name_that_it_was_set_by(level: str) -> None
     assert (levels()["levels.one"], log_levels.effective()["root"]) == (level, level)
 
 
-def test_a_number_between_two_levels_has_the_name_of_the_lower_one() -> None:
+def test_level_between_two_has_name_of_lower_one() -> None:
     logging.getLogger("levels.one").setLevel(logging.INFO + 5)
     assert levels()["levels.one"] == "INFO"
     logging.getLogger("levels.one").setLevel(1)

@@ -12,7 +12,7 @@ SECOND_NS = 1_000_000_000
 logger = logging.getLogger("kproc.test")
 
 
-def test_what_was_too_much_is_told_before_the_next_line_or_by_a_tick(
+def test_suppressed_lines_are_counted_at_next_line_or_tick(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     rate = LogRate(logger, "and %d more")

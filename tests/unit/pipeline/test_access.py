@@ -40,7 +40,7 @@ def test_each_part_connects_by_its_own_file_or_the_pipelines(directory: Path) ->
     assert [login and login.username for login in users] == ["all", "own", "all", "all"]
 
 
-def test_file_of_the_command_goes_before_the_pipelines_and_the_environments_after_it(directory: Path) -> None:
+def test_command_file_precedes_pipelines_and_environments(directory: Path) -> None:
     given = str(directory / "given.properties")
     before = parse_spec(SPEC, directory / "p.toml", Outside(client_config=given))
     assert [part.client_config for part in before.sources] == [given, str(directory / "own.properties")]
@@ -54,7 +54,7 @@ def test_file_of_the_command_goes_before_the_pipelines_and_the_environments_afte
     assert alone.sources[0].client_config == given
 
 
-def test_the_file_is_named_and_its_secrets_are_nowhere_in_the_pipeline(directory: Path) -> None:
+def test_access_file_is_named_and_secrets_stay_outside(directory: Path) -> None:
     pipeline = parse_spec(SPEC, directory / "p.toml")
     ours, stock = pipeline.sinks
     assert security_options(ours) == {"kproc.client.config": str(directory / "all.properties")}
@@ -70,7 +70,7 @@ def test_the_file_is_named_and_its_secrets_are_nowhere_in_the_pipeline(directory
     assert SECRET not in repr(pipeline) + repr(access_of(ours)) + str(access_of(ours))
 
 
-def test_secret_in_a_parts_options_is_not_shown_with_the_pipeline(directory: Path) -> None:
+def test_secret_in_part_options_is_hidden(directory: Path) -> None:
     line = f'x.PlainLoginModule required username=\\"a\\" password=\\"{SECRET}\\";'
     text = SPEC.replace(
         'topic = "words"', f'topic = "words", options = {{ "kafka.sasl.jaas.config" = "{line}" }}'

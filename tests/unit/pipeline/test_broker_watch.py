@@ -64,7 +64,7 @@ def scene() -> Iterator[Scene]:
     made.close()
 
 
-def test_a_broker_that_goes_is_told_at_once_then_every_few_seconds_and_when_it_is_back(scene: Scene) -> None:
+def test_lost_broker_is_reported_periodically_until_back(scene: Scene) -> None:
     assert scene.look(10) == []
     scene.leave()
     assert scene.look() == [f"{scene.refused}; it is waited for"]
@@ -96,7 +96,7 @@ def run_of(scene: Scene, tmp_path: Path, *, keeps_trying: bool) -> tuple[runner.
     return run, entry
 
 
-def test_a_query_that_failed_of_an_absent_broker_ends_the_run_with_a_hint(
+def test_query_failed_by_absent_broker_ends_run_with_hint(
     scene: Scene, tmp_path: Path
 ) -> None:
     run, _ = run_of(scene, tmp_path, keeps_trying=False)
@@ -104,7 +104,7 @@ def test_a_query_that_failed_of_an_absent_broker_ends_the_run_with_a_hint(
         run._raise_failure(SimpleNamespace(count=0))  # type: ignore[arg-type]
 
 
-def test_a_query_begins_again_with_its_broker_where_that_is_wanted(
+def test_query_restarts_with_broker_if_configured(
     scene: Scene, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     run, entry = run_of(scene, tmp_path, keeps_trying=True)

@@ -90,7 +90,7 @@ def test_offsets_of_other_sources_are_none_of_topics(text: str) -> None:
     assert topic_offsets(text) is None
 
 
-def test_what_our_source_remembers_beside_the_offsets_is_no_topic() -> None:
+def test_sources_metadata_beside_offsets_is_no_topic() -> None:
     assert topic_offsets('{"@start":{"t":{"0":0}},"t":{"0":5}}') == {"t": {0: 5}}
 
 
@@ -108,7 +108,7 @@ def test_a_new_query_into_the_log_of_another_is_refused(pipeline: Pipeline, tmp_
 
 
 @pytest.mark.parametrize("prefix", ["", "file://"])
-def test_a_reset_removes_the_state_and_sets_the_log_of_files_aside(tmp_path: Path, prefix: str) -> None:
+def test_reset_removes_state_and_sets_file_log_aside(tmp_path: Path, prefix: str) -> None:
     target = f'parquet = "{prefix}{tmp_path}/lake"' if prefix else 'parquet = "lake"'
     pipeline = parse_spec(SPEC.replace('parquet = "lake"', target), tmp_path / "p.toml")
     write_batches(tmp_path / "state" / "lake", committed=1, planned=1)
@@ -146,7 +146,7 @@ def test_a_checkpoint_has_one_run_at_a_time(tmp_path: Path) -> None:
         pass
 
 
-def test_the_lock_is_waited_for_while_only_the_dead_drivers_jvm_has_it(tmp_path: Path) -> None:
+def test_lock_is_awaited_while_dead_drivers_jvm_holds_it(tmp_path: Path) -> None:
     # Stands for a driver that was killed: its child has the descriptor until it finds its input at an end.
     code = (
         "import os, subprocess, sys; from pathlib import Path; from kproc.pipeline.lock import CheckpointLock\n"
@@ -162,7 +162,7 @@ def test_the_lock_is_waited_for_while_only_the_dead_drivers_jvm_has_it(tmp_path:
         assert lock.descriptor is not None
 
 
-def test_lag_is_unknown_and_told_of_where_the_broker_has_lost_what_was_done(
+def test_lag_is_unknown_where_broker_lost_processed_records(
     pipeline: Pipeline, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     write_batches(tmp_path / "state" / "lake", committed=3, planned=3)  # 30 of partition 0, 7 of partition 1.

@@ -45,7 +45,7 @@ def chosen(sink: str, *, is_able: bool, monkeypatch: pytest.MonkeyPatch) -> tupl
         ('parquet = "lake"', True, None, None),
     ],
 )
-def test_a_topic_gets_each_row_exactly_once_where_nothing_speaks_against_it(
+def test_topic_sink_is_exactly_once_by_default(
     keys: str, is_able: bool, wanted: str | None, words: str | None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     found, notes = chosen(keys, is_able=is_able, monkeypatch=monkeypatch)
@@ -61,7 +61,7 @@ def test_a_topic_gets_each_row_exactly_once_where_nothing_speaks_against_it(
         ('delivery = "at-most-once"', "is none of at-least-once, exactly-once"),
     ],
 )
-def test_what_cannot_be_exactly_once_is_refused_with_the_specification(keys: str, words: str) -> None:
+def test_impossible_exactly_once_is_rejected_with_place(keys: str, words: str) -> None:
     with pytest.raises(SpecError, match=words):
         parse_spec(
             f'{SPEC}sink = [{{ name = "out", input = "lines", topic = "t", {keys} }}]', Path("/p.toml")
@@ -76,7 +76,7 @@ def test_what_cannot_be_exactly_once_is_refused_with_the_specification(keys: str
         (Unreachable("away"), True),
     ],
 )
-def test_brokers_have_transactions_when_they_say_who_coordinates_them_and_while_they_are_away(
+def test_broker_has_transactions_if_coordinator_or_unreachable(
     error: Exception | None, wanted: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def coordinator(_self: Cluster, _key: str, *, of_transactions: bool) -> int:

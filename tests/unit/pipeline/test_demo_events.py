@@ -31,7 +31,7 @@ def rows(kind: str, events: ev.Events) -> list[dict[str, int]]:
 
 
 @pytest.mark.long
-def test_there_are_as_many_as_asked_for_in_order_and_always_the_same() -> None:
+def test_events_have_requested_number_order_and_are_repeatable() -> None:
     events, again = ev.Events(RECORDS), ev.Events(RECORDS)
     every = {kind: rows(kind, events) for kind in ("views", "clicks", "orders")}
     assert sum(map(len, every.values())) == RECORDS

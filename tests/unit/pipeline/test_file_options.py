@@ -66,7 +66,7 @@ def parsed(tmp_path: Path, text: str, *lines: str) -> Pipeline:
         ),
     ],
 )
-def test_an_option_of_a_source_that_spark_would_ignore_is_named_with_its_place(
+def test_ignored_source_option_is_rejected_with_place(
     tmp_path: Path, kind: str, line: str, told: str
 ) -> None:
     with pytest.raises(SpecError) as caught:
@@ -90,7 +90,7 @@ def test_an_option_of_a_source_that_spark_would_ignore_is_named_with_its_place(
         ("console = true", "options.truncate = false", "options: console has no options"),
     ],
 )
-def test_an_option_of_a_sink_that_spark_would_ignore_is_named_with_its_place(
+def test_ignored_sink_option_is_rejected_with_place(
     tmp_path: Path, kind: str, line: str, told: str
 ) -> None:
     with pytest.raises(SpecError) as caught:

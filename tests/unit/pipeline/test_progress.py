@@ -58,7 +58,7 @@ def progress(batch: int, rows: int, **more: Any) -> dict[str, Any]:
     }
 
 
-def test_sources_are_told_by_their_topics_and_paths_wherever_they_stand() -> None:
+def test_sources_are_named_by_topic_or_path() -> None:
     rows = [
         source(
             "org.apache.spark.sql.PythonMicroBatchStream@1f",

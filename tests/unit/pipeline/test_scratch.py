@@ -30,7 +30,7 @@ def own_temporary_directory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> 
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
 
 
-def test_a_killed_runs_directory_is_swept_by_the_next_run_once_its_jvm_is_gone(tmp_path: Path) -> None:
+def test_killed_runs_directory_is_swept_after_its_jvm_ended(tmp_path: Path) -> None:
     with subprocess.Popen(
         [sys.executable, "-c", RUN], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
     ) as run:

@@ -86,7 +86,7 @@ def make_jar(repository: Path, directory: str, artifact: str, version: str) -> s
     return str(jar)
 
 
-def test_the_stock_connectors_jars_come_from_the_repository_in_versions_that_fit(tmp_path: Path) -> None:
+def test_stock_connector_jars_have_matching_versions(tmp_path: Path) -> None:
     with pytest.raises(
         PipelineError, match=r"needs jars that are neither in spark.jars nor in .*spark\.jars\.packages"
     ):
@@ -122,14 +122,14 @@ def test_the_package_is_all_that_an_executor_imports(tmp_path: Path) -> None:
     assert done.stdout.splitlines() == [f"{package}/kproc/__init__.py", "kproc"], done.stderr
 
 
-def test_workers_get_this_python_and_this_kproc_unless_somebody_said_otherwise() -> None:
+def test_workers_use_this_python_and_kproc_unless_set() -> None:
     environment = worker_environment({"PYTHONPATH": "/x"})
     assert environment["KPROC_WORKER_PYTHON"] == sys.executable
     assert "PYSPARK_PYTHON" not in worker_environment({"PYSPARK_PYTHON": "/other"})
     assert worker_environment({}, is_local=False)["PYSPARK_PYTHON"] == sys.executable
 
 
-def test_workers_leave_sparks_zips_out_of_their_path_and_keep_the_rest(tmp_path: Path) -> None:
+def test_workers_drop_spark_zips_from_path_and_keep_rest(tmp_path: Path) -> None:
     zips = ["/spark/python/lib/pyspark.zip", "/spark/python/lib/py4j-0.10.9.9-src.zip"]
     others = ["/spark/jars/a b.jar", str(tmp_path)]
     (tmp_path / "mine.py").write_text("")

@@ -108,7 +108,7 @@ def test_a_whole_specification_becomes_a_pipeline() -> None:
     assert lake.trigger == Trigger("interval", 500)
 
 
-def test_the_bootstrap_given_with_the_command_goes_before_the_files_and_that_before_the_default() -> None:
+def test_command_bootstrap_precedes_file_and_default() -> None:
     path = Path("/work/p.toml")
     assert parse_spec(ORDERS, path, Outside(default_bootstrap="d:1")).sources[0].bootstrap == "d:1"
     named = ORDERS.replace("[spark]", 'bootstrap = "f:1"\n[spark]')

@@ -118,7 +118,7 @@ def test_rows_are_those_of_the_reference_parser(log: list[bytes], data: st.DataO
 
 @settings(max_examples=40, deadline=None)
 @given(logs(), st.data())
-def test_bytes_cut_anywhere_are_gone_on_with_at_what_was_consumed(
+def test_truncated_bytes_resume_at_consumed_position(
     log: list[bytes], data: st.DataObject
 ) -> None:
     content = b"".join(log)
@@ -145,7 +145,7 @@ def random_record(chance: random.Random) -> Record:
 
 
 @pytest.mark.parametrize("seed", range(4))
-def test_damaged_records_are_refused_or_read_as_the_reference_reads_them(seed: int) -> None:
+def test_damaged_records_are_rejected_or_read_like_reference(seed: int) -> None:
     """With CRCs unchecked, the walk meets everything that can be wrong in a record."""
     chance = random.Random(seed)
     refused = 0
@@ -180,7 +180,7 @@ def marker(offset: int, outcome: ControlType, producer: int) -> bytes:
     return bytes(batch)
 
 
-def test_read_committed_leaves_out_what_was_aborted_and_nothing_else() -> None:
+def test_read_committed_skips_only_aborted_records() -> None:
     def of(producer: int) -> dict[str, Any]:
         return {"producer_id": producer, "producer_epoch": 0, "base_sequence": 0, "flags": TRANSACTIONAL}
 

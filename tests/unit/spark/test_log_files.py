@@ -133,7 +133,7 @@ def test_damage_before_the_end_is_an_error(rig: LogRig, log: Log) -> None:
     first.write_bytes(whole)
 
 
-def test_a_segment_that_retention_takes_while_it_is_read_is_read_to_its_end(rig: LogRig, log: Log) -> None:
+def test_segment_deleted_by_retention_is_read_to_end(rig: LogRig, log: Log) -> None:
     files = files_of(rig)
     decoder = Decoder(["offset"], "t", 0, 0, 300, rows_max=5)
     tables = files.read(decoder)
@@ -147,7 +147,7 @@ def test_a_segment_that_retention_takes_while_it_is_read_is_read_to_its_end(rig:
         read(files, 0, 300)
 
 
-def test_segments_that_compaction_merges_while_they_are_read_are_found_again(rig: LogRig, log: Log) -> None:
+def test_segments_merged_by_compaction_are_found_again(rig: LogRig, log: Log) -> None:
     files = files_of(rig)
     decoder = Decoder(["offset", "value"], "t", 0, 0, 300, rows_max=5)
     tables = files.read(decoder)
@@ -164,7 +164,7 @@ def test_segments_that_compaction_merges_while_they_are_read_are_found_again(rig
     assert [(row["offset"], row["value"]) for row in got] == expected(0, 300)
 
 
-def test_an_index_of_another_file_than_the_one_that_is_open_skips_no_batch(rig: LogRig, log: Log) -> None:
+def test_index_of_other_file_skips_no_batch(rig: LogRig, log: Log) -> None:
     (size,) = {int.from_bytes(path.read_bytes()[8:12], "big") + 12 for path in rig.directory.glob("*.log")}
     for path in rig.directory.glob("*.index"):
         entries = [
@@ -229,7 +229,7 @@ def test_a_look_at_files_that_go_away_is_taken_again(
         assert len(looks) > 1
 
 
-def test_what_compaction_took_from_the_end_of_a_segment_is_no_loss(rig: LogRig, log: Log) -> None:
+def test_segment_tail_removed_by_compaction_is_no_loss(rig: LogRig, log: Log) -> None:
     active = max(rig.directory.glob("*.log"))
     whole = active.read_bytes()
     active.write_bytes(whole[: len(whole) - 12 - int.from_bytes(whole[8:12], "big")])
@@ -242,7 +242,7 @@ def test_what_compaction_took_from_the_end_of_a_segment_is_no_loss(rig: LogRig, 
     assert decoder.is_done
 
 
-def test_a_log_that_has_become_shorter_since_the_plan_is_an_error(rig: LogRig, log: Log) -> None:
+def test_log_shorter_than_plan_is_error(rig: LogRig, log: Log) -> None:
     pytest.importorskip("pyspark.sql.datasource", reason="needs the spark extra")
     from kproc.spark.schema import spark_schema
     from kproc.spark.segments import LogFileReader
@@ -272,7 +272,7 @@ def test_damage_among_the_times_is_an_error(rig: LogRig, log: Log) -> None:
         files_of(rig).offset_of_time(NOW_MS + 70)
 
 
-def test_read_committed_ends_before_open_transactions_and_leaves_out_aborted_ones(rig: LogRig) -> None:
+def test_read_committed_ends_before_open_transactions(rig: LogRig) -> None:
     rig.directory.parent.mkdir(exist_ok=True)
     log = rig.open()
 
@@ -308,7 +308,7 @@ def test_read_committed_ends_before_open_transactions_and_leaves_out_aborted_one
     log.close()
 
 
-def test_aborted_records_stay_hidden_while_retention_takes_their_segment(rig: LogRig) -> None:
+def test_aborted_records_stay_hidden_during_retention(rig: LogRig) -> None:
     rig.directory.parent.mkdir(exist_ok=True)
     log = rig.open()
     put(log, in_transaction(1, b"aborted"))
@@ -355,7 +355,7 @@ def options(rig: LogRig, **given: str) -> LogOptions:
     return LogOptions.parse({"path": str(rig.directory.parent), "topics": "t", **given})
 
 
-def test_plan_of_committed_records_ends_at_the_last_stable_offset(rig: LogRig) -> None:
+def test_committed_plan_ends_at_last_stable_offset(rig: LogRig) -> None:
     rig.directory.parent.mkdir(exist_ok=True)
     log = rig.open()
     for number in range(10):

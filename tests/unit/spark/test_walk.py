@@ -105,7 +105,7 @@ def test_every_way_refuses_the_same_damage(starts: Starts, seed: int) -> None:
     assert refused > 5
 
 
-def test_the_longest_run_that_is_looked_at_is_not_the_longest_there_is(starts: Starts) -> None:
+def test_run_beyond_longest_examined_one_matches_python(starts: Starts) -> None:
     count = 3 * walk._RUN_MAX + 5
     batch = encode_batch([Record(None, b"x")] * 60 + [Record(None, b"yy")] * 60)
     payload = bytes(batch[HEADER_BYTES:])

@@ -38,7 +38,7 @@ def test_a_version_newer_than_we_know_still_has_header_2():
     assert (header.api_version, header.correlation_id, position) == (99, 5, len(head))
 
 
-def test_a_negative_version_is_parsed_so_that_api_versions_can_answer_it():
+def test_negative_version_is_parsed_for_api_versions_answer():
     header, position = parse_request_header(struct.pack(">hhih", 18, -1, 5, -1))
     assert (header.api_version, position) == (-1, 10)
 
@@ -61,7 +61,7 @@ def test_bad_headers_are_refused(data, why):
         parse_request_header(data)
 
 
-def test_response_headers_follow_the_version_but_for_api_versions():
+def test_response_header_version_excepts_api_versions():
     assert encode_response_header(ApiKey.METADATA, 8, 3) == b"\0\0\0\3"
     assert encode_response_header(ApiKey.METADATA, 9, 3) == b"\0\0\0\3\0"
     assert encode_response_header(ApiKey.API_VERSIONS, 4, 3) == b"\0\0\0\3"

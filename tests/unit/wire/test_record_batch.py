@@ -105,7 +105,7 @@ def test_stamping_moves_the_batch_and_leaves_its_crc_good():
     assert batch[-5:] == b"right"
 
 
-def test_append_time_stands_for_every_records_time_and_renews_the_crc():
+def test_append_time_sets_every_timestamp_and_renews_crc():
     batch = encode_batch(RECORDS, codec=4)
     rb.stamp_append_time(batch, 9_999)
     header = check_batch(batch)
@@ -152,7 +152,7 @@ def test_a_marker_is_recognised_by_its_bytes_and_nothing_else_is(outcome: rb.Con
         assert rb.read_end_transaction(memoryview(damaged)) is None, at
 
 
-def test_a_batch_without_records_or_with_falling_offsets_is_our_own_mistake():
+def test_batch_without_records_or_falling_offsets_asserts():
     with pytest.raises(ValueError, match="at least one"):
         encode_batch([])
     with pytest.raises(ValueError, match="is the least"):

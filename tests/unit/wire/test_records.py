@@ -119,7 +119,7 @@ def test_other_writers_framings_are_read(story):
     assert decompress(codec, memoryview(data)) == RAW
 
 
-def test_snappy_is_written_in_the_xerial_framing_that_java_writes():
+def test_snappy_is_written_in_javas_xerial_framing():
     data = compress(Compression.SNAPPY, RAW)
     assert data[:16] == b"\x82SNAPPY\x00" + struct.pack(">ii", 1, 1)
     (length,) = struct.unpack_from(">i", data, 16)
@@ -145,7 +145,7 @@ def test_the_limit_is_kept_to_the_byte(codec, size):
         assert refused.value.code == ErrorCode.CORRUPT_MESSAGE
 
 
-def test_snappy_that_claims_four_gigabytes_is_refused_before_anything_is_allocated():
+def test_snappy_claiming_four_gigabytes_allocates_nothing():
     claim = b"\xff\xff\xff\xff\x0f" + b"\0" * 20
     with pytest.raises(KafkaError, match="claims to become"):
         decompress(Compression.SNAPPY, claim)
@@ -178,7 +178,7 @@ def test_an_unknown_codec_is_refused(codec):
         assert refused.value.code == ErrorCode.UNSUPPORTED_COMPRESSION_TYPE
 
 
-def test_the_sign_by_which_cramjam_says_too_small_is_still_the_same():
+def test_cramjam_buffer_too_small_error_is_unchanged():
     for codec in (cramjam.lz4, cramjam.zstd):
         data = bytes(codec.compress(RAW))
         with pytest.raises(cramjam.DecompressionError, match=compression._TOO_SMALL):
@@ -241,7 +241,7 @@ def test_timestamps_beyond_64_bits_wrap_as_in_java(base, delta, stands_for):
 @pytest.mark.parametrize(
     ("records", "headers_each"), [(1, HEADER_COUNT_MAX + 1), (11, HEADER_COUNT_MAX // 10)]
 )
-def test_headers_without_end_are_refused_before_they_fill_the_memory(records, headers_each):
+def test_endless_headers_are_rejected_before_filling_memory(records, headers_each):
     raw = b""
     for offset in range(records):
         body = (

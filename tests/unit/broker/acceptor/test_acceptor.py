@@ -185,7 +185,7 @@ def test_sockets_of_a_dead_processor_go_to_the_others(rig: AcceptorRig) -> None:
             client.recv(1)
 
 
-def test_socket_that_was_acknowledged_before_the_death_goes_nowhere(rig: AcceptorRig) -> None:
+def test_socket_acknowledged_before_death_is_not_resent(rig: AcceptorRig) -> None:
     dead, alive = rig.processors
     rig.connect(4)
     rig.step()
@@ -197,7 +197,7 @@ def test_socket_that_was_acknowledged_before_the_death_goes_nowhere(rig: Accepto
     assert alive.take() == 3
 
 
-def test_acknowledgement_is_heard_although_its_sender_died_with_sockets_unread(rig: AcceptorRig) -> None:
+def test_acknowledgement_of_dead_processor_is_read(rig: AcceptorRig) -> None:
     """The kernel tells of the unread ones first. A socket that was registered may have lost requests: it must end."""
     dead, alive = rig.processors
     rig.connect(6)
@@ -225,7 +225,7 @@ def test_sockets_of_the_only_processor_wait_for_its_successor(start: Callable[..
     assert peers(rig.processors[0])[:3] == ports(clients)
 
 
-def test_death_that_the_acceptor_finds_out_itself_costs_no_connection(rig: AcceptorRig) -> None:
+def test_death_found_by_acceptor_loses_no_connection(rig: AcceptorRig) -> None:
     dead, alive = rig.processors
     dead.close()
     clients = rig.connect(6)
@@ -274,7 +274,7 @@ def test_socket_that_one_processor_refused_goes_to_another(rig: AcceptorRig) -> 
     assert (full.take(), other.take()) == (1, 1)
 
 
-def test_only_processor_that_refuses_is_asked_again_and_nobody_is_accepted_meanwhile(
+def test_rejecting_only_processor_is_retried_and_pauses_accept(
     start: Callable[..., AcceptorRig],
 ) -> None:
     rig = start(1)
@@ -318,7 +318,7 @@ def _live_peers(processor: ScriptedProcessor) -> list[int]:
     return found
 
 
-def test_socket_that_cannot_be_configured_is_closed_and_the_next_one_served(
+def test_unconfigurable_socket_is_closed_and_next_served(
     rig: AcceptorRig, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Kafka's testExceptionInAcceptor."""
@@ -360,7 +360,7 @@ def test_host_without_descriptors_makes_the_acceptor_back_off(
 # -- stopping ------------------------------------------------------------------------------------------------
 
 
-def test_stopping_acceptor_takes_nobody_and_is_drained_when_all_are_registered(rig: AcceptorRig) -> None:
+def test_stopping_acceptor_is_drained_when_all_are_registered(rig: AcceptorRig) -> None:
     rig.connect(2)
     rig.step()
     rig.acceptor.drain()

@@ -45,7 +45,7 @@ def ready(rig: AcceptorRig) -> AcceptorRig:
 # -- counts --------------------------------------------------------------------------------------------------
 
 
-def test_one_connection_too_many_of_an_address_is_closed_and_room_comes_back(
+def test_connection_above_per_ip_limit_is_closed(
     start: Callable[..., AcceptorRig],
 ) -> None:
     """Kafka's testMaxConnectionsPerIp."""
@@ -78,7 +78,7 @@ def test_connections_at_other_listeners_count_for_an_address(start: Callable[...
     assert sum(rig.taken()) == 1
 
 
-def test_nobody_but_who_has_an_override_may_come_when_the_limit_is_zero(
+def test_zero_limit_admits_only_overrides(
     start: Callable[..., AcceptorRig],
 ) -> None:
     """Kafka's testZeroMaxConnectionsPerIp."""
@@ -133,7 +133,7 @@ def test_raised_limit_lets_in_who_waits(start: Callable[..., AcceptorRig]) -> No
     assert rig.taken() == [1]
 
 
-def test_counts_of_a_dead_processor_are_forgotten_and_its_successors_are_waited_for(
+def test_dead_processors_counts_are_dropped_until_successor(
     start: Callable[..., AcceptorRig],
 ) -> None:
     rig = ready(start(2, limits=ConnectionLimits(broker_max=10)))
@@ -155,7 +155,7 @@ def test_counts_of_a_dead_processor_are_forgotten_and_its_successors_are_waited_
     assert sum(rig.taken()) == 1
 
 
-def test_sockets_of_a_dead_processor_stay_counted_on_their_way_to_the_next(
+def test_dead_processors_sockets_stay_counted_when_resent(
     start: Callable[..., AcceptorRig],
 ) -> None:
     rig = ready(start(2, limits=ConnectionLimits(broker_max=2)))
@@ -172,7 +172,7 @@ def test_sockets_of_a_dead_processor_stay_counted_on_their_way_to_the_next(
 # -- eviction ------------------------------------------------------------------------------------------------
 
 
-def test_lowered_limit_makes_the_processors_with_most_connections_close_some(
+def test_lowered_limit_evicts_from_fullest_processors(
     start: Callable[..., AcceptorRig],
 ) -> None:
     rig = ready(start(2))
@@ -242,7 +242,7 @@ def test_waiting_for_a_rate_sleeps_until_it_is_due(start: Callable[..., Acceptor
     assert rig.taken() == [1]
 
 
-def test_sockets_over_the_rate_of_their_address_are_parked_and_closed_later(
+def test_sockets_above_ip_rate_are_parked_and_closed(
     start: Callable[..., AcceptorRig],
 ) -> None:
     """Kafka's testConnectionRatePerIp."""
@@ -281,7 +281,7 @@ def test_parked_sockets_are_closed_when_the_acceptor_stops(start: Callable[..., 
     assert rig.acceptor.is_drained()
 
 
-def test_parked_sockets_give_their_descriptors_to_who_may_come_in(start: Callable[..., AcceptorRig]) -> None:
+def test_parked_sockets_free_descriptors_for_admitted_ones(start: Callable[..., AcceptorRig]) -> None:
     rig = start(1, limits=ConnectionLimits(address_rate=0.0))
     parked = rig.connect(3)
     rig.step()
@@ -329,7 +329,7 @@ def test_clients_wait_for_the_acceptor_in_the_backlog(start: Callable[..., Accep
     assert not any(is_closed(client) for client in clients)
 
 
-def test_port_that_is_not_open_yet_keeps_nobody_awake_and_opens_unasked(
+def test_unopened_port_does_not_spin_and_opens_by_itself(
     start: Callable[..., AcceptorRig],
 ) -> None:
     listening = socket.socket()

@@ -151,7 +151,7 @@ def test_max_listener_connection_limits() -> None:
     assert rig.enter(EXTERNAL) is None
 
 
-def test_counts_that_are_not_complete_admit_nobody_only_if_there_is_a_limit() -> None:
+def test_incomplete_counts_reject_only_under_a_limit() -> None:
     rig = Rig()
     rig.counts.expect("processor-0")
     assert rig.enter(EXTERNAL) == 0
@@ -192,7 +192,7 @@ def test_every_acceptor_comes_to_its_own_share_of_what_must_go() -> None:
     assert [rig.evictions(listener) for listener in range(3)] == [2, 6, 0]
 
 
-def test_eviction_is_asked_for_once_and_again_when_nothing_happens() -> None:
+def test_eviction_is_requested_once_and_repeated_on_timeout() -> None:
     rig = Rig(broker_max=1)
     rig.counts.add("processor-0", ONE, EXTERNAL, 3)
     assert rig.evictions() == 2
@@ -242,14 +242,14 @@ def test_broker_connection_rate_limit_when_actual_rate_is_above() -> None:
     assert rig.quotas[EXTERNAL].throttled_ns > 0
 
 
-def test_listener_connection_rate_limit_when_actual_rate_is_below() -> None:
+def test_listener_rate_limit_with_actual_rate_below() -> None:
     rig = Rig(listener_rate=50)
     taken = rig.run(5, {(EXTERNAL, ONE): 40, (REPLICATION, ONE): 40})
     assert all(count in (199, 200) for count in taken.values())
     assert waits(rig) == 0
 
 
-def test_listener_connection_rate_limit_when_actual_rate_is_above() -> None:
+def test_listener_rate_limit_with_actual_rate_above() -> None:
     rig = Rig(listener_rate=30)
     offered = {(listener, ONE): 80.0 for listener in range(3)}
     rig.run(3, offered)
@@ -258,7 +258,7 @@ def test_listener_connection_rate_limit_when_actual_rate_is_above() -> None:
     assert all(each.throttled_ns > 0 for each in rig.quotas), "every listener, the protected one too"
 
 
-def test_wait_for_a_rate_ends_after_a_sample_and_is_not_cut_short() -> None:
+def test_rate_delay_ends_after_a_sample_and_is_not_shortened() -> None:
     rig = Rig(listener_rate=1)
     assert rig.enter(EXTERNAL) == 0
     assert rig.enter(EXTERNAL) is None

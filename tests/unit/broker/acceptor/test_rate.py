@@ -9,7 +9,7 @@ from kproc.broker.acceptor.rate import PacedRate, WindowedRate
 S = 1_000_000_000
 
 
-def test_one_event_counts_against_the_whole_window_but_one_sample() -> None:
+def test_one_event_counts_over_window_minus_one_sample() -> None:
     rate = WindowedRate(11, S, 0)
     rate.record(1, 0)
     assert rate.per_second(0) == pytest.approx(1 / 10)

@@ -263,7 +263,7 @@ def test_request_that_would_change_too_many_rules_changes_none(
     assert len(describe(broker)) == 1
 
 
-def test_filters_that_would_be_compared_with_too_many_rules_delete_none(
+def test_delete_acls_filter_comparing_too_many_rules_is_rejected(
     broker: Broker, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     create(broker, *({"resource_name": f"t{number}"} for number in range(4)))

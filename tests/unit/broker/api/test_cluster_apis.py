@@ -78,7 +78,7 @@ def test_this_broker_coordinates_as_soon_as_the_topic_is_made(broker, version, k
     assert coordinators(second, version) == {(0, 1, HOST, PORT)}
 
 
-def test_a_topic_that_cannot_be_made_leaves_groups_without_a_coordinator(broker):
+def test_topic_that_cannot_be_created_leaves_no_coordinator(broker):
     broker.fail_controller(ErrorCode.KAFKA_STORAGE_ERROR, "the disk is full")
     answer = find_coordinator(broker, 4, 0)
     broker.run_controller()
@@ -135,7 +135,7 @@ def test_an_empty_transactional_id_is_refused(broker, version):
     )
 
 
-def test_a_failed_block_is_told_to_all_who_wait_and_the_next_one_asks_again(broker):
+def test_failed_producer_id_block_fails_waiters_and_is_retried(broker):
     broker.fail_controller(ErrorCode.KAFKA_STORAGE_ERROR, "disk full")
     waiting = [broker.send(INIT, 5, transactional_id=None, **TIMEOUT) for _ in range(3)]
     assert len(broker.calls) == 1

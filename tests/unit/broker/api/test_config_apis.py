@@ -66,7 +66,7 @@ def test_a_topic_is_described_in_every_version(broker, version):
         assert all(row["documentation"] for row in rows.values())
 
 
-def test_a_value_has_the_source_and_the_synonyms_that_kafka_shows(broker):
+def test_config_value_has_kafkas_source_and_synonyms(broker):
     def retention() -> tuple[str, int, list[tuple[str, str, int]]]:
         row = rows_of(described(broker, TOPIC, "t", ["retention.ms"]))["retention.ms"]
         return row["value"], row["config_source"], synonyms_of(row)
@@ -83,7 +83,7 @@ def test_a_value_has_the_source_and_the_synonyms_that_kafka_shows(broker):
     assert retention() == ("55", OF_TOPIC, [("retention.ms", "55", OF_TOPIC), *of_broker])
 
 
-def test_what_kafka_has_no_setting_of_this_unit_for_has_no_synonym(broker):
+def test_setting_without_kafkas_unit_has_no_synonym(broker):
     rows = rows_of(described(broker, TOPIC, "t", None))
     for name in ("segment.ms", "segment.jitter.ms"):
         assert (rows[name]["config_source"], synonyms_of(rows[name])) == (DEFAULT, []), name
@@ -150,12 +150,12 @@ def test_the_broker_without_a_name_is_the_cluster_wide_default(broker):
         (1, "q", INVALID_REQUEST, "Unexpected resource type"),
     ],
 )
-def test_a_resource_that_has_no_configs_is_answered_as_kafka_does(broker, kind, name, code, message):
+def test_resource_without_configs_is_answered_like_kafka(broker, kind, name, code, message):
     result = described(broker, kind, name, None)
     assert (result["error_code"], result["error_message"], result["configs"]) == (code, message, [])
 
 
-def test_a_type_of_resource_that_there_is_not_has_the_whole_request_refused(broker):
+def test_unknown_resource_type_rejects_whole_request(broker):
     resources = [
         {"resource_type": kind, "resource_name": "1", "configuration_keys": None} for kind in (BROKER, 3)
     ]

@@ -120,7 +120,7 @@ def test_owner_creates_renews_describes_and_expires_a_token(rig: HandlerRig) -> 
     ("protocol", "who"),
     [("PLAINTEXT", ANONYMOUS), ("SSL", ANONYMOUS), ("SASL_SSL", ALICE._replace(is_token=True))],
 )
-def test_who_has_not_proved_who_it_is_or_by_a_token_alone_is_refused(
+def test_unauthenticated_or_token_only_client_is_rejected(
     rig: HandlerRig, key: ApiKey, version: int, protocol: str, who: Principal
 ) -> None:
     set_protocol(rig, protocol)
@@ -169,7 +169,7 @@ def test_principals_of_another_type_are_refused(rig: HandlerRig, owner_type: str
     assert ask(rig, ALICE, CREATE, **wish)["error_code"] == ErrorCode.INVALID_PRINCIPAL_TYPE
 
 
-def test_shown_are_ones_own_tokens_and_those_that_one_may_describe(rig: HandlerRig) -> None:
+def test_describe_shows_own_and_describable_tokens(rig: HandlerRig) -> None:
     set_rules(rig)
     ids = {who.name: ask(rig, who, CREATE)["token_id"] for who in (ALICE, BOB, CARL)}
 

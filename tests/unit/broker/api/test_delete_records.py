@@ -21,7 +21,7 @@ def delete_below(rig: HandlerRig, offset: int) -> tuple[int, int]:
     return row["low_watermark"], row["error_code"]
 
 
-def test_the_same_request_again_does_not_believe_the_first_one_that_failed(start: Start) -> None:
+def test_repeated_delete_records_ignores_failed_first_one(start: Start) -> None:
     rig = start()
     rig.create_topic("t")
     for _ in range(3):
@@ -32,7 +32,7 @@ def test_the_same_request_again_does_not_believe_the_first_one_that_failed(start
     assert rig.open("t").log.state.start_offset == 2
 
 
-def test_a_log_that_begins_at_its_first_offset_has_nothing_to_write(start: Start) -> None:
+def test_delete_records_at_first_offset_writes_nothing(start: Start) -> None:
     rig = start()
     rig.create_topic("t")
     assert delete_below(rig, 0) == (0, 0)

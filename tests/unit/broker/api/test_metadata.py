@@ -47,7 +47,7 @@ def test_one_broker_leads_everything_under_the_listeners_address(broker, version
 
 
 @pytest.mark.parametrize("version", VERSIONS)
-def test_all_topics_are_a_null_list_and_an_empty_one_in_version_0(broker, version):
+def test_all_topics_is_null_list_and_empty_list_in_version_0(broker, version):
     everything = ["a", "b", "__consumer_offsets"]
     if version:
         assert [name for name, _ in found(broker.ask(METADATA, version, topics=None))] == everything
@@ -127,7 +127,7 @@ def test_auto_creation_leaves_other_internal_topics(broker, name):
     ]
 
 
-def test_a_controller_that_cannot_create_leaves_the_topic_unknown(broker):
+def test_failed_topic_creation_leaves_topic_unknown(broker):
     broker.fail_controller(ErrorCode.KAFKA_STORAGE_ERROR, "disk full")
     fields = broker.ask(METADATA, 13, topics=asked("new", "a"), allow_auto_topic_creation=True)
     assert found(fields) == [("new", UNKNOWN), ("a", 0)]
@@ -150,7 +150,7 @@ def test_a_topic_is_found_by_id(broker, version):
 
 
 @pytest.mark.parametrize("version", [10, 11])
-def test_ids_in_the_versions_that_only_have_them_in_the_schema_are_refused(broker, version):
+def test_topic_ids_in_schema_only_versions_are_rejected(broker, version):
     fields = broker.ask(METADATA, version, topics=[{"name": "a", "topic_id": b"?" * 16}])
     assert [row["error_code"] for row in fields["topics"]] == [INVALID_REQUEST]
     assert fields["brokers"] == []

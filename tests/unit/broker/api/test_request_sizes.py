@@ -85,7 +85,7 @@ CASES: list[tuple[ApiKey, int, str, dict[str, Any], dict[str, Any]]] = [
 
 
 @pytest.mark.parametrize(("key", "version", "answered", "fits", "too_large"), CASES)
-def test_a_request_with_too_many_rows_is_refused_before_the_controller_is_asked(
+def test_too_many_rows_are_rejected_before_controller_call(
     monkeypatch: pytest.MonkeyPatch,
     key: ApiKey,
     version: int,
@@ -114,7 +114,7 @@ def test_keys_of_too_many_users_are_not_derived(monkeypatch: pytest.MonkeyPatch)
     assert {row["error_code"] for row in answer["results"]} == {int(ErrorCode.POLICY_VIOLATION)}
 
 
-def test_of_many_unknown_topics_as_many_are_made_as_one_request_may(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_unknown_topics_are_created_up_to_request_limit(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("kproc.broker.api.metadata.RECORDS_MAX", MAX)
     broker = Broker({"auto.create.topics.enable": "true"})
     wanted = [{"name": f"t{number}", "topic_id": bytes(16)} for number in range(MAX + 1)]

@@ -76,7 +76,7 @@ def test_a_topic_is_deleted_by_id(broker):
 @pytest.mark.parametrize(
     ("version", "code"), [(1, INVALID_REQUEST), (2, INVALID_REQUEST), (3, DISABLED), (5, DISABLED)]
 )
-def test_deletion_that_is_switched_off_answers_what_the_version_knows(version, code):
+def test_disabled_deletion_answers_error_known_to_version(version, code):
     broker = Broker({"delete.topic.enable": "false"})
     broker.cluster.create(topic("there"))
     fields = broker.ask(ApiKey.DELETE_TOPICS, version, topic_names=["there"])

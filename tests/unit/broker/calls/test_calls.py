@@ -136,7 +136,7 @@ def test_reply_with_is_open_false_ends_the_call(rig: CallRig) -> None:
     assert len(rig.calls) == 0
 
 
-def test_death_of_the_peer_answers_everything_that_was_asked_of_it_and_nothing_else(rig: CallRig) -> None:
+def test_peers_death_answers_all_its_calls_and_no_others(rig: CallRig) -> None:
     lost = rig.ask("a"), rig.ask("b")
     kept = rig.ask("c", peer=OTHER)
     rig.calls.lose(PEER)
@@ -247,7 +247,7 @@ def test_a_call_with_types_arrives_and_is_answered_with_them(rig: CallRig) -> No
     assert len(rig.calls) == 0
 
 
-def test_an_open_reply_with_types_is_followed_by_exactly_one_more(rig: CallRig) -> None:
+def test_typed_open_reply_is_followed_by_exactly_one_more(rig: CallRig) -> None:
     replies = find(rig)
     ((_, _, _, on_reply),) = deliver_raw(rig)
     for number, is_open in enumerate((True, False, False)):
@@ -257,7 +257,7 @@ def test_an_open_reply_with_types_is_followed_by_exactly_one_more(rig: CallRig) 
     assert len(rig.calls) == 0
 
 
-def test_who_asked_with_types_is_told_of_a_death_and_of_a_mistake_alike(rig: CallRig) -> None:
+def test_typed_caller_gets_death_and_error_alike(rig: CallRig) -> None:
     mistaken, dead = find(rig), find(rig)
     (first, _) = deliver_raw(rig)
     first[3](None)
@@ -279,7 +279,7 @@ def test_who_asked_plainly_is_told_of_a_mistake_as_of_a_death(rig: CallRig) -> N
     assert replies == [{"lost": True}]
 
 
-def test_what_is_not_what_the_call_says_is_refused_and_not_guessed_at(rig: CallRig) -> None:
+def test_reply_of_wrong_type_is_rejected(rig: CallRig) -> None:
     rig.ask("find", [7, "name", "no list of ranges"])
     with pytest.raises(msgspec.ValidationError):
         deliver_raw(rig)

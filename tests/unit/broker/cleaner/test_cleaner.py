@@ -304,7 +304,7 @@ def test_log_start_by_name_stays_while_directory_is_unreadable(
     assert by_id == {(FIRST_ID, 0): 40, (FIRST_ID, 1): 30, (FIRST_ID, 2): 3}
 
 
-def test_nothing_is_written_before_the_metadata_say_which_partitions_there_are(
+def test_nothing_is_written_before_metadata_arrives(
     tmp_path: Path, start: Callable[..., CleanerRig]
 ) -> None:
     """The cleaner was restarted while the controller is away: no entry of any log may be lost."""
@@ -324,7 +324,7 @@ def test_nothing_is_written_before_the_metadata_say_which_partitions_there_are(
     assert rig.recovery_points() == {("t", 0): 45}
 
 
-def test_a_stop_without_metadata_leaves_the_checkpoints_as_they_are(
+def test_stop_without_metadata_keeps_checkpoints(
     tmp_path: Path, start: Callable[..., CleanerRig]
 ) -> None:
     write_checkpoints(tmp_path, log_start=40)
@@ -360,7 +360,7 @@ def test_deleted_topic_leaves_the_checkpoints(rig: CleanerRig) -> None:
     assert rig.recovery_points() == {("stays", 0): 9}
 
 
-def test_full_disk_leaves_the_old_checkpoints_and_the_cleaner_goes_on(
+def test_full_disk_keeps_old_checkpoints_and_cleaner_continues(
     start: Callable[..., CleanerRig], caplog: pytest.LogCaptureFixture
 ) -> None:
     fs = FailingFs()
@@ -397,7 +397,7 @@ def test_no_marker_beside_a_log_that_nobody_closed(rig: CleanerRig) -> None:
     assert not checkpoints.remove_clean_shutdown(OsFs(), rig.directory)
 
 
-def test_nothing_is_written_at_the_end_of_data_that_go_with_the_broker(
+def test_temporary_data_directory_gets_no_final_checkpoint(
     tmp_path: Path, start: Callable[..., CleanerRig]
 ) -> None:
     rig = start(**{"kproc.temporary.directory": str(tmp_path)})
@@ -436,7 +436,7 @@ def test_many_partitions_are_looked_at_a_few_at_a_time(
     assert len(rig.asked()) == 23, "and none is left out"
 
 
-def test_untouched_partition_is_opened_only_if_its_files_say_that_it_is_worth_it(rig: CleanerRig) -> None:
+def test_untouched_partition_is_opened_only_if_files_justify_it(rig: CleanerRig) -> None:
     rig.create("young", retention_ms="3600000")
     rig.create("old", retention_ms="3600000")
     rig.create("large", retention_ms="-1", retention_bytes="1000")
@@ -496,7 +496,7 @@ def doomed_directory(data: Path, name: str = "t-0") -> Path:
     return path
 
 
-def test_directory_of_a_deleted_topic_is_removed_when_its_delay_is_over(rig: CleanerRig) -> None:
+def test_deleted_topic_directory_is_removed_after_delay(rig: CleanerRig) -> None:
     """Until then a Processor may open and send what is in it."""
     rig.clock.set_wall_ms(time.time_ns() // 1_000_000)
     rig.create("t")
@@ -556,7 +556,7 @@ def test_stop_removes_what_still_waits(rig: CleanerRig) -> None:
 
 
 @pytest.mark.parametrize("ends", ["knows", "dies"])
-def test_what_a_deleted_topic_left_is_removed_when_every_handler_has_let_go(
+def test_deleted_topic_files_are_removed_when_handlers_released(
     rig: CleanerRig, *, ends: str
 ) -> None:
     """A Handler that is busy or stopped for longer than file.delete.delay.ms still has the log open."""
@@ -681,7 +681,7 @@ def test_restored_directory_of_a_deleted_topic_is_set_aside(tmp_path: Path) -> N
     assert path.name.endswith("-stray")
 
 
-def test_directory_of_a_topic_that_the_cleaner_hears_of_late_is_left_alone(
+def test_directory_of_topic_learned_late_is_kept(
     tmp_path: Path, start: Callable[..., CleanerRig]
 ) -> None:
     rig = start()
@@ -698,7 +698,7 @@ def test_directory_of_a_topic_that_the_cleaner_hears_of_late_is_left_alone(
     assert path.exists()
 
 
-def test_directory_that_a_new_topic_made_in_the_last_moment_is_given_back(tmp_path: Path) -> None:
+def test_directory_created_at_last_moment_is_restored(tmp_path: Path) -> None:
     """Between the look at the topic id and the rename its owner has set the stray aside and made its own."""
     path, stray_id, new_id = tmp_path / "t-0", b"s" * 16, b"n" * 16
 

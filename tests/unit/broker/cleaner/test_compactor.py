@@ -322,7 +322,7 @@ def test_the_throttle_changes_on_the_running_broker(rig: Rig) -> None:
         ("log.cleaner.backoff.ms", str(2**63 - 1)),
     ],
 )
-def test_a_wait_that_would_never_end_ends_when_its_setting_is_taken_back(
+def test_endless_delay_ends_when_setting_is_reverted(
     rig: Rig, name: str, absurd: str
 ) -> None:
     rig.run()
@@ -383,7 +383,7 @@ def test_successor_goes_on_at_the_cleaner_offset_of_the_topic_id(rig: Rig) -> No
     assert rig.offsets() == {("t", 0): 2}
 
 
-def test_put_cleaner_offset_of_a_topic_deleted_meanwhile_writes_no_entry(rig: Rig) -> None:
+def test_cleaner_offset_of_deleted_topic_is_not_written(rig: Rig) -> None:
     """The pass began before the deletion, and a namesake exists when it ends."""
     rig.create("t")
     old = rig.cluster.image.topics_by_name["t"]
@@ -422,7 +422,7 @@ def test_replaced_files_are_unlinked_after_their_delay(rig: Rig) -> None:
     assert not list(log.state.directory.glob("*.deleted"))
 
 
-def test_replaced_files_are_unlinked_when_the_new_names_are_on_the_disk(
+def test_replaced_files_are_unlinked_after_rename_is_durable(
     rig: Rig, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Also without any delay: a power loss that takes the renames must not find the old files gone."""

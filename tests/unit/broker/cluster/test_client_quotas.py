@@ -141,7 +141,7 @@ def test_what_makes_no_sense_is_refused_as_in_kafka(
     assert words in message
 
 
-def test_of_a_type_that_is_named_twice_the_last_counts_and_is_answered() -> None:
+def test_entity_type_given_twice_uses_last_value() -> None:
     wish = row({"user": "u"}, (PRODUCE, 5))
     wish["entity"] = [{"entity_type": "user", "entity_name": name} for name in ("", "v")]
     reply, records = QuotaChanges(ClientQuotas).alter({"entries": [wish], "validate_only": False})

@@ -55,14 +55,14 @@ def test_limit_that_nobody_could_live_with_is_refused(
     assert cluster.image.broker_configs == {}
 
 
-def test_limit_of_an_address_may_be_zero_while_there_are_overrides(cluster: InMemoryController) -> None:
+def test_per_ip_limit_may_be_zero_with_overrides(cluster: InMemoryController) -> None:
     assert alter(cluster, (PER_IP, SET, "0"), (OVERRIDES, SET, "127.0.0.1:5")) == 0
     assert alter(cluster, (OVERRIDES, DELETE, None)) == INVALID_REQUEST
     assert alter(cluster, (OVERRIDES, DELETE, None), (PER_IP, DELETE, None)) == 0
 
 
 @pytest.mark.parametrize("first", ["1", ""])
-def test_wishes_of_one_request_that_would_let_nobody_in_together_are_not_both_granted(
+def test_changes_that_together_admit_nobody_are_not_both_granted(
     cluster: InMemoryController, first: str
 ) -> None:
     assert alter(cluster, (OVERRIDES, SET, "127.0.0.1:5")) == 0
@@ -76,7 +76,7 @@ def test_wishes_of_one_request_that_would_let_nobody_in_together_are_not_both_gr
     assert settings.integer(PER_IP, 1) > 0 or settings.text(OVERRIDES)
 
 
-def test_wishes_of_one_request_that_need_each_other_are_granted_in_any_order(
+def test_interdependent_changes_are_granted_in_any_order(
     cluster: InMemoryController,
 ) -> None:
     rows = cluster.alter(

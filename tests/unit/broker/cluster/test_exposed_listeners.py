@@ -20,7 +20,7 @@ def change(after: str, allowed: str = "") -> None:
 
 
 @pytest.mark.parametrize("host", ["", "0.0.0.0", "192.0.2.7", "[::]"])
-def test_listener_that_asks_nobody_is_refused_on_more_than_the_loopback(host: str) -> None:
+def test_unauthenticated_listener_beyond_loopback_is_rejected(host: str) -> None:
     with pytest.raises(KafkaError, match=r"EXTERNAL://.* would be open to other hosts"):
         change(f"{LOCAL},EXTERNAL://{host}:9093")
     change(f"{LOCAL},EXTERNAL://{host}:9093", "external")
@@ -31,7 +31,7 @@ def test_listener_on_the_loopback_is_taken() -> None:
     change(f"{LOCAL},EXTERNAL://127.0.0.2:9093")
 
 
-def test_listener_that_other_hosts_reach_goes_on_asking_for_certificates() -> None:
+def test_exposed_listener_must_keep_client_certificates() -> None:
     settings = {
         "listeners": "PLAINTEXT://127.0.0.1:9092,EXTERNAL://:9093,OWN://127.0.0.1:9094",
         "listener.security.protocol.map": "PLAINTEXT:PLAINTEXT,EXTERNAL:SSL,OWN:SSL",
@@ -49,7 +49,7 @@ def test_listener_that_other_hosts_reach_goes_on_asking_for_certificates() -> No
     assert change("external", "required") is None
 
 
-def test_settings_change_beside_stored_listeners_that_nobody_knows_any_more() -> None:
+def test_settings_change_beside_unknown_stored_listeners() -> None:
     cluster = InMemoryController(settings={"listeners": LOCAL})
     cluster.image.broker_configs["1"] = {"listeners": "GONE://127.0.0.1:9099"}
     cluster.state._config_changes._check_tls = lambda *_: None

@@ -41,7 +41,7 @@ def test_level_goes_up_and_down_and_outlives_a_snapshot(cluster):
     assert level(ClusterImage.from_snapshot(cluster.image.snapshot())) == 0
 
 
-def test_nothing_changes_by_validation_or_when_one_of_them_is_refused(cluster):
+def test_validate_only_or_one_rejection_changes_no_feature(cluster):
     update(cluster, ("test.version", 2, features.UPGRADE), validate_only=True)
     assert level(cluster.image) == 1
     reply = update(cluster, ("test.version", 2, features.UPGRADE), ("no.such", 1, features.UPGRADE))
@@ -78,7 +78,7 @@ def test_a_minimum_of_zero_is_only_told_to_those_who_can_read_it(cluster):
     assert newer["finalized_features_epoch"] == cluster.image.version
 
 
-def test_a_new_cluster_has_an_epoch_for_each_transaction_and_an_old_one_when_it_is_raised():
+def test_transaction_version_is_2_in_new_cluster_raisable_in_old():
     new = InMemoryController()
     assert features.transaction_version(new.image) == 2
     old = InMemoryController()

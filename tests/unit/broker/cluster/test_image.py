@@ -135,7 +135,7 @@ def test_each_start_raises_every_leader_epoch():
     assert cluster.image.broker_epoch == 1
 
 
-def test_a_slot_is_reused_with_a_higher_generation_and_the_longest_idle_first():
+def test_slot_reuse_raises_generation_and_takes_longest_idle():
     cluster = InMemoryController()
     cluster.create(topic("a", 2), topic("b", 2))
     assert [partition.slot for partition in cluster.image.topic("b").partitions] == [2, 3]

@@ -87,7 +87,7 @@ def test_a_new_directory_is_made(tmp_path):
     assert files(tmp_path / "not" / "there") == [FIRST_LOG]
 
 
-def test_the_file_is_made_of_record_batches_with_versions_as_offsets(three_topics):
+def test_file_consists_of_batches_with_versions_as_offsets(three_topics):
     directory, _, sizes = three_topics
     data = (directory / DIRECTORY_NAME / FIRST_LOG).read_bytes()
     headers = [parse_header(data, position) for position in sizes[:-1]]
@@ -219,7 +219,7 @@ def test_a_failing_disk_is_fatal_and_never_tried_again(three_topics, call):
     log.close()
 
 
-def test_a_batch_whose_sync_failed_is_written_again_before_it_is_believed(three_topics):
+def test_batch_after_failed_sync_is_rewritten_before_use(three_topics):
     """The kernel says that its pages are clean, but they never got to the disk."""
     directory, _, sizes = three_topics
     fs = FailingFs()

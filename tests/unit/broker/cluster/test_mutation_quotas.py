@@ -41,7 +41,7 @@ def create(
     return [row["error_code"] for row in reply["topics"]], reply["throttle_time"]
 
 
-def test_new_client_may_make_what_it_could_have_saved_and_more_by_one_topic(
+def test_new_client_may_use_saved_quota_plus_one_topic(
     cluster: InMemoryController,
 ) -> None:
     assert create(cluster, topic("a", 20), strict=True) == ([0], 0)
@@ -65,7 +65,7 @@ def test_nothing_more_is_saved_than_the_windows_hold(cluster: InMemoryController
     assert create(cluster, topic("c", 1), strict=True) == ([EXCEEDED], 500)
 
 
-def test_topics_of_one_request_are_refused_from_the_one_that_is_too_many(cluster: InMemoryController) -> None:
+def test_topics_are_rejected_from_first_above_quota(cluster: InMemoryController) -> None:
     wishes = [topic("a", 25), topic("b", 1), topic("c", 1)]
     assert create(cluster, *wishes, strict=True) == ([0, EXCEEDED, EXCEEDED], 2500)
     assert sorted(cluster.image.topics_by_name) == ["a"]
@@ -95,7 +95,7 @@ def test_deleted_partitions_count_as_made_ones(cluster: InMemoryController) -> N
     assert sorted(cluster.image.topics_by_name) == ["b"]
 
 
-def test_partitions_that_are_added_count_without_those_that_are_there(cluster: InMemoryController) -> None:
+def test_added_partitions_count_without_existing_ones(cluster: InMemoryController) -> None:
     cluster.create(topic("a", 5))
     body = {"topics": [{"name": "a", "count": 26, "assignments": None}], "validate_only": False}
     assert cluster.do("create_partitions", **body, **{CLIENT: ["alice", "c", True]})["throttle_time"] == 0
@@ -104,7 +104,7 @@ def test_partitions_that_are_added_count_without_those_that_are_there(cluster: I
     assert ([row["error_code"] for row in reply["results"]], reply["throttle_time"]) == ([EXCEEDED], 500)
 
 
-def test_topics_made_for_a_client_that_named_them_count_and_the_brokers_own_do_not(
+def test_auto_created_topics_count_but_internal_ones_do_not(
     cluster: InMemoryController,
 ) -> None:
     create(cluster, topic("a", 21), strict=True)

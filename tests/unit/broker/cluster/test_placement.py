@@ -37,7 +37,7 @@ def test_topics_of_one_partition_spread_evenly(handlers):
 
 
 @pytest.mark.parametrize(("before", "after"), [(1, 2), (2, 3), (3, 4), (4, 5), (5, 4), (3, 2)])
-def test_a_change_of_the_handler_count_moves_little_more_than_it_must(before, after):
+def test_handler_count_change_moves_few_partitions(before, after):
     count = 48
     moved = sum(
         old != new

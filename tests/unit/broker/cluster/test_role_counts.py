@@ -67,7 +67,7 @@ def test_taking_an_override_back_is_a_change_as_well() -> None:
     assert "at least half the current value 12" in str(refusal(image, "1", {}))
 
 
-def test_default_of_the_cluster_changes_nothing_under_an_override() -> None:
+def test_cluster_default_changes_nothing_under_override() -> None:
     image = image_with(num_io_threads="4")
     assert refusal(image, "", {"num.io.threads": "100"}) is None
 
@@ -92,7 +92,7 @@ def test_roles_of_one_process_are_as_many_as_at_the_start() -> None:
     assert "Cannot update these configs dynamically: [num.io.threads]" in str(told)
 
 
-def test_processors_of_all_sets_are_those_of_the_listeners_there_are() -> None:
+def test_processor_sets_follow_existing_listeners() -> None:
     config = Config.build(
         {
             "num.network.threads": "3",
@@ -126,6 +126,6 @@ def test_network_threads_of_all_listeners_together_are_bounded() -> None:
         check_processors(config, image_with(), stored)
 
 
-def test_stored_listeners_that_cannot_be_used_refuse_no_other_change() -> None:
+def test_unusable_stored_listeners_block_no_other_change() -> None:
     stored = {"1": {"listeners": "GONE://127.0.0.1:0", "num.network.threads": "6"}}
     check_processors(CONFIG, image_with(listeners="GONE://127.0.0.1:0"), stored)

@@ -70,7 +70,7 @@ def test_only_what_is_there_is_deleted(cluster: InMemoryController) -> None:
     assert not cluster.image.scram_users
 
 
-def test_a_snapshot_brings_users_and_the_secret_of_those_that_do_not_exist(
+def test_snapshot_restores_users_and_secret_for_unknown_ones(
     cluster: InMemoryController,
 ) -> None:
     alter(cluster, upsertion(), upsertion(name="bob", mechanism=2))

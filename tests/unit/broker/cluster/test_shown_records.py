@@ -49,7 +49,7 @@ def test_what_is_no_secret_is_shown_as_it_is(data: bytes) -> None:
     assert without_secrets(data) == data
 
 
-def test_dump_of_a_data_directory_shows_none_and_passes_over_request_logs(
+def test_dump_of_directory_hides_secrets_and_skips_request_logs(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     (tmp_path / "requests-handler-0.log").write_text("{}\n")

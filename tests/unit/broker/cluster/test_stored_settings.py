@@ -43,7 +43,7 @@ def stored(
 
 @pytest.mark.parametrize("node", [NODE, CLUSTER_DEFAULT_NODE])
 @pytest.mark.parametrize(("name", "value", "why"), UNUSABLE)
-def test_stored_setting_that_cannot_be_used_is_left_out_and_told_of(
+def test_unusable_stored_setting_is_skipped_and_reported(
     name: str, value: str, why: str, node: str
 ) -> None:
     cluster = stored((name, value), ("background.threads", "5"), ("log.cleaner.backoff.ms", "77"), node=node)
@@ -64,7 +64,7 @@ def test_it_stays_stored_until_somebody_takes_it_away() -> None:
     assert not cluster.image.unusable_configs
 
 
-def test_another_value_takes_its_place_and_a_change_of_others_leaves_it_alone() -> None:
+def test_unusable_stored_setting_is_replaceable_alone() -> None:
     cluster = stored(("log.cleaner.backoff.ms", "soon"))
     (row,) = cluster.alter(changes(BROKER, NODE, ("kproc.request.log", SET, "slow")))
     assert row["error_code"] == 0
@@ -80,7 +80,7 @@ def test_replacing_all_configs_of_the_broker_takes_it_away() -> None:
     assert not cluster.image.unusable_configs
 
 
-def test_listeners_whose_protocol_is_not_known_any_more_are_left_out() -> None:
+def test_stored_listeners_with_unknown_protocol_are_skipped() -> None:
     cluster = stored(("listeners", "EXTRA://127.0.0.1:9999"))
     assert "EXTRA" in left_out(cluster.image, cluster.config)["listeners"]
     settings = settings_in_force(cluster.image, cluster.config)
@@ -92,7 +92,7 @@ def test_listeners_whose_protocol_is_not_known_any_more_are_left_out() -> None:
 
 
 @pytest.mark.parametrize("name", ["num.network.threads", "listener.name.plaintext.num.network.threads"])
-def test_counts_that_are_too_many_with_those_of_the_start_are_left_out(name: str) -> None:
+def test_role_counts_above_limit_with_start_counts_are_skipped(name: str) -> None:
     static = {
         "listener.security.protocol.map": "EXTRA:PLAINTEXT,PLAINTEXT:PLAINTEXT",
         "listeners": "PLAINTEXT://127.0.0.1:0,EXTRA://127.0.0.1:0",
@@ -123,7 +123,7 @@ def test_limit_by_address_that_would_let_nobody_in_is_left_out(
     assert not left_out(cluster.image, cluster.config)
 
 
-def test_a_count_that_is_left_out_does_not_bound_the_change_that_takes_it_away() -> None:
+def test_skipped_role_count_does_not_limit_its_removal() -> None:
     cluster = stored(("num.network.threads", "9999"))
     assert "num.network.threads" in left_out(cluster.image, cluster.config)
     (row,) = cluster.alter(changes(BROKER, NODE, ("num.network.threads", DELETE, None)))

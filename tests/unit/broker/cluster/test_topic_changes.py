@@ -81,7 +81,7 @@ REFUSED = [
 
 
 @pytest.mark.parametrize(("wish", "code", "message"), REFUSED)
-def test_a_topic_that_cannot_be_made_is_refused_as_kafka_refuses_it(cluster, wish, code, message):
+def test_topic_creation_errors_match_kafka(cluster, wish, code, message):
     before = cluster.image.version
     (row,) = cluster.create(wish)
     assert row["error_code"] == code
@@ -98,7 +98,7 @@ def test_a_broker_that_does_not_exist_is_named(cluster):
     )
 
 
-def test_more_replicas_than_brokers_are_refused_as_kafka_refuses_them(cluster):
+def test_replication_above_broker_count_is_rejected_like_kafka(cluster):
     (row,) = cluster.create(topic("x", 1, 2))
     assert row["error_code"] == FACTOR
     assert row["error_message"].startswith(
@@ -117,7 +117,7 @@ def test_more_replicas_than_brokers_are_refused_as_kafka_refuses_them(cluster):
         (topic("x", 10_000), 10_000),
     ],
 )
-def test_a_topic_gets_its_partitions_and_the_answer_says_how_many(cluster, wish, count):
+def test_create_topic_answers_partition_count(cluster, wish, count):
     (row,) = cluster.create(wish)
     assert outcome([row]) == [(0, None)]
     assert (row["num_partitions"], row["replication_factor"]) == (count, 1)
@@ -149,7 +149,7 @@ def test_validate_only_answers_as_if_and_changes_nothing(cluster):
     assert cluster.image.topic("x") is None
 
 
-def test_a_name_twice_in_a_request_fails_once_and_the_others_succeed(cluster):
+def test_duplicate_name_fails_once_and_others_succeed(cluster):
     rows = cluster.create(topic("d"), topic("e"), topic("d", 2))
     assert [(row["name"], *outcome([row])[0]) for row in rows] == [
         ("d", REQUEST, "Duplicate topic name."),
@@ -157,7 +157,7 @@ def test_a_name_twice_in_a_request_fails_once_and_the_others_succeed(cluster):
     ]
 
 
-def test_configs_are_answered_as_they_were_given_and_stored_in_their_normal_form(cluster):
+def test_configs_are_answered_as_given_and_stored_normalised(cluster):
     given = {"preallocate": "TRUE", "min.cleanable.dirty.ratio": "1", "cleanup.policy": "delete , compact"}
     (row,) = cluster.create(topic("given", configs=given))
     shown = {config["name"]: config["value"] for config in row["configs"]}
@@ -169,7 +169,7 @@ def test_configs_are_answered_as_they_were_given_and_stored_in_their_normal_form
     }
 
 
-def test_a_null_is_refused_also_where_a_value_for_the_same_name_follows(cluster):
+def test_null_config_is_rejected_even_if_value_follows(cluster):
     wish = topic("x")
     wish["configs"] = [{"name": "retention.ms", "value": value} for value in (None, "5")]
     told = "Null value not supported for topic configs: retention.ms"
@@ -183,7 +183,7 @@ def test_topics_of_one_request_may_not_collide_with_each_other(cluster):
     ]
 
 
-def test_a_request_may_not_make_the_controller_write_without_bound(cluster):
+def test_request_with_too_many_changes_is_rejected(cluster):
     rows = cluster.create(topic("x", 9_000), topic("y", 1_001), topic("z", 1_000))
     assert [row["error_code"] for row in rows] == [0, POLICY, 0]
 
@@ -191,7 +191,7 @@ def test_a_request_may_not_make_the_controller_write_without_bound(cluster):
 # -- automatic creation
 
 
-def test_automatic_creation_uses_the_brokers_defaults_and_tolerates_a_race(cluster):
+def test_auto_creation_uses_broker_defaults_and_tolerates_race(cluster):
     reply = cluster.do("auto_create_topics", names=["there", "new", "new", "my_t"])
     assert [(row["name"], row["error_code"]) for row in reply["topics"]] == [
         ("there", 0),
@@ -248,7 +248,7 @@ def test_an_entry_with_both_is_no_second_naming(cluster):
     assert cluster.image.topic("there") is None
 
 
-def test_a_topic_named_by_name_and_by_id_is_left_alone_and_answered_once(cluster):
+def test_topic_given_by_name_and_id_is_kept_and_answered_once(cluster):
     topic_id = cluster.image.topic("there").topic_id
     rows = cluster.do("delete_topics", topics=[delete_wish("there"), delete_wish(None, topic_id)])[
         "responses"
@@ -258,7 +258,7 @@ def test_a_topic_named_by_name_and_by_id_is_left_alone_and_answered_once(cluster
     assert cluster.image.topic("there") is not None
 
 
-def test_a_topic_named_by_name_and_by_an_id_that_is_given_twice_is_left_alone(cluster):
+def test_topic_given_by_name_and_repeated_id_is_kept(cluster):
     topic_id = cluster.image.topic("there").topic_id
     wishes = [delete_wish("there"), delete_wish(None, topic_id), delete_wish(None, topic_id)]
     rows = cluster.do("delete_topics", topics=wishes)["responses"]

@@ -85,7 +85,7 @@ def test_every_default_passes_its_own_check():
         assert row.normalize(row.default(config)) == row.default(config), row.name
 
 
-def test_a_topic_config_has_the_type_of_the_setting_that_is_its_default():
+def test_topic_config_has_type_of_its_default_setting():
     for row in ROWS:
         if row.settings:
             assert row.kind.kafka_name == SETTINGS[row.settings[0]].kind.kafka_name, row.name
@@ -96,7 +96,7 @@ def test_the_table_is_kafkas():
     assert [row.name for row in ROWS] == sorted(TOPIC_CONFIGS)
 
 
-def test_a_log_gets_the_topics_own_configs_over_dynamic_ones_over_static_ones():
+def test_log_config_prefers_topic_then_dynamic_then_static():
     cluster = InMemoryController({"log.retention.hours": "1", "log.flush.interval.ms": "9"})
     cluster.create(topic("plain"), topic("own", configs={"segment.bytes": "2097152"}))
 

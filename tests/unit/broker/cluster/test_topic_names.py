@@ -26,7 +26,7 @@ def test_kafkas_names_are_accepted(name):
         ("a:b", "contains one or more characters"),
     ],
 )
-def test_a_name_that_no_topic_can_have_is_refused_in_kafkas_words(name, words):
+def test_invalid_topic_name_is_rejected_in_kafkas_words(name, words):
     with pytest.raises(KafkaError, match="Topic name is invalid: ") as caught:
         check_name(name)
     assert caught.value.code == ErrorCode.INVALID_TOPIC_EXCEPTION

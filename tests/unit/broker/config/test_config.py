@@ -63,7 +63,7 @@ def test_names_are_the_fields_with_dots():
     assert not set(SETTINGS) & KNOWN_UNHONOURED
 
 
-def test_every_setting_is_read_by_some_code_or_says_that_it_has_no_effect():
+def test_every_setting_is_read_or_marked_without_effect():
     tables = {KPROC / "config" / f"{name}_settings.py" for name in ("network", "log", "group", "own")}
     code = "\n".join(path.read_text() for path in KPROC.rglob("*.py") if path not in tables)
     words = set(re.findall(r"\w+", code))
@@ -385,7 +385,7 @@ def test_a_listener_may_have_limits_of_its_own():
     assert warnings == ["listener.name.other.* has no effect: listeners has no OTHER"]
 
 
-def test_inter_broker_listener_is_named_or_follows_from_the_protocol():
+def test_inter_broker_listener_is_named_or_by_protocol():
     names = {"listeners": "IN://:1,OUT://:2", "listener.security.protocol.map": "IN:PLAINTEXT,OUT:PLAINTEXT"}
     assert Config.build(names).inter_broker_listener == "PLAINTEXT"
     assert Config.build({**names, "inter.broker.listener.name": "in"}).inter_broker_listener == "IN"
@@ -397,7 +397,7 @@ def test_inter_broker_listener_is_named_or_follows_from_the_protocol():
         Config.build({**names, **only_out})
 
 
-def test_settings_of_one_listener_warn_and_misspelt_ones_are_refused():
+def test_listener_settings_warn_and_misspelt_are_rejected():
     warnings: list[str] = []
     settings = {
         "listener.name.plaintext.queued.max.requests": "5",
@@ -427,7 +427,7 @@ def test_log_cleanup_policy_may_be_empty() -> None:
     assert not LogConfig.of(config).is_deleting
 
 
-def test_another_value_than_the_default_warns_where_it_has_no_effect():
+def test_non_default_value_without_effect_warns():
     warnings: list[str] = []
     build(warnings, log_cleanup_policy="delete", min_insync_replicas="1")
     assert warnings == []
@@ -447,7 +447,7 @@ def test_replication_factors_are_clamped_when_that_is_asked_for():
 # -- sources
 
 
-def test_flags_and_assignments_win_over_the_file_and_the_file_over_defaults(tmp_path):
+def test_flags_precede_file_and_file_precedes_defaults(tmp_path):
     file = tmp_path / "server.properties"
     file.write_text("num.io.threads=2\nnum.partitions=3\nfetch.max.bytes=2048\n")
     config = Config.build(
@@ -697,7 +697,7 @@ def test_a_wildcard_is_advertised_as_an_address_of_this_host():
     assert outward_address() in meant
 
 
-def test_wildcard_is_advertised_as_the_canonical_name_if_that_is_any_use(monkeypatch):
+def test_wildcard_is_advertised_as_usable_canonical_name(monkeypatch):
     addresses = {"good.example": "10.0.0.5", "laptop": "127.0.1.1"}
 
     def resolve(name, *_args, **_more):
@@ -712,7 +712,7 @@ def test_wildcard_is_advertised_as_the_canonical_name_if_that_is_any_use(monkeyp
         assert outward_host() == told
 
 
-def test_listeners_of_a_running_broker_are_checked_like_those_of_the_start():
+def test_running_brokers_listeners_are_checked_like_at_start():
     names = ("A:PLAINTEXT", "B:PLAINTEXT")
     assert [each.name for each in parse_listeners("A://h:1 , B://h:2,", names)] == ["A", "B"]
     for text in ("", "A://h:1,B://h:1", "C://h:1", "A://h:x"):
@@ -789,7 +789,7 @@ def test_there_is_always_one_of_each_role():
     assert default_role_count() >= 1
 
 
-def test_all_mistakes_of_a_file_are_told_at_once_each_with_its_line(tmp_path):
+def test_all_errors_of_file_are_reported_with_lines(tmp_path):
     file = tmp_path / "server.properties"
     file.write_text(
         "# a comment\nnum.io.threads=x\n\nlog.segment.bytes=\\\n  -5\nno.such=1\nnum.partitions=2\n"

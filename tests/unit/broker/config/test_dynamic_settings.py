@@ -9,7 +9,7 @@ SETTINGS = DynamicSettings(
 )
 
 
-def test_prefixed_value_beats_the_plain_one_for_its_listener_alone():
+def test_listener_prefixed_value_overrides_plain_one():
     assert SETTINGS.text("max.connections", "EXTERNAL") == "3"
     assert SETTINGS.text("max.connections", "INTERNAL") == "10"
     assert SETTINGS.text("max.connections") == "10"

@@ -197,7 +197,7 @@ def test_change_is_answered_when_every_handler_knows_it(
     assert [row["error_code"] for row in replies[0]["topics"]] == [0]
 
 
-def test_everybody_gets_the_change_the_cleaner_too_but_nobody_waits_for_the_cleaner(
+def test_change_is_sent_to_all_but_cleaner_is_not_awaited(
     rig: ControllerRig, peers: tuple[ScriptedPeer, ScriptedPeer]
 ) -> None:
     cleaner = rig.attach(CLEANER)
@@ -215,7 +215,7 @@ def delete(peer: ScriptedPeer, name: str) -> list[Reply]:
 
 
 @pytest.mark.parametrize("ending", ["acknowledges", "dies", "hangs"])
-def test_a_namesake_is_made_when_every_handler_has_let_go_of_the_deleted_topic(
+def test_topic_is_recreated_after_all_handlers_released_old_one(
     rig: ControllerRig, peers: tuple[ScriptedPeer, ScriptedPeer], ending: str
 ) -> None:
     asking, slow = peers
@@ -268,7 +268,7 @@ def test_a_controller_that_stops_answers_who_waits_for_a_name(
     assert replies[0]["topics"][0]["error_code"] == ErrorCode.REQUEST_TIMED_OUT
 
 
-def test_death_of_the_handler_that_was_waited_for_releases_the_answer(
+def test_death_of_awaited_handler_releases_answer(
     rig: ControllerRig, peers: tuple[ScriptedPeer, ScriptedPeer]
 ) -> None:
     asking, dying = peers
@@ -294,7 +294,7 @@ def test_successor_begins_with_the_change_and_holds_nobody_up(
     assert "t" in successor.image.topics_by_name
 
 
-def test_report_of_offline_partitions_is_noted_by_its_declared_types(
+def test_offline_partitions_report_is_read_by_declared_types(
     rig: ControllerRig, peers: tuple[ScriptedPeer, ScriptedPeer]
 ) -> None:
     asking, _ = peers
@@ -325,7 +325,7 @@ def test_answers_leave_in_the_order_of_the_changes(
     assert order == ["first", "second", "third"]
 
 
-def test_acknowledgement_of_an_older_change_does_not_release_a_newer_one(
+def test_acknowledgement_of_older_change_keeps_newer_waiting(
     rig: ControllerRig, peers: tuple[ScriptedPeer, ScriptedPeer]
 ) -> None:
     asking, slow = peers
@@ -359,7 +359,7 @@ def test_question_that_changes_nothing_waits_for_nobody(
     assert "t" not in rig.controller.image.topics_by_name
 
 
-def test_change_that_cannot_be_written_is_refused_and_nobody_hears_of_it(
+def test_unwritable_change_is_rejected_and_not_sent(
     rig: ControllerRig, peers: tuple[ScriptedPeer, ScriptedPeer], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     with monkeypatch.context() as full:
@@ -383,7 +383,7 @@ def _raise(error: Exception) -> Any:
     raise error
 
 
-def test_a_namesake_does_not_begin_with_what_a_power_loss_brought_back(
+def test_recreated_topic_ignores_files_restored_by_power_loss(
     rig: ControllerRig,
     peers: tuple[ScriptedPeer, ScriptedPeer],
     tmp_path: Path,

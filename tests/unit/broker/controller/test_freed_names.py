@@ -30,7 +30,7 @@ def rig() -> Rig:
     return rig
 
 
-def test_a_name_is_held_until_everybody_has_acknowledged_its_deletion(rig: Rig) -> None:
+def test_name_is_held_until_all_acknowledge_deletion(rig: Rig) -> None:
     assert not rig.names.held(["t"])
     rig.names.deleted(["t"], 7)
     assert rig.names.held(["t", "other"]) == {"t"}
@@ -54,7 +54,7 @@ def test_the_dead_hold_nothing(rig: Rig) -> None:
     assert not rig.names.held(["t"])
 
 
-def test_a_handler_without_its_snapshot_may_hold_what_was_deleted_before_it_came(rig: Rig) -> None:
+def test_handler_without_snapshot_may_hold_earlier_deletion(rig: Rig) -> None:
     rig.names.deleted(["t"], 7)
     rig.names.attach(handler_id(2))
     rig.names.acknowledged(ONE, 7)
@@ -78,7 +78,7 @@ def test_who_waits_too_long_is_told_which_names_are_held(rig: Rig) -> None:
     assert rig.told == [{"t"}, {"t"}]
 
 
-def test_a_restarted_controller_believes_nobody_until_it_has_heard_of_all() -> None:
+def test_restarted_controller_waits_for_all_handlers() -> None:
     rig = Rig(unsure_until=20)
     rig.names.attach(ONE)
     rig.names.acknowledged(ONE, 20)

@@ -112,7 +112,7 @@ def test_clear_keeps_a_directory_without_recorded_deletion(
     assert "no unfinished deletion is recorded" in shown.reason
 
 
-def test_a_deletion_is_durable_in_names_before_the_name_is_used_again(
+def test_deletion_is_durable_before_name_is_reused(
     orphaned: OrphanedDirectories, fs: CountingFs, tmp_path: Path
 ) -> None:
     orphaned.clear(ClusterImage(), making("other"))

@@ -119,7 +119,7 @@ def marker(producer: Producer, *, is_commit: bool = True, coordinator_epoch: int
     return Marker(producer.producer_id, producer.epoch, coordinator_epoch, is_commit, 0)
 
 
-def test_a_batch_is_of_one_transaction_or_of_none_and_keeps_the_order(rig: Rig) -> None:
+def test_batch_has_one_transaction_or_none_and_keeps_order(rig: Rig) -> None:
     shard = rig.shard()
     for number, producer in enumerate([None, None, A, A, B, A, None]):
         rig.write(shard, f"{number}a", f"{number}b", producer=producer)
@@ -151,7 +151,7 @@ def test_a_write_is_in_one_batch_if_it_fits_into_one(tmp_path: Path) -> None:
     rig.owned.log.close(clean=True)
 
 
-def test_a_marker_comes_after_what_was_asked_for_before_it_and_acts_at_once(rig: Rig) -> None:
+def test_marker_follows_earlier_writes_and_applies_at_once(rig: Rig) -> None:
     shard = rig.shard()
     rig.write(shard, "a", producer=A)
     rig.write(shard, "b")
@@ -188,7 +188,7 @@ def test_a_marker_that_is_refused_ends_nothing(rig: Rig) -> None:
     assert shard.coordinator.told == [(0, "a", B), (8, True), (2, "b", B)]
 
 
-def test_a_marker_that_finds_no_room_ends_nothing_until_it_is_sent_again(rig: Rig) -> None:
+def test_marker_without_space_ends_nothing_until_resent(rig: Rig) -> None:
     shard = rig.shard()
     rig.write(shard, "a", producer=A)
     shard.flush()
@@ -241,7 +241,7 @@ def test_replay_of_an_aborted_transaction_gives_nothing(rig: Rig) -> None:
     assert rig.shard().coordinator.told == [(2, "a", B)]
 
 
-def test_a_fenced_producers_write_is_refused_and_the_others_are_not(rig: Rig) -> None:
+def test_fenced_producers_write_is_rejected_alone(rig: Rig) -> None:
     shard = rig.shard()
     shard.append_marker(marker(B))
     rig.write(shard, "a")

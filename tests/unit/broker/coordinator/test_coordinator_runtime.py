@@ -209,7 +209,7 @@ def test_each_internal_topic_with_coordinators_has_their_kind(start: Start) -> N
     assert sorted(kind.topic for kind in kinds) == sorted(COORDINATOR_TOPICS)
 
 
-def test_another_topic_is_coordinated_by_its_owners_and_follows_its_partitions(
+def test_other_topic_is_coordinated_by_its_partition_owners(
     start: Start, calls: CoordinatorCalls[Counters]
 ) -> None:
     rig = start(handlers=2)
@@ -223,7 +223,7 @@ def test_another_topic_is_coordinated_by_its_owners_and_follows_its_partitions(
     assert counted == dict.fromkeys(NAMES, 3)
 
 
-def test_an_owner_that_died_leaves_what_it_wrote_to_its_successor(
+def test_successor_has_what_dead_owner_wrote(
     start: Start, calls: CoordinatorCalls[Counters]
 ) -> None:
     rig = start(handlers=2)
@@ -234,7 +234,7 @@ def test_an_owner_that_died_leaves_what_it_wrote_to_its_successor(
     assert Client(rig).ask(rig, calls, "add", *NAMES) == [{"value": 2}] * len(NAMES)
 
 
-def test_who_waits_for_what_moves_away_is_sent_to_the_next_coordinator(
+def test_waiters_of_moving_coordinator_go_to_next_one(
     start: Start, calls: CoordinatorCalls[Counters]
 ) -> None:
     rig = start(handlers=2)
@@ -263,7 +263,7 @@ def test_what_was_not_appended_yet_is_before_the_partition_goes(
     assert coordinator(rig).values == {"n": 1}
 
 
-def test_a_topic_of_coordinators_that_is_deleted_costs_its_own_alone(
+def test_deleted_coordinator_topic_affects_only_its_own(
     start: Start, calls: CoordinatorCalls[Counters]
 ) -> None:
     rig = start()
@@ -312,7 +312,7 @@ def test_each_topic_is_swept_at_its_own_interval(start: Start, calls: Coordinato
     assert (counters.events, slow.events) == (["loaded", *swept, *swept], ["loaded", "sweep"])
 
 
-def test_who_waits_for_one_topics_coordinators_does_not_wait_for_anothers(
+def test_waiters_of_one_topic_ignore_coordinators_of_others(
     start: Start, monkeypatch: pytest.MonkeyPatch, calls: CoordinatorCalls[Counters]
 ) -> None:
     rig = start()
@@ -357,13 +357,13 @@ def loaded_epochs(rig: HandlerRig) -> dict[int, int]:
     return {each.log.owned.key[1]: each.epoch for each in loaded}
 
 
-def test_an_eager_coordinator_gets_the_leader_epoch_that_the_controller_raised_for_it(start: Start) -> None:
+def test_eager_coordinator_gets_leader_epoch_from_controller(start: Start) -> None:
     rig = eager(start)
     assert loaded_epochs(rig) == dict.fromkeys(range(4), 1)
     assert [rig.image_of(EAGER_TOPIC, index).leader_epoch for index in range(4)] == [1] * 4
 
 
-def test_an_eager_coordinator_is_loaded_by_the_next_owner_unasked_with_a_higher_epoch(start: Start) -> None:
+def test_eager_coordinator_loads_at_next_owner_with_higher_epoch(start: Start) -> None:
     rig = eager(start)
     moved = [index for index in range(4) if rig.owner(EAGER_TOPIC, index) == 1]
     assert moved
@@ -377,7 +377,7 @@ def test_an_eager_coordinator_is_loaded_by_the_next_owner_unasked_with_a_higher_
     assert values == [{"n": 1}] * 4
 
 
-def test_an_eager_coordinator_is_loaded_unasked_when_its_handler_is_started_again(start: Start) -> None:
+def test_eager_coordinator_loads_when_its_handler_restarts(start: Start) -> None:
     rig = eager(start)
     ours = [index for index in range(4) if rig.owner(EAGER_TOPIC, index) == 1]
     rig.kill(1)
@@ -422,7 +422,7 @@ def test_what_was_never_written_is_not_loaded_eagerly(start: Start) -> None:
     assert set(loaded_epochs(rig)) == {0}
 
 
-def test_an_epoch_that_was_asked_for_before_the_partition_went_away_and_came_back_is_not_used(
+def test_epoch_requested_before_partition_returned_is_unused(
     start: Start,
 ) -> None:
     rig = eager(start, written=0)
@@ -438,7 +438,7 @@ def test_an_epoch_that_was_asked_for_before_the_partition_went_away_and_came_bac
     assert token not in epochs._asked.values()
 
 
-def test_an_eager_coordinator_is_made_when_the_controller_is_back(start: Start) -> None:
+def test_eager_coordinator_is_created_when_controller_is_back(start: Start) -> None:
     rig = eager(start, handlers=1)
     rig.controller_serves.clear()
     rig.kill(0)
@@ -453,7 +453,7 @@ def test_an_eager_coordinator_is_made_when_the_controller_is_back(start: Start) 
     assert set(loaded_epochs(rig)) == set(range(4))
 
 
-def test_who_asks_for_all_eager_coordinators_waits_until_they_are_loaded(start: Start) -> None:
+def test_request_for_all_eager_coordinators_waits_for_loading(start: Start) -> None:
     rig = eager(start, handlers=1)
     rig.kill(0)
     rig.controller_serves.clear()
@@ -508,7 +508,7 @@ def test_a_marker_is_taken_by_a_coordinator_that_has_loaded(
     assert end(rig, 0, 0, 7, is_commit=True) == [0]
 
 
-def test_rules_that_stumble_over_a_marker_are_loaded_anew_before_it_is_sent_again(start: Start) -> None:
+def test_rules_that_raise_at_marker_are_reloaded_before_resend(start: Start) -> None:
     rig = start()
     rig.create_topic(TOPIC)
     first = coordinator(rig)
@@ -538,7 +538,7 @@ def answer_epochs(rig: HandlerRig) -> None:
     rig.settle()
 
 
-def test_the_first_request_for_a_coordinator_waits_until_it_has_its_epoch(
+def test_first_request_for_coordinator_waits_for_its_epoch(
     start: Start, eager_calls: CoordinatorCalls[Counters]
 ) -> None:
     rig = unasked(start, handlers=2)
@@ -565,7 +565,7 @@ def test_a_request_waits_for_a_coordinator_for_a_bounded_time(
     assert Client(rig).ask(rig, eager_calls, "add", "n") == [{"value": 1}]
 
 
-def test_requests_that_waited_are_served_in_their_order_before_later_ones(
+def test_parked_requests_run_in_order_before_later_ones(
     start: Start, calls: CoordinatorCalls[Counters], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     rig = start()
@@ -588,7 +588,7 @@ def test_requests_that_waited_are_served_in_their_order_before_later_ones(
     assert clients[3].outcomes[-1] == {"value": 4}
 
 
-def test_a_client_that_leaves_while_it_waits_for_a_coordinator_changes_nothing(
+def test_client_leaving_while_coordinator_loads_is_harmless(
     start: Start, eager_calls: CoordinatorCalls[Counters]
 ) -> None:
     rig = unasked(start)
@@ -612,7 +612,7 @@ def test_who_waits_for_a_coordinator_that_moves_is_told_at_once(
     assert there.outcomes == [ErrorCode.NOT_COORDINATOR]
 
 
-def test_who_waits_for_a_coordinator_of_a_broker_that_stops_is_answered(
+def test_coordinator_waiters_are_answered_at_broker_stop(
     start: Start, eager_calls: CoordinatorCalls[Counters]
 ) -> None:
     rig = unasked(start)
@@ -626,7 +626,7 @@ def test_who_waits_for_a_coordinator_of_a_broker_that_stops_is_answered(
 
 
 @pytest.mark.parametrize("way", ["stumble", "stumble_when_written", "stumble_later"])
-def test_a_coordinator_that_raises_is_loaded_anew_and_everybody_who_waits_is_answered(
+def test_coordinator_that_raises_is_reloaded_and_answers_waiters(
     start: Start, calls: CoordinatorCalls[Counters], way: str
 ) -> None:
     rig = start()
@@ -654,7 +654,7 @@ def test_a_sweep_that_raises_gives_its_coordinator_up(
     assert coordinator(rig) is not first
 
 
-def test_a_record_that_nobody_expected_leaves_its_coordinator_unloaded_and_the_handler_alive(
+def test_unexpected_record_leaves_coordinator_unloaded(
     start: Start, calls: CoordinatorCalls[Counters], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     rig = start()
@@ -665,7 +665,7 @@ def test_a_record_that_nobody_expected_leaves_its_coordinator_unloaded_and_the_h
     assert Client(rig).ask(rig, calls, "add", "n") == [ErrorCode.NOT_COORDINATOR]
 
 
-def test_what_a_timer_of_a_coordinator_writes_goes_to_the_disk_before_the_handler_sleeps(
+def test_coordinator_timer_writes_are_flushed_before_sleep(
     start: Start, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     rig = start(settings={"kproc.flush": "group"})

@@ -71,7 +71,7 @@ def aborted_in(row: Fields) -> list[tuple[int, int]] | None:
 
 
 @pytest.mark.parametrize("version", VERSIONS)
-def test_committed_fetch_ends_at_the_last_stable_offset_which_all_are_told(
+def test_committed_fetch_ends_at_last_stable_offset(
     rig: HandlerRig, version: int
 ) -> None:
     append(rig, batch("before"), in_transaction(7, b"open"), batch("after"))
@@ -91,7 +91,7 @@ def test_committed_fetch_ends_at_the_last_stable_offset_which_all_are_told(
     assert aborted_in(row_of(rig, version, 4, UNCOMMITTED)) is None
 
 
-def test_fetch_between_the_last_stable_offset_and_the_end_is_empty_and_no_error(rig: HandlerRig) -> None:
+def test_fetch_between_stable_offset_and_end_is_empty(rig: HandlerRig) -> None:
     append(rig, in_transaction(7, b"open"), batch("after"))
     for offset in (0, 1, 2):
         row = row_of(rig, 12, offset, COMMITTED)
@@ -100,7 +100,7 @@ def test_fetch_between_the_last_stable_offset_and_the_end_is_empty_and_no_error(
 
 
 @pytest.mark.parametrize("version", KNOWN)
-def test_committed_fetch_goes_the_fast_path_where_nothing_was_aborted(rig: HandlerRig, version: int) -> None:
+def test_committed_fetch_uses_fast_path_without_aborts(rig: HandlerRig, version: int) -> None:
     make_small_segments(rig, "t", 3000)
     append(rig, *(batch(bytes(200)) for _ in range(20)))
     append(rig, in_transaction(7, b"never"), marker(7, commit=False))
@@ -175,7 +175,7 @@ def test_marker_wakes_who_waits_for_committed_records(rig: HandlerRig, version: 
     assert aborted_in(row) == ([] if commit else [(7, 40)])
 
 
-def test_who_waits_for_uncommitted_records_is_woken_by_those_of_an_open_transaction(rig: HandlerRig) -> None:
+def test_uncommitted_waiter_is_woken_by_open_transaction(rig: HandlerRig) -> None:
     append(rig, *(batch(bytes(200)) for _ in range(40)))
     park(rig, 12, 40, isolation_level=UNCOMMITTED)
     append(rig, in_transaction(7, b"first"))
@@ -206,7 +206,7 @@ def test_min_bytes_count_up_to_the_last_stable_offset_only(rig: HandlerRig) -> N
     assert seen_in(row) == [40, 41, 42]
 
 
-def test_records_that_are_deleted_under_an_open_transaction_end_the_wait(rig: HandlerRig) -> None:
+def test_delete_records_under_open_transaction_wakes_fetch(rig: HandlerRig) -> None:
     append(rig, *(batch(bytes(200)) for _ in range(40)))
     park(rig, 12, 40, isolation_level=COMMITTED)
     append(rig, in_transaction(7, b"first"), batch("after"))
@@ -230,7 +230,7 @@ def test_records_that_are_deleted_under_an_open_transaction_end_the_wait(rig: Ha
 
 
 @pytest.mark.parametrize("version", [7, 12, 16])
-def test_session_answers_for_a_partition_again_when_its_stable_offset_has_moved(
+def test_session_reports_partition_when_stable_offset_moves(
     rig: HandlerRig, version: int
 ) -> None:
     append(rig, in_transaction(7, b"open"), partition=1)
@@ -277,7 +277,7 @@ def several(request: pytest.FixtureRequest, start: Start) -> HandlerRig:
     return made
 
 
-def test_fetch_over_several_owners_gives_committed_records_and_waits_for_markers(several: HandlerRig) -> None:
+def test_committed_fetch_over_owners_waits_for_markers(several: HandlerRig) -> None:
     rig = several
     there = next(index for index in range(4) if rig.owner("t", index) == 1)
     append(rig, batch("plain"), in_transaction(7, b"never"), marker(7, commit=False), partition=there)
@@ -314,7 +314,7 @@ def wait_for(rig: HandlerRig, partition: int, offset: int) -> None:
     assert rig.processors[0].answers() == []
 
 
-def test_appends_to_open_transactions_are_told_to_no_other_handler(several: HandlerRig) -> None:
+def test_appends_in_open_transactions_notify_no_handler(several: HandlerRig) -> None:
     rig = several
     there = next(index for index in range(4) if rig.owner("t", index) == 1)
     wait_for(rig, there, 0)
@@ -342,7 +342,7 @@ def test_watch_of_a_reader_that_leaves_ends_before_any_marker(several: HandlerRi
     assert len(parts_of(rig.handler(1)).purgatory) == len(parts_of(rig.handler(0)).purgatory) == 0
 
 
-def test_reader_of_another_handlers_partition_is_told_when_it_is_deleted_up_to_its_end(
+def test_remote_reader_is_notified_of_deletion_up_to_end(
     several: HandlerRig,
 ) -> None:
     rig = several
@@ -357,7 +357,7 @@ def test_reader_of_another_handlers_partition_is_told_when_it_is_deleted_up_to_i
     assert row["error_code"] == ErrorCode.OFFSET_OUT_OF_RANGE
 
 
-def test_what_an_open_transaction_holds_back_is_not_known_while_its_log_moves() -> None:
+def test_last_stable_offset_is_unknown_during_transfer() -> None:
     def moving(*_: Any) -> Any:
         raise PartitionMoving(("t", 0), 2, 5)
 
@@ -372,7 +372,7 @@ def test_what_an_open_transaction_holds_back_is_not_known_while_its_log_moves() 
 
 
 @pytest.mark.parametrize("version", range(1, 12))
-def test_list_offsets_of_committed_readers_ends_at_the_last_stable_offset(
+def test_committed_list_offsets_ends_at_last_stable_offset(
     several: HandlerRig, version: int
 ) -> None:
     rig = several
@@ -408,7 +408,7 @@ def test_list_offsets_of_committed_readers_ends_at_the_last_stable_offset(
     assert ask(NOW_MS + 5, COMMITTED) == {(1, NOW_MS + 10)}
 
 
-def test_latest_offset_of_a_committed_reader_is_of_the_leaders_epoch(rig: HandlerRig) -> None:
+def test_committed_latest_offset_has_leaders_epoch(rig: HandlerRig) -> None:
     """As in Kafka, also where that offset was written in an earlier one."""
     append(rig, in_transaction(7, b"open"))
     log = rig.open("t").log

@@ -190,7 +190,7 @@ def test_two_frames_of_one_read_are_answered_in_order(rig: HandlerRig, version: 
 
 
 @pytest.mark.parametrize("version", SOME)
-def test_a_topic_of_the_same_name_and_another_topic_are_told_apart(rig: HandlerRig, version: int) -> None:
+def test_namesake_and_other_topic_are_distinguished(rig: HandlerRig, version: int) -> None:
     ask = Asker(rig)
     old = frame(rig, version, 30)
     assert [ask.same(old) for _ in range(2)] == [False, True]
@@ -233,7 +233,7 @@ def test_shapes_that_take_turns_are_not_learned_again_and_again(
 
 
 @pytest.mark.parametrize("version", SOME)
-def test_deleted_records_are_out_of_range_and_the_new_start_is_told(rig: HandlerRig, version: int) -> None:
+def test_deleted_records_are_out_of_range_with_new_start(rig: HandlerRig, version: int) -> None:
     ask = Asker(rig)
     assert [ask.same(frame(rig, version, 30)) for _ in range(2)] == [False, True]
     rig.open("t").log.retention.advance_start(40)
@@ -286,7 +286,7 @@ def test_a_log_that_was_cut_and_written_anew_is_read_as_it_is(tmp_path: Path, ve
         assert ask.known > 5
 
 
-def test_the_end_of_the_log_is_waited_for_and_the_next_append_wakes(rig: HandlerRig) -> None:
+def test_fetch_at_log_end_waits_and_next_append_wakes(rig: HandlerRig) -> None:
     ask = Asker(rig)
     assert [ask.same(frame(rig, 11, 30, max_wait_ms=500)) for _ in range(2)] == [False, True]
     assert ask.one(frame(rig, 11, 120, max_wait_ms=500)) == []

@@ -101,7 +101,7 @@ def test_the_deadline_answers_without_records(rig: HandlerRig, version: int) -> 
     assert (row["error_code"], row["high_watermark"], row["records"]) == (0, END, b"")
 
 
-def test_less_than_min_bytes_waits_on_and_is_answered_at_the_deadline(rig: HandlerRig) -> None:
+def test_less_than_min_bytes_waits_until_deadline(rig: HandlerRig) -> None:
     park(rig, 11, min_bytes=1000)
     append(rig, 300)
     assert answers_alike(rig, 11) is None
@@ -244,7 +244,7 @@ def test_a_connection_that_moves_gets_its_answer_where_it_goes(rig: HandlerRig) 
     assert (answer.kind, answer.connection_id, answer.sequence) == (SEND_PARTS, KNOWN, 1)
 
 
-def test_another_shape_of_the_same_connection_leaves_what_waits_alone(rig: HandlerRig) -> None:
+def test_other_shape_of_connection_keeps_parked_fetch(rig: HandlerRig) -> None:
     """A client may ask for a second partition while the first one's Fetch waits."""
     fill(rig, 60, partition=1)  # It has the offset that is waited for.
     park(rig, 11)
@@ -284,7 +284,7 @@ def test_a_leader_epoch_that_is_raised_meanwhile_fences(rig: HandlerRig, version
     assert row["error_code"] == ErrorCode.FENCED_LEADER_EPOCH
 
 
-def test_one_that_was_in_the_ring_at_a_stop_is_answered_in_the_same_turn(rig: HandlerRig) -> None:
+def test_fetch_in_ring_at_stop_is_answered_in_same_turn(rig: HandlerRig) -> None:
     Asker(rig).one(frame(rig, 11, 30, max_wait_ms=500), connection=KNOWN)
     rig.handler().drain()
     for connection in (KNOWN, GENERAL):
@@ -295,7 +295,7 @@ def test_one_that_was_in_the_ring_at_a_stop_is_answered_in_the_same_turn(rig: Ha
     assert rig.handler().is_drained()
 
 
-def test_a_client_that_leaves_while_the_next_owner_is_asked_is_answered_once(start: Start) -> None:
+def test_client_leaving_during_next_owner_call_is_answered_once(start: Start) -> None:
     rig = start(handlers=2, link_kind="ring")
     rig.set_handler_count(1)
     rig.create_topic("t", partitions=4)

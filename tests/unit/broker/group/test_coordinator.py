@@ -20,7 +20,7 @@ def rig() -> Rig:
     return Rig()
 
 
-def test_a_commit_is_answered_when_it_is_durable_and_seen_when_it_is_appended(rig: Rig) -> None:
+def test_commit_is_visible_on_append_and_answered_when_durable(rig: Rig) -> None:
     codes = rig.commit(5)
     assert (rig.offset(), codes) == (None, [])
     rig.log.flush()
@@ -59,7 +59,7 @@ def test_a_commit_that_was_not_appended_changes_nothing(rig: Rig, error: ErrorCo
     assert (rig.offset(), codes, rig.states()) == (None, [told], {})
 
 
-def test_offsets_committed_under_no_name_make_no_group_that_members_can_ask(rig: Rig) -> None:
+def test_offsets_of_empty_group_id_make_no_joinable_group(rig: Rig) -> None:
     rig.commit(5, group="")
     rig.log.sync()
     assert rig.offset(group="") == 5
@@ -69,7 +69,7 @@ def test_offsets_committed_under_no_name_make_no_group_that_members_can_ask(rig:
     assert [result.error_code for result in results] == [ErrorCode.INVALID_GROUP_ID]
 
 
-def test_a_commit_none_of_whose_offsets_is_taken_makes_a_group_until_the_next_sweep(rig: Rig) -> None:
+def test_commit_with_no_valid_offset_makes_group_until_sweep(rig: Rig) -> None:
     codes: list[int] = []
     request = CommitRequest(
         group_id="g",
@@ -110,7 +110,7 @@ def test_what_was_deleted_stays_deleted(rig: Rig) -> None:
     assert (rig.states(), rig.offset()) == ({}, None)
 
 
-def test_a_deletion_takes_commits_along_that_were_asked_for_before_it(rig: Rig) -> None:
+def test_group_deletion_includes_earlier_pending_commits(rig: Rig) -> None:
     rig.commit(1)
     rig.log.sync()
     rig.commit(2, topic="u")
@@ -140,7 +140,7 @@ def test_offsets_of_subscribed_topics_are_kept(rig: Rig) -> None:
     assert (rig.offset("t"), rig.offset("u")) == (1, None)
 
 
-def test_a_deleted_topic_takes_its_offsets_and_a_namesake_inherits_none(rig: Rig) -> None:
+def test_deleted_topic_drops_offsets_and_namesake_gets_none(rig: Rig) -> None:
     rig.commit(1)
     rig.commit(2, topic="u")
     rig.log.sync()
@@ -151,7 +151,7 @@ def test_a_deleted_topic_takes_its_offsets_and_a_namesake_inherits_none(rig: Rig
     assert (rig.offset("t"), rig.offset("u")) == (None, 2)
 
 
-def test_a_topic_that_was_deleted_while_nobody_coordinated_is_noticed(rig: Rig) -> None:
+def test_topic_deleted_without_coordinator_is_noticed(rig: Rig) -> None:
     rig.commit(1)
     rig.log.sync()
     rig.delete_topic("t")
@@ -225,7 +225,7 @@ def test_offset_without_topic_id_goes_with_a_deleted_name(rig: Rig) -> None:
 HOUR_MS = 3_600_000
 
 
-def test_offsets_of_a_simple_consumer_expire_after_its_last_commit(rig: Rig) -> None:
+def test_simple_consumer_offsets_expire_after_last_commit(rig: Rig) -> None:
     rig.commit(1)
     rig.log.sync()
     rig.pass_ms(HOUR_MS - 1)
@@ -267,7 +267,7 @@ def test_an_expiry_that_a_client_set_comes_before_the_brokers(rig: Rig) -> None:
     assert rig.offset() is None
 
 
-def test_a_group_of_which_nothing_was_written_goes_without_a_tombstone(rig: Rig) -> None:
+def test_unwritten_group_is_deleted_without_tombstone(rig: Rig) -> None:
     (joined,) = rig.join()
     rig.pass_ms(60_000)
     rig.log.sync()

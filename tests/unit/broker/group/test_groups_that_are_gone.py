@@ -78,7 +78,7 @@ def test_handler_that_gave_its_groups_away_sleeps(start: Start, monkeypatch: pyt
     assert min(wanted) > 0
 
 
-def test_role_that_has_a_timer_due_and_nothing_to_do_is_counted_and_takes_no_whole_core(
+def test_due_timer_without_work_is_counted_and_does_not_spin(
     start: Start, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     rig = start()

@@ -70,7 +70,7 @@ def test_older_versions_and_static_members_join_in_one_step(rig: GroupRig) -> No
     assert [join.value.member_id for join in joins] == ["c-id1", "i-id2"]
 
 
-def test_an_id_that_nobody_joins_with_is_forgotten_after_the_session_timeout(rig: GroupRig) -> None:
+def test_unused_member_id_expires_after_session_timeout(rig: GroupRig) -> None:
     member_id = rig.join(requires_known_member_id=True).value.member_id
     rig.pass_ms(SESSION_MS - 1)
     assert member_id in rig.group.roster.pending
@@ -90,7 +90,7 @@ def test_a_rebalance_waits_for_those_who_were_told_an_id(rig: GroupRig) -> None:
     assert [join.value.generation for join in joins] == [2, 2, 2]
 
 
-def test_a_rebalance_does_not_wait_longer_when_the_told_id_is_forgotten(rig: GroupRig) -> None:
+def test_expired_pending_member_id_does_not_extend_rebalance(rig: GroupRig) -> None:
     leader, follower = rig.make_stable()
     rig.join(requires_known_member_id=True)
     joins = rig.rejoin_all([leader, follower])
@@ -136,7 +136,7 @@ def test_an_empty_group_may_change_its_protocol_type(rig: GroupRig) -> None:
     assert (join.value.protocol_type, join.value.protocol_name) == ("connect", "eager")
 
 
-def test_the_protocol_that_most_like_best_of_those_all_know_is_chosen(rig: GroupRig) -> None:
+def test_most_preferred_common_protocol_is_selected(rig: GroupRig) -> None:
     joins = [
         rig.join(protocols=(("range", b""), ("sticky", b""))),
         rig.join(protocols=(("sticky", b""), ("range", b""), ("mine", b""))),
@@ -167,7 +167,7 @@ def test_only_the_leader_is_told_the_members(rig: GroupRig) -> None:
 # Known members.
 
 
-def test_a_follower_that_rejoins_unchanged_is_told_the_present_generation(rig: GroupRig) -> None:
+def test_unchanged_rejoin_of_follower_gets_current_generation(rig: GroupRig) -> None:
     leader, follower = rig.make_stable()
     join = rig.join(follower)
     assert (join.value.generation, join.value.leader, join.value.members) == (1, leader, ())
@@ -200,7 +200,7 @@ def test_the_leaders_join_rebalances_though_nothing_changed(rig: GroupRig) -> No
     assert join.value.generation == 2
 
 
-def test_in_the_sync_phase_an_unchanged_join_is_answered_from_the_state(rig: GroupRig) -> None:
+def test_unchanged_join_in_sync_phase_is_answered_from_state(rig: GroupRig) -> None:
     joins = [rig.join(), rig.join()]
     rig.pass_ms(2 * INITIAL_DELAY_MS)
     leader, follower = (join.value.member_id for join in joins)
@@ -271,7 +271,7 @@ def test_the_first_join_of_a_member_does_not_wait_for_ever(rig: GroupRig) -> Non
     assert list(rig.group.roster.members) == members
 
 
-def test_a_waiting_join_of_a_known_member_does_not_end_by_session(rig: GroupRig) -> None:
+def test_waiting_join_of_known_member_outlives_session_timeout(rig: GroupRig) -> None:
     members = rig.make_stable()
     waiting = rig.join(members[0])
     rig.pass_ms(REBALANCE_MS - 1, before=lambda: rig.heartbeat(members[1]))

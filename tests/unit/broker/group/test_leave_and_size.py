@@ -48,7 +48,7 @@ def test_nobody_leaves_and_nothing_happens(rig: GroupRig) -> None:
     assert rig.state == "Stable"
 
 
-def test_the_last_one_is_answered_when_the_empty_group_is_written(rig: GroupRig) -> None:
+def test_last_leave_is_answered_when_empty_group_is_written(rig: GroupRig) -> None:
     members = rig.make_stable()
     rig.holds_writes = True
     leave = rig.leave(*members)
@@ -87,7 +87,7 @@ def test_a_leave_during_the_initial_delay_does_not_end_it(rig: GroupRig) -> None
 
 
 @pytest.mark.parametrize("state", ["Stable", "CompletingRebalance"])
-def test_who_was_told_an_id_may_leave_and_as_in_kafka_the_others_rebalance(rig: GroupRig, state: str) -> None:
+def test_leave_of_pending_member_id_rebalances_like_kafka(rig: GroupRig, state: str) -> None:
     members = rig.make_stable()
     if state == "CompletingRebalance":
         rig.rejoin_all(members)
@@ -107,7 +107,7 @@ def test_and_the_join_phase_does_not_wait_for_it_any_more(rig: GroupRig) -> None
     assert joins[0].value.generation == 2
 
 
-def test_a_group_whose_members_left_is_empty_whoever_was_told_an_id(rig: GroupRig) -> None:
+def test_group_without_members_is_empty_despite_pending_ids(rig: GroupRig) -> None:
     members = rig.make_stable()
     pending = rig.join(requires_known_member_id=True).value.member_id
     rig.leave(*members)
@@ -150,7 +150,7 @@ def test_who_was_told_an_id_has_no_place_yet(rig: GroupRig) -> None:
     assert told[0] not in rig.group.roster.pending
 
 
-def test_the_last_ones_to_rejoin_a_group_that_became_too_large_are_out(rig: GroupRig) -> None:
+def test_last_rejoiners_of_oversized_group_are_removed(rig: GroupRig) -> None:
     members = rig.make_stable(3)
     rig.configure(group_max_size=2)
     joins = rig.rejoin_all(members)

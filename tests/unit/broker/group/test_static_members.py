@@ -187,7 +187,7 @@ def test_a_rebalance_during_the_write_of_a_restart(
 
 
 @pytest.mark.parametrize("code", [ErrorCode.NONE, ErrorCode.KAFKA_STORAGE_ERROR])
-def test_the_join_phase_of_a_rebalance_during_the_write_of_a_restart(
+def test_join_phase_starts_while_static_restart_is_written(
     rig: GroupRig, members: list[str], code: ErrorCode
 ) -> None:
     rig.holds_writes = True
@@ -237,7 +237,7 @@ def test_a_stopped_member_keeps_its_place_until_its_session_ends(rig: GroupRig, 
     assert (rig.state, list(rig.group.roster.members)) == ("PreparingRebalance", members[:1])
 
 
-def test_a_member_that_does_not_rejoin_stays_until_it_fails_to_sync(
+def test_member_not_rejoining_stays_until_sync_timeout(
     rig: GroupRig, members: list[str]
 ) -> None:
     lead = rig.join(members[0])
@@ -256,7 +256,7 @@ def test_a_member_that_does_not_rejoin_stays_until_it_fails_to_sync(
     assert (rig.state, list(rig.group.roster.members)) == ("PreparingRebalance", members[:1])
 
 
-def test_an_absent_member_that_returns_gets_what_the_leader_gave_it(
+def test_returning_static_member_gets_leaders_assignment(
     rig: GroupRig, members: list[str]
 ) -> None:
     lead = rig.join(members[0])
@@ -271,7 +271,7 @@ def test_an_absent_member_that_returns_gets_what_the_leader_gave_it(
     assert rig.state == "Stable"
 
 
-def test_a_rebalance_that_no_static_member_joins_waits_for_their_sessions(
+def test_rebalance_without_static_members_waits_for_sessions(
     rig: GroupRig, members: list[str]
 ) -> None:
     new = rig.join()

@@ -179,7 +179,7 @@ def test_a_write_of_the_generation_before_changes_nothing(rig: GroupRig, code: E
         (ErrorCode.NOT_COORDINATOR, ErrorCode.NOT_COORDINATOR),
     ],
 )
-def test_an_assignment_that_cannot_be_written_is_void_and_the_group_rebalances(
+def test_unwritable_assignment_is_void_and_rebalances(
     rig: GroupRig, error: ErrorCode, told: ErrorCode
 ) -> None:
     leader, follower = completing(rig)
@@ -193,7 +193,7 @@ def test_an_assignment_that_cannot_be_written_is_void_and_the_group_rebalances(
     assert rig.group.generation == 2
 
 
-def test_an_empty_group_that_cannot_be_written_is_empty_all_the_same(rig: GroupRig) -> None:
+def test_unwritable_empty_group_is_still_empty(rig: GroupRig) -> None:
     members = rig.make_stable()
     rig.append_error = ErrorCode.KAFKA_STORAGE_ERROR
     leave = rig.leave(*members)

@@ -142,7 +142,7 @@ def test_who_wants_stable_offsets_waits_for_the_transaction(scene: Scene, versio
     assert scene.fetch(version=version, wants_all=True) == [(5, "m", 0)]
 
 
-def test_a_transaction_that_has_begun_here_is_not_asked_for_again(scene: Scene) -> None:
+def test_begun_transaction_is_not_verified_again(scene: Scene) -> None:
     assert [scene.commit(5), scene.commit(6)] == [0, 0]
     assert len(scene.transactions.asked) == 1
     scene.end()
@@ -170,7 +170,7 @@ def test_a_transaction_that_has_begun_here_is_not_asked_for_again(scene: Scene) 
         (ErrorCode.KAFKA_STORAGE_ERROR, ErrorCode.NOT_COORDINATOR),
     ],
 )
-def test_what_the_transactions_coordinator_refuses_is_told_and_not_appended(
+def test_rejection_of_coordinator_is_answered_not_appended(
     scene: Scene, code: ErrorCode, told: ErrorCode
 ) -> None:
     scene.transactions.code = code
@@ -178,7 +178,7 @@ def test_what_the_transactions_coordinator_refuses_is_told_and_not_appended(
     assert scene.fetch() == [(-1, "", 0)]
 
 
-def test_tries_of_producers_that_no_coordinator_knows_leave_nothing_behind(scene: Scene) -> None:
+def test_unknown_producers_attempts_leave_no_state(scene: Scene) -> None:
     scene.transactions.code = ErrorCode.INVALID_PRODUCER_ID_MAPPING
     for producer_id in range(3):
         assert scene.commit(5, producer_id=producer_id) == ErrorCode.INVALID_PRODUCER_ID_MAPPING
@@ -204,7 +204,7 @@ def test_old_versions_are_told_what_they_know(
 @pytest.mark.parametrize(
     ("epoch", "told"), [(0, ErrorCode.INVALID_TXN_STATE), (1, ErrorCode.INVALID_PRODUCER_EPOCH)]
 )
-def test_a_transaction_that_ended_before_the_answer_came_begins_no_other_one(
+def test_transaction_ended_before_answer_begins_no_other(
     scene: Scene, epoch: int, told: ErrorCode
 ) -> None:
     scene.transactions.code = None
@@ -217,7 +217,7 @@ def test_a_transaction_that_ended_before_the_answer_came_begins_no_other_one(
     assert scene.fetch() == [(-1, "", 0)]
 
 
-def test_two_commits_that_wait_for_the_same_answer_are_both_appended(scene: Scene) -> None:
+def test_two_commits_waiting_for_same_answer_are_appended(scene: Scene) -> None:
     scene.transactions.code = None
     scene.send(5)
     scene.send(6)
@@ -244,7 +244,7 @@ def test_a_late_answer_is_not_one_to_the_next_transaction(scene: Scene) -> None:
     assert scene.fetch() == [(6, "m", 0)]
 
 
-def test_the_end_of_the_transaction_before_does_not_keep_the_next_one_from_beginning(scene: Scene) -> None:
+def test_end_of_last_transaction_does_not_block_next_one(scene: Scene) -> None:
     """Its marker has raised the epoch to that of the next one, whose offsets wait for it."""
     assert scene.commit(5) == 0
     scene.transactions.code = None
@@ -259,7 +259,7 @@ def test_the_end_of_the_transaction_before_does_not_keep_the_next_one_from_begin
 
 
 @pytest.mark.parametrize("counts", [[1], [1, 2]], ids=["away", "away and back"])
-def test_a_group_that_moves_while_the_answer_is_waited_for_is_looked_for_again(
+def test_group_that_moves_during_verification_is_found_again(
     scene: Scene, counts: list[int]
 ) -> None:
     scene.transactions.code = None
@@ -273,7 +273,7 @@ def test_a_group_that_moves_while_the_answer_is_waited_for_is_looked_for_again(
     assert scene.fetch() == [(-1, "", 0)]
 
 
-def test_a_coordinator_that_died_leaves_transactions_and_their_ends_to_its_successor(scene: Scene) -> None:
+def test_successor_has_transactions_of_dead_coordinator(scene: Scene) -> None:
     def die() -> None:
         scene.rig.kill(1)
         scene.rig.start_handler(1, is_restart=True)

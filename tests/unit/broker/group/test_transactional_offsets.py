@@ -68,7 +68,7 @@ def test_a_commit_outside_that_came_later_holds(rig: Rig, again: Any) -> None:
     assert (rig.offset(), rig.offset("u")) == (9, 7)
 
 
-def test_of_two_transactions_the_later_record_holds_whichever_ends_last(rig: Rig, again: Any) -> None:
+def test_later_record_of_two_transactions_wins_in_any_end_order(rig: Rig, again: Any) -> None:
     rig.commit(5, producer=A)
     rig.commit(6, producer=B)
     rig.end(B.producer_id, is_commit=True)
@@ -144,7 +144,7 @@ def test_a_deleted_topic_takes_pending_offsets_along(rig: Rig, again: Any) -> No
     assert (rig.offset(), rig.offset("u")) == (None, 5)
 
 
-def test_an_offset_that_a_transaction_may_replace_does_not_expire(rig: Rig, again: Any) -> None:
+def test_offset_with_pending_transaction_does_not_expire(rig: Rig, again: Any) -> None:
     rig.commit(4)
     rig.commit(4, topic="u")
     rig.commit(5, producer=A)
@@ -170,7 +170,7 @@ def test_a_group_with_an_open_transaction_alone_is_kept(rig: Rig, again: Any) ->
     assert rig.states() == {}
 
 
-def test_only_a_member_of_the_generation_commits_in_a_transaction(rig: Rig) -> None:
+def test_transactional_commit_needs_member_of_generation(rig: Rig) -> None:
     member_id = rig.settle()
     codes = [
         rig.commit(5, producer=A, member_id=member_id, generation=1),

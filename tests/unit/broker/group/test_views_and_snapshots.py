@@ -113,7 +113,7 @@ def test_the_topics_are_those_of_the_present_generation(rig: GroupRig) -> None:
     assert rig.group.state.subscribed_topics == {"c"}
 
 
-def test_a_consumer_group_that_cannot_be_understood_may_read_anything(rig: GroupRig) -> None:
+def test_group_with_unreadable_subscription_blocks_all_topics(rig: GroupRig) -> None:
     rig.make_stable(1)
     assert rig.group.is_subscribed_to("a")
 
@@ -137,7 +137,7 @@ def test_only_an_empty_group_can_be_deleted(rig: GroupRig) -> None:
     assert rig.group.delete_refusal() == ErrorCode.GROUP_ID_NOT_FOUND
 
 
-def test_offsets_of_members_can_be_deleted_of_consumer_groups_only(rig: GroupRig) -> None:
+def test_offset_delete_with_members_needs_consumer_protocol(rig: GroupRig) -> None:
     assert rig.group.offset_delete_refusal() == ErrorCode.NONE
     members = rig.make_stable(protocol_type="connect")
     assert rig.group.offset_delete_refusal() == ErrorCode.NON_EMPTY_GROUP
@@ -171,7 +171,7 @@ def test_offsets_of_other_groups_with_members_do_not_expire(rig: GroupRig) -> No
     assert rig.group.offset_expires_from_ms("a", 7) is None
 
 
-def test_a_group_of_old_records_does_not_know_since_when_it_is_empty(rig: GroupRig) -> None:
+def test_group_of_old_records_has_no_empty_since_time(rig: GroupRig) -> None:
     rig.leave(*rig.make_stable(1))
     group = reloaded(rig, msgspec.structs.replace(rig.log[-1], current_state_timestamp_ms=-1))
     assert group.offset_expires_from_ms("a", 7) == 7
@@ -250,7 +250,7 @@ def test_a_value_of_version_0_knows_no_rebalance_timeout(rig: GroupRig) -> None:
     assert group.roster.rebalance_timeout_ms == SESSION_MS
 
 
-def test_records_that_no_coordinator_writes_make_a_group_that_works(rig: GroupRig) -> None:
+def test_foreign_records_make_a_working_group(rig: GroupRig) -> None:
     members = rig.make_stable()
     snapshot = rig.log[-1]
     group = reloaded(rig, msgspec.structs.replace(snapshot, leader="gone"))

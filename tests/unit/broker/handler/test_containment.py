@@ -55,7 +55,7 @@ def produce(rig: HandlerRig, **more: Any) -> int:
     return int(answer["responses"][0]["partition_responses"][0]["error_code"])
 
 
-def test_what_is_kept_runs_for_the_owner_of_then_and_a_place_is_logged_once(
+def test_contained_call_keeps_owner_and_logs_each_place_once(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     failed: list[str] = []
@@ -81,7 +81,7 @@ def _fatal() -> None:
     raise FatalError("half way")
 
 
-def test_answer_of_a_callback_that_cannot_be_encoded_becomes_an_error_of_that_request(
+def test_unencodable_callback_answer_becomes_error_of_request(
     start: Start, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     rig = start(settings={"group.initial.rebalance.delay.ms": 3000})
@@ -123,7 +123,7 @@ def test_parked_fetch_that_stumbles_over_an_append_ends_alone(
     assert produce(rig) == 0
 
 
-def test_reply_of_another_handler_that_is_a_surprise_ends_its_request(
+def test_unreadable_reply_of_handler_ends_its_request(
     start: Start, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     rig = start(handlers=2)
@@ -136,7 +136,7 @@ def test_reply_of_another_handler_that_is_a_surprise_ends_its_request(
     assert surprises(rig) >= 1
 
 
-def test_batch_whose_check_is_a_surprise_is_refused_and_the_next_one_stored(
+def test_batch_whose_check_raises_is_rejected_and_next_stored(
     start: Start, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     rig = start()
@@ -149,7 +149,7 @@ def test_batch_whose_check_is_a_surprise_is_refused_and_the_next_one_stored(
     assert keyed["topics"][0]["partitions"][0]["offset"] == 0, "nothing of it is there"
 
 
-def test_surprise_between_an_appends_first_byte_and_its_publication_ends_the_role(
+def test_exception_between_write_and_publish_ends_role(
     start: Start, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     rig = start()
@@ -161,7 +161,7 @@ def test_surprise_between_an_appends_first_byte_and_its_publication_ends_the_rol
             rig.settle()
 
 
-def test_timer_of_a_group_that_is_a_surprise_gives_its_coordinator_up(
+def test_exception_in_group_timer_unloads_its_coordinator(
     start: Start, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     rig = start()
@@ -178,7 +178,7 @@ def test_timer_of_a_group_that_is_a_surprise_gives_its_coordinator_up(
     assert again["error_code"] == ErrorCode.MEMBER_ID_REQUIRED, "loaded anew"
 
 
-def test_waiter_for_a_producer_id_that_is_a_surprise_keeps_none_from_those_behind_it() -> None:
+def test_exception_in_producer_id_waiter_spares_next_waiters() -> None:
     containment, asked, given = Containment(), [], []
     allocator = ProducerIdAllocator(lambda _op, _body, on_reply: asked.append(on_reply), containment)
     allocator.allocate(stumble, stumble)
@@ -188,7 +188,7 @@ def test_waiter_for_a_producer_id_that_is_a_surprise_keeps_none_from_those_behin
     assert (given, containment.count) == ([8], 1)
 
 
-def test_partitions_tick_that_is_a_surprise_keeps_transfers_from_nothing(
+def test_exception_in_partition_tick_does_not_stop_transfers(
     start: Start, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     rig = start()
@@ -210,7 +210,7 @@ def test_transfer_that_is_a_surprise_ends_the_role(start: Start, monkeypatch: py
     rig.kill(0)
 
 
-def test_a_claim_that_cannot_be_read_ends_the_role_and_is_no_news_of_its_death(start: Start) -> None:
+def test_unreadable_claim_ends_role_but_is_not_its_death(start: Start) -> None:
     """Whoever claims a partition opens its log when the owner has died."""
     rig = start()
     body = msgspec.Raw(msgspec.msgpack.encode(["no", "version"]))
@@ -221,7 +221,7 @@ def test_a_claim_that_cannot_be_read_ends_the_role_and_is_no_news_of_its_death(s
 
 
 @pytest.mark.parametrize("op", ["fetch", "an op that nobody serves"])
-def test_a_call_that_cannot_be_read_is_answered_as_if_we_had_died(start: Start, op: str) -> None:
+def test_unreadable_call_is_answered_as_lost(start: Start, op: str) -> None:
     rig = start()
     replies: list[object] = []
     body = msgspec.Raw(msgspec.msgpack.encode(["no", "version"]))

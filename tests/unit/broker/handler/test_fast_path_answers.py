@@ -66,7 +66,7 @@ def make_known(rig: HandlerRig, version: int, connections: int, *, acks: int = 1
 
 
 @pytest.mark.parametrize("version", VERSIONS)
-def test_requests_of_a_pass_share_an_append_and_a_record_of_answers(rig: HandlerRig, version: int) -> None:
+def test_requests_of_pass_share_append_and_answer_record(rig: HandlerRig, version: int) -> None:
     processor = rig.processors[0]
     make_known(rig, version, 4)
     for connection in range(4):

@@ -177,7 +177,7 @@ def test_a_large_frame_of_another_api_keeps_the_shape(rig: HandlerRig) -> None:
     assert send(rig, frame(9))[1] == 1
 
 
-def test_blocks_of_another_partition_leave_the_shape_of_small_frames(rig: HandlerRig) -> None:
+def test_blocks_of_other_partition_keep_shape_of_small_frames(rig: HandlerRig) -> None:
     processor = rig.processors[0]
     for number in range(6):
         processor.send_frames([frame(9, size=100)])

@@ -79,7 +79,7 @@ def test_one_round_syncs_every_log_that_somebody_waits_for(rig: HandlerRig) -> N
     assert results(rig.processors[0].answers()) == [(0, 0, 0), (1, 0, 0), (2, 0, 0)]
 
 
-def test_failed_sync_answers_everybody_and_takes_the_partition_offline(rig: HandlerRig) -> None:
+def test_failed_sync_answers_all_and_takes_partition_offline(rig: HandlerRig) -> None:
     """The kernel may have dropped what it could not write: a second fdatasync that succeeds proves nothing."""
     processor, syncer = rig.processors[0], rig.syncers[0]
     send(rig, 0, connection=1)
@@ -97,7 +97,7 @@ def test_failed_sync_answers_everybody_and_takes_the_partition_offline(rig: Hand
     assert [(code, offset) for _, code, offset in results(processor.answers())] == [(failed, -1), (0, 1)]
 
 
-def test_log_that_cannot_be_synced_does_not_keep_the_others_from_it(
+def test_unsyncable_log_does_not_block_syncs_of_others(
     rig: HandlerRig, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     processor, syncer = rig.processors[0], rig.syncers[0]
@@ -124,7 +124,7 @@ def test_log_that_cannot_be_synced_does_not_keep_the_others_from_it(
     assert broken.state.is_offline
 
 
-def test_topic_deleted_while_its_round_runs_answers_its_waiters_at_once(rig: HandlerRig) -> None:
+def test_topic_deletion_during_round_answers_waiters_at_once(rig: HandlerRig) -> None:
     processor, syncer = rig.processors[0], rig.syncers[0]
     send(rig)
     rig.settle()
@@ -135,7 +135,7 @@ def test_topic_deleted_while_its_round_runs_answers_its_waiters_at_once(rig: Han
     assert not rig.partitions().syncing
 
 
-def test_topic_made_anew_while_the_round_of_its_namesake_runs_is_not_touched(rig: HandlerRig) -> None:
+def test_recreated_topic_is_untouched_by_round_of_old_one(rig: HandlerRig) -> None:
     processor, syncer = rig.processors[0], rig.syncers[0]
     send(rig)
     rig.settle()
@@ -153,7 +153,7 @@ def test_topic_made_anew_while_the_round_of_its_namesake_runs_is_not_touched(rig
     assert results(processor.answers()) == [(2, 0, 0)]
 
 
-def test_failed_round_of_a_deleted_topic_does_not_take_its_namesake_offline(rig: HandlerRig) -> None:
+def test_failed_round_of_deleted_topic_keeps_namesake_online(rig: HandlerRig) -> None:
     processor, syncer = rig.processors[0], rig.syncers[0]
     send(rig)
     rig.settle()
@@ -165,7 +165,7 @@ def test_failed_round_of_a_deleted_topic_does_not_take_its_namesake_offline(rig:
     assert results(processor.answers()) == [(1, 0, 0)]
 
 
-def test_handler_is_not_drained_while_a_round_runs_or_somebody_waits(rig: HandlerRig) -> None:
+def test_handler_is_not_drained_during_round_or_with_waiters(rig: HandlerRig) -> None:
     syncer = rig.syncers[0]
     send(rig, connection=1)
     rig.settle()
@@ -273,7 +273,7 @@ def test_log_that_a_shortage_left_half_changed_is_opened_again(
     assert rig.open("t").log is not log
 
 
-def test_log_that_damage_left_half_changed_stays_offline_with_its_reason(rig: HandlerRig) -> None:
+def test_log_half_changed_by_damage_stays_offline_with_reason(rig: HandlerRig) -> None:
     send(rig, acks=1)
     rig.settle()
     log = rig.open("t").log
@@ -285,7 +285,7 @@ def test_log_that_damage_left_half_changed_stays_offline_with_its_reason(rig: Ha
         rig.open("t")
 
 
-def test_log_that_a_shortage_left_half_changed_is_opened_by_its_next_owner(
+def test_log_half_changed_by_shortage_opens_at_next_owner(
     start: Callable[..., HandlerRig],
 ) -> None:
     rig = start(handlers=2, settings={"kproc.flush": "group"})

@@ -9,7 +9,7 @@ from tests.support.handler_rig import HandlerRig
 from tests.support.raw import list_offsets_fields
 
 
-def test_requests_that_wait_for_the_metadata_do_not_keep_it_awake(tmp_path: Path) -> None:
+def test_handler_sleeps_while_requests_wait_for_metadata(tmp_path: Path) -> None:
     with HandlerRig(tmp_path) as rig:
         rig.kill(0)
         rig.start_handler(0, is_restart=True, has_metadata=False)
@@ -22,7 +22,7 @@ def test_requests_that_wait_for_the_metadata_do_not_keep_it_awake(tmp_path: Path
         assert len(rig.processors[0].answers()) == 1
 
 
-def test_requests_that_wait_for_the_other_handlers_links_do_not_keep_it_awake(tmp_path: Path) -> None:
+def test_handler_sleeps_while_requests_wait_for_links(tmp_path: Path) -> None:
     with HandlerRig(tmp_path) as rig:
         rig.kill(0)
         rig.start_handler(0, is_restart=True, is_linked=False)

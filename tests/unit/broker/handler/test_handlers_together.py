@@ -98,7 +98,7 @@ def test_produce_reaches_the_owner_whoever_got_it(rig: HandlerRig, home: int) ->
     assert_nothing_waits(rig)
 
 
-def test_one_request_over_all_owners_is_answered_once_and_in_its_order(rig: HandlerRig) -> None:
+def test_request_over_all_owners_is_answered_once_in_order(rig: HandlerRig) -> None:
     order = [4, 0, 5, 2, 1, 3]
     assert produce(rig, 1, *order) == [(index, 0, 0) for index in order]
     assert [rig.open("t", index).log.state.end_offset for index in range(PARTITIONS)] == [1] * PARTITIONS
@@ -131,7 +131,7 @@ def test_forwarded_produce_teaches_the_router(rig: HandlerRig) -> None:
     assert len(processor.hints) == 1, "its own partitions need no hint"
 
 
-def test_forwarded_acks_0_is_silent_and_an_error_of_it_closes_the_connection(rig: HandlerRig) -> None:
+def test_forwarded_acks_0_is_silent_and_its_error_closes(rig: HandlerRig) -> None:
     processor, there = rig.processors[0], at(rig, 1)
     for records, kind in ((batch(b"v"), NO_OP), (b"garbage" * 20, CLOSE)):
         fields = produce_fields([("t", NO_ID, [(there, records)])], acks=0)
@@ -157,7 +157,7 @@ def test_death_of_the_owner_closes_the_connection(rig: HandlerRig) -> None:
     assert_nothing_waits(rig)
 
 
-def test_link_of_a_dead_handler_is_released_while_its_clients_join_waits(rig: HandlerRig) -> None:
+def test_dead_handlers_link_is_released_while_join_waits(rig: HandlerRig) -> None:
     rig.cluster.do("auto_create_topics", names=[GROUP_METADATA_TOPIC])
     rig.tell()
     group = next(
@@ -178,7 +178,7 @@ def test_link_of_a_dead_handler_is_released_while_its_clients_join_waits(rig: Ha
     rig.settle()
 
 
-def test_partitions_of_an_owner_that_stays_away_are_refused_and_the_others_served(rig: HandlerRig) -> None:
+def test_absent_owners_partitions_fail_and_others_are_served(rig: HandlerRig) -> None:
     there, here = at(rig, 1), at(rig, 0)
     rig.kill(1)
     one = produce_fields([("t", NO_ID, [(there, batch(b"v"))])])
@@ -196,7 +196,7 @@ def test_partitions_of_an_owner_that_stays_away_are_refused_and_the_others_serve
     assert_nothing_waits(rig)
 
 
-def test_retry_of_an_idempotent_producer_after_the_owners_death_is_no_duplicate(rig: HandlerRig) -> None:
+def test_idempotent_retry_after_owners_death_is_no_duplicate(rig: HandlerRig) -> None:
     there = at(rig, 1)
     once = {"producer_id": 5, "producer_epoch": 0, "base_sequence": 0}
     assert produce(rig, 0, there, **once) == [(there, 0, 0)]
@@ -251,7 +251,7 @@ def test_append_at_any_handler_wakes_a_long_poll(rig: HandlerRig, owner: int) ->
 
 
 @pytest.mark.parametrize("owner", [0, 1])
-def test_append_while_the_other_owners_are_being_asked_is_not_missed(rig: HandlerRig, owner: int) -> None:
+def test_append_during_requests_to_other_owners_is_noticed(rig: HandlerRig, owner: int) -> None:
     there = at(rig, owner)
     send_fetch(rig, 0, *range(PARTITIONS))
     rig.handler(0).do_work(0)  # It has read its own and asked the others.
@@ -263,7 +263,7 @@ def test_append_while_the_other_owners_are_being_asked_is_not_missed(rig: Handle
     assert rows_of(answers[0])[there] == (0, [b"between"])
 
 
-def test_append_at_an_owner_that_has_answered_while_another_has_not_is_not_missed(rig: HandlerRig) -> None:
+def test_append_at_replied_owner_is_noticed_while_other_waits(rig: HandlerRig) -> None:
     """Its news comes in the middle of a round, which has read that owner already."""
     there = at(rig, 1)
     send_fetch(rig, 0, *range(PARTITIONS))
@@ -279,7 +279,7 @@ def test_append_at_an_owner_that_has_answered_while_another_has_not_is_not_misse
     assert_nothing_waits(rig)
 
 
-def test_long_poll_that_was_answered_is_forgotten_everywhere_at_once(rig: HandlerRig) -> None:
+def test_answered_long_poll_is_forgotten_everywhere(rig: HandlerRig) -> None:
     send_fetch(rig, 0, *range(PARTITIONS))
     produce(rig, 2, at(rig, 1))
     assert len(fetched(rig, 0)) == PARTITIONS
@@ -325,7 +325,7 @@ def test_min_bytes_are_counted_over_all_owners(rig: HandlerRig) -> None:
     assert sum(len(values) for _, values in rows.values()) == 3
 
 
-def test_min_bytes_of_one_remote_partition_wait_for_the_last_byte(rig: HandlerRig) -> None:
+def test_min_bytes_of_remote_partition_waits_for_last_byte(rig: HandlerRig) -> None:
     there = at(rig, 2)
     size = len(batch(b"v" * 100))
     send_fetch(rig, 0, there, min_bytes=4 * size)
@@ -345,7 +345,7 @@ def test_deadline_answers_with_less_than_min_bytes(rig: HandlerRig) -> None:
     assert_nothing_waits(rig)
 
 
-def test_max_bytes_are_shared_by_all_owners_but_something_is_always_sent(rig: HandlerRig) -> None:
+def test_max_bytes_is_shared_by_owners_but_returns_something(rig: HandlerRig) -> None:
     for index in range(PARTITIONS):
         produce(rig, 0, index, value=bytes([65 + index]) * 1000)
     send_fetch(rig, 0, *range(PARTITIONS), max_bytes=1500, max_wait_ms=0)
@@ -355,7 +355,7 @@ def test_max_bytes_are_shared_by_all_owners_but_something_is_always_sent(rig: Ha
     assert sum(len(values) for _, values in fetched(rig, 0).values()) == 1
 
 
-def test_death_of_an_owner_ends_a_long_poll_with_a_retriable_error(rig: HandlerRig) -> None:
+def test_owners_death_ends_long_poll_with_retriable_error(rig: HandlerRig) -> None:
     here, there = at(rig, 0), at(rig, 1)
     send_fetch(rig, 0, here, there)
     assert rig.processors[0].answers() == []
@@ -394,7 +394,7 @@ def test_topic_that_was_deleted_a_moment_ago_is_unknown(rig: HandlerRig, owner: 
 
 
 @pytest.mark.parametrize("owner", [0, 1])
-def test_fetch_by_topic_id_that_is_under_way_reads_nothing_of_a_namesake(rig: HandlerRig, owner: int) -> None:
+def test_fetch_by_topic_id_reads_nothing_of_namesake(rig: HandlerRig, owner: int) -> None:
     """The owner hears of the deletion and of the new topic first, then of what was asked before both."""
     there, old = at(rig, owner), rig.cluster.image.topics_by_name["t"].topic_id
     fields = fetch_fields([("", old, [(there, 0)])], max_wait_ms=WAIT_MS)
@@ -426,7 +426,7 @@ def test_client_that_leaves_takes_its_long_poll_along(rig: HandlerRig) -> None:
     assert_nothing_waits(rig)
 
 
-def test_client_that_leaves_before_the_owners_have_answered_is_harmless(rig: HandlerRig) -> None:
+def test_client_leaving_before_owners_reply_is_harmless(rig: HandlerRig) -> None:
     send_fetch(rig, 0, at(rig, 1))
     rig.handler(0).do_work(0)
     rig.processors[0].disconnect()
@@ -446,7 +446,7 @@ def test_other_requests_of_the_client_that_left_are_not_touched(rig: HandlerRig)
     assert [answer.connection_id for answer in answers] == [2]
 
 
-def test_answer_to_one_long_poll_leaves_another_of_the_same_connection_to_its_end(rig: HandlerRig) -> None:
+def test_answer_to_one_long_poll_keeps_other_of_connection(rig: HandlerRig) -> None:
     here, there = at(rig, 0), at(rig, 1)
     send_fetch(rig, 0, here)
     send_fetch(rig, 0, there)
@@ -552,7 +552,7 @@ def test_frames_of_one_record_are_answered_by_their_sequence(rig: HandlerRig) ->
     assert offsets == {0: 0, 1: 0, 2: 1}
 
 
-def test_malformed_frame_closes_its_connection_and_skips_what_is_behind_it(rig: HandlerRig) -> None:
+def test_malformed_frame_closes_connection_and_skips_rest(rig: HandlerRig) -> None:
     good = codec.encode_request(
         ApiKey.PRODUCE, PRODUCE_VERSION, 7, "x", produce_fields([("t", NO_ID, [(at(rig, 0), batch(b"v"))])])
     )
@@ -584,7 +584,7 @@ def test_a_flood_of_malformed_requests_does_not_fill_the_log(
 
 
 @pytest.mark.parametrize("is_api", [True, False])
-def test_a_flood_of_requests_that_end_their_connection_does_not_fill_the_log(
+def test_flood_of_invalid_requests_does_not_fill_log(
     rig: HandlerRig, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch, *, is_api: bool
 ) -> None:
     """A Produce without an answer that fails, or an API that has no answer for errors; nothing follows the flood."""
@@ -613,7 +613,7 @@ def test_a_flood_of_requests_that_end_their_connection_does_not_fill_the_log(
     assert caplog.text.count("more connections") == 1, "told once"
 
 
-def test_large_frame_is_read_from_the_arena_and_its_block_can_be_used_again(start: Start) -> None:
+def test_large_frame_is_read_from_arena_and_block_released(start: Start) -> None:
     rig = start()
     rig.create_topic("t")
     values = [random.Random(seed).randbytes(500_000) for seed in range(3)]
@@ -624,7 +624,7 @@ def test_large_frame_is_read_from_the_arena_and_its_block_can_be_used_again(star
     assert fetched(rig, 0) == {0: (0, values)}
 
 
-def test_a_produce_and_a_fetch_of_one_partition_of_ours_make_nothing_that_gathers(
+def test_own_partition_produce_and_fetch_gather_nothing(
     rig: HandlerRig, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     index = at(rig, 0)

@@ -118,7 +118,7 @@ def test_list_offsets_by_time_finds_no_hidden_record(rig: HandlerRig) -> None:
     assert (offset_of(rig, NOW_MS + 1), offset_of(rig, MAX_TIMESTAMP)) == (0, 0)
 
 
-def test_acks_1_is_visible_at_once_unless_acks_all_lies_before_it(rig: HandlerRig) -> None:
+def test_acks_1_is_visible_unless_acks_all_precedes_it(rig: HandlerRig) -> None:
     send(rig, b"a", acks=1)
     assert seen(fetch(rig, 0)) == (1, [b"a"])
     send(rig, b"b")
@@ -187,7 +187,7 @@ def test_duplicate_is_answered_after_the_sync_of_its_original(rig: HandlerRig) -
     assert [(row["error_code"], row["base_offset"]) for row in rows] == [(0, 0), (0, 0)]
 
 
-def test_delete_records_to_the_high_watermark_keeps_hidden_records(rig: HandlerRig) -> None:
+def test_delete_records_to_high_watermark_keeps_hidden(rig: HandlerRig) -> None:
     send(rig, b"a", acks=1)
     send(rig, b"b")
     for offset in (-1, 2):
@@ -215,7 +215,7 @@ def test_successor_shows_what_was_visible_and_syncs_the_rest(rig: HandlerRig) ->
     assert seen(fetched(rig)) == (2, [b"b"])
 
 
-def test_successor_ends_no_transaction_before_its_marker_is_synced(rig: HandlerRig) -> None:
+def test_successor_ends_transaction_after_marker_is_synced(rig: HandlerRig) -> None:
     """A power loss could take the marker, and the last stable offset would go back below what clients have read."""
     owned = rig.open("t")
     put(owned.log, in_transaction(7, b"v"))
@@ -278,7 +278,7 @@ def test_successor_trusts_the_row_again_after_the_first_sync(rig: HandlerRig) ->
     assert seen(fetch(rig, 0)) == (2, [b"a", b"b"])
 
 
-def test_readers_get_the_error_of_the_first_sync_after_a_recovery(rig: HandlerRig) -> None:
+def test_readers_get_error_of_first_sync_after_recovery(rig: HandlerRig) -> None:
     send(rig, b"a", acks=1)
     rig.kill(0)
     rig.table.writer(rig.image_of("t").slot).publish((0,) * 8)

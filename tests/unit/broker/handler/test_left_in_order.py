@@ -100,7 +100,7 @@ def scene(request: pytest.FixtureRequest, start: Start) -> Scene:
     return Scene(start(handlers=2, link_kind=request.param))
 
 
-def test_requests_for_who_left_are_asked_of_who_came_in_their_order(scene: Scene) -> None:
+def test_requests_for_left_handler_go_to_successor_in_order(scene: Scene) -> None:
     scene.leave()
     scene.come()
     for number in range(3):
@@ -112,7 +112,7 @@ def test_requests_for_who_left_are_asked_of_who_came_in_their_order(scene: Scene
     assert len(parts_of(scene.handler).calls) == 0
 
 
-def test_what_is_asked_after_the_new_link_goes_behind_what_was_asked_before(scene: Scene) -> None:
+def test_calls_on_new_link_follow_calls_on_old_link(scene: Scene) -> None:
     """In the same reading of the control socket: what waits is asked at the next duty cycle."""
     scene.leave()
     scene.come()
@@ -157,7 +157,7 @@ def test_without_a_successor_they_end_as_what_is_asked_of_nobody(scene: Scene) -
     assert replies == [Lost()]
 
 
-def test_what_was_taken_and_not_answered_is_lost_with_what_was_asked_of_the_same_kind_behind_it(
+def test_unanswered_call_is_lost_with_later_ones_of_its_kind(
     scene: Scene,
 ) -> None:
     """By metadata that the leaver has not heard of: its answer waits for that and never comes."""
@@ -185,7 +185,7 @@ def test_what_was_taken_and_not_answered_is_lost_with_what_was_asked_of_the_same
     assert replies == ["taken: Lost", "behind: Lost", "another: Answers"]
 
 
-def test_records_for_who_left_for_good_go_to_the_next_owner_in_their_order(scene: Scene) -> None:
+def test_records_for_left_handler_go_to_next_owner_in_order(scene: Scene) -> None:
     rig = scene.rig
     for number in range(2):
         scene.produce(b"v%d" % number, producer_id=5, producer_epoch=0, base_sequence=number)
@@ -199,7 +199,7 @@ def test_records_for_who_left_for_good_go_to_the_next_owner_in_their_order(scene
     assert len(parts_of(scene.handler).calls) == 0
 
 
-def test_records_for_who_left_wait_for_the_metadata_that_name_it_no_more(scene: Scene) -> None:
+def test_records_for_left_handler_wait_for_new_metadata(scene: Scene) -> None:
     rig = scene.rig
     scene.produce(b"v0", producer_id=5, producer_epoch=0, base_sequence=0)
     scene.end()
@@ -212,7 +212,7 @@ def test_records_for_who_left_wait_for_the_metadata_that_name_it_no_more(scene: 
     assert scene.rows() == [(0, 0), (0, 1)]
 
 
-def test_records_for_who_left_are_refused_when_it_does_not_come_and_is_named_for_a_second(
+def test_records_for_absent_handler_fail_after_one_second(
     scene: Scene,
 ) -> None:
     scene.produce(b"v0")

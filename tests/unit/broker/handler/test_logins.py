@@ -163,7 +163,7 @@ def test_a_wrong_password_and_an_unknown_user_look_alike(start: Start, name: str
     assert rig.processors[0].sessions == {}
 
 
-def test_an_unknown_mechanism_is_answered_with_those_that_are_offered(start: Start) -> None:
+def test_unknown_mechanism_is_answered_with_offered_ones(start: Start) -> None:
     rig = start()
     answer = gated(rig, HANDSHAKE, 1, mechanism="GSSAPI")
     assert answer.kind == CLOSE
@@ -172,7 +172,7 @@ def test_an_unknown_mechanism_is_answered_with_those_that_are_offered(start: Sta
     }  # fmt: skip
 
 
-def test_a_failure_is_answered_after_the_delay_and_logged_without_a_secret(
+def test_login_failure_is_delayed_and_logged_without_secret(
     start: Start, caplog: pytest.LogCaptureFixture
 ) -> None:
     rig = start(connection_failed_authentication_delay_ms=300)
@@ -286,7 +286,7 @@ def test_an_unknown_version_of_api_versions_may_be_asked_again(start: Start) -> 
     shake(rig)
 
 
-def test_who_names_its_software_wrongly_may_ask_for_versions_again(start: Start) -> None:
+def test_invalid_software_name_allows_another_api_versions(start: Start) -> None:
     rig = start()
     wrong = gated(rig, ApiKey.API_VERSIONS, 3, client_software_name="a b", client_software_version="1")
     assert wrong.fields(ApiKey.API_VERSIONS, 3)["error_code"] == ErrorCode.INVALID_REQUEST
@@ -300,7 +300,7 @@ def test_who_names_its_software_wrongly_may_ask_for_versions_again(start: Start)
     [(HANDSHAKE, {"mechanism": "PLAIN"}), (ApiKey.API_VERSIONS, {})],
     ids=["handshake", "versions"],
 )
-def test_a_step_out_of_turn_among_tokens_is_answered_as_kafka_does(
+def test_token_step_out_of_turn_is_answered_like_kafka(
     start: Start, key: ApiKey, fields: dict[str, object]
 ) -> None:
     rig = start()
@@ -314,7 +314,7 @@ def test_a_token_before_the_handshake_is_not_answered(start: Start) -> None:
     assert is_closed_silently(gated(start(), AUTHENTICATE, 1, auth_bytes=GOOD))
 
 
-def test_a_handler_that_knows_nothing_of_a_login_refuses_its_frames(start: Start) -> None:
+def test_handler_without_login_state_rejects_frames(start: Start) -> None:
     """Whatever a router or a change of homes may do: the flag decides, and no login goes on at another Handler."""
     rig = start(handlers=2)
     shake(rig)
@@ -340,7 +340,7 @@ def test_the_answer_says_how_long_a_session_lasts(start: Start) -> None:
     assert rig.processors[0].sessions == {1: Session(ALICE, "PLAIN", ends_ns)}
 
 
-def test_a_session_that_lasts_longer_than_a_clock_can_tell_is_a_session(start: Start) -> None:
+def test_session_longer_than_clock_range_is_accepted(start: Start) -> None:
     longest = (1 << 63) - 1
     rig = start(
         connections_max_reauth_ms=longest,
@@ -442,7 +442,7 @@ def test_a_request_after_the_session_closes_the_connection(
     assert is_closed_silently(answer)
 
 
-def test_who_began_to_prolong_at_another_handler_is_disconnected_and_not_told_of_a_mistake(
+def test_reauthentication_begun_at_other_handler_disconnects(
     start: Start,
 ) -> None:
     """Clients try again after the end of a connection; ILLEGAL_SASL_STATE would be final for them."""
@@ -481,7 +481,7 @@ def test_a_handshake_with_nothing_to_prolong_is_out_of_place(start: Start, ends_
     assert fields["error_code"] == ErrorCode.ILLEGAL_SASL_STATE
 
 
-def test_a_new_session_forgets_what_the_handler_learnt_of_the_old_one(start: Start) -> None:
+def test_new_session_forgets_shapes_of_old_one(start: Start) -> None:
     """The fast path of a connection must not outlive the principal that it was learnt from."""
     rig = start()
     rig.create_topic("t")
@@ -554,7 +554,7 @@ def test_a_signed_token_lets_its_owner_in_until_it_expires(tmp_path: Path, start
     assert session.ends_ns > rig.clock.now_ns()
 
 
-def test_where_tokens_are_signed_one_without_a_signature_is_refused(tmp_path: Path, start: Start) -> None:
+def test_unsigned_token_is_rejected_where_tokens_are_signed(tmp_path: Path, start: Start) -> None:
     rig, _ = token_rig(tmp_path, start)
     told = bring(rig, bearer(unsecured_token())).fields(AUTHENTICATE, 1)
     assert (told["error_code"], told["auth_bytes"]) == (0, b'{"status":"invalid_token"}')
@@ -664,7 +664,7 @@ def some_frames(draw: st.DrawFn) -> list[bytes]:
 
 @settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(frames=some_frames())
-def test_whatever_comes_nobody_gets_in_and_every_frame_is_answered_once(
+def test_random_frames_never_log_in_and_are_answered_once(
     shared_rig: tuple[HandlerRig, Iterator[int]], frames: list[bytes]
 ) -> None:
     rig, numbers = shared_rig

@@ -49,7 +49,7 @@ def test_what_an_owner_answered_before_it_ended_is_not_lost(rig: HandlerRig) -> 
     assert not len(parts_of(rig.handler(0)).calls)
 
 
-def test_handler_whose_link_comes_later_than_the_metadata_is_waited_for(rig: HandlerRig) -> None:
+def test_handler_with_late_link_is_waited_for(rig: HandlerRig) -> None:
     there = next(index for index in range(2) if rig.owner("t", index) == 1)
     rig.handler(0).detach(handler_id(1))
     rig.handler(0).is_called = False

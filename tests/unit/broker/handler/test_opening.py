@@ -34,7 +34,7 @@ def rig(start: Start, monkeypatch: pytest.MonkeyPatch) -> HandlerRig:
     return rig
 
 
-def test_each_duty_cycle_opens_some_and_sleeps_only_after_the_last(rig: HandlerRig) -> None:
+def test_duty_cycle_opens_some_logs_and_sleeps_after_last(rig: HandlerRig) -> None:
     processor, handler = rig.processors[0], rig.handler()
     wanted = list_offsets_fields("t", [(index, -1) for index in range(PARTITIONS)])
     processor.send(ApiKey.LIST_OFFSETS, 7, wanted)
@@ -47,7 +47,7 @@ def test_each_duty_cycle_opens_some_and_sleeps_only_after_the_last(rig: HandlerR
     assert handler.next_deadline_ms() > 0
 
 
-def test_produces_keep_their_order_and_other_requests_do_not_wait(rig: HandlerRig) -> None:
+def test_produces_stay_in_order_and_other_requests_run(rig: HandlerRig) -> None:
     processor, handler = rig.processors[0], rig.handler()
     everywhere = produce_fields([("t", NO_ID, [(index, batch(b"1")) for index in range(PARTITIONS)])], acks=1)
     processor.send(ApiKey.PRODUCE, 9, everywhere)
@@ -84,7 +84,7 @@ def test_a_fetch_waits_for_its_log_and_hears_of_a_deletion(rig: HandlerRig) -> N
 
 
 @pytest.mark.parametrize("handlers", [1, 2])
-def test_a_fetch_that_may_not_wait_waits_for_its_log_all_the_same(
+def test_fetch_without_wait_still_waits_for_its_log(
     start: Start, monkeypatch: pytest.MonkeyPatch, handlers: int
 ) -> None:
     """As in Kafka, where a topic's logs are open before anybody can ask for it."""
@@ -135,7 +135,7 @@ def test_retention_waits_too(rig: HandlerRig) -> None:
 
 
 @pytest.mark.parametrize("handlers", [1, 2])
-def test_a_search_by_time_goes_on_in_slices_and_other_requests_do_not_wait(
+def test_timestamp_search_runs_in_slices_between_requests(
     start: Start, monkeypatch: pytest.MonkeyPatch, handlers: int
 ) -> None:
     monkeypatch.setattr(partition_transfer, "_OPENING_NS", 0)

@@ -20,7 +20,7 @@ PEER = handler_id(1)
 ANY: Call[PartitionsRequest, Reply] = Call("any", PartitionsRequest, Reply)
 
 
-def test_a_call_by_newer_metadata_waits_until_it_is_known_here_and_goes_with_its_sender(start: Start) -> None:
+def test_call_with_newer_metadata_waits_and_leaves_with_sender(start: Start) -> None:
     rig = start()
     rig.create_topic("t")
     has_ended = False
@@ -45,7 +45,7 @@ def test_a_call_by_newer_metadata_waits_until_it_is_known_here_and_goes_with_its
     assert reply.known == rig.cluster.image.version
 
 
-def test_who_is_asked_for_a_second_in_vain_is_away_and_not_merely_being_restarted(start: Start) -> None:
+def test_owner_unreachable_for_one_second_is_away(start: Start) -> None:
     clock, handler = ManualClock(), start(handlers=2).handler(0)
     parts = parts_of(handler)
     unlinked = UnlinkedCalls(Calls(handler.containment), parts.services, parts.owner_calls, clock.now_ns)

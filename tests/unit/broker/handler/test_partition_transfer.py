@@ -186,7 +186,7 @@ def test_produce_for_a_partition_on_its_way_waits(start: Start, acks: int) -> No
     assert_at_rest(rig)
 
 
-def test_requests_of_one_connection_keep_their_order_over_the_change(start: Start) -> None:
+def test_requests_of_connection_keep_order_over_transfer(start: Start) -> None:
     """The first is on its way to the owner of before, by whom it is passed on, when the home becomes the owner."""
     rig, index = start_with(start)
     assert produce(rig, 0, index, batch(b"0")) == (0, 0)
@@ -201,7 +201,7 @@ def test_requests_of_one_connection_keep_their_order_over_the_change(start: Star
     assert_at_rest(rig)
 
 
-def test_order_holds_when_the_home_owns_it_neither_before_nor_after(start: Start) -> None:
+def test_order_holds_if_home_owns_neither_before_nor_after(start: Start) -> None:
     rig, index = start_with(start, handlers=3)
     assert produce(rig, 2, index, batch(b"0")) == (0, 0)
     send(rig, 2, index, batch(b"first"))
@@ -244,7 +244,7 @@ def test_stale_hint_costs_one_forwarding_and_brings_a_new_one(start: Start) -> N
     assert len(rig.processors[0].hints) == 1
 
 
-def test_acknowledgement_that_waits_for_the_disk_comes_before_the_partition_goes(start: Start) -> None:
+def test_pending_sync_is_acknowledged_before_transfer(start: Start) -> None:
     rig, index = start_with(start, settings=GROUP)
     send(rig, 0, index, sequenced(0), acks=-1)
     assert rows_of(rig, 0) == []
@@ -297,7 +297,7 @@ def test_fetch_of_a_partition_on_its_way_waits_for_its_records(start: Start, hom
     assert_at_rest(rig)
 
 
-def test_request_that_a_lost_partition_wakes_waits_for_the_one_that_comes_back(start: Start) -> None:
+def test_woken_request_waits_for_returning_partition(start: Start) -> None:
     """One delta takes a partition away and brings one back whose state is on its way to its owner meanwhile.
 
     Who asks for both goes on when the first is known to be lost. The other one's row still names this Handler.
@@ -513,7 +513,7 @@ def test_successor_of_the_new_owner_asks_who_still_holds_it(start: Start) -> Non
 
 
 @pytest.mark.parametrize("asked_before", [True, False], ids=["asked the dead one before", "asked nobody yet"])
-def test_owner_by_older_metadata_asks_the_successor_that_has_opened_it(
+def test_owner_by_old_metadata_asks_successor_that_opened_log(
     start: Start, asked_before: bool
 ) -> None:
     """It has not read the move to the successor, nor that the successor is there: two would write the log."""
@@ -574,7 +574,7 @@ def test_controller_that_is_started_anew_says_it_with_a_snapshot(start: Start) -
 # -- leaving -------------------------------------------------------------------------------------------------
 
 
-def test_leaving_handler_is_drained_when_it_holds_nothing_and_nobody_waits(start: Start) -> None:
+def test_leaving_handler_is_drained_without_logs_and_waiters(start: Start) -> None:
     rig, index = start_with(start, settings=GROUP)
     rig.set_handler_count(2)
     send(rig, 1, index, sequenced(0), acks=-1)
@@ -611,7 +611,7 @@ def test_leaving_handler_does_not_wait_for_an_owner_that_is_away(start: Start) -
     assert produce(rig, 0, index, sequenced(1)) == (0, 1)
 
 
-def test_stop_in_the_middle_of_a_move_closes_what_nobody_has_taken(start: Start) -> None:
+def test_stop_during_transfer_closes_unclaimed_partitions(start: Start) -> None:
     rig, index = start_with(start)
     assert produce(rig, 0, index, sequenced(0)) == (0, 0)
     rig.set_handler_count(2, settles=False)

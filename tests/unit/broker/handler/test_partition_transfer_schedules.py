@@ -258,11 +258,11 @@ def tell_story(start: Start, seed: int, *, deaths: bool) -> Story:
 
 
 @pytest.mark.parametrize("seed", range(12))
-def test_every_record_is_stored_once_and_in_order_whatever_the_schedule(start: Start, seed: int) -> None:
+def test_random_schedule_stores_each_record_once_in_order(start: Start, seed: int) -> None:
     story = tell_story(start, seed, deaths=False)
     assert sum(len(each) for each in story.acknowledged.values()) > 30
 
 
 @pytest.mark.parametrize("seed", range(8))
-def test_deaths_in_the_middle_of_moves_lose_nothing_that_was_acknowledged(start: Start, seed: int) -> None:
+def test_deaths_during_transfers_lose_nothing_acknowledged(start: Start, seed: int) -> None:
     tell_story(start, seed, deaths=True)

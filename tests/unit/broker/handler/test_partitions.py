@@ -121,7 +121,7 @@ def test_successor_of_a_dead_handler_has_every_record(start: Start) -> None:
     assert produce(rig, "t", b"d") == (0, 3)
 
 
-def test_what_a_dead_handler_wrote_and_did_not_publish_is_found_too(start: Start) -> None:
+def test_unpublished_records_of_dead_handler_are_found(start: Start) -> None:
     """It was killed between the write and the store into the shared table: its client was told nothing."""
     rig = start()
     rig.create_topic("t")
@@ -135,7 +135,7 @@ def test_what_a_dead_handler_wrote_and_did_not_publish_is_found_too(start: Start
     assert fetch(rig, "t") == (0, [b"published", b"unpublished"])
 
 
-def test_what_a_dead_handler_did_not_sync_is_synced_by_another_after_a_clean_start(start: Start) -> None:
+def test_unsynced_records_of_dead_handler_are_synced_by_next(start: Start) -> None:
     """The clean start says what the broker before has synced, and nothing of who had the log open since."""
     rig = start(handlers=2, was_clean=True)
     rig.create_topic("t", partitions=2)
@@ -152,7 +152,7 @@ def test_what_a_dead_handler_did_not_sync_is_synced_by_another_after_a_clean_sta
     log.durability.mark_synced(point)
 
 
-def test_a_log_whose_owner_died_while_it_published_is_none_of_a_clean_start(start: Start) -> None:
+def test_log_of_owner_that_died_publishing_is_not_clean(start: Start) -> None:
     rig = start(handlers=2, was_clean=True)
     rig.create_topic("t", partitions=2)
     (index,) = (each for each in range(2) if rig.owner("t", each) == 1)
@@ -240,7 +240,7 @@ def test_clean_stop_and_start_serve_the_same_records(start: Start) -> None:
     assert produce(rig, "t", b"c") == (0, 2)
 
 
-def test_log_that_nobody_has_recovered_since_an_unclean_start_is_told_of(start: Start) -> None:
+def test_unrecovered_log_since_unclean_start_is_reported(start: Start) -> None:
     rig = start()
     rig.create_topic("t")
     assert rig.partitions().unknown_log() is None, "there is nothing of it on the disk"
@@ -315,7 +315,7 @@ def test_damaged_partition_can_be_deleted_and_made_anew(
     [DiskFull(errno.ENOSPC, "no space"), Shortage(errno.EMFILE, "too many open files")],
     ids=["disk full", "no descriptors"],
 )
-def test_partition_that_could_not_be_opened_for_want_of_room_is_tried_again(
+def test_partition_unopened_for_lack_of_space_is_retried(
     start: Start, monkeypatch: pytest.MonkeyPatch, error: OSError
 ) -> None:
     """A full disk passes; a partition that stays offline until the Handler's next start does not."""
@@ -366,7 +366,7 @@ def fail_a_sync(rig: HandlerRig, monkeypatch: pytest.MonkeyPatch) -> None:
     rig.processors[0].answers()
 
 
-def test_a_successor_does_not_believe_the_page_cache_after_a_failed_sync(
+def test_successor_distrusts_page_cache_after_failed_sync(
     start: Start, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The pages count as clean: its own syncs would succeed, and bring nothing to the disk."""
@@ -395,7 +395,7 @@ def test_a_stop_whose_last_round_fails_is_not_clean(start: Start) -> None:
     assert handler.close() == "t-0"
 
 
-def test_a_stop_is_clean_for_what_was_closed_and_not_opened_since(start: Start) -> None:
+def test_stop_is_clean_for_closed_and_unopened_logs(start: Start) -> None:
     """Whoever was killed may not be in the metadata of any other Handler as the owner."""
     rig = start(settings={"kproc.flush": "group"})
     rig.create_topic("t")
@@ -614,7 +614,7 @@ def test_directory_of_nobody_without_records_is_used(start: Start) -> None:
     assert directories(rig) == ["t-0"]
 
 
-def test_topic_that_vanished_while_the_controller_was_away_is_set_aside(start: Start) -> None:
+def test_topic_deleted_while_controller_was_away_is_set_aside(start: Start) -> None:
     """A whole image after the controller's restart: what happened in between was no delta."""
     rig = start()
     rig.create_topic("t")
@@ -693,7 +693,7 @@ def recovered(directory: Path) -> int:
     return max(int(path.stem) for path in directory.glob("*.snapshot"))
 
 
-def test_many_logs_are_closed_by_several_threads_and_one_that_cannot_be_synced_is_reported_last(
+def test_many_logs_close_in_threads_and_failed_sync_is_last(
     start: Start, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     count = 50

@@ -79,7 +79,7 @@ def record_of(frame: bytes, *, flags: int = FLAG_LOOPBACK) -> memoryview:
 
 @in_one_test("version", VERSIONS)
 @in_one_test("size", [1, 61, 126, 127, 128, 16_382, 16_383, 16_384, 40_000])
-def test_records_of_any_size_are_found_in_a_frame_of_the_same_shape(version: int, size: int) -> None:
+def test_records_of_any_size_match_frame_shape(version: int, size: int) -> None:
     records = bytes(number % 251 for number in range(size))
     assert match(path_of(version), frame_of(version, records, correlation_id=77)) == records
 
@@ -151,7 +151,7 @@ def test_a_null_or_empty_batch_is_not_recognised(version: int) -> None:
     assert match(path_of(version), frame_of(version, b"")) is None
 
 
-def test_versions_before_zstd_have_no_shape_because_their_records_must_be_looked_at() -> None:
+def test_produce_versions_before_zstd_have_no_shape() -> None:
     assert learn(FIRST_VERSION - 1, frame_of(FIRST_VERSION - 1, RECORDS)) is None
 
 

@@ -72,7 +72,7 @@ def test_inline_syncer_has_done_it_when_submit_returns() -> None:
     syncer.close()
 
 
-def test_thread_syncs_away_from_the_caller_and_wakes_it_once_per_round() -> None:
+def test_thread_syncs_and_wakes_caller_once_per_round() -> None:
     wakes = Wakes()
     syncer = ThreadSyncer("handler-0-sync", wakes)
     logs = [opened("a"), opened("b", OSError(errno.EIO, "bad disk")), opened("c")]
@@ -105,7 +105,7 @@ def test_the_logs_of_a_round_are_synced_side_by_side(count: int) -> None:
     assert not any(thread.name.startswith("sync") for thread in threading.enumerate())
 
 
-def test_a_round_of_many_logs_is_done_by_few_threads_and_each_log_by_one() -> None:
+def test_round_of_many_logs_uses_few_threads_one_per_log() -> None:
     wakes = Wakes()
     syncer = ThreadSyncer("sync", wakes)
     for _ in range(20):
@@ -119,7 +119,7 @@ def test_a_round_of_many_logs_is_done_by_few_threads_and_each_log_by_one() -> No
     syncer.close()
 
 
-def test_threads_that_have_had_no_log_for_a_while_end_and_others_come_with_the_next_round(
+def test_idle_sync_threads_end_and_next_round_starts_new_ones(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr("kproc.broker.handler.syncer._IDLE_S", 0.01)
@@ -180,7 +180,7 @@ def test_rounds_run_one_after_the_other() -> None:
     syncer.close()
 
 
-def test_close_waits_for_the_round_in_work_and_its_outcome_can_be_taken() -> None:
+def test_close_waits_for_round_and_outcome_is_available() -> None:
     wakes = Wakes()
     syncer = ThreadSyncer("sync", wakes)
     log = ScriptedLog("slow")

@@ -66,7 +66,7 @@ def test_token_logs_in_as_its_owner_until_it_expires(start: Start) -> None:
     assert session.ends_ns == rig.clock.now_ns() + 2 * HOUR_MS * 1_000_000
 
 
-def test_session_of_a_renewed_token_lasts_as_long_as_the_token_did_when_it_began(start: Start) -> None:
+def test_session_keeps_lifetime_of_token_before_renewal(start: Start) -> None:
     rig = start(**KEY)
     token_id, secret = create_token(rig)
     token = rig.cluster.image.delegation_tokens[token_id]

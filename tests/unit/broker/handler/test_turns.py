@@ -44,7 +44,7 @@ def cluster(start: Start) -> HandlerRig:
 
 
 @pytest.mark.parametrize("are_joined", [True, False])
-def test_request_behind_pipelining_connections_waits_for_one_of_each(
+def test_request_waits_for_one_turn_of_each_pipelining_client(
     start: Start, *, are_joined: bool
 ) -> None:
     """Without turns it waits for 1,280 requests. They come in one record of a connection each, or one by one."""

@@ -63,7 +63,7 @@ def test_more_than_the_whole_arena_is_none_and_the_whole_is_not(arena):
     assert arena.allocate(PAGES * PAGE_BYTES) == 0
 
 
-def test_fragmented_arena_refuses_what_no_run_can_hold_and_joins_neighbours_again(arena):
+def test_fragmented_arena_rejects_long_run_and_merges_blocks(arena):
     blocks = [arena.allocate(PAGE_BYTES) for _ in range(PAGES)]
     for offset in blocks[::2]:
         arena.free(offset)
@@ -183,7 +183,7 @@ def test_reader_attaches_without_populating_a_sparse_arena():
     assert arena.close()
 
 
-def test_frame_received_into_a_block_is_read_and_stamped_by_another_process(arena):
+def test_frame_in_block_is_read_and_stamped_by_other_process(arena):
     near, far = socket.socketpair()
     offset = arena.allocate(10_000)
     body = os.urandom(10_000)

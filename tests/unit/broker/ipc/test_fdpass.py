@@ -70,7 +70,7 @@ def test_sender_keeps_its_copy_until_it_closes_it_itself(pair, pipe):
     assert os.read(pipe[0], 100) == b"", "somebody still holds the write end"
 
 
-def test_descriptor_of_a_receiver_that_never_looked_is_freed_with_its_socket(pair, pipe):
+def test_unread_descriptor_is_freed_with_receivers_socket(pair, pipe):
     sender, receiver = pair
     send_fd(sender, b"never read", pipe[1])
     os.close(pipe[1])
@@ -134,7 +134,7 @@ def test_too_many_descriptors_under_way_answer_not_now():
     assert has_room
 
 
-def test_receiver_at_its_limit_is_told_that_the_descriptor_was_lost():
+def test_receiver_at_limit_learns_of_lost_descriptor():
     def receive() -> tuple[bytes, bool, int]:
         sender, receiver = make_socket_pair()
         soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
@@ -165,7 +165,7 @@ def test_surplus_descriptors_are_reported_and_closed(pair, pipe, count):
     assert open_descriptors() == before
 
 
-def test_message_longer_than_expected_is_refused_and_its_descriptor_closed(pair, pipe):
+def test_too_long_message_is_rejected_and_descriptor_closed(pair, pipe):
     sender, receiver = pair
     before = open_descriptors()
     send_fd(sender, b"x" * 101, pipe[0])
@@ -216,7 +216,7 @@ def test_closed_descriptor_is_not_mistaken_for_not_now(pair):
         send_fd(pair[0], b"x", read_end)
 
 
-def test_socket_moves_between_processes_while_the_client_stays_connected():
+def test_socket_moves_between_processes_with_live_client():
     """The handoff of an Acceptor to a Processor, with the acknowledgement in the caller's hands."""
     acceptor, processor = make_socket_pair()
     client, accepted = socket.socketpair()
@@ -244,7 +244,7 @@ def test_socket_moves_between_processes_while_the_client_stays_connected():
         assert client.recv(100) == b"", "a forgotten copy would keep the client waiting for ever"
 
 
-def test_what_a_dead_peer_sent_arrives_though_it_left_something_unread() -> None:
+def test_dead_peers_messages_arrive_despite_unread_ones() -> None:
     """The kernel reports the unread message first, once."""
     ours, theirs = make_socket_pair()
     with ours:

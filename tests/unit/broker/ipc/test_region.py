@@ -180,7 +180,7 @@ def test_close_releases_every_view_and_descriptor():
     assert open_descriptors() == before
 
 
-def test_a_lent_view_outlives_the_region_and_frees_it_with_itself():
+def test_lent_view_outlives_region_and_frees_it():
     before = open_descriptors()
     region = Region.create(RegionKind.LINK, PAGE_BYTES, 654_321)
     lent = region.view[:10]

@@ -156,7 +156,7 @@ def test_run_without_records_changes_nothing(ends):
     assert producer.free_bytes() == CAPACITY
 
 
-def test_run_ends_where_the_longest_record_would_not_fit_any_more(ends):
+def test_run_ends_where_longest_record_would_not_fit(ends):
     producer, consumer = ends
     _, first, last = producer.reserve_run(200)
     assert (first, last) == (0, CAPACITY - 208)
@@ -204,7 +204,7 @@ def test_while_a_run_is_open_nothing_else_may_be_written(ends):
     assert take(consumer) == [(1, b"mine")]
 
 
-def test_room_that_is_reserved_after_a_run_holds_what_was_written_behind_it(ends):
+def test_space_reserved_after_run_holds_bytes_behind_it(ends):
     """A reader that received something else than a whole frame goes on with it from there."""
     producer, consumer = ends
     run = producer.reserve_run(50)
@@ -266,7 +266,7 @@ def test_polled_but_unreleased_bytes_are_not_reused(ends):
     assert producer.try_push(2, b"b" * 100)
 
 
-def test_records_that_an_ended_consumer_never_took_are_told_and_no_others(ends):
+def test_records_unread_by_ended_consumer_are_reported(ends):
     producer, consumer = ends
     for number in range(12):  # So that the next ones lie around the ring's end, with padding between them.
         assert producer.try_push(1, b"%050d" % number)
@@ -299,7 +299,7 @@ def test_full_ring_changes_nothing_that_the_consumer_sees(ends):
     assert [int.from_bytes(record, "little") for _, record in take(consumer)] == list(range(count))
 
 
-def test_free_bytes_count_headers_alignment_and_what_was_released(ends):
+def test_free_bytes_include_headers_alignment_and_released(ends):
     producer, consumer = ends
     assert producer.free_bytes() == producer.capacity == CAPACITY
     producer.try_push(1, b"123456789")
@@ -462,7 +462,7 @@ def test_head_that_moves_back_is_fatal(ends):
         producer.free_bytes()
 
 
-def test_every_publish_and_release_is_fenced_where_the_cpu_reorders_stores(ends, monkeypatch):
+def test_publish_and_release_are_fenced_on_weak_memory_cpu(ends, monkeypatch):
     calls: list[int] = []
     producer, consumer = ends
     monkeypatch.setattr(ring_module, "WEAKLY_ORDERED", True)

@@ -59,7 +59,7 @@ def test_only_a_sleeping_agent_is_signalled(words, eventfd):
     assert not is_signalled(eventfd)
 
 
-def test_wake_looks_after_its_fence_and_prepare_stores_before_its_own(words, eventfd, monkeypatch):
+def test_wake_reads_after_fence_and_prepare_stores_before(words, eventfd, monkeypatch):
     """The other side's step happens inside the fence here: the moment that only a fence makes visible."""
     sleeper, waker = Sleeper(words, INDEX, eventfd), Waker(words, INDEX, eventfd)
     monkeypatch.setattr(wait_module, "fence", lambda: words.__setitem__(INDEX, 1))
@@ -81,7 +81,7 @@ def test_cancel_without_a_signal_is_fine(words, eventfd):
     assert words[INDEX] == 0
 
 
-def test_new_sleeper_is_awake_although_its_predecessor_died_asleep(words, eventfd):
+def test_new_sleeper_is_awake_after_predecessor_died_asleep(words, eventfd):
     words[INDEX] = 1
     Sleeper(words, INDEX, eventfd)
     assert words[INDEX] == 0
@@ -114,7 +114,7 @@ def test_wake_all_fences_once_and_signals_the_sleepers(words, monkeypatch):
         os.close(fd)
 
 
-def test_edge_triggered_sleeper_is_woken_every_time_without_a_drain(words, eventfd):
+def test_edge_triggered_sleeper_wakes_without_drain(words, eventfd):
     sleeper = Sleeper(words, INDEX, eventfd, is_edge_triggered=True)
     waker = Waker(words, INDEX, eventfd)
     with select.epoll() as poller:
@@ -222,7 +222,7 @@ def run_dekker(words: memoryview, order: Callable[[], object], seconds: float) -
     return len(ours), sum(a & b for a, b in zip(ours, theirs, strict=True))
 
 
-def test_fence_lets_no_round_pass_in_which_both_sides_miss_each_other(words):
+def test_fence_prevents_lost_wake_up_in_every_round(words):
     rounds, both_stale = run_dekker(words, fence, DEKKER_SECONDS)
     assert rounds >= 50
     assert both_stale == 0, f"{both_stale} of {rounds} rounds"

@@ -109,7 +109,7 @@ def test_killed_row_writers_leave_a_row_that_is_whole_or_refused(region):
             assert row == [row[0] * factor for factor in range(1, 9)]
 
 
-def test_fence_works_in_a_child_that_was_forked_while_a_thread_fenced():
+def test_fence_works_in_child_forked_during_fence():
     assert words_module._lock.acquire(blocking=False)
     try:
         # The child gets a copy of the held lock and no thread that would ever release it.

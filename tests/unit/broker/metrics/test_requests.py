@@ -59,7 +59,7 @@ def test_successor_goes_on_where_the_dead_one_stored_last(slab: Slab) -> None:
     assert list(slab.read_counts(0)) == [Count(REQUESTS, 3, 12, 8), Count(REQUESTS, 18, 4, 1)]
 
 
-def test_more_kinds_of_counts_than_there_is_room_for_reach_no_neighbour(slab: Slab) -> None:
+def test_excess_count_kinds_do_not_overwrite_neighbours(slab: Slab) -> None:
     counts = slab.counts(0)
     for version in range(2000):
         counts.add(REQUESTS, 1, version)
@@ -84,7 +84,7 @@ def test_timings_are_kept_by_api_and_found_again(slab: Slab) -> None:
     assert found[0][TOTAL].count == 2, "other Processors have timed nothing"
 
 
-def test_clock_that_two_processes_read_in_another_order_gives_no_negative_time(slab: Slab) -> None:
+def test_clock_skew_between_processes_gives_no_negative_time(slab: Slab) -> None:
     timings = slab.timings(0)
     timings.add(0, (-1, 0, 0, 0, -5, 0, 0), 10)
     found: dict[int, list[Histogram]] = {}

@@ -40,7 +40,7 @@ def test_counts_are_seen_at_store_and_not_before() -> None:
     assert slab.pid(2) == 77
 
 
-def test_one_value_may_be_stored_at_once_and_summed_over_other_rows() -> None:
+def test_single_value_is_stored_at_once_and_summed_over_rows() -> None:
     slab = plain_slab()
     rows = [MetricsRow(slab, index, pid=1) for index in range(3)]
     for index, row in enumerate(rows):

@@ -27,7 +27,7 @@ def test_busy_is_the_time_between_two_beats_that_was_not_slept(
     assert busy_between(look(1000, 500), now) == busy
 
 
-def test_waiting_for_a_cpu_is_no_work_but_at_least_half_of_the_busy_time_is() -> None:
+def test_waiting_for_cpu_is_idle_but_half_of_busy_is_work() -> None:
     assert work_of(0.8, None) == 0.8
     assert work_of(0.8, 0.6) == 0.6
     assert work_of(0.8, 0.1) == 0.4

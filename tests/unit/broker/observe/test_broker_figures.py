@@ -113,7 +113,7 @@ def of(samples: Samples, name: str, **labels: str) -> float:
 IN, OUT = "kafka_server_brokertopicmetrics_messagesin_total", "kafka_server_brokertopicmetrics_bytesout_total"
 
 
-def test_counts_of_handlers_are_added_and_go_on_when_one_is_started_anew(rig: Rig) -> None:
+def test_handler_counts_are_summed_and_continue_after_restart(rig: Rig) -> None:
     rig.create("t", 2)
     samples = rig.scrape(reply(1, traffic={"t": [10, 5, 7, 1]}), reply(1, traffic={"t": [1, 1, 0, 0]}))
     assert (of(samples, IN, topic="t"), of(samples, OUT, topic="t")) == (6, 7)
@@ -130,7 +130,7 @@ def test_topic_made_anew_under_its_name_counts_no_backwards_step(rig: Rig) -> No
     assert of(samples, IN, topic="t") == 13
 
 
-def test_handler_that_hangs_is_counted_and_asked_again_when_it_has_answered(rig: Rig) -> None:
+def test_hung_handler_is_counted_and_polled_after_it_answered(rig: Rig) -> None:
     rig.create("t")
     rig.scrape(reply(traffic={"t": [1, 1, 0, 0]}), reply(traffic={"t": [2, 2, 0, 0]}))
     samples = rig.scrape(reply(traffic={"t": [5, 5, 0, 0]}))
@@ -182,7 +182,7 @@ def test_partitions_are_bounded_and_keep_their_series(rig: Rig) -> None:
     assert of(samples, "kafka_server_replicamanager_partitioncount") == 5
 
 
-def test_size_of_a_log_that_nobody_opened_is_that_of_its_files_and_is_not_counted_twice(rig: Rig) -> None:
+def test_unopened_log_size_is_that_of_files_and_counted_once(rig: Rig) -> None:
     rig.create("t", 2)
     directory = rig.directory / "t-0"
     directory.mkdir()
@@ -198,7 +198,7 @@ def test_size_of_a_log_that_nobody_opened_is_that_of_its_files_and_is_not_counte
     assert of(samples, "kproc_topic_log_bytes", topic="t") == 130
 
 
-def test_lag_is_by_partition_and_by_topic_and_the_largest_is_of_all_groups(rig: Rig) -> None:
+def test_lag_is_per_partition_and_topic_with_maximum_of_groups(rig: Rig) -> None:
     rig.figures.group_topics = ShownKeys(1)
     rig.create("t", 2)
     rig.open("t", 0, 0, 100)

@@ -43,7 +43,7 @@ class Disk:
         self.counts["handler-0"] = self.counts["handler-0"][0] + 1, WANTED
 
 
-def test_a_nearly_full_disk_is_not_full_until_a_write_found_no_room() -> None:
+def test_nearly_full_disk_is_not_full_until_write_fails() -> None:
     disk = Disk()
     assert disk.after().problem is None
     disk.refuse()
@@ -54,7 +54,7 @@ def test_a_nearly_full_disk_is_not_full_until_a_write_found_no_room() -> None:
     assert disk.watch.describe() == {"free_bytes": 300_000, "used_bytes": 23_700_000, "is_full": True}
 
 
-def test_it_is_full_until_there_is_room_for_that_write_whether_or_not_clients_try_again() -> None:
+def test_disk_is_full_until_failed_write_would_fit() -> None:
     disk = Disk()
     disk.after()
     disk.refuse()
@@ -64,7 +64,7 @@ def test_it_is_full_until_there_is_room_for_that_write_whether_or_not_clients_tr
     assert not disk.after().is_full
 
 
-def test_a_quota_that_free_bytes_do_not_show_ends_when_nothing_is_refused_any_more() -> None:
+def test_invisible_quota_ends_when_nothing_is_rejected() -> None:
     disk = Disk(Facts(f_bavail=20_000))
     disk.after()
     disk.refuse()
@@ -76,7 +76,7 @@ def test_a_quota_that_free_bytes_do_not_show_ends_when_nothing_is_refused_any_mo
 
 
 @pytest.mark.parametrize(("free_blocks", "is_full"), [(300, True), (20_000, False)])
-def test_a_new_controller_believes_old_refusals_only_while_there_is_no_room(
+def test_new_controller_trusts_old_failures_only_without_space(
     free_blocks: int, is_full: bool
 ) -> None:
     disk = Disk(Facts(f_bavail=free_blocks), {"handler-0": (7, WANTED)})

@@ -48,7 +48,7 @@ def test_broker_whose_roles_run_is_alive_and_ready() -> None:
 
 
 @pytest.mark.parametrize("state", ["hung", "down", "restarting"])
-def test_one_role_that_does_not_run_makes_it_not_ready_and_is_named(state: str) -> None:
+def test_role_not_running_makes_broker_not_ready_and_is_named(state: str) -> None:
     rows = [*WELL[:-1], row("handler", 1, state)]
     code, body = ask("ready", rows)
     assert code == 503
@@ -71,13 +71,13 @@ def test_control_listeners_roles_serve_no_clients() -> None:
 
 
 @pytest.mark.parametrize("phase", [health.STARTING, health.STOPPING])
-def test_before_the_ports_are_open_and_in_a_stop_it_is_alive_and_not_ready(phase: str) -> None:
+def test_broker_is_live_but_not_ready_before_open_and_in_stop(phase: str) -> None:
     assert ask("ready", WELL, phase=phase)[0] == 503
     assert ask("ready", WELL, phase=phase)[1]["reason"] == phase
     assert ask("live", [row("handler", 0, "down")], phase=phase)[0] == 200
 
 
-def test_role_that_is_added_is_no_reason_and_one_that_comes_back_is() -> None:
+def test_added_role_keeps_ready_restarting_role_does_not() -> None:
     assert ask("ready", [*WELL, row("handler", 2, "starting")])[0] == 200
     assert ask("ready", [*WELL, row("handler", 2, "starting", restarts=1)])[0] == 503
 

@@ -82,7 +82,7 @@ def test_idle_share_is_that_of_ten_seconds(rig: Rig) -> None:
     assert rig.figures.idle(handler_id(0)) == 0.0
 
 
-def test_role_that_left_is_no_part_of_the_average_and_its_counts_stay(rig: Rig) -> None:
+def test_removed_role_leaves_average_but_its_counts_stay(rig: Rig) -> None:
     """Kafka's testMetricCollectionAfterShutdown, testRequestMetricsAfterStop."""
     rig.add(handler_id(0), handler_id(1))
     for _ in range(3):
@@ -145,7 +145,7 @@ def test_requests_and_errors_are_summed_by_name(rig: Rig) -> None:
     assert row["timed"] == 0
 
 
-def test_roles_that_ran_before_whoever_shows_the_figures_are_found(rig: Rig) -> None:
+def test_roles_started_before_reader_are_found(rig: Rig) -> None:
     rig.add(handler_id(0), handler_id(1))
     rig.second()
     counts = rig.slab.counts(HANDLERS_PART + 1)

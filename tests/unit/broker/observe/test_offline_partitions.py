@@ -56,7 +56,7 @@ def test_names_and_reasons_are_bounded_and_the_count_is_exact() -> None:
     assert all(len(row["reason"]) <= 300 for row in found["first"])
 
 
-def test_a_new_controller_is_told_and_a_handler_that_is_gone_has_none() -> None:
+def test_new_controller_is_told_and_gone_handler_has_none() -> None:
     before, after = OfflinePartitions(), OfflinePartitions()
     told = Told(before)
     told.news.report({("t", 0): REASON})

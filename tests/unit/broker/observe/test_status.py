@@ -79,7 +79,7 @@ def test_broker_is_described(rig: StatusRig, tmp_path: Path) -> None:
     assert (rig.ask()["topics"], rig.ask()["partitions"]) == (0, 0)
 
 
-def test_transactional_ids_are_counted_by_state_over_all_handlers(rig: StatusRig) -> None:
+def test_transactional_ids_are_counted_over_all_handlers(rig: StatusRig) -> None:
     for index in range(2):
         rig.describe("handler", index)
         rig.count(handler_id(index), transactions_ongoing=2, transactions_complete_abort=index)
@@ -112,7 +112,7 @@ def test_rates_are_since_the_last_look(rig: StatusRig) -> None:
     assert rig.ask()["processes"][0]["requests_per_s"] == 0.0
 
 
-def test_row_says_how_full_the_rings_are_and_how_long_the_queue_is(rig: StatusRig) -> None:
+def test_row_shows_ring_fill_and_queue_length(rig: StatusRig) -> None:
     rig.describe("processor")
     rig.count(
         processor_id(0),

@@ -104,7 +104,7 @@ def test_loads_count_for_half_a_minute(start: Start) -> None:
     assert LOAD_TIME + "max" not in scraped(rig)
 
 
-def test_a_scrape_tells_of_markers_that_wait_and_of_verifications(start: Start) -> None:
+def test_scrape_shows_pending_markers_and_verifications(start: Start) -> None:
     rig = cluster(start, handlers=HANDLERS)
     producer = begun(rig)
     services = rig.handler(1 - home_of(rig))._services

@@ -69,7 +69,7 @@ def test_unserved_directories_have_reasons(tmp_path: Path) -> None:
     assert "MOVING.md" in lines[-1]
 
 
-def test_unserved_directories_before_the_metadata_are_those_set_aside(tmp_path: Path) -> None:
+def test_unserved_directories_before_metadata_are_set_aside_ones(tmp_path: Path) -> None:
     data = tmp_path / "data"
     set_aside(OsFs(), make(data, "old-0"), "a test says so")
     make(data, "known-0")

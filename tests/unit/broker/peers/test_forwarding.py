@@ -147,7 +147,7 @@ def test_what_another_owner_has_by_now_is_asked_of_that_one(services):
     assert done == [[{"at": 1}, {"at": 3}]]
 
 
-def test_a_log_that_went_on_while_it_was_waited_for_is_asked_of_its_next_owner(services):
+def test_transferred_log_is_requested_from_next_owner(services):
     services.errors[2] = PartitionMoving(("t", 2), -1, -1)
     done = ask(services, 2)
     services.owners[2] = THERE

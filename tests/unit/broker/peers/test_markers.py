@@ -87,7 +87,7 @@ def test_a_log_that_cannot_be_written_is_told(start: Start) -> None:
     assert sent(rig, [(("t", 0), COMMIT), (("t", 1), COMMIT)]) == [[ErrorCode.KAFKA_STORAGE_ERROR, 0]]
 
 
-def test_a_log_on_its_way_here_is_waited_for_by_a_coordinator_and_told_to_who_does_not_wait(
+def test_coordinator_waits_for_moving_log_but_others_are_told(
     start: Start, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     waiting: list[Callable[[bool], None]] = []
@@ -244,7 +244,7 @@ def test_the_version_of_a_marker_says_how_its_epoch_is_checked(
 
 
 @pytest.mark.parametrize("raises", [0, 1])
-def test_who_looks_at_producers_sees_the_open_transaction_and_who_has_ended_it(
+def test_describe_producers_shows_open_transaction(
     start: Start, raises: int
 ) -> None:
     """A marker counts as the last that was heard of a producer: else one that only aborts looks idle."""

@@ -82,7 +82,7 @@ class Rig:
         self.gather(*parts).start()
 
 
-def test_answers_stand_in_the_order_of_the_request_whoever_is_first() -> None:
+def test_answers_keep_request_order_whoever_replies_first() -> None:
     rig = Rig(a=THERE, b=HERE, c=ELSEWHERE, d=THERE)
     rig.start("a", "b", "c", "d")
     there, elsewhere = rig.calls
@@ -105,7 +105,7 @@ def test_nothing_asked_is_answered_once() -> None:
     assert rig.done == [[]]
 
 
-def test_an_owner_that_died_costs_its_parts_alone_and_is_not_asked_again() -> None:
+def test_dead_owner_fails_only_its_parts_without_retry() -> None:
     rig = Rig(a=THERE, b=ELSEWHERE, c=THERE)
     rig.start("a", "b", "c")
     there, elsewhere = rig.calls
@@ -115,7 +115,7 @@ def test_an_owner_that_died_costs_its_parts_alone_and_is_not_asked_again() -> No
     assert len(rig.calls) == 2
 
 
-def test_a_part_that_went_on_is_asked_of_its_next_owner_once_we_know_it() -> None:
+def test_transferred_part_is_requested_from_next_owner() -> None:
     rig = Rig(a=THERE, b=THERE)
     rig.start("a", "b")
     rig.calls.pop().answer(None, "B", known=8)
@@ -152,7 +152,7 @@ def test_each_time_that_a_part_goes_on_takes_newer_metadata() -> None:
     assert rig.done == [["a lost"]]
 
 
-def test_what_waited_here_for_its_log_and_went_on_is_asked_of_its_next_owner() -> None:
+def test_part_waiting_for_transferred_log_goes_to_next_owner() -> None:
     rig = Rig(a=HERE, b=HERE)
     rig.slow["a"] = lambda _answer: None
     rig.start("a", "b")
@@ -162,7 +162,7 @@ def test_what_waited_here_for_its_log_and_went_on_is_asked_of_its_next_owner() -
     assert rig.done == [["A", "b here"]]
 
 
-def test_a_client_that_left_is_not_answered_nor_is_anything_asked_for_it_again() -> None:
+def test_disconnected_client_gets_no_answer_or_new_request() -> None:
     rig = Rig(a=THERE, b=HERE)
     rig.slow["b"] = lambda _answer: None
     client: Any = rig
@@ -180,7 +180,7 @@ def test_what_is_answered_at_once_waits_for_nobody_to_leave() -> None:
     assert (rig.done, rig.on_gone) == ([["a here"]], [])
 
 
-def test_an_owner_replies_once_with_all_answers_in_order_and_what_it_knows() -> None:
+def test_owner_replies_once_with_all_answers_in_order() -> None:
     rig = Rig(a=HERE, b=HERE)
     rig.slow["a"] = lambda _answer: None
     replies: list[Answers | None] = []

@@ -140,7 +140,7 @@ def home_of(rig: HandlerRig, name: str = "payments") -> int:
     return rig.owner(TRANSACTION_STATE_TOPIC, partition_for(name, 4))
 
 
-def test_a_transaction_over_the_partitions_of_two_handlers_is_ended_in_all_of_them(start: Start) -> None:
+def test_transaction_over_two_handlers_ends_in_all_partitions(start: Start) -> None:
     rig = cluster(start)
     assert {rig.owner(TOPIC, index) for index in range(PARTITIONS)} == {0, 1}
     for at, commits in ((0, True), (1, False)):
@@ -188,7 +188,7 @@ def test_a_decision_outlives_the_coordinators_handler(start: Start) -> None:
     assert producer.describe()["transaction_state"] == "CompleteCommit"
 
 
-def test_a_transaction_goes_on_after_its_coordinator_was_handed_over(start: Start) -> None:
+def test_transaction_continues_after_coordinator_transfer(start: Start) -> None:
     rig = cluster(start)
     names = [f"p{number}" for number in range(8)]
     producers = [begun(rig, name) for name in names]
@@ -207,7 +207,7 @@ def test_a_transaction_goes_on_after_its_coordinator_was_handed_over(start: Star
         assert producer.add(2) == [0]
 
 
-def test_a_partitions_owner_that_dies_gets_its_marker_when_it_is_back(start: Start) -> None:
+def test_dead_partition_owner_gets_marker_when_back(start: Start) -> None:
     rig = cluster(start)
     home = home_of(rig)
     producer = begun(rig, at=home)
@@ -235,7 +235,7 @@ def test_a_transaction_whose_topic_is_deleted_ends(start: Start) -> None:
     assert producer.describe()["transaction_state"] == "CompleteCommit"
 
 
-def test_a_transaction_that_lasts_too_long_is_aborted_whoever_asks(start: Start) -> None:
+def test_timed_out_transaction_is_aborted_for_any_client(start: Start) -> None:
     rig = cluster(start)
     producer = begun(rig)
     producer.add(0)
@@ -261,7 +261,7 @@ def test_all_partitions_join_or_none(start: Start) -> None:
     assert producer.add(0, version=1) == [ErrorCode.INVALID_PRODUCER_EPOCH]
 
 
-def test_an_empty_transactional_id_is_refused_after_partitions_that_are_unknown(start: Start) -> None:
+def test_unknown_partitions_precede_empty_transactional_id(start: Start) -> None:
     rig = cluster(start)
     producer = begun(rig)
     producer.name = ""
@@ -273,7 +273,7 @@ def test_an_empty_transactional_id_is_refused_after_partitions_that_are_unknown(
     assert codes == [ErrorCode.INVALID_REQUEST]
 
 
-def test_brokers_add_and_verify_partitions_of_several_transactions(start: Start) -> None:
+def test_brokers_add_and_verify_several_transactions(start: Start) -> None:
     rig = cluster(start)
     producers = [begun(rig, name) for name in ("a", "b")]
     producers[0].add(0)
@@ -304,7 +304,7 @@ def test_brokers_add_and_verify_partitions_of_several_transactions(start: Start)
     assert ask(verifies=True) == [[0, 0], [0, 0]]
 
 
-def test_the_owner_of_a_partition_asks_for_a_producer_and_is_answered_once(start: Start) -> None:
+def test_owner_verifies_partition_and_is_answered_once(start: Start) -> None:
     rig = cluster(start)
     producer = begun(rig)
     for at in (0, 1):
@@ -328,7 +328,7 @@ def test_the_owner_of_a_partition_asks_for_a_producer_and_is_answered_once(start
     assert producer.describe()["topics"] == [{"topic": TOPIC, "partitions": [0, 1]}]
 
 
-def test_offsets_of_a_group_join_by_the_partition_that_keeps_the_group(start: Start) -> None:
+def test_group_offsets_join_transaction_by_groups_partition(start: Start) -> None:
     rig = cluster(start)
     producer = begun(rig)
     answer = producer.ask(
@@ -366,7 +366,7 @@ def test_the_list_of_transactions_is_that_of_every_handler(start: Start) -> None
     assert listed(transactional_id_pattern="1") == set()
 
 
-def test_list_transactions_with_pattern_takes_few_long_ids_a_page(
+def test_list_transactions_pattern_pages_few_long_ids(
     start: Start, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A match takes up to 8 us a character. Any client may send a pattern, and 200 ids of 32 kB would take a minute."""

@@ -38,7 +38,7 @@ def part_of(path: Path, position: int, length: int) -> FileRange:
     return FileRange(os.fsencode(path), path.stat().st_ino, position, length)
 
 
-def test_answers_leave_in_request_order_whatever_order_they_come_in(rig: ProcessorRig) -> None:
+def test_responses_leave_in_request_order(rig: ProcessorRig) -> None:
     client = rig.connect()
     requests = ask(rig, client, 5)
     for at in (3, 1, 4, 2):
@@ -51,7 +51,7 @@ def test_answers_leave_in_request_order_whatever_order_they_come_in(rig: Process
     assert rig.metric("responses") == 5
 
 
-def test_early_answer_survives_what_the_ring_is_filled_with_later(start: Start) -> None:
+def test_early_response_survives_reuse_of_ring(start: Start) -> None:
     rig = start()
     client, other = rig.connect(), rig.connect()
     first, second = ask(rig, client, 2)
@@ -101,7 +101,7 @@ def test_close_waits_for_the_answers_before_it(rig: ProcessorRig) -> None:
     assert rig.metric("connections_closed") == 1
 
 
-def test_close_waits_for_a_slow_reader_to_have_the_answers_before_it(rig: ProcessorRig) -> None:
+def test_close_waits_until_slow_reader_has_prior_responses(rig: ProcessorRig) -> None:
     client = rig.connect()
     first, second = ask(rig, client, 2)
     rig.handler.outbox.flush()
@@ -128,7 +128,7 @@ def test_nothing_leaves_after_a_close(rig: ProcessorRig) -> None:
     assert client.is_closed()
 
 
-def test_what_a_slow_reader_has_not_taken_is_not_copied_at_each_send(rig: ProcessorRig) -> None:
+def test_unsent_bytes_of_slow_reader_are_not_copied_per_send(rig: ProcessorRig) -> None:
     client = rig.connect()
     (request,) = ask(rig, client, 1)
     rig.handler.outbox.flush()
@@ -233,7 +233,7 @@ def test_file_ranges_are_sent_between_the_bytes(rig: ProcessorRig, tmp_path: Pat
 @pytest.mark.parametrize("end", [b"", b"tag"])
 @pytest.mark.parametrize("head_bytes", [90, 30_000])
 @pytest.mark.parametrize("room", [4096, 20_000, 60_000, 1 << 20])
-def test_records_of_one_file_leave_whole_however_little_the_socket_takes(
+def test_file_range_is_sent_whole_through_small_socket_buffer(
     rig: ProcessorRig, tmp_path: Path, room: int, head_bytes: int, end: bytes
 ) -> None:
     """Head, records and what is behind them: each may be cut. The next answer stands behind all of it."""
@@ -262,7 +262,7 @@ def test_records_of_one_file_leave_whole_however_little_the_socket_takes(
 
 @pytest.mark.parametrize("has_block", [False, True], ids=["", "while another one's block is lent"])
 @pytest.mark.parametrize("length", [100, 20_000])
-def test_records_of_one_file_are_not_taken_apart_when_nothing_else_is_in_work(
+def test_file_range_is_not_split_without_other_work(
     rig: ProcessorRig, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, length: int, has_block: bool
 ) -> None:
     calls = []
@@ -305,7 +305,7 @@ def test_an_answer_that_gives_a_block_back_leaves_as_any_other(
 
 @pytest.mark.parametrize("ends", [1, 2], ids=["one range", "ranges between bytes"])
 @pytest.mark.parametrize(("length", "waits"), [(50_000, True), (65_536, False)])
-def test_a_header_waits_for_its_records_if_one_segment_holds_both(
+def test_header_waits_for_records_to_share_a_segment(
     rig: ProcessorRig, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, length: int, waits: bool, ends: int
 ) -> None:
     """Else it leaves at once, and the client reads while the records are sent."""
@@ -345,7 +345,7 @@ def test_records_of_one_file_wait_for_their_turn(rig: ProcessorRig, tmp_path: Pa
     assert client.receive_through(len(wanted)) == wanted
 
 
-def test_file_is_sent_although_it_is_deleted_or_renamed_after_the_answer(
+def test_deleted_or_renamed_file_is_still_sent(
     rig: ProcessorRig, tmp_path: Path
 ) -> None:
     content = random.Random(4).randbytes(HUGE)
@@ -406,7 +406,7 @@ def test_file_shorter_than_the_answer_says_closes_the_connection(
     assert rig.metric("connections_closed") == 1
 
 
-def test_missing_file_closes_the_connection_and_answers_before_it_leave(
+def test_missing_file_closes_after_prior_responses(
     rig: ProcessorRig, tmp_path: Path
 ) -> None:
     client = rig.connect()
@@ -418,7 +418,7 @@ def test_missing_file_closes_the_connection_and_answers_before_it_leave(
     assert client.is_closed()
 
 
-def test_answer_for_a_client_that_left_is_dropped_and_gives_its_block_back(rig: ProcessorRig) -> None:
+def test_response_for_left_client_is_dropped_and_block_freed(rig: ProcessorRig) -> None:
     client, other = rig.connect(), rig.connect()
     client.send(framed(bytes(50_000))[:20_000])
     client.send_through(framed(bytes(50_000))[20_000:])
@@ -436,7 +436,7 @@ def test_answer_for_a_client_that_left_is_dropped_and_gives_its_block_back(rig: 
     assert other.received() == framed(b"fine")
 
 
-def test_answer_to_a_peer_that_closed_closes_this_connection_only(rig: ProcessorRig) -> None:
+def test_response_to_closed_peer_closes_only_its_connection(rig: ProcessorRig) -> None:
     client, other = rig.connect(), rig.connect()
     (request,) = ask(rig, client, 1)
     client.sock.close()
@@ -515,7 +515,7 @@ def test_answers_of_several_connections_in_one_record(link_kind: str) -> None:
         assert rig.metric("bytes_out") == 21
 
 
-def test_answers_in_one_record_that_come_before_their_turn_wait_for_it() -> None:
+def test_early_responses_of_one_record_wait_for_their_turn() -> None:
     with ProcessorRig("ring") as rig:
         first, second = rig.connect(), rig.connect()
         first.send(framed(b"q") * 3)
@@ -529,7 +529,7 @@ def test_answers_in_one_record_that_come_before_their_turn_wait_for_it() -> None
         assert first.received() == framed(b"1") + framed(b"2") + framed(b"3")
 
 
-def test_two_answers_of_one_connection_in_one_record_leave_in_order() -> None:
+def test_two_responses_in_one_record_leave_in_order() -> None:
     with ProcessorRig("ring") as rig:
         client = rig.connect()
         client.send(framed(b"q") * 2)
@@ -538,7 +538,7 @@ def test_two_answers_of_one_connection_in_one_record_leave_in_order() -> None:
         assert client.received() == framed(b"1") + framed(b"2")
 
 
-def test_a_connection_that_is_gone_does_not_hold_up_the_others_of_a_record() -> None:
+def test_closed_connection_does_not_block_rest_of_record() -> None:
     with ProcessorRig("ring") as rig:
         gone, stays = rig.connect(), rig.connect()
         gone.send(framed(b"q"))
@@ -550,7 +550,7 @@ def test_a_connection_that_is_gone_does_not_hold_up_the_others_of_a_record() -> 
         assert stays.received() == framed(b"2")
 
 
-def test_an_answer_that_does_not_fit_into_the_socket_is_finished_later() -> None:
+def test_response_larger_than_socket_buffer_is_finished_later() -> None:
     with ProcessorRig("ring", ring_bytes=1 << 20) as rig:
         client = rig.connect()
         expected = b""

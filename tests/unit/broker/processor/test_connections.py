@@ -39,7 +39,7 @@ def test_every_socket_that_is_handed_over_is_acknowledged_once(rig: ProcessorRig
         ours.close()
 
 
-def test_client_sees_the_end_although_a_copy_of_its_socket_is_open(rig: ProcessorRig) -> None:
+def test_client_sees_close_though_socket_copy_is_open(rig: ProcessorRig) -> None:
     """The Acceptor may not have closed its copy yet when a connection ends."""
     ours, theirs = socket.socketpair()
     rig.hand_off(theirs.fileno())
@@ -52,7 +52,7 @@ def test_client_sees_the_end_although_a_copy_of_its_socket_is_open(rig: Processo
     theirs.close()
 
 
-def test_acceptor_that_ended_is_forgotten_and_its_successor_served(rig: ProcessorRig) -> None:
+def test_ended_acceptor_is_forgotten_and_successor_served(rig: ProcessorRig) -> None:
     client = rig.connect()
     rig.acceptor.close()
     rig.step()
@@ -63,7 +63,7 @@ def test_acceptor_that_ended_is_forgotten_and_its_successor_served(rig: Processo
     assert len(rig.handler.bodies()) == 2
 
 
-def test_acceptor_that_ended_after_a_handoff_costs_nobody_anything(rig: ProcessorRig) -> None:
+def test_acceptor_death_after_handoff_is_harmless(rig: ProcessorRig) -> None:
     """Its acknowledgement cannot be sent any more; the connection is the Processor's all the same."""
     ours, theirs = socket.socketpair()
     rig.hand_off(theirs.fileno())
@@ -76,7 +76,7 @@ def test_acceptor_that_ended_after_a_handoff_costs_nobody_anything(rig: Processo
     ours.close()
 
 
-def test_socket_that_cannot_be_received_is_refused_so_that_it_can_go_elsewhere(rig: ProcessorRig) -> None:
+def test_unreceivable_socket_is_rejected_to_go_elsewhere(rig: ProcessorRig) -> None:
     ours, theirs = socket.socketpair()
     with ours, theirs:
         serial = rig.hand_off(theirs.fileno())
@@ -85,7 +85,7 @@ def test_socket_that_cannot_be_received_is_refused_so_that_it_can_go_elsewhere(r
         assert select.select([rig.acceptor], [], [], 0)[0], f"nothing is said about socket {serial}"
 
 
-def test_processor_out_of_descriptors_keeps_serving_and_takes_the_next_socket(rig: ProcessorRig) -> None:
+def test_processor_out_of_descriptors_serves_and_recovers(rig: ProcessorRig) -> None:
     client = rig.connect()
     ours, theirs = socket.socketpair()
     with ours, theirs:
@@ -167,7 +167,7 @@ def test_connection_is_not_idle_before_its_time(start: Start) -> None:
     assert client.is_closed()
 
 
-def test_request_in_work_does_not_keep_a_connection_from_being_idle(start: Start) -> None:
+def test_request_in_flight_does_not_prevent_idle_close(start: Start) -> None:
     """Kafka's testIdleConnection, cases b and c; the late answer is harmless."""
     rig = start(idle_ms_max=IDLE_MS)
     client = rig.connect()
@@ -183,7 +183,7 @@ def test_request_in_work_does_not_keep_a_connection_from_being_idle(start: Start
     assert rig.handler.bodies() == [b"x"]
 
 
-def test_answer_that_was_just_sent_keeps_a_connection_from_being_idle(start: Start) -> None:
+def test_sent_response_restarts_idle_time(start: Start) -> None:
     rig = start(idle_ms_max=IDLE_MS)
     client = rig.connect()
     client.send(framed(b"slow"))
@@ -236,7 +236,7 @@ def test_requests_in_work_are_shown(rig: ProcessorRig) -> None:
     assert rig.metric("requests_inflight") == 3
 
 
-def test_stopping_processor_reads_nothing_more_and_answers_what_it_read(rig: ProcessorRig) -> None:
+def test_stopping_processor_answers_what_it_has_read(rig: ProcessorRig) -> None:
     client, quiet = rig.connect(), rig.connect()
     client.send(framed(b"in work"))
     assert not rig.processor.is_drained()
@@ -254,7 +254,7 @@ def test_stopping_processor_reads_nothing_more_and_answers_what_it_read(rig: Pro
     assert not quiet.is_closed()
 
 
-def test_stopping_processor_drains_what_a_slow_reader_has_not_read(rig: ProcessorRig) -> None:
+def test_stopping_processor_drains_slow_readers_responses(rig: ProcessorRig) -> None:
     client = rig.connect()
     client.send(framed(b"x"))
     (request,) = rig.handler.take()
@@ -344,7 +344,7 @@ class RefusingEpoll:
         return refuse
 
 
-def test_socket_that_cannot_be_registered_is_closed_and_the_next_is_served(rig: ProcessorRig) -> None:
+def test_unregisterable_socket_is_closed_and_next_served(rig: ProcessorRig) -> None:
     epoll = RefusingEpoll(rig, "register")
     broken = rig.connect()
     assert broken.is_closed()
@@ -355,7 +355,7 @@ def test_socket_that_cannot_be_registered_is_closed_and_the_next_is_served(rig: 
 
 
 @pytest.mark.parametrize("when", ["muted", "unmuted"])
-def test_connection_that_cannot_be_muted_or_unmuted_is_closed_alone(rig: ProcessorRig, when: str) -> None:
+def test_connection_failing_to_mute_or_unmute_is_closed_alone(rig: ProcessorRig, when: str) -> None:
     client, other = rig.connect(), rig.connect()
     (connection, _) = rig.processor.table.by_fd.values()
     epoll = RefusingEpoll(rig, "modify")
@@ -373,7 +373,7 @@ def test_connection_that_cannot_be_muted_or_unmuted_is_closed_alone(rig: Process
     assert list(rig.counted.values()) == [1]
 
 
-def test_muted_connection_with_unread_requests_expires_and_they_are_not_delivered(start: Start) -> None:
+def test_muted_connection_expires_with_unread_requests(start: Start) -> None:
     """Polling does not make it active; its late answer is harmless."""
     rig = start(idle_ms_max=60_000)
     client = rig.connect()
@@ -391,7 +391,7 @@ def test_muted_connection_with_unread_requests_expires_and_they_are_not_delivere
     assert rig.handler.take() == []
 
 
-def test_client_that_hung_up_while_it_is_not_read_expires_with_its_unread_requests(start: Start) -> None:
+def test_hung_up_muted_client_expires_with_unread_requests(start: Start) -> None:
     """Kafka's testExpireClosedConnectionWithPendingReceives: out of the epoll, but not out of the idle wheel."""
     rig = start(idle_ms_max=60_000)
     client = rig.connect()
@@ -426,7 +426,7 @@ def no_descriptor_free_below(fd: int) -> Iterator[None]:
 
 
 @pytest.mark.parametrize("event", ["has room", "hung up"])
-def test_event_of_a_connection_that_was_closed_in_the_same_pass_hits_nobody_else(
+def test_event_of_connection_closed_in_same_pass_is_ignored(
     rig: ProcessorRig, event: str
 ) -> None:
     """An Acceptor evicts one and hands over the next, which gets its descriptor, while the first has news, too."""

@@ -97,7 +97,7 @@ def test_an_acknowledgement_comes_with_the_count(pair: tuple[socket.socket, Read
     assert reader.reports == [Report([7, 8 | REFUSED], [((ONE, 0), 1)])]
 
 
-def test_a_stopped_acceptor_costs_no_memory_and_hears_everything_later(
+def test_stopped_acceptor_costs_no_memory_and_catches_up(
     pair: tuple[socket.socket, Reader],
 ) -> None:
     sock, reader = pair

@@ -56,7 +56,7 @@ def test_file_that_was_replaced_is_stale(cache: FileCache, tmp_path: Path) -> No
     assert os.pread(cache.get(wanted(path)).fd, 3, 0) == b"new"
 
 
-def test_a_file_that_compaction_replaced_is_served_under_its_deleted_name(
+def test_compacted_away_file_is_served_by_its_deleted_name(
     cache: FileCache, tmp_path: Path
 ) -> None:
     """The answer was made before the swap; the Processor opens the file after it."""

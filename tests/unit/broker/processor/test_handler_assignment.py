@@ -46,7 +46,7 @@ def test_idle_connections_leave_a_leaving_handler_at_once(rig: ProcessorRig) -> 
     assert not rig.processor.uses(peer)
 
 
-def test_connection_with_work_at_a_leaving_handler_waits_for_its_answers(rig: ProcessorRig) -> None:
+def test_busy_connection_of_leaving_handler_waits_for_responses(rig: ProcessorRig) -> None:
     client = rig.connect()
     other = rig.connect()
     if home_of(rig, client) == 0:
@@ -99,7 +99,7 @@ def test_with_one_handler_left_nothing_is_routed(start: Start) -> None:
     assert router.seen == []
 
 
-def test_death_of_a_leaving_handler_closes_only_what_it_had_in_work(rig: ProcessorRig) -> None:
+def test_death_of_leaving_handler_closes_only_busy_connections(rig: ProcessorRig) -> None:
     clients = [rig.connect() for _ in range(4)]
     homes = [home_of(rig, client) for client in clients]
     busy, idle = (client for client, home in zip(clients, homes, strict=True) if home == 1)
@@ -112,7 +112,7 @@ def test_death_of_a_leaving_handler_closes_only_what_it_had_in_work(rig: Process
     assert not rig.processor.uses(peer)
 
 
-def test_handler_that_was_dead_when_it_left_is_forgotten_and_one_that_comes_later_gets_homes(
+def test_handler_dead_at_leave_is_forgotten_next_gets_homes(
     rig: ProcessorRig,
 ) -> None:
     rig.attach_handler(2)
@@ -138,7 +138,7 @@ def test_handler_that_was_dead_when_it_left_is_forgotten_and_one_that_comes_late
     assert [home_of(rig, client, rig.handlers[:1]) for client in clients[1:]] == [0] * 5
 
 
-def test_connection_that_waits_for_the_last_handler_goes_on_there(rig: ProcessorRig) -> None:
+def test_connection_waiting_for_last_handler_continues_there(rig: ProcessorRig) -> None:
     """Its home dies while it leaves; what it has in work is at the one that stays."""
     clients = [rig.connect() for _ in range(2)]
     client = next(each for each in clients if home_of(rig, each) == 0)
@@ -152,7 +152,7 @@ def test_connection_that_waits_for_the_last_handler_goes_on_there(rig: Processor
     assert rig.handlers[1].bodies() == [b"homely"]
 
 
-def test_connection_that_comes_back_from_a_processor_does_not_go_home_to_a_leaving_handler(
+def test_returned_connection_gets_no_leaving_home(
     rig: ProcessorRig,
 ) -> None:
     """It was given while its home began to leave, so that only its return could move it."""
@@ -173,14 +173,14 @@ def test_connection_that_comes_back_from_a_processor_does_not_go_home_to_a_leavi
     assert home_of(rig, client) == 0
 
 
-def test_new_handler_gets_its_share_of_the_connections_that_are_there(rig: ProcessorRig) -> None:
+def test_new_handler_gets_share_of_existing_connections(rig: ProcessorRig) -> None:
     clients = [rig.connect() for _ in range(9)]
     rig.handlers.append(rig.attach_handler(2))
     homes = [home_of(rig, client) for client in clients]
     assert sorted(homes) == [0, 0, 0, 1, 1, 1, 2, 2, 2]
 
 
-def test_routing_begins_with_the_second_handler_and_keeps_the_order(start: Start) -> None:
+def test_routing_starts_with_second_handler_and_keeps_order(start: Start) -> None:
     """A request in work at the only Handler is answered before the next goes to the new one."""
     rig = start(handlers=1, router=ScriptedRouter(first=0, second=1))
     client = rig.connect()
@@ -211,7 +211,7 @@ def test_leaving_twice_or_a_stranger_does_no_harm(rig: ProcessorRig) -> None:
     assert home_of(rig, rig.connect()) == 0
 
 
-def test_connections_of_a_handler_that_stays_away_find_a_home_with_one_that_lives(rig: ProcessorRig) -> None:
+def test_connections_of_absent_handler_get_live_home(rig: ProcessorRig) -> None:
     clients = [rig.connect() for _ in range(6)]
     assert sorted(home_of(rig, client) for client in clients) == [0, 0, 0, 1, 1, 1]
     rig.processor.detach(AgentId("handler", 1))

@@ -42,7 +42,7 @@ def rig(certificates: Certificates) -> Iterator[ProcessorRig]:
     "data",
     [framed(b"\0\x12\0\3\0\0\0\1\0\4test"), b"GET / HTTP/1.1\r\n\r\n", b"\0", b"\x16\2\0\0\5hello"],
 )
-def test_bytes_that_are_not_tls_are_counted_told_and_answered_by_kafkas_alert(
+def test_non_tls_bytes_are_counted_and_answered_with_alert(
     rig: ProcessorRig, caplog: pytest.LogCaptureFixture, data: bytes
 ) -> None:
     client = rig.connect(flags=FLAG_TLS)
@@ -296,7 +296,7 @@ class SlowClock:
         return 0
 
 
-def test_a_flood_of_first_records_is_answered_one_by_one_between_the_requests_of_who_is_served(
+def test_first_records_flood_is_handled_between_requests(
     certificates: Certificates, context: ssl.SSLContext
 ) -> None:
     with ProcessorRig("ring", tls_listeners=listeners_of(certificates)) as rig:
@@ -337,7 +337,7 @@ def test_answers_leave_between_the_turns_of_a_flood(
         assert served.sock.recv(100) == framed(b"answer")
 
 
-def test_a_client_that_goes_while_it_waits_for_its_turn_is_forgotten(
+def test_client_leaving_before_handshake_turn_is_forgotten(
     rig: ProcessorRig, context: ssl.SSLContext
 ) -> None:
     client = TlsClient(rig, context)
@@ -366,7 +366,7 @@ def test_a_listener_without_a_usable_key_closes_what_comes(
     assert "closing a TLS connection" in caplog.text
 
 
-def test_damaged_handshakes_and_records_end_their_connection_and_nothing_else(
+def test_damaged_handshake_or_record_closes_only_connection(
     rig: ProcessorRig, certificates: Certificates
 ) -> None:
     """Whatever is changed in the bytes of a client, wherever they are cut, is refused as bad TLS and no surprise."""

@@ -42,7 +42,7 @@ def test_requests_are_not_read_while_the_memory_is_used_up(start: Start) -> None
     assert rig.handler.bodies() == [b"waits"]
 
 
-def test_request_that_has_begun_gets_on_when_the_memory_is_used_up(start: Start) -> None:
+def test_begun_request_proceeds_when_memory_is_exhausted(start: Start) -> None:
     rig = start(queued_bytes_max=50_000)
     half, large, small = rig.connect(), rig.connect(), rig.connect()
     half.send(framed(b"in two halves")[:9])
@@ -112,7 +112,7 @@ def test_requests_are_not_read_while_too_many_wait_for_handlers(start: Start) ->
     assert one.received() == framed(b"served all the time")
 
 
-def test_requests_at_all_handlers_count_and_processors_share_the_limit(start: Start) -> None:
+def test_queued_requests_limit_spans_handlers_and_processors(start: Start) -> None:
     rig = start(
         handlers=2, router=ScriptedRouter(first=0, second=1), queued_requests_max=8, processor_count=2
     )
@@ -199,7 +199,7 @@ def test_connections_of_a_closed_listener_end(rig: ProcessorRig) -> None:
     assert not rig.connect(listener=1).is_closed(), "another listener has its place"
 
 
-def test_nothing_of_the_listener_before_is_left_when_its_place_is_used_again(rig: ProcessorRig) -> None:
+def test_reused_listener_slot_keeps_no_old_state(rig: ProcessorRig) -> None:
     """What moved while the listener was closed may have come since."""
     late = rig.connect(listener=1)
     rig.processor.open_listener(1)
@@ -221,7 +221,7 @@ def test_the_brokers_own_connection_is_known_to_no_count(rig: ProcessorRig) -> N
 # -- slow readers ----------------------------------------------------------------------------------------------
 
 
-def test_client_that_does_not_read_costs_no_copies_of_file_ranges(rig: ProcessorRig, tmp_path: Path) -> None:
+def test_stalled_client_costs_no_copies_of_file_ranges(rig: ProcessorRig, tmp_path: Path) -> None:
     path = tmp_path / "segment.log"
     path.write_bytes(b"r" * 8000)
     client = rig.connect()
@@ -244,7 +244,7 @@ def test_client_that_does_not_read_costs_no_copies_of_file_ranges(rig: Processor
 
 
 @pytest.mark.parametrize("handlers", [1, 2])
-def test_one_read_brings_no_more_requests_into_work_than_the_limit(start: Start, handlers: int) -> None:
+def test_one_read_does_not_exceed_inflight_limit(start: Start, handlers: int) -> None:
     """A read holds a thousand small ones, and each may have a large answer."""
     rig = start(handlers=handlers, router=ScriptedRouter(first=0, second=1) if handlers > 1 else None)
     client = rig.connect()
@@ -289,7 +289,7 @@ def test_client_that_does_not_read_gets_nothing_more_into_work(start: Start, han
 # -- bytes that make no sense ------------------------------------------------------------------------------------
 
 
-def test_good_frames_before_a_malformed_length_are_served_and_answered(rig: ProcessorRig) -> None:
+def test_frames_before_malformed_length_are_answered(rig: ProcessorRig) -> None:
     client = rig.connect()
     client.send(framed(b"good") + framed(b"fine") + BAD_LENGTH + b"rubbish")
     good, fine = rig.handler.take()
@@ -320,7 +320,7 @@ def test_good_frames_without_an_answer_end_with_the_connection(rig: ProcessorRig
     assert client.is_closed()
 
 
-def test_good_frames_that_wait_for_another_handler_are_served_before_the_end(start: Start) -> None:
+def test_frames_waiting_for_other_handler_precede_close(start: Start) -> None:
     rig = start(handlers=2, router=ScriptedRouter(first=0, second=1))
     client = rig.connect()
     client.send(framed(b"first.") + framed(b"second") + BAD_LENGTH)
@@ -339,7 +339,7 @@ def test_good_frames_that_wait_for_another_handler_are_served_before_the_end(sta
 
 
 @pytest.mark.parametrize("is_reset", [False, True], ids=["closed", "reset"])
-def test_requests_of_a_client_that_left_while_it_was_not_read_are_passed_on(
+def test_unread_clients_requests_are_delivered_after_leaving(
     start: Start, is_reset: bool
 ) -> None:
     """Ten requests without answers, sent before the client closed, while the ring had no room."""
@@ -367,7 +367,7 @@ def test_requests_of_a_client_that_left_while_it_was_not_read_are_passed_on(
     assert len(rig.processor.describe_connections()) == 1  # The filler's.
 
 
-def test_client_that_hung_up_while_it_is_not_read_does_not_keep_the_processor_awake(
+def test_hung_up_unread_client_does_not_spin_processor(
     rig: ProcessorRig,
 ) -> None:
     client = rig.connect()
@@ -395,7 +395,7 @@ def test_connection_ids_have_kafkas_form(rig: ProcessorRig) -> None:
         assert (processor, index) == ("0", str(number))
 
 
-def test_first_frame_tells_the_client_id_and_apiversions_the_software(rig: ProcessorRig) -> None:
+def test_client_id_and_software_are_read_from_first_frames(rig: ProcessorRig) -> None:
     client = rig.connect()
     client.send(framed(b"\x00\x12\x00\x00\x00\x00\x00\x01\x00\x06app-42"))
     (seen,) = rig.processor.describe_connections()

@@ -59,7 +59,7 @@ def tick(rig: ProcessorRig) -> list[tuple[int, int, bytes]]:
     return told
 
 
-def test_home_is_told_of_the_time_spent_on_a_metered_connection_and_of_no_other(rig: ProcessorRig) -> None:
+def test_home_receives_time_only_of_metered_connections(rig: ProcessorRig) -> None:
     client, connection = connect(rig)
     other, _ = connect(rig)
     exchange(rig, client)

@@ -183,7 +183,7 @@ def test_half_written_answer_of_bytes_and_file_ranges_travels(rig: MoveRig, tmp_
     assert got == head + b"abc" + content + b"xyz" + framed(b"b" * 500_000)
 
 
-def test_request_in_work_that_does_not_park_is_answered_before_the_move(rig: MoveRig) -> None:
+def test_unparkable_request_is_answered_before_migration(rig: MoveRig) -> None:
     client = rig.connect(0)
     rig.handler.is_parking = False
     client.sendall(framed(b"one") + framed(b"two"))
@@ -218,7 +218,7 @@ def test_parked_request_is_answered_by_way_of_the_new_processor(rig: MoveRig) ->
     assert received(client) == framed(b"news")
 
 
-def test_parked_request_of_a_client_that_leaves_after_the_move_is_cancelled(rig: MoveRig) -> None:
+def test_parked_request_of_client_left_after_move_is_cancelled(rig: MoveRig) -> None:
     client = rig.connect(0)
     client.sendall(framed(b"long poll"))
     rig.step(2)
@@ -231,7 +231,7 @@ def test_parked_request_of_a_client_that_leaves_after_the_move_is_cancelled(rig:
     assert rig.handler.left == [work.connection_id]
 
 
-def test_request_that_parks_while_its_connection_waits_need_not_be_waited_for(rig: MoveRig) -> None:
+def test_request_parking_during_wait_need_not_be_awaited(rig: MoveRig) -> None:
     client = rig.connect(0)
     rig.handler.is_parking = False
     client.sendall(framed(b"late"))
@@ -248,7 +248,7 @@ def test_request_that_parks_while_its_connection_waits_need_not_be_waited_for(ri
     assert received(client) == framed(b"done")
 
 
-def test_parked_request_that_is_answered_while_nobody_has_the_connection(rig: MoveRig) -> None:
+def test_parked_request_answered_during_migration_arrives(rig: MoveRig) -> None:
     """The Handler has named it; its answer waits for whoever claims it."""
     client = rig.connect(0)
     client.sendall(framed(b"long poll"))
@@ -267,7 +267,7 @@ def test_parked_request_that_is_answered_while_nobody_has_the_connection(rig: Mo
     assert received(client) == framed(b"news")
 
 
-def test_early_answers_and_parked_ones_keep_the_order_of_the_requests(rig: MoveRig) -> None:
+def test_early_and_parked_responses_keep_request_order(rig: MoveRig) -> None:
     client = rig.connect(0)
     rig.handler.is_parking = False
     client.sendall(b"".join(framed(b"%d" % number) for number in range(4)))
@@ -326,7 +326,7 @@ def test_throttle_travels(rig: MoveRig) -> None:
     assert only(rig.handler.take()).body == b"more"
 
 
-def test_throttle_that_ends_while_its_connection_is_under_way_has_ended_when_it_comes_back(
+def test_throttle_ended_during_migration_has_ended_on_return(
     start: Start,
 ) -> None:
     rig = start(count=3)
@@ -472,7 +472,7 @@ def test_target_that_dies_before_it_takes_loses_nothing(start: Start) -> None:
     exchange(rig, client)
 
 
-def test_target_that_dies_after_it_took_takes_the_connection_with_it(start: Start) -> None:
+def test_target_dying_after_receipt_takes_connection_along(start: Start) -> None:
     """TAKEN is in the pair's buffer though its sender is dead: the connection is not given to a second one."""
     rig = start(count=3)
     client = rig.connect(0)
@@ -487,7 +487,7 @@ def test_target_that_dies_after_it_took_takes_the_connection_with_it(start: Star
     assert giver.is_drained()
 
 
-def test_target_that_dies_with_something_unread_has_taken_what_it_took(rig: MoveRig) -> None:
+def test_target_dying_with_unread_data_owns_what_it_received(rig: MoveRig) -> None:
     """The kernel tells of unread messages before it gives out what the dead one had said."""
     clients = [rig.connect(0) for _ in range(2)]
     giver = rig.processors[0]
@@ -536,7 +536,7 @@ def test_giver_that_dies_after_it_gave_loses_nothing(rig: MoveRig) -> None:
     exchange(rig, client)
 
 
-def test_a_dead_giver_of_which_nothing_is_kept_is_waited_for_by_nobody(rig: MoveRig) -> None:
+def test_dead_source_without_state_blocks_nobody(rig: MoveRig) -> None:
     """A Handler that leaves waits until nobody may claim anything from it."""
     client = rig.connect(0)
     client.sendall(framed(b"long poll"))
@@ -553,7 +553,7 @@ def test_a_dead_giver_of_which_nothing_is_kept_is_waited_for_by_nobody(rig: Move
     assert len(rig.handler.moving) == 0
 
 
-def test_giver_that_dies_before_it_gave_closes_its_clients_and_the_handler_forgets(rig: MoveRig) -> None:
+def test_source_dying_before_transfer_closes_its_clients(rig: MoveRig) -> None:
     client = rig.connect(0)
     client.sendall(framed(b"long poll"))
     rig.step(2)
@@ -572,7 +572,7 @@ def test_giver_that_dies_before_it_gave_closes_its_clients_and_the_handler_forge
     assert len(rig.handler.moving) == 0
 
 
-def test_claim_that_the_handler_knows_nothing_of_ends_the_connection(rig: MoveRig) -> None:
+def test_claim_unknown_to_handler_closes_connection(rig: MoveRig) -> None:
     """Its Handler died and was replaced while the connection was on its way: never silence."""
     client = rig.connect(0)
     client.sendall(framed(b"long poll"))
@@ -625,7 +625,7 @@ def test_a_stop_in_the_middle_of_a_move_answers_what_is_parked(rig: MoveRig, ste
     assert not rig.handler.moving.has_holders()
 
 
-def test_hung_up_client_that_is_not_read_travels_and_is_noticed_there(rig: MoveRig) -> None:
+def test_hung_up_unread_client_migrates_and_is_noticed(rig: MoveRig) -> None:
     client = rig.connect(0)
     client.sendall(framed(b"long poll"))
     rig.step(2)
@@ -677,7 +677,7 @@ def test_refused_connection_that_was_to_be_rebalanced_stays(rig: MoveRig) -> Non
     exchange(rig, client)
 
 
-def test_the_word_on_an_attempt_that_was_given_up_is_not_taken_for_the_next(start: Start) -> None:
+def test_late_reply_to_abandoned_attempt_is_ignored(start: Start) -> None:
     rig = start(count=3)
     client = rig.connect(0)
     client.sendall(framed(b"long poll"))
@@ -777,7 +777,7 @@ def test_random_moves_under_load_lose_repeat_and_reorder_nothing(start: Start, s
     assert {index: arena.lent_count() for index, arena in rig.arenas.items()} == {0: 0, 1: 0, 2: 0}
 
 
-def test_one_that_comes_back_from_a_rebalance_while_its_processor_leaves_goes_elsewhere(start: Start) -> None:
+def test_returning_connection_of_leaving_processor_moves_on(start: Start) -> None:
     rig = start(count=3)
     client = rig.connect(0)
     giver = rig.processors[0]

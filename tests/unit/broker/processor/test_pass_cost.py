@@ -125,7 +125,7 @@ def test_answer_that_comes_before_the_sleep_leaves_in_that_pass(
     assert cost <= EARLY_ANSWER_MAX
 
 
-def test_many_answers_that_come_before_the_sleep_do_not_keep_requests_waiting(rig: ProcessorRig) -> None:
+def test_many_responses_before_sleep_do_not_delay_requests(rig: ProcessorRig) -> None:
     clients = [rig.connect() for _ in range(16)]
     first, *others = warm_up(rig, clients)
     rig.handler.answer(first, ANSWER)

@@ -58,7 +58,7 @@ def test_frames_pass_the_gate_one_at_a_time_and_marked() -> None:
         assert rig.handler.bodies() == [b"third"]
 
 
-def test_bytes_behind_the_last_token_are_served_once_it_is_answered() -> None:
+def test_bytes_behind_last_token_are_served_after_its_answer() -> None:
     with ProcessorRig() as rig:
         client = rig.connect(flags=FLAG_SASL)
         client.send(framed(b"token") + framed(b"produce") + framed(b"fetch"))
@@ -73,7 +73,7 @@ def test_bytes_behind_the_last_token_are_served_once_it_is_answered() -> None:
         assert client.received() == framed(b"welcome")
 
 
-def test_a_client_is_shown_as_nobody_until_it_has_logged_in_and_as_itself_when_it_has_to_again() -> None:
+def test_principal_is_anonymous_until_login_then_client() -> None:
     with ProcessorRig() as rig:
         client = rig.connect(flags=FLAG_SASL)
 
@@ -88,7 +88,7 @@ def test_a_client_is_shown_as_nobody_until_it_has_logged_in_and_as_itself_when_i
         assert shown() == ("User:alice", "PLAIN")
 
 
-def test_who_has_logged_in_is_introduced_to_every_handler_before_its_requests() -> None:
+def test_logged_in_client_is_introduced_before_its_requests() -> None:
     with ProcessorRig(handlers=2, router=OthersRouter()) as rig:
         client = rig.connect(flags=FLAG_SASL)
         log_in(rig, client)
@@ -132,7 +132,7 @@ def test_a_login_may_not_send_more_than_it_needs() -> None:
         assert len(rig.handler.take()) == 1
 
 
-def test_lines_about_what_is_too_long_before_a_login_are_some_a_second(
+def test_log_of_too_long_pre_login_frames_is_rate_limited(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     with ProcessorRig(logins=LoginLimits(bytes_max=20_000)) as rig:
@@ -191,7 +191,7 @@ def test_a_login_that_does_not_get_on_is_ended() -> None:
         assert rig.metric("logins_failed") == 2
 
 
-def test_a_session_that_is_over_closes_the_gate_until_the_next_login() -> None:
+def test_expired_session_closes_gate_until_next_login() -> None:
     with ProcessorRig(handlers=2, router=OthersRouter(), logins=LoginLimits(ns_max=30_000_000_000)) as rig:
         client = rig.connect(flags=FLAG_SASL)
         log_in(rig, client, Session(ALICE, "PLAIN", rig.clock.now_ns() + 2_000_000_000))
@@ -256,7 +256,7 @@ def test_a_login_ends_with_the_handler_that_leads_it() -> None:
         assert not silent.is_closed()
 
 
-def test_a_login_ends_when_its_handler_leaves_and_who_has_not_begun_gets_another_home() -> None:
+def test_login_ends_with_leaving_handler_unbegun_get_new_home() -> None:
     with ProcessorRig(handlers=2) as rig:
         begun, other, silent = (rig.connect(flags=FLAG_SASL) for _ in range(3))  # HandlerAssignment: 0, 1, 0.
         begun.send(framed(b"token"))

@@ -41,7 +41,7 @@ def test_frames_that_come_byte_by_byte_arrive_whole(rig: ProcessorRig) -> None:
     assert rig.handler.bodies() == bodies
 
 
-def test_frames_of_one_read_share_one_record_and_have_sequences_of_their_own(rig: ProcessorRig) -> None:
+def test_frames_of_one_read_share_record_with_own_sequences(rig: ProcessorRig) -> None:
     client = rig.connect(listener=3, flags=FLAG_LOOPBACK)
     client.send(framed(b"one") + framed(b"two") + framed(b"three"))
     requests = rig.handler.take()
@@ -79,7 +79,7 @@ def test_connections_do_not_mix(rig: ProcessorRig) -> None:
 
 
 @pytest.mark.parametrize("size", [LARGE_FRAME_BYTES + 1, 100_000, REQUEST_BYTES_MAX])
-def test_large_frame_goes_into_a_block_that_comes_back_with_its_answer(rig: ProcessorRig, size: int) -> None:
+def test_large_frame_uses_block_released_with_its_response(rig: ProcessorRig, size: int) -> None:
     client = rig.connect()
     body = random.Random(size).randbytes(size)
     client.send(framed(body)[:10])
@@ -142,7 +142,7 @@ def test_length_that_is_one_byte_too_large_closes_the_connection(rig: ProcessorR
 
 
 @pytest.mark.parametrize("handlers", [1, 2])
-def test_frame_that_one_read_brings_whole_may_not_be_too_large_either(start: Start, handlers: int) -> None:
+def test_large_frame_read_at_once_is_also_limited(start: Start, handlers: int) -> None:
     router = ScriptedRouter() if handlers > 1 else None
     rig = start(request_bytes_max=1000, handlers=handlers, router=router)
     client = rig.connect()
@@ -209,7 +209,7 @@ def test_malformed_length_that_comes_byte_by_byte_is_refused_too(rig: ProcessorR
     assert client.is_closed()
 
 
-def test_requests_sent_before_the_client_closed_are_all_passed_on(rig: ProcessorRig) -> None:
+def test_requests_sent_before_close_are_delivered(rig: ProcessorRig) -> None:
     """Kafka's testGracefulClose: ten Produce requests with acks=0, then the end."""
     client = rig.connect()
     bodies = [b"request %d" % number for number in range(10)]
@@ -222,7 +222,7 @@ def test_requests_sent_before_the_client_closed_are_all_passed_on(rig: Processor
     assert rig.metric("connections_closed") == 1
 
 
-def test_requests_read_one_by_one_before_the_end_are_all_passed_on(rig: ProcessorRig) -> None:
+def test_requests_read_singly_before_close_are_delivered(rig: ProcessorRig) -> None:
     client = rig.connect()
     for number in range(10):
         client.send(framed(b"%d" % number))
@@ -248,7 +248,7 @@ def test_end_in_the_middle_of_a_large_frame_gives_its_block_back(rig: ProcessorR
     assert rig.handler.bodies() == []
 
 
-def test_connection_with_its_limit_of_requests_in_work_is_not_read(rig: ProcessorRig) -> None:
+def test_connection_at_inflight_limit_is_not_read(rig: ProcessorRig) -> None:
     client = rig.connect()
     client.send(framed(b"x") * INFLIGHT_MAX)
     requests = rig.handler.take()
@@ -312,7 +312,7 @@ def test_processor_whose_ring_is_full_sleeps_instead_of_spinning(rig: ProcessorR
     assert [rig.processor.do_work(1) for _ in range(5)] == [0, 0, 0, 0, 0], "nothing has changed"
 
 
-def test_full_arena_stalls_a_large_frame_until_a_block_comes_back(start: Start) -> None:
+def test_full_arena_stalls_large_frame_until_block_is_free(start: Start) -> None:
     rig = start(arena_bytes=128 << 10)
     first, second, third = rig.connect(), rig.connect(), rig.connect()
     bodies = [bytes([letter]) * 100_000 for letter in b"abc"]
@@ -378,7 +378,7 @@ def test_full_ring_keeps_a_received_block_until_there_is_room(rig: ProcessorRig)
     assert request.body == bytes(50_000)
 
 
-def test_stopping_processor_is_not_drained_while_a_large_frame_waits_for_room(rig: ProcessorRig) -> None:
+def test_stopping_processor_is_not_drained_with_stalled_frame(rig: ProcessorRig) -> None:
     client = rig.connect()
     client.send(framed(bytes(50_000))[:-1])
     rig.step(3)

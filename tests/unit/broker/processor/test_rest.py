@@ -43,7 +43,7 @@ def test_processor_rests_until_it_has_something_to_publish(rig: ProcessorRig, wa
     assert sleep_ms() == REST_MS
 
 
-def test_answer_that_ends_a_sleep_leaves_and_the_next_sleep_ends_with_the_tick(
+def test_response_ending_sleep_leaves_and_next_sleep_has_tick(
     rig: ProcessorRig, wanted: list[float]
 ) -> None:
     """One pass for a lone client's request, and its metrics are as young as ever."""
@@ -115,7 +115,7 @@ def test_acceptor_rests_until_it_has_something_to_publish(
     assert sleep_ms() == REST_MS
 
 
-def test_acceptor_with_an_excess_of_connections_looks_as_often_as_ever(
+def test_acceptor_above_limit_polls_at_normal_interval(
     acceptor_rig: AcceptorRig, wanted: list[float]
 ) -> None:
     rig = acceptor_rig

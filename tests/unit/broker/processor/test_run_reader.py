@@ -48,7 +48,7 @@ def bodies(requests: list[Request]) -> dict[int, list[bytes]]:
     return by_connection
 
 
-def test_whatever_clients_send_between_whole_frames_arrives_in_their_order(start: Start) -> None:
+def test_bytes_between_whole_frames_arrive_in_order(start: Start) -> None:
     """Whole frames, parts of frames, several at once, frames for the arena and ends, many laps of the ring long."""
     rig = start_quietly(start)
     chance = random.Random(7)
@@ -97,7 +97,7 @@ def test_whatever_clients_send_between_whole_frames_arrives_in_their_order(start
 
 
 @pytest.mark.parametrize("error", [ConnectionResetError, RuntimeError])
-def test_read_that_fails_between_others_ends_its_connection_alone(
+def test_failed_read_among_others_closes_only_its_connection(
     start: Start, error: type[Exception], caplog: pytest.LogCaptureFixture
 ) -> None:
     rig = start_quietly(start)
@@ -119,7 +119,7 @@ def test_read_that_fails_between_others_ends_its_connection_alone(
     assert ("ERROR" in [each.levelname for each in caplog.records]) == (error is RuntimeError)
 
 
-def test_client_that_leaves_between_others_is_told_of_between_their_requests(start: Start) -> None:
+def test_client_leaving_among_others_is_reported_in_order(start: Start) -> None:
     rig = start_quietly(start)
     clients = introduced(rig, 4)
     ids = [connection_of(rig, each).id for each in clients]
@@ -141,7 +141,7 @@ def test_client_that_leaves_between_others_is_told_of_between_their_requests(sta
     )
 
 
-def test_socket_that_has_nothing_after_all_costs_the_others_nothing(start: Start) -> None:
+def test_spurious_readiness_costs_others_nothing(start: Start) -> None:
     rig = start_quietly(start)
     clients = introduced(rig, 3)
     real = connection_of(rig, clients[1]).recv_into
@@ -159,7 +159,7 @@ def test_socket_that_has_nothing_after_all_costs_the_others_nothing(start: Start
     assert rig.handler.bodies() == [b"request 1"]
 
 
-def test_connection_that_has_reached_its_limit_is_muted_by_a_whole_frame_too(start: Start) -> None:
+def test_whole_frame_at_inflight_limit_mutes_connection(start: Start) -> None:
     rig = start_quietly(start)
     (client,) = introduced(rig, 1)
     for _ in range(INFLIGHT_MAX):
@@ -174,7 +174,7 @@ def test_connection_that_has_reached_its_limit_is_muted_by_a_whole_frame_too(sta
     assert rig.handler.bodies() == [b"one too many"]
 
 
-def test_bytes_that_are_left_in_the_ring_are_no_length_of_what_is_read_next(start: Start) -> None:
+def test_stale_ring_bytes_are_not_read_as_length(start: Start) -> None:
     """Where a client's end is read there stands what another client sent before."""
     rig = start_quietly(start)
     clients = introduced(rig, 2)
@@ -199,7 +199,7 @@ def test_first_frame_of_a_client_waits_for_its_introduction(start: Start) -> Non
     assert len(rig.handler.addresses) == 3
 
 
-def test_ring_without_room_for_another_read_stalls_the_client_whose_turn_it_is(start: Start) -> None:
+def test_full_ring_stalls_client_whose_turn_it_is(start: Start) -> None:
     rig = start_quietly(start)
     clients = introduced(rig, 8)
     for _ in range(60):

@@ -115,7 +115,7 @@ def test_frames_are_whole_over_many_turns_of_the_rings(rig: ProcessorRig, home: 
         assert client.received() == framed(b"done")
 
 
-def test_handlers_are_known_by_their_index_in_whatever_order_they_came(
+def test_handlers_are_indexed_independent_of_arrival(
     start: Start, router: ScriptedRouter
 ) -> None:
     """One that died while the broker started is attached after the others."""
@@ -158,7 +158,7 @@ def test_every_handler_is_told_once_where_a_client_is(rig: ProcessorRig) -> None
     assert successor.addresses == {later.connection_id: LOOPBACK}
 
 
-def test_client_is_introduced_before_its_first_frame_however_full_the_rings_are(rig: ProcessorRig) -> None:
+def test_client_is_introduced_before_first_frame_on_full_ring(rig: ProcessorRig) -> None:
     filler, client = client_at(rig, 1), client_at(rig, 0)
     filler.send_through_until_stalled()
     newcomer = rig.connect()
@@ -177,7 +177,7 @@ def test_router_sees_the_frame_without_its_length(rig: ProcessorRig, router: Scr
     assert router.seen == [b"first."]
 
 
-def test_frame_for_another_handler_waits_for_the_answers_before_it(rig: ProcessorRig) -> None:
+def test_frame_for_other_handler_waits_for_prior_responses(rig: ProcessorRig) -> None:
     client = client_at(rig, 0)
     client.send(FIRST + FIRST + SECOND + FIRST)
     first, again = rig.handlers[0].take()
@@ -260,7 +260,7 @@ def test_large_frame_waits_for_the_answers_of_another_handler(rig: ProcessorRig)
     assert second.is_block
 
 
-def test_full_ring_of_one_handler_does_not_stall_clients_of_the_other(rig: ProcessorRig) -> None:
+def test_full_ring_of_one_handler_spares_clients_of_other(rig: ProcessorRig) -> None:
     blocked, free = client_at(rig, 0), client_at(rig, 1)
     for _ in range(60):
         try:
@@ -302,7 +302,7 @@ def test_end_of_a_client_is_told_where_it_has_requests_in_work(rig: ProcessorRig
         assert handler.gone == [request.connection_id]
 
 
-def test_stopping_processor_passes_on_what_waits_for_another_handler(rig: ProcessorRig) -> None:
+def test_stopping_processor_delivers_frames_for_other_handler(rig: ProcessorRig) -> None:
     client = client_at(rig, 0)
     client.send(FIRST + SECOND)
     (first,) = rig.handlers[0].take()
@@ -312,7 +312,7 @@ def test_stopping_processor_passes_on_what_waits_for_another_handler(rig: Proces
     assert rig.handlers[1].bodies() == [b"second"]
 
 
-def test_stopping_processor_is_not_drained_while_a_frame_waits_for_room(rig: ProcessorRig) -> None:
+def test_stopping_processor_is_not_drained_with_waiting_frame(rig: ProcessorRig) -> None:
     client = client_at(rig, 0)
     sender = rig.processor.handlers.by_id[rig.handlers[1].id].link.sender
     for size in (20_000, 8):
@@ -333,7 +333,7 @@ def test_stopping_processor_is_not_drained_while_a_frame_waits_for_room(rig: Pro
     assert rig.processor.is_drained()
 
 
-def test_frame_that_waited_is_seen_by_its_handler_before_the_processor_sleeps(
+def test_waiting_frame_is_published_before_processor_sleeps(
     rig: ProcessorRig, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     client = client_at(rig, 0)
@@ -359,7 +359,7 @@ def test_frame_that_waited_is_seen_by_its_handler_before_the_processor_sleeps(
 # -- death ---------------------------------------------------------------------------------------------------
 
 
-def test_death_of_a_handler_closes_only_connections_with_work_there(rig: ProcessorRig) -> None:
+def test_handlers_death_closes_only_connections_with_requests(rig: ProcessorRig) -> None:
     busy, idle, guest, elsewhere = (client_at(rig, home) for home in (0, 0, 1, 1))
     busy.send(HOME)
     guest.send(FIRST)
@@ -390,7 +390,7 @@ def test_connection_of_a_dead_handler_waits_for_its_successor(rig: ProcessorRig)
     assert client.received() == framed(b"by the successor")
 
 
-def test_connection_answered_before_the_death_goes_on_with_the_successor(rig: ProcessorRig) -> None:
+def test_connection_answered_before_death_uses_successor(rig: ProcessorRig) -> None:
     client = client_at(rig, 0)
     client.send(FIRST)
     (request,) = rig.handlers[0].take()
@@ -422,7 +422,7 @@ def test_blocks_lent_to_a_dead_handler_come_back_and_others_stay(rig: ProcessorR
     assert request.body == b"first." + bytes(50_000)
 
 
-def test_block_of_a_client_that_left_comes_back_when_its_handler_dies(rig: ProcessorRig) -> None:
+def test_left_clients_block_is_freed_when_its_handler_dies(rig: ProcessorRig) -> None:
     client = client_at(rig, 0)
     client.send_through(framed(b"first." + bytes(50_000)))
     client.close()

@@ -34,7 +34,7 @@ def test_state_follows_from_what_a_connection_waits_for(
     assert mute_state(is_read=is_read, is_throttled=is_throttled, has_work=has_work) is state
 
 
-def test_answer_of_a_throttled_connection_leaves_at_once_and_it_stays_muted(rig: ProcessorRig) -> None:
+def test_throttled_response_leaves_at_once_and_mutes(rig: ProcessorRig) -> None:
     client = rig.connect()
     request = ask(rig, client)
     rig.handler.throttle(request, 500)
@@ -50,7 +50,7 @@ def test_answer_of_a_throttled_connection_leaves_at_once_and_it_stays_muted(rig:
     assert rig.handler.bodies() == [b"next"]
 
 
-def test_throttle_that_ends_before_the_answer_leaves_the_answer_pending(rig: ProcessorRig) -> None:
+def test_throttle_ending_early_leaves_response_pending(rig: ProcessorRig) -> None:
     client = rig.connect()
     request = ask(rig, client)
     rig.handler.throttle(request, 500)
@@ -151,7 +151,7 @@ def test_processor_sleeps_no_longer_than_the_throttle(rig: ProcessorRig) -> None
     assert rig.processor.next_deadline_ms() == 1
 
 
-def test_connection_with_its_limit_in_work_is_muted_and_response_pending(rig: ProcessorRig) -> None:
+def test_connection_at_limit_is_muted_with_response_pending(rig: ProcessorRig) -> None:
     client = rig.connect()
     client.send(b"".join(itertools.repeat(framed(b"x"), INFLIGHT_MAX)))
     assert rig.state() == MuteState.MUTED_AND_RESPONSE_PENDING.value

@@ -98,7 +98,7 @@ def test_large_frame_is_timed_too(rig: ProcessorRig) -> None:
     assert timed(rig.metrics.slab)["RequestBytes"].total == 100_002
 
 
-def test_answer_that_waits_for_the_one_before_it_is_counted_when_it_has_left(rig: ProcessorRig) -> None:
+def test_response_behind_another_is_timed_when_sent(rig: ProcessorRig) -> None:
     client = rig.connect()
     client.send(framed(FETCH))
     (first,) = rig.handler.take()
@@ -150,7 +150,7 @@ def test_client_that_left_before_its_answer_is_counted(rig: ProcessorRig, size: 
     assert count(rig) == 1
 
 
-def test_answer_for_a_connection_that_was_closed_for_idleness_is_counted(start: Start) -> None:
+def test_response_of_idle_closed_connection_is_counted(start: Start) -> None:
     """Kafka's testBrokerSendAfterChannelClosedUpdatesRequestMetrics."""
     rig = start(idle_ms_max=100)
     client = rig.connect()
@@ -213,7 +213,7 @@ def test_connections_are_counted_by_listener(rig: ProcessorRig) -> None:
     }
 
 
-def test_connections_of_a_dead_processor_are_closed_by_its_successor() -> None:
+def test_dead_processors_connections_are_closed_by_successor() -> None:
     slab = new_slab()
     dead = ListenerCounts(slab.counts(0))
     for _ in range(3):

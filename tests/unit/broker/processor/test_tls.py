@@ -87,7 +87,7 @@ def test_a_handshake_that_comes_byte_by_byte_is_answered(rig: ProcessorRig, cont
     assert rig.handler.bodies() == [b"one"]
 
 
-def test_frames_that_are_decrypted_and_had_no_room_are_passed_on_though_nothing_more_comes(
+def test_decrypted_frames_without_room_are_delivered_later(
     rig: ProcessorRig, context: ssl.SSLContext
 ) -> None:
     client = TlsClient(rig, context).shake_hands()
@@ -120,7 +120,7 @@ def test_a_large_frame_comes_through_the_arena(rig: ProcessorRig, context: ssl.S
     assert request.body == body
 
 
-def test_what_lies_behind_a_large_frame_is_read_though_its_socket_is_not_readable(
+def test_bytes_behind_large_tls_frame_are_read_without_event(
     rig: ProcessorRig, context: ssl.SSLContext
 ) -> None:
     """The block has room for its own frame only; what was decrypted with its end stays inside."""
@@ -130,7 +130,7 @@ def test_what_lies_behind_a_large_frame_is_read_though_its_socket_is_not_readabl
     assert rig.handler.bodies() == bodies
 
 
-def test_who_asks_for_new_keys_and_reads_none_is_closed_before_its_answers_fill_the_memory(
+def test_key_update_flood_without_reading_closes_connection(
     rig: ProcessorRig, context: ssl.SSLContext
 ) -> None:
     client = TlsClient(rig, context).shake_hands()
@@ -163,7 +163,7 @@ def test_a_large_answer_waits_for_a_client_that_reads_slowly(
     assert rig.handler.bodies() == [b"next"]
 
 
-def test_file_ranges_arrive_between_bytes_whatever_the_socket_takes(
+def test_file_ranges_between_bytes_arrive_over_tls(
     rig: ProcessorRig, context: ssl.SSLContext, tmp_path: Path
 ) -> None:
     data = random.Random(2).randbytes(3 * MIB)
@@ -190,7 +190,7 @@ def test_a_range_that_is_alone_is_sent_at_once(
         assert client.receive_through(4 + len(data)) == b"head" + data
 
 
-def test_random_answers_arrive_in_order_through_sockets_with_little_room(
+def test_random_responses_arrive_in_order_over_small_sockets(
     rig: ProcessorRig, context: ssl.SSLContext, tmp_path: Path
 ) -> None:
     rng = random.Random(4)
@@ -217,7 +217,7 @@ def test_random_answers_arrive_in_order_through_sockets_with_little_room(
         assert got == expected
 
 
-def test_one_pass_encrypts_a_bounded_amount_and_small_answers_leave_all_the_same(
+def test_pass_encrypts_bounded_bytes_and_small_responses_leave(
     rig: ProcessorRig, context: ssl.SSLContext, tmp_path: Path
 ) -> None:
     """Each socket takes some 200 KB: all together would take three times what a pass may encrypt."""
@@ -328,7 +328,7 @@ def test_rules_make_a_name_of_the_subject(start: Start, certificates: Certificat
     assert principal_of(rig) == "User:ALICE@EXAMPLE"
 
 
-def test_who_shows_no_certificate_is_anonymous_where_none_is_required(
+def test_client_without_optional_certificate_is_anonymous(
     start: Start, certificates: Certificates, context: ssl.SSLContext
 ) -> None:
     rig = start(tls_listeners=listeners_of(certificates, "requested"))
@@ -343,7 +343,7 @@ def test_who_shows_no_certificate_is_anonymous_where_none_is_required(
     ("who", "reason"),
     [("nobody", "peer did not return a certificate"), ("stranger", "certificate verify failed")],
 )
-def test_whose_certificate_is_missing_or_a_strangers_is_refused_and_told_so(
+def test_missing_or_foreign_certificate_is_rejected_with_alert(
     start: Start,
     certificates: Certificates,
     caplog: pytest.LogCaptureFixture,
@@ -384,7 +384,7 @@ def test_a_certificate_of_nobody_is_refused(
 # -- when the Processor leaves ---------------------------------------------------------------------------------
 
 
-def test_connections_of_a_processor_that_leaves_are_closed_one_after_the_other_after_their_answers(
+def test_leaving_processor_closes_connections_after_responses(
     rig: ProcessorRig, context: ssl.SSLContext
 ) -> None:
     clients = [TlsClient(rig, context).shake_hands() for _ in range(3)]

@@ -166,7 +166,7 @@ def scene(start: Start) -> Scene:
 
 
 @pytest.mark.parametrize(("version", "adds"), [(OLD, False), (WITH_ABORTABLE, False), (ADDING, True)])
-def test_the_first_batch_waits_for_the_coordinator_and_the_next_ones_for_nothing(
+def test_first_batch_waits_for_coordinator_next_ones_do_not(
     scene: Scene, version: int, adds: bool
 ) -> None:
     scene.send(0, version=version)
@@ -208,7 +208,7 @@ def test_partitions_of_one_request_are_asked_for_together(start: Start) -> None:
     assert scene.answers() == [[(0, 0)] * 3]
 
 
-def test_one_partition_outside_of_the_transaction_costs_only_its_own_batch(start: Start) -> None:
+def test_unadded_partition_fails_only_its_own_batch(start: Start) -> None:
     """A client of transaction version 1 has forgotten to add it."""
     scene = scene_of(start(), partitions=2)
     record = batch(b"v", producer_id=PID, producer_epoch=0, base_sequence=0, flags=TRANSACTIONAL)
@@ -266,7 +266,7 @@ def test_the_first_batches_of_many_producers_become_one_write(scene: Scene, vers
     assert queue.append_calls - before == 1
 
 
-def test_what_comes_behind_a_confirmed_batch_in_the_same_pass_goes_on_in_its_transaction(
+def test_batch_behind_confirmed_one_joins_its_transaction(
     scene: Scene,
 ) -> None:
     scene.coordinator.always = ErrorCode.NONE
@@ -276,7 +276,7 @@ def test_what_comes_behind_a_confirmed_batch_in_the_same_pass_goes_on_in_its_tra
     assert len(scene.coordinator.asked) == 1
 
 
-def test_what_is_confirmed_between_two_passes_is_answered_without_another_request(scene: Scene) -> None:
+def test_confirmation_between_passes_is_answered(scene: Scene) -> None:
     scene.send(0)
     scene.rig.settle()
     scene.coordinator.answer()
@@ -284,7 +284,7 @@ def test_what_is_confirmed_between_two_passes_is_answered_without_another_reques
     assert len(scene.rig.processors[0].answers(settles=False)) == 1
 
 
-def test_plain_and_transactional_batches_of_one_pass_stay_in_order(scene: Scene) -> None:
+def test_plain_and_transactional_batches_of_pass_stay_in_order(scene: Scene) -> None:
     scene.coordinator.always = ErrorCode.NONE
     scene.send(0)
     assert scene.answers() == [[(0, 0)]]
@@ -310,7 +310,7 @@ def test_a_fast_path_smuggles_no_batch_into_a_transaction(scene: Scene) -> None:
 
 
 @pytest.mark.parametrize("version", [WITH_ABORTABLE, ADDING])
-def test_what_a_producer_sends_behind_its_first_batch_waits_with_it(scene: Scene, version: int) -> None:
+def test_batches_behind_first_one_wait_with_it(scene: Scene, version: int) -> None:
     for sequence in range(5):
         scene.send(sequence, version=version, connection=1 + sequence % 2)
         scene.rig.settle()
@@ -394,7 +394,7 @@ TOLD = {
     ("code", "version", "told"),
     [(code, version, told) for code, row in TOLD.items() for version, told in row.items()],
 )
-def test_all_that_wait_are_refused_together_as_their_version_knows_it(
+def test_waiting_batches_are_rejected_with_versions_error(
     scene: Scene, code: ErrorCode, version: int, told: ErrorCode
 ) -> None:
     scene.send(0, version=version)
@@ -434,14 +434,14 @@ def test_tries_of_unknown_producers_leave_nothing_behind(
     assert len(scene.rig.open("t").log.state.producers.verifying) == remembered
 
 
-def test_a_silent_producer_hears_of_a_refusal_by_the_end_of_its_connection(scene: Scene) -> None:
+def test_acks_0_producer_is_disconnected_on_rejection(scene: Scene) -> None:
     scene.send(0, acks=0)
     scene.rig.settle()
     scene.coordinator.answer(ErrorCode.PRODUCER_FENCED)
     assert [answer.kind for answer in scene.rig.processors[0].answers()] == [CLOSE]
 
 
-def test_a_coordinator_that_cannot_even_be_asked_is_tried_again_later(
+def test_unreachable_coordinator_is_retried_later(
     scene: Scene, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def fails(*_: Any, **__: Any) -> None:
@@ -472,7 +472,7 @@ def test_a_request_of_several_producers_is_refused_as_a_whole(start: Start) -> N
     assert not scene.coordinator.asked
 
 
-def test_a_producer_with_a_newer_epoch_ends_the_wait_of_the_older_one(scene: Scene) -> None:
+def test_newer_producer_epoch_ends_wait_of_older_one(scene: Scene) -> None:
     scene.send(0)
     scene.send(1)
     scene.rig.settle()
@@ -525,7 +525,7 @@ def test_a_marker_meanwhile_makes_the_answer_void(scene: Scene) -> None:
     assert scene.rig.open("t").log.state.producers.first_open_offset is None
 
 
-def test_the_next_transaction_does_not_wait_behind_one_that_a_marker_has_ended(scene: Scene) -> None:
+def test_next_transaction_is_not_blocked_behind_ended_one(scene: Scene) -> None:
     scene.send(0, version=WITH_ABORTABLE)
     scene.rig.settle()
     assert scene.end() == ErrorCode.NONE
@@ -555,7 +555,7 @@ def test_a_confirmation_is_for_what_waited_and_for_nothing_else(scene: Scene) ->
     assert [stray.code, late.error_code] == [ErrorCode.INVALID_TXN_STATE] * 2
 
 
-def test_records_that_wait_for_their_partition_are_asked_for_when_it_is_there(start: Start) -> None:
+def test_records_waiting_for_partition_are_verified_when_open(start: Start) -> None:
     rig = start(handlers=2)
     scene = scene_of(rig, partitions=0)
     rig.set_handler_count(1)
@@ -623,7 +623,7 @@ def test_acks_all_waits_for_the_disk_behind_the_coordinator(start: Start) -> Non
 
 
 @pytest.mark.parametrize("was_confirmed", [False, True])
-def test_an_owner_that_dies_is_asked_again_and_has_the_batch_once(
+def test_dead_owner_is_retried_and_has_batch_once(
     start: Start, *, was_confirmed: bool
 ) -> None:
     """While it waits for the coordinator nothing is in the log; behind that, what the page cache has counts."""

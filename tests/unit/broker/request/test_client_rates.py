@@ -62,7 +62,7 @@ def test_without_a_quota_it_is_off(quotas: ClientQuotas, clock: Clock) -> None:
     assert make_rates(quotas, clock).is_on
 
 
-def test_throttle_is_the_time_after_which_the_rate_is_back_at_the_quota(
+def test_throttle_time_brings_rate_back_to_quota(
     quotas: ClientQuotas, clock: Clock
 ) -> None:
     quotas.set(client("a"), PRODUCER_BYTE_RATE, 1000)
@@ -194,7 +194,7 @@ def set_quota(
 
 
 @pytest.mark.parametrize("parts", [1, 2])
-def test_produce_above_the_quota_is_stored_answered_and_throttled(start: Start, parts: int) -> None:
+def test_produce_above_quota_is_stored_answered_and_throttled(start: Start, parts: int) -> None:
     rig = start()
     rig.create_topic("t", partitions=2)
     fields = produce_fields([("t", NO_ID, [(n, batch(b"x" * 1000)) for n in range(parts)])])
@@ -224,7 +224,7 @@ def test_fetch_above_the_quota_is_answered_without_records(start: Start) -> None
     assert processor.ask(ApiKey.FETCH, 12, fields)["throttle_time"] == 0
 
 
-def test_quota_of_a_user_holds_for_the_principal_of_the_connection(start: Start) -> None:
+def test_user_quota_applies_to_principal_of_connection(start: Start) -> None:
     rig = start()
     rig.create_topic("t")
     processor = rig.processors[0]
@@ -238,7 +238,7 @@ def test_quota_of_a_user_holds_for_the_principal_of_the_connection(start: Start)
 
 
 @pytest.mark.parametrize(("version", "code"), [(5, 0), (6, ErrorCode.THROTTLING_QUOTA_EXCEEDED)])
-def test_client_that_makes_too_many_partitions_is_refused_or_if_it_is_older_throttled(
+def test_mutation_quota_rejects_or_throttles_old_client(
     start: Start, version: int, code: int
 ) -> None:
     rig = start()
@@ -254,7 +254,7 @@ def test_client_that_makes_too_many_partitions_is_refused_or_if_it_is_older_thro
     assert processor.throttles[-1] == (1, answer["throttle_time"])
 
 
-def test_handlers_hear_of_who_has_a_quota_that_lets_nothing_through(start: Start) -> None:
+def test_handlers_learn_which_clients_have_zero_quota(start: Start) -> None:
     rig = start(handlers=2)
     set_quota(rig, REQUEST_PERCENTAGE, 5e-324)
     rig.processors[0].introduce("10.0.0.7")

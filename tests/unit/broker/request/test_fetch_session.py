@@ -54,7 +54,7 @@ def refusal(cache: SessionCache, wanted: FetchRequest, version: int = 12) -> Err
     return ErrorCode(refused.value.code)
 
 
-def test_full_request_makes_a_session_and_the_next_one_repeats_nothing() -> None:
+def test_full_request_creates_session_and_next_is_incremental() -> None:
     cache = SessionCache(10)
     session = open_session(cache, ("a", 0, 5), ("b", 1, 6))
     assert (session.epoch, keys(session)) == (1, [("a", 0), ("b", 1)])
@@ -79,7 +79,7 @@ def test_incremental_request_changes_adds_and_forgets() -> None:
     }
 
 
-def test_what_the_client_was_told_is_kept_when_its_offset_changes() -> None:
+def test_reported_state_is_kept_when_offset_changes() -> None:
     cache = SessionCache(10)
     session = open_session(cache, ("a", 0, 0))
     session.targets["a", 0].last_offsets = (0, 42, 42)
@@ -157,7 +157,7 @@ def test_versions_before_sessions_have_none(version: int) -> None:
     assert len(cache) == 0
 
 
-def test_full_request_for_nothing_makes_a_session_that_partitions_may_join() -> None:
+def test_empty_full_request_creates_session_to_extend() -> None:
     cache = SessionCache(10)
     session = open_session(cache)
     wanted = request(("a", 0, 0), session=(session.id, 1))
@@ -206,7 +206,7 @@ def test_full_cache_throws_out_nobody_who_is_active() -> None:
         assert cache.resolve(request(session=(kept.id, 1)), 12, now_ns=0)[1] is kept
 
 
-def test_full_cache_throws_out_who_was_not_heard_of_for_two_minutes() -> None:
+def test_full_cache_evicts_session_idle_for_two_minutes() -> None:
     cache = SessionCache(2)
     first = open_session(cache, ("a", 0, 0), now_ns=0)
     second = open_session(cache, ("a", 0, 0), now_ns=1)
@@ -218,7 +218,7 @@ def test_full_cache_throws_out_who_was_not_heard_of_for_two_minutes() -> None:
     assert cache.resolve(request(session=(third.id, 1)), 12, now_ns=0)[1] is third
 
 
-def test_a_session_that_is_told_to_forget_everything_ends_and_what_was_named_is_answered() -> None:
+def test_session_forgetting_all_ends_and_named_is_answered() -> None:
     cache = SessionCache(10)
     session = open_session(cache, ("a", 0, 0), ("b", 0, 0))
     wanted = request(("b", 0, 7), session=(session.id, 1), forgotten=(("a", [0]), ("b", [0])))

@@ -247,7 +247,7 @@ def test_large_requests_wait_while_too_many_bytes_are_in_work(
 
 
 @pytest.mark.parametrize("is_answered", [True, False])
-def test_requests_without_room_are_served_when_the_large_one_ends(
+def test_requests_without_room_run_when_large_one_ends(
     start: Start, monkeypatch: pytest.MonkeyPatch, *, is_answered: bool
 ) -> None:
     """Two that wait are handled whole, so neither of them ends as a large request and makes room for the other."""
@@ -351,7 +351,7 @@ def test_client_that_leaves_ends_its_large_request(start: Start) -> None:
     assert not rig.handler()._requests.large
 
 
-def test_processor_that_dies_ends_the_large_requests_of_its_clients(start: Start) -> None:
+def test_processor_death_ends_large_requests_of_its_clients(start: Start) -> None:
     rig = cluster(start)
     handler = rig.handler()
     rig.processors[0].send(ApiKey.DESCRIBE_GROUPS, 5, describe_groups(ROWS))
@@ -459,7 +459,7 @@ def test_request_of_too_many_bytes_ends_its_connection(
 @pytest.mark.parametrize(
     ("key", "version", "name"), [(ApiKey.PRODUCE, 8, "Produce"), (ApiKey.FETCH, 11, "Fetch")]
 )
-def test_produce_and_fetch_of_too_many_partitions_end_their_connection(
+def test_produce_or_fetch_of_too_many_partitions_closes(
     start: Start, key: ApiKey, version: int, name: str, caplog: pytest.LogCaptureFixture
 ) -> None:
     """They are handled in one step."""
@@ -529,7 +529,7 @@ def test_failure_in_one_slice_is_the_error_of_its_rows(start: Start, monkeypatch
     assert [code for code, _ in itertools.groupby(codes)] == [0, int(ErrorCode.UNKNOWN_SERVER_ERROR), 0]
 
 
-def test_handler_is_not_drained_before_its_large_requests_are_answered(start: Start) -> None:
+def test_handler_is_not_drained_during_large_requests(start: Start) -> None:
     rig = cluster(start)
     rig.processors[0].send(ApiKey.DESCRIBE_GROUPS, 5, describe_groups(ROWS))
     pass_once(rig)
@@ -539,7 +539,7 @@ def test_handler_is_not_drained_before_its_large_requests_are_answered(start: St
     assert rig.handler().is_drained()
 
 
-def test_request_percentage_charges_the_steps_and_not_the_time_between_them(start: Start) -> None:
+def test_request_percentage_charges_steps_not_gaps_between(start: Start) -> None:
     rig = cluster(start)
     rig.cluster.do(
         "alter_client_quotas",
@@ -605,7 +605,7 @@ def test_large_answer_to_a_small_request_is_encoded_in_steps(start: Start) -> No
 
 
 @pytest.mark.parametrize("version", [0, 1, 9, 12])
-def test_metadata_of_all_topics_leaves_out_what_is_deleted_meanwhile(start: Start, version: int) -> None:
+def test_metadata_of_all_topics_skips_topics_deleted_meanwhile(start: Start, version: int) -> None:
     """In each version: [] means all in the first one."""
     rig = cluster(start)
     rig.cluster.create(*(topic(f"made{at}", 1) for at in range(600)))

@@ -39,7 +39,7 @@ def empty_table(monkeypatch) -> dict[int, Api]:
 
 
 @pytest.mark.parametrize("key", KAFKA, ids=lambda key: key.name)
-def test_an_api_has_the_versions_of_kafka_and_the_codec_knows_them(key):
+def test_api_versions_match_kafka_and_codec(key):
     entry = lookup(key)
     assert (entry.lo, entry.hi) == KAFKA[key]
     known = codec.supported_versions(key)

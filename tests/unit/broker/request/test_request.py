@@ -42,7 +42,7 @@ def a_request(peer: ClientPeer, connection_id: int, sequence: int) -> HandlerReq
     return HandlerRequest(cast("Any", None), peer, connection_id, sequence, 0, 0, 1, 12, 1, None)
 
 
-def test_parked_requests_of_a_client_that_left_are_cancelled_and_finished() -> None:
+def test_parked_requests_of_left_client_are_cancelled() -> None:
     cancelled: list[int] = []
     with LinkMaker("pipe") as links:
         peer, take = sent(links)

@@ -62,7 +62,7 @@ def test_time_counts_against_the_percentage_of_a_second(rates: ClientRates, cloc
     assert used(rates, 10) == 100
 
 
-def test_no_throttle_is_longer_than_a_window_and_nobody_owes_more_than_all_windows(
+def test_throttle_is_at_most_a_window_and_debt_all_windows(
     rates: ClientRates, clock: ManualClock
 ) -> None:
     assert used(rates, 10_000) == 1000
@@ -79,7 +79,7 @@ def test_percentage_that_lets_hardly_anything_through_is_kept_to(clock: ManualCl
     assert used(rates, 0) == 1000
 
 
-def test_what_many_requests_owe_beside_each_other_can_be_told_to_other_handlers(clock: ManualClock) -> None:
+def test_debt_of_concurrent_requests_is_sent_to_handlers(clock: ManualClock) -> None:
     quotas = ClientQuotas()
     quotas.set(((CLIENT_ID, "a"),), REQUEST_PERCENTAGE, 5e-324)
     rates = ClientRates(quotas=lambda: quotas, now_ns=clock.now_ns, sample_count=11, sample_s=1)
@@ -157,7 +157,7 @@ def test_fetch_above_it_is_answered_without_records(rig: HandlerRig) -> None:
     assert (answer["responses"], answer["error_code"], answer["throttle_time"]) == ([], 0, 1000)
 
 
-def test_records_that_a_throttled_fetch_did_not_bring_are_not_counted(rig: HandlerRig) -> None:
+def test_unsent_records_of_throttled_fetch_do_not_count(rig: HandlerRig) -> None:
     processor = rig.processors[0]
     produce(rig)
     set_quota(rig, REQUEST_PERCENTAGE, 1)
@@ -215,7 +215,7 @@ def test_requests_of_others_in_the_same_pass_are_not_charged(rig: HandlerRig) ->
     assert throttled == {2: 0, 1: 0}, "30 ms at 3.1 % take less than the second that may be saved"
 
 
-def test_client_without_a_quota_keeps_its_fast_path_beside_one_that_has_one(rig: HandlerRig) -> None:
+def test_unquoted_client_keeps_fast_path_beside_quoted_one(rig: HandlerRig) -> None:
     set_quota(rig, REQUEST_PERCENTAGE, 50, "other")
     for _ in range(2):
         produce(rig)
@@ -258,7 +258,7 @@ def test_throttles_are_counted_by_quota(rig: HandlerRig) -> None:
     assert all(duration_ms > 0 for _, duration_ms in counted.values())
 
 
-def test_processor_measures_for_those_who_have_one_and_what_it_says_is_charged(rig: HandlerRig) -> None:
+def test_processor_reports_time_of_quoted_clients_to_charge(rig: HandlerRig) -> None:
     processor = rig.processors[0]
     processor.introduce("127.0.0.1")
     processor.ask(ApiKey.API_VERSIONS, 0, {})

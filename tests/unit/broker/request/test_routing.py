@@ -119,7 +119,7 @@ def test_garbage_is_sent_home(seed: int) -> None:
         assert router.route(memoryview(frame)) == -1
 
 
-def test_unknown_partition_goes_home_until_a_handler_says_where_it_is() -> None:
+def test_unknown_partition_goes_home_until_hint_arrives() -> None:
     for version in VERSIONS:
         router = ProduceRouter()
         frame = frame_of(version, one())
@@ -158,7 +158,7 @@ def test_hints_are_bounded() -> None:
     assert 0 < len(router._owners) <= 8192
 
 
-def test_tagged_fields_in_the_header_are_left_to_the_home_handler() -> None:
+def test_tagged_header_fields_are_left_to_home_handler() -> None:
     frame = frame_of(9, one())
     _, at = parse_request_header(frame)
     tagged = bytes(frame[: at - 1]) + b"\x01\x05\x02ab" + bytes(frame[at:])

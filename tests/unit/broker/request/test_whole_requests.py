@@ -77,7 +77,7 @@ def test_error_of_the_whole_request_is_the_whole_answer(
 
 
 @pytest.mark.parametrize("at", [0, 150, 299])
-def test_describe_configs_with_unknown_type_rejects_all_resources(start: Start, at: int) -> None:
+def test_describe_configs_with_unknown_type_rejects_all(start: Start, at: int) -> None:
     rig = cluster(start)
     kinds = [2] * 300
     kinds[at] = 7
@@ -278,7 +278,7 @@ def test_alter_replica_log_dirs_answers_each_partition_once(start: Start) -> Non
     assert sorted(rows) == [(at, 0) for at in range(4)] + [(at, unknown) for at in range(100, 400)]
 
 
-def test_alter_client_quotas_with_an_entity_of_many_parts_is_rejected_at_once(start: Start) -> None:
+def test_alter_client_quotas_of_large_entity_is_rejected(start: Start) -> None:
     """The parts of one entry are one step. Their echo in the error is bounded, too."""
     rig = cluster(start)
     entity = [{"entity_type": f"type{at}", "entity_name": "x"} for at in range(5_000)]

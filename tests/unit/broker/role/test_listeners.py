@@ -116,7 +116,7 @@ def test_several_listeners_keep_their_order_and_names(sockets: list[socket.socke
     assert find(endpoints, "TWO") is endpoints[1]
 
 
-def test_port_in_use_is_named_and_what_was_bound_before_is_given_back(sockets: list[socket.socket]) -> None:
+def test_port_in_use_is_named_and_bound_ones_are_released(sockets: list[socket.socket]) -> None:
     taken = socket.create_server(("127.0.0.1", 0))
     sockets.append(taken)
     port = taken.getsockname()[1]
@@ -164,7 +164,7 @@ def test_sockets_do_not_block_and_do_not_outlive_an_exec(sockets: list[socket.so
     assert not sockets[0].get_inheritable()
 
 
-def test_opening_a_listener_of_a_running_broker_asks_no_name_server(
+def test_listener_on_running_broker_skips_name_look_up(
     sockets: list[socket.socket], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The supervisor opens it: while it waits nobody sees a role die."""
@@ -227,7 +227,7 @@ def test_name_is_judged_by_its_addresses(
 
 
 @pytest.mark.parametrize("name", ["CONTROL", "METRICS"])
-def test_control_and_metrics_are_not_opened_to_other_hosts_unasked(name: str) -> None:
+def test_control_and_metrics_listeners_default_to_loopback(name: str) -> None:
     setting = f"kproc.{name.lower()}.listener"
     make = open_control_listener if name == "CONTROL" else open_metrics_listener
     with pytest.raises(FatalError, match=rf"kproc\.allow\.unauthenticated\.network={name} "):

@@ -74,7 +74,7 @@ def test_a_name_server_that_says_nothing_is_given_up(rig: Rig) -> None:
     assert rig.heard[2:] == [{"two.example": ["10.0.0.2", "fd00::2"]}], "what came too late is nobody's"
 
 
-def test_more_questions_than_anybody_means_are_answered_with_nothing(rig: Rig) -> None:
+def test_excess_name_look_ups_are_answered_with_nothing(rig: Rig) -> None:
     rig.names.answers.clear()
     for _ in range(65):
         rig.ask("one.example")

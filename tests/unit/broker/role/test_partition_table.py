@@ -57,7 +57,7 @@ def test_row_of_an_earlier_partition_of_the_slot_is_none(table: PartitionTable) 
     assert table.read(partition(slot=4)) is None
 
 
-def test_row_whose_writer_was_killed_in_the_middle_is_none_until_its_successor_writes(
+def test_row_of_writer_killed_midway_is_invalid_until_rewritten(
     table: PartitionTable, words: memoryview
 ) -> None:
     table.writer(3).publish(ROW)

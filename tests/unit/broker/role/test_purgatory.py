@@ -145,7 +145,7 @@ def test_operation_that_completed_some_other_way_is_dropped(purgatory: Purgatory
     assert not purgatory.is_watched("a")
 
 
-def test_operation_that_completed_unseen_is_dropped_by_the_next_event(
+def test_unseen_completed_operation_is_dropped_by_next_event(
     purgatory: Purgatory, clock: ManualClock
 ) -> None:
     operation = parked(purgatory, clock, "a")
@@ -176,7 +176,7 @@ def test_one_event_may_complete_many_and_they_may_park_others(
     assert [successor.tries for successor in successors] == [1, 1, 1]
 
 
-def test_completing_one_may_cancel_another_that_watches_the_same_key(
+def test_completion_may_cancel_other_operation_of_same_key(
     purgatory: Purgatory, clock: ManualClock
 ) -> None:
     victim = Waiting(clock.now_ns() + 1)

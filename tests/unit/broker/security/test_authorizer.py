@@ -110,7 +110,7 @@ def test_rule_for_anybody_holds_for_all_users_and_no_other_type() -> None:
     assert not may(acls, name="u", principal="Group:x")
 
 
-def test_prefixes_of_all_lengths_cover_a_name_and_literals_cover_only_theirs() -> None:
+def test_prefixes_cover_names_and_literals_only_themselves() -> None:
     acls = table(
         rule("allow User:alice READ ab", prefixed=True),
         rule("allow User:alice WRITE abcd", prefixed=True),
@@ -124,7 +124,7 @@ def test_prefixes_of_all_lengths_cover_a_name_and_literals_cover_only_theirs() -
     assert not may(acls, Operation.DELETE, "abcde")
 
 
-def test_literal_star_covers_all_and_a_prefix_of_a_star_only_what_begins_with_one() -> None:
+def test_literal_star_covers_all_prefix_star_only_star_names() -> None:
     assert may(table(rule("allow User:alice READ *")), name="anything")
     assert may(table(rule("allow User:alice READ *")), name="*")
     acls = table(rule("allow User:alice READ *", prefixed=True, kind=GROUP))
@@ -153,7 +153,7 @@ def test_what_does_not_allow_describe(operation: str) -> None:
     assert not may(table(rule(f"allow User:alice {operation} t")), DESCRIBE)
 
 
-def test_alter_configs_allows_describe_configs_and_not_the_other_way_round() -> None:
+def test_alter_configs_implies_describe_configs_only() -> None:
     assert may(table(rule("allow User:alice ALTER_CONFIGS t")), Operation.DESCRIBE_CONFIGS)
     assert not may(table(rule("allow User:alice DESCRIBE_CONFIGS t")), Operation.ALTER_CONFIGS)
     assert not may(table(rule("allow User:alice DESCRIBE t")), READ)
@@ -166,7 +166,7 @@ def test_deny_implies_nothing() -> None:
     assert not may(table(rule("deny User:alice ALL t"), rule("allow User:alice WRITE t")), DESCRIBE)
 
 
-def test_default_holds_only_for_what_no_rule_covers_whoever_it_speaks_of() -> None:
+def test_default_applies_only_to_uncovered_resources() -> None:
     acls = table(
         rule("allow User:bob READ t"),
         rule("deny User:bob READ p", prefixed=True),
@@ -229,7 +229,7 @@ def test_some_resource_of_a_type() -> None:
     assert any_write(rule("allow User:alice WRITE *"), rule("deny User:alice WRITE *", prefixed=True))
 
 
-def test_some_resource_where_everybody_may_use_what_no_rule_covers() -> None:
+def test_some_resource_is_allowed_where_uncovered_is_open() -> None:
     authorizer = StandardAuthorizer(table, allow_everyone=True)
     assert authorizer.is_allowed_for_any(identity(), WRITE, TOPIC, api_key=22)
 
@@ -319,7 +319,7 @@ def test_decisions_are_those_of_a_loop_over_all_rules(
 
 
 @given(rules_st)
-def test_some_resource_may_be_used_exactly_if_a_name_can_be_found(rules: list[Acl]) -> None:
+def test_some_resource_is_allowed_iff_a_name_can_be_found(rules: list[Acl]) -> None:
     """Names that a rule's pattern is the beginning of stand for all others. Kafka does not see through a literal `*`
     over denied literals and prefixes, nor through several ones that deny each other's rest: those are left out."""
     rules = [acl for acl in rules if acl.resource_name != "*"]

@@ -92,7 +92,7 @@ def test_a_good_token_is_believed(message: bytes) -> None:
     assert exchange.outcome == AuthenticatedUser("alice", NOW_MS)
 
 
-def test_a_bad_token_is_refused_when_the_client_has_acknowledged_that() -> None:
+def test_bad_token_is_rejected_after_clients_acknowledgement() -> None:
     exchange = bearer()
     assert exchange.evaluate(b"n,,\1auth=Bearer bad\1\1") == b'{"status":"invalid_token"}'
     assert exchange.outcome is None

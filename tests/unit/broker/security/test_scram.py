@@ -69,7 +69,7 @@ def test_a_wrong_password_is_refused() -> None:
     assert exchange.outcome is None
 
 
-def test_a_user_that_does_not_exist_is_asked_for_its_proof_with_the_same_salt_every_time() -> None:
+def test_unknown_user_always_gets_same_salt() -> None:
     answers = [
         dict(
             part.split("=", 1)
@@ -84,7 +84,7 @@ def test_a_user_that_does_not_exist_is_asked_for_its_proof_with_the_same_salt_ev
     assert bob["r"] != again["r"]
 
 
-def test_a_user_that_does_not_exist_is_refused_as_one_with_a_wrong_password() -> None:
+def test_unknown_user_is_rejected_like_wrong_password() -> None:
     reasons = []
     for name in ("alice", "bob"):
         exchange, client = begin(), ScramClient("sha256", name, "x")
@@ -180,7 +180,7 @@ class ExtendedClient(ScramClient):
 
 
 @pytest.mark.parametrize("extensions", [{"first": "m=must,"}, {"final": ",ext=1"}])
-def test_who_signs_a_mandatory_extension_or_one_of_the_final_message_is_refused(
+def test_mandatory_or_final_message_extension_is_rejected(
     extensions: dict[str, str],
 ) -> None:
     exchange, client = begin(), ExtendedClient(**extensions)

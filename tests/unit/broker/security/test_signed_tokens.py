@@ -136,7 +136,7 @@ def test_a_password_among_the_keys_signs_nothing() -> None:
 # -- keys ----------------------------------------------------------------------------------------------------------
 
 
-def test_who_asks_before_the_keys_are_there_is_told_to_come_again() -> None:
+def test_token_before_keys_are_loaded_is_told_to_retry() -> None:
     loads = Loads(published(EC), runs_at_once=False)
     keys = loads.keys()
     for _ in range(3):
@@ -149,7 +149,7 @@ def test_who_asks_before_the_keys_are_there_is_told_to_come_again() -> None:
     assert found.kid == "ec"
 
 
-def test_a_new_key_is_looked_for_once_and_not_for_every_name_that_somebody_invents() -> None:
+def test_new_key_id_is_fetched_once_not_per_invented_name() -> None:
     loads = Loads(published(EC), published(EC, RSA))
     keys = loads.keys()
     assert keys.find("ec") is not None
@@ -162,7 +162,7 @@ def test_a_new_key_is_looked_for_once_and_not_for_every_name_that_somebody_inven
     assert loads.count == 3
 
 
-def test_keys_are_loaded_again_when_they_are_old_and_the_old_ones_serve_meanwhile() -> None:
+def test_old_keys_are_reloaded_and_used_meanwhile() -> None:
     loads = Loads(published(EC), runs_at_once=False)
     keys = loads.keys(refresh_ms=1_000_000)
     with pytest.raises(KeysAwaited):
@@ -181,7 +181,7 @@ def test_keys_are_loaded_again_when_they_are_old_and_the_old_ones_serve_meanwhil
     [OSError("refused"), ValueError("too large"), b"", b"[]", b'{"keys": 7}', b'{"keys": []}', b'{"keys": [7]}',
      b'{"keys": [{"kty": "RSA"}]}', b"<html>"],
 )  # fmt: skip
-def test_an_address_that_answers_nonsense_is_asked_again_and_the_log_says_so(
+def test_invalid_key_response_is_retried_and_logged(
     answer: bytes | Exception, caplog: pytest.LogCaptureFixture
 ) -> None:
     loads = Loads(answer, published(EC))

@@ -227,7 +227,7 @@ def test_all_that_can_be_wrong_is_tried(certificates: Certificates, issued: Issu
     assert set(STORES) == set(stores(certificates, issued))
 
 
-def test_trust_stores_of_both_kinds_say_whose_clients_are_trusted(certificates: Certificates) -> None:
+def test_trust_stores_of_both_types_define_trusted_clients(certificates: Certificates) -> None:
     store = certificates.write("trust.p12", certificates.authority.trust_store("word"))
     for location, password in ((certificates.ca, None), (store, "word")):
         settings = {"ssl_truststore_location": str(location), "ssl_client_auth": "required"}
@@ -245,7 +245,7 @@ def test_trust_stores_of_both_kinds_say_whose_clients_are_trusted(certificates: 
             )
 
 
-def test_an_expired_certificate_and_a_key_for_all_to_read_are_warned_of(certificates: Certificates) -> None:
+def test_expired_certificate_and_readable_key_are_logged(certificates: Certificates) -> None:
     path = certificates.write("open.pem", certificates.expired.read_bytes())
     path.chmod(0o644)
     value = values(ssl_keystore_location=str(path))
@@ -366,7 +366,7 @@ def test_tls_with_client_auth_resumes_no_session(
 # -- settings ----------------------------------------------------------------------------------------------------
 
 
-def test_what_was_changed_at_run_time_wins_over_the_listeners_own_and_that_over_the_plain() -> None:
+def test_run_time_value_precedes_listeners_and_plain_value() -> None:
     config = Config.build(
         {"ssl.keystore.location": "/plain", "listener.name.OUT.ssl.keystore.location": "/own"}
     )
@@ -380,7 +380,7 @@ def test_what_was_changed_at_run_time_wins_over_the_listeners_own_and_that_over_
 
 
 @pytest.mark.parametrize("protocol", ["SSL", "SASL_SSL"])
-def test_who_logs_in_shows_a_certificate_only_where_the_listener_itself_says_so(protocol: str) -> None:
+def test_sasl_listener_asks_certificate_only_by_own_setting(protocol: str) -> None:
     given = {"listener.security.protocol.map": f"OUT:{protocol},OWN:{protocol},PLAINTEXT:PLAINTEXT"}
     given |= {"ssl.client.auth": "required", "listener.name.own.ssl.client.auth": "requested"}
     config = Config.build(given)
@@ -395,7 +395,7 @@ def test_every_setting_of_tls_may_be_a_listeners_own() -> None:
     assert all(row.per_listener for name, row in SETTINGS.items() if name.startswith("ssl."))
 
 
-def test_a_new_certificate_keeps_its_names_unless_changes_are_allowed(certificates: Certificates) -> None:
+def test_new_certificate_keeps_names_unless_change_is_allowed(certificates: Certificates) -> None:
     def made(subject: str, hosts: tuple[str, ...], name: str, **settings: Any) -> Any:
         path = certificates.write(name, certificates.authority.issue(subject, hosts=hosts).pem())
         value = values(ssl_keystore_location=str(path), **settings)

@@ -98,7 +98,7 @@ def test_the_clean_shutdown_marker_counts_once(tmp_path: Path) -> None:
     assert not checkpoints.remove_clean_shutdown(FS, tmp_path)
 
 
-def test_a_power_loss_does_not_bring_the_clean_shutdown_marker_back() -> None:
+def test_power_loss_does_not_restore_clean_shutdown_marker() -> None:
     """Beside logs that were written to since it was taken, it would say that they end well."""
     disk = RecordingFs(ManualClock())
     disk.make_directory(Path("/data"))

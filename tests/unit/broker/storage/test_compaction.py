@@ -153,7 +153,7 @@ def test_the_largest_timestamp_is_that_of_the_records_that_stay(rig: LogRig) -> 
     assert (found.offset, found.timestamp) == (1, NOW_MS + 1)
 
 
-def test_timestamps_beyond_64_bits_wrap_when_a_batch_is_written_anew(rig: LogRig) -> None:
+def test_timestamps_beyond_64_bits_wrap_on_rewrite(rig: LogRig) -> None:
     rig.config = replace(rig.config, timestamp_after_max_ms=2**63 - 1, delete_retention_ms=DAY_MS)
     log = rig.open()
     pairs: list[tuple[str | None, str | None]] = [("a", "1"), ("t", None), ("b", "1")]
@@ -194,7 +194,7 @@ def test_keys_longer_than_the_exact_ones_are_told_apart(rig: LogRig) -> None:
     assert [offset for offset, _, _ in contents(log)] == [1, 4, 5, 6]
 
 
-def test_a_tombstone_stays_for_delete_retention_after_its_section_became_clean(rig: LogRig) -> None:
+def test_tombstone_stays_for_delete_retention_after_cleaning(rig: LogRig) -> None:
     log = rig.open()
     append_one(log, keyed(("a", "1"), ("b", "1")))
     append_one(log, keyed(("a", None), ("c", "1"), timestamp=NOW_MS - 1000))
@@ -220,7 +220,7 @@ def test_a_tombstone_stays_for_delete_retention_after_its_section_became_clean(r
     assert batches_of(log)[1].base_timestamp == NOW_MS + DAY_MS
 
 
-def test_a_tombstone_keeps_older_records_of_its_key_away_as_long_as_it_stays(rig: LogRig) -> None:
+def test_tombstone_hides_older_records_of_key_while_it_stays(rig: LogRig) -> None:
     log = rig.open()
     append_one(log, keyed(("a", "1")))
     roll(log)
@@ -267,7 +267,7 @@ def test_a_producers_newest_batch_stays_without_its_records(rig: LogRig) -> None
     assert [header.base_offset for header in batches_of(again)] == [3, 4, 5]
 
 
-def test_the_last_batch_that_is_replaced_stays_without_its_records(rig: LogRig) -> None:
+def test_last_replaced_batch_stays_without_records(rig: LogRig) -> None:
     log = rig.open()
     append_one(log, keyed(("a", "1")))
     append_keyless(log, keyed((None, "1"), (None, "2")))
@@ -437,7 +437,7 @@ def test_an_open_transaction_is_not_touched(rig: LogRig) -> None:
     assert [offset for offset, _, _ in contents(log)] == [1, 2, 3]
 
 
-def test_an_aborted_transaction_before_the_dirty_section_says_nothing_of_later_ones(rig: LogRig) -> None:
+def test_abort_before_dirty_section_affects_no_later_ones(rig: LogRig) -> None:
     log = rig.open()
     append_one(log, in_transaction(0, ("a", "aborted")))
     end(log, ControlType.ABORT)

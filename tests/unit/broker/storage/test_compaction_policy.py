@@ -109,7 +109,7 @@ def test_groups_by_size_and_number(sizes: tuple[int, ...], groups: list[list[int
     assert [[segment.base_offset // 10 for segment in group] for group in found] == groups
 
 
-def test_groups_keep_to_the_size_of_indexes_and_to_32_bit_offsets() -> None:
+def test_groups_respect_index_size_and_32_bit_offsets() -> None:
     config = LogConfig(segment_index_bytes=25)
     assert [len(group) for group in group_segments(sealed(1, 1, 1), config)] == [2, 1]
     far = [SealedSegment(0, 10, 1, 0, 0, 0, 0), SealedSegment(10, 2**31, 1, 1, 0, 0, 0)]

@@ -119,7 +119,7 @@ def test_torn_tail_that_a_shortage_keeps_is_cut_by_next_append(
     again.close()
 
 
-def test_a_torn_tail_that_cannot_be_cut_off_refuses_its_batches_and_ends_the_appends(
+def test_uncuttable_torn_tail_rejects_batches_and_ends_appends(
     rig: LogRig, fs: FailingFs
 ) -> None:
     log = rig.open()
@@ -139,7 +139,7 @@ def test_a_torn_tail_that_cannot_be_cut_off_refuses_its_batches_and_ends_the_app
     again.close()
 
 
-def test_a_log_that_went_offline_takes_nothing_more_of_the_same_request(rig: LogRig, fs: FailingFs) -> None:
+def test_offline_log_rejects_rest_of_request(rig: LogRig, fs: FailingFs) -> None:
     rig.config = LogConfig(segment_bytes=300)
     log = rig.open()
     fs.fail_write(
@@ -193,7 +193,7 @@ def test_what_was_written_before_a_roll_that_failed_counts(rig: LogRig, fs: Fail
     log.close()
 
 
-def test_without_room_for_its_last_time_entry_no_segment_is_sealed(rig: LogRig, fs: FailingFs) -> None:
+def test_segment_is_not_sealed_without_space_for_time_entry(rig: LogRig, fs: FailingFs) -> None:
     rig.config = LogConfig(segment_bytes=300)
     log = rig.open()
     append_one(log, batch(bytes(200)))
@@ -303,7 +303,7 @@ def descriptors_below(directory: Path) -> list[str]:
     return [path for path in found if path.startswith(str(directory))]
 
 
-def test_a_sync_point_that_cannot_be_opened_leaves_no_descriptor_open(rig: LogRig) -> None:
+def test_unopenable_sync_point_leaks_no_descriptor(rig: LogRig) -> None:
     rig.config = LogConfig(segment_bytes=300)
     rig.fs = fs = NoMoreDescriptors()
     log = rig.open()
@@ -338,7 +338,7 @@ def test_the_sync_descriptors_outlive_roll_and_close(rig: LogRig) -> None:
     assert log.state.recovery_point == 1
 
 
-def test_what_a_segment_got_after_a_round_began_is_synced_by_the_next(rig: LogRig) -> None:
+def test_bytes_written_after_round_start_sync_in_next_round(rig: LogRig) -> None:
     rig.config = LogConfig(segment_bytes=500)
     log = rig.open()
     append_one(log, batch(bytes(100)))
@@ -358,7 +358,7 @@ def test_what_a_segment_got_after_a_round_began_is_synced_by_the_next(rig: LogRi
     log.close()
 
 
-def test_a_sealed_segment_that_ends_at_the_recovery_point_is_synced_by_a_clean_stop(rig: LogRig) -> None:
+def test_clean_stop_syncs_sealed_segment_at_recovery_point(rig: LogRig) -> None:
     """Its records were synced while it was active; its indexes were not."""
     log = rig.open()
     append_one(log, batch("a"))

@@ -68,7 +68,7 @@ def test_one_append_hides_from_its_first_awaited_batch(log: Log) -> None:
     assert (visible(log), ends(log)) == ([b"one"], (1, 1, 3))
 
 
-def test_sync_shows_what_it_covers_and_up_to_the_next_hidden_record(log: Log) -> None:
+def test_sync_reveals_records_up_to_next_hidden_one(log: Log) -> None:
     """A round covers what was there at its start. Records of acks=1 behind it, and before the next of acks=all, wait
     for nothing any more."""
     hide(log, "a")

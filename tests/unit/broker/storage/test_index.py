@@ -57,7 +57,7 @@ def test_lookup_finds_the_floor(offsets: OffsetIndex, count: int) -> None:
         assert offsets.lookup(offset) == (pairs[number][1] if number >= 0 else 0)
 
 
-def test_the_neighbours_of_an_offset_are_right_wherever_the_window_was_before(offsets: OffsetIndex) -> None:
+def test_neighbours_of_offset_are_correct_for_any_window(offsets: OffsetIndex) -> None:
     """Forwards, backwards and at random, over entries that are appended to, cut and closed in between."""
     chance = random.Random(4)
     pairs: list[tuple[int, int]] = []

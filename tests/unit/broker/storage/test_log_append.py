@@ -39,7 +39,7 @@ def test_no_view_is_kept(rig: LogRig) -> None:
     log.close()
 
 
-def test_log_of_a_few_records_costs_one_descriptor_also_when_it_is_opened_again(rig: LogRig) -> None:
+def test_small_log_costs_one_descriptor_also_when_reopened(rig: LogRig) -> None:
     before = len(open_descriptors())
     for ends in (1, 2):
         log = rig.open()
@@ -144,7 +144,7 @@ def test_a_lower_bound_is_checked_on_each_record(rig: LogRig) -> None:
 
 
 @pytest.mark.parametrize("count", [3, 4])
-def test_batch_of_more_records_than_are_looked_at_is_refused_before_it_is_inflated(
+def test_batch_with_too_many_records_is_rejected_uninflated(
     rig: LogRig, monkeypatch: pytest.MonkeyPatch, *, count: int
 ) -> None:
     """Some kB may hold millions of them. MESSAGE_TOO_LARGE has a producer split its batch."""
@@ -189,7 +189,7 @@ def test_so_many_bad_records_are_named_and_all_are_counted(
 
 @pytest.mark.parametrize("after_max_ms", [HOUR_MS, 2**63 - 1])
 @pytest.mark.parametrize("codec", ["producer", "gzip", "uncompressed"])
-def test_records_dated_beyond_64_bits_are_dated_as_every_client_reads_them(
+def test_timestamps_beyond_64_bits_are_read_like_clients_do(
     rig: LogRig, codec: str, after_max_ms: int
 ) -> None:
     rig.config = LogConfig(
@@ -352,7 +352,7 @@ def test_a_new_config_counts_where_the_old_one_has_been_used(rig: LogRig) -> Non
     log.close()
 
 
-def test_records_without_a_time_roll_by_the_clock_after_any_number_of_them(rig: LogRig) -> None:
+def test_records_without_timestamp_roll_by_clock(rig: LogRig) -> None:
     rig.config = LogConfig(segment_ms=1000)
     log = rig.open()
     for _ in range(3):
@@ -379,7 +379,7 @@ def test_many_batches_of_idempotent_producers_write_one_too(
 
 @pytest.mark.parametrize("snapshot_at", [3, 4, 5, 6, 7, 8])
 @pytest.mark.parametrize("rolls", [False, True])
-def test_the_last_five_batches_are_known_after_a_death_wherever_the_snapshot_is(
+def test_last_five_batches_are_known_after_crash(
     rig: LogRig, monkeypatch: pytest.MonkeyPatch, *, snapshot_at: int, rolls: bool
 ) -> None:
     """A snapshot has the newest one only, and a client may have five requests whose answers died with their Handler."""
@@ -409,7 +409,7 @@ def test_the_last_five_batches_are_known_after_a_death_wherever_the_snapshot_is(
 
 
 @pytest.mark.parametrize("rolls", [0, 3], ids=["one segment", "several segments"])
-def test_they_are_known_also_when_many_batches_of_others_came_before_the_snapshot(
+def test_last_batches_are_known_behind_many_of_others(
     rig: LogRig, *, rolls: int
 ) -> None:
     rig.config = LogConfig(index_interval_bytes=0)  # Each batch has its entry: 40 of them are as 160 KiB.

@@ -84,7 +84,7 @@ def test_a_cut_last_segment_is_a_torn_tail(directory: Path) -> None:
     assert [problem.is_torn_tail for problem in found if problem.path == last] == [True]
 
 
-def test_a_broken_header_with_good_batches_behind_it_is_no_torn_tail(directory: Path) -> None:
+def test_broken_header_before_good_batches_is_no_torn_tail(directory: Path) -> None:
     for path in sorted(directory.glob("*.log"))[1:]:
         path.unlink()
     flip(directory / LOG, 16)  # The magic byte of the first batch.
@@ -98,7 +98,7 @@ def test_an_index_that_says_what_the_log_does_not_is_damage(directory: Path, nam
     assert [problem.path.name for problem in problems(directory)] == [name]
 
 
-def test_zeros_behind_the_entries_of_a_mapped_index_are_no_entries(directory: Path) -> None:
+def test_zeros_behind_mapped_index_entries_are_ignored(directory: Path) -> None:
     before = describe_index(OsFs(), directory / INDEX)
     with open(directory / INDEX, "ab") as file:
         file.write(bytes(80))

@@ -66,7 +66,7 @@ def test_read_at_the_end(log: Log) -> None:
     assert cost(lambda: log.read(2, 1 << 20, committed=True)) <= READ_COMMITTED_MAX
 
 
-def test_a_log_that_nobody_holds_is_gone_without_a_garbage_collection(tmp_path: Path) -> None:
+def test_unreferenced_log_is_freed_without_garbage_collection(tmp_path: Path) -> None:
     rig = LogRig(tmp_path / "t-0", clock=WatchedClock(wall_ms=NOW_MS))
     log = rig.open()
     append_one(log, sequenced(7, 0))

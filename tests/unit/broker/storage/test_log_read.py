@@ -83,7 +83,7 @@ class CountingFs(OsFs):
 
 
 @pytest.mark.parametrize("record_bytes", [10, 3000, 9000, 40_000])
-def test_a_consumer_that_catches_up_costs_about_one_read_of_a_file_for_each_fetch(
+def test_catching_up_consumer_costs_one_file_read_per_fetch(
     tmp_path: Path, record_bytes: int
 ) -> None:
     """One block of index entries serves many fetches, and a batch that has an entry is not walked to."""
@@ -149,7 +149,7 @@ def test_timestamps_out_of_order(rig: LogRig) -> None:
     log.close()
 
 
-def test_what_is_found_by_time_fits_into_an_answer_whatever_was_stored(rig: LogRig) -> None:
+def test_timestamp_search_result_always_fits_answer(rig: LogRig) -> None:
     log = rig.open()
     append_one(log, dated(0, 2**63 - 1, 1, base=NOW_MS, largest=NOW_MS + 60))
     append_one(log, dated(0, -(2**63), base=-5, largest=NOW_MS + 70))
@@ -162,7 +162,7 @@ def test_what_is_found_by_time_fits_into_an_answer_whatever_was_stored(rig: LogR
     log.close()
 
 
-def test_headers_that_lie_are_looked_into_in_slices_and_not_without_end(
+def test_lying_headers_are_searched_in_bounded_slices(
     rig: LogRig, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(timestamp_search, "SLICE_RECORDS", 6)
@@ -188,7 +188,7 @@ def test_headers_that_lie_are_looked_into_in_slices_and_not_without_end(
     log.close()
 
 
-def test_largest_timestamp_behind_a_start_inside_a_segment_is_looked_for_in_slices(
+def test_max_timestamp_behind_inner_start_is_sliced(
     rig: LogRig, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(timestamp_search, "SLICE_RECORDS", 4)
@@ -295,7 +295,7 @@ def marker(pid: int, outcome: ControlType) -> memoryview:
     )
 
 
-def test_an_aborted_transaction_is_found_by_the_fetches_that_cross_it(rig: LogRig) -> None:
+def test_aborted_transaction_is_found_by_crossing_fetches(rig: LogRig) -> None:
     log = rig.open()
     for view in (transactional(1, 0), transactional(2, 0), batch("plain"), transactional(1, 1)):
         append_one(log, view)

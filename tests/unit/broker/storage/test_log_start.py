@@ -79,7 +79,7 @@ def test_lost_first_segment_after_a_deletion_is_refused(rig: LogRig) -> None:
 
 
 @pytest.mark.parametrize("clean", [True, False])
-def test_lost_first_segment_without_epochs_is_refused_by_the_checkpoint(
+def test_lost_first_segment_without_epochs_is_rejected(
     rig: LogRig, clean: bool, caplog: pytest.LogCaptureFixture
 ) -> None:
     """After a crash the checkpoint may be older than a deletion, so only a warning is possible."""

@@ -86,7 +86,7 @@ def test_restore_puts_back_what_a_failed_append_changed() -> None:
     assert len(table) == 0
 
 
-def test_a_marker_ends_the_transaction_and_names_what_was_aborted() -> None:
+def test_marker_ends_transaction_and_names_aborted_range() -> None:
     table = ProducerTable()
     table.record(1, 0, (0, 10, 0, 5), transactional=True, heard_ms=5)
     table.record(2, 0, (0, 12, 0, 5), transactional=True, heard_ms=5)
@@ -127,7 +127,7 @@ def test_a_marker_of_a_new_epoch_asks_for_sequence_0() -> None:
     assert take(table, 1, 0) == "new"
 
 
-def test_idle_producers_expire_by_when_they_were_heard_but_not_in_a_transaction() -> None:
+def test_idle_producers_expire_unless_in_transaction() -> None:
     table = ProducerTable()
     table.record(1, 0, (0, 0, 0, 9999), transactional=False, heard_ms=1000)
     table.record(2, 0, (0, 1, 0, 0), transactional=False, heard_ms=1001)

@@ -222,7 +222,7 @@ def plain(values: list[bytes], key: bytes) -> memoryview:
 
 
 @pytest.mark.parametrize("seed", range(12))
-def test_last_stable_offset_and_committed_records_are_those_of_a_model(rig: LogRig, seed: int) -> None:
+def test_last_stable_offset_and_committed_records_match_model(rig: LogRig, seed: int) -> None:
     walk = Walk(rig, seed)
     steps = [
         *[walk.append] * 12, walk.sync, walk.sync, walk.restart, walk.handover, walk.owners_death,
@@ -269,7 +269,7 @@ def many_segments(rig: LogRig) -> Log:
     return log
 
 
-def test_reader_far_behind_opens_no_transaction_index_at_each_fetch(rig: LogRig) -> None:
+def test_reader_far_behind_opens_no_index_per_fetch(rig: LogRig) -> None:
     rig.fs = fs = CountingFs()
     log = many_segments(rig)
     assert (0, bytes(40)) in committed(log)
@@ -296,7 +296,7 @@ def test_rows_of_a_segment_that_is_read_no_more_are_not_kept(rig: LogRig) -> Non
     log.close()
 
 
-def test_search_over_segments_ends_where_nothing_can_have_been_open(rig: LogRig) -> None:
+def test_segment_search_ends_where_nothing_was_open(rig: LogRig) -> None:
     """Of a thousand aborted transactions a reader is told of those in what it reads."""
     rig.config = LogConfig(segment_bytes=1500, index_interval_bytes=150)
     log = rig.open()
@@ -330,7 +330,7 @@ def test_index_that_is_too_large_to_be_kept_is_read_at_each_look(
 
 
 @pytest.mark.parametrize("is_host", [True, False])
-def test_row_of_a_marker_that_the_log_has_lost_says_nothing_of_later_transactions(
+def test_row_of_lost_marker_affects_no_later_transaction(
     rig: LogRig, is_host: bool
 ) -> None:
     log = rig.open()
@@ -350,7 +350,7 @@ def test_row_of_a_marker_that_the_log_has_lost_says_nothing_of_later_transaction
     log.close()
 
 
-def test_row_that_was_dropped_is_gone_from_the_disk_when_later_records_are_on_it(rig: LogRig) -> None:
+def test_dropped_row_is_durable_before_later_records(rig: LogRig) -> None:
     log = rig.open()
     append_one(log, plain([b"plain"], b"k"))
     log.durability.sync()
@@ -404,7 +404,7 @@ def test_marker_without_room_is_refused_and_shows_nothing(rig: LogRig, nth: int)
     log.close()
 
 
-def test_new_index_is_synced_with_its_name_by_the_successor_that_made_it(rig: LogRig) -> None:
+def test_new_index_is_synced_with_name_by_its_creator(rig: LogRig) -> None:
     log = rig.open()
     append_one(log, plain([b"plain"], b"k"))
     log.durability.sync()
@@ -422,7 +422,7 @@ def test_new_index_is_synced_with_its_name_by_the_successor_that_made_it(rig: Lo
     log.close()
 
 
-def test_row_that_is_missing_is_put_in_its_place_and_one_that_is_there_stays(tmp_path: Path) -> None:
+def test_missing_row_is_inserted_and_existing_one_stays(tmp_path: Path) -> None:
     rows = [AbortedTransaction(number, 10 * number, 10 * number + 5, 10 * number + 6) for number in range(4)]
     index = txn_index.TxnIndex(OsFs(), tmp_path / "x.txnindex")
     index.append(rows[0])
@@ -436,7 +436,7 @@ def test_row_that_is_missing_is_put_in_its_place_and_one_that_is_there_stays(tmp
     assert index.overlapping(36, 100) == ([], False)
 
 
-def test_log_that_is_replayed_over_compacted_segments_keeps_its_rows(rig: LogRig) -> None:
+def test_replay_over_compacted_segments_keeps_rows(rig: LogRig) -> None:
     log = rig.open()
     put(log, in_transaction(7, b"never", key=b"k"))
     put(log, in_transaction(7, b"neither", key=b"k"))
@@ -457,7 +457,7 @@ def test_log_that_is_replayed_over_compacted_segments_keeps_its_rows(rig: LogRig
 
 
 @pytest.mark.parametrize("seed", range(6))
-def test_what_a_power_loss_leaves_shows_the_committed_records_that_are_left(seed: int) -> None:
+def test_power_loss_keeps_remaining_records_committed(seed: int) -> None:
     """At any moment, with whatever of the unsynced pages and names."""
     chance = random.Random(seed)
     # With compaction a hole is none that recovery minds: a marker in it is sent again, and nothing that came after the

@@ -64,7 +64,7 @@ def write_log(rig: LogRig, count: int = 20, *, clean: bool = False) -> list[int]
     return positions
 
 
-def test_a_cut_at_every_byte_of_the_last_batch_loses_that_batch_only(rig: LogRig) -> None:
+def test_cut_at_any_byte_of_last_batch_loses_only_it(rig: LogRig) -> None:
     positions = write_log(rig)
     whole = (rig.directory / LOG).read_bytes()
     for size in range(positions[-1], len(whole)):
@@ -252,7 +252,7 @@ def test_damage_in_a_sealed_segment_is_loud(rig: LogRig, noted: int) -> None:
     log.close()
 
 
-def test_indexes_of_a_segment_that_ends_at_the_recovery_point_are_made_again(rig: LogRig) -> None:
+def test_indexes_of_segment_at_recovery_point_are_rebuilt(rig: LogRig) -> None:
     """Its records were synced while it was active, and no round since has synced its indexes."""
     rig.config = LogConfig(segment_bytes=400, index_interval_bytes=100)
     log = rig.open()
@@ -283,7 +283,7 @@ def test_a_tear_before_an_empty_new_segment_takes_that_away(rig: LogRig) -> None
 
 @pytest.mark.parametrize("policy", ["delete", "compact"])
 @pytest.mark.parametrize("is_next_empty", [True, False])
-def test_a_segment_that_lost_whole_batches_before_it_was_synced_is_the_last(
+def test_segment_missing_unsynced_batches_becomes_last(
     rig: LogRig, policy: str, is_next_empty: bool
 ) -> None:
     rig.config = LogConfig(segment_bytes=400)
@@ -319,7 +319,7 @@ def lose_all_but_one_batch_of_the_second_segment(rig: LogRig) -> int:
     return int(second.removesuffix(".log")) + 2
 
 
-def test_a_power_loss_does_not_bring_segments_back_that_were_behind_the_end() -> None:
+def test_power_loss_does_not_restore_segments_behind_end() -> None:
     """New records have their offsets. The opening that took them away may have been killed at any step."""
     for step in itertools.count(1):
         clock = ManualClock(wall_ms=NOW_MS)
@@ -340,7 +340,7 @@ def test_a_power_loss_does_not_bring_segments_back_that_were_behind_the_end() ->
     assert step > 8, "two segments at least, with three files each"
 
 
-def test_segments_behind_the_end_are_gone_only_when_that_is_synced(tmp_path: Path) -> None:
+def test_segments_behind_end_are_deleted_after_sync(tmp_path: Path) -> None:
     fs = FailingFs()
     rig = LogRig(tmp_path / "t-0", fs=fs)
     end_offset = lose_all_but_one_batch_of_the_second_segment(rig)
@@ -367,7 +367,7 @@ def test_emptied_sealed_segment_of_a_compacted_log_is_refused(rig: LogRig, numbe
         rig.open(clean=clean, recovery_point=30)
 
 
-def test_empty_segments_behind_a_gap_of_a_compacted_log_are_no_part_of_it(rig: LogRig) -> None:
+def test_empty_segments_behind_compaction_gap_are_dropped(rig: LogRig) -> None:
     rig.config = LogConfig(segment_bytes=400)
     write_log(rig, 15)
     rig.config = LogConfig(cleanup_policy=frozenset({"compact"}))
@@ -506,7 +506,7 @@ def test_open_synced_log_without_partition_metadata_is_refused(rig: LogRig, know
     assert rig.directory.exists()
 
 
-def test_open_missing_directory_of_deleted_records_begins_at_the_start(rig: LogRig) -> None:
+def test_missing_directory_of_deleted_records_opens_at_start(rig: LogRig) -> None:
     """All records were deleted before the directory vanished: nothing is missed."""
     log = rig.open(recovery_point=3, start_offset=3)
     assert (log.state.start_offset, log.state.end_offset) == (3, 3)
@@ -538,7 +538,7 @@ def test_whole_batches_beyond_the_published_end_are_kept(rig: LogRig) -> None:
 
 
 @pytest.mark.parametrize(("recovery_point", "is_synced"), [(0, True), (1, False)])
-def test_a_successor_syncs_the_names_that_no_round_of_the_dead_owner_covered(
+def test_successor_syncs_names_dead_owner_left_unsynced(
     rig: LogRig, recovery_point: int, is_synced: bool
 ) -> None:
     row = published(rig, 3, 0)
@@ -557,7 +557,7 @@ class Killed(BaseException):
 
 @pytest.mark.parametrize("end", [Killed(), DiskFull(errno.ENOSPC, "no room")], ids=["killed", "no room"])
 @pytest.mark.parametrize("clean", [True, False])
-def test_what_comes_into_a_log_that_was_half_made_outlives_a_power_loss(
+def test_records_in_half_created_log_survive_power_loss(
     clean: bool, end: BaseException
 ) -> None:
     """Its maker ended at one of its changes. What a clean start said of the other logs holds for none made since."""

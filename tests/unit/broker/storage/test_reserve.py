@@ -75,7 +75,7 @@ def test_a_small_log_asks_for_nothing(rig: LogRig, fs: ReservingFs) -> None:
     log.close()
 
 
-def test_at_most_as_much_again_as_the_segment_holds_and_at_most_the_bound(
+def test_reserve_at_most_doubles_segment_up_to_bound(
     rig: LogRig, fs: ReservingFs
 ) -> None:
     log = rig.open()
@@ -108,7 +108,7 @@ def test_refusal_is_no_failure_and_not_asked_again_soon(rig: LogRig, fs: Reservi
     log.close()
 
 
-def test_what_a_full_disk_cut_off_is_asked_for_anew_after_as_much_again(rig: LogRig, fs: ReservingFs) -> None:
+def test_reserve_cut_by_full_disk_is_retried_after_doubling(rig: LogRig, fs: ReservingFs) -> None:
     log = rig.open()
     write(log, RESERVE_FROM_BYTES + MIB)
     assert len(fs.asked) == 1
@@ -121,7 +121,7 @@ def test_what_a_full_disk_cut_off_is_asked_for_anew_after_as_much_again(rig: Log
     log.close()
 
 
-def test_the_files_size_is_what_was_written_and_a_stop_gives_the_rest_back(real: LogRig) -> None:
+def test_file_size_excludes_reserve_and_stop_releases_it(real: LogRig) -> None:
     log = real.open()
     write(log, RESERVE_FROM_BYTES + MIB)
     path = real.directory / f"{0:020d}.log"

@@ -164,7 +164,7 @@ class _FailingRename(OsFs):
 
 
 @pytest.mark.parametrize("nth", range(1, 7))
-def test_a_deletion_that_the_disk_interrupts_takes_the_log_offline_and_the_next_opening_goes_by_the_files(
+def test_interrupted_deletion_takes_log_offline_until_reopened(
     rig: LogRig, nth: int
 ) -> None:
     rig.config = LogConfig(segment_bytes=300)
@@ -187,7 +187,7 @@ def test_a_deletion_that_the_disk_interrupts_takes_the_log_offline_and_the_next_
 
 
 @pytest.mark.parametrize("nth", range(1, 7))
-def test_a_deletion_without_room_for_its_names_leaves_the_rest_for_the_next_look(
+def test_deletion_without_name_space_continues_next_round(
     rig: LogRig, nth: int
 ) -> None:
     rig.config = LogConfig(segment_bytes=300, retention_ms=-1)
@@ -243,7 +243,7 @@ def test_a_directory_that_is_another_topics_by_now_is_left_alone(rig: LogRig) ->
     namesake.close(clean=False)
 
 
-def test_a_directory_that_does_not_say_whose_it_is_goes_with_its_topic(rig: LogRig) -> None:
+def test_directory_without_topic_id_goes_with_its_topic(rig: LogRig) -> None:
     log = rig.open()
     (rig.directory / "partition.metadata").write_text("nonsense")
     assert log.rename_for_delete() is not None

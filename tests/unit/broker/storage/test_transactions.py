@@ -57,7 +57,7 @@ def end(
     return log.appender.append_marker(PID, epoch, coordinator_epoch, is_commit=is_commit, transaction_version=version)
 
 
-def test_a_transaction_begins_only_when_its_coordinator_has_confirmed_it(log: Log) -> None:
+def test_transaction_begins_only_when_coordinator_confirmed(log: Log) -> None:
     assert send(log) == ErrorCode.INVALID_TXN_STATE
     guard = begin(log)
     assert send(log) == ErrorCode.INVALID_TXN_STATE
@@ -66,7 +66,7 @@ def test_a_transaction_begins_only_when_its_coordinator_has_confirmed_it(log: Lo
     assert log.state.last_stable_offset == 0
 
 
-def test_a_new_epoch_does_not_go_on_with_the_transaction_of_the_old_one(log: Log) -> None:
+def test_new_epoch_does_not_continue_old_transaction(log: Log) -> None:
     assert send(log, guard=begin(log)) == ErrorCode.NONE
     assert send(log, epoch=1) == ErrorCode.INVALID_TXN_STATE
     assert send(log, epoch=1, guard=begin(log, epoch=1)) == ErrorCode.NONE
@@ -79,13 +79,13 @@ def test_without_verification_the_first_batch_begins_it(rig: LogRig) -> None:
     log.close()
 
 
-def test_a_batch_without_a_transactional_id_is_refused_also_where_its_producer_has_one_open(log: Log) -> None:
+def test_non_transactional_batch_in_open_transaction_is_rejected(log: Log) -> None:
     assert send(log, guard=begin(log)) == ErrorCode.NONE
     nameless = append_one(log, sequenced(PID, 1, flags=TRANSACTIONAL))
     assert nameless.error_code == ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED
 
 
-def test_a_marker_ends_the_guard_so_that_a_late_confirmation_begins_nothing(log: Log) -> None:
+def test_marker_ends_guard_so_late_confirmation_is_void(log: Log) -> None:
     guard = begin(log, owns_epoch=False)
     assert end(log).error_code == ErrorCode.NONE
     assert not log.state.producers.is_verifying(PID, guard)
@@ -108,7 +108,7 @@ def test_marker_without_room_ends_no_guard(rig: LogRig) -> None:
     log.close()
 
 
-def test_a_late_marker_of_the_transaction_before_does_not_end_the_guard_of_one_with_its_own_epoch(
+def test_late_marker_keeps_guard_of_next_own_epoch(
     log: Log,
 ) -> None:
     assert send(log, guard=begin(log)) == ErrorCode.NONE
@@ -147,7 +147,7 @@ def test_a_batch_of_a_transaction_that_has_ended_is_still_known(log: Log) -> Non
     assert (again.error_code, again.base_offset, again.is_duplicate) == (ErrorCode.NONE, 0, True)
 
 
-def test_a_batch_behind_one_that_failed_does_not_get_in_before_it(log: Log) -> None:
+def test_batch_behind_failed_one_does_not_precede_it(log: Log) -> None:
     """Producers do not raise the epoch here, so nothing else is known of the sequence."""
     begin(log, 4, owns_epoch=False)
     begin(log, 3, owns_epoch=False)
@@ -226,7 +226,7 @@ def test_replayed_markers_leave_no_guard() -> None:
 
 
 @pytest.mark.parametrize("is_commit", [True, False])
-def test_a_marker_that_finds_no_room_ends_nothing_and_can_be_sent_again(
+def test_marker_without_space_ends_nothing_and_is_resendable(
     rig: LogRig, *, is_commit: bool
 ) -> None:
     rig.fs = fs = FailingFs()

@@ -41,7 +41,7 @@ def test_connections_leave_a_handler_that_ended_on_trial_at_once(rig: ProcessorR
     assert not rig.processor.uses(handler_id(1))
 
 
-def test_a_handler_that_died_keeps_its_connections_for_its_successor(rig: ProcessorRig) -> None:
+def test_dead_handler_keeps_connections_for_successor(rig: ProcessorRig) -> None:
     clients = [rig.connect() for _ in range(4)]
     child_of(rig)._handle_message({"do": "detach", "peer": handler_id(1), "is_final": False}, None)
     for client in clients:

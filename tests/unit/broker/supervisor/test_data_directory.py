@@ -210,7 +210,7 @@ def test_clean_stop_is_believed_once(tmp_path: Path, *, was_clean: bool) -> None
             assert open_directory(stack, tmp_path).remove_clean_marker() is expected
 
 
-def test_who_only_opens_the_directory_leaves_the_marker_of_a_clean_stop(tmp_path: Path) -> None:
+def test_opening_directory_keeps_clean_shutdown_marker(tmp_path: Path) -> None:
     """A start that fails before its Handlers, or a user who is added while the broker is stopped."""
     checkpoints.write_clean_shutdown(OsFs(), tmp_path, 1)
     with ExitStack() as stack:

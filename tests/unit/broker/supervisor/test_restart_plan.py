@@ -45,14 +45,14 @@ def test_role_that_was_killed_starts_again_at_once() -> None:
     assert Planner().deaths(ManagedRole(handler_id(0)), *[60 * SECOND_NS] * 20) == [0.0] * 20
 
 
-def test_role_that_dies_right_after_its_start_waits_longer_each_time() -> None:
+def test_role_dying_after_start_waits_longer_each_time() -> None:
     planner, role = Planner(), ManagedRole(handler_id(0))
     delays = planner.deaths(role, *[SECOND_NS // 10] * 8)
     assert delays == [0.0, 200.0, 400.0, 800.0, 1600.0, 3200.0, 5000.0, 5000.0]
     assert planner.failures == []
 
 
-def test_ninth_quick_death_in_a_row_ends_a_broker_that_never_was_ready() -> None:
+def test_ninth_quick_death_ends_broker_that_was_never_ready() -> None:
     planner, role = Planner(), ManagedRole(handler_id(0))
     planner.deaths(role, *[0] * 9)
     (failure,) = planner.failures
@@ -121,7 +121,7 @@ def test_state_of_a_role_follows_its_child() -> None:
     assert role.state == "hung"
 
 
-def test_two_processors_share_one_transfer_pair_for_as_long_as_both_live() -> None:
+def test_two_processors_share_one_pair_while_both_live() -> None:
     """A second pair would end the first, and what was under way on it would be in two hands."""
     planner = Planner()
     pairs = planner.regions
@@ -136,7 +136,7 @@ def test_two_processors_share_one_transfer_pair_for_as_long_as_both_live() -> No
     assert len(pairs.pairs) == 2
 
 
-def test_role_that_leaves_while_it_waits_for_its_restart_is_not_started() -> None:
+def test_leaving_role_is_not_restarted() -> None:
     planner = Planner()
     role = planner.table.add(handler_id(0))
     planner.deaths(role, 0)
@@ -146,7 +146,7 @@ def test_role_that_leaves_while_it_waits_for_its_restart_is_not_started() -> Non
     planner.restart_due()
 
 
-def test_controller_that_is_restarted_is_told_what_runs_before_anybody_can_ask_it() -> None:
+def test_restarted_controller_learns_roles_before_calls() -> None:
     events: list[str] = []
 
     class Restarter(Planner):
@@ -165,7 +165,7 @@ def test_controller_that_is_restarted_is_told_what_runs_before_anybody_can_ask_i
     assert events == ["start", "tell", "introduce"]
 
 
-def test_discarded_role_is_forgotten_for_good_by_who_heard_of_its_death_already() -> None:
+def test_discarded_role_is_forgotten_after_its_death() -> None:
     planner = Planner()
     dead, user, controller, away = (
         planner.table.add(agent) for agent in (handler_id(1), processor_id(0), CONTROLLER, processor_id(1))

@@ -47,7 +47,7 @@ def at(holder: socket.socket) -> str:
     return f"C://127.0.0.1:{holder.getsockname()[1]}"
 
 
-def test_listener_left_out_stays_so_when_its_port_is_free_and_a_count_changes(
+def test_skipped_listener_stays_closed_when_count_changes(
     rig: Rig, taken: socket.socket
 ) -> None:
     listeners = f"{PLAIN},{at(taken)}"
@@ -66,7 +66,7 @@ def test_listener_left_out_stays_so_when_its_port_is_free_and_a_count_changes(
     assert rig.scaler.problem is None
 
 
-def test_listener_corrected_while_the_wrong_one_is_being_tried_is_opened(
+def test_listener_corrected_during_retry_is_opened(
     rig: Rig, taken: socket.socket
 ) -> None:
     rig.set(listeners=at(taken))
@@ -77,7 +77,7 @@ def test_listener_corrected_while_the_wrong_one_is_being_tried_is_opened(
     assert rig.scaler.problem is None
 
 
-def test_count_changed_while_no_wanted_listener_can_be_opened_closes_nothing(
+def test_count_change_without_openable_listener_closes_nothing(
     rig: Rig, taken: socket.socket
 ) -> None:
     rig.set(listeners=at(taken))
@@ -128,7 +128,7 @@ def test_all_listeners_can_be_replaced_by_others(rig: Rig) -> None:
         assert names(rig) == set(wanted)
 
 
-def test_nothing_is_closed_for_listeners_that_would_find_no_place(rig: Rig) -> None:
+def test_nothing_is_closed_for_listeners_without_slot(rig: Rig) -> None:
     first, second = NAMES[:LISTENERS_MAX], NAMES[LISTENERS_MAX : 2 * LISTENERS_MAX]
     rig.set(listeners=",".join(f"{name}://127.0.0.1:0" for name in first))
     rig.go_on(turns=5000)
@@ -138,7 +138,7 @@ def test_nothing_is_closed_for_listeners_that_would_find_no_place(rig: Rig) -> N
     assert "a Processor that hangs" in (rig.scaler.problem or "")
 
 
-def test_host_names_are_looked_up_by_the_controller_and_not_waited_for(rig: Rig) -> None:
+def test_controller_looks_up_host_names_without_waiting(rig: Rig) -> None:
     rig.set(listeners=f"{PLAIN},C://some-name.invalid:0", num_network_threads="3")
     rig.scaler.advance()
     ((agent, what, body, on_reply),) = rig.children.asked
@@ -170,7 +170,7 @@ def test_what_a_wildcard_is_advertised_as_is_looked_up_there_too(rig: Rig) -> No
     assert rig.children.plan.endpoints[1].advertised_host == "host.example"
 
 
-def test_controller_that_dies_before_it_could_tell_is_asked_again(rig: Rig) -> None:
+def test_controller_dying_before_reply_is_asked_again(rig: Rig) -> None:
     rig.set(listeners=f"{PLAIN},C://some-name.invalid:0")
     rig.scaler.advance()
     controller = rig.table[CONTROLLER]

@@ -43,7 +43,7 @@ def test_new_processors_serve_once_they_are_ready(rig: Rig) -> None:
     assert len(told["peers"]) == 4
 
 
-def test_leaving_processors_give_what_they_have_to_those_that_stay(rig: Rig) -> None:
+def test_leaving_processors_migrate_connections_to_others(rig: Rig) -> None:
     rig.want(processors=1)
     stays, leaves = rig.roles(PROCESSOR)
     assert rig.children.migrations == [("processor-1", "processor-0")]
@@ -63,7 +63,7 @@ def test_leaving_processor_that_dies_is_a_change_that_is_done(rig: Rig) -> None:
     assert rig.settled[0]["counts"] == {"processors": 1, "handlers": 2}
 
 
-def test_processor_that_waits_for_its_restart_when_it_is_to_leave_is_discarded(rig: Rig) -> None:
+def test_leaving_processor_awaiting_restart_is_discarded(rig: Rig) -> None:
     role = rig.roles(PROCESSOR)[1]
     role.child, role.restart_at_ns = None, 1
     rig.want(processors=1)
@@ -72,7 +72,7 @@ def test_processor_that_waits_for_its_restart_when_it_is_to_leave_is_discarded(r
     assert rig.settled[0]["counts"] == {"processors": 1, "handlers": 2}
 
 
-def test_processor_that_never_gets_rid_of_its_clients_is_closed_in_the_end(rig: Rig) -> None:
+def test_processor_that_keeps_clients_is_closed_finally(rig: Rig) -> None:
     rig.want(processors=1)
     leaves = rig.roles(PROCESSOR)[1]
     rig.children.clock.advance_ms(61_000)
@@ -122,7 +122,7 @@ def test_leaving_handler_stays_while_anybody_uses_it(rig: Rig) -> None:
     assert rig.table.get(handler_id(1)) is None
 
 
-def test_handler_that_waits_for_its_restart_is_discarded_when_those_that_live_have_left(rig: Rig) -> None:
+def test_leaving_handler_awaiting_restart_is_discarded_last(rig: Rig) -> None:
     """Until then a successor would be asked for nothing, and waited for."""
     rig.children.begin(rig.table.add(handler_id(2)))
     dead, lives = rig.roles(HANDLER)[1:]
@@ -185,7 +185,7 @@ def test_counts_set_while_others_cannot_be_reached_are_applied(rig: Rig) -> None
     assert len(new) == 1, "the wish that came meanwhile is another one"
 
 
-def test_part_that_fails_does_not_keep_the_others_from_being_made(rig: Rig) -> None:
+def test_failing_part_does_not_prevent_others(rig: Rig) -> None:
     rig.want(processors=1, handlers=3)
     rig.end(rig.roles(HANDLER)[2])
     leaves = rig.roles(PROCESSOR)[1]
@@ -195,7 +195,7 @@ def test_part_that_fails_does_not_keep_the_others_from_being_made(rig: Rig) -> N
     assert rig.settled[0]["counts"] == {"processors": 1, "handlers": 2}
 
 
-def test_what_could_not_be_reached_is_shown_as_soon_as_it_is_known_and_no_longer(rig: Rig) -> None:
+def test_unreached_target_is_shown_while_it_holds(rig: Rig) -> None:
     rig.want(processors=3)
     told = rig.children.changes
     rig.end(rig.roles(PROCESSOR)[2])
@@ -208,7 +208,7 @@ def test_what_could_not_be_reached_is_shown_as_soon_as_it_is_known_and_no_longer
     assert rig.children.changes > told, "also that it is over"
 
 
-def test_new_handlers_that_the_routing_table_cannot_name_leave_again(rig: Rig) -> None:
+def test_handlers_unknown_to_routing_table_leave_again(rig: Rig) -> None:
     rig.want(handlers=3)
     new = rig.roles(HANDLER)[2]
     rig.ready(new)
@@ -224,7 +224,7 @@ def test_new_handlers_that_the_routing_table_cannot_name_leave_again(rig: Rig) -
     assert rig.settled[0]["counts"] == {"processors": 2, "handlers": 2}
 
 
-def test_change_that_reaches_nothing_is_not_begun_again_and_again(
+def test_ineffective_change_is_not_retried_endlessly(
     rig: Rig, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def nothing(_wanted: TargetState) -> Steps:

@@ -56,7 +56,7 @@ def test_a_reload_is_told_from_its_beginning_to_its_end(receiver: Receiver) -> N
     assert receiver.received() == [f"RELOADING=1\nMONOTONIC_USEC={clock.now_ns() // 1000}", "READY=1"]
 
 
-def test_watchdog_is_fed_thrice_in_its_time_and_not_while_a_role_is_silent(receiver: Receiver) -> None:
+def test_watchdog_is_fed_thrice_unless_role_is_silent(receiver: Receiver) -> None:
     clock = ManualClock()
     manager = ServiceManager(receiver.address, 3_000_000_000, clock=clock)
     manager.feed(lambda _: None)

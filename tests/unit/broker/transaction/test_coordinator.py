@@ -43,7 +43,7 @@ def test_a_transaction_is_committed() -> None:
     assert not rig.state().partitions
 
 
-def test_without_an_epoch_for_each_transaction_markers_carry_the_producers_epoch() -> None:
+def test_markers_carry_producer_epoch_at_old_transaction_version() -> None:
     rig = CoordinatorRig(version=1)
     producer = ongoing(rig, version=0)
     assert rig.end(producer, ABORT, version=0) == [producer]
@@ -124,7 +124,7 @@ def test_adds_do_not_wait_for_each_other() -> None:
     assert rig.state().partitions == {P0, P1}
 
 
-def test_an_add_that_comes_before_the_last_transaction_has_ended_waits_for_it() -> None:
+def test_add_before_end_of_last_transaction_waits_for_it() -> None:
     rig = CoordinatorRig()
     producer = ongoing(rig)
     (next_one,) = rig.end(producer, COMMIT)
@@ -136,7 +136,7 @@ def test_an_add_that_comes_before_the_last_transaction_has_ended_waits_for_it() 
     assert rig.state().partitions == {P0}
 
 
-def test_the_next_transaction_that_begins_before_the_end_of_the_last_is_durable_ends_too() -> None:
+def test_next_transaction_before_durable_end_also_ends() -> None:
     rig = CoordinatorRig()
     producer = ongoing(rig)
     for _ in range(3):
@@ -201,7 +201,7 @@ def test_a_new_producer_aborts_the_transaction_of_the_one_before() -> None:
         assert codes(rig.end(producer, COMMIT, version=version)) == [ErrorCode.PRODUCER_FENCED]
 
 
-def test_a_transaction_that_lasts_too_long_is_aborted_with_one_raised_epoch() -> None:
+def test_timed_out_transaction_is_aborted_with_raised_epoch() -> None:
     for version, code in ((1, ErrorCode.PRODUCER_FENCED), (2, NONE)):
         rig = CoordinatorRig(version=version)
         producer = ongoing(rig, version=version)
@@ -237,7 +237,7 @@ def test_an_idle_coordinator_asks_for_no_ticks() -> None:
     assert len(rig.deadlines) == 1
 
 
-def test_markers_that_a_partition_could_not_take_are_sent_again_to_it_alone() -> None:
+def test_rejected_markers_are_resent_to_their_partition_only() -> None:
     rig = CoordinatorRig()
     rig.end(ongoing(rig), COMMIT)
     assert len(rig.take_markers(p1=ErrorCode.NOT_LEADER_OR_FOLLOWER)) == 2
@@ -258,7 +258,7 @@ def test_a_partition_that_is_gone_needs_no_marker() -> None:
     assert rig.word == "CompleteCommit"
 
 
-def test_a_coordinator_that_a_partition_knows_a_newer_one_of_leaves_the_rest_to_that() -> None:
+def test_coordinator_fenced_by_partition_leaves_rest_to_newer() -> None:
     rig = CoordinatorRig()
     rig.end(ongoing(rig), COMMIT)
     rig.take_markers(p0=ErrorCode.TRANSACTION_COORDINATOR_FENCED)
@@ -280,7 +280,7 @@ def test_the_markers_of_many_transactions_are_sent_together() -> None:
     assert len({marker.producer_id for _, marker in parts}) == 2
 
 
-def test_a_transaction_ends_when_its_own_markers_are_written_whatever_those_of_others_wait_for() -> None:
+def test_transaction_end_waits_only_for_its_own_markers() -> None:
     rig = CoordinatorRig()
     names = ("a", "b")
     for name, partition in zip(names, (P0, P1), strict=True):
@@ -338,7 +338,7 @@ def test_a_write_that_fails_changes_nothing(failed: ErrorCode, told: ErrorCode) 
     assert len(rig.take_markers()) == 1
 
 
-def test_who_begins_while_there_is_no_producer_id_is_told_to_ask_again() -> None:
+def test_begin_without_producer_id_is_told_to_retry() -> None:
     rig = CoordinatorRig()
     rig.id_error = KafkaError(ErrorCode.REQUEST_TIMED_OUT)
     assert codes(rig.init()) == [ErrorCode.COORDINATOR_LOAD_IN_PROGRESS]
@@ -379,7 +379,7 @@ def test_an_exhausted_epoch_changes_the_producer_id() -> None:
 
 
 @pytest.mark.parametrize("version", [0, 1, 2])
-def test_a_change_of_the_producer_id_outlives_the_coordinator_in_a_cluster_of_any_level(version: int) -> None:
+def test_producer_id_change_survives_coordinator_restart(version: int) -> None:
     rig = CoordinatorRig(version=version)
     producer = rig.producer()
     last = Transaction(
@@ -400,7 +400,7 @@ def test_a_change_of_the_producer_id_outlives_the_coordinator_in_a_cluster_of_an
 # ---- loading ----------------------------------------------------------------------------------------------
 
 
-def test_a_coordinator_that_loads_a_decision_sends_its_markers_again() -> None:
+def test_loaded_decision_resends_markers() -> None:
     rig = CoordinatorRig()
     producer = ongoing(rig)
     rig.end(producer, COMMIT)
@@ -411,7 +411,7 @@ def test_a_coordinator_that_loads_a_decision_sends_its_markers_again() -> None:
     assert codes(rig.end(producer, COMMIT)) == [NONE]
 
 
-def test_a_decision_that_is_loaded_sends_no_marker_before_it_is_durable() -> None:
+def test_loaded_decision_sends_no_marker_before_durable() -> None:
     rig = CoordinatorRig()
     rig.end(ongoing(rig), COMMIT)
     rig.restart(rig.log.records, holds_syncs=True)
@@ -437,7 +437,7 @@ def test_nothing_waits_for_the_last_state_and_for_a_tombstone() -> None:
     assert rig.log.unsynced == []
 
 
-def test_a_transaction_whose_timeout_passes_while_nobody_coordinates_is_aborted_once() -> None:
+def test_transaction_timed_out_while_unloaded_is_aborted_once() -> None:
     rig = CoordinatorRig()
     ongoing(rig)
     rig.clock.advance_ms(TIMEOUT_MS * 2)
@@ -470,7 +470,7 @@ def test_a_tombstone_and_a_key_of_a_newer_broker_are_replayed() -> None:
 # ---- the end ----------------------------------------------------------------------------------------------
 
 
-def test_whoever_resigns_sends_those_who_wait_to_the_next_and_sends_no_markers() -> None:
+def test_resigning_redirects_waiters_and_sends_no_markers() -> None:
     rig = CoordinatorRig()
     (next_one,) = rig.end(ongoing(rig), COMMIT)
     added = rig.add(next_one)
@@ -484,7 +484,7 @@ def test_whoever_resigns_sends_those_who_wait_to_the_next_and_sends_no_markers()
     assert rig.add(next_one) == [ErrorCode.NOT_COORDINATOR]
 
 
-def test_a_decision_that_becomes_durable_after_the_resignation_is_the_next_ones_to_carry_out() -> None:
+def test_decision_durable_after_resignation_is_left_to_next() -> None:
     rig = CoordinatorRig()
     producer = ongoing(rig)
     rig.log.holds_syncs = True
@@ -539,7 +539,7 @@ def test_looking_in_shows_each_id() -> None:
     assert seen.transaction.started_ms == rig.clock.wall_ms()
 
 
-def test_the_counts_by_state_are_those_of_the_ids_whatever_happens_to_them() -> None:
+def test_counts_by_state_match_ids_over_random_changes() -> None:
     rig = CoordinatorRig(transactional_id_expiration_ms=1_000)
 
     def counts() -> dict[str, int]:

@@ -147,7 +147,7 @@ def test_transactions_one_after_another(start: Start, versions: tuple[int, int])
         assert rig.open(TOPIC, index).log.state.producers.first_open_offset is None
 
 
-def test_the_next_transaction_begins_while_the_markers_of_the_last_are_on_their_way(start: Start) -> None:
+def test_next_transaction_starts_during_markers_of_last(start: Start) -> None:
     rig = synced(start)
     writer = Writer(begun(rig), RAISES)
     every = range(PARTITIONS)
@@ -175,7 +175,7 @@ def test_the_next_transaction_begins_while_the_markers_of_the_last_are_on_their_
         assert read(rig, index, committed=True) == [b"value-%d" % number for number in range(4)]
 
 
-def test_a_partition_that_was_not_added_is_refused_and_the_transaction_can_be_aborted(start: Start) -> None:
+def test_unadded_partition_is_rejected_and_transaction_aborts(start: Start) -> None:
     rig = synced(start)
     writer = Writer(begun(rig), KEEPS)
     writer.begin(0)
@@ -229,7 +229,7 @@ def test_whoever_dies_a_transaction_is_ended_everywhere(
 
 
 @both
-def test_partitions_and_coordinators_change_their_handlers_amid_a_transaction(
+def test_partitions_and_coordinators_move_during_transaction(
     start: Start, versions: tuple[int, int]
 ) -> None:
     rig = synced(start)
@@ -250,7 +250,7 @@ def test_partitions_and_coordinators_change_their_handlers_amid_a_transaction(
         assert read(rig, index, committed=True) == [b"value-0", b"value-1"]
 
 
-def test_a_topic_that_is_deleted_amid_a_transaction_does_not_hold_the_others(start: Start) -> None:
+def test_topic_deletion_during_transaction_spares_others(start: Start) -> None:
     rig = synced(start)
     rig.create_topic("doomed")
     writer = Writer(begun(rig), KEEPS)

@@ -39,7 +39,7 @@ def test_the_flexible_bytes_are_kafkas() -> None:
     assert encode_value(ONGOING, FLEXIBLE).hex() == "0001" + HEAD + partitions + TIMES + "00"
 
 
-def test_an_empty_state_has_no_list_of_partitions_and_an_ended_one_an_empty_list() -> None:
+def test_empty_state_has_null_partitions_ended_has_empty_list() -> None:
     empty = Transaction(producer_id=7, epoch=2, timeout_ms=60_000, updated_ms=9, started_ms=8)
     ended = Transaction(
         producer_id=7, epoch=2, timeout_ms=60_000, updated_ms=9, started_ms=8, state=State.COMPLETE_COMMIT
@@ -60,7 +60,7 @@ def test_what_was_written_is_read(version: int, state: State) -> None:
     assert decode_record(encode_key("ä"), encode_value(written, version)) == ("ä", written)
 
 
-def test_tagged_fields_are_read_and_those_of_a_newer_broker_skipped() -> None:
+def test_tagged_fields_are_read_and_unknown_ones_skipped() -> None:
     full = Transaction(
         producer_id=7,
         epoch=32_767,

@@ -56,7 +56,7 @@ TABLE = {
 
 
 @pytest.mark.parametrize("state", STORED)
-def test_the_end_of_a_transaction_with_an_epoch_of_its_own_follows_kafkas_table(state: State) -> None:
+def test_transaction_end_with_own_epoch_follows_kafkas_table(state: State) -> None:
     current = transaction(state)
     outcomes = []
     for is_commit, age in product((True, False), (1, 0)):
@@ -102,7 +102,7 @@ def test_the_end_names_the_id_before_the_epoch() -> None:
         assert rules.end(None, wrong, NOW) == ErrorCode.INVALID_PRODUCER_ID_MAPPING
 
 
-def test_an_exhausted_epoch_changes_the_producer_id_with_the_end_of_the_transaction() -> None:
+def test_exhausted_epoch_changes_producer_id_at_end() -> None:
     current = transaction(State.ONGOING, epoch=EXHAUSTED_EPOCH)
     request = EndRequest(ID, EXHAUSTED_EPOCH, True, 2)
     assert rules.end(current, request, NOW) is NEEDS_ID
@@ -163,7 +163,7 @@ def test_nobody_begins_before_the_transaction_has_ended(state: State) -> None:
     assert rules.init(transaction(state), InitRequest(5, ID + 1, 3), NOW) == FENCED
 
 
-def test_an_exhausted_epoch_changes_the_producer_id_when_a_producer_begins() -> None:
+def test_exhausted_epoch_changes_producer_id_at_init() -> None:
     current = transaction(epoch=EXHAUSTED_EPOCH)
     for request, last_epoch in (
         (InitRequest(5), NO_EPOCH),
@@ -189,7 +189,7 @@ def test_the_coordinators_abort_raises_the_epoch_by_one() -> None:
         assert (done.state, done.epoch) == (State.COMPLETE_ABORT, 4)
 
 
-def test_after_a_timeout_the_old_producers_abort_gives_it_the_epoch_to_go_on_with() -> None:
+def test_abort_after_timeout_returns_epoch_to_old_producer() -> None:
     fenced = rules.fence(transaction(State.ONGOING), 2, NOW)
     assert isinstance(fenced, Transaction)
     done = rules.complete(fenced, NOW)
@@ -210,7 +210,7 @@ def test_the_coordinators_abort_does_not_overflow_the_epoch() -> None:
     assert (fenced.epoch, fenced.next_producer_id) == (EPOCH_MAX, SPARE)
 
 
-def test_no_producer_gets_the_last_epoch_for_an_abort_that_it_repeats() -> None:
+def test_repeated_abort_never_gets_last_epoch() -> None:
     # Aborted by a coordinator below version 2, which has no other id for it, while its producer knows of version 2.
     fenced = rules.fence(transaction(State.ONGOING, epoch=EXHAUSTED_EPOCH), 1, NOW)
     assert isinstance(fenced, Transaction)
@@ -236,7 +236,7 @@ def test_partitions_are_added_once() -> None:
     assert (more.partitions, more.started_ms, more.epoch) == ({P0, P1}, 2, 3)
 
 
-def test_an_add_is_refused_by_the_id_then_the_epoch_then_the_state() -> None:
+def test_add_is_rejected_by_id_then_epoch_then_state() -> None:
     mapping = ErrorCode.INVALID_PRODUCER_ID_MAPPING
     for state in STORED:
         assert rules.add(transaction(state), AddRequest(ID + 1, 9, (P0,)), NOW) == mapping
@@ -246,7 +246,7 @@ def test_an_add_is_refused_by_the_id_then_the_epoch_then_the_state() -> None:
     assert rules.add(None, AddRequest(ID, 3, (P0,)), NOW) == mapping
 
 
-def test_verification_tells_which_partitions_are_in_the_transaction() -> None:
+def test_verification_returns_partitions_in_transaction() -> None:
     asked = AddRequest(ID, 3, (P0, P1))
     abortable = ErrorCode.TRANSACTION_ABORTABLE
     assert rules.verify(transaction(State.ONGOING), asked) == [NONE, abortable]
@@ -284,7 +284,7 @@ REQUESTS = st.one_of(
 
 
 @given(st.lists(REQUESTS, max_size=40), st.sampled_from([0, 2]), st.sampled_from([0, EXHAUSTED_EPOCH - 2]))
-def test_whatever_is_asked_epochs_never_fall_and_states_follow_each_other(
+def test_random_requests_never_lower_epochs(
     requests: list[object], version: int, base: int
 ) -> None:
     current = transaction(epoch=base, partitions=frozenset())

@@ -78,7 +78,7 @@ def begun(rounds: Rounds) -> Producer:
 
 
 @pytest.mark.parametrize("adds_by_producing", [False, True], ids=["added before", "added by producing"])
-def test_a_transaction_waits_for_four_rounds_and_its_last_state_for_none(
+def test_transaction_waits_for_four_rounds_not_for_last_state(
     rounds: Rounds, adds_by_producing: bool
 ) -> None:
     producer = begun(rounds)
@@ -124,7 +124,7 @@ def test_a_transaction_waits_for_four_rounds_and_its_last_state_for_none(
         assert producer.describe()["transaction_state"] == "CompleteCommit"
 
 
-def test_a_decision_that_a_dead_coordinator_did_not_sync_is_synced_before_its_markers(rounds: Rounds) -> None:
+def test_unsynced_decision_of_dead_coordinator_precedes_markers(rounds: Rounds) -> None:
     producer = begun(rounds)
     names = {"transactional_id": NAME, "producer_id": producer.producer_id, "producer_epoch": producer.epoch}
     topics = [{"name": TOPIC, "partitions": [0, 1]}]

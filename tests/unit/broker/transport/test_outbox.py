@@ -187,7 +187,7 @@ def test_fill_is_what_the_peer_has_not_given_back(talk: Conversation) -> None:
     assert talk.outbox.capacity == CAPACITY
 
 
-def test_closed_outbox_drops_what_is_pushed_and_holds_nothing_of_the_link(
+def test_closed_outbox_drops_messages_and_releases_link(
     ends: tuple[Link, Link], talk: Conversation
 ) -> None:
     talk.outbox.push(SEND, bytes(4 * CAPACITY))
@@ -207,7 +207,7 @@ def test_closed_outbox_drops_what_is_pushed_and_holds_nothing_of_the_link(
     ]
 
 
-def test_messages_that_a_peer_which_ended_never_took_are_told_whole(talk: Conversation) -> None:
+def test_messages_unread_by_ended_peer_are_returned_whole(talk: Conversation) -> None:
     long = random.Random(1).randbytes(3 * CAPACITY)
     talk.outbox.push(CALL, b"taken")
     talk.outbox.flush()

@@ -222,7 +222,7 @@ def test_child_holds_only_what_it_was_given(family: Family) -> None:
     _other.close()
 
 
-def test_socket_to_a_dead_child_is_seen_as_dead_although_siblings_live(family: Family) -> None:
+def test_dead_childs_socket_is_seen_dead_despite_siblings(family: Family) -> None:
     def wait_for_end(control: ControlSocket) -> int:
         try:
             next_message(control)
@@ -251,7 +251,7 @@ def family_end_status(child: Child) -> int:
     return -result.si_status if result.si_code == os.CLD_KILLED else result.si_status
 
 
-def test_child_ignores_what_stops_the_whole_group_and_dies_with_its_parent(family: Family) -> None:
+def test_child_ignores_group_signals_and_dies_with_parent(family: Family) -> None:
     def main(control: ControlSocket) -> int:
         for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGPIPE):
             os.kill(os.getpid(), number)
@@ -347,7 +347,7 @@ def test_grandparent_sees_no_zombie(family: Family) -> None:
     wait_until(lambda: not Path(f"/proc/{child.pid}").exists(), what="it was reaped")
 
 
-def test_a_message_longer_than_a_packet_arrives_whole_and_in_order(
+def test_message_longer_than_packet_arrives_whole_in_order(
     controls: tuple[ControlSocket, ControlSocket],
 ) -> None:
     near, far = controls

@@ -194,7 +194,7 @@ def test_agent_may_sleep_no_longer_than_stop_may_wait() -> None:
     assert set(agent.timeouts) == {100}
 
 
-def test_posted_actions_run_in_order_on_the_agents_thread_between_two_cycles() -> None:
+def test_posted_actions_run_in_order_between_duty_cycles() -> None:
     events: list[str] = []
     is_done = threading.Event()
     agent = ScriptedAgent(lambda: events.append("cycle"))

@@ -61,14 +61,14 @@ def test_agent_with_input_gets_turns_until_it_has_none(turns: Turns) -> None:
     assert (agent.turns, agent.pieces) == (3, 0)
 
 
-def test_agent_without_links_gets_turns_as_long_as_it_does_something(turns: Turns) -> None:
+def test_agent_without_links_gets_turns_while_it_works(turns: Turns) -> None:
     agent = _Agent("acceptor", pieces=3)
     turns.add(agent, None)
     turns.run()
     assert (agent.turns, agent.pieces) == (4, 0)  # The last one finds nothing.
 
 
-def test_agent_that_another_one_wakes_has_its_turn_in_the_same_run(turns: Turns) -> None:
+def test_agent_woken_by_other_has_turn_in_same_run(turns: Turns) -> None:
     woken = _Agent("b")
     waking = _Agent("a", on_turn=turns.waker(woken.id).wake)
     turns.add(woken, woken.has_input)

@@ -57,7 +57,7 @@ def test_scram_is_understood_by_another_implementation(mechanism: str) -> None:
     assert lifetime_ms == 1234
 
 
-def test_broker_that_cannot_prove_that_it_knows_the_password_is_refused() -> None:
+def test_broker_without_proof_of_password_is_rejected() -> None:
     oracle = ScramMechanism(mechanism="SCRAM-SHA-256")
     server = oracle.make_server(lambda _: oracle.make_auth_info("secret", iteration_count=4096))
     exchange = scram(ClientLogin("SCRAM-SHA-256", "alice", "secret"), ADDRESS, "nonce")
@@ -92,7 +92,7 @@ def test_plain_sends_name_and_password_once() -> None:
     assert asked == [b"\0alice\0secret"]
 
 
-def test_wrong_password_is_told_in_the_brokers_words_and_without_the_password() -> None:
+def test_wrong_password_error_quotes_broker_without_password() -> None:
     ask = broker_of(lambda _: answer(b"", code=58, message="Invalid username or password"), [])
     with pytest.raises(SecurityFailed) as caught:
         log_in(ask, ClientLogin("PLAIN", "alice", "s3cret-marker"), ADDRESS)
@@ -101,7 +101,7 @@ def test_wrong_password_is_told_in_the_brokers_words_and_without_the_password() 
     assert "s3cret-marker" not in text
 
 
-def test_mechanism_that_is_not_offered_is_told_with_those_that_are() -> None:
+def test_unoffered_mechanism_error_lists_offered_ones() -> None:
     def ask(api_key: int, version: int, body: bytes) -> bytes:
         return struct.pack(">hi", 33, 1) + struct.pack(">h", 5) + b"PLAIN"
 

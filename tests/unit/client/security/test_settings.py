@@ -71,7 +71,7 @@ def test_file_of_librdkafka_is_read() -> None:
     assert not security.tls.checks_host
 
 
-def test_blanks_around_a_password_are_part_of_it_where_librdkafka_names_it() -> None:
+def test_librdkafka_password_keeps_surrounding_blanks() -> None:
     security = parse_client_security(
         {
             "security.protocol": " SASL_SSL ",

@@ -35,13 +35,13 @@ def test_the_best_is_proposed_where_it_is_clearly_best():
 
 
 @pytest.mark.parametrize("seed", range(5))
-def test_of_those_that_noise_cannot_tell_apart_the_smallest_is_proposed(seed):
+def test_smallest_of_indistinguishable_counts_is_proposed(seed):
     proposal = choose(samples({ONE: 20_000, TWO: 20_200, FOUR: 19_900}, seed=seed))
     assert proposal.layout == ONE
     assert any("no more than noise" in remark for remark in proposal.remarks)
 
 
-def test_a_mood_of_the_machine_that_hits_a_whole_round_is_no_noise():
+def test_disturbance_of_whole_round_is_not_noise():
     assert choose(samples({ONE: 20_000, TWO: 24_000}, noise=0.005)).margin < 0.05
 
 
@@ -52,7 +52,7 @@ def test_much_noise_is_said():
     assert any("quieter machine" in remark for remark in proposal.remarks)
 
 
-def test_one_process_is_proposed_only_where_it_is_better_and_said_where_it_is_equal():
+def test_one_process_is_proposed_if_better_or_reported_if_equal():
     better = choose(samples({INLINE: 30_000, ONE: 20_000}))
     assert better.layout == INLINE
     assert better.settings["kproc.transport"] == "inline"
@@ -92,7 +92,7 @@ def test_the_bottleneck_is_who_had_no_time_left():
     assert bottleneck(sample(8, 0.1, handler=0.4)).startswith("none")
 
 
-def test_a_machine_that_others_use_is_not_taken_for_an_idle_broker(monkeypatch):
+def test_busy_machine_is_not_taken_for_idle_broker(monkeypatch):
     monkeypatch.setattr("os.cpu_count", lambda: 2)
     mine = Sample(
         ONE, 1, 1, 2, throughput=1, seconds=1.0, requests=1, generator_cpu_s=0.1, broker_cpu_s=0.6,

@@ -64,7 +64,7 @@ def test_toml_of_every_shape_reads_as_wanted(tmp_path, text):
     assert after(tmp_path, "a.toml", text) == {**WANTED, "log.retention.hours": "3"}
 
 
-def test_toml_keeps_comments_blank_lines_and_the_comment_of_a_table():
+def test_toml_edit_keeps_comments_and_blank_lines():
     text = "# top\nnum.io.threads = 2   # two\n\n# about log\n[log]\nretention.hours = 3\n"
     assert edited(text, WANTED, is_toml=True) == (
         "# top\nnum.io.threads = 5   # two\n\n"
@@ -72,7 +72,7 @@ def test_toml_keeps_comments_blank_lines_and_the_comment_of_a_table():
     )
 
 
-def test_a_key_inside_a_long_string_is_left_alone_or_the_edit_refused():
+def test_key_inside_long_string_is_kept_or_edit_rejected():
     text = 'note = """\nnum.io.threads = 2\n"""\n'
     with pytest.raises(ConfigError, match=r"put them there: num\.network\.threads=3"):
         edited(text, WANTED, is_toml=True)
@@ -95,7 +95,7 @@ def test_editing_twice_changes_nothing(tmp_path):
     assert diff(once, again, tmp_path) == ""
 
 
-def test_writing_keeps_the_mode_and_the_link_and_leaves_no_other_file(tmp_path):
+def test_write_keeps_mode_and_link_and_leaves_no_other_file(tmp_path):
     target = tmp_path / "server.properties"
     target.write_text("a=1\n")
     target.chmod(0o640)

@@ -163,7 +163,7 @@ def test_limits_of_cgroup_version_1(host):
     assert row(made, "cgroup.cpu.throttled").verdict is CheckResult.CHANGE
 
 
-def test_the_hard_limit_counts_because_the_broker_raises_the_soft_one(host):
+def test_hard_limit_counts_because_broker_raises_soft_one(host):
     assert row(host(files_limit=(1024, 65536)), "files.open").verdict is CheckResult.OK
     assert row(host(files_limit=(1024, 4096)), "files.open").verdict is CheckResult.CHANGE
     assert row(host(files_limit=(1024, -1)), "files.open").verdict is CheckResult.OK

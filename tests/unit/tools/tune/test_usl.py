@@ -27,7 +27,7 @@ def test_points_without_noise_give_back_the_parameters():
 
 
 @pytest.mark.parametrize("seed", range(5))
-def test_noise_of_two_percent_leaves_the_truth_inside_the_intervals(seed):
+def test_two_percent_noise_keeps_truth_inside_intervals(seed):
     found = fit(points(noise=0.02, seed=seed, repeats=5), seed=seed)
     for name in ("g", "a", "b", "peak_n"):
         low, high = found.intervals[name]
@@ -38,7 +38,7 @@ def test_noise_of_two_percent_leaves_the_truth_inside_the_intervals(seed):
 
 
 @pytest.mark.parametrize("count", range(6))
-def test_fewer_than_six_different_n_are_refused_however_often_measured(count):
+def test_fewer_than_six_different_n_are_rejected(count):
     with pytest.raises(CannotFit, match=rf"{count} different N.*6 are needed"):
         fit(points(sizes=SIZES[:count], repeats=10))
 
