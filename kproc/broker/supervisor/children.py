@@ -17,10 +17,11 @@ from typing import Any, Final
 from kproc.broker.config.dynamic import DynamicSettings
 from kproc.broker.role.asks import Asks, OnReply
 from kproc.broker.role.plan import Plan
-from kproc.broker.role.roles import ACCEPTOR, CLEANER, CONTROLLER, HANDLER, PROCESSOR
+from kproc.broker.role.roles import ACCEPTOR, CONTROLLER, HANDLER, PROCESSOR
 from kproc.broker.supervisor.child import ChildRole
 from kproc.broker.supervisor.regions import Regions
 from kproc.broker.supervisor.roles_table import ManagedRole, RolesTable
+from kproc.broker.supervisor.topology import WRITERS
 from kproc.broker.transport.agent import AgentId
 from kproc.broker.transport.process import Child, fork_child
 from kproc.common.errors import FatalError
@@ -87,11 +88,10 @@ class Children:
         gc.freeze()
         # An flock belongs to the open file, which every role that writes files inherits. While one of them lives, no
         # other broker can open the directory, even after the supervisor was killed.
-        is_writer = agent.role in (HANDLER, CONTROLLER.role, CLEANER.role)
         role.child = child = fork_child(
             agent,
             lambda control: ChildRole(agent, plan, control, is_restart=is_restart).run(),
-            keep=[self._lock_fd] if is_writer else [],
+            keep=[self._lock_fd] if agent.role in WRITERS else [],
         )
         for fd in child.watched_fds:
             self._by_fd[fd] = role

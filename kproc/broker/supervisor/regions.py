@@ -20,29 +20,11 @@ from kproc.broker.ipc.wait import make_eventfd
 from kproc.broker.metrics.slab import SLAB_BYTES, Slab
 from kproc.broker.metrics.spec import SPEC_CRC
 from kproc.broker.role.partition_table import TABLE_BYTES
-from kproc.broker.role.roles import (
-    ACCEPTOR,
-    CLEANER,
-    CONTROLLER,
-    HANDLER,
-    PROCESSOR,
-    has_handoff,
-    is_control,
-    slab_row,
-)
+from kproc.broker.role.roles import ACCEPTOR, CLEANER, HANDLER, PROCESSOR, has_handoff, slab_row
+from kproc.broker.supervisor.topology import find_link
 from kproc.broker.transport.agent import AgentId
 from kproc.broker.transport.process import Child
 
-# Pairs of roles that have a link, with the bytes of each direction. None stands for kproc.ring.bytes.
-_INTERNAL_BYTES: Final = 256 * 1024
-_LINKS: Final[dict[tuple[str, str], int | None]] = {
-    (PROCESSOR, HANDLER): None,
-    (HANDLER, HANDLER): _INTERNAL_BYTES,
-    (CONTROLLER.role, HANDLER): _INTERNAL_BYTES,
-    (CONTROLLER.role, CLEANER.role): 64 * 1024,
-    (PROCESSOR, CONTROLLER.role): _INTERNAL_BYTES,  # Only the Processor of the control listener.
-    (CLEANER.role, HANDLER): 64 * 1024,
-}
 # Bytes of a Processor's arena that stay allocated between frames, so that steady traffic causes no page faults.
 ARENA_WARM_BYTES: Final = 8 << 20
 
@@ -115,14 +97,14 @@ class Regions:
         if has_handoff(one.agent, other.agent):
             self._pair("handoff", one, other)
             return True
-        first, second = (one, other) if self._are_linked(one, other) else (other, one)
-        if not self._are_linked(first, second):
+        plan = find_link(one.agent, other.agent, self._config.kproc_ring_bytes)
+        if plan is None:
             return False
-        capacity = _LINKS[first.agent.role, second.agent.role] or self._config.kproc_ring_bytes
+        first, second = (one, other) if plan.first == one.agent else (other, one)
         self._generation += 1
         # Close our descriptor at once. The kernel then frees the region when the last of its two agents ends, even if
         # the supervisor is killed.
-        with create_link(capacity, capacity, self._generation) as region:
+        with create_link(plan.capacity, plan.capacity, self._generation) as region:
             self._send_link(first, second, region, is_first=True)
             self._send_link(second, first, region, is_first=False)
         return True
@@ -156,12 +138,6 @@ class Regions:
         with ours, theirs:
             one.send({"do": what, "peer": other.agent}, ours.fileno())
             other.send({"do": what, "peer": one.agent}, theirs.fileno())
-
-    def _are_linked(self, first: Child, second: Child) -> bool:
-        if (first.agent.role, second.agent.role) not in _LINKS:
-            return False
-        # The control listener's Processor has a link with the controller only. Other Processors have none with it.
-        return first.agent.role != PROCESSOR or is_control(first.agent) == (second.agent == CONTROLLER)
 
     def _eventfd(self, agent: AgentId) -> int:
         if agent not in self._eventfds:

@@ -11,9 +11,10 @@ import logging
 from collections.abc import Callable
 from typing import Any, Final
 
-from kproc.broker.role.roles import ACCEPTOR, CLEANER, CONTROLLER, HANDLER, PROCESSOR
+from kproc.broker.role.roles import CLEANER, HANDLER
 from kproc.broker.supervisor.children import Children
 from kproc.broker.supervisor.roles_table import ManagedRole
+from kproc.broker.supervisor.topology import CLOSE_WAVES, DRAIN_WAVES, WRITERS
 from kproc.common.clock import NS_PER_MS, Clock
 
 logger = logging.getLogger(__name__)
@@ -39,23 +40,24 @@ class Shutdown:
         deadline_ns = self._clock.now_ns() + drain_ns
         for role in self._table:
             role.is_drained = False  # A leaving role may have reported "drained" before this stop.
-        for wave in ((ACCEPTOR, PROCESSOR), (HANDLER,)):
+        for wave in DRAIN_WAVES:
             self._send(wave, {"do": "stop"})
-        is_drained = self._await(lambda role: role.is_drained, (ACCEPTOR, PROCESSOR, HANDLER), deadline_ns)
+        draining = tuple(role for wave in DRAIN_WAVES for role in wave)
+        is_drained = self._await(lambda role: role.is_drained, draining, deadline_ns)
         if not is_drained:
             logger.warning("stopping without having answered everything: kproc.drain.timeout.ms is over")
-        for wave in ((ACCEPTOR, PROCESSOR), (HANDLER,), (CONTROLLER.role,), (CLEANER.role,)):
+        for wave in CLOSE_WAVES:
             expected = self._table.of(*wave)
             # A writer that is dead by now has not closed its files. The cleaner writes the marker of a clean stop only
             # if all writers before it have closed cleanly.
-            if wave[0] in (HANDLER, CONTROLLER.role, CLEANER.role):
+            if wave[0] in WRITERS:
                 is_clean = is_clean and all(role.child is not None for role in expected)
             self._send(wave, {"do": "close", "is_clean": is_clean})
             # A role that hangs must not use up the time in which the next wave syncs and closes its logs.
             own_ns = max(_CLOSE_NS, drain_ns // 2 if wave[0] == HANDLER else 0)
             until_ns = max(deadline_ns, self._clock.now_ns() + own_ns)
             self._await(lambda role: role.child is None, wave, until_ns)
-            if wave[0] in (HANDLER, CONTROLLER.role):
+            if wave[0] in WRITERS and wave[0] != CLEANER.role:
                 is_clean = is_clean and all(role.is_closed and role.closed_cleanly for role in expected)
         self._children.kill_all()
         # Without a Handler no log was written, and the marker of the last stop is still there.

@@ -32,14 +32,10 @@ from kproc.broker.role.listeners import (
 )
 from kproc.broker.role.plan import Plan
 from kproc.broker.role.roles import (
-    CLEANER,
     CONTROL_ACCEPTOR,
-    CONTROL_PROCESSOR,
     CONTROLLER,
     PROCESSOR,
     acceptor_id,
-    handler_id,
-    processor_id,
 )
 from kproc.broker.supervisor import logs, preload, ready, signals, stacks, tls_check
 from kproc.broker.supervisor.children import Children
@@ -54,6 +50,7 @@ from kproc.broker.supervisor.service_manager import ServiceManager
 from kproc.broker.supervisor.shutdown import Shutdown
 from kproc.broker.supervisor.status_window import StatusWindow, describe_from_outside
 from kproc.broker.supervisor.supervisor_operations import SupervisorOperations
+from kproc.broker.supervisor.topology import initial_roles
 from kproc.broker.transport.agent import AgentId
 from kproc.common.clock import NS_PER_MS, SystemClock
 from kproc.common.errors import FatalError
@@ -248,7 +245,8 @@ class Supervisor:
         self._children.plan = dataclasses.replace(self._plan, was_clean=was_clean)
         self._scaler.skip_listeners(shut)
         self._children.handler_count = wanted.handlers
-        self._add_roles(wanted)
+        for agent, pool in initial_roles(wanted.pools, wanted.handlers, self._listening):
+            self._table.add(agent, pool=pool)
         for role in self._table:
             if role.agent != CONTROLLER:
                 self._children.start(role, is_restart=False)
@@ -256,18 +254,6 @@ class Supervisor:
         for role in self._table:
             self._children.introduce(role)
         self._scaler.assign_acceptors()
-
-    def _add_roles(self, wanted: TargetState) -> None:
-        self._table.add(CLEANER)
-        for index in range(wanted.handlers):
-            self._table.add(handler_id(index))
-        pools = [pool for pool, count in wanted.pools.items() for _ in range(count)]
-        for index, pool in enumerate(pools):
-            self._table.add(processor_id(index), pool=pool)
-        if CONTROL_ACCEPTOR in self._listening:
-            self._table.add(CONTROL_PROCESSOR)
-        for agent in self._listening:
-            self._table.add(agent)
 
     def _finish(self, steps: Generator[Callable[[], bool], None, T], deadline_ns: int) -> T | None:
         """Run the loop until these steps are done and return their result, or None if the broker must stop before."""
