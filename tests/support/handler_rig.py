@@ -40,7 +40,7 @@ from kproc.broker.role.roles import CONTROLLER, handler_id, processor_id
 from kproc.broker.security.principal import ANONYMOUS, Principal
 from kproc.broker.security.session import Session
 from kproc.broker.storage.log import Log, SyncPoint
-from kproc.broker.supervisor import broker
+from kproc.broker.supervisor.broker import RoleParts, build_handler
 from kproc.broker.transport.agent import Link
 from kproc.broker.transport.envelope import (
     AUTHENTICATED,
@@ -379,15 +379,14 @@ class HandlerRig:
         self._stack.callback(os.close, eventfd)
         metrics = MetricsRow(self.slab, index, pid=1)
         doze = Sleeper(self.slab.words, metrics.sleeping_word, eventfd, is_edge_triggered=True)
-        handler = broker.make_handler(
-            self.plan,
-            index,
+        parts = RoleParts(
             doze=doze,
             metrics=metrics,
             table=self.table,
             syncer=self.syncers[index],
             is_restart=is_restart,
         )
+        handler = build_handler(handler_id(index), self.plan, parts)
         near, far = self.links.make(CONTROLLER, handler.id)
         handler.attach(far)
         self._controller_ends[index] = (Outbox(near.sender, near.waker), Inbox(near.receiver))

@@ -64,6 +64,7 @@ from kproc.common.errors import ErrorCode, KafkaError
 if TYPE_CHECKING:
     from kproc.broker.controller.operations import Operations
     from kproc.broker.ipc.wait import Sleeper
+    from kproc.broker.observe.status import Status
     from kproc.broker.role.plan import Plan
 
 logger = logging.getLogger(__name__)
@@ -128,6 +129,11 @@ class Controller(LinkedRole):
         self._settings = settings_in_force()
         on_settings(self._settings)
 
+    @property
+    def status(self) -> Status:
+        """The status of the broker's processes, which the supervisor's messages update."""
+        return self._operations.status
+
     def answer_scrapes(self, scrapes: Scrapes) -> None:
         """Serve the metrics listener from now on."""
         self._scrapes = scrapes
@@ -171,7 +177,7 @@ class Controller(LinkedRole):
             commit.waiting_for.discard(peer)
         self._names.detach(peer)
         if peer.role == HANDLER:
-            self._operations.status.offline.remove(peer.index)
+            self.status.offline.remove(peer.index)
         self._answer_known()
 
     def set_linked(self) -> None:
@@ -191,7 +197,7 @@ class Controller(LinkedRole):
     def _on_tick(self, now_ns: int) -> None:
         self._operations.tick(now_ns)
         self._control_plane.report_suppressed(now_ns)
-        self._operations.status.disk.log_changes(logger, now_ns)
+        self.status.disk.log_changes(logger, now_ns)
         self._lookups.work()
         self._names.tick(is_stopping=self._is_stopping)
         self._listener_lookups.work()
@@ -272,11 +278,11 @@ class Controller(LinkedRole):
         self._operations.set_log_levels({"levels": body.levels}, on_set)
 
     def _on_offline(self, report: OfflineReport, on_reply: OnResult[OfflineNoted]) -> None:
-        self._operations.status.offline.update(report)
+        self.status.offline.update(report)
         on_reply(OfflineNoted())
 
     def _on_uncleanable(self, report: UncleanableReport, on_reply: OnResult[UncleanableNoted]) -> None:
-        self._operations.status.uncleanable.update(report)
+        self.status.uncleanable.update(report)
         on_reply(UncleanableNoted())
 
     def resolve_host(self, host: str, on_found: Callable[[list[str]], None]) -> None:

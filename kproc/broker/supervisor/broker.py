@@ -1,7 +1,8 @@
-"""Builds every role from its parts: the wiring of one broker, and nothing else.
+"""build_role: builds every role of a broker from the Plan, which all roles share, and the role's own RoleParts.
 
-The parts that differ between transports are arguments: how to sleep, links, arenas, and the thread that runs fdatasync.
-This file does not know which transport it builds for.
+RoleParts are the parts that differ between the ways to run roles: how a role sleeps, its shared memory, and the thread
+that runs fdatasync. child.py fills them from received descriptors, inprocess.py from memory of its own. This file does
+not know which of the two it builds for.
 """
 
 from __future__ import annotations
@@ -9,6 +10,7 @@ from __future__ import annotations
 import logging
 import socket
 from collections.abc import Callable
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -23,6 +25,7 @@ from kproc.broker.cluster.metadata_log import MetadataLog
 from kproc.broker.config.dynamic import DynamicSettings
 from kproc.broker.config.sasl_settings import listeners_without_users
 from kproc.broker.controller.controller import Controller
+from kproc.broker.controller.operations import AskSupervisor, Operations
 from kproc.broker.handler.busy_client import BusyClient
 from kproc.broker.handler.checkpoint import Checkpoint
 from kproc.broker.handler.handler import Handler
@@ -37,56 +40,102 @@ from kproc.broker.observe.known_ends import KnownEnds
 from kproc.broker.observe.metrics_http import MetricsResponder
 from kproc.broker.observe.prometheus import Exposition, load_prometheus
 from kproc.broker.observe.scrapes import Scrapes
+from kproc.broker.observe.status import Status
 from kproc.broker.processor.connection_table import ConnectionTable
 from kproc.broker.processor.pending_login import LoginLimits
 from kproc.broker.processor.processor import Processor
 from kproc.broker.processor.processor_state import ProcessorState
 from kproc.broker.processor.tls_listeners import TlsListeners
+from kproc.broker.request.routing import ProduceRouter
 from kproc.broker.role.partition_table import PartitionTable
 from kproc.broker.role.plan import Plan
 from kproc.broker.role.purgatory import Purgatory
 from kproc.broker.role.roles import (
+    ACCEPTOR,
     ACCEPTOR_COUNT_MAX,
     CLEANER,
     CONTROLLER,
+    HANDLER,
+    PROCESSOR,
     acceptor_id,
-    handler_id,
     is_control,
-    processor_id,
     slab_row,
 )
 from kproc.broker.security.authorizer import locks_everybody_out
 from kproc.broker.storage import checkpoints
 from kproc.broker.storage.room import counting
 from kproc.broker.supervisor import tls_check
-from kproc.broker.transport.agent import AgentId, BlockOwner, Link
+from kproc.broker.transport.agent import Agent, AgentId, BlockOwner, Link
 from kproc.common.clock import NS_PER_S, Clock
 
 if TYPE_CHECKING:
-    from kproc.broker.controller.operations import Operations
     from kproc.broker.ipc.wait import Sleeper
-    from kproc.broker.observe.status import Status
     from kproc.broker.processor.tls_connections import TlsConnections
-    from kproc.broker.request.routing import ProduceRouter
 
 logger = logging.getLogger(__name__)
 
 
-def make_acceptor(
-    plan: Plan, index: int, *, listening: socket.socket, doze: Sleeper, metrics: MetricsRow
-) -> Acceptor:
-    agent, config = acceptor_id(index), plan.config
-    others = [slab_row(acceptor_id(n)) for n in range(ACCEPTOR_COUNT_MAX) if n != index]
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SupervisorCalls:
+    """The controller's calls to the supervisor, or to BrokerProcess where roles share a process."""
+
+    send_request: AskSupervisor
+    send_settings: Callable[[DynamicSettings], None]
+    # The number of Handlers. None at the broker's start, before there are any: then the settings in force decide.
+    handler_count: int | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RoleParts:
+    """The parts of one role that depend on how roles are run. A role has the optional parts that its builder reads."""
+
+    doze: Sleeper
+    metrics: MetricsRow
+    is_restart: bool = False
+    table: PartitionTable | None = (
+        None  # Of Handlers, the cleaner, and the controller with a metrics listener.
+    )
+    listening: socket.socket | None = (
+        None  # Of Acceptors; of the controller: its metrics listener, if there is one.
+    )
+    arena: BlockOwner | None = None  # Of Processors.
+    syncer: Syncer | None = None  # Of Handlers.
+    supervisor: SupervisorCalls | None = None  # Of the controller.
+    # The class of Processors. turn_based.py passes other kinds, which take the same arguments.
+    processor_kind: Callable[..., Processor] = Processor
+
+
+def build_role(agent: AgentId, plan: Plan, parts: RoleParts) -> Agent:
+    """Build one role, before it has any link.
+
+    Raises FatalError if the host lacks a resource or the data belong to another cluster, and Corrupt or StorageFailure
+    if the metadata log cannot be used.
+    """
+    builders: dict[str, Callable[[AgentId, Plan, RoleParts], Agent]] = {
+        ACCEPTOR: build_acceptor,
+        PROCESSOR: build_processor,
+        HANDLER: build_handler,
+        CONTROLLER.role: build_controller,
+        CLEANER.role: build_cleaner,
+    }
+    return builders[agent.role](agent, plan, parts)
+
+
+def build_acceptor(agent: AgentId, plan: Plan, parts: RoleParts) -> Acceptor:
+    """Build the Acceptor of one listener."""
+    assert parts.listening is not None
+    config, metrics = plan.config, parts.metrics
+    others = [slab_row(acceptor_id(n)) for n in range(ACCEPTOR_COUNT_MAX) if n != agent.index]
     return Acceptor(
         agent,
         # Connections of the control listener have limits and counts of their own.
-        listener_index=0 if is_control(agent) else index,
-        listening=listening,
-        doze=doze,
+        listener_index=0 if is_control(agent) else agent.index,
+        listening=parts.listening,
+        doze=parts.doze,
         metrics=metrics,
         clock=plan.clock,
         send_buffer_bytes=config.socket_send_buffer_bytes,
-        protocol="PLAINTEXT" if is_control(agent) else plan.endpoints[index].protocol,
+        protocol="PLAINTEXT" if is_control(agent) else plan.endpoints[agent.index].protocol,
         limits_for=lambda settings, resolve: _connection_limits(plan, agent, settings, resolve),
         rate_samples=config.quota_window_num,
         rate_sample_ns=config.quota_window_size_seconds * NS_PER_S,
@@ -112,23 +161,15 @@ def _connection_limits(
     return limits_for(names[acceptor.index], plan.config, settings, protected=protected, resolve=resolve)
 
 
-def make_processor(
-    plan: Plan,
-    index: int,
-    *,
-    doze: Sleeper,
-    metrics: MetricsRow,
-    arena: BlockOwner,
-    router: ProduceRouter | None = None,
-    make: Callable[..., Processor] = Processor,
-) -> Processor:
-    """Create a Processor. `make` is its class; turn_based.py passes other kinds with the same arguments."""
-    return make(
-        processor_id(index),
-        doze=doze,
-        metrics=metrics,
+def build_processor(agent: AgentId, plan: Plan, parts: RoleParts) -> Processor:
+    """Build one Processor."""
+    assert parts.arena is not None
+    return parts.processor_kind(
+        agent,
+        doze=parts.doze,
+        metrics=parts.metrics,
         clock=plan.clock,
-        arena=arena,
+        arena=parts.arena,
         request_bytes_max=plan.config.socket_request_max_bytes,
         idle_ms_max=plan.config.connections_max_idle_ms,
         receive_ms_max=plan.config.kproc_request_receive_timeout_ms,
@@ -138,7 +179,8 @@ def make_processor(
         queued_bytes_max=plan.config.queued_max_request_bytes,
         queued_requests_max=_queued_requests_max(plan),
         processors_in_all=lambda settings: sum(processors_in_force(plan.config, settings).values()),
-        router=router,
+        # The control listener's Processor has no Handler. The others use their router once there are two.
+        router=None if is_control(agent) else ProduceRouter(),
         tls_listeners=TlsListeners(
             plan.config,
             [endpoint.name for endpoint in plan.endpoints],
@@ -167,23 +209,17 @@ def _queued_requests_max(plan: Plan) -> int:
     return plan.config.queued_max_requests if is_set else -1
 
 
-def make_handler(
-    plan: Plan,
-    index: int,
-    *,
-    doze: Sleeper,
-    metrics: MetricsRow,
-    table: PartitionTable,
-    syncer: Syncer,
-    is_restart: bool,
-) -> Handler:
-    config = plan.config
+def build_handler(agent: AgentId, plan: Plan, parts: RoleParts) -> Handler:
+    """Build one Handler. A restarted one handles no request until `Handler.set_linked`."""
+    config, metrics, table, syncer = plan.config, parts.metrics, parts.table, parts.syncer
+    assert table is not None
+    assert syncer is not None
     directory = Path(config.log_dirs)
 
     def make_partitions(image: Callable[[], ClusterImage], purgatory: Purgatory) -> Partitions:
         return Partitions(
             directory,
-            handler_index=index,
+            handler_index=agent.index,
             config=config,
             image=image,
             clock=plan.clock,
@@ -193,15 +229,15 @@ def make_handler(
             checkpoint=Checkpoint(plan.fs, directory),
             fs=counting(plan.fs, metrics.values),
             # A Handler that died left its logs unclean, even if the broker's last stop was clean.
-            is_clean=plan.was_clean and not is_restart,
+            is_clean=plan.was_clean and not parts.is_restart,
         )
 
     make_client: Callable[[Link], ProcessorPeer] = ProcessorPeer
     if config.kproc_work_us:
         make_client = partial(BusyClient, work_us=config.kproc_work_us)
     return Handler(
-        handler_id(index),
-        doze=doze,
+        agent,
+        doze=parts.doze,
         metrics=metrics,
         clock=plan.clock,
         config=config,
@@ -209,25 +245,14 @@ def make_handler(
         make_partitions=make_partitions,
         syncer=syncer,
         make_client=make_client,
-        is_linked=not is_restart,
+        is_linked=not parts.is_restart,
     )
 
 
-def make_controller(
-    plan: Plan,
-    *,
-    doze: Sleeper,
-    metrics: MetricsRow,
-    operations: Operations,
-    on_settings: Callable[[DynamicSettings], None],
-    handler_count: int | None,
-    is_restart: bool,
-) -> Controller:
-    """Replay the metadata log, and append a record of this start.
-
-    handler_count: the number of Handlers. None at the broker's start, before there are any: then the settings in force
-    decide.
-    """
+def build_controller(agent: AgentId, plan: Plan, parts: RoleParts) -> Controller:
+    """Build the controller: replay the metadata log, and append a record of this start."""
+    supervisor = parts.supervisor
+    assert supervisor is not None
     log, image = MetadataLog.open(Path(plan.config.log_dirs), plan.clock, plan.fs)
     check_tls = partial(tls_check.problem_with_change, plan.config)
     state = ControllerState(plan.config, image, plan.clock, check_tls=check_tls)
@@ -236,6 +261,7 @@ def make_controller(
         return settings_in_force(image, plan.config)
 
     _log_useless_settings(plan, image)
+    handler_count = supervisor.handler_count
     if handler_count is None:
         handler_count = settings().integer("num.io.threads", plan.config.num_io_threads)
     starting: list[tuple[str, dict[str, Any]]] = [
@@ -243,7 +269,7 @@ def make_controller(
         ("set_handler_count", {"count": handler_count}),
     ]
     # The leader epoch grows at each start of the broker. A restart of the controller alone does not change it.
-    if not is_restart:
+    if not parts.is_restart:
         # The marker still exists here. The supervisor removes it later, when nothing else can keep the broker from
         # starting.
         was_clean = plan.fs.exists(Path(plan.config.log_dirs) / checkpoints.CLEAN_SHUTDOWN_FILE)
@@ -254,19 +280,25 @@ def make_controller(
     except BaseException:
         log.close()
         raise
-    return Controller(
-        CONTROLLER,
+    status = Status(plan, parts.metrics.slab)
+    controller = Controller(
+        agent,
         plan=plan,
-        doze=doze,
-        metrics=metrics,
+        doze=parts.doze,
+        metrics=parts.metrics,
         state=state,
         image=image,
         log=log,
-        operations=operations,
+        operations=Operations(plan, status, supervisor.send_request),
         settings_in_force=settings,
-        on_settings=on_settings,
-        is_restart=is_restart,
+        on_settings=supervisor.send_settings,
+        is_restart=parts.is_restart,
     )
+    status.image = lambda: controller.image
+    if parts.listening is not None:
+        assert parts.table is not None
+        _answer_scrapes(plan, controller, parts.table, parts.listening)
+    return controller
 
 
 def _log_useless_settings(plan: Plan, image: ClusterImage) -> None:
@@ -287,27 +319,22 @@ def _log_useless_settings(plan: Plan, image: ClusterImage) -> None:
         )
 
 
-def make_cleaner(
-    plan: Plan,
-    *,
-    doze: Sleeper,
-    metrics: MetricsRow,
-    table: PartitionTable,
-) -> Cleaner:
-    """Create the cleaner."""
+def build_cleaner(agent: AgentId, plan: Plan, parts: RoleParts) -> Cleaner:
+    """Build the cleaner."""
+    assert parts.table is not None
     return Cleaner(
-        CLEANER,
-        doze=doze,
-        metrics=metrics,
+        agent,
+        doze=parts.doze,
+        metrics=parts.metrics,
         clock=plan.clock,
         config=plan.config,
-        table=table,
-        fs=counting(plan.fs, metrics.values),
+        table=parts.table,
+        fs=counting(plan.fs, parts.metrics.values),
     )
 
 
-def answer_scrapes(
-    plan: Plan, controller: Controller, status: Status, table: PartitionTable, listening: socket.socket
+def _answer_scrapes(
+    plan: Plan, controller: Controller, table: PartitionTable, listening: socket.socket
 ) -> None:
     """Let the controller answer HTTP requests for metrics at `listening`, from the status and the Handlers' metrics."""
     load_prometheus()
@@ -319,7 +346,8 @@ def answer_scrapes(
         ask=controller.send_to_handler,
         known_ends=KnownEnds(plan.fs, Path(plan.config.log_dirs)),
     )
-    controller.answer_scrapes(Scrapes(_make_responder(plan, status, figures, listening), figures))
+    responder = _make_responder(plan, controller.status, figures, listening)
+    controller.answer_scrapes(Scrapes(responder, figures))
 
 
 def _make_responder(

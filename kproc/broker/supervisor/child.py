@@ -27,23 +27,21 @@ from typing import Any, Final
 from kproc.broker.acceptor.acceptor import Acceptor
 from kproc.broker.cleaner.cleaner import Cleaner
 from kproc.broker.controller.controller import Controller
-from kproc.broker.controller.operations import Operations
 from kproc.broker.handler.handler import Handler
-from kproc.broker.handler.syncer import ThreadSyncer
+from kproc.broker.handler.syncer import Syncer, ThreadSyncer
 from kproc.broker.ipc.arena import Arena, ArenaReader
 from kproc.broker.ipc.link import open_first_end, open_second_end
 from kproc.broker.ipc.region import Region, RegionKind
 from kproc.broker.ipc.wait import Sleeper, Waker
 from kproc.broker.metrics.slab import MetricsRow, Slab
-from kproc.broker.observe.status import Status
 from kproc.broker.processor.processor import Processor
-from kproc.broker.request.routing import ProduceRouter
 from kproc.broker.role.asks import Asks, OnReply
 from kproc.broker.role.partition_table import PartitionTable
 from kproc.broker.role.plan import Plan
-from kproc.broker.role.roles import ACCEPTOR, CLEANER, HANDLER, PROCESSOR, is_control, slab_row
+from kproc.broker.role.roles import HANDLER, slab_row
 from kproc.broker.storage.fs import StorageFailure
-from kproc.broker.supervisor import broker, stacks
+from kproc.broker.supervisor import stacks
+from kproc.broker.supervisor.broker import RoleParts, SupervisorCalls, build_role
 from kproc.broker.supervisor.logs import set_role
 from kproc.broker.supervisor.role_messages import RoleMessages
 from kproc.broker.transport.agent import Agent, AgentId, Link, beat_ms
@@ -73,7 +71,6 @@ class ChildRole:
         self._arenas: dict[AgentId, ArenaReader] = {}
         self._slab: Slab | None = None
         self._agent: Agent | None = None
-        self._status: Status | None = None
         self._messages: RoleMessages | None = None
         self._asks = Asks()
         self._is_running = True
@@ -191,7 +188,7 @@ class ChildRole:
 
     def _start(self, message: dict[str, Any]) -> None:
         try:
-            self._agent = self._build(message)
+            self._agent = build_role(self._id, self._plan, self._make_parts(message))
         except (FatalError, Corrupt, StorageFailure) as error:
             # The host lacks a resource or its disk is damaged. The reason tells an operator more than a stack.
             self._send({"do": "failed", "reason": str(error)})
@@ -263,8 +260,8 @@ class ChildRole:
             self._agent.set_linked()
 
     def _update_processes(self, message: dict[str, Any]) -> None:
-        if self._status is not None:
-            self._status.update(message)
+        if isinstance(self._agent, Controller):
+            self._agent.status.update(message)
 
     def _on_response(self, message: dict[str, Any]) -> None:
         self._asks.handle_answer(message)
@@ -286,75 +283,44 @@ class ChildRole:
 
     # -- building ----------------------------------------------------------------------------------------------
 
-    def _build(self, message: dict[str, Any]) -> Agent:
+    def _make_parts(self, message: dict[str, Any]) -> RoleParts:
+        """Return the parts of this role, as far as the supervisor has sent their descriptors."""
         assert self._slab is not None
         row = slab_row(self._id)
         doze = Sleeper(
             self._slab.words, self._slab.row_word(row), self._fds["eventfd"], is_edge_triggered=True
         )
-        metrics = MetricsRow(self._slab, row, os.getpid())
-        builders: dict[str, Callable[[Sleeper, MetricsRow, dict[str, Any]], Agent]] = {
-            ACCEPTOR: self._build_acceptor,
-            PROCESSOR: self._build_processor,
-            HANDLER: self._build_handler,
-            "controller": self._build_controller,
-            CLEANER.role: self._build_cleaner,
-        }
-        return builders[self._id.role](doze, metrics, message)
-
-    def _build_acceptor(self, doze: Sleeper, metrics: MetricsRow, _message: dict[str, Any]) -> Agent:
-        listening = socket.socket(fileno=self._fds["listening"])
-        return broker.make_acceptor(
-            self._plan, self._id.index, listening=listening, doze=doze, metrics=metrics
-        )
-
-    def _build_processor(self, doze: Sleeper, metrics: MetricsRow, message: dict[str, Any]) -> Agent:
-        region = Region.attach(self._fds["arena"], kind=RegionKind.ARENA)
-        arena = Arena(region, min(message["arena_warm_bytes"], region.payload_bytes))
-        router = None if is_control(self._id) else ProduceRouter()
-        return broker.make_processor(
-            self._plan, self._id.index, doze=doze, metrics=metrics, arena=arena, router=router
-        )
-
-    def _build_handler(self, doze: Sleeper, metrics: MetricsRow, _message: dict[str, Any]) -> Agent:
-        syncer = ThreadSyncer(f"{self._id}-sync", lambda: os.eventfd_write(doze.fd, 1))
-        return broker.make_handler(
-            self._plan,
-            self._id.index,
+        syncer: Syncer | None = None
+        if self._id.role == HANDLER:
+            syncer = ThreadSyncer(f"{self._id}-sync", lambda: os.eventfd_write(doze.fd, 1))
+        return RoleParts(
             doze=doze,
-            metrics=metrics,
-            table=self._table(),
+            metrics=MetricsRow(self._slab, row, os.getpid()),
+            is_restart=self._is_restart,
+            table=self._attach_table(),
+            listening=socket.socket(fileno=self._fds["listening"]) if "listening" in self._fds else None,
+            arena=self._attach_arena(message),
             syncer=syncer,
-            is_restart=self._is_restart,
+            supervisor=SupervisorCalls(
+                send_request=self._send_request,
+                send_settings=lambda settings: self._send(settings.as_message()),
+                handler_count=message.get("handler_count"),
+            ),
         )
 
-    def _build_controller(self, doze: Sleeper, metrics: MetricsRow, message: dict[str, Any]) -> Agent:
-        assert self._slab is not None
-        self._status = Status(self._plan, self._slab)
-        operations = Operations(self._plan, self._status, self._send_request)
-        agent = broker.make_controller(
-            self._plan,
-            doze=doze,
-            metrics=metrics,
-            operations=operations,
-            on_settings=lambda settings: self._send(settings.as_message()),
-            handler_count=message["handler_count"],
-            is_restart=self._is_restart,
-        )
-        self._status.image = lambda: agent.image
-        if "listening" in self._fds:
-            listening = socket.socket(fileno=self._fds["listening"])
-            broker.answer_scrapes(self._plan, agent, self._status, self._table(), listening)
-        return agent
-
-    def _build_cleaner(self, doze: Sleeper, metrics: MetricsRow, _message: dict[str, Any]) -> Agent:
-        return broker.make_cleaner(self._plan, doze=doze, metrics=metrics, table=self._table())
-
-    def _table(self) -> PartitionTable:
+    def _attach_table(self) -> PartitionTable | None:
+        if "table" not in self._fds:
+            return None
         region = Region.attach(self._fds["table"], kind=RegionKind.TABLE)
         table = PartitionTable(region.words)
         region.close_fd()
         return table
+
+    def _attach_arena(self, message: dict[str, Any]) -> Arena | None:
+        if "arena" not in self._fds:
+            return None
+        region = Region.attach(self._fds["arena"], kind=RegionKind.ARENA)
+        return Arena(region, min(message["arena_warm_bytes"], region.payload_bytes))
 
 
 def _wait_readable(sock: socket.socket) -> None:

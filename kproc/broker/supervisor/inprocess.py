@@ -1,21 +1,23 @@
 """BrokerProcess: the thread and inline transports, which run all roles in one process, in threads or in turn.
 
-Links are deques of the same records (transport/thread.py). Sockets travel over the same socket pairs. No role is
-restarted: a role that fails ends the broker, because the others share its memory.
+The roles, their links and the order of a stop are those of topology.py. Links are deques of the same records
+(transport/thread.py). Sockets travel over the same socket pairs. No role is restarted: a role that fails ends the
+broker, because the others share its memory.
 """
 
 from __future__ import annotations
 
 import dataclasses
+import itertools
 import logging
 import os
 import select
 import signal
 import socket
-from collections.abc import Callable, Hashable
+from collections.abc import Callable, Hashable, Sequence
 from functools import partial
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, TypeVar
 
 from kproc.broker.acceptor.acceptor import Acceptor
 from kproc.broker.cleaner.cleaner import Cleaner
@@ -23,7 +25,6 @@ from kproc.broker.cluster.role_counts import IO_THREADS, NETWORK_THREADS
 from kproc.broker.config import Config, ConfigError
 from kproc.broker.config.dynamic import DynamicSettings
 from kproc.broker.controller.controller import Controller
-from kproc.broker.controller.operations import Operations
 from kproc.broker.handler.handler import Handler
 from kproc.broker.handler.syncer import InlineSyncer, Syncer, ThreadSyncer
 from kproc.broker.ipc.arena import Arena, ArenaReader
@@ -31,9 +32,7 @@ from kproc.broker.ipc.fdpass import make_socket_pair
 from kproc.broker.ipc.region import Region, RegionKind
 from kproc.broker.ipc.wait import Sleeper, Waker, make_eventfd
 from kproc.broker.metrics.slab import SLAB_BYTES, MetricsRow, Slab
-from kproc.broker.observe.status import Status
 from kproc.broker.processor.processor import Processor
-from kproc.broker.request.routing import ProduceRouter
 from kproc.broker.role.asks import LOG_LEVELS, Gathering, OnReply, Reply
 from kproc.broker.role.listeners import (
     open_control_listener,
@@ -46,15 +45,16 @@ from kproc.broker.role.plan import Plan
 from kproc.broker.role.roles import (
     CLEANER,
     CONTROL_ACCEPTOR,
-    CONTROL_PROCESSOR,
     CONTROLLER,
+    HANDLER,
+    PROCESSOR,
     acceptor_id,
-    handler_id,
+    has_handoff,
     is_control,
-    processor_id,
     slab_row,
 )
-from kproc.broker.supervisor import broker, ready, signals
+from kproc.broker.supervisor import ready, signals
+from kproc.broker.supervisor.broker import RoleParts, SupervisorCalls, build_role
 from kproc.broker.supervisor.data_directory import DataDirectory
 from kproc.broker.supervisor.logs import set_levels
 from kproc.broker.supervisor.regions import ARENA_WARM_BYTES
@@ -62,19 +62,20 @@ from kproc.broker.supervisor.role_messages import handle_processor_request
 from kproc.broker.supervisor.service_manager import ServiceManager
 from kproc.broker.supervisor.supervisor_operations import joined_clients, was_killed
 from kproc.broker.supervisor.tls_check import check_listeners
+from kproc.broker.supervisor.topology import CLOSE_WAVES, DRAIN_WAVES, find_link, initial_roles
 from kproc.broker.transport.agent import Agent, AgentId, Link, Wakeable
 from kproc.broker.transport.thread import AgentThread, Pipe, PipeReceiver, PipeSender
 from kproc.common.clock import SystemClock
 
 logger = logging.getLogger(__name__)
 
-_INTERNAL_BYTES: Final = 256 * 1024
 _NO_PROCESSES: Final = (
     "the number of roles changes at the next start only: roles that share a process cannot be added or ended "
     "(kproc.transport=process can)"
 )
 _TURN_MS: Final = 100
 _READY_TIMEOUT_NS: Final = 30_000_000_000
+R = TypeVar("R")
 
 
 class BrokerProcess:
@@ -87,16 +88,21 @@ class BrokerProcess:
         self._config = config
         self._directory = directory
         self._is_inline = config.kproc_transport == "inline"
-        self._listeners = open_listeners(config)
-        self._control = open_control_listener(config)
-        self._metrics = open_metrics_listener(config)
+        listeners = open_listeners(config)
+        control = open_control_listener(config)
+        metrics = open_metrics_listener(config)
+        # The listening sockets by the role that accepts at them.
+        self._listening = {acceptor_id(index): sock for index, (_, sock) in enumerate(listeners)}
+        if control is not None:
+            self._listening[CONTROL_ACCEPTOR] = control[1]
+        self._metrics_listening = metrics[1] if metrics is not None else None
         self._plan = Plan(
             config=config,
             clock=SystemClock(),
-            endpoints=[endpoint for endpoint, _ in self._listeners],
+            endpoints=[endpoint for endpoint, _ in listeners],
             cluster_id=directory.cluster_id,
-            control=self._control[0] if self._control is not None else None,
-            metrics=self._metrics[0] if self._metrics is not None else None,
+            control=control[0] if control is not None else None,
+            metrics=metrics[0] if metrics is not None else None,
         )
         self._slab_region = Region.create(RegionKind.SLAB, SLAB_BYTES, 0, is_sparse=True)
         self._table_region = Region.create(RegionKind.TABLE, TABLE_BYTES, 0, is_sparse=True)
@@ -108,8 +114,7 @@ class BrokerProcess:
         self._threads: list[AgentThread] = []
         self._failure: BaseException | None = None
         self._settings = DynamicSettings()
-        self._processors: list[Processor] = []
-        self._acceptors: list[Acceptor] = []
+        self.agents: list[Agent] = []
         self._signals = signals.SignalPipe()
         self._guardian = signals.watch_process(config.kproc_exit_with_pid)
         self._epoll = select.epoll()
@@ -121,95 +126,48 @@ class BrokerProcess:
     # -- building ----------------------------------------------------------------------------------------------
 
     def _build(self) -> None:
-        plan, config = self._plan, self._config
-        status = Status(plan, self._slab)
-        self._controller: Controller = broker.make_controller(
-            plan,
-            **self._create_wakeup(CONTROLLER),
-            operations=Operations(plan, status, self._handle_request),
-            on_settings=self._send_settings,
-            handler_count=None,
-            is_restart=False,
-        )
-        status.image = lambda: self._controller.image
+        """Build the controller, then the roles that the settings in its log ask for, and link all of them."""
+        config = self._config
+        controller = self._build_role(CONTROLLER)
+        assert isinstance(controller, Controller)
+        self._controller = controller
         problem = check_listeners(config, self._settings, config.listeners, in_child=False)
         if problem is not None:
             raise ConfigError(problem)
         # Remove the marker of a clean stop only now. A start that failed earlier has changed no log, so it must leave
         # the marker to the next start.
-        self._plan = plan = dataclasses.replace(plan, was_clean=self._directory.remove_clean_marker())
+        self._plan = dataclasses.replace(self._plan, was_clean=self._directory.remove_clean_marker())
+        # These transports have one set of Processors for all listeners.
+        pools = {"": self._settings.integer(NETWORK_THREADS, config.num_network_threads)}
         handler_count = self._settings.integer(IO_THREADS, config.num_io_threads)
-        processor_count = self._settings.integer(NETWORK_THREADS, config.num_network_threads)
-        self._status = status
-        if self._metrics is not None:
-            broker.answer_scrapes(plan, self._controller, status, self._table, self._metrics[1])
-        self._cleaner: Cleaner = broker.make_cleaner(plan, **self._create_wakeup(CLEANER), table=self._table)
-        self._handlers: list[Handler] = [
-            broker.make_handler(
-                plan,
-                index,
-                **self._create_wakeup(handler_id(index)),
-                table=self._table,
-                syncer=self._syncer(handler_id(index)),
-                is_restart=False,
-            )
-            for index in range(handler_count)
-        ]
-        for index in range(processor_count):
-            router = ProduceRouter() if handler_count > 1 else None
-            self._processors.append(self._make_processor(processor_id(index), router))
-        self._acceptors = [
-            broker.make_acceptor(plan, index, **self._create_wakeup(acceptor_id(index)), listening=sock)
-            for index, (_, sock) in enumerate(self._listeners)
-        ]
-        self._connect_all()
-        self._control_plane = self._build_control_plane()
+        for agent, _ in initial_roles(pools, handler_count, self._listening):
+            self._build_role(agent)
+        for one, other in itertools.combinations(self.agents, 2):
+            self._connect(one, other)
         self._send_settings(self._settings)
-        self.agents: list[Agent] = [
-            self._controller,
-            self._cleaner,
-            *self._handlers,
-            *self._processors,
-            *self._acceptors,
-            *self._control_plane,
-        ]
-        status.processes = self._describe()
+        controller.status.processes = self._describe()
 
-    def _make_processor(self, agent: AgentId, router: ProduceRouter | None) -> Processor:
-        arena = Arena.create(
-            2 * self._config.socket_request_max_bytes, agent.index, warm_bytes=ARENA_WARM_BYTES
-        )
-        self._arenas[agent] = arena
-        return broker.make_processor(
-            self._plan,
-            agent.index,
-            **self._create_wakeup(agent),
-            arena=arena,
-            router=router,
-            make=self._processor_kind(),
-        )
-
-    def _build_control_plane(self) -> list[Processor | Acceptor]:
-        """Create the control listener's own Processor and Acceptor, if there is a control listener."""
-        if self._control is None:
-            return []
-        processor = self._make_processor(CONTROL_PROCESSOR, None)
-        acceptor = broker.make_acceptor(
-            self._plan,
-            CONTROL_ACCEPTOR.index,
-            **self._create_wakeup(CONTROL_ACCEPTOR),
-            listening=self._control[1],
-        )
-        self._connect(processor, self._controller, _INTERNAL_BYTES, self._arenas[CONTROL_PROCESSOR])
-        self._connect_handoff(acceptor, processor)
-        return [processor, acceptor]
-
-    def _create_wakeup(self, agent: AgentId) -> dict[str, Any]:
-        """Create an agent's Sleeper and metrics row, and return them as keyword arguments for its builder."""
-        words, word = self._slab.words, self._slab.row_word(slab_row(agent))
+    def _build_role(self, agent: AgentId) -> Agent:
+        row = slab_row(agent)
+        words, word = self._slab.words, self._slab.row_word(row)
         doze = self._dozes[agent] = Sleeper(words, word, make_eventfd(), is_edge_triggered=True)
         self._wakers[agent] = self._waker(agent, Waker(words, word, doze.fd))
-        return {"doze": doze, "metrics": MetricsRow(self._slab, slab_row(agent), os.getpid())}
+        if agent.role == PROCESSOR:
+            arena_bytes = 2 * self._config.socket_request_max_bytes
+            self._arenas[agent] = Arena.create(arena_bytes, agent.index, warm_bytes=ARENA_WARM_BYTES)
+        parts = RoleParts(
+            doze=doze,
+            metrics=MetricsRow(self._slab, row, os.getpid()),
+            table=self._table,
+            listening=self._metrics_listening if agent == CONTROLLER else self._listening.get(agent),
+            arena=self._arenas.get(agent),
+            syncer=self._syncer(agent) if agent.role == HANDLER else None,
+            supervisor=SupervisorCalls(send_request=self._handle_request, send_settings=self._send_settings),
+            processor_kind=self._processor_kind(),
+        )
+        role = build_role(agent, self._plan, parts)
+        self.agents.append(role)
+        return role
 
     def _waker(self, agent: AgentId, by_eventfd: Waker) -> Wakeable:
         """Return the object that wakes this agent after records were published to it."""
@@ -224,43 +182,27 @@ class BrokerProcess:
         doze_fd = self._dozes[agent].fd
         return ThreadSyncer(f"{agent}-sync", lambda: os.eventfd_write(doze_fd, 1))
 
-    def _connect_all(self) -> None:
-        ring_bytes = self._config.kproc_ring_bytes
-        for index, handler in enumerate(self._handlers):
-            self._connect(self._controller, handler, _INTERNAL_BYTES)
-            self._connect(self._cleaner, handler, _INTERNAL_BYTES)
-            for processor in self._processors:
-                self._connect(processor, handler, ring_bytes, self._arenas[processor.id])
-            for other in self._handlers[index + 1 :]:
-                self._connect(handler, other, _INTERNAL_BYTES)
-        self._connect(self._controller, self._cleaner, _INTERNAL_BYTES)
-        for acceptor in self._acceptors:
-            for processor in self._processors:
-                self._connect_handoff(acceptor, processor)
+    def _connect(self, one: Agent, other: Agent) -> None:
+        """Connect two agents as their roles need it: by a socket pair, by two pipes, or not at all."""
+        if has_handoff(one.id, other.id):
+            ours, theirs = make_socket_pair()
+            for agent, peer, sock in ((one, other, ours), (other, one, theirs)):
+                assert isinstance(agent, Acceptor | Processor)
+                agent.attach_handoff(peer.id, sock)
+            return
+        link = find_link(one.id, other.id, self._config.kproc_ring_bytes)
+        if link is not None:
+            there, back = Pipe(link.capacity), Pipe(link.capacity)
+            other.attach(self._link_to(one.id, PipeSender(back), PipeReceiver(there)))
+            one.attach(self._link_to(other.id, PipeSender(there), PipeReceiver(back)))
 
-    def _connect_handoff(self, acceptor: Acceptor, processor: Processor) -> None:
-        ours, theirs = make_socket_pair()
-        acceptor.attach_handoff(processor.id, ours)
-        processor.attach_handoff(acceptor.id, theirs)
-
-    def _connect(self, one: Agent, other: Agent, capacity: int, arena: Arena | None = None) -> None:
-        """Connect two agents by two pipes of `capacity` bytes. `other` can read `arena`, which `one` owns."""
-        there, back = Pipe(capacity), Pipe(capacity)
+    def _link_to(self, peer: AgentId, sender: PipeSender, receiver: PipeReceiver) -> Link:
+        arena = self._arenas.get(peer)
         reader = ArenaReader(arena.region) if arena is not None else None
-        other.attach(
-            Link(
-                one.id,
-                sender=PipeSender(back),
-                receiver=PipeReceiver(there),
-                waker=self._wakers[one.id],
-                arena=reader,
-            )
-        )
-        one.attach(
-            Link(
-                other.id, sender=PipeSender(there), receiver=PipeReceiver(back), waker=self._wakers[other.id]
-            )
-        )
+        return Link(peer, sender=sender, receiver=receiver, waker=self._wakers[peer], arena=reader)
+
+    def _roles(self, kind: type[R]) -> list[R]:
+        return [each for each in self.agents if isinstance(each, kind)]
 
     def _describe(self) -> list[dict[str, Any]]:
         pid = os.getpid()
@@ -290,9 +232,9 @@ class BrokerProcess:
     def _send_settings(self, settings: DynamicSettings) -> None:
         """Send changed settings to Acceptors and Processors, which have no image. The controller calls this."""
         self._settings = settings
-        agents: tuple[Acceptor | Processor, ...] = (*self._acceptors, *self._processors)
-        for agent in agents:
-            self._post(agent, partial(agent.apply_settings, settings))
+        for agent in self.agents:
+            if isinstance(agent, Acceptor | Processor):
+                self._post(agent, partial(agent.apply_settings, settings))
 
     def _handle_request(self, what: str, body: dict[str, Any], on_reply: OnReply) -> None:
         """Handle the controller's requests that a supervisor would handle (supervisor_operations.py)."""
@@ -301,14 +243,15 @@ class BrokerProcess:
             on_reply({})
             return
         if what not in ("clients", "kill_client"):
-            counts = {"processors": len(self._processors), "handlers": len(self._handlers)}
+            pool = [each for each in self._roles(Processor) if not is_control(each.id)]
+            counts = {"processors": len(pool), "handlers": len(self._roles(Handler))}
             on_reply({"error": _NO_PROCESSES, "counts": counts})
             return
 
         def on_all(replies: dict[Hashable, Reply]) -> None:
             on_reply(joined_clients(replies) if what == "clients" else was_killed(replies))
 
-        processors = [each for each in self.agents if isinstance(each, Processor)]
+        processors = self._roles(Processor)
         gathering = Gathering(len(processors), on_all)
         for processor in processors:
             taker = gathering.taker(processor.id)
@@ -329,9 +272,8 @@ class BrokerProcess:
             logger.error("the broker started but does not answer: %s", problem)
             self._manager.failed(problem)
             return 1
-        control = [self._control[1]] if self._control is not None else []
-        start_listening([*(sock for _, sock in self._listeners), *control], self._config)
-        self._status.phase = "running"
+        start_listening(self._listening.values(), self._config)
+        self._controller.status.phase = "running"
         announcement = ready.describe(self._plan, self._describe())
         if ready_file is not None:
             ready.write(ready_file, announcement)
@@ -356,7 +298,7 @@ class BrokerProcess:
         Returns the problem with the responses, or None.
         """
         ours, theirs = socket.socketpair()
-        processor = self._processors[0]
+        processor = self._roles(Processor)[0]
         self._post(processor, partial(processor.adopt_probe, theirs))
         probe = ready.Probe(ours)
         deadline_ns = self._plan.clock.now_ns() + _READY_TIMEOUT_NS
@@ -393,7 +335,7 @@ class BrokerProcess:
         now_ns = self._plan.clock.now_ns()
         for agent in self.agents:
             beat_ns = self._slab.read_one(slab_row(agent.id), "heartbeat_ns")
-            if agent is not self._cleaner and beat_ns and now_ns - beat_ns >= limit_ns:
+            if agent.id != CLEANER and beat_ns and now_ns - beat_ns >= limit_ns:
                 return str(agent.id)
         return None
 
@@ -435,15 +377,10 @@ class BrokerProcess:
 
     def _stop(self) -> int:
         """Drain within kproc.drain.timeout.ms, then close the roles in order. Return the exit status."""
-        self._status.phase = "stopping"
+        self._controller.status.phase = "stopping"
         self._manager.stopping("stopping")
         deadline_ns = self._plan.clock.now_ns() + self._config.kproc_drain_timeout_ms * 1_000_000
-        draining: list[Agent] = [
-            *self._acceptors,
-            *self._control_plane,
-            *self._processors,
-            *self._handlers,
-        ]
+        draining = self._in_waves(DRAIN_WAVES)
         for agent in draining:
             self._post(agent, agent.drain)
         while not all(agent.is_drained() for agent in draining) and self._failure is None:
@@ -455,16 +392,18 @@ class BrokerProcess:
         for thread in self._threads:
             is_clean = thread.stop(5.0) and is_clean
         self._stop_turns()
-        closing: list[Agent] = [*draining, self._controller]
-        for agent in closing:
+        for agent in self._in_waves(CLOSE_WAVES):
             try:
+                if isinstance(agent, Cleaner):
+                    agent.finish(is_clean=is_clean)
                 is_clean = agent.close() is None and is_clean
             except OSError as error:
                 logger.error("closing %s: %s", agent.id, error)
                 is_clean = False
-        self._cleaner.finish(is_clean=is_clean)
-        self._cleaner.close()
         return 0 if self._failure is None else 1
+
+    def _in_waves(self, waves: Sequence[Sequence[str]]) -> list[Agent]:
+        return [agent for wave in waves for role in wave for agent in self.agents if agent.id.role == role]
 
     def _stop_turns(self) -> None:
         """Stop running the roles, because they are closed next. turn_based.py overrides this."""
@@ -473,10 +412,10 @@ class BrokerProcess:
         """Close every descriptor. The roles are closed already, or never ran."""
         for thread in self._threads:
             thread.stop(1.0)
-        for _, sock in self._listeners:
+        for sock in self._listening.values():
             sock.close()
-        if self._control is not None:
-            self._control[1].close()
+        if self._metrics_listening is not None:
+            self._metrics_listening.close()
         for doze in self._dozes.values():
             os.close(doze.fd)
         for arena in self._arenas.values():

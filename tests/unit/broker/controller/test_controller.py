@@ -26,16 +26,14 @@ from kproc.broker.cluster.records import DelegationTokenSet
 from kproc.broker.config import Config
 from kproc.broker.config.dynamic import DynamicSettings
 from kproc.broker.controller.controller import Controller
-from kproc.broker.controller.operations import Operations
 from kproc.broker.ipc.wait import Sleeper, make_eventfd
 from kproc.broker.metrics.slab import MetricsRow
 from kproc.broker.observe.offline_partitions import REPORT_OFFLINE, OfflineNoted, OfflineReport
-from kproc.broker.observe.status import Status
 from kproc.broker.role.lookups import Lookups
 from kproc.broker.role.plan import Plan
 from kproc.broker.role.roles import CLEANER, CONTROLLER, handler_id
 from kproc.broker.storage.fs import DiskFailed, OsFs
-from kproc.broker.supervisor import broker
+from kproc.broker.supervisor.broker import RoleParts, SupervisorCalls, build_controller
 from kproc.broker.transport.agent import AgentId
 from kproc.broker.transport.envelope import CALL, DELTA, DELTA_ACK, REPLY, SNAPSHOT, TOKEN
 from kproc.broker.transport.outbox import Inbox, Outbox
@@ -126,15 +124,15 @@ class ControllerRig:
         self.asked: list[tuple[str, Reply, Callable[[Reply], None]]] = []
         self.settings: list[DynamicSettings] = []
         plan = Plan(config, self.clock, [], "the-cluster", was_clean=True)
-        self.controller: Controller = broker.make_controller(
-            plan,
+        parts = RoleParts(
             doze=Sleeper(slab.words, metrics.sleeping_word, eventfd, is_edge_triggered=True),
             metrics=metrics,
-            operations=Operations(plan, Status(plan, slab), lambda *asked: self.asked.append(asked)),
-            on_settings=self.settings.append,
-            handler_count=None,
+            supervisor=SupervisorCalls(
+                send_request=lambda *asked: self.asked.append(asked), send_settings=self.settings.append
+            ),
             is_restart=is_restart,
         )
+        self.controller: Controller = build_controller(CONTROLLER, plan, parts)
         stack.callback(self.controller.close)
         self.peers: list[ScriptedPeer] = []
 
@@ -427,16 +425,13 @@ def test_data_of_another_cluster_is_refused(tmp_path: Path) -> None:
         ControllerRig(stack, tmp_path)
     config = Config.build({"log.dirs": str(tmp_path)})
     plan = Plan(config, ManualClock(), [], "another-cluster", was_clean=True)
+    parts = RoleParts(
+        doze=None,  # type: ignore[arg-type]  # It ends before it would sleep.
+        metrics=None,  # type: ignore[arg-type]
+        supervisor=SupervisorCalls(send_request=lambda *_: None, send_settings=lambda _: None),
+    )
     with pytest.raises(FatalError, match="of cluster the-cluster"):
-        broker.make_controller(
-            plan,
-            doze=None,  # type: ignore[arg-type]  # It ends before it would sleep.
-            metrics=None,  # type: ignore[arg-type]
-            operations=Operations(plan, Status(plan, new_slab()), lambda *_: None),
-            on_settings=lambda _: None,
-            handler_count=None,
-            is_restart=False,
-        )
+        build_controller(CONTROLLER, plan, parts)
 
 
 def test_own_operation_is_answered(rig: ControllerRig, peers: tuple[ScriptedPeer, ScriptedPeer]) -> None:
