@@ -1,15 +1,18 @@
 """TransactionCoordinator: the transactional ids of one partition of `__transaction_state`. No I/O, no clock of its own.
 
-What must be durable before what:
+The rules are those of Kafka's TransactionCoordinator, TransactionStateManager and TransactionMarkerChannelManager. What
+must be durable before what:
 
-    add, init       answered when their record is durable
-    EndTxn          answered, and the first marker sent, when Prepare* is durable, also by who loads it
-    Complete*       written when every partition has its marker, durable; nothing waits for it to be durable
+    InitProducerId, AddPartitionsToTxn   the response is sent when the record is durable
+    EndTxn                               the response and the first marker are sent when Prepare* is durable; a
+                                         coordinator that has loaded Prepare* syncs it first, too
+    Complete*                            written when the markers of all partitions are durable; nothing waits for it
 
-State follows the log: it changes when a record is appended. Until the record is durable the id has a *pending* state,
-and whatever else is asked meets CONCURRENT_TRANSACTIONS, as in Kafka. Two things differ, and no client can tell: adds
-go on beside pending adds, each record holding all partitions so far; and an add that comes too early waits for a moment
-instead of being sent again.
+The state follows the log: it changes when a record is appended. Until the record is durable, the id has a *pending*
+state, and other requests get CONCURRENT_TRANSACTIONS, as in Kafka. Two things differ, and no client can tell:
+
+- An add may follow an add that is not durable yet. Each record has all partitions so far.
+- An add that comes while the last transaction is being completed waits for that. In Kafka the client retries.
 """
 
 from __future__ import annotations
@@ -22,7 +25,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from kproc.broker.coordinator.rules import DueOf, KnownTopics, Marker, OnCode, Producer, Write, write_error
 from kproc.broker.transaction import rules
-from kproc.broker.transaction.entry import Entry, Environment, Waiting
+from kproc.broker.transaction.entry import Entry, Environment, WaitingAdd
 from kproc.broker.transaction.messages import AddRequest, EndRequest, Granted, InitRequest, Overview
 from kproc.broker.transaction.records import (
     FLEXIBLE,
@@ -53,23 +56,23 @@ logger = logging.getLogger(__name__)
 
 OnGranted = Callable[[Granted], None]
 
-# Ids looked at in one go when unused ones expire: some ms.
+# Transactional ids in one step of a sweep, which takes some ms.
 SWEPT_AT_ONCE: Final = 256
-# Until a marker is sent again, or a Complete* that could not be written is written again.
+# Time in ms until a marker is sent again, or until a Complete* that could not be written is written again.
 RETRY_MS: Final = 100
 # The names of the deadlines.
 _TIMEOUTS, _MARKERS, _WAITING = "timeouts", "markers", "waiting"
-# The partition takes no marker of ours any more: another coordinator, or an administrator, has ended the transaction.
+# The partition rejects our markers for ever: another coordinator, or an administrator, has ended the transaction.
 _FENCED: Final = frozenset(
     {int(ErrorCode.INVALID_PRODUCER_EPOCH), int(ErrorCode.TRANSACTION_COORDINATOR_FENCED)}
 )
 _CONCURRENT: Final = ErrorCode.CONCURRENT_TRANSACTIONS
-# A partition that is gone needs no marker.
+# A deleted partition needs no marker.
 _HAS_IT: Final = frozenset({int(ErrorCode.NONE), int(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)})
 
 
 class TransactionCoordinator:
-    """One instance for each partition that its Handler owns; `epoch` is higher than that of any before it."""
+    """The coordinator of one partition. Its `epoch` is higher than that of every earlier coordinator of it."""
 
     def __init__(
         self, environment: Environment, log: CoordinatorLog[Any], deadlines: Deadlines[DueOf], epoch: int
@@ -82,16 +85,18 @@ class TransactionCoordinator:
         self._epoch = epoch
         self._entries: dict[str, Entry] = {}
         self._ongoing: dict[str, None] = {}
-        self._owed: dict[str, int] = {}  # Whose markers are to be sent, and from when on.
-        self._waiting: dict[str, list[Waiting]] = {}  # Adds that wait, by id.
+        self._owed: dict[str, int] = {}  # By id, the time in ms at which its markers are sent, or sent again.
+        self._waiting: dict[
+            str, list[WaitingAdd]
+        ] = {}  # By id, the adds that wait for the end of its last transaction.
         self._to_sweep: deque[str] = deque()
         self._is_over = False
-        self.state_counts = [0] * len(State)  # How many ids are in each.
+        self.state_counts = [0] * len(State)  # The number of ids in each state.
 
     # -- loading -----------------------------------------------------------------------------------------------
 
     def replay(self, key: bytes | None, value: bytes | None, offset: int, producer: Producer | None) -> None:
-        """Take in one record of the log, in the log's order. Corrupt when it cannot be read."""
+        """Replay one record, in the order of the log. Raises Corrupt if it cannot be read."""
         del offset, producer  # The latest record of an id is its state.
         try:
             name, transaction = decode_record(key, value)
@@ -106,7 +111,7 @@ class TransactionCoordinator:
             del self._entries[name]
 
     def finish_loading(self, topics: KnownTopics) -> None:
-        """All was replayed: markers that may not have been sent are, timeouts run."""
+        """Start the timeouts, and send the markers of decided transactions, which may not have been sent yet."""
         del topics  # Sending a marker shows whether its partition was deleted.
         decided: list[Entry] = []
         for entry in self._entries.values():
@@ -122,7 +127,10 @@ class TransactionCoordinator:
     # -- requests ----------------------------------------------------------------------------------------------
 
     def init(self, name: str, request: InitRequest, reply: OnGranted, spare_id: int = NO_ID) -> None:
-        """InitProducerId."""
+        """Handle an InitProducerId with a transactional id.
+
+        `spare_id` is an unused producer id, if the rules need one.
+        """
         entry = self._entries.get(name)
         if self._is_over or (entry is not None and entry.is_pending):
             reply(Granted(self._refusal()))
@@ -131,56 +139,60 @@ class TransactionCoordinator:
         current = entry.appended if entry is not None else None
         decision = rules.init(current, request, now_ms, spare_id)
         if decision is rules.NEEDS_ID:
-            self._with_id(partial(self.init, name, request, reply), reply)
+            self._retry_with_id(partial(self.init, name, request, reply), reply)
         elif isinstance(decision, Transaction):
             if entry is None:
                 entry = self._entries[name] = Entry(name)
             granted = Granted(ErrorCode.NONE, decision.producer_id, decision.epoch)
             self._write(entry, decision, lambda code: reply(Granted(code) if code else granted))
         elif entry is not None and entry.name in self._ongoing and decision == _CONCURRENT:
-            # The producer asks again, and finds the transaction aborted.
+            # Abort the transaction. The producer retries and finds it aborted.
             self._fence(entry, lambda code: reply(Granted(code or _CONCURRENT)))
         else:
             assert isinstance(decision, ErrorCode)
             reply(Granted(decision))
 
     def add(self, name: str, request: AddRequest, on_code: OnCode) -> None:
-        """Partitions join; `on_code` when that is durable. Early for the next transaction, it waits some ms."""
-        limit_ms = self._config.add_partitions_to_txn_retry_backoff_max_ms
-        self._add(name, Waiting(self._timing.now_ms() + limit_ms, request, on_code))
+        """Add partitions to a transaction. `on_code` is called when they are durable.
 
-    def _add(self, name: str, asked: Waiting) -> None:
+        An add that comes before the last transaction is completed waits for that, at most
+        add.partitions.to.txn.retry.backoff.max.ms (KIP-890).
+        """
+        limit_ms = self._config.add_partitions_to_txn_retry_backoff_max_ms
+        self._add(name, WaitingAdd(self._timing.now_ms() + limit_ms, request, on_code))
+
+    def _add(self, name: str, add: WaitingAdd) -> None:
         if self._is_over:
-            asked.on_code(ErrorCode.NOT_COORDINATOR)
+            add.on_code(ErrorCode.NOT_COORDINATOR)
             return
         entry = self._entries.get(name)
         if entry is None:
-            asked.on_code(ErrorCode.INVALID_PRODUCER_ID_MAPPING)
+            add.on_code(ErrorCode.INVALID_PRODUCER_ID_MAPPING)
             return
         decision: Transaction | ErrorCode = _CONCURRENT
         if entry.may_grow:
-            decision = rules.add(entry.latest, asked.request, self._timing.wall_ms())
+            decision = rules.add(entry.latest, add.request, self._timing.wall_ms())
         if isinstance(decision, Transaction):
-            self._write(entry, decision, asked.on_code)
-        elif decision == _CONCURRENT and asked.until_ms > self._timing.now_ms():
-            self._waiting.setdefault(name, []).append(asked)
-            self._deadlines.bring_forward((self, _WAITING), asked.until_ms)
+            self._write(entry, decision, add.on_code)
+        elif decision == _CONCURRENT and add.until_ms > self._timing.now_ms():
+            self._waiting.setdefault(name, []).append(add)
+            self._deadlines.bring_forward((self, _WAITING), add.until_ms)
         elif decision == ErrorCode.NONE:
-            self._log.write(Write([], lambda code: self._confirm_added(name, asked, code)))
+            self._log.write(Write([], lambda code: self._confirm_added(name, add, code)))
         else:
-            asked.on_code(decision)
+            add.on_code(decision)
 
-    def _confirm_added(self, name: str, asked: Waiting, code: int) -> None:
+    def _confirm_added(self, name: str, add: WaitingAdd, code: int) -> None:
         """Answer an AddPartitionsToTxn whose partitions an earlier one was writing. If that write failed, add them."""
         entry = self._entries.get(name)
         current = entry.appended if entry is not None else None
-        if code or rules.add(current, asked.request, self._timing.wall_ms()) == ErrorCode.NONE:
-            asked.on_code(write_error(code))
+        if code or rules.add(current, add.request, self._timing.wall_ms()) == ErrorCode.NONE:
+            add.on_code(write_error(code))
         else:
-            self._add(name, asked)
+            self._add(name, add)
 
     def verify(self, name: str, request: AddRequest) -> list[ErrorCode]:
-        """A code for each partition: whether it is in the transaction."""
+        """Return NONE or an error for each partition that is to be verified (KIP-890)."""
         entry = self._entries.get(name)
         if entry is not None and entry.has_writes:
             self._log.flush()
@@ -188,7 +200,7 @@ class TransactionCoordinator:
         return rules.verify(entry.appended if entry is not None else None, request)
 
     def end(self, name: str, request: EndRequest, reply: OnGranted, spare_id: int = NO_ID) -> None:
-        """EndTxn: answered when the decision is durable; markers follow."""
+        """Handle an EndTxn. It is answered when the decision is durable. The markers are sent afterwards."""
         entry = self._entries.get(name)
         if self._is_over or (entry is not None and entry.is_pending):
             reply(Granted(self._refusal()))
@@ -197,7 +209,7 @@ class TransactionCoordinator:
             entry.appended if entry is not None else None, request, self._timing.wall_ms(), spare_id
         )
         if decision is rules.NEEDS_ID:
-            self._with_id(partial(self.end, name, request, reply), reply)
+            self._retry_with_id(partial(self.end, name, request, reply), reply)
         elif isinstance(decision, Transaction):
             assert entry is not None
             ended = rules.complete(decision, decision.updated_ms)
@@ -214,17 +226,17 @@ class TransactionCoordinator:
     def _refusal(self) -> ErrorCode:
         return ErrorCode.NOT_COORDINATOR if self._is_over else _CONCURRENT
 
-    def _with_id(self, go_on: Callable[[int], None], reply: OnGranted) -> None:
-        """Ask again with a new producer id; what was decided before may have changed by then."""
-        on_id = self._log.guarded(go_on)
+    def _retry_with_id(self, retry: Callable[[int], None], reply: OnGranted) -> None:
+        """Allocate a producer id and decide again with it, because the state may have changed by then."""
+        on_id = self._log.guarded(retry)
         self._environment.new_producer_id(on_id, lambda error: reply(Granted(_no_id(error))))
 
     # -- from state to state -----------------------------------------------------------------------------------
 
     def _write(self, entry: Entry, target: Transaction, on_done: OnCode) -> None:
-        """Write a state; `on_done` when it is durable, or with what the client is told."""
-        entry.begin_write(target)
-        # A coordinator that loads a change of the producer's id needs both ids, which only the flexible version has.
+        """Write a state. `on_done` gets NONE when it is durable, or the error for the client."""
+        entry.start_write(target)
+        # To replay a change of the producer id, a coordinator needs both ids, and only the flexible version has both.
         is_flexible = target.changes_its_id or self._environment.cluster_version() >= FLEXIBLE_RECORDS
         version = FLEXIBLE if is_flexible else PLAIN
         record = encode_key(entry.name), encode_value(target, version)
@@ -240,23 +252,23 @@ class TransactionCoordinator:
         def on_written(code: int) -> None:
             if not is_appended:
                 entry.discard_unappended(target)
-            self._settle(entry)
+            self._finish_write(entry)
             on_done(write_error(code))
 
-        # Whatever follows Complete* is behind it in the same log.
+        # Nothing waits for Complete*, because the records that depend on it follow in the same log.
         is_awaited = target.state not in COMPLETED
         self._log.write(Write([record], on_written, apply, is_awaited=is_awaited))
 
-    def _settle(self, entry: Entry) -> None:
-        """One of the writes has ended."""
-        if not entry.end_write() or self._is_over:
+    def _finish_write(self, entry: Entry) -> None:
+        """Resume the adds that wait, when all writes for the id have ended."""
+        if not entry.finish_write() or self._is_over:
             return
         if entry.appended is None:
             del self._entries[entry.name]  # Its first record could not be written.
         self._resume(entry.name)
 
     def _follow(self, entry: Entry, target: Transaction) -> None:
-        """The record of a state was appended, or replayed: it is the id's state now, and its timeout runs or ends."""
+        """Make an appended or replayed state the present one, and start or stop its timeout."""
         self._set_appended(entry, target)
         if target.state == State.ONGOING:
             if not self._ongoing:
@@ -267,7 +279,7 @@ class TransactionCoordinator:
             self._ongoing.pop(entry.name, None)
 
     def _set_appended(self, entry: Entry, target: Transaction | None) -> None:
-        """The state of an id in the log, counted; None for one that was forgotten."""
+        """Set the state of an id as the log has it, and count it. None: the id was removed."""
         if entry.appended is not None:
             self.state_counts[entry.appended.state] -= 1
         if target is not None:
@@ -275,9 +287,9 @@ class TransactionCoordinator:
         entry.appended = target
 
     def _resume(self, name: str) -> None:
-        """Adds that waited are asked again, in their order."""
-        for asked in self._waiting.pop(name, ()):
-            self._add(name, asked)
+        """Handle the adds that wait, in their order."""
+        for add in self._waiting.pop(name, ()):
+            self._add(name, add)
 
     def _prepare(self, entry: Entry, target: Transaction, on_done: OnCode) -> None:
         """Write Prepare*, then send the markers."""
@@ -310,7 +322,7 @@ class TransactionCoordinator:
     # -- markers -----------------------------------------------------------------------------------------------
 
     def _owe_markers(self, entry: Entry) -> None:
-        """A decision is durable: its markers are sent with those of all others of this duty cycle."""
+        """Send the markers of a durable decision, together with those of other transactions in this duty cycle."""
         entry.owe_markers()
         self._owe(entry, 0)
 
@@ -367,8 +379,8 @@ class TransactionCoordinator:
         if self._is_over:
             return
         if code in _FENCED:
-            # As in Kafka. The entry waits on for its answer, so that this coordinator leaves it alone: a newer one, or
-            # an administrator, has ended the transaction there. If not, whoever loads this log next sends it again.
+            # As in Kafka, the transaction stays undecided here, because a newer coordinator or an administrator has
+            # ended it there. If not, the next coordinator that loads this log sends the markers again.
             logger.error(
                 "%s-%d rejects the marker of the transactional id %s: %s",
                 *key,
@@ -377,13 +389,13 @@ class TransactionCoordinator:
             )
             return
         if code not in _HAS_IT:
-            entry.ask_again(key)
+            entry.retry_marker(key)
             self._owe(entry, RETRY_MS)
         elif entry.mark(key):
             self._complete(entry)
 
     def _complete(self, entry: Entry) -> None:
-        """Every partition has its marker."""
+        """Write Complete*, because every partition has its marker."""
         prepared = entry.appended
         assert prepared is not None
 
@@ -396,19 +408,19 @@ class TransactionCoordinator:
     # -- time --------------------------------------------------------------------------------------------------
 
     def tick(self, name: str) -> None:
-        """A deadline has come."""
+        """Handle the deadline of that name."""
         if name == _MARKERS:
             self._send_owed()
         elif name == _TIMEOUTS:
             self._abort_timed_out()
         else:
-            self._end_waiting()
+            self._expire_waiting()
 
     def _abort_timed_out(self) -> None:
         wall_ms = self._timing.wall_ms()
         for name in list(self._ongoing):
             entry = self._entries[name]
-            # One that is on its way to another state is looked at the next time, as in Kafka.
+            # As in Kafka, a transaction with a pending state is checked again the next time.
             current = entry.settled
             if current is not None and wall_ms > current.ends_at_ms:
                 logger.info("aborting the transaction of %s: its timeout has expired", short_name(name))
@@ -417,13 +429,13 @@ class TransactionCoordinator:
             interval_ms = self._config.transaction_abort_timed_out_transaction_cleanup_interval_ms
             self._deadlines.bring_forward((self, _TIMEOUTS), self._timing.now_ms() + interval_ms)
 
-    def _end_waiting(self) -> None:
-        """Adds that have waited long enough are answered; those of others wait on."""
+    def _expire_waiting(self) -> None:
+        """Answer the adds that have waited long enough. The others continue to wait."""
         for name in list(self._waiting):
             self._resume(name)
 
     def start_sweep(self) -> None:
-        """Look for ids that nobody uses any more."""
+        """Start to look for unused ids. Called every transaction.remove.expired.transaction.cleanup.interval.ms."""
         self._to_sweep = deque(self._entries)
 
     @property
@@ -432,7 +444,7 @@ class TransactionCoordinator:
         return bool(self._to_sweep)
 
     def sweep_some(self) -> int:
-        """Forget some of the ids that were unused for transactional.id.expiration.ms; how many were looked at."""
+        """Remove ids that were unused for transactional.id.expiration.ms. Return the number of checked ids."""
         self._log.flush()
         unused_since_ms = self._timing.wall_ms() - self._config.transactional_id_expiration_ms
         count = min(SWEPT_AT_ONCE, len(self._to_sweep))
@@ -442,32 +454,32 @@ class TransactionCoordinator:
                 continue
             current = entry.settled
             if current is not None and current.state in IDLE and current.updated_ms <= unused_since_ms:
-                self._forget(entry)
+                self._remove(entry)
         return count
 
-    def _forget(self, entry: Entry) -> None:
-        entry.begin_forgetting()
+    def _remove(self, entry: Entry) -> None:
+        entry.start_removal()
 
         def apply(_number: int, _offset: int) -> None:
             self._set_appended(entry, None)
 
         def on_written(code: int) -> None:
-            self._settle(entry)
+            self._finish_write(entry)
             _log_error("tombstone of a transactional id", code)
 
         tombstone = encode_key(entry.name), None
         self._log.write(Write([tombstone], on_written, apply, is_awaited=False))
 
-    # -- looking in --------------------------------------------------------------------------------------------
+    # -- descriptions ------------------------------------------------------------------------------------------
 
     def describe(self, name: str) -> Overview | None:
-        """DescribeTransactions; None for an id that is not known."""
+        """Return an id for DescribeTransactions. None if it is unknown."""
         self._log.flush()
         entry = self._entries.get(name)
         return Overview(name, entry.appended) if entry is not None and entry.appended is not None else None
 
     def overviews(self) -> Iterator[Overview]:
-        """List the transactional ids that exist now, each as it is when its turn comes."""
+        """Yield the ids that exist now for ListTransactions. Each one is read when the iterator comes to it."""
         self._log.flush()
         return (
             Overview(entry.name, entry.appended)
@@ -482,18 +494,18 @@ class TransactionCoordinator:
         unmarked = sum(entry.is_owing or entry.awaits_sync for entry in again)
         return unmarked, len(again) - unmarked
 
-    # -- the end -----------------------------------------------------------------------------------------------
+    # -- release -----------------------------------------------------------------------------------------------
 
     def topics_deleted(self, topics: KnownTopics) -> None:
-        """Nothing: a marker for a partition that is gone is answered so, and counts as written."""
+        """Do nothing: the marker of a deleted partition is answered with an error that counts as written."""
 
     def resign(self) -> None:
-        """Another coordinator takes over: whoever waits is told to look for it. Nothing may be asked afterwards."""
+        """Answer all waiting requests with NOT_COORDINATOR, because another Handler takes over the partition."""
         self._log.flush()
         self.abandon()
 
     def abandon(self) -> None:
-        """`resign` without writing what waits: an exception left the state half changed."""
+        """Resign without appending the queued writes, because an exception left the state half changed."""
         self._is_over = True
         for name in (_TIMEOUTS, _MARKERS, _WAITING):
             self._deadlines.discard((self, name))
@@ -502,11 +514,11 @@ class TransactionCoordinator:
 
 
 def _no_id(error: KafkaError) -> ErrorCode:
-    """There is no producer id now: as in Kafka, in a word that makes every client ask again."""
+    """Return the error for the client if no producer id can be allocated. As in Kafka, all clients retry after it."""
     return ErrorCode.COORDINATOR_LOAD_IN_PROGRESS if error.code in RETRIABLE else error.code
 
 
 def _log_error(what: str, code: int) -> None:
-    """Nobody asked for the write; it is tried again later."""
+    """Log the error of a write that no request waits for. It is retried later."""
     if code:
         logger.warning("%s: %s", what, ErrorCode(code).name)

@@ -11,7 +11,7 @@ from kproc.broker.transaction.messages import AddRequest
 from kproc.broker.transaction.state import PREDECESSORS, PREPARED, PartitionKey, State, Transaction
 from kproc.common.errors import KafkaError
 
-OnCodeOf = Callable[[int, int], None]  # The place of a marker among those that were sent, and its outcome.
+OnCodeOf = Callable[[int, int], None]  # (position of a marker among those that were sent, its error code)
 SendMarkers = Callable[[Sequence[tuple[PartitionKey, Marker]], OnCodeOf], None]
 OnId = Callable[[int], None]
 OnFailure = Callable[[KafkaError], None]
@@ -27,8 +27,8 @@ class Environment(NamedTuple):
     send_markers: SendMarkers
 
 
-class Waiting(NamedTuple):
-    """An add that meets the end of the transaction before."""
+class WaitingAdd(NamedTuple):
+    """An add that waits until the last transaction is completed."""
 
     until_ms: int
     request: AddRequest
@@ -36,10 +36,13 @@ class Waiting(NamedTuple):
 
 
 class Entry:
-    """One transactional id: its state in the log, the writes on their way there, and the markers that are owed."""
+    """One transactional id: its state in the log, its pending writes, and the markers that it still has to send.
+
+    The counterpart in Kafka is TransactionMetadata with its pendingState.
+    """
 
     __slots__ = (
-        "_asked",
+        "_in_flight",
         "_pending",
         "_unappended",
         "_unmarked",
@@ -51,15 +54,15 @@ class Entry:
 
     def __init__(self, name: str) -> None:
         self.name = name
-        self.appended: Transaction | None = None  # As the log has it; None until the first record.
+        self.appended: Transaction | None = None  # The state in the log. None before the first record.
         # Targets of the writes that are not in the log yet, in the order of the writes.
         self._unappended: list[Transaction] = []
-        self._pending: State | None = None  # Of the last write, until all of them have ended.
+        self._pending: State | None = None  # The state of the last write, until all writes have ended.
         self._writes = 0
         # The decision is in the log, but its sync failed. No marker may be sent before a sync succeeds.
         self.awaits_sync = False
-        self._unmarked: set[PartitionKey] = set()  # Of Prepare*: who has no marker yet,
-        self._asked: set[PartitionKey] = set()  # and of these whose answer has not come.
+        self._unmarked: set[PartitionKey] = set()  # The partitions of Prepare* without a marker.
+        self._in_flight: set[PartitionKey] = set()  # Those of them to which a marker was sent.
 
     # -- writes ------------------------------------------------------------------------------------------------
 
@@ -68,8 +71,8 @@ class Entry:
         """The state after all pending writes if they succeed; None before the first record."""
         return self._unappended[-1] if self._unappended else self.appended
 
-    def begin_write(self, target: Transaction) -> None:
-        """The record of a state is on its way."""
+    def start_write(self, target: Transaction) -> None:
+        """Count a write of a state. It follows all pending writes."""
         latest = self.latest
         assert latest is None or latest.state in PREDECESSORS[target.state], (
             f"{self.name}: {latest.state.word} to {target.state.word}"
@@ -82,12 +85,12 @@ class Entry:
         """Remove a target whose record is in the log now, or whose write failed."""
         self._unappended.remove(target)
 
-    def begin_forgetting(self) -> None:
-        """A tombstone is on its way."""
+    def start_removal(self) -> None:
+        """Count the write of a tombstone."""
         self._pending = State.DEAD
         self._writes += 1
 
-    def end_write(self) -> bool:
+    def finish_write(self) -> bool:
         """Count a write that has ended. Return True if no other write is pending."""
         self._writes -= 1
         if self._writes:
@@ -112,7 +115,7 @@ class Entry:
 
     @property
     def settled(self) -> Transaction | None:
-        """Its state in the log; None while another is on its way."""
+        """The state in the log, or None while another state is being written."""
         return self.appended if self._pending is None else None
 
     # -- markers -----------------------------------------------------------------------------------------------
@@ -121,7 +124,7 @@ class Entry:
         """Start sending markers to all partitions: the decision is durable."""
         assert self.appended is not None
         self.awaits_sync = False
-        self._unmarked, self._asked = set(self.appended.partitions), set()
+        self._unmarked, self._in_flight = set(self.appended.partitions), set()
 
     @property
     def is_owing(self) -> bool:
@@ -140,16 +143,16 @@ class Entry:
             is_commit=prepared.state == State.PREPARE_COMMIT,
             transaction_version=prepared.client_version,
         )
-        keys = sorted(self._unmarked - self._asked)
-        self._asked.update(keys)
+        keys = sorted(self._unmarked - self._in_flight)
+        self._in_flight.update(keys)
         return [(key, marker) for key in keys]
 
-    def ask_again(self, key: PartitionKey) -> None:
+    def retry_marker(self, key: PartitionKey) -> None:
         """Retry the marker of a partition that could not append it now."""
-        self._asked.discard(key)
+        self._in_flight.discard(key)
 
     def mark(self, key: PartitionKey) -> bool:
-        """A partition has its marker; whether all have."""
-        self._asked.discard(key)
+        """Note that a partition has its marker. Return True if all have."""
+        self._in_flight.discard(key)
         self._unmarked.discard(key)
         return not self._unmarked

@@ -8,7 +8,7 @@ from kproc.broker.transaction.state import NO_EPOCH, NO_ID, PartitionKey, State,
 
 
 class InitRequest(msgspec.Struct, frozen=True):
-    """InitProducerId with a transactional id. A producer that goes on names the id and epoch that it has."""
+    """An InitProducerId with a transactional id. After an error, a producer names its id and epoch (KIP-360)."""
 
     timeout_ms: int
     producer_id: int = NO_ID
@@ -16,7 +16,7 @@ class InitRequest(msgspec.Struct, frozen=True):
 
 
 class AddRequest(msgspec.Struct, frozen=True, array_like=True):
-    """AddPartitionsToTxn, AddOffsetsToTxn, and the partitions of a Produce or TxnOffsetCommit.
+    """Partitions to add or to verify: of AddPartitionsToTxn, AddOffsetsToTxn, Produce or TxnOffsetCommit.
 
     It reaches a coordinator of another Handler as the list of its fields.
     """
@@ -28,7 +28,7 @@ class AddRequest(msgspec.Struct, frozen=True, array_like=True):
 
 
 class EndRequest(msgspec.Struct, frozen=True):
-    """EndTxn."""
+    """An EndTxn."""
 
     producer_id: int
     epoch: int
@@ -37,7 +37,7 @@ class EndRequest(msgspec.Struct, frozen=True):
 
 
 class Granted(msgspec.Struct, frozen=True):
-    """The producer id and epoch to go on with; none of both with an error."""
+    """The response to InitProducerId and EndTxn: the producer's next id and epoch, or an error without both."""
 
     error_code: int
     producer_id: int = NO_ID
@@ -45,7 +45,7 @@ class Granted(msgspec.Struct, frozen=True):
 
 
 class Overview(msgspec.Struct, frozen=True):
-    """One transactional id for those who look in from outside."""
+    """A transactional id with its state, for ListTransactions and metrics."""
 
     transactional_id: str
     transaction: Transaction

@@ -43,19 +43,19 @@ _NO_TAGS: Final = b"\0"
 
 
 class UnknownKey(Exception):
-    """A key of a version that only a newer broker knows; such records are skipped."""
+    """The key has a version of a newer broker. Such a record is skipped."""
 
 
 # ---- writing ----------------------------------------------------------------------------------------------
 
 
 def encode_key(transactional_id: str) -> bytes:
-    """The key of an id's record."""
+    """Return the key of an id's record."""
     return INT16.pack(_KEY_VERSION) + encode_string(transactional_id)
 
 
 def encode_value(transaction: Transaction, version: int) -> bytes:
-    """The value of an id's record."""
+    """Return the value of an id's record."""
     encoded = bytearray(
         _HEAD.pack(
             version,
@@ -116,7 +116,10 @@ def _encode_tags(encoded: bytearray, transaction: Transaction) -> None:
 
 
 def decode_record(key: bytes | None, value: bytes | None) -> tuple[str, Transaction | None]:
-    """Transactional id and state. Corrupt for bytes that no version of Kafka has written; UnknownKey."""
+    """Decode a transactional id and its state.
+
+    Raises Corrupt for bytes that no version of Kafka writes, and UnknownKey.
+    """
     try:
         if key is None:
             raise ProtocolError("a record without a key")
@@ -154,7 +157,7 @@ def _decode_value(value: bytes) -> Transaction:
 
 
 def _checked(count: int, data: bytes, position: int) -> int:
-    """A count of things of at least one byte each, 0 for null."""
+    """Validate the count of an array whose elements have at least one byte each. Return 0 for null."""
     if count > len(data) - position or count < -1:
         raise ProtocolError(f"{count} entries where {len(data) - position} bytes remain")
     return max(count, 0)
@@ -192,7 +195,7 @@ def _keys(topic: str | None, value: bytes, position: int, count: int) -> Iterabl
 
 
 def _read_tags(value: bytes, position: int) -> dict[int, int]:
-    """The tagged fields that are numbers of ours; others are a newer broker's."""
+    """Return the numbers of the known tagged fields. The others are of a newer broker."""
     tags: dict[int, int] = {}
     count, position = read_unsigned_varint(value, position)
     for _ in range(count):

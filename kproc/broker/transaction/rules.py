@@ -1,8 +1,9 @@
-"""The rules of transactions: what a request makes of a transactional id's state. Pure functions, Kafka 4.3's tables.
+"""The rules of transactions: the next state of a transactional id for each request. Pure functions.
 
-Each gives the state to write, or a code to answer without a write (NONE for a repeated request), or NEEDS_ID: ask again
-with an unused producer id. None of them looks at pending writes: whoever keeps those answers CONCURRENT_TRANSACTIONS
-before it asks, which is the order of Kafka's checks. Times are wall-clock ms.
+The tables are those of Kafka 4.3 (TransactionCoordinator, TransactionMetadata). Each function returns the state to
+write, or an error code to answer without a write (NONE for a repeated request), or NEEDS_ID: call it again with an
+unused producer id. No function considers pending writes. The coordinator answers CONCURRENT_TRANSACTIONS to them before
+it calls a rule, which is the order of Kafka's checks. Times are in ms of the wall clock.
 """
 
 from __future__ import annotations
@@ -43,8 +44,10 @@ Decision = Transaction | ErrorCode | Needs
 
 
 def init(current: Transaction | None, request: InitRequest, now_ms: int, spare_id: int = NO_ID) -> Decision:
-    """A producer begins. An ongoing transaction is not touched: the code is CONCURRENT_TRANSACTIONS, and `fence` is
-    what must be done about it first."""
+    """Initialize a producer (InitProducerId): raise its epoch.
+
+    An ongoing transaction is not changed: the error is CONCURRENT_TRANSACTIONS, and the caller must `fence` it first.
+    """
     if current is None:
         if spare_id == NO_ID:
             return NEEDS_ID
@@ -77,7 +80,7 @@ def init(current: Transaction | None, request: InitRequest, now_ms: int, spare_i
     if request.epoch == current.epoch:
         return replace(begun, epoch=current.epoch + 1, last_epoch=current.epoch)
     if request.epoch == current.last_epoch:
-        return begun  # The answer to its first request was lost.
+        return begun  # A retry, because the client has not received the first response (KIP-360).
     return ErrorCode.PRODUCER_FENCED
 
 
@@ -89,10 +92,10 @@ def _may_go_on(current: Transaction, request: InitRequest) -> bool:
 
 
 def fence(current: Transaction, cluster_version: int, now_ms: int, spare_id: int = NO_ID) -> Decision:
-    """The coordinator aborts an ongoing transaction: its time is over, or another producer begins.
+    """Abort an ongoing transaction, because its timeout has expired or another producer was initialized.
 
-    The epoch is raised by one. With an epoch for each transaction the old one is kept: the old producer's abort is then
-    answered as a repeated one, with the epoch to go on with.
+    The epoch is raised by one. In transaction version 2 (KIP-890) the old epoch is stored, too. The abort of the old
+    producer then counts as a retry, and its response has the new epoch, with which it can continue.
     """
     if cluster_version >= EPOCH_PER_TRANSACTION:
         return _with_next_epoch(current, State.PREPARE_ABORT, now_ms, spare_id, cluster_version)
@@ -110,13 +113,14 @@ def fence(current: Transaction, cluster_version: int, now_ms: int, spare_id: int
 
 
 def add(current: Transaction | None, request: AddRequest, now_ms: int) -> Transaction | ErrorCode:
-    """Partitions become part of the transaction; the first begin it."""
+    """Add partitions to the transaction. The first ones start it."""
     if (
         current is not None
         and request.producer_id == current.next_producer_id != NO_ID
         and request.epoch == 0
     ):
-        return ErrorCode.CONCURRENT_TRANSACTIONS  # EndTxn has told it; it is not the current one yet.
+        # The producer knows its next id from EndTxn, but Complete* is not written yet.
+        return ErrorCode.CONCURRENT_TRANSACTIONS
     if current is None or request.producer_id != current.producer_id:
         return ErrorCode.INVALID_PRODUCER_ID_MAPPING
     if request.epoch != current.epoch:
@@ -136,7 +140,7 @@ def add(current: Transaction | None, request: AddRequest, now_ms: int) -> Transa
 
 
 def verify(current: Transaction | None, request: AddRequest) -> list[ErrorCode]:
-    """A code for each partition: whether it is part of the transaction."""
+    """Return NONE for each partition that is in the transaction, and an error for the others (KIP-890)."""
     refusal = ErrorCode.NONE
     if current is None or request.producer_id != current.producer_id:
         refusal = ErrorCode.INVALID_PRODUCER_ID_MAPPING
@@ -154,11 +158,11 @@ def verify(current: Transaction | None, request: AddRequest) -> list[ErrorCode]:
 
 
 def end(current: Transaction | None, request: EndRequest, now_ms: int, spare_id: int = NO_ID) -> Decision:
-    """A producer commits or aborts."""
+    """Commit or abort a transaction (EndTxn)."""
     if current is None:
         return ErrorCode.INVALID_PRODUCER_ID_MAPPING
-    # In Kafka Complete* is pending while the markers are on their way: who ends the next transaction, which may have no
-    # partition yet, only has to wait.
+    # In Kafka, Complete* is pending while markers are sent. A producer that ends its next transaction, which may have
+    # no partition yet, must wait for it.
     is_ending = current.state in PREPARED
     if request.client_version >= EPOCH_PER_TRANSACTION:
         if is_ending:
@@ -183,7 +187,7 @@ def _ends_of(request: EndRequest) -> tuple[State, State]:
 
 
 def _end_with_next_epoch(current: Transaction, request: EndRequest, now_ms: int, spare_id: int) -> Decision:
-    """With an epoch for each transaction, who repeats the end of the last one carries the epoch before."""
+    """End a transaction of version 2 (KIP-890), where a retry of the last EndTxn has the epoch before it."""
     is_over_the_change = (
         request.producer_id == current.previous_producer_id
         and request.epoch == EXHAUSTED_EPOCH
@@ -192,7 +196,8 @@ def _end_with_next_epoch(current: Transaction, request: EndRequest, now_ms: int,
     if request.producer_id != current.producer_id and not is_over_the_change:
         return ErrorCode.INVALID_PRODUCER_ID_MAPPING
     state = current.state
-    # A fence below that version may have raised to the last epoch, which no producer may have: nothing could fence it.
+    # A fence of transaction version 1 may have raised the epoch to the last one. No producer may use that one, because
+    # no higher epoch is left to fence it.
     is_repeated = state in COMPLETED and (
         is_over_the_change or request.epoch == current.epoch - 1 != EXHAUSTED_EPOCH
     )
@@ -210,7 +215,10 @@ def _end_with_next_epoch(current: Transaction, request: EndRequest, now_ms: int,
 def _with_next_epoch(
     current: Transaction, prepared: State, now_ms: int, spare_id: int, client_version: int
 ) -> Decision:
-    """The markers carry the next epoch, so that nothing late of this transaction counts for the next one."""
+    """Write the decision with the next epoch.
+
+    The markers have it, so that late batches of this transaction are fenced.
+    """
     if current.is_exhausted and spare_id == NO_ID:
         return NEEDS_ID
     return replace(
@@ -219,7 +227,7 @@ def _with_next_epoch(
         epoch=min(current.epoch + 1, EPOCH_MAX),
         last_epoch=current.epoch,
         next_producer_id=spare_id if current.is_exhausted else NO_ID,
-        # An abort of nothing begins and ends at once.
+        # An abort without partitions starts and ends now.
         started_ms=current.started_ms if current.state == State.ONGOING else now_ms,
         updated_ms=now_ms,
         client_version=client_version,
@@ -227,7 +235,7 @@ def _with_next_epoch(
 
 
 def complete(current: Transaction, now_ms: int) -> Transaction:
-    """Every partition has its marker."""
+    """Complete the transaction, because every partition has its marker."""
     done = replace(
         current,
         state=State.COMPLETE_COMMIT if current.state == State.PREPARE_COMMIT else State.COMPLETE_ABORT,

@@ -1,10 +1,10 @@
-"""Transaction: what is stored about a transactional id, and the states that it goes through. Immutable values.
+"""Transaction: the stored state of a transactional id (Kafka's TransactionMetadata). Immutable values.
 
     Empty --add--> Ongoing --end--> PrepareCommit --markers are durable--> CompleteCommit --add--> Ongoing ...
                            --end, timeout, new epoch--> PrepareAbort --> CompleteAbort --add--> Ongoing ...
 
-Kafka knows one more, PrepareEpochFence, in memory alone: an abort that raises the epoch. Here the raised epoch is in
-the PrepareAbort record, so a failed write needs no such memory: the next try raises the same epoch again.
+Kafka has one more state, PrepareEpochFence, which is never stored: an abort that raises the epoch. Here the
+PrepareAbort record has the raised epoch. After a failed write the next attempt raises the same epoch again.
 """
 
 from __future__ import annotations
@@ -18,10 +18,11 @@ NO_ID: Final = -1
 NO_EPOCH: Final = -1
 NO_TIME: Final = -1
 EPOCH_MAX: Final = 32_767
-# An epoch that is not handed on: the last one is left for the coordinator, to fence whoever has this one.
+# No producer gets an epoch above this one. The coordinator needs the last epoch to fence the producer that has this
+# one.
 EXHAUSTED_EPOCH: Final = EPOCH_MAX - 1
-# Levels of the feature transaction.version: record values are flexible from the first on; with the second (KIP-890)
-# every transaction has an epoch of its own, and Produce adds partitions.
+# Levels of the feature transaction.version. From level 1 on, record values are flexible. From level 2 on (KIP-890),
+# every transaction has an epoch of its own, and Produce adds its partitions.
 FLEXIBLE_RECORDS: Final = 1
 EPOCH_PER_TRANSACTION: Final = 2
 
@@ -29,7 +30,7 @@ PartitionKey = tuple[str, int]
 
 
 class State(IntEnum):
-    """Kafka's numbers, which stand in the records."""
+    """The states with Kafka's numbers, which the records contain."""
 
     EMPTY = 0
     ONGOING = 1
@@ -42,7 +43,7 @@ class State(IntEnum):
 
     @property
     def word(self) -> str:
-        """As DescribeTransactions and ListTransactions show it: PrepareCommit."""
+        """The name that DescribeTransactions and ListTransactions show, such as PrepareCommit."""
         return "".join(part.capitalize() for part in self.name.split("_"))
 
 
@@ -50,7 +51,7 @@ COMPLETED: Final = frozenset({State.COMPLETE_COMMIT, State.COMPLETE_ABORT})
 STORED: Final = tuple(state for state in State if state < State.DEAD)
 IDLE: Final = COMPLETED | {State.EMPTY}
 PREPARED: Final = frozenset({State.PREPARE_COMMIT, State.PREPARE_ABORT})
-# By each state, those that it may follow. Abort of a transaction without records follows an idle state.
+# By state: the states that may come before it. The abort of a transaction without partitions follows an idle state.
 PREDECESSORS: Final[dict[State, frozenset[State]]] = {
     State.EMPTY: IDLE,
     State.ONGOING: IDLE | {State.ONGOING},
@@ -63,7 +64,7 @@ PREDECESSORS: Final[dict[State, frozenset[State]]] = {
 
 
 class Transaction(msgspec.Struct, frozen=True, gc=False, kw_only=True):
-    """The state of one transactional id at one time."""
+    """The state of one transactional id."""
 
     producer_id: int
     epoch: int
@@ -71,13 +72,15 @@ class Transaction(msgspec.Struct, frozen=True, gc=False, kw_only=True):
     updated_ms: int
     state: State = State.EMPTY
     partitions: frozenset[PartitionKey] = frozenset()
-    started_ms: int = NO_TIME  # Since the first partition was added.
-    # The epoch before, for whoever repeats the request that raised it. Not stored, as in Kafka.
+    started_ms: int = NO_TIME  # The time at which the first partition was added.
+    # The epoch before this one, to recognise a retry of the request that raised it. As in Kafka, it is not stored.
     last_epoch: int = NO_EPOCH
-    # Before and after a change of the producer id, which comes when its epochs are exhausted.
+    # The ids before and after a change of the producer id, which is necessary when its epochs are exhausted.
     previous_producer_id: int = NO_ID
     next_producer_id: int = NO_ID
-    client_version: int = 0  # The transaction.version of who added or ended last.
+    client_version: int = (
+        0  # The transaction.version of the last client that added partitions or ended the transaction.
+    )
 
     @property
     def is_exhausted(self) -> bool:
@@ -86,12 +89,12 @@ class Transaction(msgspec.Struct, frozen=True, gc=False, kw_only=True):
 
     @property
     def changes_its_id(self) -> bool:
-        """True if a producer with an epoch for each transaction (KIP-890) gets or got another id at the end."""
+        """True if a producer of transaction version 2 (KIP-890) gets, or got, another id at the end."""
         return self.client_version >= EPOCH_PER_TRANSACTION and (
             self.next_producer_id != NO_ID or self.previous_producer_id != NO_ID
         )
 
     @property
     def ends_at_ms(self) -> int:
-        """When the coordinator aborts it, if it is ongoing."""
+        """The time in ms after which the coordinator aborts an ongoing transaction."""
         return self.started_ms + self.timeout_ms
