@@ -338,7 +338,7 @@ def encode_fetch_response(
                 and piece.length
                 and not (result.error_code or result.aborted)
             ):
-                head, end = response_template(version, len(key), result.aborted is not None).frame(
+                head, end = fetch_template(version, len(key), result.aborted is not None).frame(
                     correlation_id.to_bytes(4, "big", signed=True),
                     session_id.to_bytes(4, "big", signed=True),
                     key,
@@ -404,7 +404,7 @@ _FLEXIBLE_END: Final = bytes(3)  # No tagged fields: of the partition, the topic
 _TEMPLATES_KEPT: Final = 1024
 
 
-class ResponseTemplate:
+class FetchTemplate:
     """Encodes responses with one partition, some records in one file range, no error and no aborted transactions.
 
     The constant bytes are prepared once. `frame` fills in all others by one struct. A consumer that keeps up with the
@@ -471,7 +471,7 @@ class ResponseTemplate:
         ), b""  # fmt: skip
 
 
-response_template: Final = lru_cache(_TEMPLATES_KEPT)(ResponseTemplate)
+fetch_template: Final = lru_cache(_TEMPLATES_KEPT)(FetchTemplate)
 
 
 def _finish(parts: list[bytes | bytearray | FileRange], out: bytearray) -> list[bytes | FileRange]:

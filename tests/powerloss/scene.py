@@ -17,7 +17,7 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from kproc.broker.calls.call_links import ServedCalls
+from kproc.broker.calls.call_links import CallHandlers
 from kproc.broker.calls.calls import B, Call, Lost, R
 from kproc.broker.calls.cleaner_calls import SWAP_SEGMENTS
 from kproc.broker.cleaner.checkpoint_writer import CheckpointWriter
@@ -31,7 +31,7 @@ from kproc.broker.controller.answers import add_change_calls
 from kproc.broker.controller.freed_names import FreedNames
 from kproc.broker.coordinator.coordinator_runtime import CoordinatorRuntime
 from kproc.broker.coordinator.partitioning import partition_for
-from kproc.broker.group.coordinator import CommitRequest
+from kproc.broker.group.messages import CommitRequest
 from kproc.broker.group.records import CommittedOffset, OffsetKey
 from kproc.broker.handler.checkpoint import Checkpoint
 from kproc.broker.handler.compaction_calls import CompactionCalls
@@ -340,7 +340,7 @@ class Scene:
 
     def ask_controller(self, call: Call[B, R], body: B, on_reply: Callable[[R | Lost], None]) -> None:
         """A Handler's call."""
-        served = ServedCalls(Containment())
+        served = CallHandlers(Containment())
         add_change_calls(served, self._decide)
         served.ask(call, body, on_reply)
 
@@ -544,7 +544,7 @@ class Scene:
             coordinator.commit(
                 CommitRequest(
                     group_id=group_id, member_id="", group_instance_id=None, generation=-1,
-                    tells_unknown_group=True, offsets=[(OffsetKey(group_id, GROUP_TOPIC, 0), value)],
+                    knows_unknown_group=True, offsets=[(OffsetKey(group_id, GROUP_TOPIC, 0), value)],
                 ),
                 on_done,
             )  # fmt: skip

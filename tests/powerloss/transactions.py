@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, Final
 from kproc.broker.coordinator.coordinator_log import CoordinatorKind
 from kproc.broker.coordinator.partitioning import partition_for
 from kproc.broker.coordinator.rules import Marker, Producer, Timing
-from kproc.broker.group.coordinator import CommitRequest
+from kproc.broker.group.messages import CommitRequest
 from kproc.broker.group.records import CommittedOffset, OffsetKey
 from kproc.broker.handler.coordinator_kinds import transactions
 from kproc.broker.peers.markers import append_marker
@@ -323,7 +323,7 @@ class Client:
         assert self.identity is not None
         value = CommittedOffset(offset=transaction.number, commit_timestamp_ms=scene.clock.wall_ms())
         request = CommitRequest(
-            group_id=self.group, member_id="", group_instance_id=None, generation=-1, tells_unknown_group=True,
+            group_id=self.group, member_id="", group_instance_id=None, generation=-1, knows_unknown_group=True,
             offsets=[(OffsetKey(self.group, self.topics[0], 0), value)], producer=Producer(*self.identity),
         )  # fmt: skip
 

@@ -22,11 +22,11 @@ from msgspec.structs import replace
 from kproc.broker.config import Config
 from kproc.broker.coordinator.coordinator_log import C, CoordinatorKind, CoordinatorLog
 from kproc.broker.coordinator.rules import DueOf, Marker, Producer, Timing
+from kproc.broker.group.classic.members import NEVER_MS
+from kproc.broker.group.classic.state import GroupState
 from kproc.broker.group.coordinator import CommitRequest, GroupCoordinator
-from kproc.broker.group.member import NEVER_MS
 from kproc.broker.group.messages import JoinRequest, JoinResult, LeavingMember, SyncRequest
 from kproc.broker.group.records import CommittedOffset, OffsetKey
-from kproc.broker.group.state import GroupState
 from kproc.broker.storage.log import LogConfig
 from kproc.broker.transaction.coordinator import TransactionCoordinator
 from kproc.broker.transaction.entry import Environment
@@ -356,7 +356,7 @@ class Groups(Scene[GroupCoordinator]):
             member_id="",
             group_instance_id=None,
             generation=-1,
-            tells_unknown_group=False,
+            knows_unknown_group=False,
             offsets=offsets,
             producer=None if producer_id is None else Producer(producer_id, 0),
         )

@@ -12,9 +12,9 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
-from kproc.broker.group.classic_group import ClassicGroup
+from kproc.broker.group.classic.group import ClassicGroup
+from kproc.broker.group.classic.state import GroupState
 from kproc.broker.group.messages import JoinResult, SyncResult
-from kproc.broker.group.state import GroupState
 from kproc.common.errors import ErrorCode
 from tests.support.group_rig import INITIAL_DELAY_MS, REBALANCE_MS, SESSION_MS, Answer, GroupRig
 

@@ -105,7 +105,7 @@ class Scene:
                 member_id="",
                 group_instance_id=None,
                 generation=-1,
-                tells_unknown_group=False,
+                knows_unknown_group=False,
                 offsets=offsets,
                 producer=None if producer_id is None else Producer(producer_id, 0),
             )

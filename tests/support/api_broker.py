@@ -12,7 +12,7 @@ from types import SimpleNamespace
 from typing import Any
 
 from kproc.broker.api.init_producer_id import ProducerIdAllocator
-from kproc.broker.calls.call_links import ServedCalls
+from kproc.broker.calls.call_links import CallHandlers
 from kproc.broker.calls.calls import B, Call, Lost, R
 from kproc.broker.cluster.controller import failure_reply
 from kproc.broker.controller.answers import add_change_calls
@@ -39,7 +39,7 @@ class Broker:
         self.cluster = InMemoryController(settings, handlers=handlers)
         self.calls: deque[tuple[Call[Any, Any], Any, Callable[[Any], None]]] = deque()
         self.controller_failure: Fields | Lost | None = None
-        self._served = ServedCalls(Containment())
+        self._served = CallHandlers(Containment())
         add_change_calls(self._served, self._decide)
         self.client = Identity("/127.0.0.1", ANONYMOUS)  # Who asks.
         self.services = SimpleNamespace(

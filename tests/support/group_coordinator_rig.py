@@ -7,8 +7,8 @@ from typing import Any, NamedTuple
 
 from kproc.broker.config import Config
 from kproc.broker.coordinator.rules import DueOf, KnownTopics, Producer, Timing, Write
-from kproc.broker.group.coordinator import CommitRequest, GroupCoordinator
-from kproc.broker.group.messages import JoinRequest, SyncRequest
+from kproc.broker.group.coordinator import GroupCoordinator
+from kproc.broker.group.messages import CommitRequest, JoinRequest, SyncRequest
 from kproc.broker.group.records import CommittedOffset, OffsetKey
 from kproc.common.clock import NS_PER_MS, ManualClock
 from kproc.common.deadlines import Deadlines
@@ -124,7 +124,7 @@ class Rig:
             topic_id=more.pop("topic_id", self.topics.get(topic, TOPIC_ID)),
             expire_timestamp_ms=more.pop("expires", -1),
         )
-        fields = {"member_id": "", "group_instance_id": None, "generation": -1, "tells_unknown_group": True}
+        fields = {"member_id": "", "group_instance_id": None, "generation": -1, "knows_unknown_group": True}
         request = CommitRequest(
             group_id=group, offsets=[(OffsetKey(group, topic, 0), value)], **{**fields, **more}
         )

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Callable
 from typing import Any, Generic, TypeVar
 
-import msgspec
-
-from kproc.broker.group.classic_group import ClassicGroup, GroupEnvironment
-from kproc.broker.group.config import GroupConfig
+from kproc.broker.config import Config
+from kproc.broker.group.classic.group import ClassicGroup, GroupEnvironment
+from kproc.broker.group.classic.state import OnWritten
 from kproc.broker.group.messages import (
     JoinRequest,
     JoinResult,
@@ -17,7 +17,7 @@ from kproc.broker.group.messages import (
     SyncRequest,
     SyncResult,
 )
-from kproc.broker.group.snapshot import GroupSnapshot, OnWritten
+from kproc.broker.group.records import GroupSnapshot
 from kproc.common.clock import ManualClock
 from kproc.common.errors import ErrorCode
 
@@ -65,7 +65,7 @@ class GroupRig:
         self.ids = 0
         config.setdefault("group_initial_rebalance_delay_ms", INITIAL_DELAY_MS)
         self.environment = GroupEnvironment(
-            GroupConfig(**config), self._random_id, self.clock.wall_ms, self._persist
+            Config(**config), self._random_id, self.clock.wall_ms, self._persist
         )
         self.group = ClassicGroup("g", self.environment)
 
@@ -91,7 +91,7 @@ class GroupRig:
             on_written(code, self.now_ms)
 
     def configure(self, **changes: int) -> None:
-        self.environment.config = msgspec.structs.replace(self.environment.config, **changes)
+        self.environment.config = dataclasses.replace(self.environment.config, **changes)
 
     @property
     def now_ms(self) -> int:

@@ -18,7 +18,7 @@ from types import TracebackType
 from typing import Any
 
 from kproc.broker.api import load_all
-from kproc.broker.calls.call_links import ServedCalls, serve_raw_call
+from kproc.broker.calls.call_links import CallHandlers, serve_raw_call
 from kproc.broker.calls.controller_calls import OWN
 from kproc.broker.cluster.image import PartitionImage
 from kproc.broker.controller.answers import add_change_calls
@@ -508,7 +508,7 @@ class HandlerRig:
                 on_reply(reply)
                 outbox.flush()
 
-        served = ServedCalls(Containment())
+        served = CallHandlers(Containment())
         add_change_calls(served, decide)
         # Nobody here reads reports, or answers kproc's own operations.
         for call in (REPORT_OFFLINE, OWN):

@@ -17,8 +17,8 @@ from kproc.broker.cluster.client_quotas import (
 from kproc.broker.cluster.mutation_quotas import BUCKETS_MAX, CLIENT, MutationQuotas
 from kproc.broker.coordinator import partitioning
 from kproc.broker.group import coordinator as group_coordinator
-from kproc.broker.group.classic_join import PROTOCOL_BYTES_MAX
-from kproc.broker.group.coordinator import CommitRequest
+from kproc.broker.group.classic.join import PROTOCOL_BYTES_MAX
+from kproc.broker.group.messages import CommitRequest
 from kproc.broker.handler import handler_figures
 from kproc.broker.request import fetch_session
 from kproc.broker.request.client_rates import ACCOUNTS_MAX, TOLD_MAX, ClientRates
@@ -248,7 +248,7 @@ def test_groups_of_empty_commits_are_bounded(monkeypatch: pytest.MonkeyPatch) ->
             member_id="",
             group_instance_id=None,
             generation=-1,
-            tells_unknown_group=True,
+            knows_unknown_group=True,
             offsets=[],
         )
         rig.coordinator.commit(request, lambda code: None)

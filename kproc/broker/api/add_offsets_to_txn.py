@@ -1,17 +1,18 @@
-"""AddOffsetsToTxn (key 25), versions 0-4: a group's partition of `__consumer_offsets` joins a transaction.
+"""AddOffsetsToTxn (key 25), versions 0-4: add a group's partition of `__consumer_offsets` to a transaction (KIP-98).
 
-Clients with an epoch for each transaction do not send it: their TxnOffsetCommit adds the partition. Versions: v2 the
-first to know PRODUCER_FENCED; v3 flexible; v4 knows TRANSACTION_ABORTABLE.
+Clients of transaction version 2 (KIP-890) do not send it: their TxnOffsetCommit adds the partition.
+
+Versions: v2 PRODUCER_FENCED (KIP-588); v3 flexible; v4 TRANSACTION_ABORTABLE (KIP-890).
 """
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
-from kproc.broker.peers.coordinator_call import Fields, Outcome
+from kproc.broker.peers.coordinator_call import Fields
 from kproc.broker.peers.coordinator_topic import when_made
 from kproc.broker.peers.group_call import GROUPS
-from kproc.broker.peers.transaction_call import ADD, TRANSACTIONS, as_known, to_add
+from kproc.broker.peers.transaction_call import ADD, as_known
 from kproc.broker.request.registry import api
 from kproc.broker.request.rights import on_group, on_transactional_id
 from kproc.broker.security.acl import Operation
@@ -31,7 +32,8 @@ _FENCED_SINCE: Final = 2
     needs=(on_transactional_id(Operation.WRITE), on_group(Operation.READ)),
 )
 def handle_add_offsets_to_txn(context: RequestContext, request: Fields) -> None:
-    if not request["transactional_id"]:
+    name = request["transactional_id"]
+    if not name:
         raise KafkaError(ErrorCode.INVALID_REQUEST, "The transactional id is empty.")
 
     def on_made(problem: str | None) -> None:
@@ -40,14 +42,11 @@ def handle_add_offsets_to_txn(context: RequestContext, request: Fields) -> None:
             context.reply(error_response(request, ErrorCode.COORDINATOR_NOT_AVAILABLE, problem))
             return
         keys = ((GROUPS.topic, partition.index),)
-        item = to_add(
-            request["transactional_id"], AddRequest(request["producer_id"], request["producer_epoch"], keys)
+        ADD.send_one(
+            context, name, AddRequest(request["producer_id"], request["producer_epoch"], keys), on_done
         )
-        TRANSACTIONS.send(context, ADD, [item], on_done)
 
-    def on_done(outcomes: list[Outcome]) -> None:
-        (outcome,) = outcomes
-        assert isinstance(outcome, int)
+    def on_done(outcome: int) -> None:
         code = as_known(outcome, context.api_version, _FENCED_SINCE)
         context.reply(error_response(request, code, None))
 

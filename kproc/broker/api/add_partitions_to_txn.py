@@ -1,19 +1,20 @@
-"""AddPartitionsToTxn (key 24), versions 0-5.
+"""AddPartitionsToTxn (key 24), versions 0-5 (KIP-98).
 
-All partitions of a transaction join it, or none: if one is unknown the others are OPERATION_NOT_ATTEMPTED. Versions: v2
-the first to know PRODUCER_FENCED; v3 flexible; v4 and v5 are for brokers: several transactions in one request, some of
-which only ask whether partitions have joined (KIP-890); v5 knows TRANSACTION_ABORTABLE.
+All partitions of a transaction join it, or none: if one cannot join, the others get OPERATION_NOT_ATTEMPTED.
+
+Versions: v2 PRODUCER_FENCED (KIP-588); v3 flexible; v4 and v5 are for brokers, with several transactions in a request,
+each to add its partitions or only to verify them (KIP-890); v5 TRANSACTION_ABORTABLE.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterator, Sequence
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from kproc.broker.cluster.internal_topics import INTERNAL_TOPICS
-from kproc.broker.peers.coordinator_call import Fields, Item, Outcome
+from kproc.broker.peers.coordinator_call import Fields
 from kproc.broker.peers.owners import Join
-from kproc.broker.peers.transaction_call import ADD, TRANSACTIONS, VERIFY, as_known, to_add
+from kproc.broker.peers.transaction_call import ADD, VERIFY, as_known, codes_of
 from kproc.broker.request.division import divide, rows_at
 from kproc.broker.request.registry import api
 from kproc.broker.request.rights import check_needs, denied_topics, on_cluster
@@ -32,7 +33,7 @@ _ROWS_OF_BROKERS: Final = rows_at(
     "transactions.topics.partitions", "results_by_transaction.topic_results.results_by_partition"
 )
 _ROWS: Final = rows_at("v3_and_below_topics.partitions", "results_by_topic_v3_and_below.results_by_partition")
-# A field that `_prepare` adds: the transactions that no partition may join, because one of their partitions cannot.
+# A field that `_prepare` adds: the transactions of which no partition may join, because one of them cannot.
 _REFUSED: Final = "refused"
 
 
@@ -66,13 +67,13 @@ def handle_add_partitions_to_txn(context: RequestContext, request: Fields) -> No
 
     def on_done(codes: list[Sequence[int]]) -> None:
         results = [_results(each, codes_of) for each, codes_of in zip(transactions, codes, strict=True)]
-        context.reply(_answer(context.api_version, transactions, results))
+        context.reply(_response(context.api_version, transactions, results))
 
     join: Join[Sequence[int]] = Join([()] * len(transactions), on_done)
     if not transactions:
         on_done([])
     for at, transaction in enumerate(transactions):
-        _ask(context, transaction, request.get(_REFUSED, ()), join.taker(at))
+        _send(context, transaction, request.get(_REFUSED, ()), join.callback(at))
 
 
 def error_response(request: Fields, code: int, message: str | None) -> Fields:
@@ -81,7 +82,7 @@ def error_response(request: Fields, code: int, message: str | None) -> Fields:
         return {"error_code": int(code), "results_by_transaction": []}
     transactions = _transactions_of(0, request)
     results = [_results(each, [int(code)] * len(_keys(each))) for each in transactions]
-    return _answer(0, transactions, results)
+    return _response(0, transactions, results)
 
 
 def _transactions_of(version: int, request: Fields) -> list[Fields]:
@@ -122,7 +123,7 @@ def _refusals(context: RequestContext, transaction: Fields, refused: Collection[
     return [int(code or ErrorCode.OPERATION_NOT_ATTEMPTED) for code in codes]
 
 
-def _ask(
+def _send(
     context: RequestContext,
     transaction: Fields,
     refused: Collection[str],
@@ -138,15 +139,13 @@ def _ask(
         on_codes([int(ErrorCode.INVALID_REQUEST)] * len(keys))
         return
 
-    def on_outcomes(outcomes: list[Outcome]) -> None:
-        (outcome,) = outcomes
-        codes = outcome["codes"] if isinstance(outcome, dict) else [outcome] * len(keys)
-        on_codes([as_known(code, version, _FENCED_SINCE) for code in codes])
+    def on_outcome(outcome: list[int] | int) -> None:
+        on_codes([as_known(code, version, _FENCED_SINCE) for code in codes_of(outcome, len(keys))])
 
     client_version = EPOCH_PER_TRANSACTION if version >= _OF_BROKERS_SINCE else 0
-    asked = AddRequest(transaction["producer_id"], transaction["producer_epoch"], tuple(keys), client_version)
-    item: Item = to_add(transaction["transactional_id"], asked)
-    TRANSACTIONS.send(context, VERIFY if transaction["verify_only"] else ADD, [item], on_outcomes)
+    add = AddRequest(transaction["producer_id"], transaction["producer_epoch"], tuple(keys), client_version)
+    operation: Any = VERIFY if transaction["verify_only"] else ADD
+    operation.send_one(context, transaction["transactional_id"], add, on_outcome)
 
 
 def _results(transaction: Fields, codes: Sequence[int]) -> list[Fields]:
@@ -164,7 +163,7 @@ def _results(transaction: Fields, codes: Sequence[int]) -> list[Fields]:
     ]
 
 
-def _answer(version: int, transactions: list[Fields], results: list[list[Fields]]) -> Fields:
+def _response(version: int, transactions: list[Fields], results: list[list[Fields]]) -> Fields:
     if version < _OF_BROKERS_SINCE:
         return {"results_by_topic_v3_and_below": results[0]}
     rows = [

@@ -1,7 +1,8 @@
-"""DeleteGroups (key 42), versions 0-2.
+"""DeleteGroups (key 42), versions 0-2 (KIP-229).
 
-A group without members goes with its committed offsets; one with members stays (NON_EMPTY_GROUP). Versions: v2
-flexible.
+A group without members is deleted with its committed offsets. A group with members gets NON_EMPTY_GROUP.
+
+Versions: v2 flexible.
 """
 
 from __future__ import annotations
@@ -9,7 +10,7 @@ from __future__ import annotations
 from types import NoneType
 from typing import TYPE_CHECKING, Final
 
-from kproc.broker.peers.coordinator_call import Caller, Fields, Item, OnOutcome, Outcome
+from kproc.broker.peers.coordinator_call import Fields, Item, OnOutcome
 from kproc.broker.peers.group_call import GROUPS
 from kproc.broker.request.division import rows_at
 from kproc.broker.request.registry import api
@@ -22,7 +23,7 @@ if TYPE_CHECKING:
     from kproc.broker.group.coordinator import GroupCoordinator
     from kproc.broker.request.context import RequestContext
 
-_NAME: Final = "delete_groups"
+_DELETE: Final = GROUPS.operation("delete_groups", NoneType, int)
 
 
 def _prepare(_context: RequestContext, request: Fields) -> None:
@@ -34,16 +35,16 @@ def _prepare(_context: RequestContext, request: Fields) -> None:
 def handle_delete_groups(context: RequestContext, request: Fields) -> None:
     group_ids = request["groups_names"]
     refused = denied(context, Operation.DELETE, ResourceType.GROUP, group_ids)
-    asked = [group_id for group_id in group_ids if group_id not in refused]
+    allowed = [group_id for group_id in group_ids if group_id not in refused]
 
-    def on_done(outcomes: list[Outcome]) -> None:
+    def on_done(outcomes: list[int]) -> None:
         codes = dict.fromkeys(group_ids, int(ErrorCode.GROUP_AUTHORIZATION_FAILED))
-        codes |= dict(zip(asked, outcomes, strict=True))
+        codes |= dict(zip(allowed, outcomes, strict=True))
         context.reply(
             {"results": [{"group_id": group_id, "error_code": code} for group_id, code in codes.items()]}
         )
 
-    GROUPS.send(context, _NAME, [Item(group_id, None) for group_id in asked], on_done)
+    _DELETE.send(context, [Item(group_id, None) for group_id in allowed], on_done)
 
 
 def error_response(request: Fields, code: int, message: str | None) -> Fields:
@@ -53,8 +54,8 @@ def error_response(request: Fields, code: int, message: str | None) -> Fields:
     }
 
 
-@GROUPS.operation(_NAME, NoneType)
-def _serve(
-    coordinator: GroupCoordinator, _caller: Caller, group_id: str, _arguments: None, on_outcome: OnOutcome
+@_DELETE.handler
+def _delete(
+    coordinator: GroupCoordinator, group_id: str, _arguments: None, on_outcome: OnOutcome[int]
 ) -> None:
     coordinator.delete_group(group_id, lambda code: on_outcome(int(code)))

@@ -1,4 +1,4 @@
-"""DescribeTransactions (key 65), version 0."""
+"""DescribeTransactions (key 65), version 0 (KIP-664)."""
 
 from __future__ import annotations
 
@@ -6,12 +6,13 @@ from itertools import groupby
 from types import NoneType
 from typing import TYPE_CHECKING, Any, Final
 
-from kproc.broker.peers.coordinator_call import Caller, Item, OnOutcome, Outcome
+from kproc.broker.peers.coordinator_call import Item, OnOutcome
 from kproc.broker.peers.transaction_call import TRANSACTIONS
 from kproc.broker.request.division import rows_at
 from kproc.broker.request.registry import api
 from kproc.broker.request.rights import denied
 from kproc.broker.security.acl import Operation, ResourceType
+from kproc.broker.transaction.state import Transaction
 from kproc.common.errors import ErrorCode
 from kproc.wire.header import ApiKey
 
@@ -19,8 +20,7 @@ if TYPE_CHECKING:
     from kproc.broker.request.context import RequestContext
     from kproc.broker.transaction.coordinator import TransactionCoordinator
 
-_NAME: Final = "describe"
-_REFUSED: Final[Outcome] = int(ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED)
+_DESCRIBE: Final = TRANSACTIONS.operation("describe", NoneType, Transaction)
 
 
 @api(
@@ -35,54 +35,57 @@ def handle_describe_transactions(context: RequestContext, request: dict[str, Any
     refused = denied(context, Operation.DESCRIBE, ResourceType.TRANSACTIONAL_ID, names)
     items = [Item(name, None) for name in names if name and name not in refused] if is_made else []
 
-    def on_done(outcomes: list[Outcome]) -> None:
-        found = dict.fromkeys(refused, _REFUSED)
-        found |= {item.name: _visible(context, each) for item, each in zip(items, outcomes, strict=True)}
-        context.reply({"transaction_states": [_state_of(name, found.get(name)) for name in names]})
+    def on_done(outcomes: list[Transaction | int]) -> None:
+        found = {item.name: outcome for item, outcome in zip(items, outcomes, strict=True)}
+        rows = []
+        for name in names:
+            outcome = found.get(name)
+            if name in refused:
+                rows.append(_failed(name, ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED))
+            elif outcome is None:
+                unknown = ErrorCode.TRANSACTIONAL_ID_NOT_FOUND if name else ErrorCode.INVALID_REQUEST
+                rows.append(_failed(name, unknown))
+            elif isinstance(outcome, int):
+                rows.append(_failed(name, outcome))
+            else:
+                rows.append(_described(context, name, outcome))
+        context.reply({"transaction_states": rows})
 
-    TRANSACTIONS.send(context, _NAME, items, on_done)
+    _DESCRIBE.send(context, items, on_done)
 
 
-def _visible(context: RequestContext, outcome: Outcome) -> Outcome:
-    """Remove the topics that the client may not describe."""
-    if isinstance(outcome, int):
-        return outcome
-    names = (row["topic"] for row in outcome["topics"])
-    hidden = denied(context, Operation.DESCRIBE, ResourceType.TOPIC, names, is_question=True)
-    return {**outcome, "topics": [row for row in outcome["topics"] if row["topic"] not in hidden]}
+def _described(context: RequestContext, name: str, transaction: Transaction) -> dict[str, Any]:
+    """Return the row of a transactional id, without the topics that the client may not describe."""
+    keys = sorted(transaction.partitions)
+    topics = (topic for topic, _ in keys)
+    hidden = denied(context, Operation.DESCRIBE, ResourceType.TOPIC, topics, is_question=True)
+    return {
+        "error_code": int(ErrorCode.NONE),
+        "transactional_id": name,
+        "transaction_state": transaction.state.word,
+        "transaction_timeout": transaction.timeout_ms,
+        "transaction_start_time": transaction.started_ms,
+        "producer_id": transaction.producer_id,
+        "producer_epoch": transaction.epoch,
+        "topics": [
+            {"topic": topic, "partitions": [index for _, index in of_topic]}
+            for topic, of_topic in groupby(keys, key=lambda key: key[0])
+            if topic not in hidden
+        ],
+    }
 
 
 def error_response(request: dict[str, Any], code: int, _message: str | None) -> dict[str, Any]:
-    return {"transaction_states": [_state_of(name, int(code)) for name in request["transactional_ids"]]}
+    return {"transaction_states": [_failed(name, code) for name in request["transactional_ids"]]}
 
 
-def _state_of(name: str, outcome: Outcome | None) -> dict[str, Any]:
-    if isinstance(outcome, dict):
-        return {"error_code": int(ErrorCode.NONE), "transactional_id": name, **outcome}
-    if outcome is None:
-        outcome = int(ErrorCode.TRANSACTIONAL_ID_NOT_FOUND if name else ErrorCode.INVALID_REQUEST)
-    return {"error_code": outcome, "transactional_id": name, "topics": []}
+def _failed(name: str, code: int) -> dict[str, Any]:
+    return {"error_code": int(code), "transactional_id": name, "topics": []}
 
 
-@TRANSACTIONS.operation(_NAME, NoneType)
-def _serve(
-    coordinator: TransactionCoordinator, _caller: Caller, name: str, _arguments: None, on_outcome: OnOutcome
+@_DESCRIBE.handler
+def _describe(
+    coordinator: TransactionCoordinator, name: str, _arguments: None, on_outcome: OnOutcome[Transaction]
 ) -> None:
     found = coordinator.describe(name)
-    if found is None:
-        on_outcome(int(ErrorCode.TRANSACTIONAL_ID_NOT_FOUND))
-        return
-    transaction = found.transaction
-    on_outcome(
-        {
-            "transaction_state": transaction.state.word,
-            "transaction_timeout": transaction.timeout_ms,
-            "transaction_start_time": transaction.started_ms,
-            "producer_id": transaction.producer_id,
-            "producer_epoch": transaction.epoch,
-            "topics": [
-                {"topic": topic, "partitions": [index for _, index in keys]}
-                for topic, keys in groupby(sorted(transaction.partitions), key=lambda key: key[0])
-            ],
-        }
-    )
+    on_outcome(int(ErrorCode.TRANSACTIONAL_ID_NOT_FOUND) if found is None else found.transaction)

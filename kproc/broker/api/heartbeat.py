@@ -1,7 +1,9 @@
 """Heartbeat (key 12), versions 0-4.
 
-While a coordinator loads, every heartbeat is answered NONE, as in Kafka: the member is very likely still one.
-Versions: v3 static members; v4 flexible.
+While the coordinator is being loaded, every heartbeat gets NONE, as in Kafka (GroupCoordinatorService.heartbeat): the
+member is very likely still in the group.
+
+Versions: v3 static members (KIP-345); v4 flexible.
 """
 
 from __future__ import annotations
@@ -9,7 +11,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Final
 
 from kproc.broker.group.messages import HeartbeatRequest
-from kproc.broker.peers.coordinator_call import Caller, Fields, OnOutcome
+from kproc.broker.peers.coordinator_call import Fields, OnOutcome
 from kproc.broker.peers.group_call import GROUPS
 from kproc.broker.request.registry import api
 from kproc.broker.request.rights import on_group
@@ -21,20 +23,19 @@ if TYPE_CHECKING:
     from kproc.broker.group.coordinator import GroupCoordinator
     from kproc.broker.request.context import RequestContext
 
-_NAME: Final = "heartbeat"
+_HEARTBEAT: Final = GROUPS.operation("heartbeat", HeartbeatRequest, int)
 
 
 @api(ApiKey.HEARTBEAT, versions=(0, 4), needs=(on_group(Operation.READ),))
 def handle_heartbeat(context: RequestContext, request: Fields) -> None:
-    def on_done(outcome: Fields | int) -> None:
-        assert isinstance(outcome, int)
+    def on_done(outcome: int) -> None:
         code = ErrorCode.NONE if outcome == ErrorCode.COORDINATOR_LOAD_IN_PROGRESS else outcome
         context.reply({"error_code": int(code)})
 
     member = HeartbeatRequest(
         request["member_id"], request.get("group_instance_id"), request["generation_id"]
     )
-    GROUPS.send_one(context, _NAME, request["group_id"], member, on_done)
+    _HEARTBEAT.send_one(context, request["group_id"], member, on_done)
 
 
 def error_response(_request: Fields, code: int, message: str | None) -> Fields:
@@ -42,12 +43,8 @@ def error_response(_request: Fields, code: int, message: str | None) -> Fields:
     return {"error_code": int(code)}
 
 
-@GROUPS.operation(_NAME, HeartbeatRequest)
-def _serve(
-    coordinator: GroupCoordinator,
-    _caller: Caller,
-    group_id: str,
-    request: HeartbeatRequest,
-    on_outcome: OnOutcome,
+@_HEARTBEAT.handler
+def _heartbeat(
+    coordinator: GroupCoordinator, group_id: str, request: HeartbeatRequest, on_outcome: OnOutcome[int]
 ) -> None:
     on_outcome(int(coordinator.heartbeat(group_id, *request)))

@@ -1,9 +1,15 @@
 """InitProducerId (key 22), versions 0-5.
 
-Without a transactional id every request gets a fresh id with epoch 0, also one that brings an id and epoch to be bumped
-(KIP-360), as in Kafka. With one the transaction's coordinator raises the epoch, and aborts what the producer before
-left open. Ids come from blocks that the controller has written down first, so none is handed out twice, whatever
-crashes. Versions: v3 the producer's current id and epoch (KIP-360); v4 the first to know PRODUCER_FENCED.
+- Without a transactional id, every request gets a new producer id with epoch 0. As in Kafka, this is also the response
+  to a request that names its id and epoch to raise the epoch (KIP-360).
+- With a transactional id, the transaction's coordinator raises the epoch and aborts the open transaction of the former
+  producer (KIP-98).
+
+Producer ids come in blocks. The controller writes each block to its log before a Handler uses it, so that no id is used
+twice, whatever crashes (ProducerIdManager in Kafka).
+
+Versions: v2 flexible; v3 the producer's current id and epoch (KIP-360); v4 PRODUCER_FENCED (KIP-588); v5
+TRANSACTION_ABORTABLE (KIP-890).
 """
 
 from __future__ import annotations
@@ -20,8 +26,7 @@ from kproc.broker.calls.controller_calls import (
     ProducerIdsWanted,
     failure_of,
 )
-from kproc.broker.peers.coordinator_call import Caller, OnOutcome, Outcome
-from kproc.broker.peers.transaction_call import TRANSACTIONS, as_known, fields_of
+from kproc.broker.peers.transaction_call import TRANSACTIONS, fields_of
 from kproc.broker.request.registry import api
 from kproc.broker.request.rights import REFUSALS, has_on_cluster
 from kproc.broker.security.acl import Operation, ResourceType
@@ -33,9 +38,9 @@ from kproc.wire.header import ApiKey
 
 if TYPE_CHECKING:
     from kproc.broker.request.context import RequestContext
-    from kproc.broker.transaction.coordinator import TransactionCoordinator
+    from kproc.broker.transaction.coordinator import OnGranted, TransactionCoordinator
 
-_NAME: Final = "init"
+
 _FENCED_SINCE: Final = 4
 _WAITED: Final = "what waited for a producer id"
 
@@ -67,9 +72,9 @@ class ProducerIdAllocator:
         kept = self._containment.bind_owner
         self._waiting.append((kept(_WAITED, on_id), kept(_WAITED, on_failure)))
         if len(self._waiting) == 1:
-            self._ask()
+            self._request_block()
 
-    def _ask(self) -> None:
+    def _request_block(self) -> None:
         self._ask_controller(PRODUCER_IDS, ProducerIdsWanted(), self._on_block)
 
     def _on_block(self, reply: ProducerIds | Lost) -> None:
@@ -88,12 +93,15 @@ class ProducerIdAllocator:
             self._next += 1
             on_id(self._next - 1)
         if self._waiting:
-            self._ask()
+            self._request_block()
+
+
+_INIT: Final = TRANSACTIONS.operation("init", InitRequest, Granted)
 
 
 @api(ApiKey.INIT_PRODUCER_ID, versions=(0, 5))
 def handle_init_producer_id(context: RequestContext, request: dict[str, Any]) -> None:
-    transactional_id = request["transactional_id"]
+    transactional_id, version = request["transactional_id"], context.api_version
     _check_rights(context, transactional_id)
     current = request.get("producer_id", NO_ID), request.get("producer_epoch", NO_EPOCH)
     # A producer that sets only one of the two has a bug.
@@ -101,13 +109,21 @@ def handle_init_producer_id(context: RequestContext, request: dict[str, Any]) ->
         raise KafkaError(ErrorCode.INVALID_REQUEST, "Producer id and epoch must be set together.")
     if transactional_id == "":
         raise KafkaError(ErrorCode.INVALID_REQUEST, "The transactional id is empty.")
-    if transactional_id is not None:
-        _begin(context, request, InitRequest(request["transaction_timeout"], *current))
+
+    def on_done(outcome: Granted | int) -> None:
+        context.reply(fields_of(outcome, version, _FENCED_SINCE))
+
+    if transactional_id is None:
+        context.services.producer_ids.allocate(
+            lambda producer_id: on_done(Granted(ErrorCode.NONE, producer_id, 0)),
+            lambda error: context.reply(error_response(request, error.code, error.message)),
+        )
         return
-    context.services.producer_ids.allocate(
-        lambda producer_id: context.reply(fields_of(Granted(ErrorCode.NONE, producer_id, 0))),
-        lambda error: context.reply(error_response(request, error.code, error.message)),
-    )
+    # The coordinator initializes the producer, or raises its epoch after an error (KIP-360).
+    init = InitRequest(request["transaction_timeout"], *current)
+    if not 0 < init.timeout_ms <= context.services.config.transaction_max_timeout_ms:
+        raise KafkaError(ErrorCode.INVALID_TRANSACTION_TIMEOUT, "The transaction timeout is out of range.")
+    _INIT.send_one(context, transactional_id, init, on_done)
 
 
 def _check_rights(context: RequestContext, transactional_id: str | None) -> None:
@@ -124,30 +140,12 @@ def _check_rights(context: RequestContext, transactional_id: str | None) -> None
         raise KafkaError(*REFUSALS[ResourceType.CLUSTER])
 
 
-def _begin(context: RequestContext, request: dict[str, Any], asked: InitRequest) -> None:
-    """Let the coordinator initialize a transactional producer, or bump its epoch after an error (KIP-360)."""
-    if not 0 < asked.timeout_ms <= context.services.config.transaction_max_timeout_ms:
-        raise KafkaError(ErrorCode.INVALID_TRANSACTION_TIMEOUT, "The transaction timeout is out of range.")
-
-    def on_done(outcome: Outcome) -> None:
-        if isinstance(outcome, int):
-            outcome = error_response(request, outcome, None)
-        outcome["error_code"] = as_known(outcome["error_code"], context.api_version, _FENCED_SINCE)
-        context.reply(outcome)
-
-    TRANSACTIONS.send_one(context, _NAME, request["transactional_id"], asked, on_done)
-
-
 def error_response(_request: dict[str, Any], code: int, _message: str | None) -> dict[str, Any]:
-    return fields_of(Granted(code))
+    return {"error_code": int(code), "producer_id": NO_ID, "producer_epoch": NO_EPOCH}
 
 
-@TRANSACTIONS.operation(_NAME, InitRequest)
-def _serve(
-    coordinator: TransactionCoordinator,
-    _caller: Caller,
-    name: str,
-    request: InitRequest,
-    on_outcome: OnOutcome,
+@_INIT.handler
+def _init(
+    coordinator: TransactionCoordinator, name: str, request: InitRequest, on_outcome: OnGranted
 ) -> None:
-    coordinator.init(name, request, lambda granted: on_outcome(fields_of(granted)))
+    coordinator.init(name, request, on_outcome)

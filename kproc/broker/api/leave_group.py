@@ -1,15 +1,15 @@
 """LeaveGroup (key 13), versions 0-5.
 
-Versions: v0-2 one member, whose error is the request's; v3 several at once, static ones by their instance id
-(KIP-345); v4 flexible; v5 reason (KIP-800), which is not kept.
+Versions: v0-2 one member, whose error is the error of the request; v3 several members, static ones by their instance id
+(KIP-345); v4 flexible; v5 reason (KIP-800), which kproc does not use.
 """
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
-from kproc.broker.group.messages import LeaveResult, LeavingMember
-from kproc.broker.peers.coordinator_call import Caller, Fields, OnOutcome
+from kproc.broker.group.messages import LeaveReply, LeaveResult, LeavingMember
+from kproc.broker.peers.coordinator_call import Fields
 from kproc.broker.peers.group_call import GROUPS
 from kproc.broker.request.division import rows_at
 from kproc.broker.request.registry import api
@@ -21,8 +21,9 @@ if TYPE_CHECKING:
     from kproc.broker.group.coordinator import GroupCoordinator
     from kproc.broker.request.context import RequestContext
 
-_NAME: Final = "leave_group"
 _MANY_SINCE: Final = 3
+
+_LEAVE: Final = GROUPS.operation("leave_group", list[LeavingMember], LeaveResult)
 
 
 @api(
@@ -37,33 +38,29 @@ def handle_leave_group(context: RequestContext, request: Fields) -> None:
     else:
         members = [LeavingMember(request["member_id"])]
 
-    def on_done(outcome: Fields | int) -> None:
-        if isinstance(outcome, int):
-            outcome = error_response(request, outcome, None)
-        elif context.api_version < _MANY_SINCE and not outcome["error_code"]:
-            outcome = {"error_code": outcome["members"][0]["error_code"]}
-        context.reply(outcome)
+    def on_done(outcome: LeaveResult | int) -> None:
+        result = LeaveResult(outcome) if isinstance(outcome, int) else outcome
+        if context.api_version < _MANY_SINCE and not result.error_code:
+            context.reply({"error_code": int(result.members[0].error_code)})
+        else:
+            context.reply(_fields_of(result))
 
-    GROUPS.send_one(context, _NAME, request["group_id"], members, on_done)
+    _LEAVE.send_one(context, request["group_id"], members, on_done)
 
 
 def error_response(_request: Fields, code: int, message: str | None) -> Fields:
     del message  # The response has no field for a message.
-    return {"error_code": int(code), "members": []}
+    return _fields_of(LeaveResult(int(code)))
 
 
-@GROUPS.operation(_NAME, list[LeavingMember])
-def _serve(
-    coordinator: GroupCoordinator,
-    _caller: Caller,
-    group_id: str,
-    members: list[LeavingMember],
-    on_outcome: OnOutcome,
+@_LEAVE.handler
+def _leave(
+    coordinator: GroupCoordinator, group_id: str, members: list[LeavingMember], on_outcome: LeaveReply
 ) -> None:
-    coordinator.leave(group_id, members, lambda result: on_outcome(_answer(result)))
+    coordinator.leave(group_id, members, on_outcome)
 
 
-def _answer(result: LeaveResult) -> Fields:
+def _fields_of(result: LeaveResult) -> Fields:
     return {
         "error_code": int(result.error_code),
         "members": [

@@ -1,8 +1,9 @@
 """ListGroups (key 16), versions 0-5.
 
-Lists the groups of every Handler, a page in a duty cycle. A Handler first loads all of its coordinators. If a Handler
-dies meanwhile, the answer is COORDINATOR_NOT_AVAILABLE, and clients retry. Versions: v3 flexible; v4 states
-filter (KIP-518); v5 types filter (KIP-848). Both filters take no notice of case.
+It lists the groups of every Handler, a page in a duty cycle. A Handler first loads all of its coordinators. If a
+Handler dies meanwhile, the response is COORDINATOR_NOT_AVAILABLE, and clients retry.
+
+Versions: v3 flexible; v4 filter of states (KIP-518); v5 filter of types (KIP-848). Both filters ignore case.
 """
 
 from __future__ import annotations
@@ -13,7 +14,7 @@ from typing import TYPE_CHECKING, Any, Final
 from kproc.broker.calls.calls import Call, FromImage, OnResult
 from kproc.broker.peers.every_handler import EveryHandler
 from kproc.broker.peers.group_call import GROUPS
-from kproc.broker.peers.served_calls import serves
+from kproc.broker.peers.registered_calls import handles
 from kproc.broker.request.listing import Items, Page
 from kproc.broker.request.registry import api
 from kproc.broker.request.rights import denied, has_on_cluster
@@ -27,28 +28,26 @@ if TYPE_CHECKING:
 Fields = dict[str, Any]
 
 
-class Filters(FromImage):
+class GroupFilters(FromImage):
     """The filters of a list of groups, in lower case. An empty filter matches all groups."""
 
     states: list[str]
     types: list[str]
 
 
-LIST_OWN: Final = Call("list_groups", Filters, Page)
+LIST_OWN: Final = Call("list_groups", GroupFilters, Page)
 
 
 @api(ApiKey.LIST_GROUPS, versions=(0, 5))
 def handle_list_groups(context: RequestContext, request: Fields) -> None:
     services = context.services
-    filters = Filters(
+    filters = GroupFilters(
         services.image.version,
         _lower(request.get("states_filter", [])),
         _lower(request.get("types_filter", [])),
     )
-
-    _question(services, filters).answer(
-        context, "groups", {"error_code": int(ErrorCode.NONE)}, partial(_visible, context)
-    )
+    fields = {"error_code": int(ErrorCode.NONE)}
+    _all_groups(services, filters).respond(context, "groups", fields, partial(_visible, context))
 
 
 def _visible(context: RequestContext, groups: list[Fields]) -> list[Fields]:
@@ -65,21 +64,22 @@ def error_response(_request: Fields, code: int, message: str | None) -> Fields:
     return {"error_code": int(code), "groups": []}
 
 
-@serves(LIST_OWN)
-def handle_call(services: Services, body: Filters, on_reply: OnResult[Page]) -> None:
+@handles(LIST_OWN)
+def handle_call(services: Services, body: GroupFilters, on_reply: OnResult[Page]) -> None:
     """Handle the call of another Handler that lists our groups."""
-    _question(services, body).handle_call(on_reply)
+    _all_groups(services, body).handle_call(on_reply)
 
 
-def _question(services: Services, filters: Filters) -> EveryHandler:
+def _all_groups(services: Services, filters: GroupFilters) -> EveryHandler:
     return EveryHandler(services, LIST_OWN, filters, GROUPS.of(services), partial(_ours, services, filters))
 
 
-def _ours(services: Services, filters: Filters) -> Items:
+def _ours(services: Services, filters: GroupFilters) -> Items:
+    """Yield the row of each group of this Handler that matches, and None for each one that does not."""
     states, types = frozenset(filters.states), frozenset(filters.types)
     for coordinator in GROUPS.of(services).loaded():
         for group in coordinator.overviews():
-            is_wanted = (not states or group.state.lower() in states) and (
+            is_match = (not states or group.state.lower() in states) and (
                 not types or group.group_type.lower() in types
             )
             yield (
@@ -89,7 +89,7 @@ def _ours(services: Services, filters: Filters) -> Items:
                     "group_state": group.state,
                     "group_type": group.group_type,
                 }
-                if is_wanted
+                if is_match
                 else None
             )
 

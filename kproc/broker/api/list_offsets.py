@@ -17,7 +17,7 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from kproc.broker.cluster.image import PartitionImage
-from kproc.broker.peers.forwarding import Answer, Later, OnAnswer, gather, operation
+from kproc.broker.peers.forwarding import Answer, OnAnswer, OperationPaused, gather, operation
 from kproc.broker.request.division import divide, rows_at
 from kproc.broker.request.registry import api
 from kproc.broker.request.rights import denied_topics
@@ -165,14 +165,14 @@ def serve(
     """
     owned = services.partitions.get(name, partition)
     if owned.is_recovering:
-        raise Later(wanted, owned)
+        raise OperationPaused(wanted, owned)
     if not isinstance(wanted, Search):
         timestamp, leader_epoch, isolation = wanted
         wanted = Search(timestamp, leader_epoch, isolation, TimestampSearch())
     try:
         answer = look_up(services, name, partition, wanted)
     except SearchPaused:
-        raise Later(wanted) from None
+        raise OperationPaused(wanted) from None
     on_answer(answer)
 
 

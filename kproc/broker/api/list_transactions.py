@@ -1,6 +1,6 @@
-"""ListTransactions (key 66), versions 0-2: the transactional ids of every Handler.
+"""ListTransactions (key 66), versions 0-2: list the transactional ids of every Handler (KIP-664).
 
-Versions: v1 filter by duration (KIP-994); v2 by a pattern of ids (KIP-1152).
+Versions: v1 filter of durations (KIP-994); v2 filter of ids by a pattern (KIP-1152).
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from kproc.broker.calls.calls import Call, FromImage, OnResult
 from kproc.broker.peers.every_handler import EveryHandler
-from kproc.broker.peers.served_calls import serves
+from kproc.broker.peers.registered_calls import handles
 from kproc.broker.peers.transaction_call import TRANSACTIONS
 from kproc.broker.request.listing import Items, Page
 from kproc.broker.request.name_pattern import NamePattern
@@ -30,7 +30,7 @@ _WORDS: Final = frozenset(state.word for state in State)
 _NO_DURATION: Final = -1
 
 
-class Filters(FromImage):
+class TransactionFilters(FromImage):
     """The filters of a list of transactional ids. An empty filter, or a negative duration, matches all."""
 
     states: list[str]
@@ -39,13 +39,13 @@ class Filters(FromImage):
     pattern: str
 
 
-LIST_OWN: Final = Call("list_transactions", Filters, Page)
+LIST_OWN: Final = Call("list_transactions", TransactionFilters, Page)
 
 
 @api(ApiKey.LIST_TRANSACTIONS, versions=(0, 2))
 def handle_list_transactions(context: RequestContext, request: dict[str, Any]) -> None:
     services = context.services
-    filters = Filters(
+    filters = TransactionFilters(
         services.image.version,
         request["state_filters"],
         request["producer_id_filters"],
@@ -56,7 +56,9 @@ def handle_list_transactions(context: RequestContext, request: dict[str, Any]) -
     NamePattern(filters.pattern)
     unknown = [word for word in filters.states if word not in _WORDS]
     fields = {"error_code": int(ErrorCode.NONE), "unknown_state_filters": unknown}
-    _question(services, filters).answer(context, "transaction_states", fields, partial(_visible, context))
+    _all_transactions(services, filters).respond(
+        context, "transaction_states", fields, partial(_visible, context)
+    )
 
 
 def _visible(context: RequestContext, rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
@@ -70,24 +72,24 @@ def error_response(_request: dict[str, Any], code: int, _message: str | None) ->
     return {"error_code": int(code), "unknown_state_filters": [], "transaction_states": []}
 
 
-@serves(LIST_OWN)
-def handle_call(services: Services, body: Filters, on_reply: OnResult[Page]) -> None:
+@handles(LIST_OWN)
+def handle_call(services: Services, body: TransactionFilters, on_reply: OnResult[Page]) -> None:
     """Handle the call of another Handler that lists our transactional ids."""
-    _question(services, body).handle_call(on_reply)
+    _all_transactions(services, body).handle_call(on_reply)
 
 
-def _question(services: Services, filters: Filters) -> EveryHandler:
+def _all_transactions(services: Services, filters: TransactionFilters) -> EveryHandler:
     return EveryHandler(
         services, LIST_OWN, filters, TRANSACTIONS.of(services), partial(_ours, services, filters)
     )
 
 
-def _ours(services: Services, filters: Filters) -> Items:
+def _ours(services: Services, filters: TransactionFilters) -> Items:
     now_ms, pattern = services.clock.wall_ms(), NamePattern(filters.pattern)
     states, producer_ids = frozenset(filters.states), frozenset(filters.producer_ids)
     for coordinator in TRANSACTIONS.of(services).loaded():
         for each in coordinator.overviews():
-            is_wanted = (
+            is_match = (
                 (not states or each.transaction.state.word in states)
                 and (not producer_ids or each.transaction.producer_id in producer_ids)
                 and _is_old_enough(each, filters.duration_ms, now_ms)
@@ -99,7 +101,7 @@ def _ours(services: Services, filters: Filters) -> Items:
                     "producer_id": each.transaction.producer_id,
                     "transaction_state": each.transaction.state.word,
                 }
-                if is_wanted
+                if is_match
                 else None
             )
             # End the page earlier by the cost of the match, because any client may send an expensive pattern and ids

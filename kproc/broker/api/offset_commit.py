@@ -1,20 +1,21 @@
 """OffsetCommit (key 8), versions 2-10.
 
-The offsets are in the log, and with kproc.flush=group on the disk, when the answer comes. A topic or partition
-that there is not gets its own error, the rest is committed. Versions: v2-4 retention time, which is kept with the
-offset as an expiry of its own; v6 leader epochs (KIP-320); v7 static members; v8 flexible; v9 may answer
-GROUP_ID_NOT_FOUND; v10 topic ids (KIP-848).
+When the response is sent, the offsets are in the log, and with kproc.flush=group on the disk. A topic or partition that
+does not exist gets an error of its own, and the other offsets are committed.
+
+Versions: v2-4 retention time, which becomes the expiry time of these offsets; v5 without it (KIP-211); v6 leader epochs
+(KIP-320); v7 static members (KIP-345); v8 flexible; v9 GROUP_ID_NOT_FOUND (KIP-848); v10 topic ids (KIP-848).
 """
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
-from kproc.broker.api.offsets_to_commit import OffsetsToCommit, commit_request, same_for_all
+from kproc.broker.api.offsets_to_commit import COMMIT, OffsetsToCommit, same_for_all
 from kproc.broker.config.values import LONG_MAX
+from kproc.broker.group.messages import CommitRequest
 from kproc.broker.group.records import NO_EXPIRY
-from kproc.broker.peers.coordinator_call import Caller, Fields, OnOutcome
-from kproc.broker.peers.group_call import GROUPS
+from kproc.broker.peers.coordinator_call import Fields
 from kproc.broker.request.division import rows_at
 from kproc.broker.request.registry import api
 from kproc.broker.request.rights import on_group
@@ -24,10 +25,8 @@ from kproc.wire.header import ApiKey
 
 if TYPE_CHECKING:
     from kproc.broker.cluster.image import ClusterImage, TopicImage
-    from kproc.broker.group.coordinator import GroupCoordinator
     from kproc.broker.request.context import RequestContext
 
-_NAME: Final = "offset_commit"
 _RETENTION_UNTIL: Final = 4
 _UNKNOWN_GROUP_SINCE: Final = 9
 _IDS_SINCE: Final = 10
@@ -42,7 +41,7 @@ _DEFAULT_RETENTION: Final = -1
 )
 def handle_offset_commit(context: RequestContext, request: Fields) -> None:
     has_ids = context.api_version >= _IDS_SINCE
-    commit = OffsetsToCommit(
+    offsets = OffsetsToCommit(
         context,
         request,
         topic_of=_topic_by_id if has_ids else _topic_by_name,
@@ -50,28 +49,29 @@ def handle_offset_commit(context: RequestContext, request: Fields) -> None:
         expires_ms=_expires_ms(context, request),
     )
 
-    def on_done(outcome: Fields | int) -> None:
-        assert isinstance(outcome, int)
-        context.reply(commit.answer(outcome))
+    def on_done(outcome: int) -> None:
+        context.reply(offsets.response(outcome))
 
-    if not commit.has_any:
+    if not offsets.has_any:
         on_done(ErrorCode.NONE)
         return
-    wanted = {
-        "member_id": request["member_id"],
-        "group_instance_id": request.get("group_instance_id"),
-        "generation": request["generation_id_or_member_epoch"],
-        "offsets": commit.rows,
-    }
-    GROUPS.send_one(context, _NAME, request["group_id"], wanted, on_done)
+    commit = CommitRequest(
+        group_id=request["group_id"],
+        member_id=request["member_id"],
+        group_instance_id=request.get("group_instance_id"),
+        generation=request["generation_id_or_member_epoch"],
+        knows_unknown_group=context.api_version >= _UNKNOWN_GROUP_SINCE,
+        offsets=offsets.accepted,
+    )
+    COMMIT.send_one(context, request["group_id"], commit, on_done)
 
 
-def _topic_by_id(image: ClusterImage, wanted: Fields) -> TopicImage | None:
-    return image.topic_by_id(wanted["topic_id"])
+def _topic_by_id(image: ClusterImage, row: Fields) -> TopicImage | None:
+    return image.topic_by_id(row["topic_id"])
 
 
-def _topic_by_name(image: ClusterImage, wanted: Fields) -> TopicImage | None:
-    return image.topic(wanted["name"])
+def _topic_by_name(image: ClusterImage, row: Fields) -> TopicImage | None:
+    return image.topic(row["name"])
 
 
 def _expires_ms(context: RequestContext, request: Fields) -> int:
@@ -84,11 +84,3 @@ def _expires_ms(context: RequestContext, request: Fields) -> int:
 def error_response(request: Fields, code: int, message: str | None) -> Fields:
     del message  # The response has no field for a message.
     return same_for_all(request, code)
-
-
-@GROUPS.operation(_NAME, dict)
-def _serve(
-    coordinator: GroupCoordinator, caller: Caller, group_id: str, wanted: Fields, on_outcome: OnOutcome
-) -> None:
-    request = commit_request(group_id, wanted, tells_unknown_group=caller.version >= _UNKNOWN_GROUP_SINCE)
-    coordinator.commit(request, lambda code: on_outcome(int(code)))

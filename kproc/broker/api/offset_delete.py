@@ -1,7 +1,7 @@
 """OffsetDelete (key 47), version 0 (KIP-496).
 
-Takes committed offsets away. A group with members keeps those of the topics that it is subscribed to
-(GROUP_SUBSCRIBED_TO_TOPIC); one whose subscriptions nobody knows keeps all (NON_EMPTY_GROUP).
+It deletes committed offsets. A consumer group with members keeps the offsets of the topics that it is subscribed to
+(GROUP_SUBSCRIBED_TO_TOPIC). A group whose members speak another protocol keeps all of them (NON_EMPTY_GROUP).
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from collections.abc import Collection
 from typing import TYPE_CHECKING, Final
 
 from kproc.broker.group.records import OffsetKey
-from kproc.broker.peers.coordinator_call import Caller, Fields, OnOutcome
+from kproc.broker.peers.coordinator_call import Fields, OnOutcome
 from kproc.broker.peers.group_call import GROUPS
 from kproc.broker.request.division import rows_at
 from kproc.broker.request.registry import api
@@ -23,7 +23,8 @@ if TYPE_CHECKING:
     from kproc.broker.group.coordinator import GroupCoordinator
     from kproc.broker.request.context import RequestContext
 
-_NAME: Final = "offset_delete"
+# The result has the topics of the request that the group is subscribed to.
+_DELETE: Final = GROUPS.operation("offset_delete", list[OffsetKey], list[str])
 
 
 @api(
@@ -33,29 +34,29 @@ _NAME: Final = "offset_delete"
     rows=(rows_at("topics.partitions", "topics.partitions"),),
 )
 def handle_offset_delete(context: RequestContext, request: Fields) -> None:
-    image = context.services.image
+    image, group_id = context.services.image, request["group_id"]
     hidden = denied_topics(context, Operation.READ, (topic["name"] for topic in request["topics"]))
-    wanted = [
-        (topic["name"], each["partition_index"])
+    keys = [
+        OffsetKey(group_id, topic["name"], each["partition_index"])
         for topic in request["topics"]
         if topic["name"] not in hidden
         for each in topic["partitions"]
         if image.partition(topic["name"], each["partition_index"]) is not None
     ]
-    if not request["group_id"]:
+    if not group_id:
         context.reply(error_response(request, ErrorCode.INVALID_GROUP_ID, None))
         return
+    known = {(key.topic, key.partition) for key in keys}
 
-    def on_done(outcome: Fields | int) -> None:
+    def on_done(outcome: list[str] | int) -> None:
         if isinstance(outcome, int):
             context.reply(error_response(request, outcome, None))
             return
-        subscribed = set(outcome["subscribed"])
+        subscribed = set(outcome)
         rows = [_topic(topic, known, subscribed, hidden) for topic in request["topics"]]
         context.reply({"error_code": 0, "topics": rows})
 
-    known = set(wanted)
-    GROUPS.send_one(context, _NAME, request["group_id"], wanted, on_done)
+    _DELETE.send_one(context, group_id, keys, on_done)
 
 
 def _topic(
@@ -81,17 +82,11 @@ def error_response(_request: Fields, code: int, message: str | None) -> Fields:
     return {"error_code": int(code), "topics": []}
 
 
-@GROUPS.operation(_NAME, list[tuple[str, int]])
-def _serve(
-    coordinator: GroupCoordinator,
-    _caller: Caller,
-    group_id: str,
-    wanted: list[tuple[str, int]],
-    on_outcome: OnOutcome,
+@_DELETE.handler
+def _delete(
+    coordinator: GroupCoordinator, group_id: str, keys: list[OffsetKey], on_outcome: OnOutcome[list[str]]
 ) -> None:
-    keys = [OffsetKey(group_id, topic, partition) for topic, partition in wanted]
-
     def on_done(code: int, subscribed: frozenset[str]) -> None:
-        on_outcome(int(code) if code else {"subscribed": sorted(subscribed)})
+        on_outcome(int(code) if code else sorted(subscribed))
 
     coordinator.delete_offsets(group_id, keys, on_done)

@@ -1,30 +1,37 @@
-"""Shared code of OffsetCommit and TxnOffsetCommit: it selects the offsets that the coordinator is to commit."""
+"""Shared code of OffsetCommit and TxnOffsetCommit: the operation of the coordinator, and the offsets that it gets."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Final
 
-from kproc.broker.group.coordinator import CommitRequest
+from kproc.broker.group.messages import CommitRequest
 from kproc.broker.group.records import NO_EPOCH, NO_EXPIRY, CommittedOffset, OffsetKey
+from kproc.broker.peers.coordinator_call import Fields, OnOutcome
+from kproc.broker.peers.group_call import GROUPS
 from kproc.broker.request.rights import denied_topics
 from kproc.broker.security.acl import Operation
 from kproc.common.errors import ErrorCode
 
 if TYPE_CHECKING:
     from kproc.broker.cluster.image import ClusterImage, TopicImage
-    from kproc.broker.coordinator.rules import Producer
-    from kproc.broker.peers.coordinator_call import Fields
+    from kproc.broker.group.coordinator import GroupCoordinator
     from kproc.broker.request.context import RequestContext
 
-TopicOf = Callable[["ClusterImage", "Fields"], "TopicImage | None"]
-# One offset in a call to its coordinator: topic, partition, offset, leader epoch, metadata, commit time (ms), expiry
-# time (ms), topic id.
-Row = list[Any]
+TopicOf = Callable[["ClusterImage", Fields], "TopicImage | None"]
+
+COMMIT: Final = GROUPS.operation("offset_commit", CommitRequest, int)
+
+
+@COMMIT.handler
+def _commit(
+    coordinator: GroupCoordinator, _group_id: str, request: CommitRequest, on_outcome: OnOutcome[int]
+) -> None:
+    coordinator.commit(request, lambda code: on_outcome(int(code)))
 
 
 class OffsetsToCommit:
-    """The offsets of one request: `rows` for the coordinator, and error codes for the others."""
+    """The offsets of one request: `accepted` ones for the coordinator, and error codes for the others."""
 
     def __init__(
         self,
@@ -38,19 +45,19 @@ class OffsetsToCommit:
         self._request = request
         self._refused: dict[tuple[int, int], int] = {}
         self._too_large: list[tuple[int, int]] = []
-        self.rows: list[Row] = []
-        services = context.services
+        self.accepted: list[tuple[OffsetKey, CommittedOffset]] = []
+        services, group_id = context.services, request["group_id"]
         now_ms = services.clock.wall_ms()
-        topics = [topic_of(services.image, wanted) for wanted in request["topics"]]
+        topics = [topic_of(services.image, row) for row in request["topics"]]
         names = [
             # Check the rights for a name even if the topic does not exist.
-            wanted.get("name") if topic is None else topic.name
-            for wanted, topic in zip(request["topics"], topics, strict=True)
+            row.get("name") if topic is None else topic.name
+            for row, topic in zip(request["topics"], topics, strict=True)
         ]
         hidden = denied_topics(context, Operation.READ, (name for name in names if name))
-        for topic_at, (wanted, topic) in enumerate(zip(request["topics"], topics, strict=True)):
+        for topic_at, (row, topic) in enumerate(zip(request["topics"], topics, strict=True)):
             is_denied = names[topic_at] in hidden
-            for part_at, part in enumerate(wanted["partitions"]):
+            for part_at, part in enumerate(row["partitions"]):
                 index = part["partition_index"]
                 if is_denied:
                     self._refused[topic_at, part_at] = ErrorCode.TOPIC_AUTHORIZATION_FAILED
@@ -61,14 +68,20 @@ class OffsetsToCommit:
                 if not 0 <= index < len(topic.partitions):
                     self._refused[topic_at, part_at] = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
                     continue
-                epoch = part.get("committed_leader_epoch", NO_EPOCH)
                 metadata = part["committed_metadata"] or ""
                 # Kafka counts characters, not bytes, in spite of the setting's name.
                 if len(metadata) > services.config.offset_metadata_max_bytes:
                     self._too_large.append((topic_at, part_at))
                     continue
-                place = [topic.name, index, part["committed_offset"], epoch, metadata]
-                self.rows.append([*place, now_ms, expires_ms, topic.topic_id])
+                committed = CommittedOffset(
+                    offset=part["committed_offset"],
+                    leader_epoch=part.get("committed_leader_epoch", NO_EPOCH),
+                    metadata=metadata,
+                    commit_timestamp_ms=now_ms,
+                    expire_timestamp_ms=expires_ms,
+                    topic_id=topic.topic_id,
+                )
+                self.accepted.append((OffsetKey(group_id, topic.name, index), committed))
 
     @property
     def has_any(self) -> bool:
@@ -76,10 +89,10 @@ class OffsetsToCommit:
 
         It is called even if all metadata are too long, because an error of the group comes first.
         """
-        return bool(self.rows or self._too_large)
+        return bool(self.accepted or self._too_large)
 
-    def answer(self, code: int) -> Fields:
-        """Return the response with `code` for the offsets in `rows`, and the error codes of the others."""
+    def response(self, code: int) -> Fields:
+        """Return the response with `code` for the `accepted` offsets, and the error codes of the others."""
         fields, refused = same_for_all(self._request, code), self._refused
         if not code:
             refused = {**refused, **dict.fromkeys(self._too_large, ErrorCode.OFFSET_METADATA_TOO_LARGE)}
@@ -103,36 +116,3 @@ def same_for_all(request: Fields, code: int) -> Fields:
             for topic in request["topics"]
         ]
     }
-
-
-def commit_request(
-    group_id: str, wanted: Fields, *, tells_unknown_group: bool = False, producer: Producer | None = None
-) -> CommitRequest:
-    """Create the coordinator's CommitRequest from the values of a call."""
-    return CommitRequest(
-        group_id=group_id,
-        member_id=wanted["member_id"],
-        group_instance_id=wanted["group_instance_id"],
-        generation=wanted["generation"],
-        tells_unknown_group=tells_unknown_group,
-        offsets=_offsets_of(group_id, wanted["offsets"]),
-        producer=producer,
-    )
-
-
-def _offsets_of(group_id: str, rows: list[Row]) -> list[tuple[OffsetKey, CommittedOffset]]:
-    """Return the rows as the coordinator stores them."""
-    return [
-        (
-            OffsetKey(group_id, topic, partition),
-            CommittedOffset(
-                offset=offset,
-                leader_epoch=epoch,
-                metadata=metadata,
-                commit_timestamp_ms=committed_ms,
-                expire_timestamp_ms=expires_ms,
-                topic_id=topic_id,
-            ),
-        )
-        for topic, partition, offset, epoch, metadata, committed_ms, expires_ms, topic_id in rows
-    ]

@@ -1,22 +1,25 @@
 """TxnOffsetCommit (key 28), versions 0-5.
 
-Offsets of a group that count when the producer's transaction commits. The group's partition of `__consumer_offsets`
-must be in the transaction before the first of them is appended: v5 adds it, older versions only ask whether
-AddOffsetsToTxn has (KIP-890). Versions: v2 leader epochs (KIP-320), and the first to know COORDINATOR_LOAD_IN_PROGRESS;
-v3 flexible, member, generation and instance, which are checked as OffsetCommit does (KIP-447); v4 knows
-TRANSACTION_ABORTABLE; v5 adds the partition.
+It commits offsets of a group within a producer's transaction. They count from the commit marker on (KIP-98). The
+group's partition of `__consumer_offsets` must be in the transaction before the first offset is appended: v5 adds it,
+and older versions verify that AddOffsetsToTxn has added it (KIP-890).
+
+Versions: v2 leader epochs (KIP-320) and COORDINATOR_LOAD_IN_PROGRESS; v3 flexible, and member, generation and instance,
+which are validated as in OffsetCommit (KIP-447); v4 TRANSACTION_ABORTABLE (KIP-890); v5 adds the partition.
 """
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
-from kproc.broker.api.offsets_to_commit import OffsetsToCommit, commit_request, same_for_all
+import msgspec
+
+from kproc.broker.api.offsets_to_commit import COMMIT, OffsetsToCommit, same_for_all
 from kproc.broker.coordinator.rules import Producer, write_error
-from kproc.broker.group.messages import NO_GENERATION, UNKNOWN_MEMBER_ID
-from kproc.broker.peers.coordinator_call import Caller, Fields, Item, OnOutcome
+from kproc.broker.group.messages import NO_GENERATION, UNKNOWN_MEMBER_ID, CommitRequest
+from kproc.broker.peers.coordinator_call import Fields, Item, OnOutcome
 from kproc.broker.peers.group_call import GROUPS
-from kproc.broker.peers.transaction_call import TxnProducer, ask_to_join
+from kproc.broker.peers.transaction_call import TxnProducer, request_join
 from kproc.broker.request.division import rows_at
 from kproc.broker.request.registry import api
 from kproc.broker.request.rights import on_group, on_transactional_id
@@ -27,22 +30,31 @@ from kproc.wire.record_batch import NO_SEQUENCE
 
 if TYPE_CHECKING:
     from kproc.broker.cluster.image import ClusterImage, TopicImage
-    from kproc.broker.group.coordinator import GroupCoordinator
     from kproc.broker.request.context import RequestContext, Services
     from kproc.broker.storage.log import Log
     from kproc.broker.storage.producer_state import Verification
 
-_NAME: Final = "txn_offset_commit"
-_APPEND: Final = "txn_offset_commit_append"
 _LOADING_SINCE: Final = 2
 _ABORTABLE_SINCE: Final = 4
 _ADDS_SINCE: Final = 5
-# Errors of the transaction's coordinator, as the group's coordinator reports them. `write_error` converts the others.
-_TOLD: Final[dict[int, ErrorCode]] = {
+# Errors of the transaction's coordinator, as Kafka's group coordinator reports them. `write_error` converts the others.
+_REPORTED: Final[dict[int, ErrorCode]] = {
     ErrorCode.PRODUCER_FENCED: ErrorCode.INVALID_PRODUCER_EPOCH,
     ErrorCode.NETWORK_EXCEPTION: ErrorCode.COORDINATOR_LOAD_IN_PROGRESS,
     ErrorCode.NOT_ENOUGH_REPLICAS_AFTER_APPEND: ErrorCode.COORDINATOR_NOT_AVAILABLE,
 }
+
+
+class TxnCommitRequest(msgspec.Struct, frozen=True):
+    """A commit in a transaction. `adds`: add the group's partition to the transaction instead of verifying it."""
+
+    transactional_id: str
+    producer: Producer
+    adds: bool
+    commit: CommitRequest
+
+
+_TXN_COMMIT: Final = GROUPS.operation("txn_offset_commit", TxnCommitRequest, int)
 
 
 @api(
@@ -52,33 +64,36 @@ _TOLD: Final[dict[int, ErrorCode]] = {
     rows=(rows_at("topics.partitions", "topics.partitions"),),
 )
 def handle_txn_offset_commit(context: RequestContext, request: Fields) -> None:
-    commit = OffsetsToCommit(
+    offsets = OffsetsToCommit(
         context, request, topic_of=_topic_of, unknown_topic=ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
     )
+    group_id, version = request["group_id"], context.api_version
 
-    def on_done(outcome: Fields | int) -> None:
-        assert isinstance(outcome, int)
-        context.reply(commit.answer(_as_known(context.api_version, outcome)))
+    def on_done(outcome: int) -> None:
+        context.reply(offsets.response(_as_known(version, outcome)))
 
-    if not commit.has_any:
+    if not offsets.has_any:
         on_done(ErrorCode.NONE)
         return
-    if not request["group_id"]:
+    if not group_id:
         on_done(ErrorCode.INVALID_GROUP_ID)
         return
-    wanted = {
-        "transactional_id": request["transactional_id"],
-        "producer": [request["producer_id"], request["producer_epoch"]],
-        "member_id": request.get("member_id", UNKNOWN_MEMBER_ID),
-        "group_instance_id": request.get("group_instance_id"),
-        "generation": request.get("generation_id", NO_GENERATION),
-        "offsets": commit.rows,
-    }
-    GROUPS.send_one(context, _NAME, request["group_id"], wanted, on_done)
+    producer = Producer(request["producer_id"], request["producer_epoch"])
+    commit = CommitRequest(
+        group_id=group_id,
+        member_id=request.get("member_id", UNKNOWN_MEMBER_ID),
+        group_instance_id=request.get("group_instance_id"),
+        generation=request.get("generation_id", NO_GENERATION),
+        knows_unknown_group=False,
+        offsets=offsets.accepted,
+        producer=producer,
+    )
+    in_transaction = TxnCommitRequest(request["transactional_id"], producer, version >= _ADDS_SINCE, commit)
+    _TXN_COMMIT.send_one(context, group_id, in_transaction, on_done)
 
 
-def _topic_of(image: ClusterImage, wanted: Fields) -> TopicImage | None:
-    return image.topic(wanted["name"])
+def _topic_of(image: ClusterImage, row: Fields) -> TopicImage | None:
+    return image.topic(row["name"])
 
 
 def _as_known(version: int, code: int) -> int:
@@ -95,35 +110,36 @@ def error_response(request: Fields, code: int, message: str | None) -> Fields:
     return same_for_all(request, code)
 
 
-@GROUPS.partition_operation(_NAME, dict)
-def _serve(services: Services, partition: int, caller: Caller, item: Item, on_outcome: OnOutcome) -> None:
+@_TXN_COMMIT.partition_handler
+def _verify_and_commit(services: Services, partition: int, item: Item, on_outcome: OnOutcome[int]) -> None:
     """Append the offsets, at once if the transaction has begun in this partition, or else after verification.
 
     The transaction's coordinator must confirm that the partition belongs to an open transaction (KIP-890).
     """
-    wanted = item.arguments
-    producer = Producer(*wanted["producer"])
+    request: TxnCommitRequest = item.arguments
+    producer, commit = request.producer, Item(item.name, request.commit)
     log = _log_of(services, partition)
-    adds = caller.version >= _ADDS_SINCE
-    if log.state.producers.in_transaction(*producer) or not (adds or log.state.config.verifies_transactions):
-        GROUPS.handle_here(services, _APPEND, partition, caller, item, on_outcome)
+    if log.state.producers.in_transaction(*producer) or not (
+        request.adds or log.state.config.verifies_transactions
+    ):
+        COMMIT.handle_here(services, partition, commit, on_outcome)
         return
     verification = log.state.producers.start_verification(
-        *producer, NO_SEQUENCE, owns_epoch=adds, now_ms=services.clock.wall_ms()
+        *producer, NO_SEQUENCE, owns_epoch=request.adds, now_ms=services.clock.wall_ms()
     )
 
     def on_code(code: int) -> None:
         if code == ErrorCode.INVALID_PRODUCER_ID_MAPPING:
-            # No producer has this id. Forget the verification, because a client can try 2^63 ids.
+            # No producer has this id. Remove the verification, because a client can try 2^63 ids.
             log.state.producers.finish_verification(producer.producer_id)
-        code = code or _refusal(services, partition, log, producer, verification)
+        code = code or _check_verified(services, partition, log, producer, verification)
         if code:
-            on_outcome(int(write_error(_TOLD.get(code, code))))
+            on_outcome(int(write_error(_REPORTED.get(code, code))))
         else:
-            GROUPS.handle_here(services, _APPEND, partition, caller, item, on_outcome)
+            COMMIT.handle_here(services, partition, commit, on_outcome)
 
-    txn = TxnProducer(wanted["transactional_id"], *producer)
-    ask_to_join(services, txn, [(GROUPS.topic, partition)], adds=adds, on_code=on_code)
+    txn = TxnProducer(request.transactional_id, *producer)
+    request_join(services, txn, [(GROUPS.topic, partition)], adds=request.adds, on_code=on_code)
 
 
 def _log_of(services: Services, partition: int) -> Log:
@@ -133,28 +149,20 @@ def _log_of(services: Services, partition: int) -> Log:
     return services.partitions.get(GROUPS.topic, image).log
 
 
-def _refusal(
-    services: Services, partition: int, asked: Log, producer: Producer, verification: Verification
+def _check_verified(
+    services: Services, partition: int, verified: Log, producer: Producer, verification: Verification
 ) -> int:
     """Return an error code if the verification came too late, or else NONE.
 
-    It is too late if the partition has changed its Handler meanwhile, or if a marker was appended.
-    Offsets appended after the marker would be pending for ever, or become part of the next transaction.
+    It is too late if the partition has changed its Handler meanwhile, or if a marker was appended. Offsets appended
+    after the marker would be pending for ever, or become part of the next transaction.
     """
     try:
         log = _log_of(services, partition)
         log.state.producers.check_epoch(*producer)
     except KafkaError as error:
         return error.code
-    if log is not asked:
+    if log is not verified:
         return ErrorCode.NOT_COORDINATOR
     is_in_time = log.state.producers.is_verifying(producer.producer_id, verification)
     return ErrorCode.NONE if is_in_time else ErrorCode.INVALID_TXN_STATE
-
-
-@GROUPS.operation(_APPEND, dict)
-def _append(
-    coordinator: GroupCoordinator, _caller: Caller, group_id: str, wanted: Fields, on_outcome: OnOutcome
-) -> None:
-    request = commit_request(group_id, wanted, producer=Producer(*wanted["producer"]))
-    coordinator.commit(request, lambda code: on_outcome(int(code)))

@@ -2,7 +2,7 @@
 
 A call is a CALL record (token, msgpack [op, body], raw payload). Its reply is a REPLY record with the same token. A
 reply with `is_open` is followed by another one. Each call is declared with its types (calls/calls.py), and a
-`ServedCalls` handles it.
+`CallHandlers` handles it.
 
 When a peer dies, every open call to it gets the reply `Lost`, so that no request waits for ever. If the peer ended in
 order, the calls that it never read can be sent to its successor instead (`Calls.take_back`).
@@ -141,33 +141,33 @@ class Calls:
 AskHandler = Callable[[int, Call[Any, Any], Any, Callable[[Any], None]], None]
 
 
-class Served(NamedTuple):
+class CallHandler(NamedTuple):
     """The decoder of a call's body, and the function that handles the call."""
 
     decode: Callable[[msgspec.Raw], Any]
-    serve: Callable[[Any, Payload, OnResult[Any]], None]
+    handle: Callable[[Any, Payload, OnResult[Any]], None]
 
 
-class ServedCalls:
+class CallHandlers:
     """The calls that a role handles, by operation. A handler may reply later."""
 
     def __init__(self, containment: Containment) -> None:
-        self.by_op: dict[str, Served] = {}
+        self.by_op: dict[str, CallHandler] = {}
         self._containment = containment
 
     def add(self, call: Call[B, R], serve: Callable[[B, OnResult[R]], None]) -> None:
         self.add_with_payload(call, lambda body, _payload, on_reply: serve(body, on_reply))
 
     def add_with_payload(self, call: Call[B, R], serve: Callable[[B, Payload, OnResult[R]], None]) -> None:
-        self.by_op[call.name] = Served(call.decode_body, serve)
+        self.by_op[call.name] = CallHandler(call.decode_body, serve)
 
     def serve_raw(
         self, op: str, raw: msgspec.Raw, payload: Payload, on_reply: OnResult[Any], _is_gone: IsGone
     ) -> None:
         """Handle a call from a link. Reply as lost (None) if that raises an unexpected exception."""
         try:
-            served = self.by_op[op]
-            served.serve(served.decode(raw), payload, on_reply)
+            handler = self.by_op[op]
+            handler.handle(handler.decode(raw), payload, on_reply)
         except Exception as error:  # noqa: BLE001 - contained
             self._containment.caught(f"{op}, a call of another role,", error)
             on_reply(None)
@@ -178,7 +178,7 @@ class ServedCalls:
         def on_result(reply: R | None) -> None:
             on_reply(Lost() if reply is None else reply)
 
-        self.by_op[call.name].serve(body, bytearray(), on_result)
+        self.by_op[call.name].handle(body, bytearray(), on_result)
 
 
 def serve_raw_call(view: memoryview, outbox: Outbox, serve: ServeRaw, containment: Containment) -> None:

@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
-from kproc.broker.calls.call_links import ServedCalls, serve_raw_call
+from kproc.broker.calls.call_links import CallHandlers, serve_raw_call
 from kproc.broker.calls.calls import B, Call, FromImage, Lost, OnResult, R
 from kproc.broker.calls.cleaner_calls import (
     DESCRIBE_LOG_DIR,
@@ -83,7 +83,7 @@ class Cleaner(LinkedRole):
         self._deleted: deque[tuple[int, TopicImage]] = deque()  # (time of removal in ns, topic)
         # (version of the metadata that the caller knows, callback for the reply after the checkpoints are written)
         self._wait_for_checkpoint: list[tuple[int, OnResult[Done]]] = []
-        self._served = ServedCalls(self.containment)
+        self._served = CallHandlers(self.containment)
         self._served.add(WRITE_CHECKPOINTS, self._await_checkpoint)
         self._served.add(
             DESCRIBE_LOG_DIR, lambda body, on_reply: on_reply(log_dir_usage(self._directory, body))

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from kproc.broker.calls.call_links import ServedCalls
+from kproc.broker.calls.call_links import CallHandlers
 from kproc.broker.calls.calls import OnResult
 from kproc.broker.calls.controller_calls import (
     CHANGE,
@@ -26,7 +26,7 @@ Decide = Callable[[str, dict[str, Any], OnReply], None]
 Failure = tuple[int, str | None] | None
 
 
-def add_change_calls(served: ServedCalls, decide: Decide) -> None:
+def add_change_calls(served: CallHandlers, decide: Decide) -> None:
     """Add handlers to `served` for all calls about the metadata. They respond with the reply of `decide`."""
 
     def change(body: Change, on_reply: OnResult[Changed]) -> None:

@@ -16,7 +16,7 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from kproc.broker.calls.call_links import ServedCalls, serve_raw_call
+from kproc.broker.calls.call_links import CallHandlers, serve_raw_call
 from kproc.broker.calls.calls import B, Call, Lost, OnResult, R
 from kproc.broker.calls.controller_calls import (
     OWN,
@@ -115,9 +115,9 @@ class Controller(LinkedRole):
         self._control: LinkedPeer | None = None
         self._scrapes: Scrapes | None = None
         self.counts = metrics.slab.counts(CONTROLLER_PART)
-        self._served: ServedCalls = self._make_served(waits_for_handlers=True)
+        self._served: CallHandlers = self._make_served(waits_for_handlers=True)
         # Calls of the control listener do not wait for Handlers, because a hanging Handler must not block an operator.
-        self.served_at_once: ServedCalls = self._make_served(waits_for_handlers=False)
+        self.served_at_once: CallHandlers = self._make_served(waits_for_handlers=False)
         self._control_plane = ControlPlane(plan, self)
         self._commits: deque[PendingCommit] = deque()
         self._names = FreedNames(plan.clock.now_ns, unsure_until=image.version if is_restart else None)
@@ -253,8 +253,8 @@ class Controller(LinkedRole):
             assert kind == REPLY, kind
             self._calls.take_reply(view)
 
-    def _make_served(self, *, waits_for_handlers: bool) -> ServedCalls:
-        served = ServedCalls(self.containment)
+    def _make_served(self, *, waits_for_handlers: bool) -> CallHandlers:
+        served = CallHandlers(self.containment)
         add_change_calls(served, partial(self.handle_change, waits_for_handlers=waits_for_handlers))
         served.add(OWN, self._handle_own)
         served.add(SET_LOG_LEVELS, self._set_log_levels)

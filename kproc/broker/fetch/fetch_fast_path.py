@@ -43,8 +43,8 @@ from kproc.wire.hot import (
     NO_SESSION_ID,
     READ_COMMITTED,
     FetchRequest,
+    fetch_template,
     locate_fetch_offset,
-    response_template,
 )
 
 if TYPE_CHECKING:
@@ -109,7 +109,7 @@ class FetchFastPath:
         self._bytes_max = min(decoded.max_bytes, fetches.services.config.fetch_max_bytes)
         self._is_committed = decoded.isolation_level == READ_COMMITTED
         self._key = key = self._target.topic_id or (self._target.name or "").encode()
-        self._frame = response_template(self._version, len(key), self._is_committed).frame
+        self._frame = fetch_template(self._version, len(key), self._is_committed).frame
         self._bytes_min = max(1, decoded.min_bytes if decoded.max_wait_ms > 0 else 1)
         # Time that a request may wait. 0: the general path decides.
         self._wait_ns = (

@@ -16,7 +16,7 @@ import msgspec
 from kproc.broker.calls.calls import Call, ForOwner, FromImage, Lost, OnResult, Reply
 from kproc.broker.fetch.delayed_fetch import DelayedFetch, FetchPart
 from kproc.broker.fetch.fetch_read import PartitionRead, failed_read, partition_now
-from kproc.broker.peers.served_calls import serves
+from kproc.broker.peers.registered_calls import handles
 from kproc.broker.request.context import Services
 from kproc.common.errors import ErrorCode
 
@@ -169,14 +169,14 @@ class RemoteReads:
         return False
 
 
-@serves(CANCEL_WATCH)
+@handles(CANCEL_WATCH)
 def cancel_watch(services: Services, body: CancelWatch, on_reply: OnResult[Reply]) -> None:
     """Reply to a watch early for the Handler that called."""
     services.purgatory.end(("watch", *body.watch))
     on_reply(Reply())
 
 
-@serves(READ)
+@handles(READ)
 def read_for_home(services: Services, body: PartsToRead, on_reply: OnResult[PartsRead]) -> None:
     """Read partitions of ours for another Handler. Reply when there is enough."""
 

@@ -1,5 +1,9 @@
-"""Consumer groups: the state machines. No I/O, no clock of their own, no thread.
+"""Consumer groups: the rules of their coordinator, without I/O, clock or thread.
 
-`classic_group.py` is Kafka's classic protocol (JoinGroup, SyncGroup). A group of another protocol is another class
-beside it; the coordinator chooses, the classes do not know each other.
+- coordinator.py: GroupCoordinator, all groups and committed offsets of one partition of `__consumer_offsets`
+- classic/: the classic protocol. Another group protocol (KIP-848) is another package beside it. Its groups are in the
+  same dictionary of the coordinator, because a group id has one group.
+- offsets.py, pending_offsets.py: committed offsets, for groups of any protocol
+- records.py: the bytes of the log's records
+- messages.py: requests and responses
 """

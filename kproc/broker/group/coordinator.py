@@ -1,10 +1,11 @@
-"""GroupCoordinator: the groups and offsets of one partition of `__consumer_offsets`. No I/O, no clock of its own.
+"""GroupCoordinator: the groups and committed offsets of one partition of `__consumer_offsets`.
 
-The rules of a coordinator as coordinator/rules.py describes them: its runtime replays the log into it, then asks it.
-State follows the log, so nothing that was seen is ever taken back.
+It has no I/O and no clock of its own. It follows coordinator/rules.py: the runtime replays the log into it, then passes
+requests to it. Its state changes only when a record is in the log, so a failed write has nothing to undo.
 
-A group of another protocol is another class behind the same dictionary, told apart by the key types that it
-replays (records.py). Offsets of open transactions are pending (offsets.py) until a marker in the log ends them.
+A group of another protocol is another class in the same dictionary, because a group id has one group. `replay` tells
+the protocols apart by the types of the records' keys (records.py). Offsets of open transactions are pending until a
+marker in the log ends the transaction (pending_offsets.py).
 """
 
 from __future__ import annotations
@@ -14,9 +15,6 @@ from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
-import msgspec
-
-from kproc.broker.config import Config
 from kproc.broker.coordinator.rules import (
     Code,
     DueOf,
@@ -28,9 +26,10 @@ from kproc.broker.coordinator.rules import (
     Write,
     write_error,
 )
-from kproc.broker.group.classic_group import ClassicGroup, GroupEnvironment, join_refusal
-from kproc.broker.group.config import GroupConfig
+from kproc.broker.group.classic.group import ClassicGroup, GroupEnvironment, join_refusal
+from kproc.broker.group.classic.state import OnWritten
 from kproc.broker.group.messages import (
+    CommitRequest,
     DescribedGroup,
     GroupOverview,
     JoinReply,
@@ -47,6 +46,7 @@ from kproc.broker.group.messages import (
 from kproc.broker.group.offsets import GroupOffsets
 from kproc.broker.group.records import (
     CommittedOffset,
+    GroupSnapshot,
     OffsetKey,
     UnknownRecord,
     decode_record,
@@ -55,11 +55,11 @@ from kproc.broker.group.records import (
     encode_offset_key,
     encode_offset_value,
 )
-from kproc.broker.group.snapshot import GroupSnapshot, OnWritten
 from kproc.common.deadlines import Deadlines
 from kproc.common.errors import ErrorCode
 
 if TYPE_CHECKING:
+    from kproc.broker.config import Config
     from kproc.broker.coordinator.coordinator_log import CoordinatorLog
 
 logger = logging.getLogger(__name__)
@@ -69,35 +69,13 @@ R = TypeVar("R")
 # Limits of one coordinator. A client whose member id was discarded joins again.
 UNWRITTEN_GROUPS_MAX: Final = 5_000
 PENDING_MEMBERS_MAX: Final = 5_000
-# Groups looked at in one go when offsets expire: some ms, whatever the groups hold.
+# Groups in one step of a sweep, which takes some ms.
 SWEPT_AT_ONCE: Final = 64
 _MS_PER_MINUTE: Final = 60_000
 
 
-class CommitRequest(msgspec.Struct, frozen=True, kw_only=True):
-    """An OffsetCommit or a TxnOffsetCommit whose topics exist."""
-
-    group_id: str
-    member_id: str
-    group_instance_id: str | None
-    generation: int
-    tells_unknown_group: bool  # v9: GROUP_ID_NOT_FOUND, which older clients do not know
-    offsets: Sequence[tuple[OffsetKey, CommittedOffset]]
-    producer: Producer | None = None  # in whose transaction
-
-
-def group_config(config: Config) -> GroupConfig:
-    """The settings that the state machines look at."""
-    return GroupConfig(
-        group_min_session_timeout_ms=config.group_min_session_timeout_ms,
-        group_max_session_timeout_ms=config.group_max_session_timeout_ms,
-        group_initial_rebalance_delay_ms=config.group_initial_rebalance_delay_ms,
-        group_max_size=config.group_max_size,
-    )
-
-
 class GroupCoordinator:
-    """One instance for each partition that its Handler owns and somebody has asked for."""
+    """The coordinator of one partition. The runtime creates it at the first request for the partition."""
 
     def __init__(
         self, config: Config, timing: Timing, deadlines: Deadlines[DueOf], log: CoordinatorLog[Any]
@@ -107,7 +85,7 @@ class GroupCoordinator:
         self._deadlines = deadlines
         self._log = log
         self._environment = GroupEnvironment(
-            group_config(config), timing.random_id, timing.wall_ms, self._persist, self._add_pending
+            config, timing.random_id, timing.wall_ms, self._persist, self._add_pending
         )
         self._groups: dict[str, ClassicGroup] = {}
         # Groups without a record in the log, and member ids that no client has used yet; the oldest first. A client can
@@ -125,32 +103,32 @@ class GroupCoordinator:
     # -- loading -----------------------------------------------------------------------------------------------
 
     def replay(self, key: bytes | None, value: bytes | None, offset: int, producer: Producer | None) -> None:
-        """Take in one record of the log, in the log's order. Corrupt when it cannot be read."""
+        """Replay one record, in the order of the log. Raises Corrupt if it cannot be read."""
         decoded = decode_record(key, value)
         if isinstance(decoded, UnknownRecord):
             if decoded.key_type not in self._unknown_types:
                 self._unknown_types.add(decoded.key_type)
                 logger.warning("group records of the unknown key type %d are skipped", decoded.key_type)
             return
-        what, content = decoded
-        if isinstance(what, OffsetKey):
+        key_of, content = decoded
+        if isinstance(key_of, OffsetKey):
             assert content is None or isinstance(content, CommittedOffset)
             if content is None:
-                self.offsets.remove(what)
+                self.offsets.remove(key_of)
             else:
-                self.offsets.put(what, content, offset, producer)
+                self.offsets.put(key_of, content, offset, producer)
         elif content is None:
-            self._replayed.pop(what.group_id, None)
+            self._replayed.pop(key_of.group_id, None)
         else:
             assert isinstance(content, GroupSnapshot)
-            self._replayed[what.group_id] = content
+            self._replayed[key_of.group_id] = content
 
     def finish_loading(self, topics: KnownTopics) -> None:
-        """All was replayed: make the groups, each member with a fresh session; forget deleted topics."""
+        """Create the groups from the replayed records, and remove the offsets of deleted topics."""
         now_ms = self._timing.now_ms()
         for group_id, snapshot in self._replayed.items():
             self._groups[group_id] = ClassicGroup.restore(snapshot, self._environment, now_ms)
-            self._watch(group_id)
+            self._update_deadline(group_id)
         self._replayed.clear()
         for group_id in self.offsets.group_ids():
             self._group_of_offsets(group_id)
@@ -163,7 +141,10 @@ class GroupCoordinator:
             )
 
     def _group_of_offsets(self, group_id: str) -> ClassicGroup:
-        """The group; one that only stores offsets is made when it first commits (Kafka's simple group)."""
+        """Return the group of a committed offset.
+
+        A group that only stores offsets has no record (Kafka's simple group).
+        """
         group = self._groups.get(group_id)
         if group is None:
             group = self._groups[group_id] = ClassicGroup(group_id, self._environment)
@@ -172,7 +153,7 @@ class GroupCoordinator:
     # -- members -----------------------------------------------------------------------------------------------
 
     def join(self, group_id: str, request: JoinRequest, reply: JoinReply) -> None:
-        """JoinGroup."""
+        """Handle a JoinGroup."""
         group = self._groups.get(group_id)
         refusal = join_refusal(group_id, request, self._environment.config, group_exists=group is not None)
         if refusal:
@@ -181,7 +162,7 @@ class GroupCoordinator:
         if group is None:
             group = self._add_unwritten(group_id)
         group.join(request, self._timing.now_ms(), reply)
-        self._watch(group_id)
+        self._update_deadline(group_id)
         self._delete_unused(group_id)
 
     def _add_unwritten(self, group_id: str) -> ClassicGroup:
@@ -216,25 +197,25 @@ class GroupCoordinator:
             self._remove_group(group_id)
 
     def sync(self, group_id: str, request: SyncRequest, reply: SyncReply) -> None:
-        """SyncGroup."""
+        """Handle a SyncGroup."""
         group = self._groups.get(group_id)
-        if group is None or not group_id:  # Old consumers commit offsets under no name.
+        if group is None or not group_id:  # The empty id can have offsets of old consumers, but no members.
             reply(SyncResult(_unknown_member(group_id)))
             return
         group.sync(request, self._timing.now_ms(), reply)
-        self._watch(group_id)
+        self._update_deadline(group_id)
 
     def heartbeat(
         self, group_id: str, member_id: str, group_instance_id: str | None, generation: int
     ) -> Code:
-        """Heartbeat."""
+        """Handle a Heartbeat. Return the error code."""
         group = self._groups.get(group_id)
         if group is None or not group_id:
             return _unknown_member(group_id)
         return group.heartbeat(member_id, group_instance_id, generation, self._timing.now_ms())
 
     def leave(self, group_id: str, members: Sequence[LeavingMember], reply: LeaveReply) -> None:
-        """LeaveGroup."""
+        """Handle a LeaveGroup."""
         group = self._groups.get(group_id)
         if not group_id:
             reply(LeaveResult(ErrorCode.INVALID_GROUP_ID))
@@ -245,14 +226,14 @@ class GroupCoordinator:
             reply(LeaveResult(ErrorCode.NONE, left))
             return
         group.leave(members, self._timing.now_ms(), reply)
-        self._watch(group_id)
+        self._update_deadline(group_id)
 
     def _persist(self, snapshot: GroupSnapshot, on_written: OnWritten) -> bool:
         """Append the state of a group; return True if it is in the log now."""
 
         def on_done(code: Code) -> None:
             on_written(code, self._timing.now_ms())
-            self._watch(snapshot.group_id)
+            self._update_deadline(snapshot.group_id)
 
         is_appended = False
 
@@ -270,11 +251,11 @@ class GroupCoordinator:
     # -- offsets -----------------------------------------------------------------------------------------------
 
     def commit(self, request: CommitRequest, on_done: OnCode) -> None:
-        """OffsetCommit, TxnOffsetCommit: all of them are in the log, or `on_done` gets the code of every one."""
+        """Handle an OffsetCommit or TxnOffsetCommit. `on_done` gets one code for all offsets."""
         code = self._commit_refusal(request)
         if code or not request.offsets:
             if not code and request.group_id not in self._groups:
-                # As in Kafka there is a group from now on, until somebody sweeps.
+                # As in Kafka, the group exists from now on, until the next sweep.
                 self._add_unwritten(request.group_id)
             on_done(code)
             return
@@ -300,23 +281,23 @@ class GroupCoordinator:
                 is_transactional=request.producer is not None,
             )
         if request.generation < 0:
-            return ErrorCode.NONE  # A consumer that assigns its partitions itself, or a tool.
-        return ErrorCode.GROUP_ID_NOT_FOUND if request.tells_unknown_group else ErrorCode.ILLEGAL_GENERATION
+            return ErrorCode.NONE  # The client is a tool, or a consumer that assigns its own partitions.
+        return ErrorCode.GROUP_ID_NOT_FOUND if request.knows_unknown_group else ErrorCode.ILLEGAL_GENERATION
 
     def end_transaction(self, producer_id: int, is_commit: bool) -> None:
-        """The marker of a producer's transaction is in the log."""
+        """Commit or drop the pending offsets of a producer, whose marker is in the log."""
         self.offsets.end_transaction(producer_id, is_commit=is_commit)
 
-    def read(self, look: Callable[[], R], on_done: Callable[[Code, R], None]) -> None:
-        """Look at the state as it is now, and call back when all of it is as durable as acks=all promises."""
+    def read(self, read_state: Callable[[], R], on_done: Callable[[Code, R], None]) -> None:
+        """Read the present state. `on_done` gets the result when all of it is as durable as acks=all promises."""
         self._log.flush()
-        found = look()
+        found = read_state()
         self._log.write(Write([], lambda error: on_done(write_error(error), found)))
 
     def delete_offsets(
         self, group_id: str, keys: Sequence[OffsetKey], on_done: Callable[[Code, frozenset[str]], None]
     ) -> None:
-        """OffsetDelete: `on_done(code, topics that the group is subscribed to)`; those keep their offsets."""
+        """Handle an OffsetDelete. `on_done` gets the code, and the subscribed topics, which keep their offsets."""
         self._log.flush()
         group = self._groups.get(group_id)
         refusal = ErrorCode.GROUP_ID_NOT_FOUND if group is None else group.offset_delete_refusal()
@@ -337,7 +318,7 @@ class GroupCoordinator:
             self._remove(doomed, _log_error)
 
     def _remove(self, keys: Sequence[OffsetKey], on_done: OnCode, also: Iterable[str] = ()) -> None:
-        """Write tombstones for offsets, and for the groups in `also`, which end with that."""
+        """Write tombstones for offsets, and for the groups in `also`, which are deleted with them."""
         groups = list(also)
 
         def apply(number: int, _record_offset: int) -> None:
@@ -353,22 +334,22 @@ class GroupCoordinator:
     # -- groups as a whole -------------------------------------------------------------------------------------
 
     def describe(self, group_id: str) -> DescribedGroup | None:
-        """DescribeGroups; None for a group that there is not."""
+        """Return a group for DescribeGroups. None if it does not exist."""
         group = self._groups.get(group_id)
         return group.describe() if group is not None else None
 
     def overviews(self) -> Iterator[GroupOverview]:
-        """List the groups that exist now, each as it is when its turn comes."""
+        """Yield the groups that exist now for ListGroups. Each one is read when the iterator comes to it."""
         return (group.overview() for group in list(self._groups.values()))
 
     def sizes(self) -> list[tuple[str, str, int]]:
-        """Id, state and number of members of each."""
+        """Return (id, state, number of members) of each group, for metrics."""
         return [
             (group.group_id, group.overview().state, len(group.roster)) for group in self._groups.values()
         ]
 
     def delete_group(self, group_id: str, on_done: OnCode) -> None:
-        """DeleteGroups, one of them: with all its offsets."""
+        """Handle a DeleteGroups for one group: delete it with all its offsets."""
         self._log.flush()
         group = self._groups.get(group_id)
         refusal = ErrorCode.GROUP_ID_NOT_FOUND if group is None else group.delete_refusal()
@@ -388,21 +369,21 @@ class GroupCoordinator:
     # -- time --------------------------------------------------------------------------------------------------
 
     def tick(self, name: str) -> None:
-        """The deadline of a group has come."""
+        """Handle the deadline of a group."""
         group = self._groups.get(name)
         if group is not None:
             group.tick(self._timing.now_ms())
-            self._watch(name)
+            self._update_deadline(name)
             self._delete_unused(name)
 
-    def _watch(self, group_id: str) -> None:
-        """A group may have got an earlier deadline."""
+    def _update_deadline(self, group_id: str) -> None:
+        """Register the next deadline of a group, which may be earlier than before."""
         group = self._groups.get(group_id)
         if group is not None:
             self._deadlines.bring_forward((self, group_id), group.next_deadline_ms())
 
     def start_sweep(self) -> None:
-        """offsets.retention.check.interval.ms has passed: look at every group, a few at a time."""
+        """Start to look for expired offsets and empty groups. Called every offsets.retention.check.interval.ms."""
         self._to_sweep = deque(self._groups)
         self._pending = {
             (group_id, member_id): None
@@ -419,7 +400,7 @@ class GroupCoordinator:
         return bool(self._to_sweep)
 
     def sweep_some(self) -> int:
-        """Remove expired offsets, and empty groups that have none; how many groups were looked at."""
+        """Remove expired offsets, and empty groups without offsets, of some groups. Return the number of groups."""
         self._log.flush()
         wall_ms = self._timing.wall_ms()
         count = min(SWEPT_AT_ONCE, len(self._to_sweep))
@@ -435,22 +416,22 @@ class GroupCoordinator:
         expired = self.offsets.expired_of(
             group_id, group.offset_expires_from_ms, now_ms=wall_ms, retention_ms=retention_ms
         )
-        # One with an open transaction has an offset that does not expire yet.
+        # An offset of an open transaction does not expire, so its group is not empty of offsets.
         is_last = group.is_empty and len(expired) == len(self.offsets.keys_of(group_id))
         if is_last and group.has_no_history and not expired:
-            self._remove_group(group_id)  # Nothing of it was ever written.
+            self._remove_group(group_id)  # The log has no record of it.
         elif expired or is_last:
             self._remove(expired, _log_error, also=[group_id] if is_last else ())
 
-    # -- the end -----------------------------------------------------------------------------------------------
+    # -- release -----------------------------------------------------------------------------------------------
 
     def resign(self) -> None:
-        """Another coordinator takes over: whoever waits is told to look for it. Nothing may be asked afterwards."""
+        """Answer all waiting requests with NOT_COORDINATOR, because another Handler takes over the partition."""
         self._log.flush()
         self.abandon()
 
     def abandon(self) -> None:
-        """`resign` without writing what waits: an exception left the state half changed."""
+        """Resign without appending the queued writes, because an exception left the state half changed."""
         groups, self._groups = self._groups, {}
         for group_id, group in groups.items():
             self._deadlines.discard((self, group_id))
@@ -462,6 +443,6 @@ def _unknown_member(group_id: str) -> Code:
 
 
 def _log_error(code: Code) -> None:
-    """Nobody asked for the write; the next sweep tries again."""
+    """Log the error of a write that no request waits for. The next sweep tries again."""
     if code:
         logger.warning("group tombstones were not written: %s", ErrorCode(code).name)

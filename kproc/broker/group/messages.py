@@ -7,23 +7,26 @@ from typing import NamedTuple
 
 import msgspec
 
+from kproc.broker.coordinator.rules import Producer
+from kproc.broker.group.records import CommittedOffset, OffsetKey
+
 NO_GENERATION = -1
 UNKNOWN_MEMBER_ID = ""
 
 
 class JoinRequest(msgspec.Struct, frozen=True, kw_only=True):
-    """A JoinGroup request with what its versions mean."""
+    """A JoinGroup request, the same for all versions."""
 
     member_id: str
     group_instance_id: str | None = None
     client_id: str
     client_host: str
     session_timeout_ms: int
-    rebalance_timeout_ms: int  # v0 has none: the session timeout
+    rebalance_timeout_ms: int  # v0 has none; it is the session timeout then.
     protocol_type: str
-    protocols: tuple[tuple[str, bytes], ...]  # name and metadata, in the member's order of preference
-    requires_known_member_id: bool = False  # v4 and later (KIP-394); static members never have to
-    supports_skip_assignment: bool = False  # v9 and later (KIP-814)
+    protocols: tuple[tuple[str, bytes], ...]  # Name and metadata, in the member's order of preference.
+    requires_known_member_id: bool = False  # v4 and later (KIP-394). Static members need no id.
+    supports_skip_assignment: bool = False  # v9 and later (KIP-814).
 
 
 class JoinedMember(msgspec.Struct, frozen=True):
@@ -35,7 +38,7 @@ class JoinedMember(msgspec.Struct, frozen=True):
 
 
 class JoinResult(msgspec.Struct, frozen=True):
-    """A JoinGroup response; `protocol_name` and `protocol_type` are None where the API's old versions say ""."""
+    """A JoinGroup response. Without a chosen protocol, its name and type are None."""
 
     error_code: int
     member_id: str
@@ -44,18 +47,18 @@ class JoinResult(msgspec.Struct, frozen=True):
     protocol_name: str | None = None
     leader: str = ""
     skip_assignment: bool = False
-    members: tuple[JoinedMember, ...] = ()  # of the leader only
+    members: tuple[JoinedMember, ...] = ()  # Only for the leader.
 
 
 class SyncRequest(msgspec.Struct, frozen=True, kw_only=True):
-    """A SyncGroup request. Protocol type and name are v5's, None before."""
+    """A SyncGroup request. Protocol type and name are None before v5."""
 
     member_id: str
     group_instance_id: str | None = None
     generation: int
     protocol_type: str | None = None
     protocol_name: str | None = None
-    assignments: tuple[tuple[str, bytes], ...] = ()  # of the leader: member id and assignment
+    assignments: tuple[tuple[str, bytes], ...] = ()  # Member id and assignment, only of the leader.
 
 
 class SyncResult(msgspec.Struct, frozen=True):
@@ -75,8 +78,20 @@ class HeartbeatRequest(NamedTuple):
     generation: int
 
 
+class CommitRequest(msgspec.Struct, frozen=True, kw_only=True):
+    """An OffsetCommit or a TxnOffsetCommit whose topics exist."""
+
+    group_id: str
+    member_id: str
+    group_instance_id: str | None
+    generation: int
+    knows_unknown_group: bool  # v9 and later: the client knows GROUP_ID_NOT_FOUND.
+    offsets: list[tuple[OffsetKey, CommittedOffset]]
+    producer: Producer | None = None  # Set if the offsets are committed in this producer's transaction.
+
+
 class LeavingMember(msgspec.Struct, frozen=True):
-    """One member of a LeaveGroup request: by its id, or by its instance id with an empty member id."""
+    """One member of a LeaveGroup request, named by its id, or by its instance id and an empty member id."""
 
     member_id: str
     group_instance_id: str | None = None
@@ -91,7 +106,7 @@ class LeftMember(msgspec.Struct, frozen=True):
 
 
 class LeaveResult(msgspec.Struct, frozen=True):
-    """A LeaveGroup response. Versions 0-2 show the code of their only member as the request's."""
+    """A LeaveGroup response."""
 
     error_code: int
     members: tuple[LeftMember, ...] = ()
@@ -133,5 +148,5 @@ LeaveReply = Callable[[LeaveResult], None]
 
 
 def join_failed(code: int, member_id: str) -> JoinResult:
-    """The answer of a join that was refused."""
+    """Return the response to a JoinGroup that was rejected."""
     return JoinResult(code, member_id)

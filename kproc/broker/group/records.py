@@ -14,8 +14,8 @@
       member             member id string | instance id nullable string (v3) | client id, client host string
                          | rebalance timeout int32 (v1) | session timeout int32 | subscription, assignment bytes
 
-Written as Kafka 4.3 does: offsets as version 4, or 1 when the client set an expiry of its own; groups as
-version 3. Key types above 2 belong to other protocols (KIP-848, 932, 1071) and are left to whoever knows them.
+As in Kafka 4.3, offsets are written as version 4, or 1 if the client has set an expiry time; groups are written as
+version 3. Key types above 2 belong to other group protocols (KIP-848, 932, 1071); they are returned as UnknownRecord.
 """
 
 from __future__ import annotations
@@ -28,7 +28,6 @@ from typing import Final
 
 import msgspec
 
-from kproc.broker.group.snapshot import GroupSnapshot, MemberSnapshot
 from kproc.common.errors import Corrupt, ProtocolError
 from kproc.wire.primitives import (
     INT16,
@@ -67,8 +66,8 @@ _USUAL_OFFSET_VALUE: Final = Struct(">hqiBq3s16s")
 ReadString = Callable[[bytes, int], tuple[str | None, int]]
 
 
-class OffsetKey(msgspec.Struct, frozen=True, gc=False):
-    """Which offset a record is about."""
+class OffsetKey(msgspec.Struct, frozen=True, array_like=True, gc=False):
+    """The key of a committed offset: the group and the partition (OffsetCommitKey)."""
 
     group_id: str
     topic: str
@@ -76,21 +75,46 @@ class OffsetKey(msgspec.Struct, frozen=True, gc=False):
 
 
 class GroupKey(msgspec.Struct, frozen=True, gc=False):
-    """Which group of the classic protocol a record is about."""
+    """The key of a group of the classic protocol (GroupMetadataKey)."""
 
     group_id: str
 
 
-class CommittedOffset(msgspec.Struct, gc=False, kw_only=True):
+class CommittedOffset(msgspec.Struct, array_like=True, gc=False, kw_only=True):
     """The offset that a group committed for one partition. Immutable after its record has been appended."""
 
     offset: int
     leader_epoch: int = NO_EPOCH
     metadata: str = ""
     commit_timestamp_ms: int
-    expire_timestamp_ms: int = NO_EXPIRY  # of clients before OffsetCommit v5, which could set it
-    topic_id: bytes = ZERO_UUID  # zero in records from before Kafka 4.1
-    record_offset: int = -1  # where its record is in the log; not a part of that
+    expire_timestamp_ms: int = NO_EXPIRY  # Only clients before OffsetCommit v5 can set it.
+    topic_id: bytes = ZERO_UUID  # Zero in records from before Kafka 4.1.
+    record_offset: int = -1  # The offset of its record in the log. It is not part of the record.
+
+
+class MemberSnapshot(msgspec.Struct, frozen=True, kw_only=True):
+    """A member of a classic group as of the last completed rebalance (MemberMetadata in Kafka's GroupMetadataValue)."""
+
+    member_id: str
+    group_instance_id: str | None
+    client_id: str
+    client_host: str
+    rebalance_timeout_ms: int
+    session_timeout_ms: int
+    subscription: bytes  # The member's metadata for the chosen protocol.
+    assignment: bytes
+
+
+class GroupSnapshot(msgspec.Struct, frozen=True, kw_only=True):
+    """A classic group as of the last completed rebalance. A group that only stores offsets has no protocol type."""
+
+    group_id: str
+    protocol_type: str
+    generation: int
+    protocol_name: str | None
+    leader: str | None
+    current_state_timestamp_ms: int  # Wall clock. -1 in values of version 0 and 1, which lack it.
+    members: tuple[MemberSnapshot, ...]
 
 
 class UnknownRecord(msgspec.Struct, frozen=True, gc=False):
@@ -106,7 +130,7 @@ Decoded = tuple[OffsetKey, CommittedOffset | None] | tuple[GroupKey, GroupSnapsh
 
 
 def encode_offset_key(key: OffsetKey) -> bytes:
-    """The key of an offset's record."""
+    """Return the key of an offset's record."""
     return (
         INT16.pack(_OFFSET)
         + encode_string(key.group_id)
@@ -116,7 +140,7 @@ def encode_offset_key(key: OffsetKey) -> bytes:
 
 
 def encode_offset_value(value: CommittedOffset) -> bytes:
-    """The value of an offset's record."""
+    """Return the value of an offset's record."""
     if value.expire_timestamp_ms != NO_EXPIRY:
         return (
             INT16.pack(_OFFSET_VALUE_WITH_EXPIRY)
@@ -134,12 +158,12 @@ def encode_offset_value(value: CommittedOffset) -> bytes:
 
 
 def encode_group_key(group_id: str) -> bytes:
-    """The key of a group's record."""
+    """Return the key of a group's record."""
     return INT16.pack(_GROUP) + encode_string(group_id)
 
 
 def encode_group_value(group: GroupSnapshot) -> bytes:
-    """The value of a group's record."""
+    """Return the value of a group's record."""
     encoded = bytearray(INT16.pack(_GROUP_VALUE))
     encoded += encode_string(group.protocol_type)
     encoded += INT32.pack(group.generation)
@@ -168,7 +192,7 @@ def _nullable_string(text: str | None) -> bytes:
 
 
 def decode_record(key: bytes | None, value: bytes | None) -> Decoded:
-    """A record's key and value. Corrupt for bytes that no version of Kafka has written."""
+    """Decode the key and the value of a record. Raises Corrupt for bytes that no version of Kafka writes."""
     try:
         if key is None:
             raise ProtocolError("a record without a key")
@@ -231,7 +255,7 @@ def _read_offset_value(value: bytes) -> CommittedOffset:
 
 
 def _read_topic_id(value: bytes, position: int) -> bytes:
-    """Tagged field 0 of a flexible value; others are a newer Kafka's and skipped."""
+    """Return tagged field 0 of a flexible value. Other fields are of a newer Kafka and are skipped."""
     count, position = read_unsigned_varint(value, position)
     topic_id = ZERO_UUID
     for _ in range(count):
@@ -316,7 +340,7 @@ def _string_reader(version: int) -> ReadString:
 
 
 def _string(read: ReadString, data: bytes, position: int) -> tuple[str, int]:
-    """A string that may not be null."""
+    """Read a string that must not be null."""
     text, position = read(data, position)
     if text is None:
         raise ProtocolError("null where a string belongs")

@@ -20,7 +20,7 @@ from typing import Any, Final
 
 import msgspec
 
-from kproc.broker.calls.call_links import IsGone, Payload, ServedCalls
+from kproc.broker.calls.call_links import CallHandlers, IsGone, Payload
 from kproc.broker.calls.calls import Call, ForOwner, FromImage, Lost, OnResult
 from kproc.broker.calls.cleaner_calls import ENFORCE_RETENTION, PREPARE_COMPACTION, SWAP_SEGMENTS
 from kproc.broker.handler import handler_figures
@@ -29,7 +29,7 @@ from kproc.broker.handler.partition_transfer import TAKE_PARTITIONS, PartitionTr
 from kproc.broker.handler.partitions import Partitions
 from kproc.broker.handler.retention_calls import serve_retention
 from kproc.broker.observe.broker_figures import FIGURES
-from kproc.broker.peers.served_calls import SERVED
+from kproc.broker.peers.registered_calls import REGISTERED_CALLS
 from kproc.broker.produce.forward import PRODUCE, PRODUCE_RECORDS
 from kproc.broker.produce.produce import RecordRouter
 from kproc.broker.request.client_rates import CLIENT_BYTES, ClientRates
@@ -60,10 +60,10 @@ class OwnerCalls:
         self._services = services
         self._containment = services.containment
         self._transfers = transfers
-        served = ServedCalls(services.containment)
+        served = CallHandlers(services.containment)
         self._by_op = served.by_op
-        for each in SERVED.values():
-            served.add(each.call, partial(each.serve, services))
+        for each in REGISTERED_CALLS.values():
+            served.add(each.call, partial(each.handle, services))
         served.add_with_payload(PRODUCE, produce.handle_forwarded)
         served.add_with_payload(PRODUCE_RECORDS, produce.handle_returned)
         served.add(TAKE_PARTITIONS, transfers.serve_claim)
@@ -105,7 +105,7 @@ class OwnerCalls:
 
                 self._transfers.when_image(version, go_on)
             else:
-                self._by_op[op].serve(body, payload, on_reply)
+                self._by_op[op].handle(body, payload, on_reply)
         except Exception as error:
             if op in _UNCONTAINED:
                 raise

@@ -13,7 +13,7 @@ from struct import Struct
 from typing import TYPE_CHECKING, Final
 
 from kproc.broker.metrics.requests import REQUESTS
-from kproc.broker.produce.reply import OneProduce, RepeatedProduce, ResponseTemplate, response_template
+from kproc.broker.produce.reply import OneProduce, ProduceTemplate, RepeatedProduce, produce_template
 from kproc.broker.request.fast_path import (
     RECORD_START_BYTES,
     REPEATED_BYTES_MAX,
@@ -88,9 +88,9 @@ class ProduceFastPath:
         self._name, self._topic_id = target.name, target.topic_id
         self._prefix = prefix
         # The response without an error. None with acks=0.
-        self.template: ResponseTemplate | None = None
+        self.template: ProduceTemplate | None = None
         if acks:
-            self.template = response_template(version, target.name, target.topic_id, owned.key[1])
+            self.template = produce_template(version, target.name, target.topic_id, owned.key[1])
         # Responses that wait for a sync are not sent together.
         waits = acks == -1 and request.services.waits_for_sync
         self._shared_template = None if waits else self.template

@@ -30,7 +30,7 @@ class EveryHandler(NamedTuple):
     coordinators: TopicCoordinators[Any]
     own_items: Callable[[], Items]
 
-    def answer(self, context: RequestContext, path: str, fields: Fields, to_rows: ToRows) -> None:
+    def respond(self, context: RequestContext, path: str, fields: Fields, to_rows: ToRows) -> None:
         """Respond with `fields` and the rows of all items at `path`, or with an error if a Handler dies meanwhile."""
         count = self.services.image.handler_count
         listing = Listing(context, (path,), fields, self._start, sources=count, to_rows=to_rows)

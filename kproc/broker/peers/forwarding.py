@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, Final, Generic, NamedTuple, TypeVar
 from kproc.broker.calls.calls import Answers, Call, ForOwner, OnResult
 from kproc.broker.cluster.image import PartitionImage
 from kproc.broker.peers.owners import HandledCall, OnOwnersReply, OwnersRequest
-from kproc.broker.peers.served_calls import serves
+from kproc.broker.peers.registered_calls import handles
 from kproc.broker.request.context import PartitionMoving
 from kproc.broker.request.rights import REFUSALS, denied_topics
 from kproc.broker.security.acl import Operation, ResourceType
@@ -35,7 +35,7 @@ Serve = Callable[["Services", str, PartitionImage, Any, OnAnswer], None]
 Failed = Callable[[int, int, str | None], Answer]
 
 
-class Later(Exception):
+class OperationPaused(Exception):
     """Raised by an operation that must continue in a later duty cycle, with `wanted` as its new arguments.
 
     It has used up the time of this cycle, or it waits for the first sync of the log of `recovering`.
@@ -75,7 +75,7 @@ def operation(name: str, failed: Failed, arguments: Any) -> Callable[[Serve], Se
     request: Any = PartitionsRequest  # A parametrised class, so that the call's decoder checks the arguments.
     call: Call[PartitionsRequest[Any], Answers] = Call(name, request[arguments], Answers)
 
-    @serves(call)
+    @handles(call)
     def handle_call(services: Services, body: PartitionsRequest[Any], on_reply: OnResult[Answers]) -> None:
         handled: HandledCall[Answer | None] = HandledCall(services, [None] * len(body.parts), on_reply)
         for at, (topic, index, wanted) in enumerate(body.parts):
@@ -202,9 +202,9 @@ def _handle_ours(
         return
     try:
         operation_.serve(services, topic, partition, wanted, on_answer)
-    except Later as later:
-        resume = partial(resume_with, later.wanted)
-        if later.recovering is None:
+    except OperationPaused as paused:
+        resume = partial(resume_with, paused.wanted)
+        if paused.recovering is None:
             services.transfers.later((topic, index), resume)
             return
 
@@ -216,4 +216,4 @@ def _handle_ours(
             else:
                 resume(True)
 
-        later.recovering.when_synced(later.recovering.recovered_end, on_synced)
+        paused.recovering.when_synced(paused.recovering.recovered_end, on_synced)

@@ -41,7 +41,7 @@ class Join(Generic[A]):
         self.left = len(answers)
         self._on_done = on_done
 
-    def take(self, at: int, answer: A) -> None:
+    def add(self, at: int, answer: A) -> None:
         """Store the answer of the part at this position. The last answer calls `on_done`."""
         assert self.left > 0, "a part was answered twice"
         self.answers[at] = answer
@@ -49,9 +49,9 @@ class Join(Generic[A]):
         if not self.left:
             self._on_done(self.answers)
 
-    def taker(self, at: int) -> Callable[[A], None]:
+    def callback(self, at: int) -> Callable[[A], None]:
         """Return a callback for the answer of the part at this position."""
-        return partial(self.take, at)
+        return partial(self.add, at)
 
 
 class PartOperation(Protocol[P_contra, A_co]):

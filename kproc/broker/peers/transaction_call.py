@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Final, NamedTuple
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from kproc.broker.cluster.internal_topics import TRANSACTION_STATE_TOPIC
 from kproc.broker.metrics.histogram import bucket_of
 from kproc.broker.metrics.requests import UNVERIFIED, VERIFIED, VERIFYING
-from kproc.broker.peers.coordinator_call import Caller, CoordinatorCalls, Fields, Item, OnOutcome, Outcome
+from kproc.broker.peers.coordinator_call import CoordinatorCalls, Fields, Item, OnOutcome
 from kproc.broker.transaction.coordinator import TransactionCoordinator
 from kproc.broker.transaction.messages import AddRequest, Granted
 from kproc.broker.transaction.state import EPOCH_PER_TRANSACTION, PartitionKey
@@ -22,10 +22,10 @@ TRANSACTIONS: Final[CoordinatorCalls[TransactionCoordinator]] = CoordinatorCalls
     "transaction", TRANSACTION_STATE_TOPIC
 )
 
-ADD: Final = "add"
-VERIFY: Final = "verify"
-# The caller of a verification is a Handler, so it has no client id and no host.
-_BROKER: Final = Caller(0, "", "")
+# The outcome of ADD is one code for all partitions, because they join together or not at all.
+ADD: Final = TRANSACTIONS.operation("add", AddRequest, int)
+# The result of VERIFY is a code for each partition.
+VERIFY: Final = TRANSACTIONS.operation("verify", AddRequest, list[int])
 
 
 class TxnProducer(NamedTuple):
@@ -36,7 +36,7 @@ class TxnProducer(NamedTuple):
     epoch: int
 
 
-def ask_to_join(
+def request_join(
     services: Services,
     txn: TxnProducer,
     partitions: Sequence[PartitionKey],
@@ -54,12 +54,10 @@ def ask_to_join(
         on_code(int(ErrorCode.INVALID_REQUEST))
         return
     request = AddRequest(txn.producer_id, txn.epoch, tuple(partitions), EPOCH_PER_TRANSACTION if adds else 0)
-    item = to_add(txn.transactional_id, request)
     counts, clock, began_ns = services.counts, services.clock, services.clock.now_ns()
 
-    def on_outcomes(outcomes: list[Outcome]) -> None:
-        (outcome,) = outcomes
-        codes = outcome["codes"] if isinstance(outcome, dict) else [outcome] * len(partitions)
+    def on_outcomes(outcomes: Sequence[list[int] | int]) -> None:
+        codes = codes_of(outcomes[0], len(partitions))
         refused = sum(code != ErrorCode.NONE for code in codes) if any(codes) else 0
         took_us = (clock.now_ns() - began_ns) // NS_PER_US
         counts.add(VERIFIED, bucket_of(took_us))
@@ -67,7 +65,13 @@ def ask_to_join(
         counts.add(UNVERIFIED, 0, count=refused)
         on_code(next(code for code in codes if code) if refused else int(ErrorCode.NONE))
 
-    TRANSACTIONS.send_for_handler(services, _BROKER, ADD if adds else VERIFY, [item], on_outcomes)
+    operation: Any = ADD if adds else VERIFY
+    operation.send_for_handler(services, [Item(txn.transactional_id, request)], on_outcomes)
+
+
+def codes_of(outcome: list[int] | int, count: int) -> list[int]:
+    """Return the code of each of `count` partitions from the outcome of ADD or VERIFY."""
+    return [outcome] * count if isinstance(outcome, int) else outcome
 
 
 def as_known(code: int, version: int, fenced_since: int) -> int:
@@ -77,39 +81,27 @@ def as_known(code: int, version: int, fenced_since: int) -> int:
     return int(code)
 
 
-def fields_of(granted: Granted) -> Fields:
-    """Return the fields of InitProducerId's and EndTxn's responses: error, producer id and epoch."""
+def fields_of(outcome: Granted | int, version: int, fenced_since: int) -> Fields:
+    """Return the fields of InitProducerId's and EndTxn's responses. See `as_known` for the last two arguments."""
+    granted = Granted(outcome) if isinstance(outcome, int) else outcome
     return {
-        "error_code": int(granted.error_code),
+        "error_code": as_known(granted.error_code, version, fenced_since),
         "producer_id": granted.producer_id,
         "producer_epoch": granted.epoch,
     }
 
 
-def to_add(transactional_id: str, request: AddRequest) -> Item:
-    """Return the item of an add or a verification."""
-    return Item(transactional_id, request)
-
-
-@TRANSACTIONS.operation(ADD, AddRequest)
+@ADD.handler
 def handle_add(
-    coordinator: TransactionCoordinator,
-    _caller: Caller,
-    name: str,
-    request: AddRequest,
-    on_outcome: OnOutcome,
+    coordinator: TransactionCoordinator, name: str, request: AddRequest, on_outcome: OnOutcome[int]
 ) -> None:
-    """Add partitions to a transaction. The outcome is an error code."""
+    """Add partitions to a transaction."""
     coordinator.add(name, request, lambda code: on_outcome(int(code)))
 
 
-@TRANSACTIONS.operation(VERIFY, AddRequest)
+@VERIFY.handler
 def handle_verify(
-    coordinator: TransactionCoordinator,
-    _caller: Caller,
-    name: str,
-    request: AddRequest,
-    on_outcome: OnOutcome,
+    coordinator: TransactionCoordinator, name: str, request: AddRequest, on_outcome: OnOutcome[list[int]]
 ) -> None:
-    """Verify that partitions are in a transaction. The outcome has an error code for each partition."""
-    on_outcome({"codes": [int(code) for code in coordinator.verify(name, request)]})
+    """Verify that partitions are in a transaction."""
+    on_outcome([int(code) for code in coordinator.verify(name, request)])

@@ -16,7 +16,7 @@ from kproc.broker.storage.validate import CLIENT, CONFIRMED
 
 if TYPE_CHECKING:
     from kproc.broker.handler.owned_partition import OwnedPartition
-    from kproc.broker.produce.reply import Target
+    from kproc.broker.produce.reply import ProduceTarget
     from kproc.broker.request.context import Services
 
 
@@ -28,7 +28,7 @@ class QueuedBatches(msgspec.Struct, gc=False):
 
     origin: str
     views: list[memoryview] = msgspec.field(default_factory=list)
-    targets: list[Target] = msgspec.field(default_factory=list)
+    targets: list[ProduceTarget] = msgspec.field(default_factory=list)
     # Index of the first batch with acks=all. It and all later batches become visible only when they are synced.
     hidden_from: int | None = None
 
@@ -53,7 +53,7 @@ class AppendQueue:
         self.bytes = 0
 
     def enqueue(
-        self, owned: OwnedPartition, records: memoryview, target: Target, origin: str = CLIENT
+        self, owned: OwnedPartition, records: memoryview, target: ProduceTarget, origin: str = CLIENT
     ) -> None:
         """Queue a batch for the next flush. Queued batches of a different `origin` are flushed first."""
         queued = self.queued.get(owned)

@@ -12,7 +12,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from kproc.broker.calls.calls import Call, ForOwner, Lost, OnResult, Reply
-from kproc.broker.produce.reply import LOST, Part, PendingProduce, Result, Target, failed
+from kproc.broker.produce.reply import LOST, Part, PendingProduce, ProduceTarget, Result, failed
 from kproc.common.errors import ErrorCode
 
 if TYPE_CHECKING:
@@ -58,7 +58,7 @@ class DeferredRecords(NamedTuple):
     topic_id: bytes
     partition: int
     records: bytearray | memoryview
-    target: Target
+    target: ProduceTarget
     version: int
 
     def fail(self, code: int, message: str | None = None) -> None:
@@ -131,7 +131,9 @@ class ForwardReply:
 
     __slots__ = ("_image", "_returned", "_router", "_version", "guards", "parts")
 
-    def __init__(self, router: RecordRouter, version: int, parts: list[tuple[Target, PartitionKey]]) -> None:
+    def __init__(
+        self, router: RecordRouter, version: int, parts: list[tuple[ProduceTarget, PartitionKey]]
+    ) -> None:
         self._router = router
         self._version = version
         self._image = 0

@@ -55,7 +55,7 @@ if TYPE_CHECKING:
     from kproc.broker.handler.owned_partition import OwnedPartition
     from kproc.broker.produce.append_queue import AppendQueue
     from kproc.broker.produce.forward import ProduceResults
-    from kproc.broker.produce.reply import Target
+    from kproc.broker.produce.reply import ProduceTarget
     from kproc.broker.request.context import PartitionKey, RequestContext, Services
 
 logger = logging.getLogger(__name__)
@@ -64,7 +64,7 @@ _NO_TOPIC_ID: Final = bytes(16)
 _FIRST_WITH_ZSTD: Final = 7  # KIP-110: an older client could not read such a batch back.
 _CODEC_AT: Final = 22  # Position of the low byte of a batch's attributes. Its lowest 3 bits are the codec.
 # A part of a forwarded request: its target, its topic's position in the request and its own in the topic, partition.
-_RemotePart = tuple["Target", int, int, "PartitionKey"]
+_RemotePart = tuple["ProduceTarget", int, int, "PartitionKey"]
 
 
 def _has_zstd(records: memoryview) -> bool:
@@ -191,7 +191,7 @@ class RecordRouter:
         topic: TopicImage,
         partition: PartitionImage,
         records: memoryview | None,
-        target: Target,
+        target: ProduceTarget,
         version: int,
     ) -> OwnedPartition | None:
         """Queue records for a partition of ours. Return None if they were rejected or wait for their log."""

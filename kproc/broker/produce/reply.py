@@ -1,6 +1,6 @@
 """Responses to Produce requests: the result of each partition, and the response after the last one.
 
-A `Target` waits for the result of one partition:
+A `ProduceTarget` waits for the result of one partition:
 
 - `OneProduce`: a client's request for one partition, parsed by the general parser.
 - `RepeatedProduce`: the same, recognised as a repetition by handler/produce_fast_path.py.
@@ -66,12 +66,12 @@ def unknown_topic(version: int) -> int:
     return ErrorCode.UNKNOWN_TOPIC_ID if version >= _FIRST_WITH_IDS else ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
 
 
-class ResponseTemplate:
+class ProduceTemplate:
     """A SEND record with a response without an error. Only the ids of the request and three numbers are filled in.
 
     `pack(connection and sequence, length, correlation id, before, base offset, append time, log start, after)` returns
     the record, `pack_frame` the frame alone, without connection and sequence. Requests of one version for the same
-    partition share a template, see `response_template`.
+    partition share a template, see `produce_template`.
     """
 
     __slots__ = ("after", "before", "bytes", "length", "pack", "pack_frame")
@@ -90,17 +90,17 @@ class ResponseTemplate:
         self.pack_frame = Struct(f">4si{rest}").pack
 
 
-response_template: Final = lru_cache(_TEMPLATES_KEPT)(ResponseTemplate)
+produce_template: Final = lru_cache(_TEMPLATES_KEPT)(ProduceTemplate)
 
 
-class Target(Protocol):
+class ProduceTarget(Protocol):
     """The receiver of the result of one partition's records."""
 
     @property
     def acks(self) -> int: ...
 
     @property
-    def template(self) -> ResponseTemplate | None:
+    def template(self) -> ProduceTemplate | None:
         """The template of a RepeatedProduce whose response is sent as soon as its records are appended, else None."""
 
     @property
@@ -151,7 +151,7 @@ class OneProduce:
                 topics = [(self.name, self.topic_id, (result,))]
                 frame = encode_produce_response(version, correlation_id, topics, context.throttle_ms)
             else:
-                template = response_template(version, self.name, self.topic_id, index)
+                template = produce_template(version, self.name, self.topic_id, index)
                 frame = template.pack_frame(
                     template.length, correlation_id, template.before,
                     base_offset, append_time_ms, log_start, template.after,
@@ -174,7 +174,7 @@ class RepeatedProduce(msgspec.Struct, gc=False, eq=False):
     correlation: bytes
     # Set if the response can share a SENDS record. All such requests of one flush are of the same Processor, because
     # the Handler flushes before it reads the next Processor's ring.
-    template: ResponseTemplate | None = None
+    template: ProduceTemplate | None = None
 
     @property
     def acks(self) -> int:
@@ -224,7 +224,7 @@ class PendingProduce(Join[Result | None]):
         """Mark every undecided partition as failed."""
         for at, result in enumerate(self.answers):
             if result is None:
-                self.take(at, failed(-1, LOST))
+                self.add(at, failed(-1, LOST))
 
 
 class Part:
@@ -241,7 +241,7 @@ class Part:
         self.transactional_id = request.transactional_id
 
     def decide(self, result: Result) -> None:
-        self.request.take(self.at, result)
+        self.request.add(self.at, result)
 
     def fail(self) -> None:
         self.request.fail()
@@ -252,7 +252,7 @@ class DecideWhenSynced:
 
     __slots__ = ("_result", "owner")
 
-    def __init__(self, target: Target, result: Result) -> None:
+    def __init__(self, target: ProduceTarget, result: Result) -> None:
         self.owner = target
         self._result = result
 
@@ -293,7 +293,7 @@ class SendWhenDecided:
         )
 
 
-def targets_of(context: RequestContext, request: ProduceRequest) -> Iterator[Target]:
+def targets_of(context: RequestContext, request: ProduceRequest) -> Iterator[ProduceTarget]:
     """Return the targets of a client's request, one per partition. A request without partitions is answered now."""
     topics = request.topics
     if len(topics) == 1 == len(topics[0].partitions):
@@ -316,8 +316,8 @@ def respond(
     Repeated requests share one SENDS record if their responses have the same length. With `waits_for_sync` the results
     of batches with acks=all are delivered by the sync.
 
-    targets: one Target per result. They are not typed, because a RepeatedProduce is told by its template: a call of
-    isinstance would cost more than the rest of the check.
+    targets: one ProduceTarget per result. They are not typed, because a RepeatedProduce is recognised by its template:
+    a call of isinstance would cost more than the rest of the check.
     """
     log = owned.log.state
     # As in Kafka, flush.messages makes every response wait for the disk, whatever its acks are.
@@ -326,7 +326,7 @@ def respond(
             _deliver(owned, target, result, waits=True)
         return
     responses: list[bytes] = []
-    template: ResponseTemplate | None = None
+    template: ProduceTemplate | None = None
     is_even = True
     for target, result in zip(targets, results, strict=True):
         found = target.template
@@ -352,7 +352,7 @@ def respond(
             push(SEND, response)
 
 
-def _deliver(owned: OwnedPartition, target: Target, result: AppendResult, *, waits: bool) -> None:
+def _deliver(owned: OwnedPartition, target: ProduceTarget, result: AppendResult, *, waits: bool) -> None:
     """Deliver one result now. If it `waits`, deliver it when a sync has confirmed the batch, unless it is an error."""
     row = row_of(owned.key[1], result)
     if waits and not result.error_code:

@@ -33,7 +33,7 @@ from kproc.wire.record_batch import MAGIC, TRANSACTIONAL, check_batch
 if TYPE_CHECKING:
     from kproc.broker.handler.owned_partition import OwnedPartition
     from kproc.broker.produce.append_queue import AppendQueue
-    from kproc.broker.produce.reply import Target
+    from kproc.broker.produce.reply import ProduceTarget
     from kproc.broker.request.context import RequestContext
     from kproc.wire.hot import ProduceRequest
 
@@ -89,7 +89,7 @@ def refusal_of_transaction(context: RequestContext, request: ProduceRequest) -> 
     return ErrorCode.INVALID_PRODUCER_ID_MAPPING if len(producers) > 1 else ErrorCode.NONE
 
 
-class _Waiting:
+class _ParkedBatches:
     """Parked batches of one producer for one partition, in order. The first one starts a transaction."""
 
     __slots__ = ("adds", "batches", "guard", "owned", "producer")
@@ -150,15 +150,15 @@ class TransactionalProduce:
         self._services = services
         self._queue = queue
         queue.on_confirmed = self._on_confirmed
-        self._ask_to_join = transaction_call.ask_to_join
-        self._waiting: dict[tuple[OwnedPartition, int], _Waiting] = {}
+        self._request_join = transaction_call.request_join
+        self._waiting: dict[tuple[OwnedPartition, int], _ParkedBatches] = {}
         # Batches of the request in work whose coordinator must be called. `ask` sends one call for all of them.
-        self._to_ask: list[_Waiting] = []
+        self._to_ask: list[_ParkedBatches] = []
         # Confirmed batches until the next flush has appended them, by partition and producer id.
-        self._confirmed: dict[OwnedPartition, dict[int, _Waiting]] = {}
+        self._confirmed: dict[OwnedPartition, dict[int, _ParkedBatches]] = {}
 
     def enqueue(
-        self, owned: OwnedPartition, topic_id: bytes, records: memoryview, target: Target, version: int
+        self, owned: OwnedPartition, topic_id: bytes, records: memoryview, target: ProduceTarget, version: int
     ) -> None:
         """Queue records for a partition of ours, or park them if their transaction must be verified.
 
@@ -193,11 +193,11 @@ class TransactionalProduce:
             producer_id, epoch, sequence, owns_epoch=adds, now_ms=self._services.clock.wall_ms()
         )
         producer = TxnProducer(transactional_id, producer_id, epoch)
-        waiting = _Waiting(owned, producer, guard, deferred, adds=adds)
+        waiting = _ParkedBatches(owned, producer, guard, deferred, adds=adds)
         self._waiting[waiting.place] = waiting
         self._to_ask.append(waiting)
 
-    def _still_waiting(self, owned: OwnedPartition, producer_id: int, epoch: int) -> _Waiting | None:
+    def _still_waiting(self, owned: OwnedPartition, producer_id: int, epoch: int) -> _ParkedBatches | None:
         """Return the producer's parked batches, or None.
 
         If a newer epoch or a marker has ended their transaction, reject and remove them first.
@@ -253,16 +253,16 @@ class TransactionalProduce:
         """Send the coordinator one call for all partitions of a request."""
         to_ask, self._to_ask = self._to_ask, []
         # A request has one producer. There are more only if an exception kept an earlier request from calling `ask`.
-        by_producer: dict[tuple[TxnProducer, bool], list[_Waiting]] = {}
+        by_producer: dict[tuple[TxnProducer, bool], list[_ParkedBatches]] = {}
         for each in to_ask:
             by_producer.setdefault((each.producer, each.adds), []).append(each)
         for asked in by_producer.values():
             self._ask(asked)
 
-    def _ask(self, asked: list[_Waiting]) -> None:
+    def _ask(self, asked: list[_ParkedBatches]) -> None:
         first, answered = asked[0], partial(self._answered, asked)
         work = partial(
-            self._ask_to_join,
+            self._request_join,
             self._services,
             first.producer,
             [each.owned.key for each in asked],
@@ -272,7 +272,7 @@ class TransactionalProduce:
         if not self._services.containment.run(_ASKING, None, work):
             answered(ErrorCode.COORDINATOR_NOT_AVAILABLE)
 
-    def _answered(self, asked: list[_Waiting], code: int) -> None:
+    def _answered(self, asked: list[_ParkedBatches], code: int) -> None:
         """Handle the coordinator's code: append or reject the batches that are still parked."""
         if code == ErrorCode.TRANSACTION_ABORTABLE and len(asked) > 1:
             # Some partitions are missing from the transaction, but the one code does not say which. Ask for each alone.
@@ -285,7 +285,7 @@ class TransactionalProduce:
                 del self._waiting[each.place]
                 self._services.containment.run(_SETTLING, each, self._settle, each, code)
 
-    def _settle(self, waiting: _Waiting, code: int) -> None:
+    def _settle(self, waiting: _ParkedBatches, code: int) -> None:
         if code == ErrorCode.INVALID_PRODUCER_ID_MAPPING:
             # No producer has this id. Forget the verification, because a client could fill the memory with random ids.
             waiting.owned.log.state.producers.finish_verification(waiting.producer.producer_id)

@@ -8,7 +8,7 @@ from typing import Any
 import msgspec
 import pytest
 
-from kproc.broker.calls.call_links import Calls, IsGone, ServedCalls, serve_raw_call
+from kproc.broker.calls.call_links import CallHandlers, Calls, IsGone, serve_raw_call
 from kproc.broker.calls.calls import Call, FromImage, Lost, OnResult, Reply
 from kproc.broker.transport.agent import AgentId
 from kproc.broker.transport.envelope import CALL, REPLY, TOKEN
@@ -303,7 +303,7 @@ def test_call_that_cannot_be_read_is_contained(rig: CallRig, damaged: bytes) -> 
 @pytest.mark.parametrize("body", [b"\xc1", b"\x90", b"\x91\x01", b"\xc0", b"\x93\x01\x02\x03"])
 def test_call_with_body_of_wrong_type_is_answered_as_lost(rig: CallRig, body: bytes) -> None:
     replies = find(rig)
-    served = ServedCalls(rig.far_containment)
+    served = CallHandlers(rig.far_containment)
     served.add(FIND, lambda _body, _on_reply: pytest.fail("it cannot be read"))
     rig.outbox.flush()
     for _, view in rig._far_inbox.poll(100):

@@ -17,8 +17,8 @@ from kproc.broker.coordinator.partitioning import partition_for
 from kproc.broker.coordinator.rules import DueOf, KnownTopics, Marker, Producer, Write
 from kproc.broker.handler.coordinator_kinds import all_kinds
 from kproc.broker.handler.owned_partition import OwnedPartition
-from kproc.broker.peers.coordinator_call import CoordinatorCalls, Item, OnOutcome, Outcome
-from kproc.broker.peers.served_calls import SERVED
+from kproc.broker.peers.coordinator_call import CoordinatorCalls, Item, OnOutcome
+from kproc.broker.peers.registered_calls import REGISTERED_CALLS
 from kproc.broker.request.context import Services
 from kproc.broker.role.roles import CONTROLLER
 from kproc.broker.storage.fs import Shortage
@@ -46,7 +46,7 @@ class Counters:
         self.offsets: list[int] = []  # Of all records, replayed or appended.
         self.events: list[str] = []
         self.to_sweep: deque[str] = deque()
-        self.waiting: list[OnOutcome] = []
+        self.waiting: list[OnOutcome[Any]] = []
 
     def replay(self, key: bytes | None, value: bytes | None, offset: int, producer: Producer | None) -> None:
         self.offsets.append(offset)
@@ -55,7 +55,7 @@ class Counters:
     def finish_loading(self, topics: KnownTopics) -> None:
         self.events.append("loaded")
 
-    def add(self, name: str, on_outcome: OnOutcome) -> None:
+    def add(self, name: str, on_outcome: OnOutcome[Any]) -> None:
         value = self.values.get(name, 0) + 1
 
         def apply(_number: int, offset: int) -> None:
@@ -67,11 +67,11 @@ class Counters:
 
         self.log.write(Write([(name.encode(), str(value).encode())], on_done, apply))
 
-    def stumble(self, on_outcome: OnOutcome) -> None:
+    def stumble(self, on_outcome: OnOutcome[Any]) -> None:
         self.values["half"] = 1
         raise ZeroDivisionError
 
-    def stumble_when_written(self, on_outcome: OnOutcome) -> None:
+    def stumble_when_written(self, on_outcome: OnOutcome[Any]) -> None:
         def on_done(_code: int) -> None:
             self.values["half"] = 1
             raise ZeroDivisionError
@@ -79,7 +79,7 @@ class Counters:
         self.waiting.append(on_outcome)
         self.log.write(Write([(b"n", b"5")], on_done))
 
-    def stumble_later(self, on_outcome: OnOutcome) -> None:
+    def stumble_later(self, on_outcome: OnOutcome[Any]) -> None:
         self.waiting.append(on_outcome)
         self.log.guarded(self.stumble)(on_outcome)
 
@@ -120,28 +120,29 @@ class Counters:
 def calls() -> Iterator[CoordinatorCalls[Counters]]:
     made: CoordinatorCalls[Counters] = CoordinatorCalls("counter", TOPIC)
 
-    @made.operation("add", NoneType)
-    def add(coordinator: Counters, _caller: Any, name: str, _wanted: Any, on_outcome: OnOutcome) -> None:
+    @made.operation("add", NoneType, dict).handler
+    def add(coordinator: Counters, name: str, _wanted: Any, on_outcome: OnOutcome[Any]) -> None:
         coordinator.add(name, on_outcome)
 
-    @made.operation("wait", NoneType)
-    def wait(coordinator: Counters, _caller: Any, _name: str, _wanted: Any, on_outcome: OnOutcome) -> None:
+    @made.operation("wait", NoneType, dict).handler
+    def wait(coordinator: Counters, _name: str, _wanted: Any, on_outcome: OnOutcome[Any]) -> None:
         coordinator.waiting.append(on_outcome)
 
-    @made.operation("stumble", NoneType)
-    def stumble(coordinator: Counters, _caller: Any, name: str, _wanted: Any, on_outcome: OnOutcome) -> None:
+    @made.operation("stumble", NoneType, dict).handler
+    def stumble(coordinator: Counters, name: str, _wanted: Any, on_outcome: OnOutcome[Any]) -> None:
         getattr(coordinator, name)(on_outcome)
 
     yield made
-    del SERVED[made.name]
+    del REGISTERED_CALLS[made.name]
 
 
 @pytest.fixture
 def eager_calls(calls: CoordinatorCalls[Counters]) -> Iterator[CoordinatorCalls[Counters]]:
     made: CoordinatorCalls[Counters] = CoordinatorCalls("eager counter", EAGER_TOPIC)
-    made.operations.update(calls.operations)
+    for name, operation in calls.operations.items():
+        made.operation(name, NoneType, dict).handler(operation.handle)
     yield made
-    del SERVED[made.name]
+    del REGISTERED_CALLS[made.name]
 
 
 @pytest.fixture(autouse=True)
@@ -183,7 +184,7 @@ class Client:
 
     def __init__(self, rig: HandlerRig, handler: int = 0) -> None:
         self.services = parts_of(rig.handler(handler)).services
-        self.outcomes: list[Outcome] = []
+        self.outcomes: list[Any] = []
 
     def ask(self, rig: HandlerRig, calls: CoordinatorCalls[Counters], operation: str, *names: str) -> Any:
         self.begin(calls, operation, *names)
@@ -192,7 +193,8 @@ class Client:
 
     def begin(self, calls: CoordinatorCalls[Counters], operation: str, *names: str) -> None:
         context: Any = self
-        calls.send(context, operation, [Item(name, None) for name in names], self.outcomes.extend)
+        items = [Item(name, None) for name in names]
+        calls.operations[operation].send(context, items, self.outcomes.extend)
 
     def when_gone(self, on_gone: Callable[[], None]) -> None:
         self.leave = on_gone
@@ -709,7 +711,7 @@ def test_coordinator_reloads_after_a_write_to_interrupted_log(
     Client(rig).ask(rig, calls, "add", "n")
     before = coordinator(rig)
     interrupt(rig.open(TOPIC))
-    outcomes: list[Outcome] = []
+    outcomes: list[Any] = []
     before.add("n", outcomes.append)
     rig.settle()
     assert outcomes == [int(ErrorCode.KAFKA_STORAGE_ERROR)]

@@ -6,8 +6,7 @@ from typing import Any
 
 import pytest
 
-from kproc.broker.group.coordinator import CommitRequest
-from kproc.broker.group.messages import LeavingMember, SyncRequest
+from kproc.broker.group.messages import CommitRequest, LeavingMember, SyncRequest
 from kproc.broker.group.records import OffsetKey, decode_record, encode_offset_key
 from kproc.common.deadlines import NEVER
 from kproc.common.errors import Corrupt, ErrorCode
@@ -76,7 +75,7 @@ def test_commit_with_no_valid_offset_makes_group_until_sweep(rig: Rig) -> None:
         member_id="",
         group_instance_id=None,
         generation=-1,
-        tells_unknown_group=True,
+        knows_unknown_group=True,
         offsets=[],
     )
     rig.coordinator.commit(request, codes.append)

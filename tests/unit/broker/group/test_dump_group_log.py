@@ -41,7 +41,7 @@ def fill(rig: LogRig) -> None:
                 member_id="",
                 group_instance_id=None,
                 generation=-1,
-                tells_unknown_group=False,
+                knows_unknown_group=False,
                 offsets=[(OffsetKey("g", "t", 0), value)],
                 producer=producer,
             )

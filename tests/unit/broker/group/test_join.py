@@ -6,8 +6,9 @@ from typing import Any
 
 import pytest
 
-from kproc.broker.group.classic_group import join_refusal
-from kproc.broker.group.config import NEW_MEMBER_JOIN_TIMEOUT_MS, GroupConfig
+from kproc.broker.config import Config
+from kproc.broker.group.classic.group import join_refusal
+from kproc.broker.group.classic.join import NEW_MEMBER_JOIN_TIMEOUT_MS
 from kproc.common.errors import ErrorCode
 from tests.support.group_rig import INITIAL_DELAY_MS, REBALANCE_MS, SESSION_MS, GroupRig
 
@@ -35,7 +36,7 @@ def test_what_is_refused_before_there_is_a_group(
     rig: GroupRig, group_id: str, session_timeout_ms: int, member_id: str, exists: bool, code: ErrorCode
 ) -> None:
     request = rig.join_request(member_id, session_timeout_ms=session_timeout_ms)
-    assert join_refusal(group_id, request, GroupConfig(), group_exists=exists) == code
+    assert join_refusal(group_id, request, Config(), group_exists=exists) == code
 
 
 def test_a_group_refuses_a_session_timeout_out_of_range(rig: GroupRig) -> None:

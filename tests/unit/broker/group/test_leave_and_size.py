@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from kproc.broker.group.classic_group import ClassicGroup
+from kproc.broker.group.classic.group import ClassicGroup
 from kproc.broker.group.messages import LeaveResult, LeavingMember
 from kproc.common.errors import ErrorCode
 from tests.support.group_rig import INITIAL_DELAY_MS, REBALANCE_MS, Answer, GroupRig

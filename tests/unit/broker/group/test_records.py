@@ -12,6 +12,8 @@ from hypothesis import strategies as st
 from kproc.broker.group.records import (
     CommittedOffset,
     GroupKey,
+    GroupSnapshot,
+    MemberSnapshot,
     OffsetKey,
     UnknownRecord,
     decode_record,
@@ -20,7 +22,6 @@ from kproc.broker.group.records import (
     encode_offset_key,
     encode_offset_value,
 )
-from kproc.broker.group.snapshot import GroupSnapshot, MemberSnapshot
 from kproc.common.errors import Corrupt
 
 TEXT = st.text(max_size=40)

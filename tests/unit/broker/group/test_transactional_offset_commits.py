@@ -28,7 +28,7 @@ class ScriptedTransactions:
         self.code: int | None = 0  # None: later.
         self.waiting: list[Callable[[int], None]] = []
 
-    def ask_to_join(
+    def request_join(
         self,
         _services: Any,
         txn: Any,
@@ -47,7 +47,7 @@ class ScriptedTransactions:
 @pytest.fixture
 def transactions(monkeypatch: pytest.MonkeyPatch) -> ScriptedTransactions:
     made = ScriptedTransactions()
-    monkeypatch.setattr("kproc.broker.api.txn_offset_commit.ask_to_join", made.ask_to_join)
+    monkeypatch.setattr("kproc.broker.api.txn_offset_commit.request_join", made.request_join)
     return made
 
 

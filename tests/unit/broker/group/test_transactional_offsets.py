@@ -183,7 +183,7 @@ def test_transactional_commit_needs_member_of_generation(rig: Rig) -> None:
     assert codes == [[0], [ErrorCode.ILLEGAL_GENERATION], [ErrorCode.UNKNOWN_MEMBER_ID], [0], [25]]
     rig.coordinator.leave("g", [LeavingMember(member_id)], lambda result: None)
     rig.log.sync()
-    assert rig.commit(5, group="new", producer=A, generation=1, tells_unknown_group=False) == [
+    assert rig.commit(5, group="new", producer=A, generation=1, knows_unknown_group=False) == [
         ErrorCode.ILLEGAL_GENERATION
     ]
 

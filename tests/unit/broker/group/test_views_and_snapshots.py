@@ -5,10 +5,10 @@ from __future__ import annotations
 import msgspec
 import pytest
 
-from kproc.broker.group.classic_group import ClassicGroup
+from kproc.broker.group.classic.group import ClassicGroup
+from kproc.broker.group.classic.subscription import subscribed_topics, topics_of_all
 from kproc.broker.group.messages import DescribedMember, GroupOverview
-from kproc.broker.group.snapshot import GroupSnapshot
-from kproc.broker.group.subscription import subscribed_topics, topics_of_all
+from kproc.broker.group.records import GroupSnapshot
 from kproc.common.errors import ErrorCode, ProtocolError
 from tests.support.group_rig import INITIAL_DELAY_MS, SESSION_MS, GroupRig
 

@@ -11,7 +11,7 @@ from kproc.broker.handler.owned_partition import OwnedPartition
 from kproc.broker.handler.produce_fast_path import FIRST_VERSION, ProduceFastPath
 from kproc.broker.produce.append_queue import AppendQueue
 from kproc.broker.produce.produce import Destination
-from kproc.broker.produce.reply import OneProduce, RepeatedProduce, ResponseTemplate
+from kproc.broker.produce.reply import OneProduce, ProduceTemplate, RepeatedProduce
 from kproc.broker.request.request import ClientPeer, HandlerRequest
 from kproc.broker.transport.envelope import FLAG_LOOPBACK, FLAG_TIMED, HEAD
 from kproc.wire import codec
@@ -113,7 +113,7 @@ def test_a_timed_request_goes_the_general_way(version: int) -> None:
 @pytest.mark.parametrize("version", VERSIONS)
 @pytest.mark.parametrize("name", ["t", "t" * 126, "t" * 249])
 def test_an_answer_is_the_one_that_the_encoder_makes(version: int, name: str) -> None:
-    template = ResponseTemplate(version, name, b"i" * 16, 3)
+    template = ProduceTemplate(version, name, b"i" * 16, 3)
     record = template.pack(
         b"connectisequ",
         template.length,

@@ -11,7 +11,7 @@ from prometheus_client.parser import text_string_to_metric_families
 from kproc.broker.metrics.spec import SLOT
 from kproc.broker.observe.network_figures import NetworkFigures
 from kproc.broker.observe.prometheus import Exposition
-from kproc.broker.peers.transaction_call import TxnProducer, ask_to_join
+from kproc.broker.peers.transaction_call import TxnProducer, request_join
 from kproc.broker.role.roles import HANDLER
 from kproc.broker.transaction.state import STORED
 from kproc.common.errors import ErrorCode
@@ -112,12 +112,12 @@ def test_scrape_shows_pending_markers_and_verifications(start: Start) -> None:
     txn = TxnProducer(producer.name, producer.producer_id, producer.epoch)
     for adds, partitions in ((True, [0]), (False, [0]), (False, [1, 2]), (False, [0, 1])):
         keys = [(TOPIC, index) for index in partitions]
-        ask_to_join(services, txn, keys, adds=adds, on_code=codes.append)
+        request_join(services, txn, keys, adds=adds, on_code=codes.append)
         rig.settle()
     abortable = int(ErrorCode.TRANSACTION_ABORTABLE)
     assert codes == [0, 0, abortable, abortable]
     stranger = txn._replace(producer_id=9)
-    ask_to_join(services, stranger, [(TOPIC, 0), (TOPIC, 1)], adds=True, on_code=codes.append)
+    request_join(services, stranger, [(TOPIC, 0), (TOPIC, 1)], adds=True, on_code=codes.append)
     rig.settle()
     found = scraped(rig)
     assert found[VERIFICATION + "failurerate_count"] == 2 + 1 + 2

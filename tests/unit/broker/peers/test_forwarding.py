@@ -9,7 +9,7 @@ import pytest
 
 from kproc.broker.calls.calls import Answers, Call, Lost
 from kproc.broker.peers import forwarding
-from kproc.broker.peers.served_calls import SERVED
+from kproc.broker.peers.registered_calls import REGISTERED_CALLS
 from kproc.broker.request.context import PartitionMoving
 from kproc.common.errors import ErrorCode, KafkaError
 
@@ -64,7 +64,7 @@ def services() -> Iterator[Stub]:
 
     forwarding.operation(NAME, failed, Any)(serve)
     yield Stub()
-    del forwarding.OPERATIONS[NAME], SERVED[NAME]
+    del forwarding.OPERATIONS[NAME], REGISTERED_CALLS[NAME]
 
 
 def ask(services: Stub, *indexes: int) -> list[list[dict[str, Any]]]:
@@ -127,7 +127,7 @@ def test_another_handlers_call_is_answered_the_same_way(services):
     services.errors[4] = PartitionMoving(("t", 4), -1, -1)
     replies: list[Answers] = []
     parts = [("t", 4, "w4"), ("t", 1, "w1"), ("t", 0, "w0")]
-    SERVED[NAME].serve(services, forwarding.PartitionsRequest(7, parts), replies.append)
+    REGISTERED_CALLS[NAME].handle(services, forwarding.PartitionsRequest(7, parts), replies.append)
     assert replies == []
     services.on_ready[0](True)
     assert replies == [Answers([{"at": 4, "wanted": "w4"}, None, {"at": 0, "wanted": "w0"}], 7)]

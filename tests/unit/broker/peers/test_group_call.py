@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from kproc.broker.calls.calls import Answers
-from kproc.broker.peers.coordinator_call import Caller, Item, ItemOperation, ItemsAsked, OnOutcome
+from kproc.broker.peers.coordinator_call import Item, ItemOperation, ItemsRequest, OnOutcome
 from kproc.broker.peers.group_call import GROUPS
 from kproc.broker.peers.owners import finish_calls_of_leavers
 from kproc.common.containment import Containment
@@ -18,14 +18,16 @@ LOADING = 9
 
 
 @pytest.fixture
-def waiting(monkeypatch: pytest.MonkeyPatch) -> list[tuple[str, OnOutcome]]:
+def waiting(monkeypatch: pytest.MonkeyPatch) -> list[tuple[str, OnOutcome[Any]]]:
     """An operation "wait" that answers when the test says so: (group id, where the outcome goes)."""
-    kept: list[tuple[str, OnOutcome]] = []
+    kept: list[tuple[str, OnOutcome[Any]]] = []
 
-    def serve(_coordinator: Any, _caller: Any, group_id: str, _wanted: Any, on_outcome: OnOutcome) -> None:
+    def wait(_coordinator: Any, group_id: str, _arguments: Any, on_outcome: OnOutcome[Any]) -> None:
         kept.append((group_id, on_outcome))
 
-    monkeypatch.setitem(GROUPS.operations, "wait", ItemOperation(serve, NoneType))
+    operation = ItemOperation(GROUPS, "wait", NoneType, dict)
+    operation.handler(wait)
+    monkeypatch.setitem(GROUPS.operations, "wait", operation)
     return kept
 
 
@@ -56,7 +58,7 @@ def services() -> Any:
 def call(services: Any, home: int, *items: tuple[int, str]) -> list[Any]:
     replies: list[Any] = []
     rows = [(partition, Item(group_id, None)) for partition, group_id in items]
-    body = ItemsAsked(7, home, "wait", Caller(9, "c", "/h"), rows)
+    body = ItemsRequest(7, home, "wait", rows)
     GROUPS.handle_call(services, body, replies.append)
     return replies
 
@@ -89,14 +91,15 @@ def test_nothing_waits_for_a_handler_that_has_left_the_table(services: Any, wait
 def test_a_surprise_is_the_outcome_of_its_item_alone(
     services: Any, waiting: list[Any], monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    serve = GROUPS.operations["wait"].handle
+    operation = GROUPS.operations["wait"]
+    wait = operation.handle
 
-    def stumble(coordinator: Any, caller: Any, group_id: str, wanted: Any, on_outcome: OnOutcome) -> None:
+    def stumble(coordinator: Any, group_id: str, arguments: Any, on_outcome: OnOutcome[Any]) -> None:
         if group_id == "b":
             raise ZeroDivisionError
-        serve(coordinator, caller, group_id, wanted, on_outcome)
+        wait(coordinator, group_id, arguments, on_outcome)
 
-    monkeypatch.setitem(GROUPS.operations, "wait", ItemOperation(stumble, NoneType))
+    operation.handler(stumble)
     replies = call(services, 1, (0, "a"), (0, "b"), (1, "c"))
     for _, on_outcome in waiting:
         on_outcome({})

@@ -196,6 +196,6 @@ def test_owner_replies_once_with_all_answers_in_order() -> None:
 
 def test_a_part_is_answered_once() -> None:
     join: Join[str] = Join(["?"], lambda _answers: None)
-    join.take(0, "a")
+    join.add(0, "a")
     with pytest.raises(AssertionError, match="twice"):
-        join.take(0, "b")
+        join.add(0, "b")

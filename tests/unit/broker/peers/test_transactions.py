@@ -10,7 +10,7 @@ import pytest
 from kproc.broker.api import list_transactions
 from kproc.broker.cluster.internal_topics import GROUP_METADATA_TOPIC, TRANSACTION_STATE_TOPIC
 from kproc.broker.coordinator.partitioning import partition_for
-from kproc.broker.peers.transaction_call import TxnProducer, ask_to_join
+from kproc.broker.peers.transaction_call import TxnProducer, request_join
 from kproc.broker.request.listing import next_page
 from kproc.broker.request.name_pattern import NamePattern
 from kproc.common.errors import ErrorCode
@@ -269,7 +269,7 @@ def test_unknown_partitions_precede_empty_transactional_id(start: Start) -> None
     assert producer.add(0, 7) == [ErrorCode.OPERATION_NOT_ATTEMPTED, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION]
     codes: list[int] = []
     services, nobody = parts_of(rig.handler(0)).services, TxnProducer("", producer.producer_id, 0)
-    ask_to_join(services, nobody, [(TOPIC, 0)], adds=True, on_code=codes.append)
+    request_join(services, nobody, [(TOPIC, 0)], adds=True, on_code=codes.append)
     assert codes == [ErrorCode.INVALID_REQUEST]
 
 
@@ -313,7 +313,7 @@ def test_owner_verifies_partition_and_is_answered_once(start: Start) -> None:
 
         def join(txn: TxnProducer, index: int, *, adds: bool) -> int:
             codes.clear()  # noqa: B023
-            ask_to_join(services, txn, [(TOPIC, index)], adds=adds, on_code=codes.append)  # noqa: B023
+            request_join(services, txn, [(TOPIC, index)], adds=adds, on_code=codes.append)  # noqa: B023
             rig.settle()
             (code,) = codes  # noqa: B023
             return code

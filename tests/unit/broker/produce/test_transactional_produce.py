@@ -136,7 +136,7 @@ class Scene:
 
     def introduce(self, handler: int) -> None:
         """A Handler gets to know the coordinator."""
-        parts_of(self.rig.handler(handler)).produce._transactions._ask_to_join = self.coordinator.join
+        parts_of(self.rig.handler(handler)).produce._transactions._request_join = self.coordinator.join
 
     def end(self, epoch: int = 0, *, index: int = 0, version: int = 0) -> int:
         """A marker that commits."""
@@ -449,7 +449,7 @@ def test_unreachable_coordinator_is_retried_later(
 
     produce = parts_of(scene.rig.handler()).produce
     with monkeypatch.context() as patch:
-        patch.setattr(produce._transactions, "_ask_to_join", fails)
+        patch.setattr(produce._transactions, "_request_join", fails)
         scene.send(0)
         assert scene.answers() == [[(ErrorCode.NOT_ENOUGH_REPLICAS, -1)]]
     scene.coordinator.always = ErrorCode.NONE

@@ -1,4 +1,4 @@
-"""The table of calls that any Handler handles for another one. Each module adds its own with `@serves`.
+"""The table of calls that any Handler handles for another one. Each module adds its own with `@handles`.
 
 handler/owner_calls.py reads the table and adds the calls that need objects of the role, such as the RecordRouter.
 """
@@ -12,24 +12,24 @@ from kproc.broker.calls.calls import B, Call, OnResult, R
 from kproc.broker.request.context import Services
 
 # (services, body, callback for the reply)
-Serve = Callable[[Services, B, OnResult[R]], None]
+HandleCall = Callable[[Services, B, OnResult[R]], None]
 
 
-class Served(NamedTuple):
+class RegisteredCall(NamedTuple):
     """A call and the function that handles it."""
 
     call: Call[Any, Any]
-    serve: Serve[Any, Any]
+    handle: HandleCall[Any, Any]
 
 
-SERVED: Final[dict[str, Served]] = {}
+REGISTERED_CALLS: Final[dict[str, RegisteredCall]] = {}
 
 
-def serves(call: Call[B, R]) -> Callable[[Serve[B, R]], Serve[B, R]]:
+def handles(call: Call[B, R]) -> Callable[[HandleCall[B, R]], HandleCall[B, R]]:
     """Register the decorated function as the one that handles a call. It may reply later."""
 
-    def register(serve: Serve[B, R]) -> Serve[B, R]:
-        SERVED[call.name] = Served(call, serve)
-        return serve
+    def register(handle: HandleCall[B, R]) -> HandleCall[B, R]:
+        REGISTERED_CALLS[call.name] = RegisteredCall(call, handle)
+        return handle
 
     return register

@@ -1,14 +1,19 @@
-"""ClassicGroup: one group of Kafka's classic protocol (JoinGroup, SyncGroup), as Kafka 4's coordinator behaves.
+"""ClassicGroup: one group of Kafka's classic protocol, with the rules of Kafka 4's GroupMetadataManager.
 
-No I/O, no clock, no thread: time comes with each call, records go out through `GroupEnvironment.persist`, answers
-through the replies. Read `state.py` first, then what a group is made of: `roster.py`, `classic_state.py` which the
-parts share, `classic_rebalance.py`, `classic_join.py`, `classic_sync.py`; the other requests are here.
+The group has no I/O, no clock and no thread. The time comes with each call, records leave through
+`GroupEnvironment.persist`, and answers through the replies. `state.py` has the diagram of states. JoinGroup and
+SyncGroup are in `join.py` and `sync.py`, and what happens at deadlines in `rebalance.py`. This file has the other
+requests: Heartbeat, LeaveGroup, and the checks for OffsetCommit, OffsetDelete and DeleteGroups.
 
-Differs from Kafka in what its own clients cannot tell. A waiting request that a later one of the same member replaces
-is answered (Kafka forgets it): a join COORDINATOR_NOT_AVAILABLE, a sync REBALANCE_IN_PROGRESS. A member that is
-removed while its SyncGroup waits gets UNKNOWN_MEMBER_ID (likewise). A static member may return to a full group, a
-leader's repeated SyncGroup waits for the first one's write, a member that leaves before its second join step disturbs
-nobody, and any request that is answered well begins the session anew.
+Differs from Kafka, without a difference for Kafka's own clients:
+
+- If a member repeats a request while its first one waits, the first one is answered: a join with
+  COORDINATOR_NOT_AVAILABLE, a sync with REBALANCE_IN_PROGRESS. Kafka never answers it.
+- A member that is removed while its SyncGroup waits gets UNKNOWN_MEMBER_ID. Kafka never answers that request either.
+- A static member may return to a full group.
+- A leader's repeated SyncGroup waits for the write of the first one.
+- A member that leaves between the two steps of its join (KIP-394) causes no rebalance.
+- Every request that succeeds restarts the session.
 """
 
 from __future__ import annotations
@@ -16,11 +21,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Final
 
-from kproc.broker.group.classic_join import ClassicJoin, join_refusal
-from kproc.broker.group.classic_rebalance import ClassicRebalance
-from kproc.broker.group.classic_state import GROUP_TYPE, ClassicState, GroupEnvironment
-from kproc.broker.group.classic_sync import ClassicSync
-from kproc.broker.group.member import Member
+from kproc.broker.group.classic.join import ClassicJoin, join_refusal
+from kproc.broker.group.classic.members import Member
+from kproc.broker.group.classic.rebalance import ClassicRebalance
+from kproc.broker.group.classic.state import GROUP_TYPE, ClassicState, GroupEnvironment, GroupState
+from kproc.broker.group.classic.sync import ClassicSync
 from kproc.broker.group.messages import (
     UNKNOWN_MEMBER_ID,
     DescribedGroup,
@@ -36,8 +41,7 @@ from kproc.broker.group.messages import (
     SyncResult,
     join_failed,
 )
-from kproc.broker.group.snapshot import GroupSnapshot
-from kproc.broker.group.state import GroupState
+from kproc.broker.group.records import GroupSnapshot
 from kproc.common.errors import ErrorCode
 
 __all__ = ["ClassicGroup", "GroupEnvironment", "join_refusal"]
@@ -46,8 +50,8 @@ __all__ = ["ClassicGroup", "GroupEnvironment", "join_refusal"]
 class ClassicGroup:
     """One group, owned by the coordinator of its `__consumer_offsets` partition.
 
-    Every `reply` is called exactly once, now or later, from whatever call made it possible; it must not call the
-    group. The object ends with `resign` or `kill`.
+    Each `reply` is called exactly once, now or in a later call of any method. It must not call the group. The group's
+    life ends with `resign` or `kill`.
     """
 
     group_type: Final = GROUP_TYPE
@@ -64,14 +68,14 @@ class ClassicGroup:
 
     @classmethod
     def restore(cls, snapshot: GroupSnapshot, environment: GroupEnvironment, now_ms: int) -> ClassicGroup:
-        """The group that a predecessor persisted, each member with a fresh session timeout."""
+        """Return the group of a record in the log. The session of each member starts now."""
         group = cls(snapshot.group_id, environment)
         state, roster = group.state, group.roster
         state.generation = snapshot.generation
         state.current_state_timestamp_ms = snapshot.current_state_timestamp_ms
         roster.protocol_type = snapshot.protocol_type or None
         state.protocol_name = snapshot.protocol_name
-        # Members without a protocol are not what a coordinator writes; none could rejoin such a group.
+        # No coordinator writes members without a protocol, and no member could rejoin such a group.
         if snapshot.protocol_name is not None and snapshot.protocol_type:
             for each in snapshot.members:
                 member = Member.from_snapshot(each, snapshot.protocol_name)
@@ -79,39 +83,42 @@ class ClassicGroup:
                 state.renew(member, now_ms)
         if snapshot.leader in roster.members:
             roster.leader = snapshot.leader
-        state.learn_topics()
+        state.update_topics()
         if roster.members:
             state.current = GroupState.STABLE
         if len(roster) > environment.config.group_max_size:
-            # The last ones to rejoin will be turned away; until then all may commit.
+            # group.max.size was lowered. The last members to rejoin are rejected. Until then all may commit.
             group._rebalance.prepare(now_ms, f"{len(roster)} members are more than group.max.size")
         return group
 
-    # JoinGroup, SyncGroup and time: what the parts do.
+    # JoinGroup, SyncGroup and deadlines, handled by the parts.
 
     def join(self, request: JoinRequest, now_ms: int, reply: JoinReply) -> None:
-        """JoinGroup; answered when the rebalance's join phase ends (or at once)."""
+        """Handle a JoinGroup. It is answered at once, or when the join phase of the rebalance ends."""
         self._join.join(request, now_ms, reply)
 
     def sync(self, request: SyncRequest, now_ms: int, reply: SyncReply) -> None:
-        """SyncGroup; answered when the leader's assignment is written (or at once)."""
+        """Handle a SyncGroup. It is answered at once, or when the leader's assignment is written."""
         self._sync.sync(request, now_ms, reply)
 
     def next_deadline_ms(self) -> int | None:
-        """When to call `tick` at the latest; O(1). May lie before the real deadline (a tick then only moves it) and
-        never after it. Heartbeats never bring it forward: ask again after join, sync, leave, tick and on_written."""
+        """Return the time in ms at which `tick` must be called at the latest, or None.
+
+        It can be earlier than the real deadline; that tick only moves it. Call this again after join, sync, leave, tick
+        and a completed write. Heartbeats only move deadlines to a later time.
+        """
         return self._rebalance.next_deadline_ms()
 
     def tick(self, now_ms: int) -> None:
-        """Do what is due, in the order in which it became due."""
+        """Handle all deadlines up to `now_ms`, in the order of the deadlines."""
         self._rebalance.tick(now_ms)
 
     # Heartbeat and OffsetCommit.
 
     def heartbeat(self, member_id: str, group_instance_id: str | None, generation: int, now_ms: int) -> int:
-        """Heartbeat: NONE, REBALANCE_IN_PROGRESS, ILLEGAL_GENERATION, UNKNOWN_MEMBER_ID, FENCED_INSTANCE_ID..."""
+        """Handle a Heartbeat. Return NONE, REBALANCE_IN_PROGRESS, or the error for a wrong member or generation."""
         member = self._member_of(member_id)
-        # The hot path: who is known is who it says it is if the instance ids agree.
+        # The frequent case is a dynamic member, which needs no look-up of its instance id.
         if member is None or (
             group_instance_id is not None and group_instance_id != member.group_instance_id
         ):
@@ -120,8 +127,8 @@ class ClassicGroup:
             return self.roster.refusal(member_id, group_instance_id)
         if generation != self.state.generation:
             return ErrorCode.ILLEGAL_GENERATION
-        # Earlier than before if the session's timeout shrank or a first join's longer one runs: `wake_by` is not
-        # needed, because what made it so has called it (`renew` when the join was answered).
+        # The new deadline can be earlier than the old one: a first join has a longer timeout, and a rejoin can shorten
+        # the session. `wake_by` is not needed here, because `renew` has called it when that join was answered.
         member.deadline_ms = now_ms + member.session_timeout_ms
         if self.state.current is GroupState.PREPARING_REBALANCE:
             return ErrorCode.REBALANCE_IN_PROGRESS
@@ -136,10 +143,10 @@ class ClassicGroup:
         *,
         is_transactional: bool = False,
     ) -> int:
-        """May these offsets be committed? Counts as a heartbeat of the member if they may.
+        """Return the error for a commit of offsets, or NONE, which also restarts the member's session.
 
-        Without generation, member and instance it is an admin client or a consumer that assigns itself: only while
-        the group is empty, unless within a transaction (whose old versions name no member).
+        A request without generation, member and instance is of an admin client or of a consumer that assigns its own
+        partitions. It may commit only while the group is empty, or in a transaction, where old versions name no member.
         """
         state = self.state
         if state.current is GroupState.DEAD:
@@ -155,7 +162,7 @@ class ClassicGroup:
         elif not is_transactional and state.current is not GroupState.EMPTY:
             return ErrorCode.UNKNOWN_MEMBER_ID
         if not is_transactional and state.current is GroupState.COMPLETING_REBALANCE:
-            # It knows of the new generation, but not yet what is its.
+            # The member knows the new generation, but not its assignment yet.
             return ErrorCode.REBALANCE_IN_PROGRESS
         member = self._member_of(member_id)
         if member is not None:
@@ -165,7 +172,10 @@ class ClassicGroup:
     # LeaveGroup.
 
     def leave(self, members: Sequence[LeavingMember], now_ms: int, reply: LeaveReply) -> None:
-        """LeaveGroup, one or many; answered at once, or after the write if the group became Empty by it."""
+        """Handle a LeaveGroup of one or several members.
+
+        If it makes the group Empty, it is answered after the write.
+        """
         state = self.state
         if state.current is GroupState.DEAD:
             reply(LeaveResult(ErrorCode.COORDINATOR_NOT_AVAILABLE))
@@ -177,15 +187,15 @@ class ClassicGroup:
         def answer(code: int) -> None:
             reply(LeaveResult(code, () if code else left))
 
-        # Before the rebalance, which may find the group empty, and answers then when that is written.
+        # Register the answer before the rebalance, which writes the record of an empty group.
         self._rebalance.await_empty(answer)
         gone_count = sum(each.error_code == ErrorCode.NONE for each in left)
-        # As in Kafka those count, too, that had not joined yet.
+        # As in Kafka, members that had not joined yet count, too.
         if gone_count and state.current in (GroupState.STABLE, GroupState.COMPLETING_REBALANCE):
             self._rebalance.prepare(now_ms, f"{gone_count} members left")
         else:
             self._rebalance.maybe_complete_join(now_ms)
-        if self._rebalance.withdraw(answer):
+        if self._rebalance.cancel_empty(answer):
             answer(ErrorCode.NONE)
 
     def discard_pending(self, member_id: str, now_ms: int) -> None:
@@ -212,16 +222,18 @@ class ClassicGroup:
         self.state.remove(roster.members[member_id], ErrorCode.UNKNOWN_MEMBER_ID)
         return ErrorCode.NONE
 
-    # The end.
+    # Deletion, and the change of the coordinator.
 
     def resign(self) -> None:
-        """The group has another owner: answer all that wait with NOT_COORDINATOR. The object is dead afterwards."""
+        """Answer all waiting requests with NOT_COORDINATOR, because another Handler coordinates the group now."""
         self._die(ErrorCode.NOT_COORDINATOR)
         self.state.fail_writes(ErrorCode.NOT_COORDINATOR)
 
     def kill(self) -> None:
-        """The group was deleted or its offsets expired: Dead. What waits is answered COORDINATOR_NOT_AVAILABLE, save
-        for a leave whose write is on its way: the write will report."""
+        """End a group that was deleted. Waiting requests get COORDINATOR_NOT_AVAILABLE, because they may retry.
+
+        A LeaveGroup that waits for the write of the empty group is answered by that write.
+        """
         self._die(ErrorCode.COORDINATOR_NOT_AVAILABLE)
 
     def _die(self, code: ErrorCode) -> None:
@@ -234,17 +246,17 @@ class ClassicGroup:
         state.roster.pending.clear()
         self._rebalance.stop()
 
-    # What else may be asked of it.
+    # Deletion and expiry of offsets.
 
     def delete_refusal(self) -> int:
-        """DeleteGroups: NONE, NON_EMPTY_GROUP, GROUP_ID_NOT_FOUND."""
+        """Return the error for a DeleteGroups: NONE, NON_EMPTY_GROUP or GROUP_ID_NOT_FOUND."""
         state = self.state
         if state.current is GroupState.DEAD:
             return ErrorCode.GROUP_ID_NOT_FOUND
         return ErrorCode.NONE if state.current is GroupState.EMPTY else ErrorCode.NON_EMPTY_GROUP
 
     def offset_delete_refusal(self) -> int:
-        """OffsetDelete of the group as a whole: NONE, NON_EMPTY_GROUP (not a consumer group), GROUP_ID_NOT_FOUND."""
+        """Return the error for an OffsetDelete (KIP-496): NONE, GROUP_ID_NOT_FOUND, or NON_EMPTY_GROUP."""
         state = self.state
         return (
             ErrorCode.NONE
@@ -253,17 +265,20 @@ class ClassicGroup:
         )
 
     def is_subscribed_to(self, topic: str) -> bool:
-        """OffsetDelete's GROUP_SUBSCRIBED_TO_TOPIC. If a consumer group's topics are not known it may read any."""
+        """Return True if the members may subscribe to a topic.
+
+        A group with unknown subscriptions may read any topic.
+        """
         state = self.state
         if state.subscribed_topics is None:
             return state.is_consumer_group
         return topic in state.subscribed_topics
 
     def offset_expires_from_ms(self, topic: str, commit_timestamp_ms: int) -> int | None:
-        """The wall time from which offsets.retention counts for an offset of `topic`; None: it does not expire now.
+        """Return the wall time in ms from which an offset's retention counts (KIP-211). None: it does not expire.
 
-        KIP-211: an empty group's since it became empty, a stable consumer group's of topics that it no longer reads
-        since the commit, and those of a group that never had members since the commit.
+        The offsets of an empty group expire after it became empty. In a stable consumer group, offsets of topics
+        without a subscription expire after their commit. So do those of a group that never had members.
         """
         state = self.state
         if self.is_subscribed_to(topic):
@@ -279,17 +294,17 @@ class ClassicGroup:
 
     @property
     def generation(self) -> int:
-        """Grows by one with each rebalance."""
+        """The number of the last rebalance that ended its join phase."""
         return self.state.generation
 
     @property
     def state_name(self) -> str:
-        """Empty, PreparingRebalance, CompletingRebalance, Stable, Dead."""
+        """The state's name as ListGroups shows it."""
         return self.state.current.value
 
     @property
     def is_empty(self) -> bool:
-        """True if the state is Empty. New members may already have a member id with which they will join."""
+        """True if the state is Empty. Clients may already have a member id with which they will join."""
         return self.state.current is GroupState.EMPTY
 
     @property
@@ -298,11 +313,11 @@ class ClassicGroup:
         return self.state.has_no_history
 
     def describe(self) -> DescribedGroup:
-        """For DescribeGroups."""
+        """Return the group for DescribeGroups."""
         return self.state.describe()
 
     def overview(self) -> GroupOverview:
-        """For ListGroups."""
+        """Return the group for ListGroups."""
         return self.state.overview()
 
     def snapshot(self) -> GroupSnapshot:

@@ -1,6 +1,7 @@
-"""ClassicRebalance: the join and the sync phase of a classic group, and everything that time does to it.
+"""ClassicRebalance: the join phase and the sync phase of a classic group, and everything that happens at a deadline.
 
-Kafka's DelayedJoin, InitialDelayedJoin, DelayedSync and DelayedHeartbeat are deadlines here; `tick` looks at them.
+The delayed operations of Kafka's classic groups (DelayedJoin, InitialDelayedJoin, DelayedSync, DelayedHeartbeat) are
+deadlines here, and `tick` handles those that have passed.
 """
 
 from __future__ import annotations
@@ -9,10 +10,9 @@ import logging
 from collections.abc import Callable
 from typing import Final
 
-from kproc.broker.group.classic_state import ClassicState
-from kproc.broker.group.member import NEVER_MS, Member
+from kproc.broker.group.classic.members import NEVER_MS, Member
+from kproc.broker.group.classic.state import ClassicState, GroupState
 from kproc.broker.group.messages import SyncResult
-from kproc.broker.group.state import GroupState
 from kproc.common.bounded import short_name
 from kproc.common.errors import ErrorCode
 
@@ -20,7 +20,7 @@ logger = logging.getLogger(__name__)
 
 _CAN_REBALANCE = frozenset({GroupState.EMPTY, GroupState.COMPLETING_REBALANCE, GroupState.STABLE})
 _ASSIGNED = frozenset({GroupState.COMPLETING_REBALANCE, GroupState.STABLE})
-# Delay before the record of an empty group is written again after a failed write.
+# Time in ms until the record of an empty group is written again after a failed write.
 _REWRITE_MS: Final = 1_000
 
 
@@ -35,59 +35,62 @@ class ClassicRebalance:
     def __init__(self, state: ClassicState) -> None:
         self._state = state
         self._join_deadline_ms = self._sync_deadline_ms = NEVER_MS
-        # The join phase began in Empty: it lasts for the initial delay, whoever has joined (KIP-134).
+        # True if the join phase began in Empty. It then lasts for the initial delay, whoever has joined (KIP-134).
         self._is_initial = False
-        self._initial_delay_ms = 0  # the present one, and
-        self._initial_rest_ms = 0  # how much longer it may become
-        self._has_newcomer = False  # somebody came during the present delay
-        # Members that have not sent their SyncGroup in this generation; empty in a join phase.
+        self._initial_delay_ms = 0  # The present delay.
+        self._initial_rest_ms = 0  # The time by which the delay may still be prolonged.
+        self._has_newcomer = False  # True if a new member has joined during the present delay.
+        # Members that have not sent their SyncGroup in this generation. Empty in a join phase.
         self._pending_sync: set[str] = set()
-        # Leave requests to be answered when the empty group is written.
+        # LeaveGroup requests that are answered when the record of the empty group is written.
         self._until_empty_is_written: list[Callable[[int], None]] = []
-        self._rewrite_ms = NEVER_MS  # When an empty group that could not be written is written again.
+        self._rewrite_ms = NEVER_MS  # The time at which a record that could not be written is written again.
 
-    # What requests tell it.
+    # Called by the requests.
 
-    def note_newcomer(self) -> None:
-        """A member that was not in the group joins."""
+    def mark_newcomer(self) -> None:
+        """Prolong the initial delay, because a new member joins."""
         self._has_newcomer = True
 
-    def write_synced_mark(self, member_id: str) -> None:
-        """A member has sent its SyncGroup."""
+    def mark_synced(self, member_id: str) -> None:
+        """Expect no further SyncGroup of a member in this generation."""
         self._pending_sync.discard(member_id)
 
-    def note_renamed(self, old_id: str, member_id: str) -> None:
-        """A static member that came back has another id."""
+    def rename(self, old_id: str, member_id: str) -> None:
+        """Expect the SyncGroup of a returned static member under its new id."""
         if old_id in self._pending_sync:
             self._pending_sync.remove(old_id)
             self._pending_sync.add(member_id)
 
     def await_empty(self, answer: Callable[[int], None]) -> None:
-        """If the group becomes empty, answer when that is written."""
+        """Call `answer` when the record of the empty group is written, if the group becomes empty."""
         self._until_empty_is_written.append(answer)
 
-    def withdraw(self, answer: Callable[[int], None]) -> bool:
-        """The group did not become empty: whether the answer still waits, which it does no more."""
+    def cancel_empty(self, answer: Callable[[int], None]) -> bool:
+        """Cancel `await_empty`. Return False if the group has become empty meanwhile, so that `answer` is called."""
         if answer not in self._until_empty_is_written:
             return False
         self._until_empty_is_written.remove(answer)
         return True
 
     def stop(self) -> None:
-        """The group is dead: nothing will be due."""
+        """Cancel all deadlines, because the group is dead."""
         self._state.wake_ms = self._join_deadline_ms = self._sync_deadline_ms = self._rewrite_ms = NEVER_MS
 
     # Join phase.
 
     def rebalance_or_complete_join(self, now_ms: int, reason: str) -> None:
-        """Begin a rebalance after a member joined or left, or complete the join phase if no member is missing."""
+        """Start a rebalance after a member has joined or left. In a join phase, complete it if no member is missing."""
         if self._state.current in _CAN_REBALANCE:
             self.prepare(now_ms, reason)
         else:
             self.maybe_complete_join(now_ms)
 
     def prepare(self, now_ms: int, reason: str) -> None:
-        """Begin a rebalance: members are awaited, unless nobody is missing."""
+        """Start a rebalance:
+
+        wait until all members have joined, or complete the join phase at once if none is missing.
+        """
         state = self._state
         if state.current is GroupState.COMPLETING_REBALANCE:
             self.fail_syncs(ErrorCode.REBALANCE_IN_PROGRESS, now_ms)
@@ -120,8 +123,8 @@ class ClassicRebalance:
         self._initial_rest_ms = max(state.roster.rebalance_timeout_ms - delay_ms, 0)
         self._join_deadline_ms = state.wake_by(now_ms + delay_ms)
 
-    def _end_join_phase(self, now_ms: int) -> None:
-        """The join phase's time is up. The initial one goes on while members come, up to the rebalance timeout."""
+    def _on_join_deadline(self, now_ms: int) -> None:
+        """Complete the join phase, or prolong an initial one while new members come, up to the rebalance timeout."""
         state = self._state
         if not (self._is_initial and self._has_newcomer and self._initial_rest_ms):
             self._complete_join(now_ms)
@@ -133,7 +136,7 @@ class ClassicRebalance:
         self._join_deadline_ms = state.wake_by(now_ms + delay_ms)
 
     def maybe_complete_join(self, now_ms: int) -> None:
-        """End the join phase if nobody is missing; the initial one lasts its time."""
+        """Complete the join phase if no member is missing. An initial one lasts until its delay ends."""
         state = self._state
         if (
             state.current is GroupState.PREPARING_REBALANCE
@@ -143,28 +146,28 @@ class ClassicRebalance:
             self._complete_join(now_ms)
 
     def _complete_join(self, now_ms: int) -> None:
-        """Everybody has joined or their time is up: the next generation begins with those who are there."""
+        """Start the next generation with the members that have joined."""
         state = self._state
         self._join_deadline_ms = NEVER_MS
         roster = state.roster
         for member in [each for each in roster.members.values() if each.join_reply is None]:
-            # A static member may be on its way back: its place is kept until its session ends, or until it does
-            # not sync.
+            # A static member may be restarting (KIP-345). It stays until its session expires, or until it misses the
+            # deadline of the sync phase.
             if member.group_instance_id is None:
                 state.remove(member, ErrorCode.UNKNOWN_MEMBER_ID)
         if roster.members and not roster.elect_joined_leader():
-            # Only static members, and none came: nobody could assign. Wait for their sessions to end.
+            # There are only static members, and none has joined, so nobody could assign. Wait until a session expires.
             self._join_deadline_ms = state.wake_by(now_ms + roster.rebalance_timeout_ms)
             return
         state.generation += 1
         if roster.members:
             state.protocol_name = roster.select_protocol()
-            state.learn_topics()
+            state.update_topics()
             state.enter(GroupState.COMPLETING_REBALANCE)
             self._answer_joins(now_ms)
         else:
             state.protocol_name = None
-            state.learn_topics()
+            state.update_topics()
             state.enter(GroupState.EMPTY)
             self._write_empty(now_ms)
 
@@ -198,17 +201,17 @@ class ClassicRebalance:
     # Sync phase.
 
     def fail_syncs(self, code: ErrorCode, now_ms: int) -> None:
-        """No assignment in this generation: everybody's is void, and those who wait join again."""
+        """Answer all waiting SyncGroups with `code` and clear the assignments. The clients join again."""
         state = self._state
         for member in list(state.roster.members.values()):
             member.assignment = b""
             if state.answer_sync(member, SyncResult(code)):
                 state.renew(member, now_ms)
 
-    def _end_sync_phase(self, now_ms: int) -> None:
-        """Members that joined but did not sync in time leave, static ones too; the others rebalance.
+    def _on_sync_deadline(self, now_ms: int) -> None:
+        """Remove the members that have joined but not sent their SyncGroup, static ones too. The others rebalance.
 
-        Nobody is late if all have synced: then the deadline has no meaning any more.
+        Do nothing if all have sent it.
         """
         state = self._state
         self._sync_deadline_ms = NEVER_MS
@@ -218,16 +221,16 @@ class ClassicRebalance:
         if late and state.current in _ASSIGNED:
             self.prepare(now_ms, f"no SyncGroup of {len(late)} members in time")
 
-    # Members that go.
+    # Sessions.
 
-    def _end_session(self, member: Member, now_ms: int) -> None:
+    def _expire_session(self, member: Member, now_ms: int) -> None:
         state = self._state
         if member.is_waiting:
-            # What it waits for has a deadline, and its answer begins the session anew.
+            # Its join or sync has a deadline of its own, and the answer restarts the session.
             member.deadline_ms = NEVER_MS
             return
         state.remove(member, ErrorCode.UNKNOWN_MEMBER_ID)
-        reason = f"the session of {member.member_id} ended"
+        reason = f"the session of {member.member_id} expired"
         if state.current in _ASSIGNED:
             self.prepare(now_ms, reason)
         else:
@@ -235,20 +238,19 @@ class ClassicRebalance:
 
     def _complete_join_without_the_missing(self, now_ms: int) -> None:
         state = self._state
-        # As in Kafka even in the initial delay: who was waited for is not coming.
+        # As in Kafka, this ends even the initial delay: the member that was missing does not come.
         if state.current is GroupState.PREPARING_REBALANCE and state.roster.all_joined:
             self._complete_join(now_ms)
 
-    # Time.
+    # Deadlines.
 
     def next_deadline_ms(self) -> int | None:
-        """When to call `tick` at the latest; O(1). May lie before the real deadline (a tick then only moves it) and
-        never after it. Heartbeats never bring it forward: ask again after join, sync, leave, tick and on_written."""
+        """Return the time in ms at which `tick` must be called at the latest, or None. See ClassicGroup."""
         state = self._state
         return None if state.wake_ms == NEVER_MS else state.wake_ms
 
     def tick(self, now_ms: int) -> None:
-        """Do what is due, in the order in which it became due."""
+        """Handle all deadlines up to `now_ms`, in the order of the deadlines."""
         state = self._state
         if now_ms < state.wake_ms:
             return
@@ -257,15 +259,15 @@ class ClassicRebalance:
         due += [(deadline_ms, member_id) for member_id, deadline_ms in roster.pending.items()]
         due = sorted(entry for entry in due if entry[0] <= now_ms)
         for deadline_ms, member_id in due:
-            # A phase whose time was up first ends first: whoever it removes has no session left to end.
-            self._end_phase(min(deadline_ms, now_ms), now_ms)
+            # A phase with an earlier deadline ends first. The members that it removes have no session any more.
+            self._expire_phases(min(deadline_ms, now_ms), now_ms)
             member = roster.members.get(member_id)
             if member is not None and member.deadline_ms <= now_ms:
-                self._end_session(member, now_ms)
+                self._expire_session(member, now_ms)
             elif roster.pending.get(member_id, NEVER_MS) <= now_ms:
                 del roster.pending[member_id]
                 self._complete_join_without_the_missing(now_ms)
-        self._end_phase(now_ms, now_ms)
+        self._expire_phases(now_ms, now_ms)
         state.wake_ms = min(
             self._join_deadline_ms,
             self._sync_deadline_ms,
@@ -274,10 +276,10 @@ class ClassicRebalance:
             min(roster.pending.values(), default=NEVER_MS),
         )
 
-    def _end_phase(self, up_to_ms: int, now_ms: int) -> None:
+    def _expire_phases(self, up_to_ms: int, now_ms: int) -> None:
         if self._join_deadline_ms <= up_to_ms:
-            self._end_join_phase(now_ms)
+            self._on_join_deadline(now_ms)
         if self._sync_deadline_ms <= up_to_ms:
-            self._end_sync_phase(now_ms)
+            self._on_sync_deadline(now_ms)
         if self._rewrite_ms <= up_to_ms:
             self._write_empty(now_ms)

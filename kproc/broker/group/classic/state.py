@@ -1,20 +1,35 @@
-"""ClassicState: what a classic group is at this moment: its state, its members, its writes, and what is seen of it.
+"""The state of a classic group, which all parts of a ClassicGroup share. The rules are in the other files.
 
-The parts of a ClassicGroup share it; it knows none of them. No rule of the protocol is here.
+         first member joins (initial delay)
+Empty ----------------------------------------> PreparingRebalance <---------------+
+  ^                                               |            |  ^                |
+  |  nobody is left: generation + 1, written      |            |  |  a join, a     |  a new member, a leave,
+  +-----------------------------------------------+            |  |  leave, a      |  an ended session, the
+                                                               |  |  failed write  |  leader's join
+                          all have joined, or time is up:      |  |                |
+                          generation + 1, joins are answered   v  |                |
+                                                    CompletingRebalance --------> Stable
+                                                                leader's assignment
+                                                                written: syncs are answered
+
+Dead: deleted, or another Handler coordinates the group. Every state can become Dead, and Dead is final.
+
+The states are those of Kafka's ClassicGroupState.
 """
 
 from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Mapping
+from enum import Enum
 from functools import partial
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 import msgspec
 
 from kproc.broker.coordinator.rules import write_error
-from kproc.broker.group.config import GroupConfig
-from kproc.broker.group.member import NEVER_MS, Member
+from kproc.broker.group.classic.members import NEVER_MS, Member, Roster
+from kproc.broker.group.classic.subscription import CONSUMER_PROTOCOL_TYPE, topics_of_all
 from kproc.broker.group.messages import (
     UNKNOWN_MEMBER_ID,
     DescribedGroup,
@@ -25,33 +40,62 @@ from kproc.broker.group.messages import (
     SyncResult,
     join_failed,
 )
-from kproc.broker.group.roster import Roster
-from kproc.broker.group.snapshot import GroupSnapshot, MemberSnapshot, Persist
-from kproc.broker.group.state import PREVIOUS, GroupState
-from kproc.broker.group.subscription import CONSUMER_PROTOCOL_TYPE, topics_of_all
+from kproc.broker.group.records import GroupSnapshot, MemberSnapshot
 from kproc.common.bounded import short_name
 from kproc.common.errors import ErrorCode
+
+if TYPE_CHECKING:
+    from kproc.broker.config import Config
 
 logger = logging.getLogger(__name__)
 
 GROUP_TYPE: Final = "classic"
-# (code as the client shall see it, now_ms)
+# (code for the client, now_ms)
 AfterWrite = Callable[[int, int], None]
+# (code, now_ms): NONE once the record is as durable as acks=all promises, else the append's error.
+OnWritten = Callable[[int, int], None]
+# Appends a snapshot. Returns True if it is in the log; otherwise the error was reported already. Writes of one group
+# report in the order of the calls.
+Persist = Callable[[GroupSnapshot, OnWritten], bool]
+
+
+class GroupState(Enum):
+    """The state of a group. The values are the names that DescribeGroups and ListGroups show."""
+
+    EMPTY = "Empty"
+    PREPARING_REBALANCE = "PreparingRebalance"
+    COMPLETING_REBALANCE = "CompletingRebalance"
+    STABLE = "Stable"
+    DEAD = "Dead"
+
+
+# By state: the states that may come before it.
+PREVIOUS: Final = {
+    GroupState.EMPTY: {GroupState.PREPARING_REBALANCE},
+    GroupState.PREPARING_REBALANCE: {
+        GroupState.EMPTY,
+        GroupState.COMPLETING_REBALANCE,
+        GroupState.STABLE,
+    },
+    GroupState.COMPLETING_REBALANCE: {GroupState.PREPARING_REBALANCE},
+    GroupState.STABLE: {GroupState.COMPLETING_REBALANCE},
+    GroupState.DEAD: set(GroupState),
+}
 
 
 class GroupEnvironment(msgspec.Struct):
-    """The environment that all groups of a coordinator share. `config` may be replaced while groups exist."""
+    """The settings and functions that all groups of a coordinator share."""
 
-    config: GroupConfig
-    random_id: Callable[[], str]  # a new UUID's text, for member ids
-    wall_ms: Callable[[], int]  # dates what is persisted; timers use the `now_ms` of the calls (monotonic)
+    config: Config
+    random_id: Callable[[], str]  # Returns the text of a new UUID, for member ids.
+    wall_ms: Callable[[], int]  # The clock for records. Timers use the monotonic `now_ms` of the calls.
     persist: Persist
-    # Called with (group id, member id) when a member id was returned to a client that has to join with it.
+    # Called with (group id, member id) when a client got a member id with MEMBER_ID_REQUIRED.
     on_pending: Callable[[str, str], None] = lambda _group_id, _member_id: None
 
 
 class ClassicState:
-    """Fields and views; see ClassicGroup."""
+    """The fields of one group, its pending writes, and its descriptions for other requests."""
 
     __slots__ = (
         "_write_count", "_writes", "current", "current_state_timestamp_ms", "environment", "generation",
@@ -65,30 +109,30 @@ class ClassicState:
         self.generation = 0
         self.protocol_name: str | None = None
         self.roster = Roster()
-        # What the members of this generation read; None if not known, or not a consumer group.
+        # The topics that the members subscribe to. None if they are unknown, or if it is no consumer group.
         self.subscribed_topics: frozenset[str] | None = None
         self.current_state_timestamp_ms = environment.wall_ms()
-        # No deadline is before this; heartbeats move deadlines away from it, and a tick catches up with them.
+        # No deadline is earlier than this. Heartbeats move deadlines later without changing it; the next tick does.
         self.wake_ms = NEVER_MS
-        # Writes that are on their way, with what to do then: answered by `resign` if the coordinator goes first.
+        # Callbacks of the writes that are not durable yet. `fail_writes` calls them if the coordinator resigns first.
         self._writes: dict[int, AfterWrite] = {}
         self._write_count = 0
 
     # Change.
 
     def enter(self, state: GroupState) -> None:
-        """Go into a state that may follow the current one."""
+        """Change the state. `PREVIOUS` has the allowed changes."""
         assert self.current in PREVIOUS[state], (self.current, state)
         self.current = state
         self.current_state_timestamp_ms = self.environment.wall_ms()
 
     def wake_by(self, deadline_ms: int) -> int:
-        """`deadline_ms`, with a tick by then."""
+        """Make sure that a tick comes at `deadline_ms` at the latest. Return it."""
         self.wake_ms = min(self.wake_ms, deadline_ms)
         return deadline_ms
 
     def renew(self, member: Member, now_ms: int) -> None:
-        """A member is alive: its session begins anew."""
+        """Restart the session of a member, because it has sent a request."""
         member.renew(now_ms)
         self.wake_by(member.deadline_ms)
 
@@ -104,26 +148,26 @@ class ClassicState:
     def _written(self, number: int, code: int, now_ms: int) -> None:
         then = self._writes.pop(number, None)
         if then is None:
-            return  # `resign` or `kill` has answered for it.
+            return  # `fail_writes` has called it already.
         if code:
             group_id = short_name(self.group_id)
             logger.warning("group=%s generation=%d write failed: %s", group_id, self.generation, code)
         then(write_error(code), now_ms)
 
     def fail_writes(self, code: ErrorCode) -> None:
-        """Nobody will hear how the writes ended that are on their way."""
+        """Call back all pending writes with `code`, because their outcome will not be known here."""
         writes, self._writes = self._writes, {}
         for then in writes.values():
             then(code, 0)
 
     def remove(self, member: Member, code: ErrorCode) -> None:
-        """Forget a member; a request of it that waits is answered with `code`, upon which a live one joins anew."""
+        """Remove a member. A waiting request of it gets `code`, after which a live client joins again."""
         self.roster.answer_join(member, join_failed(code, UNKNOWN_MEMBER_ID))
         self.answer_sync(member, SyncResult(code))
         self.roster.remove(member)
 
     def answer_sync(self, member: Member, result: SyncResult) -> bool:
-        """Answer the member's sync, if one waits."""
+        """Answer the SyncGroup of a member. Return False if none waits."""
         reply = member.sync_reply
         if reply is None:
             return False
@@ -131,8 +175,8 @@ class ClassicState:
         reply(result)
         return True
 
-    def learn_topics(self) -> None:
-        """Note what the group reads, as soon as who is in it, and which protocol is spoken, is settled."""
+    def update_topics(self) -> None:
+        """Find the subscribed topics again. Called when members, their metadata or the chosen protocol have changed."""
         if self.roster.protocol_type == CONSUMER_PROTOCOL_TYPE:
             self.subscribed_topics = topics_of_all(
                 member.metadata(self.protocol_name) for member in self.roster.members.values()
@@ -143,7 +187,7 @@ class ClassicState:
     # Answers.
 
     def join_result(self, member: Member, leader: str | None, *, skip_assignment: bool = False) -> JoinResult:
-        """A successful join of the present generation; the leader's has the list of all members."""
+        """Return a successful join of the present generation. The leader's has the list of all members."""
         leads = leader == member.member_id
         return JoinResult(
             ErrorCode.NONE,
@@ -177,11 +221,11 @@ class ClassicState:
 
     @property
     def is_consumer_group(self) -> bool:
-        """Its members speak the consumer protocol, so that the broker can know what they read."""
+        """True if the members use the consumer protocol, whose metadata name the subscribed topics."""
         return self.roster.protocol_type == CONSUMER_PROTOCOL_TYPE
 
     def describe(self) -> DescribedGroup:
-        """For DescribeGroups. Metadata and protocol are only shown of a Stable group, as in Kafka."""
+        """Return the group for DescribeGroups. As in Kafka, only a Stable group shows its protocol and metadata."""
         protocol_name = self.protocol_name if self.current is GroupState.STABLE else None
         return DescribedGroup(
             self.group_id,
@@ -202,7 +246,7 @@ class ClassicState:
         )
 
     def overview(self) -> GroupOverview:
-        """For ListGroups."""
+        """Return the group for ListGroups."""
         return GroupOverview(self.group_id, self.roster.protocol_type or "", self.current.value, GROUP_TYPE)
 
     def snapshot(self, assignments: Mapping[str, bytes] | None = None) -> GroupSnapshot:

@@ -1,19 +1,18 @@
-"""ClassicJoin: who may join a classic group, as whom, and whether that needs a rebalance.
+"""ClassicJoin: JoinGroup of a classic group. It decides who may join, under which member id, and with which rebalance.
 
-The cases are those of Kafka's GroupMetadataManager.classicGroupJoin: an unknown member (KIP-394: two steps for a
-dynamic one), a static one that returns (KIP-345, KIP-814), a pending one, a known one.
+The cases are those of Kafka's GroupMetadataManager.classicGroupJoin: an unknown member (a dynamic one joins in two
+steps, KIP-394), a static member that returns (KIP-345, KIP-814), a member that has got its id, and a known member.
 """
 
 from __future__ import annotations
 
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 import msgspec
 
-from kproc.broker.group.classic_rebalance import ClassicRebalance
-from kproc.broker.group.classic_state import ClassicState
-from kproc.broker.group.config import NEW_MEMBER_JOIN_TIMEOUT_MS, GroupConfig
-from kproc.broker.group.member import Member
+from kproc.broker.group.classic.members import Member
+from kproc.broker.group.classic.rebalance import ClassicRebalance
+from kproc.broker.group.classic.state import ClassicState, GroupState
 from kproc.broker.group.messages import (
     UNKNOWN_MEMBER_ID,
     JoinReply,
@@ -22,21 +21,28 @@ from kproc.broker.group.messages import (
     SyncResult,
     join_failed,
 )
-from kproc.broker.group.state import GroupState
 from kproc.common.bounded import NAME_MAX
 from kproc.common.errors import ErrorCode
 from kproc.wire.primitives import shortened
 
+if TYPE_CHECKING:
+    from kproc.broker.config import Config
+
+# Time in ms for the first join of a new member, as in Kafka (GroupCoordinatorConfig), which has no setting for it.
+# Until its first answer a dynamic client knows no member id and cannot send heartbeats. Without this limit, a client
+# that goes on retrying would leave a member in the group each time.
+NEW_MEMBER_JOIN_TIMEOUT_MS: Final = 5 * 60 * 1_000
 # Limit of all protocol names and metadata in a member's join. A batch of `__consumer_offsets` has at most 1 MiB by
 # default, and the group's record must fit into one.
 PROTOCOL_BYTES_MAX: Final = 1 << 20
 
 
-def join_refusal(
-    group_id: str, request: JoinRequest, config: GroupConfig, *, group_exists: bool
-) -> ErrorCode:
-    """Why a join is refused before there is a group to ask (INVALID_GROUP_ID, INVALID_SESSION_TIMEOUT,
-    INVALID_REQUEST, UNKNOWN_MEMBER_ID), or NONE. Checked first, so that a rejected join creates no group."""
+def join_refusal(group_id: str, request: JoinRequest, config: Config, *, group_exists: bool) -> ErrorCode:
+    """Return the error of a join that no group has to decide, or NONE.
+
+    INVALID_GROUP_ID, INVALID_SESSION_TIMEOUT, INVALID_REQUEST or UNKNOWN_MEMBER_ID. Checked before the group is looked
+    up, so that a rejected join creates no group.
+    """
     if not group_id:
         return ErrorCode.INVALID_GROUP_ID
     shortest, longest = config.group_min_session_timeout_ms, config.group_max_session_timeout_ms
@@ -60,15 +66,15 @@ class ClassicJoin:
         self._rebalance = rebalance
 
     def join(self, request: JoinRequest, now_ms: int, reply: JoinReply) -> None:
-        """JoinGroup; answered when the rebalance's join phase ends (or at once)."""
+        """Handle a JoinGroup. It is answered at once, or when the join phase of the rebalance ends."""
         state = self._state
         refusal = join_refusal(state.group_id, request, state.environment.config, group_exists=True)
         if not refusal and state.current is GroupState.DEAD:
             refusal = ErrorCode.COORDINATOR_NOT_AVAILABLE
         if refusal:
             reply(join_failed(refusal, request.member_id))
-        elif not self._has_room_for(request):
-            self._turn_away(request, now_ms)
+        elif not self._fits(request):
+            self._reject_for_size(request, now_ms)
             reply(join_failed(ErrorCode.GROUP_MAX_SIZE_REACHED, UNKNOWN_MEMBER_ID))
         elif not state.roster.supports(request.protocol_type, request.protocols):
             reply(join_failed(ErrorCode.INCONSISTENT_GROUP_PROTOCOL, request.member_id))
@@ -81,12 +87,15 @@ class ClassicJoin:
 
     # group.max.size.
 
-    def _has_room_for(self, request: JoinRequest) -> bool:
-        """Members may always return. In a join phase those who have joined count, so that of a group that is too
-        large (the limit was lowered) the last ones to rejoin are turned away."""
+    def _fits(self, request: JoinRequest) -> bool:
+        """Return True if group.max.size permits the member. Known members may always return.
+
+        In a join phase only the members that have joined count. If group.max.size was lowered, the last members to
+        rejoin are therefore rejected.
+        """
         state = self._state
         roster = state.roster
-        # Unlike Kafka, a static member that returns without its member id has its old place too: nobody is added.
+        # Unlike Kafka, permit a static member that returns without its member id: it replaces itself.
         member_id = request.member_id
         if request.group_instance_id is not None:
             member_id = roster.static_ids.get(request.group_instance_id, member_id)
@@ -96,15 +105,15 @@ class ClassicJoin:
             return (member is not None and member.join_reply is not None) or roster.joined_count < limit
         return state.current is GroupState.EMPTY or member is not None or len(roster) < limit
 
-    def _turn_away(self, request: JoinRequest, now_ms: int) -> None:
-        """A known member that finds no room is out; perhaps it was the one that the others waited for."""
+    def _reject_for_size(self, request: JoinRequest, now_ms: int) -> None:
+        """Remove a member that exceeds group.max.size. Perhaps the join phase waited only for it."""
         state = self._state
         state.roster.pending.pop(request.member_id, None)
         if not state.roster.refusal(request.member_id, request.group_instance_id):
             state.remove(state.roster.members[request.member_id], ErrorCode.GROUP_MAX_SIZE_REACHED)
         self._rebalance.maybe_complete_join(now_ms)
 
-    # Members that are not in the group.
+    # Members of the group.not in the group yet.
 
     def _join_unknown(self, request: JoinRequest, now_ms: int, reply: JoinReply) -> None:
         state = self._state
@@ -124,7 +133,7 @@ class ClassicJoin:
 
     def _join_pending(self, request: JoinRequest, now_ms: int, reply: JoinReply) -> None:
         if request.group_instance_id is not None:
-            # The id was given to a dynamic member. Kafka calls this an unexpected state, and names no member.
+            # The id was returned to a dynamic member. As in Kafka, this is an unexpected state without a member id.
             reply(join_failed(ErrorCode.UNKNOWN_SERVER_ERROR, ""))
             return
         self._add(request, request.member_id, now_ms, reply)
@@ -135,12 +144,12 @@ class ClassicJoin:
             state.roster.protocol_type = request.protocol_type
         member = Member.from_request(member_id, request)
         member.deadline_ms = state.wake_by(now_ms + NEW_MEMBER_JOIN_TIMEOUT_MS)
-        self._rebalance.note_newcomer()
+        self._rebalance.mark_newcomer()
         state.roster.add(member)
         state.roster.await_join(member, reply)
         self._rebalance.rebalance_or_complete_join(now_ms, f"{member_id} is new")
 
-    # Members that are.
+    # Members of the group.
 
     def _join_known(self, request: JoinRequest, now_ms: int, reply: JoinReply) -> None:
         state = self._state
@@ -154,10 +163,10 @@ class ClassicJoin:
         if state.current is GroupState.PREPARING_REBALANCE:
             self._rejoin(member, request, now_ms, reply, reason="")
         elif state.current is GroupState.STABLE and leads:
-            # The leader knows reasons that the broker does not: topics that changed, lost partitions.
+            # The leader may know reasons that the broker does not know, such as changed topics or lost partitions.
             self._rejoin(member, request, now_ms, reply, reason=f"the leader {member.member_id} rejoined")
         elif is_unchanged:
-            # It lost the answer of this generation's join, or fears so.
+            # The client has not received the answer to its join of this generation.
             state.renew(member, now_ms)
             reply(state.join_result(member, state.roster.leader))
         else:
@@ -171,7 +180,7 @@ class ClassicJoin:
         state.roster.await_join(member, reply)
         self._rebalance.rebalance_or_complete_join(now_ms, reason)
 
-    # A static member that returns without its member id: a restart.
+    # Static members that return without their member id, because their client has restarted (KIP-345).
 
     def _return_static(
         self, request: JoinRequest, member: Member, member_id: str, now_ms: int, reply: JoinReply
@@ -191,7 +200,7 @@ class ClassicJoin:
         if state.current is GroupState.PREPARING_REBALANCE:
             self._rebalance.maybe_complete_join(now_ms)
         elif state.current is GroupState.COMPLETING_REBALANCE:
-            # The leader may be assigning to the old id at this moment.
+            # The leader may be assigning partitions to the old id at this moment.
             self._rebalance.prepare(now_ms, f"{member_id} replaced {old_id} in the sync phase")
         elif state.roster.select_protocol() != state.protocol_name:
             self._rebalance.prepare(now_ms, f"{member_id} replaced {old_id} with another protocol")
@@ -201,14 +210,14 @@ class ClassicJoin:
             )
 
     def _fence(self, member: Member, member_id: str) -> None:
-        """Give the member its new id. Requests under the old one that wait are another process's."""
+        """Give the member its new id. Waiting requests under the old id are of the process before the restart."""
         state = self._state
         old_id = member.member_id
         state.roster.answer_join(member, join_failed(ErrorCode.FENCED_INSTANCE_ID, old_id))
         state.answer_sync(member, SyncResult(ErrorCode.FENCED_INSTANCE_ID))
         member.is_new = False
         state.roster.rename(member, member_id)
-        self._rebalance.note_renamed(old_id, member_id)
+        self._rebalance.rename(old_id, member_id)
 
     def _write_static(
         self,
@@ -220,35 +229,38 @@ class ClassicJoin:
         old_terms: JoinRequest,
         old_leader: str | None,
     ) -> None:
-        """No rebalance: the new id is written, and the member goes on with the assignment that it had."""
+        """Write the new member id without a rebalance. The member keeps its assignment (KIP-814)."""
         state = self._state
-        state.learn_topics()
+        state.update_topics()
 
         def then(code: int, now_ms: int) -> None:
             if member.join_reply is not reply:
-                return  # Fenced by yet another one, removed, or answered by a rebalance.
+                return  # The member was fenced again, was removed, or was answered by a rebalance.
             if code:
-                state.roster.answer_join(member, self._static_failed(code, old_leader))
+                state.roster.answer_join(member, self._static_failure(code, old_leader))
             elif state.current is GroupState.STABLE:
                 state.roster.answer_join(member, self._static_result(request, member, old_leader))
             else:
-                return  # A rebalance began meanwhile; this join is part of it.
+                return  # A rebalance has started meanwhile, and this join is part of it.
             state.renew(member, now_ms)
 
         if not state.write(state.snapshot(), then):
             state.roster.rename(member, old_id)
             state.roster.update(member, old_terms)
-            state.learn_topics()
+            state.update_topics()
 
     def _static_result(self, request: JoinRequest, member: Member, old_leader: str | None) -> JoinResult:
-        """A leader must not assign anew. From v9 on it is told so; before, it is told that its old id leads."""
+        """Return the answer for a static member that returns. If it leads, it must not assign again.
+
+        From v9 on the answer says so (KIP-814). Before v9, it names the old id as the leader.
+        """
         state = self._state
         if not request.supports_skip_assignment:
             return state.join_result(member, old_leader)
         leads = state.roster.leader == member.member_id
         return state.join_result(member, state.roster.leader, skip_assignment=leads)
 
-    def _static_failed(self, code: int, old_leader: str | None) -> JoinResult:
+    def _static_failure(self, code: int, old_leader: str | None) -> JoinResult:
         state = self._state
         return JoinResult(
             code,

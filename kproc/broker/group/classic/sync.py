@@ -1,18 +1,20 @@
-"""ClassicSync: answers SyncGroup of a classic group, once the leader's assignment is written."""
+"""ClassicSync: SyncGroup of a classic group. It is answered when the leader's assignment is written.
+
+The rules are those of Kafka's GroupMetadataManager.classicGroupSync.
+"""
 
 from __future__ import annotations
 
-from kproc.broker.group.classic_rebalance import ClassicRebalance
-from kproc.broker.group.classic_state import ClassicState
-from kproc.broker.group.member import Member
+from kproc.broker.group.classic.members import Member
+from kproc.broker.group.classic.rebalance import ClassicRebalance
+from kproc.broker.group.classic.state import ClassicState, GroupState
 from kproc.broker.group.messages import SyncReply, SyncRequest, SyncResult
-from kproc.broker.group.state import GroupState
 from kproc.common.errors import ErrorCode
 
 
-def _differs(asked: str | None, group_has: str | None) -> bool:
-    """Protocol type and name of a SyncGroup v5 are compared if both sides know them (KIP-559)."""
-    return asked is not None and group_has is not None and asked != group_has
+def _differs(of_request: str | None, of_group: str | None) -> bool:
+    """Compare a protocol's type or name (KIP-559). Versions before 5 have none, which fits any group."""
+    return of_request is not None and of_group is not None and of_request != of_group
 
 
 class ClassicSync:
@@ -26,14 +28,14 @@ class ClassicSync:
         self._assigning = -1  # The generation whose assignment was written last, or is being written.
 
     def sync(self, request: SyncRequest, now_ms: int, reply: SyncReply) -> None:
-        """SyncGroup; answered when the leader's assignment is written (or at once)."""
+        """Handle a SyncGroup. It is answered at once, or when the leader's assignment is written."""
         state = self._state
         refusal = self._sync_refusal(request)
         if refusal:
             reply(SyncResult(refusal))
             return
         member = state.roster.members[request.member_id]
-        self._rebalance.write_synced_mark(member.member_id)
+        self._rebalance.mark_synced(member.member_id)
         if state.current is GroupState.STABLE:
             state.renew(member, now_ms)
             reply(self._assigned(member))
@@ -65,13 +67,13 @@ class ClassicSync:
         return SyncResult(ErrorCode.NONE, state.roster.protocol_type, state.protocol_name, member.assignment)
 
     def _assign(self, assignments: dict[str, bytes]) -> None:
-        """Write the leader's assignment, then tell it; a member that it forgot gets an empty one."""
+        """Write the leader's assignment, then answer all members. A member without an assignment gets an empty one."""
         state = self._state
         self._assigning = generation = state.generation
 
         def then(code: int, now_ms: int) -> None:
             if state.current is not GroupState.COMPLETING_REBALANCE or state.generation != generation:
-                return  # A rebalance began meanwhile and has answered everybody.
+                return  # A rebalance has started meanwhile and has answered all members.
             if code:
                 self._rebalance.fail_syncs(ErrorCode(code), now_ms)
                 self._rebalance.prepare(now_ms, "its assignment could not be written")
