@@ -48,8 +48,10 @@ class MarkerSender:
             partition = services.image.partition(*key)
             owner = services.handler_index if partition is None else partition.owner
             by_owner.setdefault(owner, []).append(at)
+        # A marker that cannot be appended now, for example because its log is in transfer, is sent again by the
+        # coordinator. So our own partitions need no OwnersRequest, which would wait for the log.
         for at in by_owner.pop(services.handler_index, ()):
-            send_markers(services, [parts[at]], partial(_report, [at], on_code))
+            append_marker(services, *parts[at], partial(on_code, at))
         for owner, ats in by_owner.items():
             in_flight = self._in_flight.get(owner, 0)
             sent, left = ats[: IN_FLIGHT_MAX - in_flight], ats[IN_FLIGHT_MAX - in_flight :]
@@ -62,12 +64,8 @@ class MarkerSender:
 
     def _on_codes(self, owner: int, sent: list[int], on_code: OnCodeOf, codes: list[int]) -> None:
         self._in_flight[owner] -= len(sent)
-        _report(sent, on_code, codes)
-
-
-def _report(sent: list[int], on_code: OnCodeOf, codes: list[int]) -> None:
-    for at, code in zip(sent, codes, strict=True):
-        on_code(at, code)
+        for at, code in zip(sent, codes, strict=True):
+            on_code(at, code)
 
 
 def send_markers(services: Services, parts: Parts, on_codes: OnCodes) -> None:
