@@ -159,7 +159,7 @@ class ForwardReply:
             # been away for some time (`is_away`), the call was never sent. The client then gets the error of a Kafka
             # leader that is down. It retries, and its other partitions go on meanwhile.
             code = ErrorCode.NOT_LEADER_OR_FOLLOWER if reply.is_away else LOST
-            self._settle([failed(index, code) for _, (_, index) in self.parts])
+            self._finish([failed(index, code) for _, (_, index) in self.parts])
             return
         if reply.returned is not None:
             place, topic_id, index, records = reply.returned
@@ -167,9 +167,9 @@ class ForwardReply:
             target = self.parts[place][0]
             self._router.route(DeferredRecords(topic_id, index, bytearray(records), target, self._version))
         if not reply.is_open:
-            self._settle(reply.results)
+            self._finish(reply.results)
 
-    def _settle(self, results: Sequence[Result | None]) -> None:
+    def _finish(self, results: Sequence[Result | None]) -> None:
         for place, ((target, _), result) in enumerate(zip(self.parts, results, strict=True)):
             if place not in self._returned:
                 assert result is not None, "neither decided nor returned"

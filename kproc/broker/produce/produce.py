@@ -166,7 +166,7 @@ class RecordRouter:
         if remote:
             self._forward(version, body, remote)
         if is_transactional:
-            self._transactions.ask()
+            self._transactions.send_requests()
         return destination
 
     def _find(
@@ -279,7 +279,7 @@ class RecordRouter:
                 part.decide(failed(index, found))
             else:
                 self._append_or_return(*found, records, part, version, sent_at=body.image)
-        self._transactions.ask()
+        self._transactions.send_requests()
 
     def handle_returned(
         self, body: ReturnedRecords, payload: memoryview | bytearray, on_reply: OnResult[ProduceResults]
@@ -292,7 +292,7 @@ class RecordRouter:
             part.decide(failed(body.index, unknown_topic(body.version)))
         else:
             self._append_or_return(*found, memoryview(payload), part, body.version, sent_at=body.image)
-            self._transactions.ask()
+            self._transactions.send_requests()
 
     def _append_or_return(
         self,
@@ -319,7 +319,7 @@ class RecordRouter:
             deferred.fail(unknown_topic(version))
         elif found[1].owner == self._services.handler_index:
             self._append(*found, memoryview(records), target, version)
-            self._transactions.ask()
+            self._transactions.send_requests()
         elif isinstance(target, ForwardedPart):
             target.return_records(topic_id, index, records)
         else:

@@ -41,7 +41,7 @@ if TYPE_CHECKING:
 _FIRST_THAT_ADDS: Final = 12
 _FIRST_WITH_ABORTABLE: Final = 11  # An older client does not know TRANSACTION_ABORTABLE.
 _ASKING: Final = "asking a transaction's coordinator"
-_SETTLING: Final = "what waited for a transaction's coordinator"
+_FINISHING: Final = "what waited for a transaction's coordinator"
 # Errors that say the coordinator is unavailable. Producers get NOT_ENOUGH_REPLICAS instead: they retry after it
 # without looking for another broker.
 _UNREACHED: Final = frozenset(
@@ -110,11 +110,11 @@ class _ParkedBatches:
         self.adds = adds
 
     @property
-    def place(self) -> tuple[OwnedPartition, int]:
+    def key(self) -> tuple[OwnedPartition, int]:
         """The key in `TransactionalProduce._waiting`: partition and producer id."""
         return self.owned, self.producer.producer_id
 
-    def refuse(self, code: int) -> None:
+    def reject(self, code: int) -> None:
         """Fail all batches with `code`. If one were appended, the log would reject the retries of the others."""
         for deferred in self.batches:
             deferred.fail(*_error_for_producer(code, deferred.version))
@@ -152,8 +152,8 @@ class TransactionalProduce:
         queue.on_confirmed = self._on_confirmed
         self._request_join = transaction_call.request_join
         self._waiting: dict[tuple[OwnedPartition, int], _ParkedBatches] = {}
-        # Batches of the request in work whose coordinator must be called. `ask` sends one call for all of them.
-        self._to_ask: list[_ParkedBatches] = []
+        # Batches of the request in work whose coordinator must be called. `send_requests` sends one call for all of them.
+        self._to_verify: list[_ParkedBatches] = []
         # Confirmed batches until the next flush has appended them, by partition and producer id.
         self._confirmed: dict[OwnedPartition, dict[int, _ParkedBatches]] = {}
 
@@ -162,7 +162,7 @@ class TransactionalProduce:
     ) -> None:
         """Queue records for a partition of ours, or park them if their transaction must be verified.
 
-        Only for requests with a transactional id. The caller must call `ask` after the last partition of the request.
+        Only for requests with a transactional id. The caller must call `send_requests` after the last partition of the request.
         """
         transactional_id = target.transactional_id
         if transactional_id is None or len(records) < HEADER_BYTES or not _is_transactional(records):
@@ -194,8 +194,8 @@ class TransactionalProduce:
         )
         producer = TxnProducer(transactional_id, producer_id, epoch)
         waiting = _ParkedBatches(owned, producer, guard, deferred, adds=adds)
-        self._waiting[waiting.place] = waiting
-        self._to_ask.append(waiting)
+        self._waiting[waiting.key] = waiting
+        self._to_verify.append(waiting)
 
     def _still_waiting(self, owned: OwnedPartition, producer_id: int, epoch: int) -> _ParkedBatches | None:
         """Return the producer's parked batches, or None.
@@ -211,8 +211,8 @@ class TransactionalProduce:
             code = ErrorCode.INVALID_TXN_STATE  # A marker has ended its transaction.
         else:
             return waiting
-        del self._waiting[waiting.place]
-        waiting.refuse(code)
+        del self._waiting[waiting.key]
+        waiting.reject(code)
         return None
 
     @staticmethod
@@ -249,48 +249,48 @@ class TransactionalProduce:
             return False
         return True
 
-    def ask(self) -> None:
+    def send_requests(self) -> None:
         """Send the coordinator one call for all partitions of a request."""
-        to_ask, self._to_ask = self._to_ask, []
-        # A request has one producer. There are more only if an exception kept an earlier request from calling `ask`.
+        to_verify, self._to_verify = self._to_verify, []
+        # A request has one producer. There are more only if an exception kept an earlier request from calling this.
         by_producer: dict[tuple[TxnProducer, bool], list[_ParkedBatches]] = {}
-        for each in to_ask:
+        for each in to_verify:
             by_producer.setdefault((each.producer, each.adds), []).append(each)
-        for asked in by_producer.values():
-            self._ask(asked)
+        for parked in by_producer.values():
+            self._request(parked)
 
-    def _ask(self, asked: list[_ParkedBatches]) -> None:
-        first, answered = asked[0], partial(self._answered, asked)
+    def _request(self, parked: list[_ParkedBatches]) -> None:
+        first, on_code = parked[0], partial(self._on_code, parked)
         work = partial(
             self._request_join,
             self._services,
             first.producer,
-            [each.owned.key for each in asked],
+            [each.owned.key for each in parked],
             adds=first.adds,
-            on_code=answered,
+            on_code=on_code,
         )
         if not self._services.containment.run(_ASKING, None, work):
-            answered(ErrorCode.COORDINATOR_NOT_AVAILABLE)
+            on_code(ErrorCode.COORDINATOR_NOT_AVAILABLE)
 
-    def _answered(self, asked: list[_ParkedBatches], code: int) -> None:
+    def _on_code(self, parked: list[_ParkedBatches], code: int) -> None:
         """Handle the coordinator's code: append or reject the batches that are still parked."""
-        if code == ErrorCode.TRANSACTION_ABORTABLE and len(asked) > 1:
+        if code == ErrorCode.TRANSACTION_ABORTABLE and len(parked) > 1:
             # Some partitions are missing from the transaction, but the one code does not say which. Ask for each alone.
-            for each in asked:
-                self._ask([each])
+            for each in parked:
+                self._request([each])
             return
-        for each in asked:
+        for each in parked:
             # Otherwise the batches were rejected meanwhile, or were routed to another owner.
-            if self._waiting.get(each.place) is each:
-                del self._waiting[each.place]
-                self._services.containment.run(_SETTLING, each, self._settle, each, code)
+            if self._waiting.get(each.key) is each:
+                del self._waiting[each.key]
+                self._services.containment.run(_FINISHING, each, self._finish, each, code)
 
-    def _settle(self, waiting: _ParkedBatches, code: int) -> None:
+    def _finish(self, waiting: _ParkedBatches, code: int) -> None:
         if code == ErrorCode.INVALID_PRODUCER_ID_MAPPING:
             # No producer has this id. Forget the verification, because a client could fill the memory with random ids.
             waiting.owned.log.state.producers.finish_verification(waiting.producer.producer_id)
         if code:
-            waiting.refuse(code)
+            waiting.reject(code)
             return
         first = waiting.batches[0]
         if first.topic_id not in self._services.image.topics_by_id:  # The topic was deleted meanwhile.
@@ -317,5 +317,5 @@ class TransactionalProduce:
         """Remove and return the parked batches of these partitions, in order. Their new owners verify them again."""
         leaving = [each for each in self._waiting.values() if each.owned.key in moved]
         for waiting in leaving:
-            del self._waiting[waiting.place]
+            del self._waiting[waiting.key]
         return [deferred for waiting in leaving for deferred in waiting.batches]
