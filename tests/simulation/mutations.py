@@ -351,7 +351,7 @@ MUTATIONS: Final[dict[str, list[tuple[Any, str, Any]]]] = {
     "commit-answered-before-written": [(CoordinatorLog, "write", _written_after_the_answer)],
     "delta-applied-twice": [(ClusterImage, "apply_records", _applied_twice)],
     "nobody-has-to-log-in": [(Connection, "require_login", _nothing)],
-    "decisions-outlive-rules": [(StandardAuthorizer, "_forget", _nothing)],
+    "decisions-outlive-rules": [(StandardAuthorizer, "_clear_caches", _nothing)],
     "deltas-lost": [(ClusterImage, "apply_records", _some_deltas_lost)],
     "namesakes-directory-taken": [
         (log_module, "_is_of_another_topic", lambda *_: False),
