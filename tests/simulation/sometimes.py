@@ -103,7 +103,7 @@ STATES: Final = (
     RareState("decisions were loaded or synced again", TransactionCoordinator, "_await_sync"),
     RareState("a transaction was fenced", TransactionCoordinator, "_fence"),
     RareState("an add waited for the write of another add", TransactionCoordinator, "_confirm_added"),
-    RareState("a marker was refused and sent again", Entry, "ask_again"),
+    RareState("a marker was refused and sent again", Entry, "retry_marker"),
     RareState(
         "offsets of an open transaction were loaded",
         GroupCoordinator,

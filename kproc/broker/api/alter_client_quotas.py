@@ -1,14 +1,17 @@
 """AlterClientQuotas (key 49), versions 0-1 (KIP-546).
 
-Users, client ids and addresses, each with its defaults; see cluster/client_quotas.py for the keys and the checks.
+It sets the quotas of users, client ids and addresses, and their defaults. cluster/client_quotas.py has the keys and the
+checks.
+
 Versions: v1 flexible.
 """
 
 from __future__ import annotations
 
+from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
-from kproc.broker.peers.controller_call import answer_with_reply, check_size
+from kproc.broker.peers.controller_call import change_metadata, check_size
 from kproc.broker.request.division import rows_at
 from kproc.broker.request.registry import api
 from kproc.broker.request.rights import on_cluster
@@ -47,7 +50,7 @@ def _entity_of(entry: dict[str, Any]) -> frozenset[tuple[str, str | None]]:
     rows=(rows_at("entries", "entries", unique=_entity_of),),
 )
 def handle_alter_client_quotas(context: RequestContext, request: dict[str, Any]) -> None:
-    answer_with_reply(context, "alter_client_quotas", request, request=request, error_response=error_response)
+    change_metadata(context, "alter_client_quotas", request, partial(error_response, request))
 
 
 def error_response(request: dict[str, Any], code: int, message: str | None) -> dict[str, Any]:

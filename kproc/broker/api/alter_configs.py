@@ -1,6 +1,6 @@
-"""AlterConfigs (key 33), versions 0-2: the older API, which replaces all configs of a resource.
+"""AlterConfigs (key 33), versions 0-2: replace all configs of a resource.
 
-A config that the request does not name goes back to its default. Resources, checks and differences are those of
+A config that the request does not name gets its default value. Resources, checks and differences are those of
 IncrementalAlterConfigs, which clients should prefer.
 """
 

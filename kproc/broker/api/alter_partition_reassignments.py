@@ -1,7 +1,9 @@
-"""AlterPartitionReassignments (key 45), versions 0-1: a partition may be assigned to this broker, where it is.
+"""AlterPartitionReassignments (key 45), versions 0-1 (KIP-455): assign a partition to this broker, where it is already.
 
-Anything else is refused in Kafka's words: there is no other broker. With kproc.clamp.replication.factor the other
-brokers of an assignment are overlooked. Versions: v1 whether the number of replicas may change (KIP-860).
+Any other assignment gets Kafka's error for an unknown broker, because there is no other broker. With
+kproc.clamp.replication.factor, the other brokers of an assignment are ignored.
+
+Versions: v1 AllowReplicationFactorChange (KIP-860).
 """
 
 from __future__ import annotations

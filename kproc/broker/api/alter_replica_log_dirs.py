@@ -1,8 +1,10 @@
-"""AlterReplicaLogDirs (key 34), versions 1-2: there is one directory, so whatever is to be moved there is there.
+"""AlterReplicaLogDirs (key 34), versions 1-2 (KIP-113): move partitions to the only directory, where they are already.
 
-A partition that is named several times counts once, for the last directory.
-Any other path is LOG_DIR_NOT_FOUND, as in Kafka, and a name that its directory's suffix while it moves
-(`-0.<32 digits>-future`) makes longer than 255 characters is INVALID_TOPIC_EXCEPTION. Versions: v2 flexible.
+A partition that is named several times is moved once, to the last directory. Any other path gets LOG_DIR_NOT_FOUND, as
+in Kafka. A name that is longer than 255 characters with the suffix of a moving directory (`-0.<32 digits>-future`) gets
+INVALID_TOPIC_EXCEPTION.
+
+Versions: v2 flexible.
 """
 
 from __future__ import annotations

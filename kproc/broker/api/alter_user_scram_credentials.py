@@ -1,6 +1,7 @@
 """AlterUserScramCredentials (key 51), version 0 (KIP-554).
 
-A client sends the salted password. The keys that a login is checked with are derived here; it goes no further.
+A client sends the salted password. This Handler derives the keys that logins are checked with, and does not pass the
+salted password on.
 """
 
 from __future__ import annotations
@@ -8,7 +9,7 @@ from __future__ import annotations
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
-from kproc.broker.peers.controller_call import answer_with_reply, check_size
+from kproc.broker.peers.controller_call import change_metadata, check_size
 from kproc.broker.request.registry import api
 from kproc.broker.request.rights import on_cluster
 from kproc.broker.security.acl import Operation
@@ -29,7 +30,7 @@ _OPERATION: Final = "alter_user_scram_credentials"
 )
 def handle_alter_user_scram_credentials(context: RequestContext, request: dict[str, Any]) -> None:
     body = {**request, "upsertions": [keys_for_password(row) for row in request["upsertions"]]}
-    answer_with_reply(context, _OPERATION, body, request=request, error_response=error_response)
+    change_metadata(context, _OPERATION, body, partial(error_response, request))
 
 
 def error_response(request: dict[str, Any], code: int, message: str | None) -> dict[str, Any]:

@@ -1,9 +1,10 @@
 """ApiVersions (key 18), versions 0-4.
 
-What this broker serves, read from the registry. A version we do not know is answered in the shape of v0 with
-UNSUPPORTED_VERSION and our ranges, and the connection stays (KIP-511); request/dispatch.py sees to that,
-because such a body must not be parsed. The response header is v0 in every version.
-Versions: v3 client software name and version, features (KIP-584), flexible; v4 features with a minimum of 0.
+It lists the APIs of this broker from the registry. A version that the broker does not know gets UNSUPPORTED_VERSION in
+the form of v0, with the broker's range, and the connection stays open (KIP-511). request/dispatch.py does that, because
+the body of an unknown version must not be parsed. The response header is v0 in every version.
+
+Versions: v3 client software name and version (KIP-511), features (KIP-584), flexible; v4 features with a minimum of 0.
 """
 
 from __future__ import annotations

@@ -1,7 +1,10 @@
-"""CreateDelegationToken (key 38), versions 1-3.
+"""CreateDelegationToken (key 38), versions 1-3 (KIP-48).
 
-The owner is who asks, or since v3 another user, for whom CREATE_TOKENS is needed. Differs from Kafka: an owner without
-a type is INVALID_PRINCIPAL_TYPE, there an unknown error. Versions: v2 flexible; v3 owner and requester (KIP-373).
+The owner of the token is the client. From v3 on it can be another user, for whom the client needs CREATE_TOKENS.
+
+Differs from Kafka: an owner without a type gets INVALID_PRINCIPAL_TYPE. Kafka answers an unknown error.
+
+Versions: v2 flexible; v3 owner and requester (KIP-373).
 """
 
 from __future__ import annotations
@@ -10,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from kproc.broker.api.delegation_tokens import ERROR_TIME, Name, may_ask, requester_of
 from kproc.broker.cluster.delegation_tokens import creation_fields
-from kproc.broker.peers.controller_call import answer_with_reply
+from kproc.broker.peers.controller_call import change_metadata
 from kproc.broker.request.registry import api
 from kproc.broker.security.acl import Operation, ResourceType
 from kproc.broker.security.principal import USER, Principal
@@ -36,10 +39,10 @@ def handle_create_delegation_token(context: RequestContext, request: dict[str, A
         "max_lifetime": request["max_lifetime"],
     }
 
-    def failed(_request: dict[str, Any], code: int, _message: str | None) -> dict[str, Any]:
+    def failed(code: int, _message: str | None) -> dict[str, Any]:
         return creation_fields(owner, requester, ErrorCode(code), ERROR_TIME)
 
-    answer_with_reply(context, "create_delegation_token", body, request=request, error_response=failed)
+    change_metadata(context, "create_delegation_token", body, failed)
     return None
 
 

@@ -1,7 +1,9 @@
-"""CreatePartitions (key 37), versions 0-3.
+"""CreatePartitions (key 37), versions 0-3 (KIP-195).
 
-Topics only grow. New partitions are placed by themselves, so that no existing one changes its Handler.
-Versions: v2 flexible; v3 refuses what is above the client's controller_mutation_rate.
+The number of partitions only grows. New partitions are placed independently, so no existing partition changes its
+Handler.
+
+Versions: v2 flexible; v3 changes above the client's controller_mutation_rate are rejected (KIP-599).
 """
 
 from __future__ import annotations
@@ -10,7 +12,7 @@ from functools import partial
 from operator import itemgetter
 from typing import TYPE_CHECKING, Any
 
-from kproc.broker.peers.controller_call import answer_with_reply, check_size, with_client
+from kproc.broker.peers.controller_call import change_metadata, check_size, with_client
 from kproc.broker.request.division import rows_at
 from kproc.broker.request.registry import api
 from kproc.broker.request.rights import denied_topics
@@ -42,12 +44,11 @@ def handle_create_partitions(context: RequestContext, request: dict[str, Any]) -
         return {"results": [*reply["results"], *(_row(name, code, None) for name in refused)]}
 
     body = with_client(context, asked, strict_since=_REFUSED_SINCE)
-    answer_with_reply(
+    change_metadata(
         context,
         "create_partitions",
         body,
-        request=asked,
-        error_response=error_response,
+        partial(error_response, asked),
         complete=complete,
         has_any=bool(asked["topics"]),
     )

@@ -1,10 +1,12 @@
 """CreateTopics (key 19), versions 2-7.
 
-Partitions of -1 take num.partitions; a replication factor is -1 or 1, because one host keeps one replica.
-The answer comes when every Handler knows the topic, so a Metadata request on any connection then finds it.
-Differs from Kafka: `timeout_ms` is not looked at, since nothing here waits for another machine. Versions: v4
-counts of -1 (KIP-464, accepted in all of ours); v5 counts and configs in the answer; v6 refuses what is above the
-client's controller_mutation_rate; v7 topic id.
+The number of partitions -1 stands for num.partitions. The replication factor is -1 or 1, because a host keeps one
+replica. The response is sent when every Handler knows the topic, so a Metadata request on any connection then finds it.
+
+Differs from Kafka: `timeout_ms` is ignored, because no other host takes part.
+
+Versions: v4 counts of -1 (KIP-464, which kproc accepts in all versions); v5 counts and configs in the response
+(KIP-525); v6 changes above the client's controller_mutation_rate are rejected (KIP-599); v7 topic id (KIP-516).
 """
 
 from __future__ import annotations
@@ -15,7 +17,7 @@ from operator import itemgetter
 from typing import TYPE_CHECKING, Any
 
 from kproc.broker.cluster.topic_changes import creation_error
-from kproc.broker.peers.controller_call import answer_with_reply, check_size, with_client
+from kproc.broker.peers.controller_call import change_metadata, check_size, with_client
 from kproc.broker.request.division import rows_at
 from kproc.broker.request.registry import api
 from kproc.broker.request.rights import denied, denied_topics, has_on_cluster
@@ -49,12 +51,11 @@ def handle_create_topics(context: RequestContext, request: dict[str, Any]) -> No
     }
     complete = partial(_complete, refused, hidden)
     body = with_client(context, asked, strict_since=_REFUSED_SINCE)
-    answer_with_reply(
+    change_metadata(
         context,
         "create_topics",
         body,
-        request=asked,
-        error_response=error_response,
+        partial(error_response, asked),
         complete=complete,
         has_any=bool(asked["topics"]),
     )

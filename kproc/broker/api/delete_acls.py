@@ -1,6 +1,8 @@
-"""DeleteAcls (key 31), versions 1-3: all rules that some filter means, at once; see cluster/acls.py for the checks.
+"""DeleteAcls (key 31), versions 1-3: delete all ACLs that match one of the filters. cluster/acls.py has the checks.
 
-SECURITY_DISABLED for each filter without an authorizer. Versions: v2 flexible; v3 user resources.
+Without an authorizer, each filter gets SECURITY_DISABLED.
+
+Versions: v2 flexible; v3 user resources (KIP-373).
 """
 
 from __future__ import annotations
@@ -8,7 +10,7 @@ from __future__ import annotations
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from kproc.broker.peers.controller_call import RECORDS_MAX, answer_with_reply, check_size
+from kproc.broker.peers.controller_call import RECORDS_MAX, change_metadata, check_size
 from kproc.broker.request.division import rows_at
 from kproc.broker.request.registry import api
 from kproc.broker.request.rights import on_cluster
@@ -31,7 +33,7 @@ if TYPE_CHECKING:
 def handle_delete_acls(context: RequestContext, request: dict[str, Any]) -> None:
     if context.services.authorizer is None:
         raise KafkaError(ErrorCode.SECURITY_DISABLED, "No Authorizer is configured.")
-    answer_with_reply(context, "delete_acls", request, request=request, error_response=error_response)
+    change_metadata(context, "delete_acls", request, partial(error_response, request))
 
 
 def error_response(request: dict[str, Any], code: int, message: str | None) -> dict[str, Any]:

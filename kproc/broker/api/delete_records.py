@@ -1,8 +1,11 @@
-"""DeleteRecords (key 21), versions 0-2.
+"""DeleteRecords (key 21), versions 0-2 (KIP-107).
 
-The log begins at the offset asked for, -1 being the high watermark; whole segments below it go. The new start is in
-log-start-offset-checkpoint, and synced, before the answer. Differs from Kafka, which writes that file once a minute
-and may forget a deletion in a crash; and `timeout_ms` is not looked at, since there is no follower to wait for.
+It moves the start of a log to the requested offset (-1: the high watermark), and deletes the whole segments below it.
+The new start is written to log-start-offset-checkpoint and synced before the response.
+
+Differs from Kafka: Kafka writes that file once a minute, so a crash can undo a deletion. `timeout_ms` is ignored,
+because there is no follower to wait for.
+
 Versions: v2 flexible.
 """
 
@@ -54,7 +57,9 @@ def _failed(index: int, code: int, _message: str | None = None) -> Answer:
 
 
 @operation(_OPERATION, _failed, int)
-def serve(services: Services, name: str, partition: PartitionImage, offset: int, on_answer: OnAnswer) -> None:
+def handle_partition(
+    services: Services, name: str, partition: PartitionImage, offset: int, on_answer: OnAnswer
+) -> None:
     """Advance the start of one of our logs, and answer when the new start is on disk."""
     index = partition.index
     topic = services.image.topics_by_name[name]

@@ -1,18 +1,20 @@
 """DeleteTopics (key 20), versions 1-6.
 
-The topic is gone from Metadata when the answer comes; its files are renamed at once and removed after
-file.delete.delay.ms. delete.topic.enable=false refuses all of it.
-Versions: v4 flexible; v5 error messages, and refuses what is above the client's
-controller_mutation_rate; v6 topics by id (KIP-516).
+When the response is sent, Metadata does not show the topic any more. Its files are renamed at once and deleted after
+file.delete.delay.ms. With delete.topic.enable=false, all topics are rejected.
+
+Versions: v4 flexible; v5 error messages, and changes above the client's controller_mutation_rate are rejected
+(KIP-599); v6 topics by id (KIP-516).
 """
 
 from __future__ import annotations
 
+from functools import partial
 from operator import itemgetter
 from typing import TYPE_CHECKING, Any
 
 from kproc.broker.cluster.topic_changes import NO_TOPIC_ID
-from kproc.broker.peers.controller_call import answer_with_reply, check_size, with_client
+from kproc.broker.peers.controller_call import change_metadata, check_size, with_client
 from kproc.broker.request.division import rows_at
 from kproc.broker.request.registry import api
 from kproc.broker.request.rights import REFUSALS, denied, denied_topics, has_on_cluster
@@ -61,12 +63,11 @@ def handle_delete_topics(context: RequestContext, request: dict[str, Any]) -> No
         return {"responses": [*reply["responses"], *once.values()]}
 
     body = with_client(context, asked, strict_since=_REFUSED_SINCE)
-    answer_with_reply(
+    change_metadata(
         context,
         "delete_topics",
         body,
-        request=asked,
-        error_response=error_response,
+        partial(error_response, asked),
         complete=complete,
         has_any=bool(asked["topics"]),
     )

@@ -1,7 +1,9 @@
-"""DescribeAcls (key 29), versions 1-3: the rules that a filter means.
+"""DescribeAcls (key 29), versions 1-3: list the ACLs that match a filter.
 
-SECURITY_DISABLED without an authorizer: tools ask for ACLs at their start, and take this code as "there are none here"
-(any other as a broken cluster). Versions: v2 flexible; v3 user resources.
+Without an authorizer the response is SECURITY_DISABLED. Tools request the ACLs when they start. They take this code as
+"no ACLs", and any other error as a broken cluster.
+
+Versions: v2 flexible; v3 user resources (KIP-373).
 """
 
 from __future__ import annotations

@@ -1,6 +1,8 @@
 """DescribeClientQuotas (key 48), versions 0-1 (KIP-546).
 
-A filter names exact entities, their defaults, or all of a type; `strict` leaves out entities of further types.
+A filter names exact entities, their defaults, or all entities of a type. With `strict`, entities that have further
+types do not match.
+
 Versions: v1 flexible.
 """
 

@@ -1,7 +1,9 @@
-"""DescribeCluster (key 60), versions 0-2.
+"""DescribeCluster (key 60), versions 0-2 (KIP-700).
 
-One broker, which is its own controller, under the address of the listener that the client came by. Versions:
-v1 endpoint type (KIP-919): only brokers are described here; v2 fenced brokers, of which there are none.
+It shows one broker, which is its own controller, with the address of the client's listener.
+
+Versions: v1 endpoint type (KIP-919), where only brokers can be described; v2 fenced brokers (KIP-1073), of which there
+are none.
 """
 
 from __future__ import annotations

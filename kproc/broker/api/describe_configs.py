@@ -1,8 +1,10 @@
 """DescribeConfigs (key 32), versions 1-4.
 
-Topics, this broker (by its id), the cluster-wide dynamic values (broker ""), groups and client-metrics
-subscriptions, which need not exist; the loggers of this broker with the levels that hold for them.
-Versions: v1 sources and synonyms; v3 types and documentation; v4 flexible.
+It shows the configs of topics, of this broker (by its id), of the cluster-wide dynamic values (broker ""), and of
+groups and client-metrics subscriptions, which need not exist. It also shows the loggers of this broker with their
+levels.
+
+Versions: v1 sources and synonyms (KIP-226); v3 types and documentation (KIP-569); v4 flexible.
 """
 
 from __future__ import annotations

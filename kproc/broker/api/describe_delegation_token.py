@@ -1,7 +1,9 @@
-"""DescribeDelegationToken (key 41), versions 1-3.
+"""DescribeDelegationToken (key 41), versions 1-3 (KIP-48).
 
-Shown are the tokens that the client owns, asked for or may renew, and those that it may describe: by DESCRIBE on the
-token, or by DESCRIBE_TOKENS on its owner. Versions: v2 flexible; v3 requester (KIP-373).
+It shows the tokens that the client owns, has requested or may renew, and those that it may describe: by DESCRIBE on the
+token, or by DESCRIBE_TOKENS on its owner.
+
+Versions: v2 flexible; v3 requester (KIP-373).
 """
 
 from __future__ import annotations

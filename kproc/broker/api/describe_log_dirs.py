@@ -1,8 +1,10 @@
-"""DescribeLogDirs (key 35), versions 1-5.
+"""DescribeLogDirs (key 35), versions 1-5 (KIP-113).
 
-One directory, sizes as they are on the disk. The cleaner reads them: there may be many files, and a Handler must not
-wait for them. Versions: v2 flexible; v3 an error for the whole answer; v4 total and usable bytes (KIP-827); v5 whether
-the directory is cordoned, which ours never is.
+It shows the only directory with the sizes on the disk. The cleaner reads them, because there may be many files, and a
+Handler must not wait for them.
+
+Versions: v2 flexible; v3 an error of the whole response; v4 total and usable bytes (KIP-827); v5 IsCordoned (KIP-1066),
+which is always false.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""DescribeProducers (key 61), version 0: the idempotent producers that a partition remembers (KIP-664)."""
+"""DescribeProducers (key 61), version 0 (KIP-664): list the idempotent producers that a partition remembers."""
 
 from __future__ import annotations
 
@@ -87,7 +87,7 @@ def _last_timestamp(entry: ProducerEntry) -> int:
 
 
 @operation(_OPERATION, _failed, None)
-def serve(
+def handle_partition(
     services: Services, name: str, partition: PartitionImage, _wanted: None, on_answer: OnAnswer
 ) -> None:
     """Answer with the producers of one of our logs."""

@@ -1,8 +1,9 @@
-"""DescribeQuorum (key 55), versions 0-2: one voter, which leads, and knows the whole metadata log (KIP-595, KIP-836).
+"""DescribeQuorum (key 55), versions 0-2 (KIP-595): show one voter, which leads and has the whole metadata log.
 
-Offsets are counts of metadata records, the epoch grows with every start of the broker. The endpoint is that of the
-listener by which the client came: the controller has none of its own for clients. Versions: v1 fetch times; v2
-directory ids, error messages and the voters' endpoints (KIP-853).
+Offsets are counts of metadata records. The epoch grows with every start of the broker. The endpoint is that of the
+client's listener, because the controller has no endpoint of its own for clients.
+
+Versions: v1 fetch times (KIP-836); v2 directory ids, error messages and the voters' endpoints (KIP-853).
 """
 
 from __future__ import annotations

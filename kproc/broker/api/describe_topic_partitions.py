@@ -1,10 +1,10 @@
-"""DescribeTopicPartitions (key 75), version 0: Metadata in pages (KIP-966).
+"""DescribeTopicPartitions (key 75), version 0 (KIP-966): Metadata in pages.
 
-Topics come in the order of their names. At most `response_partition_limit` partitions fit in an answer (and
-max.request.partition.size.limit); the cursor says where the next page begins.
-Differs from Kafka: a page also has at most max.request.partition.size.limit topics, because topics without partitions
-would not count otherwise. A topic that the client may not describe is in the page of its name; Kafka repeats it in
-each.
+The topics are in the order of their names. A response has at most `response_partition_limit` partitions, and at most
+max.request.partition.size.limit. The cursor names the start of the next page.
+
+Differs from Kafka: a page also has at most max.request.partition.size.limit topics. Otherwise topics without partitions
+would not count. A topic that the client may not describe is in one page, by its name. Kafka repeats it in each page.
 """
 
 from __future__ import annotations

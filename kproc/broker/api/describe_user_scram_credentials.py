@@ -1,4 +1,4 @@
-"""DescribeUserScramCredentials (key 50), version 0 (KIP-554): mechanisms and iterations of users, nothing secret."""
+"""DescribeUserScramCredentials (key 50), version 0 (KIP-554): show the mechanisms and iterations of users."""
 
 from __future__ import annotations
 

@@ -1,7 +1,9 @@
-"""ElectLeaders (key 43), versions 0-2: the only replica leads already, so no election is needed.
+"""ElectLeaders (key 43), versions 0-2 (KIP-183): answer that no election is needed, because the only replica leads.
 
-Preferred and unclean elections are answered alike. Asked for all partitions, Kafka leaves those out that need none.
-Versions: v1 election types (KIP-460) and an error for the whole answer; v2 flexible.
+Preferred and unclean elections get the same response. As in Kafka, a request for all partitions omits those without an
+election, so its response is empty.
+
+Versions: v1 election types (KIP-460) and an error of the whole response; v2 flexible.
 """
 
 from __future__ import annotations

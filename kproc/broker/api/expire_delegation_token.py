@@ -1,15 +1,18 @@
-"""ExpireDelegationToken (key 40), versions 1-2.
+"""ExpireDelegationToken (key 40), versions 1-2 (KIP-48).
 
-Its owner and its renewers may bring a token's end forward, or with a negative period remove it at once. Who has logged
-in with it stays until the end that the token had then. Versions: v2 flexible.
+The owner and the renewers of a token may move its expiry to an earlier time, or delete it at once by a negative period.
+A client that has logged in with the token stays logged in until the former expiry time.
+
+Versions: v2 flexible.
 """
 
 from __future__ import annotations
 
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from kproc.broker.api.delegation_tokens import expiry_error, may_ask, requester_of
-from kproc.broker.peers.controller_call import answer_with_reply
+from kproc.broker.peers.controller_call import change_metadata
 from kproc.broker.request.registry import api
 from kproc.common.errors import ErrorCode
 from kproc.wire.header import ApiKey
@@ -29,7 +32,5 @@ def handle_expire_delegation_token(context: RequestContext, request: dict[str, A
         "hmac": request["hmac"],
         "period": request["expiry_time_period"],
     }
-    answer_with_reply(
-        context, "expire_delegation_token", body, request=request, error_response=error_response
-    )
+    change_metadata(context, "expire_delegation_token", body, partial(error_response, request))
     return None

@@ -1,9 +1,11 @@
 """FindCoordinator (key 10), versions 0-6.
 
-Every group and every transactional id is coordinated by this broker, whichever Handler does it. The first request makes
-`__consumer_offsets` or `__transaction_state` and waits for it; Kafka answers COORDINATOR_NOT_AVAILABLE until it is
-there. Versions: v1 key types; v3 flexible; v4 many keys in one request (KIP-699); v6 share groups, which there are none
-of.
+This broker coordinates all groups and transactional ids, so the response always names it. Its Handlers find the owner
+of the coordinator by themselves. The first request creates `__consumer_offsets` or `__transaction_state` and waits for
+that. Kafka answers COORDINATOR_NOT_AVAILABLE meanwhile.
+
+Versions: v1 key types (KIP-98); v3 flexible; v4 several keys (KIP-699); v6 share groups (KIP-932), which kproc does not
+have.
 """
 
 from __future__ import annotations

@@ -1,8 +1,9 @@
-"""GetTelemetrySubscriptions (key 71), version 0: an empty subscription (KIP-714).
+"""GetTelemetrySubscriptions (key 71), version 0 (KIP-714): return an empty subscription.
 
-No metric is asked for, because nothing here takes them; clients come back after the push interval. Differs from
-Kafka, which shows this API only with a receiver configured: a client that pushes by default then has somebody who
-tells it not to.
+kproc requests no metrics from clients. A client asks again after the push interval.
+
+Differs from Kafka: Kafka advertises this API only if a receiver is configured. kproc always answers, so that a client
+that pushes by default learns that it must not.
 """
 
 from __future__ import annotations

@@ -1,8 +1,11 @@
 """IncrementalAlterConfigs (key 44), versions 0-1 (KIP-339).
 
-SET, DELETE, APPEND and SUBTRACT (lists only) on topics, this broker, groups and client-metrics subscriptions, each
-resource as a whole; SET and DELETE on the loggers of this broker, whose levels last until it ends. Differs from Kafka:
-a broker setting that this broker does not act on at run time, or does not know, is refused (cluster/broker_config.py).
+It applies SET, DELETE, APPEND and SUBTRACT (lists only) to topics, this broker, groups and client-metrics
+subscriptions. The changes of a resource are made together or not at all. SET and DELETE also apply to the loggers of
+this broker, whose levels last until the broker stops.
+
+Differs from Kafka: a broker setting that is unknown, or that this broker does not apply at run time, is rejected
+(cluster/broker_config.py).
 """
 
 from __future__ import annotations
@@ -24,7 +27,7 @@ from kproc.broker.calls.controller_calls import (
 )
 from kproc.broker.cluster.config_changes import RESOURCE_BROKER_LOGGER
 from kproc.broker.cluster.logger_changes import requested_levels
-from kproc.broker.peers.controller_call import answer_with_reply, check_size
+from kproc.broker.peers.controller_call import change_metadata, check_size
 from kproc.broker.request.division import rows_at
 from kproc.broker.request.registry import api
 from kproc.broker.request.rights import refused_resources
@@ -58,12 +61,11 @@ def handle_incremental_alter_configs(context: RequestContext, request: dict[str,
 
 def alter(context: RequestContext, operation: str, request: dict[str, Any], complete: Complete) -> None:
     """Let the controller alter the configs of `request`, and respond with its reply after `complete`."""
-    answer_with_reply(
+    change_metadata(
         context,
         operation,
         request,
-        request=request,
-        error_response=error_response,
+        partial(error_response, request),
         complete=complete,
         has_any=bool(request["resources"]),
     )

@@ -1,6 +1,6 @@
 """ListConfigResources (key 74), versions 0-1 (KIP-1142).
 
-v0 knew only client-metrics subscriptions; v1 lists the types asked for, by default all: topics, this broker, its
+v0 lists client-metrics subscriptions. v1 lists the requested types, and all types by default: topics, this broker, its
 loggers, and the groups and subscriptions that have configs.
 """
 

@@ -1,12 +1,15 @@
 """ListOffsets (key 2), versions 1-11.
 
-Finds the offset for a timestamp, or one of the special ones: -1 latest, -2 earliest, -3 the record with the
-largest timestamp (v7, KIP-734), -4 earliest local (v8) and -5 latest tiered (v9), -6 earliest pending upload
-(v11). Without tiered storage the earliest local offset is the log start, and the tiered ones answer -1 as
-Kafka does for a topic that has no remote storage.
-Records from the high watermark on are not found, and the latest offset is the high watermark: it passes records of
-acks=all when they are synced. With read_committed the last stable offset takes its place.
-Versions: v2 isolation level; v4 leader epochs; v6 flexible; v7 -3; v8 -4; v9 -5; v10 timeout; v11 -6.
+It finds the offset of a timestamp, or one of the special offsets: -1 latest, -2 earliest, -3 the record with the
+largest timestamp (KIP-734), -4 earliest local (KIP-405), -5 latest tiered (KIP-1005), -6 earliest pending upload
+(KIP-1023). Without tiered storage, the earliest local offset is the log start. For the tiered offsets the response is
+-1, as Kafka answers for a topic without remote storage.
+
+The latest offset is the high watermark, and later records are not found. Records of acks=all are below it when they are
+synced. With read_committed, the last stable offset takes its place (KIP-98).
+
+Versions: v2 isolation level; v4 leader epochs (KIP-320); v6 flexible; v7 -3; v8 -4; v9 -5; v10 timeout (KIP-1075); v11
+-6.
 """
 
 from __future__ import annotations
@@ -152,7 +155,7 @@ def _failed(index: int, code: int, _message: str | None = None) -> Answer:
 
 
 @operation(_OPERATION, _failed, tuple[int, int, int])
-def serve(
+def handle_partition(
     services: Services,
     name: str,
     partition: PartitionImage,
@@ -170,7 +173,7 @@ def serve(
         timestamp, leader_epoch, isolation = wanted
         wanted = Search(timestamp, leader_epoch, isolation, TimestampSearch())
     try:
-        answer = look_up(services, name, partition, wanted)
+        answer = find_offset(services, name, partition, wanted)
     except SearchPaused:
         raise OperationPaused(wanted) from None
     on_answer(answer)
@@ -198,7 +201,7 @@ def _find(log: Log, search: Search) -> tuple[int, int] | None:
     return found if found is not None and found[0] < readable else None
 
 
-def look_up(services: Services, name: str, partition: PartitionImage, search: Search) -> Answer:
+def find_offset(services: Services, name: str, partition: PartitionImage, search: Search) -> Answer:
     """Return the row of one partition. Raises SearchPaused after a bounded amount of work, if it is not finished."""
     index, timestamp, epoch = partition.index, search.timestamp, search.leader_epoch
     if 0 <= epoch != partition.leader_epoch:

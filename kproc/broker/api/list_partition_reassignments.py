@@ -1,4 +1,4 @@
-"""ListPartitionReassignments (key 46), version 0: none is ever going on, whatever is asked for."""
+"""ListPartitionReassignments (key 46), version 0 (KIP-455): answer that no reassignment is in progress."""
 
 from __future__ import annotations
 

@@ -1,13 +1,15 @@
 """Metadata (key 3), versions 0-13.
 
-One broker that leads everything, under the address of the listener that the client came by: a client inside
-a container network and one on the host each get an address that they can reach. A topic that does not exist
-is created when request and auto.create.topics.enable allow it, and the request waits for that. Differs from
-Kafka, which answers UNKNOWN_TOPIC_OR_PARTITION first and has the client ask again. Internal topics are not
-created this way: their coordinator does that. Versions: v0 an empty list means all topics, from v1 null
-does; v4 clients may forbid creation (KIP-204); v5 offline replicas; v7 leader epochs; v8-10 authorized
-operations of the cluster (KIP-430), of topics from v8; v10 topic ids, v12 topics by id (KIP-516); v13 an
-error for the whole answer.
+It shows one broker, which leads everything, with the address of the client's listener. So a client in a container
+network and a client on the host each get an address that they can reach. Metadata does not create internal topics;
+their coordinators do that.
+
+Differs from Kafka: if auto.create.topics.enable and the request allow it, a missing topic is created, and the request
+waits for it. Kafka answers UNKNOWN_TOPIC_OR_PARTITION first, and the client retries.
+
+Versions: v0 an empty list stands for all topics, from v1 on null does; v4 clients may forbid the creation; v5 offline
+replicas; v7 leader epochs (KIP-320); v8 authorized operations (KIP-430), those of the cluster until v10; v10 topic ids
+(KIP-516); v12 topics by id; v13 an error of the whole response.
 """
 
 from __future__ import annotations
@@ -80,13 +82,13 @@ def handle_metadata(context: RequestContext, request: Fields) -> Fields | None:
     refused = _not_to_be_created(context, absent)
     missing = [name for name in absent if name not in refused and _is_creatable(name)]
     if not missing:
-        return _answer(context, request, _look_up(context, wanted, hidden, refused, {}))
+        return _answer(context, request, _find_topics(context, wanted, hidden, refused, {}))
 
     def on_reply(reply: Changed | Lost) -> None:
         # If the controller could not create anything, the topics stay unknown, and clients retry.
         created = reply.fields.get("topics", ()) if isinstance(reply, Changed) else ()
         errors = {row["name"]: row["error_code"] for row in created if row["error_code"] not in _LATER}
-        context.reply(_answer(context, request, _look_up(context, wanted, hidden, refused, errors)))
+        context.reply(_answer(context, request, _find_topics(context, wanted, hidden, refused, errors)))
 
     # Create at most RECORDS_MAX topics at once. The others stay unknown, and clients retry.
     body = with_client(context, {"names": missing[:RECORDS_MAX]}, strict_since=0)
@@ -144,7 +146,7 @@ def _is_creatable(name: str) -> bool:
     return name != CLUSTER_METADATA_TOPIC and problem_with(name) is None
 
 
-def _look_up(
+def _find_topics(
     context: RequestContext,
     wanted: list[Fields],
     hidden: Collection[str],

@@ -281,12 +281,12 @@ def _fetch(
     on_outcome: OnOutcome[OffsetsResult],
 ) -> None:
     coordinator.read(
-        lambda: _look_up(coordinator, group_id, request),
+        lambda: _read_offsets(coordinator, group_id, request),
         lambda code, result: on_outcome(int(code) if code else result),
     )
 
 
-def _look_up(coordinator: GroupCoordinator, group_id: str, request: OffsetsRequest) -> OffsetsResult:
+def _read_offsets(coordinator: GroupCoordinator, group_id: str, request: OffsetsRequest) -> OffsetsResult:
     offsets = coordinator.offsets
     has_pending = request.requires_stable and offsets.pending.has_group(group_id)
     pending = offsets.pending if has_pending else None

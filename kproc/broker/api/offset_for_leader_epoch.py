@@ -1,7 +1,9 @@
-"""OffsetForLeaderEpoch (key 23), versions 2-4.
+"""OffsetForLeaderEpoch (key 23), versions 2-4 (KIP-320).
 
-Where an epoch ended, from the log's leader-epoch-checkpoint: how a consumer notices that its position was truncated
-(KIP-320). Versions: v3 the replica's id; v4 flexible.
+It returns the end offset of a leader epoch, from the log's leader-epoch-checkpoint. By this, a consumer notices that
+the log was truncated below its position.
+
+Versions: v3 the replica's id; v4 flexible.
 """
 
 from __future__ import annotations
@@ -59,7 +61,7 @@ def _failed(index: int, code: int, _message: str | None = None) -> Answer:
 
 
 @operation(_OPERATION, _failed, tuple[int, int])
-def serve(
+def handle_partition(
     services: Services, name: str, partition: PartitionImage, wanted: tuple[int, int], on_answer: OnAnswer
 ) -> None:
     """Answer with the end offset of an epoch in one of our logs (KIP-320)."""

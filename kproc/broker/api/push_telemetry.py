@@ -1,6 +1,6 @@
-"""PushTelemetry (key 72), version 0: checked as Kafka does, then dropped (KIP-714).
+"""PushTelemetry (key 72), version 0 (KIP-714): validate the request as Kafka does, then discard the metrics.
 
-Nobody is asked for metrics (api/get_telemetry_subscriptions.py); a client that ends may push its last word.
+kproc requests no metrics (api/get_telemetry_subscriptions.py), but a client that stops may push once more.
 """
 
 from __future__ import annotations

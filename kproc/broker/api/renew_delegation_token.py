@@ -1,15 +1,18 @@
-"""RenewDelegationToken (key 39), versions 1-2.
+"""RenewDelegationToken (key 39), versions 1-2 (KIP-48).
 
-Its owner and its renewers may renew a token, for renew_period or delegation.token.expiry.time.ms, whichever is
-shorter, and never beyond its longest life. Versions: v2 flexible.
+The owner and the renewers of a token may renew it for renew_period or delegation.token.expiry.time.ms, whichever is
+shorter, but not beyond its maximum lifetime.
+
+Versions: v2 flexible.
 """
 
 from __future__ import annotations
 
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from kproc.broker.api.delegation_tokens import expiry_error, may_ask, requester_of
-from kproc.broker.peers.controller_call import answer_with_reply
+from kproc.broker.peers.controller_call import change_metadata
 from kproc.broker.request.registry import api
 from kproc.common.errors import ErrorCode
 from kproc.wire.header import ApiKey
@@ -29,5 +32,5 @@ def handle_renew_delegation_token(context: RequestContext, request: dict[str, An
         "hmac": request["hmac"],
         "period": request["renew_period"],
     }
-    answer_with_reply(context, "renew_delegation_token", body, request=request, error_response=error_response)
+    change_metadata(context, "renew_delegation_token", body, partial(error_response, request))
     return None

@@ -1,7 +1,8 @@
-"""SaslAuthenticate (key 36), versions 0-2, of a client that need not log in: handler/logins.py serves the others first.
+"""SaslAuthenticate (key 36), versions 0-2, on a connection without a login. handler/logins.py handles it on the others.
 
-It goes on with what a SaslHandshake has begun. On any other connection it is ILLEGAL_SASL_STATE.
-Versions: v1 how long the session lasts; v2 flexible.
+It continues the exchange that a SaslHandshake has started. On any other connection it gets ILLEGAL_SASL_STATE.
+
+Versions: v1 the lifetime of the session (KIP-368); v2 flexible.
 """
 
 from __future__ import annotations

@@ -1,6 +1,7 @@
-"""SaslHandshake (key 17), versions 0-1, of a client that need not log in: handler/logins.py serves the others first.
+"""SaslHandshake (key 17), versions 0-1, on a connection without a login. handler/logins.py handles it on the others.
 
-It begins to prolong a session that has an end (KIP-368). On any other connection it is ILLEGAL_SASL_STATE.
+It starts a reauthentication of a session with a limited lifetime (KIP-368). On any other connection it gets
+ILLEGAL_SASL_STATE.
 """
 
 from __future__ import annotations

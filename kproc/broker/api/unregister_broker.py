@@ -1,5 +1,6 @@
-"""UnregisterBroker (key 64), version 0: there is no other broker. Differs from Kafka, which would unregister the last
-one too: here that is refused.
+"""UnregisterBroker (key 64), version 0: reject the request, because there is no other broker.
+
+Differs from Kafka: Kafka unregisters even the last broker.
 """
 
 from __future__ import annotations

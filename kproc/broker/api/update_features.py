@@ -1,15 +1,17 @@
-"""UpdateFeatures (key 57), versions 0-2; the rules are in cluster/features.py.
+"""UpdateFeatures (key 57), versions 0-2 (KIP-584). cluster/features.py has the rules.
 
-All updates of a request are made, or none. Versions: v1 upgrade types and validate-only (KIP-778); v2 no result for
-each feature any more.
+All updates of a request are made, or none.
+
+Versions: v1 upgrade types and validate-only (KIP-778); v2 the response has no result per feature.
 """
 
 from __future__ import annotations
 
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from kproc.broker.cluster.features import SAFE_DOWNGRADE, UPGRADE
-from kproc.broker.peers.controller_call import answer_with_reply
+from kproc.broker.peers.controller_call import change_metadata
 from kproc.broker.request.registry import api
 from kproc.broker.request.rights import on_cluster
 from kproc.broker.security.acl import Operation
@@ -25,7 +27,7 @@ def handle_update_features(context: RequestContext, request: dict[str, Any]) -> 
         "feature_updates": [_in_shape_of_v1(wish) for wish in request["feature_updates"]],
         "validate_only": request.get("validate_only", False),
     }
-    answer_with_reply(context, "update_features", body, request=request, error_response=error_response)
+    change_metadata(context, "update_features", body, partial(error_response, request))
 
 
 def error_response(_request: dict[str, Any], code: int, message: str | None) -> dict[str, Any]:

@@ -1,7 +1,8 @@
-"""WriteTxnMarkers (key 27), versions 1-2: ends transactions in partitions, as a coordinator does with its own.
+"""WriteTxnMarkers (key 27), versions 1-2 (KIP-98): append transaction markers, as a coordinator does.
 
-It is what `kafka-transactions abort` sends for a transaction that no coordinator knows. Versions: v2 the transaction
-version, by which the epoch is checked (KIP-1228).
+`kafka-transactions abort` sends it to end a transaction that no coordinator knows.
+
+Versions: v2 the transaction version, which decides how the epoch is validated (KIP-1228).
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Declarations of the calls between roles: one `Call` per operation, with the types of its body and its reply.
 
-The table of peers/served_calls.py has the functions that handle them in a Handler. Bodies and replies are encoded as
-arrays without field names, because both ends are of the same build.
+peers/registered_calls.py has the functions that handle them in a Handler. Bodies and replies are encoded as arrays
+without field names, because both ends are of the same build.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """OwnerCalls: handles the calls of other Handlers, the controller and the cleaner to the owner of partitions.
 
-The table of peers/served_calls.py has the calls that Handlers make for their clients.
+The table of peers/registered_calls.py has the calls that Handlers make for their clients.
 
 A call from a sender with newer metadata than ours waits until ours are as new. If the sender ends meanwhile, the call
 is discarded, as if it had never been read. The sender's clients have lost their connections and may have retried, and

@@ -14,7 +14,6 @@ from kproc.broker.calls.controller_calls import CHANGE, Change, Changed, fields_
 from kproc.broker.cluster.client_quotas import CONTROLLER_MUTATION_RATE
 from kproc.broker.cluster.mutation_quotas import CLIENT
 from kproc.broker.cluster.topic_changes import THROTTLE
-from kproc.broker.request.registry import ErrorResponse
 from kproc.common.errors import ErrorCode, KafkaError
 
 if TYPE_CHECKING:
@@ -32,31 +31,31 @@ def _as_it_is(reply: Fields) -> Fields:
     return reply
 
 
-def answer_with_reply(
+def change_metadata(
     context: RequestContext,
     op: str,
     body: Fields,
+    failed: Callable[[int, str | None], Fields],
     *,
-    request: Fields,
-    error_response: ErrorResponse,
     complete: Callable[[Fields], Fields] = _as_it_is,
     has_any: bool = True,
 ) -> None:
     """Send `op` to the controller and respond with its reply, which has the shape of the response.
 
-    body: the fields for the controller. `request` has the client's fields, for `error_response`.
+    body: the fields for the controller.
+    failed: makes the response to an error of the whole operation, of its code and message.
     complete: adds the rows that were not sent to the controller, because the client lacks the right.
     has_any: False if no rows are left for the controller. The response then has only what `complete` adds.
     """
     if not has_any:
-        context.reply(complete(error_response(request, ErrorCode.NONE, None)))
+        context.reply(complete(failed(ErrorCode.NONE, None)))
         return
 
     def on_reply(reply: Changed | Lost) -> None:
         try:
             fields = fields_of(reply)
         except KafkaError as error:
-            fields = error_response(request, error.code, error.message)
+            fields = failed(error.code, error.message)
         else:
             _throttle(context, fields.get(THROTTLE, 0))
         context.reply(complete(fields))

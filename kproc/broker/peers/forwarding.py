@@ -1,8 +1,10 @@
 """Requests about many partitions: handle our own here, forward the others to their owners, join the answers.
 
-An API registers with `@operation(name)` the function that handles one partition at its owner, and calls `gather`. A
-partition that does not exist, that cannot be opened, or whose owner died, gets the API's own error row. A partition
-that is being transferred to this Handler is waited for. owners.py has the protocol between the Handlers.
+An API registers with `@operation(name)` the function that handles one partition at its owner, and calls `gather`. The
+answer is a row of the API's response. It is a dict with the fields of the API's schema, which encodes it, so it needs
+no class of its own. A partition that does not exist, that cannot be opened, or whose owner died, gets the API's own
+error row. A partition that is being transferred to this Handler is waited for. owners.py has the protocol between the
+Handlers.
 """
 
 from __future__ import annotations
@@ -30,7 +32,7 @@ Part = tuple[str, int, Any]  # Topic, partition index, arguments of the operatio
 OnAnswer = Callable[[Answer], None]
 OnAnswers = Callable[[list[Answer]], None]
 # (services, topic, partition, arguments, callback for the answer): for a partition of this Handler.
-Serve = Callable[["Services", str, PartitionImage, Any, OnAnswer], None]
+HandlePartition = Callable[["Services", str, PartitionImage, Any, OnAnswer], None]
 # (partition index, error code, message) -> the row of the response with this error.
 Failed = Callable[[int, int, str | None], Answer]
 
@@ -56,18 +58,20 @@ class PartitionsRequest(ForOwner, Generic[T]):
 class PartitionOperation:
     """An API's function for one partition, its function for an error row, and the call between Handlers."""
 
-    __slots__ = ("call", "failed", "serve")
+    __slots__ = ("call", "failed", "handle")
 
-    def __init__(self, call: Call[PartitionsRequest[Any], Answers], serve: Serve, failed: Failed) -> None:
+    def __init__(
+        self, call: Call[PartitionsRequest[Any], Answers], handle: HandlePartition, failed: Failed
+    ) -> None:
         self.call = call
-        self.serve = serve
+        self.handle = handle
         self.failed = failed
 
 
 OPERATIONS: Final[dict[str, PartitionOperation]] = {}
 
 
-def operation(name: str, failed: Failed, arguments: Any) -> Callable[[Serve], Serve]:
+def operation(name: str, failed: Failed, arguments: Any) -> Callable[[HandlePartition], HandlePartition]:
     """Register the decorated function as the one that handles `name` for a partition of ours.
 
     arguments: the type of the arguments of one partition, as msgspec decodes it.
@@ -81,9 +85,9 @@ def operation(name: str, failed: Failed, arguments: Any) -> Callable[[Serve], Se
         for at, (topic, index, wanted) in enumerate(body.parts):
             _handle_ours(services, name, topic, index, wanted, partial(handled.on_answer, at))
 
-    def register(serve: Serve) -> Serve:
-        OPERATIONS[name] = PartitionOperation(call, serve, failed)
-        return serve
+    def register(handle: HandlePartition) -> HandlePartition:
+        OPERATIONS[name] = PartitionOperation(call, handle, failed)
+        return handle
 
     return register
 
@@ -201,7 +205,7 @@ def _handle_ours(
         on_answer(operation_.failed(index, error.code, error.message))
         return
     try:
-        operation_.serve(services, topic, partition, wanted, on_answer)
+        operation_.handle(services, topic, partition, wanted, on_answer)
     except OperationPaused as paused:
         resume = partial(resume_with, paused.wanted)
         if paused.recovering is None:

@@ -152,7 +152,8 @@ class TransactionalProduce:
         queue.on_confirmed = self._on_confirmed
         self._request_join = transaction_call.request_join
         self._waiting: dict[tuple[OwnedPartition, int], _ParkedBatches] = {}
-        # Batches of the request in work whose coordinator must be called. `send_requests` sends one call for all of them.
+        # Batches of the request in work whose coordinator must be called. `send_requests` sends one call for all of
+        # them.
         self._to_verify: list[_ParkedBatches] = []
         # Confirmed batches until the next flush has appended them, by partition and producer id.
         self._confirmed: dict[OwnedPartition, dict[int, _ParkedBatches]] = {}
@@ -162,7 +163,8 @@ class TransactionalProduce:
     ) -> None:
         """Queue records for a partition of ours, or park them if their transaction must be verified.
 
-        Only for requests with a transactional id. The caller must call `send_requests` after the last partition of the request.
+        Only for requests with a transactional id. The caller must call `send_requests` after the last partition of the
+        request.
         """
         transactional_id = target.transactional_id
         if transactional_id is None or len(records) < HEADER_BYTES or not _is_transactional(records):

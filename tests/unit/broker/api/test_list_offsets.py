@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from kproc.broker.api.list_offsets import EARLIEST, LATEST, MAX_TIMESTAMP, Search, look_up
+from kproc.broker.api.list_offsets import EARLIEST, LATEST, MAX_TIMESTAMP, Search, find_offset
 from kproc.broker.cluster.image import PartitionImage
 from kproc.broker.storage.timestamp_search import TimestampSearch
 from tests.support.logs import NOW_MS, LogRig, batch
@@ -19,7 +19,7 @@ def looked_up(log: Any, timestamp: int) -> tuple[int, int]:
     """(offset, leader epoch) that a partition whose leader is in epoch 4 answers."""
     services: Any = SimpleNamespace(partitions=SimpleNamespace(get=lambda *_: SimpleNamespace(log=log)))
     partition = PartitionImage(index=0, slot=0, slot_generation=0, owner=0, leader_epoch=4)
-    row = look_up(services, "t", partition, Search(timestamp, -1, 0, TimestampSearch()))
+    row = find_offset(services, "t", partition, Search(timestamp, -1, 0, TimestampSearch()))
     assert row["error_code"] == 0
     return row["offset"], row["leader_epoch"]
 

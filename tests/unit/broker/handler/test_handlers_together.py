@@ -644,7 +644,7 @@ def test_a_surprise_in_what_was_passed_on_stays_in_its_request(
 
     fields = list_offsets_fields("t", [(at(rig, 1), -1)])
     with monkeypatch.context() as patched:
-        patched.setattr("kproc.broker.api.list_offsets.look_up", stumble)
+        patched.setattr("kproc.broker.api.list_offsets.find_offset", stumble)
         answer = rig.processors[0].ask(ApiKey.LIST_OFFSETS, LIST_VERSION, fields)
     assert [row["error_code"] for row in answer["topics"][0]["partitions"]] == [NOT_LEADER]
     assert "list_offsets, passed on by another role, failed" in caplog.text

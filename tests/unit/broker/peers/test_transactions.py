@@ -387,7 +387,7 @@ def test_list_transactions_pattern_pages_few_long_ids(
     for handler in rig.handlers:
         assert handler is not None
         services = handler._services
-        filters = list_transactions.Filters(services.image.version, [], [], -1, ".*[0-9]")
+        filters = list_transactions.TransactionFilters(services.image.version, [], [], -1, ".*[0-9]")
         items = list_transactions._ours(services, filters)
         is_last = False
         while not is_last:
