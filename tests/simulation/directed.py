@@ -11,6 +11,7 @@ from collections.abc import Callable
 from dataclasses import replace
 from typing import Final
 
+from tests.simulation.directed_clients import FILLERS, RING_BYTES
 from tests.simulation.plan import ClientPlan, Event, Plan, plan_of, with_crowds
 
 _MAKERS: Final = ("admin", "operator")
@@ -89,6 +90,18 @@ def short_of_space(seed: int) -> Plan:
     return _small(seed, ["admin", *["idempotent"] * 4], events)
 
 
+def reconnecting(seed: int) -> Plan:
+    """Processors hang and die while clients come and go, so that some sockets are handed over and never registered."""
+    events = [Event(at_ms, "hang", ("processor", at_ms // 200, 40)) for at_ms in range(40, 640, 200)]
+    return replace(_small(seed, ["caller"] * 6, events), processors=2)
+
+
+def overfilled(seed: int) -> Plan:
+    """The Handler pauses under more requests than the ring holds, so that connections stall without one in work."""
+    events = [Event(at_ms, "pause", ("handler", 0, 100)) for at_ms in range(40, 440, 200)]
+    return _small(seed, ["filler"] * FILLERS, events, **{"kproc.ring.bytes": str(RING_BYTES)})
+
+
 def _small(seed: int, kinds: list[str], events: list[Event], **settings: str) -> Plan:
     """Return a plan of one Handler and one Processor, with these clients and events only."""
     plan = _plain(seed)
@@ -121,4 +134,6 @@ DIRECTED: Final[dict[str, Callable[[int], Plan]]] = {
     "slices-without-a-turn": divided,
     "tables-without-a-bound": crowded,
     "failed-write-not-undone": short_of_space,
+    "sockets-of-a-dead-processor-lost": reconnecting,
+    "stalled-connection-forgotten": overfilled,
 }

@@ -4,10 +4,15 @@ from __future__ import annotations
 
 from typing import Any, Final
 
+from kproc.wire.header import ApiKey
 from tests.simulation.client import Life
-from tests.simulation.workloads import Admin
+from tests.simulation.workloads import Admin, Worker
 
 _NAME: Final = "churn"
+RING_BYTES: Final = 256 << 10  # The smallest that kproc.ring.bytes allows.
+# Below the size that goes through the arena. So many requests at once are more than the ring holds.
+_FILLER_BYTES: Final = 12_000
+FILLERS: Final = 2 * RING_BYTES // _FILLER_BYTES
 
 
 class Trimmer(Admin):
@@ -47,3 +52,21 @@ class Recreator(Trimmer):
         yield from self.trim()
         for topic in self.of_name():
             yield from self.delete(topic)
+
+
+class Caller(Worker):
+    """Connects, sends one request, and disconnects."""
+
+    def work(self) -> Life:
+        yield from self.call(ApiKey.METADATA, 1, {"topics": []})
+        self.disconnect()
+        yield from self.pause(self.rng.choice((0, 1, 5)))
+
+
+class Filler(Worker):
+    """Sends large requests and waits for each response, so that nothing is in work when its connection stalls."""
+
+    def work(self) -> Life:
+        name = "x" * _FILLER_BYTES  # Too long for a topic, so that nothing is created.
+        yield from self.call(ApiKey.METADATA, 9, {"topics": [{"name": name}]})
+        yield from self.pause(self.rng.choice((0, 1, 5)))
