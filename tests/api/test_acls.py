@@ -8,8 +8,10 @@ from typing import Any
 
 import pytest
 
+from kproc.broker.security.acl import Operation, ResourceType
 from kproc.common.errors import ErrorCode
 from kproc.wire.header import ApiKey
+from tests.support.acls import acl_fields
 from tests.support.broker import ServedBroker
 from tests.support.configs import set_config
 from tests.support.raw import RawClient
@@ -34,16 +36,8 @@ LOCKED_OUT = "nobody may change its rules"
 
 
 def rule(**fields: Any) -> dict[str, Any]:
-    """ALLOW somebody else to read the topic `t`, but for what is named."""
-    return {
-        "resource_type": 2,
-        "resource_name": "t",
-        "resource_pattern_type": 3,
-        "principal": "User:somebody",
-        "host": "*",
-        "operation": 3,
-        "permission_type": ALLOW,
-    } | fields
+    """Return an ACL that allows somebody else to read the topic `t`, with some fields replaced."""
+    return acl_fields(ResourceType.TOPIC, "t", Operation.READ, principal="User:somebody") | fields
 
 
 def create(client: RawClient, *rules: dict[str, Any]) -> list[int]:

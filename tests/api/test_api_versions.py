@@ -6,12 +6,12 @@ import struct
 
 import pytest
 
-from kproc.client import Client
 from kproc.common.errors import ErrorCode
 from kproc.wire import codec
 from kproc.wire.header import ApiKey
 from tests.support.broker import BrokerUnderTest
 from tests.support.raw import RawClient
+from tests.support.status import connect
 from tests.support.wait import wait_until
 
 SOFTWARE = {"client_software_name": "raw-test", "client_software_version": "1.0"}
@@ -79,7 +79,7 @@ def test_client_software_is_taken_from_first_api_versions(
     client.call(ApiKey.METADATA, 9, {"topics": []})
 
     def software() -> tuple[str, str]:
-        with Client.connect(*split(broker.bootstrap)) as operator:
+        with connect(broker.bootstrap) as operator:
             rows = operator.operate("clients")["clients"]
         (row,) = [each for each in rows if each["port"] == port]
         return row["software_name"], row["software_version"]
@@ -89,10 +89,6 @@ def test_client_software_is_taken_from_first_api_versions(
     client.call(ApiKey.METADATA, 9, {"topics": []})
     wait_until(lambda: software() == shown, what=f"{shown}")
 
-
-def split(bootstrap: str) -> tuple[str, int]:
-    host, _, port = bootstrap.rpartition(":")
-    return host, int(port)
 
 
 @pytest.mark.parametrize("key", [52, 7, 58, 1000], ids=["Vote", "ControlledShutdown", "Envelope", "unknown"])

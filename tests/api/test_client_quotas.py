@@ -8,21 +8,13 @@ import pytest
 
 from kproc.common.errors import ErrorCode
 from kproc.wire.header import ApiKey
+from tests.support.quotas import alter_quotas
 from tests.support.raw import RawClient
 from tests.support.topics import fresh_name
 
 
 def alter(client: RawClient, version: int, entity: dict[str, str | None], **quotas: float | None) -> int:
-    entry = {
-        "entity": [{"entity_type": kind, "entity_name": name} for kind, name in entity.items()],
-        "ops": [
-            {"key": key, "value": value or 0.0, "remove": value is None} for key, value in quotas.items()
-        ],
-    }
-    answer = client.call(ApiKey.ALTER_CLIENT_QUOTAS, version, {"entries": [entry], "validate_only": False})
-    (result,) = answer["entries"]
-    assert result["entity"] == entry["entity"]
-    return int(result["error_code"])
+    return alter_quotas(client, entity, version=version, **quotas)
 
 
 def describe(client: RawClient, version: int, kind: str, name: str) -> list[dict[str, Any]]:

@@ -7,7 +7,6 @@ from pathlib import Path
 
 import pytest
 
-from kproc.wire.header import ApiKey
 from kproc.wire.record_batch import decode_records, encode_batch
 from kproc.wire.records import Record
 from tests.support import hostile
@@ -145,5 +144,5 @@ def test_log_with_unreadable_batch_is_shown_as_uncleanable(
         text = call_kproc(capsys, "status", "-b", running.bootstrap).stdout
         assert "not compacted: bad-0: the records of the batch at offset 0 cannot be read" in text
         assert "1 partition is not compacted" in text
-        client.call(ApiKey.DELETE_TOPICS, 5, {"topic_names": ["bad"], "timeout": 10_000})
+        client.delete_topic("bad")
         wait_until(lambda: not status(running.bootstrap)["uncleanable"]["count"], what="it is gone")

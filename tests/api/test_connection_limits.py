@@ -20,6 +20,7 @@ import kproc
 from kproc.client import Client as KprocClient
 from kproc.wire.header import ApiKey
 from tests.support.broker import BrokerUnderTest
+from tests.support.quotas import alter_quotas
 from tests.support.raw import Closed, RawConnection
 from tests.support.wait import wait_until
 
@@ -95,10 +96,7 @@ def set_configs(client: Client, **configs: str | None) -> None:
 
 
 def set_ip_rate(client: Client, address: str | None, rate: float | None) -> None:
-    op = {"key": "connection_creation_rate", "value": rate or 0.0, "remove": rate is None}
-    entry = {"entity": [{"entity_type": "ip", "entity_name": address}], "ops": [op]}
-    answer = client.call(ApiKey.ALTER_CLIENT_QUOTAS, 1, {"entries": [entry], "validate_only": False})
-    assert answer["entries"][0]["error_code"] == 0, answer
+    assert alter_quotas(client, {"ip": address}, connection_creation_rate=rate) == 0
 
 
 def served(make: Callable[[], Client], count: int) -> list[bool]:

@@ -7,12 +7,13 @@ from collections.abc import Iterator
 import pytest
 
 from bench.peers.base import free_ports
-from kproc.client import Client, ClientError
+from kproc.client import ClientError
 from kproc.common.errors import ErrorCode
 from kproc.wire.header import ApiKey
 from tests.support.broker import BrokerUnderTest, EmbeddedBroker
-from tests.support.configs import set_config
+from tests.support.configs import read_configs, set_config
 from tests.support.raw import RawClient, batch, create_topics_fields
+from tests.support.status import connect, status
 from tests.support.topics import fresh_name
 from tests.support.wait import wait_until
 
@@ -32,13 +33,7 @@ def managed(transport: str) -> Iterator[BrokerUnderTest]:
 @pytest.fixture
 def control(managed: BrokerUnderTest) -> str:
     """Where the control listener is."""
-    with connect(managed.bootstrap) as client:
-        return str(client.operate("status")["control"])
-
-
-def connect(address: str) -> Client:
-    host, _, port = address.rpartition(":")
-    return Client.connect(host, int(port))
+    return str(status(managed.bootstrap)["control"])
 
 
 @pytest.mark.every_transport
@@ -56,26 +51,18 @@ def test_control_listener_changes_topics_and_configs(
         (grown,) = admin.call(ApiKey.CREATE_PARTITIONS, 3, fields)["results"]
         assert grown["error_code"] == 0
         assert set_config(admin, "retention.ms", "12345", kind=TOPIC, resource=name) == (0, None)
-        asked = {"resource_type": TOPIC, "resource_name": name, "configuration_keys": ["retention.ms"]}
-        shown = admin.call(
-            ApiKey.DESCRIBE_CONFIGS,
-            4,
-            {"resources": [asked], "include_synonyms": False, "include_documentation": False},
-        )
-        assert shown["results"][0]["configs"][0]["value"] == "12345"
-        deleted = admin.call(ApiKey.DELETE_TOPICS, 5, {"topic_names": [name], "timeout": 1000})
-        assert deleted["responses"][0]["error_code"] == 0
+        shown = read_configs(admin, "retention.ms", kind=TOPIC, resource=name)
+        assert shown["retention.ms"]["value"] == "12345"
+        admin.delete_topic(name)
         wait_until(lambda: client.describe_topic(name)["error_code"] != 0, what="it is gone")
 
 
 def test_control_listener_changes_log_levels(managed: BrokerUnderTest, control: str) -> None:
-    asked = {"resource_type": LOGGERS, "resource_name": "1", "configuration_keys": ["kproc.broker.cleaner.strays"]}
-    fields = {"resources": [asked], "include_synonyms": False, "include_documentation": False}
+    name = "kproc.broker.cleaner.strays"
 
     def shown(address: str) -> str:
         with RawClient(address) as client:
-            (row,) = client.call(ApiKey.DESCRIBE_CONFIGS, 4, fields)["results"][0]["configs"]
-        return str(row["value"])
+            return str(read_configs(client, name, kind=LOGGERS)[name]["value"])
 
     with RawClient(control) as admin:
         level = set_config(admin, "kproc.broker.cleaner.strays", "TRACE", kind=LOGGERS)

@@ -139,7 +139,7 @@ def test_fetch_sessions_of_two_connections_are_independent(broker: BrokerUnderTe
 def test_fetch_session_of_deleted_topic_returns_error(client: RawClient) -> None:
     session = Session(client, 12)
     session.start([(0, 0)])
-    client.call(ApiKey.DELETE_TOPICS, 5, {"topic_names": [session.name], "timeout": 10_000})
+    client.delete_topic(session.name)
     answer = session.ask([], session=(session.id, 1))
     codes = {part["error_code"] for row in answer["responses"] for part in row["partitions"]}
     assert codes <= {ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, ErrorCode.UNKNOWN_TOPIC_ID}
@@ -155,7 +155,7 @@ def test_fetch_session_by_topic_id_after_topic_recreation(client: RawClient) -> 
         assert row["topic_id"] == session.topic_id
         return int(row["partitions"][0]["error_code"])
 
-    client.call(ApiKey.DELETE_TOPICS, 5, {"topic_names": [session.name], "timeout": 10_000})
+    client.delete_topic(session.name)
     assert code(1) == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
     client.create_topic(session.name)
     assert code(2) == ErrorCode.INCONSISTENT_TOPIC_ID

@@ -20,7 +20,7 @@ from tests.support.groups import (
     offsets_of,
     settle,
 )
-from tests.support.raw import NO_TOPIC_ID, Fields, RawClient
+from tests.support.raw import Fields, RawClient
 from tests.support.topics import fresh_name
 from tests.support.wait import wait_until
 
@@ -269,10 +269,5 @@ def test_topic_deletion_deletes_its_committed_offsets(
     client.create_topic(doomed)
     commit(client, group, doomed, {0: 8})
     commit(client, group, log[0], {0: 1})
-    fields = {
-        "topics": [{"name": doomed, "topic_id": NO_TOPIC_ID}],
-        "topic_names": [doomed],
-        "timeout": 10_000,
-    }
-    assert client.call(ApiKey.DELETE_TOPICS, 6, fields)["responses"][0]["error_code"] == 0
+    client.delete_topic(doomed)
     wait_until(lambda: offsets_of(client, group) == {(log[0], 0): 1}, what="the offsets are gone")

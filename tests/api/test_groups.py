@@ -9,6 +9,7 @@ import pytest
 from kproc.common.errors import ErrorCode
 from kproc.wire.header import ApiKey
 from tests.support.broker import BrokerUnderTest
+from tests.support.configs import TOPIC, read_configs
 from tests.support.groups import (
     Member,
     delete_groups,
@@ -62,10 +63,8 @@ def test_find_coordinator_in_every_version(client: RawClient, group: str, versio
 def test_consumer_offsets_topic_is_internal_and_compacted(client: RawClient, group: str) -> None:
     row = client.describe_topic("__consumer_offsets")
     assert (row["error_code"], row["is_internal"], len(row["partitions"])) == (0, True, 50)
-    fields = {"resources": [{"resource_type": 2, "resource_name": row["name"], "configuration_keys": None}]}
-    (found,) = client.call(ApiKey.DESCRIBE_CONFIGS, 4, fields)["results"]
-    configs = {each["name"]: each["value"] for each in found["configs"]}
-    shown = [configs[name] for name in ("cleanup.policy", "compression.type", "segment.bytes")]
+    configs = read_configs(client, kind=TOPIC, resource=row["name"])
+    shown = [configs[name]["value"] for name in ("cleanup.policy", "compression.type", "segment.bytes")]
     assert shown == ["compact", "producer", "104857600"]
 
 

@@ -178,12 +178,7 @@ def test_deletion_of_consumer_offsets_topic_removes_all_groups(start_broker) -> 
         find_coordinator(client, "g")
         settle([member])
         member.commit(name, {0: 1})
-        fields = {
-            "topics": [{"name": "__consumer_offsets", "topic_id": bytes(16)}],
-            "topic_names": ["__consumer_offsets"],
-            "timeout": 10_000,
-        }
-        assert client.call(ApiKey.DELETE_TOPICS, 6, fields)["responses"][0]["error_code"] == 0
+        client.delete_topic("__consumer_offsets")
         assert member.heartbeat() == ErrorCode.NOT_COORDINATOR
         find_coordinator(client, "g")
         assert member.heartbeat() == ErrorCode.UNKNOWN_MEMBER_ID

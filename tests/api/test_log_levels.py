@@ -10,7 +10,7 @@ import pytest
 from kproc.common.errors import ErrorCode
 from kproc.wire.header import ApiKey
 from tests.support.broker import BrokerUnderTest
-from tests.support.configs import set_config
+from tests.support.configs import read_configs, set_config
 from tests.support.raw import RawClient
 
 TOPIC, LOGGERS = 2, 8
@@ -31,16 +31,12 @@ def level(client: RawClient, name: str, value: str | None) -> tuple[int, str | N
     return set_config(client, name, value, kind=LOGGERS)
 
 
-def rows(client: RawClient, names: list[str] | None = None) -> dict[str, dict[str, Any]]:
-    asked = {"resource_type": LOGGERS, "resource_name": "1", "configuration_keys": names}
-    fields = {"resources": [asked], "include_synonyms": True, "include_documentation": True}
-    (result,) = client.call(ApiKey.DESCRIBE_CONFIGS, 4, fields)["results"]
-    assert result["error_code"] == 0
-    return {row["name"]: row for row in result["configs"]}
+def rows(client: RawClient, *names: str) -> dict[str, dict[str, Any]]:
+    return read_configs(client, *names, kind=LOGGERS)
 
 
 def levels(client: RawClient, *names: str) -> list[str]:
-    found = rows(client, list(names))
+    found = rows(client, *names)
     return [found[name]["value"] for name in names]
 
 
@@ -51,7 +47,7 @@ def test_describe_configs_lists_loggers_with_effective_level(client: RawClient) 
         assert row["value"] in {"FATAL", "ERROR", "WARN", "INFO", "DEBUG", "TRACE"}
         assert (row["config_source"], row["read_only"], row["is_sensitive"]) == (SOURCE_LOGGER, False, False)
         assert (row["synonyms"], row["documentation"]) == ([], None)
-    assert list(rows(client, [MODULE, "no.such.logger"])) == [MODULE]
+    assert list(rows(client, MODULE, "no.such.logger")) == [MODULE]
 
 
 def test_log_level_applies_on_every_connection_once_answered(

@@ -14,12 +14,13 @@ from prometheus_client.parser import text_string_to_metric_families
 
 import kproc
 from kproc.broker.metrics.requests import TIMINGS
-from kproc.client import Client, ClientError
+from kproc.client import ClientError
 from kproc.wire.header import ApiKey
 from tests.support.broker import BrokerUnderTest, EmbeddedBroker
 from tests.support.groups import commit, find_coordinator
 from tests.support.raw import RawClient, batch
-from tests.support.status import health, processes, wait_replaced
+from tests.support.status import connect, health, processes, wait_replaced
+from tests.support.status import status as status_of
 from tests.support.topics import fresh_name
 from tests.support.wait import wait_until
 
@@ -42,9 +43,7 @@ def measured(transport: str) -> Iterator[BrokerUnderTest]:
 
 
 def status(broker: BrokerUnderTest) -> dict[str, Any]:
-    host, _, port = broker.bootstrap.rpartition(":")
-    with Client.connect(host, int(port)) as client:
-        return client.operate("status")
+    return status_of(broker.bootstrap)
 
 
 def api(broker: BrokerUnderTest, name: str) -> dict[str, Any]:
@@ -247,8 +246,7 @@ def test_connections_are_counted_by_listener(measured: BrokerUnderTest) -> None:
 
 
 def test_clients_operation_lists_and_closes_connections(measured: BrokerUnderTest) -> None:
-    host, _, port = status(measured)["control"].rpartition(":")
-    with Client.connect(host, int(port)) as admin, RawClient(measured.bootstrap) as client:
+    with connect(status(measured)["control"]) as admin, RawClient(measured.bootstrap) as client:
         client.call(ApiKey.API_VERSIONS, 0, {})
 
         def rows_of(listener: str) -> list[dict[str, Any]]:

@@ -26,6 +26,7 @@ from kproc.broker.transport.envelope import CLOSE, FLAG_LOOPBACK, FLAG_PROBE, HE
 from kproc.common.errors import ErrorCode
 from kproc.wire import codec
 from kproc.wire.header import ApiKey
+from tests.support.acls import acl_fields
 from tests.support.groups import commit_fields
 from tests.support.handler_rig import HandlerRig
 from tests.support.in_memory_controller import topic
@@ -71,15 +72,7 @@ def add_rule(
     rig: HandlerRig, kind: int, name: str, operation: int, permission: int = ALLOW, who: str = "alice"
 ) -> None:
     """A new rule, which no Handler has heard of yet."""
-    rule = {
-        "resource_type": kind,
-        "resource_name": name,
-        "resource_pattern_type": 3,
-        "principal": f"User:{who}",
-        "host": "*",
-        "operation": operation,
-        "permission_type": permission,
-    }
+    rule = acl_fields(kind, name, operation, principal=f"User:{who}", allows=permission == ALLOW)
     assert not rig.cluster.do("create_acls", creations=[rule])["results"][0]["error_code"]
 
 

@@ -292,7 +292,7 @@ def test_produce_fast_path_follows_topic_deletion_and_recreation(client: RawClie
     # The fast path skips decoding and lookup: what it leads to must end with the topic.
     for offset in range(3):
         assert client.produce(log[0], batch(b"old"), version=9)["base_offset"] == offset
-    client.call(ApiKey.DELETE_TOPICS, 5, {"topic_names": [log[0]], "timeout": 5000})
+    client.delete_topic(log[0])
     assert (
         client.produce(log[0], batch(b"gone"), version=9)["error_code"]
         == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION

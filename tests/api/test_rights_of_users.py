@@ -16,6 +16,7 @@ import pytest
 
 from kproc.common.errors import ErrorCode
 from kproc.wire.header import ApiKey
+from tests.support.acls import acl_fields
 from tests.support.raw import NO_TOPIC_ID, Closed, RawClient, batch, fetch_fields, produce_fields, values_of
 from tests.support.secured import SecuredBroker, log_in
 from tests.support.topics import fresh_name
@@ -72,18 +73,7 @@ def change(alice: RawClient, name: str, *operations: int, removes: bool = False,
         (result,) = alice.call(ApiKey.DELETE_ACLS, 3, {"filters": [texts | codes]})["filter_results"]
         assert (result["error_code"], len(result["matching_acls"])) == (0, len(operations))
         return
-    rules = [
-        {
-            "resource_type": kind,
-            "resource_name": name,
-            "resource_pattern_type": 3,
-            "principal": "User:bob",
-            "host": "*",
-            "operation": operation,
-            "permission_type": ALLOW,
-        }
-        for operation in operations
-    ]
+    rules = [acl_fields(kind, name, operation, principal="User:bob") for operation in operations]
     answer = alice.call(ApiKey.CREATE_ACLS, 3, {"creations": rules})
     assert [row["error_code"] for row in answer["results"]] == [0] * len(rules)
 
@@ -233,15 +223,7 @@ def test_acl_host_is_the_client_address(
 ) -> None:
     name, _ = log
     change(alice, name, WRITE)
-    deny = {
-        "resource_type": TOPIC,
-        "resource_name": name[:-1],
-        "resource_pattern_type": 4,
-        "principal": "User:*",
-        "host": "127.0.0.2",
-        "operation": WRITE,
-        "permission_type": DENY,
-    }
+    deny = acl_fields(TOPIC, name[:-1], WRITE, host="127.0.0.2", is_prefix=True, allows=False)
     alice.call(ApiKey.CREATE_ACLS, 3, {"creations": [deny]})
     for address, code in (("127.0.0.1", 0), ("127.0.0.2", DENIED), ("127.0.0.20", 0)):
         with RawClient(broker.bootstrap, source=address) as bob:

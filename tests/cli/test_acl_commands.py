@@ -8,7 +8,9 @@ from collections.abc import Callable, Iterator
 
 import pytest
 
+from kproc.broker.security.acl import Operation, ResourceType
 from kproc.wire.header import ApiKey
+from tests.support.acls import ALICE, acl_fields
 from tests.support.broker import ServedBroker
 from tests.support.command_line import call_kproc
 from tests.support.raw import RawClient
@@ -185,10 +187,7 @@ def test_an_address_is_written_as_the_broker_compares_it(kproc: Kproc) -> None:
 
 
 def test_a_host_that_another_tool_wrote_can_be_deleted(guarded: ServedBroker, kproc: Kproc) -> None:
-    rule = {
-        "resource_type": 2, "resource_name": "t", "resource_pattern_type": 3, "principal": "User:alice",
-        "host": "broker-1", "operation": 4, "permission_type": 3,
-    }  # fmt: skip
+    rule = acl_fields(ResourceType.TOPIC, "t", Operation.WRITE, principal=ALICE, host="broker-1")
     with RawClient(guarded.bootstrap) as client:
         client.call(ApiKey.CREATE_ACLS, 3, {"creations": [rule]})
     assert (

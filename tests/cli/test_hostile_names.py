@@ -15,13 +15,16 @@ from typing import Any
 import pytest
 import typer.main
 
+from kproc.broker.security.acl import Operation, ResourceType
 from kproc.cli.commands import app
 from kproc.wire.header import ApiKey
 from kproc.wire.record_batch import encode_batch
 from kproc.wire.records import Record
+from tests.support.acls import acl_fields
 from tests.support.broker import ServedBroker
 from tests.support.command_line import call_kproc, commands
 from tests.support.groups import commit, find_coordinator
+from tests.support.quotas import alter_quotas
 from tests.support.raw import RawClient
 from tests.support.wait import wait_until
 
@@ -53,19 +56,12 @@ def scene(tmp_path: Path) -> Iterator[ServedBroker]:
         wait_until(lambda: find_coordinator(client, NAME)["error_code"] == 0, what="a coordinator")
         wait_until(lambda: commit(client, NAME, "t", {0: 1}, metadata=NAME)[0] == 0, what="committed offsets")
         join(client)
-        rule = {
-            "resource_type": 2, "resource_name": "t", "resource_pattern_type": 3, "principal": f"User:{NAME}",
-            "host": NAME, "operation": 3, "permission_type": 3,
-        }  # fmt: skip
-        client.call(
-            ApiKey.CREATE_ACLS, 3, {"creations": [rule, {**rule, "resource_type": 3, "resource_name": NAME}]}
-        )
-        entity = [
-            {"entity_type": "user", "entity_name": NAME},
-            {"entity_type": "client-id", "entity_name": NAME},
+        rules = [
+            acl_fields(kind, name, Operation.READ, principal=f"User:{NAME}", host=NAME)
+            for kind, name in ((ResourceType.TOPIC, "t"), (ResourceType.GROUP, NAME))
         ]
-        quota = {"entity": entity, "ops": [{"key": "producer_byte_rate", "value": 1000.0, "remove": False}]}
-        client.call(ApiKey.ALTER_CLIENT_QUOTAS, 1, {"entries": [quota], "validate_only": False})
+        client.call(ApiKey.CREATE_ACLS, 3, {"creations": rules})
+        assert alter_quotas(client, {"user": NAME, "client-id": NAME}, producer_byte_rate=1000.0) == 0
         begin_transaction(client)
         yield broker
 

@@ -13,6 +13,7 @@ from confluent_kafka import Producer, ThrottleEvent
 
 from kproc.common.errors import ErrorCode
 from kproc.wire.header import ApiKey
+from tests.support.quotas import alter_quotas
 from tests.support.raw import RawClient, create_topics_fields
 from tests.support.secured import SecuredBroker, log_in, secured
 from tests.support.wait import wait_until
@@ -32,12 +33,8 @@ def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SecuredBroker]:
 
 
 def set_quota(broker: SecuredBroker, user: str, key: str, value: float | None) -> None:
-    op = {"key": key, "value": value or 0.0, "remove": value is None}
-    entry = {"entity": [{"entity_type": "user", "entity_name": user}], "ops": [op]}
     with broker.logged_in() as connection:
-        body = {"entries": [entry], "validate_only": False}
-        answer = connection.call(ApiKey.ALTER_CLIENT_QUOTAS, 1, body)
-    assert answer["entries"][0]["error_code"] == ErrorCode.NONE
+        assert alter_quotas(connection, {"user": user}, **{key: value}) == ErrorCode.NONE
 
 
 def throttled_s(broker: SecuredBroker, user: str, count: int = 20) -> float:

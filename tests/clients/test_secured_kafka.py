@@ -14,6 +14,7 @@ from tests.support.certificates import Certificates
 from tests.support.command_line import call_kproc
 from tests.support.kafka_jars import missing_reason
 from tests.support.secured_kafka import SecuredKafka, login_lines, write_properties
+from tests.support.status import connect
 from tests.support.wait import wait_until
 
 pytestmark = [
@@ -33,9 +34,7 @@ def kafka(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SecuredKafka]:
 
 
 def connected(kafka: SecuredKafka, listener: str, properties: dict[str, str]) -> Client:
-    host, _, port = kafka.at(listener).rpartition(":")
-    security = parse_client_security(properties)
-    return Client.connect(host, int(port), timeout_ms=20_000, security=security)
+    return connect(kafka.at(listener), timeout_ms=20_000, security=parse_client_security(properties))
 
 
 def cluster_id(client: Client) -> str:

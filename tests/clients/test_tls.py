@@ -23,6 +23,7 @@ from confluent_kafka.admin import AdminClient
 
 from tests.support.broker import ServedBroker
 from tests.support.certificates import Certificates
+from tests.support.raw import address_of
 from tests.support.secured import PASSWORDS, closes_within_a_handshake, sasl_settings
 from tests.support.topics import fresh_name
 from tests.support.wait import wait_until
@@ -295,9 +296,8 @@ def test_tls_sessions_resume_at_any_processor(tls_broker: TlsBroker, version: ss
 
 def ask_versions(tls_broker: TlsBroker, context: ssl.SSLContext, session: Any) -> tuple[Any, bool]:
     """One ApiVersions request on a connection of its own: its session, and whether it resumed the given one."""
-    host, _, port = tls_broker.address("SSL").rpartition(":")
     body = b"\0\x12\0\0\0\0\0\1\0\4test"
-    raw = socket.create_connection((host, int(port)), timeout=10)
+    raw = socket.create_connection(address_of(tls_broker.address("SSL")), timeout=10)
     with context.wrap_socket(raw, server_hostname="localhost", session=session) as sock:
         sock.sendall(len(body).to_bytes(4, "big") + body)
         assert sock.recv(4)
@@ -305,7 +305,6 @@ def ask_versions(tls_broker: TlsBroker, context: ssl.SSLContext, session: Any) -
 
 
 def test_unfinished_tls_handshakes_block_nobody(tls_broker: TlsBroker) -> None:
-    host, _, port = tls_broker.address("SSL").rpartition(":")
     context = ssl.create_default_context(cafile=str(tls_broker.files.ca))
     outgoing = ssl.MemoryBIO()
     asking = context.wrap_bio(ssl.MemoryBIO(), outgoing, server_hostname="localhost")
@@ -315,7 +314,7 @@ def test_unfinished_tls_handshakes_block_nobody(tls_broker: TlsBroker) -> None:
     half: list[socket.socket] = []
     try:
         for number in range(600):
-            sock = socket.create_connection((host, int(port)))
+            sock = socket.create_connection(address_of(tls_broker.address("SSL")))
             sock.sendall(hello if number % 2 else hello[: number % len(hello)])
             half.append(sock)
         topic = fresh_name("flood")

@@ -11,6 +11,7 @@ from bench.peers.base import free_ports
 from bench.peers.kafka import KafkaPeer
 from kproc.wire.header import ApiKey
 from tests.support.kafka_jars import missing_reason
+from tests.support.quotas import alter_quotas
 from tests.support.raw import RawConnection, create_topics_fields
 from tests.support.secured import PASSWORDS, log_in, secured
 from tests.support.secured_kafka import JVM, PLAIN_MODULE, SCRAM_MODULE, jaas
@@ -155,11 +156,8 @@ def use_tokens(side: Side) -> None:
 
 def make_topics(side: Side) -> None:
     """Topics of bob, who has one partition a second, in versions that are refused and throttled."""
-    op = {"key": "controller_mutation_rate", "value": 1.0, "remove": False}
-    entry = {"entity": [{"entity_type": "user", "entity_name": "bob"}], "ops": [op]}
     with side.connection("alice") as alice:
-        body = {"entries": [entry], "validate_only": False}
-        assert alice.call(ApiKey.ALTER_CLIENT_QUOTAS, 1, body)["entries"][0]["error_code"] == 0
+        assert alter_quotas(alice, {"user": "bob"}, controller_mutation_rate=1.0) == 0
 
     def ask(key: ApiKey, version: int, fields: dict[str, Any], rows: str) -> int:
         with side.connection("bob") as bob:  # Anew: one that is throttled is not read.

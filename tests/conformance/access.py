@@ -15,10 +15,10 @@ from typing import Final
 from cryptography.hazmat.primitives.serialization import Encoding
 
 from kproc.broker.security.sasl.scram import KINDS
-from kproc.client import Client
 from tests.conformance.tokens import TokenServer
 from tests.support.certificates import Certificates
 from tests.support.secured import java_login, make_user
+from tests.support.status import connect
 
 LISTENER: Final = "CLIENTS"
 USER, PASSWORD = "alice", "alices-word"
@@ -86,8 +86,7 @@ class Entrance:
     def make_users(self, plaintext: str) -> None:
         """Make the users that are not in the broker's settings, by its plaintext listener."""
         if self._access.mechanism in KINDS:
-            host, _, port = plaintext.rpartition(":")
-            with Client.connect(host, int(port)) as connection:
+            with connect(plaintext) as connection:
                 make_user(connection, USER, PASSWORD, self._access.mechanism)
 
     def librdkafka(self) -> dict[str, str]:

@@ -85,8 +85,7 @@ def _plain(client: RawClient, promises: Promises) -> None:
         for index in range(2):
             value = b"%d-%d." % (index, number)
             _produce(client, promises, ("plain", index), [value + bytes(_LARGE), value, value + b"x"])
-    rows = [{"name": "plain", "partitions": [{"partition_index": 1, "offset": 7}]}]
-    client.call(ApiKey.DELETE_RECORDS, 2, {"topics": rows, "timeout": 5_000})
+    client.delete_records("plain", 7, partition=1)
     promises.starts["plain", 1] = 7
 
 

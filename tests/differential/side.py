@@ -16,6 +16,7 @@ from tests.differential import batches
 from tests.differential.logins import LoginState, listener_of
 from tests.differential.protocol import KEYS, read_answer, request_frame
 from tests.differential.symbols import Batch, Moment, Ref, Subscription, WireId, Words
+from tests.support.raw import address_of
 
 ANSWER_SECONDS = 20.0
 _CONNECT_SECONDS = 10.0
@@ -89,8 +90,7 @@ class Side:
     """One broker, as one run of a sequence sees it."""
 
     def __init__(self, bootstrap: str, prefix: str = "", began_ms: int = 0, guest: str = "") -> None:
-        host, _, port = bootstrap.rpartition(":")
-        self._address = host, int(port)
+        self._address = address_of(bootstrap)
         self._prefix = prefix
         self._began_ms = began_ms
         self._guest = guest  # The address of its guest, if it has one.

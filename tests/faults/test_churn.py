@@ -13,6 +13,7 @@ from bench.connections import Churn
 from tests.support.broker import BrokerUnderTest
 from tests.support.broker_holdings import Holdings
 from tests.support.proc import pss_bytes
+from tests.support.raw import address_of
 from tests.support.wait import wait_until
 
 pytestmark = [pytest.mark.faults, pytest.mark.own_broker, pytest.mark.transports("process")]
@@ -24,8 +25,7 @@ GROWTH_BYTES_MAX = 500 * COUNT
 
 def come_and_go(broker: BrokerUnderTest, count: int) -> None:
     """So many clients connect, ask once, read the answer and leave, and a few that are left by a reset in between."""
-    host, _, port = broker.bootstrap.rpartition(":")
-    clients = Churn([(host, int(port))], ["127.0.0.1", "127.0.0.2"], INFLIGHT)
+    clients = Churn([address_of(broker.bootstrap)], ["127.0.0.1", "127.0.0.2"], INFLIGHT)
     try:
         while sum(clients.served) < count:
             clients.run(0.1)

@@ -11,11 +11,10 @@ from pathlib import Path
 
 import pytest
 
-from kproc.client import Client
 from kproc.wire.header import ApiKey
 from tests.support.broker import ServedBroker
 from tests.support.raw import Closed, RawClient, batch, create_topics_fields, produce_fields
-from tests.support.status import processes, rows, wait_replaced
+from tests.support.status import connect, processes, rows, status, wait_replaced
 from tests.support.wait import wait_until
 
 pytestmark = [pytest.mark.faults, pytest.mark.own_broker, pytest.mark.transports("process")]
@@ -67,8 +66,7 @@ def test_control_calls_are_answered_while_rings_are_full(
         os.kill(handler, signal.SIGSTOP)  # Nothing is taken out of the rings: they fill up and stay full.
         try:
             wait_until(lambda: _stalled(broker.control) > 0, what="the data plane is saturated")
-            host, _, port = broker.control.rpartition(":")
-            with Client.connect(host, int(port)) as operator, RawClient(broker.control) as admin:
+            with connect(broker.control) as operator, RawClient(broker.control) as admin:
                 for number in range(CALLS // 2):
                     assert operator.operate("status")["topics"] >= 1
                     fields = create_topics_fields(f"made-{number}")
@@ -83,9 +81,7 @@ def _stalled(control: str) -> int:
 
 
 def _topics(control: str) -> int:
-    host, _, port = control.rpartition(":")
-    with Client.connect(host, int(port)) as client:
-        return int(client.operate("status")["topics"])
+    return int(status(control)["topics"])
 
 
 def test_control_plane_roles_are_restarted_after_kill(tmp_path: Path, transport: str) -> None:
@@ -107,11 +103,12 @@ def _answers(control: str) -> bool:
 
 
 def test_scale_over_the_control_listener(tmp_path: Path, transport: str) -> None:
-    with ServedBroker(tmp_path / "data", transport=transport, settings=SETTINGS) as broker:
-        host, _, port = broker.control.rpartition(":")
-        with Client.connect(host, int(port)) as client:
-            assert client.scale(processors=3, handlers=2)["counts"] == {"processors": 3, "handlers": 2}
-            assert client.scale(processors=1, handlers=1)["counts"] == {"processors": 1, "handlers": 1}
+    with (
+        ServedBroker(tmp_path / "data", transport=transport, settings=SETTINGS) as broker,
+        connect(broker.control) as client,
+    ):
+        assert client.scale(processors=3, handlers=2)["counts"] == {"processors": 3, "handlers": 2}
+        assert client.scale(processors=1, handlers=1)["counts"] == {"processors": 1, "handlers": 1}
     with ServedBroker(
         tmp_path / "data", transport=transport, settings={**SETTINGS, "num.io.threads": 3}
     ) as again:

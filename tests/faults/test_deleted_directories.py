@@ -21,8 +21,7 @@ SETTINGS = {"num.io.threads": 1, "num.network.threads": 1, "log.segment.delete.d
 
 def delete(bootstrap: str, topic: str) -> None:
     with RawClient(bootstrap) as client:
-        answer = client.call(ApiKey.DELETE_TOPICS, 4, {"topic_names": [topic], "timeout": 5_000})
-        assert answer["responses"][0]["error_code"] == 0
+        client.delete_topic(topic)
 
 
 def make(bootstrap: str, *topics: str) -> None:

@@ -14,7 +14,6 @@ from pathlib import Path
 
 import pytest
 
-from kproc.client import Client
 from tests.support.broker import EmbeddedBroker, ServedBroker
 from tests.support.descriptors import (
     CHILDREN,
@@ -34,7 +33,7 @@ from tests.support.descriptors import (
 )
 from tests.support.proc import child_pids, open_descriptors
 from tests.support.raw import RawClient, batch
-from tests.support.status import Role, processes, wait_replaced
+from tests.support.status import Role, connect, processes, wait_replaced
 from tests.support.wait import pause, wait_until
 
 pytestmark = [pytest.mark.faults, pytest.mark.own_broker, pytest.mark.transports("process")]
@@ -108,7 +107,7 @@ def test_scaling_leaks_no_descriptors_in_other_roles(tmp_path: Path, transport: 
         clients = [RawClient(broker.bootstrap) for _ in range(4 * PROCESSORS)]
         try:
             for _ in range(2):
-                with Client.connect("127.0.0.1", broker.port) as operator:
+                with connect(broker.bootstrap) as operator:
                     # Connections go to the new Processors and come back when those leave.
                     operator.scale(processors=PROCESSORS + 2, handlers=HANDLERS + 2)
                     operator.scale(processors=PROCESSORS, handlers=HANDLERS)

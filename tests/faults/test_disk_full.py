@@ -6,18 +6,15 @@ import os
 import subprocess
 import sys
 import threading
-import urllib.request
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 import pytest
 
-from kproc.client import Client
 from kproc.common.errors import ErrorCode
-from kproc.wire.header import ApiKey
 from tests.support.broker import ROOT, ServedBroker, run_kproc
 from tests.support.raw import RawClient, batch, values_of
+from tests.support.status import scraped, status
 from tests.support.wait import wait_until
 
 pytestmark = [pytest.mark.faults, pytest.mark.own_broker, pytest.mark.transports("process", "thread")]
@@ -67,10 +64,7 @@ def test_full_disk_rejects_produce_until_records_are_deleted(
             assert len(stored) > 10
             check(client, stored)
 
-            fields = {"topics": [{"name": "ballast", "topic_id": bytes(16)}], "timeout": 10_000}
-            assert (
-                client.call(ApiKey.DELETE_TOPICS, 6, fields)["responses"][0]["error_code"] == ErrorCode.NONE
-            )
+            client.delete_topic("ballast")
             value = os.urandom(500_000)
             wait_until(lambda: client.produce("kept", batch(value))["error_code"] == 0, what="room again")
             stored.append(value)
@@ -96,23 +90,23 @@ def test_full_disk_is_shown_in_log_status_top_and_metrics(
             client.create_topic("ballast")
             while client.produce("ballast", batch(os.urandom(500_000)))["error_code"] == 0:
                 pass
-            wait_until(lambda: status(broker)["problem"], seconds=LATEST_SECONDS, what="a problem in status")
-            found = status(broker)
+            wait_until(lambda: status(broker.bootstrap)["problem"], seconds=LATEST_SECONDS, what="a problem in status")
+            found = status(broker.bootstrap)
             assert "is full" in found["problem"], found["problem"]
             assert found["disk"]["is_full"]
             assert found["disk"]["free_bytes"] < 600_000 < found["disk"]["used_bytes"]
             assert f"the disk of {broker.data} is full" in run_kproc("status", *at(broker)).stdout
             assert f"the disk of {broker.data} is full" in run_kproc("top", "--once", *at(broker)).stdout
-            wait_until(lambda: "kproc_disk_full 1.0" in scrape(found["metrics"]), what="the metrics say so")
-            scraped = scrape(found["metrics"])
-            assert 'kproc_writes_without_room_total{index="' in scraped
-            assert float(scraped.split("\nkproc_disk_free_bytes ")[1].split()[0]) < 600_000
+            wait_until(lambda: "kproc_disk_full 1.0" in scraped(found["metrics"]), what="the metrics say so")
+            text = scraped(found["metrics"])
+            assert 'kproc_writes_without_room_total{index="' in text
+            assert float(text.split("\nkproc_disk_free_bytes ")[1].split()[0]) < 600_000
             assert broker.log().count("level=ERROR") == 1, broker.log()
 
-            client.call(ApiKey.DELETE_TOPICS, 4, {"topic_names": ["ballast"], "timeout": 10_000})
-            wait_until(lambda: not status(broker)["problem"], what="the problem is over")
-        assert not status(broker)["disk"]["is_full"]
-        wait_until(lambda: "kproc_disk_full 0.0" in scrape(found["metrics"]), what="and in the metrics")
+            client.delete_topic("ballast")
+            wait_until(lambda: not status(broker.bootstrap)["problem"], what="the problem is over")
+        assert not status(broker.bootstrap)["disk"]["is_full"]
+        wait_until(lambda: "kproc_disk_full 0.0" in scraped(found["metrics"]), what="and in the metrics")
         assert "there is room again on the disk of" in broker.log()
 
 
@@ -138,7 +132,7 @@ def test_kproc_produce_reports_full_disk_and_continues_later(
             sender.stdin.write("x" * 900_000 + "\n")
             sender.stdin.close()
             told = sender.stderr.readline()
-            client.call(ApiKey.DELETE_TOPICS, 4, {"topic_names": ["ballast"], "timeout": 10_000})
+            client.delete_topic("ballast")
             rest = sender.stderr.read()
             code = sender.wait()
         finally:
@@ -156,15 +150,6 @@ def test_kproc_produce_reports_full_disk_and_continues_later(
 def at(broker: ServedBroker) -> tuple[str, str]:
     return "--bootstrap", broker.bootstrap
 
-
-def status(broker: ServedBroker) -> dict[str, Any]:
-    with Client.connect("127.0.0.1", broker.port) as client:
-        return client.operate("status")
-
-
-def scrape(address: str) -> str:
-    with urllib.request.urlopen(f"http://{address}/metrics", timeout=5) as answer:
-        return answer.read().decode()
 
 
 def check(client: RawClient, stored: list[bytes]) -> None:

@@ -15,7 +15,7 @@ from pathlib import Path
 import pytest
 
 from bench.peers.base import free_ports
-from kproc.client import Client, ClientError
+from kproc.client import ClientError
 from kproc.common.errors import ErrorCode
 from kproc.wire.header import ApiKey
 from tests.support.broker import ServedBroker
@@ -32,7 +32,7 @@ from tests.support.groups import (
 )
 from tests.support.proc import living
 from tests.support.raw import RawClient
-from tests.support.status import processes, wait_replaced
+from tests.support.status import connect, processes, wait_replaced
 from tests.support.wait import pause, wait_until
 
 pytestmark = [pytest.mark.faults, pytest.mark.own_broker, pytest.mark.transports("process")]
@@ -43,8 +43,7 @@ SETTINGS = {"num.network.threads": 2, "num.io.threads": 2, "group.initial.rebala
 
 
 def scale(bootstrap: str, **counts: int) -> None:
-    host, _, port = bootstrap.rpartition(":")
-    with Client.connect(host, int(port)) as client:
+    with connect(bootstrap) as client:
         client.scale(**counts)
 
 

@@ -12,12 +12,11 @@ from pathlib import Path
 import pytest
 
 from kproc.broker.controller.control_plane import QUEUE_MAX
-from kproc.client import Client
 from tests.support.broker import ServedBroker
 from tests.support.checker import Load, clients_are_served
 from tests.support.command_line import call_kproc
 from tests.support.raw import RawClient, batch
-from tests.support.status import Role, health, processes, rows, scraped, wait_replaced
+from tests.support.status import Role, connect, health, processes, rows, scraped, wait_replaced
 from tests.support.wait import pause, wait_until
 
 pytestmark = [pytest.mark.faults, pytest.mark.own_broker, pytest.mark.transports("process")]
@@ -62,18 +61,17 @@ def test_stopped_processor_does_not_block_admin_calls_or_scale(
         ServedBroker(tmp_path / "data", transport=transport, settings=settings) as broker,
         ExitStack() as stack,
     ):
-        host, _, port = broker.control.rpartition(":")
         pid = processes(broker.control)["processor", 1]
         os.kill(pid, signal.SIGSTOP)
         stack.callback(os.kill, pid, signal.SIGCONT)
         with ThreadPoolExecutor(QUEUE_MAX) as pool:
 
             def ask(_number: int) -> list[int]:
-                with Client.connect(host, int(port), timeout_ms=20_000) as client:
+                with connect(broker.control, timeout_ms=20_000) as client:
                     return client.operate("clients")["silent"]
 
             assert list(pool.map(ask, range(QUEUE_MAX))) == [[1]] * QUEUE_MAX
-        with Client.connect(host, int(port), timeout_ms=20_000) as client:
+        with connect(broker.control, timeout_ms=20_000) as client:
             assert client.operate("kill-client", id="nobody's") == {"is_killed": False}
             assert client.scale(processors=3)["counts"]["processors"] == 3
 

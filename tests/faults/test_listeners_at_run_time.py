@@ -8,15 +8,14 @@ import socket
 from collections.abc import Callable
 from contextlib import ExitStack, nullcontext, suppress
 from pathlib import Path
-from typing import Any
 
 import pytest
 
 from kproc.wire.header import ApiKey
 from tests.support.broker import ServedBroker
 from tests.support.configs import set_config
-from tests.support.raw import Closed, RawClient, batch
-from tests.support.status import processes, rows, wait_replaced
+from tests.support.raw import Closed, RawClient, address_of, batch
+from tests.support.status import processes, rows, status, wait_replaced
 from tests.support.wait import wait_until
 
 pytestmark = [pytest.mark.faults, pytest.mark.own_broker, pytest.mark.transports("process")]
@@ -37,29 +36,22 @@ def set_listeners(client: RawClient, text: str) -> tuple[int, str | None]:
     return set_config(client, "listeners", text)
 
 
-def status(broker: ServedBroker) -> dict[str, Any]:
-    from kproc.client import Client
-
-    with Client.connect("127.0.0.1", broker.port) as client:
-        return client.operate("status")
-
 
 def bound(broker: ServedBroker) -> dict[str, str]:
-    return {name: row["bound"] for name, row in status(broker)["listeners"].items()}
+    return {name: row["bound"] for name, row in status(broker.bootstrap)["listeners"].items()}
 
 
 def problem(broker: ServedBroker) -> str | None:
-    return status(broker)["problem"]
+    return status(broker.bootstrap)["problem"]
 
 
 def processors(broker: ServedBroker) -> int:
-    return len([row for row in status(broker)["processes"] if row["role"] == "processor"])
+    return len([row for row in status(broker.bootstrap)["processes"] if row["role"] == "processor"])
 
 
 def connects(address: str) -> bool:
-    host, _, port = address.rpartition(":")
     try:
-        socket.create_connection((host, int(port)), timeout=1).close()
+        socket.create_connection(address_of(address), timeout=1).close()
     except OSError:
         return False
     return True
@@ -85,10 +77,9 @@ def test_listener_is_added_and_removed_at_run_time(tmp_path: Path, transport: st
             assert set_listeners(client, ONE) == (0, None)
             assert stranger.is_closed_by_broker()
         wait_until(has(broker, "PLAINTEXT"), what="one listener")
-        host, _, port = address.rpartition(":")
         with socket.socket() as again:  # As servers do: the closed connection is remembered for a minute.
             again.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-            again.bind((host, int(port)))
+            again.bind(address_of(address))
             again.listen()
         assert client.end_offset("t") == 1, "this connection has noticed nothing"
         roles = [row["role"] for row in rows(broker.bootstrap)]

@@ -14,12 +14,12 @@ from typing import Any
 import pytest
 from confluent_kafka import Consumer, Producer
 
-from kproc.client import Client, ConnectionLost
+from kproc.client import ConnectionLost
 from kproc.common.errors import ErrorCode
 from kproc.wire.header import ApiKey
 from tests.support.raw import Closed, RawConnection
 from tests.support.secured import SecuredBroker, log_in, secured
-from tests.support.status import Role, processes, wait_replaced
+from tests.support.status import Role, connect, processes, wait_replaced
 from tests.support.wait import wait_until
 
 pytestmark = [pytest.mark.faults, pytest.mark.own_broker, pytest.mark.transports("process")]
@@ -165,8 +165,7 @@ def test_scaling_while_clients_authenticate_and_reauthenticate(tmp_path: Path) -
 
 def scale(broker: SecuredBroker, processors: int, handlers: int) -> None:
     """As `kproc scale` does it."""
-    host, _, port = broker.bootstrap.rpartition(":")
-    with Client.connect(host, int(port), timeout_ms=30_000, security=broker.security) as client:
+    with connect(broker.bootstrap, timeout_ms=30_000, security=broker.security) as client:
         client.operate("scale", processors=processors, handlers=handlers)
 
     def is_scaled() -> bool:

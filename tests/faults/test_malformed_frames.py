@@ -16,7 +16,7 @@ from tests.support.broker import BrokerUnderTest
 from tests.support.broker_holdings import Holdings, all_pids
 from tests.support.mutate import malformed_frames, valid_frames
 from tests.support.proc import pss_bytes
-from tests.support.raw import Closed, RawClient, batch, values_of
+from tests.support.raw import Closed, RawClient, address_of, batch, values_of
 from tests.support.wait import pause, wait_until
 
 pytestmark = [
@@ -32,17 +32,12 @@ GROWTH_BYTES_MAX = 16 << 20
 SETTINGS = {"auto.create.topics.enable": "false"}
 
 
-def address(broker: BrokerUnderTest) -> tuple[str, int]:
-    host, _, port = broker.bootstrap.rpartition(":")
-    return host, int(port)
-
-
 def send_all(broker: BrokerUnderTest, frames: list[bytes]) -> None:
     """Each on its own connection, at once; then let the broker read, and leave, every third by a reset."""
     sockets = []
     try:
         for frame in frames:
-            one = socket.create_connection(address(broker), 10)
+            one = socket.create_connection(address_of(broker.bootstrap), 10)
             sockets.append(one)
             with contextlib.suppress(ConnectionError):
                 one.sendall(frame)

@@ -35,17 +35,10 @@ EACH_SECOND = {
 }
 
 
-def delete_records(client: RawClient, topic: str, offset: int) -> None:
-    """Move a log's start; the checkpoint is on the disk afterwards."""
-    rows = [{"name": topic, "partitions": [{"partition_index": 0, "offset": offset}]}]
-    answer = client.call(ApiKey.DELETE_RECORDS, 2, {"topics": rows, "timeout": 5_000})
-    assert answer["topics"][0]["partitions"][0]["error_code"] == 0
-
 
 def make_anew(client: RawClient) -> None:
     """Delete `t`, create it again, write one record and have it synced."""
-    answer = client.call(ApiKey.DELETE_TOPICS, 4, {"topic_names": ["t"], "timeout": 5_000})
-    assert answer["responses"][0]["error_code"] == 0
+    client.delete_topic("t")
     client.create_topic("t")
     assert client.produce("t", batch(b"precious"), acks=-1)["error_code"] == 0
 
@@ -71,7 +64,7 @@ def test_new_topic_keeps_its_records_after_an_idle_start(
     with ServedBroker(data, transport=transport) as broker, RawClient(broker.bootstrap) as client:
         client.create_topic("t")
         assert client.produce("t", batch(*[b"old"] * 100), acks=-1)["error_code"] == 0
-        delete_records(client, "t", 60)
+        client.delete_records("t", 60)
     broker = ServedBroker(data, transport=transport).start()
     try:
         with RawClient(broker.bootstrap) as client:
@@ -104,7 +97,7 @@ def test_deleted_records_stay_deleted_after_clock_steps_back(tmp_path: Path, tra
     with ServedBroker(data, transport=transport) as broker, RawClient(broker.bootstrap) as client:
         client.create_topic("t")
         assert client.produce("t", batch(b"a", b"b", b"c"))["error_code"] == 0
-        delete_records(client, "t", 2)
+        client.delete_records("t", 2)
     later = time.time() + 86_400
     for path in (data / "t-0").iterdir():
         os.utime(path, (later, later))
@@ -124,7 +117,7 @@ def test_deleted_records_stay_deleted_after_an_upgrade(
         with RawClient(broker.bootstrap) as client:
             client.create_topic("t")
             assert client.produce("t", batch(b"a", b"b", b"c"), acks=-1)["error_code"] == 0
-            delete_records(client, "t", 2)
+            client.delete_records("t", 2)
     finally:
         broker.stop(ends)
     for path in data.glob("*.by-id"):
@@ -221,8 +214,7 @@ def test_stopped_owner_of_deleted_topic_spares_recreated_topic(
         with RawClient(broker.control) as admin, RawClient(broker.control) as impatient:
             os.kill(pid, signal.SIGSTOP)
             try:
-                fields = {"topic_names": ["t"], "timeout": 5_000}
-                assert admin.call(ApiKey.DELETE_TOPICS, 4, fields)["responses"][0]["error_code"] == 0
+                admin.delete_topic("t")
                 wanted = create_topics_fields("t", partitions=PARTITIONS)
                 answer = impatient.call(ApiKey.CREATE_TOPICS, 7, wanted)["topics"][0]
                 if answer["error_code"] == 0:  # Whoever owns the new one's partitions is given them at once.

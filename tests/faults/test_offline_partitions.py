@@ -11,7 +11,6 @@ from typing import Any
 import pytest
 
 from kproc.common.errors import ErrorCode
-from kproc.wire.header import ApiKey
 from tests.support.broker import ServedBroker, run_kproc
 from tests.support.raw import RawClient, batch
 from tests.support.status import processes, wait_replaced
@@ -71,7 +70,6 @@ def test_offline_partitions_are_listed_until_topic_deletion(tmp_path: Path) -> N
         wait_until(lambda: offline() == shown["offline"], what="the controller's successor is told")
 
         with RawClient(broker.bootstrap) as client:
-            fields = {"topic_names": ["broken"], "timeout": 10_000}
-            assert client.call(ApiKey.DELETE_TOPICS, 5, fields)["responses"][0]["error_code"] == 0
+            client.delete_topic("broken")
         wait_until(lambda: offline() == {"count": 0, "first": []}, what="the topic is forgotten")
         assert status(broker)["problem"] is None

@@ -8,9 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from kproc.wire.header import ApiKey
 from tests.support.broker import ServedBroker, run_kproc
-from tests.support.configs import BROKER, set_config
+from tests.support.configs import read_configs, set_config
 from tests.support.raw import RawClient
 from tests.support.status import processes
 from tests.support.wait import wait_until
@@ -19,14 +18,8 @@ pytestmark = [pytest.mark.faults, pytest.mark.own_broker, pytest.mark.transports
 
 
 def value_of(broker: ServedBroker, name: str) -> str:
-    fields = {
-        "resources": [{"resource_type": BROKER, "resource_name": "1", "configuration_keys": [name]}],
-        "include_synonyms": False,
-        "include_documentation": False,
-    }
     with RawClient(broker.bootstrap) as client:
-        (row,) = client.call(ApiKey.DESCRIBE_CONFIGS, 4, fields)["results"][0]["configs"]
-    return str(row["value"])
+        return str(read_configs(client, name)[name]["value"])
 
 
 def reloaded(broker: ServedBroker, *lines: str) -> None:

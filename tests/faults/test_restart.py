@@ -12,6 +12,7 @@ import pytest
 from kproc.common.errors import ErrorCode
 from kproc.wire.header import ApiKey
 from tests.support.broker import ServedBroker
+from tests.support.configs import TOPIC, read_configs
 from tests.support.idempotence import Producer
 from tests.support.raw import RawClient, batch, create_topics_fields, values_of
 from tests.support.wait import wait_until
@@ -63,9 +64,8 @@ def test_restart_keeps_records_topic_ids_and_configs(served: ServedBroker, how: 
             assert client.end_offset("kept", partition=index) == 20
             stored = values_of(client.fetch("kept", 0, partition=index)["records"])
             assert stored == [(number, b"%d/%d" % (index, number)) for number in range(20)]
-        resource = {"resource_type": 2, "resource_name": "kept", "configuration_keys": ["retention.ms"]}
-        shown = client.call(ApiKey.DESCRIBE_CONFIGS, 4, {"resources": [resource]})["results"][0]["configs"]
-        assert [row["value"] for row in shown] == ["123456"]
+        shown = read_configs(client, "retention.ms", kind=TOPIC, resource="kept")
+        assert shown["retention.ms"]["value"] == "123456"
         assert client.produce("kept", batch(b"after"))["base_offset"] == 20
 
 
@@ -108,8 +108,7 @@ def test_restart_keeps_topic_deleted_and_removes_its_files(served: ServedBroker,
         for name in ("gone", "stays"):
             client.create_topic(name)
             client.produce(name, batch(b"x"))
-        fields = {"topics": [{"name": "gone", "topic_id": bytes(16)}], "timeout": 10_000}
-        assert client.call(ApiKey.DELETE_TOPICS, 6, fields)["responses"][0]["error_code"] == ErrorCode.NONE
+        client.delete_topic("gone")
     restart(served, how)
     with RawClient(served.bootstrap) as client:
         assert client.describe_topic("gone")["error_code"] == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
@@ -167,9 +166,7 @@ def test_restart_keeps_log_start_and_group_configs(served: ServedBroker, how: st
         client.create_topic("cut")
         for _ in range(10):
             client.produce("cut", batch(b"v"))
-        rows = [{"name": "cut", "partitions": [{"partition_index": 0, "offset": 7}]}]
-        (row,) = client.call(ApiKey.DELETE_RECORDS, 2, {"topics": rows, "timeout": 5_000})["topics"]
-        assert [(part["error_code"], part["low_watermark"]) for part in row["partitions"]] == [(0, 7)]
+        client.delete_records("cut", 7)
         altered = {"resources": [{**group, "configs": [change]}], "validate_only": False}
         assert client.call(ApiKey.INCREMENTAL_ALTER_CONFIGS, 1, altered)["responses"][0]["error_code"] == 0
     restart(served, how)

@@ -15,14 +15,14 @@ from typing import Any
 
 import pytest
 
-from kproc.client import Client, ClientError
+from kproc.client import ClientError
 from kproc.common.errors import ErrorCode
 from kproc.wire.header import ApiKey
 from tests.support.broker import ServedBroker
 from tests.support.checker import Load, clients_are_served
 from tests.support.configs import set_config
 from tests.support.raw import RawClient, batch
-from tests.support.status import Role, processes, rows
+from tests.support.status import Role, connect, processes, rows
 from tests.support.steady import SteadyLoad
 from tests.support.wait import pause, wait_until
 
@@ -32,10 +32,6 @@ PARTITIONS = 12
 BROKER, SET, DELETE = 4, 0, 1
 MOST = 6
 
-
-def connect(bootstrap: str) -> Client:
-    host, _, port = bootstrap.rpartition(":")
-    return Client.connect(host, int(port))
 
 
 def scale(bootstrap: str, **counts: int) -> dict[str, Any]:

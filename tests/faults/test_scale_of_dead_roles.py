@@ -11,11 +11,10 @@ from typing import Any
 
 import pytest
 
-from kproc.client import Client
 from tests.support.broker import ServedBroker
 from tests.support.configs import set_config
 from tests.support.raw import RawClient, batch, values_of
-from tests.support.status import Role, processes, rows, wait_replaced
+from tests.support.status import Role, connect, processes, rows, status, wait_replaced
 from tests.support.wait import wait_until
 
 pytestmark = [pytest.mark.faults, pytest.mark.own_broker, pytest.mark.transports("process")]
@@ -58,8 +57,7 @@ def row_of(broker: ServedBroker, role: Role) -> dict[str, Any]:
 
 def scale(broker: ServedBroker, **counts: int) -> None:
     """Change the counts and see what is shown."""
-    host, _, port = broker.control.rpartition(":")
-    with Client.connect(host, int(port)) as client:
+    with connect(broker.control) as client:
         assert client.scale(**counts)["counts"].items() >= counts.items()
     for what, count in counts.items():
         wait_shown(broker, what.removesuffix("s"), count)
@@ -132,8 +130,6 @@ def test_listener_removal_with_a_dead_acceptor(broker: ServedBroker) -> None:
         wait_shown(broker, "acceptor", 1)
         assert set_config(client, "listeners", BOTH) == (0, None)
         wait_shown(broker, "acceptor", 2)
-        host, _, port = broker.control.rpartition(":")
-        with Client.connect(host, int(port)) as operator:
-            address = operator.operate("status")["listeners"]["EXTERNAL"]["bound"]
+        address = status(broker.control)["listeners"]["EXTERNAL"]["bound"]
         with RawClient(address) as stranger:
             check_served(stranger, b"by the new one")

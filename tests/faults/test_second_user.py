@@ -24,7 +24,7 @@ from kproc import Broker
 from kproc.broker.supervisor.status_window import WINDOW_PREFIX, request_status
 from tests.support.broker import ServedBroker
 from tests.support.command_line import call_kproc
-from tests.support.raw import RawClient, batch
+from tests.support.raw import RawClient, address_of, batch
 from tests.support.second_user import NOBODY, as_nobody
 from tests.support.status import processes
 
@@ -118,10 +118,9 @@ def test_second_user_reads_no_key_password_or_clients_file() -> None:
 
 
 def test_second_user_can_still_be_a_client(served: ServedBroker) -> None:
-    host, _, port = served.bootstrap.rpartition(":")
 
     def connect() -> bool:
-        with socket.create_connection((host, int(port)), timeout=10):
+        with socket.create_connection(address_of(served.bootstrap), timeout=10):
             return True
 
     assert as_nobody(connect) is True

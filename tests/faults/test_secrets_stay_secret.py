@@ -26,6 +26,7 @@ from tests.support.broker import ServedBroker, run_kproc
 from tests.support.certificates import Certificates
 from tests.support.command_line import call_kproc
 from tests.support.secured_kafka import write_properties
+from tests.support.status import connect
 from tests.support.wait import wait_until
 
 pytestmark = [pytest.mark.faults, pytest.mark.transports("process"), pytest.mark.usefixtures("real_start")]
@@ -162,29 +163,18 @@ def use(scene: Scene) -> None:
     )
     producer.list_topics(timeout=SECONDS)
     del producer
-    host, _, port = scene.broker.bootstrap.rpartition(":")
-    wrong = parse_client_security(
-        {
-            "security.protocol": "SASL_SSL",
-            "ssl.truststore.location": str(scene.certificates.ca),
-            "sasl.mechanism": "PLAIN",
-            "sasl.username": "alice",
-            "sasl.password": WRONG_PASSWORD,
-        }
-    )
+    login = {
+        "security.protocol": "SASL_SSL",
+        "ssl.truststore.location": str(scene.certificates.ca),
+        "sasl.mechanism": "PLAIN",
+        "sasl.username": "alice",
+    }
+    wrong = parse_client_security({**login, "sasl.password": WRONG_PASSWORD})
     with pytest.raises(AuthenticationFailed) as refused:
-        Client.connect(host, int(port), security=wrong)
+        connect(scene.broker.bootstrap, security=wrong)
     scene.keep("a client with a wrong password", refused.value)
-    security = parse_client_security(
-        {
-            "security.protocol": "SASL_SSL",
-            "ssl.truststore.location": str(scene.certificates.ca),
-            "sasl.mechanism": "PLAIN",
-            "sasl.username": "alice",
-            "sasl.password": PLAIN_PASSWORD,
-        }
-    )
-    with Client.connect(host, int(port), security=security) as client:
+    security = parse_client_security({**login, "sasl.password": PLAIN_PASSWORD})
+    with connect(scene.broker.bootstrap, security=security) as client:
         change_key_store(scene, client)
         fields = {"owner_principal_type": None, "owner_principal_name": None, "renewers": []}
         token = client.call(ApiKey.CREATE_DELEGATION_TOKEN, 3, {**fields, "max_lifetime": -1})

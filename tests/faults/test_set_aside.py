@@ -9,7 +9,6 @@ from pathlib import Path
 import pytest
 
 from kproc.common.errors import ErrorCode
-from kproc.wire.header import ApiKey
 from tests.support.broker import ServedBroker, run_kproc
 from tests.support.raw import RawClient, batch, values_of
 from tests.support.wait import pause
@@ -35,8 +34,7 @@ def test_restored_directory_of_deleted_topic_is_set_aside(tmp_path: Path) -> Non
         client.create_topic("orders")
         assert client.produce("orders", batch(b"precious"))["error_code"] == 0
         shutil.copytree(data / "orders-0", copy)
-        fields = {"topic_names": ["orders"], "timeout": 10_000}
-        assert client.call(ApiKey.DELETE_TOPICS, 4, fields)["responses"][0]["error_code"] == 0
+        client.delete_topic("orders")
     assert not (data / "orders-0").exists()
     copy.rename(data / "orders-0")
     with ServedBroker(data, settings=SETTINGS) as broker, RawClient(broker.bootstrap) as client:
@@ -114,8 +112,7 @@ def test_start_without_metadata_log_sets_records_aside(tmp_path: Path) -> None:
 
     # The way out: under a topic without records.
     with ServedBroker(data, settings=SETTINGS) as broker, RawClient(broker.bootstrap) as client:
-        fields = {"topic_names": ["orders"], "timeout": 10_000}
-        assert client.call(ApiKey.DELETE_TOPICS, 4, fields)["responses"][0]["error_code"] == 0
+        client.delete_topic("orders")
         client.create_topic("orders")
     done = run_kproc("import-log", str(aside), "--data", str(data))
     assert done.returncode == 0, done.stderr

@@ -15,13 +15,12 @@ from contextlib import ExitStack
 import pytest
 
 from bench.slow_client import Others, fill, reader_that_stopped, stopped_process
-from kproc.client import Client
 from kproc.wire import codec
 from kproc.wire.header import ApiKey
 from tests.support.broker import BrokerUnderTest
 from tests.support.proc import child_pids, pss_bytes
 from tests.support.raw import RawClient, batch, produce_fields
-from tests.support.status import rows
+from tests.support.status import connect, rows
 from tests.support.wait import pause, wait_until
 
 pytestmark = [pytest.mark.faults, pytest.mark.own_broker, pytest.mark.transports("process")]
@@ -40,13 +39,9 @@ def memory(broker: BrokerUnderTest) -> int:
     return pss_bytes([broker.pid, *child_pids(broker.pid)])
 
 
-def operator_of(broker: BrokerUnderTest) -> Client:
-    host, _, port = broker.bootstrap.rpartition(":")
-    return Client.connect(host, int(port))
-
 
 def connections(broker: BrokerUnderTest) -> int:
-    with operator_of(broker) as operator:
+    with connect(broker.bootstrap) as operator:
         return len(operator.operate("clients")["clients"])
 
 
@@ -119,7 +114,7 @@ def test_queued_requests_limit_pushes_back_through_tcp(
     with ExitStack() as stack:
         clients = [stack.enter_context(RawClient(broker.bootstrap)) for _ in range(60)]
         clients[0].create_topic("t")
-        with operator_of(broker) as operator:
+        with connect(broker.bootstrap) as operator:
             control = str(operator.operate("status")["control"])
         pause(0.3)  # Roles store their counts ten times a second.
         before, passed_on_before = memory(broker), passed_on(control)

@@ -15,6 +15,7 @@ from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption,
 from cryptography.x509.oid import NameOID
 
 from tests.support.broker import ServedBroker
+from tests.support.raw import address_of
 
 pytestmark = [pytest.mark.faults]
 API_VERSIONS = b"\0\0\0\x0e\0\x12\0\0\0\0\0\1\0\4test"
@@ -61,12 +62,11 @@ def test_client_behind_flood_of_its_address_is_served(tmp_path: Path) -> None:
     context.check_hostname, context.verify_mode = False, ssl.CERT_NONE
     hello = hello_of(context)
     with ServedBroker(tmp_path / "data", settings=settings, listener="SSL") as broker:
-        host, _, port = broker.bootstrap.rpartition(":")
         for _ in range(FLOOD):
-            with socket.create_connection((host, int(port)), timeout=30) as sock:
+            with socket.create_connection(address_of(broker.bootstrap), timeout=30) as sock:
                 sock.sendall(hello)
         with (
-            socket.create_connection((host, int(port)), timeout=30) as sock,
+            socket.create_connection(address_of(broker.bootstrap), timeout=30) as sock,
             context.wrap_socket(sock) as tls,
         ):
             tls.sendall(API_VERSIONS)

@@ -19,6 +19,7 @@ from confluent_kafka.admin import AdminClient, AlterConfigOpType, ConfigEntry, C
 
 from tests.support.broker import ServedBroker
 from tests.support.certificates import LOCAL_NAMES, Certificates
+from tests.support.raw import address_of
 from tests.support.wait import wait_until
 
 pytestmark = [pytest.mark.faults]
@@ -57,9 +58,8 @@ class Connection:
     open: ClassVar[list[Connection]] = []
 
     def __init__(self, files: Certificates, broker: ServedBroker, listener: str = "SSL") -> None:
-        host, _, port = broker.listeners[listener]["bound"].rpartition(":")
         context = ssl.create_default_context(cafile=str(files.ca))
-        raw = socket.create_connection((host, int(port)), timeout=10)
+        raw = socket.create_connection(address_of(broker.listeners[listener]["bound"]), timeout=10)
         self._sock = context.wrap_socket(raw, server_hostname="localhost")
         self.open.append(self)
 

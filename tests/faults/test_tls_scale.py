@@ -17,7 +17,7 @@ from confluent_kafka import Consumer, Producer
 from tests.support.broker import ServedBroker
 from tests.support.certificates import Certificates
 from tests.support.configs import set_config
-from tests.support.raw import RawClient
+from tests.support.raw import RawClient, address_of
 from tests.support.status import processes
 from tests.support.wait import wait_until
 
@@ -93,11 +93,11 @@ def test_scale_down_of_processors_loses_no_record_of_tls_clients(tmp_path: Path)
 def test_rebalance_does_not_migrate_tls_connections(tmp_path: Path) -> None:
     files = Certificates(tmp_path)
     with served(tmp_path, files) as broker, ExitStack() as stack:
-        host, _, port = broker.listeners["SSL"]["bound"].rpartition(":")
+        address = address_of(broker.listeners["SSL"]["bound"])
         context = ssl.create_default_context(cafile=str(files.ca))
         socks = []
         for _ in range(9):
-            raw = stack.enter_context(socket.create_connection((host, int(port)), timeout=10))
+            raw = stack.enter_context(socket.create_connection(address, timeout=10))
             socks.append(stack.enter_context(context.wrap_socket(raw, server_hostname="localhost")))
         with RawClient(broker.bootstrap) as operator:
             assert set_config(operator, "num.network.threads", "5") == (0, None)

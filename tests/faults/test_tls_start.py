@@ -17,6 +17,7 @@ from kproc.broker.security.tls import make_context, settings_of
 from kproc.broker.supervisor.tls_check import check_before_start
 from tests.support.broker import ServedBroker, run_kproc
 from tests.support.certificates import Certificates
+from tests.support.raw import address_of
 from tests.support.second_user import as_nobody
 
 pytestmark = [pytest.mark.faults]
@@ -158,9 +159,8 @@ def test_tls_key_is_only_in_memory_of_processors_that_used_it(
     settings = {"listeners": "SSL://127.0.0.1:0", "ssl.keystore.location": path}
     with ServedBroker(tmp_path, settings=settings) as served:
         assert who_has(forms, served) == set()
-        host, _, port = served.bootstrap.rpartition(":")
         context = ssl.create_default_context(cafile=str(certificates.ca))
-        with context.wrap_socket(socket.create_connection((host, int(port))), server_hostname="localhost"):
+        with context.wrap_socket(socket.create_connection(address_of(served.bootstrap)), server_hostname="localhost"):
             assert who_has(forms, served) == {"processor"}
 
 

@@ -12,6 +12,7 @@ import pytest
 from kproc.common.errors import ErrorCode
 from kproc.wire.header import ApiKey
 from tests.support.proc import is_alive
+from tests.support.quotas import alter_quotas
 from tests.support.raw import Closed, RawClient, RawConnection, create_topics_fields
 from tests.support.secured import SecuredBroker, log_in, secured
 from tests.support.token_logins import log_in_by
@@ -41,10 +42,7 @@ def token_ids(broker: SecuredBroker) -> set[str]:
 
 
 def set_mutation_rate(connection: RawConnection, user: str, rate: float) -> None:
-    op = {"key": "controller_mutation_rate", "value": rate, "remove": False}
-    entry = {"entity": [{"entity_type": "user", "entity_name": user}], "ops": [op]}
-    answer = connection.call(ApiKey.ALTER_CLIENT_QUOTAS, 1, {"entries": [entry], "validate_only": False})
-    assert answer["entries"][0]["error_code"] == 0
+    assert alter_quotas(connection, {"user": user}, controller_mutation_rate=rate) == 0
 
 
 def create_topic(broker: SecuredBroker, user: str, name: str, partitions: int) -> int:

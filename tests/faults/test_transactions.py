@@ -21,11 +21,10 @@ pytest.importorskip("confluent_kafka", reason="confluent is not installed")
 from confluent_kafka import KafkaException, Producer
 
 from bench.peers.base import free_ports
-from kproc.client import Client
 from tests.support.adapters.transactional import SECONDS, read_all
 from tests.support.broker import ServedBroker
 from tests.support.raw import RawClient
-from tests.support.status import processes, wait_replaced
+from tests.support.status import connect, processes, wait_replaced
 from tests.support.wait import pause
 
 pytestmark = [
@@ -168,7 +167,7 @@ def test_transactions_survive_handler_scaling_and_kill_of_all(
         ledgers_of(broker, "other counts of Handlers"),
     ):
         for count in (3, 1, 2):
-            with Client.connect("127.0.0.1", port) as client:
+            with connect(broker.bootstrap) as client:
                 client.scale(handlers=count)
             pause(0.4)
         for pid in processes(broker.bootstrap).values():

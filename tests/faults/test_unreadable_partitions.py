@@ -126,8 +126,7 @@ def test_status_names_the_partition(broker: ServedBroker) -> None:
 def test_other_partitions_take_records_and_deletions(broker: ServedBroker, tmp_path: Path) -> None:
     with RawClient(broker.bootstrap) as client:
         assert client.produce("t", batch(b"more"))["error_code"] == 0
-        fields = {"topic_names": ["t"], "timeout": 10_000}
-        assert client.call(ApiKey.DELETE_TOPICS, 5, fields)["responses"][0]["error_code"] == 0
+        client.delete_topic("t")
         assert client.produce("whole", batch(b"alive"))["error_code"] == 0
     assert broker.is_running()
     assert (Path(broker.data) / "t-1").read_text() == "a file"

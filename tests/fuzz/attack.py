@@ -16,7 +16,6 @@ from dataclasses import dataclass, field
 from typing import Final
 
 from kproc.broker.request.dispatch import PRIVATE_API_KEY
-from kproc.client import Client
 from kproc.common.errors import ErrorCode
 from kproc.wire import codec
 from kproc.wire.header import ApiKey
@@ -26,7 +25,8 @@ from tests.fuzz.frames import FrameMaker
 from tests.support.broker import ServedBroker
 from tests.support.other_decoder import decode_as_a_consumer
 from tests.support.proc import child_pids, pss_bytes
-from tests.support.raw import NO_TOPIC_ID, Closed, RawClient, batch, split_batches, values_of
+from tests.support.raw import NO_TOPIC_ID, Closed, RawClient, address_of, batch, split_batches, values_of
+from tests.support.status import connect as connect_operator
 
 SETTINGS: Final = {
     "auto.create.topics.enable": "false",
@@ -86,8 +86,7 @@ class Line:
 
 
 def connect(bootstrap: str, source: str, tls: ssl.SSLContext | None = None) -> socket.socket:
-    host, _, port = bootstrap.rpartition(":")
-    sock = socket.create_connection((host, int(port)), 10, (source, 0))
+    sock = socket.create_connection(address_of(bootstrap), 10, (source, 0))
     sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
     if tls is not None:
         sock = tls.wrap_socket(sock)
@@ -311,8 +310,7 @@ class Attack:
 
     def _states(self, ports: list[int]) -> list[dict[str, object]]:
         """What the broker says of these connections."""
-        host, _, port = self.broker.bootstrap.rpartition(":")
-        with Client.connect(host, int(port)) as operator:
+        with connect_operator(self.broker.bootstrap) as operator:
             rows = operator.operate("clients")["clients"]
         return [row for row in rows if any(str(row).find(f"{port}") >= 0 for port in ports)]
 

@@ -6,6 +6,7 @@ from collections.abc import Iterable
 from typing import Any, Final
 
 from kproc.wire.header import ApiKey
+from tests.support.acls import acl_fields
 from tests.support.raw import RawClient, list_offsets_fields
 
 # Both are this host's. Rules tell them apart, so that whoever comes from the second one may do nothing.
@@ -26,16 +27,7 @@ ANYTHING: Final[dict[str, Any]] = {
 def shut_out(client: RawClient) -> None:
     """From now on everybody may do everything from our address, and nothing from any other."""
     rules = [
-        {
-            "resource_type": kind,
-            "resource_name": "kafka-cluster" if kind == _CLUSTER else "*",
-            "resource_pattern_type": _LITERAL,
-            "principal": "User:*",
-            "host": OURS,
-            "operation": _ALL,
-            "permission_type": _ALLOW,
-        }
-        for kind in _TYPES
+        acl_fields(kind, "kafka-cluster" if kind == _CLUSTER else "*", _ALL, host=OURS) for kind in _TYPES
     ]
     answer = client.call(ApiKey.CREATE_ACLS, 3, {"creations": rules})
     assert [row["error_code"] for row in answer["results"]] == [0] * len(rules), answer

@@ -9,6 +9,7 @@ import pytest
 from kproc.wire.header import ApiKey
 from tests.conftest import SHARED_SETTINGS
 from tests.support.broker import BrokerUnderTest
+from tests.support.configs import read_configs
 from tests.support.raw import RawClient, batch
 from tests.support.wait import wait_until
 
@@ -26,11 +27,8 @@ def test_no_round_of_retention_comes_in_a_session(broker: BrokerUnderTest) -> No
         }
         (node,) = client.call(ApiKey.METADATA, 12, asked)["brokers"]
         name = str(node["node_id"])
-        resource = {"resource_type": 4, "resource_name": name, "configuration_keys": [INTERVAL]}
-        fields = {"resources": [resource], "include_synonyms": False, "include_documentation": False}
-        answer = client.call(ApiKey.DESCRIBE_CONFIGS, 4, fields)
-    (row,) = answer["results"][0]["configs"]
-    assert int(row["value"]) >= DAY_MS
+        shown = read_configs(client, INTERVAL, resource=name)
+    assert int(shown[INTERVAL]["value"]) >= DAY_MS
 
 
 @pytest.mark.transports("process")

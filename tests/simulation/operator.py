@@ -13,6 +13,7 @@ from tests.simulation.plan import protocol_of
 from tests.simulation.tls_doubles import CERTIFICATES, issued
 from tests.simulation.workloads import E, Worker
 from tests.simulation.world import FOREVER_NS
+from tests.support.quotas import quota_fields
 
 _BROKER = 4
 
@@ -99,9 +100,7 @@ class Operator(Worker):
 
     def set_quota(self, key: str, rate: int) -> Life:
         """A quota of every client, this one too; 0 removes it."""
-        entity = [{"entity_type": "client-id", "entity_name": None}]
-        op = {"key": key, "value": float(rate), "remove": not rate}
-        fields = {"entries": [{"entity": entity, "ops": [op]}], "validate_only": False}
+        fields = quota_fields({"client-id": None}, **{key: float(rate) or None})
         try:
             answer = yield from self.call(ApiKey.ALTER_CLIENT_QUOTAS, 1, fields)
         except (Gone, Late):

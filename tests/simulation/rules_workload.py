@@ -8,6 +8,7 @@ from kproc.common.errors import ErrorCode
 from kproc.wire.header import ApiKey
 from tests.simulation.client import Fields, Gone, Late, Life
 from tests.simulation.workloads import Worker
+from tests.support.acls import acl_fields
 
 _GROUP, _LITERAL, _DESCRIBE, _DENY = 3, 3, 8, 2
 _LOOKS: Final = 2
@@ -62,15 +63,7 @@ class Ruler(Worker):
     def deny(self) -> Life:
         self.number += 1
         name = f"{self.name}-{self.number}"
-        rule = {
-            "resource_type": _GROUP,
-            "resource_name": name,
-            "resource_pattern_type": _LITERAL,
-            "principal": "User:ANONYMOUS",
-            "host": "*",
-            "operation": _DESCRIBE,
-            "permission_type": _DENY,
-        }
+        rule = acl_fields(_GROUP, name, _DESCRIBE, principal="User:ANONYMOUS", allows=False)
         answer = yield from self.call(ApiKey.CREATE_ACLS, 3, {"creations": [rule]})
         code = answer["results"][0]["error_code"]
         self.check_code("CreateAcls", code)

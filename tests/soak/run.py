@@ -13,7 +13,6 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from kproc.client import Client
 from kproc.wire.header import ApiKey
 from tests.soak.clients import MAKES, SteadyClient
 from tests.soak.figures import Figures, idle_percents, table
@@ -27,7 +26,7 @@ from tests.support.group_load import GroupLoad
 from tests.support.groups import delete_groups, list_groups
 from tests.support.keyed_load import KeyedProducer, TailReader, violations
 from tests.support.raw import RawClient
-from tests.support.status import Role, rows
+from tests.support.status import Role, rows, status
 from tests.support.steady import SteadyLoad
 from tests.support.wait import pause, wait_until
 from tests.support.waiting import WaitingClients
@@ -357,10 +356,8 @@ class Soak:
             self.report.problems.append(f"a traceback in the log: ...{log[max(0, at - 300) : at + 1500]}")
         if after.rescued:
             self.report.problems.append(f"{after.rescued} wake-ups were lost and rescued by a timeout")
-        host, _, port = self._broker.control.rpartition(":")
-        with Client.connect(host, int(port)) as client:
-            if problem := client.operate("status")["problem"]:
-                self.report.problems.append(f"status says: {problem}")
+        if problem := status(self._broker.control)["problem"]:
+            self.report.problems.append(f"status says: {problem}")
         for line in log.splitlines():
             for level in ("WARNING", "ERROR", "CRITICAL"):
                 self.report.counts[f"lines of {level} in the log"] += f"level={level}" in line

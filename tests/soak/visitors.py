@@ -16,7 +16,7 @@ import time
 from collections import Counter
 from typing import Any
 
-from kproc.client import Client, ClientError
+from kproc.client import ClientError
 from kproc.common.errors import ErrorCode
 from kproc.wire import codec
 from kproc.wire.header import ApiKey
@@ -26,17 +26,20 @@ from tests.support.adapters import kcat
 from tests.support.broker import ROOT
 from tests.support.configs import set_config
 from tests.support.groups import delete_groups
+from tests.support.quotas import alter_quotas
 from tests.support.raw import (
     CLIENT_ID,
     NO_TOPIC_ID,
     Closed,
     RawClient,
+    address_of,
     batch,
     create_topics_fields,
     fetch_fields,
     produce_fields,
     values_of,
 )
+from tests.support.status import status
 
 E = ErrorCode
 # What Kafka's clients try again after, and what a role's death may be answered with.
@@ -257,14 +260,8 @@ class QuotaVisitor(Visitor):
         self._set(None)
 
     def _set(self, value: float | None) -> None:
-        entry = {
-            "entity": [{"entity_type": "client-id", "entity_name": CLIENT_ID}],
-            "ops": [{"key": "producer_byte_rate", "value": value or 0.0, "remove": value is None}],
-        }
         with RawClient(self.bootstrap) as client:
-            fields = {"entries": [entry], "validate_only": False}
-            (row,) = client.call(ApiKey.ALTER_CLIENT_QUOTAS, 1, fields)["entries"]
-        expect(row["error_code"])
+            expect(alter_quotas(client, {"client-id": CLIENT_ID}, producer_byte_rate=value))
 
 
 class ListenerVisitor(Visitor):
@@ -298,9 +295,8 @@ class ListenerVisitor(Visitor):
         expect(code)
 
     def _bound(self) -> dict[str, str]:
-        host, _, port = self.control.rpartition(":")
-        with Client.connect(host, int(port), timeout_ms=5_000) as client:
-            return {name: row["bound"] for name, row in client.operate("status")["listeners"].items()}
+        shown = status(self.control, timeout_ms=5_000)["listeners"]
+        return {name: row["bound"] for name, row in shown.items()}
 
 
 class OddVisitor(Visitor):
@@ -310,8 +306,7 @@ class OddVisitor(Visitor):
         self.random.choice([self._half, self._silent, self._garbage, self._unread])()
 
     def _open(self) -> socket.socket:
-        host, _, port = self.bootstrap.rpartition(":")
-        return socket.create_connection((host, int(port)), timeout=10)
+        return socket.create_connection(address_of(self.bootstrap), timeout=10)
 
     def _stay(self) -> None:
         self.is_over.wait(self.random.uniform(0, 4))

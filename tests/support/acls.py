@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import Final, NamedTuple
+from typing import Any, Final, NamedTuple
 
 from kproc.broker.security import acl
 from kproc.broker.security.acl import Operation, PatternType, Permission, ResourceType
@@ -28,6 +28,28 @@ class Acl(NamedTuple):
     allows: bool = True
     principal: str = ALICE
     host: str = "*"
+
+
+def acl_fields(
+    resource: int,
+    name: str,
+    operation: int,
+    *,
+    principal: str = "User:*",
+    host: str = "*",
+    is_prefix: bool = False,
+    allows: bool = True,
+) -> dict[str, Any]:
+    """Return one ACL as CreateAcls has it."""
+    return {
+        "resource_type": resource,
+        "resource_name": name,
+        "resource_pattern_type": int(PatternType.PREFIXED if is_prefix else PatternType.LITERAL),
+        "principal": principal,
+        "host": host,
+        "operation": operation,
+        "permission_type": int(Permission.ALLOW if allows else Permission.DENY),
+    }
 
 
 def gives(held: Operation, wanted: Operation) -> bool:

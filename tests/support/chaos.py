@@ -11,10 +11,10 @@ from collections import Counter
 from collections.abc import Callable, Collection, Iterator
 from typing import TypeVar
 
-from kproc.client import Client, ClientError
+from kproc.client import ClientError
 from tests.support.broker import ServedBroker
 from tests.support.descriptors import HANDLERS, PROCESSORS
-from tests.support.status import Role, processes, rows
+from tests.support.status import Role, connect, processes, rows
 from tests.support.wait import pause, wait_until
 
 MOST = 4
@@ -114,8 +114,7 @@ class Chaos:
         """Ask for what is wanted; answered within a tick, done or not."""
 
         def ask() -> bool:
-            host, _, port = self._broker.control.rpartition(":")
-            with Client.connect(host, int(port), timeout_ms=2_000) as client:
+            with connect(self._broker.control, timeout_ms=2_000) as client:
                 client.operate("scale", **self.wanted)
             return True
 

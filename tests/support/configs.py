@@ -1,6 +1,8 @@
-"""IncrementalAlterConfigs, raw: one setting of the broker, the cluster, or a topic."""
+"""Settings of the broker, the cluster, or a topic, by IncrementalAlterConfigs and DescribeConfigs."""
 
 from __future__ import annotations
+
+from typing import Any
 
 from kproc.wire.header import ApiKey
 from tests.support.raw import RawClient
@@ -18,3 +20,14 @@ def set_config(
     fields = {"resources": [asked], "validate_only": False}
     (row,) = client.call(ApiKey.INCREMENTAL_ALTER_CONFIGS, 1, fields)["responses"]
     return row["error_code"], row["error_message"]
+
+
+def read_configs(
+    client: RawClient, *names: str, kind: int = BROKER, resource: str = "1"
+) -> dict[str, dict[str, Any]]:
+    """Return the rows of DescribeConfigs by name: those of `names`, or all."""
+    wanted = {"resource_type": kind, "resource_name": resource, "configuration_keys": list(names) or None}
+    fields = {"resources": [wanted], "include_synonyms": True, "include_documentation": True}
+    (result,) = client.call(ApiKey.DESCRIBE_CONFIGS, 4, fields)["results"]
+    assert result["error_code"] == 0, result
+    return {row["name"]: row for row in result["configs"]}

@@ -29,12 +29,19 @@ class Closed(Exception):
     """The broker closed the connection."""
 
 
+def address_of(bootstrap: str) -> tuple[str, int]:
+    """Return the host and the port of `host:port`."""
+    host, _, port = bootstrap.rpartition(":")
+    return host, int(port)
+
+
 class RawConnection:
     """One connection: send, receive, call."""
 
     def __init__(self, bootstrap: str, *, timeout: float = TIMEOUT_SECONDS, source: str = "") -> None:
-        host, _, port = bootstrap.rpartition(":")
-        self.socket = socket.create_connection((host, int(port)), timeout, (source, 0) if source else None)
+        self.socket = socket.create_connection(
+            address_of(bootstrap), timeout, (source, 0) if source else None
+        )
         self.socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         self._correlation_ids = itertools.count(1)
 
@@ -170,6 +177,19 @@ class RawClient(RawConnection):
 
         wait_until(is_led, what=f"{name} is served")
         return bytes(row["topic_id"])
+
+    def delete_topic(self, name: str) -> None:
+        """Delete a topic by its name."""
+        fields = {"topic_names": [name], "timeout": 10_000}
+        (row,) = self.call(ApiKey.DELETE_TOPICS, 5, fields)["responses"]
+        assert row["error_code"] == 0, row
+
+    def delete_records(self, topic: str, offset: int, *, partition: int = 0) -> None:
+        """Move a partition's log start to `offset`."""
+        rows = [{"name": topic, "partitions": [{"partition_index": partition, "offset": offset}]}]
+        (answer,) = self.call(ApiKey.DELETE_RECORDS, 2, {"topics": rows, "timeout": 10_000})["topics"]
+        (row,) = answer["partitions"]
+        assert (row["error_code"], row["low_watermark"]) == (0, offset), row
 
     def produce(
         self,

@@ -25,7 +25,7 @@ from kproc.wire.header import ApiKey
 from tests.support.broker import ServedBroker
 from tests.support.certificates import Certificates
 from tests.support.raw import RawConnection
-from tests.support.status import rows
+from tests.support.status import connect, rows
 
 MECHANISMS: Final = ("PLAIN", "SCRAM-SHA-256", "SCRAM-SHA-512", "OAUTHBEARER")
 PASSWORDS: Final = {"alice": "alices-word", "bob": "bobs-word"}
@@ -87,8 +87,7 @@ class SecuredBroker(ServedBroker):
 
     def _client(self) -> Client:
         """kproc's own client, as alice."""
-        host, _, port = self.bootstrap.rpartition(":")
-        return Client.connect(host, int(port), security=self.security)
+        return connect(self.bootstrap, security=self.security)
 
     @property
     def security(self) -> ClientSecurity:

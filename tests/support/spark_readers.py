@@ -7,10 +7,9 @@ from typing import Any
 
 from pyspark.sql.types import StructType
 
-from kproc.client import Client
 from kproc.spark.reader import StreamReader, batch_reader, stream_reader
 from kproc.spark.schema import spark_schema
-from kproc.wire.header import ApiKey
+from tests.support.raw import RawClient
 
 SCHEMA = spark_schema()
 
@@ -41,9 +40,6 @@ def between(reader: StreamReader, start: dict[str, Any], end: dict[str, Any]) ->
 
 
 def trim(bootstrap: str, topic: str, partition: int, before: int) -> None:
-    host, _, port = bootstrap.rpartition(":")
-    row = {"partition_index": partition, "offset": before}
-    fields = {"topics": [{"name": topic, "partitions": [row]}], "timeout": 10_000}
-    with Client.connect(host, int(port)) as client:
-        answer = client.call_latest(ApiKey.DELETE_RECORDS, fields)
-    assert answer["topics"][0]["partitions"][0]["error_code"] == 0
+    """Delete the records of a partition below an offset."""
+    with RawClient(bootstrap) as client:
+        client.delete_records(topic, before, partition=partition)

@@ -10,6 +10,7 @@ from typing import Any
 from kproc.client import Client, ClientError
 from kproc.client.security.settings import ClientSecurity
 from tests.support.proc import is_alive
+from tests.support.raw import address_of
 from tests.support.wait import wait_until
 
 Role = tuple[str, int]
@@ -37,9 +38,13 @@ def status(
     bootstrap: str, *, timeout_ms: int = 2_000, security: ClientSecurity | None = None
 ) -> dict[str, Any]:
     """The answer to `kproc status`."""
-    host, _, port = bootstrap.rpartition(":")
-    with Client.connect(host, int(port), timeout_ms=timeout_ms, security=security) as client:
+    with connect(bootstrap, timeout_ms=timeout_ms, security=security) as client:
         return client.operate("status")
+
+
+def connect(bootstrap: str, *, timeout_ms: int = 10_000, security: ClientSecurity | None = None) -> Client:
+    """Connect kproc's own client to `host:port`, for its operations."""
+    return Client.connect(*address_of(bootstrap), timeout_ms=timeout_ms, security=security)
 
 
 def wait_replaced(

@@ -18,7 +18,7 @@ from typing import Any
 from kproc.wire import codec
 from kproc.wire.header import ApiKey
 from tests.support.checker import Acknowledged, check_log, read_log
-from tests.support.raw import batch, fetch_fields, produce_fields, values_of
+from tests.support.raw import address_of, batch, fetch_fields, produce_fields, values_of
 from tests.support.wait import wait_until
 
 _PRODUCE_VERSION, _FETCH_VERSION = 9, 12
@@ -35,10 +35,9 @@ class _Connection:
     """One socket, its unsent bytes, its unanswered requests."""
 
     def __init__(self, load: SteadyLoad, name: str) -> None:
-        host, _, port = load.bootstrap.rpartition(":")
         self.load = load
         self.name = name
-        self.sock = socket.create_connection((host, int(port)), timeout=10)
+        self.sock = socket.create_connection(address_of(load.bootstrap), timeout=10)
         self.sock.setblocking(False)
         self.sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         self.received = bytearray()

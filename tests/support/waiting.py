@@ -14,7 +14,7 @@ import time
 
 from kproc.wire import codec
 from kproc.wire.header import ApiKey
-from tests.support.raw import fetch_fields
+from tests.support.raw import address_of, fetch_fields
 
 _FETCH_VERSION = 12
 _LONG_POLL_MS = 1_500
@@ -35,8 +35,7 @@ class WaitingClients:
     """`count` connections that long-poll the partitions of a topic until the block ends."""
 
     def __init__(self, bootstrap: str, topic: str, partitions: int, *, count: int = 16) -> None:
-        host, _, port = bootstrap.rpartition(":")
-        self._address = host, int(port)
+        self._address = address_of(bootstrap)
         self._topic = topic
         self._waiters = [_Waiter(f"w{n}", n % partitions) for n in range(count)]
         self._selector = selectors.DefaultSelector()
