@@ -266,7 +266,7 @@ class ScriptedProcessor:
                 block = self._blocks.pop((connection_id, sequence), None)
                 if block is not None:
                     self._rig.arena.free(block)
-                parts = decode_parts(body) if kind == SEND_PARTS else [bytes(body)]
+                parts = _decode(body) if kind == SEND_PARTS else [bytes(body)]
                 assert kind in (SEND, SEND_PARTS, NO_OP, CLOSE), kind
                 found.append(Answer(kind, connection_id, sequence, parts))
             self.inbox.release()
@@ -279,6 +279,12 @@ class ScriptedProcessor:
         self.send(key, version, fields, connection=connection)
         (answer,) = self.answers()
         return answer.fields(key, version)
+
+
+def _decode(body: memoryview) -> list[bytes | FileRange]:
+    """Parts that outlive the record."""
+    parts = decode_parts(body, FileRange)
+    return [part if isinstance(part, FileRange) else bytes(part) for part in parts]
 
 
 class Parts:

@@ -10,11 +10,10 @@ An idle connection has no buffer: `held` is the empty bytes and `out` is None.
 
 from __future__ import annotations
 
-import os
-import socket
-from collections import deque
+from socket import MSG_MORE
 from typing import TYPE_CHECKING, Final, NamedTuple, Protocol
 
+from kproc.broker.processor.answer_parts import SEGMENT_BYTES_MAX, FileSend, Part, detached
 from kproc.broker.processor.connection_state import (
     ACTIVE,
     NO_PAUSE,
@@ -24,27 +23,17 @@ from kproc.broker.processor.connection_state import (
     Pause,
     mute_state,
 )
-from kproc.broker.processor.files import FileCache, OpenFile, StaleFile
 from kproc.broker.processor.handler_peer import HandlerPeer
 from kproc.broker.processor.migration_state import MigrationState
 from kproc.broker.processor.pending_login import PendingLogin
-from kproc.broker.processor.transport_layer import FILE_TOO_SHORT, Transport
+from kproc.broker.processor.transport_layer import Transport
 from kproc.broker.security.session import NO_SESSION, Session
-from kproc.broker.transport.envelope import BLOCK, FLAG_LOGIN, FLAG_SASL, range_answer_of
-from kproc.wire.file_range import FileRange
+from kproc.broker.transport.envelope import BLOCK, FLAG_LOGIN, FLAG_SASL
 
 if TYPE_CHECKING:
     from kproc.broker.processor.frame_memory import FrameMemory
 
-# Up to this size, a pread and one send cost no more than a send with MSG_MORE and a sendfile. Measured: 1.9 us against
-# 2.1 us at 256 B, equal from 4 to 8 KiB, 2.8 us against 2.4 us at 16 KiB.
-_COPY_BYTES_MAX: Final = 8192
-# Up to this size an answer leaves as one TCP segment (loopback's MSS, and the most that a network card is given at
-# once), so its header waits for its records (MSG_MORE). A longer answer needs several segments. Its header leaves at
-# once, so that the client wakes up meanwhile. Measured on loopback, without MSG_MORE relative to with it: 1 consumer of
-# 64 KB has 1.14 times the rate at 0.83 of the CPU, 16 consumers of 64 KB have 1.50 at 0.69, and 1 consumer of 48 KB has
-# 0.88 at 1.08.
-_SEGMENT_BYTES_MAX: Final = 65_400
+_BYTES: Final = frozenset({bytes, memoryview})
 # Bytes of one connection that are sent before the other connections have their turn.
 TURN_BYTES: Final = 4 << 20
 # Limit of requests of one connection in work. Kafka serves 1 at a time, and its clients send up to 5 by default.
@@ -97,27 +86,6 @@ class Block:
     def record(self) -> bytes:
         """Return the body of a REQUEST_BLOCK, which tells the Handler where the frame is."""
         return BLOCK.pack(self.offset, self.length)
-
-
-class FileSend:
-    """A file range that is being sent. Each send updates `position` and `remaining`."""
-
-    __slots__ = ("file", "position", "remaining")
-
-    def __init__(self, file: OpenFile, position: int, remaining: int) -> None:
-        self.file = file
-        self.position = position
-        self.remaining = remaining
-
-    def __len__(self) -> int:
-        return self.remaining
-
-    def send_by(self, transport: Transport) -> int:
-        """Send the next bytes with one system call; return how many. Raises EOFError if the file is too short."""
-        sent = transport.send_file(self.file.fd, self.position, self.remaining)
-        self.position += sent
-        self.remaining -= sent
-        return sent
 
 
 class Origin(NamedTuple):
@@ -236,8 +204,8 @@ class Connection:
         self.next_send = 0
         self.stash: dict[int, tuple[int, bytes]] = {}
         # Answers of this pass. Views of a ring are valid only until the pass ends.
-        self.ready: list[bytes | memoryview | FileSend] = []
-        self.out: deque[bytes | memoryview | FileSend] | None = None
+        self.ready: list[Part] = []
+        self.out: list[Part] | None = None
         self.interest = PAUSED
         self.state = OPEN
         self.pauses = NO_PAUSE
@@ -294,153 +262,60 @@ class Connection:
         )
 
     def send_ready(self) -> int:
-        """Send the answers of this pass. Copy into `out` the bytes that the socket does not accept.
-
-        Return the bytes sent. Afterwards the connection holds no view of a ring. Raises OSError if the client is gone,
-        EOFError if a file is too short.
-        """
-        ready = self.ready
-        self.ready = []
-        if len(ready) == 1 and not self.out and not isinstance(ready[0], FileSend):
-            return self._send_only(ready[0])
-        out = self.out
-        if out is None:
-            out = self.out = deque()
-        run: list[bytes | memoryview] = []
-        for item in ready:
-            if isinstance(item, FileSend):
-                if run:
-                    out.append(b"".join(run))
-                    run = []
-                out.append(item)
-            else:
-                run.append(item)
-        if run:
-            out.append(b"".join(run))
-        return self.flush()
-
-    def flush(self) -> int:
-        """Send from `out` until the socket is full or TURN_BYTES are sent; return the bytes sent.
+        """Send the answers of this pass; return the bytes sent. Afterwards the connection holds no view of a ring.
 
         Raises OSError if the client is gone, EOFError if a file is too short.
         """
+        ready = self.ready
+        self.ready = []
         out = self.out
-        assert out is not None
-        total = 0
-        try:
-            while out:
-                item = out[0]
-                if isinstance(item, FileSend):
-                    sent = item.send_by(self.transport)
-                    if item.remaining == 0:
-                        out.popleft()
-                else:
-                    sent = self.send(item, flags_before(len(item) + len(out[1])) if len(out) > 1 else 0)
-                    if sent == len(item):
-                        out.popleft()
-                    else:
-                        # A view, because copying the rest at each send takes minutes for 100 MB.
-                        out[0] = memoryview(item)[sent:]
-                total += sent
-                # A client that reads as fast as we send would never let the loop end.
-                if total >= TURN_BYTES and out:
-                    return total
-        except BlockingIOError:
-            return total
-        self.out = None
-        return total
-
-    def send_range(self, view: memoryview, files: FileCache) -> int:
-        """Send the answer of a SEND_PARTS record at once; return the bytes sent. Requires `expects_only`.
-
-        Return -1 and do nothing if the answer is not one range between bytes, or if its file cannot be opened:
-        `add_parts` handles these answers. Raises OSError if the client is gone, EOFError if the file is too short.
-        """
-        answer = range_answer_of(view)
-        if answer is None:
-            return -1
-        head, wanted, end = answer
-        try:
-            file = files.get(wanted)
-        except (StaleFile, OSError):
-            return -1  # `add_parts` gets the same error again and raises it.
-        if wanted.length <= _COPY_BYTES_MAX:
-            return self._send_only(b"".join((head, _read(file, wanted), end)))
-        total, records = 0, FileSend(file, wanted.position, wanted.length)
-        try:
-            total = self.send(head, flags_before(len(head) + len(records)))
-            if total == len(head):
-                total += records.send_by(self.transport)
-        except BlockingIOError:
-            pass  # The unsent rest is queued in `out` below.
-        if not records.remaining and not end:
-            return total
-        self.out = deque()
-        if total < len(head):
-            self.out.append(bytes(head[total:]))
-        if records.remaining:
-            self.out.append(records)
-        if end:
-            self.out.append(bytes(end))
-        return total + self.flush()
-
-    def _send_only(self, frame: bytes | memoryview) -> int:
-        """Send one answer at once; copy into `out`, which is empty, the bytes that the socket does not accept."""
-        try:
-            sent = self.send(frame)
-        except BlockingIOError:
-            sent = 0
-        if sent < len(frame):
-            self.out = deque((unsent(frame, sent),))
+        if out is not None:
+            out += map(detached, ready)
+            return self._send_parts(out)
+        if len(ready) > 1 and type(ready[1]) is not FileSend and _BYTES.issuperset(map(type, ready)):
+            ready = [b"".join(ready)]  # type: ignore[arg-type]
+        sent = self._send_parts(ready)
+        if self.out is not None:
+            self.out = [detached(part) for part in self.out]
         return sent
 
-    def expects_only(self, sequence: int) -> bool:
-        """Return True if this answer is the next one, nothing is queued before it and no other request is in work."""
-        return (
-            sequence == self.next_send
-            and self.inflight == 1
-            and self.interest == ACTIVE
-            and self.state is OPEN
-            and not (self.stash or self.ready or self.out)
-        )
+    def flush(self) -> int:
+        """Send from `out`; return the bytes sent. Raises OSError and EOFError as `send_ready` does."""
+        assert self.out is not None
+        return self._send_parts(self.out)
 
-    def add_parts(self, parts: list[bytes | FileRange], files: FileCache) -> None:
-        """Queue an answer of bytes and file ranges. Open the files now, so that later renames do not matter.
-
-        Raises StaleFile, OSError or EOFError if a file cannot be used. Nothing is queued then.
-        """
-        # Collect the parts first, because half an answer must not be sent if a file fails.
-        ready: list[bytes | FileSend] = []
-        for part in parts:
-            if not isinstance(part, FileRange):
-                ready.append(part)
-                continue
-            file = files.get(part)
-            # If the client does not read, keep the range, so that its answers do not fill our memory.
-            if part.length <= _COPY_BYTES_MAX and not self.out:
-                ready.append(_read(file, part))
+    def _send_parts(self, parts: list[Part]) -> int:
+        """Send parts until the socket is full or TURN_BYTES are sent; return the bytes sent. Keep the rest in `out`."""
+        total = at = 0
+        last = len(parts) - 1
+        try:
+            for at, part in enumerate(parts):
+                # A client that reads as fast as we send would never let the loop end.
+                if total >= TURN_BYTES:
+                    break
+                if type(part) is FileSend:
+                    while total < TURN_BYTES:
+                        sent = self.transport.send_file(part.file.fd, part.position, part.remaining)
+                        total += sent
+                        part.position += sent
+                        part.remaining -= sent
+                        if not part.remaining:
+                            break
+                    else:
+                        break
+                else:
+                    size = len(part)
+                    has_room = at < last and size + len(parts[at + 1]) <= SEGMENT_BYTES_MAX
+                    sent = self.send(part, MSG_MORE if has_room else 0)
+                    total += sent
+                    if sent < size:
+                        # A view, because copying the rest at each send takes minutes for 100 MB.
+                        parts[at] = memoryview(part)[sent:]
+                        break
             else:
-                ready.append(FileSend(file, part.position, part.length))
-        self.ready += ready
-
-
-def unsent(frame: bytes | memoryview, sent: int) -> bytes | memoryview:
-    """Return the rest of an answer behind the bytes that were sent. Copy it if it lies in a ring.
-
-    A message that came in pieces is in memory of its own (outbox.py). Copying 20 MB would take 20 ms.
-    """
-    rest = memoryview(frame)[sent:]
-    return rest if isinstance(rest.obj, (bytes, bytearray)) else bytes(rest)
-
-
-def flags_before(size: int) -> int:
-    """Return the flags of send(2) for bytes that others follow. `size` is the size of both together."""
-    return socket.MSG_MORE if size <= _SEGMENT_BYTES_MAX else 0
-
-
-def _read(file: OpenFile, wanted: FileRange) -> bytes:
-    """Return the bytes of a small range. Raises OSError, or EOFError if the file is too short."""
-    data = os.pread(file.fd, wanted.length, wanted.position)
-    if len(data) != wanted.length:
-        raise EOFError(FILE_TOO_SHORT)
-    return data
+                self.out = None
+                return total
+        except BlockingIOError:
+            pass  # The socket is full.
+        self.out = parts[at:]
+        return total

@@ -154,9 +154,3 @@ class ThreadWriter(ResponseWriter):
             if connection is not None:  # Otherwise it was closed meanwhile.
                 queued = self._enqueue(connection, sequence, SEND, bytes(frame), touched)
                 self._counts[_RESPONSES] += queued
-
-    def _send_range(
-        self, connection: Connection, sequence: int, view: memoryview, touched: dict[Connection, None]
-    ) -> bool:
-        """Return False, so that the answer is queued for the connection's thread."""
-        return False

@@ -11,8 +11,12 @@ import os
 from typing import Final
 
 from kproc.broker.config.descriptor_limit import share_of_descriptors
-from kproc.wire.file_range import FileRange
+from kproc.broker.processor.answer_parts import FileSend
+from kproc.broker.processor.transport_layer import FILE_TOO_SHORT
 
+# Up to this size, a pread and one send cost no more than a send with MSG_MORE and a sendfile. Measured: 1.9 us against
+# 2.1 us at 256 B, equal from 4 to 8 KiB, 2.8 us against 2.4 us at 16 KiB.
+_COPY_BYTES_MAX: Final = 8192
 # Limit of open descriptors; lower if the process's limit is low. A Fetch over more partitions opens files again, which
 # costs only time.
 _FILES_MAX: Final = 512
@@ -52,33 +56,53 @@ class FileCache:
         self._limit = share_of_descriptors(8, most=_FILES_MAX) if limit is None else limit
         self._files: dict[bytes, OpenFile] = {}  # The least recently used comes first.
 
-    def get(self, wanted: FileRange) -> OpenFile:
-        """Return the open file of the range `wanted`.
+    def open_range(self, path: bytes, inode: int, position: int, length: int) -> FileSend:
+        """Return a range of a file (FileRange) to be sent by sendfile.
 
         Raises StaleFile if the path leads to another inode, OSError if the file cannot be opened.
         """
-        found = self._files.get(wanted.path)
-        if found is not None and found.inode == wanted.inode:
-            self._files[wanted.path] = self._files.pop(wanted.path)
+        return FileSend(self.get(path, inode), position, length)
+
+    def open_or_read_range(self, path: bytes, inode: int, position: int, length: int) -> bytes | FileSend:
+        """Return the bytes of a short range, and a longer one as `open_range` does.
+
+        Raises EOFError if the file is too short.
+        """
+        if length > _COPY_BYTES_MAX:
+            return FileSend(self.get(path, inode), position, length)
+        data = os.pread(self.get(path, inode).fd, length, position)
+        if len(data) != length:
+            raise EOFError(FILE_TOO_SHORT)
+        return data
+
+    def get(self, path: bytes, inode: int) -> OpenFile:
+        """Return the open file with this path and inode.
+
+        Raises StaleFile if the path leads to another inode, OSError if the file cannot be opened.
+        """
+        files = self._files
+        found = files.get(path)
+        if found is not None and found.inode == inode:
+            files[path] = files.pop(path)
             return found
         # Retention may just have deleted the segment, or compaction may have replaced it. The owner renames such a file
         # and keeps it for file.delete.delay.ms.
         opened = None
-        for path in (wanted.path, wanted.path + b".deleted"):
+        for name in (path, path + b".deleted"):
             try:
-                opened = OpenFile(path)
+                opened = OpenFile(name)
             except FileNotFoundError:
                 continue
-            if opened.inode == wanted.inode:
+            if opened.inode == inode:
                 break
         if opened is None:
-            raise FileNotFoundError(f"{os.fsdecode(wanted.path)} is gone")
-        if opened.inode != wanted.inode:
-            raise StaleFile(f"{os.fsdecode(wanted.path)} was replaced")
-        self._files.pop(wanted.path, None)
-        while len(self._files) >= self._limit:
-            del self._files[next(iter(self._files))]
-        self._files[wanted.path] = opened
+            raise FileNotFoundError(f"{os.fsdecode(path)} is gone")
+        if opened.inode != inode:
+            raise StaleFile(f"{os.fsdecode(path)} was replaced")
+        files.pop(path, None)
+        while len(files) >= self._limit:
+            del files[next(iter(files))]
+        files[path] = opened
         return opened
 
     def drop_unlinked(self) -> None:

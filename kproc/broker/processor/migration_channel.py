@@ -23,7 +23,8 @@ from typing import Final
 import msgspec
 
 from kproc.broker.ipc.fdpass import TruncatedDescriptor, recv_fd, send_fd
-from kproc.broker.processor.connection import Block, Connection, FileSend, Origin
+from kproc.broker.processor.answer_parts import FileSend, Part
+from kproc.broker.processor.connection import Block, Connection, Origin
 from kproc.broker.processor.connection_state import ConnectionState, Pause
 from kproc.broker.processor.files import OpenFile
 from kproc.broker.processor.frame_memory import FrameMemory
@@ -272,15 +273,13 @@ def state_of(connection: Connection, kept: list[int]) -> MigratedConnection:
     )
 
 
-def unsent_of(given: Given) -> deque[bytes | memoryview | FileSend] | None:
+def unsent_of(given: Given) -> list[Part] | None:
     """Return the answers that were not sent yet, with their open files; None if there are none."""
     assert given.state is not None
     if not given.state.out:
         return None
     files = iter(given.files)
-    return deque(
-        item if isinstance(item, bytes) else FileSend(next(files), *item) for item in given.state.out
-    )
+    return [item if isinstance(item, bytes) else FileSend(next(files), *item) for item in given.state.out]
 
 
 def _decode(data: bytes) -> MigratedConnection:

@@ -1,25 +1,28 @@
 """ResponseWriter: sends the Handlers' answers in the order of the requests, by one `send` per connection and pass.
 
 an answer comes (SEND, SENDS, SEND_PARTS, NO_OP, CLOSE)
-    nothing else is in work or unsent    it is sent at once                     _send_answers, _send_range
-    it is the next one                   into `ready`, with stashed ones        _enqueue
-    it came before its turn              into `stash`, copied                   _enqueue
-the batch of a ring ends                 `ready` is sent, in one call           _send
-the socket is full                       the rest waits in `out`                Connection.send_ready
-the socket has room                      `out` is sent on                       send_rest
+    it is the only one in work           it is sent at once                      _send_answers, _send_at_once
+    it is the next one                   into `ready`, with stashed ones         _enqueue
+    it came before its turn              into `stash`, copied                    _enqueue
+the batch of a ring ends                 `ready` is sent                         _send
+the socket has room again                `out` is sent on                        send_rest
+
+One function sends `ready`, bytes and file ranges, and keeps in `out` what the socket does not accept
+(Connection.send_ready). Nearly every answer is one frame for a connection that expects no other. `_send_answers` sends
+these in one loop, with no call but `send` for each.
 """
 
 from __future__ import annotations
 
 import logging
-from collections import deque
 from collections.abc import Iterable
 from typing import Final
 
 import msgspec
 
 from kproc.broker.metrics.spec import SLOT
-from kproc.broker.processor.connection import Connection, unsent
+from kproc.broker.processor.answer_parts import unsent
+from kproc.broker.processor.connection import Connection
 from kproc.broker.processor.connection_state import ACTIVE, CLOSING
 from kproc.broker.processor.connection_table import ConnectionTable
 from kproc.broker.processor.files import FileCache, StaleFile
@@ -138,11 +141,10 @@ class ResponseWriter:
                         connection = self._by_id.get(connection_id)
                         if connection is None:
                             continue  # Closed meanwhile.
-                        if kind != SEND_PARTS or not self._send_range(connection, sequence, view, touched):
-                            body = view[_BEHIND_HEAD]
-                            self._counts[_RESPONSES] += self._enqueue(
-                                connection, sequence, kind, body, touched
-                            )
+                        body = view[_BEHIND_HEAD]
+                        if kind == SEND_PARTS and self._send_at_once(connection, sequence, body, touched):
+                            continue
+                        self._counts[_RESPONSES] += self._enqueue(connection, sequence, kind, body, touched)
                     elif kind != HINT:
                         self._handle_notice(kind, view)
                     elif self._handlers.router is not None:
@@ -208,10 +210,44 @@ class ResponseWriter:
             size += sent
             connection.last_active_ns = now_ns
             if sent != len(frame):
-                connection.out = deque((unsent(frame, sent),))
+                connection.out = [unsent(frame, sent)]
                 touched[connection] = None  # `_send` lets it wait for room in the socket.
         counts[_RESPONSES] += count
         counts[_BYTES_OUT] += size
+
+    def _send_at_once(
+        self,
+        connection: Connection,
+        sequence: int,
+        body: memoryview,
+        touched: dict[Connection, None],
+    ) -> bool:
+        """Send an answer with file ranges if the connection expects no other one. Return False if it was not sent."""
+        if (
+            sequence != connection.next_send
+            or connection.inflight != 1
+            or connection.interest != ACTIVE
+            or (touched and connection in touched)
+        ):
+            return False
+        try:
+            connection.ready = decode_parts(body, self.files.open_or_read_range)
+        except (StaleFile, OSError, EOFError):
+            return False  # `_enqueue` gets the same error again and handles it.
+        connection.next_send = (sequence + 1) & SEQUENCE_MASK
+        connection.inflight = 0
+        try:
+            sent = connection.send_ready()
+        except (OSError, EOFError) as error:
+            self._table.close(connection, str(error))
+            return True
+        connection.last_active_ns = self._state.now_ns
+        counts = self._counts
+        counts[_RESPONSES] += 1
+        counts[_BYTES_OUT] += sent
+        if connection.out is not None:
+            touched[connection] = None  # `_send` lets it wait for room in the socket.
+        return True
 
     def _enqueue(
         self,
@@ -221,7 +257,7 @@ class ResponseWriter:
         body: bytes | memoryview,
         touched: dict[Connection, None],
     ) -> int:
-        """Queue an answer for the end of this pass, with the stashed ones behind it. Stash it if it is not its turn.
+        """Queue an answer for the end of this batch, with the stashed ones behind it. Stash it if it is not its turn.
 
         Return the number of queued answers, which the caller counts. A connection that is to be closed gets none.
         """
@@ -248,8 +284,11 @@ class ResponseWriter:
     def _enqueue_other(self, connection: Connection, kind: int, body: bytes | memoryview) -> None:
         """Queue an answer that is more than one frame, or none. Close the connection behind it if it says so."""
         if kind == SEND_PARTS:
+            files = self.files
+            # A range takes no memory, so it is not read while the client does not read.
+            open_range = files.open_or_read_range if connection.out is None else files.open_range
             try:
-                connection.add_parts(decode_parts(memoryview(body)), self.files)
+                connection.ready += decode_parts(memoryview(body), open_range)
             except (StaleFile, OSError, EOFError) as error:
                 # The segment is gone or shorter than the answer says. Close, because half an answer must not be sent.
                 logger.warning("closing connection %d: cannot send a fetched range: %s", connection.id, error)
@@ -260,28 +299,6 @@ class ResponseWriter:
             connection.state = CLOSING
         else:
             assert kind == NO_OP, kind
-
-    def _send_range(
-        self, connection: Connection, sequence: int, view: memoryview, touched: dict[Connection, None]
-    ) -> bool:
-        """Send an answer with one file range at once if it is the only one. Return False if it was not sent."""
-        if not connection.expects_only(sequence):
-            return False
-        try:
-            sent = connection.send_range(view, self.files)
-        except (OSError, EOFError) as error:
-            self._table.close(connection, str(error))
-            return True
-        if sent < 0:
-            return False
-        connection.next_send = (sequence + 1) & SEQUENCE_MASK
-        connection.inflight = 0
-        connection.last_active_ns = self._state.now_ns
-        self._counts[_RESPONSES] += 1
-        self._counts[_BYTES_OUT] += sent
-        if connection.out:
-            touched[connection] = None  # `_send` lets it wait for room in the socket.
-        return True
 
     def _send(self, connection: Connection) -> None:
         """Send the answers of this pass."""

@@ -13,10 +13,12 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
+from socket import MSG_MORE
 from typing import Any, Final
 
 from kproc.broker.metrics.spec import SLOT
-from kproc.broker.processor.connection import Connection, FileSend, flags_before
+from kproc.broker.processor.answer_parts import SEGMENT_BYTES_MAX, FileSend, Part
+from kproc.broker.processor.connection import Connection
 from kproc.broker.processor.connection_state import ACTIVE, CLOSING
 from kproc.broker.processor.connection_threads import ConnectionThread, ThreadTable, ThreadWatch, ThreadWriter
 from kproc.broker.processor.request_reader import READ_BYTES
@@ -24,8 +26,6 @@ from kproc.broker.processor.socket_watch import EpollWatch
 from kproc.broker.processor.turn_processor import TurnProcessor
 
 _JOIN_S: Final = 5.0
-
-Part = bytes | memoryview | FileSend
 
 
 class ThreadProcessor(TurnProcessor):
@@ -223,10 +223,13 @@ def _write(connection: Connection, parts: Sequence[Part]) -> int:
                 continue
             data = run[0] if len(run) == 1 else b"".join(run)
             run = []
-            flags = flags_before(len(data) + len(parts[at + 1])) if at + 1 < len(parts) else 0
+            is_first = at + 1 < len(parts) and len(data) + len(parts[at + 1]) <= SEGMENT_BYTES_MAX
+            flags = MSG_MORE if is_first else 0
             connection.transport.send_all(data, flags)
             continue
         total += part.remaining
         while part.remaining:
-            part.send_by(connection.transport)
+            sent = connection.transport.send_file(part.file.fd, part.position, part.remaining)
+            part.position += sent
+            part.remaining -= sent
     return total

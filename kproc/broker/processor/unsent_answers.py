@@ -13,7 +13,8 @@ from typing import Final
 
 from kproc.broker.metrics.spec import SLOT
 from kproc.broker.processor.address_shares import AddressShares
-from kproc.broker.processor.connection import Connection, FileSend
+from kproc.broker.processor.answer_parts import FileSend
+from kproc.broker.processor.connection import Connection
 from kproc.broker.processor.connection_table import ConnectionTable
 from kproc.broker.processor.describe import connection_name
 from kproc.broker.processor.lent_blocks import LentBlocks

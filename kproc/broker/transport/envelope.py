@@ -57,9 +57,9 @@ from __future__ import annotations
 
 import struct
 from array import array
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from functools import cache, lru_cache
-from typing import Final
+from typing import Final, TypeVar
 
 from kproc.broker.ipc.ring import RECORD_HEADER, RECORD_ROUND
 from kproc.wire.file_range import FileRange
@@ -117,10 +117,12 @@ TIMES_BODY: Final = struct.Struct("=HxxIQQQ")
 UNTIMED_KEY: Final = 0xFFFF  # The API key in TIMES for a request of no advertised API. It is not counted.
 
 _PART: Final = struct.Struct("=BI")  # 0 = bytes of that length; 1 = file range with a path of that length
-_ANSWER_HEAD: Final = struct.Struct("=8s4s4xBI")  # A head with encoded ids, and the head of the first part.
-_RANGE_PART: Final = struct.Struct("=BIQQQ")  # A second part that is a file range, up to its path.
 _RANGE: Final = struct.Struct("=QQQ")  # inode, position, length
+_PART_BYTES, _unpack_part = _PART.size, _PART.unpack_from
+_RANGE_BYTES, _unpack_range = _RANGE.size, _RANGE.unpack_from
 _RANGE_STRUCTS_KEPT: Final = 1024
+
+RangeT = TypeVar("RangeT")
 
 
 def pack_sequences(sequences: Iterable[int]) -> bytes:
@@ -177,44 +179,25 @@ def encode_range_answer(ids: bytes, head: bytes, found: FileRange, end: bytes) -
     return pack(*fixed, 0, end_bytes, end) if end_bytes else pack(*fixed)
 
 
-def range_answer_of(view: memoryview) -> tuple[memoryview, FileRange, memoryview] | None:
-    """Decode a SEND_PARTS record with one file range into (bytes, the range, bytes behind it).
+def decode_parts(
+    view: memoryview, open_range: Callable[[bytes, int, int, int], RangeT]
+) -> list[memoryview | RangeT]:
+    """Decode the output of `encode_parts`. The bytes are views of it.
 
-    Returns None for any other record. The views are valid as long as `view`.
+    A range becomes the result of `open_range`, which gets the fields of its FileRange.
     """
-    if len(view) < _ANSWER_HEAD.size:
-        return None
-    _, _, is_range, head_bytes = _ANSWER_HEAD.unpack_from(view)
-    at = _ANSWER_HEAD.size + head_bytes
-    if is_range or at + _RANGE_PART.size > len(view):
-        return None
-    is_range, path_bytes, inode, position, length = _RANGE_PART.unpack_from(view, at)
-    path_at = at + _RANGE_PART.size
-    rest = path_at + path_bytes
-    if not is_range:
-        return None
-    end_at = rest
-    if rest < len(view):
-        is_range, end_bytes = _PART.unpack_from(view, rest)
-        end_at = rest + _PART.size
-        if is_range or end_at + end_bytes != len(view):
-            return None
-    found = FileRange(view[path_at:rest].tobytes(), inode, position, length)
-    return view[_ANSWER_HEAD.size : at], found, view[end_at:]
-
-
-def decode_parts(view: memoryview) -> list[bytes | FileRange]:
-    """Decode the output of `encode_parts`. The bytes are copied, so the view may be released afterwards."""
-    parts: list[bytes | FileRange] = []
+    parts: list[memoryview | RangeT] = []
     position, end = 0, len(view)
     while position < end:
-        is_range, length = _PART.unpack_from(view, position)
-        position += _PART.size
+        is_range, length = _unpack_part(view, position)
+        position += _PART_BYTES
         if is_range:
-            inode, start, count = _RANGE.unpack_from(view, position)
-            position += _RANGE.size
-            parts.append(FileRange(bytes(view[position : position + length]), inode, start, count))
+            inode, start, count = _unpack_range(view, position)
+            position += _RANGE_BYTES
+            following = position + length
+            parts.append(open_range(view[position:following].tobytes(), inode, start, count))
         else:
-            parts.append(bytes(view[position : position + length]))
-        position += length
+            following = position + length
+            parts.append(view[position:following])
+        position = following
     return parts

@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 
 from kproc.broker.processor.connection import INFLIGHT_MAX, TURN_BYTES, Connection
+from kproc.broker.processor.response_writer import ResponseWriter
 from kproc.broker.processor.transport_layer import PlaintextTransport
 from kproc.broker.transport.envelope import CLOSE, HEAD, SEND, SENDS
 from kproc.wire.file_range import FileRange
@@ -262,11 +263,11 @@ def test_file_range_is_sent_whole_through_small_socket_buffer(
 
 @pytest.mark.parametrize("has_block", [False, True], ids=["", "while another one's block is lent"])
 @pytest.mark.parametrize("length", [100, 20_000])
-def test_file_range_is_not_split_without_other_work(
+def test_lone_file_range_is_sent_at_once(
     rig: ProcessorRig, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, length: int, has_block: bool
 ) -> None:
-    calls = []
-    monkeypatch.setattr(Connection, "add_parts", lambda *arguments: calls.append(arguments))
+    queued = []
+    monkeypatch.setattr(ResponseWriter, "_enqueue", lambda *arguments: queued.append(arguments) or 0)
     content = random.Random(6).randbytes(length)
     file = segment(tmp_path / "0.log", content)
     client, other = rig.connect(), rig.connect()
@@ -276,7 +277,8 @@ def test_file_range_is_not_split_without_other_work(
     (request,) = ask(rig, client, 1)
     rig.handler.answer_parts(request, [b"head", part_of(file, 0, length)])
     assert client.receive_through(length + 4) == b"head" + content
-    assert not calls
+    assert not queued
+    monkeypatch.undo()
     assert rig.arena.lent_count() == has_block
     if has_block:
         rig.handler.answer(large, b"thanks")

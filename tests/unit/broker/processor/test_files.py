@@ -10,7 +10,6 @@ from typing import Any
 import pytest
 
 from kproc.broker.processor.files import FileCache, StaleFile
-from kproc.wire.file_range import FileRange
 
 
 @pytest.fixture
@@ -25,8 +24,8 @@ def files_of(cache: FileCache) -> dict[bytes, Any]:
     return cache._files
 
 
-def wanted(path: Path, inode: int | None = None) -> FileRange:
-    return FileRange(os.fsencode(path), path.stat().st_ino if inode is None else inode, 0, 1)
+def wanted(path: Path, inode: int | None = None) -> tuple[bytes, int]:
+    return os.fsencode(path), path.stat().st_ino if inode is None else inode
 
 
 def is_open(fd: int) -> bool:
@@ -40,8 +39,8 @@ def is_open(fd: int) -> bool:
 def test_file_is_opened_once(cache: FileCache, tmp_path: Path) -> None:
     path = tmp_path / "0.log"
     path.write_bytes(b"x")
-    first = cache.get(wanted(path))
-    assert cache.get(wanted(path)) is first
+    first = cache.get(*wanted(path))
+    assert cache.get(*wanted(path)) is first
     assert os.pread(first.fd, 1, 0) == b"x"
 
 
@@ -52,8 +51,8 @@ def test_file_that_was_replaced_is_stale(cache: FileCache, tmp_path: Path) -> No
     path.rename(tmp_path / "kept")
     path.write_bytes(b"new")
     with pytest.raises(StaleFile, match="was replaced"):
-        cache.get(before)
-    assert os.pread(cache.get(wanted(path)).fd, 3, 0) == b"new"
+        cache.get(*before)
+    assert os.pread(cache.get(*wanted(path)).fd, 3, 0) == b"new"
 
 
 def test_compacted_away_file_is_served_by_its_deleted_name(
@@ -65,8 +64,8 @@ def test_compacted_away_file_is_served_by_its_deleted_name(
     before = wanted(path)
     path.rename(tmp_path / "0.log.deleted")
     path.write_bytes(b"new")
-    assert os.pread(cache.get(before).fd, 3, 0) == b"old"
-    assert os.pread(cache.get(wanted(path)).fd, 3, 0) == b"new"
+    assert os.pread(cache.get(*before).fd, 3, 0) == b"old"
+    assert os.pread(cache.get(*wanted(path)).fd, 3, 0) == b"new"
 
 
 def test_open_file_is_served_after_it_was_renamed(cache: FileCache, tmp_path: Path) -> None:
@@ -74,26 +73,26 @@ def test_open_file_is_served_after_it_was_renamed(cache: FileCache, tmp_path: Pa
     path = tmp_path / "0.log"
     path.write_bytes(b"old")
     before = wanted(path)
-    opened = cache.get(before)
+    opened = cache.get(*before)
     path.rename(tmp_path / "0.log.deleted")
     path.write_bytes(b"new")
-    assert cache.get(before) is opened
+    assert cache.get(*before) is opened
 
 
 def test_successor_of_a_file_takes_its_place(cache: FileCache, tmp_path: Path) -> None:
     path = tmp_path / "0.log"
     path.write_bytes(b"old")
-    old_fd = cache.get(wanted(path)).fd
+    old_fd = cache.get(*wanted(path)).fd
     path.rename(tmp_path / "0.log.deleted")
     path.write_bytes(b"new")
-    new = cache.get(wanted(path))
+    new = cache.get(*wanted(path))
     assert os.pread(new.fd, 3, 0) == b"new"
     assert not is_open(old_fd) or new.fd == old_fd
 
 
 def test_missing_file_is_an_os_error(cache: FileCache, tmp_path: Path) -> None:
     with pytest.raises(FileNotFoundError):
-        cache.get(wanted(tmp_path / "none", inode=1))
+        cache.get(*wanted(tmp_path / "none", inode=1))
 
 
 def test_oldest_file_is_closed_when_there_are_too_many(
@@ -104,7 +103,7 @@ def test_oldest_file_is_closed_when_there_are_too_many(
     fds = []
     for path in paths:
         path.write_bytes(b"x")
-        fds.append(cache.get(wanted(path)).fd)
+        fds.append(cache.get(*wanted(path)).fd)
     assert len(files_of(cache)) == 3
     assert list(files_of(cache)) == [os.fsencode(path) for path in paths[2:]]
 
@@ -112,7 +111,7 @@ def test_oldest_file_is_closed_when_there_are_too_many(
 def test_file_in_use_stays_open_when_the_cache_lets_go(cache: FileCache, tmp_path: Path) -> None:
     path = tmp_path / "0.log"
     path.write_bytes(b"x")
-    held = cache.get(wanted(path))
+    held = cache.get(*wanted(path))
     cache.close()
     assert os.pread(held.fd, 1, 0) == b"x"
     fd = held.fd
@@ -124,8 +123,8 @@ def test_deleted_files_are_let_go_so_that_their_space_is_freed(cache: FileCache,
     gone, renamed = tmp_path / "0.log", tmp_path / "1.log"
     for path in (gone, renamed):
         path.write_bytes(b"x")
-        cache.get(wanted(path))
-    fd = cache.get(wanted(gone)).fd
+        cache.get(*wanted(path))
+    fd = cache.get(*wanted(gone)).fd
     gone.unlink()
     renamed.rename(tmp_path / "1.log.deleted")
     cache.drop_unlinked()
