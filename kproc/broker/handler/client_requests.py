@@ -1,7 +1,7 @@
 """ClientRequests: reads requests from the Processors' rings, handles them or queues them, and learns fast paths.
 
 Produce requests are queued in the AppendQueue until the end of a batch; all others are handled at once. Large
-requests are handled in steps, one per duty cycle, and their connection is held meanwhile (held_connection.py).
+requests are handled in steps, one per duty cycle, and their connection is held meanwhile (held_connections.py).
 
 Views of rings and arenas are valid only until the end of the `drain` that polled them.
 """
@@ -10,13 +10,12 @@ from __future__ import annotations
 
 import logging
 import struct
-from collections import deque
 from typing import Final
 
 from kproc.broker.cluster.dynamic_settings import current_value
 from kproc.broker.coordinator.coordinator_runtime import CoordinatorRuntime
 from kproc.broker.fetch.fetch_fast_path import FetchFastPath, FetchFastPaths
-from kproc.broker.handler.held_connection import HeldConnection, ParkedBytes
+from kproc.broker.handler.held_connections import HeldConnections
 from kproc.broker.handler.logins import Logins
 from kproc.broker.handler.migrating_connections import MigratingConnections
 from kproc.broker.handler.partitions import Partitions
@@ -29,14 +28,12 @@ from kproc.broker.produce.produce import Destination, RecordRouter
 from kproc.broker.request.client_rates import ClientRates
 from kproc.broker.request.context import Services
 from kproc.broker.request.dispatch import after_header_tags, dispatch
-from kproc.broker.request.divided_requests import DividedRequests, Job
 from kproc.broker.request.fast_path import CONNECTION_BYTES, FastPath, NoFastPath, should_learn
 from kproc.broker.request.request import HandlerRequest
 from kproc.broker.request.routing import OWNER, body_key
 from kproc.broker.transport.envelope import (
     BLOCK,
     BLOCK_FREE,
-    CLOSE,
     DISCONNECTED,
     FLAG_LOGIN,
     FLAG_MOVED,
@@ -48,7 +45,6 @@ from kproc.broker.transport.envelope import (
     IDENTITY,
     METERED,
     MOVE_OUT,
-    NO_OP,
     RECALL_BLOCK,
     REQUEST,
     REQUEST_BLOCK,
@@ -68,35 +64,25 @@ _PRODUCE: Final = int(ApiKey.PRODUCE)
 _FETCH: Final = int(ApiKey.FETCH)
 _PRODUCE_FLEXIBLE: Final = first_flexible(ApiKey.PRODUCE)
 _PRODUCE_SERVED: Final = range(3, 14)
-# Limit of bytes that were copied because their Processor recalled the blocks. Beyond it the Handler keeps the blocks,
-# whose number the Processor limits.
-_COPIED_BYTES_MAX: Final = 32 << 20
 # Time in each duty cycle for requests of resting connections. A request that takes longer is the only one.
 _TURNS_NS: Final = 1_000_000
-# Limit of the bytes that all held connections have parked here. A client that waits for each response parks nothing,
-# and Kafka's clients park up to five requests.
-_PARKED_BYTES_MAX: Final = 32 << 20
 
 
 class ClientRequests:
     """The requests of all clients of one Handler. One per Handler."""
 
     __slots__ = (
-        "_admitted",
         "_batch_max",
         "_coordinators",
-        "_copied_bytes",
         "_divided",
         "_fetch_paths",
-        "_holders",
         "_make_request",
-        "_parked",
         "_produce",
         "_produce_paths",
         "_queue",
-        "_released",
         "_services",
         "_timed",
+        "held",
         "large",
         "log",
         "logins",
@@ -133,21 +119,10 @@ class ClientRequests:
         self.rates = rates
         self.moving = MigratingConnections()
         self.logins = services.logins = Logins(services)
-        self._divided = DividedRequests(services.containment, self._refuse, self._on_end)
-        services.divided = self._divided
+        self.held = HeldConnections(services, self._refuse)
+        self._divided = services.divided = self.held.divided
         self.large = self._divided.jobs  # Requests and answers that are handled in steps.
-        # The connection that each divided request holds.
-        self._holders: dict[Job, tuple[ProcessorPeer, bytes]] = {}
-        # Connections whose large request has its response.
-        self._released: deque[tuple[ProcessorPeer, bytes]] = deque()
-        # Connections whose large request is parked because too many others are being handled, in their order.
-        self.without_room: deque[tuple[ProcessorPeer, bytes]] = deque()
-        # Connections that have sent more requests and wait for their next turn, in their order.
-        self.resting: deque[tuple[ProcessorPeer, bytes]] = deque()
-        # The first connection of `without_room`, while its request is handled.
-        self._admitted: tuple[ProcessorPeer, bytes] | None = None
-        self._parked = ParkedBytes()
-        self._copied_bytes = 0  # Bytes of held connections' frames that were copied out of the arena.
+        self.without_room, self.resting = self.held.without_room, self.held.resting
         self.served = self.refused = 0  # Handled requests and malformed frames since the last `count`.
 
     # -- wiring ------------------------------------------------------------------------------------------------
@@ -155,7 +130,7 @@ class ClientRequests:
     def lose(self, client: ProcessorPeer) -> None:
         """Remove a Processor that has ended, and abandon the requests of its connections."""
         for key in list(client.held):
-            self._abandon(client, key)
+            self.held.abandon(client, key)
         for connection_id in list(client.requests.waiting):
             client.requests.forget(connection_id)
         for connection_id in client.requests.identities:
@@ -260,7 +235,7 @@ class ClientRequests:
         assert arena is not None, "a Processor's link comes with its arena"
         offset, length = BLOCK.unpack_from(view, HEAD_BYTES)
         frame = arena.view(offset, length)
-        if (self.large or client.held) and self._must_wait(client, view, frame):
+        if (self.large or client.held) and self.held.must_wait(client, view, frame):
             return
         self._serve_frame(client, frame, (0, length), HEAD.unpack_from(view), record=view)
 
@@ -300,7 +275,7 @@ class ClientRequests:
             body_at += client_id_length
         if record is None and api_key != _PRODUCE:
             if key in client.had_turn:
-                self._rest(client, key, path).serve_frame(frame, connection_id, sequence, listener, flags)
+                self.held.rest(client, key, path).serve_frame(frame, connection_id, sequence, listener, flags)
                 return True
             client.had_turn.add(key)
         request = self._make_request(
@@ -319,7 +294,7 @@ class ClientRequests:
             destination = self._serve(request, body)
             is_limited = False
         if self._divided.newest is not None:
-            self._hold(client, key, request)
+            self.held.hold(client, key, request)
         if request.is_closed:
             return False
         # Do not learn from this request: fast paths do not count bytes for quotas and do not log or time responses. The
@@ -395,7 +370,7 @@ class ClientRequests:
             # Append the queued Produce requests first, because their records can be in that block.
             self._queue.flush()
             key = view[:CONNECTION_BYTES].tobytes()
-            if key not in client.held or self._copy_block(client, key, attempt):
+            if key not in client.held or self.held.copy_block(client, key, attempt):
                 client.outbox.push(BLOCK_FREE, HEAD.pack(connection_id, attempt, 0, 0))
         elif kind == MOVE_OUT:
             # Append the queued Produce requests first, so that their responses go to the old Processor.
@@ -403,7 +378,7 @@ class ClientRequests:
             self.moving.move_out(client.requests, connection_id, attempt)
         elif kind == DISCONNECTED:
             key = view[:CONNECTION_BYTES].tobytes()
-            self._abandon(client, key)
+            self.held.abandon(client, key)
             client.requests.forget(connection_id)
             client.paths.pop(key, None)
             client.metered.discard(connection_id)
@@ -418,64 +393,26 @@ class ClientRequests:
 
     # -- large requests ------------------------------------------------------------------------------------------
 
-    def has_steps(self) -> bool:
-        """Return True if `work_large` has work now."""
-        return self._divided.is_ready() or bool(self.without_room and self._has_room_for_first())
-
     def work_large(self) -> int:
         """Run one step of one large request. Then handle the parked requests of connections that are released.
 
         Called in every duty cycle while there are large requests. Returns the amount of work.
         """
-        if self._parked.total > _PARKED_BYTES_MAX:
-            self._close_largest()
+        self.held.limit_parked_bytes()
         work = self._divided.work()
-        while self._released:
-            self._release(*self._released.popleft())
-        # A response, a client's disconnect or a Processor's death makes room for the next large request.
-        while self.without_room and self._has_room_for_first():
-            self._admitted = self.without_room.popleft()
-            self._release(*self._admitted)
-            self._admitted = None
+        for client, key in self.held.answered():
+            self._release(client, key)
+        for client, key in self.held.admitted():
+            self._release(client, key)
             work += 1
         self._finish_round()
         return work
-
-    def _hold(self, client: ProcessorPeer, key: bytes, request: HandlerRequest) -> None:
-        """Park everything that the connection sends until its divided request is answered."""
-        divided, self._divided.newest = self._divided.newest, None
-        assert divided is not None, "the caller has checked"
-        assert divided.request is request, "requests before the login have no rows"
-        self._holders[divided] = client, key
-        client.paths[key] = client.held[key] = HeldConnection(divided, self._parked)
-
-    def _rest(self, client: ProcessorPeer, key: bytes, path: FastPath | None) -> HeldConnection:
-        """Park the requests of a connection until its next turn, in a later duty cycle.
-
-        Kafka handles one request of a connection at a time. Here up to INFLIGHT_MAX requests of one connection can be
-        in the ring. Without turns, other connections would wait for all of them. Produce requests are exempt, because
-        they are queued and appended together, and producers usually have several in flight.
-        """
-        held = HeldConnection(None, self._parked)
-        held.is_resting, held.path = True, path
-        client.paths[key] = client.held[key] = held
-        self.resting.append((client, key))
-        return held
-
-    def can_resume(self) -> bool:
-        """Return True if `resume_resting` has work now."""
-        return any(not client.outbox.has_overflow for client, _ in self.resting)
 
     def resume_resting(self) -> int:
         """Handle the next request of each resting connection, for up to _TURNS_NS. Return the number of connections."""
         until_ns = self._services.clock.now_ns() + _TURNS_NS
         work = 0
-        for _ in range(len(self.resting)):
-            client, key = self.resting.popleft()
-            if client.outbox.has_overflow:  # Its Processor has not read our earlier responses.
-                self.resting.append((client, key))
-                continue
-            client.had_turn.discard(key)
+        for client, key in self.held.resumed():
             self._release(client, key)
             work += 1
             if self._services.clock.now_ns() >= until_ns:
@@ -490,75 +427,10 @@ class ClientRequests:
         if self._timed:
             self._mark_done()
 
-    def _close_largest(self) -> None:
-        """Close the held connections with the most parked bytes, until the others fit into the limit."""
-        places = (*self._holders.values(), *self.without_room, *self.resting)
-        held = [(client, client.held[key]) for client, key in places]
-        held.sort(key=lambda each: each[1].parked_bytes, reverse=True)
-        for client, each in held:
-            if self._parked.total <= _PARKED_BYTES_MAX:
-                return
-            connection_id, sequence, _, _ = HEAD.unpack_from(each.records[0][1])
-            if self._services.refusals.has_room(self._services.clock.now_ns()):
-                logger.warning(
-                    "closing connection %d: it sent %d bytes of requests that wait for its turn",
-                    connection_id,
-                    each.parked_bytes,
-                )
-            if each.divided is not None:
-                each.divided.close()
-            else:
-                client.outbox.push(CLOSE, HEAD.pack(connection_id, sequence, 0, 0))
-                each.answered_count = int(each.records[0][0] == REQUEST_BLOCK)
-            each.close()
-
-    def _must_wait(self, client: ProcessorPeer, record: memoryview, frame: memoryview) -> bool:
-        """Park a large frame and return True if its connection is held or too many large requests are in work."""
-        key = record[:CONNECTION_BYTES].tobytes()
-        held = client.held.get(key)
-        if held is None:
-            api_key = int.from_bytes(frame[:2], "big")
-            # A new request waits behind the parked ones. Otherwise smaller requests could overtake a large one forever.
-            is_next = not self.without_room or self._admitted == (client, key)
-            if api_key in (_PRODUCE, _FETCH) or (is_next and self._divided.has_room(len(frame))):
-                return False
-            client.paths[key] = client.held[key] = held = HeldConnection(None, self._parked)
-            self.without_room.append((client, key))
-        held.keep_block(record)
-        return True
-
-    def _has_room_for_first(self) -> bool:
-        client, key = self.without_room[0]
-        return self._divided.has_room(client.held[key].first_bytes)
-
-    def _copy_block(self, client: ProcessorPeer, key: bytes, sequence: int) -> bool:
-        """Copy a frame of a held connection out of the arena. Return False if the limit of copies is reached."""
-        arena, held = client.link.arena, client.held[key]
-        assert arena is not None, "a Processor's link comes with its arena"
-        before = held.copied_bytes
-        is_free = held.copy_block(sequence, arena.view, _COPIED_BYTES_MAX - self._copied_bytes)
-        self._copied_bytes += held.copied_bytes - before
-        return is_free
-
-    def _on_end(self, job: Job) -> None:
-        """Queue the connection of a finished large request for release."""
-        if job in self._holders:
-            self._released.append(self._holders.pop(job))
-
     def _release(self, client: ProcessorPeer, key: bytes) -> None:
         """Handle the parked requests of a connection, up to its next large request."""
-        held = client.held.pop(key, None)
-        if held is None:
-            return
-        client.paths.pop(key, None)
-        if held.path is not None:
-            client.paths[key] = held.path
-        self._copied_bytes -= held.copied_bytes
-        held.release()
-        if held.is_closed or (held.divided is not None and held.divided.request.is_closed):
-            self._free_blocks(client, held)
-            return
-        for at, (kind, record) in enumerate(held.records):
+        records = self.held.release(client, key)
+        for at, (kind, record) in enumerate(records):
             view = memoryview(record)
             if kind == REQUEST_BLOCK:
                 self._serve_block(client, view)
@@ -566,32 +438,8 @@ class ClientRequests:
                 self._serve_frames(client, view)
             again = client.held.get(key)
             if again is not None:
-                again.add_records(held.records[at + 1 :])
-                self._copied_bytes += again.copied_bytes
+                self.held.park_again(again, records[at + 1 :])
                 return
-
-    def _abandon(self, client: ProcessorPeer, key: bytes) -> None:
-        """Abandon the large request of a closed connection, and discard everything that it sent after that request."""
-        held = client.held.pop(key, None)
-        if held is None:
-            return
-        self._copied_bytes -= held.copied_bytes
-        held.release()
-        if held.is_resting:
-            self.resting.remove((client, key))
-        elif held.divided is None:
-            self.without_room.remove((client, key))
-        else:
-            self._holders.pop(held.divided, None)
-            self._divided.abandon(held.divided)
-        self._free_blocks(client, held)
-
-    def _free_blocks(self, client: ProcessorPeer, held: HeldConnection) -> None:
-        """Send NO_OP for each discarded frame in the arena, because the Processor frees a block at its response."""
-        for kind, record in held.records[held.answered_count :]:
-            if kind == REQUEST_BLOCK:
-                connection_id, sequence, _, _ = HEAD.unpack_from(record)
-                client.outbox.push(NO_OP, HEAD.pack(connection_id, sequence, 0, 0))
 
     # -- handling ----------------------------------------------------------------------------------------------
 

@@ -303,9 +303,9 @@ class Handler(LinkedRole):
         if self._transfers.is_opening:
             return 0
         requests = self._requests
-        if (requests.large or requests.without_room) and requests.has_steps():
+        if (requests.large or requests.without_room) and requests.held.has_steps():
             return 0
-        if requests.resting and requests.can_resume():
+        if requests.resting and requests.held.can_resume():
             return 0
         due_ms = self._coordinators.due_ms
         if due_ms > self.sleep_ms_max:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Final
 
-from kproc.broker.handler.held_connection import HeldConnection
+from kproc.broker.handler.held_connections import HeldConnection
 from kproc.broker.request.fast_path import FastPath
 from kproc.broker.request.request import ClientPeer
 from kproc.broker.role.linked_role import LinkedPeer

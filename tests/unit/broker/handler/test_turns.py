@@ -65,7 +65,7 @@ def test_request_waits_for_one_turn_of_each_pipelining_client(
         counts[answer.connection_id] = answer.sequence + 1
     assert set(counts.values()) == {EACH}
     assert not rig.handler()._requests.resting
-    assert rig.handler()._requests._parked.total == 0
+    assert rig.handler()._requests.held._parked.total == 0
 
 
 def test_turns_of_resting_connections_fit_into_their_time(
@@ -116,8 +116,8 @@ def test_client_that_leaves_while_it_rests_is_forgotten(start: Start) -> None:
     pass_once(rig)
     requests = rig.handler()._requests
     assert requests.resting
-    assert requests._parked.total > 0
+    assert requests.held._parked.total > 0
     processor.disconnect(1)
     pass_once(rig)
     assert not requests.resting
-    assert requests._parked.total == 0
+    assert requests.held._parked.total == 0

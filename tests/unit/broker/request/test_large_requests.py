@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from kproc.broker.handler import client_requests
+from kproc.broker.handler import held_connections
 from kproc.broker.peers import controller_call
 from kproc.broker.request import divided_requests, division, registry
 from kproc.broker.security.principal import Principal
@@ -209,7 +209,7 @@ def test_large_frame_behind_a_large_request_stays_in_the_arena(start: Start) -> 
 def test_recalled_block_of_a_held_request_is_copied(start: Start, monkeypatch: pytest.MonkeyPatch) -> None:
     """The Processor recalls a block after a second. A request that has not been handled by then keeps its frame."""
     for bytes_max, lent in ((1 << 20, 0), (0, 1)):
-        monkeypatch.setattr(client_requests, "_COPIED_BYTES_MAX", bytes_max)
+        monkeypatch.setattr(held_connections, "_COPIED_BYTES_MAX", bytes_max)
         rig = cluster(start)
         processor = rig.processors[0]
         processor.send(ApiKey.DESCRIBE_GROUPS, 5, describe_groups(5_000))
@@ -274,7 +274,7 @@ def test_bytes_behind_large_requests_are_bounded(
 ) -> None:
     """Small requests behind a large one are copied. The connection that parks most is closed, whether its large
     request is in work or waits for room, and the others are served."""
-    monkeypatch.setattr(client_requests, "_PARKED_BYTES_MAX", 100_000)
+    monkeypatch.setattr(held_connections, "_PARKED_BYTES_MAX", 100_000)
     monkeypatch.setattr(divided_requests, "IN_WORK_BYTES_MAX", 20_000)
     rig = cluster(start)
     processor = rig.processors[0]
@@ -287,7 +287,7 @@ def test_bytes_behind_large_requests_are_bounded(
     for _ in range(20):
         processor.send_frames([frame], connection=greedy)
         pass_once(rig)
-    parked = rig.handler()._requests._parked
+    parked = rig.handler()._requests.held._parked
     assert parked.total < 100_000
     answers = processor.answers()
     assert [each.kind for each in answers if each.connection_id == modest] == [SEND, SEND]
