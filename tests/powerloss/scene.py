@@ -102,7 +102,7 @@ class RoundSyncer:
                 self._late.append((log, point))
 
     def end(self) -> None:
-        """The round ends now; take() says so."""
+        """The round ends now; collect() says so."""
         self._done += [self._sync(log, point) for log, point in self._late]
         self._late = []
 
@@ -115,7 +115,7 @@ class RoundSyncer:
             scene.failed.add(log.state.topic_id)
         return outcome
 
-    def take(self) -> list[Outcome]:
+    def collect(self) -> list[Outcome]:
         done, self._done = self._done, []
         return done
 
@@ -184,7 +184,7 @@ class Handler:
         change = self.image.apply(self.deltas.popleft())
         begin_transfers = self.transfers.on_moved(change.moved)
         for gone in change.deleted:
-            self.transfers.forget(gone)
+            self.transfers.discard_topic(gone)
             self.partitions.delete(gone)
         if change.deleted:
             self.coordinators.topics_deleted(change.deleted)
@@ -200,7 +200,7 @@ class Handler:
     def sync(self) -> None:
         """End the round that runs, or begin one."""
         if self.transfers.is_opening:
-            self.transfers.go_on_opening()
+            self.transfers.open_deferred()
         if self.partitions.syncing:
             self.syncer.end()
             self.partitions.finish_sync()
@@ -255,7 +255,7 @@ class Handler:
                     del self.asked[on_reply]
                 on_reply(given)
 
-        self.transfers.when_image(body.image, lambda: self.transfers.serve_claim(body, reply))
+        self.transfers.when_image(body.image, lambda: self.transfers.handle_claim(body, reply))
 
     def swap(self) -> None:
         """The swap that waits, unless a round is in work."""

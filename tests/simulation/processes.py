@@ -341,7 +341,7 @@ class SimulatedSyncer:
         if not self._waiting and not self._running:
             self._begin_round()
 
-    def take(self) -> list[Outcome]:
+    def collect(self) -> list[Outcome]:
         done, self._done = self._done, []
         return done
 

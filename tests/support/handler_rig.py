@@ -100,7 +100,7 @@ class HeldSyncer:
         self.rounds.append(list(points))
         self.sizes.append(len(points))
 
-    def take(self) -> list[Outcome]:
+    def collect(self) -> list[Outcome]:
         done, self._done = self._done, []
         return done
 
@@ -455,7 +455,7 @@ class HandlerRig:
 
     def taken(self, index: int = 0) -> int:
         """How many requests went by a fast path, since the Handler counted them last."""
-        return self.handler(index)._requests.known_count
+        return self.handler(index)._requests.fast_path_count
 
     # -- running ---------------------------------------------------------------------------------------------
 

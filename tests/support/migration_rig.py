@@ -76,7 +76,7 @@ class ParkingHandler:
         requests, _, _ = self._links.pop(processor)
         for connection_id in list(requests.waiting):
             requests.forget(connection_id)
-        self.moving.lose(requests, self._clock.now_ns())
+        self.moving.on_processor_death(requests, self._clock.now_ns())
 
     def waiting(self, processor: AgentId) -> dict[int, Any]:
         return self._links[processor][0].waiting

@@ -126,7 +126,7 @@ class FetchFastPath:
         self._expected = start, before, after
         self._unpack = Struct(f"={RECORD_START}{len(before)}s{_OFFSET_BYTES}s{len(after)}s").unpack
 
-    def serve(self, record: memoryview) -> bool:
+    def handle(self, record: memoryview) -> bool:
         """Respond to or park a request that equals the learned one except for its offset.
 
         Returns False without effect if it differs, or if the general path must handle it.
@@ -218,7 +218,7 @@ class FetchFastPath:
         )
         fetch.resume(delayed)
 
-    def serve_frame(
+    def handle_frame(
         self, frame: memoryview, connection_id: int, sequence: int, listener: int, flags: int
     ) -> bool:
         """Return False: a frame that shares its ring record or lies in an arena falls back to the general path."""
@@ -241,13 +241,13 @@ class FetchFastPaths:
         self.counts = [0] * FETCH_VERSIONS.stop  # Requests since the last `count`, by version.
 
     @property
-    def known_count(self) -> int:
+    def fast_path_count(self) -> int:
         """Number of requests that the fast paths have handled since the last `count`."""
         return sum(self.counts)
 
     def count(self) -> int:
         """Add the handled requests to the metrics. Return their number and start again at 0."""
-        total = self.known_count
+        total = self.fast_path_count
         for version, count in enumerate(self.counts):
             if count:
                 self.services.counts.add(REQUESTS, _FETCH, version, count)

@@ -127,15 +127,15 @@ class ClientRequests:
 
     # -- wiring ------------------------------------------------------------------------------------------------
 
-    def lose(self, client: ProcessorPeer) -> None:
+    def detach(self, client: ProcessorPeer) -> None:
         """Remove a Processor that has ended, and abandon the requests of its connections."""
         for key in list(client.held):
             self.held.abandon(client, key)
         for connection_id in list(client.requests.waiting):
             client.requests.forget(connection_id)
         for connection_id in client.requests.identities:
-            self.logins.forget(connection_id)
-        self.moving.lose(client.requests, self._services.clock.now_ns())
+            self.logins.discard_login(connection_id)
+        self.moving.on_processor_death(client.requests, self._services.clock.now_ns())
 
     def switch_log(self) -> None:
         """Switch the request log by the dynamic configs in force. The caller must also discard the fast paths."""
@@ -164,9 +164,9 @@ class ClientRequests:
         return served, refused
 
     @property
-    def known_count(self) -> int:
+    def fast_path_count(self) -> int:
         """Number of requests that the fast paths have handled since the last `count`."""
-        return self._produce_paths.known_count + self._fetch_paths.known_count
+        return self._produce_paths.fast_path_count + self._fetch_paths.fast_path_count
 
     # -- draining -----------------------------------------------------------------------------------------------
 
@@ -192,10 +192,10 @@ class ClientRequests:
             for kind, view in batch:
                 if kind == REQUEST:
                     path = path_of(*_connection_of(view))
-                    if path is None or not path.serve(view):
-                        self._serve_frames(client, view)
+                    if path is None or not path.handle(view):
+                        self._handle_frames(client, view)
                 elif kind == REQUEST_BLOCK:
-                    self._serve_block(client, view)
+                    self._handle_block(client, view)
                 else:
                     try:
                         self._on_news(client, kind, view)
@@ -215,21 +215,21 @@ class ClientRequests:
                 return taken
             limit *= 2
 
-    def _serve_frames(self, client: ProcessorPeer, view: memoryview) -> None:
+    def _handle_frames(self, client: ProcessorPeer, view: memoryview) -> None:
         """Handle one record: the frames of one read of a connection."""
         connection_id, sequence, listener, flags = HEAD.unpack_from(view)
         position, end = HEAD_BYTES, len(view)
         while position < end:
             begin = position + _LENGTH_BYTES
             position = begin + int.from_bytes(view[position:begin], "big")
-            if not self._serve_frame(
+            if not self._handle_frame(
                 client, view, (begin, position), (connection_id, sequence, listener, flags)
             ):
                 return  # The connection is being closed.
             flags &= ~FLAG_TIMED  # Only the first frame of a record is timed.
             sequence = (sequence + 1) & SEQUENCE_MASK
 
-    def _serve_block(self, client: ProcessorPeer, view: memoryview) -> None:
+    def _handle_block(self, client: ProcessorPeer, view: memoryview) -> None:
         """Handle one large frame, which is in the Processor's arena."""
         arena = client.link.arena
         assert arena is not None, "a Processor's link comes with its arena"
@@ -237,9 +237,9 @@ class ClientRequests:
         frame = arena.view(offset, length)
         if (self.large or client.held) and self.held.must_wait(client, view, frame):
             return
-        self._serve_frame(client, frame, (0, length), HEAD.unpack_from(view), record=view)
+        self._handle_frame(client, frame, (0, length), HEAD.unpack_from(view), record=view)
 
-    def _serve_frame(
+    def _handle_frame(
         self,
         client: ProcessorPeer,
         view: memoryview,
@@ -257,11 +257,11 @@ class ClientRequests:
         begin, end = place
         frame = view[begin:end]
         if head[3] & FLAG_LOGIN:
-            return self.logins.take(client.requests, frame, head)
+            return self.logins.handle_frame(client.requests, frame, head)
         key = (view if record is None else record)[:CONNECTION_BYTES].tobytes()
         path = client.paths.get(key)
         connection_id, sequence, listener, flags = head
-        if path is not None and path.serve_frame(frame, connection_id, sequence, listener, flags):
+        if path is not None and path.handle_frame(frame, connection_id, sequence, listener, flags):
             return True
         services = self._services.uncounted() if flags & FLAG_PROBE else self._services
         header = 0, 0, 0, 0  # For a frame that is shorter than a header. It is rejected below.
@@ -275,7 +275,9 @@ class ClientRequests:
             body_at += client_id_length
         if record is None and api_key != _PRODUCE:
             if key in client.had_turn:
-                self.held.rest(client, key, path).serve_frame(frame, connection_id, sequence, listener, flags)
+                self.held.rest(client, key, path).handle_frame(
+                    frame, connection_id, sequence, listener, flags
+                )
                 return True
             client.had_turn.add(key)
         request = self._make_request(
@@ -283,15 +285,15 @@ class ClientRequests:
             api_key, version, correlation_id, client_id,
         )  # fmt: skip
         if body_at > len(frame):
-            self._begin_log(request, None)
+            self._start_log_entry(request, None)
             self._refuse(request, "a frame shorter than its header")
             return False
         body = frame[body_at:]
         if self.rates.is_on and services is self._services:
-            destination = self._serve_limited(client, request, body)
+            destination = self._handle_metered(client, request, body)
             is_limited = self.rates.limits(request.principal.name, client_id)
         else:
-            destination = self._serve(request, body)
+            destination = self._handle(request, body)
             is_limited = False
         if self._divided.newest is not None:
             self.held.hold(client, key, request)
@@ -386,7 +388,7 @@ class ClientRequests:
                 # Keep an unfinished re-authentication, because it continues at the next Processor.
                 self.moving.gave_away(client.requests, connection_id, self._services.clock.now_ns())
             else:
-                self.logins.forget(connection_id)
+                self.logins.discard_login(connection_id)
                 self.moving.gone(client.requests, connection_id)
         else:
             self.moving.move_in(client.requests, connection_id, unpack_sequences(view[HEAD_BYTES:]))
@@ -433,9 +435,9 @@ class ClientRequests:
         for at, (kind, record) in enumerate(records):
             view = memoryview(record)
             if kind == REQUEST_BLOCK:
-                self._serve_block(client, view)
+                self._handle_block(client, view)
             else:
-                self._serve_frames(client, view)
+                self._handle_frames(client, view)
             again = client.held.get(key)
             if again is not None:
                 self.held.park_again(again, records[at + 1 :])
@@ -443,7 +445,7 @@ class ClientRequests:
 
     # -- handling ----------------------------------------------------------------------------------------------
 
-    def _serve(self, request: HandlerRequest, body: memoryview) -> Destination | None:
+    def _handle(self, request: HandlerRequest, body: memoryview) -> Destination | None:
         """Queue a Produce and return its destination. Dispatch any other request and return None.
 
         An exception fails this request only.
@@ -456,7 +458,7 @@ class ClientRequests:
         containment.owner = request
         try:
             if self.log is not None:
-                self._begin_log(request, body)
+                self._start_log_entry(request, body)
             if request.api_key == _PRODUCE and request.api_version in _PRODUCE_SERVED:
                 request.services.counts.add(REQUESTS, _PRODUCE, request.api_version)
                 if request.api_version >= _PRODUCE_FLEXIBLE:
@@ -481,17 +483,17 @@ class ClientRequests:
             containment.owner = None
         return None
 
-    def _serve_limited(
+    def _handle_metered(
         self, client: ProcessorPeer, request: HandlerRequest, body: memoryview
     ) -> Destination | None:
         """Handle a request while quotas are set. Append it alone if its time counts for a request_percentage quota."""
         if not self.rates.is_metered(request):
-            return self._serve(request, body)
+            return self._handle(request, body)
         if request.connection_id not in client.metered:
             self._meter_socket(client, request.connection_id, request.client_id_bytes or b"")
         self._queue.flush()
         meter = self.rates.meter(request)
-        destination = self._serve(request, body)
+        destination = self._handle(request, body)
         self._queue.flush()
         meter.stop()
         return destination
@@ -536,7 +538,7 @@ class ClientRequests:
             self._services.authorizer.report_suppressed(now_ns)
         self.logins.report_suppressed(now_ns)
 
-    def _begin_log(self, request: HandlerRequest, body: memoryview | None) -> None:
+    def _start_log_entry(self, request: HandlerRequest, body: memoryview | None) -> None:
         if isinstance(request, LoggedRequest):
             assert self.log is not None
-            request.begin(self.log, body)
+            request.start_entry(self.log, body)

@@ -60,7 +60,7 @@ class CompactionCalls:
         on_reply(_try(Swapped, body, lambda: self._swap(body)))
         return 1
 
-    def forget(self) -> None:
+    def discard_swaps(self) -> None:
         """Discard the queued swaps of a cleaner that has died, because its successor may remove their files."""
         self.swaps.clear()
 

@@ -117,7 +117,7 @@ class Handler(LinkedRole):
             image=ClusterImage(),
             endpoints=endpoints,
             handler_index=agent_id.index,
-            peers=Peers(self._ask),
+            peers=Peers(self._send_request),
             purgatory=self._purgatory,
             counts=metrics.slab.counts(HANDLERS_PART + agent_id.index),
             containment=self.containment,
@@ -212,17 +212,17 @@ class Handler(LinkedRole):
     def detach(self, peer: AgentId) -> None:
         client = self._clients.pop(peer, None)
         if client is None:
-            self._unlinked.take_back(self._peers.get(peer))
+            self._unlinked.keep_unread(self._peers.get(peer))
             super().detach(peer)
             if peer == CLEANER:
-                self._compaction.forget()
+                self._compaction.discard_swaps()
             return
-        self._requests.lose(client)
+        self._requests.detach(client)
         client.outbox.close()
         self._list_links()
 
     def _lost(self, peer: AgentId, ops: frozenset[str]) -> None:
-        self._unlinked.lose_behind(peer, ops)
+        self._unlinked.fail_behind(peer, ops)
 
     def has_image(self) -> bool:
         """Return True if the controller has sent its metadata. Before that no request is handled."""
@@ -322,13 +322,13 @@ class Handler(LinkedRole):
         """
         work = 0
         if self._unlinked.waiting:
-            work = self._unlinked.ask_again(self._outbox)
+            work = self._unlinked.resend(self._outbox)
         # Read the peers first: a change of owners that has arrived must be applied before new records are appended.
         for is_empty, peer in self._inputs:
             if not is_empty():
-                work += self._take_from_peer(peer)
+                work += self._handle_peer_records(peer)
         if self._transfers.is_opening:
-            work += self._transfers.go_on_opening()
+            work += self._transfers.open_deferred()
         requests = self._requests
         for _, client in self._serving:
             work += requests.drain(client)
@@ -361,13 +361,13 @@ class Handler(LinkedRole):
 
     # -- other roles -------------------------------------------------------------------------------------------
 
-    def _take_from_peer(self, peer: LinkedPeer) -> int:
+    def _handle_peer_records(self, peer: LinkedPeer) -> int:
         batch = peer.inbox.poll(_CALLS_PER_PASS)
         if not batch:
             return 0
         for kind, view in batch:
             if kind == CALL:
-                serve_raw_call(view, peer.outbox, self._owner_calls.serve_raw, self.containment)
+                serve_raw_call(view, peer.outbox, self._owner_calls.handle_raw, self.containment)
             elif kind == REPLY:
                 self._calls.take_reply(view)
             elif kind == DELTA:
@@ -383,7 +383,7 @@ class Handler(LinkedRole):
         peer.inbox.release()
         return len(batch)
 
-    def _ask(
+    def _send_request(
         self,
         peer: AgentId,
         call: Call[B, R],
@@ -444,11 +444,11 @@ class Handler(LinkedRole):
         if is_whole:
             self._produce.on_unknown()
             self._requests.switch_log()
-        self._forget_fast_paths()
+        self._discard_fast_paths()
         # Record the transfers before any waiting request is called back: see PartitionTransfer.on_moved.
         begin_transfers = self._transfers.on_moved(moved)
         for topic in deleted:
-            self._transfers.forget(topic)
+            self._transfers.discard_topic(topic)
             self._partitions.delete(topic)
         if deleted:
             self._coordinators.topics_deleted(deleted)
@@ -465,7 +465,7 @@ class Handler(LinkedRole):
         if self._has_image and self._is_linked:
             self._coordinators.load_eagerly()
 
-    def _forget_fast_paths(self) -> None:
+    def _discard_fast_paths(self) -> None:
         """Discard all fast paths, because they refer to topics and owners of the old metadata."""
         for client in self._clients.values():
             client.clear_paths()
@@ -509,7 +509,7 @@ class Handler(LinkedRole):
         if self._rates.is_on and (told := self._rates.take_untold()):
             for peer in self._peers:
                 if peer.role == HANDLER:
-                    self._ask(peer, CLIENT_BYTES, ClientBytes(told), lambda _reply: None)
+                    self._send_request(peer, CLIENT_BYTES, ClientBytes(told), lambda _reply: None)
         values = self._metrics.values
         for slot, count in self._rates.take_throttles().items():
             values[slot] += count
@@ -518,7 +518,7 @@ class Handler(LinkedRole):
         self._services.counts.store()
         values[SLOT["requests"]] += served
         values[SLOT["malformed"]] += refused
-        for slot, count in self._requests.logins.take_counts():
+        for slot, count in self._requests.logins.drain_counts():
             values[slot] += count
         values[SLOT["batches_appended"]] += queue.batches
         values[SLOT["bytes_appended"]] += queue.bytes

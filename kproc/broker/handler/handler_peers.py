@@ -57,7 +57,7 @@ class UnlinkedCalls:
         self._away_since.pop(peer, None)
         self._have_left.discard(peer)
 
-    def take_back(self, peer: LinkedPeer | None) -> None:
+    def keep_unread(self, peer: LinkedPeer | None) -> None:
         """Keep the calls that a peer with a graceful end never read, for the next peer of its name.
 
         After a scale-down and scale-up, the metadata can name the new Handler before we learn that its link was
@@ -72,7 +72,7 @@ class UnlinkedCalls:
                 for each in self._calls.take_back(peer.outbox)
             ]
 
-    def lose_behind(self, peer: AgentId, ops: frozenset[str]) -> None:
+    def fail_behind(self, peer: AgentId, ops: frozenset[str]) -> None:
         """Reply Lost to the kept calls of a peer that has lost earlier calls of the same operations.
 
         If its successor handled them, records behind the lost ones would be stored before their client's retry.
@@ -95,14 +95,14 @@ class UnlinkedCalls:
         """Keep a call until the next duty cycle."""
         self.waiting.append(UnlinkedCall(peer, call, body, on_reply, bytes(payload), self._containment.owner))
 
-    def ask_again(self, outbox_of: Callable[[AgentId], Outbox | None]) -> int:
+    def resend(self, outbox_of: Callable[[AgentId], Outbox | None]) -> int:
         """Send the kept calls before any new one, so that their order stays. Return how many do not wait any more."""
         waiting, self.waiting = self.waiting, []
         for each in waiting:
-            self._containment.run("what a call was for", each.owner, self._ask, each, outbox_of(each.peer))
+            self._containment.run("what a call was for", each.owner, self._send, each, outbox_of(each.peer))
         return len(waiting) - len(self.waiting)
 
-    def _ask(self, call: UnlinkedCall, outbox: Outbox | None) -> None:
+    def _send(self, call: UnlinkedCall, outbox: Outbox | None) -> None:
         if outbox is not None:
             self._calls.ask(outbox, call.peer, call.call, call.body, call.on_reply, call.payload)
             return

@@ -86,12 +86,12 @@ class HeldConnection:
         self.copied_bytes = 0  # Bytes of frames that were copied because the Processor recalled their blocks.
         self.misses = 0
 
-    def serve(self, record: memoryview) -> bool:
+    def handle(self, record: memoryview) -> bool:
         """Park a REQUEST record. Return True, as a fast path that has handled its request."""
         self._park(bytearray(record))
         return True
 
-    def serve_frame(
+    def handle_frame(
         self, frame: memoryview, connection_id: int, sequence: int, listener: int, flags: int
     ) -> bool:
         """Park a frame that came in the same record as the large request."""

@@ -53,11 +53,11 @@ class Logins:
     """The logins of one Handler that are not complete, and their counters."""
 
     __slots__ = (
-        "_begun_again",
         "_by_listener",
         "_counts",
         "_lines",
         "_open",
+        "_reauthentications",
         "_services",
         "_tokens",
     )
@@ -68,24 +68,24 @@ class Logins:
             services.config, lambda: services.image.delegation_tokens, services.clock.wall_ms
         )
         # The start of the last re-authentication in ns, by connection.
-        self._begun_again: dict[int, int] = {}
+        self._reauthentications: dict[int, int] = {}
         self._open: dict[int, Login] = {}  # The logins that are not complete, by connection.
         self._by_listener: dict[str, SaslListener] = {}
         self._counts: dict[int, int] = {}
         self._lines = LogRate(logger, "%d more logins failed meanwhile")
 
-    def take_counts(self) -> Iterator[tuple[int, int]]:
+    def drain_counts(self) -> Iterator[tuple[int, int]]:
         """Return the counts since the last call: the slot of the metric, and the number."""
         counts, self._counts = self._counts, {}
         return iter(counts.items())
 
-    def forget(self, connection_id: int) -> None:
+    def discard_login(self, connection_id: int) -> None:
         """Remove the login of a connection, if it has one: the login is complete or the connection is closed."""
         self._open.pop(connection_id, None)
 
     # -- requests ----------------------------------------------------------------------------------------------
 
-    def take(self, peer: ClientPeer, frame: memoryview, head: Head) -> bool:
+    def handle_frame(self, peer: ClientPeer, frame: memoryview, head: Head) -> bool:
         """Handle a frame of a connection whose client has not logged in.
 
         Returns False, because it is the last frame of its record: the Processor sends the next one after the response.
@@ -105,10 +105,10 @@ class Logins:
             else:
                 request, body = self._request_in(peer, frame, head)
                 containment.owner = request
-                self._take_request(request, login, body)
+                self._handle_request(request, login, body)
         except Exception as error:  # noqa: BLE001 - contained: the connection is closed
             request = request or HandlerRequest(self._services, peer, *head, _AUTHENTICATE, _BARE, 0, None)
-            self.forget(connection_id)
+            self.discard_login(connection_id)
             if isinstance(error, ProtocolError):
                 self._refuse(request, login, Refused(str(error)))
             else:
@@ -130,10 +130,10 @@ class Logins:
         request = HandlerRequest(self._services, peer, *head, api_key, version, correlation_id, client_id)
         return request, frame[body_at:]
 
-    def _take_request(self, request: HandlerRequest, login: Login, body: memoryview) -> None:
+    def _handle_request(self, request: HandlerRequest, login: Login, body: memoryview) -> None:
         key, version = request.api_key, request.api_version
         if login.is_again and not login.mechanism and key != _HANDSHAKE:
-            self.forget(request.connection_id)
+            self.discard_login(request.connection_id)
             self._count(SLOT["sessions_killed"])
             logger.debug("closing connection %d: its session is over", request.connection_id)
             request.close()
@@ -211,7 +211,7 @@ class Logins:
         )
 
     def _complete(self, request: HandlerRequest, login: Login, done: CompletedLogin) -> None:
-        self.forget(request.connection_id)
+        self.discard_login(request.connection_id)
         self._count(SLOT["sessions_prolonged"] if login.is_again else SLOT["logins"])
         ends_ns = 0
         if done.lifetime_ms is not None:
@@ -220,7 +220,7 @@ class Logins:
 
     # -- re-authentication (KIP-368) ---------------------------------------------------------------------------
 
-    def begin_again(self, context: RequestContext, mechanism: str) -> bool:
+    def start_reauthentication(self, context: RequestContext, mechanism: str) -> bool:
         """Start a re-authentication (KIP-368).
 
         Returns False if the session has no end, or if the last re-authentication started less than 1 s ago, as in
@@ -231,17 +231,17 @@ class Logins:
         if before is None or not before.ends_ns:
             return False
         now_ns = self._services.clock.now_ns()
-        self._begun_again = {
-            each: at_ns for each, at_ns in self._begun_again.items() if now_ns - at_ns < NS_PER_S
+        self._reauthentications = {
+            each: at_ns for each, at_ns in self._reauthentications.items() if now_ns - at_ns < NS_PER_S
         }
-        if context.connection_id in self._begun_again:
+        if context.connection_id in self._reauthentications:
             return False
-        self._begun_again[context.connection_id] = now_ns
+        self._reauthentications[context.connection_id] = now_ns
         login = self._open[context.connection_id] = Login(self._listener(context.listener_index), before)
         self._handshake(context, login, mechanism)
         return True
 
-    def go_on(self, context: RequestContext, token: bytes) -> bool:
+    def continue_reauthentication(self, context: RequestContext, token: bytes) -> bool:
         """Handle a token of a re-authentication. Return False if the connection has no session with an end."""
         assert isinstance(context, HandlerRequest), "a slice of a divided request is no login"
         login = self._open.get(context.connection_id)
@@ -266,7 +266,7 @@ class Logins:
 
         This waits for connection.failed.authentication.delay.ms, against password guessing. Other requests go on.
         """
-        self.forget(request.connection_id)
+        self.discard_login(request.connection_id)
         self._count(
             SLOT["sessions_not_prolonged"] if login is not None and login.is_again else SLOT["logins_failed"]
         )
@@ -313,7 +313,7 @@ class Logins:
     # -- helpers -----------------------------------------------------------------------------------------------
 
     def _later(self, request: HandlerRequest, delay_ns: int, action: Callable[[], None]) -> None:
-        operation = _Later(self._services.clock.now_ns() + delay_ns, action)
+        operation = _DelayedAction(self._services.clock.now_ns() + delay_ns, action)
         request.when_gone(lambda: self._services.purgatory.cancel(operation))
         self._services.purgatory.watch(operation, ())
 
@@ -335,7 +335,7 @@ class Logins:
         return listener
 
 
-class _Later(DelayedOperation):
+class _DelayedAction(DelayedOperation):
     """An action that runs after a delay, unless the client disconnects."""
 
     __slots__ = ("_action",)

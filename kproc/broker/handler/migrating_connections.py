@@ -57,7 +57,7 @@ class MigratingConnections:
 
     def move_out(self, origin: ClientPeer, connection_id: int, attempt: int) -> None:
         """Keep the responses of parked requests from now on. Send the Processor a list of these requests (MOVED)."""
-        self.forget(connection_id)  # Remove the rest of an earlier attempt to migrate.
+        self.discard(connection_id)  # Remove the rest of an earlier attempt to migrate.
         moving = self._moving[connection_id] = _Moving(origin)
         origin.moving[connection_id] = moving.kept, attempt
         requests = origin.waiting.pop(connection_id, None)
@@ -99,9 +99,9 @@ class MigratingConnections:
         """Remove a connection that the client closed before it migrated."""
         moving = self._moving.get(connection_id)
         if moving is not None and moving.origin is origin:
-            self.forget(connection_id)
+            self.discard(connection_id)
 
-    def lose(self, origin: ClientPeer, now_ns: int) -> None:
+    def on_processor_death(self, origin: ClientPeer, now_ns: int) -> None:
         """Handle the death of a Processor. Connections that it passed on before that can still be claimed."""
         for connection_id, moving in list(self._moving.items()):
             if moving.origin is origin and not moving.expires_ns:
@@ -115,15 +115,15 @@ class MigratingConnections:
         if moving.kept_answers.answers or moving.kept.waiting:
             moving.expires_ns = now_ns + _CLAIM_NS
         else:
-            self.forget(connection_id)
+            self.discard(connection_id)
 
     def expire(self, now_ns: int) -> None:
         """Discard responses that were not claimed in time, because the Processor with the socket has died."""
         for connection_id, moving in list(self._moving.items()):
             if moving.expires_ns and moving.expires_ns <= now_ns:
-                self.forget(connection_id)
+                self.discard(connection_id)
 
-    def forget(self, connection_id: int) -> None:
+    def discard(self, connection_id: int) -> None:
         """Cancel the parked requests of a connection and discard its kept responses."""
         moving = self._moving.pop(connection_id, None)
         if moving is not None:

@@ -14,6 +14,7 @@ their inodes.
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable
 from functools import partial
 from typing import Any, Final
@@ -22,18 +23,26 @@ import msgspec
 
 from kproc.broker.calls.call_links import CallHandlers, IsGone, Payload
 from kproc.broker.calls.calls import Call, ForOwner, FromImage, Lost, OnResult
-from kproc.broker.calls.cleaner_calls import ENFORCE_RETENTION, PREPARE_COMPACTION, SWAP_SEGMENTS
+from kproc.broker.calls.cleaner_calls import (
+    ENFORCE_RETENTION,
+    PREPARE_COMPACTION,
+    SWAP_SEGMENTS,
+    Deleted,
+    PartitionAsked,
+)
 from kproc.broker.handler import handler_figures
 from kproc.broker.handler.compaction_calls import CompactionCalls
 from kproc.broker.handler.partition_transfer import TAKE_PARTITIONS, PartitionTransfer
 from kproc.broker.handler.partitions import Partitions
-from kproc.broker.handler.retention_calls import serve_retention
 from kproc.broker.observe.broker_figures import FIGURES
 from kproc.broker.peers.registered_calls import REGISTERED_CALLS
 from kproc.broker.produce.forward import PRODUCE, PRODUCE_RECORDS
 from kproc.broker.produce.produce import RecordRouter
 from kproc.broker.request.client_rates import CLIENT_BYTES, ClientRates
-from kproc.broker.request.context import Services
+from kproc.broker.request.context import PartitionMoving, Services
+from kproc.common.errors import KafkaError
+
+logger = logging.getLogger(__name__)
 
 # Calls that change a log's files or its owner. If one fails half way, only a successor of this role can repair that, so
 # an exception ends the role.
@@ -66,14 +75,14 @@ class OwnerCalls:
             served.add(each.call, partial(each.handle, services))
         served.add_with_payload(PRODUCE, produce.handle_forwarded)
         served.add_with_payload(PRODUCE_RECORDS, produce.handle_returned)
-        served.add(TAKE_PARTITIONS, transfers.serve_claim)
+        served.add(TAKE_PARTITIONS, transfers.handle_claim)
         served.add(CLIENT_BYTES, rates.serve)
         served.add(FIGURES, partial(handler_figures.handle_call, services))
         served.add(PREPARE_COMPACTION, compaction.prepare)
         served.add(SWAP_SEGMENTS, compaction.swap)
-        served.add(ENFORCE_RETENTION, partial(serve_retention, partitions, transfers))
+        served.add(ENFORCE_RETENTION, partial(enforce_retention, partitions, transfers))
 
-    def serve_raw(
+    def handle_raw(
         self, op: str, raw: msgspec.Raw, payload: Payload, on_reply: OnResult[Any], is_gone: IsGone
     ) -> None:
         """Handle a call from a link, with an encoded body."""
@@ -83,11 +92,11 @@ class OwnerCalls:
             # Do not reply Lost to such a call. The claimer would believe that we died and open the log: two writers.
             if op in _UNCONTAINED:
                 raise
-            self._lose(op, error, on_reply)
+            self._fail(op, error, on_reply)
         else:
-            self.serve(op, body, payload, on_reply, is_gone)
+            self.handle(op, body, payload, on_reply, is_gone)
 
-    def serve(self, op: str, body: Any, payload: Payload, on_reply: OnResult[Any], is_gone: IsGone) -> None:
+    def handle(self, op: str, body: Any, payload: Payload, on_reply: OnResult[Any], is_gone: IsGone) -> None:
         """Handle a call, now or when our metadata are as new as the sender's.
 
         An exception in work for a client ends only that client's request: the calling Handler gets Lost, as if we had
@@ -99,17 +108,17 @@ class OwnerCalls:
                 # Copy the payload: the view ends with this duty cycle, and the log writes offsets into the bytes.
                 kept = bytearray(payload)
 
-                def go_on() -> None:
+                def on_image() -> None:
                     if not is_gone():
-                        self.serve(op, body, kept, on_reply, is_gone)
+                        self.handle(op, body, kept, on_reply, is_gone)
 
-                self._transfers.when_image(version, go_on)
+                self._transfers.when_image(version, on_image)
             else:
                 self._by_op[op].handle(body, payload, on_reply)
         except Exception as error:
             if op in _UNCONTAINED:
                 raise
-            self._lose(op, error, on_reply)
+            self._fail(op, error, on_reply)
 
     def answer_for_nobody(
         self, call: Call[Any, Any], body: Any, payload: Payload, on_reply: Callable[[Any], None]
@@ -128,8 +137,33 @@ class OwnerCalls:
         def reply(result: Any) -> None:
             on_reply(Lost() if result is None else result)
 
-        self.serve(call.name, body, payload, reply, lambda: False)
+        self.handle(call.name, body, payload, reply, lambda: False)
 
-    def _lose(self, op: str, error: Exception, on_reply: OnResult[Any]) -> None:
+    def _fail(self, op: str, error: Exception, on_reply: OnResult[Any]) -> None:
         self._containment.caught(f"{op}, passed on by another role,", error)
         on_reply(None)
+
+
+def enforce_retention(
+    partitions: Partitions, transfers: PartitionTransfer, body: PartitionAsked, on_reply: OnResult[Deleted]
+) -> None:
+    """Delete the segments of a partition that are past their retention, and reply with their number.
+
+    A partition that is being transferred to this Handler is handled when it has arrived.
+    """
+
+    def on_ready(is_ready: bool) -> None:
+        if is_ready:
+            enforce_retention(partitions, transfers, body, on_reply)
+        else:
+            on_reply(Deleted(0))
+
+    try:
+        count = partitions.enforce_retention((body.topic, body.partition))
+    except PartitionMoving as moving:
+        transfers.when_ready(moving.key, on_ready)
+        return
+    except (KafkaError, OSError) as error:
+        logger.warning("retention of %s-%d: %s", body.topic, body.partition, error)
+        count = 0
+    on_reply(Deleted(count))

@@ -108,7 +108,7 @@ class _Claim:
         self._left = count
         self._on_reply = on_reply
 
-    def give(self, parts: list[StateGiven]) -> None:
+    def reply(self, parts: list[StateGiven]) -> None:
         """Reply with the states of some of its partitions: (topic id, index, state or None)."""
         self._left -= len(parts)
         self._on_reply(StatesGiven(self._image().version, parts, is_open=self._left > 0))
@@ -203,15 +203,15 @@ class PartitionTransfer:
             elif key in self._retiring:
                 del self._retiring[key]  # The partition returns to us before we closed it.
             elif key in self._retired:
-                self._take_back(key)
+                self._reopen(key)
             elif key in self._arrivals:
                 self._arrivals[key].later_holder = each.owner_before
             else:
                 claimed.setdefault(each.owner_before, []).append(key)
         asks = [ask for holder, keys in claimed.items() for ask in self._await(holder, keys)]
-        return lambda: self._begin(lost, asks)
+        return lambda: self._start(lost, asks)
 
-    def _begin(self, lost: Iterable[PartitionKey], asks: Iterable[Callable[[], None]]) -> None:
+    def _start(self, lost: Iterable[PartitionKey], asks: Iterable[Callable[[], None]]) -> None:
         for key in lost:
             # Route the waiting requests to the new owner now, before any later request of their connections.
             self._release_waiters(key)
@@ -224,7 +224,7 @@ class PartitionTransfer:
         while self._for_image and self._for_image[0][0] <= self._image().version:
             self._for_image.pop(0)[1]()
 
-    def forget(self, topic: TopicImage) -> None:
+    def discard_topic(self, topic: TopicImage) -> None:
         """Discard the states of a deleted topic's partitions, and call back the requests that wait for them."""
         for partition in topic.partitions:
             key = (topic.name, partition.index)
@@ -251,7 +251,7 @@ class PartitionTransfer:
                 self._retired[key] = _Retired(topic.topic_id, state, self._now_ns())
             self._answer_claims(key, topic)
 
-    def serve_claim(self, body: PartitionsClaimed, on_reply: OnResult[StatesGiven]) -> None:
+    def handle_claim(self, body: PartitionsClaimed, on_reply: OnResult[StatesGiven]) -> None:
         """Handle another Handler's claim. Our image is at least as new as the claim's (OwnerCalls waits for that).
 
         Partitions that are still open, or still on their way to us, get their reply later.
@@ -270,10 +270,10 @@ class PartitionTransfer:
                 state = retired.state if retired is not None else None
             parts.append((topic_id, index, state))
             if len(parts) >= _STATES_PER_REPLY:
-                claim.give(parts)
+                claim.reply(parts)
                 parts = []
         if parts:
-            claim.give(parts)
+            claim.reply(parts)
 
     def _answer_claims(self, key: PartitionKey, topic: TopicImage) -> None:
         """Reply to the claims of a partition that is closed or has arrived. The first claimant gets its state."""
@@ -282,12 +282,12 @@ class PartitionTransfer:
             return
         retired = self._retired.pop(key, None)
         for claim in claims:
-            claim.give([(topic.topic_id, key[1], retired.state if retired is not None else None)])
+            claim.reply([(topic.topic_id, key[1], retired.state if retired is not None else None)])
             retired = None
 
     def _refuse_claims(self, key: PartitionKey, topic: TopicImage) -> None:
         for claim in self._claims.pop(key, ()):
-            claim.give([(topic.topic_id, key[1], None)])
+            claim.reply([(topic.topic_id, key[1], None)])
 
     # -- opening -----------------------------------------------------------------------------------------------
 
@@ -307,7 +307,7 @@ class PartitionTransfer:
         self._deferred[key] = []
         return True
 
-    def go_on_opening(self) -> int:
+    def open_deferred(self) -> int:
         """Open deferred logs, for up to 20 ms. Called once in each duty cycle. Return the number of logs."""
         self.is_opening = False
         until_ns = self._now_ns() + _OPENING_NS
@@ -423,7 +423,7 @@ class PartitionTransfer:
             # This is not fatal. At first use the log is opened from its files, which reports the damage to the client.
             logger.error("transfer of %s-%d: %s", topic.name, partition.index, error)
 
-    def _take_back(self, key: PartitionKey) -> None:
+    def _reopen(self, key: PartitionKey) -> None:
         retired = self._retired.pop(key)
         topic = self._image().topics_by_name[key[0]]
         self._import(topic, topic.partitions[key[1]], retired.state)
@@ -452,7 +452,7 @@ class PartitionTransfer:
         Raises OSError if partitions are still on their way to us. The stop is then not clean.
         """
         for key in list(self._retired):
-            self._take_back(key)
+            self._reopen(key)
         if self._arrivals:
             raise OSError(f"{len(self._arrivals)} partitions were on their way between Handlers")
 
@@ -476,9 +476,9 @@ class _Asked:
         """Handle a reply. A reply from a newer image waits for ours, and so do all later replies, even Lost."""
         if isinstance(reply, StatesGiven):
             self._version = max(self._version, reply.image)
-        self._when_image(self._version, lambda: self._take(reply))
+        self._when_image(self._version, lambda: self._handle_reply(reply))
 
-    def _take(self, reply: StatesGiven | Lost) -> None:
+    def _handle_reply(self, reply: StatesGiven | Lost) -> None:
         # If the holder died, open all remaining partitions from row and files.
         lost: list[StateGiven] = [(*each, None) for each in self.arrivals]
         for topic_id, index, state in lost if isinstance(reply, Lost) else reply.parts:

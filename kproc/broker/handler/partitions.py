@@ -342,7 +342,7 @@ class Partitions:
 
     def finish_sync(self) -> int:
         """Handle the results of the sync thread. Return the number of logs."""
-        outcomes = self._syncer.take()
+        outcomes = self._syncer.collect()
         for log, point, error in outcomes:
             owned = self.syncing.pop(log)
             if error is None:

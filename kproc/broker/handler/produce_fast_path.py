@@ -133,7 +133,7 @@ class ProduceFastPath:
         """The outbox of the connection's Processor."""
         return self._requests.peer.outbox
 
-    def serve(self, record: memoryview) -> bool:
+    def handle(self, record: memoryview) -> bool:
         """Queue the request of a ring record with one frame. Return False without effect if it does not repeat."""
         if len(record) != self._record_bytes and not self._fit(len(record)):
             return False
@@ -150,7 +150,7 @@ class ProduceFastPath:
             self.misses -= 1
         return True
 
-    def serve_frame(
+    def handle_frame(
         self, frame: memoryview, connection_id: int, sequence: int, listener: int, flags: int
     ) -> bool:
         """Queue the request of one of several frames of a record, or of a frame in an arena."""
@@ -227,7 +227,7 @@ class ProduceFastPaths:
         self._counts = [0] * versions.stop  # Requests since the last `count`, by version.
 
     @property
-    def known_count(self) -> int:
+    def fast_path_count(self) -> int:
         """Number of requests that the fast paths have handled since the last `count`."""
         return sum(self._counts)
 

@@ -139,7 +139,7 @@ class LoggedRequest(HandlerRequest):
     shown: Any
     begun_ns: int
 
-    def begin(self, log: RequestLog, body: memoryview | None) -> None:
+    def start_entry(self, log: RequestLog, body: memoryview | None) -> None:
         """Store the request's fields for the line, because the frame is overwritten after this duty cycle.
 
         body: None if the header is incomplete.

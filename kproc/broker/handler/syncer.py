@@ -34,7 +34,7 @@ class Syncer(Protocol):
     """Runs rounds of fdatasync; the Handler collects the outcomes."""
 
     def submit(self, points: Sequence[tuple[Log, SyncPoint]]) -> None: ...
-    def take(self) -> list[Outcome]: ...
+    def collect(self) -> list[Outcome]: ...
     def close(self) -> None: ...
 
 
@@ -56,7 +56,7 @@ class InlineSyncer:
     def submit(self, points: Sequence[tuple[Log, SyncPoint]]) -> None:
         self._done += [sync_one(log, point) for log, point in points]
 
-    def take(self) -> list[Outcome]:
+    def collect(self) -> list[Outcome]:
         done, self._done = self._done, []
         return done
 
@@ -82,7 +82,7 @@ class ThreadSyncer:
     def submit(self, points: Sequence[tuple[Log, SyncPoint]]) -> None:
         self._rounds.put(points)
 
-    def take(self) -> list[Outcome]:
+    def collect(self) -> list[Outcome]:
         done = self._done
         return [done.popleft() for _ in range(len(done))]
 

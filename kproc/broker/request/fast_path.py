@@ -65,10 +65,10 @@ class FastPath(Protocol):
 
     misses: int  # Requests that did not match, minus those that did: see `should_learn`.
 
-    def serve(self, record: memoryview) -> bool:
+    def handle(self, record: memoryview) -> bool:
         """Handle a REQUEST record that holds one frame. Return False without effect if it does not match."""
 
-    def serve_frame(
+    def handle_frame(
         self, frame: memoryview, connection_id: int, sequence: int, listener: int, flags: int
     ) -> bool:
         """Handle one frame without its length, in a ring or an arena. Return False without effect if it differs."""
@@ -82,10 +82,10 @@ class NoFastPath:
     def __init__(self) -> None:
         self.misses = 0
 
-    def serve(self, record: memoryview) -> bool:
+    def handle(self, record: memoryview) -> bool:
         return False
 
-    def serve_frame(
+    def handle_frame(
         self, frame: memoryview, connection_id: int, sequence: int, listener: int, flags: int
     ) -> bool:
         return False

@@ -215,7 +215,7 @@ def test_unreadable_claim_ends_role_but_is_not_its_death(start: Start) -> None:
     rig = start()
     body = msgspec.Raw(msgspec.msgpack.encode(["no", "version"]))
     with pytest.raises(msgspec.ValidationError):
-        parts_of(rig.handler()).owner_calls.serve_raw(
+        parts_of(rig.handler()).owner_calls.handle_raw(
             "take_partitions", body, memoryview(b""), lambda _reply: pytest.fail("answered"), lambda: False
         )
 
@@ -225,7 +225,7 @@ def test_unreadable_call_is_answered_as_lost(start: Start, op: str) -> None:
     rig = start()
     replies: list[object] = []
     body = msgspec.Raw(msgspec.msgpack.encode(["no", "version"]))
-    parts_of(rig.handler()).owner_calls.serve_raw(op, body, memoryview(b""), replies.append, lambda: False)
+    parts_of(rig.handler()).owner_calls.handle_raw(op, body, memoryview(b""), replies.append, lambda: False)
     assert replies == [None]
     assert rig.handler().containment.count == 1
 

@@ -121,7 +121,7 @@ def test_retention_waits_too(rig: HandlerRig) -> None:
     handler = rig.handler()
     replies: list[Any] = []
     for index in range(PARTITIONS):
-        parts_of(handler).owner_calls.serve(
+        parts_of(handler).owner_calls.handle(
             ENFORCE_RETENTION.name,
             PartitionAsked(0, "t", index),
             memoryview(b""),

@@ -29,10 +29,10 @@ def test_call_with_newer_metadata_waits_and_leaves_with_sender(start: Start) -> 
     replies: list[Any] = []
     lost: list[Any] = []
     raw = msgspec.Raw(msgspec.msgpack.encode(body))
-    parts_of(rig.handler()).owner_calls.serve_raw(
+    parts_of(rig.handler()).owner_calls.handle_raw(
         call.name, raw, memoryview(b""), lost.append, lambda: has_ended
     )
-    parts_of(rig.handler()).owner_calls.serve_raw(
+    parts_of(rig.handler()).owner_calls.handle_raw(
         call.name, raw, memoryview(b""), replies.append, lambda: False
     )
     assert replies == []
@@ -53,7 +53,7 @@ def test_owner_unreachable_for_one_second_is_away(start: Start) -> None:
     def ask() -> list[Any]:
         replies: list[Any] = []
         unlinked.add(PEER, ANY, PartitionsRequest(1, []), replies.append, b"")
-        unlinked.ask_again(lambda _peer: None)
+        unlinked.resend(lambda _peer: None)
         return replies
 
     assert ask() == [Lost(is_away=False)]

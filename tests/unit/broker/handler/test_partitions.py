@@ -13,7 +13,7 @@ import pytest
 from kproc.broker.calls.calls import Lost
 from kproc.broker.calls.cleaner_calls import Deleted, PartitionAsked
 from kproc.broker.handler import partitions
-from kproc.broker.handler.retention_calls import serve_retention
+from kproc.broker.handler.owner_calls import enforce_retention
 from kproc.broker.role import partition_table
 from kproc.broker.storage import checkpoints
 from kproc.broker.storage.fs import DiskFailed, DiskFull, OsFs, Shortage
@@ -672,7 +672,7 @@ def test_retention_of_a_partition_that_is_offline_is_silent(
     replies: list[Deleted | Lost] = []
     for name in ("offline", "damaged"):
         body = PartitionAsked(0, name, 0)
-        serve_retention(rig.partitions(), parts_of(rig.handler()).transfers, body, replies.append)
+        enforce_retention(rig.partitions(), parts_of(rig.handler()).transfers, body, replies.append)
     assert replies == [Deleted(0)] * 2
     assert not caplog.records, "it was said when it happened, and would be said at every round of the cleaner"
 

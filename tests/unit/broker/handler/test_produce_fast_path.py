@@ -68,7 +68,7 @@ def match(path: ProduceFastPath, frame: bytes, *, flags: int = FLAG_LOOPBACK) ->
     """The records that it takes from a frame, or None."""
     taken = cast(Records, path._queue).taken
     before = len(taken)
-    is_taken = path.serve_frame(memoryview(frame)[4:], 5, 1, 2, flags)
+    is_taken = path.handle_frame(memoryview(frame)[4:], 5, 1, 2, flags)
     assert is_taken == (len(taken) > before)
     return taken[-1] if is_taken else None
 
@@ -89,7 +89,7 @@ def test_fast_path_takes_a_ring_record_of_any_length(version: int) -> None:
     path = path_of(version)
     taken = cast(Records, path._queue).taken
     other = b"s" * len(RECORDS)
-    assert path.serve(record_of(frame_of(version, other, correlation_id=77)))
+    assert path.handle(record_of(frame_of(version, other, correlation_id=77)))
     assert taken == [other]
     for refused in (
         record_of(frame_of(version, other, acks=-1)),
@@ -98,8 +98,8 @@ def test_fast_path_takes_a_ring_record_of_any_length(version: int) -> None:
         record_of(frame_of(version, other), flags=0),
         record_of(frame_of(version, other)[:-1] + b"\1")[: 0 if version < 9 else None],
     ):
-        assert not path.serve(refused)
-    assert path.serve(record_of(frame_of(version, other + b"s")))
+        assert not path.handle(refused)
+    assert path.handle(record_of(frame_of(version, other + b"s")))
     assert taken == [other, other + b"s"]
 
 

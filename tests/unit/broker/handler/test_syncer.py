@@ -64,11 +64,11 @@ def test_inline_syncer_has_done_it_when_submit_returns() -> None:
     syncer = InlineSyncer()
     good, bad = opened("good"), opened("bad", OSError(errno.EIO, "bad disk"))
     syncer.submit([(good, 1), (bad, 2)])
-    assert [(log.name, point, error) for log, point, error in syncer.take()] == [
+    assert [(log.name, point, error) for log, point, error in syncer.collect()] == [
         ("good", 1, None),
         ("bad", 2, bad.error),
     ]
-    assert syncer.take() == []
+    assert syncer.collect() == []
     syncer.close()
 
 
@@ -78,7 +78,7 @@ def test_thread_syncs_and_wakes_caller_once_per_round() -> None:
     logs = [opened("a"), opened("b", OSError(errno.EIO, "bad disk")), opened("c")]
     syncer.submit([(log, number) for number, log in enumerate(logs)])
     assert wakes.wait()
-    outcomes = sorted((log.name, point, error) for log, point, error in syncer.take())
+    outcomes = sorted((log.name, point, error) for log, point, error in syncer.collect())
     assert outcomes == [("a", 0, None), ("b", 1, logs[1].error), ("c", 2, None)]
     assert logs[0].threads == ["handler-0-sync"]
     assert all(thread.startswith("handler-0-sync") for log in logs for thread in log.threads)
@@ -99,7 +99,7 @@ def test_the_logs_of_a_round_are_synced_side_by_side(count: int) -> None:
     for _ in range(3):
         syncer.submit([(Together(str(number)), number) for number in range(count)])
         assert wakes.wait()
-        assert sorted(point for _, point, error in syncer.take() if error is None) == list(range(count))
+        assert sorted(point for _, point, error in syncer.collect() if error is None) == list(range(count))
     assert wakes.is_silent()
     syncer.close()
     assert not any(thread.name.startswith("sync") for thread in threading.enumerate())
@@ -112,7 +112,7 @@ def test_round_of_many_logs_uses_few_threads_one_per_log() -> None:
         logs = [opened(str(number)) for number in range(100)]
         syncer.submit([(log, 0) for log in logs])
         assert wakes.wait()
-        assert sorted(log.name for log, _, _ in syncer.take()) == sorted(log.name for log in logs)
+        assert sorted(log.name for log, _, _ in syncer.collect()) == sorted(log.name for log in logs)
         assert all(len(log.threads) == 1 for log in logs)
         assert len({log.threads[0] for log in logs}) <= 8
     assert wakes.is_silent()
@@ -129,7 +129,7 @@ def test_idle_sync_threads_end_and_next_round_starts_new_ones(
         logs = [opened(str(number)) for number in range(20)]
         syncer.submit([(log, 0) for log in logs])
         assert wakes.wait()
-        assert sorted(log.name for log, _, _ in syncer.take()) == sorted(log.name for log in logs)
+        assert sorted(log.name for log, _, _ in syncer.collect()) == sorted(log.name for log in logs)
         wait_until(lambda: _threads() == ["sync"], seconds=DEADLINE_S, what="one thread")
     syncer.close()
     assert _threads() == []
@@ -162,7 +162,7 @@ def test_a_round_that_helpers_have_not_ended_is_not_over() -> None:
     slow.gate.set()
     assert wakes.wait()
     assert wakes.wait()
-    assert sorted(log.name for log, _, _ in syncer.take()) == ["a", "b", "c", "slow"]
+    assert sorted(log.name for log, _, _ in syncer.collect()) == ["a", "b", "c", "slow"]
     syncer.close()
 
 
@@ -176,7 +176,7 @@ def test_rounds_run_one_after_the_other() -> None:
     slow.gate.set()
     assert wakes.wait()
     assert wakes.wait()
-    assert [log.name for log, _, _ in syncer.take()] == ["slow", "quick"]
+    assert [log.name for log, _, _ in syncer.collect()] == ["slow", "quick"]
     syncer.close()
 
 
@@ -188,7 +188,7 @@ def test_close_waits_for_round_and_outcome_is_available() -> None:
     opener = threading.Timer(0.01, log.gate.set)
     opener.start()
     syncer.close()
-    done = [each.name for each, _, _ in syncer.take()]
+    done = [each.name for each, _, _ in syncer.collect()]
     opener.join()
     assert done == ["slow"]
     assert not any(thread.name == "sync" for thread in threading.enumerate())
@@ -197,5 +197,5 @@ def test_close_waits_for_round_and_outcome_is_available() -> None:
 @pytest.mark.parametrize("make", [InlineSyncer, lambda: ThreadSyncer("sync", lambda: None)])
 def test_syncer_without_work_closes(make: Any) -> None:
     syncer = make()
-    assert syncer.take() == []
+    assert syncer.collect() == []
     syncer.close()
