@@ -45,8 +45,6 @@ OnCode = Callable[[int], None]
 class HandlerServices:
     """What the coordinators and the markers of one Handler need of it."""
 
-    waits_for_sync = True
-
     def __init__(self, scene: Scene, handler: Handler) -> None:
         self.config, self.clock = scene.config, scene.clock
         self._handler = handler
@@ -54,6 +52,10 @@ class HandlerServices:
     @property
     def image(self) -> Any:
         return self._handler.image
+
+    @property
+    def owner(self) -> HandlerServices:
+        return self
 
     @property
     def partitions(self) -> Any:

@@ -46,8 +46,8 @@ class Broker:
             config=self.cluster.config,
             image=self.cluster.image,
             authorizer=make_authorizer(self.cluster.config, lambda: self.cluster.image.acls, kafka_name),
-            divided=SimpleNamespace(add_listing=_list_all),
-            producer_ids=ProducerIdAllocator(self.ask_controller, Containment()),
+            clients=SimpleNamespace(divided=SimpleNamespace(add_listing=_list_all)),
+            owner=SimpleNamespace(producer_ids=ProducerIdAllocator(self.ask_controller, Containment())),
         )
 
     def ask_controller(self, call: Call[B, R], body: B, on_reply: Callable[[R | Lost], None]) -> None:

@@ -27,12 +27,12 @@ _SINCE: Final = 3  # The first version in which a client names its software.
 def handle_api_versions(context: RequestContext, request: dict[str, Any]) -> dict[str, Any]:
     """List the supported APIs. As in Kafka, reject a software name or version that breaks the rule."""
     if context.api_version < _SINCE:
-        return answer(ErrorCode.NONE, context.services.served)
+        return answer(ErrorCode.NONE, context.services.clients.served)
     if not names_its_software(context.api_version, request):
-        return answer(ErrorCode.INVALID_REQUEST, context.services.served)
+        return answer(ErrorCode.INVALID_REQUEST, context.services.clients.served)
     context.note_client(request["client_software_name"], request["client_software_version"])
     return {
-        **answer(ErrorCode.NONE, context.services.served),
+        **answer(ErrorCode.NONE, context.services.clients.served),
         **features.advertised(context.services.image, context.api_version),
     }
 

@@ -66,7 +66,7 @@ def handle_partition(
     try:
         if topic.is_internal:
             raise KafkaError(ErrorCode.INVALID_TOPIC_EXCEPTION)
-        owned = services.partitions.get(name, partition)
+        owned = services.owner.partitions.get(name, partition)
         log = owned.log
         # In a log that is only compacted, a record may disappear only when a newer record of its key replaces it.
         if log.state.config.cleanup_policy == {"compact"}:

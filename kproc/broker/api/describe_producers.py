@@ -92,7 +92,7 @@ def handle_partition(
 ) -> None:
     """Answer with the producers of one of our logs."""
     try:
-        entries = services.partitions.get(name, partition).log.state.producers.entries()
+        entries = services.owner.partitions.get(name, partition).log.state.producers.entries()
     except KafkaError as error:
         on_answer(_failed(partition.index, error.code, error.message))
         return

@@ -114,7 +114,7 @@ def handle_init_producer_id(context: RequestContext, request: dict[str, Any]) ->
         context.reply(fields_of(outcome, version, _FENCED_SINCE))
 
     if transactional_id is None:
-        context.services.producer_ids.allocate(
+        context.services.owner.producer_ids.allocate(
             lambda producer_id: on_done(Granted(ErrorCode.NONE, producer_id, 0)),
             lambda error: context.reply(error_response(request, error.code, error.message)),
         )

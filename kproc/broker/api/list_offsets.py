@@ -166,7 +166,7 @@ def handle_partition(
 
     After a crash the answer waits for the log's first sync, which determines the high watermark.
     """
-    owned = services.partitions.get(name, partition)
+    owned = services.owner.partitions.get(name, partition)
     if owned.is_recovering:
         raise OperationPaused(wanted, owned)
     if not isinstance(wanted, Search):
@@ -208,7 +208,7 @@ def find_offset(services: Services, name: str, partition: PartitionImage, search
         is_old = epoch < partition.leader_epoch
         return _failed(index, ErrorCode.FENCED_LEADER_EPOCH if is_old else ErrorCode.UNKNOWN_LEADER_EPOCH)
     try:
-        log = services.partitions.get(name, partition).log
+        log = services.owner.partitions.get(name, partition).log
         found = _find(log, search)
         leader_epoch = -1 if found is None else log.reader.epoch_of(found[0])
         # The current epoch, even if the high watermark is before the end and belongs to an earlier epoch.

@@ -72,7 +72,7 @@ def handle_partition(
         on_answer(_failed(partition.index, code))
         return
     try:
-        found, end_offset = services.partitions.get(name, partition).log.reader.epoch_end_offset(epoch)
+        found, end_offset = services.owner.partitions.get(name, partition).log.reader.epoch_end_offset(epoch)
     except KafkaError as error:
         on_answer(_failed(partition.index, error.code))
         return

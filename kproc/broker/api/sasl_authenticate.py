@@ -21,7 +21,7 @@ _UNASKED: Final = "SaslAuthenticate request received after successful authentica
 
 @api(ApiKey.SASL_AUTHENTICATE, versions=(0, 2))
 def handle_sasl_authenticate(context: RequestContext, request: dict[str, Any]) -> dict[str, Any] | None:
-    logins = context.services.logins
+    logins = context.services.clients.logins
     if logins is not None and logins.continue_reauthentication(context, request["auth_bytes"]):
         return None
     return error_response(request, ErrorCode.ILLEGAL_SASL_STATE, _UNASKED)

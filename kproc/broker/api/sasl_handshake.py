@@ -18,8 +18,12 @@ if TYPE_CHECKING:
 
 @api(ApiKey.SASL_HANDSHAKE, versions=(0, 1))
 def handle_sasl_handshake(context: RequestContext, request: dict[str, Any]) -> dict[str, Any] | None:
-    logins = context.services.logins
-    if context.api_version > 0 and logins is not None and logins.start_reauthentication(context, request["mechanism"]):
+    logins = context.services.clients.logins
+    if (
+        context.api_version > 0
+        and logins is not None
+        and logins.start_reauthentication(context, request["mechanism"])
+    ):
         return None
     return error_response(request, ErrorCode.ILLEGAL_SASL_STATE, None)
 

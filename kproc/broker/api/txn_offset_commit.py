@@ -146,7 +146,7 @@ def _log_of(services: Services, partition: int) -> Log:
     image = services.image.partition(GROUPS.topic, partition)
     if image is None:
         raise KafkaError(ErrorCode.NOT_COORDINATOR)
-    return services.partitions.get(GROUPS.topic, image).log
+    return services.owner.partitions.get(GROUPS.topic, image).log
 
 
 def _check_verified(

@@ -104,6 +104,11 @@ class Config(
         temporary = self.kproc_temporary_directory
         return not temporary or not Path(self.log_dirs).absolute().is_relative_to(Path(temporary).absolute())
 
+    @property
+    def waits_for_sync(self) -> bool:
+        """True if acks=all waits until the records are synced to the disk."""
+        return self.kproc_flush == "group"
+
     def wire_value(self, name: str) -> str | None:
         """Format a setting's value for DescribeConfigs. Raises KeyError for a name that is not in SETTINGS."""
         return wire_text(getattr(self, SETTINGS[name].field_name))

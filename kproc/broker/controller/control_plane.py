@@ -18,13 +18,12 @@ from typing import TYPE_CHECKING, Any, Final
 
 from kproc.broker.calls.calls import Call
 from kproc.broker.request.client_rates import ClientRates
-from kproc.broker.request.context import Peers, Services
+from kproc.broker.request.context import ClientServices, Peers, Services
 from kproc.broker.request.dispatch import PRIVATE_API_KEY, dispatch
 from kproc.broker.request.divided_requests import DividedRequests
 from kproc.broker.request.request import ClientPeer, HandlerRequest
 from kproc.broker.role.linked_role import LinkedPeer
 from kproc.broker.role.plan import Plan
-from kproc.broker.role.purgatory import Purgatory
 from kproc.broker.role.roles import CONTROLLER
 from kproc.broker.security.authorizer import make_authorizer
 from kproc.broker.transport.agent import AgentId, Link
@@ -74,39 +73,36 @@ class ControlPlane:
     def __init__(self, plan: Plan, controller: Controller) -> None:
         self._controller = controller
         endpoints = [plan.control] if plan.control is not None else []
+        config, now_ns = plan.config, plan.clock.now_ns
         self._services = Services(
-            config=plan.config,
+            config=config,
             clock=plan.clock,
             image=controller.image,
             endpoints=endpoints,
             handler_index=0,
             peers=Peers(self._call_controller),
-            purgatory=Purgatory(plan.clock.now_ns),
+            clients=ClientServices(served=SERVED),
+            # No quota applies to the control listener. Its ClientRates are never told of any.
+            client_rates=ClientRates(
+                quotas=lambda: controller.image.client_quotas,
+                now_ns=now_ns,
+                sample_count=config.quota_window_num,
+                sample_s=config.quota_window_size_seconds,
+            ),
             counts=controller.counts,
             containment=controller.containment,
         )
-        # No quota applies to the control listener. Its ClientRates are never told of any.
-        self._services.client_rates = ClientRates(
-            quotas=lambda: controller.image.client_quotas,
-            now_ns=plan.clock.now_ns,
-            sample_count=plan.config.quota_window_num,
-            sample_s=plan.config.quota_window_size_seconds,
-        )
-        self._services.served = SERVED
-        self._services.authorizer = make_authorizer(
-            plan.config, lambda: controller.image.acls, kafka_name, plan.clock.now_ns
-        )
+        self._services.authorizer = make_authorizer(config, lambda: controller.image.acls, kafka_name, now_ns)
         # While a divided request is in progress, no other request is read. This keeps the order on each connection.
-        self._divided = self._services.divided = DividedRequests(
-            controller.containment, HandlerRequest.reject
-        )
+        self._divided = DividedRequests(controller.containment, HandlerRequest.reject)
+        self._services.clients.divided = self._divided
         self._peer: LinkedPeer | None = None
         self._requests: ClientPeer | None = None
         self.in_work = 0
 
     def report_suppressed(self, now_ns: int) -> None:
         """Log how many messages about rejected connections were suppressed. The controller's tick calls this."""
-        self._services.refusals.report_suppressed(now_ns)
+        self._services.clients.refusals.report_suppressed(now_ns)
         if self._services.authorizer is not None:
             self._services.authorizer.report_suppressed(now_ns)
 

@@ -71,7 +71,7 @@ class DelayedFetch(DelayedOperation):
 
     def wait(self, *keys: Hashable) -> None:
         """Complete now if there is enough. Otherwise park until an event at one of the partitions or at `keys`."""
-        purgatory = self._services.purgatory
+        purgatory = self._services.owner.purgatory
         if self.try_complete():
             purgatory.finished(self)
         elif not self.is_parked:
@@ -97,6 +97,7 @@ class DelayedFetch(DelayedOperation):
         """
         services = self._services
         topics, me = services.image.topics_by_id, services.handler_index
+        partitions = services.owner.partitions
         count, is_enough, has_logs = 0, False, True
         reads: list[PartitionRead] = []
         for part in self.parts:
@@ -106,7 +107,7 @@ class DelayedFetch(DelayedOperation):
                 self.has_moved = True
                 return True
             read = read_partition(
-                services,
+                partitions,
                 part.topic,
                 partition,
                 wanted,

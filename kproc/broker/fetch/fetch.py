@@ -51,7 +51,7 @@ _NOT_READ: Final = (
 def handle_fetch(context: RequestContext, request: FetchRequest) -> None:
     """Respond at once if min.bytes are available or nothing can be waited for. Otherwise park the request."""
     services = context.services
-    cache = services.session_cache
+    cache = services.owner.session_cache
     now_ns = services.clock.now_ns()
     try:
         targets, session, is_incremental = cache.resolve(request, context.api_version, now_ns)
@@ -223,7 +223,7 @@ class ClientFetch:
         self._stop_waiting()
 
     def _stop_waiting(self) -> None:
-        self._context.services.purgatory.cancel(self._local)
+        self._context.services.owner.purgatory.cancel(self._local)
         others, self._others = self._others, None
         if others is not None:
             others.cancel()

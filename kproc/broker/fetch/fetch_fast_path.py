@@ -49,7 +49,6 @@ from kproc.wire.hot import (
 
 if TYPE_CHECKING:
     from kproc.broker.handler.owned_partition import OwnedPartition
-    from kproc.broker.handler.partitions import Partitions
     from kproc.broker.produce.append_queue import AppendQueue
 
 _FETCH: Final = int(ApiKey.FETCH)
@@ -141,7 +140,7 @@ class FetchFastPath:
             fetches.queue.flush()  # A request sees the records of the Produce requests before it.
         wanted.fetch_offset = int.from_bytes(at, "big", signed=True)
         read = read_partition(
-            fetches.services,
+            fetches.partitions,
             self._topic.name,
             self._partition,
             wanted,
@@ -184,8 +183,9 @@ class FetchFastPath:
         delayed.bytes_min = self._bytes_min
         delayed.reads = [read]
         delayed.owner = request
-        services.purgatory.watch(delayed, (self._owned.key,))
-        request.when_gone(partial(services.purgatory.cancel, delayed))
+        purgatory = services.owner.purgatory
+        purgatory.watch(delayed, (self._owned.key,))
+        request.when_gone(partial(purgatory.cancel, delayed))
 
     def _on_done(self, request: HandlerRequest, correlation: bytes, delayed: DelayedFetch) -> None:
         """Respond to a request that has waited. Errors and other rare results go on by the general path."""
@@ -232,11 +232,11 @@ class FetchFastPath:
 class FetchFastPaths:
     """Learns Fetch fast paths and counts the requests that they handle. One per Handler."""
 
-    __slots__ = ("_partitions", "counts", "queue", "services")
+    __slots__ = ("counts", "partitions", "queue", "services")
 
-    def __init__(self, services: Services, partitions: Partitions, queue: AppendQueue) -> None:
+    def __init__(self, services: Services, queue: AppendQueue) -> None:
         self.services = services
-        self._partitions = partitions
+        self.partitions = services.owner.partitions
         self.queue = queue
         self.counts = [0] * FETCH_VERSIONS.stop  # Requests since the last `count`, by version.
 
@@ -277,7 +277,7 @@ class FetchFastPaths:
         ):
             return None
         topic, partition = found
-        owned = self._partitions.find((topic.name, partition.index))
+        owned = self.partitions.find((topic.name, partition.index))
         if (
             owned is None
             or owned.is_recovering

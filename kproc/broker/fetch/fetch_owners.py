@@ -143,7 +143,7 @@ class RemoteReads:
                 return
             reads = [failed_read(ErrorCode.NOT_LEADER_OR_FOLLOWER) for _ in parts]
         elif reply.moved:
-            self._services.transfers.when_image(reply.moved, self._restart)
+            self._services.owner.transfers.when_image(reply.moved, self._restart)
             return
         else:
             reads = reply.reads
@@ -172,7 +172,7 @@ class RemoteReads:
 @handles(CANCEL_WATCH)
 def cancel_watch(services: Services, body: CancelWatch, on_reply: OnResult[Reply]) -> None:
     """Reply to a watch early for the Handler that called."""
-    services.purgatory.end(("watch", *body.watch))
+    services.owner.purgatory.end(("watch", *body.watch))
     on_reply(Reply())
 
 

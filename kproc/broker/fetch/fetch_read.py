@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+from typing import TYPE_CHECKING
 
 import msgspec
 
@@ -12,6 +13,9 @@ from kproc.broker.request.fetch_session import FetchTarget
 from kproc.common.errors import Corrupt, ErrorCode, KafkaError
 from kproc.wire.file_range import FileRange
 from kproc.wire.hot import FetchPartition
+
+if TYPE_CHECKING:
+    from kproc.broker.handler.partitions import Partitions
 
 logger = logging.getLogger(__name__)
 
@@ -41,7 +45,7 @@ def _not_yet(start: int, end: int) -> PartitionRead:
 
 
 def read_partition(
-    services: Services,
+    partitions: Partitions,
     name: str,
     partition: PartitionImage,
     request: FetchPartition,
@@ -62,7 +66,7 @@ def read_partition(
         is_old = epoch < partition.leader_epoch
         return failed_read(ErrorCode.FENCED_LEADER_EPOCH if is_old else ErrorCode.UNKNOWN_LEADER_EPOCH)
     try:
-        owned = services.partitions.get(name, partition)
+        owned = partitions.get(name, partition)
         log = owned.log
         offset = request.fetch_offset
         state = log.state

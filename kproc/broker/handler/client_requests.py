@@ -18,14 +18,12 @@ from kproc.broker.fetch.fetch_fast_path import FetchFastPath, FetchFastPaths
 from kproc.broker.handler.held_connections import HeldConnections
 from kproc.broker.handler.logins import Logins
 from kproc.broker.handler.migrating_connections import MigratingConnections
-from kproc.broker.handler.partitions import Partitions
 from kproc.broker.handler.processor_peer import BATCH_MIN, ProcessorPeer
 from kproc.broker.handler.produce_fast_path import ProduceFastPaths
 from kproc.broker.handler.request_log import LoggedRequest, RequestLog, open_request_log
 from kproc.broker.metrics.requests import REQUESTS
 from kproc.broker.produce.append_queue import AppendQueue
 from kproc.broker.produce.produce import Destination, RecordRouter
-from kproc.broker.request.client_rates import ClientRates
 from kproc.broker.request.context import Services
 from kproc.broker.request.dispatch import after_header_tags, dispatch
 from kproc.broker.request.fast_path import CONNECTION_BYTES, FastPath, NoFastPath, should_learn
@@ -100,8 +98,6 @@ class ClientRequests:
         *,
         produce: RecordRouter,
         queue: AppendQueue,
-        partitions: Partitions,
-        rates: ClientRates,
         coordinators: CoordinatorRuntime,
     ) -> None:
         self._services = services
@@ -110,17 +106,17 @@ class ClientRequests:
         self._coordinators = coordinators
         self._batch_max = services.config.kproc_handler_batch_max
         self._produce_paths = ProduceFastPaths(services, queue, _PRODUCE_SERVED)
-        self._fetch_paths = FetchFastPaths(services, partitions, queue)
+        self._fetch_paths = FetchFastPaths(services, queue)
         # Timed requests of this duty cycle that are still being handled.
         self._timed: list[HandlerRequest] = []
         # While the request log is on, every request uses the general path and logs its response.
         self.log: RequestLog | None = None
         self._make_request = HandlerRequest
-        self.rates = rates
+        self.rates = services.client_rates
         self.moving = MigratingConnections()
-        self.logins = services.logins = Logins(services)
+        self.logins = services.clients.logins = Logins(services)
         self.held = HeldConnections(services, self._refuse)
-        self._divided = services.divided = self.held.divided
+        self._divided = services.clients.divided = self.held.divided
         self.large = self._divided.jobs  # Requests and answers that are handled in steps.
         self.without_room, self.resting = self.held.without_room, self.held.resting
         self.served = self.refused = 0  # Handled requests and malformed frames since the last `count`.
@@ -533,7 +529,7 @@ class ClientRequests:
 
     def report_suppressed(self, now_ns: int) -> None:
         """Log how many log lines about clients were suppressed. Called by the Handler's tick."""
-        self._services.refusals.report_suppressed(now_ns)
+        self._services.clients.refusals.report_suppressed(now_ns)
         if self._services.authorizer is not None:
             self._services.authorizer.report_suppressed(now_ns)
         self.logins.report_suppressed(now_ns)

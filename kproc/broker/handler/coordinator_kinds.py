@@ -47,7 +47,7 @@ def transactions(services: Services) -> CoordinatorKind[TransactionCoordinator]:
         config=config,
         timing=_timing(clock),
         cluster_version=lambda: transaction_version(services.image),
-        new_producer_id=lambda on_id, on_failure: services.producer_ids.allocate(on_id, on_failure),
+        new_producer_id=lambda on_id, on_failure: services.owner.producer_ids.allocate(on_id, on_failure),
         send_markers=MarkerSender(services).send,
     )
     return CoordinatorKind(

@@ -38,7 +38,7 @@ from kproc.broker.peers.owners import finish_calls_of_leavers
 from kproc.broker.produce.append_queue import AppendQueue
 from kproc.broker.produce.produce import RecordRouter
 from kproc.broker.request.client_rates import CLIENT_BYTES, ClientBytes, ClientRates
-from kproc.broker.request.context import Peers, Services
+from kproc.broker.request.context import ClientServices, OwnerServices, Peers, Services
 from kproc.broker.request.fetch_session import SessionCache
 from kproc.broker.role.linked_role import LinkedPeer, LinkedRole
 from kproc.broker.role.listeners import Endpoint
@@ -111,53 +111,21 @@ class Handler(LinkedRole):
         self._deadlines = self._purgatory.deadlines
         self._syncer = syncer
         self._partitions = make_partitions(lambda: self._services.image, self._purgatory)
-        self._services = Services(
-            config=config,
-            clock=clock,
-            image=ClusterImage(),
-            endpoints=endpoints,
-            handler_index=agent_id.index,
-            peers=Peers(self._send_request),
-            purgatory=self._purgatory,
-            counts=metrics.slab.counts(HANDLERS_PART + agent_id.index),
-            containment=self.containment,
-        )
-        self._services.partitions = self._partitions
-        self._services.authorizer = make_authorizer(
-            config, lambda: self._services.image.acls, kafka_name, clock.now_ns
-        )
-        self._services.session_cache = SessionCache(config.max_incremental_fetch_session_cache_slots)
-        self._services.producer_ids = ProducerIdAllocator(
-            self._services.peers.ask_controller, self.containment
-        )
+        self._services = self._make_services(config, endpoints)
+        self._transfers, self._rates = self._services.owner.transfers, self._services.client_rates
         self._append_queue = AppendQueue(self._services)
         self._produce = RecordRouter(self._services, self._append_queue)
         self._compaction = CompactionCalls(self._partitions, lambda: self._services.image, clock.now_ns)
-        self._services.transfers = self._transfers = PartitionTransfer(
-            handler_index=agent_id.index,
-            image=lambda: self._services.image,
-            partitions=self._partitions,
-            ask=self._services.peers.ask,
-            is_linked=lambda index: handler_id(index) in self._peers,
-            now_ns=clock.now_ns,
-        )
-        self._services.client_rates = self._rates = self._make_rates(config)
-        self._epoch_raises = LeaderEpochRaises(
-            lambda: self._services.image, self._services.peers.ask_controller
-        )
+        ask_controller = self._services.peers.ask_controller
+        self._epoch_raises = LeaderEpochRaises(lambda: self._services.image, ask_controller)
         self._partitions.raise_epoch = self._epoch_raises.request
         self._coordinators = self._make_coordinators(config)
-        self._services.coordinators = self._coordinators.by_topic
+        self._services.owner.coordinators = self._coordinators.by_topic
         self._requests = ClientRequests(
-            self._services,
-            produce=self._produce,
-            queue=self._append_queue,
-            partitions=self._partitions,
-            rates=self._rates,
-            coordinators=self._coordinators,
+            self._services, produce=self._produce, queue=self._append_queue, coordinators=self._coordinators
         )
-        self._offline = OfflineNews(agent_id.index, self._services.peers.ask_controller)
-        self._owner_calls = self._make_owner_calls()
+        self._offline = OfflineNews(agent_id.index, ask_controller)
+        self._owner_calls = OwnerCalls(self._services, produce=self._produce, compaction=self._compaction)
         self._has_image = self._is_leaving = False
         self._unlinked = UnlinkedCalls(self._calls, self._services, self._owner_calls, clock.now_ns)
         # False for a restarted Handler until all peers are attached. Another Handler can have its partitions open, and
@@ -165,15 +133,42 @@ class Handler(LinkedRole):
         self._is_linked = is_linked
         self._next_second_ns = 0
 
-    def _make_owner_calls(self) -> OwnerCalls:
-        return OwnerCalls(
-            self._services,
-            partitions=self._partitions,
-            produce=self._produce,
-            transfers=self._transfers,
-            rates=self._rates,
-            compaction=self._compaction,
+    def _make_services(self, config: Config, endpoints: Sequence[Endpoint]) -> Services:
+        clock, index, peers = self._clock, self.id.index, Peers(self._send_request)
+        services = Services(
+            config=config,
+            clock=clock,
+            image=ClusterImage(),
+            endpoints=endpoints,
+            handler_index=index,
+            peers=peers,
+            clients=ClientServices(),
+            client_rates=ClientRates(
+                quotas=lambda: services.image.client_quotas,
+                now_ns=clock.now_ns,
+                sample_count=config.quota_window_num,
+                sample_s=config.quota_window_size_seconds,
+            ),
+            counts=self._metrics.slab.counts(HANDLERS_PART + index),
+            containment=self.containment,
         )
+        services.authorizer = make_authorizer(config, lambda: services.image.acls, kafka_name, clock.now_ns)
+        transfers = PartitionTransfer(
+            handler_index=index,
+            image=lambda: services.image,
+            partitions=self._partitions,
+            ask=peers.ask,
+            is_linked=lambda handler: handler_id(handler) in self._peers,
+            now_ns=clock.now_ns,
+        )
+        services.owner = OwnerServices(
+            partitions=self._partitions,
+            purgatory=self._purgatory,
+            transfers=transfers,
+            producer_ids=ProducerIdAllocator(peers.ask_controller, self.containment),
+            session_cache=SessionCache(config.max_incremental_fetch_session_cache_slots),
+        )
+        return services
 
     def _make_coordinators(self, config: Config) -> CoordinatorRuntime:
         return CoordinatorRuntime(
@@ -185,14 +180,6 @@ class Handler(LinkedRole):
             handler_index=self.id.index,
             containment=self.containment,
             ask_controller=self._services.peers.ask_controller,
-        )
-
-    def _make_rates(self, config: Config) -> ClientRates:
-        return ClientRates(
-            quotas=lambda: self._services.image.client_quotas,
-            now_ns=self._clock.now_ns,
-            sample_count=config.quota_window_num,
-            sample_s=config.quota_window_size_seconds,
         )
 
     # -- wiring ------------------------------------------------------------------------------------------------
@@ -510,6 +497,10 @@ class Handler(LinkedRole):
             for peer in self._peers:
                 if peer.role == HANDLER:
                     self._send_request(peer, CLIENT_BYTES, ClientBytes(told), lambda _reply: None)
+        self._update_metrics()
+
+    def _update_metrics(self) -> None:
+        """Add what was counted since the last tick to the metrics, and set the gauges."""
         values = self._metrics.values
         for slot, count in self._rates.take_throttles().items():
             values[slot] += count

@@ -22,7 +22,7 @@ def handle_call(services: Services, _body: FromImage, on_reply: OnResult[Handler
 
 
 def _figures(services: Services) -> HandlerFigures:
-    partitions = services.partitions
+    partitions = services.owner.partitions
     assert isinstance(partitions, Partitions)
     sizes: dict[str, list[int]] = {}
     offline = partitions.damaged_count

@@ -315,7 +315,7 @@ class HeldConnections:
             if self._parked.total <= _PARKED_BYTES_MAX:
                 return
             connection_id, sequence, _, _ = HEAD.unpack_from(each.records[0][1])
-            if self._services.refusals.has_room(self._services.clock.now_ns()):
+            if self._services.clients.refusals.has_room(self._services.clock.now_ns()):
                 logger.warning(
                     "closing connection %d: it sent %d bytes of requests that wait for its turn",
                     connection_id,

@@ -314,8 +314,8 @@ class Logins:
 
     def _later(self, request: HandlerRequest, delay_ns: int, action: Callable[[], None]) -> None:
         operation = _DelayedAction(self._services.clock.now_ns() + delay_ns, action)
-        request.when_gone(lambda: self._services.purgatory.cancel(operation))
-        self._services.purgatory.watch(operation, ())
+        request.when_gone(lambda: self._services.owner.purgatory.cancel(operation))
+        self._services.owner.purgatory.watch(operation, ())
 
     def _find_user(self, kind: ScramKind, name: str, is_token: bool) -> FoundCredential:
         if not is_token:

@@ -38,7 +38,7 @@ from kproc.broker.observe.broker_figures import FIGURES
 from kproc.broker.peers.registered_calls import REGISTERED_CALLS
 from kproc.broker.produce.forward import PRODUCE, PRODUCE_RECORDS
 from kproc.broker.produce.produce import RecordRouter
-from kproc.broker.request.client_rates import CLIENT_BYTES, ClientRates
+from kproc.broker.request.client_rates import CLIENT_BYTES
 from kproc.broker.request.context import PartitionMoving, Services
 from kproc.common.errors import KafkaError
 
@@ -60,12 +60,10 @@ class OwnerCalls:
         self,
         services: Services,
         *,
-        partitions: Partitions,
         produce: RecordRouter,
-        transfers: PartitionTransfer,
-        rates: ClientRates,
         compaction: CompactionCalls,
     ) -> None:
+        partitions, transfers = services.owner.partitions, services.owner.transfers
         self._services = services
         self._containment = services.containment
         self._transfers = transfers
@@ -76,7 +74,7 @@ class OwnerCalls:
         served.add_with_payload(PRODUCE, produce.handle_forwarded)
         served.add_with_payload(PRODUCE_RECORDS, produce.handle_returned)
         served.add(TAKE_PARTITIONS, transfers.handle_claim)
-        served.add(CLIENT_BYTES, rates.serve)
+        served.add(CLIENT_BYTES, services.client_rates.serve)
         served.add(FIGURES, partial(handler_figures.handle_call, services))
         served.add(PREPARE_COMPACTION, compaction.prepare)
         served.add(SWAP_SEGMENTS, compaction.swap)

@@ -88,7 +88,7 @@ class Partitions:
         self._table = table
         self.purgatory = purgatory
         self.containment = purgatory.containment
-        self._waits_for_sync = config.kproc_flush == "group"
+        self._waits_for_sync = config.waits_for_sync
         self.unsynced: dict[OwnedPartition, None] = {}
         self._syncer = syncer
         self.syncing: dict[Log, OwnedPartition] = {}

@@ -92,7 +92,7 @@ class ProduceFastPath:
         if acks:
             self.template = produce_template(version, target.name, target.topic_id, owned.key[1])
         # Responses that wait for a sync are not sent together.
-        waits = acks == -1 and request.services.waits_for_sync
+        waits = acks == -1 and request.services.config.waits_for_sync
         self._shared_template = None if waits else self.template
         # The rest depends on the length of the record, see `_fit`. -1: no length yet.
         self._record_bytes = -1

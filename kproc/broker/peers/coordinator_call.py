@@ -82,7 +82,7 @@ class CoordinatorCalls(Generic[C]):
 
     def of(self, services: Services) -> TopicCoordinators[C]:
         """Return the coordinators of this Handler."""
-        return services.coordinators[self.topic]
+        return services.owner.coordinators[self.topic]
 
     def handle_call(self, services: Services, body: ItemsRequest, on_reply: OnResult[Answers]) -> None:
         """Handle another Handler's call with items for coordinators that are here by its metadata."""

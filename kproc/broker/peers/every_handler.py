@@ -34,7 +34,7 @@ class EveryHandler(NamedTuple):
         """Respond with `fields` and the rows of all items at `path`, or with an error if a Handler dies meanwhile."""
         count = self.services.image.handler_count
         listing = Listing(context, (path,), fields, self._start, sources=count, to_rows=to_rows)
-        self.services.divided.add_listing(listing)
+        self.services.clients.divided.add_listing(listing)
 
     def _start(self, listing: Listing) -> None:
         services = self.services
@@ -47,7 +47,7 @@ class EveryHandler(NamedTuple):
         """Send another Handler our items."""
         services = self.services
         self.coordinators.when_loaded(
-            lambda: services.divided.add_pages(ListedPages(self.own_items(), on_reply))
+            lambda: services.clients.divided.add_pages(ListedPages(self.own_items(), on_reply))
         )
 
 

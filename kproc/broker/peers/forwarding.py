@@ -197,9 +197,9 @@ def _handle_ours(
             on_answer(operation_.failed(index, ErrorCode.NOT_LEADER_OR_FOLLOWER, None))
 
     try:
-        services.partitions.get(topic, partition)
+        services.owner.partitions.get(topic, partition)
     except PartitionMoving as moving:
-        services.transfers.when_ready(moving.key, partial(resume_with, wanted))
+        services.owner.transfers.when_ready(moving.key, partial(resume_with, wanted))
         return
     except KafkaError as error:
         on_answer(operation_.failed(index, error.code, error.message))
@@ -209,7 +209,7 @@ def _handle_ours(
     except OperationPaused as paused:
         resume = partial(resume_with, paused.wanted)
         if paused.recovering is None:
-            services.transfers.later((topic, index), resume)
+            services.owner.transfers.later((topic, index), resume)
             return
 
         def on_synced(code: int) -> None:

@@ -88,7 +88,7 @@ def append_marker(services: Services, key: PartitionKey, marker: Marker, on_code
     if partition is None:
         on_code(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
         return
-    coordinators = services.coordinators.get(name)
+    coordinators = services.owner.coordinators.get(name)
     if coordinators is not None:
         # A coordinator must also apply the marker: transactional offset commits become visible or are discarded.
         try:
@@ -97,7 +97,7 @@ def append_marker(services: Services, key: PartitionKey, marker: Marker, on_code
             on_code(ErrorCode.NOT_LEADER_OR_FOLLOWER)
         return
     try:
-        owned = services.partitions.get(name, partition)
+        owned = services.owner.partitions.get(name, partition)
     except KafkaError as error:
         on_code(error.code)
         return
@@ -107,13 +107,13 @@ def append_marker(services: Services, key: PartitionKey, marker: Marker, on_code
         marker.coordinator_epoch,
         is_commit=marker.is_commit,
         transaction_version=marker.transaction_version,
-        is_hidden=services.waits_for_sync,
+        is_hidden=services.config.waits_for_sync,
     )
     if result.error_code:
         on_code(result.error_code)
         return
     owned.after_append()
-    if services.waits_for_sync:
+    if services.config.waits_for_sync:
         owned.when_synced(result.last_offset + 1, on_code)
     else:
         on_code(ErrorCode.NONE)

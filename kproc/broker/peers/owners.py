@@ -152,7 +152,7 @@ class OwnersRequest(Generic[P, A]):
             else:
                 self._on_answer(at, self._operation.unknown(self._parts[at]))
         if moved:
-            self._services.transfers.when_image(reply.known, partial(self._route, moved))
+            self._services.owner.transfers.when_image(reply.known, partial(self._route, moved))
 
 
 class HandledCall(Generic[A]):
@@ -177,7 +177,7 @@ class HandledCall(Generic[A]):
         self.home = home
         self.is_over = False
         if home is not None:
-            services.forwarded[self] = None
+            services.owner.forwarded[self] = None
 
     def on_answer(self, at: int, answer: A) -> None:
         """Store the answer of the part at this position. The last answer finishes the call."""
@@ -192,7 +192,7 @@ class HandledCall(Generic[A]):
         if not self.is_over:
             self.is_over = True
             if self.home is not None:
-                del self._services.forwarded[self]
+                del self._services.owner.forwarded[self]
             self._on_reply(Answers(self._answers, self._services.image.version))
 
 
@@ -202,6 +202,6 @@ def finish_calls_of_leavers(services: Services) -> None:
     A JoinGroup can wait for minutes, and a Handler cannot leave before its clients' requests are answered. The clients
     get NOT_COORDINATOR and retry.
     """
-    for call in list(services.forwarded):
+    for call in list(services.owner.forwarded):
         if call.home is not None and call.home >= services.image.handler_count:
             call.finish()

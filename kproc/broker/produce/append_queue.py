@@ -44,7 +44,7 @@ class AppendQueue:
 
     def __init__(self, services: Services) -> None:
         self._services = services
-        self._waits_for_sync = services.waits_for_sync
+        self._waits_for_sync = services.config.waits_for_sync
         self.queued: dict[OwnedPartition, QueuedBatches] = {}
         # Called after an append of batches whose transaction was confirmed (verification.py).
         self.on_confirmed: Callable[[OwnedPartition], None] = lambda _: None

@@ -111,6 +111,7 @@ class RecordRouter:
 
     def __init__(self, services: Services, queue: AppendQueue) -> None:
         self._services = services
+        self._partitions, self._transfers = services.owner.partitions, services.owner.transfers
         self._queue = queue
         self._transactions = TransactionalProduce(services, queue)
         # Calls to other owners that have no last reply yet, oldest first.
@@ -202,11 +203,11 @@ class RecordRouter:
             target.decide(failed(partition.index, ErrorCode.UNSUPPORTED_COMPRESSION_TYPE))
             return None
         try:
-            owned = self._services.partitions.get(topic.name, partition)
+            owned = self._partitions.get(topic.name, partition)
         except PartitionMoving as moving:
             # The view is valid only until the end of this duty cycle, so copy the records.
             deferred = DeferredRecords(topic.topic_id, partition.index, bytearray(records), target, version)
-            self._services.transfers.when_ready(moving.key, partial(self._on_ready, deferred))
+            self._transfers.when_ready(moving.key, partial(self._on_ready, deferred))
             return None
         except KafkaError as error:
             target.decide(failed(partition.index, error.code, error.message))
@@ -372,4 +373,4 @@ class RecordRouter:
                     self.route(deferred)
 
     def when_image(self, version: int, on_image: Callable[[], None]) -> None:
-        self._services.transfers.when_image(version, on_image)
+        self._transfers.when_image(version, on_image)

@@ -48,7 +48,7 @@ OnReady = Callable[[bool], None]
 class PartitionMoving(KafkaError):
     """This Handler owns the partition, but its log is still being transferred from the former owner, or opens later.
 
-    A request waits for it with `services.transfers.when_ready`. Callers that cannot wait return a retriable error. The
+    A request waits for it with `PartitionTransfer.when_ready`. Callers that cannot wait return a retriable error. The
     offsets are those that the former owner last published, or -1.
     """
 
@@ -87,33 +87,69 @@ class Peers:
         self._ask(CLEANER, call, body, on_reply)
 
 
+class OwnerServices:
+    """The services of a Handler as the owner of partitions. The controller, which owns none, has none of them."""
+
+    __slots__ = (
+        "coordinators",
+        "forwarded",
+        "partitions",
+        "producer_ids",
+        "purgatory",
+        "session_cache",
+        "transfers",
+    )
+
+    def __init__(
+        self,
+        *,
+        partitions: Partitions,
+        purgatory: Purgatory,
+        transfers: PartitionTransfer,
+        producer_ids: ProducerIdAllocator,
+        session_cache: SessionCache,
+    ) -> None:
+        self.partitions = partitions
+        self.purgatory = purgatory
+        self.transfers = transfers
+        self.producer_ids = producer_ids
+        self.session_cache = session_cache
+        self.coordinators: Mapping[str, TopicCoordinators[Any]] = {}  # By internal topic. Set by the Handler.
+        self.forwarded: dict[HandledCall[Any], None] = {}  # Requests of other Handlers that wait here.
+
+
+class ClientServices:
+    """The services that handle the requests of clients of one role, whatever their API."""
+
+    __slots__ = ("divided", "logins", "refusals", "served")
+
+    def __init__(self, *, served: frozenset[int] | None = None) -> None:
+        # The API keys that this role serves, or None for all. The control listener serves few.
+        self.served = served
+        self.refusals = LogRate(getLogger(__name__), "and %d more connections were closed for their requests")
+        self.logins: Logins | None = None  # None: this role handles no logins.
+        self.divided: DividedRequests  # Set by the reader of the requests.
+
+
 class Services:
-    """The services that a Handler offers to the APIs. One per Handler, created by handler/handler.py."""
+    """The services that a Handler, or the control plane of the controller, offers to the APIs."""
 
     __slots__ = (
         "authorizer",
         "client_rates",
+        "clients",
         "clock",
         "config",
         "containment",
-        "coordinators",
         "counts",
-        "divided",
         "endpoints",
-        "forwarded",
         "handler_index",
         "image",
-        "logins",
-        "partitions",
+        "owner",
         "peers",
-        "producer_ids",
-        "purgatory",
-        "refusals",
-        "served",
-        "session_cache",
-        "transfers",
-        "waits_for_sync",
     )
+
+    owner: OwnerServices  # Not set in the control plane.
 
     def __init__(
         self,
@@ -124,34 +160,23 @@ class Services:
         endpoints: Sequence[Endpoint],
         handler_index: int,
         peers: Peers,
-        purgatory: Purgatory,
+        clients: ClientServices,
+        client_rates: ClientRates,
         counts: Counts,
         containment: Containment,
     ) -> None:
-        self.containment = containment
-        self.counts = counts
         self.config = config
         self.clock = clock
         self.image = image
         self.endpoints = endpoints
         self.handler_index = handler_index
         self.peers = peers
-        self.purgatory = purgatory
-        self.refusals = LogRate(getLogger(__name__), "and %d more connections were closed for their requests")
-        self.waits_for_sync = config.kproc_flush == "group"
-        # The API keys that this role serves, or None for all. The control listener serves few.
-        self.served: frozenset[int] | None = None
-        self.authorizer: StandardAuthorizer | None = None  # None: every client may do everything.
-        self.logins: Logins | None = None  # None: this role handles no logins.
-        # A Handler sets all of these. The controller owns no partition, so it sets `divided` and `client_rates` only.
-        self.divided: DividedRequests
-        self.client_rates: ClientRates
-        self.partitions: Partitions
-        self.producer_ids: ProducerIdAllocator
-        self.session_cache: SessionCache
-        self.transfers: PartitionTransfer
-        self.coordinators: Mapping[str, TopicCoordinators[Any]]  # By internal topic.
-        self.forwarded: dict[HandledCall[Any], None] = {}  # Requests of other Handlers that wait here.
+        self.clients = clients
+        self.client_rates = client_rates
+        # None: every client may do everything. Set after the services exist, because making one reads their image.
+        self.authorizer: StandardAuthorizer | None = None
+        self.counts = counts
+        self.containment = containment
 
     def count_fetched(self, topic: str | bytes | None, count: int) -> None:
         """Count `count` bytes of records of a topic, by its name or id, in the response to a Fetch."""
@@ -159,7 +184,7 @@ class Services:
             found = self.image.topic_by_id(topic)
             topic = found.name if found is not None else None
         if topic is not None:
-            traffic = self.partitions.traffic_of(topic)
+            traffic = self.owner.partitions.traffic_of(topic)
             traffic.bytes_out += count
             traffic.fetches += 1
 

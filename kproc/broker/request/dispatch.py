@@ -102,7 +102,7 @@ def _decode_large(request: HandlerRequest, api: registry.Api, body: memoryview) 
         if has_few_rows:
             request.decoded = decoded.fields
             return True
-    request.services.divided.add(request, api, decoded, size)
+    request.services.clients.divided.add(request, api, decoded, size)
     return False
 
 

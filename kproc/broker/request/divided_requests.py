@@ -429,7 +429,7 @@ def _error_fields(context: RequestContext, api: Api, error: KafkaError) -> Field
     if api.error_response is not None:
         return api.error_response(context.decoded, int(error.code), error.message)
     services = context.services
-    if services.refusals.has_room(services.clock.now_ns()):
+    if services.clients.refusals.has_room(services.clock.now_ns()):
         logger.warning("closing a connection: %s failed with %s", api.key.name, ErrorCode(error.code).name)
     context.close()
     return None

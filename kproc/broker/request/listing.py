@@ -211,4 +211,4 @@ def list_items(
         lambda listing: listing.collect(items),
         to_rows=to_rows,
     )
-    context.services.divided.add_listing(listing)
+    context.services.clients.divided.add_listing(listing)

@@ -223,7 +223,7 @@ class HandlerRequest(RequestContext):
 
     def divide(self, name_rows: Callable[[], dict[str, Any]]) -> None:
         # A request that was parked does not hold up the requests behind it.
-        self.services.divided.divide(self, name_rows, is_held=not self._is_waiting)
+        self.services.clients.divided.divide(self, name_rows, is_held=not self._is_waiting)
 
     def send(self, frame: bytes) -> None:
         self.is_answered = True
@@ -261,7 +261,7 @@ class HandlerRequest(RequestContext):
 
     def reject(self, reason: str) -> None:
         """Close the connection and log the reason, unless too many such lines were logged just now."""
-        if self.services.refusals.has_room(self.services.clock.now_ns()):
+        if self.services.clients.refusals.has_room(self.services.clock.now_ns()):
             logger.warning(
                 "closing connection %d: %s (API key %d, version %d)",
                 self.connection_id,

@@ -261,7 +261,7 @@ def test_session_tells_of_a_stable_offset_that_moves_alone(rig: HandlerRig) -> N
     append(rig, batch("x"))
     fields = fetch_fields([("t", id_of(rig, "t"), [(0, 1)])], session=(0, 0))
     answer = rig.processors[0].ask(ApiKey.FETCH, 12, fields)
-    sessions = parts_of(rig.handler()).services.session_cache._sessions
+    sessions = parts_of(rig.handler()).services.owner.session_cache._sessions
     (target,) = sessions[answer["session_id"]].targets.values()
     assert target.last_offsets == (0, 1, 1)
     target.last_offsets = (0, 1, -1)
@@ -361,10 +361,10 @@ def test_last_stable_offset_is_unknown_during_transfer() -> None:
     def moving(*_: Any) -> Any:
         raise PartitionMoving(("t", 0), 2, 5)
 
-    services: Any = SimpleNamespace(partitions=SimpleNamespace(get=moving))
+    partitions: Any = SimpleNamespace(get=moving)
     partition = PartitionImage(index=0, slot=0, slot_generation=0, owner=0, leader_epoch=0)
     wanted = FetchPartition(0, -1, 3, -1, -1, 1000)
-    read = read_partition(services, "t", partition, wanted, 1000, minimum_one=True, committed=True)
+    read = read_partition(partitions, "t", partition, wanted, 1000, minimum_one=True, committed=True)
     assert (read.error, read.start, read.end, read.stable) == (0, 2, 5, -1)
 
 

@@ -169,7 +169,7 @@ def test_dead_handlers_link_is_released_while_join_waits(rig: HandlerRig) -> Non
     rig.processors[1].send(ApiKey.JOIN_GROUP, 3, join_fields(group))
     rig.settle()
     assert rig.processors[1].answers() == [], "the first rebalance waits for more members"
-    (call,) = parts_of(rig.handler(0)).services.forwarded
+    (call,) = parts_of(rig.handler(0)).services.owner.forwarded
     sender = parts_of(rig.handler(0)).peers[handler_id(1)].link.sender
     rig.kill(1)
     rig.settle()

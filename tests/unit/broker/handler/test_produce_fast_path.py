@@ -49,7 +49,7 @@ def frame_of(
 
 
 def learn(version: int, frame: bytes, size: int = len(RECORDS)) -> ProduceFastPath | None:
-    services = cast(Any, SimpleNamespace(waits_for_sync=False))
+    services = cast(Any, SimpleNamespace(config=SimpleNamespace(waits_for_sync=False)))
     request = HandlerRequest(
         services, NO_PEER, 5, 0, 2, FLAG_LOOPBACK, int(ApiKey.PRODUCE), version, 1, b"client"
     )

@@ -28,7 +28,7 @@ class Stub:
     handler_index = HERE
 
     def __init__(self) -> None:
-        self.image = self.partitions = self.peers = self.transfers = self
+        self.image = self.owner = self.partitions = self.peers = self.transfers = self
         self.version = 7
         self.owners = {index: index % 2 for index in range(6)}
         self.on_image: list[tuple[int, Callable[[], None]]] = []

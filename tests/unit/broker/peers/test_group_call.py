@@ -42,15 +42,17 @@ def services() -> Any:
 
     return SimpleNamespace(
         containment=Containment(),
-        coordinators={
-            GROUPS.topic: SimpleNamespace(
-                coordinator=coordinator,
-                park=lambda _index, on_wake: on_wake(),
-                reload=given_up.append,
-            )
-        },
+        owner=SimpleNamespace(
+            coordinators={
+                GROUPS.topic: SimpleNamespace(
+                    coordinator=coordinator,
+                    park=lambda _index, on_wake: on_wake(),
+                    reload=given_up.append,
+                )
+            },
+            forwarded={},
+        ),
         given_up=given_up,
-        forwarded={},
         image=SimpleNamespace(handler_count=3, version=7),
     )
 
@@ -70,7 +72,7 @@ def test_a_call_is_answered_once_with_all_outcomes_in_order(services: Any, waiti
         on_outcome({"group": group_id})
     outcomes = [{"group": "a"}, int(ErrorCode.COORDINATOR_LOAD_IN_PROGRESS), {"group": "c"}]
     assert replies == [Answers(outcomes, 7)]
-    assert not services.forwarded
+    assert not services.owner.forwarded
 
 
 def test_what_waits_for_a_handler_that_leaves_is_sent_back(services: Any, waiting: list[Any]) -> None:
