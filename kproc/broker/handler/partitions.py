@@ -1,8 +1,7 @@
-"""Partitions: the partitions that one Handler owns. It opens their logs, publishes their rows, syncs and deletes them.
+"""Partitions: the partitions that one Handler owns. It publishes their rows, syncs, transfers and deletes them.
 
-Only this Handler writes these logs and their rows in the shared table. A log is opened at its first use, so that the
-time of a start does not depend on the number of partitions. After a clean stop opening is cheap; after a crash it
-includes the recovery of the log.
+Only this Handler writes these logs and their rows in the shared table. A log is opened at its first use
+(log_opener.py).
 """
 
 from __future__ import annotations
@@ -13,33 +12,24 @@ from concurrent.futures import Executor, ThreadPoolExecutor
 from pathlib import Path
 from typing import Any, Final
 
-from kproc.broker.cluster.dynamic_settings import log_overrides
 from kproc.broker.cluster.image import ClusterImage, PartitionImage, TopicImage
 from kproc.broker.config import Config
 from kproc.broker.config.descriptor_limit import share_of_descriptors
 from kproc.broker.handler.checkpoint import Checkpoint
+from kproc.broker.handler.log_opener import LogOpener
 from kproc.broker.handler.owned_partition import OwnedPartition
 from kproc.broker.handler.syncer import Syncer, sync_one
 from kproc.broker.request.context import PartitionKey
 from kproc.broker.role.partition_table import PartitionRow, PartitionTable, released_word
 from kproc.broker.role.purgatory import Purgatory
 from kproc.broker.storage import checkpoints
-from kproc.broker.storage.catalog import describe_topic_id, read_topic_id
-from kproc.broker.storage.fs import Fs, Shortage, StorageFailure, sync_directory
+from kproc.broker.storage.fs import Fs, Shortage, StorageFailure
 from kproc.broker.storage.log import (
-    EndsBelowStart,
-    LastStop,
     Log,
-    LogIdentity,
-    OtherTopic,
     SyncPoint,
-    TrustedEnd,
 )
-from kproc.broker.storage.log_config import LogConfig
 from kproc.broker.storage.log_state import LogTraffic
-from kproc.broker.storage.segment_files import holds_records
 from kproc.broker.storage.segments import ColdSegments
-from kproc.broker.storage.set_aside import rename_for_deletion, set_aside
 from kproc.common.clock import Clock
 from kproc.common.errors import Corrupt, ErrorCode, KafkaError
 
@@ -92,9 +82,16 @@ class Partitions:
         self.unsynced: dict[OwnedPartition, None] = {}
         self._syncer = syncer
         self.syncing: dict[Log, OwnedPartition] = {}
-        self._checkpoint = checkpoint
-        self._is_clean = is_clean
-        self._last_config: tuple[dict[str, str], LogConfig] = {}, LogConfig.of(config)
+        self._opener = LogOpener(
+            directory,
+            config=config,
+            image=image,
+            clock=clock,
+            table=table,
+            checkpoint=checkpoint,
+            is_clean=is_clean,
+            fs=fs,
+        )
         self._open: dict[PartitionKey, OwnedPartition] = {}
         self._damaged: dict[PartitionKey, str] = {}
         # Logs whose last sync could not start because of a Shortage, with the reason.
@@ -184,7 +181,6 @@ class Partitions:
             )
         if key in self._damaged:
             raise KafkaError(ErrorCode.KAFKA_STORAGE_ERROR, self._damaged[key])
-        directory = self._directory / f"{key[0]}-{key[1]}"
         row = self._table.read(partition)
         self.before_open(key, row)
         if row is not None and row.has_failed:
@@ -194,23 +190,7 @@ class Partitions:
             logger.error("%s", self._damaged[key])
             raise KafkaError(ErrorCode.KAFKA_STORAGE_ERROR, self._damaged[key])
         try:
-            try:
-                log = self._load(directory, topic, partition, row)
-            except EndsBelowStart as problem:
-                # A power loss took records that no sync had confirmed and that a DeleteRecords had deleted. The
-                # directory is kept, because recovery never removes records. The rename is synced, because another power
-                # loss would bring the old directory back.
-                set_aside(self.fs, directory, str(problem))
-                sync_directory(self.fs, self._directory)
-                log = self._load(directory, topic, partition, row)
-            except OtherTopic as problem:
-                # The files come from another broker, or they or the metadata were restored from an older copy.
-                if problem.topic_id in self._image().unfinished_deletions:
-                    logger.warning("removing %s: its topic was deleted", directory)
-                    rename_for_deletion(self.fs, directory)
-                else:
-                    set_aside(self.fs, directory, str(problem))
-                log = self._load(directory, topic, partition, row)
+            log = self._opener.open(topic, partition, row)
         except (Corrupt, OSError) as error:
             if isinstance(error, Shortage):
                 logger.warning("cannot open partition %s-%d now: %s", key[0], key[1], error)
@@ -264,44 +244,6 @@ class Partitions:
         if log.state.leader_epoch > partition.leader_epoch:
             self.raise_epoch(key, log.state.topic_id, log.state.leader_epoch)
         return owned
-
-    def _load(
-        self, directory: Path, topic: TopicImage, partition: PartitionImage, row: PartitionRow | None
-    ) -> Log:
-        known = self._checkpoint.offsets_of(topic, partition.index, directory, row)
-        trusted = None
-        if row is not None:
-            trusted = TrustedEnd(
-                row.end_offset, row.segment_base, row.position, row.start_offset, row.has_producers
-            )
-        last = LastStop(
-            recovery_point=known.recovery_point,
-            start_offset=known.log_start,
-            recorded_start=known.recorded_start,
-            # If the row was written since the start, some Handler had the log open. Its last records may not be synced,
-            # even if the stop before that was clean.
-            clean=self._is_clean and self._table.is_untouched(partition),
-            trusted=trusted,
-        )
-        return Log.open(
-            LogIdentity(directory, topic.name, topic.topic_id, partition.index),
-            self._log_config(topic),
-            leader_epoch=partition.leader_epoch,
-            clock=self._clock,
-            fs=self.fs,
-            last=last,
-        )
-
-    def _log_config(self, topic: TopicImage) -> LogConfig:
-        """Return the topic's settings, with the broker's present settings as defaults.
-
-        The last result is cached, because the partitions of a topic are opened one after another, and most topics have
-        no settings of their own.
-        """
-        overrides = log_overrides(self._image(), topic, self._config.node_id)
-        if overrides != self._last_config[0]:
-            self._last_config = overrides, LogConfig.of(self._config, overrides)
-        return self._last_config[1]
 
     # -- group commit ------------------------------------------------------------------------------------------
 
@@ -424,18 +366,7 @@ class Partitions:
         """Open a partition with its former owner's state: same offsets, producers and leader epoch."""
         key = (topic.name, partition.index)
         assert key not in self._open, f"{key} is open here already"
-        log = Log.import_state(
-            LogIdentity(
-                self._directory / f"{topic.name}-{partition.index}",
-                topic.name,
-                topic.topic_id,
-                partition.index,
-            ),
-            self._log_config(topic),
-            state,
-            clock=self._clock,
-            fs=self.fs,
-        )
+        log = self._opener.import_state(topic, partition, state)
         row = self._table.read(partition)
         owned = self._adopt(key, log, partition, is_distrusted=row is not None and row.has_failed)
         owned.publish()
@@ -459,31 +390,15 @@ class Partitions:
                 if owned is not None:
                     owned.log.rename_for_delete()
                 else:
-                    self._delete_closed(topic, partition.index)
+                    self._opener.delete_closed(topic, partition.index)
             except StorageFailure as failure:
                 # Leave the directory. The cleaner removes it when it becomes readable, and reports it until then.
                 logger.error("cannot rename the directory of the deleted partition %s-%d: %s", *key, failure)
             self.purgatory.check(key)
 
-    def _delete_closed(self, topic: TopicImage, index: int) -> None:
-        """Rename the directory of a deleted partition that is not open. Set it aside if it lacks the topic's id."""
-        directory = self._directory / f"{topic.name}-{index}"
-        if not self.fs.exists(directory):
-            return
-        topic_id = read_topic_id(self.fs, directory)
-        if topic_id == topic.topic_id or (topic_id is None and not holds_records(self.fs, directory)):
-            rename_for_deletion(self.fs, directory)
-        else:
-            found = describe_topic_id(topic_id)
-            set_aside(
-                self.fs,
-                directory,
-                f"topic {topic.name} was deleted, but the directory has {found}, not the topic's",
-            )
-
     def reconfigure(self, topic: TopicImage) -> None:
         """Apply a topic's changed settings to its open logs."""
-        config = self._log_config(topic)
+        config = self._opener.config_of(topic)
         for partition in topic.partitions:
             owned = self._open.get((topic.name, partition.index))
             if owned is not None:
@@ -567,7 +482,7 @@ class Partitions:
                 ):
                     continue
                 name = f"{key[0]}-{key[1]}"
-                is_untouched = owned is None and self._is_clean and self._table.is_untouched(partition)
+                is_untouched = owned is None and self._opener.is_untouched(partition)
                 if not is_untouched and self.fs.exists(self._directory / name):
                     return name
         return None
