@@ -29,6 +29,7 @@ from kproc.broker.calls.controller_calls import (
 from kproc.broker.cluster.broker_config import is_store
 from kproc.broker.cluster.controller import ControllerState, failure_of, failure_reply
 from kproc.broker.cluster.delegation_tokens import REMOVE_EXPIRED
+from kproc.broker.cluster.dynamic_settings import settings_in_force
 from kproc.broker.cluster.host_names import RESOLVABLE, host_names
 from kproc.broker.cluster.image import ClusterImage
 from kproc.broker.cluster.metadata_log import MetadataLog
@@ -98,7 +99,6 @@ class Controller(LinkedRole):
         image: ClusterImage,
         log: MetadataLog,
         operations: Operations,
-        settings_in_force: Callable[[], DynamicSettings],
         on_settings: Callable[[DynamicSettings], None],
         is_restart: bool,
     ) -> None:
@@ -124,9 +124,8 @@ class Controller(LinkedRole):
         self._next_token_check_ns = 0
         self._orphaned = OrphanedDirectories(plan.fs, Path(plan.config.log_dirs))
         # Acceptors and Processors have no image: the supervisor tells them about changed settings.
-        self._settings_in_force = settings_in_force
         self._on_settings = on_settings
-        self._settings = settings_in_force()
+        self._settings = settings_in_force(image, plan.config)
         on_settings(self._settings)
 
     @property
@@ -363,7 +362,7 @@ class Controller(LinkedRole):
             self._commits.append(PendingCommit(self.image.version, handlers, reply, on_reply))
         for peer in self._peers.values():
             peer.outbox.push(DELTA, delta)
-        settings = self._settings_in_force()
+        settings = settings_in_force(self.image, self._plan.config)
         # A record that sets a key store to its present path means that its file must be read again.
         renews = any(isinstance(each, BrokerConfigSet) and is_store(each.name) for each in records)
         if settings != self._settings or renews:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import logging
 import socket
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -22,6 +22,7 @@ from kproc.broker.cluster.controller import ControllerState, do_at_once
 from kproc.broker.cluster.dynamic_settings import left_out, processors_in_force, settings_in_force
 from kproc.broker.cluster.image import ClusterImage
 from kproc.broker.cluster.metadata_log import MetadataLog
+from kproc.broker.cluster.role_counts import IO_THREADS
 from kproc.broker.config.dynamic import DynamicSettings
 from kproc.broker.config.sasl_settings import listeners_without_users
 from kproc.broker.controller.controller import Controller
@@ -256,26 +257,9 @@ def build_controller(agent: AgentId, plan: Plan, parts: RoleParts) -> Controller
     log, image = MetadataLog.open(Path(plan.config.log_dirs), plan.clock, plan.fs)
     check_tls = partial(tls_check.problem_with_change, plan.config)
     state = ControllerState(plan.config, image, plan.clock, check_tls=check_tls)
-
-    def settings() -> DynamicSettings:
-        return settings_in_force(image, plan.config)
-
     _log_useless_settings(plan, image)
-    handler_count = supervisor.handler_count
-    if handler_count is None:
-        handler_count = settings().integer("num.io.threads", plan.config.num_io_threads)
-    starting: list[tuple[str, dict[str, Any]]] = [
-        ("register_cluster", {"cluster_id": plan.cluster_id}),
-        ("set_handler_count", {"count": handler_count}),
-    ]
-    # The leader epoch grows at each start of the broker. A restart of the controller alone does not change it.
-    if not parts.is_restart:
-        # The marker still exists here. The supervisor removes it later, when nothing else can keep the broker from
-        # starting.
-        was_clean = plan.fs.exists(Path(plan.config.log_dirs) / checkpoints.CLEAN_SHUTDOWN_FILE)
-        starting.append(("start_broker", {"was_clean": was_clean}))
     try:
-        for op, body in starting:
+        for op, body in _changes_at_start(plan, image, parts):
             do_at_once(state, log, image, op, body)
     except BaseException:
         log.close()
@@ -290,7 +274,6 @@ def build_controller(agent: AgentId, plan: Plan, parts: RoleParts) -> Controller
         image=image,
         log=log,
         operations=Operations(plan, status, supervisor.send_request),
-        settings_in_force=settings,
         on_settings=supervisor.send_settings,
         is_restart=parts.is_restart,
     )
@@ -299,6 +282,25 @@ def build_controller(agent: AgentId, plan: Plan, parts: RoleParts) -> Controller
         assert parts.table is not None
         _answer_scrapes(plan, controller, parts.table, parts.listening)
     return controller
+
+
+def _changes_at_start(
+    plan: Plan, image: ClusterImage, parts: RoleParts
+) -> Iterator[tuple[str, dict[str, Any]]]:
+    """Yield the changes of the metadata that each start of the controller makes."""
+    yield "register_cluster", {"cluster_id": plan.cluster_id}
+    assert parts.supervisor is not None
+    handler_count = parts.supervisor.handler_count
+    if handler_count is None:
+        settings = settings_in_force(image, plan.config)
+        handler_count = settings.integer(IO_THREADS, plan.config.num_io_threads)
+    yield "set_handler_count", {"count": handler_count}
+    # The leader epoch grows at each start of the broker. A restart of the controller alone does not change it.
+    if not parts.is_restart:
+        # The marker still exists here. The supervisor removes it later, when nothing else can keep the broker from
+        # starting.
+        was_clean = plan.fs.exists(Path(plan.config.log_dirs) / checkpoints.CLEAN_SHUTDOWN_FILE)
+        yield "start_broker", {"was_clean": was_clean}
 
 
 def _log_useless_settings(plan: Plan, image: ClusterImage) -> None:

@@ -34,21 +34,12 @@ from kproc.broker.ipc.wait import Sleeper, Waker, make_eventfd
 from kproc.broker.metrics.slab import SLAB_BYTES, MetricsRow, Slab
 from kproc.broker.processor.processor import Processor
 from kproc.broker.role.asks import LOG_LEVELS, Gathering, OnReply, Reply
-from kproc.broker.role.listeners import (
-    open_control_listener,
-    open_listeners,
-    open_metrics_listener,
-    start_listening,
-)
 from kproc.broker.role.partition_table import TABLE_BYTES, PartitionTable
-from kproc.broker.role.plan import Plan
 from kproc.broker.role.roles import (
     CLEANER,
-    CONTROL_ACCEPTOR,
     CONTROLLER,
     HANDLER,
     PROCESSOR,
-    acceptor_id,
     has_handoff,
     is_control,
     slab_row,
@@ -56,6 +47,7 @@ from kproc.broker.role.roles import (
 from kproc.broker.supervisor import ready, signals
 from kproc.broker.supervisor.broker import RoleParts, SupervisorCalls, build_role
 from kproc.broker.supervisor.data_directory import DataDirectory
+from kproc.broker.supervisor.listening import ListeningSockets
 from kproc.broker.supervisor.logs import set_levels
 from kproc.broker.supervisor.regions import ARENA_WARM_BYTES
 from kproc.broker.supervisor.role_messages import handle_processor_request
@@ -88,22 +80,8 @@ class BrokerProcess:
         self._config = config
         self._directory = directory
         self._is_inline = config.kproc_transport == "inline"
-        listeners = open_listeners(config)
-        control = open_control_listener(config)
-        metrics = open_metrics_listener(config)
-        # The listening sockets by the role that accepts at them.
-        self._listening = {acceptor_id(index): sock for index, (_, sock) in enumerate(listeners)}
-        if control is not None:
-            self._listening[CONTROL_ACCEPTOR] = control[1]
-        self._metrics_listening = metrics[1] if metrics is not None else None
-        self._plan = Plan(
-            config=config,
-            clock=SystemClock(),
-            endpoints=[endpoint for endpoint, _ in listeners],
-            cluster_id=directory.cluster_id,
-            control=control[0] if control is not None else None,
-            metrics=metrics[0] if metrics is not None else None,
-        )
+        self._sockets = ListeningSockets(config)
+        self._plan = self._sockets.make_plan(SystemClock(), directory.cluster_id)
         self._slab_region = Region.create(RegionKind.SLAB, SLAB_BYTES, 0, is_sparse=True)
         self._table_region = Region.create(RegionKind.TABLE, TABLE_BYTES, 0, is_sparse=True)
         self._slab = Slab(self._slab_region.words, is_new=True)
@@ -140,7 +118,7 @@ class BrokerProcess:
         # These transports have one set of Processors for all listeners.
         pools = {"": self._settings.integer(NETWORK_THREADS, config.num_network_threads)}
         handler_count = self._settings.integer(IO_THREADS, config.num_io_threads)
-        for agent, _ in initial_roles(pools, handler_count, self._listening):
+        for agent, _ in initial_roles(pools, handler_count, self._sockets.by_acceptor):
             self._build_role(agent)
         for one, other in itertools.combinations(self.agents, 2):
             self._connect(one, other)
@@ -159,7 +137,7 @@ class BrokerProcess:
             doze=doze,
             metrics=MetricsRow(self._slab, row, os.getpid()),
             table=self._table,
-            listening=self._metrics_listening if agent == CONTROLLER else self._listening.get(agent),
+            listening=self._sockets.metrics if agent == CONTROLLER else self._sockets.by_acceptor.get(agent),
             arena=self._arenas.get(agent),
             syncer=self._syncer(agent) if agent.role == HANDLER else None,
             supervisor=SupervisorCalls(send_request=self._handle_request, send_settings=self._send_settings),
@@ -272,7 +250,7 @@ class BrokerProcess:
             logger.error("the broker started but does not answer: %s", problem)
             self._manager.failed(problem)
             return 1
-        start_listening(self._listening.values(), self._config)
+        self._sockets.start()
         self._controller.status.phase = "running"
         announcement = ready.describe(self._plan, self._describe())
         if ready_file is not None:
@@ -412,10 +390,7 @@ class BrokerProcess:
         """Close every descriptor. The roles are closed already, or never ran."""
         for thread in self._threads:
             thread.stop(1.0)
-        for sock in self._listening.values():
-            sock.close()
-        if self._metrics_listening is not None:
-            self._metrics_listening.close()
+        self._sockets.close()
         for doze in self._dozes.values():
             os.close(doze.fd)
         for arena in self._arenas.values():

@@ -14,7 +14,6 @@ import logging
 import os
 import select
 import signal
-import socket
 from collections.abc import Callable, Generator, Hashable
 from pathlib import Path
 from typing import Any, Final, TypeVar
@@ -24,18 +23,10 @@ from kproc.broker.cluster.dynamic_settings import listeners_in_force
 from kproc.broker.config import Config
 from kproc.broker.config.dynamic import DynamicSettings
 from kproc.broker.role.asks import Gathering, OnReply, Reply, answer
-from kproc.broker.role.listeners import (
-    open_control_listener,
-    open_listeners,
-    open_metrics_listener,
-    start_listening,
-)
 from kproc.broker.role.plan import Plan
 from kproc.broker.role.roles import (
-    CONTROL_ACCEPTOR,
     CONTROLLER,
     PROCESSOR,
-    acceptor_id,
 )
 from kproc.broker.supervisor import logs, preload, ready, signals, stacks, tls_check
 from kproc.broker.supervisor.children import Children
@@ -43,6 +34,7 @@ from kproc.broker.supervisor.data_directory import DataDirectory
 from kproc.broker.supervisor.heartbeat_monitor import HeartbeatMonitor
 from kproc.broker.supervisor.janitor import Janitor
 from kproc.broker.supervisor.listener_set import ListenerSet
+from kproc.broker.supervisor.listening import ListeningSockets
 from kproc.broker.supervisor.reload import Reloader, Reread
 from kproc.broker.supervisor.roles_table import ManagedRole
 from kproc.broker.supervisor.scale import Scaler, TargetState
@@ -90,14 +82,12 @@ def run(
     janitor = Janitor(config.kproc_temporary_directory) if config.kproc_temporary_directory else None
     try:
         if config.kproc_transport != "process":
+            # Import this late, because the other transports do not need it.
             from kproc.broker.supervisor.one_process import run_in_process
 
+            can_reload = reread is not None
             return run_in_process(
-                config,
-                ready_file=ready_file,
-                on_ready=on_ready,
-                manager=manager,
-                can_reload=reread is not None,
+                config, ready_file=ready_file, on_ready=on_ready, manager=manager, can_reload=can_reload
             )
         supervisor = Supervisor(config, manager, reread)
         try:
@@ -127,9 +117,7 @@ class Supervisor:
         self._are_keys_checked = tls_check.check_before_start(config)
         self._directory = DataDirectory(config)
         try:
-            opened = open_listeners(config)
-            control = open_control_listener(config)
-            metrics = open_metrics_listener(config)
+            self._sockets = ListeningSockets(config)
         except BaseException:
             self._directory.close()
             raise
@@ -140,32 +128,19 @@ class Supervisor:
         self._guardian = signals.watch_process(config.kproc_exit_with_pid)
         if self._guardian is not None:
             self._epoll.register(self._guardian, select.EPOLLIN)
-        plan = Plan(
-            config=config,
-            clock=self._clock,
-            endpoints=[endpoint for endpoint, _ in opened],
-            cluster_id=self._directory.cluster_id,
-            control=control[0] if control is not None else None,
-            metrics=metrics[0] if metrics is not None else None,
-        )
-        self._listening: dict[AgentId, socket.socket] = {
-            acceptor_id(index): sock for index, (_, sock) in enumerate(opened)
-        }
-        if control is not None:
-            self._listening[CONTROL_ACCEPTOR] = control[1]
-        self._metrics_listening = metrics[1] if metrics is not None else None
+        plan = self._sockets.make_plan(self._clock, self._directory.cluster_id)
         self._children = Children(
             plan,
             lock_fd=self._directory.lock_fd,
-            listening=self._listening,
-            metrics_listening=self._metrics_listening,
+            listening=self._sockets.by_acceptor,
+            metrics_listening=self._sockets.metrics,
             epoll=self._epoll,
             on_message=self._handle_message,
             on_failure=self._fail,
             on_change=self._send_processes,
         )
         self._table = self._children.table
-        self._listeners = ListenerSet(self._children, self._listening)
+        self._listeners = ListenerSet(self._children, self._sockets.by_acceptor)
         self._scaler = Scaler(self._children, self._listeners)
         self._operations = SupervisorOperations(self._children, self._scaler)
         self._heartbeats = HeartbeatMonitor(self._children, on_change=self._send_processes)
@@ -245,7 +220,7 @@ class Supervisor:
         self._children.plan = dataclasses.replace(self._plan, was_clean=was_clean)
         self._scaler.skip_listeners(shut)
         self._children.handler_count = wanted.handlers
-        for agent, pool in initial_roles(wanted.pools, wanted.handlers, self._listening):
+        for agent, pool in initial_roles(wanted.pools, wanted.handlers, self._sockets.by_acceptor):
             self._table.add(agent, pool=pool)
         for role in self._table:
             if role.agent != CONTROLLER:
@@ -291,7 +266,7 @@ class Supervisor:
     def _announce(self, ready_file: Path | None, on_ready: Callable[[dict[str, Any]], None]) -> None:
         """Open the ports and announce that clients may connect. `_probe` has got its responses before."""
         try:
-            start_listening(self._listening.values(), self._config)
+            self._sockets.start()
         except FatalError as error:
             self._fail(str(error))
             return
@@ -469,8 +444,7 @@ class Supervisor:
         self._children.is_stopping = True
         self._manager.stopping(f"stopping: {self._failure}" if self._failure else "stopping")
         self._send_processes()
-        for sock in self._listening.values():
-            sock.close()
+        self._sockets.close_acceptors()
         shutdown = Shutdown(self._children, self._clock, self._turn)
         shutdown.run(self._config.kproc_drain_timeout_ms * NS_PER_MS, is_clean=self._failure is None)
         return self._status
@@ -479,10 +453,7 @@ class Supervisor:
         """Kill the remaining children and close every descriptor and region, even after an exception."""
         self._must_stop = True
         self._children.close()
-        for sock in self._listening.values():
-            sock.close()
-        if self._metrics_listening is not None:
-            self._metrics_listening.close()
+        self._sockets.close()
         self._window.close()
         self._signals.close()
         self._epoll.close()
