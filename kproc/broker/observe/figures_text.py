@@ -7,10 +7,10 @@ broker does not report, those of the usual exporter. Topics without a series of 
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Final
 
-from kproc.broker.observe.broker_figures import BrokerFigures, Sizes
+from kproc.broker.observe.broker_figures import BrokerFigures, Group, Sizes
 from kproc.broker.observe.prometheus import quoted
 from kproc.common.lag import lag_between
 
@@ -96,6 +96,10 @@ def _groups(figures: BrokerFigures) -> Iterator[str]:
         "Members of the group.",
         [(f'{{consumergroup="{quoted(group_id)}"}}', count) for group_id, count in members],
     )
+    yield from _group_lags(figures, groups)
+
+
+def _group_lags(figures: BrokerFigures, groups: Sequence[Group]) -> Iterator[str]:
     lags: dict[tuple[str, str, int], tuple[int, int]] = {}
     sums: dict[tuple[str, str], int] = {}
     for group in groups:
