@@ -43,7 +43,6 @@ from kproc.broker.controller.leftovers import OrphanedDirectories
 from kproc.broker.metrics.requests import CONTROLLER_PART
 from kproc.broker.metrics.slab import MetricsRow
 from kproc.broker.observe.offline_partitions import REPORT_OFFLINE, OfflineNoted, OfflineReport
-from kproc.broker.observe.scrapes import Scrapes
 from kproc.broker.observe.uncleanable_partitions import (
     REPORT_UNCLEANABLE,
     UncleanableNoted,
@@ -65,6 +64,7 @@ from kproc.common.errors import ErrorCode, KafkaError
 if TYPE_CHECKING:
     from kproc.broker.controller.operations import Operations
     from kproc.broker.ipc.wait import Sleeper
+    from kproc.broker.observe.metrics_http import Scrapes
     from kproc.broker.observe.status import Status
     from kproc.broker.role.plan import Plan
 

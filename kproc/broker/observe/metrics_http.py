@@ -20,11 +20,14 @@ import select
 import socket
 from collections import Counter
 from collections.abc import Callable
-from typing import Final, NamedTuple
+from typing import TYPE_CHECKING, Final, NamedTuple
 
 from kproc.broker.role.handoff import pack_address, share_key
 from kproc.common.clock import NS_PER_S, Clock
 from kproc.common.log_rate import LogRate
+
+if TYPE_CHECKING:
+    from kproc.broker.observe.broker_figures import BrokerFigures
 
 logger = logging.getLogger(__name__)
 
@@ -314,3 +317,31 @@ def _response(status: int, content_type: str, body: bytes, *, has_body: bool = T
         f"Content-Length: {len(body)}\r\nConnection: close\r\n\r\n"
     )
     return Response(head.encode(), body if has_body else b"")
+
+
+class Scrapes:
+    """The metrics listener of a role, and the figures that it collects from the Handlers.
+
+    The controller runs it, in its duty cycle. Neither the cleaner, which compacts, nor a role that serves clients may
+    run it: under load /health would fail, and a service manager would restart the broker.
+    """
+
+    def __init__(self, responder: MetricsResponder, figures: BrokerFigures) -> None:
+        self._responder = responder
+        self._figures = figures
+
+    def fileno(self) -> int:
+        """Return a descriptor that is readable when `work` has work."""
+        return self._responder.fileno()
+
+    def work(self) -> int:
+        """Handle the events that are ready. Return the amount of work."""
+        return self._responder.work() + self._figures.work()
+
+    def due_ms(self, now_ns: int) -> int:
+        """Return the milliseconds until `work` must be called again if no Handler answers."""
+        return self._figures.due_ms(now_ns)
+
+    def close(self) -> None:
+        """Close the listening socket and all connections."""
+        self._responder.close()

@@ -38,9 +38,8 @@ from kproc.broker.observe import health
 from kproc.broker.observe.broker_figures import BrokerFigures
 from kproc.broker.observe.figures_text import figures_text
 from kproc.broker.observe.known_ends import KnownEnds
-from kproc.broker.observe.metrics_http import MetricsResponder
+from kproc.broker.observe.metrics_http import MetricsResponder, Scrapes
 from kproc.broker.observe.prometheus import Exposition, load_prometheus
-from kproc.broker.observe.scrapes import Scrapes
 from kproc.broker.observe.status import Status
 from kproc.broker.processor.connection_table import ConnectionTable
 from kproc.broker.processor.pending_login import LoginLimits
