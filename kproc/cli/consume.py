@@ -118,8 +118,6 @@ def consume(
     span = _span(bootstrap, topics, where, partition, isolation)
     unserved = _check_unserved(bootstrap, span, follow=follow)
     is_watched = sys.stdout.isatty() and sys.stderr.isatty()
-    if is_watched and follow:
-        print_note(f"kproc: following {', '.join(topics)}; Ctrl-C ends")
     reader = _reader(
         bootstrap,
         topics,
@@ -130,7 +128,7 @@ def consume(
         tells=is_watched,
         skips_unreadable=skip_unreadable,
     )
-    _copy(reader, formatter, count)
+    _copy(reader, formatter, count, followed=topics if is_watched and follow else [])
     if unserved:
         raise Failure(f"not read: {'; '.join(unserved)}")
 
@@ -159,11 +157,15 @@ def _check_unserved(bootstrap: str, span: OffsetRange, *, follow: bool) -> list[
     return lines
 
 
-def _copy(reader: RecordReader, formatter: Formatter, count: int | None) -> None:
+def _copy(reader: RecordReader, formatter: Formatter, count: int | None, *, followed: list[str]) -> None:
     left = count if count is not None else sys.maxsize
     write, flush = sys.stdout.buffer.write, sys.stdout.buffer.flush
     with _ending() as ending:
         try:
+            # Say so only when Ctrl-C ends the command in order. A KeyboardInterrupt during the imports before this can
+            # hit an `exec` of dataclasses. CPython remembers that, and at its exit kills the process with SIGINT.
+            if followed:
+                print_note(f"kproc: following {', '.join(followed)}; Ctrl-C ends")
             while left > 0 and not reader.is_done and not ending.number:
                 records = reader.read(min(left, BATCH_RECORDS))
                 for record in records:
