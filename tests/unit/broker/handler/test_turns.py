@@ -11,7 +11,7 @@ from kproc.wire import codec
 from kproc.wire.header import ApiKey
 from tests.support.handler_rig import HandlerRig
 from tests.support.raw import batch, produce_fields
-from tests.unit.broker.request.test_large_requests import describe_groups, pass_once
+from tests.unit.broker.request.test_large_requests import describe_groups, describe_groups_of, pass_once
 
 Start = Callable[..., HandlerRig]
 GREEDY = range(2, 22)
@@ -91,7 +91,7 @@ def test_requests_of_resting_connection_keep_their_order(start: Start) -> None:
     small = codec.encode_request(ApiKey.API_VERSIONS, 0, 1, "c", {})
     fields = produce_fields([("t", bytes(16), [(0, batch(b"v"))])])
     processor.send_frames([small, small, small])
-    processor.send(ApiKey.DESCRIBE_GROUPS, 5, describe_groups(5_000))
+    processor.send(ApiKey.DESCRIBE_GROUPS, 5, describe_groups_of(30_000))
     processor.send(ApiKey.PRODUCE, 9, fields)
     processor.send_frames([small, small])
     assert [answer.sequence for answer in processor.answers()] == [1, 2, 3, 4, 5, 6, 7]
