@@ -44,7 +44,10 @@ def run_here(*arguments: str, stdin: str = "") -> subprocess.CompletedProcess[st
 def _run(arguments: Sequence[str], stdin: str) -> int:
     given = io.TextIOWrapper(io.BytesIO(stdin.encode()), "utf-8")
     with mock.patch.object(sys, "stdin", given), mock.patch.object(typer.main, "get_command", _command_of):
-        return run(arguments)
+        try:
+            return run(arguments)
+        except SystemExit as ended:  # The help of `serve` and `dev`.
+            return int(ended.code or 0)
 
 
 def commands(group, before: str = ""):
