@@ -57,7 +57,7 @@ def entries(directory: Path) -> list[Entry]:
     return found
 
 
-@settings(max_examples=120, deadline=None)
+@settings(max_examples=60, deadline=None)
 @given(
     steps=steps, memory_bytes=st.sampled_from([1, 1500, 1 << 20]), chunk_bytes=st.sampled_from([1, 1 << 20])
 )

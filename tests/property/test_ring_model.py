@@ -149,5 +149,5 @@ class RingMachine(RuleBasedStateMachine):
             assert self.region.close()
 
 
-RingMachine.TestCase.settings = settings(max_examples=120, stateful_step_count=40, deadline=None)
+RingMachine.TestCase.settings = settings(max_examples=60, stateful_step_count=40, deadline=None)
 TestRingAgainstDeque = RingMachine.TestCase
