@@ -52,6 +52,7 @@ from kproc.broker.storage.results import AppendResult
 from kproc.broker.supervisor.children import Children
 from kproc.broker.supervisor.data_directory import DataDirectory
 from kproc.broker.transaction.coordinator import TransactionCoordinator
+from kproc.broker.transaction.marker_delivery import MarkerDelivery
 from kproc.broker.transaction.state import PREPARED, State
 from tests.simulation import doubles
 from tests.simulation.directed import DIRECTED
@@ -73,7 +74,7 @@ _HAS_ANSWERS: Final = HandlerSet.has_answers
 _ADMIT: Final = ProducerTable.admit
 _EXPORT: Final = ProducerTable.export
 _REPLAY: Final = GroupCoordinator.replay
-_SEND_OWED: Final = TransactionCoordinator._send_owed
+_SEND_DUE: Final = MarkerDelivery.send_due
 _WRITE_STATE: Final = TransactionCoordinator._write
 _UPDATE: Final = CheckpointWriter._update
 _UNDO: Final = LogAppender._undo
@@ -217,15 +218,15 @@ def _markers_sent_at_once(self: Any, entry: Any, target: Any, on_done: Any) -> N
     self._write(entry, target, on_done)
     self._log.flush()
     if entry.appended is target:
-        self._owe_markers(entry)
+        self._markers.start(entry)
 
 
 def _completed_at_once(self: Any) -> None:
-    due = [self._entries[name] for name, at_ms in self._owed.items() if at_ms <= self._timing.now_ms()]
-    _SEND_OWED(self)
+    due = [entry for entry, at_ms in self._due.items() if at_ms <= self._now_ms()]
+    _SEND_DUE(self)
     for entry in due:
         if entry.appended.state in PREPARED and not entry.is_pending:
-            self._complete(entry)
+            self._coordinator.complete(entry)
 
 
 def _loaded_without_markers(self: Any, _topic_id_of: Any) -> None:
@@ -262,8 +263,8 @@ def _without_open_transactions(self: Any) -> Any:
 OF_TRANSACTIONS: Final[dict[str, list[tuple[Any, str, Any]]]] = {
     "marker-before-decision-durable": [(TransactionCoordinator, "_prepare", _markers_sent_at_once)],
     "complete-before-markers-durable": [
-        (TransactionCoordinator, "_send_owed", _completed_at_once),
-        (TransactionCoordinator, "_handle_marker_result", _nothing),
+        (MarkerDelivery, "send_due", _completed_at_once),
+        (MarkerDelivery, "_on_result", _nothing),
     ],
     "coordinator-epoch-not-raised": [(CoordinatorEpochs, "pop", lambda *_, **__: 0)],
     "markers-not-sent-after-loading": [(TransactionCoordinator, "finish_loading", _loaded_without_markers)],

@@ -27,6 +27,7 @@ from kproc.broker.storage.producer_state import ProducerTable
 from kproc.broker.storage.recovery import _Loader
 from kproc.broker.transaction.coordinator import TransactionCoordinator
 from kproc.broker.transaction.entry import Entry
+from kproc.broker.transaction.marker_delivery import MarkerDelivery
 from tests.support.memory_disk import MemoryDisk
 
 
@@ -100,7 +101,7 @@ STATES: Final = (
         _moved_while_verified,
         is_before=True,
     ),
-    RareState("decisions were loaded or synced again", TransactionCoordinator, "_await_sync"),
+    RareState("decisions were loaded or synced again", MarkerDelivery, "start_after_sync"),
     RareState("a transaction was fenced", TransactionCoordinator, "_fence"),
     RareState("an add waited for the write of another add", TransactionCoordinator, "_confirm_added"),
     RareState("a marker was refused and sent again", Entry, "retry_marker"),

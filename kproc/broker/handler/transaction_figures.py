@@ -37,7 +37,7 @@ def _figures(coordinators: CoordinatorRuntime, partitions: Partitions) -> Iterat
     ours: list[TransactionCoordinator] = coordinators.loaded(TRANSACTION_STATE_TOPIC)
     for state, slot in _STATE_SLOTS.items():
         yield slot, sum(each.state_counts[state] for each in ours)
-    again = [each.owed_again() for each in ours]
+    again = [each.count_retries() for each in ours]
     yield SLOT["transactions_unmarked"], sum(unmarked for unmarked, _ in again)
     yield SLOT["transactions_unfinished"], sum(unfinished for _, unfinished in again)
     loads_us = [took_ns // NS_PER_US for took_ns in coordinators.recent_loads(TRANSACTION_STATE_TOPIC)]

@@ -19,13 +19,14 @@ from __future__ import annotations
 
 import logging
 from collections import deque
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
-from kproc.broker.coordinator.rules import DueOf, KnownTopics, Marker, OnCode, Producer, Write, write_error
+from kproc.broker.coordinator.rules import DueOf, KnownTopics, OnCode, Producer, Write, write_error
 from kproc.broker.transaction import rules
 from kproc.broker.transaction.entry import Entry, Environment, WaitingAdd
+from kproc.broker.transaction.marker_delivery import MARKERS, MarkerDelivery
 from kproc.broker.transaction.messages import AddRequest, EndRequest, Granted, InitRequest, Overview
 from kproc.broker.transaction.records import (
     FLEXIBLE,
@@ -41,7 +42,6 @@ from kproc.broker.transaction.state import (
     IDLE,
     NO_ID,
     PREPARED,
-    PartitionKey,
     State,
     Transaction,
 )
@@ -58,17 +58,9 @@ OnGranted = Callable[[Granted], None]
 
 # Transactional ids in one step of a sweep, which takes some ms.
 SWEPT_AT_ONCE: Final = 256
-# Time in ms until a marker is sent again, or until a Complete* that could not be written is written again.
-RETRY_MS: Final = 100
 # The names of the deadlines.
-_TIMEOUTS, _MARKERS, _WAITING = "timeouts", "markers", "waiting"
-# The partition rejects our markers for ever: another coordinator, or an administrator, has ended the transaction.
-_FENCED: Final = frozenset(
-    {int(ErrorCode.INVALID_PRODUCER_EPOCH), int(ErrorCode.TRANSACTION_COORDINATOR_FENCED)}
-)
+_TIMEOUTS, _WAITING = "timeouts", "waiting"
 _CONCURRENT: Final = ErrorCode.CONCURRENT_TRANSACTIONS
-# A deleted partition needs no marker.
-_HAS_IT: Final = frozenset({int(ErrorCode.NONE), int(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)})
 
 
 class TransactionCoordinator:
@@ -82,10 +74,9 @@ class TransactionCoordinator:
         self._timing = environment.timing
         self._log = log
         self._deadlines = deadlines
-        self._epoch = epoch
         self._entries: dict[str, Entry] = {}
         self._ongoing: dict[str, None] = {}
-        self._owed: dict[str, int] = {}  # By id, the time in ms at which its markers are sent, or sent again.
+        self._markers = MarkerDelivery(self, environment, log, deadlines, epoch)
         self._waiting: dict[
             str, list[WaitingAdd]
         ] = {}  # By id, the adds that wait for the end of its last transaction.
@@ -122,7 +113,7 @@ class TransactionCoordinator:
 
         # The last coordinator may have died before its decisions were durable.
         if decided:
-            self._await_sync(decided)
+            self._markers.start_after_sync(decided)
 
     # -- requests ----------------------------------------------------------------------------------------------
 
@@ -297,11 +288,9 @@ class TransactionCoordinator:
         def on_written(code: int) -> None:
             if not self._is_over and entry.appended is target:
                 if code:
-                    # The decision is in the log, so it is final. Its markers wait for a sync that succeeds.
-                    entry.awaits_sync = True
-                    self._owe(entry, RETRY_MS)
+                    self._markers.retry_sync(entry)
                 else:
-                    self._owe_markers(entry)
+                    self._markers.start(entry)
             on_done(code)
 
         self._write(entry, target, on_written)
@@ -319,89 +308,14 @@ class TransactionCoordinator:
         on_id = self._log.guarded(partial(self._fence, entry, on_done))
         self._environment.new_producer_id(on_id, lambda error: on_done(_no_id(error)))
 
-    # -- markers -----------------------------------------------------------------------------------------------
-
-    def _owe_markers(self, entry: Entry) -> None:
-        """Send the markers of a durable decision, together with those of other transactions in this duty cycle."""
-        entry.owe_markers()
-        self._owe(entry, 0)
-
-    def _await_sync(self, entries: Sequence[Entry]) -> None:
-        """Sync decisions that are in the log, and retry until they are durable. Then send their markers."""
-
-        def on_synced(code: int) -> None:
-            for entry in entries if not self._is_over else ():
-                if code:
-                    entry.awaits_sync = True
-                    self._owe(entry, RETRY_MS)
-                else:
-                    self._owe_markers(entry)
-
-        self._log.write(Write([], on_synced))
-
-    def _owe(self, entry: Entry, delay_ms: int) -> None:
-        at_ms = self._timing.now_ms() + delay_ms
-        self._owed[entry.name] = at_ms
-        self._deadlines.bring_forward((self, _MARKERS), at_ms)
-
-    def _send_owed(self) -> None:
-        now_ms = self._timing.now_ms()
-        due = [self._entries[name] for name, at_ms in self._owed.items() if at_ms <= now_ms]
-        parts: list[tuple[PartitionKey, Marker]] = []
-        entries: list[Entry] = []
-        unsynced: list[Entry] = []
-        for entry in due:
-            del self._owed[entry.name]
-            if entry.awaits_sync:
-                unsynced.append(entry)
-                continue
-            if not entry.is_owing:
-                self._complete(entry)
-                continue
-            markers = entry.next_markers(self._epoch)
-            parts += markers
-            entries += [entry] * len(markers)
-        if self._owed:
-            self._deadlines.bring_forward((self, _MARKERS), min(self._owed.values()))
-        if unsynced:
-            self._await_sync(unsynced)
-        if parts:
-            keys = [key for key, _ in parts]
-            self._environment.send_markers(
-                parts, self._log.guarded(partial(self._handle_marker_result, entries, keys))
-            )
-
-    def _handle_marker_result(
-        self, entries: Sequence[Entry], keys: Sequence[PartitionKey], at: int, code: int
-    ) -> None:
-        """Handle the result of one of the markers that were sent together."""
-        entry, key = entries[at], keys[at]
-        if self._is_over:
-            return
-        if code in _FENCED:
-            # As in Kafka, the transaction stays undecided here, because a newer coordinator or an administrator has
-            # ended it there. If not, the next coordinator that loads this log sends the markers again.
-            logger.error(
-                "%s-%d rejects the marker of the transactional id %s: %s",
-                *key,
-                short_name(entry.name),
-                ErrorCode(code).name,
-            )
-            return
-        if code not in _HAS_IT:
-            entry.retry_marker(key)
-            self._owe(entry, RETRY_MS)
-        elif entry.mark(key):
-            self._complete(entry)
-
-    def _complete(self, entry: Entry) -> None:
+    def complete(self, entry: Entry) -> None:
         """Write Complete*, because every partition has its marker."""
         prepared = entry.appended
         assert prepared is not None
 
         def on_done(code: int) -> None:
             if code and not self._is_over and entry.appended is prepared:
-                self._owe(entry, RETRY_MS)
+                self._markers.retry(entry)
 
         self._write(entry, rules.complete(prepared, self._timing.wall_ms()), on_done)
 
@@ -409,8 +323,8 @@ class TransactionCoordinator:
 
     def tick(self, name: str) -> None:
         """Handle the deadline of that name."""
-        if name == _MARKERS:
-            self._send_owed()
+        if name == MARKERS:
+            self._markers.send_due()
         elif name == _TIMEOUTS:
             self._abort_timed_out()
         else:
@@ -487,12 +401,9 @@ class TransactionCoordinator:
             if entry.appended is not None
         )
 
-    def owed_again(self) -> tuple[int, int]:
+    def count_retries(self) -> tuple[int, int]:
         """Return the number of transactions that will send markers again, and that will write Complete* again."""
-        now_ms = self._timing.now_ms()
-        again = [self._entries[name] for name, at_ms in self._owed.items() if at_ms > now_ms]
-        unmarked = sum(entry.is_owing or entry.awaits_sync for entry in again)
-        return unmarked, len(again) - unmarked
+        return self._markers.count_retries()
 
     # -- release -----------------------------------------------------------------------------------------------
 
@@ -506,8 +417,8 @@ class TransactionCoordinator:
 
     def abandon(self) -> None:
         """Resign without appending the queued writes, because an exception left the state half changed."""
-        self._is_over = True
-        for name in (_TIMEOUTS, _MARKERS, _WAITING):
+        self._is_over = self._markers.is_over = True
+        for name in (_TIMEOUTS, MARKERS, _WAITING):
             self._deadlines.discard((self, name))
         for name in list(self._waiting):
             self._resume(name)

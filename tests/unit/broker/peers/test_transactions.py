@@ -177,7 +177,7 @@ def test_a_decision_outlives_the_coordinators_handler(start: Start) -> None:
     owned = [index for index in range(PARTITIONS) if rig.owner(TOPIC, index) == 1 - home]
     # The decision is written, and no marker has been sent.
     coordinator = parts_of(rig.handler(home)).coordinators.by_topic[TRANSACTION_STATE_TOPIC].loaded()[0]
-    coordinator._send_owed = lambda: None  # type: ignore[method-assign]
+    coordinator._markers.send_due = lambda: None  # type: ignore[method-assign]
     producer.end()
     assert not markers_of(rig, owned[0])
     rig.kill(home)

@@ -1,0 +1,142 @@
+"""MarkerDelivery: sends the markers of decided transactions until every partition has its marker.
+
+The counterpart in Kafka is TransactionMarkerChannelManager. A decision (Prepare*) is synced before its first marker is
+sent, because markers of a decision that is lost would commit some partitions while the next coordinator aborts the
+others. A marker that a partition could not append is sent again after a short time, for as long as it takes.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Sequence
+from functools import partial
+from typing import TYPE_CHECKING, Any, Final
+
+from kproc.broker.coordinator.rules import DueOf, Marker, Write
+from kproc.common.bounded import short_name
+from kproc.common.deadlines import Deadlines
+from kproc.common.errors import ErrorCode
+
+if TYPE_CHECKING:
+    from kproc.broker.coordinator.coordinator_log import CoordinatorLog
+    from kproc.broker.transaction.coordinator import TransactionCoordinator
+    from kproc.broker.transaction.entry import Entry, Environment
+    from kproc.broker.transaction.state import PartitionKey
+
+logger = logging.getLogger(__name__)
+
+# The name of the coordinator's deadline at which `send_due` is called.
+MARKERS: Final = "markers"
+# Time in ms until a marker is sent again, or until a Complete* that could not be written is written again.
+RETRY_MS: Final = 100
+# The partition rejects our markers for ever: another coordinator, or an administrator, has ended the transaction.
+_FENCED: Final = frozenset(
+    {int(ErrorCode.INVALID_PRODUCER_EPOCH), int(ErrorCode.TRANSACTION_COORDINATOR_FENCED)}
+)
+# A deleted partition needs no marker.
+_HAS_MARKER: Final = frozenset({int(ErrorCode.NONE), int(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)})
+
+
+class MarkerDelivery:
+    """The decided transactions of one coordinator that are not completed yet."""
+
+    def __init__(
+        self,
+        coordinator: TransactionCoordinator,
+        environment: Environment,
+        log: CoordinatorLog[Any],
+        deadlines: Deadlines[DueOf],
+        epoch: int,
+    ) -> None:
+        self._coordinator = coordinator
+        self._send_markers = environment.send_markers
+        self._now_ms = environment.timing.now_ms
+        self._log = log
+        self._deadlines = deadlines
+        self._epoch = epoch
+        self._due: dict[Entry, int] = {}  # The time in ms at which `send_due` handles an entry.
+        self.is_over = (
+            False  # True after the coordinator has resigned. Results that come later are discarded.
+        )
+
+    def start(self, entry: Entry) -> None:
+        """Send the markers of a durable decision, together with those of other transactions in this duty cycle."""
+        entry.owe_markers()
+        self._schedule(entry, 0)
+
+    def start_after_sync(self, entries: Sequence[Entry]) -> None:
+        """Sync decisions that are in the log, and retry until they are durable. Then send their markers."""
+
+        def on_synced(code: int) -> None:
+            for entry in entries if not self.is_over else ():
+                if code:
+                    self.retry_sync(entry)
+                else:
+                    self.start(entry)
+
+        self._log.write(Write([], on_synced))
+
+    def retry_sync(self, entry: Entry) -> None:
+        """Sync a decision later whose sync has failed. It is in the log, so it is final."""
+        entry.awaits_sync = True
+        self._schedule(entry, RETRY_MS)
+
+    def retry(self, entry: Entry) -> None:
+        """Send missing markers again later, or write Complete* again if no marker is missing."""
+        self._schedule(entry, RETRY_MS)
+
+    def _schedule(self, entry: Entry, delay_ms: int) -> None:
+        at_ms = self._now_ms() + delay_ms
+        self._due[entry] = at_ms
+        self._deadlines.bring_forward((self._coordinator, MARKERS), at_ms)
+
+    def send_due(self) -> None:
+        """Send the markers that are due, of all transactions together."""
+        now_ms = self._now_ms()
+        parts: list[tuple[PartitionKey, Marker]] = []
+        entries: list[Entry] = []
+        unsynced: list[Entry] = []
+        for entry in [entry for entry, at_ms in self._due.items() if at_ms <= now_ms]:
+            del self._due[entry]
+            if entry.awaits_sync:
+                unsynced.append(entry)
+            elif not entry.is_owing:
+                self._coordinator.complete(entry)
+            else:
+                markers = entry.next_markers(self._epoch)
+                parts += markers
+                entries += [entry] * len(markers)
+        if self._due:
+            self._deadlines.bring_forward((self._coordinator, MARKERS), min(self._due.values()))
+        if unsynced:
+            self.start_after_sync(unsynced)
+        if parts:
+            keys = [key for key, _ in parts]
+            self._send_markers(parts, self._log.guarded(partial(self._on_result, entries, keys)))
+
+    def _on_result(self, entries: Sequence[Entry], keys: Sequence[PartitionKey], at: int, code: int) -> None:
+        """Handle the result of one of the markers that were sent together."""
+        entry, key = entries[at], keys[at]
+        if self.is_over:
+            return
+        if code in _FENCED:
+            # As in Kafka, the transaction stays undecided here, because a newer coordinator or an administrator has
+            # ended it there. If not, the next coordinator that loads this log sends the markers again.
+            logger.error(
+                "%s-%d rejects the marker of the transactional id %s: %s",
+                *key,
+                short_name(entry.name),
+                ErrorCode(code).name,
+            )
+        elif code not in _HAS_MARKER:
+            entry.retry_marker(key)
+            self.retry(entry)
+        elif entry.mark(key):
+            self._coordinator.complete(entry)
+
+    def count_retries(self) -> tuple[int, int]:
+        """Return the number of transactions that will send markers again, and that will write Complete* again."""
+        now_ms = self._now_ms()
+        again = [entry for entry, at_ms in self._due.items() if at_ms > now_ms]
+        unmarked = sum(entry.is_owing or entry.awaits_sync for entry in again)
+        return unmarked, len(again) - unmarked
