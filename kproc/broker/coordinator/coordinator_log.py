@@ -109,9 +109,8 @@ class CoordinatorLog(Generic[C]):
         self.began_ns = clock.now_ns()
         self.is_loaded = False
         self.is_damaged = False
-        self.is_starved = (
-            False  # A Shortage ended the load. It starts again later, with another CoordinatorLog.
-        )
+        # A Shortage ended the load. It starts again later, with another CoordinatorLog.
+        self.is_starved = False
         # A Shortage interrupted a change of the log, which rejects writes until it is opened again.
         self.is_interrupted = False
         self._codec = kind.codec
@@ -170,7 +169,7 @@ class CoordinatorLog(Generic[C]):
         """Return a callback that runs `callback` of the coordinator in the Guard."""
 
         def later(*arguments: Any) -> None:
-            self._guard.run(self.coordinator, "what a coordinator waited for", callback, *arguments)
+            self._guard.run(self.coordinator, "the callback of a coordinator", callback, *arguments)
 
         return later
 

@@ -80,12 +80,10 @@ class Shard(Generic[C]):
 
     def __init__(self, key: PartitionKey) -> None:
         self.key = key
-        self.state: ShardState | None = (
-            None  # None: absent. The shard exists only for the requests that wait.
-        )
-        self.log: CoordinatorLog[C] | None = (
-            None  # Set while loading and when ready, and when a replay has failed.
-        )
+        # None: absent. The shard exists only for the requests that wait.
+        self.state: ShardState | None = None
+        # Set while loading and when ready, and when a replay has failed.
+        self.log: CoordinatorLog[C] | None = None
         # The time in ms at which the runtime opens the shard without a request, or opens its interrupted log again.
         self.try_at_ms = NEVER
         # The requests that wait, in the order of their arrival. A later request may not use the coordinator while an
@@ -149,7 +147,7 @@ class CoordinatorRuntime:
         self._is_stopping = False
         self.dirty: dict[CoordinatorLog[Any], None] = {}
         # While all of these are empty, only the next timer and the next sweep can be due.
-        self._unfinished = (self.dirty, self._busy, self._sweeping, self._epochs.wanted)
+        self._unfinished = (self.dirty, self._busy, self._sweeping, self._epochs.unsent)
         self._guard = Guard(containment, self._discard)
         # By topic: the end and the duration of each recent load of a coordinator, in ns.
         self._loads: dict[str, deque[tuple[int, int]]] = {
@@ -462,7 +460,7 @@ class CoordinatorRuntime:
         if self._next_sweep_ms < due_ms:
             due_ms = self._next_sweep_ms
         if any(self._unfinished):
-            if self.dirty or self._sweeping or self._epochs.wanted:
+            if self.dirty or self._sweeping or self._epochs.unsent:
                 return 0
             due_ms = min(due_ms, *(shard.due_ms for shard in self._busy.values()))
         left_ms = due_ms - now_ns // NS_PER_MS
@@ -484,7 +482,7 @@ class CoordinatorRuntime:
                 work += 1
         if self._busy:
             work += self._work_on_shards(now_ms)
-        if self._epochs.wanted:
+        if self._epochs.unsent:
             self._epochs.send_requests()
         if now_ms >= self._next_sweep_ms:
             self._start_sweeps(now_ms)

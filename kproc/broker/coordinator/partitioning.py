@@ -1,4 +1,4 @@
-"""Which partition of `__consumer_offsets` keeps a group: Java's hash of its id, as in every version of Kafka."""
+"""Find the partition of a group or a transactional id: Java's hash of its name, as in every version of Kafka."""
 
 from __future__ import annotations
 
@@ -10,15 +10,18 @@ from kproc.common.bounded import NAME_MAX
 _INT32_MIN: Final = -(2**31)
 
 
-def partition_for(group_id: str, partition_count: int) -> int:
-    """The partition of a group when the topic has that many."""
-    if len(group_id) > NAME_MAX:
-        return _hash_of_long_name(group_id) % partition_count
-    return _hash_of_name(group_id) % partition_count
+def partition_for(name: str, partition_count: int) -> int:
+    """Return the partition of a group id or transactional id, of `partition_count` partitions."""
+    if len(name) > NAME_MAX:
+        return _hash_of_long_name(name) % partition_count
+    return _hash_of_name(name) % partition_count
 
 
 def _java_abs_hash(text: str) -> int:
-    """`Utils.abs(text.hashCode())`: over UTF-16 units, and the one number without an opposite counts as 0."""
+    """Return Java's `Utils.abs(text.hashCode())`:
+
+    the hash of the UTF-16 units, without its sign. Its minimum counts as 0.
+    """
     value = 0
     data = text.encode("utf-16-be", "surrogatepass")
     for at in range(0, len(data), 2):

@@ -1,8 +1,10 @@
 """The committed offsets of the groups of one `__consumer_offsets` partition, and when they expire.
 
-Only what is in the log is in here: the coordinator puts and removes after it has appended. Offsets of transactions that
-are still open stand beside, in pending_offsets.py. When one of them commits, other commits may have come after its own:
-as in Kafka the one that is later in the log holds, so each is kept with its record's offset.
+The tables have only offsets whose records are in the log: the coordinator changes them after an append. Offsets of open
+transactions are in pending_offsets.py. When a transaction commits, another commit of the same partition may have come
+after its own. As in Kafka, the later one in the log counts (KAFKA-14505), so each offset has the offset of its record.
+
+The rules are those of Kafka's OffsetMetadataManager.
 """
 
 from __future__ import annotations
@@ -16,7 +18,7 @@ from kproc.broker.group.pending_offsets import PendingOffsets
 from kproc.broker.group.records import NO_EPOCH, NO_EXPIRY, CommittedOffset, OffsetKey
 from kproc.wire.primitives import ZERO_UUID
 
-# (topic, commit timestamp) -> the wall time from which the retention of its offset counts, None: not now.
+# (topic, commit timestamp) -> the wall time in ms from which its retention counts. None: it does not expire now.
 ExpiresFrom = Callable[[str, int], int | None]
 ByPartition = dict[int, CommittedOffset]
 ByTopic = dict[str, ByPartition]
@@ -25,7 +27,7 @@ _NOTHING: Final[Mapping[str, ByPartition]] = {}
 
 
 class GroupOffsets:
-    """One instance in each coordinator."""
+    """The committed and pending offsets of one coordinator."""
 
     __slots__ = ("_by_group", "pending")
 
@@ -37,11 +39,11 @@ class GroupOffsets:
         return sum(len(partitions) for topics in self._by_group.values() for partitions in topics.values())
 
     def group_ids(self) -> list[str]:
-        """The groups that have any, be they only pending."""
+        """Return the groups that have committed or pending offsets."""
         return [*self._by_group, *(each for each in self.pending.group_ids() if each not in self._by_group)]
 
     def of_group(self, group_id: str) -> Mapping[str, ByPartition]:
-        """Topic -> partition -> offset. Not to be kept: it is the table itself."""
+        """Return a group's offsets by topic and partition. It is the table itself, which later commits change."""
         return self._by_group.get(group_id, _NOTHING)
 
     def has_more_than(self, group_id: str, count: int) -> bool:
@@ -52,7 +54,7 @@ class GroupOffsets:
     def get(
         self, group_id: str, topic: str, partition: int, topic_id: bytes = ZERO_UUID
     ) -> CommittedOffset | None:
-        """One offset. With a topic id, none that was committed for an earlier topic of that name (KIP-848)."""
+        """Return one offset, or None. With a topic id, an offset of an earlier topic of that name does not count."""
         found = self.of_group(group_id).get(topic, {}).get(partition)
         if found is None or ZERO_UUID in (topic_id, found.topic_id) or topic_id == found.topic_id:
             return found
@@ -61,7 +63,7 @@ class GroupOffsets:
     def put(
         self, key: OffsetKey, value: CommittedOffset, record_offset: int, producer: Producer | None
     ) -> None:
-        """A commit was appended at that offset, in that producer's transaction."""
+        """Store an offset whose record was appended at `record_offset`, pending if it is in a transaction."""
         value.record_offset = record_offset
         if producer is None:
             self._store(key, value)
@@ -72,7 +74,7 @@ class GroupOffsets:
         self._by_group.setdefault(key.group_id, {}).setdefault(key.topic, {})[key.partition] = value
 
     def end_transaction(self, producer_id: int, *, is_commit: bool) -> None:
-        """A marker was appended: its producer's pending offsets are committed, or gone."""
+        """Commit or drop a producer's pending offsets, because its marker was appended."""
         for key, value in self.pending.pop(producer_id).items():
             known = self.get(key.group_id, key.topic, key.partition)
             if is_commit and (known is None or value.record_offset > known.record_offset):
@@ -85,7 +87,7 @@ class GroupOffsets:
         )
 
     def remove(self, key: OffsetKey) -> None:
-        """A tombstone was appended. It takes pending ones along: what comes later in the log counts."""
+        """Remove an offset, because a tombstone was appended. Pending ones are earlier in the log, so they go, too."""
         self.pending.remove(key)
         topics = self._by_group.get(key.group_id)
         partitions = topics.get(key.topic) if topics is not None else None
@@ -98,7 +100,7 @@ class GroupOffsets:
             del self._by_group[key.group_id]
 
     def keys_of(self, group_id: str) -> list[OffsetKey]:
-        """Everything of one group, pending or not, for its tombstones."""
+        """Return the keys of all committed and pending offsets of a group, for their tombstones."""
         keys = [
             OffsetKey(group_id, topic, partition)
             for topic, partitions in self.of_group(group_id).items()

@@ -1,6 +1,6 @@
-"""The offsets that groups have committed in transactions which are still open, by producer id.
+"""The offsets that groups have committed in open transactions, by producer id (KIP-98).
 
-Nobody is shown them: a marker moves them to the committed ones, or drops them. Only what is in the log is in here.
+No response shows them. A marker commits or drops them. Like the committed offsets, their records are in the log.
 """
 
 from __future__ import annotations
@@ -13,23 +13,23 @@ TopicPartition = tuple[str, int]
 
 
 class PendingOffsets:
-    """Part of GroupOffsets."""
+    """The pending offsets of one coordinator. Part of GroupOffsets."""
 
     __slots__ = ("_by_producer", "_producers")
 
     def __init__(self) -> None:
         self._by_producer: dict[int, dict[OffsetKey, CommittedOffset]] = {}
-        # Of each partition that a group has pending offsets of: the producers.
+        # By group and partition, the producers with a pending offset.
         self._producers: dict[str, dict[TopicPartition, set[int]]] = {}
 
     def put(self, producer_id: int, key: OffsetKey, value: CommittedOffset) -> None:
-        """A commit was appended in a producer's open transaction."""
+        """Store an offset that was appended in a producer's open transaction."""
         self._by_producer.setdefault(producer_id, {})[key] = value
         partitions = self._producers.setdefault(key.group_id, {})
         partitions.setdefault((key.topic, key.partition), set()).add(producer_id)
 
     def remove(self, key: OffsetKey) -> None:
-        """A tombstone was appended: of whatever transaction, they are gone."""
+        """Remove an offset from all open transactions, because a tombstone was appended."""
         for producer_id in tuple(self._producers.get(key.group_id, {}).get((key.topic, key.partition), ())):
             offsets = self._by_producer[producer_id]
             del offsets[key]
@@ -38,7 +38,7 @@ class PendingOffsets:
             self._remove_producer(producer_id, key)
 
     def pop(self, producer_id: int) -> dict[OffsetKey, CommittedOffset]:
-        """The producer's transaction has ended: its offsets are no longer pending."""
+        """Remove and return the offsets of a producer, whose transaction has ended."""
         offsets = self._by_producer.pop(producer_id, {})
         for key in offsets:
             self._remove_producer(producer_id, key)
@@ -62,14 +62,14 @@ class PendingOffsets:
         return group_id in self._producers
 
     def group_ids(self) -> list[str]:
-        """The groups that have any."""
+        """Return the groups that have pending offsets."""
         return list(self._producers)
 
     def keys_of(self, group_id: str) -> list[OffsetKey]:
-        """Every partition that the group has a pending offset of."""
+        """Return the keys of a group's pending offsets."""
         return [OffsetKey(group_id, *partition) for partition in self._producers.get(group_id, ())]
 
     def items(self) -> Iterator[tuple[OffsetKey, CommittedOffset]]:
-        """All of them; a key may come several times, for several producers."""
+        """Yield all pending offsets. A key comes once for each producer."""
         for offsets in self._by_producer.values():
             yield from offsets.items()
