@@ -13,7 +13,7 @@ from itertools import accumulate
 from typing import TYPE_CHECKING, Any
 
 from kproc.broker.calls.calls import Lost
-from kproc.broker.calls.cleaner_calls import DESCRIBE_LOG_DIR, LogDirAsked, LogDirUsage
+from kproc.broker.calls.cleaner_calls import DESCRIBE_LOG_DIR, LogDirRequest, LogDirUsage
 from kproc.broker.cluster.image import ClusterImage
 from kproc.broker.request import division
 from kproc.broker.request.division import rows_at
@@ -52,7 +52,7 @@ def handle_describe_log_dirs(context: RequestContext, request: dict[str, Any]) -
         else:
             context.reply(_answer(wanted, reply))
 
-    context.services.peers.ask_cleaner(DESCRIBE_LOG_DIR, LogDirAsked(wanted), on_reply)
+    context.services.peers.ask_cleaner(DESCRIBE_LOG_DIR, LogDirRequest(wanted), on_reply)
 
 
 def error_response(_request: dict[str, Any], code: int, _message: str | None) -> dict[str, Any]:

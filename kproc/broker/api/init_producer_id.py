@@ -23,7 +23,7 @@ from kproc.broker.calls.controller_calls import (
     PRODUCER_IDS,
     AskController,
     ProducerIds,
-    ProducerIdsWanted,
+    ProducerIdsRequest,
     failure_of,
 )
 from kproc.broker.peers.transaction_call import TRANSACTIONS, fields_of
@@ -75,7 +75,7 @@ class ProducerIdAllocator:
             self._request_block()
 
     def _request_block(self) -> None:
-        self._ask_controller(PRODUCER_IDS, ProducerIdsWanted(), self._on_block)
+        self._ask_controller(PRODUCER_IDS, ProducerIdsRequest(), self._on_block)
 
     def _on_block(self, reply: ProducerIds | Lost) -> None:
         error = failure_of(reply)

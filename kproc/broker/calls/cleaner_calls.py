@@ -16,7 +16,7 @@ class Done(Reply):
     error: str | None
 
 
-class LogDirAsked(msgspec.Struct, array_like=True):
+class LogDirRequest(msgspec.Struct, array_like=True):
     """Topics, and indexes of their partitions."""
 
     topics: list[tuple[str, list[int]]]
@@ -31,7 +31,7 @@ class LogDirUsage(Reply):
     usable_bytes: int
 
 
-class PartitionAsked(FromImage):
+class PartitionRequest(FromImage):
     """One partition."""
 
     topic: str
@@ -44,7 +44,7 @@ class Deleted(Reply):
     count: int
 
 
-class LogAsked(msgspec.Struct, array_like=True):
+class LogRequest(msgspec.Struct, array_like=True):
     """A partition's log. The topic id tells it from a log of a later topic with the same name."""
 
     topic: str
@@ -52,7 +52,7 @@ class LogAsked(msgspec.Struct, array_like=True):
     partition: int
 
 
-class LogFacts(msgspec.Struct, array_like=True):
+class LogInfo(msgspec.Struct, array_like=True):
     """The state of a log, from its owner."""
 
     start_offset: int
@@ -66,11 +66,11 @@ class LogFacts(msgspec.Struct, array_like=True):
 class CompactionPrepared(Reply):
     """The state of the log, or the reason why it cannot be compacted now."""
 
-    facts: LogFacts | None = None
+    facts: LogInfo | None = None
     refused: str = ""
 
 
-class SwapAsked(LogAsked):
+class SwapRequest(LogRequest):
     """The segments to replace, and the new segment."""
 
     old: list[SegmentIdentity]
@@ -86,9 +86,13 @@ class Swapped(Reply):
 
 # The cleaner writes the checkpoints when its metadata are as new as the sender's.
 WRITE_CHECKPOINTS: Final[Call[FromImage, Done]] = Call("write_checkpoints", FromImage, Done)
-DESCRIBE_LOG_DIR: Final[Call[LogDirAsked, LogDirUsage]] = Call("describe_log_dir", LogDirAsked, LogDirUsage)
-ENFORCE_RETENTION: Final[Call[PartitionAsked, Deleted]] = Call("enforce_retention", PartitionAsked, Deleted)
-PREPARE_COMPACTION: Final[Call[LogAsked, CompactionPrepared]] = Call(
-    "prepare_compaction", LogAsked, CompactionPrepared
+DESCRIBE_LOG_DIR: Final[Call[LogDirRequest, LogDirUsage]] = Call(
+    "describe_log_dir", LogDirRequest, LogDirUsage
 )
-SWAP_SEGMENTS: Final[Call[SwapAsked, Swapped]] = Call("swap_segments", SwapAsked, Swapped)
+ENFORCE_RETENTION: Final[Call[PartitionRequest, Deleted]] = Call(
+    "enforce_retention", PartitionRequest, Deleted
+)
+PREPARE_COMPACTION: Final[Call[LogRequest, CompactionPrepared]] = Call(
+    "prepare_compaction", LogRequest, CompactionPrepared
+)
+SWAP_SEGMENTS: Final[Call[SwapRequest, Swapped]] = Call("swap_segments", SwapRequest, Swapped)

@@ -38,7 +38,7 @@ class Changed(Outcome):
     fields: dict[str, Any]
 
 
-class ProducerIdsWanted(msgspec.Struct, array_like=True):
+class ProducerIdsRequest(msgspec.Struct, array_like=True):
     """A request for a block of producer ids."""
 
 
@@ -49,7 +49,7 @@ class ProducerIds(Outcome):
     count: int = 0
 
 
-class LeaderEpochsWanted(msgspec.Struct, array_like=True):
+class LeaderEpochsRequest(msgspec.Struct, array_like=True):
     """A request to raise the leader epochs of these partitions, with `at_least` to at least those epochs."""
 
     topic_id: bytes
@@ -83,11 +83,11 @@ class OwnAnswer(Reply):
 
 
 CHANGE: Final[Call[Change, Changed]] = Call("change", Change, Changed)
-PRODUCER_IDS: Final[Call[ProducerIdsWanted, ProducerIds]] = Call(
-    "allocate_producer_ids", ProducerIdsWanted, ProducerIds
+PRODUCER_IDS: Final[Call[ProducerIdsRequest, ProducerIds]] = Call(
+    "allocate_producer_ids", ProducerIdsRequest, ProducerIds
 )
-LEADER_EPOCHS: Final[Call[LeaderEpochsWanted, RaisedLeaderEpochs]] = Call(
-    "raise_leader_epochs", LeaderEpochsWanted, RaisedLeaderEpochs
+LEADER_EPOCHS: Final[Call[LeaderEpochsRequest, RaisedLeaderEpochs]] = Call(
+    "raise_leader_epochs", LeaderEpochsRequest, RaisedLeaderEpochs
 )
 SET_LOG_LEVELS: Final[Call[LogLevels, Outcome]] = Call("set_log_levels", LogLevels, Outcome)
 OWN: Final[Call[OwnRequest, OwnAnswer]] = Call("own", OwnRequest, OwnAnswer)

@@ -22,7 +22,7 @@ from kproc.broker.calls.cleaner_calls import (
     WRITE_CHECKPOINTS,
     Deleted,
     Done,
-    PartitionAsked,
+    PartitionRequest,
 )
 from kproc.broker.cleaner.checkpoint_writer import CheckpointWriter
 from kproc.broker.cleaner.compactor import Compactor
@@ -264,7 +264,7 @@ class Cleaner(LinkedRole):
             if self._may_be_due(topic, partition):
                 # With version 0 the owner handles the call at once and does not wait for our metadata. A topic that it
                 # does not know yet has no old segments.
-                body = PartitionAsked(0, topic.name, partition.index)
+                body = PartitionRequest(0, topic.name, partition.index)
                 self.send_to_handler(partition.owner, ENFORCE_RETENTION, body, lambda _reply: None)
             if looked_at >= _PARTITIONS_PER_PASS:
                 break
@@ -397,5 +397,5 @@ class Cleaner(LinkedRole):
         for index in handlers:
             # Any call would do, because a Handler handles it only when it has the metadata version of the caller.
             self.send_to_handler(
-                index, ENFORCE_RETENTION, PartitionAsked(self._image.version, "", 0), on_reply
+                index, ENFORCE_RETENTION, PartitionRequest(self._image.version, "", 0), on_reply
             )

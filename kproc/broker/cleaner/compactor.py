@@ -24,10 +24,10 @@ from kproc.broker.calls.cleaner_calls import (
     PREPARE_COMPACTION,
     SWAP_SEGMENTS,
     CompactionPrepared,
-    LogAsked,
-    LogFacts,
-    SwapAsked,
+    LogInfo,
+    LogRequest,
     Swapped,
+    SwapRequest,
 )
 from kproc.broker.cleaner.cleaner_offsets import CleanerOffsets
 from kproc.broker.cluster.dynamic_settings import current_value, log_overrides
@@ -71,7 +71,7 @@ _PAUSE_MS_MIN: Final = 100
 _WAIT_NS_MAX: Final = 1 << 62
 
 Steps = Generator[int | None, None, Any]
-L = TypeVar("L", bound=LogAsked)
+L = TypeVar("L", bound=LogRequest)
 
 
 class _Candidate(NamedTuple):
@@ -291,7 +291,7 @@ class Compactor:
         has_begun = False
         while True:
             answer = yield from self._send_request(
-                PREPARE_COMPACTION, LogAsked(topic.name, topic.topic_id, index)
+                PREPARE_COMPACTION, LogRequest(topic.name, topic.topic_id, index)
             )
             known = answer.facts if isinstance(answer, CompactionPrepared) else None
             config = self._config_of(topic)
@@ -320,7 +320,7 @@ class Compactor:
                 return
 
     def _facts(
-        self, topic: TopicImage, index: int, directory: Path, config: LogConfig, known: LogFacts
+        self, topic: TopicImage, index: int, directory: Path, config: LogConfig, known: LogInfo
     ) -> tuple[DirtySection, PassFacts]:
         """Combine the owner's reply with the sizes of the files. Return (section, facts for the pass)."""
         bases = [each.base_offset for each in known.segments]
@@ -406,7 +406,7 @@ class Compactor:
         sync_directory(self._fs, directory)
         yield 0
         old = [SegmentIdentity(each.base_offset, each.size, each.inode) for each in group]
-        body = SwapAsked(topic.name, topic.topic_id, index, old, new)
+        body = SwapRequest(topic.name, topic.topic_id, index, old, new)
         answer = yield from self._send_request(SWAP_SEGMENTS, body)
         took_us = answer.took_us if isinstance(answer, Swapped) else None
         if took_us is None:

@@ -13,9 +13,9 @@ from kproc.broker.calls.controller_calls import (
     PRODUCER_IDS,
     Change,
     Changed,
-    LeaderEpochsWanted,
+    LeaderEpochsRequest,
     ProducerIds,
-    ProducerIdsWanted,
+    ProducerIdsRequest,
     RaisedLeaderEpochs,
 )
 from kproc.broker.cluster.controller import failure_of
@@ -36,7 +36,7 @@ def add_change_calls(served: CallHandlers, decide: Decide) -> None:
 
         decide(body.op, body.fields, on_decided)
 
-    def producer_ids(_body: ProducerIdsWanted, on_reply: OnResult[ProducerIds]) -> None:
+    def producer_ids(_body: ProducerIdsRequest, on_reply: OnResult[ProducerIds]) -> None:
         def on_decided(reply: dict[str, Any]) -> None:
             failure = _failure(reply)
             first, count = (0, 0) if failure else (reply["first_producer_id"], reply["count"])
@@ -44,7 +44,7 @@ def add_change_calls(served: CallHandlers, decide: Decide) -> None:
 
         decide(PRODUCER_IDS.name, {}, on_decided)
 
-    def leader_epochs(body: LeaderEpochsWanted, on_reply: OnResult[RaisedLeaderEpochs]) -> None:
+    def leader_epochs(body: LeaderEpochsRequest, on_reply: OnResult[RaisedLeaderEpochs]) -> None:
         def on_decided(reply: dict[str, Any]) -> None:
             failure = _failure(reply)
             on_reply(RaisedLeaderEpochs([] if failure else reply["leader_epochs"], failure=failure))

@@ -14,7 +14,7 @@ from kproc.broker.calls.calls import Lost
 from kproc.broker.calls.controller_calls import (
     LEADER_EPOCHS,
     AskController,
-    LeaderEpochsWanted,
+    LeaderEpochsRequest,
     RaisedLeaderEpochs,
     failure_of,
 )
@@ -39,8 +39,8 @@ class CoordinatorEpochs:
         self._known: dict[PartitionKey, int] = {}
         # Partitions with a call in flight, and a token of that call. After `discard` the token does not match any more,
         # so that a late reply is discarded.
-        self._asked: dict[PartitionKey, object] = {}
-        self.wanted: dict[PartitionKey, None] = {}
+        self._requested: dict[PartitionKey, object] = {}
+        self.unsent: dict[PartitionKey, None] = {}
 
     def pop(self, key: PartitionKey, *, at_least: int) -> int | None:
         """Return the epoch for a coordinator that is opened now, or None. `on_epoch` is called when it arrives.
@@ -56,21 +56,21 @@ class CoordinatorEpochs:
 
     def request(self, key: PartitionKey) -> None:
         """Request an epoch for a coordinator that will be opened soon. The next `send_requests` sends the call."""
-        if key not in self._asked and key not in self._known:
-            self.wanted[key] = None
+        if key not in self._requested and key not in self._known:
+            self.unsent[key] = None
 
     def discard(self, key: PartitionKey) -> None:
         """Discard the epoch of a partition with another owner, because that owner's epoch can be newer than ours."""
         self._known.pop(key, None)
-        self._asked.pop(key, None)
-        self.wanted.pop(key, None)
+        self._requested.pop(key, None)
+        self.unsent.pop(key, None)
 
     def send_requests(self) -> None:
-        """Send the controller one call per topic for all wanted epochs."""
-        wanted = list(self.wanted)
-        self.wanted.clear()
+        """Send the controller one call per topic for all epochs that were requested since the last one."""
+        unsent = list(self.unsent)
+        self.unsent.clear()
         by_topic: dict[str, list[int]] = {}
-        for name, index in wanted:
+        for name, index in unsent:
             by_topic.setdefault(name, []).append(index)
         for name, indexes in by_topic.items():
             topic = self._image().topic(name)
@@ -80,12 +80,12 @@ class CoordinatorEpochs:
     def _send_request(self, name: str, topic_id: bytes, indexes: list[int]) -> None:
         token = object()
         keys = [(name, index) for index in indexes]
-        self._asked.update(dict.fromkeys(keys, token))
+        self._requested.update(dict.fromkeys(keys, token))
 
         def on_reply(reply: RaisedLeaderEpochs | Lost) -> None:
-            still = [key for key in keys if self._asked.get(key) is token]
+            still = [key for key in keys if self._requested.get(key) is token]
             for key in still:
-                del self._asked[key]
+                del self._requested[key]
             error = failure_of(reply)
             if error is not None or isinstance(reply, Lost):
                 logger.info("no epochs for the coordinators of %s yet: %s", name, error)
@@ -95,4 +95,4 @@ class CoordinatorEpochs:
                 self._known[key] = epochs[key]
                 self._on_epoch(key)
 
-        self._ask_controller(LEADER_EPOCHS, LeaderEpochsWanted(topic_id, indexes), on_reply)
+        self._ask_controller(LEADER_EPOCHS, LeaderEpochsRequest(topic_id, indexes), on_reply)

@@ -12,7 +12,7 @@ from collections.abc import Callable
 from typing import TypeVar
 
 from kproc.broker.calls.calls import OnResult
-from kproc.broker.calls.cleaner_calls import CompactionPrepared, LogAsked, LogFacts, SwapAsked, Swapped
+from kproc.broker.calls.cleaner_calls import CompactionPrepared, LogInfo, LogRequest, Swapped, SwapRequest
 from kproc.broker.cluster.image import ClusterImage
 from kproc.broker.handler.partitions import Partitions
 from kproc.broker.storage.log_compact import SwapRefused
@@ -38,16 +38,16 @@ class CompactionCalls:
         self._image = image
         self._now_ns = now_ns
         self._is_stopping = False
-        self.swaps: deque[tuple[SwapAsked, OnResult[Swapped]]] = deque()
+        self.swaps: deque[tuple[SwapRequest, OnResult[Swapped]]] = deque()
 
-    def prepare(self, body: LogAsked, on_reply: OnResult[CompactionPrepared]) -> None:
+    def prepare(self, body: LogRequest, on_reply: OnResult[CompactionPrepared]) -> None:
         """Reply with the log's offsets, segments and producers, or with the reason why not."""
         if self._is_stopping:
             on_reply(CompactionPrepared(refused=_STOPPING))
         else:
             on_reply(_try(CompactionPrepared, body, lambda: self._facts(body)))
 
-    def swap(self, body: SwapAsked, on_reply: OnResult[Swapped]) -> None:
+    def swap(self, body: SwapRequest, on_reply: OnResult[Swapped]) -> None:
         """Queue a swap for `work`."""
         if self._is_stopping:
             on_reply(Swapped(refused=_STOPPING))
@@ -68,7 +68,7 @@ class CompactionCalls:
         """Reject all calls from now on."""
         self._is_stopping = True
 
-    def _swap(self, body: SwapAsked) -> Swapped:
+    def _swap(self, body: SwapRequest) -> Swapped:
         started_ns = self._now_ns()
         owned = self._partitions.find((body.topic, body.partition))
         if owned is None or owned.log.state.topic_id != body.topic_id:
@@ -76,14 +76,14 @@ class CompactionCalls:
         owned.log.compaction.swap_segments(body.old, body.new)
         return Swapped((self._now_ns() - started_ns) // 1000)
 
-    def _facts(self, body: LogAsked) -> CompactionPrepared:
+    def _facts(self, body: LogRequest) -> CompactionPrepared:
         image = self._image()
         partition = image.partition(body.topic, body.partition)
         if partition is None or image.topics_by_name[body.topic].topic_id != body.topic_id:
             raise SwapRefused("the topic is gone")
         log = self._partitions.get(body.topic, partition).log
         return CompactionPrepared(
-            LogFacts(
+            LogInfo(
                 log.state.start_offset,
                 log.state.end_offset,
                 log.state.last_stable_offset,
@@ -94,7 +94,7 @@ class CompactionCalls:
         )
 
 
-def _try(answer: type[_Answer], body: LogAsked, what: Callable[[], _Answer]) -> _Answer:
+def _try(answer: type[_Answer], body: LogRequest, what: Callable[[], _Answer]) -> _Answer:
     try:
         return what()
     except (SwapRefused, KafkaError) as refusal:

@@ -18,7 +18,7 @@ from kproc.broker.calls.calls import Lost
 from kproc.broker.calls.controller_calls import (
     LEADER_EPOCHS,
     AskController,
-    LeaderEpochsWanted,
+    LeaderEpochsRequest,
     RaisedLeaderEpochs,
     failure_of,
 )
@@ -72,5 +72,5 @@ class LeaderEpochRaises:
             if error is not None:
                 logger.info("cannot raise the leader epoch of %s-%d yet: %s", *key, error)
 
-        body = LeaderEpochsWanted(wanted.topic_id, [key[1]], at_least=[wanted.epoch])
+        body = LeaderEpochsRequest(wanted.topic_id, [key[1]], at_least=[wanted.epoch])
         self._ask_controller(LEADER_EPOCHS, body, on_reply)

@@ -28,7 +28,7 @@ from kproc.broker.calls.cleaner_calls import (
     PREPARE_COMPACTION,
     SWAP_SEGMENTS,
     Deleted,
-    PartitionAsked,
+    PartitionRequest,
 )
 from kproc.broker.handler import handler_figures
 from kproc.broker.handler.compaction_calls import CompactionCalls
@@ -143,7 +143,7 @@ class OwnerCalls:
 
 
 def enforce_retention(
-    partitions: Partitions, transfers: PartitionTransfer, body: PartitionAsked, on_reply: OnResult[Deleted]
+    partitions: Partitions, transfers: PartitionTransfer, body: PartitionRequest, on_reply: OnResult[Deleted]
 ) -> None:
     """Delete the segments of a partition that are past their retention, and reply with their number.
 

@@ -10,11 +10,11 @@ import shutil
 from contextlib import suppress
 from pathlib import Path
 
-from kproc.broker.calls.cleaner_calls import LogDirAsked, LogDirUsage
+from kproc.broker.calls.cleaner_calls import LogDirRequest, LogDirUsage
 from kproc.broker.storage.format import LOG_SUFFIX
 
 
-def log_dir_usage(directory: Path, asked: LogDirAsked) -> LogDirUsage:
+def log_dir_usage(directory: Path, asked: LogDirRequest) -> LogDirUsage:
     """Return the sizes of partitions' logs, and the file system's total and free bytes.
 
     Like Kafka's UnifiedLog.size this counts the .log files without their indexes. A partition that was never used has

@@ -38,14 +38,14 @@ Failed = Callable[[int, int, str | None], Answer]
 
 
 class OperationPaused(Exception):
-    """Raised by an operation that must continue in a later duty cycle, with `wanted` as its new arguments.
+    """Raised by an operation that must continue in a later duty cycle, with new arguments.
 
     It has used up the time of this cycle, or it waits for the first sync of the log of `recovering`.
     """
 
-    def __init__(self, wanted: Any, recovering: OwnedPartition | None = None) -> None:
+    def __init__(self, arguments: Any, recovering: OwnedPartition | None = None) -> None:
         super().__init__()
-        self.wanted = wanted
+        self.arguments = arguments
         self.recovering = recovering
 
 
@@ -82,8 +82,8 @@ def operation(name: str, failed: Failed, arguments: Any) -> Callable[[HandlePart
     @handles(call)
     def handle_call(services: Services, body: PartitionsRequest[Any], on_reply: OnResult[Answers]) -> None:
         handled: HandledCall[Answer | None] = HandledCall(services, [None] * len(body.parts), on_reply)
-        for at, (topic, index, wanted) in enumerate(body.parts):
-            _handle_ours(services, name, topic, index, wanted, partial(handled.on_answer, at))
+        for at, (topic, index, of_part) in enumerate(body.parts):
+            _handle_ours(services, name, topic, index, of_part, partial(handled.on_answer, at))
 
     def register(handle: HandlePartition) -> HandlePartition:
         OPERATIONS[name] = PartitionOperation(call, handle, failed)
@@ -130,14 +130,14 @@ def answer_by_topic(
 
     label: the field of a topic's row that has the topic's name.
     """
-    parts = [(topic, index, wanted) for topic, rows in topics for index, wanted in rows]
+    parts = [(topic, index, arguments) for topic, rows in topics for index, arguments in rows]
 
     def on_done(answers: list[Answer]) -> None:
         rows = iter(answers)
         context.reply(
             {
                 "topics": [
-                    {label: topic, "partitions": [next(rows) for _ in wanted]} for topic, wanted in topics
+                    {label: topic, "partitions": [next(rows) for _ in of_topic]} for topic, of_topic in topics
                 ]
             }
         )
@@ -158,8 +158,8 @@ class _PartitionParts(NamedTuple):
     def handle(
         self, part: Part, on_answer: Callable[[Answer | None], None], _request: OwnersRequest[Any, Any]
     ) -> None:
-        topic, index, wanted = part
-        _handle_ours(self.services, self.name, topic, index, wanted, on_answer)
+        topic, index, arguments = part
+        _handle_ours(self.services, self.name, topic, index, arguments, on_answer)
 
     def send(self, owner: int, parts: Sequence[Part], on_reply: OnOwnersReply) -> None:
         body: PartitionsRequest[Any] = PartitionsRequest(self.services.image.version, list(parts))
@@ -174,7 +174,7 @@ def _handle_ours(
     name: str,
     topic: str,
     index: int,
-    wanted: Any,
+    arguments: Any,
     on_answer: Callable[[Answer | None], None],
 ) -> None:
     """Handle one partition of ours. Answer None if another Handler owns it.
@@ -190,24 +190,24 @@ def _handle_ours(
         on_answer(None)
         return
 
-    def resume_with(wanted: Any, is_ready: bool) -> None:
+    def resume_with(arguments: Any, is_ready: bool) -> None:
         if is_ready:
-            _handle_ours(services, name, topic, index, wanted, on_answer)
+            _handle_ours(services, name, topic, index, arguments, on_answer)
         else:
             on_answer(operation_.failed(index, ErrorCode.NOT_LEADER_OR_FOLLOWER, None))
 
     try:
         services.owner.partitions.get(topic, partition)
     except PartitionMoving as moving:
-        services.owner.transfers.when_ready(moving.key, partial(resume_with, wanted))
+        services.owner.transfers.when_ready(moving.key, partial(resume_with, arguments))
         return
     except KafkaError as error:
         on_answer(operation_.failed(index, error.code, error.message))
         return
     try:
-        operation_.handle(services, topic, partition, wanted, on_answer)
+        operation_.handle(services, topic, partition, arguments, on_answer)
     except OperationPaused as paused:
-        resume = partial(resume_with, paused.wanted)
+        resume = partial(resume_with, paused.arguments)
         if paused.recovering is None:
             services.owner.transfers.later((topic, index), resume)
             return

@@ -17,13 +17,13 @@ from kproc.broker.calls.cleaner_calls import (
     CompactionPrepared,
     Deleted,
     Done,
-    LogAsked,
-    LogDirAsked,
+    LogDirRequest,
     LogDirUsage,
-    LogFacts,
-    PartitionAsked,
-    SwapAsked,
+    LogInfo,
+    LogRequest,
+    PartitionRequest,
     Swapped,
+    SwapRequest,
 )
 from kproc.broker.observe.broker_figures import FIGURES, Group, HandlerFigures
 from kproc.broker.storage.compaction_files import SegmentIdentity
@@ -37,17 +37,17 @@ GROUPS = [Group("g", "Stable", 2, {"t": {0: 7, 3: 1 << 40}})]
     ("call", "body", "replies"),
     [
         (WRITE_CHECKPOINTS, FromImage(7), [Done(None), Done("the disk is full")]),
-        (DESCRIBE_LOG_DIR, LogDirAsked([("t", [0, 2])]), [LogDirUsage("/data", [[1, 2]], 10, 5)]),
-        (ENFORCE_RETENTION, PartitionAsked(0, "t", 1), [Deleted(3)]),
+        (DESCRIBE_LOG_DIR, LogDirRequest([("t", [0, 2])]), [LogDirUsage("/data", [[1, 2]], 10, 5)]),
+        (ENFORCE_RETENTION, PartitionRequest(0, "t", 1), [Deleted(3)]),
         (
             PREPARE_COMPACTION,
-            LogAsked("t", ID, 1),
+            LogRequest("t", ID, 1),
             [
-                CompactionPrepared(LogFacts(0, 9, 8, 7, [OLD, NEW], {5: (-1, 0), 1 << 62: (3, 1)})),
+                CompactionPrepared(LogInfo(0, 9, 8, 7, [OLD, NEW], {5: (-1, 0), 1 << 62: (3, 1)})),
                 CompactionPrepared(refused="no"),
             ],
         ),
-        (SWAP_SEGMENTS, SwapAsked("t", ID, 1, [OLD], NEW), [Swapped(12), Swapped(refused="no")]),
+        (SWAP_SEGMENTS, SwapRequest("t", ID, 1, [OLD], NEW), [Swapped(12), Swapped(refused="no")]),
         (
             FIGURES,
             FromImage(7),

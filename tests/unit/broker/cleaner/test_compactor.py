@@ -17,10 +17,10 @@ from kproc.broker.calls.cleaner_calls import (
     PREPARE_COMPACTION,
     SWAP_SEGMENTS,
     CompactionPrepared,
-    LogAsked,
-    LogFacts,
-    SwapAsked,
+    LogInfo,
+    LogRequest,
     Swapped,
+    SwapRequest,
 )
 from kproc.broker.cleaner.cleaner_offsets import CleanerOffsets
 from kproc.broker.cleaner.compactor import Compactor
@@ -44,7 +44,7 @@ from tests.support.processor_rig import new_slab
 CONFIGS = {"cleanup.policy": "compact", "min.cleanable.dirty.ratio": "0.01"}
 BACKOFF_MS = 1000
 PREPARE, SWAP = PREPARE_COMPACTION.name, SWAP_SEGMENTS.name
-SWAPPED = SwapAsked("t", bytes(16), 0, [], SegmentIdentity(0, 0, 0))
+SWAPPED = SwapRequest("t", bytes(16), 0, [], SegmentIdentity(0, 0, 0))
 
 
 class Rig:
@@ -242,7 +242,7 @@ def test_segments_that_changed_meanwhile_are_not_swapped(rig: Rig) -> None:
     rig.fill("t", "b", "b")
     swap = rig.desk.swap
 
-    def delete_first(body: SwapAsked, on_reply: OnResult[Swapped]) -> None:
+    def delete_first(body: SwapRequest, on_reply: OnResult[Swapped]) -> None:
         if log.state.start_offset == 0:
             log.retention.advance_start(2)
         swap(body, on_reply)
@@ -261,7 +261,7 @@ def test_a_namesakes_files_are_not_swapped(rig: Rig) -> None:
     log = rig.create("t")
     rig.fill("t", "a", "a")
     rig.logs["t", 0] = SimpleNamespace(state=SimpleNamespace(topic_id=bytes(16)))  # type: ignore[assignment]
-    rig.answers[PREPARE] = CompactionPrepared(LogFacts(0, 2, 2, 2, log.compaction.segment_identities(), {}))
+    rig.answers[PREPARE] = CompactionPrepared(LogInfo(0, 2, 2, 2, log.compaction.segment_identities(), {}))
     rig.run()
     assert rig.asked == [PREPARE, SWAP]
     assert rig.value("compaction_swaps_refused") == 1
@@ -362,7 +362,7 @@ def test_a_stop_in_the_middle_removes_what_was_being_written(rig: Rig) -> None:
 
 def rig_prepare(rig: Rig, log: Log) -> CompactionPrepared:
     replies: list[CompactionPrepared | None] = []
-    rig.desk.prepare(LogAsked("t", log.state.topic_id, 0), replies.append)
+    rig.desk.prepare(LogRequest("t", log.state.topic_id, 0), replies.append)
     (reply,) = replies
     assert reply is not None
     return reply
@@ -398,7 +398,7 @@ def test_cleaner_offset_of_deleted_topic_is_not_written(rig: Rig) -> None:
 def test_a_stopping_owner_refuses(rig: Rig) -> None:
     replies: list[Any] = []
     rig.desk.drain()
-    rig.desk.prepare(LogAsked("t", bytes(16), 0), replies.append)
+    rig.desk.prepare(LogRequest("t", bytes(16), 0), replies.append)
     rig.desk.swap(SWAPPED, replies.append)
     assert replies == [CompactionPrepared(refused=replies[0].refused), Swapped(refused=replies[0].refused)]
     assert replies[0].refused

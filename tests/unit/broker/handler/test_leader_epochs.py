@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from kproc.broker.calls.calls import Lost
-from kproc.broker.calls.controller_calls import LEADER_EPOCHS, LeaderEpochsWanted, RaisedLeaderEpochs
+from kproc.broker.calls.controller_calls import LEADER_EPOCHS, LeaderEpochsRequest, RaisedLeaderEpochs
 from kproc.broker.cluster import records as r
 from kproc.broker.cluster.image import ClusterImage
 from kproc.broker.handler.leader_epochs import LeaderEpochRaises
@@ -33,7 +33,7 @@ class Scene:
 
     def _take(self, call: Any, body: Any, on_reply: Callable[[Any], None]) -> None:
         assert call is LEADER_EPOCHS
-        assert isinstance(body, LeaderEpochsWanted)
+        assert isinstance(body, LeaderEpochsRequest)
         assert (body.topic_id, body.partitions) == (ID, [0])
         self.sent.append((body.at_least, on_reply))
 

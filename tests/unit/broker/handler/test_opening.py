@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from kproc.broker.calls.cleaner_calls import ENFORCE_RETENTION, Deleted, PartitionAsked
+from kproc.broker.calls.cleaner_calls import ENFORCE_RETENTION, Deleted, PartitionRequest
 from kproc.broker.cluster.image import PartitionImage
 from kproc.broker.handler import partition_transfer
 from kproc.broker.handler.owned_partition import OwnedPartition
@@ -123,7 +123,7 @@ def test_retention_waits_too(rig: HandlerRig) -> None:
     for index in range(PARTITIONS):
         parts_of(handler).owner_calls.handle(
             ENFORCE_RETENTION.name,
-            PartitionAsked(0, "t", index),
+            PartitionRequest(0, "t", index),
             memoryview(b""),
             replies.append,
             lambda: False,

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from kproc.broker.calls.calls import Lost
-from kproc.broker.calls.cleaner_calls import Deleted, PartitionAsked
+from kproc.broker.calls.cleaner_calls import Deleted, PartitionRequest
 from kproc.broker.handler import partitions
 from kproc.broker.handler.owner_calls import enforce_retention
 from kproc.broker.role import partition_table
@@ -671,7 +671,7 @@ def test_retention_of_a_partition_that_is_offline_is_silent(
     caplog.clear()
     replies: list[Deleted | Lost] = []
     for name in ("offline", "damaged"):
-        body = PartitionAsked(0, name, 0)
+        body = PartitionRequest(0, name, 0)
         enforce_retention(rig.partitions(), parts_of(rig.handler()).transfers, body, replies.append)
     assert replies == [Deleted(0)] * 2
     assert not caplog.records, "it was said when it happened, and would be said at every round of the cleaner"
