@@ -10,7 +10,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Final
 
 from kproc.broker.peers.coordinator_call import Fields
-from kproc.broker.peers.coordinator_topic import when_made
+from kproc.broker.peers.coordinator_topic import create_if_missing
 from kproc.broker.peers.group_call import GROUPS
 from kproc.broker.peers.transaction_call import ADD, as_known
 from kproc.broker.request.registry import api
@@ -36,7 +36,7 @@ def handle_add_offsets_to_txn(context: RequestContext, request: Fields) -> None:
     if not name:
         raise KafkaError(ErrorCode.INVALID_REQUEST, "The transactional id is empty.")
 
-    def on_made(problem: str | None) -> None:
+    def on_created(problem: str | None) -> None:
         partition = GROUPS.of(context.services).partition_of(request["group_id"])
         if problem is not None or partition is None:
             context.reply(error_response(request, ErrorCode.COORDINATOR_NOT_AVAILABLE, problem))
@@ -50,7 +50,7 @@ def handle_add_offsets_to_txn(context: RequestContext, request: Fields) -> None:
         code = as_known(outcome, context.api_version, _FENCED_SINCE)
         context.reply(error_response(request, code, None))
 
-    when_made(context, GROUPS.topic, on_made)
+    create_if_missing(context, GROUPS.topic, on_created)
 
 
 def error_response(_request: Fields, code: int, message: str | None) -> Fields:

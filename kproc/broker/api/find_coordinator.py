@@ -14,7 +14,7 @@ from collections.abc import Collection
 from typing import TYPE_CHECKING, Any, Final
 
 from kproc.broker.cluster.internal_topics import INTERNAL_TOPICS
-from kproc.broker.peers.coordinator_topic import when_made
+from kproc.broker.peers.coordinator_topic import create_if_missing
 from kproc.broker.request.division import rows_at
 from kproc.broker.request.registry import api
 from kproc.broker.request.rights import REFUSALS, denied
@@ -47,15 +47,15 @@ def handle_find_coordinator(context: RequestContext, request: Fields) -> None:
     refused = denied(context, Operation.DESCRIBE, resource, keys)
     asked = [key for key in keys if key not in refused]
 
-    def on_made(problem: str | None) -> None:
+    def on_created(problem: str | None) -> None:
         failed = _failed(ErrorCode.COORDINATOR_NOT_AVAILABLE, problem)
         node = _here(context, request) if problem is None else failed
         context.reply(_answer(request, node, refused, resource))
 
     if asked:
-        when_made(context, topic, on_made)
+        create_if_missing(context, topic, on_created)
     else:
-        on_made(None)
+        on_created(None)
 
 
 def _here(context: RequestContext, request: Fields) -> Fields:

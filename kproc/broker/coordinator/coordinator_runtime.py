@@ -1,20 +1,8 @@
 """CoordinatorRuntime: runs all coordinators of one Handler and the logs that store their state.
 
-A `Shard` is one partition of an internal topic at this Handler. It has one state and one queue of requests that wait:
-
-    absent ---> opening ---> loading ---> ready
-       ^           |  ^         |           |
-       |           v  |         v           |
-       +-------- failed <-------+-----------+ (all states: absent again when the partition gets another owner)
-
-absent: no shard. Nobody has used the partition, or it belongs to another Handler.
-opening: the log is still in transfer from another Handler, or an eager coordinator waits for its epoch.
-loading: the coordinator replays its log, one step in a duty cycle.
-ready: requests are handled.
-failed: the log cannot be opened or replayed. Clients get NOT_COORDINATOR.
-
-A coordinator is created at the first use of its partition, or, if its kind is eager, as soon as the partition is ours.
-rules.py has the interface between runtime and coordinators.
+shard.py has the states of a coordinator's partition. A coordinator is created at the first use of its partition, or, if
+its kind is eager, as soon as the partition is ours. rules.py has the interface between runtime and coordinators, and
+topic_coordinators.py the one between runtime and APIs.
 
 All coordinators share one heap of deadlines and one list of pending writes, and `_busy` has the shards with work. So a
 duty cycle without work costs the same with any number of topics.
@@ -25,15 +13,15 @@ from __future__ import annotations
 import logging
 from collections import deque
 from collections.abc import Callable, Sequence
-from enum import Enum
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final, Generic
+from typing import TYPE_CHECKING, Any, Final
 
 from kproc.broker.coordinator.coordinator_epochs import CoordinatorEpochs
-from kproc.broker.coordinator.coordinator_log import C, CoordinatorKind, CoordinatorLog, Guard
-from kproc.broker.coordinator.partitioning import partition_for
+from kproc.broker.coordinator.coordinator_log import CoordinatorKind, CoordinatorLog, Guard
 from kproc.broker.coordinator.rules import Code, Coordinator, DueOf, KnownTopics, Marker, OnCode
+from kproc.broker.coordinator.shard import OnWake, Shard, ShardState
+from kproc.broker.coordinator.topic_coordinators import TopicCoordinators
 from kproc.broker.request.context import PartitionKey, PartitionMoving
 from kproc.common.clock import NS_PER_MS, NS_PER_S, Clock
 from kproc.common.containment import Containment
@@ -48,68 +36,14 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger(__name__)
 
-OnWake = Callable[[], None]
-
 # An eager coordinator that cannot be created yet is tried again after 50 ms, and after 5 s if its log cannot be opened.
 _TRY_AGAIN_MS: Final = 50
 _OFFLINE_MS: Final = 5_000
-# A client that gets COORDINATOR_LOAD_IN_PROGRESS retries after its own pause (500 ms in librdkafka), but most loads
-# take a few ms. So a request waits for so long before it gets that error.
-WAIT_MS: Final = 200
 # The metrics show the loads of the last 30 s, as in Kafka, and at most 1,000 of them.
 _LOADS_KEPT_NS: Final = 30 * NS_PER_S
 _LOADS_MAX: Final = 1_000
 
-
-class ShardState(Enum):
-    """The state of a shard. A partition without a shard is absent."""
-
-    OPENING = "opening"
-    LOADING = "loading"
-    READY = "ready"
-    FAILED = "failed"
-
-
 _UNLOADED: Final = frozenset({ShardState.OPENING, ShardState.LOADING})
-
-
-class Shard(Generic[C]):
-    """One partition of an internal topic at this Handler: its state, its queue, and its coordinator with the log."""
-
-    __slots__ = ("is_settled", "key", "log", "state", "try_at_ms", "wait_ends_ms", "waiting")
-
-    def __init__(self, key: PartitionKey) -> None:
-        self.key = key
-        # None: absent. The shard exists only for the requests that wait.
-        self.state: ShardState | None = None
-        # Set while loading and when ready, and when a replay has failed.
-        self.log: CoordinatorLog[C] | None = None
-        # The time in ms at which the runtime opens the shard without a request, or opens its interrupted log again.
-        self.try_at_ms = NEVER
-        # The requests that wait, in the order of their arrival. A later request may not use the coordinator while an
-        # earlier one waits. All are woken together: when the load has ended, or at `wait_ends_ms` for the first one.
-        self.waiting: list[OnWake] = []
-        self.wait_ends_ms = NEVER
-        self.is_settled = False  # The next duty cycle wakes the requests.
-
-    def park(self, on_wake: OnWake, now_ms: int) -> None:
-        """Let a request wait. Each request waits once: it then tries again and returns any error."""
-        if not self.waiting:
-            self.wait_ends_ms = now_ms + WAIT_MS
-        self.waiting.append(on_wake)
-
-    def dequeue(self) -> list[OnWake]:
-        """Empty the queue. A request that parks from now on waits for its own time."""
-        waiting, self.waiting = self.waiting, []
-        self.wait_ends_ms, self.is_settled = NEVER, False
-        return waiting
-
-    @property
-    def due_ms(self) -> int:
-        """The time in ms at which the runtime has work for the shard. 0: now. NEVER: none."""
-        if self.state is ShardState.LOADING or self.is_settled:
-            return 0
-        return min(self.try_at_ms, self.wait_ends_ms)
 
 
 class CoordinatorRuntime:
@@ -534,54 +468,3 @@ class CoordinatorRuntime:
         coordinator = self._sweeping[0]
         if not coordinator.is_sweeping or not self._guard.run(coordinator, "a sweep", coordinator.sweep_some):
             self._sweeping.popleft()
-
-
-class TopicCoordinators(Generic[C]):
-    """The coordinators of one topic: the interface of the runtime for the APIs."""
-
-    def __init__(self, runtime: CoordinatorRuntime, kind: CoordinatorKind[C]) -> None:
-        self.kind = kind
-        self._runtime = runtime
-
-    def partition_of(self, name: str) -> PartitionImage | None:
-        """Return the partition whose coordinator is responsible for a name. None before the topic exists.
-
-        Only the partitions that the topic was created with count. Otherwise adding partitions would change the
-        coordinators of names that are stored already.
-        """
-        topic = self._runtime.image().topic(self.kind.topic)
-        if topic is None:
-            return None
-        _, count = next(topic.blocks())
-        return topic.partitions[partition_for(name, count)]
-
-    def coordinator(self, index: int) -> C:
-        """Return the loaded coordinator of a partition of ours. Raises KafkaError with the code for the client."""
-        log: CoordinatorLog[C] = self._runtime.ready_log((self.kind.topic, index))
-        return log.coordinator
-
-    def park(self, index: int, on_wake: OnWake) -> None:
-        """Call back when a coordinator is loaded, when it belongs to another Handler, or after 200 ms.
-
-        The request then tries once more and returns whatever error it gets.
-        """
-        self._runtime.park((self.kind.topic, index), on_wake)
-
-    def reload(self, index: int) -> None:
-        """Discard and reload a coordinator of ours that an unexpected exception left half changed."""
-        self._runtime.reload((self.kind.topic, index))
-
-    def append_marker(self, index: int, marker: Marker, on_code: OnCode) -> None:
-        """Append a transaction marker to a partition of ours. `on_code` gets NONE when it is durable, or an error.
-
-        Raises KafkaError (NOT_COORDINATOR, COORDINATOR_LOAD_IN_PROGRESS) if it was not appended, or if that is unknown.
-        """
-        self._runtime.append_marker((self.kind.topic, index), marker, on_code)
-
-    def loaded(self) -> list[C]:
-        """Return the loaded coordinators of the topic."""
-        return self._runtime.loaded(self.kind.topic)
-
-    def when_loaded(self, on_loaded: Callable[[], None]) -> None:
-        """Load the coordinators of all our partitions that have records, then call back."""
-        self._runtime.when_loaded(self.kind.topic, on_loaded)

@@ -30,8 +30,8 @@ from kproc.broker.peers.registered_calls import handles
 from kproc.common.errors import ErrorCode, KafkaError
 
 if TYPE_CHECKING:
-    from kproc.broker.coordinator.coordinator_runtime import TopicCoordinators
     from kproc.broker.coordinator.rules import Coordinator
+    from kproc.broker.coordinator.topic_coordinators import TopicCoordinators
     from kproc.broker.request.context import RequestContext, Services
 
 A = TypeVar("A")

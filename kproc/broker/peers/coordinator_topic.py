@@ -13,21 +13,21 @@ if TYPE_CHECKING:
     from kproc.broker.request.context import RequestContext
 
 
-def when_made(context: RequestContext, topic: str, on_made: Callable[[str | None], None]) -> None:
-    """Create the topic unless it exists. `on_made` gets None, or the reason why it could not be created."""
+def create_if_missing(context: RequestContext, topic: str, on_created: Callable[[str | None], None]) -> None:
+    """Create an internal topic unless it exists. `on_created` gets None, or the reason why it cannot be created."""
     image = context.services.image
     if image.topic(topic) is not None:
-        on_made(None)
+        on_created(None)
         return
 
     def on_reply(reply: Changed | Lost) -> None:
         if context.services.image.topic(topic) is not None:
-            on_made(None)
+            on_created(None)
             return
         try:
             message = fields_of(reply)["topics"][0]["error_message"]
         except KafkaError as error:
             message = error.message
-        on_made(message or "")
+        on_created(message or "")
 
     context.ask_controller(CHANGE, Change("auto_create_topics", {"names": [topic]}), on_reply)

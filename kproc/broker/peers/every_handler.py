@@ -15,7 +15,7 @@ from kproc.broker.request.listing import Items, ListedPages, Listing, Page, ToRo
 from kproc.common.errors import ErrorCode
 
 if TYPE_CHECKING:
-    from kproc.broker.coordinator.coordinator_runtime import TopicCoordinators
+    from kproc.broker.coordinator.topic_coordinators import TopicCoordinators
     from kproc.broker.request.context import RequestContext, Services
 
 Fields = dict[str, Any]

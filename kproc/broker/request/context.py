@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from kproc.broker.calls.calls import B, Call, Lost, R
     from kproc.broker.cluster.image import ClusterImage
     from kproc.broker.config import Config
-    from kproc.broker.coordinator.coordinator_runtime import TopicCoordinators
+    from kproc.broker.coordinator.topic_coordinators import TopicCoordinators
     from kproc.broker.handler.logins import Logins
     from kproc.broker.handler.partition_transfer import PartitionTransfer
     from kproc.broker.handler.partitions import Partitions

@@ -12,9 +12,10 @@ import pytest
 
 from kproc.broker.cluster.internal_topics import COORDINATOR_TOPICS, GROUP_METADATA_TOPIC
 from kproc.broker.coordinator.coordinator_log import CoordinatorKind, CoordinatorLog
-from kproc.broker.coordinator.coordinator_runtime import WAIT_MS, CoordinatorRuntime, ShardState
+from kproc.broker.coordinator.coordinator_runtime import CoordinatorRuntime
 from kproc.broker.coordinator.partitioning import partition_for
 from kproc.broker.coordinator.rules import DueOf, KnownTopics, Marker, Producer, Write
+from kproc.broker.coordinator.shard import WAIT_MS, ShardState
 from kproc.broker.handler.coordinator_kinds import all_kinds
 from kproc.broker.handler.owned_partition import OwnedPartition
 from kproc.broker.peers.coordinator_call import CoordinatorCalls, Item, OnOutcome
