@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 
+from kproc.broker.group.coordinator import RESPONSES_AT_ONCE
 from kproc.broker.group.messages import CommitRequest, LeavingMember, SyncRequest
 from kproc.broker.group.records import OffsetKey, decode_record, encode_offset_key
 from kproc.common.deadlines import NEVER
@@ -295,3 +296,31 @@ def test_unknown_record_types_are_skipped_and_damage_is_not(
     assert [record.levelname for record in caplog.records] == ["WARNING"]
     with pytest.raises(Corrupt):
         rig.coordinator.replay(encode_offset_key(OffsetKey("g", "t", 0)), b"\0\4", 0, None)
+
+
+def joined_by_many(rig: Rig) -> list[list[Any]]:
+    """The answers to the joins of two slices of new members, when the first member has joined again."""
+    (leader,) = rig.join()
+    answers = [rig.join() for _ in range(2 * RESPONSES_AT_ONCE)]
+    assert not any(answers)
+    rig.join(member_id=leader.member_id)
+    return answers
+
+
+def test_join_responses_of_large_group_take_several_ticks(rig: Rig) -> None:
+    """10,000 responses in one duty cycle stopped the Handler for a second."""
+    answers = joined_by_many(rig)
+    sent = [sum(map(len, answers))]
+    for _ in range(4):
+        rig.pass_ms(0)
+        sent.append(sum(map(len, answers)))
+    first = RESPONSES_AT_ONCE - 1  # The leader's is the first one.
+    assert sent == [0, first, first + RESPONSES_AT_ONCE, len(answers), len(answers)]
+    assert {answer[0].generation for answer in answers} == {2}
+
+
+def test_join_responses_of_large_group_are_sent_when_coordinator_resigns(rig: Rig) -> None:
+    answers = joined_by_many(rig)
+    rig.coordinator.resign()
+    assert {len(answer) for answer in answers} == {1}
+    rig.pass_ms(0)
