@@ -342,7 +342,7 @@ class Scene:
         """A Handler's call."""
         served = CallHandlers(Containment())
         add_change_calls(served, self._decide)
-        served.ask(call, body, on_reply)
+        served.handle_own(call, body, on_reply)
 
     def _decide(self, op: str, body: dict[str, Any], on_reply: OnReply) -> None:
         """Whoever dies, it is not the controller."""

@@ -64,7 +64,7 @@ class Broker:
             if isinstance(self.controller_failure, Lost):
                 on_reply(self.controller_failure)
             else:
-                self._served.ask(call, body, on_reply)
+                self._served.handle_own(call, body, on_reply)
 
     def send(self, key: ApiKey, version: int, /, **fields: Any) -> PendingAnswer:
         """A request, through the codec and the handler; parked until `run_controller` if it must wait."""

@@ -18,7 +18,7 @@ from types import TracebackType
 from typing import Any
 
 from kproc.broker.api import load_all
-from kproc.broker.calls.call_links import CallHandlers, serve_raw_call
+from kproc.broker.calls.call_links import CallHandlers, handle_raw_call
 from kproc.broker.calls.controller_calls import OWN
 from kproc.broker.cluster.image import PartitionImage
 from kproc.broker.controller.answers import add_change_calls
@@ -519,7 +519,7 @@ class HandlerRig:
         # Nobody here reads reports, or answers kproc's own operations.
         for call in (REPORT_OFFLINE, OWN):
             served.add(call, lambda _body, _on_reply: None)
-        serve_raw_call(view, outbox, served.serve_raw, Containment())
+        handle_raw_call(view, outbox, served.handle_raw, Containment())
         return is_served
 
     # -- the cluster -----------------------------------------------------------------------------------------

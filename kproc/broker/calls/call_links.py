@@ -5,7 +5,7 @@ reply with `is_open` is followed by another one. Each call is declared with its 
 `CallHandlers` handles it.
 
 When a peer dies, every open call to it gets the reply `Lost`, so that no request waits for ever. If the peer ended in
-order, the calls that it never read can be sent to its successor instead (`Calls.take_back`).
+order, the calls that it never read can be sent to its successor instead (`Calls.withdraw`).
 
 A peer's bytes are decoded inside containment. Bytes that cannot be decoded fail their call, as if the peer had died,
 and never end the role that reads them.
@@ -27,7 +27,7 @@ from kproc.common.containment import Containment, Owner
 
 Payload = memoryview | bytearray
 IsGone = Callable[[], bool]  # Returns True if the caller has ended.
-ServeRaw = Callable[[str, msgspec.Raw, memoryview, OnResult[Any], IsGone], None]
+HandleRaw = Callable[[str, msgspec.Raw, memoryview, OnResult[Any], IsGone], None]
 
 _encode = msgspec.msgpack.Encoder().encode
 _decode_call = msgspec.msgpack.Decoder(tuple[str, msgspec.Raw]).decode
@@ -42,14 +42,14 @@ class _Open(NamedTuple):
     owner: Owner | None
     call: Call[Any, Any]
 
-    def take(self, raw: memoryview) -> Any:
+    def decode_reply(self, raw: memoryview) -> Any:
         """Decode a reply. Another one follows if it `is_open`."""
         # nil: the peer lives, but the call raised an unexpected exception there, which its log shows. The outcome is
         # unknown, as if the peer had died.
         return Lost() if raw == _NIL else self.call.decode_reply(raw)
 
 
-class Untaken(NamedTuple):
+class UnreadCall(NamedTuple):
     """A call that its peer never read, so it had no effect. `body` is still encoded and can be sent again as it is."""
 
     call: Call[Any, Any]
@@ -70,7 +70,7 @@ class Calls:
     def __len__(self) -> int:
         return len(self._open)
 
-    def ask(
+    def send(
         self,
         outbox: Outbox | None,
         peer: AgentId,
@@ -96,7 +96,7 @@ class Calls:
         encoded = _encode([op, body])
         outbox.push(CALL, TOKEN.pack(token, len(encoded)), encoded, payload)
 
-    def take_reply(self, view: memoryview) -> None:
+    def handle_reply(self, view: memoryview) -> None:
         """Pass a REPLY record to the callback of its call."""
         found: _Open | None = None
         reply: Any = Lost()
@@ -104,7 +104,7 @@ class Calls:
             token, length = TOKEN.unpack_from(view)
             found = self._open.get(token)
             if found is not None:
-                reply = found.take(view[TOKEN.size : TOKEN.size + length])
+                reply = found.decode_reply(view[TOKEN.size : TOKEN.size + length])
         except Exception as error:  # noqa: BLE001 - contained
             self._containment.caught("the reply of another role", error)
         if found is None:
@@ -114,7 +114,7 @@ class Calls:
             del self._open[token]
         self._containment.run("what a reply was for", found.owner, found.on_reply, reply)
 
-    def take_back(self, outbox: Outbox) -> Iterator[Untaken]:
+    def withdraw(self, outbox: Outbox) -> Iterator[UnreadCall]:
         """Yield the calls that a peer never read before it ended in order. They are closed here."""
         for kind, view in outbox.untaken():
             if kind != CALL:
@@ -124,9 +124,9 @@ class Calls:
             if made is not None:
                 del self._open[token]
                 _, body = _decode_call(view[TOKEN.size : TOKEN.size + length])
-                yield Untaken(made.call, body, view[TOKEN.size + length :], made.on_reply, made.owner)
+                yield UnreadCall(made.call, body, view[TOKEN.size + length :], made.on_reply, made.owner)
 
-    def lose(self, peer: AgentId) -> frozenset[str]:
+    def fail_all(self, peer: AgentId) -> frozenset[str]:
         """Reply Lost to every open call to a peer that has died. Return the names of their operations."""
         lost = [token for token, each in self._open.items() if each.peer == peer]
         ops: set[str] = set()
@@ -155,13 +155,13 @@ class CallHandlers:
         self.by_op: dict[str, CallHandler] = {}
         self._containment = containment
 
-    def add(self, call: Call[B, R], serve: Callable[[B, OnResult[R]], None]) -> None:
-        self.add_with_payload(call, lambda body, _payload, on_reply: serve(body, on_reply))
+    def add(self, call: Call[B, R], handle: Callable[[B, OnResult[R]], None]) -> None:
+        self.add_with_payload(call, lambda body, _payload, on_reply: handle(body, on_reply))
 
-    def add_with_payload(self, call: Call[B, R], serve: Callable[[B, Payload, OnResult[R]], None]) -> None:
-        self.by_op[call.name] = CallHandler(call.decode_body, serve)
+    def add_with_payload(self, call: Call[B, R], handle: Callable[[B, Payload, OnResult[R]], None]) -> None:
+        self.by_op[call.name] = CallHandler(call.decode_body, handle)
 
-    def serve_raw(
+    def handle_raw(
         self, op: str, raw: msgspec.Raw, payload: Payload, on_reply: OnResult[Any], _is_gone: IsGone
     ) -> None:
         """Handle a call from a link. Reply as lost (None) if that raises an unexpected exception."""
@@ -172,7 +172,7 @@ class CallHandlers:
             self._containment.caught(f"{op}, a call of another role,", error)
             on_reply(None)
 
-    def ask(self, call: Call[B, R], body: B, on_reply: Callable[[R | Lost], None]) -> None:
+    def handle_own(self, call: Call[B, R], body: B, on_reply: Callable[[R | Lost], None]) -> None:
         """Handle a call that this role makes to itself, without a link."""
 
         def on_result(reply: R | None) -> None:
@@ -181,8 +181,8 @@ class CallHandlers:
         self.by_op[call.name].handle(body, bytearray(), on_result)
 
 
-def serve_raw_call(view: memoryview, outbox: Outbox, serve: ServeRaw, containment: Containment) -> None:
-    """Decode a CALL record and pass it to `serve(op, raw body, payload, on_reply, is_gone)`, which may reply later."""
+def handle_raw_call(view: memoryview, outbox: Outbox, handle: HandleRaw, containment: Containment) -> None:
+    """Decode a CALL record and pass it to `handle(op, raw body, payload, on_reply, is_gone)`, which may reply later."""
     token = 0
 
     def on_reply(reply: Any) -> None:
@@ -196,4 +196,4 @@ def serve_raw_call(view: memoryview, outbox: Outbox, serve: ServeRaw, containmen
         containment.caught("a call of another role", error)
         on_reply(None)
         return
-    serve(op, raw, view[TOKEN.size + length :], on_reply, outbox.is_closed)
+    handle(op, raw, view[TOKEN.size + length :], on_reply, outbox.is_closed)

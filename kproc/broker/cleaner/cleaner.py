@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
-from kproc.broker.calls.call_links import CallHandlers, serve_raw_call
+from kproc.broker.calls.call_links import CallHandlers, handle_raw_call
 from kproc.broker.calls.calls import B, Call, FromImage, Lost, OnResult, R
 from kproc.broker.calls.cleaner_calls import (
     DESCRIBE_LOG_DIR,
@@ -130,17 +130,17 @@ class Cleaner(LinkedRole):
         elif kind == DELTA:
             self._add_deleted(self._image.apply(view).deleted)
         elif kind == CALL:
-            serve_raw_call(view, peer.outbox, self._served.serve_raw, self.containment)
+            handle_raw_call(view, peer.outbox, self._served.handle_raw, self.containment)
         else:
             assert kind == REPLY, kind
-            self._calls.take_reply(view)
+            self._calls.handle_reply(view)
 
     def send_to_handler(
         self, index: int, call: Call[B, R], body: B, on_reply: Callable[[R | Lost], None], /
     ) -> None:
         """Send a call to a Handler. `on_reply` gets the reply, or Lost if the Handler has ended."""
         owner = handler_id(index)
-        self._calls.ask(self._outbox(owner), owner, call, body, on_reply)
+        self._calls.send(self._outbox(owner), owner, call, body, on_reply)
 
     def _await_checkpoint(self, body: FromImage, on_reply: OnResult[Done]) -> None:
         self._wait_for_checkpoint.append((body.image, on_reply))
@@ -172,7 +172,7 @@ class Cleaner(LinkedRole):
         outbox = self._outbox(CONTROLLER)
         if report != self._reported and outbox is not None:
             self._reported = report
-            self._calls.ask(outbox, CONTROLLER, REPORT_UNCLEANABLE, report, lambda _reply: None)
+            self._calls.send(outbox, CONTROLLER, REPORT_UNCLEANABLE, report, lambda _reply: None)
 
     def _on_tick(self, now_ns: int) -> None:
         run = self.containment.run

@@ -151,7 +151,7 @@ class ControlPlane:
         """Handle an API's call to the controller, which is this process. No API of SERVED calls another role."""
         if peer != CONTROLLER:
             raise KafkaError(ErrorCode.NOT_LEADER_OR_FOLLOWER, "The control listener serves no records.")
-        self._controller.served_at_once.ask(call, body, on_reply)
+        self._controller.served_at_once.handle_own(call, body, on_reply)
 
     def _handle_record(self, kind: int, view: memoryview, link: Link) -> None:
         connection_id, sequence, listener, flags = HEAD.unpack_from(view)

@@ -16,7 +16,7 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from kproc.broker.calls.call_links import CallHandlers, serve_raw_call
+from kproc.broker.calls.call_links import CallHandlers, handle_raw_call
 from kproc.broker.calls.calls import B, Call, Lost, OnResult, R
 from kproc.broker.calls.controller_calls import (
     OWN,
@@ -143,7 +143,7 @@ class Controller(LinkedRole):
     ) -> None:
         """Send a request to a Handler."""
         owner = handler_id(index)
-        self._calls.ask(self._outbox(owner), owner, call, body, on_reply)
+        self._calls.send(self._outbox(owner), owner, call, body, on_reply)
 
     def attach(self, link: Link) -> None:
         """Send a snapshot to a peer that has started; it follows by deltas from then on."""
@@ -245,12 +245,12 @@ class Controller(LinkedRole):
 
     def _handle_record(self, peer: LinkedPeer, kind: int, view: memoryview) -> None:
         if kind == CALL:
-            serve_raw_call(view, peer.outbox, self._served.serve_raw, self.containment)
+            handle_raw_call(view, peer.outbox, self._served.handle_raw, self.containment)
         elif kind == DELTA_ACK:
             self._acknowledged(peer, TOKEN.unpack_from(view)[0])
         else:
             assert kind == REPLY, kind
-            self._calls.take_reply(view)
+            self._calls.handle_reply(view)
 
     def _make_served(self, *, waits_for_handlers: bool) -> CallHandlers:
         served = CallHandlers(self.containment)

@@ -14,7 +14,7 @@ from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Final
 
 from kproc.broker.api.init_producer_id import ProducerIdAllocator
-from kproc.broker.calls.call_links import serve_raw_call
+from kproc.broker.calls.call_links import handle_raw_call
 from kproc.broker.calls.calls import B, Call, Lost, R
 from kproc.broker.cluster.image import ClusterImage, MovedPartition, TopicImage
 from kproc.broker.config import Config
@@ -354,9 +354,9 @@ class Handler(LinkedRole):
             return 0
         for kind, view in batch:
             if kind == CALL:
-                serve_raw_call(view, peer.outbox, self._owner_calls.handle_raw, self.containment)
+                handle_raw_call(view, peer.outbox, self._owner_calls.handle_raw, self.containment)
             elif kind == REPLY:
-                self._calls.take_reply(view)
+                self._calls.handle_reply(view)
             elif kind == DELTA:
                 # Append the forwarded records first, because we are still their owner.
                 self._append_queue.flush()
@@ -386,7 +386,7 @@ class Handler(LinkedRole):
             self._unlinked.add(peer, call, body, on_reply, payload)
             self.is_called = True
             return
-        self._calls.ask(outbox, peer, call, body, on_reply, payload)
+        self._calls.send(outbox, peer, call, body, on_reply, payload)
 
     def _adopt(self, image: ClusterImage) -> None:
         """Apply a whole image, at our start or the controller's. The changes in between did not come as deltas."""

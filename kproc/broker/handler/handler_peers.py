@@ -69,7 +69,7 @@ class UnlinkedCalls:
             # Put them before the calls that wait already, because they were made earlier.
             self.waiting[:0] = [
                 UnlinkedCall(peer.id, each.call, each.body, each.on_reply, bytes(each.payload), each.owner)
-                for each in self._calls.take_back(peer.outbox)
+                for each in self._calls.withdraw(peer.outbox)
             ]
 
     def fail_behind(self, peer: AgentId, ops: frozenset[str]) -> None:
@@ -104,7 +104,7 @@ class UnlinkedCalls:
 
     def _send(self, call: UnlinkedCall, outbox: Outbox | None) -> None:
         if outbox is not None:
-            self._calls.ask(outbox, call.peer, call.call, call.body, call.on_reply, call.payload)
+            self._calls.send(outbox, call.peer, call.call, call.body, call.on_reply, call.payload)
             return
         now_ns = self._now_ns()
         is_away = now_ns - self._away_since.setdefault(call.peer, now_ns) >= _AWAY_NS

@@ -65,7 +65,7 @@ class LinkedRole(Role):
         if found is not None:
             self._list_links()
             self._take_last_replies(found)
-            lost = self._calls.lose(peer)
+            lost = self._calls.fail_all(peer)
             found.outbox.close()
             self._lost(peer, lost)
 
@@ -77,7 +77,7 @@ class LinkedRole(Role):
         while batch := peer.inbox.poll(_CALLS_PER_PASS):
             for kind, view in batch:
                 if kind == REPLY:
-                    self._calls.take_reply(view)
+                    self._calls.handle_reply(view)
             peer.inbox.release()
 
     def next_deadline_ms(self) -> int:

@@ -8,7 +8,7 @@ from typing import Any
 import msgspec
 import pytest
 
-from kproc.broker.calls.call_links import CallHandlers, Calls, IsGone, serve_raw_call
+from kproc.broker.calls.call_links import CallHandlers, Calls, IsGone, handle_raw_call
 from kproc.broker.calls.calls import Call, FromImage, Lost, OnResult, Reply
 from kproc.broker.transport.agent import AgentId
 from kproc.broker.transport.envelope import CALL, REPLY, TOKEN
@@ -59,7 +59,7 @@ class CallRig:
         self, op: str, body: Any = None, payload: bytes = b"", *, peer: AgentId = PEER
     ) -> list[PlainReply]:
         replies: list[PlainReply] = []
-        self.calls.ask(self.outbox, peer, plain_call(op), Plain(body), into(replies), payload)
+        self.calls.send(self.outbox, peer, plain_call(op), Plain(body), into(replies), payload)
         return replies
 
     def deliver(self) -> None:
@@ -67,12 +67,12 @@ class CallRig:
         self.outbox.flush()
         for kind, view in self._far_inbox.poll(100):
             assert kind == CALL
-            serve_raw_call(view, self._far_outbox, self._serve, self.far_containment)
+            handle_raw_call(view, self._far_outbox, self._serve, self.far_containment)
         self._far_inbox.release()
         self._far_outbox.flush()
         for kind, view in self._inbox.poll(100):
             assert kind == REPLY
-            self.calls.take_reply(view)
+            self.calls.handle_reply(view)
         self._inbox.release()
 
     def _serve(
@@ -139,7 +139,7 @@ def test_reply_with_is_open_false_ends_the_call(rig: CallRig) -> None:
 def test_peers_death_answers_all_its_calls_and_no_others(rig: CallRig) -> None:
     lost = rig.ask("a"), rig.ask("b")
     kept = rig.ask("c", peer=OTHER)
-    rig.calls.lose(PEER)
+    rig.calls.fail_all(PEER)
     assert lost == ([{"lost": True}], [{"lost": True}])
     assert kept == []
     assert len(rig.calls) == 1
@@ -150,14 +150,14 @@ def test_death_of_the_peer_answers_an_open_call_a_second_time(rig: CallRig) -> N
     rig.deliver()
     rig.asked[0][3]({"is_open": True})
     rig.deliver()
-    rig.calls.lose(PEER)
+    rig.calls.fail_all(PEER)
     assert replies == [{"is_open": True}, {"lost": True}]
 
 
 def test_late_reply_of_a_dead_peer_is_ignored(rig: CallRig) -> None:
     replies = rig.ask("a")
     rig.deliver()
-    rig.calls.lose(PEER)
+    rig.calls.fail_all(PEER)
     rig.asked[0][3]({"late": True})
     rig.deliver()
     assert replies == [{"lost": True}]
@@ -165,7 +165,7 @@ def test_late_reply_of_a_dead_peer_is_ignored(rig: CallRig) -> None:
 
 def test_peer_that_is_not_there_is_lost_at_once() -> None:
     calls, replies = Calls(Containment()), []
-    calls.ask(None, PEER, plain_call("a"), Plain(None), into(replies))
+    calls.send(None, PEER, plain_call("a"), Plain(None), into(replies))
     assert replies == [{"lost": True}]
     assert len(calls) == 0
 
@@ -175,11 +175,11 @@ def test_loser_may_ask_again_at_once(rig: CallRig) -> None:
     again: list[PlainReply] = []
 
     def ask_again(_reply: Answer | Lost) -> None:
-        rig.calls.ask(rig.outbox, PEER, plain_call("again"), Plain(None), into(again))
+        rig.calls.send(rig.outbox, PEER, plain_call("again"), Plain(None), into(again))
 
-    rig.calls.ask(rig.outbox, PEER, plain_call("a"), Plain(None), ask_again)
+    rig.calls.send(rig.outbox, PEER, plain_call("a"), Plain(None), ask_again)
     rig.ask("b")
-    rig.calls.lose(PEER)
+    rig.calls.fail_all(PEER)
     assert again == []
     assert len(rig.calls) == 1
 
@@ -215,7 +215,7 @@ BODY = Wanted(7, "ü", [FileRange(b"\xff", 1, 2, 3)])
 
 def find(rig: CallRig, payload: bytes = b"") -> list[Found | Lost]:
     replies: list[Found | Lost] = []
-    rig.calls.ask(rig.outbox, PEER, FIND, BODY, replies.append, payload)
+    rig.calls.send(rig.outbox, PEER, FIND, BODY, replies.append, payload)
     return replies
 
 
@@ -224,7 +224,7 @@ def deliver_raw(rig: CallRig) -> list[tuple[str, Wanted, bytes, Any]]:
     asked: list[tuple[str, Wanted, bytes, Any]] = []
     rig.outbox.flush()
     for _, view in rig._far_inbox.poll(100):
-        serve_raw_call(
+        handle_raw_call(
             view,
             rig._far_outbox,
             lambda op, raw, payload, on_reply, _is_gone: asked.append(
@@ -263,10 +263,10 @@ def test_typed_caller_gets_death_and_error_alike(rig: CallRig) -> None:
     first[3](None)
     rig.deliver()
     assert (mistaken, dead) == ([Lost()], [])
-    rig.calls.lose(PEER)
+    rig.calls.fail_all(PEER)
     assert dead == [Lost()]
     away: list[Found | Lost] = []
-    rig.calls.ask(None, PEER, FIND, BODY, away.append)
+    rig.calls.send(None, PEER, FIND, BODY, away.append)
     assert away == [Lost()]
 
 
@@ -293,7 +293,7 @@ DAMAGED = [b"", b"\0", b"\xff" * 12, b"\1\0\0\0\0\0\0\0\xff\xff\xff\xff", TOKEN.
 @pytest.mark.parametrize("damaged", DAMAGED)
 def test_call_that_cannot_be_read_is_contained(rig: CallRig, damaged: bytes) -> None:
     served: list[Any] = []
-    serve_raw_call(
+    handle_raw_call(
         memoryview(damaged), rig._far_outbox, lambda *asked: served.append(asked), rig.far_containment
     )
     assert served == []
@@ -309,11 +309,11 @@ def test_call_with_body_of_wrong_type_is_answered_as_lost(rig: CallRig, body: by
     for _, view in rig._far_inbox.poll(100):
         token, _ = TOKEN.unpack_from(view)
         record = TOKEN.pack(token, 6 + len(body)) + b"\x92\xa4find" + body
-        serve_raw_call(memoryview(record), rig._far_outbox, served.serve_raw, rig.far_containment)
+        handle_raw_call(memoryview(record), rig._far_outbox, served.handle_raw, rig.far_containment)
     rig._far_inbox.release()
     rig._far_outbox.flush()
     for _, view in rig._inbox.poll(100):
-        rig.calls.take_reply(view)
+        rig.calls.handle_reply(view)
     rig._inbox.release()
     assert replies == [Lost()]
     assert rig.far_containment.count == 1
@@ -322,9 +322,9 @@ def test_call_with_body_of_wrong_type_is_answered_as_lost(rig: CallRig, body: by
 @pytest.mark.parametrize("body", [b"\xc1", b"\x91\xc3", b"\x81", b""])
 def test_reply_that_cannot_be_read_counts_as_lost(rig: CallRig, body: bytes) -> None:
     replies = find(rig)
-    rig.calls.take_reply(memoryview(TOKEN.pack(1, len(body)) + body))
+    rig.calls.handle_reply(memoryview(TOKEN.pack(1, len(body)) + body))
     assert replies == [Lost()]
     assert len(rig.calls) == 0
     assert rig.containment.count == 1
-    rig.calls.take_reply(memoryview(b"\1"))
+    rig.calls.handle_reply(memoryview(b"\1"))
     assert rig.containment.count == 2

@@ -69,7 +69,7 @@ class ScriptedPeer:
             assert isinstance(reply, Changed)
             replies.append(reply.fields if reply.failure is None else {FAILURE: list(reply.failure)})
 
-        self.calls.ask(self.outbox, CONTROLLER, CHANGE, Change(op, body), on_reply)
+        self.calls.send(self.outbox, CONTROLLER, CHANGE, Change(op, body), on_reply)
         self.outbox.flush()
         return replies
 
@@ -82,7 +82,7 @@ class ScriptedPeer:
             replies.append({"error": reply.error, "result": reply.result})
 
         operation = msgspec.convert({"op": op, **fields}, OwnOperation)
-        self.calls.ask(self.outbox, CONTROLLER, OWN, OwnRequest(operation), on_reply)
+        self.calls.send(self.outbox, CONTROLLER, OWN, OwnRequest(operation), on_reply)
         self.outbox.flush()
         return replies
 
@@ -97,7 +97,7 @@ class ScriptedPeer:
                 self.image.apply(view)
             else:
                 assert kind == REPLY
-                self.calls.take_reply(view)
+                self.calls.handle_reply(view)
                 continue
             if self.acknowledges:
                 self.acknowledge()
@@ -298,7 +298,7 @@ def test_offline_partitions_report_is_read_by_declared_types(
     asking, _ = peers
     replies: list[object] = []
     report = OfflineReport(0, 2, [("t", 1, "the disk is broken")])
-    asking.calls.ask(asking.outbox, CONTROLLER, REPORT_OFFLINE, report, replies.append)
+    asking.calls.send(asking.outbox, CONTROLLER, REPORT_OFFLINE, report, replies.append)
     asking.outbox.flush()
     rig.settle()
     assert replies == [OfflineNoted()]
@@ -314,7 +314,7 @@ def test_answers_leave_in_the_order_of_the_changes(
     for name in ("first", "second", "third"):
         body = {"topics": [topic(name)], "validate_only": False}
         change = Change("create_topics", body)
-        asking.calls.ask(asking.outbox, CONTROLLER, CHANGE, change, lambda _r, name=name: order.append(name))
+        asking.calls.send(asking.outbox, CONTROLLER, CHANGE, change, lambda _r, name=name: order.append(name))
         asking.outbox.flush()
         rig.settle()
     assert order == []

@@ -449,7 +449,7 @@ def test_eager_coordinator_is_created_when_controller_is_back(start: Start) -> N
     rig.advance_ms(1_000)
     assert loaded_epochs(rig) == {}
     handler = rig.handler(0)
-    parts_of(handler).calls.lose(CONTROLLER)
+    parts_of(handler).calls.fail_all(CONTROLLER)
     rig.controller_serves.add("raise_leader_epochs")
     rig.advance_ms(100)
     rig.advance_ms(100)
@@ -466,7 +466,7 @@ def test_request_for_all_eager_coordinators_waits_for_loading(start: Start) -> N
     rig.settle()
     assert not loaded
     rig.controller_serves.add("raise_leader_epochs")
-    parts_of(rig.handler(0)).calls.lose(CONTROLLER)
+    parts_of(rig.handler(0)).calls.fail_all(CONTROLLER)
     rig.advance_ms(100)
     rig.advance_ms(100)
     assert loaded
@@ -537,7 +537,7 @@ def answer_epochs(rig: HandlerRig) -> None:
     rig.controller_serves.add("raise_leader_epochs")
     for handler in rig.handlers:
         if handler:
-            parts_of(handler).calls.lose(CONTROLLER)
+            parts_of(handler).calls.fail_all(CONTROLLER)
     rig.settle()
 
 

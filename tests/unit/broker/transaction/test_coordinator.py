@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from kproc.broker.coordinator.rules import Marker
-from kproc.broker.transaction.coordinator import RETRY_MS
+from kproc.broker.transaction.marker_delivery import RETRY_MS
 from kproc.broker.transaction.messages import AddRequest, Granted
 from kproc.broker.transaction.records import decode_record, encode_key, encode_value
 from kproc.broker.transaction.state import EXHAUSTED_EPOCH, NO_TIME, State, Transaction
