@@ -10,8 +10,8 @@ records.
 Differs from Kafka: there is one replica and no follower. So preferred read replicas, diverging epochs and fetches from
 followers never occur.
 
-Versions: v5 log start; v7 sessions (KIP-227); v9 leader epoch; v11 rack; v12 flexible; v13 topic ids (KIP-516); v15
-replica state; v17 directory id; v18 high watermark tag.
+Versions: v5 log start (KIP-107); v7 sessions (KIP-227); v9 leader epoch (KIP-320); v11 rack (KIP-392); v12 flexible;
+v13 topic ids (KIP-516); v15 replica state (KIP-903); v17 directory id (KIP-853); v18 high watermark (KIP-1166).
 """
 
 from __future__ import annotations

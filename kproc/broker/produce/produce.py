@@ -15,8 +15,8 @@ A Produce takes four steps, each in a file of its own:
 
 min.insync.replicas never asks for more replicas than exist, as in Kafka since 3.7 (apache/kafka#14594). kproc has one.
 
-Versions: v3 record batch v2; v5 log start offset; v8 record errors; v9 flexible; v10 current leader; v13 topic ids
-instead of names (KIP-516).
+Versions: v3 record batch v2 (KIP-98); v5 log start offset; v8 record errors (KIP-467); v9 flexible; v10 current leader
+(KIP-951); v12 transaction version 2 (KIP-890); v13 topic ids instead of names (KIP-516).
 """
 
 from __future__ import annotations
