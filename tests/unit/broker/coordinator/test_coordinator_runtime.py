@@ -435,10 +435,10 @@ def test_epoch_requested_before_partition_returned_is_unused(
         runtime(rig, 1).by_topic[EAGER_TOPIC].coordinator(index)
     epochs = runtime(rig, 1)._epochs
     rig.settle()
-    (token,) = epochs._asked.values()
+    (token,) = epochs._requested.values()
     rig.set_handler_count(1)
     rig.set_handler_count(2)
-    assert token not in epochs._asked.values()
+    assert token not in epochs._requested.values()
 
 
 def test_eager_coordinator_is_created_when_controller_is_back(start: Start) -> None:

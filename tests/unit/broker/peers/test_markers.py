@@ -9,7 +9,6 @@ import pytest
 
 from kproc.broker.cluster.internal_topics import GROUP_METADATA_TOPIC
 from kproc.broker.coordinator.rules import Marker
-from kproc.broker.handler.partition_transfer import PartitionTransfer
 from kproc.broker.peers.markers import MarkerSender, append_marker, send_markers
 from kproc.broker.request.context import PartitionKey, PartitionMoving
 from kproc.common.errors import ErrorCode
@@ -87,11 +86,8 @@ def test_a_log_that_cannot_be_written_is_told(start: Start) -> None:
     assert sent(rig, [(("t", 0), COMMIT), (("t", 1), COMMIT)]) == [[ErrorCode.KAFKA_STORAGE_ERROR, 0]]
 
 
-def test_coordinator_waits_for_moving_log_but_others_are_told(
-    start: Start, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    waiting: list[Callable[[bool], None]] = []
-    monkeypatch.setattr(PartitionTransfer, "when_ready", lambda _, _key, on_ready: waiting.append(on_ready))
+def test_marker_for_moving_log_is_rejected_until_the_log_is_here(start: Start) -> None:
+    """The coordinator sends it again after 100 ms."""
     rig = start()
     rig.create_topic("t")
     partitions, services = rig.partitions(), parts_of(rig.handler()).services
@@ -101,15 +97,11 @@ def test_coordinator_waits_for_moving_log_but_others_are_told(
         raise PartitionMoving(key, 0, 0)
 
     partitions.before_open = is_moving
-    told: list[int] = []
-    append_marker(services, ("t", 0), COMMIT, told.append)
-    assert told == [ErrorCode.NOT_LEADER_OR_FOLLOWER]
     codes: dict[int, int] = {}
     MarkerSender(services).send([(("t", 0), COMMIT)], codes.__setitem__)
-    assert codes == {}
+    assert codes == {0: ErrorCode.NOT_LEADER_OR_FOLLOWER}
     partitions.before_open = is_here
-    (on_ready,) = waiting
-    on_ready(True)
+    MarkerSender(services).send([(("t", 0), COMMIT)], codes.__setitem__)
     assert codes == {0: 0}
 
 

@@ -576,14 +576,14 @@ def test_counts_by_state_match_ids_over_random_changes() -> None:
 def test_what_waits_to_be_sent_or_written_again_is_counted() -> None:
     rig = CoordinatorRig()
     rig.end(ongoing(rig), COMMIT)
-    assert rig.coordinator.owed_again() == (0, 0)
+    assert rig.coordinator.count_retries() == (0, 0)
     rig.take_markers(p1=ErrorCode.NOT_LEADER_OR_FOLLOWER)
-    assert rig.coordinator.owed_again() == (1, 0)
+    assert rig.coordinator.count_retries() == (1, 0)
     rig.clock.advance_ms(RETRY_MS)
     rig.log.error = ErrorCode.KAFKA_STORAGE_ERROR
     rig.take_markers()
-    assert rig.coordinator.owed_again() == (0, 1)
+    assert rig.coordinator.count_retries() == (0, 1)
     rig.log.error = ErrorCode.NONE
     rig.pass_ms(RETRY_MS)
-    assert rig.coordinator.owed_again() == (0, 0)
+    assert rig.coordinator.count_retries() == (0, 0)
     assert rig.word == "CompleteCommit"
