@@ -61,27 +61,16 @@ class OffsetsToCommit:
                 index = part["partition_index"]
                 if is_denied:
                     self._refused[topic_at, part_at] = ErrorCode.TOPIC_AUTHORIZATION_FAILED
-                    continue
-                if topic is None:
+                elif topic is None:
                     self._refused[topic_at, part_at] = unknown_topic
-                    continue
-                if not 0 <= index < len(topic.partitions):
+                elif not 0 <= index < len(topic.partitions):
                     self._refused[topic_at, part_at] = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
-                    continue
-                metadata = part["committed_metadata"] or ""
                 # Kafka counts characters, not bytes, in spite of the setting's name.
-                if len(metadata) > services.config.offset_metadata_max_bytes:
+                elif len(part["committed_metadata"] or "") > services.config.offset_metadata_max_bytes:
                     self._too_large.append((topic_at, part_at))
-                    continue
-                committed = CommittedOffset(
-                    offset=part["committed_offset"],
-                    leader_epoch=part.get("committed_leader_epoch", NO_EPOCH),
-                    metadata=metadata,
-                    commit_timestamp_ms=now_ms,
-                    expire_timestamp_ms=expires_ms,
-                    topic_id=topic.topic_id,
-                )
-                self.accepted.append((OffsetKey(group_id, topic.name, index), committed))
+                else:
+                    committed = _committed_offset(part, topic.topic_id, now_ms, expires_ms)
+                    self.accepted.append((OffsetKey(group_id, topic.name, index), committed))
 
     @property
     def has_any(self) -> bool:
@@ -99,6 +88,17 @@ class OffsetsToCommit:
         for (topic_at, part_at), refusal in refused.items():
             fields["topics"][topic_at]["partitions"][part_at]["error_code"] = int(refusal)
         return fields
+
+
+def _committed_offset(part: Fields, topic_id: bytes, now_ms: int, expires_ms: int) -> CommittedOffset:
+    return CommittedOffset(
+        offset=part["committed_offset"],
+        leader_epoch=part.get("committed_leader_epoch", NO_EPOCH),
+        metadata=part["committed_metadata"] or "",
+        commit_timestamp_ms=now_ms,
+        expire_timestamp_ms=expires_ms,
+        topic_id=topic_id,
+    )
 
 
 def same_for_all(request: Fields, code: int) -> Fields:
