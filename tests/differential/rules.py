@@ -410,7 +410,7 @@ RULES: dict[str, Callable[[Case], bool]] = {
     "error messages": _has_a_message,
     "what one request names twice": _asked_twice,
     "DescribeLogDirs": _sizes_on_disk,
-    "Produce": _header_kept,
+    "timestamps in a batch's header": _header_kept,
     "ListOffsets": _deleted_records,
     "a group that a refused OffsetCommit named": _group_of_a_refused_commit,
     "a group that a refused JoinGroup named": _group_of_a_refused_join,
