@@ -24,7 +24,6 @@ from kproc.cli import (
     import_log,
     lifecycle,
     pipeline,
-    pipeline_demo,
     produce,
     quotas,
     scale,
@@ -102,7 +101,6 @@ app.command("kill-client", short_help="Close one connection.")(clients.kill_clie
 app.command("scale", short_help="Change the number of processes; no connection is dropped.")(scale.scale)
 app.command("rebalance", short_help="Move connections from busy processes to idle ones.")(scale.rebalance)
 app.add_typer(tune.app, name="tune", short_help="Propose process counts for this machine, by measuring.")
-pipeline.app.command("demo")(pipeline_demo.demo)
 app.add_typer(pipeline.app, name="pipeline")
 app.command("doctor", short_help="Put what a report of a problem needs into one archive.")(doctor.doctor)
 app.command("dump-log", short_help="Show, or check, batches and index entries in log files.")(

@@ -10,7 +10,7 @@ import contextlib
 import os
 import signal
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from types import TracebackType
 
 from kproc.cli import serve
@@ -27,8 +27,13 @@ def main() -> None:
 
 def run(arguments: Sequence[str]) -> int:
     """Run one command and return its exit code; errors go to stderr, a line each."""
+    return exit_code_of(lambda: _invoke(arguments))
+
+
+def exit_code_of(command: Callable[[], int]) -> int:
+    """Run a command and return its exit code. An expected error becomes a line on stderr; a bug raises."""
     try:
-        code = _invoke(arguments)
+        code = _run_explained(command)
         sys.stdout.flush()
     except Failure as failure:
         return _complain(failure)
@@ -41,13 +46,18 @@ def run(arguments: Sequence[str]) -> int:
 
 
 def _invoke(arguments: Sequence[str]) -> int:
-    try:
-        for parser in (serve.SERVE, serve.DEV):
-            if arguments and arguments[0] == parser.command:
-                return parser.run(arguments[1:])
-        from kproc.cli.commands import invoke
+    for parser in (serve.SERVE, serve.DEV):
+        if arguments and arguments[0] == parser.command:
+            return parser.run(arguments[1:])
+    from kproc.cli.commands import invoke
 
-        return invoke(arguments)
+    return invoke(arguments)
+
+
+def _run_explained(command: Callable[[], int]) -> int:
+    """Run a command. Convert expected errors to Failures."""
+    try:
+        return command()
     except Failure:
         raise
     except Exception as error:

@@ -246,7 +246,6 @@ def test_every_command_that_answers_can_do_so_in_json():
         "top",
         "pipeline check",
         "pipeline reset",
-        "pipeline demo",
     }
     for path, command in commands(typer.main.get_command(app)):
         names = {name for option in command.params for name in option.opts}

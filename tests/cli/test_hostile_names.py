@@ -36,7 +36,7 @@ ELSEWHERE = {
     "serve": "a broker's own settings", "dev": "the same", "stop": "a pid", "version": "no broker", "api": "no broker",
     "scale": "numbers", "rebalance": "numbers", "ping": "an address", "tune": "numbers", "tune list": "this host",
     "pipeline run": "tests/spark", "pipeline check": "a file of the user's", "pipeline status": "the same",
-    "pipeline reset": "the same", "pipeline demo": "its own topics",
+    "pipeline reset": "the same",
     "bench compare": "a checkout", "bench report": "a checkout", "bench simulate": "a checkout",
     "bench sweep": "a checkout", "topic create": "the user's own arguments", "import-log": "no broker",
     "convert-log": "no broker",

@@ -71,7 +71,7 @@ def test_the_wheel_holds_the_package_and_nothing_else(wheel: Path) -> None:
     # Spark looks for the names of top-level packages.
     wanted |= {path.relative_to(ROOT / AUTO).as_posix() for path in (ROOT / AUTO).rglob("*.py")}
     assert packed == wanted
-    needed = {"kproc/py.typed", "kproc/tools/load/kload.c", "kproc/tools/load/kload.h", "kproc/pipeline/demo/demo.toml"}
+    needed = {"kproc/py.typed", "kproc/tools/load/kload.c", "kproc/tools/load/kload.h", "kproc/pipeline/worker-python"}
     assert needed <= packed
     assert {name.partition("/")[0] for name in packed} == {"kproc", "pyspark_kproc", "pyspark_kproc_log"}
 

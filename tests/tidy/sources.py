@@ -26,7 +26,7 @@ def package_files() -> tuple[Path, ...]:
 @cache
 def all_files() -> tuple[Path, ...]:
     """Every Python file of the repository."""
-    folders = ("kproc", "tests", "bench", "scripts")
+    folders = ("kproc", "examples", "tests", "bench", "scripts")
     return tuple(sorted(path for folder in folders for path in (ROOT / folder).rglob("*.py")))
 
 

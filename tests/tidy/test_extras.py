@@ -14,7 +14,7 @@ from tests.tidy.sources import ROOT, all_files, relative, text_of
 
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
 IMPORT = re.compile(r"\s*(?:import|from) ([A-Za-z_]\w*)[\w.]*(?: import .*| as \w+)?(?:  # .*)?$")
-OURS = {"kproc", "bench", "tests", "scripts"}
+OURS = {"kproc", "bench", "examples", "tests", "scripts"}
 # Modules that are not called after what brings them.
 BROUGHT_BY = {
     "py4j": "pyspark",
@@ -29,7 +29,7 @@ NOT_IMPORTED = {"pandas", "mypy", "ruff", "pytest-timeout", "types-psutil", "cyt
 # Which files each extra is for; what none is for has the dependencies alone.
 FEATURES = {
     "spark": r"kproc/spark/.*|kproc/pipeline/.*|kproc/cli/pipeline.*",
-    "bench": r"bench/.*",
+    "bench": r"bench/.*|examples/.*",
     "compiled": r"scripts/build-compiled",
     "dev": r"scripts/_quickstart.py|tests/.*|kproc/pytest_plugin.py",
 }
@@ -92,7 +92,7 @@ def test_the_compiler_of_the_extra_is_what_the_script_runs() -> None:
 def texts() -> list[Path]:
     """Whatever tells people what to install."""
     documents = [ROOT / "README.md", ROOT / "CHANGELOG.md", ROOT / ".ci" / "run"]
-    for folder in ("kproc", "bench", "scripts"):
+    for folder in ("kproc", "bench", "examples", "scripts"):
         documents += [path for path in (ROOT / folder).rglob("*") if path.suffix in (".py", ".md", ".sh", "")]
     return [path for path in documents if path.is_file()]
 

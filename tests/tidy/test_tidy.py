@@ -357,7 +357,7 @@ def test_files_that_the_package_names_are_there() -> None:
 
 def test_no_file_of_an_editor_or_a_merge_is_left_behind() -> None:
     ends = (".orig", ".rej", ".bak", ".swp", "~")
-    folders = ("kproc", "tests", "bench", "scripts")
+    folders = ("kproc", "examples", "tests", "bench", "scripts")
     left = [
         relative(path)
         for folder in folders

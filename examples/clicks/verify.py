@@ -1,4 +1,4 @@
-"""Checks that compare the pipeline's results with those that numpy computes from the demo's events."""
+"""Checks that compare the pipeline's results with those that numpy computes from the same events."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Any, Final, NamedTuple
 
 import numpy as np
 
-from kproc.pipeline.demo.events import PAGES, SPAN_MS, START_MS, WINDOW_MS, ExpectedTotals
+from examples.clicks.events import PAGES, SPAN_MS, START_MS, WINDOW_MS, ExpectedTotals
 from kproc.spark.brokers import EARLIEST, LATEST, READ_COMMITTED, Cluster
 from kproc.spark.offsets import TopicPartition
 from kproc.wire.record_batch import decode_records, parse_header
@@ -17,7 +17,7 @@ from kproc.wire.record_batch import decode_records, parse_header
 _FETCH_BYTES: Final = 4 << 20
 
 
-class DemoCheck(NamedTuple):
+class ResultCheck(NamedTuple):
     """A figure of the results and its expected value."""
 
     what: str
@@ -58,7 +58,7 @@ def read_topic(cluster: Cluster, topic: str, partitions: int) -> Iterator[dict[s
                 offset, position = header.last_offset + 1, end
 
 
-def check_pages(rows: Iterable[dict[str, Any]], expected: ExpectedTotals) -> list[DemoCheck]:
+def check_pages(rows: Iterable[dict[str, Any]], expected: ExpectedTotals) -> list[ResultCheck]:
     """Check the windows: each minute of each page must appear once, with the right counts."""
     views = np.zeros_like(expected.pages)
     spent = np.zeros_like(expected.pages_ms)
@@ -72,14 +72,14 @@ def check_pages(rows: Iterable[dict[str, Any]], expected: ExpectedTotals) -> lis
         views[minute, row["page"]] += row["views"]
         spent[minute, row["page"]] += row["ms"]
     return [
-        DemoCheck("page views in windows", int(views.sum()), expected.views),
-        DemoCheck("windows", count, int((expected.pages > 0).sum())),
-        DemoCheck("windows with a wrong count", int((views != expected.pages).sum()), 0),
-        DemoCheck("windows with a wrong sum", int((spent != expected.pages_ms).sum()), 0),
+        ResultCheck("page views in windows", int(views.sum()), expected.views),
+        ResultCheck("windows", count, int((expected.pages > 0).sum())),
+        ResultCheck("windows with a wrong count", int((views != expected.pages).sum()), 0),
+        ResultCheck("windows with a wrong sum", int((spent != expected.pages_ms).sum()), 0),
     ]
 
 
-def check_conversions(rows: Iterable[dict[str, Any]], expected: ExpectedTotals) -> list[DemoCheck]:
+def check_conversions(rows: Iterable[dict[str, Any]], expected: ExpectedTotals) -> list[ResultCheck]:
     """Check the join: every order in time must appear once, with its amount, and no late order."""
     orders: list[int] = []
     revenue = 0
@@ -88,13 +88,13 @@ def check_conversions(rows: Iterable[dict[str, Any]], expected: ExpectedTotals) 
             orders.append(row["order_id"])
             revenue += row["amount"]
     return [
-        DemoCheck("clicks joined with an order", len(orders), expected.conversions),
-        DemoCheck("orders that were joined", len(set(orders)), expected.conversions),
-        DemoCheck("revenue", revenue, expected.revenue),
+        ResultCheck("clicks joined with an order", len(orders), expected.conversions),
+        ResultCheck("orders that were joined", len(set(orders)), expected.conversions),
+        ResultCheck("revenue", revenue, expected.revenue),
     ]
 
 
-def check_sessions(directory: Path, expected: ExpectedTotals) -> list[DemoCheck]:
+def check_sessions(directory: Path, expected: ExpectedTotals) -> list[ResultCheck]:
     """Check the sessions in the Parquet files."""
     import pyarrow.compute as pc
     import pyarrow.parquet as pq
@@ -103,11 +103,11 @@ def check_sessions(directory: Path, expected: ExpectedTotals) -> list[DemoCheck]
     table = table.filter(pc.greater_equal(table["visitor"], 0))
     took_ms = table["last_ms"].to_numpy() - table["first_ms"].to_numpy()
     return [
-        DemoCheck("sessions", table.num_rows, expected.sessions),
-        DemoCheck("page views in sessions", int(table["views"].to_numpy().sum()), expected.session_views),
-        DemoCheck("milliseconds in sessions", int(took_ms.sum()), expected.session_ms),
+        ResultCheck("sessions", table.num_rows, expected.sessions),
+        ResultCheck("page views in sessions", int(table["views"].to_numpy().sum()), expected.session_views),
+        ResultCheck("milliseconds in sessions", int(took_ms.sum()), expected.session_ms),
     ]
 
 
-def wrong(checks: Sequence[DemoCheck]) -> list[DemoCheck]:
+def wrong(checks: Sequence[ResultCheck]) -> list[ResultCheck]:
     return [check for check in checks if not check.is_right]

@@ -1,4 +1,4 @@
-"""The demo's pipeline, small, in the shared session."""
+"""The example's pipeline, small, in the shared session."""
 
 from __future__ import annotations
 
@@ -10,17 +10,17 @@ import pytest
 pytest.importorskip("pyspark")
 pytest.importorskip("pyarrow")
 
-from kproc.pipeline.build import Builder
-from kproc.pipeline.demo.events import Events
-from kproc.pipeline.demo.run import INPUTS, OUTPUTS, Demo, spec_text
-from kproc.pipeline.demo.send import PARTITIONS, DemoSender
-from kproc.pipeline.demo.verify import (
+from examples.clicks.events import Events
+from examples.clicks.run import INPUTS, OUTPUTS, Clicks, spec_text
+from examples.clicks.send import PARTITIONS, EventSender
+from examples.clicks.verify import (
     check_conversions,
     check_pages,
     check_sessions,
     read_topic,
     wrong,
 )
+from kproc.pipeline.build import Builder
 from kproc.pipeline.sinks import start_stream
 from kproc.pipeline.spec import Outside, parse_spec
 from kproc.spark.brokers import Cluster
@@ -32,13 +32,13 @@ if TYPE_CHECKING:
 RECORDS = 12_000
 
 
-def test_demo_pipeline_results_equal_numpy(spark: SparkSession, tmp_path: Path) -> None:
+def test_example_pipeline_results_equal_numpy(spark: SparkSession, tmp_path: Path) -> None:
     with EmbeddedBroker(transport="process") as broker:
-        demo = Demo(broker.bootstrap, tmp_path, RECORDS, environ={}, note=lambda _text: None)
-        demo.make_topics()
+        example = Clicks(broker.bootstrap, tmp_path, RECORDS, environ={}, note=lambda _text: None)
+        example.make_topics()
         events = Events(RECORDS)
         sent: list[dict[str, int]] = []
-        DemoSender(broker.bootstrap, {name: f"demo.{name}" for name in INPUTS}, events).run(sent.append)
+        EventSender(broker.bootstrap, {name: f"shop.{name}" for name in INPUTS}, events).run(sent.append)
         assert sum(sent[-1].values()) == RECORDS
         text = spec_text().replace('"2 seconds"', '"available-now"')
         pipeline = parse_spec(text, tmp_path / "SPEC.toml", Outside(bootstrap=broker.bootstrap))
@@ -48,7 +48,7 @@ def test_demo_pipeline_results_equal_numpy(spark: SparkSession, tmp_path: Path) 
             assert query.awaitTermination(120)
         expected = events.expected()
         cluster = Cluster(broker.bootstrap)
-        pages, conversions = (read_topic(cluster, f"demo.{name}", PARTITIONS) for name in OUTPUTS)
+        pages, conversions = (read_topic(cluster, f"shop.{name}", PARTITIONS) for name in OUTPUTS)
         checks = [
             *check_pages(pages, expected),
             *check_conversions(conversions, expected),

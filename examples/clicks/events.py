@@ -1,4 +1,4 @@
-"""The demo's events, which are equal in every run, and the results that the pipeline must have.
+"""The events, which are equal in every run, and the results that the pipeline must have.
 
 The events are two hours of a shop: 90 % page views, 8 % clicks, 2 % orders, in the order of their time. A user stays
 for five minutes and views about 20 pages, sometimes with a pause that ends the session. Every fourth click is followed
@@ -64,7 +64,7 @@ class ExpectedTotals:
 
 
 class Events:
-    """All events of a demo of `records`."""
+    """All events of a run with `records` of them."""
 
     def __init__(self, records: int) -> None:
         self.clicks_count = records * 8 // 100

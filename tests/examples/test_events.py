@@ -1,4 +1,4 @@
-"""The demo's events: always the same, and counted right by a second, slow way."""
+"""The example's events: always the same, and counted right by a second, slow way."""
 
 from __future__ import annotations
 
@@ -13,10 +13,10 @@ pytest.importorskip("pyarrow")
 
 import numpy as np
 
-from kproc.pipeline.demo import events as ev
-from kproc.pipeline.demo.run import spec_text
-from kproc.pipeline.demo.send import to_json
-from kproc.pipeline.demo.verify import check_conversions, check_pages, wrong
+from examples.clicks import events as ev
+from examples.clicks.run import spec_text
+from examples.clicks.send import to_json
+from examples.clicks.verify import check_conversions, check_pages, wrong
 from kproc.pipeline.spec import parse_spec
 
 RECORDS = 120_000  # More than one chunk.
@@ -92,10 +92,10 @@ def test_a_lost_a_doubled_and_a_changed_row_are_noticed() -> None:
 
 
 def test_the_specification_is_one_and_its_topics_can_be_others() -> None:
-    pipeline = parse_spec(spec_text(), Path("/tmp/demo.toml"))
+    pipeline = parse_spec(spec_text(), Path("/tmp/shop.toml"))
     assert [sink.name for sink in pipeline.sinks] == ["pages", "sessions", "conversions"]
-    other = parse_spec(spec_text("demo.7."), Path("/tmp/demo.toml"))
+    other = parse_spec(spec_text("shop.7."), Path("/tmp/shop.toml"))
     topics = [source.values[0] for source in other.sources] + [
         sink.target for sink in other.sinks if sink.kind == "topic"
     ]
-    assert topics == [f"demo.7.{name}" for name in ("views", "clicks", "orders", "pages", "conversions")]
+    assert topics == [f"shop.7.{name}" for name in ("views", "clicks", "orders", "pages", "conversions")]

@@ -1,76 +1,98 @@
-"""`kproc pipeline demo`: a click stream through a broker and Spark, checked to the last record, with a picture."""
+"""Run the example in a checkout: `python -m examples.clicks`, after `pip install '.[bench,spark]'`."""
 
 from __future__ import annotations
 
+import argparse
 import importlib.util
 import os
 import shutil
 import signal
+import sys
 import tempfile
+from collections.abc import Sequence
 from contextlib import ExitStack
 from pathlib import Path
 from types import FrameType
-from typing import TYPE_CHECKING, Annotated, NoReturn
+from typing import TYPE_CHECKING, Final, NoReturn
 
-import typer
-
-from kproc.cli.common import COMMAND_CONFIG_VARIABLE, Failure, command_config_in_force, print_table
-from kproc.cli.lines import print_block, print_line, print_note
+from kproc.cli.common import (
+    COMMAND_CONFIG_VARIABLE,
+    Failure,
+    command_config_in_force,
+    print_table,
+    use_command_config,
+)
+from kproc.cli.lines import print_line, print_note
+from kproc.cli.main import exit_code_of
 
 if TYPE_CHECKING:
-    from kproc.pipeline.demo.run import Result
+    from examples.clicks.run import Result
 
-DEFAULT_RECORDS = 5_000_000
-PICTURE = "kproc-demo.png"
+RECORDS_DEFAULT: Final = 5_000_000
+RECORDS_MIN: Final = 10_000
+PICTURE: Final = "clicks.png"
 
 
-def demo(
-    records: Annotated[
-        int, typer.Option("--records", "-n", metavar="N", min=10_000, help="How many events.")
-    ] = DEFAULT_RECORDS,
-    bootstrap: Annotated[
-        str | None,
-        typer.Option(
-            "--bootstrap",
-            "-b",
-            metavar="HOST:PORT",
-            help="Use this broker, with topics of its own, not a new one.",
-        ),
-    ] = None,
-    picture: Annotated[
-        Path | None,
-        typer.Option(
-            "--picture",
-            metavar="FILE.png",
-            help=f"Where the picture goes: {PICTURE}, or nowhere without matplotlib.",
-        ),
-    ] = None,
-    keep: Annotated[
-        Path | None,
-        typer.Option("--keep", metavar="DIR", help="Keep specification, Parquet files, logs and data there."),
-    ] = None,
-    print_spec: Annotated[
-        bool, typer.Option("--print-spec", help="Show the pipeline's specification and do nothing.")
-    ] = False,
-) -> None:
-    """Send 5 million events through Spark and check each figure. A click stream by a broker of its own: windows and a
-    join to topics, sessions to Parquet, compared with what numpy counts; draws throughput and lag, and cleans up."""
-    from kproc.pipeline.demo.run import spec_text
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(
+        prog="python -m examples.clicks",
+        description="Send a click stream through a broker and Spark, compare every figure with what numpy counts, "
+        "and draw throughput and lag.",
+    )
+    parser.add_argument(
+        "-n", "--records", metavar="N", type=_records, default=RECORDS_DEFAULT, help="Number of events."
+    )
+    parser.add_argument(
+        "-b",
+        "--bootstrap",
+        metavar="HOST:PORT",
+        help="Use this broker instead of a new one, with new topics.",
+    )
+    parser.add_argument(
+        "--command-config",
+        metavar="FILE",
+        type=Path,
+        help="TLS and login for --bootstrap, as of kproc's commands.",
+    )
+    parser.add_argument(
+        "--picture",
+        metavar="FILE.png",
+        type=Path,
+        help=f"The picture. Default: {PICTURE}, if there is matplotlib.",
+    )
+    parser.add_argument(
+        "--keep", metavar="DIR", type=Path, help="Keep specification, Parquet files, logs and data there."
+    )
+    return parser
+
+
+def _records(text: str) -> int:
+    if not text.isdecimal() or int(text) < RECORDS_MIN:
+        raise argparse.ArgumentTypeError(f"{text!r}: expected a number of at least {RECORDS_MIN}")
+    return int(text)
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run the example and return its exit code. Errors go to stderr, a line each."""
+    options = _parser().parse_args(arguments)
+    return exit_code_of(lambda: _run_example(options))
+
+
+def _run_example(options: argparse.Namespace) -> int:
     from kproc.pipeline.errors import PipelineError
     from kproc.pipeline.session import check_java, check_packages, worker_environment
     from kproc.pipeline.toml_table import SpecError
 
-    if print_spec:
-        print_block(spec_text())
-        return
+    use_command_config(options.command_config)
     try:
         check_packages()
         check_java(os.environ)
     except (PipelineError, SpecError) as error:
         raise Failure(str(error)) from error
     has_matplotlib = importlib.util.find_spec("matplotlib") is not None
-    if picture is not None and not has_matplotlib:
+    if options.picture is not None and not has_matplotlib:
         raise Failure("--picture needs matplotlib: pip install matplotlib")
+    keep = options.keep
     if keep is not None and keep.exists() and any(keep.iterdir()):
         raise Failure(f"--keep {keep}: the directory is not empty", exit_code=2)
     environ = {**os.environ, **worker_environment(os.environ)}
@@ -79,20 +101,21 @@ def demo(
     try:
         with ExitStack() as stack:
             directory = _directory(keep, stack)
-            result, seconds = _run(records, bootstrap, directory, environ, stack, keeps=keep is not None)
+            result = _run(options, directory, environ, stack)
     except PipelineError as error:
         hint = "" if keep is not None else "; --keep DIR keeps its log"
         raise Failure(f"{error}{hint}") from error
     except _Terminated:
         raise Failure("terminated", exit_code=128 + signal.SIGTERM) from None
     if has_matplotlib:
-        _draw(result, picture or Path(PICTURE))
-        print_line(f"picture: {picture or PICTURE}")
+        _draw(result, options.picture or Path(PICTURE))
+        print_line(f"picture: {options.picture or PICTURE}")
     else:
         print_line("no picture: matplotlib is not installed")
     if keep is not None:
         print_line(f"specification, files and logs: {keep}")
-    _print_result(result, seconds)
+    _print_result(result)
+    return 0
 
 
 class _Terminated(KeyboardInterrupt):
@@ -107,25 +130,16 @@ def _directory(keep: Path | None, stack: ExitStack) -> Path:
     if keep is not None:
         keep.mkdir(parents=True, exist_ok=True)
         return keep.resolve()
-    directory = Path(tempfile.mkdtemp(prefix="kproc-demo-"))
+    directory = Path(tempfile.mkdtemp(prefix="kproc-clicks-"))
     stack.callback(shutil.rmtree, directory, ignore_errors=True)
     return directory
 
 
-def _run(
-    records: int,
-    bootstrap: str | None,
-    directory: Path,
-    environ: dict[str, str],
-    stack: ExitStack,
-    *,
-    keeps: bool,
-) -> tuple[Result, float]:
+def _run(options: argparse.Namespace, directory: Path, environ: dict[str, str], stack: ExitStack) -> Result:
+    from examples.clicks.run import PREFIX, Clicks
     from kproc.embedded import Broker
-    from kproc.pipeline.demo.run import PREFIX, Demo
 
-    prefix = PREFIX
-    config = None
+    prefix, config, bootstrap = PREFIX, None, options.bootstrap
     if bootstrap is None:
         print_note("starting a broker")
         environ = {name: value for name, value in environ.items() if name != COMMAND_CONFIG_VARIABLE}
@@ -133,28 +147,33 @@ def _run(
     else:
         prefix = f"{PREFIX}{os.getpid()}."
         config = command_config_in_force()
-    demo = Demo(
-        bootstrap, directory, records, prefix=prefix, environ=environ, note=print_note, client_config=config
+    example = Clicks(
+        bootstrap,
+        directory,
+        options.records,
+        prefix=prefix,
+        environ=environ,
+        note=print_note,
+        client_config=config,
     )
     try:
-        result = demo.run()
+        return example.run()
     finally:
-        if prefix != PREFIX and not keeps:
-            demo.remove_topics()
-    return result, result.seconds["all"]
+        if prefix != PREFIX and options.keep is None:
+            example.remove_topics()
 
 
 def _draw(result: Result, picture: Path) -> None:
-    from kproc.pipeline.demo.picture import draw
+    from examples.clicks.picture import draw
 
-    title = f"kproc pipeline demo: {result.records:,} events through the broker and Spark"
+    title = f"{result.records:,} events through the broker and Spark"
     behind = {name: result.behind(name) for name in result.reports}
     draw(picture, title=title, generated=result.sent, reports=result.reports, behind=behind)
 
 
-def _print_result(result: Result, seconds: float) -> None:
+def _print_result(result: Result) -> None:
     """Print the summary. Raise a Failure if a number is wrong or rows came too late."""
-    from kproc.pipeline.demo.verify import wrong
+    from examples.clicks.verify import wrong
 
     rows = []
     for name, batches in result.reports.items():
@@ -164,8 +183,9 @@ def _print_result(result: Result, seconds: float) -> None:
         most = max(behind for _at, behind in result.behind(name))
         rows.append((name, len(batches), count, round(count / busy) if busy else None, most))
     sent_s, sent = result.sent[-1]
+    all_s = result.seconds["all"]
     print_line(
-        f"{sent:,} events sent in {sent_s:.1f} s ({sent / sent_s:,.0f}/s); all done after {seconds:.1f} s"
+        f"{sent:,} events sent in {sent_s:.1f} s ({sent / sent_s:,.0f}/s); all done after {all_s:.1f} s"
     )
     print_table(("QUERY", "BATCHES", "ROWS", "ROWS/S", "BEHIND AT MOST"), rows)
     print_table(
@@ -179,3 +199,7 @@ def _print_result(result: Result, seconds: float) -> None:
     if mistakes or result.late_rows:
         raise Failure(f"{len(mistakes)} figures are wrong, {result.late_rows} rows came too late")
     print_line("every figure is what numpy counts")
+
+
+if __name__ == "__main__":
+    sys.exit(main())

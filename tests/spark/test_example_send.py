@@ -1,4 +1,4 @@
-"""The demo's events through a broker, without Spark: what was sent is what is read back, each in its partition."""
+"""The example's events through a broker, without Spark: what was sent is what is read back, each in its partition."""
 
 from __future__ import annotations
 
@@ -8,10 +8,10 @@ import pytest
 
 pytest.importorskip("pyarrow")
 
-from kproc.pipeline.demo.events import END_MS, Events
-from kproc.pipeline.demo.run import INPUTS, Demo
-from kproc.pipeline.demo.send import PARTITIONS, DemoSender
-from kproc.pipeline.demo.verify import read_topic
+from examples.clicks.events import END_MS, Events
+from examples.clicks.run import INPUTS, Clicks
+from examples.clicks.send import PARTITIONS, EventSender
+from examples.clicks.verify import read_topic
 from kproc.pipeline.errors import PipelineError
 from kproc.spark.brokers import Cluster
 from tests.support.broker import EmbeddedBroker
@@ -23,13 +23,13 @@ RECORDS = 20_000
 def test_demo_events_arrive_once_in_new_topics(tmp_path: Path) -> None:
     settings = {"log.retention.check.interval.ms": 100}  # The events are older than the default retention.
     with EmbeddedBroker(transport="process", settings=settings) as broker:
-        demo = Demo(broker.bootstrap, tmp_path, RECORDS, prefix="x.", environ={}, note=lambda _text: None)
-        demo.make_topics()
-        with pytest.raises(PipelineError, match=r"x\.views is there already"):
-            demo.make_topics()
+        example = Clicks(broker.bootstrap, tmp_path, RECORDS, prefix="x.", environ={}, note=lambda _text: None)
+        example.make_topics()
+        with pytest.raises(PipelineError, match=r"x\.views exists already"):
+            example.make_topics()
         events = Events(RECORDS)
         counts: list[dict[str, int]] = []
-        DemoSender(broker.bootstrap, {name: f"x.{name}" for name in INPUTS}, events).run(counts.append)
+        EventSender(broker.bootstrap, {name: f"x.{name}" for name in INPUTS}, events).run(counts.append)
         assert sum(counts[-1].values()) == RECORDS
         chunks = list(events.chunks())
         cluster = Cluster(broker.bootstrap)
@@ -41,7 +41,7 @@ def test_demo_events_arrive_once_in_new_topics(tmp_path: Path) -> None:
                 columns = getattr(chunk, kind)
                 wanted += zip(*(columns[name].tolist() for name in names), strict=True)
             assert sorted(tuple(row[name] for name in names) for row in found) == sorted(wanted), kind
-        demo.remove_topics()
+        example.remove_topics()
         assert not cluster.metadata(f"x.{kind}" for kind in INPUTS)
         cluster.close()
 
@@ -49,8 +49,8 @@ def test_demo_events_arrive_once_in_new_topics(tmp_path: Path) -> None:
 @pytest.mark.own_broker
 def test_a_sender_that_is_stopped_ends_after_its_chunk(tmp_path: Path) -> None:
     with EmbeddedBroker(transport="process") as broker:
-        Demo(broker.bootstrap, tmp_path, 10_000, environ={}, note=lambda _text: None).make_topics()
-        sender = DemoSender(broker.bootstrap, {name: f"demo.{name}" for name in INPUTS}, Events(500_000))
+        Clicks(broker.bootstrap, tmp_path, 10_000, environ={}, note=lambda _text: None).make_topics()
+        sender = EventSender(broker.bootstrap, {name: f"shop.{name}" for name in INPUTS}, Events(500_000))
         counts: list[dict[str, int]] = []
 
         def stop(count: dict[str, int]) -> None:

@@ -1,4 +1,4 @@
-"""`kproc pipeline demo` that is broken off takes Spark, broker and files along and says so by its exit code."""
+"""An interrupted example takes Spark, broker and files along and says so by its exit code."""
 
 from __future__ import annotations
 
@@ -26,19 +26,19 @@ pytestmark = [
 ]
 
 
-def jvm_has_begun(demo: subprocess.Popen[str], directory: Path) -> bool:
+def jvm_has_begun(example: subprocess.Popen[str], directory: Path) -> bool:
     """Spark's JVM is there and has not told PySpark where it listens."""
-    is_launched = any(directory.glob("kproc-demo-*/checkpoint/.kproc/spark.log"))
+    is_launched = any(directory.glob("kproc-clicks-*/checkpoint/.kproc/spark.log"))
     try:
-        names = [each.name() for each in psutil.Process(demo.pid).children(recursive=True)]
+        names = [each.name() for each in psutil.Process(example.pid).children(recursive=True)]
     except psutil.NoSuchProcess:
         return False  # A shell of Spark's start has ended between the two looks.
     return is_launched and "java" in names
 
 
-def spark_runs(_demo: subprocess.Popen[str], directory: Path) -> bool:
+def spark_runs(_example: subprocess.Popen[str], directory: Path) -> bool:
     """PySpark has its session, and the queries begin."""
-    return any("Spark runs" in path.read_text() for path in directory.glob("kproc-demo-*/pipeline.log"))
+    return any("Spark runs" in path.read_text() for path in directory.glob("kproc-clicks-*/pipeline.log"))
 
 
 @pytest.mark.parametrize(
@@ -48,22 +48,22 @@ def spark_runs(_demo: subprocess.Popen[str], directory: Path) -> bool:
         (signal.SIGTERM, spark_runs, "kproc: terminated"),
     ],
 )
-def test_a_demo_that_is_broken_off_leaves_nothing(
+def test_interrupted_example_leaves_nothing(
     tmp_path: Path, number: int, moment, last_line: str
 ) -> None:
     with subprocess.Popen(
-        [sys.executable, "-m", "kproc", "pipeline", "demo", "-n", "300000", "--picture", tmp_path / "p.png"],
+        [sys.executable, "-m", "examples.clicks", "-n", "300000", "--picture", tmp_path / "p.png"],
         stderr=subprocess.PIPE,
         text=True,
         env={**os.environ, "TMPDIR": str(tmp_path)},
         preexec_fn=heed_signals,
-    ) as demo:
-        wait_until(lambda: moment(demo, tmp_path), what=moment.__name__, seconds=120)
-        started = psutil.Process(demo.pid).children(recursive=True)
-        demo.send_signal(number)
-        assert demo.stderr is not None
-        told = demo.stderr.read().splitlines()
-        assert demo.wait(60) == 128 + number
+    ) as example:
+        wait_until(lambda: moment(example, tmp_path), what=moment.__name__, seconds=120)
+        started = psutil.Process(example.pid).children(recursive=True)
+        example.send_signal(number)
+        assert example.stderr is not None
+        told = example.stderr.read().splitlines()
+        assert example.wait(60) == 128 + number
     assert told[-2:] == ["stopping Spark", last_line]
     assert len(started) > 5
     assert living(process.pid for process in started) == []

@@ -1,4 +1,4 @@
-"""Demo: create topics, run the pipeline in its own process, send the events, and check the results.
+"""Clicks: create topics, run the pipeline in its own process, send the events, and check the results.
 
 The pipeline runs by `kproc pipeline run`, as for a user. Its `--json` lines show its progress. It is done when the
 watermark of every query is behind the last event, because Spark has then emitted all windows and sessions.
@@ -13,16 +13,15 @@ import threading
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from datetime import datetime
-from importlib.resources import files
 from pathlib import Path
 from typing import Any, Final
 
+from examples.clicks.events import END_MS, LATEST_MS, SESSION_GAP_MS, Events
+from examples.clicks.send import CLICKS, ORDERS, PARTITIONS, VIEWS, EventSender
+from examples.clicks.verify import ResultCheck, check_conversions, check_pages, check_sessions, read_topic
 from kproc.common.clock import NS_PER_S, SystemClock
 from kproc.common.errors import ErrorCode, KafkaError
 from kproc.embedded import kproc_command
-from kproc.pipeline.demo.events import END_MS, LATEST_MS, SESSION_GAP_MS, Events
-from kproc.pipeline.demo.send import CLICKS, ORDERS, PARTITIONS, VIEWS, DemoSender
-from kproc.pipeline.demo.verify import DemoCheck, check_conversions, check_pages, check_sessions, read_topic
 from kproc.pipeline.errors import PipelineError
 from kproc.spark.access import CLIENT_CONFIG, read_security
 from kproc.spark.brokers import Cluster, Connecting
@@ -32,10 +31,10 @@ INPUTS: Final = (VIEWS, CLICKS, ORDERS)
 OUTPUTS: Final = ("pages", "conversions")
 QUERIES: Final = {"pages": (VIEWS,), "sessions": (VIEWS,), "conversions": (CLICKS, ORDERS)}
 """The input topics of each query."""
-PREFIX: Final = "demo."
-SPEC: Final = "demo.toml"
+PREFIX: Final = "shop."
+SPEC: Final = Path(__file__).with_name("pipeline.toml")
 STOP_SECONDS: Final = 60.0
-# Time to stop an interrupted demo. Nobody waits for its results.
+# Time to stop an interrupted run. Nobody waits for its results.
 BREAK_SECONDS: Final = 5.0
 _POLL_SECONDS: Final = 0.2
 _DONE_MS: Final = LATEST_MS + SESSION_GAP_MS
@@ -43,17 +42,17 @@ assert END_MS - _DONE_MS > 3600 * 1000, "the last record must be later than any 
 
 
 def spec_text(prefix: str = PREFIX) -> str:
-    """Return the demo's specification. The names of its topics begin with `prefix`."""
-    text = files("kproc.pipeline.demo").joinpath(SPEC).read_text("utf-8")
+    """Return the pipeline's specification. The names of its topics begin with `prefix`."""
+    text = SPEC.read_text("utf-8")
     return text if prefix == PREFIX else text.replace(f'"{PREFIX}', f'"{prefix}')
 
 
 @dataclass
 class Result:
-    """Result of a demo: the checks, and the progress over time."""
+    """Result of a run: the checks, and the progress over time."""
 
     records: int
-    checks: list[DemoCheck]
+    checks: list[ResultCheck]
     generated: list[tuple[float, dict[str, int]]]
     reports: dict[str, list[dict[str, Any]]]
     seconds: dict[str, float] = field(default_factory=dict)
@@ -83,8 +82,8 @@ class Result:
         return sum(batch["late_rows"] for batches in self.reports.values() for batch in batches)
 
 
-class Demo:
-    """One run of the demo. Its files are in `directory`, and its topics begin with `prefix`."""
+class Clicks:
+    """One run of the example. Its files are in `directory`, and its topics begin with `prefix`."""
 
     def __init__(
         self,
@@ -117,14 +116,14 @@ class Demo:
         self._failure: BaseException | None = None
 
     def run(self) -> Result:
-        """Run the demo. Raise PipelineError on failure. A KeyboardInterrupt stops the pipeline first."""
+        """Run the example. Raise PipelineError on failure. A KeyboardInterrupt stops the pipeline first."""
         self.make_topics()
         events = Events(self._records)
         topics = {name: self._topics[name] for name in INPUTS}
-        sender = DemoSender(self._bootstrap, topics, events, self._security)
-        sending = threading.Thread(target=self._send, args=(sender,), name="demo-sender")
+        sender = EventSender(self._bootstrap, topics, events, self._security)
+        sending = threading.Thread(target=self._send, args=(sender,), name="event-sender")
         with open(self._log, "wb") as log:
-            pipeline = subprocess.Popen(  # noqa: S603 - this package by this interpreter
+            pipeline = subprocess.Popen(
                 [
                     *kproc_command("pipeline", "run", str(self._spec)),
                     *("--bootstrap", self._bootstrap, "--json", str(self._lines)),
@@ -175,7 +174,9 @@ class Demo:
             cluster.close()
         for row in answer["topics"]:
             if row["error_code"] == ErrorCode.TOPIC_ALREADY_EXISTS:
-                raise PipelineError(f"topic {row['name']} is there already: the demo needs new ones")
+                raise PipelineError(
+                    f"topic {row['name']} exists already; the example needs new ones: delete it"
+                )
             if row["error_code"]:
                 raise KafkaError(row["error_code"], f"{row['name']}: {row['error_message']}")
 
@@ -190,7 +191,7 @@ class Demo:
 
     # -- while it runs
 
-    def _send(self, sender: DemoSender) -> None:
+    def _send(self, sender: EventSender) -> None:
         try:
             sender.run(lambda count: self._generated.append((self._seconds(), count)))
         except Exception as error:  # noqa: BLE001 - told by the thread that waits
@@ -238,7 +239,7 @@ class Demo:
         return lines[-1] if lines else "it printed nothing"
 
     def _reports(self) -> list[dict[str, Any]]:
-        """Return the batches so far, with `at`, the start in seconds of the demo, and `took_s`, the duration."""
+        """Return the batches so far, with `at`, the start in seconds since the start, and `took_s`, the duration."""
         try:
             text = self._lines.read_text("utf-8")
         except FileNotFoundError:
@@ -256,7 +257,7 @@ class Demo:
             reports.append(report)
         return reports
 
-    def _checks(self, events: Events) -> list[DemoCheck]:
+    def _checks(self, events: Events) -> list[ResultCheck]:
         expected = events.expected()
         cluster = Cluster(self._bootstrap, Connecting(security=self._security))
         try:

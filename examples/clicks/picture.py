@@ -1,4 +1,4 @@
-"""Picture of a demo: records per second and the lag of the queries over time."""
+"""Picture of a run: records per second and the lag of the queries over time."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ def draw(
         below.step(*zip(*behind[name], strict=True), where="post", color=colour, linewidth=1.5, label=name)
     above.set_ylabel("records / s", color=MUTED)
     below.set_ylabel("records behind", color=MUTED)
-    below.set_xlabel("seconds since the start of the demo", color=MUTED)
+    below.set_xlabel("seconds since the start", color=MUTED)
     for axes in (above, below):
         axes.set_ylim(bottom=0)
         axes.set_xlim(left=0)

@@ -1,4 +1,4 @@
-"""Sender of the demo's events. Arrow builds the JSON; the Spark sink's encoder and BatchProducer send the batches."""
+"""Sender of the events. Arrow builds the JSON; the Spark sink's encoder and BatchProducer send the batches."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from examples.clicks.events import END_MS, Events, Longs
 from kproc.client.security.settings import PLAINTEXT, ClientSecurity
-from kproc.pipeline.demo.events import END_MS, Events, Longs
 from kproc.spark.brokers import Cluster, Connecting
 from kproc.spark.encode import RecordEncoder, RowColumns
 from kproc.spark.producer import BatchProducer
@@ -26,7 +26,7 @@ _QUOTE: Final = {
 }
 
 
-class DemoSender:
+class EventSender:
     """Sender of all events in the order of their time, and then of the records that close the windows."""
 
     def __init__(
@@ -40,7 +40,7 @@ class DemoSender:
         self._topics = topics
         self._events = events
         self._stop = threading.Event()
-        settings = ProducerSettings(client_id="kproc-demo", security=security)
+        settings = ProducerSettings(client_id="kproc-clicks", security=security)
         self._settings = settings
         self._encoder = RecordEncoder(batch_bytes=settings.batch_bytes, bytes_max=settings.request_bytes)
         self.sent = dict.fromkeys(KEYS, 0)

@@ -1,1 +1,0 @@
-"""`kproc pipeline demo`: send a click stream through the broker and Spark, and verify the results."""
