@@ -33,6 +33,7 @@ from rich.progress import (
 )
 
 from bench import machine
+from bench.usl import CannotFit, Point, fit
 from kproc.broker.config.cpus import available_cpus
 from kproc.client import Client, ClientError
 from kproc.embedded import Broker, BrokerFailed
@@ -40,13 +41,13 @@ from kproc.tools.load.run import LoadFailed
 from kproc.tools.tune.measure import (
     WORKLOADS,
     ProcessCounts,
+    RunOptions,
     Sample,
     bottleneck,
     load_running,
     middle,
     run_rounds,
 )
-from kproc.tools.tune.usl import CannotFit, Point, fit
 
 CONNECTIONS: Final = (1, 2, 4, 8, 16, 32, 64, 128, 256)
 _LAYOUT: Final = re.compile(r"([1-9]\d?)x([1-9]\d?)")
@@ -73,10 +74,8 @@ def run_scaled(
                     on_sample(failed)
                     continue
                 for count in cells:
-                    sample = load_running(
-                        broker, layout, WORKLOADS[options.workload], number=number, seconds=options.seconds,
-                        connections=count, partitions=options.partitions,
-                    )  # fmt: skip
+                    run = RunOptions(number, options.seconds, count, options.partitions)
+                    sample = load_running(broker, layout, WORKLOADS[options.workload], run)
                     samples.append(sample)
                     on_sample(sample)
     return samples
@@ -297,9 +296,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
                 run_scaled(options.layouts, options.connections, options, on_sample)
             else:
                 run_rounds(
-                    options.layouts, WORKLOADS[options.workload], rounds=options.rounds, seed=options.seed,
-                    connections=options.connections, seconds=options.seconds, partitions=options.partitions,
-                    on_sample=on_sample,
+                    [(layout, count) for layout in options.layouts for count in options.connections],
+                    WORKLOADS[options.workload],
+                    RunOptions(seconds=options.seconds, partitions=options.partitions),
+                    rounds=options.rounds, seed=options.seed, on_sample=on_sample,
                 )  # fmt: skip
         except KeyboardInterrupt:
             console.print("interrupted: what there is follows")

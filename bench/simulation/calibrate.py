@@ -13,8 +13,8 @@ import os
 import resource
 import statistics
 import time
-from collections.abc import Callable, Sequence
-from contextlib import ExitStack
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -25,7 +25,7 @@ from kproc.broker.ipc.ring import RingConsumer, format_ring
 from kproc.client import Client
 from kproc.embedded import Broker
 from kproc.tools.load.run import Result
-from kproc.tools.tune.measure import WORKLOADS, ProcessCounts, Sample, load_running, on_cpus
+from kproc.tools.tune.measure import WORKLOADS, ProcessCounts, RunOptions, Sample, load_running
 
 Point = tuple[int, int, int, int]  # CPUs, Processors, Handlers, connections
 CALIBRATING: Final[tuple[Point, ...]] = (
@@ -100,6 +100,17 @@ def measured_runs(
     return runs
 
 
+@contextmanager
+def on_cpus(cpus: Iterable[int]) -> Iterator[None]:
+    """Pin this process and its children to these CPUs."""
+    before = os.sched_getaffinity(0)
+    os.sched_setaffinity(0, set(cpus))
+    try:
+        yield
+    finally:
+        os.sched_setaffinity(0, before)
+
+
 def _one_run(broker: Broker, layout: ProcessCounts, connections: int, seconds: float, number: int) -> Run:
     passes: dict[str, float] = {}
     before = _counters(broker)
@@ -113,10 +124,8 @@ def _one_run(broker: Broker, layout: ProcessCounts, connections: int, seconds: f
         for role, (cycles, requests) in _counters(broker).items():
             passes[role] = (cycles - before[role][0]) / max(1, requests - before[role][1])
 
-    sample = load_running(
-        broker, layout, WORKLOADS["small"], number=number, seconds=seconds, connections=connections,
-        partitions=layout.handlers, look=look,
-    )  # fmt: skip
+    run = RunOptions(number, seconds, connections, layout.handlers)
+    sample = load_running(broker, layout, WORKLOADS["small"], run, look=look)
     if sample.failed:
         raise RuntimeError(f"{layout} with {connections} connections: {sample.failed}")
     return Run(sample, passes)

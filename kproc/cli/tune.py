@@ -106,7 +106,7 @@ def _measure(workload: WorkloadName, seconds: float, rounds: int, connections: i
 
     from kproc.broker.config.cpus import available_cpus
     from kproc.tools.tune.choice import NothingMeasured, candidates, choose
-    from kproc.tools.tune.measure import WORKLOADS, CannotMeasure, require_generator, run_rounds
+    from kproc.tools.tune.measure import WORKLOADS, CannotMeasure, RunOptions, require_generator, run_rounds
 
     try:
         require_generator()
@@ -130,12 +130,10 @@ def _measure(workload: WorkloadName, seconds: float, rounds: int, connections: i
         )
     )
     samples = run_rounds(
-        layouts,
+        [(layout, connections) for layout in layouts],
         WORKLOADS[workload.value],
+        RunOptions(seconds=seconds, partitions=max(each.handlers for each in layouts)),
         rounds=rounds,
-        seconds=seconds,
-        connections=(connections,),
-        partitions=max(each.handlers for each in layouts),
         on_sample=lambda _sample: next(steps, None),
     )
     next(steps, None)

@@ -10,8 +10,8 @@ pytest.importorskip("simpy", reason="the simulation needs pip install '.[bench]'
 
 from bench import simulate, sweep
 from bench.simulation.calibrate import Run, costs_of, line
+from bench.usl import Law
 from kproc.tools.tune.measure import ProcessCounts, Sample
-from kproc.tools.tune.usl import Law
 
 LAW = Law(g=9000.0, a=0.1, b=0.0005)
 ABOUT = {

@@ -9,12 +9,11 @@ run inherits page cache or topics. The generator shares the CPUs with the broker
 
 from __future__ import annotations
 
-import contextlib
 import os
 import random
 import statistics
 import threading
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any, Final
@@ -107,6 +106,19 @@ WORKLOADS: Final = {
 
 
 @dataclass(frozen=True)
+class RunOptions:
+    """Options of one run: its round, the duration of its load, and the load's connections and partitions.
+
+    connections: instead of the workload's own number. partitions: of each topic.
+    """
+
+    number: int = 1
+    seconds: float = 3.0
+    connections: int | None = None
+    partitions: int = 1
+
+
+@dataclass(frozen=True)
 class Sample:
     """Result of one run. A failed run has the reason in `failed` and no figures. It is shown and never discarded."""
 
@@ -144,18 +156,6 @@ def require_generator() -> None:
         raise CannotMeasure(str(problem)) from None
 
 
-@contextlib.contextmanager
-def on_cpus(cpus: Iterable[int] | None) -> Iterator[int]:
-    """Pin this process and its children to these CPUs, and yield their number. None changes nothing."""
-    before = os.sched_getaffinity(0)
-    if cpus is not None:
-        os.sched_setaffinity(0, set(cpus))
-    try:
-        yield len(os.sched_getaffinity(0))
-    finally:
-        os.sched_setaffinity(0, before)
-
-
 def running_roles(broker: Broker) -> dict[int, str]:
     """Return the current role of each pid. A process with several roles has the name "all roles"."""
     names: dict[int, str] = {}
@@ -167,57 +167,41 @@ def running_roles(broker: Broker) -> dict[int, str]:
     return names
 
 
-def run_once(
-    layout: ProcessCounts,
-    workload: Workload,
-    *,
-    settings: Mapping[str, object] | None = None,
-    cpus: Iterable[int] | None = None,
-    number: int = 1,
-    look: Callable[[Broker, Result], None] | None = None,
-    **options: Any,
-) -> Sample:
-    """Measure a new broker under a workload and return the sample.
-
-    number: the round. cpus: pin broker and generator to these. look: called with the broker and the first load's result
-    before the broker stops. options: those of load_running.
-    """
-    with on_cpus(cpus) as cpu_count:
-        try:
-            with Broker(_settings(layout, settings)) as broker:
-                return load_running(broker, layout, workload, number=number, look=look, **options)
-        except BrokerFailed as problem:
-            return Sample(layout, number, 0, cpu_count, unit=workload.unit, failed=_one_line(problem))
+def _run_once(layout: ProcessCounts, workload: Workload, run: RunOptions) -> Sample:
+    """Measure a new broker under a workload and return the sample."""
+    try:
+        with Broker(_settings(layout)) as broker:
+            return load_running(broker, layout, workload, run)
+    except BrokerFailed as problem:
+        cpus = len(os.sched_getaffinity(0))
+        return Sample(layout, run.number, 0, cpus, unit=workload.unit, failed=_one_line(problem))
 
 
 def load_running(
     broker: Broker,
     layout: ProcessCounts,
     workload: Workload,
+    run: RunOptions,
     *,
-    number: int = 1,
-    seconds: float = 3.0,
-    connections: int | None = None,
-    partitions: int = 1,
     look: Callable[[Broker, Result], None] | None = None,
 ) -> Sample:
     """Measure a running broker that has this layout, and delete the topics afterwards.
 
-    seconds: duration of the load. connections: override those of the workload. partitions: of each topic.
+    look: called with the broker and the first load's result before the topics are deleted.
     """
     loads = workload.loads
-    if connections is not None:
+    if run.connections is not None:
         loads = tuple(
-            Load(each.mode, {**each.options, "connections": connections}, each.unit) for each in loads
+            Load(each.mode, {**each.options, "connections": run.connections}, each.unit) for each in loads
         )
     shown = sum(int(each.options["connections"]) for each in loads)
-    empty = Sample(layout, number, shown, len(os.sched_getaffinity(0)), unit=workload.unit)
+    empty = Sample(layout, run.number, shown, len(os.sched_getaffinity(0)), unit=workload.unit)
     try:
         roles = running_roles(broker)
-        _fill(broker.bootstrap, loads, partitions)
+        _fill(broker.bootstrap, loads, run.partitions)
         before = machine_cpu_seconds()
         begun_ns = SystemClock.now_ns()
-        results = _run_loads(broker.bootstrap, loads, roles, seconds, partitions)
+        results = _run_loads(broker.bootstrap, loads, roles, run.seconds, run.partitions)
         passed = (SystemClock.now_ns() - begun_ns) / 1e9
         used = (machine_cpu_seconds() - before) / passed
         if look is not None:
@@ -233,14 +217,13 @@ def _one_line(problem: Exception) -> str:
     return " ".join(str(problem).split())[:500]
 
 
-def _settings(layout: ProcessCounts, more: Mapping[str, object] | None) -> dict[str, object]:
-    own: dict[str, object] = {
+def _settings(layout: ProcessCounts) -> dict[str, object]:
+    return {
         "kproc.transport": layout.transport,
         "num.network.threads": layout.processors,
         "num.io.threads": layout.handlers,
         "kproc.flush": "group",
     }
-    return {**own, **(more or {})}
 
 
 def _fill(bootstrap: str, loads: Sequence[Load], partitions: int) -> None:
@@ -303,25 +286,23 @@ def _sample(
 
 
 def run_rounds(
-    layouts: Sequence[ProcessCounts],
+    cells: Sequence[tuple[ProcessCounts, int | None]],
     workload: Workload,
+    run: RunOptions,
     *,
     rounds: int,
     seed: int = 1,
     on_sample: Callable[[Sample], object] | None = None,
-    connections: Sequence[int | None] = (None,),
-    **options: Any,
 ) -> list[Sample]:
-    """Measure every layout with every number of connections, once in each round, and return all samples.
+    """Measure every cell, a layout with a number of connections, once in each round, and return all samples.
 
     Each round has a newly shuffled order. on_sample: called after each run.
     """
     draw = random.Random(seed)  # noqa: S311 - an order, no secret
-    cells = [(layout, count) for layout in layouts for count in connections]
     samples = []
     for number in range(1, rounds + 1):
         for layout, count in draw.sample(cells, len(cells)):
-            sample = run_once(layout, workload, number=number, connections=count, **options)
+            sample = _run_once(layout, workload, replace(run, number=number, connections=count))
             samples.append(sample)
             if on_sample is not None:
                 on_sample(sample)

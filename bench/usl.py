@@ -189,7 +189,7 @@ def _intervals(
 ) -> dict[str, tuple[float, float]]:
     # A fit with three parameters has smaller residuals than the true errors. Scale them up by the degrees of freedom.
     grow = math.sqrt(len(points) / max(1, len(points) - 3))
-    draw = random.Random(seed)  # noqa: S311 - a resampling, no secret
+    draw = random.Random(seed)
     laws = []
     for _ in range(BOOTSTRAP_ROUNDS):
         again = [

@@ -7,7 +7,7 @@ import random
 
 import pytest
 
-from kproc.tools.tune.usl import CannotFit, Law, Point, fit
+from bench.usl import CannotFit, Law, Point, fit
 
 KNOWN = Law(g=1000.0, a=0.04, b=0.002)
 SIZES = (1, 2, 4, 8, 16, 24, 32, 48)
