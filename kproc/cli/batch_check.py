@@ -10,14 +10,12 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from kproc.cli.common import Failure
+from kproc.wire.batch_header import HEADER_BYTES, MAGIC_AT
 
 if TYPE_CHECKING:
     from kproc.client import Client
 
 _FETCH_BYTES: Final = 4 << 20
-_MAGIC_AT: Final = 16
-_MAGIC: Final = 2
-_WHOLE_HEADER: Final = 61
 
 
 class CheckedBatch(NamedTuple):
@@ -51,18 +49,18 @@ def fetch_batches(client: Client, topic: str, partition: int, offset: int) -> by
 
 def check_batches(content: bytes, offset: int) -> Iterator[CheckedBatch]:
     """Yield every complete batch that ends at or after `offset`. A batch whose size is unknown is the last one."""
-    from kproc.wire.record_batch import LOG_OVERHEAD_BYTES, parse_header
+    from kproc.wire.record_batch import LOG_OVERHEAD_BYTES, MAGIC, parse_header
 
     position = 0
-    while position + _WHOLE_HEADER <= len(content):
+    while position + HEADER_BYTES <= len(content):
         base = int.from_bytes(content[position : position + 8], "big", signed=True)
-        magic = content[position + _MAGIC_AT]
-        if magic != _MAGIC:
+        magic = content[position + MAGIC_AT]
+        if magic != MAGIC:
             yield CheckedBatch(base, base + 1, 0, f"message format {magic}")
             return
         header = parse_header(content, position)
         total = header.batch_length + LOG_OVERHEAD_BYTES
-        if total < _WHOLE_HEADER or header.last_offset_delta < 0:
+        if total < HEADER_BYTES or header.last_offset_delta < 0:
             yield CheckedBatch(base, base + 1, 0, f"batch length {header.batch_length} is invalid")
             return
         if position + total > len(content):

@@ -25,7 +25,7 @@ from kproc.spark.headers import header_array
 from kproc.spark.schema import COLUMNS, arrow_schema
 from kproc.spark.walk import PADDING, Fields, WantedFields, find_fields
 from kproc.wire import records as record_format
-from kproc.wire.batch_header import CRC_FROM, HEADER, HEADER_BYTES
+from kproc.wire.batch_header import CRC_FROM, HEADER, HEADER_BYTES, MAGIC_AT
 from kproc.wire.checksum import crc32c
 from kproc.wire.compression import decompress
 from kproc.wire.record_batch import (
@@ -46,7 +46,6 @@ _WORTH_BYTES: Final = 256 << 10
 
 _unpack = HEADER.unpack_from
 TIMESTAMP_MS_MAX: Final = (2**63 - 1) // 1000
-_MAGIC_AT: Final = 16
 _ABORT: Final = 0
 
 Bytes = bytes | bytearray | memoryview
@@ -166,9 +165,9 @@ class Decoder:
 
         Control batches, aborted batches, and batches outside start..end are skipped.
         """
-        if len(view) - position <= _MAGIC_AT:
+        if len(view) - position <= MAGIC_AT:
             return 0
-        magic = view[position + _MAGIC_AT]
+        magic = view[position + MAGIC_AT]
         if magic != MAGIC:
             raise self._bad_format(view, position, magic)
         if len(view) - position < HEADER_BYTES:

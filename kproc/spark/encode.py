@@ -25,7 +25,7 @@ import pyarrow.compute as pc
 from kproc.spark.binary import bytes_scalar, number_array
 from kproc.spark.partitioner import Int32s, Int64s, ragged
 from kproc.wire import records as record_format
-from kproc.wire.batch_header import CRC_FROM, HEADER, HEADER_BYTES
+from kproc.wire.batch_header import CRC_AT, CRC_FROM, HEADER, HEADER_BYTES
 from kproc.wire.checksum import crc32c
 from kproc.wire.compression import compress, decompress
 from kproc.wire.record_batch import LOG_OVERHEAD_BYTES, MAGIC, TRANSACTIONAL
@@ -119,7 +119,8 @@ class Draft:
                 self.count,
             )
         )
-        header[17:21] = crc32c(self.payload, crc32c(memoryview(header)[CRC_FROM:])).to_bytes(4, "big")
+        crc = crc32c(self.payload, crc32c(memoryview(header)[CRC_FROM:]))
+        header[CRC_AT:CRC_FROM] = crc.to_bytes(4, "big")
         return [bytes(header), self.payload]
 
 
