@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -23,7 +24,7 @@ from kproc.cli.completion import complete_groups, complete_topics, complete_tran
 from kproc.cli.lines import print_line
 
 if TYPE_CHECKING:
-    from kproc.broker.security.acl import AclFilter, Operation, ResourceType
+    from kproc.broker.security.acl import AclFilter, Operation, PatternType, Permission, ResourceType
 
 app = typer.Typer(help="Show, change and ask for rules about who may do what.", no_args_is_help=True)
 
@@ -37,7 +38,12 @@ Groups = Annotated[
 ]
 TransactionalIds = Annotated[
     list[str] | None,
-    typer.Option("--transactional-id", metavar="ID", help="Or *.", autocompletion=complete_transactional_ids),
+    typer.Option(
+        "--transactional-id",
+        metavar="ID",
+        help="A transactional id; * all.",
+        autocompletion=complete_transactional_ids,
+    ),
 ]
 Cluster = Annotated[bool, typer.Option("--cluster", help="The cluster: its settings, ACLs, quotas, ids.")]
 Tokens = Annotated[list[str] | None, typer.Option("--token", metavar="ID", help="A delegation token.")]
@@ -49,19 +55,25 @@ Operations = Annotated[
     list[str] | None,
     typer.Option("--operation", "-o", metavar="OPERATION", help="read, write, describe ...; repeatable."),
 ]
-Deny = Annotated[bool, typer.Option("--deny", help="Rules that deny. They win over those that allow.")]
+Deny = Annotated[
+    bool, typer.Option("--deny", help="Deny instead of allow. Such rules win over those that allow.")
+]
 Principals = Annotated[
     list[str], typer.Argument(metavar="PRINCIPAL...", help="alice, which is User:alice; '*' is everybody.")
 ]
 Hosts = Annotated[
     list[str] | None,
-    typer.Option("--host", metavar="ADDRESS", help="Only from there: an IP address, as text."),
+    typer.Option("--host", metavar="ADDRESS", help="Only clients at this IP address."),
 ]
 ForProducers = Annotated[
-    bool, typer.Option("--producer", help="What a producer of the topics, and transactional ids, needs.")
+    bool,
+    typer.Option(
+        "--producer", help="All that a producer of the topics and ids needs: WRITE, DESCRIBE, CREATE."
+    ),
 ]
 ForConsumers = Annotated[
-    bool, typer.Option("--consumer", help="What a consumer of the topics in the groups needs.")
+    bool,
+    typer.Option("--consumer", help="All that a consumer of the topics in the groups needs: READ, DESCRIBE."),
 ]
 ForOldProducers = Annotated[
     bool, typer.Option("--idempotent", help="With --producer: IDEMPOTENT_WRITE, for Kafka before 2.8.")
@@ -81,23 +93,86 @@ Covering = Annotated[
 _ANY_HOST = "*"
 
 
+@dataclass(frozen=True)
+class NamedResources:
+    """The resources that a command names, with an option for each type."""
+
+    topic: Topics = None
+    group: Groups = None
+    transactional_id: TransactionalIds = None
+    cluster: Cluster = False
+    token: Tokens = None
+    user: Users = None
+
+    def named(self, *, with_cluster: bool = False) -> list[tuple[ResourceType, str]]:
+        """Return type and name of each resource."""
+        from kproc.broker.security.acl import CLUSTER_NAME, ResourceType
+
+        lists = (
+            (ResourceType.TOPIC, self.topic),
+            (ResourceType.GROUP, self.group),
+            (ResourceType.TRANSACTIONAL_ID, self.transactional_id),
+            (ResourceType.CLUSTER, [CLUSTER_NAME] if self.cluster or with_cluster else None),
+            (ResourceType.DELEGATION_TOKEN, self.token),
+            (ResourceType.USER, self.user),
+        )
+        return [(kind, name) for kind, names in lists for name in names or ()]
+
+
+@dataclass(frozen=True)
+class RuleRights:
+    """What new rules allow or deny: operations, or all that a producer or a consumer needs."""
+
+    operation: Operations = None
+    deny: Deny = False
+    producer: ForProducers = False
+    consumer: ForConsumers = False
+    idempotent: ForOldProducers = False
+
+    def validate(self, resources: NamedResources) -> None:
+        """Raise a usage error for options that exclude or need each other."""
+        if (self.producer or self.consumer) and self.deny:
+            usage_error("--producer and --consumer are for what is allowed")
+        if self.consumer and not (resources.topic and resources.group):
+            usage_error("--consumer: name topics and groups")
+        if self.producer and not (resources.topic or resources.transactional_id):
+            usage_error("--producer: name topics, transactional ids, or both")
+        if self.idempotent and not self.producer:
+            usage_error("--idempotent is for --producer")
+
+    @property
+    def permission(self) -> Permission:
+        """The permission of the rules."""
+        from kproc.broker.security.acl import Permission
+
+        return Permission.DENY if self.deny else Permission.ALLOW
+
+    def operations_on(self, kind: ResourceType) -> dict[Operation, None]:
+        """Return the operations on a resource of that type, each once."""
+        from kproc.broker.security.acl import Operation, ResourceType
+
+        wanted = dict.fromkeys(_operations(self.operation))
+        if self.producer and kind in (ResourceType.TOPIC, ResourceType.TRANSACTIONAL_ID):
+            wanted |= dict.fromkeys((Operation.WRITE, Operation.DESCRIBE))
+        if self.producer and kind == ResourceType.TOPIC:
+            wanted[Operation.CREATE] = None
+        if self.idempotent and kind == ResourceType.CLUSTER:
+            wanted[Operation.IDEMPOTENT_WRITE] = None
+        if self.consumer and kind == ResourceType.TOPIC:
+            wanted |= dict.fromkeys((Operation.READ, Operation.DESCRIBE))
+        if self.consumer and kind == ResourceType.GROUP:
+            wanted[Operation.READ] = None
+        return wanted
+
+
 @app.command("add")
 def add_acls(
     principals: Principals,
     bootstrap: Bootstrap = DEFAULT_BOOTSTRAP,
-    topic: Topics = None,
-    group: Groups = None,
-    transactional_id: TransactionalIds = None,
-    cluster: Cluster = False,
-    token: Tokens = None,
-    user: Users = None,
+    resources: NamedResources = NamedResources(),
     prefixed: Prefixed = False,
-    operation: Operations = None,
     host: Hosts = None,
-    deny: Deny = False,
-    producer: ForProducers = False,
-    consumer: ForConsumers = False,
-    idempotent: ForOldProducers = False,
+    rights: RuleRights = RuleRights(),
     output: OutputFormat = Format.TABLE,
 ) -> None:
     """Add rules: every principal, every host, every operation, every resource. Those that are there already stay.
@@ -105,40 +180,21 @@ def add_acls(
     `kproc acl add alice --producer --topic orders`, `kproc acl add bob --consumer --topic orders --group billing`,
     `kproc acl add carol --operation read --topic logs- --prefixed --host 10.0.0.7`.
     """
-    from kproc.broker.security.acl import ANY_NAME, CLUSTER_NAME, Acl, PatternType, Permission
+    from kproc.broker.security.acl import ANY_NAME, Acl
 
-    if (producer or consumer) and deny:
-        usage_error("--producer and --consumer are for what is allowed")
-    if consumer and not (topic and group):
-        usage_error("--consumer: name topics and groups")
-    if producer and not (topic or transactional_id):
-        usage_error("--producer: name topics, transactional ids, or both")
-    if idempotent and not producer:
-        usage_error("--idempotent is for --producer")
+    rights.validate(resources)
+    named = resources.named(with_cluster=rights.idempotent)
     hosts = [_host(each) for each in host or [ANY_NAME]]
-    named = _resources(topic, group, transactional_id, token, user, cluster=cluster or idempotent)
     if not named:
         usage_error("name what the rules are about: --topic, --group, --transactional-id, --cluster ...")
-    if not (operation or producer or consumer):
+    if not (rights.operation or rights.producer or rights.consumer):
         usage_error("say what is meant: --operation, --producer or --consumer")
     rules = [
-        Acl(
-            kind,
-            name,
-            PatternType.PREFIXED
-            if prefixed and name not in (ANY_NAME, CLUSTER_NAME)
-            else PatternType.LITERAL,
-            _principal(who),
-            where,
-            what,
-            Permission.DENY if deny else Permission.ALLOW,
-        )
+        Acl(kind, name, _pattern_of(name, prefixed), _principal(who), where, what, rights.permission)
         for kind, name in named
         for who in principals
         for where in hosts
-        for what in _operations_on(
-            kind, operation, producer=producer, consumer=consumer, idempotent=idempotent
-        )
+        for what in rights.operations_on(kind)
     ]
     with connect(bootstrap) as client:
         create(client, rules)
@@ -149,19 +205,14 @@ def add_acls(
 def list_acls(
     bootstrap: Bootstrap = DEFAULT_BOOTSTRAP,
     principal: OfPrincipal = None,
-    topic: Topics = None,
-    group: Groups = None,
-    transactional_id: TransactionalIds = None,
-    cluster: Cluster = False,
-    token: Tokens = None,
-    user: Users = None,
+    resources: NamedResources = NamedResources(),
     covering: Covering = False,
     output: OutputFormat = Format.TABLE,
 ) -> None:
     """List rules: all of them, or those that name a principal or a resource."""
     from kproc.broker.security.acl import PatternType
 
-    named = _resources(topic, group, transactional_id, token, user, cluster=cluster)
+    named = resources.named()
     pattern = PatternType.MATCH if covering else PatternType.ANY
     filters = _filters(named, pattern, principal=principal)
     with connect(bootstrap) as client:
@@ -177,12 +228,7 @@ def list_acls(
 def delete_acls(
     principals: OfPrincipals = None,
     bootstrap: Bootstrap = DEFAULT_BOOTSTRAP,
-    topic: Topics = None,
-    group: Groups = None,
-    transactional_id: TransactionalIds = None,
-    cluster: Cluster = False,
-    token: Tokens = None,
-    user: Users = None,
+    resources: NamedResources = NamedResources(),
     prefixed: Prefixed = False,
     operation: Operations = None,
     host: OfHost = None,
@@ -197,7 +243,7 @@ def delete_acls(
     """
     from kproc.broker.security.acl import Operation, PatternType, Permission, host_of_rule
 
-    named = _resources(topic, group, transactional_id, token, user, cluster=cluster)
+    named = resources.named()
     if not (principals or named or operation or host or deny or everything):
         usage_error("say which rules: a principal, a resource, an operation, --host, --deny, or --all")
     if prefixed and not named:
@@ -235,12 +281,7 @@ def check(
     principal: Annotated[str, typer.Argument(metavar="PRINCIPAL", help="alice, which is User:alice.")],
     operation: Annotated[str, typer.Argument(metavar="OPERATION", help="read, write, describe ...")],
     bootstrap: Bootstrap = DEFAULT_BOOTSTRAP,
-    topic: Topics = None,
-    group: Groups = None,
-    transactional_id: TransactionalIds = None,
-    cluster: Cluster = False,
-    token: Tokens = None,
-    user: Users = None,
+    resources: NamedResources = NamedResources(),
     host: Annotated[
         str, typer.Option("--host", metavar="ADDRESS", help="From there; without it, from any host alike.")
     ] = _ANY_HOST,
@@ -250,7 +291,7 @@ def check(
 
     `kproc acl check alice write --topic orders --host 10.0.0.7`
     """
-    named = _resources(topic, group, transactional_id, token, user, cluster=cluster)
+    named = resources.named()
     if not named:
         usage_error("name a resource: --topic, --group, --transactional-id, --cluster ...")
     (what,) = _operations([operation])
@@ -272,26 +313,12 @@ def check(
 # -- what is named on the command line -------------------------------------------------------------------------
 
 
-def _resources(
-    topic: list[str] | None,
-    group: list[str] | None,
-    transactional_id: list[str] | None,
-    token: list[str] | None,
-    user: list[str] | None,
-    *,
-    cluster: bool,
-) -> list[tuple[ResourceType, str]]:
-    from kproc.broker.security.acl import CLUSTER_NAME, ResourceType
+def _pattern_of(name: str, is_prefixed: bool) -> PatternType:
+    """Return the pattern type of a rule. `*` and the cluster are no prefixes."""
+    from kproc.broker.security.acl import ANY_NAME, CLUSTER_NAME, PatternType
 
-    lists = (
-        (ResourceType.TOPIC, topic),
-        (ResourceType.GROUP, group),
-        (ResourceType.TRANSACTIONAL_ID, transactional_id),
-        (ResourceType.CLUSTER, [CLUSTER_NAME] if cluster else None),
-        (ResourceType.DELEGATION_TOKEN, token),
-        (ResourceType.USER, user),
-    )
-    return [(kind, name) for kind, names in lists for name in names or ()]
+    is_whole = not is_prefixed or name in (ANY_NAME, CLUSTER_NAME)
+    return PatternType.LITERAL if is_whole else PatternType.PREFIXED
 
 
 def _principal(text: str) -> str:
@@ -318,26 +345,6 @@ def _operations(names: Sequence[str] | None) -> list[Operation]:
             choices = ", ".join(each.lower().replace("_", "-") for each in known)
             usage_error(f"operation {name.lower()!r}: expected one of {choices}")
     return [known[name] for name in wanted]
-
-
-def _operations_on(
-    kind: ResourceType, names: Sequence[str] | None, *, producer: bool, consumer: bool, idempotent: bool
-) -> dict[Operation, None]:
-    """Return the operations on a resource of that type, each once."""
-    from kproc.broker.security.acl import Operation, ResourceType
-
-    wanted = dict.fromkeys(_operations(names))
-    if producer and kind in (ResourceType.TOPIC, ResourceType.TRANSACTIONAL_ID):
-        wanted |= dict.fromkeys((Operation.WRITE, Operation.DESCRIBE))
-    if producer and kind == ResourceType.TOPIC:
-        wanted[Operation.CREATE] = None
-    if idempotent and kind == ResourceType.CLUSTER:
-        wanted[Operation.IDEMPOTENT_WRITE] = None
-    if consumer and kind == ResourceType.TOPIC:
-        wanted |= dict.fromkeys((Operation.READ, Operation.DESCRIBE))
-    if consumer and kind == ResourceType.GROUP:
-        wanted[Operation.READ] = None
-    return wanted
 
 
 def _filters(named: Sequence[tuple[ResourceType, str]], pattern: Any, **fields: Any) -> list[AclFilter]:

@@ -10,7 +10,6 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from kproc.cli.common import Failure
-from kproc.wire.batch_header import HEADER_BYTES, MAGIC_AT
 
 if TYPE_CHECKING:
     from kproc.client import Client
@@ -49,6 +48,7 @@ def fetch_batches(client: Client, topic: str, partition: int, offset: int) -> by
 
 def check_batches(content: bytes, offset: int) -> Iterator[CheckedBatch]:
     """Yield every complete batch that ends at or after `offset`. A batch whose size is unknown is the last one."""
+    from kproc.wire.batch_header import HEADER_BYTES, MAGIC_AT
     from kproc.wire.record_batch import LOG_OVERHEAD_BYTES, MAGIC, parse_header
 
     position = 0

@@ -37,7 +37,7 @@ from kproc.cli import (
     tune,
     users,
 )
-from kproc.cli.common import with_command_config
+from kproc.cli.common import with_command_config, with_option_groups
 from kproc.cli.completion import complete_settings, mend_bash_words
 from kproc.cli.failure import Failure, UsageText, one_line
 from kproc.cli.lines import print_line
@@ -116,18 +116,18 @@ app.command("api", short_help="Show which APIs are served, in which versions.")(
 app.add_typer(bench.app, name="bench")
 
 
-def _offer_command_config(group: typer.Typer) -> None:
-    """Add --command-config to every command that connects to a broker."""
+def _complete_options(group: typer.Typer) -> None:
+    """Add the options of groups to every command, and --command-config to those that connect to a broker."""
     commands: list[Any] = [*group.registered_commands, group.registered_callback]
     for command in commands:
         if command is not None and command.callback is not None:
-            command.callback = with_command_config(command.callback)
+            command.callback = with_command_config(with_option_groups(command.callback))
     for part in group.registered_groups:
         if part.typer_instance is not None:
-            _offer_command_config(part.typer_instance)
+            _complete_options(part.typer_instance)
 
 
-_offer_command_config(app)
+_complete_options(app)
 
 
 def _show_version(wanted: bool) -> None:

@@ -9,9 +9,10 @@ import shutil
 import sys
 import textwrap
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import fields, is_dataclass
 from enum import StrEnum
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, get_type_hints
 
 import typer
 
@@ -187,6 +188,42 @@ def with_command_config(command: Callable[..., Any]) -> Callable[..., Any]:
     run.__signature__ = inspect.Signature(everything)  # type: ignore[attr-defined]
     run.__annotations__ = {each.name: each.annotation for each in everything}
     return run
+
+
+def with_option_groups(command: Callable[..., Any]) -> Callable[..., Any]:
+    """Replace each parameter that is a dataclass by one option per field, so that commands can share options."""
+    parameters = inspect.signature(command, eval_str=True).parameters
+    groups = {name: each.annotation for name, each in parameters.items() if is_dataclass(each.annotation)}
+    if not groups:
+        return command
+
+    @functools.wraps(command)
+    def run(**options: Any) -> Any:
+        for name, group in groups.items():
+            options[name] = group(**{each.name: options.pop(each.name) for each in fields(group)})
+        return command(**options)
+
+    flat: list[inspect.Parameter] = []
+    for name, parameter in parameters.items():
+        flat += _options_in(groups[name]) if name in groups else [parameter]
+    # Parameters without a default come first.
+    flat.sort(key=lambda each: each.default is not inspect.Parameter.empty)
+    run.__signature__ = inspect.Signature(flat)  # type: ignore[attr-defined]
+    run.__annotations__ = {each.name: each.annotation for each in flat}
+    return run
+
+
+def _options_in(group: Any) -> list[inspect.Parameter]:
+    kinds = get_type_hints(group, include_extras=True)
+    return [
+        inspect.Parameter(
+            each.name,
+            inspect.Parameter.POSITIONAL_OR_KEYWORD,
+            default=each.default,
+            annotation=kinds[each.name],
+        )
+        for each in fields(group)
+    ]
 
 
 def topic_metadata(client: Client, names: list[str] | None) -> list[dict[str, Any]]:
@@ -365,6 +402,15 @@ def _cell(value: object) -> str:
     if isinstance(value, (list, tuple)):
         return printable(",".join(str(item) for item in value))
     return printable(str(value))
+
+
+def chosen_names(option: str, given: Iterable[str] | None, known: Sequence[str]) -> list[str]:
+    """Return the given names in the spelling of `known`. Case does not matter. An unknown name is a usage error."""
+    spelling = {name.lower(): name for name in known}
+    for name in given or ():
+        if name.lower() not in spelling:
+            usage_error(f"{option} {name!r}: expected one of {', '.join(known)}")
+    return [spelling[name.lower()] for name in given or ()]
 
 
 def pairs(option: str, items: Iterable[str]) -> list[tuple[str, str]]:

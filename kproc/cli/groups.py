@@ -14,6 +14,7 @@ from kproc.cli.common import (
     Failure,
     Format,
     OutputFormat,
+    chosen_names,
     connect,
     print_done,
     print_facts,
@@ -58,11 +59,7 @@ def list_groups(
     """List groups with their states."""
     from kproc.wire.header import ApiKey
 
-    known = {name.lower(): name for name in _STATES}
-    for name in state or ():
-        if name.lower() not in known:
-            usage_error(f"--state {name!r}: expected one of {', '.join(_STATES)}")
-    wanted = [known[name.lower()] for name in state or ()]
+    wanted = chosen_names("--state", state, _STATES)
     with connect(bootstrap) as client:
         answer = client.call_latest(ApiKey.LIST_GROUPS, {"states_filter": wanted, "types_filter": []})
     if answer["error_code"]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import Annotated, Any
 
 import typer
@@ -48,6 +49,36 @@ Assignments = Annotated[
 Quotas = Annotated[list[str], typer.Argument(metavar="QUOTA...", help="Which.")]
 
 
+@dataclass(frozen=True)
+class QuotaOwner:
+    """The owner of a quota: a user, a client id, both together, or an address."""
+
+    user: User = None
+    every_user: EveryUser = False
+    client: Client = None
+    every_client: EveryClient = False
+    address: Address = None
+    every_address: EveryAddress = False
+
+    def names(self) -> Names:
+        """Return the entity that the options name. The name None is the default of clients without their own quota."""
+        names: Names = {}
+        for kind, name, every in (
+            ("user", self.user, self.every_user),
+            ("client-id", self.client, self.every_client),
+            ("ip", self.address, self.every_address),
+        ):
+            if name is not None and every:
+                usage_error(f"--{_WORDS[kind]} and --every-{_WORDS[kind]} exclude each other")
+            if name is not None or every:
+                names[kind] = name
+        if not names:
+            usage_error(
+                "name the owner of the quota: --user, --client, --address, or one of --every-user and so on"
+            )
+        return names
+
+
 @app.command("list")
 def list_quotas(bootstrap: Bootstrap = DEFAULT_BOOTSTRAP, output: OutputFormat = Format.TABLE) -> None:
     """Show every quota. The one that names a client best holds: its user and client id before its user alone."""
@@ -64,16 +95,11 @@ def list_quotas(bootstrap: Bootstrap = DEFAULT_BOOTSTRAP, output: OutputFormat =
 def set_quotas(
     assignments: Assignments,
     bootstrap: Bootstrap = DEFAULT_BOOTSTRAP,
-    user: User = None,
-    every_user: EveryUser = False,
-    client: Client = None,
-    every_client: EveryClient = False,
-    address: Address = None,
-    every_address: EveryAddress = False,
+    owner: QuotaOwner = QuotaOwner(),
     output: OutputFormat = Format.TABLE,
 ) -> None:
     """Set quotas of a user, a client id, both together, or an address. They hold at once."""
-    names = _names(user, every_user, client, every_client, address, every_address)
+    names = owner.names()
     ops = [{"key": key, "value": value, "remove": False} for key, value in map(_assignment, assignments)]
     _change(bootstrap, names, ops)
     rows = [{"result": "set", "of": _shown(names), "quota": op["key"], "value": op["value"]} for op in ops]
@@ -84,16 +110,11 @@ def set_quotas(
 def delete_quotas(
     quotas: Quotas,
     bootstrap: Bootstrap = DEFAULT_BOOTSTRAP,
-    user: User = None,
-    every_user: EveryUser = False,
-    client: Client = None,
-    every_client: EveryClient = False,
-    address: Address = None,
-    every_address: EveryAddress = False,
+    owner: QuotaOwner = QuotaOwner(),
     output: OutputFormat = Format.TABLE,
 ) -> None:
     """Delete quotas: the next one that fits holds, or none."""
-    names = _names(user, every_user, client, every_client, address, every_address)
+    names = owner.names()
     there = {row["quota"] for row in _quotas(bootstrap) if row["of"] == names}
     for key in quotas:
         if key not in there:
@@ -124,32 +145,6 @@ def _quotas(bootstrap: str) -> list[Row]:
 
 def _others(there: set[str]) -> str:
     return f"; it has {', '.join(sorted(there))}" if there else ""
-
-
-def _names(
-    user: str | None,
-    every_user: bool,
-    client: str | None,
-    every_client: bool,
-    address: str | None,
-    every_address: bool,
-) -> Names:
-    """Return the entity that the options name. The name None is the default of clients without their own quota."""
-    names: Names = {}
-    for kind, name, every in (
-        ("user", user, every_user),
-        ("client-id", client, every_client),
-        ("ip", address, every_address),
-    ):
-        if name is not None and every:
-            usage_error(f"--{_WORDS[kind]} and --every-{_WORDS[kind]} exclude each other")
-        if name is not None or every:
-            names[kind] = name
-    if not names:
-        usage_error(
-            "name the owner of the quota: --user, --client, --address, or one of --every-user and so on"
-        )
-    return names
 
 
 def _assignment(text: str) -> tuple[str, float]:

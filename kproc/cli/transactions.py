@@ -15,6 +15,7 @@ from kproc.cli.common import (
     Failure,
     Format,
     OutputFormat,
+    chosen_names,
     connect,
     print_done,
     print_facts,
@@ -67,14 +68,11 @@ def list_transactions(
     ] = None,
 ) -> None:
     """List transactional ids with their states."""
-    known = {name.lower(): name for name in STATES}
-    for name in state or ():
-        if name.lower() not in known:
-            usage_error(f"--state {name!r}: expected one of {', '.join(STATES)}")
+    states = chosen_names("--state", state, STATES)
     with connect(bootstrap) as client:
         found = _listed(
             client,
-            states=[known[name.lower()] for name in state or ()],
+            states=states,
             duration_ms=int(longer_than * 1000) if longer_than >= 0 else -1,
             pattern=pattern,
         )

@@ -31,10 +31,6 @@ class Trigger:
     kind: str = "interval"
     interval_ms: int = 1000
 
-    @property
-    def ends_by_itself(self) -> bool:
-        return self.kind != "interval"
-
     def __str__(self) -> str:
         return f"every {self.interval_ms / 1000:g} s" if self.kind == "interval" else self.kind
 

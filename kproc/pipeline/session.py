@@ -93,13 +93,6 @@ class RunningSpark:
         except subprocess.TimeoutExpired:
             return False
 
-    def how_it_ended(self, log: Path) -> str:
-        """Describe the end of a JVM: its signal, or its exit code and the last line of its log."""
-        code = self.gateway.proc.returncode
-        if code < 0:
-            return f"killed by {signal.Signals(-code).name}"
-        return f"exit code {code}, {last_words(log)}"
-
     def kill(self) -> None:
         """Kill the JVM. The next run repeats a batch that was not committed."""
         if self.gateway.proc is not None:

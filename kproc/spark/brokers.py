@@ -347,17 +347,6 @@ class Cluster:
 
         return self.retrying("Metadata", attempt)
 
-    def connection(self, node: int) -> Client:
-        """Return the connection to a node, for a caller that has several requests in flight.
-
-        The caller must call `discard` if the connection fails.
-        """
-        return self._client(self.address(node))
-
-    def discard(self, node: int) -> None:
-        """Close the connection to a node and abandon the requests in flight on it."""
-        self._drop(self.address(node))
-
     # -- how
 
     def retrying(self, what: str, attempt: Callable[[], _Answer], *, limit_ms: int | None = None) -> _Answer:

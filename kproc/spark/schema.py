@@ -25,11 +25,6 @@ COLUMNS: Final[dict[str, str]] = {
 BASE_COLUMNS: Final = tuple(name for name in COLUMNS if name != "headers")
 
 
-def ddl(columns: Sequence[str] = BASE_COLUMNS) -> str:
-    """Return the columns as DDL for Spark. Only the driver can parse it."""
-    return ", ".join(f"{name} {COLUMNS[name]}" for name in columns)
-
-
 def spark_schema(columns: Sequence[str] = BASE_COLUMNS) -> StructType:
     """Return the columns as a StructType. It is built by hand, because `fromDDL` needs a session."""
     from pyspark.sql import types
