@@ -195,15 +195,11 @@ class Broker:
         self, name: str, *, partitions: int = 1, configs: Mapping[str, object] | None = None
     ) -> None:
         """Create a topic and return when every client can find it. Raises RuntimeError with the broker's reason."""
+        from kproc.client.requests import topic_creation
         from kproc.wire.header import ApiKey
 
-        topic = {
-            "name": name,
-            "num_partitions": partitions,
-            "replication_factor": 1,
-            "assignments": [],
-            "configs": [{"name": key, "value": wire_text(value)} for key, value in (configs or {}).items()],
-        }
+        settings = [(key, wire_text(value)) for key, value in (configs or {}).items()]
+        topic = topic_creation(name, partitions=partitions, replication_factor=1, configs=settings)
         self._change(ApiKey.CREATE_TOPICS, {"topics": [topic], "validate_only": False}, "topics")
 
     def delete_topic(self, name: str) -> None:

@@ -19,6 +19,7 @@ from typing import Any, Final
 from examples.clicks.events import END_MS, LATEST_MS, SESSION_GAP_MS, Events
 from examples.clicks.send import CLICKS, ORDERS, PARTITIONS, VIEWS, EventSender
 from examples.clicks.verify import ResultCheck, check_conversions, check_pages, check_sessions, read_topic
+from kproc.client.requests import topic_creation
 from kproc.common.clock import NS_PER_S, SystemClock
 from kproc.common.errors import ErrorCode, KafkaError
 from kproc.embedded import kproc_command
@@ -156,15 +157,10 @@ class Clicks:
     def make_topics(self) -> None:
         """Create the five topics. Raise PipelineError if one exists already."""
         cluster = Cluster(self._bootstrap, Connecting(security=self._security))
+        # The events are of January 2026, so the default retention would delete them.
+        configs = [("retention.ms", "-1")]
         rows = [
-            {
-                "name": topic,
-                "num_partitions": PARTITIONS,
-                "replication_factor": -1,
-                "assignments": [],
-                "configs": [{"name": "retention.ms", "value": "-1"}],  # The events are of January 2026.
-            }
-            for topic in self._topics.values()
+            topic_creation(topic, partitions=PARTITIONS, configs=configs) for topic in self._topics.values()
         ]
         try:
             answer = cluster.call(

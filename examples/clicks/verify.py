@@ -10,7 +10,8 @@ from typing import Any, Final, NamedTuple
 import numpy as np
 
 from examples.clicks.events import PAGES, SPAN_MS, START_MS, WINDOW_MS, ExpectedTotals
-from kproc.spark.brokers import EARLIEST, LATEST, READ_COMMITTED, Cluster
+from kproc.client.requests import EARLIEST, LATEST, READ_COMMITTED, FetchLimits
+from kproc.spark.brokers import Cluster
 from kproc.spark.offsets import TopicPartition
 from kproc.wire.record_batch import decode_records, parse_header
 
@@ -37,7 +38,7 @@ def read_topic(cluster: Cluster, topic: str, partitions: int) -> Iterator[dict[s
     for partition in every:
         offset = starts[partition]
         while offset < ends[partition]:
-            fetched = cluster.fetch(partition, offset, max_bytes=_FETCH_BYTES, isolation=READ_COMMITTED)
+            fetched = cluster.fetch(partition, offset, FetchLimits(_FETCH_BYTES), isolation=READ_COMMITTED)
             data = memoryview(fetched.records)
             coming = sorted(((first, producer) for producer, first in fetched.aborted), reverse=True)
             aborted: set[int] = set()

@@ -29,17 +29,10 @@ class CheckedBatch(NamedTuple):
 def fetch_batches(client: Client, topic: str, partition: int, offset: int) -> bytes:
     """Fetch batches from the one with this offset on. Raises Failure for an error of the partition."""
     from kproc.client import code_name
+    from kproc.client.requests import FetchLimits, fetch_fields
     from kproc.wire.header import ApiKey
 
-    wanted = {
-        "partition": partition, "current_leader_epoch": -1, "fetch_offset": offset, "last_fetched_epoch": -1,
-        "log_start_offset": -1, "partition_max_bytes": _FETCH_BYTES,
-    }  # fmt: skip
-    fields = {
-        "replica_id": -1, "max_wait": 0, "min_bytes": 0, "max_bytes": _FETCH_BYTES, "isolation_level": 0,
-        "session_id": 0, "session_epoch": -1, "topics": [{"topic": topic, "partitions": [wanted]}],
-        "forgotten_topics_data": [], "rack_id": "",
-    }  # fmt: skip
+    fields = fetch_fields((topic, partition), offset, FetchLimits(_FETCH_BYTES, min_bytes=0, wait_ms=0))
     row: dict[str, Any] = client.call_latest(ApiKey.FETCH, fields)["responses"][0]["partitions"][0]
     if row["error_code"]:
         raise Failure(f"{topic}-{partition}: {code_name(row['error_code'])}")

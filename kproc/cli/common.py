@@ -193,7 +193,9 @@ def with_command_config(command: Callable[..., Any]) -> Callable[..., Any]:
 def with_option_groups(command: Callable[..., Any]) -> Callable[..., Any]:
     """Replace each parameter that is a dataclass by one option per field, so that commands can share options."""
     parameters = inspect.signature(command, eval_str=True).parameters
-    groups = {name: each.annotation for name, each in parameters.items() if is_dataclass(each.annotation)}
+    groups: dict[str, Any] = {
+        name: each.annotation for name, each in parameters.items() if is_dataclass(each.annotation)
+    }
     if not groups:
         return command
 

@@ -444,27 +444,13 @@ def _targets(
 
 
 def _commit(client: Client, group: str, rows: Iterable[dict[str, Any]]) -> None:
-    """Commit as nobody's member (generation -1), which a group with members refuses."""
+    """Commit the new offsets. Raise a Failure if the group has members."""
+    from kproc.client.requests import commit_fields
     from kproc.common.errors import ErrorCode
     from kproc.wire.header import ApiKey
 
-    topics: dict[str, list[dict[str, Any]]] = {}
-    for row in rows:
-        partition = {
-            "partition_index": row["partition"],
-            "committed_offset": row["new"],
-            "committed_leader_epoch": -1,
-            "committed_metadata": "",
-        }
-        topics.setdefault(row["topic"], []).append(partition)
-    fields = {
-        "group_id": group,
-        "generation_id_or_member_epoch": -1,
-        "member_id": "",
-        "group_instance_id": None,
-        "topics": [{"name": name, "partitions": partitions} for name, partitions in topics.items()],
-    }
-    answer = client.call_latest(ApiKey.OFFSET_COMMIT, fields)
+    offsets = {(row["topic"], row["partition"]): row["new"] for row in rows}
+    answer = client.call_latest(ApiKey.OFFSET_COMMIT, commit_fields(group, offsets))
     codes = {row["error_code"] for topic in answer["topics"] for row in topic["partitions"]} - {0}
     if ErrorCode.UNKNOWN_MEMBER_ID in codes:
         raise Failure(f"{group} has members: stop them first")

@@ -60,19 +60,16 @@ def create(
     output: OutputFormat = Format.TABLE,
 ) -> None:
     """Create topics."""
+    from kproc.client.requests import topic_creation
     from kproc.common.errors import ErrorCode
     from kproc.wire.header import ApiKey
 
-    configs = [{"name": name, "value": value} for name, value in pairs("--config", config or ())]
+    configs = pairs("--config", config or ())
     fields = {
         "topics": [
-            {
-                "name": name,
-                "num_partitions": partitions,
-                "replication_factor": replication_factor,
-                "assignments": [],
-                "configs": configs,
-            }
+            topic_creation(
+                name, partitions=partitions, replication_factor=replication_factor, configs=configs
+            )
             for name in names
         ],
         "timeout": TIMEOUT_MS,
@@ -290,22 +287,11 @@ def served_offsets(
 def _list_offsets(
     client: Client, topic: str, timestamps: dict[int, int], isolation: int
 ) -> list[dict[str, Any]]:
+    from kproc.client.requests import list_offsets_fields
     from kproc.wire.header import ApiKey
 
-    fields = {
-        "replica_id": -1,
-        "isolation_level": isolation,
-        "topics": [
-            {
-                "name": topic,
-                "partitions": [
-                    {"partition_index": number, "current_leader_epoch": -1, "timestamp": timestamp}
-                    for number, timestamp in timestamps.items()
-                ],
-            }
-        ],
-        "timeout": TIMEOUT_MS,
-    }
+    wanted = {(topic, number): timestamp for number, timestamp in timestamps.items()}
+    fields = list_offsets_fields(wanted, isolation=isolation, timeout_ms=TIMEOUT_MS)
     answer = client.call_latest(ApiKey.LIST_OFFSETS, fields, newest=9)
     rows: list[dict[str, Any]] = answer["topics"][0]["partitions"]
     return rows

@@ -6,12 +6,12 @@ from collections.abc import Iterator
 from typing import Any, NamedTuple
 
 from kproc.client import ClientError
+from kproc.client.requests import EARLIEST, LATEST
 from kproc.common.lag import lag_between
 from kproc.pipeline.access import Access, access_of
 from kproc.pipeline.checkpoint import as_json, local_checkpoint, query_state
 from kproc.pipeline.lock import running_pid
 from kproc.pipeline.model import Pipeline
-from kproc.spark.brokers import EARLIEST, LATEST
 from kproc.spark.offsets import TopicPartition
 
 

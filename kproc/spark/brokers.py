@@ -28,6 +28,12 @@ from kproc.client import (
     ConnectionLost,
     code_name,
 )
+from kproc.client.requests import (
+    READ_UNCOMMITTED,
+    FetchLimits,
+    fetch_fields,
+    list_offsets_fields,
+)
 from kproc.client.security.settings import PLAINTEXT, ClientSecurity
 from kproc.common import errors
 from kproc.common.clock import NS_PER_MS, SystemClock
@@ -36,11 +42,7 @@ from kproc.spark.offsets import TopicPartition
 from kproc.wire.header import ApiKey
 from kproc.wire.primitives import ZERO_UUID
 
-EARLIEST: Final = -2
-LATEST: Final = -1
 NO_OFFSET: Final = -1
-READ_UNCOMMITTED: Final = 0
-READ_COMMITTED: Final = 1
 
 # The codes that Kafka's clients retry. BROKER_NOT_AVAILABLE is our own code for a node that Metadata does not name now.
 RETRIABLE: Final = errors.RETRIABLE | {ErrorCode.BROKER_NOT_AVAILABLE}
@@ -217,20 +219,8 @@ class Cluster:
         isolation: int,
         found: dict[TopicPartition, int],
     ) -> None:
-        by_topic: dict[str, list[dict[str, int]]] = {}
-        for (topic, index), timestamp in part.items():
-            row = {"partition_index": index, "current_leader_epoch": -1, "timestamp": timestamp}
-            by_topic.setdefault(topic, []).append(row)
-        answer = self._request(
-            self.address(node),
-            ApiKey.LIST_OFFSETS,
-            {
-                "replica_id": -1,
-                "isolation_level": isolation,
-                "timeout": self.connecting.request_ms,
-                "topics": [{"name": topic, "partitions": rows} for topic, rows in by_topic.items()],
-            },
-        )
+        fields = list_offsets_fields(part, isolation=isolation, timeout_ms=self.connecting.request_ms)
+        answer = self._request(self.address(node), ApiKey.LIST_OFFSETS, fields)
         problem: ClientError | None = None
         for topic in answer["topics"]:
             for row in topic["partitions"]:
@@ -252,11 +242,9 @@ class Cluster:
         self,
         partition: TopicPartition,
         offset: int,
+        limits: FetchLimits,
         *,
-        max_bytes: int,
         isolation: int = READ_UNCOMMITTED,
-        min_bytes: int = 1,
-        wait_ms: int = 500,
         topic_id: bytes | None = None,
     ) -> Fetched:
         """Return the records at the offset: up to `max_bytes`, or one batch if that is larger; maybe none.
@@ -265,27 +253,7 @@ class Cluster:
         With `topic_id` records of another topic of that name are never returned: UnknownTopic is raised instead.
         Brokers before Kafka 3.1 cannot fetch by id; they are asked by name.
         """
-        row = {
-            "partition": partition.partition,
-            "current_leader_epoch": -1,
-            "fetch_offset": offset,
-            "last_fetched_epoch": -1,
-            "log_start_offset": -1,
-            "partition_max_bytes": max_bytes,
-        }
-        fields = {
-            "replica_id": -1,
-            "max_wait": wait_ms,
-            "min_bytes": min_bytes,
-            "max_bytes": max_bytes,
-            "isolation_level": isolation,
-            "session_id": 0,
-            "session_epoch": -1,
-            "topics": [{"topic": partition.topic, "topic_id": topic_id or ZERO_UUID, "partitions": [row]}],
-            "forgotten_topics_data": [],
-            "rack_id": "",
-        }
-
+        fields = fetch_fields(partition, offset, limits, isolation=isolation, topic_id=topic_id)
         newest = None if topic_id is None else _FETCH_BY_ID
 
         def attempt() -> Fetched:

@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, Final
 
-from kproc.spark.brokers import EARLIEST, LATEST, READ_UNCOMMITTED
+from kproc.client.requests import EARLIEST, LATEST, READ_UNCOMMITTED
 from kproc.spark.option_values import (
     OptionError,
     read_byte_count,

@@ -14,8 +14,9 @@ from dataclasses import dataclass, field, replace
 from enum import Enum
 from typing import Any, Final, Literal
 
+from kproc.client.requests import EARLIEST, LATEST, READ_UNCOMMITTED
 from kproc.spark.access import CLIENT_CONFIG, is_about_security, read_security
-from kproc.spark.brokers import EARLIEST, LATEST, READ_UNCOMMITTED, Connecting, parse_bootstrap
+from kproc.spark.brokers import Connecting, parse_bootstrap
 from kproc.spark.offsets import Offsets, TopicPartition, from_json
 from kproc.spark.option_values import (
     OptionError,

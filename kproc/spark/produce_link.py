@@ -9,8 +9,8 @@ from __future__ import annotations
 import errno
 import ssl
 from collections import deque
-from collections.abc import Iterable, Sequence
-from typing import Any, Final
+from collections.abc import Mapping, Sequence
+from typing import Any, Final, NamedTuple
 
 from kproc.client import Client, ClientError, ConnectionLost, reason
 from kproc.client.security.settings import PLAINTEXT, ClientSecurity
@@ -42,39 +42,36 @@ _NOT_NOW: Final = (BlockingIOError, ssl.SSLWantReadError, ssl.SSLWantWriteError)
 
 Parts = list[bytes | memoryview]
 # (partition, the batch's parts)
-Placed = tuple[int, Sequence[bytes | memoryview]]
+PartitionBatch = tuple[int, Sequence[bytes | memoryview]]
 
 
-def produce_frame(
-    version: int,
-    correlation_id: int,
-    client_id: str,
-    *,
-    acks: int,
-    timeout_ms: int,
-    topics: Iterable[tuple[str, Sequence[Placed]]],
-    transactional_id: str | None = None,
-) -> Parts:
-    """Encode a Produce request, versions 3 to 11, as parts to send one after the other.
+class ProduceFields(NamedTuple):
+    """Fields of a Produce request. `timeout_ms` is how long the broker may wait for the acknowledgements."""
 
-    timeout_ms: how long the broker may wait for the acknowledgements. topics: batches by topic; each batch is a
-    partition and the parts of its bytes.
-    """
+    acks: int
+    timeout_ms: int
+    topics: Mapping[str, Sequence[PartitionBatch]]
+    transactional_id: str | None = None
+
+
+def produce_frame(version: int, correlation_id: int, client_id: str, request: ProduceFields) -> Parts:
+    """Encode a Produce request, versions 3 to 11, as parts to send one after the other."""
     is_flexible = version >= _FLEXIBLE
-    rows = list(topics)
+    name = request.transactional_id
     head = encode_request_header(ApiKey.PRODUCE, version, correlation_id, client_id)
-    if transactional_id is None:
+    if name is None:
         head += b"\0" if is_flexible else INT16.pack(-1)
     else:
-        head += encode_compact_string(transactional_id) if is_flexible else encode_string(transactional_id)
-    head += INT16.pack(acks) + INT32.pack(timeout_ms) + _count(len(rows), is_flexible)
+        head += encode_compact_string(name) if is_flexible else encode_string(name)
+    head += INT16.pack(request.acks) + INT32.pack(request.timeout_ms)
+    head += _count(len(request.topics), is_flexible)
     parts: Parts = []
-    for topic, batches in rows:
+    for topic, batches in request.topics.items():
         head += encode_compact_string(topic) if is_flexible else encode_string(topic)
         head += _count(len(batches), is_flexible)
         for partition, batch in batches:
             size = sum(map(len, batch))
-            head += INT32.pack(partition) + _length(size, is_flexible)
+            head += INT32.pack(partition) + _count(size, is_flexible)
             parts += (head, *batch)
             # The partition has no tagged fields.
             head = b"\0" if is_flexible else b""
@@ -84,10 +81,8 @@ def produce_frame(
 
 
 def _count(count: int, is_flexible: bool) -> bytes:
+    """Encode the number of elements of an array, or of bytes."""
     return encode_unsigned_varint(count + 1) if is_flexible else INT32.pack(count)
-
-
-_length = _count
 
 
 class ProduceLink:
@@ -145,25 +140,10 @@ class ProduceLink:
         """True if bytes wait until the socket is writable."""
         return bool(self._out)
 
-    def send(
-        self,
-        *,
-        acks: int,
-        timeout_ms: int,
-        topics: Iterable[tuple[str, Sequence[Placed]]],
-        transactional_id: str | None = None,
-    ) -> int:
-        """Enqueue a request and return its correlation id. `write` sends it. The arguments are produce_frame's."""
+    def send(self, request: ProduceFields) -> int:
+        """Enqueue a request and return its correlation id. `write` sends it."""
         self._correlation_id += 1
-        frame = produce_frame(
-            self.version,
-            self._correlation_id,
-            self._client.client_id,
-            acks=acks,
-            timeout_ms=timeout_ms,
-            topics=topics,
-            transactional_id=transactional_id,
-        )
+        frame = produce_frame(self.version, self._correlation_id, self._client.client_id, request)
         self._out.extend(memoryview(part) for part in frame if len(part))
         return self._correlation_id
 

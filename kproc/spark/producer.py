@@ -31,7 +31,7 @@ from kproc.spark.brokers import Cluster, Unreachable, pause
 from kproc.spark.encode import Draft
 from kproc.spark.lane import NOBODY, Lane, ProduceFailed, ProducerIdentity, QueuedBatch
 from kproc.spark.offsets import TopicPartition
-from kproc.spark.produce_link import ProduceLink
+from kproc.spark.produce_link import PartitionBatch, ProduceFields, ProduceLink
 from kproc.spark.sink_options import ProducerSettings
 from kproc.spark.topic_leaders import TopicLeaders
 from kproc.wire.header import ApiKey
@@ -302,17 +302,18 @@ class BatchProducer:
                 break
             chosen.append((lane, lane.dequeue(self._identity)))
             size += batch.draft.total_bytes
-        topics: dict[str, list[tuple[int, list[bytes | memoryview]]]] = {}
+        topics: dict[str, list[PartitionBatch]] = {}
         for lane, batch in chosen:
             assert batch.parts is not None
             topics.setdefault(lane.topic, []).append((lane.partition, batch.parts))
         assert node.link is not None
-        correlation_id = node.link.send(
-            acks=self._settings.acks,
-            timeout_ms=self._settings.request_timeout_ms,
-            topics=topics.items(),
-            transactional_id=self._identity.transactional_id,
+        request = ProduceFields(
+            self._settings.acks,
+            self._settings.request_timeout_ms,
+            topics,
+            self._identity.transactional_id,
         )
+        correlation_id = node.link.send(request)
         batches = {(lane.topic, lane.partition): (lane, batch) for lane, batch in chosen}
         if self._settings.acks:
             node.requests.append(_Request(correlation_id, now_ns, batches))

@@ -23,6 +23,7 @@ from pyspark.sql.streaming.datasource import (
 )
 
 from kproc.client import ApiError, ClientError, code_name
+from kproc.client.requests import commit_fields
 from kproc.common.clock import NS_PER_MS, SystemClock
 from kproc.spark.brokers import pause
 from kproc.spark.initial import InitialOffsets
@@ -414,22 +415,7 @@ class RejectedStreamReader(DataSourceStreamReader):
 
 def commit_offsets(look_up: LookUp, group: str, offsets: Mapping[TopicPartition, int]) -> None:
     """Commit the offsets for a group without members. Raise ClientError if the coordinator rejects them."""
-    topics: dict[str, list[dict[str, Any]]] = {}
-    for partition, offset in sorted(offsets.items()):
-        row = {
-            "partition_index": partition.partition,
-            "committed_offset": offset,
-            "committed_leader_epoch": -1,
-            "committed_metadata": "",
-        }
-        topics.setdefault(partition.topic, []).append(row)
-    fields = {
-        "group_id": group,
-        "generation_id_or_member_epoch": -1,
-        "member_id": "",
-        "group_instance_id": None,
-        "topics": [{"name": name, "partitions": rows} for name, rows in topics.items()],
-    }
+    fields = commit_fields(group, dict(sorted(offsets.items())))
     cluster = look_up.cluster
 
     def commit() -> None:

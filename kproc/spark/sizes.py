@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Final
 
+from kproc.client.requests import FetchLimits
 from kproc.spark.brokers import Cluster, OffsetOutOfRange, UnknownTopic
 from kproc.spark.offsets import Offsets, TopicPartition
 from kproc.spark.options import SourceOptions
@@ -50,7 +51,7 @@ def _batches(
     """Return (offset behind the batch, bytes) of each batch in the sample at this offset."""
     try:
         fetched = cluster.fetch(
-            partition, offset, max_bytes=SAMPLE_BYTES, isolation=options.isolation, wait_ms=0
+            partition, offset, FetchLimits(SAMPLE_BYTES, wait_ms=0), isolation=options.isolation
         )
     except (OffsetOutOfRange, UnknownTopic):
         # `StreamReader.partitions` reports the loss, so the end that we return here does not matter.

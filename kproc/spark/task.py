@@ -11,8 +11,9 @@ import logging
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING
 
+from kproc.client.requests import EARLIEST, FetchLimits
 from kproc.common.clock import NS_PER_MS, SystemClock
-from kproc.spark.brokers import EARLIEST, Fetched, OffsetOutOfRange, UnknownTopic, cluster_of
+from kproc.spark.brokers import Fetched, OffsetOutOfRange, UnknownTopic, cluster_of
 from kproc.spark.local import local_files
 from kproc.spark.look_up import DataLoss
 from kproc.spark.offsets import Range
@@ -129,10 +130,8 @@ class _Task:
         return self._cluster.fetch(
             self._wanted.partition,
             offset,
-            max_bytes=options.fetch_bytes,
+            FetchLimits(options.fetch_bytes, options.fetch_min_bytes, options.fetch_wait_ms),
             isolation=options.isolation,
-            min_bytes=options.fetch_min_bytes,
-            wait_ms=options.fetch_wait_ms,
             topic_id=self._topic_id,
         )
 

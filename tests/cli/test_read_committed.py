@@ -10,9 +10,10 @@ import pytest
 
 from kproc.broker.storage.fs import OsFs
 from kproc.broker.storage.log import LastStop, Log, LogConfig, LogIdentity
+from kproc.client.requests import LATEST
 from kproc.common.clock import SystemClock
 from kproc.spark import brokers
-from kproc.spark.brokers import LATEST, cluster_of
+from kproc.spark.brokers import cluster_of
 from kproc.spark.offsets import Range, TopicPartition
 from kproc.spark.options import parse_source
 from kproc.spark.task import read_range

@@ -15,10 +15,11 @@ pa = pytest.importorskip("pyarrow")
 
 from kproc import Broker  # noqa: E402
 from kproc.client import AuthenticationFailed  # noqa: E402
+from kproc.client.requests import EARLIEST, LATEST  # noqa: E402
 from kproc.pipeline.build import Builder  # noqa: E402
 from kproc.pipeline.sinks import start_stream  # noqa: E402
 from kproc.pipeline.spec import Outside, parse_spec  # noqa: E402
-from kproc.spark.brokers import EARLIEST, LATEST, Cluster, Connecting  # noqa: E402
+from kproc.spark.brokers import Cluster, Connecting  # noqa: E402
 from kproc.spark.encode import RecordEncoder, RowColumns  # noqa: E402
 from kproc.spark.offsets import TopicPartition  # noqa: E402
 from kproc.spark.options import parse_source  # noqa: E402

@@ -24,6 +24,7 @@ from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadMaxBytes, Rea
 from pyspark.sql.types import StructType
 
 from kproc.client import Client
+from kproc.client.requests import EARLIEST
 from kproc.spark import brokers, look_up
 from kproc.spark import reader as reader_module
 from kproc.spark.brokers import Unreachable
@@ -343,7 +344,7 @@ def test_a_partition_that_appears_a_little_later_is_waited_for(
         return before(topics) if len(asked) > 2 else {}
 
     monkeypatch.setattr(cluster, "metadata", metadata)
-    assert cluster.list_offsets({TopicPartition(name, 0): brokers.EARLIEST}) == {TopicPartition(name, 0): 0}
+    assert cluster.list_offsets({TopicPartition(name, 0): EARLIEST}) == {TopicPartition(name, 0): 0}
     assert len(asked) == 3
     cluster.close()
 

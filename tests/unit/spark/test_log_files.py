@@ -14,9 +14,9 @@ pytest.importorskip("numpy")
 pytest.importorskip("pyarrow")
 
 from kproc.broker.storage.log import Log, LogConfig
+from kproc.client.requests import READ_COMMITTED
 from kproc.common.errors import Corrupt, KafkaError
 from kproc.spark import log_files
-from kproc.spark.brokers import READ_COMMITTED
 from kproc.spark.decode import Decoder
 from kproc.spark.log_files import HalfReplaced, OffsetGone, PartitionFiles
 from kproc.spark.log_options import LogOptions

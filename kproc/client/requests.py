@@ -1,0 +1,117 @@
+"""Fields of requests that commands and Spark's processes send alike, as dicts for `Client.call_latest`."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from typing import Any, Final, NamedTuple, TypeVar
+
+from kproc.wire.primitives import ZERO_UUID
+
+# Timestamps of ListOffsets that stand for the ends of a log.
+EARLIEST: Final = -2
+LATEST: Final = -1
+# Isolation levels of Fetch and ListOffsets.
+READ_UNCOMMITTED: Final = 0
+READ_COMMITTED: Final = 1
+
+# Topic and number of a partition.
+Partition = tuple[str, int]
+_P = TypeVar("_P", bound=Partition)
+
+
+class FetchLimits(NamedTuple):
+    """Bytes that a Fetch returns at most, and how long it waits for `min_bytes`."""
+
+    max_bytes: int
+    min_bytes: int = 1
+    wait_ms: int = 500
+
+
+def fetch_fields(
+    partition: Partition,
+    offset: int,
+    limits: FetchLimits,
+    *,
+    isolation: int = READ_UNCOMMITTED,
+    topic_id: bytes | None = None,
+) -> dict[str, Any]:
+    """Return the fields of a Fetch of one partition, without a session. `topic_id` counts from version 13 on."""
+    topic, number = partition
+    row = {
+        "partition": number,
+        "current_leader_epoch": -1,
+        "fetch_offset": offset,
+        "last_fetched_epoch": -1,
+        "log_start_offset": -1,
+        "partition_max_bytes": limits.max_bytes,
+    }
+    return {
+        "replica_id": -1,
+        "max_wait": limits.wait_ms,
+        "min_bytes": limits.min_bytes,
+        "max_bytes": limits.max_bytes,
+        "isolation_level": isolation,
+        "session_id": 0,
+        "session_epoch": -1,
+        "topics": [{"topic": topic, "topic_id": topic_id or ZERO_UUID, "partitions": [row]}],
+        "forgotten_topics_data": [],
+        "rack_id": "",
+    }
+
+
+def list_offsets_fields(timestamps: Mapping[_P, int], *, isolation: int, timeout_ms: int) -> dict[str, Any]:
+    """Return the fields of ListOffsets: the offset of each partition at a timestamp, EARLIEST or LATEST."""
+    rows = {
+        partition: {"partition_index": partition[1], "current_leader_epoch": -1, "timestamp": timestamp}
+        for partition, timestamp in timestamps.items()
+    }
+    return {
+        "replica_id": -1,
+        "isolation_level": isolation,
+        "topics": _by_topic(rows),
+        "timeout": timeout_ms,
+    }
+
+
+def commit_fields(group: str, offsets: Mapping[_P, int]) -> dict[str, Any]:
+    """Return the fields of OffsetCommit by nobody's member (generation -1), which a group with members rejects."""
+    rows = {
+        partition: {
+            "partition_index": partition[1],
+            "committed_offset": offset,
+            "committed_leader_epoch": -1,
+            "committed_metadata": "",
+        }
+        for partition, offset in offsets.items()
+    }
+    return {
+        "group_id": group,
+        "generation_id_or_member_epoch": -1,
+        "member_id": "",
+        "group_instance_id": None,
+        "topics": _by_topic(rows),
+    }
+
+
+def topic_creation(
+    name: str,
+    *,
+    partitions: int,
+    replication_factor: int = -1,
+    configs: Iterable[tuple[str, str | None]] = (),
+) -> dict[str, Any]:
+    """Return a topic's row of CreateTopics. -1 stands for the broker's defaults."""
+    return {
+        "name": name,
+        "num_partitions": partitions,
+        "replication_factor": replication_factor,
+        "assignments": [],
+        "configs": [{"name": key, "value": value} for key, value in configs],
+    }
+
+
+def _by_topic(rows: Mapping[_P, dict[str, Any]]) -> list[dict[str, Any]]:
+    topics: dict[str, list[dict[str, Any]]] = {}
+    for (topic, _), row in rows.items():
+        topics.setdefault(topic, []).append(row)
+    return [{"name": topic, "partitions": each} for topic, each in topics.items()]
