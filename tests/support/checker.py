@@ -11,20 +11,19 @@ A value without an acknowledgement may or may not be there, but not twice.
 
 from __future__ import annotations
 
-import threading
 import time
 import uuid
 from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import Any
 
-from confluent_kafka import Consumer, KafkaError, KafkaException, Message, Producer, TopicPartition
+from confluent_kafka import Message
 
+from tests.support.client_threads import STUCK_SECONDS, ConsumerThread, ProducerThread
 from tests.support.history_checker import HistoryChecker
 from tests.support.raw import Closed, RawClient, values_of
 from tests.support.wait import pause, wait_until
 
-# Longer than any restart of a role, shorter than a test run's patience: beyond it a client counts as stuck.
-STUCK_SECONDS = 60.0
 PAUSE_BETWEEN_SENDS = 0.002
 
 
@@ -37,8 +36,8 @@ class Acknowledged:
     value: bytes
 
 
-class LoadProducer:
-    """One idempotent producer on a thread of its own, with a rate that leaves the broker the cores."""
+class LoadProducer(ProducerThread):
+    """Sends values of its own, each once, at a rate that leaves the broker the cores."""
 
     def __init__(
         self,
@@ -49,106 +48,33 @@ class LoadProducer:
         *,
         pause_seconds: float = PAUSE_BETWEEN_SENDS,
     ) -> None:
-        self.name = name
-        self._pause_seconds = pause_seconds
+        super().__init__(bootstrap, topic, name, pause_seconds=pause_seconds)
         self.acknowledged: list[Acknowledged] = []
-        self.problems: list[str] = []
-        self._topic = topic
         self._partitions = partitions
-        self._stop = threading.Event()
-        self._producer = Producer(
-            {
-                "bootstrap.servers": bootstrap,
-                "enable.idempotence": True,
-                "acks": "all",
-                "linger.ms": 2,
-                "message.timeout.ms": int(STUCK_SECONDS * 1000),
-                "reconnect.backoff.ms": 20,
-                "reconnect.backoff.max.ms": 200,
-                "retry.backoff.ms": 50,
-                "log_level": 0,
-            }
-        )
-        self._thread = threading.Thread(target=self._run, name=name)
 
-    def start(self) -> None:
-        """Begin to send."""
-        self._thread.start()
+    def record(self, number: int) -> dict[str, Any]:
+        return {"value": f"{self.name}:{number}".encode(), "partition": number % self._partitions}
 
-    def stop(self) -> None:
-        """Send no more, wait for every acknowledgement."""
-        self._stop.set()
-        self._thread.join()
-        left = self._producer.flush(STUCK_SECONDS)
-        if left:
-            self.problems.append(f"stuck: producer {self.name} has {left} undelivered")
-
-    def abandon(self) -> None:
-        """Stop without waiting for what is under way: the test has failed already."""
-        self._stop.set()
-        self._thread.join()
-        self._producer.purge()
-        self._producer.flush(1)
-
-    def _run(self) -> None:
-        number = 0
-        while not self._stop.is_set():
-            try:
-                self._producer.produce(
-                    self._topic,
-                    value=f"{self.name}:{number}".encode(),
-                    partition=number % self._partitions,
-                    on_delivery=self._on_delivery,
-                )
-                number += 1
-            except BufferError:
-                pass  # The queue is full while the broker is away; poll makes room.
-            except KafkaException as problem:
-                self.problems.append(f"producer {self.name} cannot go on: {problem}")
-                return
-            self._producer.poll(0)
-            pause(self._pause_seconds)
-
-    def _on_delivery(self, error: KafkaError | None, message: Message) -> None:
-        if error is not None:
-            self.problems.append(f"producer {self.name}: {error} for {message.value()!r}")
-            return
+    def on_acknowledged(self, message: Message) -> None:
         self.acknowledged.append(Acknowledged(message.partition(), message.offset(), message.value() or b""))
 
 
-class LoadConsumer:
-    """Reads every partition from the start, while the load runs, and keeps what it saw."""
+class LoadConsumer(ConsumerThread):
+    """Reads while the load runs, and keeps what it saw."""
 
     def __init__(self, bootstrap: str, topic: str, partitions: int) -> None:
+        super().__init__(bootstrap, topic, partitions)
         self.seen: dict[int, list[tuple[int, bytes]]] = {index: [] for index in range(partitions)}
-        self.problems: list[str] = []
-        self._stop = threading.Event()
-        self._consumer = Consumer(
-            {
-                "bootstrap.servers": bootstrap,
-                "group.id": f"none-{uuid.uuid4().hex}",
-                "enable.auto.commit": False,
-                "auto.offset.reset": "error",
-                "reconnect.backoff.ms": 20,
-                "reconnect.backoff.max.ms": 200,
-                "log_level": 0,
-            }
-        )
-        self._consumer.assign([TopicPartition(topic, index, 0) for index in range(partitions)])
-        self._thread = threading.Thread(target=self._run, name="consumer")
 
-    def start(self) -> None:
-        """Begin to read."""
-        self._thread.start()
+    def on_record(self, message: Message) -> None:
+        self.seen[message.partition()].append((message.offset(), message.value() or b""))
 
     def stop_at(self, ends: dict[int, int]) -> None:
         """Wait until the consumer has read up to `ends`, then stop it."""
         deadline = time.monotonic() + STUCK_SECONDS
         while time.monotonic() < deadline and not self._has_reached(ends):
             pause(0.05)
-        self._stop.set()
-        self._thread.join()
-        self._consumer.close()
+        self.stop()
         if not self._has_reached(ends):
             where = {index: rows[-1][0] + 1 if rows else 0 for index, rows in self.seen.items()}
             self.problems.append(f"stuck: consumer at {where}, ends {ends}")
@@ -158,15 +84,6 @@ class LoadConsumer:
             end == 0 or (self.seen[index] and self.seen[index][-1][0] >= end - 1)
             for index, end in ends.items()
         )
-
-    def _run(self) -> None:
-        while not self._stop.is_set():
-            for message in self._consumer.consume(500, timeout=0.1):
-                error = message.error()
-                if error is None:
-                    self.seen[message.partition()].append((message.offset(), message.value() or b""))
-                elif not (error.retriable() or error.code() == KafkaError._TRANSPORT):
-                    self.problems.append(f"consumer: {error}")
 
 
 @dataclass

@@ -11,20 +11,17 @@ the whole log is read raw and compared:
 from __future__ import annotations
 
 import random
-import threading
 from typing import Any
 
-from confluent_kafka import Consumer, KafkaError, Message, Producer, TopicPartition
+from confluent_kafka import Message
 
 from kproc.wire.record_batch import decode_records
+from tests.support.client_threads import ConsumerThread, ProducerThread
 from tests.support.raw import RawClient, split_batches
-from tests.support.wait import pause
-
-_TIMEOUT_MS = 60_000
 
 
-class KeyedProducer:
-    """One idempotent producer on a thread of its own."""
+class KeyedProducer(ProducerThread):
+    """Sends numbered values of keys that no other producer has."""
 
     def __init__(
         self,
@@ -38,125 +35,46 @@ class KeyedProducer:
         pause_seconds: float = 0.0005,
         records_max: int | None = None,
     ) -> None:
-        self.name = name
+        super().__init__(bootstrap, topic, name, pause_seconds=pause_seconds, records_max=records_max)
         self.newest: dict[tuple[int, bytes], tuple[int, int]] = {}  # (partition, key) -> (offset, number)
         self.count = 0
-        self.problems: list[str] = []
-        self._topic, self._partitions, self._keys = topic, partitions, keys
+        self._partitions, self._keys = partitions, keys
         self._padding = b"." * value_bytes
-        self._pause_seconds = pause_seconds
-        self._records_max = records_max
-        self._stop = threading.Event()
         self._random = random.Random(name)
-        self._producer = Producer(
-            {
-                "bootstrap.servers": bootstrap,
-                "enable.idempotence": True,
-                "acks": "all",
-                "linger.ms": 5,
-                "message.timeout.ms": _TIMEOUT_MS,
-                "reconnect.backoff.ms": 20,
-                "reconnect.backoff.max.ms": 200,
-                "retry.backoff.ms": 50,
-                "log_level": 0,
-            }
-        )
-        self._thread = threading.Thread(target=self._run, name=name)
 
-    def start(self) -> None:
-        """Begin to send."""
-        self._thread.start()
+    def record(self, number: int) -> dict[str, Any]:
+        key = b"%s-%d" % (self.name.encode(), self._random.randrange(self._keys))
+        return {"key": key, "value": b"%d:" % number + self._padding, "partition": number % self._partitions}
 
-    def stop(self) -> None:
-        """Send no more, wait for every acknowledgement."""
-        self._stop.set()
-        self.wait()
-
-    def wait(self) -> None:
-        """Wait for the end of what was to be sent, and for every acknowledgement."""
-        self._thread.join()
-        left = self._producer.flush(_TIMEOUT_MS / 1000)
-        if left:
-            self.problems.append(f"stuck: producer {self.name} has {left} undelivered")
-
-    def _run(self) -> None:
-        number = 0
-        while not self._stop.is_set() and number != self._records_max:
-            key = b"%s-%d" % (self.name.encode(), self._random.randrange(self._keys))
-            try:
-                self._producer.produce(
-                    self._topic,
-                    key=key,
-                    value=b"%d:" % number + self._padding,
-                    partition=number % self._partitions,
-                    on_delivery=self._on_delivery,
-                )
-                number += 1
-            except BufferError:
-                self._producer.poll(0.05)  # The queue is full; answers make room.
-                continue
-            self._producer.poll(0)
-            if self._pause_seconds:
-                pause(self._pause_seconds)
-
-    def _on_delivery(self, error: KafkaError | None, message: Message) -> None:
-        if error is not None:
-            self.problems.append(f"producer {self.name}: {error}")
-            return
+    def on_acknowledged(self, message: Message) -> None:
         self.count += 1
         at, key = message.offset(), message.key()
         assert at is not None
-        number = int((message.value() or b"").split(b":")[0])
         known = self.newest.get((message.partition(), key))
         if known is None or known[0] < at:
-            self.newest[message.partition(), key] = (at, number)
+            self.newest[message.partition(), key] = (at, number_of(message.value()))
 
 
-class TailReader:
-    """A consumer that follows all partitions from the start and notes what it must not see."""
+class TailReader(ConsumerThread):
+    """Notes values of a key that go back."""
 
     def __init__(self, bootstrap: str, topic: str, partitions: int) -> None:
+        super().__init__(bootstrap, topic, partitions)
         self.count = 0
-        self.problems: list[str] = []
         self._last: dict[tuple[int, bytes], int] = {}
-        self._stop = threading.Event()
-        self._consumer = Consumer(
-            {
-                "bootstrap.servers": bootstrap,
-                "group.id": "none",
-                "enable.auto.commit": False,
-                "auto.offset.reset": "error",
-                "reconnect.backoff.ms": 20,
-                "reconnect.backoff.max.ms": 200,
-                "log_level": 0,
-            }
-        )
-        self._consumer.assign([TopicPartition(topic, index, 0) for index in range(partitions)])
-        self._thread = threading.Thread(target=self._run, name="tail")
 
-    def start(self) -> None:
-        """Begin to read."""
-        self._thread.start()
+    def on_record(self, message: Message) -> None:
+        self.count += 1
+        key = (message.partition(), message.key())
+        number = number_of(message.value())
+        if self._last.get(key, -1) >= number:
+            self.problems.append(f"reader: {key} goes from {self._last[key]} to {number}")
+        self._last[key] = number
 
-    def stop(self) -> None:
-        """Read no more."""
-        self._stop.set()
-        self._thread.join()
-        self._consumer.close()
 
-    def _run(self) -> None:
-        while not self._stop.is_set():
-            for message in self._consumer.consume(500, timeout=0.1):
-                error = message.error()
-                if error is None:
-                    self.count += 1
-                    key = (message.partition(), message.key())
-                    number = int((message.value() or b"").split(b":")[0])
-                    if self._last.get(key, -1) >= number:
-                        self.problems.append(f"reader: {key} goes from {self._last[key]} to {number}")
-                    self._last[key] = number
-                elif not (error.retriable() or error.code() == KafkaError._TRANSPORT):
-                    self.problems.append(f"reader: {error}")
+def number_of(value: bytes | None) -> int:
+    """Return the number at the front of a value."""
+    return int((value or b"").split(b":")[0])
 
 
 def read_keyed(bootstrap: str, topic: str, partition: int) -> list[tuple[int, bytes, bytes | None]]:
@@ -188,7 +106,7 @@ def violations(
         last: dict[bytes, tuple[int, int]] = {}
         for offset, key, value in read_keyed(bootstrap, topic, partition):
             total += 1
-            number = int((value or b"").split(b":")[0])
+            number = number_of(value)
             if key in last and last[key][1] >= number:
                 wrong.append(f"reordered: {key!r} goes from {last[key]} to {offset, number}")
             last[key] = (offset, number)
