@@ -11,7 +11,7 @@ import pytest
 from kproc.broker.security.acl import Operation, ResourceType
 from kproc.common.errors import ErrorCode
 from kproc.wire.header import ApiKey
-from tests.support.acls import acl_fields
+from tests.support.acls import ANY_ACL, acl_fields
 from tests.support.broker import ServedBroker
 from tests.support.configs import set_config
 from tests.support.raw import RawClient
@@ -23,15 +23,6 @@ OPEN = {"authorizer.class.name": STANDARD, "allow.everyone.if.no.acl.found": "tr
 CLUSTER, ALTER, DESCRIBE, DENY, ALLOW = 4, 7, 8, 2, 3
 LOGGERS = 8
 AUDIT = "kafka.authorizer.logger"
-ANYTHING: dict[str, Any] = {
-    "resource_type_filter": 1,
-    "resource_name_filter": None,
-    "pattern_type_filter": 1,
-    "principal_filter": None,
-    "host_filter": None,
-    "operation": 1,
-    "permission_type": 1,
-}
 LOCKED_OUT = "nobody may change its rules"
 
 
@@ -46,7 +37,7 @@ def create(client: RawClient, *rules: dict[str, Any]) -> list[int]:
 
 
 def names(client: RawClient) -> list[str]:
-    answer = client.call(ApiKey.DESCRIBE_ACLS, 3, ANYTHING)
+    answer = client.call(ApiKey.DESCRIBE_ACLS, 3, ANY_ACL)
     assert answer["error_code"] == 0
     return [resource["resource_name"] for resource in answer["resources"]]
 
@@ -69,7 +60,7 @@ def test_acls_apply_on_every_connection(guarded: ServedBroker) -> None:
             ]
             for other in clients:
                 assert f"r{number}" in names(other)
-        fields = {"filters": [ANYTHING | {"resource_name_filter": "r1"}, ANYTHING | {"operation": 0}]}
+        fields = {"filters": [ANY_ACL | {"resource_name_filter": "r1"}, ANY_ACL | {"operation": 0}]}
         gone, refused = clients[0].call(ApiKey.DELETE_ACLS, 3, fields)["filter_results"]
         assert [acl["resource_name"] for acl in gone["matching_acls"]] == ["r1"]
         assert refused["error_code"] == ErrorCode.INVALID_REQUEST
@@ -86,7 +77,7 @@ def test_create_and_delete_thousands_of_acls_in_one_request(guarded: ServedBroke
         rules = [rule(resource_name=f"many-{number}") for number in range(5000)]
         assert set(create(client, *rules)) == {0}
         assert len(names(client)) == before + 5000
-        prefix = ANYTHING | {"principal_filter": "User:somebody", "resource_name_filter": None}
+        prefix = ANY_ACL | {"principal_filter": "User:somebody", "resource_name_filter": None}
         (result,) = client.call(ApiKey.DELETE_ACLS, 3, {"filters": [prefix]})["filter_results"]
         assert len(result["matching_acls"]) >= 5000
         assert names(client) == []
@@ -122,7 +113,7 @@ def test_acls_apply_at_once_and_after_restart(tmp_path: Path) -> None:
         ) in broker.log()
     with ServedBroker(tmp_path, settings=OPEN) as broker, RawClient(broker.bootstrap) as client:
         assert LOCKED_OUT in broker.log()
-        described = client.call(ApiKey.DESCRIBE_ACLS, 3, ANYTHING)
+        described = client.call(ApiKey.DESCRIBE_ACLS, 3, ANY_ACL)
         assert described["error_code"] == ErrorCode.CLUSTER_AUTHORIZATION_FAILED
     settings = {**OPEN, "super.users": "User:ANONYMOUS"}
     with ServedBroker(tmp_path, settings=settings) as broker, RawClient(broker.bootstrap) as client:

@@ -10,8 +10,8 @@ from kproc.common.errors import ErrorCode
 from kproc.wire.header import ApiKey
 from kproc.wire.record_batch import encode_batch
 from kproc.wire.records import Record
+from tests.support.acls import ANY_ACL
 from tests.support.broker import BrokerUnderTest
-from tests.support.minimal import ANY_ACL
 from tests.support.raw import NO_TOPIC_ID, Fields, RawClient, batch
 from tests.support.topics import fresh_name
 

@@ -4,29 +4,19 @@ from __future__ import annotations
 
 import json
 import subprocess
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 
 import pytest
 
 from kproc.broker.security.acl import Operation, ResourceType
 from kproc.wire.header import ApiKey
-from tests.support.acls import ALICE, acl_fields
+from tests.support.acls import ALICE, ANY_ACL, acl_fields
 from tests.support.broker import ServedBroker
-from tests.support.command_line import call_kproc
+from tests.support.command_line import Kproc, call_kproc
 from tests.support.raw import RawClient
 
 STANDARD = "org.apache.kafka.metadata.authorizer.StandardAuthorizer"
 SETTINGS = {"authorizer.class.name": STANDARD, "super.users": "User:ANONYMOUS;User:CN=Root, O=Ours"}
-ANYTHING = {
-    "resource_type_filter": 1,
-    "resource_name_filter": None,
-    "pattern_type_filter": 1,
-    "principal_filter": None,
-    "host_filter": None,
-    "operation": 1,
-    "permission_type": 1,
-}
-Kproc = Callable[..., subprocess.CompletedProcess[str]]
 
 pytestmark = pytest.mark.transports("process")
 
@@ -46,7 +36,7 @@ def kproc(guarded: ServedBroker, capsys: pytest.CaptureFixture[str]) -> Iterator
 
     yield call
     with RawClient(guarded.bootstrap) as client:
-        client.call(ApiKey.DELETE_ACLS, 3, {"filters": [ANYTHING]})
+        client.call(ApiKey.DELETE_ACLS, 3, {"filters": [ANY_ACL]})
 
 
 def rules(kproc: Kproc, options: str = "") -> list[str]:

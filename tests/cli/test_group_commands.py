@@ -4,31 +4,17 @@ from __future__ import annotations
 
 import json
 import subprocess
-from collections.abc import Callable
 
 import pytest
 import typer
 from confluent_kafka import Consumer, Producer, TopicPartition
 
 from kproc.cli.commands import app
-from tests.support.command_line import call_kproc, commands
+from tests.support.command_line import Kproc, commands
 from tests.support.topics import fresh_name
 from tests.support.wait import wait_until
 
 pytestmark = [pytest.mark.long, pytest.mark.transports("process")]
-
-Kproc = Callable[..., subprocess.CompletedProcess[str]]
-
-
-@pytest.fixture
-def kproc(broker, capsys) -> Kproc:
-    """`kproc("group list")` on the shared broker: what it wrote, and its exit code."""
-
-    def call(command: str) -> subprocess.CompletedProcess[str]:
-        return call_kproc(capsys, *command.split(), "--bootstrap", broker.bootstrap)
-
-    return call
-
 
 def told(answer: subprocess.CompletedProcess[str]) -> str:
     assert answer.returncode == 0, answer.stderr

@@ -4,16 +4,13 @@ from __future__ import annotations
 
 import json
 import subprocess
-from collections.abc import Callable
 from typing import Any
 
 import pytest
 
 from tests.support.broker import BrokerUnderTest
-from tests.support.command_line import call_kproc
+from tests.support.command_line import Kproc, call_kproc
 from tests.support.topics import fresh_name
-
-Kproc = Callable[..., subprocess.CompletedProcess[str]]
 
 pytestmark = pytest.mark.transports("process")
 

@@ -7,29 +7,15 @@ import os
 import pty
 import subprocess
 import sys
-from collections.abc import Callable
 
 import pytest
 from confluent_kafka import Producer
 
 from tests.support.broker import ROOT
-from tests.support.command_line import call_kproc
+from tests.support.command_line import Kproc, call_kproc
 from tests.support.proc import heed_signals
 
 pytestmark = [pytest.mark.long, pytest.mark.transports("process")]
-
-Kproc = Callable[..., subprocess.CompletedProcess[str]]
-
-
-@pytest.fixture
-def kproc(broker, capsys) -> Kproc:
-    """`kproc("produce t", stdin="...")` on the shared broker: what it wrote, and its exit code."""
-
-    def call(command: str, stdin: str = "") -> subprocess.CompletedProcess[str]:
-        return call_kproc(capsys, *command.split(), "--bootstrap", broker.bootstrap, stdin=stdin)
-
-    return call
-
 
 def rows(kproc: Kproc, name: str) -> list[dict[str, object]]:
     done = kproc(f"consume {name} -f json")

@@ -19,16 +19,6 @@ from tests.support.wait import wait_until
 pytestmark = [pytest.mark.long, pytest.mark.transports("process")]
 
 
-@pytest.fixture
-def kproc(broker, capsys):
-    """`kproc("topic list", stdin="...")` on the shared broker; the answer's lines and exit code."""
-
-    def call(command: str, *more: str, stdin: str = "") -> subprocess.CompletedProcess[str]:
-        return call_kproc(capsys, *command.split(), *more, "--bootstrap", broker.bootstrap, stdin=stdin)
-
-    return call
-
-
 def succeeded(answer: subprocess.CompletedProcess[str]) -> str:
     assert answer.returncode == 0, answer.stderr
     return answer.stdout

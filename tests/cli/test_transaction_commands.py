@@ -6,7 +6,7 @@ import gc
 import json
 import subprocess
 import uuid
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -18,24 +18,11 @@ from kproc.common.clock import SystemClock
 from kproc.wire.header import ApiKey
 from kproc.wire.record_batch import TRANSACTIONAL
 from tests.support.broker import ServedBroker
-from tests.support.command_line import call_kproc
+from tests.support.command_line import Kproc, call_kproc
 from tests.support.raw import RawClient, batch, produce_fields
 from tests.support.wait import wait_until
 
 pytestmark = [pytest.mark.long, pytest.mark.transports("process")]
-
-Kproc = Callable[..., subprocess.CompletedProcess[str]]
-
-
-@pytest.fixture
-def kproc(broker, capsys) -> Kproc:
-    """`kproc("txn list")` on the shared broker: what it wrote, and its exit code."""
-
-    def call(command: str) -> subprocess.CompletedProcess[str]:
-        return call_kproc(capsys, *command.split(), "--bootstrap", broker.bootstrap)
-
-    return call
-
 
 @dataclass
 class Opened:

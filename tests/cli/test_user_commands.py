@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import stat
 import subprocess
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -14,13 +13,12 @@ import pytest
 from kproc.broker.storage.checkpoints import CLEAN_SHUTDOWN_FILE
 from kproc.wire.header import ApiKey
 from tests.support.broker import ServedBroker
-from tests.support.command_line import call_kproc
+from tests.support.command_line import Kproc, call_kproc
 from tests.support.raw import Closed, RawConnection
 from tests.support.scram_client import ScramClient
 from tests.support.secured import LISTENER, SecuredBroker, sasl_settings, secured
 
 KINDS = {"SCRAM-SHA-256": "sha256", "SCRAM-SHA-512": "sha512"}
-Kproc = Callable[..., subprocess.CompletedProcess[str]]
 
 pytestmark = pytest.mark.transports("process")
 

@@ -22,6 +22,7 @@ from kproc.wire.header import ApiKey
 from kproc.wire.record_batch import parse_header
 from tests.fuzz import encrypted, rights
 from tests.fuzz.frames import FrameMaker
+from tests.support.acls import ANY_ACL
 from tests.support.broker import ServedBroker
 from tests.support.other_decoder import decode_as_a_consumer
 from tests.support.proc import child_pids, pss_bytes
@@ -388,7 +389,7 @@ class Attack:
         if self.is_denied:
             return
         call = self.healthy.call
-        call(ApiKey.DELETE_ACLS, 3, {"filters": [rights.ANYTHING]})
+        call(ApiKey.DELETE_ACLS, 3, {"filters": [ANY_ACL]})
         for row in (
             call(ApiKey.DESCRIBE_CLIENT_QUOTAS, 1, {"components": [], "strict": False})["entries"] or []
         ):

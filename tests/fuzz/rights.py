@@ -6,7 +6,7 @@ from collections.abc import Iterable
 from typing import Any, Final
 
 from kproc.wire.header import ApiKey
-from tests.support.acls import acl_fields
+from tests.support.acls import ANY_ACL, acl_fields
 from tests.support.raw import RawClient, list_offsets_fields
 
 # Both are this host's. Rules tell them apart, so that whoever comes from the second one may do nothing.
@@ -18,10 +18,6 @@ SETTINGS: Final = {
 _CLUSTER: Final = 4
 _TYPES: Final = (_CLUSTER, 2, 3, 5, 6, 7)
 _ALL, _ALLOW, _LITERAL = 2, 3, 3
-ANYTHING: Final[dict[str, Any]] = {
-    **dict.fromkeys(("resource_type_filter", "pattern_type_filter", "operation", "permission_type"), 1),
-    **dict.fromkeys(("resource_name_filter", "principal_filter", "host_filter")),
-}
 
 
 def shut_out(client: RawClient) -> None:
@@ -35,7 +31,7 @@ def shut_out(client: RawClient) -> None:
 
 def rules(client: RawClient) -> list[Any]:
     """Every rule there is, by resource."""
-    answer = client.call(ApiKey.DESCRIBE_ACLS, 3, ANYTHING)
+    answer = client.call(ApiKey.DESCRIBE_ACLS, 3, ANY_ACL)
     assert answer["error_code"] == 0, answer
     return list(answer["resources"])
 

@@ -9,9 +9,9 @@ import pytest
 
 from kproc.wire import codec
 from kproc.wire.header import ApiKey, parse_request_header
-from tests.fuzz import rights
 from tests.fuzz.attack import DENIED_SETTINGS, FULL_SETTINGS, SETTINGS, Attack, Found
 from tests.fuzz.frames import FrameMaker
+from tests.support.acls import ANY_ACL
 from tests.support.broker import ServedBroker
 from tests.support.proc import child_pids
 
@@ -64,7 +64,7 @@ def test_requests_of_somebody_without_rights_change_nothing(tmp_path: Path) -> N
         attack = Attack(broker, 20_241, is_denied=True)
         try:
             attack.run(1_200, lines=40, frames_each=15)
-            attack.healthy.call(ApiKey.DELETE_ACLS, 3, {"filters": [rights.ANYTHING]})
+            attack.healthy.call(ApiKey.DELETE_ACLS, 3, {"filters": [ANY_ACL]})
             with pytest.raises(Found, match="somebody without rights changed rules"):
                 attack.check()
         finally:

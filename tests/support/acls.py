@@ -11,6 +11,11 @@ from kproc.broker.security.acl_table import AclTable
 from kproc.broker.security.authorizer import StandardAuthorizer
 
 ALICE: Final = "User:alice"
+# A filter that every ACL matches.
+ANY_ACL: Final[dict[str, Any]] = {
+    **dict.fromkeys(("resource_type_filter", "pattern_type_filter", "operation", "permission_type"), 1),
+    **dict.fromkeys(("resource_name_filter", "principal_filter", "host_filter")),
+}
 # What gives a right besides the right itself; a denial implies nothing.
 _IMPLIED_BY: Final = {
     Operation.DESCRIBE: (Operation.READ, Operation.WRITE, Operation.DELETE, Operation.ALTER),

@@ -9,7 +9,7 @@ import functools
 import io
 import subprocess
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from unittest import mock
 
 import pytest
@@ -18,6 +18,8 @@ import typer.main
 
 from kproc.cli.main import run
 
+# A fixture that runs a command, and what it wrote with its exit code.
+Kproc = Callable[..., subprocess.CompletedProcess[str]]
 # Typer makes all of the commands anew for each that runs, most of what one of them takes here; a shell's has one.
 _command_of = functools.cache(typer.main.get_command)
 

@@ -6,6 +6,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from kproc.wire.header import ApiKey
+from tests.support.acls import ANY_ACL
 from tests.support.large_requests import COMMITTED, MEMBER, QUOTA, Fields, K, acl, partitions
 from tests.support.raw import batch
 
@@ -115,15 +116,6 @@ def _offsets(answer: Fields) -> int:
     return sum(len(topic["partitions"]) for topic in answer["topics"])
 
 
-_ALL_RULES = {
-    "resource_type_filter": 1,
-    "resource_name_filter": None,
-    "pattern_type_filter": 1,
-    "principal_filter": None,
-    "host_filter": None,
-    "operation": 1,
-    "permission_type": 1,
-}
 LARGE_ANSWERS: list[LargeAnswer] = [
     LargeAnswer("ListGroups", K.LIST_GROUPS, 4, {"states_filter": []}, _fill_groups, _rows_at("groups")),
     LargeAnswer(
@@ -157,7 +149,7 @@ LARGE_ANSWERS: list[LargeAnswer] = [
         "DescribeAcls",
         K.DESCRIBE_ACLS,
         2,
-        _ALL_RULES,
+        ANY_ACL,
         _fill_rules,
         lambda answer: sum(len(resource["acls"]) for resource in answer["resources"]),
     ),

@@ -6,6 +6,7 @@ from collections.abc import Callable
 from typing import Any
 
 from kproc.wire.header import ApiKey
+from tests.support.acls import ANY_ACL
 from tests.support.groups import commit_fields, join_fields
 from tests.support.raw import (
     NO_TOPIC_ID,
@@ -19,16 +20,6 @@ from tests.support.raw import (
 from tests.support.topics import fresh_name
 
 Fields = dict[str, Any]
-# A filter that every ACL matches.
-ANY_ACL: Fields = {
-    "resource_type_filter": 1,
-    "resource_name_filter": None,
-    "pattern_type_filter": 1,
-    "principal_filter": None,
-    "host_filter": None,
-    "operation": 1,
-    "permission_type": 1,
-}
 # Advertised and refused, as Kafka does (KAFKA-18659).
 REFUSED = {(ApiKey.PRODUCE, version) for version in (0, 1, 2)}
 # (topic name, topic id) -> the fields; written for all versions at once, the codec drops what one lacks.
