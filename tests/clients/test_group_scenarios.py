@@ -177,11 +177,8 @@ def test_group_resumes_from_committed_offsets_after_absence(scene: GroupScene) -
     scene.settle()
     scene.finish_producing()
     scene.wait_delivered()
-    firsts: dict[int, int] = {}
-    for partition, offset in sorted(set().union(*(member.consumed() for member in again))):
-        firsts.setdefault(partition, offset)
-    assert firsts == committed
+    assert scene.first_offsets(again) == committed
     ends = {
-        partition: max(at for index, at in scene.produced if index == partition) + 1 for partition in firsts
+        partition: max(at for index, at in scene.produced if index == partition) + 1 for partition in committed
     }
     wait_until(lambda: scene.committed() == ends, seconds=20, what="everything is committed")

@@ -2,12 +2,9 @@
 
 from __future__ import annotations
 
-import asyncio
 import os
 import signal
-import threading
-from collections.abc import Callable, Iterable, Iterator
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -21,7 +18,7 @@ from confluent_kafka.admin import AdminClient  # noqa: E402
 
 from tests.support.adapters import confluent  # noqa: E402
 from tests.support.broker import BrokerUnderTest, ServedBroker  # noqa: E402
-from tests.support.group_member import KAFKA_PYTHON_POLL_MS  # noqa: E402
+from tests.support.group_scene import GroupScene  # noqa: E402
 from tests.support.groups import find_coordinator, offsets_of  # noqa: E402
 from tests.support.raw import Closed, RawClient  # noqa: E402
 from tests.support.records import samples  # noqa: E402
@@ -102,22 +99,6 @@ def test_remaining_member_takes_over_partitions(
         wait_shares([first], [PARTITIONS])
         produce(broker.bootstrap, name, 8)
         assert read([first], 8)
-
-
-def test_group_resumes_from_committed_offsets(broker: BrokerUnderTest, topic: TopicFactory) -> None:
-    name, group = topic(partitions=PARTITIONS), fresh_name("g")
-    produce(broker.bootstrap, name, 40)
-    with consumer(broker.bootstrap, group, name) as first:
-        assert len(set(read([first], 40))) == 40
-        first.commit(asynchronous=False)
-        (again,) = first.committed([TopicPartition(name, 0)])
-        assert again.offset == first.position([TopicPartition(name, 0)])[0].offset > 0
-    produce(broker.bootstrap, name, 12)
-    with consumer(broker.bootstrap, group, name) as second:
-        offsets = read([second], 12)
-    # Nothing is read twice, nothing skipped.
-    assert sorted(offsets) == sorted({(p, o) for p, o in offsets})
-    assert len(offsets) == 12
 
 
 def test_committed_offsets_survive_stop_and_kill_9(tmp_path: Path) -> None:
@@ -201,188 +182,38 @@ def test_admin_client_describes_alters_and_deletes_groups(
         assert offsets_of(raw, group) == {}
 
 
-# -- kafka-python ------------------------------------------------------------------------------------------------
+# -- each library ------------------------------------------------------------------------------------------------
 
 
-def test_kafka_python_members_share_commit_and_leave(broker: BrokerUnderTest, topic: TopicFactory) -> None:
-    kafka = pytest.importorskip("kafka")
-    name, group = topic(partitions=PARTITIONS), fresh_name("g")
-    produce(broker.bootstrap, name, 40)
-
-    def make() -> Any:
-        return kafka.KafkaConsumer(
-            name,
-            bootstrap_servers=broker.bootstrap,
-            group_id=group,
-            auto_offset_reset="earliest",
-            enable_auto_commit=False,
-            heartbeat_interval_ms=300,
-            session_timeout_ms=10_000,
-        )
-
-    first = make()
-    seen: list[tuple[int, int]] = []
-    try:
-
-        def read_all() -> bool:
-            for rows in first.poll(timeout_ms=KAFKA_PYTHON_POLL_MS).values():
-                seen.extend((row.partition, row.offset) for row in rows)
-            return len(seen) >= 40
-
-        wait_until(read_all, seconds=SETTLE_SECONDS, what="40 records")
-        first.commit()
-        # A rebalance needs both at once. New records end the polls, as KAFKA_PYTHON_POLL_MS says why.
-        second = make()
-        try:
-            with ThreadPoolExecutor(2) as pool:
-                polls = [pool.submit(one.poll, KAFKA_PYTHON_POLL_MS) for one in (first, second)]
-                wait_until(
-                    lambda: [len(first.assignment()), len(second.assignment())] == [2, 2],
-                    seconds=SETTLE_SECONDS,
-                    what="two shares",
-                )
-                produce(broker.bootstrap, name, PARTITIONS)
-                assert all(poll.result() for poll in polls)
-        finally:
-            second.close(autocommit=False)
-
-        def alone() -> bool:
-            first.poll(timeout_ms=KAFKA_PYTHON_POLL_MS)
-            return len(first.assignment()) == PARTITIONS
-
-        wait_until(alone, seconds=SETTLE_SECONDS, what="the other has left")
-    finally:
-        first.close(autocommit=False)
-    assert len(set(seen)) == 40
-    third = make()
-    try:
-        produce(broker.bootstrap, name, 4)
-        fresh: list[tuple[int, int]] = []
-
-        def read_new() -> bool:
-            for rows in third.poll(timeout_ms=KAFKA_PYTHON_POLL_MS).values():
-                fresh.extend((row.partition, row.offset) for row in rows)
-            return len(fresh) >= 4 + PARTITIONS
-
-        wait_until(read_new, seconds=SETTLE_SECONDS, what="what nobody has committed")
-        assert not set(fresh) & set(seen)
-    finally:
-        third.close(autocommit=False)
+@pytest.fixture
+def scene(broker: BrokerUnderTest, topic: TopicFactory) -> Iterator[GroupScene]:
+    with GroupScene(
+        broker.bootstrap, topic(partitions=PARTITIONS), PARTITIONS, fresh_name("scene")
+    ) as running:
+        yield running
 
 
-# -- aiokafka ----------------------------------------------------------------------------------------------------
-
-
-def test_aiokafka_members_share_and_commit(broker: BrokerUnderTest, topic: TopicFactory) -> None:
-    aiokafka = pytest.importorskip("aiokafka")
-    name, group = topic(partitions=PARTITIONS), fresh_name("g")
-    produce(broker.bootstrap, name, 40)
-
-    async def run() -> None:
-        def make() -> Any:
-            return aiokafka.AIOKafkaConsumer(
-                name,
-                bootstrap_servers=broker.bootstrap,
-                group_id=group,
-                auto_offset_reset="earliest",
-                enable_auto_commit=False,
-                heartbeat_interval_ms=300,
-                session_timeout_ms=10_000,
-            )
-
-        first, second = make(), make()
-        seen: set[tuple[int, int]] = set()
-        await first.start()
-        try:
-            async with asyncio.timeout(SETTLE_SECONDS):
-                while len(seen) < 40:
-                    for rows in (await first.getmany(timeout_ms=50)).values():
-                        seen |= {(row.partition, row.offset) for row in rows}
-            await first.commit()
-            await second.start()
-            try:
-                async with asyncio.timeout(SETTLE_SECONDS):
-                    while [len(first.assignment()), len(second.assignment())] != [2, 2]:
-                        await first.getmany(timeout_ms=20)
-                        await second.getmany(timeout_ms=20)
-                committed = [
-                    await first.committed(aiokafka.TopicPartition(name, index)) for index in range(PARTITIONS)
-                ]
-                assert sum(committed) == 40
-            finally:
-                await second.stop()
-        finally:
-            await first.stop()
-
-    asyncio.run(run())
-
-
-# -- all in one group --------------------------------------------------------------------------------------------
-
-
-def test_three_client_libraries_share_one_group(broker: BrokerUnderTest, topic: TopicFactory) -> None:
-    kafka = pytest.importorskip("kafka")
-    aiokafka = pytest.importorskip("aiokafka")
-    name, group = topic(partitions=6), fresh_name("g")
-    stop = threading.Event()
-    shares: dict[str, int] = {}
-
-    class Listener(kafka.ConsumerRebalanceListener):  # type: ignore[misc]
-        def on_partitions_revoked(self, revoked: Any) -> None:
-            del revoked
-
-        def on_partitions_assigned(self, assigned: Any) -> None:
-            shares["kafka-python"] = len(assigned)
-
-    def run_kafka_python() -> None:
-        one = kafka.KafkaConsumer(
-            bootstrap_servers=broker.bootstrap,
-            group_id=group,
-            auto_offset_reset="earliest",
-            heartbeat_interval_ms=300,
-            partition_assignment_strategy=[kafka.coordinator.assignors.range.RangePartitionAssignor],
-        )
-        one.subscribe([name], listener=Listener())
-        # Records end a poll, and they come when the shares are there. One that ends while the group rebalances may
-        # cost this client its share (KAFKA_PYTHON_POLL_MS), and the first rebalances are for its metadata's sake.
-        while not stop.is_set():
-            one.poll(timeout_ms=KAFKA_PYTHON_POLL_MS)
-        one.close(autocommit=False)
-
-    async def run_aiokafka() -> None:
-        from aiokafka.coordinator.assignors.range import RangePartitionAssignor
-
-        one = aiokafka.AIOKafkaConsumer(
-            name,
-            bootstrap_servers=broker.bootstrap,
-            group_id=group,
-            heartbeat_interval_ms=300,
-            partition_assignment_strategy=[RangePartitionAssignor],
-        )
-        await one.start()
-        while not stop.is_set():
-            await one.getmany(timeout_ms=50)
-            shares["aiokafka"] = len(one.assignment())
-        await one.stop()
-
-    targets: list[Callable[[], None]] = [run_kafka_python, lambda: asyncio.run(run_aiokafka())]
-    threads = [threading.Thread(target=target) for target in targets]
-    for thread in threads:
-        thread.start()
-    try:
-        with consumer(broker.bootstrap, group, name, **{"partition.assignment.strategy": "range"}) as one:
-
-            def settled() -> bool:
-                one.poll(0.05)
-                shares["confluent"] = len(one.assignment())
-                return sorted(shares.values()) == [2, 2, 2]
-
-            wait_until(settled, seconds=30, what="a third for each")
-    finally:
-        stop.set()
-        confluent.produce(broker.bootstrap, name, samples([20] * 6, partitions=6, seed=6))
-        for thread in threads:
-            thread.join(60)
+@pytest.mark.parametrize(
+    "libraries",
+    [("confluent",) * 2, ("kafka-python",) * 2, ("aiokafka",) * 2, ("confluent", "kafka-python", "aiokafka")],
+    ids="+".join,
+)
+def test_group_shares_partitions_and_resumes_from_commits(
+    scene: GroupScene, libraries: tuple[str, ...]
+) -> None:
+    """The members share the partitions, take over those of one that leaves, and resume where the group committed."""
+    members = scene.start(*libraries)
+    scene.settle()
+    scene.close(members[-1])
+    scene.settle()
+    wait_until(lambda: len(scene.committed()) == PARTITIONS, seconds=20, what="a commit of every partition")
+    scene.close(*scene.members)
+    committed = scene.committed()
+    again = scene.start(*libraries)
+    scene.settle()
+    scene.finish_producing()
+    scene.wait_delivered()
+    assert scene.first_offsets(again) == committed
 
 
 def test_find_coordinator_as_very_first_request(tmp_path: Path) -> None:

@@ -12,7 +12,7 @@ from tests.clients import suite
 from tests.support.adapters import aiokafka_client, confluent, kafka_python
 from tests.support.adapters.base import ClientAdapter
 from tests.support.broker import BrokerUnderTest
-from tests.support.records import samples
+from tests.support.records import assert_same, samples
 from tests.support.topics import TopicFactory, fresh_name
 
 pytestmark = [pytest.mark.clients, pytest.mark.transports("process", "thread", slow=["thread"])]
@@ -74,3 +74,19 @@ def test_auto_created_topic_stores_first_record(broker: BrokerUnderTest, client:
     name = fresh_name("auto")
     records = samples([10, 20], partitions=1, seed=13)
     suite.round_trip(client, broker.bootstrap, name, records, compression="none")
+
+
+def test_writers_of_all_clients_and_codecs_share_one_partition(
+    broker: BrokerUnderTest, topic: TopicFactory
+) -> None:
+    """Every client reads what every client wrote with every codec."""
+    name = topic()
+    sent = []
+    for seed, (writer, compression) in enumerate(
+        (each, codec) for each in CLIENTS.values() for codec in each.compressions
+    ):
+        records = samples((1, 500, 100_000), partitions=1, seed=100 + seed)
+        writer.produce(broker.bootstrap, name, records, compression=compression)
+        sent += records
+    for reader in CLIENTS.values():
+        assert_same(sent, reader.consume(broker.bootstrap, name, {0: len(sent)}))

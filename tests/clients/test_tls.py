@@ -5,7 +5,6 @@ One broker serves SSL, MTLS which wants a certificate, EXPIRED whose own has end
 
 from __future__ import annotations
 
-import asyncio
 import shutil
 import socket
 import ssl
@@ -21,6 +20,7 @@ pytest.importorskip("confluent_kafka", reason="confluent-kafka is not installed"
 from confluent_kafka import Consumer, KafkaException, Producer
 from confluent_kafka.admin import AdminClient
 
+from tests.support.adapters.secured_round_trip import LIBRARIES, Access
 from tests.support.broker import ServedBroker
 from tests.support.certificates import Certificates
 from tests.support.raw import address_of
@@ -102,7 +102,7 @@ def consume(options: dict[str, Any], topic: str, count: int) -> list[bytes]:
     return found
 
 
-def test_confluent_kafka(tls_broker: TlsBroker) -> None:
+def test_large_records_over_tls(tls_broker: TlsBroker) -> None:
     topic = fresh_name("tls")
     produce(tls_broker.librdkafka(), topic, VALUES)
     assert consume(tls_broker.librdkafka(), topic, len(VALUES)) == VALUES
@@ -127,55 +127,21 @@ def test_sasl_login_behind_tls(tls_broker: TlsBroker, with_client: bool) -> None
 
 
 @closes_within_a_handshake
-def test_kafka_python(tls_broker: TlsBroker) -> None:
-    kafka = pytest.importorskip("kafka")
-    topic = fresh_name("kafka-python")
-    options = {
-        "bootstrap_servers": tls_broker.address("SSL"),
-        "security_protocol": "SSL",
-        "ssl_cafile": str(tls_broker.files.ca),
-    }
-    produce(tls_broker.librdkafka(), topic, VALUES[:1])
-    producer = kafka.KafkaProducer(**options)
-    for value in VALUES[1:50]:
-        producer.send(topic, value)
-    producer.flush(30)
-    producer.close()
-    consumer = kafka.KafkaConsumer(
-        topic, group_id=fresh_name("g"), auto_offset_reset="earliest", consumer_timeout_ms=15_000, **options
-    )
-    found = []
-    for record in consumer:
-        found.append(record.value)
-        if len(found) == 50:
-            break
-    consumer.close()
-    assert found == VALUES[:50]
-
-
-@pytest.mark.parametrize("version", [ssl.TLSVersion.TLSv1_2, ssl.TLSVersion.TLSv1_3])
-def test_aiokafka_in_either_version(tls_broker: TlsBroker, version: ssl.TLSVersion) -> None:
-    aiokafka = pytest.importorskip("aiokafka")
-    topic = fresh_name("aiokafka")
-    context = ssl.create_default_context(cafile=str(tls_broker.files.ca))
-    context.minimum_version = context.maximum_version = version
-    options = {
-        "bootstrap_servers": tls_broker.address("SSL"),
-        "security_protocol": "SSL",
-        "ssl_context": context,
-    }
-    produce(tls_broker.librdkafka(), topic, VALUES[:1])
-
-    async def go() -> list[bytes]:
-        async with aiokafka.AIOKafkaProducer(**options) as producer:
-            for value in VALUES[1:50]:
-                await producer.send_and_wait(topic, value)
-        async with aiokafka.AIOKafkaConsumer(
-            topic, group_id=fresh_name("g"), auto_offset_reset="earliest", **options
-        ) as consumer:
-            return [(await asyncio.wait_for(consumer.getone(), 20)).value for _ in range(50)]
-
-    assert asyncio.run(go()) == VALUES[:50]
+@pytest.mark.parametrize(
+    ("library", "version"),
+    [
+        ("confluent_kafka", None),
+        ("kafka", None),
+        ("aiokafka", ssl.TLSVersion.TLSv1_2),
+        ("aiokafka", ssl.TLSVersion.TLSv1_3),
+    ],
+)
+def test_client_produces_and_consumes_over_tls(
+    tls_broker: TlsBroker, library: str, version: ssl.TLSVersion | None
+) -> None:
+    pytest.importorskip(library)
+    access = Access(tls_broker.address("SSL"), "SSL", str(tls_broker.files.ca), tls_version=version)
+    assert LIBRARIES[library](access, fresh_name("tls"), VALUES[:50]) == VALUES[:50]
 
 
 @pytest.mark.skipif(shutil.which("kcat") is None, reason="no kcat on the PATH")

@@ -249,6 +249,13 @@ class GroupScene:
         with RawClient(self.bootstrap) as client:
             return {partition: offset for (_, partition), offset in offsets_of(client, self.group).items()}
 
+    def first_offsets(self, members: list[MemberProcess]) -> dict[int, int]:
+        """Return by partition the first offset that one of these members got."""
+        firsts: dict[int, int] = {}
+        for partition, offset in sorted(set().union(*(member.consumed() for member in members))):
+            firsts.setdefault(partition, offset)
+        return firsts
+
     def finish_producing(self) -> None:
         """Nothing new comes; what was produced has been acknowledged."""
         self._stop.set()
