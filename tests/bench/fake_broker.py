@@ -6,12 +6,10 @@ per connection, one partition. A `fault` makes it answer the third Produce wrong
 
 from __future__ import annotations
 
-import contextlib
-import socket
 import ssl
 import struct
-import threading
-from types import TracebackType
+
+from tests.support.frame_server import FrameServer
 
 PRODUCE, LIST_OFFSETS, METADATA, CREATE_TOPICS = 0, 2, 3, 19
 FAULTS = ("error", "duplicate", "correlation", "close", "lost", "silence")
@@ -22,71 +20,26 @@ def _text(value: str) -> bytes:
     return struct.pack(">h", len(value)) + value.encode()
 
 
-class FakeBroker:
-    """Listens on a port of its own until the `with` block ends."""
+class FakeBroker(FrameServer):
+    """Answers a produce run, wrongly if a `fault` says so."""
 
     def __init__(self, fault: str | None = None, tls: ssl.SSLContext | None = None) -> None:
-        self._tls = tls
+        super().__init__(tls)
         assert fault is None or fault in FAULTS, fault
         self._fault = fault
         self._end = 0
         self._produced = 0
         self._has_leader = False
-        self._server = socket.create_server(("127.0.0.1", 0))
-        self._connections: list[socket.socket] = []
-        self._threads = [threading.Thread(target=self._accept)]
-        self.bootstrap = f"127.0.0.1:{self._server.getsockname()[1]}"
 
-    def __enter__(self) -> FakeBroker:
-        self._threads[0].start()
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self._server.shutdown(socket.SHUT_RDWR)
-        self._server.close()
-        self._threads[0].join()
-        for connection in self._connections:
-            with contextlib.suppress(OSError):
-                connection.shutdown(socket.SHUT_RDWR)
-        for thread in self._threads[1:]:
-            thread.join()
-        for connection in self._connections:
-            connection.close()
-
-    def _accept(self) -> None:
-        while True:
-            try:
-                connection, _ = self._server.accept()
-            except OSError:
-                return
-            if self._tls is not None:
-                try:
-                    connection = self._tls.wrap_socket(connection, server_side=True)
-                except OSError:
-                    continue  # The client does not trust us.
-            self._connections.append(connection)
-            thread = threading.Thread(target=self._serve, args=(connection,))
-            self._threads.append(thread)
-            thread.start()
-
-    def _serve(self, connection: socket.socket) -> None:
-        stream = connection.makefile("rb")
-        with contextlib.suppress(OSError, struct.error), stream:
-            while True:
-                (length,) = struct.unpack(">i", stream.read(4))
-                body = stream.read(length)
-                key, _, correlation, client = struct.unpack_from(">hhih", body)
-                answer = self._answer(key, body[10 + client :])
-                if answer is None:
-                    continue
-                if not answer:
-                    connection.shutdown(socket.SHUT_RDWR)
-                    return
-                is_wrong = key == PRODUCE and self._fault == "correlation" and self._produced == WRONG_ANSWER
-                frame = struct.pack(">i", correlation + is_wrong) + answer
-                connection.sendall(struct.pack(">i", len(frame)) + frame)
+    def handle(self, frame: bytes) -> bytes | None:
+        key, _, correlation, client = struct.unpack_from(">hhih", frame)
+        answer = self._answer(key, frame[10 + client :])
+        if answer is None:
+            return b""
+        if not answer:
+            return None
+        is_wrong = key == PRODUCE and self._fault == "correlation" and self._produced == WRONG_ANSWER
+        return struct.pack(">ii", 4 + len(answer), correlation + is_wrong) + answer
 
     def _answer(self, key: int, body: bytes) -> bytes | None:
         """The body of the answer; empty to close the connection, None to stay silent."""

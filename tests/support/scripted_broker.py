@@ -7,12 +7,9 @@ producer that it has never seen may start anywhere.
 
 from __future__ import annotations
 
-import socket
-import struct
 import threading
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from types import TracebackType
 from typing import Any
 
 from kproc.common.errors import ErrorCode
@@ -20,6 +17,7 @@ from kproc.wire import codec
 from kproc.wire.header import ApiKey, parse_request_header
 from kproc.wire.record_batch import check_batch, decode_records
 from kproc.wire.records import Record
+from tests.support.frame_server import FrameServer
 
 REMEMBERED_BATCHES = 5
 HANG_UP_BEFORE = "hang up before"
@@ -54,82 +52,29 @@ class Log:
         return 0, offset
 
 
-class ScriptedBroker:
+class ScriptedBroker(FrameServer):
     """One node with one topic. `verdict(topic, partition, batch)` is asked about every batch that comes."""
 
     def __init__(self, topic: str, partitions: int, verdict: Callable[[str, int, bytes], Verdict]) -> None:
+        super().__init__()
         self.topic = topic
         self.logs = [Log() for _ in range(partitions)]
         self.producer_ids = 0
         self.requests: list[list[tuple[int, bytes]]] = []
         self.transactional_ids: list[str | None] = []
-        self.errors: list[BaseException] = []
         self._verdict = verdict
-        self._listener = socket.create_server(("127.0.0.1", 0))
         self._lock = threading.Lock()
-        self._threads: list[threading.Thread] = []
-        self._sockets: list[socket.socket] = []
 
-    @property
-    def bootstrap(self) -> str:
-        """Where clients connect."""
-        return f"127.0.0.1:{self._listener.getsockname()[1]}"
-
-    def __enter__(self) -> ScriptedBroker:
-        self._start(self._accept)
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, problem: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self._listener.shutdown(socket.SHUT_RDWR)
-        self._listener.close()
-        for connection in self._sockets:
-            try:
-                connection.shutdown(socket.SHUT_RDWR)
-            except OSError:
-                continue
-        for thread in self._threads:
-            thread.join(5)
-        if problem is None:
-            assert not self.errors, self.errors
-
-    def _start(self, target: Callable[..., None], *arguments: Any) -> None:
-        thread = threading.Thread(target=target, args=arguments, daemon=True)
-        self._threads.append(thread)
-        thread.start()
-
-    def _accept(self) -> None:
-        while True:
-            try:
-                connection, _ = self._listener.accept()
-            except OSError:
-                return
-            self._sockets.append(connection)
-            self._start(self._serve, connection)
-
-    def _serve(self, connection: socket.socket) -> None:
-        with connection, connection.makefile("rb") as stream:
-            try:
-                while len(prefix := stream.read(4)) == 4:
-                    frame = stream.read(struct.unpack(">i", prefix)[0])
-                    header, position = parse_request_header(frame)
-                    fields = codec.decode_request(header.api_key, header.api_version, frame[position:])
-                    with self._lock:
-                        answer = self._answer(header.api_key, fields)
-                    if answer is None:
-                        return
-                    if answer and fields.get("acks") != 0:
-                        connection.sendall(
-                            codec.encode_response(
-                                header.api_key, header.api_version, header.correlation_id, answer
-                            )
-                        )
-            except OSError:
-                return
-            except BaseException as error:
-                self.errors.append(error)
-                raise
+    def handle(self, frame: bytes) -> bytes | None:
+        header, position = parse_request_header(frame)
+        fields = codec.decode_request(header.api_key, header.api_version, frame[position:])
+        with self._lock:
+            answer = self._answer(header.api_key, fields)
+        if answer is None:
+            return None
+        if not answer or fields.get("acks") == 0:
+            return b""
+        return codec.encode_response(header.api_key, header.api_version, header.correlation_id, answer)
 
     def _answer(self, api_key: int, fields: dict[str, Any]) -> dict[str, Any] | None:
         match api_key:
