@@ -21,7 +21,7 @@ def test_kproc_responds_as_kafka() -> None:
     _compare([Task(theme, number, _SEED) for number in range(_SEQUENCES) for theme in THEMES])
 
 
-@pytest.mark.slow  # Nearly a minute. In short: tests/api/test_authorisation.py.
+@pytest.mark.slow  # Nearly a minute. In short: tests/unit/broker/request/test_rights.py.
 def test_kproc_authorizes_as_kafka() -> None:
     """Hundreds of requests of a guest, under rules that are made and taken away."""
     themes = [theme for theme in THEMES if theme not in WITHOUT_RIGHTS]

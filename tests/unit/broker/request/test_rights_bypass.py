@@ -1,4 +1,4 @@
-"""Ways around the rights of a client: learned shapes, sessions, owners, blocks, ids, the broker's own operations.
+"""No way around the rights of a client: fast paths, fetch sessions, owners, topic ids, kproc's own operations.
 
 Handlers in one process with the authorizer and its rules in their metadata; principals that no SASL has to prove.
 """
