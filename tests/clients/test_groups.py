@@ -85,7 +85,7 @@ def wait_shares(consumers: list[Consumer], shares: list[int]) -> list[set[int]]:
     return wait_until(settled, seconds=SETTLE_SECONDS, what=f"shares of {shares}")
 
 
-@pytest.mark.parametrize("strategy", ["range", "roundrobin", "cooperative-sticky"])
+@pytest.mark.parametrize("strategy", ["roundrobin", "cooperative-sticky"])
 def test_remaining_member_takes_over_partitions(
     broker: BrokerUnderTest, topic: TopicFactory, strategy: str
 ) -> None:
