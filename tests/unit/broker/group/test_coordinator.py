@@ -319,7 +319,7 @@ def test_join_responses_of_large_group_take_several_ticks(rig: Rig) -> None:
     assert {answer[0].generation for answer in answers} == {2}
 
 
-def test_join_responses_of_large_group_are_sent_when_coordinator_resigns(rig: Rig) -> None:
+def test_join_responses_of_large_group_are_sent_on_resignation(rig: Rig) -> None:
     answers = joined_by_many(rig)
     rig.coordinator.resign()
     assert {len(answer) for answer in answers} == {1}

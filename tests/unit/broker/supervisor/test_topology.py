@@ -51,7 +51,7 @@ def test_find_link_names_the_same_first_end_in_both_orders(first: AgentId, secon
     assert find_link(second, first, RING_BYTES) == link
 
 
-def test_find_link_has_ring_bytes_only_between_processor_and_handler() -> None:
+def test_find_link_has_ring_bytes_of_processor_and_handler() -> None:
     link = find_link(processor_id(0), handler_id(0), RING_BYTES)
     assert link is not None
     assert link.capacity == RING_BYTES
