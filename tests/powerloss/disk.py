@@ -31,9 +31,11 @@ class Inode:
         "disk",
         "disk_aborted",
         "disk_mark",
+        "disk_newest",
         "entries",
         "mark",
         "modified_ns",
+        "newest",
         "number",
         "old",
     )
@@ -45,6 +47,8 @@ class Inode:
         self.mark = self.disk_mark = 0
         self.aborted: int | None = None
         self.disk_aborted: int | None = None
+        self.newest: int | None = None  # Of a partition's directory.
+        self.disk_newest: int | None = None
         self.modified_ns = self.changed_ns = now_ns
         self.entries: dict[str, Inode] | None = {} if is_directory else None
         self.old: dict[
@@ -242,6 +246,12 @@ class RecordingFs:
     def read_aborted_mark(self, descriptor: int) -> int | None:
         return self._open[descriptor].aborted
 
+    def write_newest_mark(self, descriptor: int, base_offset: int) -> None:
+        self._open[descriptor].newest = base_offset
+
+    def read_newest_mark(self, descriptor: int) -> int | None:
+        return self._open[descriptor].newest
+
     def sync(self, descriptor: int) -> None:
         self.on_change()
         inode = self._open[descriptor]
@@ -251,6 +261,7 @@ class RecordingFs:
             while self._journal and self._journal[0].is_synced:
                 for directory, name, target in self._journal.pop(0).change:
                     _put(directory.old, name, target)
+            inode.disk_newest = inode.newest
             return
         if self.fails_sync and inode.dirty:
             self.fails_sync = False
@@ -300,6 +311,8 @@ class RecordingFs:
             if new.entries is not None:
                 new.entries = {name: copy(each) for name, each in listings.get(inode, inode.old).items()}
                 new.old = dict(new.entries)
+                # The journal commits an attribute with other changes: without a sync it can be on the disk as well.
+                new.newest = new.disk_newest = inode.disk_newest if contents == "synced" else inode.newest
             else:
                 new.data = _left_of(inode, rng, contents)
                 new.disk = bytearray(new.data)

@@ -162,6 +162,23 @@ def _confirm(durability: LogDurability, point: SyncPoint) -> None:
     _mark_synced(durability, point)
 
 
+def _mark_always(durability: LogDurability, point: SyncPoint) -> None:
+    """mark_synced that marks the directory also after a round behind one that failed."""
+    if point.directory_fd is not None:
+        durability._mark_newest(point.directory_fd, point.segments[-1].base_offset)
+    _mark_synced(durability, point)
+
+
+def _mark_first(durability: LogDurability, point: SyncPoint) -> None:
+    """run_sync that marks the directory before anything of the round is on the disk."""
+    if point.directory_fd is not None:
+        durability._mark_newest(point.directory_fd, point.segments[-1].base_offset)
+    _run_sync(durability, point)
+
+
+_run_sync = LogDurability.run_sync
+
+
 @contextmanager
 def _any_name_confirms() -> Iterator[None]:
     """A log start without a topic id counts for whatever topic has that name."""
@@ -203,6 +220,8 @@ MUTATIONS: Final[dict[str, Callable[[], AbstractContextManager[object]]]] = {
         "kproc.broker.storage.failed_sync.write_again", return_value=0
     ),
     "round-behind-a-failed-one-confirms": lambda: mock.patch.object(LogDurability, "mark_synced", _confirm),
+    "round-behind-a-failed-one-marks": lambda: mock.patch.object(LogDurability, "mark_synced", _mark_always),
+    "newest-mark-before-its-sync": lambda: mock.patch.object(LogDurability, "run_sync", _mark_first),
     "any-name-confirms-a-log-start": _any_name_confirms,
     "checkpoint-drops-untouched-logs": lambda: mock.patch.object(
         CheckpointWriter, "_update", _without_inherited

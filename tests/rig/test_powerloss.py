@@ -25,6 +25,7 @@ def test_what_a_power_loss_leaves_keeps_every_promise() -> None:
         pytest.param("failed-syncs", 3000078, id="in the middle of writing again what a failed sync left"),
         pytest.param("stops-failed-syncs", 20261310, id="after a stop whose last round failed"),
         pytest.param("stops-failed-syncs", 20261538, id="after a stop, its log between two owners"),
+        pytest.param("stops-failed-syncs", 40042, id="after a round behind a failed one"),
     ],
 )
 def test_what_was_found_once_is_not_found_again(workload: str, seed: int) -> None:
@@ -47,6 +48,8 @@ def test_what_was_found_once_is_not_found_again(workload: str, seed: int) -> Non
         ("checkpoint-drops-untouched-logs", "namesakes", 6),
         ("clean-marker-comes-back", "stops", 1),
         ("round-behind-a-failed-one-confirms", "stops-failed-syncs", 10),
+        ("round-behind-a-failed-one-marks", "stops-failed-syncs", 12),
+        ("newest-mark-before-its-sync", "rolls", 5),
         ("marker-before-decision-durable", "transactions", 21),
         ("complete-before-markers-durable", "transactions", 4),
         ("joined-before-durable", "transactions", 8),

@@ -33,6 +33,8 @@ ERRORS: Final[dict[str, tuple[int, ...]]] = {
     "write_synced_mark": (errno.EIO,),  # OsFs passes over a shortage: the old mark is lower, and true.
     "write_aborted_mark": (errno.EIO,),
     "read_aborted_mark": (errno.EIO,),
+    "write_newest_mark": (errno.EIO,),
+    "read_newest_mark": (errno.EIO,),
     "facts": _LOOK,
     "facts_at": _LOOK,
     "set_modified": _LOOK,

@@ -28,6 +28,7 @@ _SHORT: Final = frozenset({errno.EMFILE, errno.ENFILE, errno.ENOMEM})
 
 _SYNCED: Final = "user.kproc.synced"
 _ABORTED: Final = "user.kproc.aborted"
+_NEWEST: Final = "user.kproc.newest"
 # Errors of an extended attribute that leave recovery with less knowledge but do no harm: the file system has no space
 # for it, does not support it, or does not permit it.
 _NO_MARK: Final = _FULL | _SHORT | {errno.ENODATA, errno.ENOTSUP, errno.EPERM, errno.EACCES, errno.E2BIG}
@@ -86,6 +87,8 @@ class Fs(Protocol):
     def read_synced_mark(self, descriptor: int) -> int: ...
     def write_aborted_mark(self, descriptor: int, checksum: int) -> None: ...
     def read_aborted_mark(self, descriptor: int) -> int | None: ...
+    def write_newest_mark(self, descriptor: int, base_offset: int) -> None: ...
+    def read_newest_mark(self, descriptor: int) -> int | None: ...
     def facts(self, descriptor: int) -> os.stat_result: ...
     def set_modified(self, descriptor: int, modified_ns: int) -> None: ...
     def open_directory(self, path: Path) -> int: ...
@@ -230,6 +233,17 @@ class OsFs:
     def read_aborted_mark(self, descriptor: int) -> int | None:
         """Return the checksum that write_aborted_mark() last recorded for a file, or None."""
         return _get_number(descriptor, _ABORTED)
+
+    def write_newest_mark(self, descriptor: int, base_offset: int) -> None:
+        """Record in an attribute of a partition's directory that all below a segment, and its name, were synced.
+
+        The journal commits the attribute some time later. Until then the old mark stays, which is lower but still true.
+        """
+        _set_number(descriptor, _NEWEST, base_offset)
+
+    def read_newest_mark(self, descriptor: int) -> int | None:
+        """Return the base offset that write_newest_mark() last recorded for a directory, or None."""
+        return _get_number(descriptor, _NEWEST)
 
     def facts(self, descriptor: int) -> os.stat_result:
         """Return mode, inode, size and times of an open file."""

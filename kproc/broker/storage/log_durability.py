@@ -68,7 +68,7 @@ class LogDurability:
             for segment in segments:
                 fds += segment.pin(indexes=closes or segment is not state.active)
                 pinned += 1
-            extra = unsynced.open_names(state.fs) if is_due else []
+            directory_fd, extra = unsynced.open_names(state.fs) if is_due else (None, ())
         # Nothing was recorded yet, so it is enough to release the pins.
         except StorageFailure:
             for segment in segments[:pinned]:
@@ -81,7 +81,8 @@ class LogDurability:
             tuple(segments),
             sealed_count,
             tuple([segment.size for segment in segments]),
-            tuple(extra),
+            extra,
+            directory_fd,
         )
 
     def mark_synced(self, point: SyncPoint) -> None:
@@ -92,6 +93,8 @@ class LogDurability:
         fdatasync succeeds without them.
         """
         state = self._state
+        if point.directory_fd is not None and state.offline_reason is None:
+            self._mark_newest(point.directory_fd, point.segments[-1].base_offset)
         self.release(point)
         if self._has_failed:
             return
@@ -103,6 +106,18 @@ class LogDurability:
             segment.synced_bytes = size
         state.unsynced.remove_segments(point.segments[: point.sealed_count])
         self.flushed_ms = state.clock.wall_ms()
+
+    def _mark_newest(self, directory_fd: int, base_offset: int) -> None:
+        """Record beside the files that the segment with this base offset has its name on the disk, and all below it.
+
+        The checkpoint of the recovery points can be lost together with the newest segment. The mark shows that loss.
+        A log that is offline gets no mark, also not at a Handler to which it was transferred, because a round behind a
+        failed one succeeds without the pages that the kernel has dropped.
+        """
+        try:
+            self._state.fs.write_newest_mark(directory_fd, base_offset)
+        except StorageFailure as failure:
+            self._state.set_offline_after(failure)
 
     def sync_failed(self, point: SyncPoint, reason: str) -> None:
         """Take the log offline after a failed sync, because the kernel may have dropped the dirty pages."""

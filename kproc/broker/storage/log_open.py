@@ -10,7 +10,7 @@ from kproc.broker.storage.fs import Fs
 from kproc.broker.storage.leader_epochs import LeaderEpochs
 from kproc.broker.storage.log_config import LogConfig
 from kproc.broker.storage.producer_state import ProducerTable
-from kproc.broker.storage.recovery import LastStop, Loaded, load
+from kproc.broker.storage.recovery import WAY_OUT_OF_LOSS, LastStop, Loaded, load
 from kproc.broker.storage.segment import LogSegment
 from kproc.broker.storage.segment_files import holds_records, holds_synced_records
 from kproc.common.errors import Corrupt
@@ -62,10 +62,7 @@ def check_not_lost(directory: Path, end_offset: int | None, *, confirmed: int, s
     if confirmed <= start_offset or (end_offset is not None and confirmed <= end_offset):
         return
     found = "has no segment" if end_offset is None else f"ends at offset {end_offset}"
-    raise Corrupt(
-        f"{directory} {found}, but records up to offset {confirmed} were stored: files are missing or truncated; "
-        "restore them and restart the broker; OPERATING.md, 'Partitions that are refused', says how to accept the loss"
-    )
+    raise Corrupt(f"{directory} {found}, but records up to offset {confirmed} were stored: {WAY_OUT_OF_LOSS}")
 
 
 def load_from(fs: Fs, directory: Path, config: LogConfig, last: LastStop, *, now_ms: int) -> Loaded | None:

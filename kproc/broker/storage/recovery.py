@@ -14,8 +14,9 @@ The end of the last owner decides:
 A bad batch, or a segment that ends before the next one begins, is one of two things:
 
 - Damage, if it is below an offset or position that a sync had confirmed or a dead owner had published. Recovery raises
-  Corrupt and leaves the files as they are. The confirmed end is known from the recovery point, and from the mark in an
-  attribute of each .log file (fs.write_synced_mark), which may lag by a page and one sync.
+  Corrupt and leaves the files as they are. The confirmed end is known from the recovery point, and from marks in
+  attributes: of each .log file (fs.write_synced_mark), which may lag by a page and one sync, and of the directory
+  (fs.write_newest_mark), which may lag by a segment.
 - A torn tail, if it is above. No such record was acknowledged to acks=all, and a power loss keeps unsynced pages in
   any order. Recovery truncates the log there, including good batches behind the bad one.
 """
@@ -26,7 +27,7 @@ import logging
 from collections.abc import Iterable, Sequence, Set
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import NamedTuple
+from typing import Final, NamedTuple
 
 from kproc.broker.storage.batch_scan import (
     LOOKUP_CHUNK_BYTES,
@@ -72,6 +73,11 @@ from kproc.wire.primitives import INT64_MAX
 from kproc.wire.record_batch import NO_TIMESTAMP
 
 logger = logging.getLogger(__name__)
+
+WAY_OUT_OF_LOSS: Final = (
+    "files are missing or truncated; restore them and restart the broker; OPERATING.md, 'Partitions that are refused', "
+    "says how to accept the loss"
+)
 
 
 class TrustedEnd(NamedTuple):
@@ -141,14 +147,20 @@ def load(fs: Fs, directory: Path, config: LogConfig, last: LastStop, *, now_ms: 
     # Finish a swap of compacted segments first. A crash in the middle of it leaves one segment under .swap names and
     # others under .deleted names, and every check below reads final names.
     names = set(finish_swaps(fs, directory))
-    # Check the start before _tidy() unlinks anything, because .deleted files are the evidence that a deletion explains
-    # it.
-    if (first := _first_base(names)) is not None:
+    # Check both ends of the log before _tidy() unlinks anything. A refused log keeps all of its files, and .deleted
+    # files are the evidence that a deletion explains its start.
+    found = _log_bases(names)
+    whole_below: int | None = None
+    # The row of a dead owner names its last segment (_check_published), and its log is opened with few calls.
+    if last.trusted is None:
+        whole_below = _read_newest_mark(fs, directory)
+        _check_newest(directory, found, whole_below, last.effective_start)
+    if found:
         # If only the owner died (`trusted`), the kernel still has every name. A power loss, or the death of the whole
         # broker with its published rows, may have lost names that no sync had confirmed.
         is_after_crash = not last.clean and last.trusted is None
         records = StartRecords(last.explained_start, last.recovery_point, last.clean, is_after_crash)
-        check_start(fs, directory, names, first, records, is_deleting=config.is_deleting)
+        check_start(fs, directory, names, found[0], records, is_deleting=config.is_deleting)
     # Finish the deletions and writes that a crash of the last owner interrupted, before any segment is opened.
     bases, snapshots = _tidy(fs, directory, names)
     if not bases:
@@ -166,7 +178,7 @@ def load(fs: Fs, directory: Path, config: LogConfig, last: LastStop, *, now_ms: 
                 # descriptors.
                 segments[-1].close()
             segments.append(_open_segment(fs, directory, base, names, is_checked=last.trusted is None))
-        loaded = _Loader(fs, directory, config, segments).load(snapshots, last, now_ms)
+        loaded = _Loader(fs, directory, config, segments, whole_below or 0).load(snapshots, last, now_ms)
     # Close the files after any failure, because the Handler goes on with its other logs and must not leak descriptors.
     except BaseException as problem:
         for segment in segments:
@@ -213,10 +225,32 @@ def _check_size(segment: LogSegment) -> None:
         raise Corrupt(f"{segment.path(LOG_SUFFIX)} has {segment.size} bytes, but {synced} had been synced")
 
 
-def _first_base(names: Iterable[str]) -> int | None:
-    """Return the base offset of a log's first segment, or None if it has none."""
+def _log_bases(names: Iterable[str]) -> list[int]:
+    """Return the base offsets of a log's segments, in ascending order."""
     bases = (parse_segment_file_name(name, LOG_SUFFIX) for name in names)
-    return min((base for base in bases if base is not None), default=None)
+    return sorted(base for base in bases if base is not None)
+
+
+def _read_newest_mark(fs: Fs, directory: Path) -> int | None:
+    descriptor = fs.open_directory(directory)
+    try:
+        return fs.read_newest_mark(descriptor)
+    finally:
+        fs.close(descriptor)
+
+
+def _check_newest(directory: Path, bases: Sequence[int], newest: int | None, start_offset: int) -> None:
+    """Raise Corrupt if the segment with the base offset `newest`, whose name was synced, and all above it are missing.
+
+    No crash causes this. Recovery removes no segment up to the mark. Retention and DeleteRecords keep the last segment,
+    or create a new one first, and compaction keeps it. Only where names reach the disk in any order, a power loss can
+    keep the deletion of all segments and lose the new one. A DeleteRecords explains that by the log's start.
+    """
+    if newest is None or (bases and bases[-1] >= newest) or newest < start_offset:
+        return
+    raise Corrupt(
+        f"{directory} has no segment from offset {newest} on, but one was stored: {WAY_OUT_OF_LOSS}"
+    )
 
 
 def _tidy(fs: Fs, directory: Path, names: Iterable[str]) -> tuple[list[int], list[int]]:
@@ -280,11 +314,14 @@ def _sync_names(fs: Fs, directory: Path) -> None:
 class _Loader:
     """The steps of load(), and the state that they share."""
 
-    def __init__(self, fs: Fs, directory: Path, config: LogConfig, segments: list[LogSegment]) -> None:
+    def __init__(
+        self, fs: Fs, directory: Path, config: LogConfig, segments: list[LogSegment], whole_below: int
+    ) -> None:
         self._fs = fs
         self._directory = directory
         self._config = config
         self._segments = segments
+        self._whole_below = whole_below  # Segments below this base offset were synced as a whole.
         self.epochs = LeaderEpochs()
         self.epochs_known = False
         self.truncated_bytes = 0
@@ -380,6 +417,10 @@ class _Loader:
         while not (lost := segments[-1]).size and believed_end < lost.base_offset:
             if len(segments) == 1 or ends[len(segments) - 2] == lost.base_offset:
                 break
+            # The batches before it were synced as well as its name, so no power loss has taken any. Kafka's cleaner has
+            # left the gap.
+            if lost.base_offset <= self._whole_below:
+                break
             logger.warning(
                 "log=truncated end_offset=%d segment=%s", ends[len(segments) - 2], lost.path(LOG_SUFFIX)
             )
@@ -439,8 +480,8 @@ class _Loader:
     def _ends_are_joined(self, segment: LogSegment) -> bool:
         """Return True unless compaction may have removed records from a segment's end.
 
-        A file that compaction has written has no mark of synced bytes. It is never empty: kproc's cleaner keeps the
-        last batch without its records, and `import-log` adds one where Kafka's cleaner kept none.
+        A file that Kafka's cleaner has written has no mark of synced bytes. A compacted file is never empty: kproc's
+        cleaner keeps the last batch without its records, and `import-log` adds one where Kafka's cleaner kept none.
         """
         is_deleting_only = "compact" not in self._config.cleanup_policy
         return is_deleting_only or not segment.size or bool(segment.read_synced_mark())
@@ -600,6 +641,9 @@ class _Loader:
         # is newer, so it shows damage that the checkpoint cannot.
         if problem.position < (synced := segment.read_synced_mark()):
             raise Corrupt(f"{where}; {synced} bytes had been synced") from problem
+        # The round that set the directory's mark had synced this whole segment, and the name of a later one.
+        if segment.base_offset < self._whole_below:
+            raise Corrupt(f"{where}; the whole segment had been synced") from problem
         # The log will end here, so the segments behind go, too. If one of them was synced, this one had been synced
         # before it, because every sync point covers the segments before its last one.
         behind = self._segments[number + 1 :]

@@ -50,6 +50,7 @@ class SyncPoint(NamedTuple):
     sealed_count: int  # Number of `segments` that were sealed when the point was made.
     sizes: tuple[int, ...]  # Sizes of `segments` in bytes when the point was made.
     extra_fds: tuple[int, ...]  # Descriptors of directories and small files, opened only for this point.
+    directory_fd: int | None  # The partition's directory among `extra_fds`, if it has new names.
 
 
 class RecordPosition(NamedTuple):

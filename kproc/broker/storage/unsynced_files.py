@@ -18,7 +18,8 @@ class UnsyncedFiles:
 
     def __init__(self) -> None:
         self.segments: list[LogSegment] = []  # Sealed segments with unsynced bytes or indexes.
-        self.directories: list[Path] = []  # Directories with unsynced names.
+        # Directories with unsynced names. The partition's own one comes first.
+        self.directories: list[Path] = []
         self.files: list[Path] = []  # Transaction indexes and partition.metadata.
 
     def add_directory(self, directory: Path) -> None:
@@ -36,11 +37,14 @@ class UnsyncedFiles:
         """Remove segments that are synced or deleted."""
         self.segments = [segment for segment in self.segments if segment not in segments]
 
-    def open_names(self, fs: Fs) -> list[int]:
-        """Open the directories and small files, remove them from this list, and return their descriptors.
+    def open_names(self, fs: Fs) -> tuple[int | None, tuple[int, ...]]:
+        """Open the directories and small files, and remove them from this list.
 
-        If one of them cannot be opened, close the others, keep the list and raise StorageFailure.
+        Returns (the descriptor of the partition's directory or None, all descriptors). If one of them cannot be opened,
+        close the others, keep the list and raise StorageFailure.
         """
+        if not self.directories and not self.files:
+            return None, ()
         descriptors: list[int] = []
         try:
             # If the generator raises, extend() has already added the descriptors that were opened before.
@@ -52,8 +56,9 @@ class UnsyncedFiles:
             for descriptor in descriptors:
                 fs.close(descriptor)
             raise
+        directory_fd = descriptors[0] if self.directories else None
         self.directories, self.files = [], []
-        return descriptors
+        return directory_fd, tuple(descriptors)
 
     def add_sealed(self, held: Sequence[LogSegment], recovery_point: int) -> None:
         """Add the sealed segments that end at or behind the recovery point.

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from kproc.broker.storage.fs import DiskFailed, DiskFull, OsFs, StorageFailure, replace_file
-from kproc.broker.storage.log import LogConfig, TrustedEnd
+from kproc.broker.storage.log import Log, LogConfig, TrustedEnd
 from kproc.broker.storage.segment import LogSegment
 from kproc.common.errors import ErrorCode
 from tests.support.failing_fs import FailingFs
@@ -301,6 +301,43 @@ def descriptors_below(directory: Path) -> list[str]:
         with contextlib.suppress(FileNotFoundError):  # Of the listing itself.
             found.append(os.readlink(f"/proc/self/fd/{number}"))
     return [path for path in found if path.startswith(str(directory))]
+
+
+def test_round_behind_a_failed_one_marks_no_segment(rig: LogRig, fs: FailingFs) -> None:
+    """Its fdatasyncs succeed without the pages that the kernel has dropped. Who gets the log keeps it offline."""
+    log = rig.open()
+    append_one(log, batch(b"a"))
+    log.durability.sync()
+    assert newest_mark(rig) == 0
+    log.state.roll(log.state.end_offset, rig.clock.wall_ms())
+    append_one(log, batch(b"b"))
+    point = log.durability.sync_point()
+    fs.fail_sync(nth=2)
+    with pytest.raises(DiskFailed):
+        log.durability.run_sync(point)
+    log.state.roll(log.state.end_offset, rig.clock.wall_ms())
+    log.durability.sync_failed(point, "the device failed")
+    point = log.durability.sync_point()
+    assert point.directory_fd is not None
+    log.durability.run_sync(point)
+    log.durability.mark_synced(point)
+    assert (newest_mark(rig), log.state.recovery_point) == (0, 1)
+    moved = Log.import_state(rig.identity, rig.config, log.export_state(), clock=rig.clock, fs=fs)
+    log.close(clean=False)
+    moved.state.unsynced.directories = [rig.directory]
+    point = moved.durability.sync_point()
+    moved.durability.run_sync(point)
+    moved.durability.mark_synced(point)
+    assert newest_mark(rig) == 0
+    moved.close(clean=False)
+
+
+def newest_mark(rig: LogRig) -> int | None:
+    descriptor = rig.fs.open_directory(rig.directory)
+    try:
+        return rig.fs.read_newest_mark(descriptor)
+    finally:
+        rig.fs.close(descriptor)
 
 
 def test_unopenable_sync_point_leaks_no_descriptor(rig: LogRig) -> None:

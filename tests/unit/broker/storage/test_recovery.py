@@ -459,9 +459,76 @@ def test_open_log_that_ends_below_what_was_synced_is_refused(
         newest.unlink()
     else:
         shutil.rmtree(rig.directory)
-    with pytest.raises(Corrupt, match=r"records up to offset 3 were stored: files are missing or truncated"):
+    with pytest.raises(Corrupt, match=r"stored: files are missing or truncated; restore them"):
         rig.open(clean=is_clean, recovery_point=3)
     assert rig.directory.exists() == (what != "directory is gone"), "and it is not made anew"
+
+
+@pytest.mark.parametrize("is_clean", [True, False])
+@pytest.mark.parametrize("count", [1, 2])
+def test_lost_newest_segment_is_noticed_without_a_checkpoint(rig: LogRig, count: int, *, is_clean: bool) -> None:
+    """The checkpoint can be emptied together with the segment. A refused log keeps its files."""
+    log = rig.open()
+    append_one(log, batch("a", "b"))
+    for _ in range(count - 1):
+        log.state.roll(log.state.end_offset, NOW_MS)
+        append_one(log, batch("c"))
+    log.durability.sync()
+    end_offset = log.state.end_offset
+    log.close(clean=is_clean)
+    newest = log.state.active.path(LOG_SUFFIX)
+    away = newest.rename(rig.directory.with_name("away.log"))
+    before = rig.files
+    with pytest.raises(Corrupt, match=r"no segment from offset \d on, but one was stored: files are missing"):
+        rig.open(clean=is_clean)
+    assert rig.files == before
+    away.rename(newest)
+    again = rig.open(clean=is_clean)
+    assert again.state.end_offset == end_offset
+    again.close()
+
+
+def test_newest_segment_whose_name_was_not_synced_may_be_lost(rig: LogRig) -> None:
+    log = rig.open()
+    append_one(log, batch("a", "b"))
+    log.durability.sync()
+    log.state.roll(log.state.end_offset, NOW_MS)
+    append_one(log, batch("c"))
+    log.close(clean=False)
+    log.state.active.path(LOG_SUFFIX).unlink()
+    again = rig.open()
+    assert again.state.end_offset == 2
+    again.close()
+
+
+def test_deletion_of_all_segments_explains_a_lost_newest_segment(rig: LogRig) -> None:
+    """The names may reach the disk in any order: here the new segment's name does not."""
+    log = rig.open()
+    append_one(log, batch("a", "b"))
+    log.durability.sync()
+    log.retention.advance_start(2)
+    log.close(clean=False)
+    log.state.active.path(LOG_SUFFIX).unlink()
+    again = rig.open(start_offset=2)
+    assert (again.state.start_offset, again.state.end_offset) == (2, 2)
+    again.close()
+
+
+def test_damage_in_a_sealed_and_synced_segment_truncates_nothing(rig: LogRig) -> None:
+    """The mark of synced bytes lags behind, by less than a page."""
+    log = rig.open()
+    append_one(log, batch("a", "b"))
+    log.state.roll(log.state.end_offset, NOW_MS)
+    append_one(log, batch("c"))
+    log.durability.sync()
+    log.close(clean=False)
+    content = bytearray((rig.directory / LOG).read_bytes())
+    content[-1] ^= 1
+    (rig.directory / LOG).write_bytes(content)
+    before = {path: path.read_bytes() for path in rig.directory.glob("*.log")}
+    with pytest.raises(Corrupt, match="the whole segment had been synced"):
+        rig.open()
+    assert {path: path.read_bytes() for path in rig.directory.glob("*.log")} == before
 
 
 @pytest.mark.parametrize("is_clean", [True, False])
