@@ -212,7 +212,7 @@ class CompactionPass:
         if not self._is_changed or not out.position:
             self.abandon()
             return None
-        identity = out.finish(group[-1].modified_ns)
+        identity = out.finish(group[-1].modified_ns, group[-1].next_offset)
         self._out = None
         return identity
 

@@ -82,6 +82,7 @@ class CleanedSegment:
         self._index: OffsetIndex | None = None
         self._time_index: TimeIndex | None = None
         self._largest, self._largest_offset = NO_TIMESTAMP, base_offset
+        self._end_offset = base_offset
         self._buffers: list[bytes | memoryview] = []
         self._pairs: list[tuple[int, int]] = []
         self._times: list[tuple[int, int]] = []
@@ -104,6 +105,7 @@ class CleanedSegment:
     def add(self, header: Header, batch: bytes | memoryview, *, largest: int, is_empty: bool) -> None:
         """Buffer a batch. `largest` is its largest timestamp in ms, which is ignored if the batch has no records."""
         last = last_offset_of(header)
+        self._end_offset = last + 1
         assert last - self.base_offset <= INT32_MAX, "group_segments() keeps to 32-bit offsets"
         if largest > self._largest and not is_empty:
             self._largest, self._largest_offset = largest, last
@@ -142,9 +144,11 @@ class CleanedSegment:
         """True if the buffers hold enough bytes for one write."""
         return self.position - self._written >= _WRITE_BYTES
 
-    def finish(self, modified_ns: int) -> SegmentIdentity:
+    def finish(self, modified_ns: int, next_offset: int) -> SegmentIdentity:
         """Write the rest, sync all files and close them. Return the new segment's identity.
 
+        `next_offset` is the base offset of the next segment. If the new segment ends there, its size is recorded, so
+        that the opening notices a truncated file. Behind a gap of Kafka's cleaner the mark would turn it into a loss.
         The .log file gets the modification time `modified_ns`, because retention may use it. The caller must sync the
         directory. Raises DiskFull if the time index cannot be completed.
         """
@@ -158,6 +162,9 @@ class CleanedSegment:
         # Write the checksum before the sync, which makes it durable, too.
         if (rows := fs.read_file(self.path(TXN_INDEX_SUFFIX))) is not None:
             fs.write_aborted_mark(self._fd, crc32(rows))
+        # The mark is true as soon as the file has a name in the log: if this sync fails, the file is removed.
+        if self._end_offset == next_offset:
+            fs.write_synced_mark(self._fd, self.position)
         fs.sync(self._fd)
         self._index.sync()
         self._time_index.sync()

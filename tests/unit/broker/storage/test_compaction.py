@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator
 from contextlib import ExitStack
 from dataclasses import dataclass, field, replace
@@ -12,6 +13,7 @@ import pytest
 
 from kproc.broker.storage.log import Log, LogConfig
 from kproc.broker.storage.validate import COORDINATOR
+from kproc.common.errors import Corrupt
 from kproc.wire.record_batch import (
     HAS_DELETE_HORIZON,
     TRANSACTIONAL,
@@ -274,6 +276,73 @@ def test_last_replaced_batch_stays_without_records(rig: LogRig) -> None:
     roll(log)
     compact(rig, log)
     assert [(h.base_offset, h.last_offset, h.record_count) for h in batches_of(log)] == [(0, 0, 1), (1, 2, 0)]
+
+
+def compacted(rig: LogRig) -> Log:
+    """A compacted segment with two batches, and one behind it."""
+    log = rig.open()
+    append_one(log, keyed(("a", "1")))
+    append_one(log, keyed(("b", "1"), ("b", "2")))
+    roll(log)
+    append_one(log, keyed(("c", "1")))
+    log.durability.sync()
+    compact(rig, log)
+    assert [header.base_offset for header in batches_of(log)] == [0, 1, 3]
+    log.close()
+    return log
+
+
+@pytest.mark.parametrize("is_clean", [True, False])
+def test_compacted_segment_that_is_cut_between_two_batches_is_refused(rig: LogRig, *, is_clean: bool) -> None:
+    log = compacted(rig)
+    first = log.state.segments.all()[0].path(".log")
+    os.truncate(first, batches_of(log)[0].total_bytes)
+    with pytest.raises(Corrupt, match="had been synced"):
+        rig.open(clean=is_clean)
+
+
+@pytest.mark.parametrize("is_clean", [True, False])
+def test_lost_segment_behind_a_compacted_one_is_noticed(rig: LogRig, *, is_clean: bool) -> None:
+    log = compacted(rig)
+    log.state.active.path(".log").unlink()
+    with pytest.raises(Corrupt, match="no segment from offset 3 on"):
+        rig.open(clean=is_clean)
+
+
+def test_compaction_of_a_segment_with_a_gap_behind_it_keeps_the_log_readable(rig: LogRig) -> None:
+    """Kafka's cleaner leaves such gaps. A mark would turn them into a loss."""
+    log = rig.open()
+    append_one(log, keyed(("a", "1")))
+    append_one(log, keyed(("a", "2")))
+    end_offset = batches_of(log)[0].total_bytes
+    append_one(log, keyed(("x", "1")))
+    roll(log)
+    append_one(log, keyed(("c", "1")))
+    log.close(clean=False)
+    first = log.state.segments.all()[0].path(".log")
+    os.truncate(first, 2 * end_offset)
+    again = rig.open()
+    compact(rig, again)
+    again.durability.sync()
+    again.close()
+    for is_clean in (True, False):
+        assert rig.open(clean=is_clean).state.end_offset == 4
+
+
+def test_empty_segment_behind_a_gap_of_kafkas_cleaner_stays(rig: LogRig) -> None:
+    """Its name was synced, so no power loss has taken the batches before it."""
+    log = rig.open()
+    append_one(log, keyed(("a", "1")))
+    end_offset = batches_of(log)[0].total_bytes
+    append_one(log, keyed(("a", "2")))
+    roll(log)
+    log.durability.sync()
+    log.close(clean=False)
+    os.truncate(log.state.segments.all()[0].path(".log"), end_offset)
+    for _ in range(2):
+        again = rig.open()
+        assert (again.state.segment_count, again.state.end_offset) == (2, 2)
+        again.close(clean=False)
 
 
 def test_small_segments_become_one(rig: LogRig) -> None:
