@@ -30,7 +30,6 @@ from pathlib import Path
 from typing import Final, NamedTuple
 
 from kproc.broker.storage.batch_scan import (
-    LOOKUP_CHUNK_BYTES,
     BadBatch,
     describe_old_format,
     find_good_batch,
@@ -53,6 +52,7 @@ from kproc.broker.storage.format import (
     segment_file_name,
 )
 from kproc.broker.storage.fs import Fs, StorageFailure, sync_directory
+from kproc.broker.storage.index_checks import has_right_times, rewind_indexes
 from kproc.broker.storage.leader_epochs import LeaderEpochs
 from kproc.broker.storage.log_config import LogConfig
 from kproc.broker.storage.log_start import StartRecords, check_start
@@ -64,13 +64,9 @@ from kproc.common.errors import Corrupt
 from kproc.wire.batch_header import (
     BASE_OFFSET,
     LEADER_EPOCH,
-    MAX_TIMESTAMP,
-    RECORD_COUNT,
-    Header,
     last_offset_of,
 )
 from kproc.wire.primitives import INT64_MAX
-from kproc.wire.record_batch import NO_TIMESTAMP
 
 logger = logging.getLogger(__name__)
 
@@ -399,7 +395,7 @@ class _Loader:
             # compared.
             if clean:
                 self._check_aborts(segment)
-            walk_from = self._rewind_indexes(segment, believed_end) if can_go_on else 0
+            walk_from = rewind_indexes(self._fs, segment, believed_end) if can_go_on else 0
             if not walk_from:
                 segment.reset_indexes()
             end_offset = self._scan(number, walk_from, believed_end)
@@ -501,7 +497,7 @@ class _Loader:
         """
         if is_checked:
             self._check_aborts(segment)
-        if is_checked and not segment.needs_index and not self._has_right_times(segment):
+        if is_checked and not segment.needs_index and not has_right_times(self._fs, segment):
             segment.reset_indexes()
             segment.needs_index = True
         if segment.needs_index:
@@ -514,24 +510,6 @@ class _Loader:
             segment.seal()
             segment.needs_index = False
             self.rebuilt.append(segment)
-
-    def _rewind_indexes(self, segment: LogSegment, believed_end: int) -> int:
-        """Truncate the indexes behind the last entry below `believed_end`.
-
-        Returns the position of that entry, from where the scan begins, or 0 if the indexes must be rebuilt.
-        """
-        entry = segment.index.floor(believed_end - 1)
-        if entry is None or segment.needs_index or not self._names_batch(segment, *entry[1:]):
-            return 0
-        if not self._has_right_last_time(segment):
-            return 0
-        number, offset, position = entry
-        segment.index.truncate_entries(number + 1)
-        segment.time_index.truncate_to(offset + 1)
-        last = segment.time_index.last()
-        segment.max_timestamp, segment.max_timestamp_offset = last or (NO_TIMESTAMP, segment.base_offset)
-        segment.bytes_since_index = 0
-        return position
 
     def _check_aborts(self, segment: LogSegment) -> None:
         """Empty a transaction index that does not match the checksum in its segment's mark.
@@ -546,49 +524,6 @@ class _Loader:
         self.without_aborts.append(segment)
         if self.first_transactional is None:
             self.first_transactional = segment.base_offset
-
-    def _has_right_times(self, segment: LogSegment) -> bool:
-        """Return True if no batch behind the last index entry is later than the last entry of the time index.
-
-        Retention and searches by time skip a segment by that entry, without reading its records.
-        """
-        if not self._has_right_last_time(segment):
-            return False
-        last, indexed = segment.time_index.last(), segment.index.last()
-        latest = NO_TIMESTAMP if last is None else last[0]
-        try:
-            headers = segment.headers_from(0 if indexed is None else indexed[1])
-            return all(header[MAX_TIMESTAMP] <= latest or not header[RECORD_COUNT] for header in headers)
-        except Corrupt:
-            return False
-
-    def _has_right_last_time(self, segment: LogSegment) -> bool:
-        """Return True if the last entry of a time index has the timestamp and offset of an existing batch."""
-        last = segment.time_index.last()
-        if last is None:
-            return True
-        try:
-            found = self._next_header(segment, segment.index.lookup(last[1]), last[1])
-        except BadBatch:
-            return False
-        return found is not None and (found[MAX_TIMESTAMP], last_offset_of(found)) == last
-
-    def _next_header(self, segment: LogSegment, position: int, offset: int) -> Header | None:
-        """Return the header of the first batch from a position on that ends at an offset or behind it."""
-        headers = walk_headers(
-            self._fs, segment.descriptor(), position, segment.size, chunk_bytes=LOOKUP_CHUNK_BYTES
-        )
-        return next((header for _, header in headers if last_offset_of(header) >= offset), None)
-
-    def _names_batch(self, segment: LogSegment, offset: int, position: int) -> bool:
-        try:
-            for _, header in walk_headers(
-                self._fs, segment.descriptor(), position, segment.size, chunk_bytes=64
-            ):
-                return last_offset_of(header) == offset
-        except BadBatch:
-            return False
-        return False
 
     def _scan(self, number: int, walk_from: int, believed_end: int) -> int:
         """Walk a segment's batches from `walk_from` on, verify those behind `believed_end`, and truncate a torn tail.
