@@ -249,6 +249,7 @@ class Children:
         """Handle a readable descriptor of the epoll; ignore it if it is not a child's."""
         role = self._by_fd.get(fd)
         if role is None:
+            # An event of the same poll has led to this child's end, and its descriptors were removed then.
             return
         child = role.child
         assert child is not None
@@ -273,11 +274,17 @@ class Children:
         status = child.reap()
         role.child = None
         self.asks.lose(role.agent)
+        # A stop closes the roles in waves. Roles of later waves need not hear of this one's end: they close soon, too,
+        # and a ring that nobody reads does them no harm.
         if role.is_closed and self.is_stopping:
             return
+        # A leaving role was scaled away, and a role on trial has failed to start. Neither gets a successor, whether it
+        # ended in order, crashed or was killed.
         is_final = role.is_leaving or role.is_trial
         lived_ns = self._clock.now_ns() - role.started_ns
         end = role.failure or describe_exit(status)
+        # A role that ends before it was ready for the first time would probably end again: the data belong to another
+        # cluster, the metadata log is damaged, the host lacks memory. So the start of the broker fails at once.
         is_first = not (role.is_ready or role.restarts or self.has_started)
         if not role.is_closed and not (is_first and role.failure):
             logger.error("%s (pid %d) ended: %s", role.agent, child.pid, end)
@@ -349,7 +356,7 @@ class Children:
     # -- the end -----------------------------------------------------------------------------------------------
 
     def kill_all(self) -> None:
-        """Kill the children that did not end in time."""
+        """Kill the children that did not end in time: stopped by SIGSTOP, in a loop, or waiting for a disk."""
         self.is_stopping = True
         for role in self.table:
             if role.child is not None:
