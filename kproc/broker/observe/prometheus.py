@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from kproc.broker.metrics.histogram import Histogram
 from kproc.broker.metrics.requests import TIMINGS
-from kproc.broker.metrics.spec import METRICS, Kind
+from kproc.broker.metrics.spec import METRICS, MetricKind
 from kproc.broker.observe.network_figures import ApiFigures, NetworkFigures
 from kproc.broker.role.roles import HANDLER
 
@@ -217,7 +217,7 @@ def _roles(processes: Iterable[Mapping[str, Any]]) -> Iterator[Metric]:
     for metric in METRICS:
         if metric.name == "heartbeat_ns":
             continue
-        make = CounterMetricFamily if metric.kind is Kind.COUNTER else GaugeMetricFamily
+        make = CounterMetricFamily if metric.kind is MetricKind.COUNTER else GaugeMetricFamily
         family = make(f"kproc_{metric.name}", metric.doc, labels=labels)
         for row, label in rows:
             if row["role"] != "supervisor":

@@ -20,7 +20,7 @@ from kproc.broker.metrics.slab import (
     MetricsRow,
     Slab,
 )
-from kproc.broker.metrics.spec import METRICS, SLOT, SPEC_CRC, Kind
+from kproc.broker.metrics.spec import METRICS, SLOT, SPEC_CRC, MetricKind
 from kproc.common.errors import FatalError
 from tests.support.cases import in_one_test
 from tests.support.ring_pair import Forked
@@ -116,7 +116,7 @@ def test_rows_fit_the_slab_and_metrics_fit_a_row() -> None:
 @in_one_test("metric", METRICS)
 def test_every_metric_is_declared_in_words(metric) -> None:
     assert re.fullmatch(r"[a-z][a-z_]+", metric.name)
-    assert isinstance(metric.kind, Kind)
+    assert isinstance(metric.kind, MetricKind)
     assert metric.unit
     assert metric.doc.endswith(".")
     assert metric.doc[0].isupper() or metric.doc.startswith("fdatasync")
