@@ -34,7 +34,7 @@ class Rig:
     handler_index = HERE
 
     def __init__(self, **owners: int) -> None:
-        self.image = self.transfers = self
+        self.image = self.owner = self.transfers = self
         self.forwarded: dict[object, None] = {}
         self.version = 7
         self.owners = owners
