@@ -293,7 +293,7 @@ def compacted(rig: LogRig) -> Log:
 
 
 @pytest.mark.parametrize("is_clean", [True, False])
-def test_compacted_segment_that_is_cut_between_two_batches_is_refused(rig: LogRig, *, is_clean: bool) -> None:
+def test_compacted_segment_cut_between_two_batches_is_rejected(rig: LogRig, *, is_clean: bool) -> None:
     log = compacted(rig)
     first = log.state.segments.all()[0].path(".log")
     os.truncate(first, batches_of(log)[0].total_bytes)
@@ -309,7 +309,7 @@ def test_lost_segment_behind_a_compacted_one_is_noticed(rig: LogRig, *, is_clean
         rig.open(clean=is_clean)
 
 
-def test_compaction_of_a_segment_with_a_gap_behind_it_keeps_the_log_readable(rig: LogRig) -> None:
+def test_compaction_of_segment_before_a_gap_keeps_log_readable(rig: LogRig) -> None:
     """Kafka's cleaner leaves such gaps. A mark would turn them into a loss."""
     log = rig.open()
     append_one(log, keyed(("a", "1")))
