@@ -106,7 +106,7 @@ def test_unknown_topic_and_partition_are_told(client: RawClient, timed: str) -> 
     )
 
 
-def test_several_partitions_answer_in_one_go(client: RawClient) -> None:
+def test_list_offsets_of_several_partitions(client: RawClient) -> None:
     name = fresh_name()
     client.create_topic(name, partitions=6)
     for index in range(6):

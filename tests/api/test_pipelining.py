@@ -96,7 +96,7 @@ def test_thousand_produces_in_flight_keep_their_order(client: RawClient, log: tu
         assert (row["error_code"], row["base_offset"]) == (ErrorCode.NONE, number)
 
 
-def test_many_connections_at_once_each_get_their_own_answers(
+def test_concurrent_connections_get_their_own_responses(
     broker: BrokerUnderTest, client: RawClient
 ) -> None:
     name = fresh_name()

@@ -96,14 +96,14 @@ def test_answers_to_the_last_heartbeats_are_waited_for(monkeypatch: pytest.Monke
             end.close()
 
 
-def test_round_that_fits_keeps_its_seconds() -> None:
+def test_round_within_time_budget_keeps_its_seconds() -> None:
     steps = [Step(a_cell("a"), "p"), Step(a_cell("b"), "p")]
     assert budget(7.0, Time()).cost(steps) == 2 * (1 + 2.5)
     assert budget(7.0, Time()).fits(steps)
     assert budget(7.0, Time()).seconds_for(steps) == 2.0
 
 
-def test_round_that_does_not_fit_is_shortened_and_loses_no_step() -> None:
+def test_round_above_time_budget_is_shortened() -> None:
     steps = [Step(a_cell("a"), "p"), Step(a_cell("b"), "p")]
     short = budget(4.5, Time())
     assert not short.fits(steps)
@@ -112,11 +112,11 @@ def test_round_that_does_not_fit_is_shortened_and_loses_no_step() -> None:
     assert short.cost(steps, seconds) == pytest.approx(4.5)
 
 
-def test_runs_never_get_too_short_to_mean_anything() -> None:
+def test_shortened_runs_keep_a_minimum_length() -> None:
     assert budget(0.1, Time()).seconds_for([Step(a_cell("a"), "p")]) == SECONDS_MIN
 
 
-def test_what_a_step_cost_is_known_after_its_first_run() -> None:
+def test_step_cost_is_measured_at_its_first_run() -> None:
     plan = budget(100, Time())
     slow, timeless = Step(a_cell("a"), "p"), Step(a_cell("b", is_timed=False), "p")
     plan.learn(slow, took=7.5, seconds=2.0)
@@ -125,14 +125,14 @@ def test_what_a_step_cost_is_known_after_its_first_run() -> None:
     assert plan.cost([slow, timeless]) == 7.5 + 4.0
 
 
-def test_time_that_passes_is_gone() -> None:
+def test_elapsed_time_reduces_the_time_budget() -> None:
     time = Time()
     plan = budget(10, time)
     time.now += 4
     assert plan.left == 6
 
 
-def test_quick_asks_something_of_each_workload_and_of_each_goal() -> None:
+def test_quick_comparison_has_each_workload_and_goal() -> None:
     quick = [cell for cell in CELLS if cell.is_quick]
     assert {cell.workload for cell in quick} == set(WORKLOADS)
     assert {cell.workload for cell in quick if cell.is_core} == {
@@ -141,7 +141,7 @@ def test_quick_asks_something_of_each_workload_and_of_each_goal() -> None:
     assert len(BY_NAME) == len(CELLS)
 
 
-def test_every_scenario_is_asked_and_every_cell_can_be_run() -> None:
+def test_comparison_plan_covers_every_scenario_and_cell() -> None:
     asked = {cell.does for cell in CELLS if cell.how == "scenario"}
     assert asked == SCENARIOS.keys()
     assert {
@@ -157,7 +157,7 @@ def test_search_ends_just_below_the_collapse(limit: int, found: int) -> None:
     assert max(one.rate for one in search(probe) if one.holds) == found
 
 
-def test_one_stall_is_no_collapse() -> None:
+def test_collapse_search_ignores_one_stall() -> None:
     seen: list[int] = []
 
     def probe(rate: int) -> Probe:
@@ -206,7 +206,7 @@ def test_summaries_of_the_java_tools_are_read() -> None:
         parse_client("java_produce", "org.apache.kafka.common.errors.TimeoutException", 100)
 
 
-def test_evicted_file_leaves_the_page_cache(tmp_path: Path) -> None:
+def test_evict_removes_file_from_page_cache(tmp_path: Path) -> None:
     path = tmp_path / "00000000000000000000.log"
     path.write_bytes(bytes(1 << 20))
     share = evict([path])
@@ -233,7 +233,7 @@ def test_row_of_run_has_number_target_histogram_and_result() -> None:
     assert schema().names == [name for name, *_ in COLUMNS]
 
 
-def test_failed_run_is_a_row_of_its_own() -> None:
+def test_failed_run_has_its_own_row() -> None:
     (row,) = rows_of(Sample(BY_NAME["one-64"], "kafka", 1, failed="connection lost"))
     assert (row["metric"], row["failed"]) == ("result", "connection lost")
 
@@ -258,13 +258,13 @@ def test_wrong_names_are_refused_in_a_line(
     assert words in " ".join(capsys.readouterr().err.split())
 
 
-def test_names_come_in_the_order_of_the_declarations() -> None:
+def test_selected_cells_keep_the_declared_order() -> None:
     options = parse(["--cells", "one-64,bulk-100", "--peers", "process-group,kafka"])
     assert options.cells == ["bulk-100", "one-64"]
     assert options.peers == ["kafka", "process-group"]
 
 
-def test_where_a_result_was_written_is_not_in_it() -> None:
+def test_result_file_does_not_contain_its_path() -> None:
     assert _told(["--quick", "--out", "/home/me/x", "--rounds", "2"]) == ["--quick", "--rounds", "2"]
     assert _told(["--out=/home/me/x"]) == []
 
@@ -276,7 +276,7 @@ def test_command_lists_cells_and_peers(capsys: pytest.CaptureFixture[str]) -> No
     assert "process-group" in shown
 
 
-def test_installed_package_says_that_it_needs_a_checkout(
+def test_bench_without_checkout_prints_a_hint(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setattr(bench_command, "__file__", str(tmp_path / "kproc" / "cli" / "bench.py"))
@@ -287,5 +287,5 @@ def test_installed_package_says_that_it_needs_a_checkout(
 @pytest.mark.parametrize(
     ("name", "seconds"), [("bulk-100", 2.5), ("bulk-1k", 2.5), ("one-64", 0), ("fetch-1m", 0)]
 )
-def test_memory_is_touched_for_what_fills_it(name: str, seconds: float) -> None:
+def test_memory_is_touched_by_workloads_that_fill_it(name: str, seconds: float) -> None:
     assert BY_NAME[name].filling_seconds(2.5) == seconds

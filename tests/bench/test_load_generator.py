@@ -177,7 +177,7 @@ def test_every_produced_record_is_consumed_and_timed(
 
 
 @on_processes
-def test_connections_come_go_and_stay(broker: BrokerUnderTest) -> None:
+def test_load_generator_opens_closes_and_keeps_connections(broker: BrokerUnderTest) -> None:
     held: list[bool] = []
     assert run_load("churn", broker.bootstrap, connections=4, **SHORT)["requests"] > 20
     idle = run_load("idle", broker.bootstrap, connections=50, on_held=lambda: held.append(True), **SHORT)
@@ -210,7 +210,7 @@ def test_backlog_of_a_broker_that_stopped_answering_is_reported() -> None:
 
 @on_processes
 @pytest.mark.parametrize("codec", ["none", "lz4", "zstd"])
-def test_batches_made_elsewhere_are_stored_as_they_are(
+def test_load_generator_sends_given_batches_unchanged(
     broker: BrokerUnderTest, codec: str, tmp_path: Path
 ) -> None:
     batch = compressed_batch(codec, 1000, 100_000, 1_700_000_000_000)
@@ -228,7 +228,7 @@ def test_batch_file_that_is_no_batch_is_refused(tmp_path: Path) -> None:
 
 
 @on_processes
-def test_fetch_waits_when_it_is_ready_and_reads_the_log_once(broker: BrokerUnderTest) -> None:
+def test_load_generator_fetch_run_reads_the_log_once(broker: BrokerUnderTest) -> None:
     topic, held = fresh_name("load"), []
     filled = run_load("prepare", broker.bootstrap, topic=topic, batch_bytes=100_000, fill_bytes=4 << 20)
     options: dict[str, Any] = {"hold": "yes", "once": "yes", "warmup": 0, "seconds": 60, "topic": topic}

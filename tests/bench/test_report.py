@@ -113,7 +113,7 @@ def test_report_mentions_stolen_cpu_time() -> None:
         assert "14% of the CPU time that was wanted to other machines (up to 38% around one run)" in text
 
 
-def test_each_sample_keeps_what_was_stolen_since_the_one_before(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_report_sample_has_cpu_time_stolen_since_the_last(monkeypatch: pytest.MonkeyPatch) -> None:
     times = iter([(5, 100), (5, 100), (30, 200)])
     monkeypatch.setattr("bench.samples.cpu_times", lambda: next(times))
     samples = Samples({}, _times=(0, 0))
@@ -129,7 +129,7 @@ def test_regression_is_named() -> None:
     assert "| 150 [149-151] | 100 | 0.67 | **worse** |" in text
 
 
-def test_page_asks_nobody_and_hides_nothing() -> None:
+def test_report_page_fetches_nothing_and_shows_all_rows() -> None:
     """One file: no address of anything outside, and what a machine calls itself is no markup."""
     text = page(an_analysis(), [Plot("p", "a plot", {"light": b"png", "dark": b"gnp"})])
     assert not re.search(r"https?://|src=\"(?!data:)|href=\"(?!#)|@import|url\(", text)
@@ -141,7 +141,7 @@ def test_page_asks_nobody_and_hides_nothing() -> None:
 
 @pytest.mark.no_leak_guard  # matplotlib keeps its fonts open for as long as the process lives
 @pytest.mark.long
-def test_plots_are_drawn_of_what_there_is() -> None:
+def test_report_plots_skip_missing_cells() -> None:
     pytest.importorskip("matplotlib")
     drawn = {plot.name: plot for plot in plots(an_analysis())}
     assert drawn.keys() == {"goals"}
@@ -149,7 +149,7 @@ def test_plots_are_drawn_of_what_there_is() -> None:
     assert drawn["goals"].png["light"] != drawn["goals"].png["dark"]
 
 
-def test_figures_are_as_long_as_they_are_good() -> None:
+def test_report_rounds_figures_by_their_spread() -> None:
     assert [short(value) for value in (12345.6, 123.4, 1.2345, 0.01234)] == [
         "12,346",
         "123",

@@ -72,7 +72,7 @@ class Machine:
     "slowness", [pytest.param(0.7, marks=pytest.mark.long), 1.0, pytest.param(1.3, marks=pytest.mark.long)]
 )
 @pytest.mark.parametrize("arguments", [["--quick"], []], ids=["quick", "full"])
-def test_every_cell_is_asked_of_every_peer_within_the_time(
+def test_comparison_runs_every_cell_on_every_peer_in_time(
     arguments: list[str], slowness: float, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     machine = Machine(slowness, monkeypatch)

@@ -100,7 +100,7 @@ def test_simulated_queue_obeys_littles_law_and_core_count(cores, processors, han
 
 
 @pytest.mark.parametrize("connections", [1, 4, 32, 256])
-def test_a_closed_loop_stays_within_the_asymptotic_bounds(connections):
+def test_closed_loop_stays_within_asymptotic_bounds(connections):
     costs = Costs(
         client=FREE, processor_in=Cost(0.0, 20.0), processor_out=10.0, handler=Cost(0.0, 50.0),
         wake=0.0, wake_delay=0.0, switch=0.0, scan=0.0, spread=0.3,
@@ -115,7 +115,7 @@ def test_a_closed_loop_stays_within_the_asymptotic_bounds(connections):
         assert outcome.throughput == pytest.approx(1 / 50e-6, rel=0.05)
 
 
-def test_one_connection_takes_the_sum_of_its_steps():
+def test_latency_of_one_connection_is_sum_of_steps():
     costs = with_spread(PIPELINE, 0.0)
     outcome = simulate(Scene(cores=2, connections=1, seconds=0.1), costs)
     processor = 2 * (8.0 + costs.scan) + 6.0 + 5.0
@@ -125,7 +125,7 @@ def test_one_connection_takes_the_sum_of_its_steps():
     assert 1e6 / outcome.throughput == pytest.approx(processor + handler + client + wakes, rel=0.03)
 
 
-def test_batches_grow_with_what_waits():
+def test_batch_size_grows_with_queue_length():
     sizes = [
         simulate(Scene(cores=2, connections=n, seconds=0.2), PIPELINE).handler_batch for n in (1, 16, 128)
     ]
@@ -150,7 +150,7 @@ def test_more_cores_never_hurt_and_more_roles_use_them():
     assert rate(8, 4, 4) > 3 * rate(2, 1, 1)
 
 
-def test_the_same_seed_gives_the_same_outcome():
+def test_queue_simulation_is_reproducible_by_seed():
     scene = Scene(cores=2, connections=32, seconds=0.05)
     assert simulate(scene, PIPELINE) == simulate(scene, PIPELINE)
     assert simulate(scene, PIPELINE) != simulate(scene.but(seed=2), PIPELINE)

@@ -31,7 +31,7 @@ def run(*arguments: str) -> subprocess.CompletedProcess[str]:
 
 
 @pytest.mark.parametrize("module", MODULES)
-def test_quick_form_does_and_checks_its_work(module: str) -> None:
+def test_small_benchmark_quick_form_checks_its_work(module: str) -> None:
     answer = run(module, "--quick")
     assert (answer.returncode, answer.stderr) == (0, "")
     lines = answer.stdout.splitlines()
@@ -41,7 +41,7 @@ def test_quick_form_does_and_checks_its_work(module: str) -> None:
 
 
 @pytest.mark.parametrize("module", MODULES)
-def test_it_draws_its_topology_and_asks_one_question(module: str) -> None:
+def test_small_benchmark_draws_topology_and_runs_one_request(module: str) -> None:
     path = ROOT / Path(*module.split(".")).with_suffix(".py")
     # What --help prints.
     text = ast.get_docstring(ast.parse(path.read_text(encoding="utf-8"))) or ""
@@ -76,7 +76,7 @@ def test_channel_that_loses_records_fails() -> None:
         oneway.receive_all(channel, 100)
 
 
-def test_quick_takes_as_many_loops_as_a_moment_needs() -> None:
+def test_quick_form_chooses_loop_count_by_time() -> None:
     loops: list[int] = []
 
     def benchmark(count: int) -> float:
@@ -87,7 +87,7 @@ def test_quick_takes_as_many_loops_as_a_moment_needs() -> None:
     assert loops == [1, 4, 16, 64]
 
 
-def test_missing_free_threaded_interpreter_is_told_in_words(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_missing_free_threaded_python_prints_a_hint(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(free_threaded, "_NAMES", ())
     monkeypatch.setattr(free_threaded, "_PLACES", ())
     monkeypatch.delenv(free_threaded.VARIABLE, raising=False)
@@ -103,7 +103,7 @@ def test_missing_free_threaded_interpreter_is_told_in_words(monkeypatch: pytest.
     free_threaded.find.cache_clear()
 
 
-def test_transports_are_compared_and_an_empty_row_says_why() -> None:
+def test_transport_comparison_gives_reason_of_empty_row() -> None:
     answer = run("bench.transports", "--quick", "--transports", "process,asyncio,free-threaded")
     assert answer.returncode == 0, answer.stderr
     assert re.search(r"^\| process \| \*\*[1-9]", answer.stdout, re.MULTILINE)

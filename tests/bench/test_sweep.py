@@ -74,7 +74,7 @@ def test_a_line_parts_the_pass_from_the_item():
     assert b > 0
 
 
-def test_costs_come_back_from_runs_that_were_made_of_them():
+def test_calibration_recovers_costs_of_synthetic_runs():
     def run(connections: int, cpus: int, handler_passes: float, processor_passes: float) -> Run:
         handler_us = 40 * handler_passes + 10
         processor_us = 12 * processor_passes + 14
@@ -126,7 +126,7 @@ def test_a_plan_looks_at_few_layouts_that_fit(cores):
     assert all(a >= 1 and b >= 1 and a + b <= max(2, cores + 1) for a, b in found)
 
 
-def test_without_service_times_it_says_how_to_get_them(tmp_path):
+def test_simulate_without_service_times_prints_a_hint(tmp_path):
     with pytest.raises(SystemExit, match="calibrate"):
         simulate.load_costs(tmp_path / "none.json")
     (tmp_path / "bad.json").write_text("{}")

@@ -56,7 +56,7 @@ def test_parameters_never_become_negative():
     assert law.b == 0.0
 
 
-def test_a_law_without_coherency_has_no_peak_and_says_so():
+def test_usl_fit_without_coherency_has_no_peak():
     found = fit(points(Law(1000, 0.2, 0.0)))
     assert found.law.b == pytest.approx(0, abs=1e-9)
     assert found.law.peak_n == math.inf or found.law.peak_n > 1e4

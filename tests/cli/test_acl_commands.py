@@ -46,7 +46,7 @@ def rules(kproc: Kproc, options: str = "") -> list[str]:
 
 
 @pytest.mark.long
-def test_rules_are_added_listed_and_deleted(kproc: Kproc) -> None:
+def test_acl_add_list_and_delete(kproc: Kproc) -> None:
     added = kproc(
         "add alice Group:admins --operation read --operation describe-configs --topic t --host 10.0.0.7"
     )
@@ -84,7 +84,7 @@ def test_rules_are_added_listed_and_deleted(kproc: Kproc) -> None:
     assert (nothing.returncode, nothing.stderr) == (1, "kproc: there is no such rule\n")
 
 
-def test_rules_that_cover_a_resource_are_listed_with_it(kproc: Kproc) -> None:
+def test_acl_list_includes_covering_prefix_and_wildcard_acls(kproc: Kproc) -> None:
     kproc("add a -o read --topic *")
     kproc("add a -o read --topic or --prefixed")
     kproc("add a -o read --topic orders")
@@ -93,7 +93,7 @@ def test_rules_that_cover_a_resource_are_listed_with_it(kproc: Kproc) -> None:
     assert len(rules(kproc, "--topic orders --covering")) == 3
 
 
-def test_producers_and_consumers_get_what_they_need(kproc: Kproc) -> None:
+def test_acl_producer_and_consumer_options_add_needed_acls(kproc: Kproc) -> None:
     """What Kafka's kafka-acls makes of the same options."""
     kproc("add p --producer --topic t --transactional-id x --idempotent")
     kproc("add c --consumer --topic t --group g")
@@ -167,7 +167,7 @@ def test_acl_check_prints_decision_and_rule(kproc: Kproc) -> None:
     assert (row["allowed"], row["acl"], row["why"]) == (False, None, "no rule allows it")
 
 
-def test_an_address_is_written_as_the_broker_compares_it(kproc: Kproc) -> None:
+def test_acl_host_is_normalized_as_broker_compares_it(kproc: Kproc) -> None:
     rule = "ALLOW User:alice WRITE on topic t from 2001:db8:0:0:0:0:0:a"
     added = kproc("add alice -o write --topic t --host 2001:db8::A")
     assert (added.stdout, added.stderr) == (f"added {rule}\n", "")
@@ -176,7 +176,7 @@ def test_an_address_is_written_as_the_broker_compares_it(kproc: Kproc) -> None:
     assert kproc("delete --host 2001:db8::a").stdout == f"deleted {rule}\n"
 
 
-def test_a_host_that_another_tool_wrote_can_be_deleted(guarded: ServedBroker, kproc: Kproc) -> None:
+def test_acl_delete_of_host_name_written_by_another_tool(guarded: ServedBroker, kproc: Kproc) -> None:
     rule = acl_fields(ResourceType.TOPIC, "t", Operation.WRITE, principal=ALICE, host="broker-1")
     with RawClient(guarded.bootstrap) as client:
         client.call(ApiKey.CREATE_ACLS, 3, {"creations": [rule]})
@@ -212,7 +212,7 @@ def test_acl_check_of_several_resources_fails_if_one_is_denied(kproc: Kproc) -> 
         ("check alice fly --topic t", "operation 'fly'"),
     ],
 )
-def test_what_makes_no_sense_is_refused_before_anybody_is_asked(
+def test_acl_invalid_arguments_are_rejected_before_connecting(
     capsys: pytest.CaptureFixture[str], command: str, words: str
 ) -> None:
     answer = call_kproc(capsys, "acl", *command.split(), "--bootstrap", "127.0.0.1:1")
@@ -221,7 +221,7 @@ def test_what_makes_no_sense_is_refused_before_anybody_is_asked(
     assert len(answer.stderr.splitlines()) == 1
 
 
-def test_rule_that_the_broker_refuses_is_named(kproc: Kproc) -> None:
+def test_acl_add_names_acl_rejected_by_broker(kproc: Kproc) -> None:
     answer = kproc("add alice -o read --topic= ")
     assert answer.returncode == 1
     assert answer.stderr == (
@@ -229,7 +229,7 @@ def test_rule_that_the_broker_refuses_is_named(kproc: Kproc) -> None:
     )
 
 
-def test_without_an_authorizer_everybody_may_do_everything(
+def test_acl_check_without_authorizer_allows_everything(
     broker, capsys: pytest.CaptureFixture[str]
 ) -> None:
     answer = call_kproc(capsys, "acl", "list", "--bootstrap", broker.bootstrap)

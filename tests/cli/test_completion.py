@@ -62,7 +62,7 @@ def test_topics_of_the_broker(complete, broker, topic, command):
     assert complete(f"{command} no-such-{name}", bootstrap=broker.bootstrap) == []
 
 
-def test_the_broker_that_the_command_line_names_is_asked(complete, broker, topic):
+def test_completion_uses_bootstrap_of_command_line(complete, broker, topic):
     name = topic()
     for option in ("-b ", "--bootstrap ", "--bootstrap="):
         line = f"consume {option}{broker.bootstrap} {name}"
@@ -98,7 +98,7 @@ def test_groups_of_the_broker(complete, broker, topic, capsys):
         ("dev -s num.io", ["num.io.threads="]),
     ],
 )
-def test_names_of_settings_take_no_broker(complete, line, found):
+def test_completion_of_setting_names_needs_no_broker(complete, line, found):
     assert complete(line, bootstrap="127.0.0.1:1") == found
 
 
@@ -108,18 +108,18 @@ def test_loggers_of_the_broker(complete, broker):
 
 
 @pytest.mark.parametrize("bootstrap", ["127.0.0.1:1", "no such:host", "a..b:9092", "127.0.0.1:1,127.0.0.1:2"])
-def test_without_a_broker_there_is_nothing_and_no_word(complete, bootstrap):
+def test_completion_without_broker_is_silent(complete, bootstrap):
     for line in ("consume t", "group describe g", "consume t --group g", "config set --loggers r"):
         assert complete(line, bootstrap=bootstrap) == []
 
 
-def test_a_port_that_does_not_answer_offers_nothing(complete, monkeypatch):
+def test_completion_times_out_on_silent_port(complete, monkeypatch):
     monkeypatch.setattr(completion, "WAIT_S", 0.1)
     with socket.create_server(("127.0.0.1", 0)) as silent:
         assert complete("consume t", bootstrap=f"127.0.0.1:{silent.getsockname()[1]}") == []
 
 
-def test_a_name_server_that_does_not_answer_is_not_waited_for(complete, monkeypatch):
+def test_completion_does_not_wait_for_name_server(complete, monkeypatch):
     answered, asked = threading.Event(), threading.Event()
 
     def connect(_bootstrap: str, *, timeout_ms: int) -> object:

@@ -69,7 +69,7 @@ def members(kproc: Kproc, group: str) -> list[list[str]]:
     return [member["assignment"] for member in row["members"] if row["state"] == "Stable"]
 
 
-def test_of_several_topics_each_line_says_which_and_so_does_json(kproc, topic):
+def test_consume_of_several_topics_names_topic_in_each_line(kproc, topic):
     first, second = topic(partitions=2), topic(partitions=1)
     kproc(f"produce {first}", stdin="a\n")
     kproc(f"produce {second}", stdin="b\n")
@@ -81,7 +81,7 @@ def test_of_several_topics_each_line_says_which_and_so_does_json(kproc, topic):
     assert kproc(f"consume {second} {second}") == "b\n"
 
 
-def test_a_group_goes_on_where_it_was_in_each_of_its_topics(kproc, topic):
+def test_consume_group_resumes_in_each_of_its_topics(kproc, topic):
     first, second, group = topic(partitions=2), topic(partitions=1), fresh_name()
     kproc(f"produce {first} -p 1", stdin="a\nb\n")
     kproc(f"produce {second}", stdin="x\n")
@@ -94,7 +94,7 @@ def test_a_group_goes_on_where_it_was_in_each_of_its_topics(kproc, topic):
     assert kproc(f"consume {first} {second} --group {group} --from beginning") == f"{first}\tc\n"
 
 
-def test_what_was_not_printed_is_not_committed(kproc, topic):
+def test_consume_group_commits_only_printed_records(kproc, topic):
     name, group = topic(partitions=1), fresh_name()
     kproc(f"produce {name}", stdin="1\n2\n3\n4\n")
     assert kproc(f"consume {name} --group {group} --count 3") == "1\n2\n3\n"
@@ -147,7 +147,7 @@ def test_consume_group_commits_and_leaves_on_signal(kproc, topic, follow, number
     assert members(kproc, group) == []
 
 
-def test_a_group_that_is_no_consumers_is_refused_in_one_line(topic, broker, capsys):
+def test_consume_rejects_group_of_other_protocol_type(topic, broker, capsys):
     name, group = topic(partitions=1), fresh_name()
     with Member(broker.bootstrap, group) as connector:
         assert connector.join(protocol_type="connect")["error_code"] == 0

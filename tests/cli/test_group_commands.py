@@ -217,7 +217,7 @@ def test_topic_alter_reports_first_change_if_second_fails(kproc, filled):
     assert "no.such" in ended.stderr
 
 
-def test_every_command_that_answers_can_do_so_in_json():
+def test_every_printing_command_has_json_output():
     """`consume` has json among its own formats; `top` is a screen, and shows what `status` does.
 
     A running pipeline writes JSON lines, its other commands act or say what is wrong; benchmarks write files.

@@ -25,7 +25,7 @@ PARTITIONS = """
 """
 
 
-def test_a_topic_is_new_in_each_test_and_gone_after_it(tmp_path: Path):
+def test_pytest_plugin_topic_is_new_in_each_test(tmp_path: Path):
     source = (
         PARTITIONS
         + """
@@ -47,7 +47,7 @@ def test_a_topic_is_new_in_each_test_and_gone_after_it(tmp_path: Path):
     passed(run_pytest(tmp_path, source), 5)
 
 
-def test_settings_come_from_the_users_fixture(tmp_path: Path):
+def test_pytest_plugin_reads_kproc_settings_fixture(tmp_path: Path):
     source = (
         PARTITIONS
         + """
@@ -63,7 +63,7 @@ def test_settings_come_from_the_users_fixture(tmp_path: Path):
     passed(run_pytest(tmp_path, source), 1)
 
 
-def test_a_wrong_setting_of_a_topic_is_a_readable_error(tmp_path: Path):
+def test_pytest_plugin_reports_invalid_topic_setting(tmp_path: Path):
     source = """
     import pytest
 
@@ -76,7 +76,7 @@ def test_a_wrong_setting_of_a_topic_is_a_readable_error(tmp_path: Path):
     assert "Unknown topic config name: no.such.setting" in done.stdout
 
 
-def test_workers_have_a_broker_each(tmp_path: Path):
+def test_pytest_plugin_starts_a_broker_per_xdist_worker(tmp_path: Path):
     source = """
     import pytest
 
@@ -90,5 +90,5 @@ def test_workers_have_a_broker_each(tmp_path: Path):
     passed(run_pytest(tmp_path, source, "-n", "2"), 4)
 
 
-def test_a_stopped_broker_does_not_fail_the_tests_end(tmp_path: Path):
+def test_pytest_plugin_tolerates_stopped_broker(tmp_path: Path):
     passed(run_pytest(tmp_path, "def test_stop(kproc_broker, kproc_topic):\n    kproc_broker.stop()\n"), 1)

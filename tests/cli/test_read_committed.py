@@ -77,7 +77,7 @@ def kproc(served: ServedBroker, capsys: pytest.CaptureFixture[str]) -> Callable[
         ("--isolation read-committed --from -2", ["committed"]),
     ],
 )
-def test_consume_shows_what_its_isolation_says(
+def test_consume_obeys_isolation_option(
     kproc: Callable[[str], str], option: str, shown: list[str]
 ) -> None:
     assert kproc(f"consume t {option}").split() == shown
@@ -106,7 +106,7 @@ def _no_cluster_left() -> Iterator[None]:
 @pytest.mark.usefixtures("_no_cluster_left")
 @pytest.mark.parametrize("where", ["none", "auto"], ids=["fetched", "from files"])
 @pytest.mark.parametrize(("isolation", "shown"), [("uncommitted", EVERYTHING), ("committed", COMMITTED)])
-def test_sparks_source_reads_what_its_isolation_says(
+def test_spark_source_obeys_isolation_level(
     served: ServedBroker, where: str, isolation: str, shown: list[str]
 ) -> None:
     given = {
@@ -124,7 +124,7 @@ def test_sparks_source_reads_what_its_isolation_says(
     assert [value.decode() for each in tables for value in each.column(0).to_pylist()] == shown
 
 
-def test_dumped_batches_say_what_they_are_in_a_transaction(
+def test_dump_log_shows_transactional_batches_and_markers(
     served: ServedBroker, data: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     done = call_kproc(capsys, "dump-log", str(data / "t-0"), "-f", "json")

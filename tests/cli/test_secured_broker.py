@@ -170,7 +170,7 @@ def test_external_secured_broker_with_client_settings() -> None:
         broker.create_topic("mine")
 
 
-def test_fixtures_make_a_broker_with_users(tmp_path: Path) -> None:
+def test_pytest_plugin_starts_broker_with_users(tmp_path: Path) -> None:
     source = """
     import pytest
     from confluent_kafka import Producer

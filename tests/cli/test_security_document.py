@@ -21,7 +21,7 @@ pytestmark = [
 SECONDS = 120
 
 
-def test_commands_of_the_document_do_what_it_says(tmp_path: Path) -> None:
+def test_commands_of_security_document_work(tmp_path: Path) -> None:
     blocks = re.findall(
         r"^```sh\n(.*?)^```", (ROOT / "kproc/SECURITY.md").read_text(), re.MULTILINE | re.DOTALL
     )

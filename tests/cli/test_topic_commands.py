@@ -66,7 +66,7 @@ def test_topic_describe_does_not_create_topic(kproc):
 
 
 @pytest.mark.parametrize("compression", ["none", "gzip", "snappy", "lz4", "zstd"])
-def test_lines_come_back_with_keys_and_headers(kproc, topic, compression):
+def test_consume_prints_keys_and_headers(kproc, topic, compression):
     name = topic(partitions=1)
     lines = "k1:v1\nk2:v:2\nno key\n"
     produced = kproc(f"produce {name} -K : -H a=1 -H b= -v -z {compression}", stdin=lines)

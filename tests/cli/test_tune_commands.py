@@ -51,7 +51,7 @@ def test_wrong_usage_is_one_line(arguments, said):
 
 @needs_compiler
 @pytest.mark.slow
-def test_tune_measures_proposes_and_writes_what_serve_reads(tmp_path):
+def test_tune_writes_settings_that_serve_reads(tmp_path):
     config = tmp_path / "server.properties"
     config.write_text("# mine\nnum.io.threads=7\nlog.dirs=/nowhere\n")
     dry = run_kproc("tune", *QUICK, "--config", str(config), "--dry-run", seconds=PATIENCE)
@@ -107,7 +107,7 @@ def test_tune_of_idle_broker_has_no_proposal(broker):
 @needs_compiler
 @pytest.mark.slow
 @pytest.mark.transports("process")
-def test_a_broker_under_load_is_judged_by_its_own_figures(broker):
+def test_tune_of_loaded_broker_uses_its_metrics(broker):
     load = [sys.executable, "-c", (
         "from kproc.tools.load.run import run_load\n"
         f"run_load('produce', {broker.bootstrap!r}, connections=16, seconds=6, warmup=0, topic='tuned-live')\n"
@@ -143,7 +143,7 @@ def test_bench_sweep_writes_rows_table_and_fits(tmp_path):
     assert "refused: 1 different N" in answer.stdout
 
 
-def test_sweep_and_simulate_refuse_what_makes_no_sense():
+def test_bench_sweep_and_simulate_reject_invalid_arguments():
     for arguments, said in (
         (("sweep", "--layouts", "0x1"), "PROCESSORSxHANDLERS"),
         (("sweep", "--connections", "x"), "numbers with commas between"),

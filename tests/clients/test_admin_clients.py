@@ -36,7 +36,7 @@ def filled(broker: BrokerUnderTest) -> str:
     return name
 
 
-def test_kafka_python_changes_a_log_level_and_takes_it_back(broker: BrokerUnderTest) -> None:
+def test_kafka_python_admin_sets_and_resets_log_level(broker: BrokerUnderTest) -> None:
     from kafka.admin import AlterConfigOp, ConfigResource, ConfigResourceType, KafkaAdminClient
 
     admin = KafkaAdminClient(bootstrap_servers=broker.bootstrap)

@@ -69,7 +69,7 @@ def test_java_sasl_login_produces_consumes_and_administers(
     assert len(consumed.lines) == 100
 
 
-def test_kafka_configs_makes_shows_and_deletes_a_user(broker: SecuredBroker, tmp_path: Path) -> None:
+def test_kafka_configs_manages_scram_users(broker: SecuredBroker, tmp_path: Path) -> None:
     file = write(tmp_path / "alice", broker.java())
     word = "SCRAM-SHA-256=[iterations=8192,password=carols-word],SCRAM-SHA-512=[password=carols-word]"
     name = ("--entity-name", "carol")

@@ -94,7 +94,7 @@ def test_console_tools_round_trip_every_codec(
     assert consume(broker.bootstrap, name, LINES) == lines
 
 
-def test_console_producer_may_create_the_topic_by_writing_to_it(broker: BrokerUnderTest) -> None:
+def test_console_producer_auto_creates_topic(broker: BrokerUnderTest) -> None:
     name = fresh_name("auto")
     lines = [f"k{number}:v{number}" for number in range(20)]
     produce(broker.bootstrap, name, lines)
@@ -185,7 +185,7 @@ def test_topics_command_prints_reason_of_invalid_name(broker: BrokerUnderTest, n
     assert words in refused.stdout + refused.stderr
 
 
-def test_api_versions_tool_reads_what_is_advertised(broker: BrokerUnderTest) -> None:
+def test_broker_api_versions_tool_prints_ranges(broker: BrokerUnderTest) -> None:
     result = run_tool(BROKER_API_VERSIONS, "--bootstrap-server", broker.bootstrap)
     assert "UNSUPPORTED" in result.stdout or "usable" in result.stdout
     for api, key in NEEDED_APIS.items():

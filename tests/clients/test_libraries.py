@@ -31,7 +31,7 @@ each_codec = pytest.mark.parametrize(
 
 
 @each_codec
-def test_small_records_come_back_byte_for_byte(
+def test_client_round_trips_small_records(
     broker: BrokerUnderTest, topic: TopicFactory, client: ClientAdapter, codec: str
 ) -> None:
     name = topic(partitions=3)
@@ -39,7 +39,7 @@ def test_small_records_come_back_byte_for_byte(
 
 
 @each_client
-def test_small_records_of_plain_producer_come_back_byte_for_byte(
+def test_client_round_trips_small_records_without_idempotence(
     broker: BrokerUnderTest, topic: TopicFactory, client: ClientAdapter
 ) -> None:
     records = suite.small_records(client)
@@ -52,7 +52,7 @@ def test_small_records_of_plain_producer_come_back_byte_for_byte(
     [(confluent, "none"), (confluent, "zstd"), (kafka_python, "none"), (aiokafka_client, "gzip")],
     ids=["confluent-none", "confluent-zstd", "kafka_python-none", "aiokafka-gzip"],
 )
-def test_records_of_20_mb_come_back_byte_for_byte(
+def test_client_round_trips_records_of_20_mb(
     broker: BrokerUnderTest, topic: TopicFactory, client: ClientAdapter, codec: str
 ) -> None:
     """The broker handles a large batch alike in every codec: small records go through all of them."""

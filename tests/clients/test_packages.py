@@ -65,7 +65,7 @@ def ours(path: Path) -> bool:
     return path.is_file() and not NOT_PACKED & set(path.parts) and path.suffix not in (".so", ".pyc")
 
 
-def test_the_wheel_holds_the_package_and_nothing_else(wheel: Path) -> None:
+def test_wheel_contains_only_the_package(wheel: Path) -> None:
     packed = {name for name in zipfile.ZipFile(wheel).namelist() if ".dist-info/" not in name}
     wanted = {path.relative_to(ROOT).as_posix() for path in (ROOT / "kproc").rglob("*") if ours(path)}
     # Spark looks for the names of top-level packages.
@@ -76,7 +76,7 @@ def test_the_wheel_holds_the_package_and_nothing_else(wheel: Path) -> None:
     assert {name.partition("/")[0] for name in packed} == {"kproc", "pyspark_kproc", "pyspark_kproc_log"}
 
 
-def test_the_sdist_builds_the_same_wheel(sdist: Path, wheel: Path, tmp_path: Path) -> None:
+def test_sdist_builds_the_same_wheel(sdist: Path, wheel: Path, tmp_path: Path) -> None:
     with tarfile.open(sdist) as archive:
         archive.extractall(tmp_path / "unpacked", filter="data")
     [source] = (tmp_path / "unpacked").iterdir()
@@ -131,7 +131,7 @@ def test_an_installed_kproc_serves_records(installed: Path, tmp_path: Path) -> N
     assert broker.returncode == 0, (tmp_path / "log").read_text(encoding="utf-8")
 
 
-def test_the_fixtures_come_with_an_installed_kproc(installed: Path, tmp_path: Path) -> None:
+def test_installed_wheel_provides_pytest_fixtures(installed: Path, tmp_path: Path) -> None:
     (tmp_path / "test_it.py").write_text(
         "import kproc\n"
         "def test_it(kproc_broker, kproc_topic):\n"

@@ -123,7 +123,7 @@ def test_status_names_the_partition(broker: ServedBroker) -> None:
     assert "offline: t-1 at handler" in done.stdout
 
 
-def test_other_partitions_take_records_and_deletions(broker: ServedBroker, tmp_path: Path) -> None:
+def test_unreadable_partition_leaves_others_writable(broker: ServedBroker, tmp_path: Path) -> None:
     with RawClient(broker.bootstrap) as client:
         assert client.produce("t", batch(b"more"))["error_code"] == 0
         client.delete_topic("t")

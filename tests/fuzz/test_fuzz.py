@@ -36,7 +36,7 @@ def test_fuzz_frames_are_reproducible_and_mostly_decodable() -> None:
 
 
 @pytest.mark.faults
-def test_requests_of_all_apis_change_nothing(tmp_path: Path) -> None:
+def test_fuzz_requests_of_all_apis_change_nothing(tmp_path: Path) -> None:
     with ServedBroker(tmp_path / "data", settings=SETTINGS) as broker:
         attack = Attack(broker, 20_240)
         try:
@@ -59,7 +59,7 @@ def test_produced_batches_that_are_accepted_can_be_read(tmp_path: Path) -> None:
 
 
 @pytest.mark.faults
-def test_requests_of_somebody_without_rights_change_nothing(tmp_path: Path) -> None:
+def test_fuzz_requests_without_rights_change_nothing(tmp_path: Path) -> None:
     with ServedBroker(tmp_path / "data", settings=DENIED_SETTINGS) as broker:
         attack = Attack(broker, 20_241, is_denied=True)
         try:

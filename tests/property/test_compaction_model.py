@@ -61,7 +61,7 @@ def entries(directory: Path) -> list[Entry]:
 @given(
     steps=steps, memory_bytes=st.sampled_from([1, 1500, 1 << 20]), chunk_bytes=st.sampled_from([1, 1 << 20])
 )
-def test_compaction_keeps_what_the_model_keeps(
+def test_compacted_log_equals_model(
     steps: list[tuple[object, ...]], memory_bytes: int, chunk_bytes: int
 ) -> None:
     with tempfile.TemporaryDirectory(prefix="compaction-") as directory:
@@ -227,7 +227,7 @@ def assert_whole(directory: Path, before: list[Entry]) -> None:
     shutil.rmtree(directory)
 
 
-def test_a_crash_at_any_step_of_a_compaction_loses_nothing(
+def test_crash_at_any_step_of_compaction_loses_nothing(
     prepared: tuple[Path, list[Entry]], tmp_path: Path
 ) -> None:
     source, before = prepared

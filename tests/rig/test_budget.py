@@ -37,7 +37,7 @@ def test_whole_runs_have_a_budget_and_parts_have_none():
     assert budget_of(PLAIN, is_whole=False) is None
 
 
-def test_a_run_within_its_budget_says_nothing():
+def test_run_within_budget_prints_nothing():
     assert told(60, 59.9, {"tests/a.py::test_a": 0.9}) == []
     assert told(ALL_SECONDS, 500.0, {"tests/a.py::test_a": 40.0}) == []
 
@@ -50,7 +50,7 @@ def test_exceeded_budget_lists_files_by_cpu_time():
     assert [line.split() for line in lines[1:]] == [["1.5", "s", "tests/b.py"], ["0.9", "s", "tests/a.py"]]
 
 
-def test_a_test_that_takes_too_much_cpu_for_a_plain_run_is_named():
+def test_plain_run_names_tests_above_cpu_limit():
     lines = told(PLAIN_SECONDS, 40.0, {"tests/a.py::test_a": 0.9, "tests/b.py::test_b[1]": 1.2})
     assert [line.split()[-1] for line in lines[1:]] == ["tests/b.py::test_b[1]"]
 
@@ -66,7 +66,7 @@ def test_plain_run_skips_later_seeds_and_own_brokers():
     ]
 
 
-def test_a_plain_run_takes_fewer_of_hypothesis_examples(pytestconfig: pytest.Config):
+def test_plain_run_uses_fewer_hypothesis_examples(pytestconfig: pytest.Config):
     if pytestconfig.getoption("hypothesis_profile"):
         pytest.skip("a profile was asked for")
     wanted = PLAIN_EXAMPLES if is_plain(pytestconfig.option.markexpr) else 100
@@ -164,7 +164,7 @@ class Run:
         self.budget.pytest_runtest_logreport(end.value.value)
 
 
-def test_cpu_of_a_test_is_counted_where_it_ran(pytestconfig: pytest.Config, monkeypatch: pytest.MonkeyPatch):
+def test_cpu_time_is_attributed_to_the_test_that_ran(pytestconfig: pytest.Config, monkeypatch: pytest.MonkeyPatch):
     """All its phases, and nothing that came before: collection took seconds."""
     run = Run(pytestconfig, monkeypatch)
     run.now += 3.0
@@ -174,7 +174,7 @@ def test_cpu_of_a_test_is_counted_where_it_ran(pytestconfig: pytest.Config, monk
     assert run.budget.by_test == {"tests/a.py::test_a": 0.5}
 
 
-def test_the_end_of_what_all_tests_share_is_not_the_last_tests(
+def test_teardown_of_shared_fixtures_is_reported_separately(
     pytestconfig: pytest.Config, monkeypatch: pytest.MonkeyPatch
 ):
     """The processes of a shared broker are waited for, and so counted, when the last test of a worker ends."""

@@ -54,11 +54,11 @@ reason = "transactions"
         ("0002_unkpart", PASSED, (FAILS, "ended without a result")),
     ],
 )
-def test_what_the_runner_wrote_is_read(name: str, written: str, outcome: tuple[str, str]) -> None:
+def test_conformance_parses_librdkafka_runner_output(name: str, written: str, outcome: tuple[str, str]) -> None:
     assert librdkafka.outcome_of(name, written) == outcome
 
 
-def test_a_part_passes_only_if_it_ran() -> None:
+def test_conformance_part_passes_only_if_it_ran() -> None:
     part = "[ do_test_DeleteGroups:2259: producer-2: PASS (0.37s) ]\n"
     skipped = "[ o_java_interop:2009: SKIP: no Java ]\n"
     assert librdkafka.outcome_of("0001_multiobj", part + PASSED, "DeleteGroups") == (PASSES, "")
@@ -66,7 +66,7 @@ def test_a_part_passes_only_if_it_ran() -> None:
     assert librdkafka.outcome_of("0001_multiobj", part + PASSED, "CreateAcls")[0] == FAILS
 
 
-def test_what_pytest_wrote_is_read(tmp_path: Path) -> None:
+def test_conformance_parses_pytest_output(tmp_path: Path) -> None:
     """A failure stays one when the teardown of the test fails, too, and comes as a row of its own."""
     path = tmp_path / "results.xml"
     case = '<testcase classname="test.integration.test_a" name="{}" time="1.5">{}</testcase>'
@@ -105,7 +105,7 @@ def test_wrong_expectations_are_refused(tmp_path: Path, change: tuple[str, str])
         outcomes.load(path)
 
 
-def test_surprises_are_failures_passes_and_tests_nobody_knows() -> None:
+def test_conformance_surprises_are_unexpected_outcomes() -> None:
     expected = {"one": Expectation(), "two": Expectation(FAILS, PASSES, "transactions")}
     as_said = [Outcome("one", PASSES, 0.1), Outcome("two", FAILS, 0.1)]
     assert outcomes.surprises(as_said, expected, kafka=False) == []
@@ -114,7 +114,7 @@ def test_surprises_are_failures_passes_and_tests_nobody_knows() -> None:
         assert len(outcomes.surprises([outcome], expected, kafka=False)) == 1
 
 
-def test_the_summary_says_whether_all_ended_as_expected() -> None:
+def test_conformance_summary_tells_if_all_ended_as_expected() -> None:
     said: list[str] = []
     expected = {"one": Expectation()}
     assert outcomes.conclude([Outcome("one", PASSES, 0.1)], expected, kafka=False, say=said.append) == 0

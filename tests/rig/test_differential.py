@@ -34,7 +34,7 @@ def row(name: str, code: int, count: int) -> dict[str, Any]:
     return {"name": name, "error_code": code, "num_partitions": count}
 
 
-def test_a_rule_for_an_error_speaks_for_its_row_alone() -> None:
+def test_differential_error_rule_covers_only_its_row() -> None:
     kproc = [row("a.b", 0, 1), row("a_b", 17, -1), row("c", 17, -1)]
     kafka = [row("a.b", 0, 2), row("a_b", 0, 1), row("c", 0, 1)]
     found = create(kproc, kafka, "a.b", "a_b", "c")
@@ -45,7 +45,7 @@ def test_a_rule_for_an_error_speaks_for_its_row_alone() -> None:
     ]
 
 
-def test_what_only_kafka_refuses_is_no_documented_setting() -> None:
+def test_setting_rejected_only_by_kafka_is_no_documented_rule() -> None:
     step = Step(0, "alter_configs", 2, {"resources": []})
     rows = ({"resource_type": 4, "resource_name": "1", "error_code": 0},)
     refused_here = Difference(("responses", 0, "error_code"), 40, 0, rows)
@@ -69,7 +69,7 @@ def test_fetch_rule_allows_records_of_the_next_segment_only() -> None:
     assert rule([2, 1], [1]) is None
 
 
-def test_kafka_may_close_after_acks_0_only_where_it_cannot_write() -> None:
+def test_acks_0_rule_needs_unwritable_partition() -> None:
     def rule(**batch: Any) -> str | None:
         rows = [{"index": 0, "records": [Batch({"records": [("k", 1, -500, [])], "time": 1000, **batch})]}]
         body = {"topic_data": [{"name": "t", "partition_data": rows}]}
@@ -114,7 +114,7 @@ def test_list_groups_rule_needs_a_commit_without_member() -> None:
     assert rule("ab", "a", 1) is rule("ab", "b", -1) is rule("a", "ab", -1) is None
 
 
-def test_group_of_a_refused_join_is_one_that_kafka_lists_alone() -> None:
+def test_list_groups_rule_of_rejected_join() -> None:
     def rule(kproc: str, kafka: str, protocols: list[dict[str, Any]]) -> str | None:
         answers = [{"groups": [{"group_id": each} for each in names]} for names in (kproc, kafka)]
         (difference,) = compare(*answers)[0]

@@ -12,7 +12,7 @@ from tests.support.wait import wait_until
 SLEEPER = [sys.executable, "-S", "-c", "import signal; signal.pause()"]
 
 
-def test_child_that_runs_is_leaked_and_one_that_has_ended_is_not():
+def test_running_child_is_a_leak_and_zombie_is_not():
     before = Holdings.now()
     with subprocess.Popen(SLEEPER) as child:
         try:

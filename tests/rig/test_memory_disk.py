@@ -26,14 +26,14 @@ def after_crash(disk: MemoryDisk, file: Inode) -> set[bytes]:
     return found
 
 
-def test_what_a_dead_process_had_under_way_is_synced_by_the_next() -> None:
+def test_memory_disk_syncs_data_of_dead_process() -> None:
     disk, file = written(b"abc")
     disk.end_unseen(disk.begin_sync(file))
     disk.sync(file)
     assert after_crash(disk, file) == {b"abc"}
 
 
-def test_a_sync_waits_for_what_another_has_under_way() -> None:
+def test_memory_disk_sync_waits_for_running_sync() -> None:
     disk, file = written(b"abc")
     first = disk.begin_sync(file)
     disk.sync(file)
@@ -42,7 +42,7 @@ def test_a_sync_waits_for_what_another_has_under_way() -> None:
     assert after_crash(disk, file) == {b"abc"}
 
 
-def test_one_that_ends_late_takes_nothing_newer_back() -> None:
+def test_memory_disk_late_sync_keeps_newer_data() -> None:
     disk, file = written(b"abc")
     first = disk.begin_sync(file)
     disk.write(file, b"xyz123", 0)

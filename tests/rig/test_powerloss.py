@@ -13,7 +13,7 @@ pytestmark = pytest.mark.long
 _MUTATION_IMAGES = 3_000
 
 
-def test_what_a_power_loss_leaves_keeps_every_promise() -> None:
+def test_powerloss_images_keep_every_promise() -> None:
     done, found = search(sorted(WORKLOADS), 1, 150)
     assert not found, "\n".join(map(str, found))
     assert done >= 150
@@ -28,7 +28,7 @@ def test_what_a_power_loss_leaves_keeps_every_promise() -> None:
         pytest.param("stops-failed-syncs", 40042, id="after a round behind a failed one"),
     ],
 )
-def test_what_was_found_once_is_not_found_again(workload: str, seed: int) -> None:
+def test_powerloss_images_of_past_defects_pass(workload: str, seed: int) -> None:
     _, problem = run(workload, seed)
     assert problem is None, problem
 

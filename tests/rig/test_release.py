@@ -48,7 +48,7 @@ def test_release_of_clean_dated_untagged_tree_runs_the_checks(repository: Path) 
     assert release(repository) == (7, "all checked\n")
 
 
-def test_a_tree_with_changes_is_refused(repository: Path) -> None:
+def test_release_of_modified_tree_is_rejected(repository: Path) -> None:
     (repository / "new").touch()
     code, said = release(repository)
     assert code == 1
@@ -56,7 +56,7 @@ def test_a_tree_with_changes_is_refused(repository: Path) -> None:
 
 
 @pytest.mark.parametrize("line", ["## [1.2.3] - unreleased\n", "## [1.2.4] - 2026-11-23\n"])
-def test_a_version_without_its_day_in_the_changelog_is_refused(repository: Path, line: str) -> None:
+def test_release_of_undated_version_is_rejected(repository: Path, line: str) -> None:
     (repository / "CHANGELOG.md").write_text(line, encoding="utf-8")
     git(repository, "commit", "-q", "-a", "-m", "other")
     code, said = release(repository)
@@ -64,14 +64,14 @@ def test_a_version_without_its_day_in_the_changelog_is_refused(repository: Path,
     assert "CHANGELOG.md has no line '## [1.2.3] - YYYY-MM-DD'" in said
 
 
-def test_a_version_that_has_its_tag_is_refused(repository: Path) -> None:
+def test_release_of_tagged_version_is_rejected(repository: Path) -> None:
     git(repository, "tag", "v1.2.3")
     code, said = release(repository)
     assert code == 1
     assert "the tag v1.2.3 exists" in said
 
 
-def test_a_dry_run_asks_for_no_state_of_the_tree(repository: Path) -> None:
+def test_release_dry_run_ignores_state_of_the_tree(repository: Path) -> None:
     (repository / "CHANGELOG.md").write_text("## [1.2.3] - unreleased\n", encoding="utf-8")
     git(repository, "tag", "v1.2.3")
     assert release(repository, "--dry-run") == (7, "all checked\n")

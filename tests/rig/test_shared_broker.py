@@ -18,7 +18,7 @@ DAY_MS = 86_400_000
 
 
 @pytest.mark.transports("process", "thread", "inline")
-def test_no_round_of_retention_comes_in_a_session(broker: BrokerUnderTest) -> None:
+def test_shared_broker_runs_no_retention(broker: BrokerUnderTest) -> None:
     with RawClient(broker.bootstrap) as client:
         asked = {
             "topics": [],
@@ -32,7 +32,7 @@ def test_no_round_of_retention_comes_in_a_session(broker: BrokerUnderTest) -> No
 
 
 @pytest.mark.transports("process")
-def test_a_round_of_retention_would_take_what_tests_write(
+def test_retention_would_delete_records_of_tests(
     start_broker: Callable[..., BrokerUnderTest],
 ) -> None:
     broker = start_broker({**SHARED_SETTINGS, INTERVAL: 50})

@@ -46,7 +46,7 @@ def test_soak_ledger_reports_acknowledged_record_never_read() -> None:
         (6, b"p:5 pad", "gap"),
     ],
 )
-def test_a_follower_that_sees_something_else_is_told_of(offset: int, value: bytes, wanted: str) -> None:
+def test_soak_ledger_reports_unexpected_record(offset: int, value: bytes, wanted: str) -> None:
     ledger = produced()
     ledger.seen("reader", 0, offset, value)
     assert [problem.split(":")[0] for problem in ledger.problems] == [wanted]
@@ -64,7 +64,7 @@ def test_soak_ledger_reports_record_at_other_offset(is_seen_first: bool) -> None
     assert [problem.split(":")[0] for problem in ledger.problems] == ["moved"]
 
 
-def test_a_tool_that_tells_no_offsets_is_checked_by_its_values() -> None:
+def test_soak_ledger_checks_tool_without_offsets_by_values() -> None:
     ledger = produced()
     ledger.acknowledged(0, None, b"kcat:0 pad")
     assert len(ledger.overdue(0)) == 1

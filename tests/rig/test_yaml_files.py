@@ -29,7 +29,7 @@ def rules() -> list[dict[str, Any]]:
     return list(group["rules"])
 
 
-def test_every_alert_says_what_when_how_bad_and_what_it_means() -> None:
+def test_every_alert_has_expression_severity_and_summary() -> None:
     found = rules()
     assert len({rule["alert"] for rule in found}) == len(found) > 10
     for rule in found:
@@ -43,7 +43,7 @@ def test_every_alert_says_what_when_how_bad_and_what_it_means() -> None:
         assert rule["annotations"]["summary"].count("{{") == rule["annotations"]["summary"].count("}}")
 
 
-def test_an_alert_that_sums_names_no_label_that_is_gone_then() -> None:
+def test_alert_summary_uses_only_labels_kept_by_its_sum() -> None:
     for rule in rules():
         kept = re.search(r"sum by \(([^)]*)\)", rule["expr"])
         if kept:

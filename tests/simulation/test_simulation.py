@@ -41,7 +41,7 @@ def test_seeds_pass(seeds: int) -> None:
 @pytest.mark.parametrize(
     "seed", ["13", "8", "7", "11"], ids=["plain", "with transactions", "with TLS", "with crashes in a row"]
 )
-def test_a_seed_tells_the_same_story_each_time(seed: str) -> None:
+def test_simulation_seed_is_reproducible(seed: str) -> None:
     stories = [run("--seed", seed, "--trace").stdout for _ in range(2)]
     assert stories[0] == stories[1]
     assert "PEACE" in stories[0]
@@ -55,7 +55,7 @@ def test_mutations_are_found_by_few_seeds() -> None:
 
 
 @pytest.mark.parametrize("name", ["file-ranges-in-the-clear", "dropped-handshake-keeps-its-place"])
-def test_what_tls_promises_is_judged(name: str) -> None:
+def test_simulation_finds_tls_mutations(name: str) -> None:
     done = run("--mutation", name, "--seeds", "40")
     assert done.returncode == 0, done.stdout + done.stderr
     assert f"{name}: found by seed" in done.stdout

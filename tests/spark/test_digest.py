@@ -47,7 +47,7 @@ def test_digest_covers_short_values_and_ends_of_long_ones(length: int) -> None:
     assert len(seen) == len(places) + 3
 
 
-def test_what_belongs_to_which_key_matters() -> None:
+def test_digest_depends_on_key_value_pairs() -> None:
     together = digest(rows([b"one", b"two"], [b"1", b"2"]))
     assert digest(rows([b"one", b"two"], [b"2", b"1"])) != together
     assert digest(rows([b"one", b"two"], [None, b"2"])) != together
@@ -55,7 +55,7 @@ def test_what_belongs_to_which_key_matters() -> None:
     assert digest(rows([b"one"], [b""])) != digest(rows([b"one"], [None]))
 
 
-def test_what_lies_behind_a_short_value_does_not_matter() -> None:
+def test_digest_ignores_bytes_behind_a_short_value() -> None:
     assert digest(rows([b"ab", b"cdefghij"])) - digest(rows([b"cdefghij"])) in (
         digest(rows([b"ab"])),
         digest(rows([b"ab"])) - DIGEST_COUNT,

@@ -90,7 +90,7 @@ def read_back(drafts, *, batch_bytes: int) -> dict[int, list]:
     ],
 )
 @pytest.mark.parametrize(("keys", "headers"), [(True, True), (False, True), (True, False), (False, False)])
-def test_every_record_comes_back_in_the_order_of_its_partition(
+def test_encoder_keeps_order_within_partition(
     codec: Compression, keys: bool, headers: bool
 ) -> None:
     source = random.Random(codec * 4 + keys * 2 + headers)
@@ -118,7 +118,7 @@ def test_a_batch_of_200_000_records_has_three_byte_offset_deltas() -> None:
     assert {record.value for record in records} == {b"v"}
 
 
-def test_no_rows_make_no_batch() -> None:
+def test_encoder_makes_no_batch_without_rows() -> None:
     rows = RowColumns(pa.array([], pa.binary()), None, None, np.zeros(0, np.int64))
     encoder = RecordEncoder(batch_bytes=1000, bytes_max=1000)
     assert list(encoder.encode(rows, np.zeros(0, np.int32))) == []
@@ -140,7 +140,7 @@ def test_a_header_without_a_key_is_refused() -> None:
 
 
 @pytest.mark.parametrize("codec", [Compression.NONE, Compression.ZSTD])
-def test_halves_of_a_batch_hold_its_records_in_order(codec: Compression) -> None:
+def test_encoder_splits_batch_in_order(codec: Compression) -> None:
     source = random.Random(5)
     rows, _, plain = some_rows(source, 101, keys=True, headers=True)
     encoder = RecordEncoder(batch_bytes=1 << 24, bytes_max=1 << 24, codec=codec)

@@ -266,12 +266,12 @@ def test_slots_of_many_tasks_fit_offset_metadata() -> None:
 
 
 @pytest.mark.parametrize("text", ["", "x", "0 ", "1 !!!!", "1 AAAA"])
-def test_what_is_no_decision_is_an_error_that_says_so(text: str) -> None:
+def test_invalid_commit_decision_is_an_error(text: str) -> None:
     with pytest.raises(ClientError, match="not a decision"):
         decode_slots([text] * chunk_count(text))
 
 
-def test_a_large_decision_is_read_as_it_was_written() -> None:
+def test_large_commit_decision_round_trips() -> None:
     broker = ModelBroker()
     count = 250
     for batch in range(2):

@@ -47,7 +47,7 @@ def test_demo_events_arrive_once_in_new_topics(tmp_path: Path) -> None:
 
 
 @pytest.mark.own_broker
-def test_a_sender_that_is_stopped_ends_after_its_chunk(tmp_path: Path) -> None:
+def test_example_sender_stops_after_its_chunk(tmp_path: Path) -> None:
     with EmbeddedBroker(transport="process") as broker:
         Clicks(broker.bootstrap, tmp_path, 10_000, environ={}, note=lambda _text: None).make_topics()
         sender = EventSender(broker.bootstrap, {name: f"shop.{name}" for name in INPUTS}, Events(500_000))

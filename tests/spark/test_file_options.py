@@ -38,7 +38,7 @@ def names_of(spark: SparkSession, name: str) -> set[str]:
     }
 
 
-def test_the_names_are_those_that_spark_declares(spark: SparkSession) -> None:
+def test_file_option_names_equal_spark(spark: SparkSession) -> None:
     declared = set().union(*(names_of(spark, each) for each in OBJECTS))
     assert {"header", "multiline", "mergeschema", "pathglobfilter"} <= declared
     assert option_names() == (declared - WITH_A_DOT) | set(READ_BY_NAME)

@@ -91,7 +91,7 @@ def test_the_table_of_files_is_the_table_of_the_broker(spark: SparkSession) -> N
 
 
 @pytest.mark.long
-def test_only_the_leaders_own_directory_is_read(tmp_path: Path) -> None:
+def test_log_source_reads_only_directory_of_the_leader(tmp_path: Path) -> None:
     with Broker() as broker, Broker() as other:
         fill(broker, "t", 1)
         given = {"kafka.bootstrap.servers": broker.bootstrap, "subscribe": "t"}

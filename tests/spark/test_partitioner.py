@@ -61,12 +61,12 @@ def some_keys(count: int, *, least: int = 0) -> list[bytes]:
     return [source.randbytes(source.choice(lengths)) for _ in range(count)]
 
 
-def test_known_hashes_are_javas() -> None:
+def test_partitioner_hashes_equal_java() -> None:
     for key, wanted in JAVA.items():
         assert murmur2(key) == wanted & 0xFFFFFFFF, key
 
 
-def test_a_whole_column_hashes_like_its_single_keys() -> None:
+def test_partitioner_hashes_column_like_single_keys() -> None:
     keys = some_keys(3_000)
     column = pa.array([None, *keys], pa.binary()).slice(1)  # Not at the start of its buffers.
     assert murmur2_column(column).tolist() == [murmur2(key) for key in keys]
@@ -100,7 +100,7 @@ def test_java_agrees(tmp_path: Path) -> None:
 
 @pytest.mark.clients
 @pytest.mark.transports("process")
-def test_librdkafka_puts_the_same_keys_into_the_same_partitions(
+def test_partitioner_agrees_with_librdkafka(
     broker: BrokerUnderTest, topic: TopicFactory
 ) -> None:
     from confluent_kafka import Message, Producer

@@ -89,7 +89,7 @@ def check(spark: Any, directory: Path, text: str) -> list[str]:
     return [_checked(pipeline, spark._jvm, sink, builder.frame(sink)) for sink in pipeline.sinks]
 
 
-def test_a_check_says_what_each_sink_gets(spark, tmp_path: Path) -> None:
+def test_pipeline_check_prints_schema_of_each_sink(spark, tmp_path: Path) -> None:
     assert check(spark, tmp_path, CHECKED) == [
         "topic: stream (key string, value string)",
         "lake: stream (id bigint, at timestamp, amount double, name string)",
@@ -131,7 +131,7 @@ MISTAKES = {
 
 
 @pytest.mark.parametrize("mistake", MISTAKES)
-def test_a_check_finds_what_spark_would_refuse(spark, tmp_path: Path, mistake: str) -> None:
+def test_pipeline_check_finds_errors_of_spark(spark, tmp_path: Path, mistake: str) -> None:
     before, after, words = MISTAKES[mistake]
     assert before in CHECKED
     with pytest.raises(SpecError) as caught:
@@ -171,7 +171,7 @@ def run(spark: Any, pipeline: Pipeline, state: Path) -> QueryFigures:
     return figures
 
 
-def test_bad_records_fail_drop_or_count_as_it_is_said(spark, broker, tmp_path: Path) -> None:
+def test_pipeline_bad_records_fail_drop_or_count(spark, broker, tmp_path: Path) -> None:
     topic = topic_of(broker.bootstrap, [{"id": 1}, b"{broken", {"id": 3}])
     text = f"""
 [[source]]

@@ -120,7 +120,7 @@ def test_producer_pipelines_after_first_acknowledgement() -> None:
         assert 1 < most <= 5
 
 
-def test_a_batch_keeps_its_sequence_when_it_is_sent_again() -> None:
+def test_producer_resends_batch_with_same_sequence() -> None:
     verdicts = iter([None, HANG_UP_AFTER, ErrorCode.NOT_LEADER_OR_FOLLOWER])
     with ScriptedBroker(TOPIC, 1, scripted(verdicts)) as broker, running(broker.bootstrap) as run:
         for _ in range(3):
@@ -148,7 +148,7 @@ def test_sequences_wrap_after_the_largest_one() -> None:
 
 
 @pytest.mark.parametrize("code", [ErrorCode.UNKNOWN_PRODUCER_ID, ErrorCode.INVALID_PRODUCER_EPOCH])
-def test_a_broker_that_has_forgotten_the_producer_gets_a_new_one(code: ErrorCode) -> None:
+def test_producer_gets_new_id_if_broker_forgot_it(code: ErrorCode) -> None:
     verdicts = iter([None, None, code])
     with ScriptedBroker(TOPIC, 2, scripted(verdicts)) as broker, running(broker.bootstrap) as run:
         for _ in range(2):
@@ -235,7 +235,7 @@ def test_producer_delivery_timeout_names_the_last_error() -> None:
             assert len(broker.requests) - before == 3
 
 
-def test_an_answer_that_does_not_come_is_a_lost_connection() -> None:
+def test_producer_treats_missing_response_as_lost_connection() -> None:
     settings = {"request_timeout_ms": 200}
     with (
         ScriptedBroker(TOPIC, 1, scripted(iter([SILENCE]))) as broker,
@@ -295,7 +295,7 @@ def test_producer_with_unknown_topic_and_auto_creation(
 
 @pytest.mark.faults
 @pytest.mark.transports("process")
-def test_a_restart_of_the_broker_costs_time_and_nothing_else(tmp_path: Path, transport: str) -> None:
+def test_producer_survives_broker_restart(tmp_path: Path, transport: str) -> None:
     with ServedBroker(tmp_path / "data", transport=transport) as broker:
         with RawClient(broker.bootstrap) as client:
             client.create_topic(TOPIC, partitions=2)

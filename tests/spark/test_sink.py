@@ -46,7 +46,7 @@ HEADERS = (
 )
 
 
-def test_every_column_arrives_as_librdkafka_reads_it(spark: SparkSession, bootstrap: str) -> None:
+def test_sink_columns_are_read_by_librdkafka(spark: SparkSession, bootstrap: str) -> None:
     make(bootstrap, "columns")
     frame = spark.range(3_000).selectExpr(
         "if(id % 7 = 0, null, concat('k', id % 50)) as key",
@@ -102,7 +102,7 @@ def test_topic_option_overrides_topic_column(
         ("'v' as value", {"topic": "t", "kafka.akcs": "1"}, "did you mean kafka.acks"),
     ],
 )
-def test_what_cannot_be_written_is_refused_before_a_task_runs(
+def test_sink_rejects_invalid_schema_before_tasks_run(
     spark: SparkSession, bootstrap: str, columns: str, options: dict[str, str], words: str
 ) -> None:
     """All the words are in test_writer.py, this is that Spark shows them."""
@@ -110,7 +110,7 @@ def test_what_cannot_be_written_is_refused_before_a_task_runs(
         save(spark.range(1).selectExpr(*columns.split(", ")), bootstrap, **options)
 
 
-def test_a_stream_writes_each_batch_and_goes_on_after_a_restart(
+def test_stream_sink_resumes_after_restart(
     spark: SparkSession, bootstrap: str, tmp_path: Path
 ) -> None:
     make(bootstrap, "streamed")

@@ -63,7 +63,7 @@ def collected(frame: DataFrame) -> list[tuple[Any, ...]]:
     return sorted(map(plain, frame.collect()), key=lambda row: (row[2], row[3], row[4]))
 
 
-def test_a_topic_is_read_as_it_was_written(
+def test_batch_source_reads_topic_as_written(
     spark: SparkSession, broker: BrokerUnderTest, topic: TopicFactory
 ) -> None:
     name = topic(partitions=3)
@@ -102,7 +102,7 @@ def test_a_topic_is_read_as_it_was_written(
     assert spark.newSession().read.format("kproc").options(**options).load().count() == 3 * total
 
 
-def test_filters_of_one_load_do_not_take_records_from_each_other(
+def test_batch_source_filters_are_independent(
     spark: SparkSession, broker: BrokerUnderTest, topic: TopicFactory
 ) -> None:
     """Spark keeps one plan for each load() and shares it among its uses, also with filters pushed down.

@@ -124,7 +124,7 @@ def test_reader_rejects_partition_that_is_no_range(
         reader.read(InputPartition(("t", 0, 5)))
 
 
-def test_a_topic_without_partitions_is_asked_for_again(
+def test_source_retries_topic_without_partitions(
     broker: BrokerUnderTest, topic: TopicFactory, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     name = topic()

@@ -65,13 +65,13 @@ def test_start_of_recreated_topic_is_not_the_former_ones_end() -> None:
 
 
 @pytest.mark.parametrize("bad", [[], {"a": 1}, {"a": {"x": 1}}, {"a": {"0": "1"}}, {"a": {"0": True}}])
-def test_what_are_no_offsets_is_refused(bad: object) -> None:
+def test_invalid_offsets_json_is_rejected(bad: object) -> None:
     with pytest.raises(ValueError, match=r"form|partition"):
         from_json(bad)  # type: ignore[arg-type]
 
 
 @given(backlogs, st.integers(1, 10**6))
-def test_a_limit_is_kept_and_nobody_starves(
+def test_offset_limit_is_kept_without_starvation(
     backlog: dict[TopicPartition, tuple[int, int]], limit: int
 ) -> None:
     start = {partition: begin for partition, (begin, _) in backlog.items()}
@@ -134,7 +134,7 @@ def test_min_partitions_cuts_the_large_ones(sizes: list[int], wanted: int, expec
     assert [piece.size for piece in split(whole, partitions_min=wanted)] == expected
 
 
-def test_a_partition_that_is_new_is_read_from_its_beginning() -> None:
+def test_new_partition_is_read_from_its_start() -> None:
     assert ranges_of({A0: 5}, {A0: 5, A1: 3}) == [Range(A1, 0, 3)]
 
 

@@ -27,7 +27,7 @@ def batch(**options: str) -> SourceOptions:
     return parse_source({**BROKER, "subscribe": "clicks", **options}, is_stream=False)
 
 
-def test_defaults_are_those_of_sparks_own_connector() -> None:
+def test_source_defaults_equal_spark_kafka_connector() -> None:
     options = stream()
     assert options.bootstrap == "127.0.0.1:9092"
     assert (options.subscription.kind, options.subscription.topics) == (SubscriptionKind.TOPICS, ("clicks",))
@@ -41,7 +41,7 @@ def test_defaults_are_those_of_sparks_own_connector() -> None:
     assert options.look_up == options.connecting
 
 
-def test_every_option_reaches_its_place_in_any_case_of_its_name() -> None:
+def test_source_option_names_are_case_insensitive() -> None:
     options = parse_source(
         {
             "kafka.Bootstrap.SERVERS": "a:1, [::1]:2",
@@ -164,7 +164,7 @@ def test_positions_by_offset_and_by_time_and_their_order() -> None:
         ({"kafka.isolation.level": "committed"}, ["read_uncommitted or read_committed"]),
     ],
 )
-def test_what_cannot_be_is_refused_in_one_line(options: dict[str, Any], words: list[str]) -> None:
+def test_invalid_source_options_are_one_line_errors(options: dict[str, Any], words: list[str]) -> None:
     given = {**BROKER, "subscribe": "clicks", **options}
     with pytest.raises(OptionError) as raised:
         parse_source({name: value for name, value in given.items() if value is not None}, is_stream=True)
@@ -184,7 +184,7 @@ def test_what_cannot_be_is_refused_in_one_line(options: dict[str, Any], words: l
         ({"checkpointState": "d"}, "checkpointState is an option of spark.readStream"),
     ],
 )
-def test_a_batch_refuses_what_only_a_stream_can(options: dict[str, str], words: str) -> None:
+def test_batch_source_rejects_stream_options(options: dict[str, str], words: str) -> None:
     with pytest.raises(OptionError) as raised:
         batch(**options)
     assert words in str(raised.value)

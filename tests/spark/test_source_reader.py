@@ -57,7 +57,7 @@ def without_notes(document: dict[str, Any]) -> dict[str, Any]:
         ({"subscribe": "TOPIC", "startingTimestamp": "5"}, "has no record at or after 5; .*Strategy=latest"),
     ],
 )
-def test_mistakes_are_told_in_one_line(
+def test_reader_errors_are_one_line(
     broker: BrokerUnderTest, topic: TopicFactory, options: dict[str, str], words: str
 ) -> None:
     name = topic(partitions=2)
@@ -86,7 +86,7 @@ def offsets_of(reader: Any) -> list[tuple[str, int, int, int]]:
     return [(*task.wanted.partition, task.wanted.start, task.wanted.end) for task in reader.partitions()]
 
 
-def test_what_is_read_by_offsets_by_times_and_by_names(broker: BrokerUnderTest, topic: TopicFactory) -> None:
+def test_reader_positions_by_offsets_timestamps_and_patterns(broker: BrokerUnderTest, topic: TopicFactory) -> None:
     name, other = topic(partitions=3), topic(stem="other")
     producer = Producer({"bootstrap.servers": broker.bootstrap, "batch.num.messages": 20})
     for partition in range(3):
@@ -177,7 +177,7 @@ def test_plan_requests_metadata_once(
     assert requests_sent == [*one_look, ApiKey.LIST_OFFSETS]
 
 
-def test_nobody_there_is_an_error_after_the_retries() -> None:
+def test_unreachable_broker_is_an_error_after_retries() -> None:
     options = {"subscribe": "t", "fetchOffset.numRetries": "1", "fetchOffset.retryIntervalMs": "1"}
     with pytest.raises(Unreachable, match=r"cannot connect to 127.0.0.1:9: connection refused"):
         batch("127.0.0.1:9", **options).partitions()
@@ -497,7 +497,7 @@ def test_planned_batch_waits_for_topic_of_a_starting_broker(
     assert values(reader, tasks) == numbered(0, 5)
 
 
-def test_topic_that_comes_back_with_its_id_is_read_on(
+def test_reader_continues_topic_that_returns_with_same_id(
     broker: BrokerUnderTest, topic: TopicFactory, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A broker that has just started may not name a topic for a while: its offset must not become 0."""

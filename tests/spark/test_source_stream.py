@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 pytestmark = pytest.mark.transports("process")
 
 
-def test_a_restart_with_latest_loses_nothing_that_came_meanwhile(
+def test_stream_restart_with_latest_loses_nothing(
     spark: SparkSession, broker: BrokerUnderTest, topic: TopicFactory, tmp_path: Path
 ) -> None:
     name = topic(partitions=2)

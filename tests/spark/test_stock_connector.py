@@ -121,7 +121,7 @@ def run_stream(spark: Any, pipeline: Pipeline, state: Path) -> None:
 COLUMNS = 'columns = ["key", "value", "partition", "offset", "timestamp", "headers"]'
 
 
-def test_a_batch_read_gives_every_field_of_every_record(spark, broker, records, connector, tmp_path) -> None:
+def test_stock_connector_batch_reads_every_field(spark, broker, records, connector, tmp_path) -> None:
     topic, expected = records
     whole = pipeline_of(
         tmp_path, broker.bootstrap, connector, f'topic = "{topic}"\nread = "batch"\n{COLUMNS}'
@@ -142,7 +142,7 @@ def test_a_batch_read_gives_every_field_of_every_record(spark, broker, records, 
     assert read(spark, since) == sorted(row for row in expected if row[2] >= BEGAN_MS + 270_000)
 
 
-def test_a_stream_by_pattern_goes_on_where_it_stopped(spark, broker, connector, tmp_path) -> None:
+def test_stock_connector_stream_by_pattern_resumes(spark, broker, connector, tmp_path) -> None:
     topic = TopicFactory(broker.bootstrap)(partitions=PARTITIONS)
     first = produce(broker.bootstrap, topic, 0, 60)
     source = f'pattern = "^{topic}$"\nstarting = "earliest"\nmax_offsets_per_trigger = 30\n{COLUMNS}'

@@ -98,7 +98,7 @@ def test_topic_sink_rejects_wrong_options_before_a_query_starts() -> None:
         topic_sink("127.0.0.1:9092", "t", options={"txnVersion": "1"})
 
 
-def test_topic_sink_outside_of_a_query_asks_for_a_name(spark: SparkSession, bootstrap: str) -> None:
+def test_topic_sink_outside_of_a_query_needs_a_name(spark: SparkSession, bootstrap: str) -> None:
     rows = spark.createDataFrame([("1",)], "value string")
     with pytest.raises(OptionError, match="give it a name"):
         topic_sink(bootstrap, "named")(rows, 0)

@@ -81,7 +81,7 @@ def fetched(*rows: tuple[int, int, str, int], code: int = 0) -> tuple[ApiKey, di
 
 
 @pytest.mark.parametrize("code", [ErrorCode.NOT_COORDINATOR, ErrorCode.COORDINATOR_NOT_AVAILABLE])
-def test_a_coordinator_that_is_elsewhere_is_looked_up_again(code: ErrorCode) -> None:
+def test_moved_transaction_coordinator_is_looked_up_again(code: ErrorCode) -> None:
     transactions, cluster = scripted(ended(code), ended(0), ended(0))
     assert transactions.finish(ME, commit=True)
     assert cluster.looked_up == [("write-0", True), ("write-0", True)]
@@ -89,14 +89,14 @@ def test_a_coordinator_that_is_elsewhere_is_looked_up_again(code: ErrorCode) -> 
     assert [node for _, _, node in cluster.asked] == [1, 2, 2]
 
 
-def test_a_coordinator_that_is_gone_is_looked_up_again() -> None:
+def test_lost_transaction_coordinator_is_looked_up_again() -> None:
     transactions, cluster = scripted((ApiKey.END_TXN, Unreachable("gone")), ended(0))
     assert transactions.finish(ME, commit=True)
     assert [node for _, _, node in cluster.asked] == [1, 2]
 
 
 @pytest.mark.parametrize("code", [ErrorCode.CONCURRENT_TRANSACTIONS, ErrorCode.COORDINATOR_LOAD_IN_PROGRESS])
-def test_what_passes_is_asked_again_of_the_same_coordinator(code: ErrorCode) -> None:
+def test_retriable_error_repeats_request_to_same_coordinator(code: ErrorCode) -> None:
     transactions, cluster = scripted(ended(code), ended(code), ended(0))
     assert transactions.finish(ME, commit=False)
     assert [node for _, _, node in cluster.asked] == [1, 1, 1]
@@ -160,7 +160,7 @@ def test_mark_is_a_transactional_offset_commit() -> None:
     assert cluster.looked_up == [("write-0", True), ("write-0", False)]
 
 
-def test_a_mark_that_an_open_transaction_may_change_is_unsettled() -> None:
+def test_mark_of_open_transaction_is_unsettled() -> None:
     unstable = ErrorCode.UNSTABLE_OFFSET_COMMIT
     transactions, cluster = scripted(
         fetched((0, -1, "", unstable)),
@@ -183,13 +183,13 @@ def test_a_mark_that_an_open_transaction_may_change_is_unsettled() -> None:
         (ErrorCode.INVALID_TRANSACTION_TIMEOUT, r"above the broker's transaction\.max\.timeout\.ms"),
     ],
 )
-def test_a_refusal_says_what_to_do(code: ErrorCode, words: str) -> None:
+def test_transaction_errors_name_the_remedy(code: ErrorCode, words: str) -> None:
     transactions, _ = scripted((ApiKey.INIT_PRODUCER_ID, {"error_code": code}))
     with pytest.raises(ApiError, match=words):
         transactions.init("write-0")
 
 
-def test_open_transactions_are_asked_of_every_broker() -> None:
+def test_open_transactions_are_requested_from_every_broker() -> None:
     def listed(*ids: str) -> tuple[ApiKey, dict[str, Any]]:
         rows = [{"transactional_id": each, "producer_id": 1, "transaction_state": "Ongoing"} for each in ids]
         return ApiKey.LIST_TRANSACTIONS, {"error_code": 0, "transaction_states": rows}

@@ -113,7 +113,7 @@ TO = {**BROKER, "topic": "t"}
         (VALUE, {**TO, "kproc.client.config": "/none"}, "cannot read /none"),
     ],
 )
-def test_what_cannot_be_written_is_refused_in_one_line(
+def test_writer_rejects_invalid_schema_in_one_line(
     columns: dict[str, types.DataType], options: dict[str, str], words: str
 ) -> None:
     schema = types.StructType([types.StructField(name, kind) for name, kind in columns.items()])

@@ -96,7 +96,7 @@ def test_field_of_no_version_is_rejected_other_versions_dropped():
         {"session_id": None},
     ],
 )
-def test_values_that_do_not_fit_are_our_own_mistake(fields):
+def test_encoding_value_out_of_range_raises_value_error(fields):
     with pytest.raises(ValueError, match="FETCH response v12"):
         codec.encode_response(ApiKey.FETCH, 12, 1, fields)
 

@@ -74,7 +74,7 @@ def test_mutated_bodies_decode_or_raise_protocol_error():
     assert refused > len(EVERY_MESSAGE) * MUTANTS_PER_MESSAGE // 4
 
 
-def test_a_body_cut_anywhere_is_refused():
+def test_truncated_body_is_rejected():
     for key, version, direction in EVERY_MESSAGE:
         rng = random.Random(f"cut {key} {version} {direction}")
         _, fields = random_message(entity_type(key, version, direction), rng)
@@ -137,14 +137,14 @@ def assert_refused_without_memory(api_key: int, version: int, body: bytes) -> No
 
 
 @pytest.mark.parametrize("version", [-1, 5, 99, 32767])
-def test_a_version_that_does_not_exist_is_refused(version):
+def test_unknown_version_is_rejected(version):
     with pytest.raises(ProtocolError, match="no version"):
         codec.decode_request(ApiKey.API_VERSIONS, version, b"")
     with pytest.raises(ProtocolError, match="no version"):
         codec.decode_request(4711, 0, b"")
 
 
-def test_null_where_nothing_may_be_null_is_refused():
+def test_null_in_non_nullable_field_is_rejected():
     with pytest.raises(ProtocolError, match=r"topics\.name must not be null"):
         codec.decode_request(ApiKey.METADATA, 1, struct.pack(">ih", 1, -1))
     with pytest.raises(ProtocolError, match="topics must not be null"):
@@ -153,7 +153,7 @@ def test_null_where_nothing_may_be_null_is_refused():
         codec.decode_request(ApiKey.METADATA, 1, struct.pack(">i", -2))
 
 
-def test_a_string_that_is_not_utf8_is_refused():
+def test_string_that_is_not_utf8_is_rejected():
     with pytest.raises(ProtocolError, match="UTF-8"):
         codec.decode_request(ApiKey.METADATA, 1, struct.pack(">ih2s", 1, 2, b"\xff\xfe"))
 

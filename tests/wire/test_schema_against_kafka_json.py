@@ -105,7 +105,7 @@ class Comparison:
             self.struct(declared.get("fields") or structs[kafka_type], field.struct, structs, path, version)
 
 
-def test_every_field_of_every_version_is_kafkas():
+def test_schema_fields_equal_kafka_json_in_every_version():
     comparison = Comparison()
     for definition in definitions():
         for version in codec.supported_versions(definition["apiKey"]):

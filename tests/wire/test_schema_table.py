@@ -6,7 +6,7 @@ from kproc.wire import schema_source, schema_table
 from kproc.wire.header import ApiKey
 
 
-def test_schema_table_is_what_kio_has() -> None:
+def test_schema_table_equals_kio() -> None:
     """After an update of kio: `python -m kproc.wire.schema_source`."""
     assert schema_table.PATH.read_text() == schema_source.make_table()
 

@@ -113,7 +113,7 @@ def test_tag_that_runs_past_the_end_is_refused():
         codec.decode_request(ApiKey.METADATA, 12, cut)
 
 
-def test_known_tag_whose_size_does_not_fit_its_value_is_refused():
+def test_known_tag_of_wrong_size_is_rejected():
     # Fetch v12, tag 0 is the cluster id: a string of 2 bytes in a tag of 4.
     body = codec.encode_request(ApiKey.FETCH, 12, 3, None, {})
     _, position = parse_request_header(body, 4)
