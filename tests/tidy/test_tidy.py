@@ -126,8 +126,8 @@ BANNED_CALL_EXCEPTIONS = {
 PACK_INTO_EXCEPTIONS = {
     "kproc/broker/ipc/ring.py": "record headers behind the published tail: nobody reads them before the tail moves",
     "kproc/broker/ipc/words.py": "words between an odd version and the next even one: no reader believes them",
-    "kproc/broker/processor/request_reader.py": "an envelope's head inside a reserved record, published later",
-    "kproc/broker/processor/run_reader.py": "headers and heads of reserved records, published later",
+    "kproc/broker/processor/request_forwarder.py": "an envelope's head inside a reserved record, published later",
+    "kproc/broker/processor/request_reader.py": "headers and heads of reserved records, published later",
     "kproc/broker/storage/log_append.py": "a batch in a ring or a block that only its Handler reads until its release",
 }
 

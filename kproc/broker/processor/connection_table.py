@@ -2,7 +2,7 @@
 
 `update_interest` makes that decision, by the table in connection_state.py. `pause`, `resume` and `drain` call it; every
 other function that changes one of its conditions must call it, too.
-request_reader.py reads connections, response_writer.py sends their answers.
+request_reader.py reads from them, response_writer.py sends their answers.
 """
 
 from __future__ import annotations

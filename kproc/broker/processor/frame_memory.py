@@ -104,6 +104,32 @@ class FrameMemory:
         self.shares.remove(connection)
 
 
+class FrameMemories:
+    """Both memories of a Processor: its arena, and that of clients that have not logged in."""
+
+    __slots__ = ("arena", "logins")
+
+    def __init__(self, arena: BlockOwner, login_bytes: int) -> None:
+        self.arena = FrameMemory(arena)
+        self.logins = FrameMemory(LoginBlocks(login_bytes))
+
+    @property
+    def free_counts(self) -> tuple[int, int]:
+        """The number of blocks freed so far in each of them."""
+        return self.arena.free_count, self.logins.free_count
+
+    def of(self, connection: Connection) -> FrameMemory:
+        """Return the memory of a connection's unfinished frame, or of its next one."""
+        block = connection.block
+        if block is not None:
+            return block.memory
+        return self.arena if connection.login is None else self.logins
+
+    def share_of_key(self, key: bytes) -> int:
+        """Return the bytes that the connections of an address hold, by its share_key."""
+        return self.arena.shares.share_of_key(key) + self.logins.shares.share_of_key(key)
+
+
 class LoginBlocks:
     """Private memory for the frames of clients that have not logged in. A BlockOwner, like the arena."""
 

@@ -120,7 +120,7 @@ class HandlerAssignment:
         only = self._handlers.choose_routing()
         if only is None:
             return
-        # A fast path for the only Handler relies on it being the home of all connections (run_reader.py).
+        # A fast path for the only Handler relies on it being the home of all connections (RequestReader._read_runs).
         for connection in self._all():
             if connection.home is not only and _logs_in_at(connection, connection.home):
                 self._table.close(connection, "its Handler is gone before it has logged in")

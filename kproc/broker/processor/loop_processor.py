@@ -82,7 +82,7 @@ class LoopProcessor(TurnProcessor):
 
     def _on_ready(self, connection: Connection) -> None:
         self.note_time()
-        self.runs.read_ready([(connection.fd, ACTIVE)])
+        self.reader.read_ready([(connection.fd, ACTIVE)])
         self._on_input()
 
     def _on_room(self, connection: Connection) -> None:

@@ -3,8 +3,8 @@
 It is made of parts, which share ProcessorState:
 
     ConnectionTable      registers and closes connections, decides what each waits for    connection_table.py
-    RunReader            sockets -> request rings, whole frames side by side              run_reader.py
-    RequestReader        sockets -> request rings and arena, everything else              request_reader.py
+    RequestReader        sockets -> bytes in a request ring or in the arena               request_reader.py
+    RequestForwarder     whole frames -> the rings of Handlers                            request_forwarder.py
     ResponseWriter       response rings -> sockets                                        response_writer.py
     HandlerSet           the Handlers that have a link                                    handler_set.py
     HandlerAssignment    which connection has which Handler as its home                   handler_assignment.py
@@ -34,9 +34,10 @@ from kproc.broker.config.dynamic import DynamicSettings
 from kproc.broker.ipc.fdpass import TruncatedDescriptor, recv_fd
 from kproc.broker.metrics.slab import MetricsRow
 from kproc.broker.metrics.spec import SLOT
+from kproc.broker.processor.block_waits import BlockWaits
 from kproc.broker.processor.connection_counters import ClientCounters, ProbeCounters
 from kproc.broker.processor.connection_table import ConnectionTable
-from kproc.broker.processor.frame_memory import FrameMemory, LoginBlocks
+from kproc.broker.processor.frame_memory import FrameMemories
 from kproc.broker.processor.handler_assignment import HandlerAssignment
 from kproc.broker.processor.handler_set import HandlerSet
 from kproc.broker.processor.lent_blocks import LentBlocks
@@ -45,9 +46,9 @@ from kproc.broker.processor.metered import MeteredConnections
 from kproc.broker.processor.migration import ConnectionMigration
 from kproc.broker.processor.pending_login import DEFAULT_LIMITS, LoginLimits
 from kproc.broker.processor.processor_state import ProcessorState
+from kproc.broker.processor.request_forwarder import RequestForwarder
 from kproc.broker.processor.request_reader import RequestReader
 from kproc.broker.processor.response_writer import ResponseWriter
-from kproc.broker.processor.run_reader import RunReader
 from kproc.broker.processor.slow_frames import SlowFrameReaper
 from kproc.broker.processor.socket_watch import EpollWatch
 from kproc.broker.processor.timed_requests import TimedRequests
@@ -86,10 +87,10 @@ class Processor(Role):
     """Owns the client connections given to it. One instance runs in one role."""
 
     __slots__ = (
-        "_assignment", "_blocks", "_budget", "_counters", "_descriptor_end", "_doze_fd", "_handoffs", "_has_answers",
-        "_idle_ns_max", "_next_complaint_ns", "_next_second_ns", "_now_ns", "_only_woken", "_probe_counters",
-        "_read_ready", "_reporter", "_send_answers", "_slow_frames", "_state", "_tls", "_unsent",
-        "handlers", "migration", "reader", "runs", "table", "timed", "tls_listeners", "writer",
+        "_assignment", "_block_waits", "_blocks", "_budget", "_counters", "_descriptor_end", "_doze_fd",
+        "_handoffs", "_has_answers", "_idle_ns_max", "_next_complaint_ns", "_next_second_ns", "_now_ns",
+        "_only_woken", "_probe_counters", "_read_ready", "_reporter", "_send_answers", "_slow_frames", "_state",
+        "_tls", "_unsent", "handlers", "migration", "reader", "table", "timed", "tls_listeners", "writer",
     )  # fmt: skip
 
     def __init__(
@@ -122,7 +123,7 @@ class Processor(Role):
         self.timed = timed = TimedRequests(metrics.slab.timings(agent_id.index), clock)
         self.handlers = handlers = HandlerSet(router)
         self._blocks = blocks = LentBlocks(arena)
-        memory = FrameMemory(arena)
+        memories = FrameMemories(arena, max(_LOGIN_BYTES_MIN, _LOGINS_MIN * logins.bytes_max))
         self._budget = budget = MemoryBudget(
             handlers,
             arena,
@@ -135,32 +136,35 @@ class Processor(Role):
         )
         table.logins = logins
         self.migration = migration = ConnectionMigration(
-            table, handlers, state, counters=self._counters, timed=timed, memory=memory, clock=clock
+            table, handlers, state, counters=self._counters, timed=timed, memory=memories.arena, clock=clock
         )
         self._assignment = HandlerAssignment(table, handlers, blocks=blocks, migration=migration, timed=timed)
         self._slow_frames = SlowFrameReaper(
             table, state, budget=budget, receive_ns_max=receive_ms_max * 1_000_000
         )
-        self.reader = RequestReader(
+        forwarder = RequestForwarder(
             table,
             handlers,
             state,
             budget=budget,
             blocks=blocks,
             timed=timed,
-            memory=memory,
-            login_memory=FrameMemory(LoginBlocks(max(_LOGIN_BYTES_MIN, _LOGINS_MIN * logins.bytes_max))),
-            reaper=self._slow_frames,
+            memories=memories,
             request_bytes_max=request_bytes_max,
         )
-        self.runs = RunReader(self.reader, table, handlers, state)
+        self.reader = RequestReader(
+            table, handlers, state, forwarder=forwarder, budget=budget, request_bytes_max=request_bytes_max
+        )
+        self._block_waits = BlockWaits(
+            table, state, memories=memories, budget=budget, reaper=self._slow_frames
+        )
         self.writer = self._writer_kind(
             table, handlers, state, blocks=blocks, timed=timed, migration=migration
         )
         self.writer.metered = MeteredConnections(table.by_id, handlers, clock.now_ns)
         # Methods that every pass calls, looked up once.
         self._now_ns = clock.now_ns
-        self._read_ready, self._has_answers = self.runs.read_ready, handlers.has_answers
+        self._read_ready, self._has_answers = self.reader.read_ready, handlers.has_answers
         self._send_answers, self._only_woken = self.writer.send_answers, [(doze.fd, select.EPOLLIN)]
         self._unsent = UnsentAnswers(table, state, blocks)
         self._idle_ns_max = idle_ms_max * 1_000_000 if idle_ms_max >= 0 else 0
@@ -325,7 +329,7 @@ class Processor(Role):
         if table.stalled:
             self.reader.retry_stalled()
         if table.awaiting_block:
-            self.reader.retry_block_waits()
+            self._block_waits.retry()
         table.end_shortage()
         if table.has_throttled:
             table.end_throttles(self._clock.now_ns())

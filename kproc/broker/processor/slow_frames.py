@@ -18,7 +18,6 @@ from __future__ import annotations
 import logging
 from collections.abc import Iterable
 from heapq import nlargest
-from struct import Struct
 from typing import Final
 
 from kproc.broker.metrics.spec import SLOT
@@ -43,12 +42,6 @@ _GRACE_NS: Final = 1_000_000_000
 # Limit of connections closed at once for one waiting connection, so that the pass stays short.
 _VICTIMS_MAX: Final = 64
 _SECOND_NS: Final = 1_000_000_000
-_LENGTH: Final = Struct(">i")
-
-
-def wanted_bytes(connection: Connection) -> int:
-    """Return the length of the unfinished frame of a connection that waits for its first block."""
-    return int(_LENGTH.unpack_from(connection.held)[0])
 
 
 class FrameProgress:

@@ -70,7 +70,7 @@ class ThreadProcessor(TurnProcessor):
         owner = self._threads.threads[connection.id]
         self._values[_BYTES_OUT] += owner.sent_bytes
         owner.sent_bytes = 0
-        self.reader.pass_received(connection, buffer, count)
+        self.reader.on_received(connection, buffer, count)
 
     def _take_ready(self, connection: Connection, owner: ConnectionThread) -> list[Part]:
         if not connection.ready:

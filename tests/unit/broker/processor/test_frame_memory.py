@@ -272,14 +272,13 @@ def test_frames_before_login_take_no_arena_block(start: Start) -> None:
 def test_memory_before_login_is_bounded_and_shared(start: Start) -> None:
     """The frames of one address fill the memory; those of another one still log in."""
     rig = start(ring_bytes=1 << 20, logins=LoginLimits(bytes_max=200_000))
-    reader = rig.processor.reader
     silent = []
     for _ in range(120):
         client = rig.connect(flags=FLAG_SASL, host=MALLORY)
         client.send(framed(bytes(200_000))[:150_000])
         rig.step(4)
         silent.append(client)
-    owner = reader._login_memory._owner
+    owner = rig.processor._block_waits._memories.logins._owner
     assert owner.lent_bytes <= owner.capacity == 16 * MIB
     for _ in range(2):
         rig.advance_ms(1000)
@@ -306,7 +305,7 @@ def test_small_frames_before_login_count_against_the_same_bound(start: Start) ->
         clients.append(client)
     table = rig.processor.table
     assert sum(len(each.held) for each in table.by_fd.values()) == 0
-    assert rig.processor.reader._login_memory._owner.lent_bytes == 5 * 10_000
+    assert rig.processor._block_waits._memories.logins._owner.lent_bytes == 5 * 10_000
     for client in clients:
         client.send(framed(b"x" * 10_000)[9_000:])
     assert rig.handler.bodies() == [b"x" * 10_000] * 5
