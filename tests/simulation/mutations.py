@@ -143,8 +143,8 @@ def _lose_without_closing(self: Any, handler: Any) -> None:
     handler.detach()
     self._handlers.links_changed()
     self._migration.handler_lost(handler)
-    self._timed.forget_handler(handler.peer)
-    self._blocks.lose(handler)
+    self._timed.discard_handler(handler.peer)
+    self._blocks.release_all_of(handler)
 
 
 def _answered_without_writing(self: Any) -> None:
@@ -342,7 +342,7 @@ MUTATIONS: Final[dict[str, list[tuple[Any, str, Any]]]] = {
     "opened-while-another-has-it": [(PartitionTransfer, "_before_open", _nothing)],
     "hand-over-loses-who-waits": [(PartitionTransfer, "_release_waiters", _nothing)],
     "calls-of-the-dead-never-answered": [(Calls, "lose", _nothing)],
-    "connections-of-a-dead-handler-stay": [(HandlerAssignment, "_lose", _lose_without_closing)],
+    "connections-of-a-dead-handler-stay": [(HandlerAssignment, "_on_handler_death", _lose_without_closing)],
     "sockets-of-a-dead-processor-lost": [(HandoffQueue, "detach", _detach_without_requeue)],
     "answers-in-any-order": [(ResponseWriter, "_enqueue", _delivered_in_any_order)],
     "stalled-connection-forgotten": [(ConnectionTable, "stall", _stalled_unseen)],

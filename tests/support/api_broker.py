@@ -82,7 +82,7 @@ class Broker:
             api_version=version,
             client_id_bytes=b"test",
             principal=self.client.principal,
-            begin_throttle=lambda _duration_ms: None,
+            start_throttle=lambda _duration_ms: None,
             services=self.services,
             advertised_host=HOST,
             advertised_port=PORT,

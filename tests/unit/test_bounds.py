@@ -97,7 +97,7 @@ def test_client_rates_of_made_up_client_ids_are_bounded() -> None:
     assert len(rates._accounts) <= ACCOUNTS_MAX
     assert max(len(client_id) for _, _, client_id in rates._accounts) <= NAME_MAX
     assert rates._found.size_bytes <= 4 << 20
-    told = rates.take_untold()
+    told = rates.drain_unsent()
     assert len(told) == TOLD_MAX
     assert sum(len(client_id) for _, _, client_id, _ in told) <= TOLD_MAX * NAME_MAX
 
@@ -106,7 +106,7 @@ def test_client_rates_tell_everything_in_several_messages() -> None:
     rates, count = rates_of(Clock()), 2_500
     for number in range(count):
         rates.on_produce("u", f"c{number}".encode(), 1)
-    told = [row[2] for _ in range(3) for row in rates.take_untold()]
+    told = [row[2] for _ in range(3) for row in rates.drain_unsent()]
     assert sorted(told) == sorted(f"c{number}" for number in range(count))
 
 
@@ -122,9 +122,9 @@ def test_client_rates_of_idle_clients_leave() -> None:
     clock = Clock()
     rates = rates_of(clock)
     rates.on_produce("u", b"c", 5)
-    rates.take_untold()
+    rates.drain_unsent()
     clock.now_ns += 60 * SECOND_NS
-    rates.take_untold()
+    rates.drain_unsent()
     assert not rates._accounts
 
 

@@ -197,7 +197,7 @@ class Acceptor(Role):
         if self._lookups.is_busy:
             self._lookups.work()
         work = self._queue.hand_off_waiting(now_ns)
-        self._look(now_ns)
+        self._update_watch(now_ns)
         timeout_ns = min(
             min(timeout_ms, self.sleep_ms_max) * 1_000_000, max(self._next_timer_ns(now_ns) - now_ns, 0)
         )
@@ -241,7 +241,7 @@ class Acceptor(Role):
 
     # -- watching the listener ---------------------------------------------------------------------------------
 
-    def _look(self, now_ns: int) -> None:
+    def _update_watch(self, now_ns: int) -> None:
         """Watch the listening socket, unless the connection at its head may not be accepted yet."""
         if now_ns >= self._backoff_until_ns:
             self._backoff_until_ns = 0
@@ -287,28 +287,30 @@ class Acceptor(Role):
                 if self._has_client():
                     self._block(now_ns)
                 else:
-                    self.quotas.give_back(now_ns)
+                    self.quotas.cancel_admission(now_ns)
                 return taken
             try:
                 sock, address = self._listening.accept()
             except BlockingIOError:
-                self.quotas.give_back(now_ns)
+                self.quotas.cancel_admission(now_ns)
                 return taken
             except OSError as error:
                 # accept(2) fails with EINVAL on a socket that does not listen: the port is not open, or was closed.
                 if error.errno == errno.EINVAL and not self._is_open():
-                    self.quotas.give_back(now_ns)
+                    self.quotas.cancel_admission(now_ns)
                     return taken
                 if error.errno in _OUT_OF_FDS:
                     self._on_no_descriptors(error, now_ns)
                     return taken
                 logger.info("a connection was gone before it was accepted: %s", error)
-                self.quotas.give_back(now_ns)
+                self.quotas.cancel_admission(now_ns)
                 taken += 1  # Count the attempt, because a permanent error must not keep us in this loop.
                 continue
             taken += 1
             self._values[_ACCEPTED] += 1
-            if not self.containment.run("a new connection", None, self._take, sock, address, now_ns):
+            if not self.containment.run(
+                "a new connection", None, self._handle_accepted, sock, address, now_ns
+            ):
                 sock.close()
             self._values[_EVENTS] = self._base_events + self.quotas.broker_events
             # Store it at once, because other Acceptors enforce the broker's rate with it.
@@ -321,7 +323,7 @@ class Acceptor(Role):
         poll.register(self._listening.fileno(), select.POLLIN)
         return any(mask & select.POLLIN for _, mask in poll.poll(0))
 
-    def _take(self, sock: socket.socket, address: object, now_ns: int) -> None:
+    def _handle_accepted(self, sock: socket.socket, address: object, now_ns: int) -> None:
         """Pass one accepted socket to a Processor, close it later, or close it now."""
         packed, port = _remote(address)
         answer = self.quotas.admit_address(packed, now_ns)
@@ -369,7 +371,7 @@ class Acceptor(Role):
 
     def _on_no_descriptors(self, error: OSError, now_ns: int) -> None:
         """Free descriptors by closing the sockets whose close is only delayed; then wait before accepting again."""
-        self.quotas.give_back(now_ns)
+        self.quotas.cancel_admission(now_ns)
         if self._close_parked(1 << 62):
             return
         logger.error("cannot accept connections: %s; trying again in 0.1 s", os.strerror(error.errno or 0))

@@ -70,7 +70,7 @@ def limits_for(
     def plain(key: str) -> int:
         return settings.integer(key, int(config.wire_value(key) or UNLIMITED))
 
-    def own(key: str) -> int:
+    def of_listener(key: str) -> int:
         """Return a listener's own limit. A key with its prefix wins, even a static one over a dynamic plain one."""
         dynamic = settings.overrides.get(listener_key(listener, key))
         if dynamic is not None:
@@ -85,9 +85,9 @@ def limits_for(
     rates = [(host, rate) for host, rate in settings.ip_rates.items() if host]
     return ConnectionLimits(
         broker_max=plain("max.connections"),
-        listener_max=own("max.connections"),
+        listener_max=of_listener("max.connections"),
         broker_rate=plain("max.connection.creation.rate"),
-        listener_rate=own("max.connection.creation.rate"),
+        listener_rate=of_listener("max.connection.creation.rate"),
         address_max=plain("max.connections.per.ip"),
         address_max_overrides=parse_overrides(overrides, resolve),
         address_rate=settings.ip_rates.get("", UNLIMITED),

@@ -91,7 +91,7 @@ class ConnectionQuotas:
         """Return True if the connection at the head of the backlog may be accepted now.
 
         The first call for a connection records its event in the rates. The event stays recorded until `admit_address`
-        or `give_back` is called for it, so that a blocked Acceptor can call this repeatedly.
+        or `cancel_admission` is called for it, so that a blocked Acceptor can call this repeatedly.
         """
         if not self._has_ticket:
             self._has_ticket = True
@@ -99,11 +99,11 @@ class ConnectionQuotas:
             self._ready_ns = now_ns + self._wait_ns
         return now_ns >= self._ready_ns and self._has_slot(now_ns)
 
-    def give_back(self, now_ns: int) -> None:
+    def cancel_admission(self, now_ns: int) -> None:
         """Remove the recorded event, because accept() found no connection after all."""
         if self._has_ticket:
             self._has_ticket = False
-            self._take_back(now_ns)
+            self._uncount(now_ns)
 
     @property
     def ready_ns(self) -> int:
@@ -155,10 +155,10 @@ class ConnectionQuotas:
             self._broker_rate.record(events - self._heard_elsewhere, now_ns)
             self._heard_elsewhere = events
 
-    def _take_back(self, now_ns: int) -> None:
-        self._listener_rate.take_back(now_ns)
+    def _uncount(self, now_ns: int) -> None:
+        self._listener_rate.uncount(now_ns)
         if not self.is_protected:
-            self._broker_rate.take_back(now_ns)
+            self._broker_rate.uncount(now_ns)
             self.broker_events -= 1
 
     # -- after accept ------------------------------------------------------------------------------------------
@@ -174,7 +174,7 @@ class ConnectionQuotas:
             self.throttled_ns += self._wait_ns
         throttle_ns = self._record_address(address, now_ns)
         if throttle_ns:
-            self._take_back(now_ns)
+            self._uncount(now_ns)
             self.address_throttled_count += 1
             self.address_throttled_ns += throttle_ns
             return throttle_ns

@@ -38,7 +38,7 @@ class Accepted(NamedTuple):
     port: int
 
 
-class _Target:
+class _HandoffTarget:
     """One Processor: the handoff socket, and the client sockets that it has not acknowledged."""
 
     __slots__ = ("is_gone", "paused_until_ns", "peer", "sock", "unacknowledged")
@@ -68,8 +68,8 @@ class HandoffQueue:
         self._counts = counts
         self._metrics = metrics
         self._release = release
-        self._targets: list[_Target] = []
-        self._by_fd: dict[int, _Target] = {}
+        self._targets: list[_HandoffTarget] = []
+        self._by_fd: dict[int, _HandoffTarget] = {}
         self._turn = 0
         self._serial = 0
         # Sockets that a Processor refused, or did not acknowledge before it ended.
@@ -80,7 +80,7 @@ class HandoffQueue:
         """Pass sockets to a Processor that has started."""
         self.detach(peer)
         sock.setblocking(False)
-        target = _Target(peer, sock)
+        target = _HandoffTarget(peer, sock)
         self._targets.append(target)
         self._by_fd[sock.fileno()] = target
         self._epoll.register(sock.fileno(), select.EPOLLIN)
@@ -93,7 +93,7 @@ class HandoffQueue:
             # not be passed to another Processor.
             self._read(target, 0)
             self._targets.remove(target)
-            self._leave(target)
+            self._unwatch(target)
             target.sock.close()
             self._waiting.extend(target.unacknowledged.values())
             self._counts.drop(target)
@@ -161,7 +161,7 @@ class HandoffQueue:
         self._by_fd.clear()
         self._waiting.clear()
 
-    def _pick(self, now_ns: int) -> _Target | None:
+    def _pick(self, now_ns: int) -> _HandoffTarget | None:
         """Return the next Processor in turn that has a credit left and may be tried now; None if there is none."""
         targets = self._targets
         for step in range(len(targets)):
@@ -200,7 +200,7 @@ class HandoffQueue:
             target.paused_until_ns = now_ns + _PAUSE_NS
         return False
 
-    def _read(self, target: _Target, now_ns: int) -> int:
+    def _read(self, target: _HandoffTarget, now_ns: int) -> int:
         count = 0
         while True:
             try:
@@ -215,7 +215,7 @@ class HandoffQueue:
                 logger.info("%s: handoff socket: %s", target.peer, error)
                 message = b""
             if not message:
-                self._leave(target)  # The Processor is ending, and detach() follows.
+                self._unwatch(target)  # The Processor is ending, and detach() follows.
                 return count
             report = Report.unpack(message)
             for (address, listener), change in report.changes:
@@ -223,16 +223,16 @@ class HandoffQueue:
             if not report.has_more:
                 self._counts.heard(target)
             for answer in report.answers:
-                self._take_answer(target, answer, now_ns)
+                self._handle_acknowledgement(target, answer, now_ns)
             count += 1
 
-    def _leave(self, target: _Target) -> None:
+    def _unwatch(self, target: _HandoffTarget) -> None:
         """Stop watching a Processor's socket, because epoll reports a closed peer as readable without end."""
         target.is_gone = True
         if self._by_fd.pop(target.sock.fileno(), None) is not None:
             self._epoll.unregister(target.sock.fileno())
 
-    def _take_answer(self, target: _Target, answer: int, now_ns: int) -> None:
+    def _handle_acknowledgement(self, target: _HandoffTarget, answer: int, now_ns: int) -> None:
         accepted = target.unacknowledged.pop(answer & ~REFUSED, None)
         if accepted is None:
             return

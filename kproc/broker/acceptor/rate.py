@@ -98,7 +98,7 @@ class PacedRate(WindowedRate):
         self._granted_ns = max(due_ns, now_ns + wait_ns) if wait_ns else due_ns
         return wait_ns
 
-    def take_back(self, now_ns: int) -> None:
+    def uncount(self, now_ns: int) -> None:
         """Undo the last grant, because its event did not happen."""
         self.record(-1, now_ns)
         self._granted_ns = self._granted_before_ns

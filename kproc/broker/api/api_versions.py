@@ -30,7 +30,7 @@ def handle_api_versions(context: RequestContext, request: dict[str, Any]) -> dic
         return answer(ErrorCode.NONE, context.services.clients.served)
     if not names_its_software(context.api_version, request):
         return answer(ErrorCode.INVALID_REQUEST, context.services.clients.served)
-    context.note_client(request["client_software_name"], request["client_software_version"])
+    context.set_client(request["client_software_name"], request["client_software_version"])
     return {
         **answer(ErrorCode.NONE, context.services.clients.served),
         **features.advertised(context.services.image, context.api_version),

@@ -116,7 +116,7 @@ class Cleaner(LinkedRole):
         return due_ms if self._is_stopping else min(due_ms, self._compactor.next_deadline_ms())
 
     def _work(self) -> int:
-        work = self._take_records(self._handle_record)
+        work = self._drain_records(self._handle_record)
         if self._wait_for_checkpoint:
             self._answer_checkpoint()
         if not self._is_stopping:
@@ -221,7 +221,7 @@ class Cleaner(LinkedRole):
         Called after the Handlers have closed their logs. Writes nothing if the data are temporary.
         """
         # The controller may have sent metadata before it closed.
-        self._take_records(self._handle_record)
+        self._drain_records(self._handle_record)
         self._compactor.close()
         if not self._config.keeps_data:
             return

@@ -238,7 +238,7 @@ class Controller(LinkedRole):
         return self._control_plane.has_input() or super()._has_input()
 
     def _work(self) -> int:
-        work = self._control_plane.work() + self._take_records(self._handle_record)
+        work = self._control_plane.work() + self._drain_records(self._handle_record)
         if self._scrapes is not None:
             work += self._scrapes.work()
         return work

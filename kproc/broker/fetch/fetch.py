@@ -74,7 +74,7 @@ def handle_fetch(context: RequestContext, request: FetchRequest) -> None:
 
 def _denied(context: RequestContext, targets: Sequence[FetchTarget]) -> set[int]:
     """Return the positions of targets that the client may not read. Every request of a session is checked again."""
-    names = [target.known_name(context.services.image) for target in targets]
+    names = [target.find_name(context.services.image) for target in targets]
     topics = denied_topics(context, Operation.READ, (name for name in names if name is not None))
     return {at for at, name in enumerate(names) if name in topics}
 
@@ -328,7 +328,7 @@ class ClientFetch:
         count = sum(read.bytes for read in self.reads.values())
         context.settle()
         if count:
-            context.begin_throttle(rates.fetch_wait_ms(user, client_id))
+            context.start_throttle(rates.fetch_wait_ms(user, client_id))
         if not context.throttle_ms:
             rates.on_fetch(user, client_id, count)
             return False

@@ -172,7 +172,7 @@ class RemoteReads:
 @handles(CANCEL_WATCH)
 def cancel_watch(services: Services, body: CancelWatch, on_reply: OnResult[Reply]) -> None:
     """Reply to a watch early for the Handler that called."""
-    services.owner.purgatory.end(("watch", *body.watch))
+    services.owner.purgatory.complete_all(("watch", *body.watch))
     on_reply(Reply())
 
 

@@ -515,7 +515,7 @@ class ClientRequests:
         """Count a Produce's bytes. If the client is above its quota, throttle its connection from now on."""
         client_id = request.client_id_bytes
         size = REQUEST_HEADER.size + len(client_id or b"") + body_bytes
-        request.begin_throttle(self.rates.on_produce(request.principal.name, client_id, size))
+        request.start_throttle(self.rates.on_produce(request.principal.name, client_id, size))
 
     def _hint(self, request: HandlerRequest, body: memoryview, owner: int) -> None:
         """Send the Processor the owner of this partition, so that it sends the next Produce there directly."""

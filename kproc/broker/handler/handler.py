@@ -493,7 +493,7 @@ class Handler(LinkedRole):
             self._epoch_raises.tick()
             self.containment.run("what transfers of partitions do now and then", None, self._transfers.tick)
             store_transaction_figures(self._metrics.values, self._coordinators, self._partitions)
-        if self._rates.is_on and (told := self._rates.take_untold()):
+        if self._rates.is_on and (told := self._rates.drain_unsent()):
             for peer in self._peers:
                 if peer.role == HANDLER:
                     self._send_request(peer, CLIENT_BYTES, ClientBytes(told), lambda _reply: None)
@@ -502,7 +502,7 @@ class Handler(LinkedRole):
     def _update_metrics(self) -> None:
         """Add what was counted since the last tick to the metrics, and set the gauges."""
         values = self._metrics.values
-        for slot, count in self._rates.take_throttles().items():
+        for slot, count in self._rates.drain_throttles().items():
             values[slot] += count
         queue = self._append_queue
         served, refused = self._requests.count()

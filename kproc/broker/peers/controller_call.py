@@ -87,8 +87,8 @@ def _room_left(fields: Mapping[str, Any], room: int) -> int:
 def _throttle(context: RequestContext, duration_ms: int) -> None:
     """Throttle a client that changes more than its quota allows."""
     if duration_ms:
-        context.services.client_rates.note_throttle(CONTROLLER_MUTATION_RATE, duration_ms)
-        context.begin_throttle(duration_ms)
+        context.services.client_rates.record_throttle(CONTROLLER_MUTATION_RATE, duration_ms)
+        context.start_throttle(duration_ms)
 
 
 def with_client(context: RequestContext, body: Fields, *, strict_since: int) -> Fields:

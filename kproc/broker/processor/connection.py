@@ -237,7 +237,7 @@ class Connection:
         self.migration = migration
         self.pauses |= Pause.MIGRATING
 
-    def end_migration(self) -> None:
+    def finish_migration(self) -> None:
         """Mark the connection as not migrating any more."""
         self.migration = None
         self.pauses &= ~Pause.MIGRATING

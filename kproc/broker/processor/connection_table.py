@@ -117,7 +117,7 @@ class ConnectionTable:
             self._next_id, transport, origin=origin, counters=counters, home=home, now_ns=now_ns
         )
         try:
-            self.watch.begin(connection)
+            self.watch.register(connection)
         except OSError as error:  # This one socket cannot be used; the others can.
             logger.info("closing a connection that cannot be registered: %s", error)
             transport.close()
@@ -136,7 +136,7 @@ class ConnectionTable:
         if connection.login is not None:
             self.logging_in[connection] = None
         elif connection.session.ends_ns:
-            self.begin_session(connection)
+            self.start_session(connection)
         # A connection that comes back from a failed migration may still be throttled.
         if Pause.THROTTLED in connection.pauses:
             self._await_throttle(connection)
@@ -157,7 +157,7 @@ class ConnectionTable:
         self.short_of_memory.pop(connection, None)
         self._await_no_block(connection)
         self._budget.held_bytes -= len(connection.held)
-        self.watch.end(connection)
+        self.watch.unregister(connection)
         (connection.next_home or connection.home).homes -= 1
 
     def close(self, connection: Connection, reason: str) -> None:
@@ -165,10 +165,10 @@ class ConnectionTable:
         logger.debug("closing connection %d: %s", connection.id, reason)
         self.remove(connection)
         if connection.migration is not None:
-            self.mover.forget(connection)
+            self.mover.remove(connection)
         self.free_block(connection)
-        self._end_socket(connection)
-        self._handlers.tell_gone(connection, 0)
+        self._close_socket(connection)
+        self._handlers.send_disconnected(connection, 0)
         connection.counters.closed(connection)
 
     def close_failed(self, connection: Connection, error: Exception) -> None:
@@ -179,7 +179,7 @@ class ConnectionTable:
         if connection.fd not in self.by_fd:
             return
         try:
-            self.watch.end(connection)
+            self.watch.unregister(connection)
         except OSError as also:
             logger.debug("connection %d is in no epoll: %s", connection.id, also)
         connection.interest = DETACHED
@@ -201,8 +201,8 @@ class ConnectionTable:
         if connection.block is not None:
             connection.block.memory.release(connection, connection.block)
 
-    def _end_socket(self, connection: Connection) -> None:
-        connection.transport.end()
+    def _close_socket(self, connection: Connection) -> None:
+        connection.transport.shutdown()
         connection.transport.close()
 
     # -- waiting -----------------------------------------------------------------------------------------------
@@ -293,7 +293,7 @@ class ConnectionTable:
         self._await_no_block(connection)
         self.resume(connection, Pause.NO_BLOCK)
 
-    def end_shortage(self) -> None:
+    def resume_short_of_memory(self) -> None:
         """Resume reading the connections that wait for memory, if the budget has room."""
         if self.short_of_memory and self._budget.has_room():
             for connection in list(self.short_of_memory):
@@ -343,7 +343,7 @@ class ConnectionTable:
         self._throttles.move(connection, connection.throttled_until_ns)
         self._state.press()
 
-    def end_throttles(self, now_ns: int) -> None:
+    def resume_throttled(self, now_ns: int) -> None:
         """Resume reading the connections whose throttle has ended."""
         for connection in self._throttles.pop_due(now_ns):
             connection.throttled_until_ns = 0
@@ -360,13 +360,13 @@ class ConnectionTable:
         connection.accept_login(session)
         self.logging_in.pop(connection, None)
         if session.ends_ns:
-            self.begin_session(connection)
+            self.start_session(connection)
 
-    def begin_session(self, connection: Connection) -> None:
+    def start_session(self, connection: Connection) -> None:
         """Make the client log in again when its session ends (KIP-368)."""
         self._sessions.move(connection, connection.session.ends_ns)
 
-    def end_sessions(self, now_ns: int) -> None:
+    def expire_sessions(self, now_ns: int) -> None:
         """Have the clients of ended sessions log in again. Requests in work are answered."""
         for connection in self._sessions.pop_due(now_ns):
             if connection.login is not None:

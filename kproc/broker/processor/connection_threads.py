@@ -54,7 +54,7 @@ class ThreadWatch(EpollWatch):
         self._serve = serve
         self.threads: dict[int, ConnectionThread] = {}  # By connection.
 
-    def begin(self, connection: Connection, interest: int = ACTIVE) -> None:
+    def register(self, connection: Connection, interest: int = ACTIVE) -> None:
         connection.transport.set_blocking(True)
         name = f"connection-{connection.origin.number}"
         thread = threading.Thread(target=self._serve, args=(connection,), name=name, daemon=True)
@@ -65,14 +65,14 @@ class ThreadWatch(EpollWatch):
             # The thread waits for the one lock, which we hold, before its first read.
             thread.start()
         except RuntimeError as error:
-            self.forget(connection)
+            self.remove(connection)
             # The host allows no more threads. Raise OSError, so that ConnectionTable.open closes this one socket.
             raise OSError(str(error)) from error
 
-    def end(self, connection: Connection) -> None:
-        """Do nothing: the connection's thread ends by itself, and calls `forget`."""
+    def unregister(self, connection: Connection) -> None:
+        """Do nothing: the connection's thread ends by itself, and calls `remove`."""
 
-    def forget(self, connection: Connection) -> None:
+    def remove(self, connection: Connection) -> None:
         """Drop the thread and the registration of a connection that has ended."""
         del self.threads[connection.id]
         if not self.epoll.closed:
@@ -106,8 +106,8 @@ class ThreadTable(ConnectionTable):
 
     def update_interest(self, connection: Connection) -> None:
         if self.watch.is_writing(connection):
-            # The connection must not be closed while its thread is sending. `ThreadProcessor._settle` decides again
-            # afterwards.
+            # The connection must not be closed while its thread is sending. `ThreadProcessor._after_write` decides
+            # again afterwards.
             connection.interest = WRITING
         else:
             super().update_interest(connection)
@@ -123,15 +123,15 @@ class ThreadTable(ConnectionTable):
     def free_block(self, connection: Connection) -> None:
         """Do not free the block yet: the connection's thread may be receiving into it."""
 
-    def _end_socket(self, connection: Connection) -> None:
+    def _close_socket(self, connection: Connection) -> None:
         """Shut the socket down. Its thread closes it later, so that the descriptor's number is not reused before."""
-        connection.transport.end()
+        connection.transport.shutdown()
         self.watch.wake(connection)
 
-    def end(self, connection: Connection) -> None:
+    def close_finished(self, connection: Connection) -> None:
         """Close the connection. Its thread calls this as its last action."""
         super().free_block(connection)
-        self.watch.forget(connection)
+        self.watch.remove(connection)
         connection.transport.close()
 
 

@@ -24,7 +24,7 @@ logger = logging.getLogger(__name__)
 _NOT_NOW: Final = (BlockingIOError, InterruptedError)
 
 
-class _Reader:
+class _AcceptorSocket:
     """One Acceptor: its socket, and the changes that have not been sent to it."""
 
     __slots__ = ("answers", "changes", "is_new", "peer", "sock")
@@ -45,14 +45,14 @@ class CountReporter:
 
     def __init__(self, on_unsent: Callable[[], None] = lambda: None) -> None:
         self._totals: dict[Key, int] = {}
-        self._readers: dict[socket.socket, _Reader] = {}
+        self._readers: dict[socket.socket, _AcceptorSocket] = {}
         self._on_unsent = on_unsent
         self.has_unsent = False
 
     def attach(self, peer: AgentId, sock: socket.socket) -> None:
         """Report every open connection to an Acceptor that has started. The caller owns the socket."""
-        self._readers[sock] = _Reader(peer, sock, dict(self._totals))
-        self._note_unsent()
+        self._readers[sock] = _AcceptorSocket(peer, sock, dict(self._totals))
+        self._mark_unsent()
 
     def detach(self, peer: AgentId, sock: socket.socket | None = None) -> None:
         """Remove the socket `sock`, or every socket of `peer`, which has ended. A successor may be attached already."""
@@ -74,7 +74,7 @@ class CountReporter:
         # Without a reader that Acceptor has ended. We keep the connection that it passed to us.
         if reader is not None:
             reader.answers.append(answer)
-            self._note_unsent()
+            self._mark_unsent()
 
     @property
     def totals(self) -> dict[Key, int]:
@@ -100,13 +100,13 @@ class CountReporter:
         _add(self._totals, key, change)
         for reader in self._readers.values():
             _add(reader.changes, key, change)
-        self._note_unsent()
+        self._mark_unsent()
 
-    def _note_unsent(self) -> None:
+    def _mark_unsent(self) -> None:
         self.has_unsent = True
         self._on_unsent()
 
-    def _send(self, reader: _Reader) -> None:
+    def _send(self, reader: _AcceptorSocket) -> None:
         changes, answers = reader.changes, reader.answers
         # Opened connections go first, in one message with their acknowledgements.
         pending = sorted(changes.items(), key=_by_change, reverse=True)

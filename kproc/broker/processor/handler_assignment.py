@@ -62,28 +62,28 @@ class HandlerAssignment:
         if handler is None:
             return
         if handler.link is not None:
-            self._lose(handler)
+            self._on_handler_death(handler)
         if handler.is_leaving:
             del self._handlers.by_id[peer]
             self._choose_routing()
 
-    def _lose(self, handler: HandlerPeer) -> None:
+    def _on_handler_death(self, handler: HandlerPeer) -> None:
         """Close the connections that had requests in work at a Handler that died, and free its blocks."""
         handler.detach()
         self._handlers.links_changed()
         self._migration.handler_lost(handler)
-        self._timed.forget_handler(handler.peer)
+        self._timed.discard_handler(handler.peer)
         for connection in list(self._table.by_fd.values()):
             if (connection.target is handler and connection.inflight) or _logs_in_at(connection, handler):
                 self._table.close(connection, "its Handler died")
-        self._blocks.lose(handler)
+        self._blocks.release_all_of(handler)
 
-    def leave(self, peer: AgentId) -> None:
+    def drain(self, peer: AgentId) -> None:
         """Give the connections of a Handler that will end other homes, each once it has no request in work."""
         handler = self._handlers.by_id.get(peer)
         if handler is None or handler.is_leaving:
             return
-        handler.leave()
+        handler.mark_leaving()
         self._handlers.by_index.pop(peer.index, None)
         for connection in list(self._table.by_fd.values()):
             if _logs_in_at(connection, handler):
@@ -103,7 +103,7 @@ class HandlerAssignment:
             for each in self._all()
         )
 
-    def leave_dead(self) -> None:
+    def replace_dead_homes(self) -> None:
         """Give connections other homes if their Handler is away longer than a restart takes. Called once a second.
 
         The new home rejects requests for the dead Handler's partitions and serves all others.

@@ -53,7 +53,7 @@ class HandlerPeer:
         self.link = self.inbox = None
         self._unpublished.pop(self, None)
 
-    def leave(self) -> None:
+    def mark_leaving(self) -> None:
         """Mark the Handler as leaving, so that it gets no more connections."""
         self.is_leaving = True
 

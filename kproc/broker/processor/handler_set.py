@@ -96,7 +96,7 @@ class HandlerSet:
         self.unpublished[handler] = None
         return True
 
-    def tell_gone(self, connection: Connection, flags: int) -> None:
+    def send_disconnected(self, connection: Connection, flags: int) -> None:
         """Tell Handlers that a connection is closed or has migrated (FLAG_MOVED in `flags`).
 
         With a router every Handler is told, because each may have had its requests. Otherwise only its home is told.

@@ -162,7 +162,7 @@ class Handshakes:
                 self._drop(transport, "more clients begin a handshake than can be answered")
                 closed += 1
             elif self._make_place(key):
-                self._begin(transport, connection)
+                self._answer(transport, connection)
                 answered += 1
             else:
                 blocked += 1
@@ -183,21 +183,21 @@ class Handshakes:
         waiting = self._turns[key] = self._turns.pop(key)
         return key, next(iter(waiting.values()))
 
-    def _end_turn(self, connection: Connection) -> None:
+    def _remove_turn(self, connection: Connection) -> None:
         """Remove a connection from those that wait for a turn, if it does."""
         key = _key_of(connection)
         waiting = self._turns.get(key, {})
         if waiting.pop(connection.fd, None) is not None and not waiting:
             del self._turns[key]
 
-    def _begin(self, transport: TlsTransport, connection: Connection) -> None:
-        self._end_turn(connection)
+    def _answer(self, transport: TlsTransport, connection: Connection) -> None:
+        self._remove_turn(connection)
         self._discard_hello(connection)
         self._open[transport.fd] = self._state.now_ns + self._timeout_ns
         self._begun[transport.fd] = BegunHandshake(transport, self._state.now_ns, False)
         self._begun_shares.put(connection, 1)
         try:
-            transport.begin()
+            transport.start_handshake()
         except OSError as error:
             self._table.close(connection, str(error))
             return
@@ -284,7 +284,7 @@ class Handshakes:
             else:
                 self._table.close(self._table.by_fd[fd], "no TLS handshake came in time")
 
-    def forget(self, transport: TlsTransport) -> None:
+    def remove(self, transport: TlsTransport) -> None:
         """Remove a connection that is closed."""
         self._close_handshake(transport)
         self._certificates.discard(transport.fd)
@@ -298,7 +298,7 @@ class Handshakes:
         if self._begun.pop(fd, None) is not None:
             self._begun_shares.remove(connection)
         self._discard_hello(connection)
-        self._end_turn(connection)
+        self._remove_turn(connection)
 
     def _discard_hello(self, connection: Connection) -> None:
         self._hello_bytes -= self._hello_shares.amount_of(connection)

@@ -41,7 +41,7 @@ class LentBlocks:
         block.memory.hand_out(connection, block)
         self.by_request[connection.id, connection.next_sequence] = (block.offset, handler, kept_bytes)
 
-    def give_back(self, connection_id: int, sequence: int) -> None:
+    def release(self, connection_id: int, sequence: int) -> None:
         """Free the block that held a request, if it was in one."""
         lent = self.by_request.pop((connection_id, sequence), None)
         if lent is not None and lent[0] != _RECALLED:
@@ -74,7 +74,7 @@ class LentBlocks:
                 sizes[connection_id] = sizes.get(connection_id, 0) + length
         return sizes
 
-    def lose(self, handler: HandlerPeer) -> None:
+    def release_all_of(self, handler: HandlerPeer) -> None:
         """Free all blocks of a Handler that died."""
         for key, (offset, lent_to, _) in list(self.by_request.items()):
             if lent_to is handler:

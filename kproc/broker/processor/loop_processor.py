@@ -40,11 +40,11 @@ class LoopWatch(EpollWatch):
         self._on_readable = on_readable
         self._on_writable = on_writable
 
-    def begin(self, connection: Connection, interest: int = ACTIVE) -> None:
+    def register(self, connection: Connection, interest: int = ACTIVE) -> None:
         connection.transport.set_blocking(False)
         self.set(connection, interest)
 
-    def end(self, connection: Connection) -> None:
+    def unregister(self, connection: Connection) -> None:
         self._loop.remove_reader(connection.fd)
         self._loop.remove_writer(connection.fd)
 
@@ -81,12 +81,12 @@ class LoopProcessor(TurnProcessor):
         return LoopWatch(self._epoll, self._loop, on_readable=self._on_ready, on_writable=self._on_room)
 
     def _on_ready(self, connection: Connection) -> None:
-        self.note_time()
+        self.update_time()
         self.reader.read_ready([(connection.fd, ACTIVE)])
         self._on_input()
 
     def _on_room(self, connection: Connection) -> None:
-        self.note_time()
+        self.update_time()
         try:
             self.writer.send_rest(connection)
         except OSError as error:

@@ -59,8 +59,8 @@ class MeteredTransport:
     def set_blocking(self, is_blocking: bool) -> None:
         self.inner.set_blocking(is_blocking)
 
-    def end(self) -> None:
-        self.inner.end()
+    def shutdown(self) -> None:
+        self.inner.shutdown()
 
     def close(self) -> None:
         self.inner.close()
@@ -93,7 +93,7 @@ class MeteredConnections:
             self._metered[connection.id] = (connection, wrapped, client_id)
             _use(connection, wrapped)
 
-    def tell(self) -> None:
+    def send_times(self) -> None:
         """Send the measured times to the home Handlers. A time that finds no room in the ring is sent later."""
         if not self._metered:
             return

@@ -27,7 +27,14 @@ from kproc.broker.processor.connection_table import ConnectionTable
 from kproc.broker.processor.frame_memory import FrameMemory
 from kproc.broker.processor.handler_peer import HandlerPeer
 from kproc.broker.processor.handler_set import HandlerSet
-from kproc.broker.processor.migration_channel import GIVE, REFUSED, TAKEN, Given, MigrationChannel, unsent_of
+from kproc.broker.processor.migration_channel import (
+    GIVE,
+    REFUSED,
+    TAKEN,
+    ArrivedConnection,
+    MigrationChannel,
+    unsent_of,
+)
 from kproc.broker.processor.migration_state import MigrationState
 from kproc.broker.processor.processor_state import ProcessorState
 from kproc.broker.processor.timed_requests import TimedRequests
@@ -77,7 +84,7 @@ class ConnectionMigration:
         self._asked: dict[Connection, None] = {}
         self._ready: dict[Connection, None] = {}
         self._targets: deque[AgentId] = deque()
-        self._arrived: deque[tuple[MigrationChannel, Given]] = deque()
+        self._arrived: deque[tuple[MigrationChannel, ArrivedConnection]] = deque()
         self._attempt = 0
         self._retry_ns = 0
         self._is_over = False
@@ -148,7 +155,7 @@ class ConnectionMigration:
 
     # -- starting and cancelling -------------------------------------------------------------------------------
 
-    def leave(self, targets: list[AgentId]) -> None:
+    def migrate_all(self, targets: list[AgentId]) -> None:
         """Give every connection that can migrate to these Processors in turn, and accept no new one."""
         self._state.is_leaving = True
         for connection in list(self._table.logging_in):
@@ -193,7 +200,7 @@ class ConnectionMigration:
         for connection in [*self._todo, *self._asked, *self._ready]:
             self._keep_here(connection)
 
-    def forget(self, connection: Connection) -> None:
+    def remove(self, connection: Connection) -> None:
         """Remove a connection that was closed, or whose migration was given up."""
         for stage in (self._todo, self._asked, self._ready):
             stage.pop(connection, None)
@@ -206,7 +213,7 @@ class ConnectionMigration:
         """Mark the given connections whose answers were kept by a Handler that has died."""
         for connection in self.given():
             if connection.target is handler and connection.inflight and connection.migration is not None:
-                connection.migration.lose()
+                connection.migration.mark_lost()
 
     # -- step by step ------------------------------------------------------------------------------------------
 
@@ -282,7 +289,7 @@ class ConnectionMigration:
                 return False
         del self._ready[connection]
         self._table.remove(connection)
-        channel.give(connection, state.kept)
+        channel.send_connection(connection, state.kept)
         return True
 
     def _next_channel(self) -> MigrationChannel | None:
@@ -309,7 +316,7 @@ class ConnectionMigration:
 
     def _enter_again(self, connection: Connection) -> None:
         """Enter a connection that was given away in all tables. It is still not read."""
-        self._watch.begin(connection, PAUSED)
+        self._watch.register(connection, PAUSED)
         if Pause.STALLED in connection.pauses:
             self._table.stalled[connection] = None
         connection.pauses &= ~Pause.NO_MEMORY
@@ -322,10 +329,10 @@ class ConnectionMigration:
 
     def _keep_here(self, connection: Connection) -> None:
         """Keep the connection here and claim its kept answers."""
-        self.forget(connection)
+        self.remove(connection)
         state = connection.migration
         assert state is not None
-        connection.end_migration()
+        connection.finish_migration()
         if state.is_asked and connection.target.link is not None:
             claim(connection, state.kept)
         self._table.update_interest(connection)
@@ -349,13 +356,13 @@ class ConnectionMigration:
                 continue
             connection = channel.given.pop(connection_id)
             if kind == TAKEN:
-                connection.end_migration()
+                connection.finish_migration()
                 self._release(connection)
             else:
                 assert kind == REFUSED, kind
                 self._came_back(connection)
 
-    def _accept_or_refuse(self, channel: MigrationChannel, given: Given) -> bool:
+    def _accept_or_refuse(self, channel: MigrationChannel, given: ArrivedConnection) -> bool:
         """Send TAKEN and adopt the connection, or send REFUSED. Return False if the answer cannot be sent yet."""
         if not given.is_whole or given.state is None or not self._can_adopt(given):
             if not channel.try_answer(REFUSED, given.id):
@@ -373,11 +380,11 @@ class ConnectionMigration:
         """Close our copy of the socket without a shutdown, which would end the connection for the new Processor."""
         self._table.free_block(connection)
         connection.transport.close()
-        self._handlers.tell_gone(connection, FLAG_MOVED)
+        self._handlers.send_disconnected(connection, FLAG_MOVED)
         connection.counters.moved_away(connection)
-        self._timed.forget_connection(connection.id)
+        self._timed.discard_connection(connection.id)
 
-    def _can_adopt(self, given: Given) -> bool:
+    def _can_adopt(self, given: ArrivedConnection) -> bool:
         """Return True if `_adopt` will succeed: memory is reserved and the connection's Handler has a link."""
         given_state = given.state
         assert given_state is not None
@@ -388,11 +395,11 @@ class ConnectionMigration:
             not given_state.kept or (target is not None and target.link is not None)
         )
         if not self._state.keeps_connections or not has_handler or given.sock is None:
-            given.give_room_back()
+            given.release_block()
             return False
         return given.has_room(self._memory)
 
-    def _adopt(self, given: Given) -> None:
+    def _adopt(self, given: ArrivedConnection) -> None:
         """Register a connection that another Processor gave. TAKEN has already been sent."""
         state, sock = given.state, given.sock
         assert state is not None
@@ -425,7 +432,7 @@ class ConnectionMigration:
         block = given.read_block()
         if block is not None:
             self._memory.assign(connection, block)
-        self._watch.begin(connection, PAUSED)
+        self._watch.register(connection, PAUSED)
         self._table.keep(connection)
         connection.counters.moved_in(connection)
         if state.is_stalled:

@@ -67,7 +67,7 @@ class MigratedConnection(msgspec.Struct, array_like=True, frozen=True):
     last_active_ns: int
 
 
-class Given:
+class ArrivedConnection:
     """A connection that has arrived with all its descriptors. Call `close` unless it was adopted."""
 
     def __init__(self, connection_id: int, peer: AgentId) -> None:
@@ -87,7 +87,7 @@ class Given:
             return self.block is not None
         return True
 
-    def give_room_back(self) -> None:
+    def release_block(self) -> None:
         """Free the memory that `has_room` reserved, because the connection is refused."""
         if self.block is not None:
             self.block.memory.discard(self.block)
@@ -132,7 +132,7 @@ class MigrationChannel:
         self.is_open = True
         self._unsent: deque[tuple[bytes, int, OpenFile | None]] = deque()
         self._own_fds: set[int] = set()  # Memfds to close once they are sent.
-        self._arriving: Given | None = None
+        self._arriving: ArrivedConnection | None = None
 
     def close(self) -> None:
         self.is_open = False
@@ -155,7 +155,7 @@ class MigrationChannel:
     def has_unsent(self) -> bool:
         return bool(self._unsent)
 
-    def give(self, connection: Connection, kept: list[int]) -> None:
+    def send_connection(self, connection: Connection, kept: list[int]) -> None:
         """Queue the messages of one connection. It must have been removed from every epoll."""
         self.given[connection.id] = connection
         for item in connection.out or ():
@@ -209,7 +209,7 @@ class MigrationChannel:
 
     # -- taking ------------------------------------------------------------------------------------------------
 
-    def receive(self) -> tuple[int, int, Given | None] | None:
+    def receive(self) -> tuple[int, int, ArrivedConnection | None] | None:
         """Return the next (kind, connection id, connection or None) of GIVE, TAKEN or REFUSED; None if there is none.
 
         Raises EOFError when the peer has ended and everything that it sent was received.
@@ -227,7 +227,7 @@ class MigrationChannel:
                 return kind, connection_id, None
             given = self._arriving
             if given is None:
-                given = self._arriving = Given(connection_id, self.peer)
+                given = self._arriving = ArrivedConnection(connection_id, self.peer)
             assert given.id == connection_id, "two connections' messages are mixed"
             if fd is None:
                 given.is_whole = False
@@ -273,7 +273,7 @@ def state_of(connection: Connection, kept: list[int]) -> MigratedConnection:
     )
 
 
-def unsent_of(given: Given) -> list[Part] | None:
+def unsent_of(given: ArrivedConnection) -> list[Part] | None:
     """Return the answers that were not sent yet, with their open files; None if there are none."""
     assert given.state is not None
     if not given.state.out:

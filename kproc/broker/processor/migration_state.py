@@ -31,7 +31,7 @@ class MigrationState:
         self.kept += sequences
         return True
 
-    def lose(self) -> None:
+    def mark_lost(self) -> None:
         """Record that the Handler that keeps the answers has died."""
         self.is_lost = True
 

@@ -33,7 +33,7 @@ class PendingLogin:
         # True once the home has received a request of the login. The connection must keep that home.
         self.is_begun = False
 
-    def begin(self, now_ns: int) -> None:
+    def start(self, now_ns: int) -> None:
         """Record that the home receives a request. After an ended session, the time limit starts now."""
         if not self.is_begun:
             self.is_begun = True

@@ -12,13 +12,13 @@ It is made of parts, which share ProcessorState:
 
 A duty cycle (Processor.do_work) has these steps:
 
-    answers     from the Handlers' rings to the sockets, one `send` per connection
-    relieve     only if a connection waits for what no descriptor reports (ProcessorState.is_pressed)
-    wait        for sockets and for Handlers. If only answers come, they are sent and the cycle waits once more, so that
-                a lone client's request costs one cycle
-    read        from the ready sockets straight into the request rings
-    publish     once per ring
-    tick        only if it is due: metrics, reports, checks that run once a second
+    answers     Send the answers in the Handlers' rings, by one `send` per connection.
+    relieve     Continue connections that wait for something that no descriptor reports (ProcessorState.is_pressed).
+    wait        Sleep until a socket is ready or a Handler has answered. If Handlers have answered and nothing else has
+                happened, send their answers and sleep again: the request of a lone client then costs one cycle.
+    read        Receive from the ready sockets straight into the request rings.
+    publish     Make the requests visible to the Handlers, once per ring, and wake those that sleep.
+    tick        If it is due, store the metrics and do periodic work.
 """
 
 from __future__ import annotations
@@ -30,6 +30,7 @@ import socket
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, Final
 
+from kproc.broker.config.descriptor_limit import descriptor_end
 from kproc.broker.config.dynamic import DynamicSettings
 from kproc.broker.ipc.fdpass import TruncatedDescriptor, recv_fd
 from kproc.broker.metrics.slab import MetricsRow
@@ -55,7 +56,6 @@ from kproc.broker.processor.timed_requests import TimedRequests
 from kproc.broker.processor.tls_listeners import TlsListeners
 from kproc.broker.processor.transport_layer import PlaintextTransport, Transport
 from kproc.broker.processor.unsent_answers import UnsentAnswers
-from kproc.broker.role.descriptors import descriptor_end
 from kproc.broker.role.handoff import EVICT, HANDOFF, NO_ADDRESS, REFUSED
 from kproc.broker.role.role import Role
 from kproc.broker.transport.agent import STORE_MS, AgentId, BlockOwner, Link
@@ -74,8 +74,8 @@ logger = logging.getLogger(__name__)
 _STALL_POLL_MS: Final = 2
 _COMPLAINT_NS: Final = 10_000_000_000
 _NO_EVENTS: Final[list[tuple[int, int]]] = []
-# The work of a pass for a lone client: an answer and a request. After more than that the next pass looks for answers
-# before it polls. After a lone request that would be in vain: its Handler has only just been woken.
+# The work of a cycle for a lone client: an answer and a request. After more work the next cycle looks for answers
+# before it polls. After a lone request it would find none, because the Handler has only just been woken.
 _LONE_WORK: Final = 2
 # Memory for large frames of clients that have not logged in: at least this size, and room for this many longest frames.
 _LOGIN_BYTES_MIN: Final = 16 << 20
@@ -194,7 +194,7 @@ class Processor(Role):
 
     def handler_leaving(self, peer: AgentId) -> None:
         """Move connections away from a Handler that will end, each once it has no request in work."""
-        self._assignment.leave(peer)
+        self._assignment.drain(peer)
 
     def uses(self, peer: AgentId) -> bool:
         """Return True if a Handler has requests, connections or blocks of ours, or may still get some."""
@@ -230,9 +230,9 @@ class Processor(Role):
     # -- the duty cycle ----------------------------------------------------------------------------------------
 
     def do_work(self, timeout_ms: int) -> int:
-        """Run one duty cycle: send answers, wait, read requests, publish, tick.
+        """Run one duty cycle, in the steps that the module's docstring lists. Return the amount of work done.
 
-        A cycle that only answers end or prevent the sleep of sends them and waits once more (`_only_woken`).
+        The steps are inline, because a method for each would cost every request a call.
         """
         self.cycle_count += 1
         state, handlers = self._state, self.handlers
@@ -253,13 +253,13 @@ class Processor(Role):
             self._doze.wait(self._poll, timeout_ms / 1000, self._has_answers) if timeout_ms else self._poll(0)
         )
         if not events and handlers.may_have_answers:
-            # The wait did not sleep, because a Handler has answered meanwhile. With a lone client nothing else can have
-            # happened, so a cycle without work skips the poll.
+            # A Handler answered meanwhile, so the wait neither slept nor polled. With a lone client nothing else can
+            # have happened, so a cycle without work skips the poll.
             events = self._poll(0) if work else self._only_woken
         state.now_ns = now_ns = self._now_ns()
         if events == self._only_woken and timeout_ms >= STORE_MS and now_ns < state.due_ns:
-            # Handlers have answered and nothing else has happened. Send the answers and wait again, until the tick at
-            # most. A lone client's request then costs one cycle instead of two.
+            # The eventfd ended the sleep, and no socket is ready. Send the answers and wait again, until the tick at
+            # most, so that a lone client's request costs one cycle instead of two.
             handlers.may_have_answers = False
             work += self._send_answers()
             events = _NO_EVENTS
@@ -315,7 +315,7 @@ class Processor(Role):
     def _on_other_event(self, fd: int) -> int:
         """Handle an event of an Acceptor, of another Processor, or of the descriptor given to `watch`."""
         if fd in self._handoffs:
-            return self._take_sockets(fd)
+            return self._receive_sockets(fd)
         if self.migration.on_readable(fd):
             return 1
         if fd == self._watched_fd:
@@ -330,9 +330,9 @@ class Processor(Role):
             self.reader.retry_stalled()
         if table.awaiting_block:
             self._block_waits.retry()
-        table.end_shortage()
+        table.resume_short_of_memory()
         if table.has_throttled:
-            table.end_throttles(self._clock.now_ns())
+            table.resume_throttled(self._clock.now_ns())
         is_moving = migration.is_active
         if is_moving:
             work += migration.work()
@@ -371,7 +371,7 @@ class Processor(Role):
 
     # -- connections -------------------------------------------------------------------------------------------
 
-    def _take_sockets(self, fd: int) -> int:
+    def _receive_sockets(self, fd: int) -> int:
         """Register and acknowledge the sockets of an Acceptor. Close connections if it requests that."""
         peer, sock = self._handoffs[fd]
         taken = 0
@@ -398,7 +398,7 @@ class Processor(Role):
                 self.table.evict(flags, listener)
                 taken += 1
                 continue
-            # Refuse the socket if this Processor leaves, or if the free descriptors are reserved (role/descriptors.py).
+            # Refuse the socket if this Processor leaves, or if the free descriptors are reserved (descriptor_end).
             if client_fd is not None and (self._state.is_leaving or client_fd >= self._descriptor_end):
                 if not self._state.is_leaving:
                     self._complain_of_descriptors("those that are left are for links, not for clients")
@@ -441,7 +441,7 @@ class Processor(Role):
 
     def begin_leave(self, targets: list[AgentId]) -> None:
         """Give every connection to these Processors, and accept no new one. `is_drained` reports the end."""
-        self.migration.leave(targets)
+        self.migration.migrate_all(targets)
 
     def move_connections(self, count: int, target: AgentId) -> int:
         """Give `count` connections to another Processor; return how many will go."""
@@ -507,7 +507,7 @@ class Processor(Role):
 
     def _on_tick(self, now_ns: int) -> None:
         """Count connections and rings, and end sessions. Once a second, do the slower checks."""
-        self.writer.metered.tell()
+        self.writer.metered.send_times()
         counts = self._values
         counts[SLOT["connections"]] = len(self.table.by_fd)
         senders = self.handlers.senders()
@@ -515,13 +515,13 @@ class Processor(Role):
         counts[SLOT["ring_fill_bytes"]] = sum(sender.capacity - sender.free_bytes() for sender in senders)
         counts[SLOT["ring_records"]] = sum(sender.waiting(_COUNTED_MAX) for sender in senders)
         self._counters.listeners.store()
-        self.table.end_sessions(now_ns)
+        self.table.expire_sessions(now_ns)
         if now_ns >= self._next_second_ns:
             self._next_second_ns = now_ns + 1_000_000_000
             self._state.refusals.report_suppressed(now_ns)
             counts[SLOT["requests_inflight"]] = sum(c.inflight for c in self.table.by_fd.values())
             self.writer.files.drop_unlinked()
-            self._assignment.leave_dead()
+            self._assignment.replace_dead_homes()
             self._slow_frames.work()
             self._blocks.recall()
             self._unsent.work()

@@ -192,7 +192,7 @@ class RequestForwarder:
             return self._handlers.introduce(connection)
         if connection.home.link is None or not self._handlers.introduce_to(connection.home, connection):
             return False
-        login.begin(self._state.now_ns)
+        login.start(self._state.now_ns)
         return True
 
     # -- several Handlers --------------------------------------------------------------------------------------
@@ -366,4 +366,4 @@ class RequestForwarder:
             return 0
         now_ns = self._state.now_ns
         self.next_look_ns = now_ns + _LOOK_NS
-        return self._timed.begin(connection, frame, target.peer, now_ns)
+        return self._timed.start(connection, frame, target.peer, now_ns)

@@ -120,7 +120,7 @@ class ResponseWriter:
                     if kind == SEND:
                         connection_id, sequence, _, _ = _unpack_head(view)
                         if lent:
-                            self._blocks.give_back(connection_id, sequence)
+                            self._blocks.release(connection_id, sequence)
                         answers.append((connection_id, sequence, view[_BEHIND_HEAD]))
                         continue
                     # SENDS answers requests of the Produce fast path. None of them came in a block, so none is freed.
@@ -137,7 +137,7 @@ class ResponseWriter:
                     if kind <= CLOSE:
                         connection_id, sequence, _, _ = _unpack_head(view)
                         if lent:
-                            self._blocks.give_back(connection_id, sequence)
+                            self._blocks.release(connection_id, sequence)
                         connection = self._by_id.get(connection_id)
                         if connection is None:
                             continue  # Closed meanwhile.
@@ -340,7 +340,7 @@ class ResponseWriter:
             # come.
             sequences = unpack_sequences(view[HEAD_BYTES:])
             for each in sequences:
-                self._blocks.give_back(connection_id, each)
+                self._blocks.release(connection_id, each)
             if connection is not None:
                 self._migration.on_moved(connection, sequence, sequences)
         elif kind == BLOCK_FREE:

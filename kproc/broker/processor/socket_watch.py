@@ -1,5 +1,17 @@
 """EpollWatch: asks the kernel which clients' sockets are readable or writable.
 
+epoll(7) keeps the set of watched descriptors in the kernel, so that a wait costs as much as there are events, however
+many connections are idle. Four of its properties matter here:
+
+- A socket is level-triggered: each wait reports it as long as it has bytes, or room. A connection is therefore read
+  once per duty cycle, and the next wait reports the rest. (Only the eventfd of ipc/wait.py is edge-triggered.)
+- EPOLLHUP and EPOLLERR are reported for an empty event mask, too. A paused connection whose client has hung up would
+  end every wait at once, so it leaves the epoll until it is read again (DETACHED).
+- A registration belongs to the open file, not to the descriptor. A socket of which another process has a copy stays
+  registered after our close, so it is unregistered before it is closed or sent away.
+- The number of a closed descriptor is given to the next file. Events are therefore looked up by number only within the
+  cycle whose wait returned them, before any new connection is registered (Processor._on_events).
+
 The Processors that exist for comparison replace it: one uses an asyncio loop, one a thread for each connection.
 """
 
@@ -19,13 +31,13 @@ class EpollWatch:
     def __init__(self, epoll: select.epoll) -> None:
         self.epoll = epoll
 
-    def begin(self, connection: Connection, interest: int = ACTIVE) -> None:
+    def register(self, connection: Connection, interest: int = ACTIVE) -> None:
         """Start watching a connection. Raises OSError for a socket that cannot be used."""
         connection.transport.set_blocking(False)
         self.epoll.register(connection.fd, interest)
         connection.interest = interest
 
-    def end(self, connection: Connection) -> None:
+    def unregister(self, connection: Connection) -> None:
         """Stop watching a connection whose socket is about to be closed or given away."""
         if connection.interest != DETACHED:
             self.epoll.unregister(connection.fd)

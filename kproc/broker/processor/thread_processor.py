@@ -57,22 +57,22 @@ class ThreadProcessor(TurnProcessor):
         self._received: deque[tuple[Connection, memoryview, int]] = deque()
 
     def _make_watch(self) -> EpollWatch:
-        self._threads = ThreadWatch(self._epoll, self._serve)
+        self._threads = ThreadWatch(self._epoll, self._run_connection)
         return self._threads
 
     # -- under the lock ----------------------------------------------------------------------------------------
 
-    def _took(self, connection: Connection, buffer: memoryview, count: int) -> None:
+    def _on_received(self, connection: Connection, buffer: memoryview, count: int) -> None:
         """Handle `count` received bytes, which are in the connection's block or else in `buffer`."""
         if count and self._state.is_stopping:
             return  # The broker stops: requests that arrive now are not answered.
-        self.note_time()
+        self.update_time()
         owner = self._threads.threads[connection.id]
         self._values[_BYTES_OUT] += owner.sent_bytes
         owner.sent_bytes = 0
         self.reader.on_received(connection, buffer, count)
 
-    def _take_ready(self, connection: Connection, owner: ConnectionThread) -> list[Part]:
+    def _dequeue_ready(self, connection: Connection, owner: ConnectionThread) -> list[Part]:
         if not connection.ready:
             return []  # A separate empty list, because other threads append to `ready`.
         ready: list[Part] = connection.ready
@@ -86,22 +86,22 @@ class ThreadProcessor(TurnProcessor):
 
     # -- a connection's thread -----------------------------------------------------------------------------------
 
-    def _serve(self, connection: Connection) -> None:
+    def _run_connection(self, connection: Connection) -> None:
         try:
             # The lock makes us wait until the thread that registers this connection has finished doing so.
             with self._lock:
                 owner = self._threads.threads[connection.id]
             buffer = memoryview(bytearray(READ_BYTES))
-            while self._serve_once(connection, owner, buffer):
+            while self._read_and_answer(connection, owner, buffer):
                 pass
             with self._lock:
-                self.table.end(connection)
+                self.table.close_finished(connection)
                 self.publish()
                 self._run()
         except BaseException as error:  # noqa: BLE001 - any role may have raised it, so the roles' runner decides
             self._on_error(error)
 
-    def _serve_once(self, connection: Connection, owner: ConnectionThread, buffer: memoryview) -> bool:
+    def _read_and_answer(self, connection: Connection, owner: ConnectionThread, buffer: memoryview) -> bool:
         """Read once and send the answers. Return False if the connection has ended."""
         block = connection.block
         into = buffer if block is None else block.view[block.filled :]
@@ -119,10 +119,10 @@ class ThreadProcessor(TurnProcessor):
             if failure is not None:
                 self.table.close(connection, str(failure))
                 return False
-            self._take_received()
+            self._handle_received()
             if not self.is_here(connection):
                 return False
-            ready = self._take_ready(connection, owner)
+            ready = self._dequeue_ready(connection, owner)
             is_over = self._may_read(connection)
         sent = 0
         while True:
@@ -145,14 +145,14 @@ class ThreadProcessor(TurnProcessor):
                     return False
                 owner.sent_bytes += sent
                 sent = 0
-                is_over = self._settle(connection, owner)
-                ready = self._take_ready(connection, owner)
+                is_over = self._after_write(connection, owner)
+                ready = self._dequeue_ready(connection, owner)
                 if not self.is_here(connection):
                     return False
             if not ready and not is_over:
                 owner.signal.acquire()
 
-    def _take_received(self) -> None:
+    def _handle_received(self) -> None:
         """Serve the bytes that this thread received, and those of threads that wait for the lock.
 
         One pass for all of them is cheaper than several.
@@ -162,20 +162,20 @@ class ThreadProcessor(TurnProcessor):
         while received:
             connection, buffer, count = received.popleft()
             if self.is_here(connection):
-                self._took(connection, buffer, count)
+                self._on_received(connection, buffer, count)
                 has_any = True
         if has_any:
             self.publish()
             self._run()
 
-    def _settle(self, connection: Connection, owner: ConnectionThread) -> bool:
+    def _after_write(self, connection: Connection, owner: ConnectionThread) -> bool:
         """Update a connection after a write. Return True if its thread may read on.
 
         If it may not, and no answer is ready, the thread sleeps until it is woken.
         """
         if connection.ready:
             return False
-        self.note_time()
+        self.update_time()
         self.writer.after_send(connection)
         self.publish()
         self._run()

@@ -62,7 +62,7 @@ class TimedRequests:
         # Answered, but perhaps not sent yet.
         self.leaving: dict[tuple[int, int], _Timed] = {}
 
-    def begin(self, connection: Connection, frame: memoryview, handler: AgentId, now_ns: int) -> int:
+    def start(self, connection: Connection, frame: memoryview, handler: AgentId, now_ns: int) -> int:
         """Decide whether to time the connection's next request, given its frame. Return FLAG_TIMED, or 0."""
         if len(frame) < _KEY.size or now_ns - self._timed_at_ns[frame[1]] < _GAP_NS:
             return 0
@@ -113,12 +113,12 @@ class TimedRequests:
         )
         self._timings.add(timed.api_key, times, timed.frame_bytes)
 
-    def forget_connection(self, connection_id: int) -> None:
+    def discard_connection(self, connection_id: int) -> None:
         """Discard the requests of a connection that migrated, because another Processor gets their answers."""
         for key in [key for key in self._open if key[0] == connection_id]:
             del self._open[key]
 
-    def forget_handler(self, handler: AgentId) -> None:
+    def discard_handler(self, handler: AgentId) -> None:
         """Discard the requests of a Handler that has died."""
         for key in [key for key, timed in self._open.items() if timed.handler == handler]:
             del self._open[key]

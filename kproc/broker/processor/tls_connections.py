@@ -104,7 +104,7 @@ class TlsConnections:
         if self.handshakes.has_turns:
             done += self.handshakes.work()
         if self._state.is_leaving:
-            done += self._leave()
+            done += self._close_next()
         return done
 
     @property
@@ -125,7 +125,7 @@ class TlsConnections:
         """Close connections with an expired certificate or a late handshake."""
         self.handshakes.expire()
 
-    def _leave(self) -> int:
+    def _close_next(self) -> int:
         """Close the next connection that cannot migrate, if one is due. Its requests in work are answered first."""
         staying = [
             each for each in self._table.by_fd.values() if each.state is OPEN and not each.transport.can_move

@@ -123,7 +123,7 @@ class TlsTransport:
         """
         tls = self._tls
         if tls is None:
-            self._take_hello()
+            self._receive_hello()
             raise BlockingIOError
         if not self._is_open and not self._shake(tls):
             raise BlockingIOError
@@ -143,7 +143,7 @@ class TlsTransport:
                 while count < room and (incoming.pending or tls.pending()):
                     got: int = tls.read(room - count, into[count:])  # type: ignore[assignment]
                     if not got:
-                        return self._end_of(count)
+                        return self._handle_close_notify(count)
                     count += got
                 if came < _SCRATCH_BYTES or count >= min(room, _READ_BYTES_MAX):
                     break
@@ -153,7 +153,7 @@ class TlsTransport:
                 self._reply()
                 raise BlockingIOError from None
         except ssl.SSLZeroReturnError:
-            return self._end_of(count)
+            return self._handle_close_notify(count)
         self._reply()
         if incoming.pending or tls.pending():
             self._share.has_more(self.fd)
@@ -161,7 +161,7 @@ class TlsTransport:
             self._share.unread.discard(self.fd)
         return count
 
-    def _end_of(self, count: int) -> int:
+    def _handle_close_notify(self, count: int) -> int:
         """Handle close_notify. The caller first gets the `count` bytes that came before it."""
         self._has_ended = True
         if count:
@@ -177,7 +177,7 @@ class TlsTransport:
 
     # -- the handshake -----------------------------------------------------------------------------------------
 
-    def _take_hello(self) -> None:
+    def _receive_hello(self) -> None:
         """Receive the client's first record. When it is complete, queue the connection for its turn.
 
         Until its turn there is no SSLObject, so that a client that sends half a record costs only these bytes.
@@ -206,7 +206,7 @@ class TlsTransport:
         poller.register(self.fd, select.POLLRDHUP)
         return bool(poller.poll(0))
 
-    def begin(self) -> None:
+    def start_handshake(self) -> None:
         """Answer the client's first record, which is the expensive step. Raises OSError."""
         self._incoming, self._outgoing = ssl.MemoryBIO(), ssl.MemoryBIO()
         self._tls = tls = self._context.context.wrap_bio(self._incoming, self._outgoing, server_side=True)
@@ -388,7 +388,7 @@ class TlsTransport:
             raise OSError("TLS is not served by a thread for each connection")
         self.sock.setblocking(False)
 
-    def end(self) -> None:
+    def shutdown(self) -> None:
         """Send close_notify if the socket has room, and shut the connection down."""
         try:
             if self._tls is not None and self._is_open and not self._unsent:
@@ -407,7 +407,7 @@ class TlsTransport:
     def close(self) -> None:
         """Close our descriptor."""
         self._share.unread.discard(self.fd)
-        self._share.handshakes.forget(self)
+        self._share.handshakes.remove(self)
         self.sock.close()
 
 

@@ -48,7 +48,7 @@ class Transport(Protocol):
     def set_blocking(self, is_blocking: bool) -> None:
         """Set whether `recv_into` and `send` block. Raises OSError for a socket that cannot be used."""
 
-    def end(self) -> None:
+    def shutdown(self) -> None:
         """Shut the connection down, even if another process has a copy of its descriptor."""
 
     def close(self) -> None:
@@ -72,7 +72,11 @@ class PlaintextTransport:
         self.send = sock.send
 
     def send_file(self, file_fd: int, position: int, count: int) -> int:
-        """Send a file's bytes by sendfile; return how many were sent. Raises EOFError if the file is too short."""
+        """Send a file's bytes by sendfile; return how many were sent. Raises EOFError if the file is too short.
+
+        sendfile(2) copies from the page cache to the socket inside the kernel. It returns 0 only at the end of the
+        file. The client was promised more bytes by then, so its connection must be closed.
+        """
         sent = os.sendfile(self.fd, file_fd, position, min(count, _SEND_BYTES_MAX))
         if sent == 0:
             raise EOFError(FILE_TOO_SHORT)
@@ -88,7 +92,7 @@ class PlaintextTransport:
         """Set whether `recv_into` and `send` block. Raises OSError for a socket that cannot be used."""
         self.sock.setblocking(is_blocking)
 
-    def end(self) -> None:
+    def shutdown(self) -> None:
         """Shut the connection down, even if another process (the Acceptor) still has a copy of its descriptor."""
         try:
             self.sock.shutdown(socket.SHUT_RDWR)

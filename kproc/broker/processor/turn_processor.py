@@ -13,17 +13,17 @@ from kproc.broker.processor.processor import Processor
 
 
 class TurnProcessor(Processor):
-    """Its epoll holds Acceptors' sockets only, and is polled only after `look` was called."""
+    """Its epoll holds Acceptors' sockets only, and is polled only after `request_poll` was called."""
 
-    __slots__ = ("_must_look",)
+    __slots__ = ("_must_poll",)
 
     def __init__(self, *arguments: Any, **named: Any) -> None:
         super().__init__(*arguments, **named)
-        self._must_look = True
+        self._must_poll = True
 
-    def look(self) -> None:
+    def request_poll(self) -> None:
         """Poll the epoll (`poll_fd`) at the next turn."""
-        self._must_look = True
+        self._must_poll = True
 
     def publish(self) -> None:
         """Publish the requests that were read to the Handlers."""
@@ -31,9 +31,9 @@ class TurnProcessor(Processor):
 
     def do_work(self, timeout_ms: int) -> int:
         """Send answers; do the rest of a duty cycle only if something asked for it."""
-        now_ns = self.note_time()
-        if self._must_look or self._state.is_pressed or now_ns >= self._next_store_ns:
-            self._must_look = False
+        now_ns = self.update_time()
+        if self._must_poll or self._state.is_pressed or now_ns >= self._next_store_ns:
+            self._must_poll = False
             return super().do_work(0)
         work = self.writer.send_answers()
         self.publish()
@@ -41,7 +41,7 @@ class TurnProcessor(Processor):
             self._reporter.flush()
         return work
 
-    def note_time(self) -> int:
+    def update_time(self) -> int:
         """Update the time that the following work uses; return it."""
         self._state.now_ns = now_ns = self._clock.now_ns()
         return now_ns

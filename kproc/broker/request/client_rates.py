@@ -185,7 +185,7 @@ class ClientRates:
 
     # -- metrics -----------------------------------------------------------------------------------------------
 
-    def note_throttle(self, kind: str, duration_ms: int) -> None:
+    def record_throttle(self, kind: str, duration_ms: int) -> None:
         """Count a throttle for the metrics."""
         times, durations = _METRICS[kind]
         self._throttles[times] += 1
@@ -193,17 +193,17 @@ class ClientRates:
 
     def _noted(self, kind: str, duration_ms: int) -> int:
         if duration_ms:
-            self.note_throttle(kind, duration_ms)
+            self.record_throttle(kind, duration_ms)
         return duration_ms
 
-    def take_throttles(self) -> Counter[int]:
+    def drain_throttles(self) -> Counter[int]:
         """Return the throttles since the last call, by the slot of the metric."""
         throttles, self._throttles = self._throttles, Counter()
         return throttles
 
     # -- messages between Handlers -----------------------------------------------------------------------------
 
-    def take_untold(self) -> list[list[Any]]:
+    def drain_unsent(self) -> list[list[Any]]:
         """Return the charges since the last call as [kind, user, client id, ns at its quota], and drop idle accounts.
 
         At most TOLD_MAX rows are returned. The next call has the rest.

@@ -329,9 +329,9 @@ class RequestContext:
         if meter is None:
             return
         self.meter = None
-        self.begin_throttle(meter.settle())
+        self.start_throttle(meter.settle())
 
-    def begin_throttle(self, duration_ms: int) -> None:
+    def start_throttle(self, duration_ms: int) -> None:
         """Throttle the client for `duration_ms`, unless this request throttles it for longer already."""
         if duration_ms > self.throttle_ms:
             self.throttle_ms = duration_ms
@@ -374,7 +374,7 @@ class RequestContext:
         """
         raise NotImplementedError
 
-    def note_client(self, software_name: str, software_version: str) -> None:
+    def set_client(self, software_name: str, software_version: str) -> None:
         """Store the client's software name and version from ApiVersions (KIP-511), for `kproc clients`."""
         raise NotImplementedError
 

@@ -52,7 +52,7 @@ def dispatch(request: HandlerRequest, body: memoryview) -> None:
     api_key, version = request.api_key, request.api_version
     counts = request.services.counts
     if api_key == PRIVATE_API_KEY:
-        _serve_private(request, body)
+        _handle_private(request, body)
         counts.add(REQUESTS, api_key, version)
         return
     if api_key == _API_VERSIONS and version not in _API_VERSIONS_SERVED:
@@ -113,7 +113,7 @@ def after_header_tags(body: memoryview) -> memoryview:
     return body[skip_tags(body, 0) :]
 
 
-def _serve_private(request: HandlerRequest, body: memoryview) -> None:
+def _handle_private(request: HandlerRequest, body: memoryview) -> None:
     if not request.is_from_loopback or request.api_version != PRIVATE_VERSION:
         raise ProtocolError("private operations are for loopback clients of this version")
 

@@ -131,7 +131,7 @@ class SliceRequest(RequestContext):
         self._divided.replace_slice(self, name_rows())
 
     def throttle(self, duration_ms: int) -> None:
-        self._divided.request.begin_throttle(duration_ms)
+        self._divided.request.start_throttle(duration_ms)
 
     def fail(self) -> None:
         self._divided.fail_slice(self)

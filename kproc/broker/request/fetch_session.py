@@ -61,7 +61,7 @@ class FetchTarget:
             self.found_name = topic.name
         return topic
 
-    def known_name(self, image: ClusterImage) -> str | None:
+    def find_name(self, image: ClusterImage) -> str | None:
         """Return the topic's name, or None for an id that no topic has and that this session never found."""
         if self.name is not None:
             return self.name

@@ -207,14 +207,14 @@ class HandlerRequest(RequestContext):
         """The time at which a timed request was dequeued (monotonic ns), or 0 for an untimed one."""
         return self._taken_ns
 
-    def leave_untimed(self) -> None:
+    def skip_timing(self) -> None:
         """Record no times for this request, because it belongs to no advertised API."""
         if self._taken_ns:
             self._taken_ns = 0
             body = TIMES_BODY.pack(UNTIMED_KEY, 0, 0, 0, 0)
             self.peer.outbox.push(TIMES, HEAD.pack(self.connection_id, self.sequence, 0, 0), body)
 
-    def _tell_times(self) -> None:
+    def _send_times(self) -> None:
         """Send TIMES. The caller must send the response right after it."""
         now_ns = self.services.clock.now_ns()
         body = TIMES_BODY.pack(self.api_key, self.throttle_ms, self._taken_ns, self.done_ns or now_ns, now_ns)
@@ -230,7 +230,7 @@ class HandlerRequest(RequestContext):
         if self._is_waiting:
             self._stop_waiting()
         if self._taken_ns:
-            self._tell_times()
+            self._send_times()
         self.peer.outbox.push(SEND, HEAD.pack(self.connection_id, self.sequence, 0, 0), frame)
 
     def send_parts(self, parts: list[bytes | FileRange]) -> None:
@@ -238,7 +238,7 @@ class HandlerRequest(RequestContext):
         if self._is_waiting:
             self._stop_waiting()
         if self._taken_ns:
-            self._tell_times()
+            self._send_times()
         head = HEAD.pack(self.connection_id, self.sequence, 0, 0)
         if any(isinstance(part, FileRange) for part in parts):
             self.peer.outbox.push(SEND_PARTS, head, encode_parts(parts))
@@ -269,7 +269,7 @@ class HandlerRequest(RequestContext):
                 self.api_key,
                 self.api_version,
             )
-        self.leave_untimed()
+        self.skip_timing()
         self.close()
 
     def close_after(self, frame: bytes) -> None:
@@ -301,7 +301,7 @@ class HandlerRequest(RequestContext):
         head = HEAD.pack(self.connection_id, self.sequence, 0, 0)
         self.peer.outbox.push(THROTTLE, head, THROTTLE_MS.pack(duration_ms))
 
-    def note_client(self, software_name: str, software_version: str) -> None:
+    def set_client(self, software_name: str, software_version: str) -> None:
         client_id = short_name((self.client_id_bytes or b"").decode("utf-8", "replace"))
         software_name, software_version = short_name(software_name), short_name(software_version)
         note = msgspec.msgpack.encode([client_id, software_name, software_version])
@@ -324,7 +324,7 @@ class HandlerRequest(RequestContext):
         if self._is_waiting:
             self._stop_waiting()
         if self._taken_ns:
-            self._tell_times()
+            self._send_times()
         self.peer.outbox.push(kind, HEAD.pack(self.connection_id, self.sequence, 0, 0), frame)
 
     def _stop_waiting(self) -> None:

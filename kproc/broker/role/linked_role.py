@@ -64,7 +64,7 @@ class LinkedRole(Role):
         found = self._peers.pop(peer, None)
         if found is not None:
             self._list_links()
-            self._take_last_replies(found)
+            self._drain_replies(found)
             lost = self._calls.fail_all(peer)
             found.outbox.close()
             self._lost(peer, lost)
@@ -72,7 +72,7 @@ class LinkedRole(Role):
     def _lost(self, peer: AgentId, ops: frozenset[str]) -> None:
         """Handle the loss of a peer with unanswered calls of the operations `ops`."""
 
-    def _take_last_replies(self, peer: LinkedPeer) -> None:
+    def _drain_replies(self, peer: LinkedPeer) -> None:
         """Read the replies that a peer sent before it died, because calls that it executed must not fail as lost."""
         while batch := peer.inbox.poll(_CALLS_PER_PASS):
             for kind, view in batch:
@@ -102,13 +102,13 @@ class LinkedRole(Role):
         if deadline_ms < timeout_ms:
             timeout_ms = deadline_ms
             if not (deadline_ms or work or self._has_input()):
-                timeout_ms = self._note_empty_cycle()
+                timeout_ms = self._count_empty_cycle()
         for fd, _ in self._doze.wait(self._poll, timeout_ms / 1000, self._has_input, now_ns):
             if fd == self._watched_fd:
                 self.is_called = True
         return work
 
-    def _note_empty_cycle(self) -> int:
+    def _count_empty_cycle(self) -> int:
         """Count a cycle that did nothing although a timer was due. Return how long to sleep, in ms.
 
         A single such cycle comes from the clock's resolution, so it does not sleep. Several in a row are a bug; each
@@ -153,7 +153,7 @@ class LinkedRole(Role):
         self._outboxes = [peer.outbox for peer in self._peers.values()] + self._other_outboxes()
         self._inputs = [(peer.inbox.is_empty, peer) for peer in self._peers.values()]
 
-    def _take_records(self, take: Callable[[LinkedPeer, int, memoryview], None]) -> int:
+    def _drain_records(self, take: Callable[[LinkedPeer, int, memoryview], None]) -> int:
         """Pass some records of every peer to `take`, which keeps no view; return how many there were."""
         taken = 0
         for is_empty, peer in self._inputs:

@@ -89,23 +89,23 @@ class Purgatory:
                 operation.is_completed = is_done = True
                 containment.caught("a request that waited for an event", error, operation.owner)
             if is_done:
-                self._forget(operation)
+                self._remove(operation)
         containment.owner = before
 
-    def end(self, key: Hashable) -> None:
+    def complete_all(self, key: Hashable) -> None:
         """Complete every operation that watches `key`, without checking its condition."""
         for operation in list(self._watchers.get(key, ())):
             operation.complete()
-            self._forget(operation)
+            self._remove(operation)
 
     def cancel(self, operation: DelayedOperation) -> None:
         """Discard an operation, because its client has left."""
         operation.is_completed = True
-        self._forget(operation)
+        self._remove(operation)
 
     def finished(self, operation: DelayedOperation) -> None:
         """Remove the watches of an operation that was completed in another way."""
-        self._forget(operation)
+        self._remove(operation)
 
     def expire(self) -> int:
         """Complete every operation whose deadline has passed; return how many."""
@@ -119,13 +119,13 @@ class Purgatory:
             self._expire(operation)
 
     def _expire(self, operation: DelayedOperation) -> bool:
-        self._forget(operation)
+        self._remove(operation)
         if operation.is_completed:
             return False
         self.containment.run(_EXPIRED, operation.owner, operation.on_expire)
         return True
 
-    def _forget(self, operation: DelayedOperation) -> None:
+    def _remove(self, operation: DelayedOperation) -> None:
         if not operation.is_parked:
             return
         operation.is_parked = False

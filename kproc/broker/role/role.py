@@ -81,7 +81,7 @@ class Role:
         values[_RESCUED] = self._doze.rescued_count
         values[_SLEPT] += self._doze.slept_ns
         self._doze.slept_ns = 0
-        self.containment.run("what is done now and then", None, self._on_tick, now_ns)
+        self.containment.run("periodic work", None, self._on_tick, now_ns)
         values[_CONTAINED] += self.containment.count
         self.containment.count = 0
         self._metrics.store()

@@ -56,7 +56,7 @@ class TurnBasedProcess(BrokerProcess):
     def _on_readable(self, agent: Agent) -> None:
         """Mark an agent as due, because a descriptor in its own epoll is readable (a listener or a handoff socket)."""
         if isinstance(agent, TurnProcessor):
-            agent.look()
+            agent.request_poll()
         self._turns.call(agent.id)
 
     def _run_turns(self) -> None:

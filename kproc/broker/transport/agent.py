@@ -49,11 +49,11 @@ class Sender(Protocol):
         """Return how many published records the receiver has not polled, at most `limit`."""
 
     def untaken(self) -> list[tuple[int, bytes]] | None:
-        """Return the records that the receiver never polled, published or not. None unless it called `end`."""
+        """Return the records that the receiver never polled, published or not. None unless it called `finish`."""
 
 
 class Receiver(Protocol):
-    """The consuming end. `poll` returns a batch, `release` frees its bytes, `end` says that no `poll` follows."""
+    """The consuming end. `poll` returns a batch, `release` frees its bytes, `finish` says that no `poll` follows."""
 
     def poll(self, limit: int) -> Sequence[tuple[int, memoryview]]: ...
     def release(self) -> None: ...

@@ -276,8 +276,8 @@ def test_client_that_went_away_before_accept_costs_no_rate() -> None:
     quotas = rig.quotas[EXTERNAL]
     now_ns = rig.clock.now_ns()
     assert quotas.admit(now_ns)
-    quotas.give_back(now_ns)
-    quotas.give_back(now_ns)
+    quotas.cancel_admission(now_ns)
+    quotas.cancel_admission(now_ns)
     assert quotas.broker_rate(now_ns) == quotas.listener_rate(now_ns) == quotas.broker_events == 0
 
 

@@ -101,7 +101,7 @@ def test_event_that_did_not_happen_does_not_delay_the_next() -> None:
     rate.record(1, now_ns)
     first = rate.grant(10, now_ns, S)
     for _ in range(20):
-        rate.take_back(now_ns)
+        rate.uncount(now_ns)
         rate.record(1, now_ns)
         assert rate.grant(10, now_ns, S) == first
 

@@ -1,4 +1,4 @@
-"""Framing: which frames are whole, whatever pieces the bytes come in. No socket, no ring: bytes alone."""
+"""Framing: whole frames are found in bytes that arrive in any pieces. Neither a socket nor a ring is involved."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def find(data: bytes, *, start: int = 0, count_max: int = COUNT_MAX) -> tuple[in
 
 
 class Receiver:
-    """A client's bytes as a connection keeps them: whole frames leave, the rest waits for more."""
+    """The bytes of one connection: whole frames are removed, and the rest waits for more bytes."""
 
     def __init__(self) -> None:
         self.rest = b""
@@ -41,7 +41,7 @@ class Receiver:
 
 
 @pytest.mark.parametrize("seed", range(5))
-def test_frames_are_the_same_in_whatever_pieces_they_come(seed: int) -> None:
+def test_find_frames_is_independent_of_read_boundaries(seed: int) -> None:
     chance = random.Random(seed)
     bodies = [chance.randbytes(chance.choice([0, 1, 3, 4, 100, 3000])) for _ in range(50)]
     stream = b"".join(map(framed, bodies))
@@ -54,7 +54,7 @@ def test_frames_are_the_same_in_whatever_pieces_they_come(seed: int) -> None:
     assert receiver.rest == b""
 
 
-def test_frames_fed_byte_by_byte() -> None:
+def test_find_frames_byte_by_byte() -> None:
     receiver = Receiver()
     for byte in framed(b"one") + framed(b"") + framed(b"three"):
         receiver.feed(bytes([byte]))
@@ -62,21 +62,21 @@ def test_frames_fed_byte_by_byte() -> None:
 
 
 @pytest.mark.parametrize("data", [b"", b"\0", b"\0\0\0", framed(b"body")[:-1], pack_length(LENGTH_MAX)])
-def test_part_of_a_frame_is_no_frame(data: bytes) -> None:
+def test_partial_frame_is_not_found(data: bytes) -> None:
     assert find(data) == (0, 0, True)
 
 
-def test_bytes_before_start_are_not_looked_at() -> None:
+def test_find_frames_skips_bytes_before_start() -> None:
     data = b"\xff" * 7 + framed(b"one") + framed(b"two")[:4]
     assert find(data, start=7) == (14, 1, True)
 
 
-def test_bytes_beyond_end_are_not_looked_at() -> None:
+def test_find_frames_stops_at_end() -> None:
     data = framed(b"one") + framed(b"two")
     assert find_frames(data, 0, 13, count_max=COUNT_MAX, length_max=LENGTH_MAX) == (7, 1, True)
 
 
-def test_search_stops_at_count_max() -> None:
+def test_find_frames_stops_at_count_max() -> None:
     data = framed(b"one") + framed(b"two") + pack_length(-1)
     assert find(data, count_max=0) == (0, 0, True)
     assert find(data, count_max=1) == (7, 1, True)
@@ -85,17 +85,17 @@ def test_search_stops_at_count_max() -> None:
 
 
 @pytest.mark.parametrize("length", [-1, -(1 << 31), LENGTH_MAX + 1, (1 << 31) - 1])
-def test_invalid_length_ends_the_frames_before_it(length: int) -> None:
+def test_find_frames_stops_at_invalid_length(length: int) -> None:
     data = framed(b"one") + pack_length(length) + b"rest"
     assert find(data) == (7, 1, False)
     assert frame_length(data, 7) == length
 
 
-def test_longest_frame_is_valid() -> None:
+def test_frame_of_length_max_is_valid() -> None:
     assert find(framed(bytes(LENGTH_MAX))) == (LENGTH_BYTES + LENGTH_MAX, 1, True)
 
 
-def test_views_are_not_copied() -> None:
+def test_find_frames_keeps_no_view() -> None:
     view = memoryview(bytearray(framed(b"one")))
     assert find_frames(view, 0, len(view), count_max=COUNT_MAX, length_max=LENGTH_MAX) == (7, 1, True)
     view.release()

@@ -356,7 +356,7 @@ def test_client_software_and_age_travel(rig: MoveRig) -> None:
     rig.step(2)
     work = only(rig.handler.take())
     work.client_id_bytes = b"app"
-    work.note_client("librdkafka", "2.5")
+    work.set_client("librdkafka", "2.5")
     rig.handler.answer(work, framed(b"versions"))
     rig.step(2)
     (before,) = rig.processors[0].describe_connections()

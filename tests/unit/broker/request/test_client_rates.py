@@ -104,7 +104,7 @@ def test_rates_of_several_handlers_are_summed(quotas: ClientQuotas, clock: Clock
                 ready_ns[number] = clock.now_ns + rates.on_produce(ANONYMOUS, b"a", 5000) * 1_000_000
         if tick % 2:
             for rates in every:
-                told = rates.take_untold()
+                told = rates.drain_unsent()
                 for other in every:
                     if other is not rates:
                         other.hear(told)

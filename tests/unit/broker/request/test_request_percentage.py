@@ -86,7 +86,7 @@ def test_debt_of_concurrent_requests_is_sent_to_handlers(clock: ManualClock) -> 
     rates.on_image()
     for _ in range(100):
         rates.on_socket_time("ANONYMOUS", b"a", MS)
-    assert msgspec.msgpack.encode(ClientBytes(rates.take_untold()))
+    assert msgspec.msgpack.encode(ClientBytes(rates.drain_unsent()))
 
 
 def test_time_at_the_socket_counts_with_the_next_request(rates: ClientRates) -> None:
@@ -99,7 +99,7 @@ def test_handlers_hear_of_each_others_time(rates: ClientRates, clock: ManualCloc
     other = ClientRates(quotas=rates._quotas, now_ns=clock.now_ns, sample_count=11, sample_s=1)
     other.on_image()
     used(other, 150)
-    rates.hear(other.take_untold())
+    rates.hear(other.drain_unsent())
     assert used(rates, 10) == 600
 
 
