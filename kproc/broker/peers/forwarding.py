@@ -82,8 +82,8 @@ def operation(name: str, failed: Failed, arguments: Any) -> Callable[[HandlePart
     @handles(call)
     def handle_call(services: Services, body: PartitionsRequest[Any], on_reply: OnResult[Answers]) -> None:
         handled: HandledCall[Answer | None] = HandledCall(services, [None] * len(body.parts), on_reply)
-        for at, (topic, index, of_part) in enumerate(body.parts):
-            _handle_ours(services, name, topic, index, of_part, partial(handled.on_answer, at))
+        for at, part in enumerate(body.parts):
+            _PartInWork(services, OPERATIONS[name], part, partial(handled.on_answer, at)).handle()
 
     def register(handle: HandlePartition) -> HandlePartition:
         OPERATIONS[name] = PartitionOperation(call, handle, failed)
@@ -158,8 +158,7 @@ class _PartitionParts(NamedTuple):
     def handle(
         self, part: Part, on_answer: Callable[[Answer | None], None], _request: OwnersRequest[Any, Any]
     ) -> None:
-        topic, index, arguments = part
-        _handle_ours(self.services, self.name, topic, index, arguments, on_answer)
+        _PartInWork(self.services, OPERATIONS[self.name], part, on_answer).handle()
 
     def send(self, owner: int, parts: Sequence[Part], on_reply: OnOwnersReply) -> None:
         body: PartitionsRequest[Any] = PartitionsRequest(self.services.image.version, list(parts))
@@ -169,55 +168,63 @@ class _PartitionParts(NamedTuple):
         return OPERATIONS[self.name].failed(part[1], ErrorCode.NOT_LEADER_OR_FOLLOWER, None)
 
 
-def _handle_ours(
-    services: Services,
-    name: str,
-    topic: str,
-    index: int,
-    arguments: Any,
-    on_answer: Callable[[Answer | None], None],
-) -> None:
-    """Handle one partition of ours. Answer None if another Handler owns it.
+class _PartInWork:
+    """One partition of ours, until its operation has an answer. The answer None means that it has another owner."""
 
-    If the log is being transferred from another Handler, wait until it is here.
-    """
-    operation_ = OPERATIONS[name]
-    partition = services.image.partition(topic, index)
-    if partition is None:
-        on_answer(operation_.failed(index, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, None))
-        return
-    if partition.owner != services.handler_index:
-        on_answer(None)
-        return
+    __slots__ = ("_arguments", "_index", "_on_answer", "_operation", "_services", "_topic")
 
-    def resume_with(arguments: Any, is_ready: bool) -> None:
-        if is_ready:
-            _handle_ours(services, name, topic, index, arguments, on_answer)
-        else:
-            on_answer(operation_.failed(index, ErrorCode.NOT_LEADER_OR_FOLLOWER, None))
+    def __init__(
+        self,
+        services: Services,
+        operation_: PartitionOperation,
+        part: Part,
+        on_answer: Callable[[Answer | None], None],
+    ) -> None:
+        self._services = services
+        self._operation = operation_
+        self._topic, self._index, self._arguments = part
+        self._on_answer = on_answer
 
-    try:
-        services.owner.partitions.get(topic, partition)
-    except PartitionMoving as moving:
-        services.owner.transfers.when_ready(moving.key, partial(resume_with, arguments))
-        return
-    except KafkaError as error:
-        on_answer(operation_.failed(index, error.code, error.message))
-        return
-    try:
-        operation_.handle(services, topic, partition, arguments, on_answer)
-    except OperationPaused as paused:
-        resume = partial(resume_with, paused.arguments)
-        if paused.recovering is None:
-            services.owner.transfers.later((topic, index), resume)
+    def handle(self) -> None:
+        """Handle the partition. If its log is being transferred from another Handler, wait until it is here."""
+        services, operation_ = self._services, self._operation
+        partition = services.image.partition(self._topic, self._index)
+        if partition is None:
+            self._fail(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
             return
-
-        def on_synced(code: int) -> None:
-            # After a Shortage the log stays open and recovering. Another attempt would only wait again, so return the
-            # error.
-            if code:
-                on_answer(operation_.failed(index, ErrorCode(code), None))
+        if partition.owner != services.handler_index:
+            self._on_answer(None)
+            return
+        try:
+            services.owner.partitions.get(self._topic, partition)
+        except PartitionMoving as moving:
+            services.owner.transfers.when_ready(moving.key, self._resume)
+            return
+        except KafkaError as error:
+            self._fail(error.code, error.message)
+            return
+        try:
+            operation_.handle(services, self._topic, partition, self._arguments, self._on_answer)
+        except OperationPaused as paused:
+            self._arguments = paused.arguments
+            if paused.recovering is None:
+                services.owner.transfers.later((self._topic, self._index), self._resume)
             else:
-                resume(True)
+                paused.recovering.when_synced(paused.recovering.recovered_end, self._on_synced)
 
-        paused.recovering.when_synced(paused.recovering.recovered_end, on_synced)
+    def _resume(self, is_ready: bool) -> None:
+        if is_ready:
+            self.handle()
+        else:
+            self._fail(ErrorCode.NOT_LEADER_OR_FOLLOWER)
+
+    def _on_synced(self, code: int) -> None:
+        # After a Shortage the log stays open and recovering. Another attempt would only wait again, so return the
+        # error.
+        if code:
+            self._fail(code)
+        else:
+            self.handle()
+
+    def _fail(self, code: int, message: str | None = None) -> None:
+        self._on_answer(self._operation.failed(self._index, ErrorCode(code), message))
