@@ -407,7 +407,7 @@ def test_a_stopping_owner_refuses(rig: Rig) -> None:
 def test_a_swap_of_a_dead_cleaner_is_forgotten(rig: Rig) -> None:
     rig.desk.swap(SWAPPED, lambda _reply: pytest.fail("answered"))
     assert rig.desk.swaps
-    rig.desk.forget()
+    rig.desk.discard_swaps()
     assert not rig.desk.swaps
 
 
