@@ -6,7 +6,7 @@ long that took at most, and the memory of the Handler.
 `--denied` does it as a client without any right, whose denials are logged for the audit.
 
 The deterministic tests of the same requests, which count bytecodes between two turns of a Handler, are
-tests/unit/broker/request/test_large_requests.py and test_large_answers.py.
+tests/unit/broker/request/test_divided_requests.py and test_listing.py.
 """
 
 from __future__ import annotations

@@ -13,7 +13,7 @@ from kproc.wire import codec
 from kproc.wire.header import ApiKey, parse_request_header
 from kproc.wire.primitives import TAGS_MAX
 from kproc.wire.schema import RowBudget
-from tests.unit.broker.request.test_division import filled
+from tests.support.filled_requests import filled
 
 load_all()
 KEYS = sorted(registry.APIS.keys() - {ApiKey.PRODUCE, ApiKey.FETCH})

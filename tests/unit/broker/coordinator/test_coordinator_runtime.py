@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import errno
-from collections import deque
 from collections.abc import Callable, Iterator
 from types import NoneType
 from typing import Any
@@ -11,10 +10,9 @@ from typing import Any
 import pytest
 
 from kproc.broker.cluster.internal_topics import COORDINATOR_TOPICS, GROUP_METADATA_TOPIC
-from kproc.broker.coordinator.coordinator_log import CoordinatorKind, CoordinatorLog
-from kproc.broker.coordinator.coordinator_runtime import CoordinatorRuntime
+from kproc.broker.coordinator.coordinator_log import CoordinatorKind
 from kproc.broker.coordinator.partitioning import partition_for
-from kproc.broker.coordinator.rules import DueOf, KnownTopics, Marker, Producer, Write
+from kproc.broker.coordinator.rules import Marker
 from kproc.broker.coordinator.shard import WAIT_MS, ShardState
 from kproc.broker.handler.coordinator_kinds import all_kinds
 from kproc.broker.handler.owned_partition import OwnedPartition
@@ -25,96 +23,22 @@ from kproc.broker.role.roles import CONTROLLER
 from kproc.broker.storage.fs import Shortage
 from kproc.broker.storage.log import Log
 from kproc.common.clock import NS_PER_MS
-from kproc.common.deadlines import Deadlines
 from kproc.common.errors import ErrorCode, KafkaError
+from tests.support.counters import (
+    EAGER_TOPIC,
+    SLOW_TOPIC,
+    STUMBLING,
+    TOPIC,
+    Counters,
+    Start,
+    eager,
+    loaded_epochs,
+    runtime,
+)
 from tests.support.handler_rig import HandlerRig, parts_of
 
-Start = Callable[..., HandlerRig]
-TOPIC, SLOW_TOPIC, EAGER_TOPIC = "counters", "slow-counters", "eager-counters"
 SWEEP_MS = 5_000
-STUMBLING = "13 aborts"
 ERROR_OF_STUMBLING = int(ErrorCode.UNKNOWN_SERVER_ERROR)
-
-
-class Counters:
-    """The rules: one record for each new value."""
-
-    def __init__(self, log: CoordinatorLog, deadlines: Deadlines[DueOf], epoch: int) -> None:
-        self.log = log
-        self.epoch = epoch
-        self.deadlines = deadlines
-        self.values: dict[str, int] = {}
-        self.offsets: list[int] = []  # Of all records, replayed or appended.
-        self.events: list[str] = []
-        self.to_sweep: deque[str] = deque()
-        self.waiting: list[OnOutcome[Any]] = []
-
-    def replay(self, key: bytes | None, value: bytes | None, offset: int, producer: Producer | None) -> None:
-        self.offsets.append(offset)
-        self.values[(key or b"").decode()] = int(value or b"0")
-
-    def finish_loading(self, topics: KnownTopics) -> None:
-        self.events.append("loaded")
-
-    def add(self, name: str, on_outcome: OnOutcome[Any]) -> None:
-        value = self.values.get(name, 0) + 1
-
-        def apply(_number: int, offset: int) -> None:
-            self.offsets.append(offset)
-            self.values[name] = value
-
-        def on_done(code: int) -> None:
-            on_outcome(code or {"value": value})
-
-        self.log.write(Write([(name.encode(), str(value).encode())], on_done, apply))
-
-    def stumble(self, on_outcome: OnOutcome[Any]) -> None:
-        self.values["half"] = 1
-        raise ZeroDivisionError
-
-    def stumble_when_written(self, on_outcome: OnOutcome[Any]) -> None:
-        def on_done(_code: int) -> None:
-            self.values["half"] = 1
-            raise ZeroDivisionError
-
-        self.waiting.append(on_outcome)
-        self.log.write(Write([(b"n", b"5")], on_done))
-
-    def stumble_later(self, on_outcome: OnOutcome[Any]) -> None:
-        self.waiting.append(on_outcome)
-        self.log.guarded(self.stumble)(on_outcome)
-
-    def end_transaction(self, producer_id: int, is_commit: bool) -> None:
-        self.events.append(f"{producer_id} {'commits' if is_commit else 'aborts'}")
-        if self.events[-1] == STUMBLING:
-            raise ZeroDivisionError
-
-    def tick(self, name: str) -> None:
-        self.events.append(f"tick {name}")
-
-    def topics_deleted(self, topics: KnownTopics) -> None:
-        self.events.append("topics deleted")
-
-    def start_sweep(self) -> None:
-        self.events.append("sweep")
-        self.to_sweep = deque(self.values)
-
-    @property
-    def is_sweeping(self) -> bool:
-        return bool(self.to_sweep)
-
-    def sweep_some(self) -> int:
-        self.events.append(f"swept {self.to_sweep.popleft()}")
-        return 1
-
-    def resign(self) -> None:
-        self.log.flush()
-        self.abandon()
-
-    def abandon(self) -> None:
-        for on_outcome in self.waiting:
-            on_outcome(int(ErrorCode.NOT_COORDINATOR))
-        self.events.append("resigned")
 
 
 @pytest.fixture
@@ -166,10 +90,6 @@ def registered(monkeypatch: pytest.MonkeyPatch, calls: CoordinatorCalls[Counters
         return [*all_kinds(services), *mine]
 
     monkeypatch.setattr("kproc.broker.handler.handler.all_kinds", kinds)
-
-
-def runtime(rig: HandlerRig, index: int = 0) -> CoordinatorRuntime:
-    return parts_of(rig.handler(index)).coordinators
 
 
 def coordinator(rig: HandlerRig, partition: int = 0, *, topic: str = TOPIC) -> Counters:
@@ -331,146 +251,6 @@ def test_waiters_of_one_topic_ignore_coordinators_of_others(
     rig.settle()
     assert loaded == ["groups", TOPIC]
     assert coordinator(rig).values == dict.fromkeys(NAMES, 2)
-
-
-# ---- eager kinds ------------------------------------------------------------------------------------------
-
-
-def eager(start: Start, *, handlers: int = 2, written: int = 4) -> HandlerRig:
-    """Handlers whose eager coordinators have each written something, in the first partitions."""
-    rig = start(handlers=handlers)
-    rig.controller_serves.add("raise_leader_epochs")
-    rig.create_topic(EAGER_TOPIC, partitions=4)
-    for index in range(written):
-        owner = runtime(rig, rig.owner(EAGER_TOPIC, index)).by_topic[EAGER_TOPIC]
-        with pytest.raises(KafkaError) as raised:
-            owner.coordinator(index)
-        assert raised.value.code == ErrorCode.COORDINATOR_LOAD_IN_PROGRESS
-        rig.settle()
-        owner.coordinator(index).add("n", lambda _outcome: None)
-        rig.settle()
-    return rig
-
-
-def loaded_epochs(rig: HandlerRig) -> dict[int, int]:
-    """By partition, the epoch of the coordinator that is loaded without having been asked."""
-    loaded = [
-        each for handler in rig.handlers if handler for each in parts_of(handler).coordinators.loaded(EAGER_TOPIC)
-    ]
-    return {each.log.owned.key[1]: each.epoch for each in loaded}
-
-
-def test_eager_coordinator_gets_leader_epoch_from_controller(start: Start) -> None:
-    rig = eager(start)
-    assert loaded_epochs(rig) == dict.fromkeys(range(4), 1)
-    assert [rig.image_of(EAGER_TOPIC, index).leader_epoch for index in range(4)] == [1] * 4
-
-
-def test_eager_coordinator_loads_at_next_owner_with_higher_epoch(start: Start) -> None:
-    rig = eager(start)
-    moved = [index for index in range(4) if rig.owner(EAGER_TOPIC, index) == 1]
-    assert moved
-    rig.set_handler_count(1)
-    rig.advance_ms(100)
-    assert loaded_epochs(rig) == {index: 2 if index in moved else 1 for index in range(4)}
-    rig.set_handler_count(2)
-    rig.advance_ms(100)
-    assert loaded_epochs(rig) == {index: 3 if index in moved else 1 for index in range(4)}
-    values = [coordinator(rig, index, topic=EAGER_TOPIC).values for index in range(4)]
-    assert values == [{"n": 1}] * 4
-
-
-def test_eager_coordinator_loads_when_its_handler_restarts(start: Start) -> None:
-    rig = eager(start)
-    ours = [index for index in range(4) if rig.owner(EAGER_TOPIC, index) == 1]
-    rig.kill(1)
-    assert not set(loaded_epochs(rig)) & set(ours)
-    rig.start_handler(1, is_restart=True)
-    rig.advance_ms(100)
-    assert loaded_epochs(rig) == {index: 2 if index in ours else 1 for index in range(4)}
-
-
-def test_the_epochs_of_one_start_are_asked_for_together(start: Start) -> None:
-    rig = eager(start, handlers=1)
-    rig.kill(0)
-    rig.controller_calls.clear()
-    rig.start_handler(0, is_restart=True)
-    rig.advance_ms(100)
-    assert loaded_epochs(rig) == dict.fromkeys(range(4), 2)
-    assert sum(b"raise_leader_epochs" in call for call in rig.controller_calls) == 1
-
-
-def test_eager_coordinator_has_an_epoch_above_its_logs(start: Start) -> None:
-    """The log's files are another broker's: partitions refuse markers with an epoch below the last one's."""
-    rig = eager(start, handlers=1)
-    rig.kill(0)
-    for index in range(4):
-        path = rig.directory / f"{EAGER_TOPIC}-{index}" / "leader-epoch-checkpoint"
-        path.write_text("0\n1\n7 0\n")
-        rig.table.writer(rig.cluster.image.topics_by_name[EAGER_TOPIC].partitions[index].slot).publish(
-            (0,) * 8
-        )
-    rig.start_handler(0, is_restart=True)
-    for _ in range(30):
-        rig.advance_ms(100)
-    assert set(loaded_epochs(rig)) == set(range(4))
-    assert min(loaded_epochs(rig).values()) > 7
-
-
-def test_what_was_never_written_is_not_loaded_eagerly(start: Start) -> None:
-    rig = eager(start, handlers=1, written=1)
-    rig.kill(0)
-    rig.start_handler(0, is_restart=True)
-    rig.advance_ms(100)
-    assert set(loaded_epochs(rig)) == {0}
-
-
-def test_epoch_requested_before_partition_returned_is_unused(
-    start: Start,
-) -> None:
-    rig = eager(start, written=0)
-    index = next(index for index in range(4) if rig.owner(EAGER_TOPIC, index) == 1)
-    rig.controller_serves.clear()
-    with pytest.raises(KafkaError):
-        runtime(rig, 1).by_topic[EAGER_TOPIC].coordinator(index)
-    epochs = runtime(rig, 1)._epochs
-    rig.settle()
-    (token,) = epochs._requested.values()
-    rig.set_handler_count(1)
-    rig.set_handler_count(2)
-    assert token not in epochs._requested.values()
-
-
-def test_eager_coordinator_is_created_when_controller_is_back(start: Start) -> None:
-    rig = eager(start, handlers=1)
-    rig.controller_serves.clear()
-    rig.kill(0)
-    rig.start_handler(0, is_restart=True)
-    rig.advance_ms(1_000)
-    assert loaded_epochs(rig) == {}
-    handler = rig.handler(0)
-    parts_of(handler).calls.fail_all(CONTROLLER)
-    rig.controller_serves.add("raise_leader_epochs")
-    rig.advance_ms(100)
-    rig.advance_ms(100)
-    assert set(loaded_epochs(rig)) == set(range(4))
-
-
-def test_request_for_all_eager_coordinators_waits_for_loading(start: Start) -> None:
-    rig = eager(start, handlers=1)
-    rig.kill(0)
-    rig.controller_serves.clear()
-    rig.start_handler(0, is_restart=True)
-    loaded: list[int] = []
-    runtime(rig).when_loaded(EAGER_TOPIC, lambda: loaded.append(1))
-    rig.settle()
-    assert not loaded
-    rig.controller_serves.add("raise_leader_epochs")
-    parts_of(rig.handler(0)).calls.fail_all(CONTROLLER)
-    rig.advance_ms(100)
-    rig.advance_ms(100)
-    assert loaded
-    assert len(loaded_epochs(rig)) == 4
 
 
 def end(rig: HandlerRig, handler: int, partition: int, producer_id: int, *, is_commit: bool) -> list[int]:

@@ -7,11 +7,10 @@ from typing import Any
 import pytest
 
 from kproc.broker.group.coordinator import RESPONSES_AT_ONCE
-from kproc.broker.group.messages import CommitRequest, LeavingMember, SyncRequest
-from kproc.broker.group.records import OffsetKey, decode_record, encode_offset_key
+from kproc.broker.group.messages import CommitRequest, SyncRequest
+from kproc.broker.group.records import OffsetKey, encode_offset_key
 from kproc.common.deadlines import NEVER
 from kproc.common.errors import Corrupt, ErrorCode
-from kproc.wire.primitives import ZERO_UUID
 from tests.support.group_coordinator_rig import Rig
 
 
@@ -125,146 +124,6 @@ def test_a_group_with_members_is_not_deleted(rig: Rig) -> None:
     codes: list[int] = []
     rig.coordinator.delete_group("g", codes.append)
     assert codes == [ErrorCode.NON_EMPTY_GROUP]
-
-
-def test_offsets_of_subscribed_topics_are_kept(rig: Rig) -> None:
-    member_id = rig.settle()
-    for topic in ("t", "u"):
-        rig.commit(1, topic=topic, member_id=member_id, generation=1)
-    rig.log.sync()
-    told: list[Any] = []
-    keys = [OffsetKey("g", "t", 0), OffsetKey("g", "u", 0), OffsetKey("g", "u", 9)]
-    rig.coordinator.delete_offsets("g", keys, lambda code, subscribed: told.append((code, subscribed)))
-    rig.log.sync()
-    assert told == [(0, frozenset({"t"}))]
-    assert (rig.offset("t"), rig.offset("u")) == (1, None)
-
-
-def test_deleted_topic_drops_offsets_and_namesake_gets_none(rig: Rig) -> None:
-    rig.commit(1)
-    rig.commit(2, topic="u")
-    rig.log.sync()
-    rig.delete_topic("t", b"n" * 16)
-    assert rig.coordinator.offsets.get("g", "t", 0, b"n" * 16) is None
-    rig.coordinator.topics_deleted(rig.known_topics())
-    rig.log.sync()
-    assert (rig.offset("t"), rig.offset("u")) == (None, 2)
-
-
-def test_topic_deleted_without_coordinator_is_noticed(rig: Rig) -> None:
-    rig.commit(1)
-    rig.log.sync()
-    rig.delete_topic("t")
-    rig.make()
-    rig.log.sync()
-    assert rig.offset() is None
-    key, value = rig.log.records[-1]
-    assert (decode_record(key, value), value) == ((OffsetKey("g", "t", 0), None), None)
-
-
-@pytest.mark.parametrize("present", [True, False])
-def test_load_counts_offsets_with_unknown_topic_id_by_name(
-    rig: Rig, caplog: pytest.LogCaptureFixture, *, present: bool
-) -> None:
-    """The files of __consumer_offsets come from another broker, or the metadata were restored from an older copy."""
-    rig.commit(7)
-    rig.commit(8, topic="u")
-    rig.log.sync()
-    new_id = b"n" * 16
-    del rig.topics["t"]
-    if present:
-        rig.topics["t"] = new_id
-    written = len(rig.log.records)
-    rig.make()
-    rig.log.sync()
-    assert len(rig.log.records) == written, "no tombstone"
-    assert "1 committed offsets have unknown topic ids" in caplog.text
-    rig.topics["t"] = new_id
-    found = rig.coordinator.offsets.get("g", "t", 0, new_id)
-    assert found is not None
-    assert found.offset == 7
-
-
-def test_load_drops_leader_epochs_above_the_partitions(rig: Rig) -> None:
-    """A consumer waits for metadata with the epoch of its committed offset, and asks the partition for nothing."""
-    rig.commit(1, topic="t", leader_epoch=5)
-    rig.commit(2, topic="u", leader_epoch=6)
-    rig.log.sync()
-    rig.make()
-    epochs = {}
-    for topic in ("t", "u"):
-        found = rig.coordinator.offsets.get("g", topic, 0)
-        assert found is not None
-        epochs[topic] = found.leader_epoch
-    assert epochs == {"t": 5, "u": -1}
-
-
-def test_offsets_that_count_by_name_go_with_their_topic(rig: Rig) -> None:
-    rig.commit(7)
-    rig.log.sync()
-    rig.topics["t"] = b"n" * 16
-    rig.make()
-    rig.delete_topic("t")
-    rig.coordinator.topics_deleted(rig.known_topics())
-    rig.log.sync()
-    assert rig.offset() is None
-
-
-def test_offset_without_topic_id_goes_with_a_deleted_name(rig: Rig) -> None:
-    """Records from before Kafka 4.1, and those of transactions, name the topic alone."""
-    for topic in ("t", "u"):
-        rig.commit(7, topic=topic, topic_id=ZERO_UUID)
-    rig.log.sync()
-    rig.delete_topic("t")
-    del rig.topics["u"]
-    rig.make()
-    rig.log.sync()
-    assert (rig.offset("t"), rig.offset("u")) == (None, 7), "nobody deleted u"
-
-
-HOUR_MS = 3_600_000
-
-
-def test_simple_consumer_offsets_expire_after_last_commit(rig: Rig) -> None:
-    rig.commit(1)
-    rig.log.sync()
-    rig.pass_ms(HOUR_MS - 1)
-    rig.sweep()
-    assert rig.offset() == 1
-    rig.pass_ms(1)
-    rig.sweep()
-    assert (rig.offset(), rig.states()) == (None, {})
-    rig.make()
-    assert rig.states() == {}
-
-
-def test_offsets_of_a_group_expire_after_it_became_empty(rig: Rig) -> None:
-    member_id = rig.settle()
-    rig.commit(1, member_id=member_id, generation=1)
-    rig.commit(1, topic="u", member_id=member_id, generation=1)
-    rig.log.sync()
-    for _ in range(4):
-        rig.clock.advance_ms(HOUR_MS // 2)
-        assert rig.coordinator.heartbeat("g", member_id, None, 1) == 0
-    rig.sweep()
-    # The group is alive and reads t; what it does not read expires.
-    assert (rig.offset("t"), rig.offset("u"), rig.states()) == (1, None, {"g": "Stable"})
-    rig.coordinator.leave("g", [LeavingMember(member_id)], lambda result: None)
-    rig.log.sync()
-    rig.pass_ms(HOUR_MS - 1)
-    rig.sweep()
-    assert rig.offset() == 1
-    rig.pass_ms(1)
-    rig.sweep()
-    assert (rig.offset(), rig.states()) == (None, {})
-
-
-def test_an_expiry_that_a_client_set_comes_before_the_brokers(rig: Rig) -> None:
-    rig.commit(1, expires=rig.clock.wall_ms() + 10)
-    rig.log.sync()
-    rig.pass_ms(10)
-    rig.sweep()
-    assert rig.offset() is None
 
 
 def test_unwritten_group_is_deleted_without_tombstone(rig: Rig) -> None:

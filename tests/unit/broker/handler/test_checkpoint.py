@@ -13,7 +13,7 @@ from kproc.broker.storage.fs import OsFs
 from kproc.broker.storage.offset_checkpoints import by_id_path, write_offset_checkpoint
 from kproc.common.errors import ErrorCode, KafkaError
 from tests.support.handler_rig import HandlerRig
-from tests.unit.broker.handler.test_partitions import directories, fetch, produce
+from tests.support.partition_requests import directories, fetch, produce
 
 Start = Callable[..., HandlerRig]
 FILES = (checkpoints.RECOVERY_POINT_FILE, checkpoints.LOG_START_FILE)

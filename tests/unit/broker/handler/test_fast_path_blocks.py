@@ -10,10 +10,10 @@ from kproc.broker.transport.envelope import BLOCK, FLAG_TIMED, HEAD, NO_OP, REQU
 from kproc.common.errors import ErrorCode
 from kproc.wire import codec
 from kproc.wire.header import ApiKey
+from tests.support.fast_path_answers import VERSIONS, offsets
 from tests.support.handler_rig import HandlerRig
 from tests.support.raw import batch, fetch_fields, produce_fields
-from tests.unit.broker.handler.test_fast_path_answers import VERSIONS, offsets
-from tests.unit.broker.handler.test_request_log import lines, switch
+from tests.support.request_log import lines, switch
 
 Start = Callable[..., HandlerRig]
 LARGE = 40_000

@@ -15,11 +15,11 @@ from kproc.wire import codec
 from kproc.wire.header import ApiKey
 from kproc.wire.record_batch import TRANSACTIONAL
 from tests.support.bytecodes import count_bytecodes
+from tests.support.fetch_frames import filled
+from tests.support.fetch_frames import frame as fetch_frame
 from tests.support.handler_rig import HandlerRig
+from tests.support.handler_transactions import TOPIC, Producer, begun, cluster
 from tests.support.raw import batch, produce_fields
-from tests.unit.broker.fetch.test_fetch_fast_path import filled
-from tests.unit.broker.fetch.test_fetch_fast_path import frame as fetch_frame
-from tests.unit.broker.peers.test_transactions import TOPIC, Producer, begun, cluster
 
 pytestmark = pytest.mark.skipif(sys.version_info[:2] != (3, 11), reason="other versions have other bytecodes")
 
@@ -75,7 +75,7 @@ def transaction_frames(producer: Producer) -> list[list[bytes]]:
 
 def cost(rig: HandlerRig) -> int:
     """Of one pass, which ends in a short sleep."""
-    return count_bytecodes(lambda: rig.handler().do_work(1), unless_in="test_handler_pass_cost.py")
+    return count_bytecodes(lambda: rig.handler().do_work(1), unless_in=__file__)
 
 
 def test_pass_that_finds_nothing(rig: HandlerRig) -> None:

@@ -16,9 +16,9 @@ from kproc.common.errors import ErrorCode
 from kproc.wire.header import ApiKey
 from tests.support.handler_rig import Answer, Fields, HandlerRig, parts_of
 from tests.support.logs import NOW_MS, batch, sequenced
+from tests.support.parked_fetches import is_of_fast_path
 from tests.support.raw import fetch_fields, list_offsets_fields, produce_fields, values_of
 from tests.support.transactions import in_transaction, put
-from tests.unit.broker.fetch.test_parked_fetch import is_of_fast_path
 
 Start = Callable[..., HandlerRig]
 GROUP = {"kproc.flush": "group"}

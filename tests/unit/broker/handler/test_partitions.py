@@ -4,16 +4,12 @@ from __future__ import annotations
 
 import errno
 import os
-import random
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
-from kproc.broker.calls.calls import Lost
-from kproc.broker.calls.cleaner_calls import Deleted, PartitionRequest
 from kproc.broker.handler import partitions
-from kproc.broker.handler.owner_calls import enforce_retention
 from kproc.broker.role import partition_table
 from kproc.broker.storage import checkpoints
 from kproc.broker.storage.fs import DiskFailed, DiskFull, OsFs, Shortage
@@ -22,36 +18,15 @@ from kproc.broker.storage.log_durability import LogDurability
 from kproc.broker.storage.set_aside import list_set_aside
 from kproc.common.errors import ErrorCode, KafkaError
 from kproc.wire.header import ApiKey
-from tests.support.handler_rig import HandlerRig, parts_of
+from tests.support.handler_rig import HandlerRig
 from tests.support.in_memory_controller import changes
-from tests.support.raw import batch, fetch_fields, produce_fields, values_of
+from tests.support.partition_requests import NO_ID, directories, fetch, produce
+from tests.support.raw import batch, produce_fields
 
 Start = Callable[..., HandlerRig]
 STORAGE_ERROR = int(ErrorCode.KAFKA_STORAGE_ERROR)
-NO_ID = bytes(16)
 TOPIC_RESOURCE = 2
 SET = 0
-
-
-def produce(rig: HandlerRig, name: str, *values: bytes, partition: int = 0) -> tuple[int, int]:
-    """(error code, base offset)."""
-    fields = produce_fields([(name, NO_ID, [(partition, batch(*(values or (b"v",))))])])
-    answer = rig.processors[rig.owner(name, partition)].ask(ApiKey.PRODUCE, 9, fields)
-    (row,) = answer["responses"][0]["partition_responses"]
-    return row["error_code"], row["base_offset"]
-
-
-def fetch(rig: HandlerRig, name: str, offset: int = 0) -> tuple[int, list[bytes | None]]:
-    """(error code, values)."""
-    answer = rig.processors[rig.owner(name)].ask(
-        ApiKey.FETCH, 12, fetch_fields([(name, NO_ID, [(0, offset)])])
-    )
-    (row,) = answer["responses"][0]["partitions"]
-    return row["error_code"], [value for _, value in values_of(row["records"])]
-
-
-def directories(rig: HandlerRig) -> list[str]:
-    return sorted(path.name for path in rig.directory.iterdir() if path.is_dir())
 
 
 def deleted(rig: HandlerRig) -> list[Path]:
@@ -342,150 +317,6 @@ def test_log_that_went_offline_is_refused_until_the_next_start(start: Start) -> 
     assert produce(rig, "t") == (0, 1)
 
 
-# -- failed syncs ----------------------------------------------------------------------------------------------
-
-
-def _no_sync(_descriptor: int) -> None:
-    raise OSError(errno.EIO, "Input/output error")
-
-
-def fail_a_sync(rig: HandlerRig, monkeypatch: pytest.MonkeyPatch) -> None:
-    """One record on the disk, and another that the disk did not take, though it can be read."""
-    for value, problem in ((b"synced", None), (b"lost", DiskFailed(errno.EIO, "fdatasync"))):
-        fields = produce_fields([("t", NO_ID, [(0, batch(value))])], acks=-1)
-        rig.processors[0].send(ApiKey.PRODUCE, 9, fields)
-        rig.settle()
-        with monkeypatch.context() as failing:
-            if problem is not None:
-                failing.setattr(os, "fdatasync", _no_sync)
-                (log, point), *_ = rig.syncers[0].rounds[0]
-                with pytest.raises(DiskFailed):
-                    log.durability.run_sync(point)
-            rig.syncers[0].end_round(problem)
-        rig.settle()
-    rig.processors[0].answers()
-
-
-def test_successor_distrusts_page_cache_after_failed_sync(
-    start: Start, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """The pages count as clean: its own syncs would succeed, and bring nothing to the disk."""
-    rig = start(settings={"kproc.flush": "group"})
-    rig.create_topic("t")
-    fail_a_sync(rig, monkeypatch)
-    assert fetch(rig, "t")[0] == STORAGE_ERROR
-    rig.kill(0)
-    (rig.directory / "t-0" / "sync-failed").unlink()  # It could not be left: the row says it all the same.
-    rig.start_handler(0, is_restart=True)
-    assert produce(rig, "t") == (STORAGE_ERROR, -1)
-    assert fetch(rig, "t")[0] == STORAGE_ERROR
-    assert rig.partitions().unknown_log() == "t-0", "a stop now is not clean"
-
-
-def test_a_stop_whose_last_round_fails_is_not_clean(start: Start) -> None:
-    """The time to drain was over: the round was in work when the Handler was told to close."""
-    rig = start(settings={"kproc.flush": "group"})
-    rig.create_topic("t")
-    fields = produce_fields([("t", NO_ID, [(0, batch(b"value"))])], acks=-1)
-    rig.processors[0].send(ApiKey.PRODUCE, 9, fields)
-    rig.settle()
-    handler = rig.handler()
-    rig.syncers[0].end_round(DiskFailed(errno.EIO, "fdatasync"))
-    rig.handlers[0] = None
-    assert handler.close() == "t-0"
-
-
-def test_stop_is_clean_for_closed_and_unopened_logs(start: Start) -> None:
-    """Whoever was killed may not be in the metadata of any other Handler as the owner."""
-    rig = start(settings={"kproc.flush": "group"})
-    rig.create_topic("t")
-    assert rig.table.unclosed(parts_of(rig.handler()).services.image) is None, "nobody had it open"
-    rig.open("t")
-    assert rig.table.unclosed(parts_of(rig.handler()).services.image) == "t-0"
-    image = parts_of(rig.handler()).services.image
-    rig.kill(0)
-    assert rig.table.unclosed(image) == "t-0"
-    rig.start_handler(0, is_restart=True)
-    rig.open("t")
-    handler, rig.handlers[0] = rig.handler(), None
-    assert handler.close() is None
-    assert rig.table.unclosed(image) is None
-    rig.start_handler(0, is_restart=True)
-    rig.open("t")
-    assert rig.table.unclosed(image) == "t-0"
-
-
-def test_a_round_behind_one_that_failed_confirms_nothing(start: Start) -> None:
-    """It succeeds, without the pages that the first one lost: the next start must write them again."""
-    rig = start(settings={"kproc.flush": "group"})
-    rig.create_topic("t")
-    for value in (b"lost", b"behind"):
-        fields = produce_fields([("t", NO_ID, [(0, batch(value))])], acks=-1)
-        rig.processors[0].send(ApiKey.PRODUCE, 9, fields)
-        rig.settle()
-    rig.syncers[0].end_round(DiskFailed(errno.EIO, "fdatasync"))
-    rig.settle()
-    rig.syncers[0].end_round()
-    rig.settle()
-    row = rig.table.read(rig.image_of("t"))
-    assert row is not None
-    assert (row.end_offset, row.recovery_point) == (2, 0)
-    answers = [answer.fields(ApiKey.PRODUCE, 9) for answer in rig.processors[0].answers()]
-    codes = [each["responses"][0]["partition_responses"][0]["error_code"] for each in answers]
-    assert codes == [STORAGE_ERROR] * 2
-
-
-def test_a_failed_sync_says_nothing_of_a_namesake(start: Start, monkeypatch: pytest.MonkeyPatch) -> None:
-    rig = start(settings={"kproc.flush": "group"})
-    rig.create_topic("t")
-    fail_a_sync(rig, monkeypatch)
-    rig.delete_topic("t")
-    rig.create_topic("t")
-    assert not rig.open("t").log.state.is_offline
-    row = rig.table.read(rig.image_of("t"))
-    assert row is not None
-    assert not row.has_failed
-
-
-def test_the_next_start_writes_again_what_a_failed_sync_left(
-    start: Start, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    rig = start(settings={"kproc.flush": "group"})
-    rig.create_topic("t")
-    fail_a_sync(rig, monkeypatch)
-    rig.kill(0)
-    rig.table.writer(rig.image_of("t").slot).publish((0,) * 8)  # Another run of the broker.
-    rig.start_handler(0, is_restart=True)
-    with monkeypatch.context() as failing:
-        failing.setattr(os, "fdatasync", _no_sync)
-        assert produce(rig, "t") == (STORAGE_ERROR, -1), "what it wrote again cannot be synced either"
-    rig.kill(0)
-    rig.start_handler(0, is_restart=True)
-    assert fetch(rig, "t") == (0, [b"synced", b"lost"])
-    assert rig.open("t").log.state.recovery_point == 2
-    assert not (rig.directory / "t-0" / "sync-failed").exists()
-
-
-def test_a_failed_sync_goes_with_the_log_to_its_next_owner(
-    start: Start, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    rig = start(settings={"kproc.flush": "group"})
-    rig.create_topic("t")
-    fail_a_sync(rig, monkeypatch)
-    partitions, topic = rig.partitions(), rig.partitions()._image().topics_by_name["t"]
-    state = partitions.export(("t", 0), topic.topic_id)
-    assert state
-    partitions.import_state(topic, rig.image_of("t"), state)
-    row = rig.table.read(rig.image_of("t"))
-    assert row is not None
-    assert row.has_failed
-    partitions.export(("t", 0), topic.topic_id)
-    partitions.disown(rig.image_of("t"))
-    row = rig.table.read(rig.image_of("t"))
-    assert row is not None
-    assert (row.holder, row.has_failed) == (partition_table.NOBODY, True)
-
-
 # -- deletion ------------------------------------------------------------------------------------------------
 
 
@@ -643,46 +474,6 @@ def test_flush_ms_syncs_without_a_waiter(start: Start) -> None:
     rig.settle()
     assert rig.open("t").log.state.recovery_point == 1
     assert rig.syncers[0].sizes == [1], "nothing became due while the round ran"
-
-
-def test_retention_deletes_what_is_past_it_and_the_table_says_so(start: Start) -> None:
-    rig = start()
-    rig.create_topic("t", retention_bytes="1000000", segment_bytes="1048576")
-    for _ in range(5):
-        produce(rig, "t", random.Random(1).randbytes(600_000))
-    assert rig.open("t").log.state.start_offset == 0
-    assert rig.partitions().enforce_retention(("t", 0)) == 3
-    row = rig.table.read(rig.image_of("t"))
-    assert row is not None
-    assert row.start_offset == rig.open("t").log.state.start_offset == 3
-    assert rig.partitions().enforce_retention(("t", 0)) == 0
-    assert fetch(rig, "t", 0) == (int(ErrorCode.OFFSET_OUT_OF_RANGE), [])
-
-
-def test_retention_of_a_partition_that_is_offline_is_silent(
-    start: Start, caplog: pytest.LogCaptureFixture
-) -> None:
-    rig = start()
-    rig.create_topic("offline")
-    rig.create_topic("damaged")
-    produce(rig, "offline")
-    rig.open("offline").log.state.set_offline("a test says so")
-    rig.partitions()._damaged["damaged", 0] = "a test says so, too"
-    caplog.clear()
-    replies: list[Deleted | Lost] = []
-    for name in ("offline", "damaged"):
-        body = PartitionRequest(0, name, 0)
-        enforce_retention(rig.partitions(), parts_of(rig.handler()).transfers, body, replies.append)
-    assert replies == [Deleted(0)] * 2
-    assert not caplog.records, "it was said when it happened, and would be said at every round of the cleaner"
-
-
-def test_retention_of_a_partition_that_is_not_ours_is_not_ours(start: Start) -> None:
-    rig = start(handlers=2)
-    rig.create_topic("t", partitions=2)
-    assert rig.partitions(1 - rig.owner("t")).enforce_retention(("t", 0)) == 0
-    assert rig.partitions().enforce_retention(("unknown", 0)) == 0
-    assert directories(rig) == []
 
 
 # -- closing -------------------------------------------------------------------------------------------------

@@ -20,9 +20,9 @@ from tests.support.handler_rig import HandlerRig
 from tests.support.in_memory_controller import changes
 from tests.support.minimal import MINIMAL
 from tests.support.raw import batch, fetch_fields, produce_fields
+from tests.support.request_log import BROKER, LOGGER, TOPIC, lines, switch
 
 Start = Callable[..., HandlerRig]
-TOPIC, BROKER, LOGGER = 2, 4, 8
 NO_ID = bytes(16)
 
 
@@ -107,24 +107,6 @@ def test_every_api_gives_valid_json() -> None:
 def test_bytes_that_are_no_request_are_logged_without_fields() -> None:
     assert loggable(ApiKey.METADATA, 9, memoryview(b"\0\xff\xff")) is None
     assert loggable(12345, 0, memoryview(b"")) is None
-
-
-# -- over a Handler ------------------------------------------------------------------------------------------
-
-
-def switch(rig: HandlerRig, mode: str, **more: str) -> None:
-    rows = [
-        ("kproc.request.log", 0, mode),
-        *((key.replace("_", "."), 0, value) for key, value in more.items()),
-    ]
-    (answer,) = rig.cluster.alter(changes(BROKER, "", *rows))
-    assert answer["error_code"] == 0, answer
-    rig.tell()
-
-
-def lines(rig: HandlerRig, index: int = 0) -> list[dict[str, Any]]:
-    path = rig.directory / f"requests-handler-{index}.log"
-    return [orjson.loads(line) for line in path.read_bytes().splitlines()] if path.exists() else []
 
 
 def test_it_is_switched_while_the_broker_runs(start: Start) -> None:

@@ -11,10 +11,10 @@ import pytest
 from kproc.broker.cleaner.compactor import Compactor
 from kproc.broker.transport.agent import REST_MS, STORE_MS, beat_ms
 from kproc.wire.header import ApiKey
+from tests.support.cleaner_rig import CleanerRig
 from tests.support.handler_rig import HandlerRig
 from tests.support.raw import batch, produce_fields
 from tests.support.sleeps import note_sleeps
-from tests.unit.broker.cleaner.test_cleaner import CleanerRig
 
 Start = Callable[..., HandlerRig]
 LONG_MS = 10 * REST_MS

@@ -16,7 +16,7 @@ from kproc.broker.role.roles import HANDLER
 from kproc.broker.transaction.state import STORED
 from kproc.common.errors import ErrorCode
 from tests.support.handler_rig import HandlerRig
-from tests.unit.broker.peers.test_transactions import TOPIC, begun, cluster, home_of, settled
+from tests.support.handler_transactions import TOPIC, begun, cluster, home_of, settled
 
 Start = Callable[..., HandlerRig]
 HANDLERS = 2

@@ -9,7 +9,7 @@ import pytest
 from kproc.broker.ipc.fdpass import make_socket_pair
 from kproc.broker.transport.agent import AgentId
 from tests.support.processor_rig import Client, ProcessorRig, ScriptedHandler, framed
-from tests.unit.broker.processor.test_several_handlers import ScriptedRouter
+from tests.support.scripted_router import ScriptedRouter
 
 Start = Callable[..., ProcessorRig]
 

@@ -1,4 +1,4 @@
-"""What one Processor lets clients cost: memory for requests, connections that must go, slow readers, bad bytes."""
+"""Limits on what one client costs: slow readers, malformed bytes, and clients that leave."""
 
 from __future__ import annotations
 
@@ -8,11 +8,10 @@ from pathlib import Path
 
 import pytest
 
-from kproc.broker.config.dynamic import DynamicSettings
 from kproc.broker.processor.connection import INFLIGHT_MAX
 from kproc.wire.file_range import FileRange
-from tests.support.processor_rig import LOOPBACK, REQUEST_BYTES_MAX, ProcessorRig, framed, reset
-from tests.unit.broker.processor.test_several_handlers import ScriptedRouter
+from tests.support.processor_rig import REQUEST_BYTES_MAX, ProcessorRig, framed, reset
+from tests.support.scripted_router import ScriptedRouter
 
 Start = Callable[..., ProcessorRig]
 BAD_LENGTH = (REQUEST_BYTES_MAX + 1).to_bytes(4, "big")
@@ -22,200 +21,6 @@ def tcp_pair() -> tuple[socket.socket, socket.socket]:
     with socket.create_server(("127.0.0.1", 0)) as server:
         ours = socket.create_connection(server.getsockname())
         return ours, server.accept()[0]
-
-
-# -- queued.max.request.bytes --------------------------------------------------------------------------------
-
-
-def test_requests_are_not_read_while_the_memory_is_used_up(start: Start) -> None:
-    """Kafka's pool is not strict: the request that exceeds it is served, the next one waits and is not refused."""
-    rig = start(queued_bytes_max=50_000)
-    one, two = rig.connect(), rig.connect()
-    one.send_through(framed(b"1" * 60_000))
-    (request,) = rig.handler.take()
-    two.send(framed(b"waits"))
-    rig.step(5)
-    assert rig.handler.take() == []
-    assert rig.state_of(two) == "MUTED"
-    rig.handler.answer(request, framed(b"done"))
-    rig.step(3)
-    assert rig.handler.bodies() == [b"waits"]
-
-
-def test_begun_request_proceeds_when_memory_is_exhausted(start: Start) -> None:
-    rig = start(queued_bytes_max=50_000)
-    half, large, small = rig.connect(), rig.connect(), rig.connect()
-    half.send(framed(b"in two halves")[:9])
-    large.send_through(framed(b"1" * 60_000)[:-1])
-    half.send(framed(b"in two halves")[9:])
-    assert rig.handler.bodies() == [b"in two halves"]
-    small.send(framed(b"waits"))
-    assert rig.handler.take() == []
-    large.send(framed(b"1" * 60_000)[-1:])
-    assert len(rig.handler.bodies()) == 1
-
-
-def test_processors_share_the_memory_evenly(start: Start) -> None:
-    rig = start(queued_bytes_max=100_000, processor_count=2)
-    one, two = rig.connect(), rig.connect()
-    one.send_through(framed(b"1" * 60_000))
-    two.send(framed(b"waits"))
-    assert len(rig.handler.bodies()) == 1
-    rig.processor.apply_settings(DynamicSettings({"num.network.threads": "1"}))
-    rig.step(2)
-    assert rig.handler.bodies() == [b"waits"]
-    one.send_through(framed(b"1" * 40_000))
-    rig.processor.apply_settings(DynamicSettings())
-    two.send(framed(b"waits again"))
-    rig.step(2)
-    assert len(rig.handler.take()) == 1, "taken back: two shares, as at the start"
-
-
-def test_requests_that_no_handler_has_taken_count(start: Start) -> None:
-    rig = start(queued_bytes_max=10_000)
-    one, two = rig.connect(), rig.connect()
-    one.send(framed(b"1" * 12_000))
-    two.send(framed(b"waits"))
-    assert len(rig.handler.bodies()) == 1
-    rig.step(2)
-    assert rig.handler.bodies() == [b"waits"]
-
-
-def test_client_that_leaves_half_a_frame_gives_its_memory_back(start: Start) -> None:
-    rig = start(queued_bytes_max=4000)
-    half, other = rig.connect(), rig.connect()
-    half.send(framed(b"1" * 6000)[:5000])
-    other.send(framed(b"waits"))
-    assert rig.handler.take() == []
-    half.close()
-    rig.step(3)
-    assert rig.handler.bodies() == [b"waits"]
-
-
-# -- queued.max.requests -------------------------------------------------------------------------------------
-
-
-def test_requests_are_not_read_while_too_many_wait_for_handlers(start: Start) -> None:
-    """Kafka's full RequestChannel, which blocks a Processor; here it goes on with all but reading."""
-    rig = start(queued_requests_max=3)
-    one, two = rig.connect(), rig.connect()
-    one.send(framed(b"1") * 3)
-    two.send(framed(b"waits"))
-    rig.step(5)
-    assert rig.state_of(two) == "MUTED"
-    requests = rig.handler.take()
-    assert [request.body for request in requests] == [b"1"] * 3
-    rig.step(2)
-    assert rig.handler.bodies() == [b"waits"], "taken is enough: a long poll does not hold the others up"
-    rig.handler.answer(requests[0], framed(b"served all the time"))
-    rig.step()
-    assert one.received() == framed(b"served all the time")
-
-
-def test_queued_requests_limit_spans_handlers_and_processors(start: Start) -> None:
-    rig = start(
-        handlers=2, router=ScriptedRouter(first=0, second=1), queued_requests_max=8, processor_count=2
-    )
-    clients = [rig.connect() for _ in range(3)]
-    clients[0].send(framed(b"first.") * 2)
-    clients[1].send(framed(b"second") * 2)
-    clients[2].send(framed(b"waits."))
-    rig.step(3)
-    assert rig.state_of(clients[2]) == "MUTED"
-    assert len(rig.handlers[0].take()) == 2
-    rig.step(2)
-    assert rig.state_of(clients[2]) == "NOT_MUTED"
-
-
-def test_requests_that_a_dead_handler_never_took_wait_no_longer(start: Start) -> None:
-    rig = start(queued_requests_max=2)
-    one, two = rig.connect(), rig.connect()
-    one.send(framed(b"1") * 2)
-    two.send(framed(b"waits"))
-    assert rig.state_of(two) == "MUTED"
-    rig.processor.detach(rig.handler.id)
-    rig.handlers[0] = rig.attach_handler(0)
-    rig.step(3)
-    assert rig.handler.bodies() == [b"waits"]
-    assert one.is_closed()
-
-
-def test_large_request_counts(start: Start) -> None:
-    rig = start(queued_requests_max=1)
-    one, two = rig.connect(), rig.connect()
-    one.send_through(framed(bytes(50_000)))
-    two.send(framed(b"waits"))
-    rig.step(3)
-    assert len(rig.handler.take()) == 1
-    rig.step(2)
-    assert rig.handler.bodies() == [b"waits"]
-
-
-# -- connections that must go ----------------------------------------------------------------------------------
-
-
-def test_connection_that_was_idle_longest_is_evicted(rig: ProcessorRig) -> None:
-    clients = [rig.connect() for _ in range(4)]
-    for client in (clients[0], clients[3], clients[1]):
-        rig.advance_ms(2000)
-        client.send(framed(b"x"))
-    rig.evict(1)
-    assert [client.is_closed() for client in clients] == [False, False, True, False]
-    rig.evict(2)
-    assert [client.is_closed() for client in clients] == [True, False, True, True]
-
-
-def test_activity_since_anybody_last_looked_counts(rig: ProcessorRig) -> None:
-    older = rig.connect()
-    rig.advance_ms(5000)
-    idle = rig.connect()
-    rig.advance_ms(5000)
-    older.send(framed(b"x"))
-    rig.evict(1)
-    assert (older.is_closed(), idle.is_closed()) == (False, True)
-
-
-def test_only_connections_of_the_listener_named_are_evicted(rig: ProcessorRig) -> None:
-    spared = rig.connect(listener=1)
-    rig.advance_ms(5000)
-    other = rig.connect(listener=0)
-    rig.evict(5, listener=0)
-    assert (spared.is_closed(), other.is_closed()) == (False, True)
-
-
-def test_evicted_connections_are_counted_as_closed(rig: ProcessorRig) -> None:
-    rig.connect()
-    assert rig.counted == {(LOOPBACK, 0): 1}
-    rig.evict(1)
-    rig.acknowledged()
-    assert rig.counted == {(LOOPBACK, 0): 0}
-
-
-def test_connections_of_a_closed_listener_end(rig: ProcessorRig) -> None:
-    one, two = rig.connect(listener=0), rig.connect(listener=1)
-    rig.processor.close_listener(1)
-    assert (one.is_closed(), two.is_closed()) == (False, True)
-    rig.processor.open_listener(1)
-    assert not rig.connect(listener=1).is_closed(), "another listener has its place"
-
-
-def test_reused_listener_slot_keeps_no_old_state(rig: ProcessorRig) -> None:
-    """What moved while the listener was closed may have come since."""
-    late = rig.connect(listener=1)
-    rig.processor.open_listener(1)
-    assert late.is_closed()
-
-
-def test_the_brokers_own_connection_is_known_to_no_count(rig: ProcessorRig) -> None:
-    ours, theirs = socket.socketpair()
-    with ours:
-        rig.processor.adopt_probe(theirs)
-        rig.processor.do_work(0)
-        assert len(rig.processor.describe_connections()) == 1
-        assert rig.counted == {}
-    rig.processor.do_work(0)
-    assert rig.processor.describe_connections() == []
-    assert rig.counted == {}
 
 
 # -- slow readers ----------------------------------------------------------------------------------------------
@@ -379,45 +184,3 @@ def test_hung_up_unread_client_does_not_spin_processor(
         rig.handler.no_op(request)
     rig.step(3)
     assert rig.processor.describe_connections() == []
-
-
-# -- what people see ---------------------------------------------------------------------------------------------
-
-
-def test_connection_ids_have_kafkas_form(rig: ProcessorRig) -> None:
-    for _ in range(3):
-        rig.adopt(*tcp_pair())
-    names = [each["id"] for each in rig.processor.describe_connections()]
-    for number, name in enumerate(names):
-        local, remote, processor, index = name.split("-")
-        assert local.startswith("127.0.0.1:")
-        assert remote == "127.0.0.1:40000"
-        assert (processor, index) == ("0", str(number))
-
-
-def test_client_id_and_software_are_read_from_first_frames(rig: ProcessorRig) -> None:
-    client = rig.connect()
-    client.send(framed(b"\x00\x12\x00\x00\x00\x00\x00\x01\x00\x06app-42"))
-    (seen,) = rig.processor.describe_connections()
-    assert (seen["client_id"], seen["software_name"]) == ("app-42", "unknown")
-    assert (seen["requests"], seen["inflight"]) == (1, 1)
-
-
-def test_kernel_counts_the_bytes(rig: ProcessorRig) -> None:
-    client = rig.adopt(*tcp_pair())
-    client.send(framed(b"12345678"))
-    (request,) = rig.handler.take()
-    rig.handler.answer(request, framed(b"1234"))
-    rig.step()
-    assert client.received() == framed(b"1234")
-    (seen,) = rig.processor.describe_connections()
-    assert (seen["bytes_in"], seen["bytes_out"]) == (12, 8)
-
-
-def test_killed_connection_is_closed_and_no_other(rig: ProcessorRig) -> None:
-    one, two = rig.connect(), rig.connect()
-    (first, second) = (each["id"] for each in rig.processor.describe_connections())
-    assert rig.processor.kill_connection(second)
-    assert (one.is_closed(), two.is_closed()) == (False, True)
-    assert not rig.processor.kill_connection(second)
-    assert rig.processor.kill_connection(first)

@@ -68,7 +68,7 @@ class Script:
         self._events.extend(events)
         count = 0
         while self._events:
-            count += count_bytecodes(lambda: self._rig.processor.do_work(100), unless_in="test_pass_cost.py")
+            count += count_bytecodes(lambda: self._rig.processor.do_work(100), unless_in=__file__)
         return count
 
 
@@ -119,7 +119,7 @@ def test_answer_that_comes_before_the_sleep_leaves_in_that_pass(
 
     monkeypatch.setattr(rig.processor, "_poll", poll)
     rig.handler.answer(request, ANSWER)
-    cost = count_bytecodes(lambda: rig.processor.do_work(100), unless_in="test_pass_cost.py")
+    cost = count_bytecodes(lambda: rig.processor.do_work(100), unless_in=__file__)
     assert client.received() == ANSWER
     assert [each > 0 for each in polls] == [True], "the sockets are looked at once, by the sleep"
     assert cost <= EARLY_ANSWER_MAX

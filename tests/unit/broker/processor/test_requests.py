@@ -14,7 +14,7 @@ from kproc.broker.processor.request_reader import READ_BYTES
 from kproc.broker.processor.slow_frames import LARGE_FRAME_BYTES
 from kproc.broker.transport.envelope import FLAG_LOOPBACK, FLAG_TIMED
 from tests.support.processor_rig import REQUEST_BYTES_MAX, ProcessorRig, framed
-from tests.unit.broker.processor.test_several_handlers import ScriptedRouter
+from tests.support.scripted_router import ScriptedRouter
 
 Start = Callable[..., ProcessorRig]
 

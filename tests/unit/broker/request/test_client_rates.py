@@ -20,6 +20,7 @@ from kproc.broker.request.client_rates import ClientRates
 from kproc.broker.security.principal import Principal
 from kproc.common.errors import ErrorCode
 from kproc.wire.header import ApiKey
+from tests.support.handler_quotas import set_quota
 from tests.support.handler_rig import HandlerRig
 from tests.support.raw import batch, create_topics_fields, fetch_fields, produce_fields
 
@@ -177,20 +178,6 @@ def test_changes_and_removals_count_at_once(quotas: ClientQuotas, clock: Clock) 
     quotas.set(client("a"), PRODUCER_BYTE_RATE, None)
     rates.on_image()
     assert not rates.is_on
-
-
-# -- over a Handler ------------------------------------------------------------------------------------------
-
-
-def set_quota(
-    rig: HandlerRig, key: str, value: float, name: str | None = "test", *, kind: str = CLIENT_ID
-) -> None:
-    entry = {
-        "entity": [{"entity_type": kind, "entity_name": name}],
-        "ops": [{"key": key, "value": value, "remove": False}],
-    }
-    rig.cluster.do("alter_client_quotas", entries=[entry], validate_only=False)
-    rig.tell()
 
 
 @pytest.mark.parametrize("parts", [1, 2])

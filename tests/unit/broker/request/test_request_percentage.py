@@ -24,9 +24,9 @@ from kproc.broker.security.principal import Principal
 from kproc.broker.storage.log_append import LogAppender
 from kproc.common.clock import ManualClock
 from kproc.wire.header import ApiKey
+from tests.support.handler_quotas import set_quota
 from tests.support.handler_rig import HandlerRig, parts_of
 from tests.support.raw import batch, create_topics_fields, fetch_fields, produce_fields
-from tests.unit.broker.request.test_client_rates import set_quota
 
 Start = Callable[..., HandlerRig]
 MS = 1_000_000

@@ -16,8 +16,8 @@ from kproc.common.errors import ErrorCode, KafkaError
 from kproc.wire.header import ApiKey
 from tests.support.bytecodes import count_bytecodes
 from tests.support.handler_rig import HandlerRig
+from tests.support.large_request_clients import STEP_BYTECODES_MAX, cluster
 from tests.support.large_requests import LARGE, LargeRequest, acl
-from tests.unit.broker.request.test_large_requests import STEP_BYTECODES_MAX, cluster
 
 load_all()
 
@@ -290,7 +290,7 @@ def test_alter_client_quotas_of_large_entity_is_rejected(start: Start) -> None:
     costs, answers = [], []
     while not answers:
         assert len(costs) < 100, "no answer"
-        costs.append(count_bytecodes(lambda: rig.handler().do_work(0), unless_in="test_whole_requests.py"))
+        costs.append(count_bytecodes(lambda: rig.handler().do_work(0), unless_in=__file__))
         answers = processor.answers(settles=False)
     entries = answers[0].fields(ApiKey.ALTER_CLIENT_QUOTAS, 0)["entries"]
     assert [each["error_code"] for each in entries] == [int(ErrorCode.INVALID_REQUEST)] * 2

@@ -81,7 +81,7 @@ def test_compaction_of_hostile_batch_ends_with_corrupt(tmp_path: Path, story: st
     try:
         used: list[int] = []
         with pytest.raises(Corrupt):
-            used.append(count_bytecodes(lambda: compact(rig, log), unless_in="test_compaction_steps.py"))
+            used.append(count_bytecodes(lambda: compact(rig, log), unless_in=__file__))
         assert tracemalloc.get_traced_memory()[1] < 4_000_000
     finally:
         tracemalloc.stop()
@@ -97,7 +97,7 @@ def test_varint_of_127_kb_is_read_for_10_bytes() -> None:
         with pytest.raises(Corrupt):
             list(collect_keys({}, header, *records_of(header, bytes(view), 0)))
 
-    assert count_bytecodes(read, unless_in="test_compaction_steps.py") < 1000
+    assert count_bytecodes(read, unless_in=__file__) < 1000
 
 
 def test_map_keys_yields_inside_a_batch(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -138,7 +138,7 @@ def test_step_of_compaction_is_bounded(tmp_path: Path, reading: str) -> None:
         moved: list[int] = [0]
         while moved:
             moved.clear()
-            costs.append(count_bytecodes(partial(_move, steps, moved), unless_in="test_compaction_steps.py"))
+            costs.append(count_bytecodes(partial(_move, steps, moved), unless_in=__file__))
             yield from moved
 
     with pytest.MonkeyPatch.context() as patch:

@@ -42,7 +42,7 @@ class WatchedClock(ManualClock):
 
 
 def cost(work: Callable[[], object]) -> int:
-    return count_bytecodes(work, unless_in="test_log_parts.py")
+    return count_bytecodes(work, unless_in=__file__)
 
 
 @counted

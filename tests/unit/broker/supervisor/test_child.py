@@ -11,7 +11,7 @@ from kproc.broker.role.roles import handler_id
 from kproc.broker.supervisor.child import ChildRole
 from kproc.broker.supervisor.role_messages import RoleMessages
 from tests.support.processor_rig import PROCESSOR, ProcessorRig, framed
-from tests.unit.broker.processor.test_several_handlers import ScriptedRouter
+from tests.support.scripted_router import ScriptedRouter
 
 NOBODY: Any = None
 

@@ -12,8 +12,8 @@ from kproc.broker.coordinator.partitioning import partition_for
 from kproc.wire.header import ApiKey
 from kproc.wire.record_batch import TRANSACTIONAL
 from tests.support.handler_rig import HandlerRig
+from tests.support.handler_transactions import PARTITIONS, SETTINGS, TOPIC, Producer
 from tests.support.raw import batch, produce_fields
-from tests.unit.broker.peers.test_transactions import PARTITIONS, SETTINGS, TOPIC, Producer
 
 Start = Callable[..., HandlerRig]
 NAME = "payments"

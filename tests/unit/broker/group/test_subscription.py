@@ -1,0 +1,72 @@
+"""The topics to which a consumer group is subscribed."""
+
+from __future__ import annotations
+
+import pytest
+
+from kproc.broker.group.classic.subscription import subscribed_topics, topics_of_all
+from kproc.common.errors import ProtocolError
+from tests.support.group_rig import INITIAL_DELAY_MS, GroupRig
+
+# Version, topics, user data: of a version that does not exist, with something after it.
+SUBSCRIPTION = (
+    b"\x00\x09" + b"\x00\x00\x00\x02" + b"\x00\x01a" + b"\x00\x02bb" + b"\xff\xff\xff\xff" + b"owned"
+)
+READS_A_AND_BB = (("range", SUBSCRIPTION),)
+READS_C = (("range", b"\x00\x00" + b"\x00\x00\x00\x01" + b"\x00\x01c"),)
+
+
+@pytest.fixture
+def rig() -> GroupRig:
+    return GroupRig()
+
+
+# What the group reads.
+
+
+def test_topics_of_a_subscription_of_any_version() -> None:
+    assert subscribed_topics(SUBSCRIPTION) == ["a", "bb"]
+    assert topics_of_all([SUBSCRIPTION, READS_C[0][1]]) == {"a", "bb", "c"}
+    assert topics_of_all([]) == frozenset()
+
+
+@pytest.mark.parametrize(
+    "damaged",
+    [
+        *(SUBSCRIPTION[:size] for size in range(13)),
+        b"\xff\xff" + SUBSCRIPTION[2:],
+        b"\x00\x00\xff\xff\xff\xff",
+        b"\x00\x00\x7f\xff\xff\xff" + b"\x00\x00" * 10,
+        b"\x00\x00\x00\x00\x00\x01\xff\xff",
+        b"\x00\x00\x00\x00\x00\x01\x00\x01\xff",
+    ],
+)
+def test_damaged_subscriptions_are_refused(damaged: bytes) -> None:
+    with pytest.raises(ProtocolError):
+        subscribed_topics(damaged)
+    assert topics_of_all([SUBSCRIPTION, damaged]) is None
+
+
+def test_a_consumer_group_is_subscribed_to_its_members_topics(rig: GroupRig) -> None:
+    joins = [rig.join(protocols=READS_A_AND_BB), rig.join(protocols=READS_C)]
+    rig.pass_ms(2 * INITIAL_DELAY_MS)
+    assert [rig.group.is_subscribed_to(topic) for topic in ("a", "bb", "c", "d")] == [True, True, True, False]
+    rig.leave(*(join.value.member_id for join in joins))
+    assert not rig.group.is_subscribed_to("a")
+
+
+def test_the_topics_are_those_of_the_present_generation(rig: GroupRig) -> None:
+    (member,) = rig.make_stable(1, protocols=READS_A_AND_BB)
+    rig.join(member, protocols=READS_C)
+    assert rig.group.state.subscribed_topics == {"c"}
+
+
+def test_group_with_unreadable_subscription_blocks_all_topics(rig: GroupRig) -> None:
+    rig.make_stable(1)
+    assert rig.group.is_subscribed_to("a")
+
+
+def test_other_groups_are_subscribed_to_nothing(rig: GroupRig) -> None:
+    assert not rig.group.is_subscribed_to("a")
+    rig.make_stable(1, protocol_type="connect", protocols=READS_A_AND_BB)
+    assert not rig.group.is_subscribed_to("a")
