@@ -15,7 +15,6 @@ from kproc.broker.cluster.client_quotas import (
     ClientQuotas,
 )
 from kproc.broker.cluster.mutation_quotas import BUCKETS_MAX, CLIENT, MutationQuotas
-from kproc.broker.coordinator import partitioning
 from kproc.broker.group import coordinator as group_coordinator
 from kproc.broker.group.classic.join import PROTOCOL_BYTES_MAX
 from kproc.broker.group.messages import CommitRequest
@@ -24,7 +23,7 @@ from kproc.broker.request import fetch_session
 from kproc.broker.request.client_rates import ACCOUNTS_MAX, TOLD_MAX, ClientRates
 from kproc.broker.request.fetch_session import SessionCache
 from kproc.broker.storage.producer_state import PRODUCERS_MAX, ProducerTable
-from kproc.common.bounded import NAME_MAX, BoundedCache, short_name
+from kproc.common.bounded import NAME_MAX
 from kproc.common.errors import ErrorCode, KafkaError
 from kproc.wire.hot import FetchPartition, FetchRequest
 from tests.support.group_coordinator_rig import Rig
@@ -52,38 +51,6 @@ def rates_of(clock: Clock) -> ClientRates:
     rates = ClientRates(quotas=lambda: quotas, now_ns=lambda: clock.now_ns, sample_count=11, sample_s=1)
     rates.on_image()
     return rates
-
-
-# -- names ----------------------------------------------------------------------------------------------------
-
-
-def test_short_name_keeps_long_names_apart() -> None:
-    assert short_name("x" * NAME_MAX) == "x" * NAME_MAX
-    first, second = short_name(LONG + "1"), short_name(LONG + "2")
-    assert first != second
-    assert len(first) == len(second) == NAME_MAX
-    assert short_name("\ud800" * 300)
-
-
-def test_bounded_cache_is_emptied_at_its_entries_or_bytes() -> None:
-    cache: BoundedCache[int, int] = BoundedCache(entries_max=10, bytes_max=1_000)
-    for number in range(1_000):
-        cache.put(number, number, 1)
-        assert len(cache) <= 10
-    for number in range(1_000):
-        cache.put(number, number, 100)
-        assert cache.size_bytes <= 1_000
-    assert cache[999] == 999
-    cache.clear()
-    cache.put(1, 1, 101)
-    assert len(cache) == 0, "one entry must not fill the cache"
-
-
-def test_hashes_of_long_group_names_are_cached_in_few_bytes() -> None:
-    for number in range(200):
-        partitioning.partition_for(f"{number}{LONG}", 50)
-    assert partitioning._hash_of_long_name.cache_info().currsize <= 64
-    assert partitioning._hash_of_name.cache_info().maxsize == 4096
 
 
 # -- quotas ---------------------------------------------------------------------------------------------------

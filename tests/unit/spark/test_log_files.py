@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import errno
 import os
 import struct
 from collections.abc import Callable
@@ -10,21 +9,19 @@ from pathlib import Path
 
 import pytest
 
-pytest.importorskip("numpy")
-pytest.importorskip("pyarrow")
-
 from kproc.broker.storage.log import Log, LogConfig
 from kproc.client.requests import READ_COMMITTED
 from kproc.common.errors import Corrupt, KafkaError
 from kproc.spark import log_files
 from kproc.spark.decode import Decoder
 from kproc.spark.log_files import HalfReplaced, OffsetGone, PartitionFiles
-from kproc.spark.log_options import LogOptions
-from kproc.spark.log_plan import plan
 from kproc.spark.look_up import DataLoss
 from kproc.wire.record_batch import TRANSACTIONAL, ControlType, encode_end_transaction
 from tests.support.logs import NOW_MS, LogRig, append_one, batch
 from tests.support.transactions import in_transaction, marker, put
+
+pytest.importorskip("numpy")
+pytest.importorskip("pyarrow")
 
 BATCHES, PER_BATCH = 60, 5
 
@@ -346,111 +343,3 @@ def test_index_behind_what_can_matter_is_not_looked_into(rig: LogRig) -> None:
     for damaged in sorted(rig.directory.glob("*.txnindex"))[1:]:
         damaged.write_bytes(b"\xff" * 34)
     assert files.aborted(0, 2) == [(0, 0, 1)]
-
-
-# -- options and plans
-
-
-def options(rig: LogRig, **given: str) -> LogOptions:
-    return LogOptions.parse({"path": str(rig.directory.parent), "topics": "t", **given})
-
-
-def test_committed_plan_ends_at_last_stable_offset(rig: LogRig) -> None:
-    rig.directory.parent.mkdir(exist_ok=True)
-    log = rig.open()
-    for number in range(10):
-        append_one(log, batch(b"x", timestamp=NOW_MS + number))
-    put(log, in_transaction(1, b"open", timestamp=NOW_MS + 10))
-    for number in range(11, 20):
-        append_one(log, batch(b"x", timestamp=NOW_MS + number))
-    log.close()
-
-    def bounds(**given: str) -> list[tuple[int, int]]:
-        committed = options(rig, **{"isolation.level": "read_committed"}, **given)
-        return [(first, end) for _, first, end in plan(committed)]
-
-    assert bounds() == [(0, 10)]
-    assert bounds(startingTimestamp=str(NOW_MS + 5), endingTimestamp=str(NOW_MS + 15)) == [(5, 10)]
-    assert bounds(startingTimestamp=str(NOW_MS + 15)) == []
-    # Records are deleted up to behind the beginning of the open transaction.
-    (rig.directory.parent / "log-start-offset-checkpoint").write_text("0\n1\nt 0 12\n")
-    assert bounds() == []
-
-
-def test_a_plan_is_what_the_options_say(rig: LogRig, log: Log) -> None:
-    def bounds(**given: str) -> tuple[int, int]:
-        pieces = plan(options(rig, **given))
-        return pieces[0][1], pieces[-1][2]
-
-    assert bounds() == (0, 300)
-    assert bounds(startingOffsets='{"t": {"0": 10}}', endingOffsets='{"t": {"0": -1}}') == (10, 300)
-    assert bounds(startingTimestamp=str(NOW_MS + 100), endingTimestamp=str(NOW_MS + 200)) == (10, 20)
-    assert bounds(endingTimestamp=str(NOW_MS + 10**9)) == (0, 300)
-    assert len(plan(options(rig, maxPartitionBytes="1k"))) > 4
-    assert plan(options(rig, startingTimestamp=str(NOW_MS + 10**9))) == []
-    (rig.directory.parent / "log-start-offset-checkpoint").write_text("0\n1\nt 0 17\n")
-    assert bounds() == (17, 300)
-    assert [
-        each.topic
-        for each, _, _ in plan(LogOptions.parse({"path": str(rig.directory.parent), "topicsPattern": "."}))
-    ] == ["t"]
-
-
-@pytest.mark.parametrize(
-    ("given", "text"),
-    [
-        ({"topics": "t,u"}, "there is no topic u in "),
-        (
-            {"startingOffsets": '{"t": {"0": 301}}'},
-            "startingOffsets: t-0 in .* has no offset 301, it has 0 to 300",
-        ),
-        (
-            {"startingOffsets": '{"t": {"1": 0}}'},
-            "startingOffsets must name every partition: without t-0; there is no t-1",
-        ),
-        ({"endingOffsets": "earliest"}, "endingOffsets='earliest' is neither latest nor offsets"),
-        ({"startingOffsets": "latest"}, "startingOffsets='latest' is neither earliest nor offsets"),
-        ({"topicsPattern": "t"}, "give one of the options topics and topicsPattern"),
-        ({"subscribe": "t"}, "has no option subscribe: did you mean topics"),
-        ({"maxPartitionBytes": "0"}, "maxPartitionBytes is at least 1"),
-        ({"path": "/nowhere/at/all"}, "path /nowhere/at/all cannot be read: No such file"),
-        ({"path": ""}, "path names nothing"),
-        ({"isolation.level": "serializable"}, "isolation.level is read_uncommitted or read_committed, not"),
-        ({"startingTimestamp": "yesterday"}, "startingTimestamp is a whole number, not"),
-    ],
-)
-def test_what_cannot_be_is_said_in_one_line(rig: LogRig, log: Log, given: dict[str, str], text: str) -> None:
-    with pytest.raises(ValueError, match=text) as caught:
-        plan(options(rig, **given))
-    assert "\n" not in str(caught.value)
-
-
-def test_a_partitions_own_directory_is_not_the_data_directory(rig: LogRig, log: Log) -> None:
-    with pytest.raises(ValueError, match="is a partition's directory: give the one that it lies in"):
-        plan(options(rig, path=str(rig.directory)))
-
-
-def test_plan_syncs_segments_before_their_records_are_read(
-    rig: LogRig, log: Log, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """A power loss must not take records of acks=all that a job has read."""
-    synced: set[int] = set()
-    monkeypatch.setattr(os, "fdatasync", lambda descriptor: synced.add(os.fstat(descriptor).st_ino))
-    plan(options(rig))
-    wanted = {path.stat().st_ino for path in rig.directory.glob("*.log")} | {rig.directory.stat().st_ino}
-    assert wanted <= synced
-
-
-@pytest.mark.parametrize(("error", "fails"), [(errno.EROFS, False), (errno.EIO, True)])
-def test_plan_on_a_medium_without_sync_goes_on(
-    rig: LogRig, log: Log, monkeypatch: pytest.MonkeyPatch, error: int, fails: bool
-) -> None:
-    def refuse(_descriptor: int) -> None:
-        raise OSError(error, os.strerror(error))
-
-    monkeypatch.setattr(os, "fdatasync", refuse)
-    if fails:
-        with pytest.raises(OSError, match="Input/output error"):
-            plan(options(rig))
-    else:
-        assert plan(options(rig))

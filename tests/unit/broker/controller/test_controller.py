@@ -5,8 +5,7 @@ from __future__ import annotations
 import errno
 import os
 import random
-import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
@@ -15,144 +14,21 @@ import msgspec
 import pytest
 from msgspec.structs import replace
 
-from kproc.broker.calls.call_links import Calls
-from kproc.broker.calls.calls import Lost
-from kproc.broker.calls.controller_calls import CHANGE, OWN, Change, Changed, OwnAnswer, OwnRequest
-from kproc.broker.calls.own_operations import OwnOperation
-from kproc.broker.cluster.controller import FAILURE
-from kproc.broker.cluster.image import ClusterImage
+from kproc.broker.calls.controller_calls import CHANGE, Change
 from kproc.broker.cluster.metadata_log import MetadataLog
 from kproc.broker.cluster.records import DelegationTokenSet
 from kproc.broker.config import Config
 from kproc.broker.config.dynamic import DynamicSettings
-from kproc.broker.controller.controller import Controller
-from kproc.broker.ipc.wait import Sleeper, make_eventfd
-from kproc.broker.metrics.slab import MetricsRow
 from kproc.broker.observe.offline_partitions import REPORT_OFFLINE, OfflineNoted, OfflineReport
-from kproc.broker.role.lookups import Lookups
 from kproc.broker.role.plan import Plan
 from kproc.broker.role.roles import CLEANER, CONTROLLER, handler_id
 from kproc.broker.storage.fs import DiskFailed, OsFs
 from kproc.broker.supervisor.broker import RoleParts, SupervisorCalls, build_controller
-from kproc.broker.transport.agent import AgentId
 from kproc.broker.transport.envelope import CALL, DELTA, DELTA_ACK, REPLY, SNAPSHOT, TOKEN
-from kproc.broker.transport.outbox import Inbox, Outbox
 from kproc.common.clock import ManualClock
-from kproc.common.containment import Containment
 from kproc.common.errors import ErrorCode, FatalError, KafkaError
+from tests.support.controller_rig import ControllerRig, Reply, ScriptedPeer
 from tests.support.in_memory_controller import topic
-from tests.support.links import LinkMaker
-from tests.support.processor_rig import new_slab
-
-Reply = dict[str, Any]
-
-
-class ScriptedPeer:
-    """A Handler or the cleaner at the other end of a link: follows the image, acknowledges when told."""
-
-    def __init__(self, rig: ControllerRig, agent: AgentId) -> None:
-        self.id = agent
-        self._rig = rig
-        near, far = rig.links.make(CONTROLLER, agent)
-        rig.controller.attach(near)
-        self.outbox, self.inbox = Outbox(far.sender, far.waker), Inbox(far.receiver)
-        self.calls = Calls(Containment())
-        self.image: ClusterImage | None = None
-        self.kinds: list[int] = []
-        self.acknowledges = True
-
-    def ask(self, op: str, **body: Any) -> list[Reply]:
-        """One call; its replies gather in the list."""
-        replies: list[Reply] = []
-
-        def on_reply(reply: Changed | Lost) -> None:
-            assert isinstance(reply, Changed)
-            replies.append(reply.fields if reply.failure is None else {FAILURE: list(reply.failure)})
-
-        self.calls.send(self.outbox, CONTROLLER, CHANGE, Change(op, body), on_reply)
-        self.outbox.flush()
-        return replies
-
-    def ask_own(self, op: str, **fields: Any) -> list[Reply]:
-        """One of kproc's own operations; its answers gather in the list."""
-        replies: list[Reply] = []
-
-        def on_reply(reply: OwnAnswer | Lost) -> None:
-            assert isinstance(reply, OwnAnswer)
-            replies.append({"error": reply.error, "result": reply.result})
-
-        operation = msgspec.convert({"op": op, **fields}, OwnOperation)
-        self.calls.send(self.outbox, CONTROLLER, OWN, OwnRequest(operation), on_reply)
-        self.outbox.flush()
-        return replies
-
-    def take(self) -> None:
-        """Take in what the controller sent; acknowledge it unless told not to."""
-        for kind, view in self.inbox.poll(1000):
-            self.kinds.append(kind)
-            if kind == SNAPSHOT:
-                self.image = ClusterImage.from_snapshot(view)
-            elif kind == DELTA:
-                assert self.image is not None
-                self.image.apply(view)
-            else:
-                assert kind == REPLY
-                self.calls.handle_reply(view)
-                continue
-            if self.acknowledges:
-                self.acknowledge()
-        self.inbox.release()
-        self.outbox.flush()
-
-    def acknowledge(self) -> None:
-        assert self.image is not None
-        self.outbox.push(DELTA_ACK, TOKEN.pack(self.image.version, 0))
-        self.outbox.flush()
-
-
-class ControllerRig:
-    """A controller over a data directory, and whoever is linked with it."""
-
-    def __init__(self, stack: ExitStack, directory: Path, *, is_restart: bool = False) -> None:
-        self.clock = ManualClock()
-        self.links = stack.enter_context(LinkMaker("pipe"))
-        slab = new_slab()
-        metrics = MetricsRow(slab, 0, 1)
-        eventfd = make_eventfd()
-        stack.callback(os.close, eventfd)
-        config = Config.build({"log.dirs": str(directory), "num.io.threads": 2})
-        self.asked: list[tuple[str, Reply, Callable[[Reply], None]]] = []
-        self.settings: list[DynamicSettings] = []
-        plan = Plan(config, self.clock, [], "the-cluster", was_clean=True)
-        parts = RoleParts(
-            doze=Sleeper(slab.words, metrics.sleeping_word, eventfd, is_edge_triggered=True),
-            metrics=metrics,
-            supervisor=SupervisorCalls(
-                send_request=lambda *asked: self.asked.append(asked), send_settings=self.settings.append
-            ),
-            is_restart=is_restart,
-        )
-        self.controller: Controller = build_controller(CONTROLLER, plan, parts)
-        stack.callback(self.controller.close)
-        self.peers: list[ScriptedPeer] = []
-
-    def attach(self, agent: AgentId) -> ScriptedPeer:
-        peer = ScriptedPeer(self, agent)
-        self.peers.append(peer)
-        self.settle()
-        return peer
-
-    def lose(self, peer: ScriptedPeer) -> None:
-        """It died."""
-        self.peers.remove(peer)
-        self.controller.detach(peer.id)
-        self.settle()
-
-    def settle(self) -> None:
-        for _ in range(10):
-            self.controller.do_work(0)
-            for peer in self.peers:
-                peer.take()
 
 
 @pytest.fixture
@@ -434,12 +310,6 @@ def test_data_of_another_cluster_is_refused(tmp_path: Path) -> None:
         build_controller(CONTROLLER, plan, parts)
 
 
-def test_own_operation_is_answered(rig: ControllerRig, peers: tuple[ScriptedPeer, ScriptedPeer]) -> None:
-    heard = peers[0].ask_own("status")
-    rig.settle()
-    assert [(reply["error"], reply["result"]["cluster_id"]) for reply in heard] == [(None, "the-cluster")]
-
-
 @pytest.mark.parametrize("seed", range(4))
 def test_damaged_calls_and_replies_do_not_end_the_controller(
     rig: ControllerRig, peers: tuple[ScriptedPeer, ScriptedPeer], seed: int
@@ -462,113 +332,6 @@ def test_damaged_calls_and_replies_do_not_end_the_controller(
     rig.settle()
     assert heard[0]["error"] is None
     assert rig.controller.containment.count > 0
-
-
-def test_scale_is_answered_when_the_supervisor_has_done_it(
-    rig: ControllerRig, peers: tuple[ScriptedPeer, ScriptedPeer]
-) -> None:
-    first, second = peers[0].ask_own("scale", processors=3), peers[0].ask_own("scale", handlers=4)
-    rig.settle()
-    assert rig.settings[-1].overrides == {"num.network.threads": "3"}, "the second one waits"
-    ((what, _, on_reply),) = rig.asked
-    assert what == "settle"
-    assert first == []
-    on_reply({"counts": {"processors": 3, "handlers": 2}, "steps": [], "took_ms": 7})
-    rig.settle()
-    assert first[0]["result"] == {
-        "is_done": True,
-        "counts": {"processors": 3, "handlers": 2},
-        "steps": [],
-        "took_ms": 7,
-    }
-    assert rig.settings[-1].overrides == {"num.network.threads": "3", "num.io.threads": "4"}
-    rig.asked[1][2]({"counts": {"processors": 3, "handlers": 4}, "steps": [], "took_ms": 7})
-    rig.settle()
-    assert second[0]["error"] is None
-
-
-def test_who_asked_for_a_long_change_is_told_to_ask_again(
-    rig: ControllerRig, peers: tuple[ScriptedPeer, ScriptedPeer]
-) -> None:
-    first = peers[0].ask_own("scale", processors=3)
-    rig.settle()
-    rig.clock.advance_ms(200)
-    rig.settle()
-    assert first[0]["result"]["is_done"] is False
-    again = peers[1].ask_own("scale", ticket=first[0]["result"]["ticket"])
-    rig.settle()
-    assert again == []
-    rig.asked[0][2]({"counts": {"processors": 3, "handlers": 2}, "steps": [], "took_ms": 7})
-    rig.settle()
-    assert again[0]["result"]["is_done"] is True
-    late = peers[0].ask_own("scale", ticket=first[0]["result"]["ticket"])
-    unknown = peers[0].ask_own("scale", ticket="another")
-    rig.settle()
-    assert late == again
-    assert "nobody remembers" in unknown[0]["error"]
-
-
-def test_counts_that_could_not_be_reached_are_not_kept(
-    rig: ControllerRig, peers: tuple[ScriptedPeer, ScriptedPeer]
-) -> None:
-    replies = peers[0].ask_own("scale", processors=3)
-    rig.settle()
-    rig.asked[0][2]({"counts": {"processors": 1, "handlers": 2}, "error": "no memory"})
-    rig.settle()
-    assert replies == [{"error": "no memory", "result": None}]
-    assert rig.settings[-1].overrides == {"num.network.threads": "1", "num.io.threads": "2"}
-
-
-def test_more_changes_than_anybody_means_are_refused(
-    rig: ControllerRig, peers: tuple[ScriptedPeer, ScriptedPeer]
-) -> None:
-    waiting = [peers[0].ask_own("scale", processors=3) for _ in range(17)]
-    rig.settle()
-    late = peers[0].ask_own("scale", processors=3)
-    rig.settle()
-    assert [reply for replies in waiting for reply in replies if reply["error"]] == []
-    assert "16 changes wait already" in late[0]["error"]
-
-
-@pytest.mark.parametrize("body", [{}, {"processors": 0}, {"handlers": 10_000}, {"handlers": -1}])
-def test_scale_to_nonsense_is_refused(
-    rig: ControllerRig, peers: tuple[ScriptedPeer, ScriptedPeer], body: dict[str, int]
-) -> None:
-    replies = peers[0].ask_own("scale", **body)
-    rig.settle()
-    assert replies[0]["error"]
-    assert rig.asked == []
-
-
-def test_a_change_that_names_a_host_holds_nobody_up(
-    rig: ControllerRig, peers: tuple[ScriptedPeer, ScriptedPeer]
-) -> None:
-    answers = threading.Event()
-
-    def look_up(host: str) -> list[str]:
-        answers.wait(10)
-        if host == "nowhere.example":
-            raise OSError("Name or service not known")
-        return ["10.0.0.1"]
-
-    lookups = rig.controller._lookups = Lookups(rig.clock.now_ns, look_up)
-
-    def quota(host: str) -> list[Reply]:
-        op = {"key": "connection_creation_rate", "value": 5.0, "remove": False}
-        entry = {"entity": [{"entity_type": "ip", "entity_name": host}], "ops": [op]}
-        return peers[0].ask("alter_client_quotas", entries=[entry], validate_only=False)
-
-    named, unknown, literal = quota("one.example"), quota("nowhere.example"), quota("10.0.0.2")
-    rig.settle()
-    assert literal[0]["entries"][0]["error_code"] == 0, "it waits for no name server"
-    assert named == unknown == []
-    assert not rig.controller.is_drained()
-    answers.set()
-    lookups.wait(10)
-    rig.settle()
-    assert named[0]["entries"][0]["error_code"] == 0
-    assert "nowhere.example is not a valid IP or resolvable host" in unknown[0]["entries"][0]["error_message"]
-    assert rig.settings[-1].ip_rates == {"10.0.0.2": 5.0, "one.example": 5.0}
 
 
 def test_what_was_changed_is_told_at_once_and_at_the_next_start(tmp_path: Path) -> None:

@@ -14,7 +14,7 @@ from kproc.broker.security.authorizer import StandardAuthorizer
 from kproc.broker.security.principal import Identity, Principal
 from kproc.common import log_levels
 from kproc.wire.header import ApiKey, kafka_name
-from tests.unit.broker.security.test_authorizer import rule, table
+from tests.support.acl_tables import rule, table
 
 ALICE = Identity("/10.0.0.7", Principal("User", "alice"))
 TOPIC = ResourceType.TOPIC

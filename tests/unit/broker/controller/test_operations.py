@@ -1,0 +1,105 @@
+"""kproc's own operations in the controller: scale, and calls that end late."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import ExitStack
+from pathlib import Path
+
+import pytest
+
+from kproc.broker.role.roles import handler_id
+from tests.support.controller_rig import ControllerRig, ScriptedPeer
+
+
+@pytest.fixture
+def rig(tmp_path: Path) -> Iterator[ControllerRig]:
+    with ExitStack() as stack:
+        yield ControllerRig(stack, tmp_path)
+
+
+@pytest.fixture
+def peers(rig: ControllerRig) -> tuple[ScriptedPeer, ScriptedPeer]:
+    return rig.attach(handler_id(0)), rig.attach(handler_id(1))
+
+
+def test_own_operation_is_answered(rig: ControllerRig, peers: tuple[ScriptedPeer, ScriptedPeer]) -> None:
+    heard = peers[0].ask_own("status")
+    rig.settle()
+    assert [(reply["error"], reply["result"]["cluster_id"]) for reply in heard] == [(None, "the-cluster")]
+
+
+def test_scale_is_answered_when_the_supervisor_has_done_it(
+    rig: ControllerRig, peers: tuple[ScriptedPeer, ScriptedPeer]
+) -> None:
+    first, second = peers[0].ask_own("scale", processors=3), peers[0].ask_own("scale", handlers=4)
+    rig.settle()
+    assert rig.settings[-1].overrides == {"num.network.threads": "3"}, "the second one waits"
+    ((what, _, on_reply),) = rig.asked
+    assert what == "settle"
+    assert first == []
+    on_reply({"counts": {"processors": 3, "handlers": 2}, "steps": [], "took_ms": 7})
+    rig.settle()
+    assert first[0]["result"] == {
+        "is_done": True,
+        "counts": {"processors": 3, "handlers": 2},
+        "steps": [],
+        "took_ms": 7,
+    }
+    assert rig.settings[-1].overrides == {"num.network.threads": "3", "num.io.threads": "4"}
+    rig.asked[1][2]({"counts": {"processors": 3, "handlers": 4}, "steps": [], "took_ms": 7})
+    rig.settle()
+    assert second[0]["error"] is None
+
+
+def test_who_asked_for_a_long_change_is_told_to_ask_again(
+    rig: ControllerRig, peers: tuple[ScriptedPeer, ScriptedPeer]
+) -> None:
+    first = peers[0].ask_own("scale", processors=3)
+    rig.settle()
+    rig.clock.advance_ms(200)
+    rig.settle()
+    assert first[0]["result"]["is_done"] is False
+    again = peers[1].ask_own("scale", ticket=first[0]["result"]["ticket"])
+    rig.settle()
+    assert again == []
+    rig.asked[0][2]({"counts": {"processors": 3, "handlers": 2}, "steps": [], "took_ms": 7})
+    rig.settle()
+    assert again[0]["result"]["is_done"] is True
+    late = peers[0].ask_own("scale", ticket=first[0]["result"]["ticket"])
+    unknown = peers[0].ask_own("scale", ticket="another")
+    rig.settle()
+    assert late == again
+    assert "nobody remembers" in unknown[0]["error"]
+
+
+def test_counts_that_could_not_be_reached_are_not_kept(
+    rig: ControllerRig, peers: tuple[ScriptedPeer, ScriptedPeer]
+) -> None:
+    replies = peers[0].ask_own("scale", processors=3)
+    rig.settle()
+    rig.asked[0][2]({"counts": {"processors": 1, "handlers": 2}, "error": "no memory"})
+    rig.settle()
+    assert replies == [{"error": "no memory", "result": None}]
+    assert rig.settings[-1].overrides == {"num.network.threads": "1", "num.io.threads": "2"}
+
+
+def test_more_changes_than_anybody_means_are_refused(
+    rig: ControllerRig, peers: tuple[ScriptedPeer, ScriptedPeer]
+) -> None:
+    waiting = [peers[0].ask_own("scale", processors=3) for _ in range(17)]
+    rig.settle()
+    late = peers[0].ask_own("scale", processors=3)
+    rig.settle()
+    assert [reply for replies in waiting for reply in replies if reply["error"]] == []
+    assert "16 changes wait already" in late[0]["error"]
+
+
+@pytest.mark.parametrize("body", [{}, {"processors": 0}, {"handlers": 10_000}, {"handlers": -1}])
+def test_scale_to_nonsense_is_refused(
+    rig: ControllerRig, peers: tuple[ScriptedPeer, ScriptedPeer], body: dict[str, int]
+) -> None:
+    replies = peers[0].ask_own("scale", **body)
+    rig.settle()
+    assert replies[0]["error"]
+    assert rig.asked == []

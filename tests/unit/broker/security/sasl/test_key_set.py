@@ -1,0 +1,181 @@
+"""KeySet fetches signing keys: slow servers, redirections, and passwords in the URL."""
+
+from __future__ import annotations
+
+import base64
+import http.server
+import logging
+import socket
+import ssl
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+
+from kproc.broker.security.sasl.key_set import KeySet, fetch
+from kproc.broker.security.sasl.mechanism import KeysAwaited
+from tests.support.certificates import Certificates
+
+SECRET = "hunter2-s3cret"
+Answer = Callable[[http.server.BaseHTTPRequestHandler], None]
+
+
+class Server:
+    """An HTTP server with one answer, and the requests that it has had."""
+
+    def __init__(self, answer: Answer, certificate: Path | None) -> None:
+        self.requests: list[tuple[str, str | None]] = []
+        seen = self.requests
+
+        class Handler(http.server.BaseHTTPRequestHandler):
+            def do_GET(self) -> None:
+                seen.append((self.path, self.headers.get("Authorization")))
+                answer(self)
+
+            def log_message(self, *_: object) -> None:
+                pass
+
+        self._server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+        self._server.daemon_threads = True
+        if certificate is not None:
+            context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+            context.load_cert_chain(certificate)
+            self._server.socket = context.wrap_socket(self._server.socket, server_side=True)
+        self.address = f"127.0.0.1:{self._server.server_port}"
+        self._thread = threading.Thread(target=self._server.serve_forever, kwargs={"poll_interval": 0.02})
+        self._thread.start()
+
+    def close(self) -> None:
+        self._server.shutdown()
+        self._server.server_close()
+        self._thread.join()
+
+
+@contextmanager
+def serving(answer: Answer, certificate: Path | None = None) -> Iterator[Server]:
+    server = Server(answer, certificate)
+    try:
+        yield server
+    finally:
+        server.close()
+
+
+def redirect_to(url: str) -> Answer:
+    def answer(handler: http.server.BaseHTTPRequestHandler) -> None:
+        handler.send_response(302)
+        handler.send_header("Location", url)
+        handler.end_headers()
+
+    return answer
+
+
+def keys(handler: http.server.BaseHTTPRequestHandler) -> None:
+    handler.send_response(200)
+    handler.end_headers()
+    handler.wfile.write(b"keys")
+
+
+@contextmanager
+def dripping(first: bytes) -> Iterator[str]:
+    """A server that sends `first`, then a byte at a time, for ever, without an end."""
+    is_over = threading.Event()
+
+    def run() -> None:
+        try:
+            connection, _ = listening.accept()
+        except OSError:
+            return
+        with connection:
+            connection.recv(65536)
+            connection.sendall(first)
+            try:
+                while not is_over.wait(0.01):
+                    connection.sendall(b"x")
+            except OSError:
+                return
+
+    with socket.create_server(("127.0.0.1", 0)) as listening:
+        thread = threading.Thread(target=run)
+        thread.start()
+        try:
+            yield f"http://127.0.0.1:{listening.getsockname()[1]}/keys"
+        finally:
+            is_over.set()
+            listening.shutdown(socket.SHUT_RDWR)
+            thread.join()
+
+
+@pytest.mark.parametrize(
+    "first",
+    [
+        b"",
+        b"HTTP/1.1 200 OK\r\nx: ",
+        b"HTTP/1.1 200 OK\r\n\r\n",
+        b"HTTP/1.1 200 OK\r\nContent-Length: 99999\r\n\r\n",
+    ],
+    ids=["status line", "header", "body", "sized body"],
+)
+def test_fetch_from_server_that_drips_ends_in_time(first: bytes) -> None:
+    """Every read brings a byte, so that no timeout of one read ends it."""
+    with dripping(first) as url, pytest.raises(TimeoutError, match=r"no complete answer in 0\.3 s"):
+        fetch(url, seconds_max=0.3)
+
+
+def test_fetch_follows_redirection_of_same_scheme() -> None:
+    with serving(keys) as target, serving(redirect_to(f"http://{target.address}/x")) as first:
+        assert fetch(f"http://{first.address}/keys") == b"keys"
+
+
+@pytest.fixture
+def certificates(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Certificates:
+    made = Certificates(tmp_path)
+    monkeypatch.setenv("SSL_CERT_FILE", str(made.ca))
+    return made
+
+
+def test_fetch_follows_no_redirection_from_https_to_http(certificates: Certificates) -> None:
+    """An attacker on the way could otherwise choose the keys."""
+    with (
+        serving(keys) as target,
+        serving(redirect_to(f"http://{target.address}/x"), certificates.server) as first,
+    ):
+        with pytest.raises(ValueError, match="refusing a redirect from https to http"):
+            fetch(f"https://{first.address}/keys")
+        assert target.requests == []
+
+
+def test_fetch_by_https_checks_certificate(
+    certificates: Certificates, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with serving(keys, certificates.server) as server:
+        assert fetch(f"https://{server.address}/keys") == b"keys"
+        monkeypatch.setenv("SSL_CERT_FILE", str(certificates.stranger_ca))
+        with pytest.raises(OSError, match="CERTIFICATE_VERIFY_FAILED"):
+            fetch(f"https://{server.address}/keys")
+
+
+@pytest.mark.parametrize("location", ["file:///etc/passwd", "ftp://127.0.0.1/x", "gopher://x"])
+def test_fetch_follows_no_redirection_to_other_scheme(location: str) -> None:
+    with serving(redirect_to(location)) as server, pytest.raises((ValueError, OSError)):
+        fetch(f"http://{server.address}/keys")
+
+
+def test_fetch_sends_password_of_url_to_its_host_only() -> None:
+    with serving(keys) as target, serving(redirect_to(f"http://{target.address}/x")) as first:
+        assert fetch(f"http://user:{SECRET}%40@{first.address}/keys") == b"keys"
+        expected = base64.b64encode(f"user:{SECRET}@".encode()).decode()
+        assert first.requests == [("/keys", f"Basic {expected}")]
+        assert target.requests == [("/x", None)]
+
+
+@pytest.mark.parametrize("path", ["", "/keys", "/keys?token=" + SECRET, ":port/keys"])
+def test_failed_load_logs_no_secret_of_url(caplog: pytest.LogCaptureFixture, path: str) -> None:
+    url = f"http://user:{SECRET}@127.0.0.1:1{path}"
+    found = KeySet(url, 1_000, lambda: 10**12, run=lambda work: work())
+    with caplog.at_level(logging.INFO), pytest.raises(KeysAwaited):
+        found.find("x")
+    (line,) = caplog.messages
+    assert "tokens from http://127.0.0.1" in line
+    assert SECRET not in line

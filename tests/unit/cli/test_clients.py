@@ -1,0 +1,95 @@
+"""`kproc clients`: order, columns and escaping."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from kproc.cli.clients import Order, add_rates, print_clients, sort_rows
+
+
+def client(name: str, **more: Any) -> dict[str, Any]:
+    row = {"id": name, "client_id": name, "address": "127.0.0.1", "port": 1, "age_ms": 10_000, "idle_ms": 0,
+           "requests": 100, "bytes_in": 1000, "bytes_out": 500, "principal": "User:ANONYMOUS"}  # fmt: skip
+    return {**row, **more}
+
+
+@pytest.mark.parametrize(
+    ("order", "first"),
+    [
+        (Order.ADDRESS, "b"),
+        (Order.CLIENT, "a"),
+        (Order.PRINCIPAL, "c"),
+        (Order.AGE, "c"),
+        (Order.IDLE, "a"),
+        (Order.REQUESTS, "b"),
+        (Order.RATE, "a"),
+        (Order.BYTES, "c"),
+    ],
+)
+def test_clients_are_sorted_by_what_was_asked(order: Order, first: str) -> None:
+    rows = [
+        client("a", port=3, age_ms=1, idle_ms=9, requests=5, bytes_in=1),
+        client("b", port=1, age_ms=2_000, requests=50, bytes_in=2),
+        client("c", port=2, age_ms=900_000, requests=7, bytes_in=9_999, principal=None),
+    ]
+    add_rates(rows, {}, 0.0)
+    sort_rows(rows, order)
+    assert rows[0]["id"] == first
+
+
+def connected(principal: str | None, **more: Any) -> dict[str, Any]:
+    """A row of `kproc clients`, with its rates."""
+    row = client(
+        "127.0.0.1:9092-127.0.0.1:53214-10-12",
+        client_id="billing",
+        principal=principal,
+        software_name="librdkafka",
+        software_version="2.12.1",
+        listener_name="SASL_SSL",
+        processor=10,
+        state="NOT_MUTED",
+        **more,
+    )
+    add_rates([row], {}, 0.0)
+    return row
+
+
+def test_clients_show_who_has_logged_in_and_who_has_not_yet(capsys: pytest.CaptureFixture[str]) -> None:
+    print_clients([connected("User:alice"), connected(None), connected("User:ANONYMOUS")])
+    header, *rows = capsys.readouterr().out.splitlines()
+    at = header.split().index("PRINCIPAL")
+    assert [row.split()[at] for row in rows] == ["User:alice", "-", "User:ANONYMOUS"]
+
+
+@pytest.mark.parametrize("columns", [80, 120])
+def test_clients_with_long_principals_fit_a_terminal(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, columns: int
+) -> None:
+    monkeypatch.setattr("sys.stdout.isatty", lambda: True)
+    monkeypatch.setenv("COLUMNS", str(columns))
+    long = "User:CN=billing-service.eu-west-1.internal.example.org,OU=Payments,O=Example Ltd,L=Cork,C=IE"
+    print_clients([connected("User:alice"), connected(long)])
+    header, *rows = lines = capsys.readouterr().out.splitlines()
+    assert max(map(len, lines)) <= columns
+    assert {"ID", "CLIENT", "PRINCIPAL"} <= set(header.split())
+    assert "User:alice" in rows[0]
+    assert "User:CN=" in rows[1]
+    assert ("REQUESTS" in header) == (columns == 120), "a long name alone drops no column"
+
+
+def test_principals_that_are_all_the_same_are_the_first_to_go(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("sys.stdout.isatty", lambda: True)
+    monkeypatch.setenv("COLUMNS", "130")
+    print_clients([connected("User:ANONYMOUS")])
+    assert capsys.readouterr().out.splitlines()[-1] == "(no room for PRINCIPAL, LISTENER)"
+
+
+def test_client_names_are_escaped_for_terminal(capsys: pytest.CaptureFixture[str]) -> None:
+    print_clients([connected("User:alice") | {"client_id": "\x1b[2Jforged\nrow \u2028é"}])
+    shown = capsys.readouterr().out
+    assert len(shown.splitlines()) == 2
+    assert r"\x1b[2Jforged\nrow \u2028é" in shown

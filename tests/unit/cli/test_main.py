@@ -1,0 +1,239 @@
+"""The command line without a broker: help, and for each mistake one clear line and the right exit code."""
+
+from __future__ import annotations
+
+import os
+import re
+import signal
+import socket
+import subprocess
+import sys
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+from kproc import __version__
+from kproc.cli.main import run
+from tests.support.command_line import call_kproc
+from tests.support.kproc_command import ROOT, kproc
+
+
+@pytest.fixture
+def called(capsys, monkeypatch):
+    """`called("topic list")`: the same in this process. None of these commands comes so far as to start a broker."""
+    for name in [name for name in os.environ if name.startswith("KPROC_")]:
+        monkeypatch.delenv(name)
+    monkeypatch.setenv("COLUMNS", "100")
+
+    return lambda command: call_kproc(capsys, *command.split())
+
+
+def test_version_is_the_packages():
+    answer = kproc("version")
+    assert answer.returncode == 0
+    assert answer.stdout.startswith(f"kproc {__version__} on Python 3.")
+
+
+@pytest.mark.parametrize(
+    ("command", "words"),
+    [
+        ("", ["serve", "dev", "topic", "produce", "consume", "status", "version"]),
+        (
+            "serve",
+            [
+                "--config",
+                "--listeners",
+                "--data",
+                "--processors",
+                "--handlers",
+                "--transport",
+                "--set",
+                "--ready-file",
+                "num.network.threads",
+                "log.dirs",
+            ],
+        ),
+        ("dev", ["--port", "--set"]),
+        ("topic", ["create", "list", "describe", "delete"]),
+        ("topic create", ["--partitions", "--config", "--bootstrap", "KPROC_BOOTSTRAP"]),
+        (
+            "produce",
+            ["--key-separator", "--header", "--compression", "--acks", "--partition", "--null", "--json"],
+        ),
+        ("consume", ["--from", "--count", "--follow", "--format", "--partition", "--group"]),
+        ("status", ["--json", "--bootstrap"]),
+    ],
+)
+def test_help_names_every_option(command, words, called):
+    answer = called(f"{command} --help")
+    assert answer.returncode == 0
+    assert [word for word in words if word not in answer.stdout] == []
+
+
+MISTAKES = [
+    ("no-such-command", "No such command 'no-such-command'"),
+    ("topic crate", "No such command 'crate'"),
+    ("produce", "Missing argument 'TOPIC'"),
+    ("consume", "Missing argument 'TOPIC'"),
+    ("topic create", "Missing argument"),
+    ("serve --no-such-option", "No such option"),
+    ("serve --processors many", "--processors"),
+    ("serve --processors 0", "num.network.threads=0: must be at least 1"),
+    ("serve --transport fibre", "kproc.transport=fibre: must be one of process, thread, inline"),
+    ("serve --set num.io.threads", "--set num.io.threads: expected name=value"),
+    (
+        "serve --set num.io.thread=2",
+        "unknown setting num.io.thread in --set num.io.thread; did you mean num.io.threads?",
+    ),
+    ("serve --handlers 2 --set num.io.threads=3", "--handlers 2 conflicts with --set num.io.threads=3"),
+    ("serve --data /a --set log.dirs=/b", "--data /a conflicts with --set log.dirs=/b"),
+    ("serve --listeners nonsense", "listeners: nonsense is not a listener"),
+    ("serve --listeners TLS://127.0.0.1:0", "listener.security.protocol.map has no protocol for TLS"),
+    ("serve --config /no/such/file", "cannot read /no/such/file: No such file or directory"),
+    ("dev --port 70000", "--port 70000"),
+    ("topic list --bootstrap nowhere:port", "--bootstrap: nowhere:port is not an address"),
+    ("topic list --format xml", "--format"),
+    ("topic create t --config a", "--config 'a': expected name=value"),
+    ("produce t --key a --key-separator :", "exclude each other"),
+    ("produce t --acks 2", "--acks"),
+    ("produce t --compression brotli", "--compression"),
+    ("produce t --header novalue", "--header 'novalue': expected name=value"),
+    ("produce t --idempotent --acks 1", "--idempotent needs --acks all"),
+    ("produce t --json --key a", "--json: each line has its own key"),
+    ("produce t --json --null", "--json: each line has its own key"),
+    ("consume t --group g --partition 0", "--group and --partition exclude each other"),
+    ("consume t --group=", "--group: must not be empty"),
+    ("consume t --from yesterday", "--from 'yesterday': expected beginning, end"),
+    ("consume t --format %z", "--format: %z is not known"),
+    ("consume t --count 0", "--count"),
+]
+
+
+@pytest.mark.parametrize(
+    ("command", "message"), [pytest.param(*mistake, id=mistake[0]) for mistake in MISTAKES]
+)
+def test_a_wrong_command_is_one_line_and_exit_code_2(command, message, called):
+    answer = called(command)
+    assert answer.returncode == 2
+    assert answer.stdout == ""
+    assert answer.stderr.count("\n") == 1
+    assert answer.stderr.startswith("kproc: ")
+    assert message in answer.stderr
+
+
+def closed_port() -> int:
+    with socket.socket() as ours:
+        ours.bind(("127.0.0.1", 0))
+        return int(ours.getsockname()[1])
+
+
+@pytest.mark.parametrize("command", ["topic list", "topic describe t", "status", "produce t", "consume t"])
+def test_a_refused_connection_is_one_line_and_exit_code_1(command, called):
+    port = closed_port()
+    answer = called(f"{command} --bootstrap 127.0.0.1:{port}")
+    assert answer.returncode == 1
+    assert answer.stderr == f"kproc: cannot connect to 127.0.0.1:{port}: connection refused\n"
+    assert answer.stdout == ""
+
+
+def test_the_environment_names_the_broker():
+    port = closed_port()
+    answer = kproc("topic", "list", KPROC_BOOTSTRAP=f"127.0.0.1:{port}")
+    assert f"127.0.0.1:{port}" in answer.stderr
+
+
+@pytest.mark.long
+def test_something_else_on_the_port_is_told_apart():
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        port = server.getsockname()[1]
+        child = subprocess.Popen(
+            [sys.executable, "-m", "kproc", "topic", "list", "-b", f"127.0.0.1:{port}"],
+            cwd=ROOT,
+            stderr=subprocess.PIPE,
+            text=True,
+        )
+        connection, _ = server.accept()
+        with connection:
+            connection.recv(100)
+            connection.sendall(b"HTTP/1.1 400 Bad Request\r\n\r\n")
+            _, stderr = child.communicate(timeout=30)
+    assert child.returncode == 1
+    assert re.fullmatch(r"kproc: 127\.0\.0\.1:\d+ does not speak Kafka's protocol: .*b'HTTP'\n", stderr)
+
+
+@pytest.mark.long
+def test_closed_pipe_ends_command_silently():
+    reading, writing = os.pipe()
+    os.close(reading)
+    try:
+        answer = subprocess.run(
+            [sys.executable, "-m", "kproc", "version"],
+            cwd=ROOT,
+            stdout=writing,
+            stderr=subprocess.PIPE,
+            text=True,
+            timeout=30,
+            check=False,
+        )
+    finally:
+        os.close(writing)
+    assert (answer.returncode, answer.stderr) == (128 + signal.SIGPIPE, "")
+
+
+HEAVY = {"confluent_kafka", "kio", "psutil", "cramjam", "kproc.broker.config", "kproc.wire", "rich"}
+
+
+def test_version_loads_nothing_heavy():
+    code = (
+        "import sys; sys.argv[0:] = ['kproc', 'version']; from kproc.cli.main import run; run(sys.argv[1:]); "
+        "print(*sys.modules, file=sys.stderr)"
+    )
+    answer = subprocess.run(
+        [sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, timeout=30, check=False
+    )
+    assert answer.returncode == 0, answer.stderr
+    loaded = set(answer.stderr.split())
+    assert "kproc.cli.main" in loaded
+    assert not loaded & HEAVY
+
+
+def test_the_broker_loads_no_client_library():
+    code = "import sys; import kproc.cli.main, kproc.broker.config; sys.exit('confluent_kafka' in sys.modules)"
+    assert subprocess.run([sys.executable, "-c", code], cwd=ROOT, timeout=30, check=False).returncode == 0
+
+
+def test_each_pipeline_command_is_told_of_in_a_whole_sentence():
+    told = kproc("pipeline", "--help", COLUMNS="80").stdout.split("Commands:\n")[1].strip().splitlines()
+    assert len(told) == 4
+    assert [line for line in told if not line.endswith(".") or line.endswith("...")] == []
+
+
+def test_the_version_is_an_option_too(capsys):
+    assert (run(["--version"]), capsys.readouterr().out) == (run(["version"]), capsys.readouterr().out)
+
+
+def test_no_command_is_cut_in_the_root_help(capsys):
+    run(["--help"])
+    shown = capsys.readouterr().out
+    assert "serve " in shown
+    assert "..." not in shown.partition("Commands:")[2]
+
+
+def test_every_command_that_connects_takes_a_file_of_security() -> None:
+    """By their own options: what is called like a broker's address is one."""
+    import inspect
+
+    from kproc.cli.commands import app
+
+    def callbacks(group: Any) -> Iterator[Any]:
+        for command in (*group.registered_commands, group.registered_callback):
+            if command is not None and command.callback is not None:
+                yield command.callback
+        for part in group.registered_groups:
+            yield from callbacks(part.typer_instance)
+
+    takes = [(each.__module__, set(inspect.signature(each).parameters)) for each in callbacks(app)]
+    connecting = [(name, given) for name, given in takes if {"bootstrap", "from_broker"} & given]
+    assert len(connecting) > 20
+    assert [name for name, given in connecting if "command_config" not in given] == []

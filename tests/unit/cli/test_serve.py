@@ -1,0 +1,81 @@
+"""Options, help and warnings of `kproc serve`."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+
+import pytest
+
+from kproc.cli.main import run
+from tests.support.kproc_command import ROOT, kproc
+
+
+def test_serve_help_shows_every_default_like_other_help(capsys):
+    with pytest.raises(SystemExit):
+        run(["serve", "--help"])
+    shown = " ".join(capsys.readouterr().out.split())
+    assert "Usage: kproc serve [OPTIONS] Run a broker" in shown
+    assert "Options: -h, --help Show this message and exit." in shown
+    assert "[kproc.flush; default: group]" in shown
+    assert "[listeners; default: PLAINTEXT://127.0.0.1:9092]" in shown
+
+
+@pytest.mark.parametrize(
+    ("typed", "found"), [("kproc serve --li", "--listeners"), ("kproc dev --po", "--port")]
+)
+@pytest.mark.long
+def test_a_shell_completes_the_options_of_serve_and_dev(typed, found):
+    environ = {**os.environ, "_KPROC_COMPLETE": "complete_bash", "COMP_WORDS": typed, "COMP_CWORD": "2"}
+    done = subprocess.run(
+        [sys.executable, "-c", "import sys; sys.argv[0] = 'kproc'; from kproc.cli.main import main; main()"],
+        cwd=ROOT,
+        env=environ,
+        capture_output=True,
+        text=True,
+        timeout=30,
+        check=False,
+    )
+    assert done.stdout.split() == [found]
+
+
+def test_serve_takes_a_port_as_dev_does_and_not_beside_listeners(capsys):
+    assert run(["serve", "--port", "0", "--listeners", "PLAINTEXT://:1"]) == 2
+    assert "give --port or --listeners, not both" in capsys.readouterr().err
+    assert run(["serve", "--port", "70000"]) == 2
+    assert "--port 70000: must be from 0 to 65535" in capsys.readouterr().err
+
+
+def test_mistakes_and_warnings_of_a_file_are_one_block(tmp_path, capsys):
+    file = tmp_path / "server.properties"
+    file.write_text("process.roles=broker\nzookeeper.connect=x\nnum.partitions=none\nno.such=1\n")
+    assert run(["serve", "--config", str(file)]) == 2
+    lines = capsys.readouterr().err.splitlines()
+    assert lines[0] == "kproc: 2 settings cannot be used:"
+    assert [line.strip().partition(": ")[0] for line in lines[1:]] == [f"{file}:3", f"{file}:4"]
+
+
+def test_the_eight_warnings_of_a_server_properties_are_one_block(tmp_path):
+    file = tmp_path / "server.properties"
+    without_effect = [
+        "process.roles=broker,controller",
+        "controller.quorum.voters=1@localhost:9093",
+        "offsets.topic.replication.factor=1",
+        "transaction.state.log.replication.factor=1",
+        "transaction.state.log.min.isr=1",
+        "share.coordinator.state.topic.replication.factor=1",
+        "share.coordinator.state.topic.min.isr=1",
+        "num.recovery.threads.per.data.dir=1",
+    ]
+    file.write_text("\n".join(without_effect))
+    # A data directory that cannot be: it ends after the warnings.
+    done = kproc("serve", "--config", str(file), "--port", "0", "--data", str(file / "data"))
+    assert done.returncode == 1
+    lines = done.stderr.splitlines()
+    assert lines[0] == "kproc: 8 warnings:", done.stderr
+    for number, (line, setting) in enumerate(zip(lines[1:9], without_effect, strict=True), 1):
+        name = setting.partition("=")[0]
+        assert line.startswith(f"  {file}:{number}: {name}")
+        assert "has no effect" in line
+    assert len(lines) == 10

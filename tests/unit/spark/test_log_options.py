@@ -1,0 +1,75 @@
+"""Options of reads of segment files."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from kproc.broker.storage.log import Log, LogConfig
+from kproc.spark.log_options import LogOptions
+from kproc.spark.log_plan import plan
+from tests.support.logs import NOW_MS, LogRig, append_one, batch
+
+pytest.importorskip("numpy")
+pytest.importorskip("pyarrow")
+
+BATCHES, PER_BATCH = 60, 5
+
+
+@pytest.fixture
+def rig(tmp_path: Path) -> LogRig:
+    return LogRig(tmp_path / "data" / "t-0", LogConfig(segment_bytes=1024, index_interval_bytes=200))
+
+
+@pytest.fixture
+def log(rig: LogRig) -> Log:
+    """Several segments of batches of five records, ten milliseconds apart."""
+    rig.directory.parent.mkdir(exist_ok=True)
+    log = rig.open()
+    for number in range(BATCHES):
+        values = [b"%06d" % (number * PER_BATCH + each) for each in range(PER_BATCH)]
+        append_one(log, batch(*values, timestamp=NOW_MS + number * 50, step_ms=10))
+    log.close()
+    return log
+
+
+# -- options and plans
+
+
+def options(rig: LogRig, **given: str) -> LogOptions:
+    return LogOptions.parse({"path": str(rig.directory.parent), "topics": "t", **given})
+
+
+@pytest.mark.parametrize(
+    ("given", "text"),
+    [
+        ({"topics": "t,u"}, "there is no topic u in "),
+        (
+            {"startingOffsets": '{"t": {"0": 301}}'},
+            "startingOffsets: t-0 in .* has no offset 301, it has 0 to 300",
+        ),
+        (
+            {"startingOffsets": '{"t": {"1": 0}}'},
+            "startingOffsets must name every partition: without t-0; there is no t-1",
+        ),
+        ({"endingOffsets": "earliest"}, "endingOffsets='earliest' is neither latest nor offsets"),
+        ({"startingOffsets": "latest"}, "startingOffsets='latest' is neither earliest nor offsets"),
+        ({"topicsPattern": "t"}, "give one of the options topics and topicsPattern"),
+        ({"subscribe": "t"}, "has no option subscribe: did you mean topics"),
+        ({"maxPartitionBytes": "0"}, "maxPartitionBytes is at least 1"),
+        ({"path": "/nowhere/at/all"}, "path /nowhere/at/all cannot be read: No such file"),
+        ({"path": ""}, "path names nothing"),
+        ({"isolation.level": "serializable"}, "isolation.level is read_uncommitted or read_committed, not"),
+        ({"startingTimestamp": "yesterday"}, "startingTimestamp is a whole number, not"),
+    ],
+)
+def test_what_cannot_be_is_said_in_one_line(rig: LogRig, log: Log, given: dict[str, str], text: str) -> None:
+    with pytest.raises(ValueError, match=text) as caught:
+        plan(options(rig, **given))
+    assert "\n" not in str(caught.value)
+
+
+def test_a_partitions_own_directory_is_not_the_data_directory(rig: LogRig, log: Log) -> None:
+    with pytest.raises(ValueError, match="is a partition's directory: give the one that it lies in"):
+        plan(options(rig, path=str(rig.directory)))
