@@ -54,7 +54,7 @@ assert _BLOCK_HEAD + len(TIMINGS) * HISTOGRAM_WORDS <= _BLOCK_WORDS, "the histog
 PROCESSORS_PART, HANDLERS_PART, CONTROLLER_PART = 0, ROLES_MAX, 2 * ROLES_MAX
 _TIMINGS_AT: Final = (CONTROLLER_PART + 1) * _COUNT_WORDS
 REQUEST_WORDS: Final = _TIMINGS_AT + ROLES_MAX * _TIMING_WORDS
-"""How many words all of it takes behind the rows."""
+"""Words of the slab that all counts and timings of requests take, behind the rows of the roles."""
 
 
 class Count(NamedTuple):
