@@ -60,6 +60,7 @@ from tests.support.budget import (  # noqa: E402
     is_plain,
     is_whole_run,
     leaves_out_all,
+    leaves_out_slow,
 )
 from tests.support.java_tools import tools_process  # noqa: E402
 from tests.support.proc import Holdings  # noqa: E402
@@ -176,6 +177,9 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
         # The roles run the same code on every transport: one of them is enough, unless the test is about messages,
         # sleeping and waking.
         by_hand = () if metafunc.definition.get_closest_marker("every_transport") else names[1:]
+    if leaves_out_slow(metafunc.config.option.markexpr):
+        # Most variants of the tests of APIs. Each worker would make them first.
+        names = [name for name in names if name not in by_hand] or names
     variants = [pytest.param(name, marks=pytest.mark.slow) if name in by_hand else name for name in names]
     metafunc.parametrize("transport", variants, indirect=True, scope="session")
 

@@ -22,6 +22,7 @@ from tests.support.budget import (
     is_long,
     is_plain,
     leaves_out_all,
+    leaves_out_slow,
     told,
     tree_cpu_seconds,
 )
@@ -93,6 +94,11 @@ def test_pytestmark_tells_files_that_a_plain_run_skips():
     assert not leaves_out_all("not long and (not java or clients)", LEFT_OUT[2]), (
         "who has both marks is taken"
     )
+
+
+def test_slow_variants_are_made_unless_all_slow_tests_are_left_out():
+    assert [leaves_out_slow(markers) for markers in (PLAIN, "not slow")] == [True, True]
+    assert not any(leaves_out_slow(markers) for markers in ("", "slow", "not slow or faults", "not long"))
 
 
 def test_cpu_of_processes_that_were_waited_for_counts():

@@ -58,6 +58,11 @@ def leaves_out_all(markers: str, source: str) -> bool:
     return not left_out.isdisjoint(_MARK.findall(found[1]))
 
 
+def leaves_out_slow(markers: str) -> bool:
+    """Return True if a run with these markers takes no test that is `slow`."""
+    return "not slow" in markers and bool(_ONLY_LEAVES_OUT.fullmatch(markers))
+
+
 def cpu_seconds() -> float:
     """CPU time of this process and of the children that it has waited for."""
     return sum(os.times()[:4])
