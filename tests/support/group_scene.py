@@ -279,7 +279,8 @@ class GroupScene:
 
         producer = Producer({"bootstrap.servers": self.bootstrap, "linger.ms": 5})
         number = 0
-        while not self._stop.wait(0.01):
+        # Members commit what each poll brings: more records would only be more commits.
+        while not self._stop.wait(0.04):
             producer.produce(
                 self.topic, value=b"%d" % number, partition=number % self.partitions, on_delivery=on_delivery
             )
