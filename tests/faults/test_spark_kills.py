@@ -51,7 +51,7 @@ def test_kill_9_of_driver_worker_and_broker_loses_no_record(
 ) -> None:
     source = random.Random(seed)
     order = source.sample(KINDS_OF_ONE_JVM, len(KINDS_OF_ONE_JVM))
-    copying = Copying(tmp_path, master=ONE_JVM, records=12_000, batch_records=1_000, source=source)
+    copying = Copying(tmp_path, master=ONE_JVM, records=8_000, batch_records=1_000, source=source)
     record_property("outcome", copy_under_kills(copying, order))
 
 
