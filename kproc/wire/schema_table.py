@@ -37,12 +37,11 @@ def encode_schema(schema: Schema) -> list[Any]:
 def decode_schema(plain: list[Any]) -> Schema:
     """Return the schema that `encode_schema` encoded."""
     path, is_flexible, fields = plain
-    return Schema(path, is_flexible, tuple(_decode_field(*field) for field in fields))
+    return Schema(path, is_flexible, tuple(_decode_field(field) for field in fields))
 
 
-def _decode_field(
-    name: str, kind: str, is_array: bool, is_nullable: bool, tag: int | None, default: Any, struct: Any
-) -> Field:
+def _decode_field(plain: list[Any]) -> Field:
+    name, kind, is_array, is_nullable, tag, default, struct = plain
     if kind in ("uuid", "bytes") and isinstance(default, str):
         default = bytes.fromhex(default)
     inner = None if struct is None else decode_schema(struct)

@@ -44,10 +44,11 @@ from kproc.broker.request.registry import api
 from kproc.broker.request.rights import refusal_of_topic
 from kproc.broker.security.acl import Operation
 from kproc.common.errors import ErrorCode, KafkaError
+from kproc.wire.batch_header import ATTRIBUTES_AT
 from kproc.wire.compression import Compression
 from kproc.wire.header import ApiKey
 from kproc.wire.hot import ProduceRequest, decode_produce
-from kproc.wire.record_batch import check_one_batch
+from kproc.wire.record_batch import CODEC_MASK, check_one_batch
 
 if TYPE_CHECKING:
     from kproc.broker.calls.calls import B, Call, OnResult
@@ -62,13 +63,12 @@ logger = logging.getLogger(__name__)
 
 _NO_TOPIC_ID: Final = bytes(16)
 _FIRST_WITH_ZSTD: Final = 7  # KIP-110: an older client could not read such a batch back.
-_CODEC_AT: Final = 22  # Position of the low byte of a batch's attributes. Its lowest 3 bits are the codec.
 # A part of a forwarded request: its target, its topic's position in the request and its own in the topic, partition.
 _RemotePart = tuple["ProduceTarget", int, int, "PartitionKey"]
 
 
 def _has_zstd(records: memoryview) -> bool:
-    return len(records) > _CODEC_AT and records[_CODEC_AT] & 7 == Compression.ZSTD
+    return len(records) > ATTRIBUTES_AT and records[ATTRIBUTES_AT] & CODEC_MASK == Compression.ZSTD
 
 
 def _error_before_acks(version: int, records: memoryview | None) -> int:

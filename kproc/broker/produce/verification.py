@@ -27,7 +27,7 @@ from kproc.broker.security.acl import Operation, ResourceType
 from kproc.broker.storage.producer_state import Verification
 from kproc.broker.storage.validate import CONFIRMED, TRANSACTION
 from kproc.common.errors import ErrorCode, KafkaError
-from kproc.wire.batch_header import HEADER, HEADER_BYTES
+from kproc.wire.batch_header import ATTRIBUTES_AT, HEADER, HEADER_BYTES, MAGIC_AT
 from kproc.wire.record_batch import MAGIC, TRANSACTIONAL, check_batch
 
 if TYPE_CHECKING:
@@ -52,12 +52,10 @@ _UNREACHED: Final = frozenset(
         ErrorCode.NOT_COORDINATOR,
     }
 )
-_MAGIC_AT: Final = 16
-_ATTRIBUTES_AT: Final = 22  # Position of the low byte of a batch's attributes.
 
 
 def _is_transactional(records: memoryview | bytearray) -> bool:
-    return bool(records[_ATTRIBUTES_AT] & TRANSACTIONAL) and records[_MAGIC_AT] == MAGIC
+    return bool(records[ATTRIBUTES_AT] & TRANSACTIONAL) and records[MAGIC_AT] == MAGIC
 
 
 def _producer_of(records: memoryview) -> tuple[int, int, int]:
@@ -74,7 +72,7 @@ def refusal_of_transaction(context: RequestContext, request: ProduceRequest) -> 
     has_any = False
     for topic in request.topics:
         for _, records in topic.partitions:
-            if records is None or len(records) <= _ATTRIBUTES_AT or not _is_transactional(records):
+            if records is None or len(records) <= ATTRIBUTES_AT or not _is_transactional(records):
                 continue
             has_any = True
             if len(records) >= HEADER_BYTES:

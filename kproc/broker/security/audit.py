@@ -8,7 +8,7 @@ client can cause any number of denials, and one line with the number of the othe
 from __future__ import annotations
 
 import logging
-from typing import Final
+from typing import Final, NamedTuple
 
 from kproc.broker.security.acl import Operation, ResourceType
 from kproc.common.log_rate import LogRate
@@ -58,24 +58,28 @@ def level_of(is_allowed: bool, is_question: bool) -> int:
     return logging.DEBUG if is_allowed else logging.INFO
 
 
-def message(
-    principal: str,
-    host: str,
-    operation: Operation,
-    resource_type: ResourceType,
-    name: str,
-    *,
-    is_allowed: bool,
-    request: str,
-    rule: str,
-    count: int,
-) -> str:
-    """Format the line about one decision. `request` is Kafka's name of the API, `rule` the rule that decided."""
+class AuditRecord(NamedTuple):
+    """A decision about one operation of a client, as the audit log shows it."""
+
+    principal: str
+    host: str
+    operation: Operation
+    resource_type: ResourceType
+    name: str
+    is_allowed: bool
+    request: str  # Kafka's name of the API.
+    rule: str  # The rule that decided.
+    count: int  # The number of times that the request names the resource.
+
+
+def message(record: AuditRecord) -> str:
+    """Format the line about one decision."""
     text = (
-        f"Principal = {shown(principal)} is {'Allowed' if is_allowed else 'Denied'} "
-        f"operation = {operation.name} from host = {host} "
-        f"on resource = {pascal_case(resource_type.name)}:LITERAL:{shown(name)} for request = {request} "
-        f"with resourceRefCount = {count} based on rule {printable(rule)}"
+        f"Principal = {shown(record.principal)} is {'Allowed' if record.is_allowed else 'Denied'} "
+        f"operation = {record.operation.name} from host = {record.host} "
+        f"on resource = {pascal_case(record.resource_type.name)}:LITERAL:{shown(record.name)} "
+        f"for request = {record.request} with resourceRefCount = {record.count} "
+        f"based on rule {printable(record.rule)}"
     )
     # Cut by bytes and not by characters, because the limit of an atomic write counts bytes.
     encoded = text.encode("utf-8", "replace")

@@ -36,6 +36,9 @@ _CACHED_NAME_MAX: Final = 249
 # Kafka decides about a resource of this name to find out whether a client may do the operation on all resources.
 HARDCODED_NAME: Final = "hardcode"
 
+_Access = tuple[Identity, Operation, ResourceType, str]
+"""The client, its operation, and the type and name of the resource."""
+
 
 class Verdict:
     """A decision with the rule that led to it."""
@@ -155,7 +158,7 @@ class StandardAuthorizer:
         self._api_name = api_name
         self._table = acls()
         self._version = self._table.version
-        self._cache: dict[tuple[Identity, Operation, ResourceType, str], Verdict] = {}
+        self._cache: dict[_Access, Verdict] = {}
         self._any_cache: dict[tuple[Identity, Operation, ResourceType], bool] = {}
         # Grows whenever decisions may have changed. Other caches of decisions have it in their keys.
         self.generation = 0
@@ -178,7 +181,7 @@ class StandardAuthorizer:
         verdict = self.verdict(client, operation, resource, name)
         level = audit.level_of(verdict.is_allowed, is_question)
         if audit.audit_logger.isEnabledFor(level):
-            self._log(level, client, operation, resource, name, verdict, api_key, count)
+            self._log(level, (client, operation, resource, name), verdict, api_key, count)
         return verdict.is_allowed
 
     def is_allowed_for_any(
@@ -188,7 +191,7 @@ class StandardAuthorizer:
         verdict = self.verdict(client, operation, resource, HARDCODED_NAME)
         level = audit.level_of(verdict.is_allowed, not verdict.is_allowed)
         if audit.audit_logger.isEnabledFor(level):
-            self._log(level, client, operation, resource, HARDCODED_NAME, verdict, api_key, 0)
+            self._log(level, (client, operation, resource, HARDCODED_NAME), verdict, api_key, 0)
         if verdict.is_allowed:
             return True
         key = client, operation, resource
@@ -229,30 +232,23 @@ class StandardAuthorizer:
         """Log the number of decisions without a line of their own. Called by the role's tick."""
         self._rates.report_suppressed(now_ns)
 
-    def _log(
-        self,
-        level: int,
-        client: Identity,
-        operation: Operation,
-        resource: ResourceType,
-        name: str,
-        verdict: Verdict,
-        api_key: int,
-        count: int,
-    ) -> None:
+    def _log(self, level: int, access: _Access, verdict: Verdict, api_key: int, count: int) -> None:
         # Clients cause these lines, so they must not be able to fill the disk.
         if not self._rates.has_room(level, self._now_ns()):
             return
+        client, operation, resource, name = access
         line = audit.message(
-            str(client.principal),
-            host_of(client),
-            operation,
-            resource,
-            name,
-            is_allowed=verdict.is_allowed,
-            request=self._api_name(api_key),
-            rule=str(verdict),
-            count=count,
+            audit.AuditRecord(
+                str(client.principal),
+                host_of(client),
+                operation,
+                resource,
+                name,
+                is_allowed=verdict.is_allowed,
+                request=self._api_name(api_key),
+                rule=str(verdict),
+                count=count,
+            )
         )
         audit.audit_logger.log(level, "%s", line)
 
