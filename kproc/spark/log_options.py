@@ -3,47 +3,44 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Final
 
 from kproc.client.requests import EARLIEST, LATEST, READ_UNCOMMITTED
 from kproc.spark.option_values import (
     OptionError,
+    OptionTable,
+    parse_table,
     read_byte_count,
     read_count_or_zero,
     read_flag,
     read_isolation,
     read_names,
     read_pattern,
+    reject_unknown,
 )
 
 PARTITION_BYTES: Final = 128 << 20
-_KNOWN: Final = {
-    name.lower(): name
-    for name in (
-        "path",
-        "topics",
-        "topicsPattern",
-        "startingOffsets",
-        "endingOffsets",
-        "startingTimestamp",
-        "endingTimestamp",
-        "maxPartitionBytes",
-        "isolation.level",
-        "includeHeaders",
-        "failOnDataLoss",
-        "check.crcs",
-    )
+_SIMPLE: Final[OptionTable] = {
+    "topics": ("topics", read_names),
+    "topicsPattern": ("pattern", read_pattern),
+    "startingTimestamp": ("starting_timestamp", read_count_or_zero),
+    "endingTimestamp": ("ending_timestamp", read_count_or_zero),
+    "maxPartitionBytes": ("partition_bytes", read_byte_count),
+    "isolation.level": ("isolation", read_isolation),
+    "failOnDataLoss": ("fail_on_data_loss", read_flag),
+    "check.crcs": ("check_crcs", read_flag),
 }
+_KNOWN: Final = (*_SIMPLE, "path", "startingOffsets", "endingOffsets", "includeHeaders")
 # Options of format("kproc") that users will try, and their names here.
-_MEANT: Final = {
-    "subscribe": "topics",
-    "subscribepattern": "topicsPattern",
-    "kafka.isolation.level": "isolation.level",
-    "kafka.check.crcs": "check.crcs",
-    "minpartitions": "maxPartitionBytes",
-    "kafka.bootstrap.servers": "path (there is no broker in it)",
+_REFUSED: Final = {
+    "subscribe": "it is topics here",
+    "subscribepattern": "it is topicsPattern here",
+    "kafka.isolation.level": "it is isolation.level here",
+    "kafka.check.crcs": "it is check.crcs here",
+    "minpartitions": "it is maxPartitionBytes here",
+    "kafka.bootstrap.servers": "path names the data directory; no broker is asked",
 }
 
 # Topic -> partition -> offset, EARLIEST or LATEST. A single number is for all partitions.
@@ -55,47 +52,32 @@ class LogOptions:
     """Parsed options of one read. Timestamps are in ms since 1970."""
 
     paths: tuple[str, ...]
-    topics: tuple[str, ...]
-    pattern: str | None
     starting: Offsets
     ending: Offsets
-    starting_timestamp: int | None
-    ending_timestamp: int | None
-    partition_bytes: int
-    isolation: int
-    fail_on_data_loss: bool
-    check_crcs: bool
+    topics: tuple[str, ...] = ()
+    pattern: str | None = None
+    starting_timestamp: int | None = None
+    ending_timestamp: int | None = None
+    partition_bytes: int = PARTITION_BYTES
+    isolation: int = READ_UNCOMMITTED
+    fail_on_data_loss: bool = True
+    check_crcs: bool = True
 
     @staticmethod
     def parse(given: Mapping[str, str]) -> LogOptions:
         """Parse Spark's options; case does not matter in their names. Raise OptionError for the first invalid one."""
         options = {name.lower(): str(value).strip() for name, value in given.items()}
-        for name in options:
-            if name not in _KNOWN:
-                hint = f": did you mean {_MEANT[name]}" if name in _MEANT else ""
-                raise OptionError(
-                    f"format kproc-log has no option {name}{hint or ', it has ' + ', '.join(_KNOWN.values())}"
-                )
+        reject_unknown(options, _KNOWN, _REFUSED)
         if "path" not in options:
             raise OptionError("option path names no data directory (log.dirs of kproc or of Apache Kafka)")
         if ("topics" in options) == ("topicspattern" in options):
             raise OptionError("give one of the options topics and topicsPattern")
 
-        def value(name: str, read: Callable[[str, str], Any], default: Any) -> Any:
-            return read(name, options[name.lower()]) if name.lower() in options else default
-
         return LogOptions(
             paths=read_names("path", options["path"]),
-            topics=value("topics", read_names, ()),
-            pattern=value("topicsPattern", read_pattern, None),
             starting=_offsets("startingOffsets", options.get("startingoffsets", "earliest"), banned=LATEST),
             ending=_offsets("endingOffsets", options.get("endingoffsets", "latest"), banned=EARLIEST),
-            starting_timestamp=value("startingTimestamp", read_count_or_zero, None),
-            ending_timestamp=value("endingTimestamp", read_count_or_zero, None),
-            partition_bytes=value("maxPartitionBytes", read_byte_count, PARTITION_BYTES),
-            isolation=value("isolation.level", read_isolation, READ_UNCOMMITTED),
-            fail_on_data_loss=value("failOnDataLoss", read_flag, True),
-            check_crcs=value("check.crcs", read_flag, True),
+            **parse_table(options, _SIMPLE),
         )
 
 

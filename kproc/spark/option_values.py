@@ -5,9 +5,10 @@ Each parser raises OptionError with the option's name and its allowed values.
 
 from __future__ import annotations
 
+import difflib
 import json
 import re
-from collections.abc import Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any, Final
 
 from kproc.client.requests import READ_COMMITTED, READ_UNCOMMITTED
@@ -24,8 +25,39 @@ _BYTES: Final = {
 }
 
 
+# Option -> field of the parsed options, and the parser of its value.
+OptionTable = Mapping[str, tuple[str, Callable[[str, str], Any]]]
+
+
 class OptionError(ValueError):
     """An option is invalid. The message is one line for the user."""
+
+
+def parse_table(options: Mapping[str, str], table: OptionTable) -> dict[str, Any]:
+    """Return the fields of the options that are given. `options` has names in lower case, as Spark passes them."""
+    return {
+        field: read(name, options[name.lower()])
+        for name, (field, read) in table.items()
+        if name.lower() in options
+    }
+
+
+def reject_unknown(names: Iterable[str], known: Iterable[str], refused: Mapping[str, str]) -> None:
+    """Raise OptionError for the first name that is not known, with the reason or a similar name.
+
+    names: of the given options, in lower case. refused: names with the reason why they cannot be honoured.
+    """
+    spelling = {name.lower(): name for name in known}
+    for name in names:
+        if name in spelling:
+            continue
+        if name in refused:
+            raise OptionError(f"option {name} is not supported: {refused[name]}")
+        close = difflib.get_close_matches(name, spelling, n=1, cutoff=0.7)
+        if f"kafka.{name}" in spelling:
+            close = [f"kafka.{name}"]
+        hint = f"did you mean {spelling[close[0]]}?" if close else "kproc/SPARK.md lists all of them"
+        raise OptionError(f"there is no option {name}: {hint}")
 
 
 def read_bootstrap(options: Mapping[str, str], what: str) -> str:
@@ -48,18 +80,29 @@ def read_text(name: str, value: str) -> str:
 
 def read_flag(name: str, value: str) -> bool:
     """Parse `true` or `false`, in upper or lower case."""
+    return bool(read_choice(name, value, {"true": True, "false": False}))
+
+
+def read_choice(name: str, value: str, choices: Mapping[str, Any]) -> Any:
+    """Return what the chosen word stands for. Case does not matter."""
     word = value.strip().lower()
-    if word not in ("true", "false"):
-        raise OptionError(f"{name} is true or false, not {value!r}")
-    return word == "true"
+    if word not in choices:
+        *others, last = choices
+        raise OptionError(f"{name} is {', '.join(others)} or {last}, not {value!r}")
+    return choices[word]
+
+
+def read_integer(name: str, value: str) -> int:
+    """Parse an integer."""
+    try:
+        return int(value.strip())
+    except ValueError:
+        raise OptionError(f"{name} is a whole number, not {value!r}") from None
 
 
 def read_count(name: str, value: str, *, low: int = 1) -> int:
     """Parse an integer that is at least `low`."""
-    try:
-        number = int(value.strip())
-    except ValueError:
-        raise OptionError(f"{name} is a whole number, not {value!r}") from None
+    number = read_integer(name, value)
     if number < low:
         raise OptionError(f"{name} is at least {low}, not {number}")
     return number
@@ -118,7 +161,5 @@ def read_json(name: str, value: str) -> Any:
 
 def read_isolation(name: str, value: str) -> int:
     """Parse an isolation level and return Kafka's number of it."""
-    words = {"read_uncommitted": READ_UNCOMMITTED, "read_committed": READ_COMMITTED}
-    if value.strip().lower() not in words:
-        raise OptionError(f"{name} is read_uncommitted or read_committed, not {value!r}")
-    return words[value.strip().lower()]
+    levels = {"read_uncommitted": READ_UNCOMMITTED, "read_committed": READ_COMMITTED}
+    return int(read_choice(name, value, levels))

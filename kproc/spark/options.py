@@ -7,12 +7,11 @@ implement. Each error says what to do instead. No I/O, no Spark. All option name
 
 from __future__ import annotations
 
-import difflib
 import logging
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from enum import Enum
-from typing import Any, Final, Literal
+from typing import Final, Literal
 
 from kproc.client.requests import EARLIEST, LATEST, READ_UNCOMMITTED
 from kproc.spark.access import CLIENT_CONFIG, is_about_security, read_security
@@ -20,8 +19,11 @@ from kproc.spark.brokers import Connecting, parse_bootstrap
 from kproc.spark.offsets import Offsets, TopicPartition, from_json
 from kproc.spark.option_values import (
     OptionError,
+    OptionTable,
+    parse_table,
     read_bootstrap,
     read_byte_count,
+    read_choice,
     read_count,
     read_count_or_zero,
     read_flag,
@@ -31,6 +33,7 @@ from kproc.spark.option_values import (
     read_pattern,
     read_text,
     read_time_ms,
+    reject_unknown,
 )
 
 logger = logging.getLogger(__name__)
@@ -127,8 +130,7 @@ def _assigned(name: str, value: str) -> tuple[TopicPartition, ...]:
 
 # ---- names -----------------------------------------------------------------------------------------------
 
-# Option -> field of SourceOptions, and the parser of its value.
-_SIMPLE: Final[dict[str, tuple[str, Callable[[str, str], Any]]]] = {
+_SIMPLE: Final[OptionTable] = {
     "maxOffsetsPerTrigger": ("max_offsets", read_count),
     "minOffsetsPerTrigger": ("min_offsets", read_count),
     "maxTriggerDelay": ("max_delay_ms", read_time_ms),
@@ -148,8 +150,7 @@ _SIMPLE: Final[dict[str, tuple[str, Callable[[str, str], Any]]]] = {
     "kafka.fetch.max.wait.ms": ("fetch_wait_ms", read_count_or_zero),
     "kafka.fetch.min.bytes": ("fetch_min_bytes", read_count),
 }
-# Option -> field of Connecting, and the parser of its value.
-_CONNECTING: Final[dict[str, tuple[str, Callable[[str, str], Any]]]] = {
+_CONNECTING: Final[OptionTable] = {
     "kafka.client.id": ("client_id", read_text),
     "kafka.request.timeout.ms": ("request_ms", read_count),
     "kafka.socket.connection.setup.timeout.ms": ("connect_ms", read_count),
@@ -195,7 +196,7 @@ _WITHOUT_EFFECT: Final = (
     "kafka.send.buffer.bytes kafka.session.timeout.ms kafka.share.acknowledgement.mode "
     "kafka.share.acquire.mode kafka.socket.connection.setup.timeout.max.ms"
 ).split()
-# Rejected options and the reason. A name that ends with a dot stands for all options that begin with it.
+# Rejected options and the reason.
 _REFUSED: Final = {
     "kafka.key.deserializer": "keys are binary columns: cast(key as string), or from_json(...), reads them",
     "kafka.value.deserializer": "values are binary columns: cast(value as string), or from_json(...), reads them",
@@ -217,19 +218,10 @@ _KNOWN: Final = (*_SIMPLE, *_CONNECTING, *_OTHERS, *_WITHOUT_EFFECT)
 
 
 def _check_names(options: Mapping[str, str]) -> None:
-    known = {name.lower(): name for name in _KNOWN}
-    for name in options:
-        if name in known or is_about_security(name):
-            continue
-        for refused, why in _REFUSED.items():
-            if name == refused or (refused.endswith(".") and name.startswith(refused)):
-                raise OptionError(f"option {name} is not supported: {why}")
-        close = difflib.get_close_matches(name, known, n=1, cutoff=0.7)
-        hint = f"did you mean {known[close[0]]}?" if close else "kproc/SPARK.md lists all of them"
-        raise OptionError(f"there is no option {name}: {hint}")
-    unused = [known[name] for name in options if known.get(name) in _WITHOUT_EFFECT]
-    if unused:
-        logger.warning("without effect in this source: %s", ", ".join(sorted(unused)))
+    reject_unknown((name for name in options if not is_about_security(name)), _KNOWN, _REFUSED)
+    without_effect = [name for name in _WITHOUT_EFFECT if name in options]
+    if without_effect:
+        logger.warning("without effect in this source: %s", ", ".join(sorted(without_effect)))
 
 
 # ---- where to begin and to end ---------------------------------------------------------------------------
@@ -309,10 +301,7 @@ def _refuse(position: Position, bad: int, why: str) -> None:
 
 def _strategy(options: Mapping[str, str]) -> bool:
     name = "startingOffsetsByTimestampStrategy"
-    word = options.get(name.lower(), "error").strip().lower()
-    if word not in ("error", "latest"):
-        raise OptionError(f"{name} is error or latest, not {word!r}")
-    return word == "latest"
+    return bool(read_choice(name, options.get(name.lower(), "error"), {"error": False, "latest": True}))
 
 
 # ---- all together ----------------------------------------------------------------------------------------
@@ -325,12 +314,7 @@ def parse_connecting(options: Mapping[str, str]) -> tuple[str, Connecting]:
         parse_bootstrap(bootstrap)
     except ValueError as error:
         raise OptionError(f"kafka.bootstrap.servers: {error}") from None
-    settings = {
-        key: read(name, options[name.lower()])
-        for name, (key, read) in _CONNECTING.items()
-        if name.lower() in options
-    }
-    return bootstrap, Connecting(security=read_security(options), **settings)
+    return bootstrap, Connecting(security=read_security(options), **parse_table(options, _CONNECTING))
 
 
 def parse_source(options: Mapping[str, str], *, is_stream: bool) -> SourceOptions:
@@ -341,11 +325,7 @@ def parse_source(options: Mapping[str, str], *, is_stream: bool) -> SourceOption
     options = {name.lower(): value for name, value in options.items()}
     _check_names(options)
     bootstrap, connecting = parse_connecting(options)
-    settings: dict[str, Any] = {
-        key: read(name, options[name.lower()])
-        for name, (key, read) in _SIMPLE.items()
-        if name.lower() in options
-    }
+    settings = parse_table(options, _SIMPLE)
     starting = _position(options, "starting", LATEST if is_stream else EARLIEST)
     ending = _position(options, "ending", LATEST)
     if is_stream:

@@ -7,14 +7,26 @@ could notice the difference.
 
 from __future__ import annotations
 
-import difflib
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from functools import partial
 from typing import Final
 
 from kproc.client.security.settings import PLAINTEXT, ClientSecurity
 from kproc.spark.access import CLIENT_CONFIG, is_about_security, read_security
-from kproc.spark.option_values import OptionError, read_bootstrap
+from kproc.spark.option_values import (
+    OptionError,
+    OptionTable,
+    parse_table,
+    read_bootstrap,
+    read_choice,
+    read_count,
+    read_count_or_zero,
+    read_flag,
+    read_integer,
+    read_text,
+    reject_unknown,
+)
 from kproc.wire.compression import Compression
 
 MiB: Final = 1024 * 1024
@@ -102,7 +114,7 @@ class ProducerSettings:
 class ExactlyOnce:
     """Settings of delivery=exactly-once. `app_id` and `version` identify a batch write when it is repeated."""
 
-    timeout_ms: int
+    timeout_ms: int = TRANSACTION_TIMEOUT_MS
     app_id: str | None = None
     version: int = 0
 
@@ -118,144 +130,94 @@ class SinkOptions:
     """None means delivery=at-least-once."""
 
 
+# Option -> field, and the parser of its value.
+_PRODUCER: Final[OptionTable] = {
+    "kafka.client.id": ("client_id", read_text),
+    "kafka.acks": ("acks", partial(read_choice, choices={"all": -1, "-1": -1, "1": 1, "0": 0})),
+    "kafka.enable.idempotence": ("is_idempotent", read_flag),
+    "kafka.compression.type": (
+        "codec",
+        partial(read_choice, choices={codec.name.lower(): int(codec) for codec in Compression}),
+    ),
+    "kafka.batch.size": ("batch_bytes", read_count_or_zero),
+    "kafka.max.request.size": ("request_bytes", read_count),
+    "kafka.buffer.memory": ("buffer_bytes", read_count),
+    "kafka.max.in.flight.requests.per.connection": ("requests_max", read_count),
+    "kafka.retries": ("retries", read_count_or_zero),
+    "kafka.retry.backoff.ms": ("backoff_ms", read_count),
+    "kafka.retry.backoff.max.ms": ("backoff_ms_max", read_count),
+    "kafka.socket.connection.setup.timeout.ms": ("connect_ms", read_count),
+    "kafka.request.timeout.ms": ("request_timeout_ms", read_count),
+    "kafka.delivery.timeout.ms": ("delivery_timeout_ms", read_count),
+    "kafka.max.block.ms": ("max_block_ms", read_count),
+    "kafka.metadata.max.age.ms": ("metadata_age_ms", read_count),
+    "onUnknownTopic": ("creates_topics", partial(read_choice, choices={"create": True, "error": False})),
+}
+_LEVELS: Final[OptionTable] = {
+    f"kafka.compression.{codec.name.lower()}.level": (codec.name, read_integer)
+    for codec in (Compression.GZIP, Compression.LZ4, Compression.ZSTD)
+}
+_TRANSACTIONS: Final[OptionTable] = {
+    "kafka.transaction.timeout.ms": ("timeout_ms", read_count),
+    "txnAppId": ("app_id", read_text),
+    "txnVersion": ("version", read_count_or_zero),
+}
+_KNOWN: Final = (
+    *("kafka.bootstrap.servers", "topic", "delivery", CLIENT_CONFIG, "kafka.security.protocol"),
+    *_PRODUCER,
+    *_LEVELS,
+    *_TRANSACTIONS,
+    *_WITHOUT_EFFECT,
+)
+
+
 def parse_sink_options(options: Mapping[str, str]) -> SinkOptions:
     """Parse and validate the options of one write. Raise OptionError for the first invalid one."""
-    reader = _OptionReader({name.lower(): value for name, value in options.items()})
-    bootstrap = read_bootstrap(
-        {"kafka.bootstrap.servers": reader.text("kafka.bootstrap.servers", "")}, "producer"
+    given = {name.lower(): value for name, value in options.items()}
+    reject_unknown(
+        (name for name in given if name not in _SPARKS_OWN and not is_about_security(name)), _KNOWN, _REFUSED
     )
-    topic = reader.text("topic", "") or None
-    exactly_once = _exactly_once(reader)
-    creates = reader.one_of("onunknowntopic", ("create", "error"), "create") == "create"
-    producer = _producer(reader, creates)
+    bootstrap = read_bootstrap(given, "producer")
+    exactly_once = _exactly_once(given)
+    producer = _producer(given)
     if exactly_once is not None and not producer.is_idempotent:
         raise OptionError(f"delivery={EXACTLY_ONCE} needs kafka.acks=all and kafka.enable.idempotence=true")
-    reader.finish()
-    return SinkOptions(bootstrap, topic, producer, exactly_once)
+    return SinkOptions(bootstrap, given.get("topic", "").strip() or None, producer, exactly_once)
 
 
-def _exactly_once(reader: _OptionReader) -> ExactlyOnce | None:
-    delivery = reader.text("delivery", AT_LEAST_ONCE)
-    chosen = delivery.lower().replace("_", "-")
-    if chosen not in (AT_LEAST_ONCE, EXACTLY_ONCE):
-        raise OptionError(f"delivery={delivery} is none of {AT_LEAST_ONCE}, {EXACTLY_ONCE}")
-    # Without transactions this option has no effect. It is accepted.
-    timeout_ms = reader.count("kafka.transaction.timeout.ms", TRANSACTION_TIMEOUT_MS)
-    app_id = reader.text("txnappid", "") or None
-    version = reader.integer("txnversion", None)
-    if (app_id is None) != (version is None):
-        raise OptionError("txnAppId and txnVersion go together: who writes, and the number of this write")
-    if chosen == AT_LEAST_ONCE:
-        if app_id is not None:
-            raise OptionError(f"txnAppId goes with delivery={EXACTLY_ONCE}")
-        return None
-    if version is not None and version < 0:
-        raise OptionError(f"txnVersion={version} is less than 0")
-    return ExactlyOnce(timeout_ms, app_id, version or 0)
-
-
-def _producer(reader: _OptionReader, creates_topics: bool) -> ProducerSettings:
-    default = ProducerSettings()
-    acks = {"all": -1, "-1": -1, "0": 0, "1": 1}[reader.one_of("kafka.acks", ("all", "-1", "1", "0"), "all")]
-    is_idempotent = reader.flag("kafka.enable.idempotence", acks == -1)
-    if is_idempotent and acks != -1:
-        raise OptionError("kafka.enable.idempotence=true needs kafka.acks=all")
-    requests_max = reader.count("kafka.max.in.flight.requests.per.connection", default.requests_max)
-    if is_idempotent and requests_max > IDEMPOTENT_WINDOW_MAX:
-        raise OptionError(
-            f"kafka.max.in.flight.requests.per.connection={requests_max}: at most {IDEMPOTENT_WINDOW_MAX} "
-            "with kafka.enable.idempotence"
-        )
-    names = [codec.name.lower() for codec in Compression]
-    codec = Compression[reader.one_of("kafka.compression.type", names, "none").upper()]
-    levels = {
-        name: reader.integer(f"kafka.compression.{name}.level", None) for name in ("gzip", "lz4", "zstd")
-    }
-    request_bytes = reader.count("kafka.max.request.size", default.request_bytes)
-    request_timeout_ms = reader.count("kafka.request.timeout.ms", default.request_timeout_ms)
-    delivery_timeout_ms = reader.count("kafka.delivery.timeout.ms", default.delivery_timeout_ms)
-    if delivery_timeout_ms < request_timeout_ms:
-        raise OptionError(
-            f"kafka.delivery.timeout.ms={delivery_timeout_ms} is less than "
-            f"kafka.request.timeout.ms={request_timeout_ms}"
-        )
-    return ProducerSettings(
-        client_id=reader.text("kafka.client.id", default.client_id),
-        acks=acks,
-        is_idempotent=is_idempotent,
-        codec=codec,
-        level=levels.get(codec.name.lower()),
-        batch_bytes=min(reader.count("kafka.batch.size", default.batch_bytes, least=0), request_bytes),
-        request_bytes=request_bytes,
-        buffer_bytes=reader.count("kafka.buffer.memory", default.buffer_bytes),
-        requests_max=requests_max,
-        retries=reader.count("kafka.retries", default.retries, least=0),
-        backoff_ms=reader.count("kafka.retry.backoff.ms", default.backoff_ms),
-        backoff_ms_max=reader.count("kafka.retry.backoff.max.ms", default.backoff_ms_max),
-        connect_ms=reader.count("kafka.socket.connection.setup.timeout.ms", default.connect_ms),
-        request_timeout_ms=request_timeout_ms,
-        delivery_timeout_ms=delivery_timeout_ms,
-        max_block_ms=reader.count("kafka.max.block.ms", default.max_block_ms),
-        metadata_age_ms=reader.count("kafka.metadata.max.age.ms", default.metadata_age_ms),
-        creates_topics=creates_topics,
-        security=reader.security(),
+def _exactly_once(options: Mapping[str, str]) -> ExactlyOnce | None:
+    chosen = read_choice(
+        "delivery",
+        options.get("delivery", AT_LEAST_ONCE).replace("_", "-"),
+        {each: each for each in (AT_LEAST_ONCE, EXACTLY_ONCE)},
     )
+    given = parse_table(options, _TRANSACTIONS)
+    if ("app_id" in given) != ("version" in given):
+        raise OptionError("txnAppId and txnVersion go together: who writes, and the number of this write")
+    if chosen == EXACTLY_ONCE:
+        return ExactlyOnce(**given)
+    # Without transactions kafka.transaction.timeout.ms has no effect. It is accepted.
+    if "app_id" in given:
+        raise OptionError(f"txnAppId goes with delivery={EXACTLY_ONCE}")
+    return None
 
 
-class _OptionReader:
-    """Reader of options by name. It records which names were read; `finish` rejects the others as unknown."""
-
-    def __init__(self, options: Mapping[str, str]) -> None:
-        self._options = options
-        self._asked: set[str] = set()
-
-    def text(self, name: str, default: str) -> str:
-        self._asked.add(name)
-        return str(self._options.get(name, default)).strip()
-
-    def one_of(self, name: str, choices: tuple[str, ...] | list[str], default: str) -> str:
-        value = self.text(name, default).lower()
-        if value not in choices:
-            raise OptionError(f"{name}={value} is none of {', '.join(choices)}")
-        return value
-
-    def flag(self, name: str, default: bool) -> bool:
-        return self.one_of(name, ("true", "false"), str(default).lower()) == "true"
-
-    def integer(self, name: str, default: int | None) -> int | None:
-        value = self.text(name, "" if default is None else str(default))
-        if not value:
-            return default
-        try:
-            return int(value)
-        except ValueError:
-            raise OptionError(f"{name}={value} is no number") from None
-
-    def count(self, name: str, default: int, *, least: int = 1) -> int:
-        value = self.integer(name, default)
-        assert value is not None
-        if value < least:
-            raise OptionError(f"{name}={value} is less than {least}")
-        return value
-
-    def security(self) -> ClientSecurity:
-        """Return the settings for TLS and SASL."""
-        self._asked |= {"kafka.security.protocol", CLIENT_CONFIG, *filter(is_about_security, self._options)}
-        return read_security(self._options)
-
-    def finish(self) -> None:
-        """Reject the options that were not read, with the reason or a similar name."""
-        for name in sorted(self._options.keys() - self._asked - _WITHOUT_EFFECT - _SPARKS_OWN):
-            why = _REFUSED.get(name)
-            if why is not None:
-                raise OptionError(f"option {name} is not supported here: {why}")
-            known = sorted(self._asked | _WITHOUT_EFFECT)
-            near = difflib.get_close_matches(
-                name, [*known, *(one.removeprefix("kafka.") for one in known)], 1
-            )
-            hint = ""
-            if f"kafka.{name}" in known:
-                hint = f": producer settings are written kafka.{name}"
-            elif near:
-                hint = f": did you mean {near[0] if near[0] in known else 'kafka.' + near[0]}?"
-            raise OptionError(f"unknown option {name} for writing{hint or ' (kproc/SPARK.md lists them)'}")
+def _producer(options: Mapping[str, str]) -> ProducerSettings:
+    given = parse_table(options, _PRODUCER)
+    levels = parse_table(options, _LEVELS)
+    given.setdefault("is_idempotent", given.get("acks", -1) == -1)
+    settings = ProducerSettings(**given, security=read_security(options))
+    if settings.is_idempotent and settings.acks != -1:
+        raise OptionError("kafka.enable.idempotence=true needs kafka.acks=all")
+    if settings.is_idempotent and settings.requests_max > IDEMPOTENT_WINDOW_MAX:
+        raise OptionError(
+            f"kafka.max.in.flight.requests.per.connection={settings.requests_max}: at most "
+            f"{IDEMPOTENT_WINDOW_MAX} with kafka.enable.idempotence"
+        )
+    if settings.delivery_timeout_ms < settings.request_timeout_ms:
+        raise OptionError(
+            f"kafka.delivery.timeout.ms={settings.delivery_timeout_ms} is less than "
+            f"kafka.request.timeout.ms={settings.request_timeout_ms}"
+        )
+    batch_bytes = min(settings.batch_bytes, settings.request_bytes)
+    return replace(settings, batch_bytes=batch_bytes, level=levels.get(Compression(settings.codec).name))

@@ -52,7 +52,7 @@ def test_options_that_it_knows_are_fine(tmp_path: Path) -> None:
     ("line", "words"),
     [
         ('options.kafka.ack = "all"', "did you mean kafka.acks?"),
-        ("options.kafka.retries = -1", "kafka.retries=-1 is less than 0"),
+        ("options.kafka.retries = -1", "kafka.retries is at least 0, not -1"),
     ],
 )
 def test_an_option_that_the_sink_would_refuse_is_found(tmp_path: Path, line: str, words: str) -> None:

@@ -56,7 +56,7 @@ def options(rig: LogRig, **given: str) -> LogOptions:
         ({"endingOffsets": "earliest"}, "endingOffsets='earliest' is neither latest nor offsets"),
         ({"startingOffsets": "latest"}, "startingOffsets='latest' is neither earliest nor offsets"),
         ({"topicsPattern": "t"}, "give one of the options topics and topicsPattern"),
-        ({"subscribe": "t"}, "has no option subscribe: did you mean topics"),
+        ({"subscribe": "t"}, "option subscribe is not supported: it is topics here"),
         ({"maxPartitionBytes": "0"}, "maxPartitionBytes is at least 1"),
         ({"path": "/nowhere/at/all"}, "path /nowhere/at/all cannot be read: No such file"),
         ({"path": ""}, "path names nothing"),
