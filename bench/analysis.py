@@ -229,7 +229,7 @@ def _percentiles(samples: DataFrame) -> dict[tuple[str, str, str], list[tuple[fl
 
 
 def _steps(samples: DataFrame) -> dict[str, list[Row]]:
-    """What each broker did at each rate of the collapse's search, of all rounds."""
+    """Return the result of each broker at each rate of the search for the collapse, over all rounds."""
     from pyspark.sql import functions as F
 
     rows = samples.where((F.col("cell") == "collapse") & F.col("detail").isNotNull()).select("peer", "detail")

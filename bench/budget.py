@@ -1,4 +1,4 @@
-"""How a comparison keeps to its time: it sheds rounds, then seconds of each run, and a cell only when all that is gone.
+"""Time budget of a comparison: it sheds rounds, then seconds of each run, and cells only when nothing else is left.
 
 Pure arithmetic on estimates. What a run costs beside its measured seconds is a guess at first and known from the
 last run of the same cell on the same broker afterwards.
@@ -61,7 +61,7 @@ class Budget:
         return sum(self.overhead(step) + timed * step.cell.is_timed for step in steps)
 
     def seconds_for(self, steps: Sequence[Step], reserve: float = 0.0) -> float:
-        """What each run may measure so that all the steps fit into what is left, within what makes sense."""
+        """Return the seconds of each run with which all steps fit into the time left, within sensible limits."""
         timed = sum(step.cell.is_timed for step in steps)
         if not timed:
             return self.run_seconds

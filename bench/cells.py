@@ -1,4 +1,4 @@
-"""What a cell of the comparison is: one question, how it is asked, and what is read from the answer.
+"""Cells of the comparison: each has one question, the way to ask it, and the figures to read from the answer.
 
 A cell is the same for every broker. `wanted` is the goal that kproc on processes set itself against Kafka in the
 same round; cells and metrics without one are there to be known. The cells themselves are in `workloads.py`.
@@ -68,7 +68,7 @@ class Cell:
         return any(metric.wanted for metric in self.metrics)
 
     def filling_seconds(self, seconds: float) -> float:
-        """How long a run of so many seconds fills new pages of the page cache: 0 for what writes little."""
+        """Return the seconds of a run in which it fills new pages of the page cache: 0 for cells that write little."""
         return seconds if self.workload == "produce" else 0
 
     @property

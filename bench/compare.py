@@ -96,7 +96,7 @@ class Comparison:
         return [Step(cell, peer) for cell in cells for peer in self._asked(cell)]
 
     def _next_pass(self) -> list[Step]:
-        """What to ask again of the running brokers: everything, or what is short, or where goals are judged."""
+        """Return the cells to repeat on the running brokers: all, the short ones, or those with goals."""
         everything = self._steps(self._loads)
         choices = everything, _short_or_core(everything), [step for step in everything if _is_core(step)]
         return next((steps for steps in choices if self.budget.fits(steps, REPORT_SECONDS)), [])

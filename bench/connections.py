@@ -45,7 +45,7 @@ class Churn:
             self._connect()
 
     def run(self, seconds: float) -> list[int]:
-        """How many were served for each (address, source) in so many seconds."""
+        """Return how many connections of each (address, source) were served in this time."""
         before = list(self.served)
         end = time.monotonic() + seconds
         while (left := end - time.monotonic()) > 0:

@@ -1,4 +1,4 @@
-"""How long are partitions away when a Handler that uses all of them dies?
+"""Measure how long partitions are away when a Handler that owns all of them dies.
 
     python -m bench.failover                          # 2,000 partitions, one Handler, 5 deaths, about 40 s
     python -m bench.failover --handlers 2 --producers 0
@@ -69,7 +69,7 @@ class Client:
         self._under_way.clear()
 
     def is_done(self) -> bool:
-        """Whether all of its partitions were acknowledged."""
+        """Return True if all of its partitions were acknowledged."""
         return not self._left and not self._under_way
 
     def connect(self) -> None:

@@ -1,4 +1,4 @@
-"""What consumer groups cost: heartbeats of many groups, and one look at all of them.
+"""Measure the cost of consumer groups: heartbeats of many groups, and one look at all of them.
 
     python -m bench.groups [--groups 1000] [--members 3] [--seconds 20]
 

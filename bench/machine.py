@@ -1,4 +1,4 @@
-"""What a figure must carry to mean anything later: where, when and with which code it was taken."""
+"""Machine, time and commit of a measurement, without which its figures mean nothing later."""
 
 from __future__ import annotations
 

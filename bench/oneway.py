@@ -26,7 +26,7 @@ Buffer = bytes | bytearray | memoryview
 
 
 class Channel(Protocol):
-    """What carries records; `send` in one process, `receive` in the other."""
+    """A carrier of records: `send` in one process, `receive` in the other."""
 
     def send(self, records: list[bytes]) -> None: ...
     def receive(self) -> Iterable[Buffer]: ...

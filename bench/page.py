@@ -114,7 +114,7 @@ def _opening(found: Analysis) -> str:
 
 
 def _cards(found: Analysis) -> str:
-    """What somebody wants to know first."""
+    """Return the figures that a reader looks for first."""
     verdicts = [found.verdict(row)[1] for row in found.goals()]
     runs = sum(row["count"] for row in found.summary.values() if row["place"] == 0)
     cards = [(f"{runs:,}", "runs of one cell on one broker")]

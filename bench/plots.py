@@ -49,7 +49,7 @@ Drawing = Callable[[Any, Analysis], bool]
 
 
 def plots(found: Analysis) -> Iterator[Plot]:
-    """Those for which there are figures."""
+    """Return the plots for which there are figures."""
     drawings: tuple[tuple[str, str, tuple[float, float], Drawing], ...] = (
         ("goals", "Goals: kproc on processes over Kafka (log scale; the mark is the goal)", (9, 6.5), _goals),
         ("connections", "Small requests by connections", (8, 4.2), _connections),

@@ -1,4 +1,4 @@
-"""What a broker's processes cost, read from /proc: the tree, CPU, PSS and shared memory that nobody maps.
+"""Costs of a broker's processes, read from /proc: the tree, CPU, PSS and shared memory that nobody maps.
 
 PSS divides a shared page among those who map it, so its sum over a tree counts each page once; the sum of RSS
 would count a page of a ring once per process. PSS leaves out pages of a memfd that were allocated and are

@@ -1,4 +1,4 @@
-"""What authorisation costs: the rate without an authorizer, beside one with few rules and one with ten thousand.
+"""Measure the cost of authorisation: the rate without an authorizer, with few rules, and with ten thousand.
 
     python -m bench.rules                            # about three minutes
     python -m bench.rules --rules 10000 --rounds 5

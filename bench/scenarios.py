@@ -38,7 +38,7 @@ class ScenarioFailed(RuntimeError):
 
 @dataclass(frozen=True)
 class Run:
-    """How one run is to be made."""
+    """Options of one run."""
 
     number: int  # of the round
     seconds: float
@@ -132,7 +132,7 @@ def _resident_pages(descriptor: int) -> tuple[int, int]:
 FIRST_RATE, LAST_RATE = 4_000, 512_000
 P99_US_MAX: Final = 50_000
 BACKLOG_MS_MAX: Final = 20
-"""What the backlog may grow by over a run: this much of the rate. More than that would grow for ever."""
+"""Share of the rate by which the backlog may grow over a run. A faster growth would never end."""
 BISECTIONS: Final = 3
 
 
@@ -343,7 +343,7 @@ def _client(peer: Peer, cell: Cell, run: Run, command: list[str]) -> Result:
 
 
 def parse_client(does: str, printed: str, record_bytes: int) -> Result:
-    """What a client says of its own run: JSON of ours, the last summary line of Java's."""
+    """Parse the figures that a client prints of its own run: JSON of ours, the last summary line of Java's."""
     last = printed.strip().splitlines()[-1] if printed.strip() else ""
     if does.startswith("confluent"):
         answer: Result = json.loads(last)

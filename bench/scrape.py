@@ -1,4 +1,4 @@
-"""What a scrape costs a broker with many partitions: CPU time of all its processes, for one answer of /metrics.
+"""Measure the cost of a scrape with many partitions: CPU of all processes of a broker for one answer of /metrics.
 
     python -m bench.scrape [--partitions 10000] [--topics 100] [--groups 50] [--scrapes 20] [--untouched]
 

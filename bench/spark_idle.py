@@ -1,4 +1,4 @@
-"""What does a pipeline cost that waits for records? CPU of the driver's JVM, its Python processes and the broker.
+"""Measure the cost of a pipeline that waits for records: CPU of the driver's JVM, its Python processes and the broker.
 
     kproc pipeline run:  topic --format("kproc"), a look each trigger--> Spark --> topic        nobody produces
                          [--queries of them in one driver]

@@ -140,7 +140,7 @@ class Worker:
 
 
 def environment() -> dict[str, str]:
-    """What Spark's workers need to find kproc and this interpreter."""
+    """Return the environment by which Spark's workers find kproc and this interpreter."""
     path = os.pathsep.join([str(ROOT), str(ROOT / "kproc/spark/auto")])
     return {**os.environ, "PYSPARK_PYTHON": sys.executable, "PYTHONPATH": path, "PYTHONSAFEPATH": "1"}
 

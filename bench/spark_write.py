@@ -1,4 +1,4 @@
-"""How fast does Spark write a topic: kproc's sink beside Spark's own connector, into the same kproc broker?
+"""Measure how fast Spark writes a topic: kproc's sink beside Spark's own connector, into the same kproc broker.
 
     cached DataFrame --2 tasks--> format("kproc"): Arrow to Python workers, record batches, Produce --+
       8 B key, 100 B value (or so)                                                                    +--> one broker

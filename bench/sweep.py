@@ -1,4 +1,4 @@
-"""How throughput scales: with connections at fixed counts of processes, and with processes at a fixed load.
+"""Measure how throughput scales: with connections at fixed process counts, and with processes at a fixed load.
 
     python -m bench.sweep                                    1x1 to 2x2, 1 to 256 connections, 3 rounds
     python -m bench.sweep --layouts 1x1,2x2,4x4 --connections 1,4,16,64,256,512 --workload small --rounds 5
@@ -59,7 +59,7 @@ def run_scaled(
     options: argparse.Namespace,
     on_sample: Callable[[Sample], None],
 ) -> list[Sample]:
-    """The same cells on one broker, which `kproc scale` brings to each layout: no start, page cache and topics kept."""
+    """Measure the cells on one broker that `kproc scale` brings to each layout. Page cache and topics are kept."""
     draw = random.Random(options.seed)
     samples = []
     with Broker({"kproc.flush": "group", "num.network.threads": 1, "num.io.threads": 1}) as broker:

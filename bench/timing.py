@@ -1,4 +1,4 @@
-"""How the small benchmarks are run: by pyperf, or with --quick by one short loop that only shows that they work.
+"""Runner of the small benchmarks: pyperf, or with --quick one short loop that only shows that they work.
 
 A benchmark is a function of a number of loops: it prepares, does that many operations, checks that they were done,
 and returns the seconds of the operations alone. pyperf runs it in processes of their own, warms up, and reports the

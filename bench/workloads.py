@@ -30,7 +30,7 @@ AMONG_US: Final = (
     JUDGED,
     *(f"{name}-group" for name in ("thread", "free-threaded", "connection-threads", "asyncio", "inline")),
 )
-"""Who is asked with --quick where Kafka takes long: the transports beside each other in a small cell, and Kafka beside
+"""Peers of --quick where Kafka takes long: the transports beside each other in a small cell, and Kafka beside
 processes in a large one."""
 
 FILLS: Final[dict[str, dict[str, Any]]] = {

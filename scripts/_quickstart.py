@@ -1,4 +1,4 @@
-"""Real records through a real broker and back through other clients, every byte compared.
+"""Send real records through a real broker, read them with other clients, and compare every byte.
 
 Input: the source lines of the Python standard library that runs this, in order of file name. Key:
 `file:line`; headers: the file and the line's length; timestamp: counted up from the file's modification time.
@@ -46,7 +46,7 @@ class Line(NamedTuple):
 
 
 def source_lines() -> Iterator[Line]:
-    """The standard library, line by line."""
+    """Yield the lines of the standard library."""
     root = Path(sysconfig.get_paths()["stdlib"])
     for path in sorted(root.rglob("*.py")):
         if "site-packages" in path.parts or "dist-packages" in path.parts:
@@ -59,7 +59,7 @@ def source_lines() -> Iterator[Line]:
 
 
 def spread(lines: list[Line]) -> list[list[Line]]:
-    """The lines of each partition, in order: what each consumer must see."""
+    """Return the lines of each partition in order, as each consumer must see them."""
     partitions: list[list[Line]] = [[] for _ in range(PARTITIONS)]
     for line in lines:
         partitions[zlib.crc32(line.headers[0][1]) % PARTITIONS].append(line)
@@ -67,7 +67,7 @@ def spread(lines: list[Line]) -> list[list[Line]]:
 
 
 def produce(bootstrap: str, partitions: list[list[Line]]) -> None:
-    """Send everything, return when all of it is acknowledged."""
+    """Send all lines and wait until they are acknowledged."""
     failures: list[str] = []
 
     def on_delivery(error: object, message: Message) -> None:
@@ -81,7 +81,7 @@ def produce(bootstrap: str, partitions: list[list[Line]]) -> None:
             "compression.type": "zstd",
             "linger.ms": 20,
             "queue.buffering.max.messages": 1_000_000,
-            "log.connection.close": False,  # it is still there when the broker stops
+            "log.connection.close": False,  # The producer still exists when the broker stops.
         }
     )
     for index, lines in enumerate(partitions):
@@ -103,7 +103,7 @@ def produce(bootstrap: str, partitions: list[list[Line]]) -> None:
 
 
 def consume_kafka_python(bootstrap: str, count: int) -> list[list[Line]]:
-    """Read every partition from its start; no group."""
+    """Read every partition from its start with kafka-python; no group."""
     consumer = kafka.KafkaConsumer(bootstrap_servers=bootstrap, group_id=None, enable_auto_commit=False)
     try:
         assigned = [kafka.TopicPartition(TOPIC, index) for index in range(PARTITIONS)]
@@ -113,7 +113,7 @@ def consume_kafka_python(bootstrap: str, count: int) -> list[list[Line]]:
         deadline = time.monotonic() + IDLE_SECONDS_MAX
         while sum(map(len, received)) < count and time.monotonic() < deadline:
             for partition, rows in consumer.poll(timeout_ms=500, max_records=10_000).items():
-                take(received[partition.partition], rows)
+                append_rows(received[partition.partition], rows)
                 deadline = time.monotonic() + IDLE_SECONDS_MAX
         return received
     finally:
@@ -121,7 +121,7 @@ def consume_kafka_python(bootstrap: str, count: int) -> list[list[Line]]:
 
 
 async def consume_aiokafka(bootstrap: str, count: int) -> list[list[Line]]:
-    """The same with aiokafka."""
+    """Read every partition from its start with aiokafka; no group."""
     consumer = aiokafka.AIOKafkaConsumer(bootstrap_servers=bootstrap, group_id=None, enable_auto_commit=False)
     await consumer.start()
     try:
@@ -132,15 +132,15 @@ async def consume_aiokafka(bootstrap: str, count: int) -> list[list[Line]]:
         deadline = time.monotonic() + IDLE_SECONDS_MAX
         while sum(map(len, received)) < count and time.monotonic() < deadline:
             for partition, rows in (await consumer.getmany(timeout_ms=500, max_records=10_000)).items():
-                take(received[partition.partition], rows)
+                append_rows(received[partition.partition], rows)
                 deadline = time.monotonic() + IDLE_SECONDS_MAX
         return received
     finally:
         await consumer.stop()
 
 
-def take(lines: list[Line], rows: list[object]) -> None:
-    """Append what a consumer returned, after a look at the offsets."""
+def append_rows(lines: list[Line], rows: list[object]) -> None:
+    """Append the rows of a consumer to the lines, and check their offsets."""
     for row in rows:
         if row.offset != len(lines):  # type: ignore[attr-defined]
             raise SystemExit(f"offset {row.offset} where {len(lines)} was due")  # type: ignore[attr-defined]
@@ -149,7 +149,7 @@ def take(lines: list[Line], rows: list[object]) -> None:
 
 
 def compare(name: str, sent: list[list[Line]], received: list[list[Line]]) -> None:
-    """Stop with the first difference."""
+    """Raise SystemExit with the first difference."""
     for index, (ours, theirs) in enumerate(zip(sent, received, strict=True)):
         for offset, (left, right) in enumerate(itertools.zip_longest(ours, theirs)):
             if left != right:
@@ -157,7 +157,7 @@ def compare(name: str, sent: list[list[Line]], received: list[list[Line]]) -> No
 
 
 def report(what: str, count: int, size: int, started: float) -> None:
-    """One line of rates."""
+    """Print one line with rates."""
     taken = time.perf_counter() - started
     print(
         f"{what:<34} {count:>9,} records  {count / taken:>11,.0f} records/s  {size / taken / 1e6:>7.1f} MB/s"

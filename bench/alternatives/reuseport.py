@@ -28,7 +28,7 @@ CHILD_SECONDS_MAX: Final = 120
 
 
 def _answer(client: socket.socket) -> None:
-    """What a Processor does with a new client here: say which process it is, and close."""
+    """Handle a new client as a Processor would: send the name of this process, and close."""
     client.sendall(bytes((os.getpid() & 0xFF,)))
     client.close()
 

@@ -1,4 +1,4 @@
-"""What every broker under test looks like to the harness."""
+"""The interface of every broker under test."""
 
 from __future__ import annotations
 

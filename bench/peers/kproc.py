@@ -81,7 +81,7 @@ class KprocPeer(Peer):
         self._ready_file.unlink(missing_ok=True)
 
     def role_of(self, pid: int) -> str:
-        """What one of the broker's processes does, as its ready file tells: `handler-0`.
+        """Return the role of one of the broker's processes by its ready file, such as `handler-0`.
 
         With threads, and inline, all roles share one process: `all roles`.
         """

@@ -1,4 +1,4 @@
-"""Who is compared: kproc's transports over the same code, and Apache Kafka.
+"""The compared brokers: kproc's transports over the same code, and Apache Kafka.
 
 The threaded variants run with the same flush level as the judged broker, so that only the transport differs. A peer
 that cannot run on this machine stays in the table with the reason.

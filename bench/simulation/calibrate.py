@@ -62,7 +62,7 @@ class Run:
 
     @property
     def point(self) -> Point:
-        """What was measured."""
+        """Return the measured point."""
         layout = self.sample.layout
         return int(self.sample.cpus), layout.processors, layout.handlers, self.sample.connections
 

@@ -33,7 +33,7 @@ US: Final = 1e-6
 
 @dataclass(frozen=True)
 class Cost:
-    """What a role's pass takes: `per_pass` and `per_item`, in microseconds."""
+    """Costs of a role's pass: `per_pass` and `per_item`, in microseconds."""
 
     per_pass: float
     per_item: float
@@ -67,7 +67,7 @@ class Costs:
 
 @dataclass(frozen=True)
 class Scene:
-    """What is simulated. `rate` of an open loop in requests/s; None: a closed loop with one in flight each."""
+    """Setup of a simulation. `rate` of an open loop in requests/s; None: a closed loop with one in flight each."""
 
     cores: int
     processors: int = 1
@@ -89,7 +89,7 @@ class Scene:
 
 @dataclass
 class Outcome:
-    """What came out, of the time after the warm-up."""
+    """Result of a simulation for the time after the warm-up."""
 
     throughput: float
     mean_us: float
