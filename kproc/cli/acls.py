@@ -26,7 +26,7 @@ from kproc.cli.lines import print_line
 if TYPE_CHECKING:
     from kproc.broker.security.acl import AclFilter, Operation, PatternType, Permission, ResourceType
 
-app = typer.Typer(help="Show, change and ask for rules about who may do what.", no_args_is_help=True)
+app = typer.Typer(help="Show, change and check access control rules.", no_args_is_help=True)
 
 Topics = Annotated[
     list[str] | None,
@@ -48,12 +48,18 @@ TransactionalIds = Annotated[
 Cluster = Annotated[bool, typer.Option("--cluster", help="The cluster: its settings, ACLs, quotas, ids.")]
 Tokens = Annotated[list[str] | None, typer.Option("--token", metavar="ID", help="A delegation token.")]
 Users = Annotated[
-    list[str] | None, typer.Option("--user", metavar="TYPE:NAME", help="A user whose tokens are meant.")
+    list[str] | None,
+    typer.Option("--user", metavar="TYPE:NAME", help="The user whose delegation tokens the rules are about."),
 ]
 Prefixed = Annotated[bool, typer.Option("--prefixed", help="Treat names as prefixes.")]
 Operations = Annotated[
     list[str] | None,
-    typer.Option("--operation", "-o", metavar="OPERATION", help="read, write, describe ...; repeatable."),
+    typer.Option(
+        "--operation",
+        "-o",
+        metavar="OPERATION",
+        help="An operation: read, write, describe ...; may be repeated.",
+    ),
 ]
 Deny = Annotated[
     bool, typer.Option("--deny", help="Deny instead of allow. Such rules win over those that allow.")
@@ -79,13 +85,14 @@ ForOldProducers = Annotated[
     bool, typer.Option("--idempotent", help="With --producer: IDEMPOTENT_WRITE, for Kafka before 2.8.")
 ]
 OfPrincipal = Annotated[
-    str | None, typer.Option("--principal", "-p", metavar="PRINCIPAL", help="Only rules that name it.")
+    str | None,
+    typer.Option("--principal", "-p", metavar="PRINCIPAL", help="Only rules that name this principal."),
 ]
 OfPrincipals = Annotated[
     list[str] | None,
     typer.Argument(metavar="[PRINCIPAL...]", help="Only rules that name them; '*' is User:* alone."),
 ]
-OfHost = Annotated[str | None, typer.Option("--host", metavar="ADDRESS", help="Only rules for that address.")]
+OfHost = Annotated[str | None, typer.Option("--host", metavar="ADDRESS", help="Only rules for this address.")]
 Covering = Annotated[
     bool,
     typer.Option("--covering", help="Also rules of prefixes and of * that hold for the named resources."),
@@ -283,7 +290,7 @@ def check(
     bootstrap: Bootstrap = DEFAULT_BOOTSTRAP,
     resources: NamedResources = NamedResources(),
     host: Annotated[
-        str, typer.Option("--host", metavar="ADDRESS", help="From there; without it, from any host alike.")
+        str, typer.Option("--host", metavar="ADDRESS", help="The client's IP address. Default: any.")
     ] = _ANY_HOST,
     output: OutputFormat = Format.TABLE,
 ) -> None:

@@ -16,7 +16,10 @@ import typer
 from kproc.cli.common import Failure
 
 app = typer.Typer(
-    name="bench", help="Measure: only in a checkout.", no_args_is_help=True, rich_markup_mode=None
+    name="bench",
+    help="Run benchmarks. They need a checkout of kproc.",
+    no_args_is_help=True,
+    rich_markup_mode=None,
 )
 # All arguments behind the command's name go to the benchmark, --help included.
 AS_THEY_ARE = {"allow_extra_args": True, "ignore_unknown_options": True, "help_option_names": []}

@@ -50,10 +50,10 @@ CUT = ("CLIENT", "PRINCIPAL", "SOFTWARE")
 
 
 def clients(
-    sort: Annotated[Order, typer.Option("--sort", help="What the rows are sorted by.")] = Order.ADDRESS,
+    sort: Annotated[Order, typer.Option("--sort", help="Column to sort by.")] = Order.ADDRESS,
     interval: Annotated[
         float,
-        typer.Option("--interval", "-i", metavar="S", min=0, help="Look twice: rates of that many seconds."),
+        typer.Option("--interval", "-i", metavar="S", min=0, help="Measure rates over this many seconds."),
     ] = 0.0,
     bootstrap: Bootstrap = DEFAULT_BOOTSTRAP,
     output: OutputFormat = Format.TABLE,

@@ -93,7 +93,7 @@ app.add_typer(quotas.app, name="quota")
 app.command("produce", short_help="Send each line of the standard input as a record.")(produce.produce)
 app.command("consume", short_help="Write records to the standard output.")(consume.consume)
 app.command("ping", short_help="Ask a broker whether it answers.")(lifecycle.ping)
-app.command("stop", short_help="Stop a broker of this host in order, and wait.")(lifecycle.stop)
+app.command("stop", short_help="Stop a broker of this host and wait for its end.")(lifecycle.stop)
 app.command("status", short_help="Show processes, CPU, memory, connections and rates.")(status.status)
 app.command("top", short_help="Watch processes, APIs and the bottleneck.")(top.top)
 app.command("clients", short_help="Show every connection and what it sends.")(clients.clients)
@@ -102,10 +102,10 @@ app.command("scale", short_help="Change the number of processes; no connection i
 app.command("rebalance", short_help="Move connections from busy processes to idle ones.")(scale.rebalance)
 app.add_typer(tune.app, name="tune", short_help="Propose process counts for this machine, by measuring.")
 app.add_typer(pipeline.app, name="pipeline")
-app.command("doctor", short_help="Put what a report of a problem needs into one archive.")(doctor.doctor)
-app.command("dump-log", short_help="Show, or check, batches and index entries in log files.")(
-    dump_log.dump_log
+app.command("doctor", short_help="Collect status, settings, stacks and logs for a problem report.")(
+    doctor.doctor
 )
+app.command("dump-log", short_help="Show or check batches and index entries in log files.")(dump_log.dump_log)
 app.command("import-log", short_help="Import another broker's partition files into existing topics.")(
     import_log.import_log
 )

@@ -47,11 +47,11 @@ CommandConfig = Annotated[
     typer.Option(
         "--command-config",
         metavar="FILE",
-        help="How to encrypt and log in, by Kafka's names: security.protocol, sasl.*, ssl.*. "
+        help="Properties file for TLS and login, with the names of Kafka's clients. "
         f"[env var: {COMMAND_CONFIG_VARIABLE}]",
     ),
 ]
-OutputFormat = Annotated[Format, typer.Option("--format", "-f", help="How to show the answer.")]
+OutputFormat = Annotated[Format, typer.Option("--format", "-f", help="Format of the output.")]
 _CUT_LEAST = 10  # Names are never shortened below this length.
 _CUT_READABLE = 20
 # A description of 100,000 partitions is about 10 MB. confluent-kafka reads records, not this client.

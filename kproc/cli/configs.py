@@ -91,7 +91,9 @@ def get_configs(
     topic: Topic = None,
     group: Group = None,
     loggers: Loggers = False,
-    show_all: Annotated[bool, typer.Option("--all", "-a", help="Also those left at their default.")] = False,
+    show_all: Annotated[
+        bool, typer.Option("--all", "-a", help="Also show settings with their default value.")
+    ] = False,
     output: OutputFormat = Format.TABLE,
 ) -> None:
     """Show settings, of the broker unless a topic or a group is named, and where each value comes from.
@@ -129,7 +131,7 @@ def get_configs(
 def set_configs(
     settings: Annotated[
         list[str] | None,
-        typer.Argument(metavar="NAME=VALUE", help="What to set.", autocompletion=complete_settings),
+        typer.Argument(metavar="NAME=VALUE", help="Settings to change.", autocompletion=complete_settings),
     ] = None,
     bootstrap: Bootstrap = DEFAULT_BOOTSTRAP,
     topic: Topic = None,
@@ -140,7 +142,7 @@ def set_configs(
         typer.Option(
             "--unset",
             metavar="NAME",
-            help="Back to the default; repeatable.",
+            help="Reset this setting to its default; may be repeated.",
             autocompletion=complete_setting_names,
         ),
     ] = None,

@@ -58,7 +58,7 @@ Template = Annotated[
 def consume(
     topics: Annotated[
         list[str],
-        typer.Argument(metavar="TOPIC", help="What to read.", autocompletion=complete_topics),
+        typer.Argument(metavar="TOPIC", help="Topics to read.", autocompletion=complete_topics),
     ],
     bootstrap: Bootstrap = DEFAULT_BOOTSTRAP,
     start: Annotated[
@@ -68,18 +68,18 @@ def consume(
             "-o",
             metavar="WHERE",
             help="beginning, end, an offset, -N (the last N of each), @MILLISECONDS or an ISO 8601 time; "
-            "with --group for partitions of which nothing is committed.",
+            "with --group only where nothing is committed.",
         ),
     ] = "beginning",
     count: Annotated[
-        int | None, typer.Option("--count", "-n", min=1, help="Stop after so many records.")
+        int | None, typer.Option("--count", "-n", min=1, help="Stop after this many records.")
     ] = None,
     follow: Annotated[
         bool,
         typer.Option(
             "--follow",
             "-F",
-            help="Wait for more at the end, and for a broker that is away; so does --from end.",
+            help="Wait for more records at the end, and for an unreachable broker. Implied by --from end.",
         ),
     ] = False,
     group: Annotated[
@@ -88,12 +88,13 @@ def consume(
             "--group",
             "-g",
             metavar="GROUP",
-            help="Share partitions with the group's other members, go on where it was, commit what is printed.",
+            help="Read as a member of this group: continue at its offsets and commit printed records.",
             autocompletion=complete_groups,
         ),
     ] = None,
     partition: Annotated[
-        list[int] | None, typer.Option("--partition", "-p", min=0, help="Only this one; may be repeated.")
+        list[int] | None,
+        typer.Option("--partition", "-p", min=0, help="Only this partition; may be repeated."),
     ] = None,
     template: Template = None,
     skip_unreadable: SkipUnreadable = False,

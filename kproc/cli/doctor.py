@@ -56,7 +56,7 @@ def doctor(
     log: Annotated[
         Path | None,
         typer.Option(
-            "--log", metavar="FILE", help="The broker's log; else the file that it writes to, if any."
+            "--log", metavar="FILE", help="The broker's log file. Default: the file that it writes to."
         ),
     ] = None,
     bootstrap: Bootstrap = DEFAULT_BOOTSTRAP,

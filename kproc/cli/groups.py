@@ -339,11 +339,13 @@ def seek(
             "--topic",
             "-t",
             metavar="TOPIC[:P,...]",
-            help="Only these; else all it has committed.",
+            help="Only this topic or partitions. Default: all with a committed offset.",
             autocompletion=complete_topics,
         ),
     ] = None,
-    execute: Annotated[bool, typer.Option("--execute", help="Do it; without, it is only shown.")] = False,
+    execute: Annotated[
+        bool, typer.Option("--execute", help="Move the offsets. Without this option they are only shown.")
+    ] = False,
     bootstrap: Bootstrap = DEFAULT_BOOTSTRAP,
     output: OutputFormat = Format.TABLE,
 ) -> None:

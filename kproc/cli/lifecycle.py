@@ -26,7 +26,7 @@ _READY_BYTES_MAX: Final = 1 << 20
 
 def ping(
     timeout: Annotated[
-        float, typer.Option("--timeout", "-t", metavar="S", min=0.001, help="Seconds to wait at most.")
+        float, typer.Option("--timeout", "-t", metavar="S", min=0.001, help="Seconds to wait for the answer.")
     ] = 5.0,
     bootstrap: Bootstrap = DEFAULT_BOOTSTRAP,
     output: OutputFormat = Format.TABLE,
@@ -52,10 +52,10 @@ def ping(
 def stop(
     ready_file: Annotated[
         Path | None,
-        typer.Option("--ready-file", "-r", metavar="FILE", help="What the broker wrote at its start."),
+        typer.Option("--ready-file", "-r", metavar="FILE", help="The broker's ready file."),
     ] = None,
     pid: Annotated[
-        int | None, typer.Option("--pid", "-p", metavar="PID", min=2, help="Its process, if you know.")
+        int | None, typer.Option("--pid", "-p", metavar="PID", min=2, help="The broker's process id.")
     ] = None,
     timeout: Annotated[
         float, typer.Option("--timeout", "-t", metavar="S", min=0, help="Seconds to wait for its end.")

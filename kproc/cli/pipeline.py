@@ -42,11 +42,11 @@ app = typer.Typer(
 Spec = Annotated[Path, typer.Argument(metavar="SPEC.toml", help="The specification; see kproc/SPARK.md.")]
 SpecBootstrap = Annotated[
     str | None,
-    typer.Option("--bootstrap", "-b", metavar="HOST:PORT", help="Goes before the one in [pipeline]."),
+    typer.Option(
+        "--bootstrap", "-b", metavar="HOST:PORT", help="The broker, instead of the one in [pipeline]."
+    ),
 ]
-Verbose = Annotated[
-    bool, typer.Option("--verbose", "-v", help="Show Spark's log, and whole stacks of errors.")
-]
+Verbose = Annotated[bool, typer.Option("--verbose", "-v", help="Show Spark's log and the stacks of errors.")]
 
 
 @app.command("run")
@@ -63,9 +63,7 @@ def run(
     ] = 10.0,
     keep_trying: Annotated[
         bool,
-        typer.Option(
-            "--keep-trying", help="Wait for a broker that is away, however long, instead of failing."
-        ),
+        typer.Option("--keep-trying", help="Wait for an unreachable broker instead of failing."),
     ] = False,
     verbose: Verbose = False,
     exit_with_parent: Annotated[
@@ -147,10 +145,8 @@ def status(spec: Spec, bootstrap: SpecBootstrap = None, output: OutputFormat = F
 @app.command("reset")
 def reset(
     spec: Spec,
-    sink: Annotated[
-        list[str] | None, typer.Option(help="Only this sink's; may be given more than once.")
-    ] = None,
-    yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")] = False,
+    sink: Annotated[list[str] | None, typer.Option(help="Only this sink; may be repeated.")] = None,
+    yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask for confirmation.")] = False,
 ) -> None:
     """Forget what has been done, after showing it. The next run starts where the specification says."""
     from kproc.pipeline.checkpoint import local_checkpoint, plan_reset, query_state

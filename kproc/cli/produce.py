@@ -54,16 +54,21 @@ class Acks(StrEnum):
 
 def produce(
     topic: Annotated[
-        str, typer.Argument(metavar="TOPIC", help="Where to send records.", autocompletion=complete_topics)
+        str, typer.Argument(metavar="TOPIC", help="The topic to send to.", autocompletion=complete_topics)
     ],
     bootstrap: Bootstrap = DEFAULT_BOOTSTRAP,
     key: Annotated[str | None, typer.Option("--key", "-k", help="Key of every record.")] = None,
     key_separator: Annotated[
-        str | None, typer.Option("--key-separator", "-K", help="What ends the key in each line.")
+        str | None,
+        typer.Option("--key-separator", "-K", help="Separator between key and value in each line."),
     ] = None,
     null: Annotated[
         bool,
-        typer.Option("--null", "-Z", help="Empty values and keys are null: a key without a value deletes."),
+        typer.Option(
+            "--null",
+            "-Z",
+            help="Treat empty keys and values as null. A key with a null value is a tombstone.",
+        ),
     ] = False,
     json: Annotated[
         bool,
@@ -87,23 +92,35 @@ def produce(
         ),
     ] = None,
     compression: Annotated[
-        CompressionType, typer.Option("--compression", "-z", help="Codec.")
+        CompressionType, typer.Option("--compression", "-z", help="Compression of the batches.")
     ] = CompressionType.NONE,
-    acks: Annotated[Acks, typer.Option("--acks", "-a", help="What to wait for.")] = Acks.ALL,
+    acks: Annotated[
+        Acks,
+        typer.Option(
+            "--acks", "-a", help="Acknowledgement to wait for: none, the broker's, or all replicas'."
+        ),
+    ] = Acks.ALL,
     idempotent: Annotated[
-        bool, typer.Option("--idempotent", help="No duplicates by retries; needs acks=all.")
+        bool, typer.Option("--idempotent", help="Avoid duplicates by retries. Needs --acks all.")
     ] = False,
     transactional_id: Annotated[
         str | None,
-        typer.Option("--transactional-id", metavar="ID", help="One transaction: all lines or none."),
+        typer.Option(
+            "--transactional-id", metavar="ID", help="Send all lines in one transaction of this id."
+        ),
     ] = None,
     transaction_timeout: Annotated[
         float,
         typer.Option(
-            "--transaction-timeout", metavar="S", min=0.001, help="When the broker aborts it by itself."
+            "--transaction-timeout",
+            metavar="S",
+            min=0.001,
+            help="Seconds after which the broker aborts the transaction.",
         ),
     ] = 60.0,
-    verbose: Annotated[bool, typer.Option("--verbose", "-v", help="Say how many records were sent.")] = False,
+    verbose: Annotated[
+        bool, typer.Option("--verbose", "-v", help="Print the number of sent records.")
+    ] = False,
 ) -> None:
     """Send each line of the standard input as a record.
 

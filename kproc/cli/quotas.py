@@ -35,10 +35,14 @@ User = Annotated[str | None, typer.Option("--user", "-u", metavar="NAME", help="
 EveryUser = Annotated[
     bool, typer.Option("--every-user", help="Default quota of each user without a quota of its own.")
 ]
-Client = Annotated[str | None, typer.Option("--client", metavar="ID", help="A client id.")]
-EveryClient = Annotated[bool, typer.Option("--every-client", help="Each client id that has none of its own.")]
-Address = Annotated[str | None, typer.Option("--address", metavar="IP", help="An address of clients.")]
-EveryAddress = Annotated[bool, typer.Option("--every-address", help="Each address that has none of its own.")]
+Client = Annotated[str | None, typer.Option("--client", metavar="ID", help="The client id.")]
+EveryClient = Annotated[
+    bool, typer.Option("--every-client", help="Default quota of each client id without a quota of its own.")
+]
+Address = Annotated[str | None, typer.Option("--address", metavar="IP", help="The IP address of clients.")]
+EveryAddress = Annotated[
+    bool, typer.Option("--every-address", help="Default quota of each address without a quota of its own.")
+]
 Assignments = Annotated[
     list[str],
     typer.Argument(
@@ -46,7 +50,7 @@ Assignments = Annotated[
         help=f"{_KEYS}.",
     ),
 ]
-Quotas = Annotated[list[str], typer.Argument(metavar="QUOTA...", help="Which.")]
+Quotas = Annotated[list[str], typer.Argument(metavar="QUOTA...", help="Names of the quotas to delete.")]
 
 
 @dataclass(frozen=True)

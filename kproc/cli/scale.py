@@ -21,10 +21,20 @@ from kproc.cli.lines import print_line
 
 def scale(
     processors: Annotated[
-        int | None, typer.Option("--processors", "-p", metavar="N", min=1, help="Processes for sockets.")
+        int | None,
+        typer.Option(
+            "--processors",
+            "-p",
+            metavar="N",
+            min=1,
+            help="Number of Processors, which own client connections.",
+        ),
     ] = None,
     handlers: Annotated[
-        int | None, typer.Option("--handlers", "-n", metavar="M", min=1, help="Processes for requests.")
+        int | None,
+        typer.Option(
+            "--handlers", "-n", metavar="M", min=1, help="Number of Handlers, which own partitions."
+        ),
     ] = None,
     bootstrap: Bootstrap = DEFAULT_BOOTSTRAP,
     output: OutputFormat = Format.TABLE,

@@ -39,8 +39,14 @@ _LISTENERS: Final = Option(
     ("--listeners",), "listeners", "LIST", "NAME://host:port,...; port 0 takes a free one."
 )
 _SHARED: Final = (
-    Option(("--processors",), "num.network.threads", "N", "Processes for sockets.", int),
-    Option(("--handlers",), "num.io.threads", "N", "Processes for requests.", int),
+    Option(
+        ("--processors",),
+        "num.network.threads",
+        "N",
+        "Number of Processors, which own client connections.",
+        int,
+    ),
+    Option(("--handlers",), "num.io.threads", "N", "Number of Handlers, which own partitions.", int),
     Option(
         ("--transport",),
         "kproc.transport",
@@ -51,13 +57,13 @@ _SHARED: Final = (
         ("--control-listener",),
         "kproc.control.listener",
         "HOST:PORT",
-        "For administration, apart from the clients.",
+        "Address for administrators, apart from the clients.",
     ),
     Option(
         ("--metrics-listener",),
         "kproc.metrics.listener",
         "HOST:PORT",
-        "Where Prometheus may scrape /metrics.",
+        "Address of /metrics and /health.",
     ),
     Option(
         ("--clamp-replication",),
@@ -68,9 +74,19 @@ _SHARED: Final = (
     Option(("--exit-with-parent",), "kproc.exit.with.pid", "PID", "Stop when this process ends.", int),
 )
 _SERVE_ONLY: Final = (
-    Option(("--advertised-listeners",), "advertised.listeners", "LIST", "What clients are told."),
-    Option(("--data",), "log.dirs", "DIR", "Where topics are kept.", Path),
-    Option(("--flush",), "kproc.flush", "KIND", "group or none."),
+    Option(
+        ("--advertised-listeners",),
+        "advertised.listeners",
+        "LIST",
+        "Addresses that clients get from the broker.",
+    ),
+    Option(("--data",), "log.dirs", "DIR", "Data directory.", Path),
+    Option(
+        ("--flush",),
+        "kproc.flush",
+        "KIND",
+        "When records reach the disk: group (acks=all after fdatasync) or none.",
+    ),
     Option(
         ("--work-us",),
         "kproc.work.us",
@@ -117,20 +133,25 @@ class CommandParser(argparse.ArgumentParser):
             "-p",
             type=int,
             metavar="N",
-            help="The port on 127.0.0.1, in place of --listeners; 0: a free one.",
+            help="Port on 127.0.0.1, instead of --listeners. 0: any free port.",
         )
         self.add_argument(
-            "--set", "-s", dest="settings", action="append", metavar="NAME=VALUE", help="Any setting."
+            "--set",
+            "-s",
+            dest="settings",
+            action="append",
+            metavar="NAME=VALUE",
+            help="Set any setting; may be repeated.",
         )
         self.add_argument(
-            "--ready-file", type=Path, metavar="FILE", help="Written when clients may connect: JSON."
+            "--ready-file", type=Path, metavar="FILE", help="Write this JSON file when clients may connect."
         )
         self.add_argument(
             "--log-format",
             choices=("text", "json"),
             default="text",
             metavar="KIND",
-            help="Lines of the log: text or json.",
+            help="Format of log lines: text or json.",
         )
 
     def shown_options(self) -> list[argparse.Action]:
@@ -310,7 +331,7 @@ SERVE: Final = CommandParser(
 SERVE.add_argument(
     "--config", "-c", type=Path, metavar="FILE", help="Settings: TOML, or Kafka's server.properties."
 )
-SERVE.add_argument("--quiet", "-q", action="store_true", help="Only errors on the screen.")
+SERVE.add_argument("--quiet", "-q", action="store_true", help="Print errors only.")
 DEV: Final = CommandParser(
     "dev",
     "Run a broker in a temporary directory, without syncing, until Ctrl-C; nothing is kept.",
@@ -320,16 +341,14 @@ DEV: Final = CommandParser(
 )
 
 
-DEV.add_argument(
-    "--tls", action="store_true", help="With a certificate of an authority that ends with the broker."
-)
+DEV.add_argument("--tls", action="store_true", help="Use TLS with a throwaway certificate.")
 DEV.add_argument(
     "--user",
     "-u",
     dest="users",
     action="append",
     metavar="NAME",
-    help="Clients have to log in; a user with a made-up password. May be repeated.",
+    help="Require a login, and create this user with a random password. May be repeated.",
 )
 
 

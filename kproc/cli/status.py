@@ -46,8 +46,8 @@ DROPPED = ("CPU_S", "BEAT_MS", "REQUESTS", "RESTARTS", "RING%", "PSS_MB", "QUEUE
 def status(
     bootstrap: Bootstrap = DEFAULT_BOOTSTRAP,
     output: OutputFormat = Format.TABLE,
-    apis: Annotated[bool, typer.Option("--apis", help="Requests by API, and how long they take.")] = False,
-    as_json: Annotated[bool, typer.Option("--json", help="The same as --format json.")] = False,
+    apis: Annotated[bool, typer.Option("--apis", help="Show requests by API with their times.")] = False,
+    as_json: Annotated[bool, typer.Option("--json", help="Same as --format json.")] = False,
 ) -> None:
     """Show roles, pids, CPU, memory, connections, queues and rates of a kproc broker."""
     with StatusSource(bootstrap) as source:

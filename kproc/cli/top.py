@@ -36,9 +36,9 @@ def top(
     bootstrap: Bootstrap = DEFAULT_BOOTSTRAP,
     interval: Annotated[
         float,
-        typer.Option("--interval", "-i", metavar="S", min=0.2, max=60, help="Seconds between two looks."),
+        typer.Option("--interval", "-i", metavar="S", min=0.2, max=60, help="Seconds between two updates."),
     ] = 2.0,
-    once: Annotated[bool, typer.Option("--once", help="One look, on any output.")] = False,
+    once: Annotated[bool, typer.Option("--once", help="Print one update, on any output.")] = False,
 ) -> None:
     """Watch a broker: processes, queues, APIs with their times, and the bottleneck by name. q ends it."""
     if not once and not (sys.stdin.isatty() and sys.stdout.isatty()):

@@ -37,7 +37,8 @@ def alter(
     name: Name,
     bootstrap: Bootstrap = DEFAULT_BOOTSTRAP,
     partitions: Annotated[
-        int | None, typer.Option("--partitions", "-p", min=1, help="The new number; it can only grow.")
+        int | None,
+        typer.Option("--partitions", "-p", min=1, help="The new number of partitions. It can only grow."),
     ] = None,
     config: Settings = None,
     unset: Annotated[
@@ -45,7 +46,7 @@ def alter(
         typer.Option(
             "--unset",
             metavar="NAME",
-            help="Back to the default; repeatable.",
+            help="Reset this setting to its default; may be repeated.",
             autocompletion=complete_topic_setting_names,
         ),
     ] = None,
@@ -92,7 +93,8 @@ def trim(
     ],
     bootstrap: Bootstrap = DEFAULT_BOOTSTRAP,
     partition: Annotated[
-        list[int] | None, typer.Option("--partition", "-p", min=0, help="Only this one; may be repeated.")
+        list[int] | None,
+        typer.Option("--partition", "-p", min=0, help="Only this partition; may be repeated."),
     ] = None,
     output: OutputFormat = Format.TABLE,
 ) -> None:

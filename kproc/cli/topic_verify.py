@@ -33,7 +33,8 @@ def verify(
     names: Names,
     bootstrap: Bootstrap = DEFAULT_BOOTSTRAP,
     partition: Annotated[
-        list[int] | None, typer.Option("--partition", "-p", min=0, help="Only this one; may be repeated.")
+        list[int] | None,
+        typer.Option("--partition", "-p", min=0, help="Only this partition; may be repeated."),
     ] = None,
     output: OutputFormat = Format.TABLE,
 ) -> None:

@@ -38,7 +38,7 @@ Settings = Annotated[
         "--config",
         "-c",
         metavar="NAME=VALUE",
-        help="A setting of its own; may be repeated.",
+        help="A setting of the topic; may be repeated.",
         autocompletion=complete_topic_settings,
     ),
 ]
@@ -85,7 +85,7 @@ def create(
 def list_topics(
     bootstrap: Bootstrap = DEFAULT_BOOTSTRAP,
     output: OutputFormat = Format.TABLE,
-    internal: Annotated[bool, typer.Option("--internal", help="Also the broker's own topics.")] = False,
+    internal: Annotated[bool, typer.Option("--internal", help="Also list internal topics.")] = False,
 ) -> None:
     """List topics with their numbers of partitions."""
     with connect(bootstrap) as client:

@@ -61,10 +61,18 @@ def list_transactions(
         list[str] | None, typer.Option("--state", help=f"Only these: {', '.join(STATES)}.")
     ] = None,
     longer_than: Annotated[
-        float, typer.Option("--longer-than", metavar="S", help="Only what is open for so many seconds.")
+        float,
+        typer.Option(
+            "--longer-than",
+            metavar="S",
+            help="Only transactions that are open for more than this many seconds.",
+        ),
     ] = -1.0,
     pattern: Annotated[
-        str | None, typer.Option("--pattern", metavar="REGEX", help="Only ids that match as a whole.")
+        str | None,
+        typer.Option(
+            "--pattern", metavar="REGEX", help="Only ids that match this regular expression as a whole."
+        ),
     ] = None,
 ) -> None:
     """List transactional ids with their states."""
@@ -134,12 +142,18 @@ def abort(
     ] = None,
     topic: Annotated[
         str | None,
-        typer.Option("--topic", "-t", help="With a hanging transaction.", autocompletion=complete_topics),
+        typer.Option(
+            "--topic", "-t", help="The topic with a hanging transaction.", autocompletion=complete_topics
+        ),
     ] = None,
-    partition: Annotated[int, typer.Option("--partition", "-p", min=0, help="Of that topic.")] = 0,
+    partition: Annotated[
+        int, typer.Option("--partition", "-p", min=0, help="The partition of that topic.")
+    ] = 0,
     start_offset: Annotated[
         int | None,
-        typer.Option("--start-offset", min=0, help="Where it begins, as find-hanging shows it."),
+        typer.Option(
+            "--start-offset", min=0, help="First offset of the transaction, as find-hanging shows it."
+        ),
     ] = None,
     bootstrap: Bootstrap = DEFAULT_BOOTSTRAP,
     output: OutputFormat = Format.TABLE,
@@ -175,7 +189,12 @@ def find_hanging(
     ] = None,
     longer_than: Annotated[
         float,
-        typer.Option("--longer-than", metavar="MINUTES", min=0, help="Without a record for so long."),
+        typer.Option(
+            "--longer-than",
+            metavar="MINUTES",
+            min=0,
+            help="Only transactions without a record for this many minutes.",
+        ),
     ] = _LONGEST_MINUTES,
     bootstrap: Bootstrap = DEFAULT_BOOTSTRAP,
     output: OutputFormat = Format.TABLE,

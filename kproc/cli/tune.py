@@ -48,7 +48,10 @@ def tune(
     config: Annotated[
         Path | None,
         typer.Option(
-            "--config", "-c", metavar="FILE", help="Where the counts are written: as serve --config reads."
+            "--config",
+            "-c",
+            metavar="FILE",
+            help="Write the counts to this file, which serve --config reads.",
         ),
     ] = None,
     workload: Annotated[
@@ -56,22 +59,28 @@ def tune(
         typer.Option("--workload", "-w", help="small: one record a request. mixed: produce and fetch."),
     ] = WorkloadName.SMALL,
     seconds: Annotated[
-        float, typer.Option("--seconds", min=0.2, max=60, help="Measured, of each run.")
+        float, typer.Option("--seconds", min=0.2, max=60, help="Duration of each run in seconds.")
     ] = 3.0,
     rounds: Annotated[
         int,
-        typer.Option("--rounds", min=1, max=50, help="Runs of each layout; noise is judged by two and more."),
+        typer.Option(
+            "--rounds", min=1, max=50, help="Runs of each layout. At least two are needed to judge the noise."
+        ),
     ] = 3,
     connections: Annotated[
         int | None,
-        typer.Option("--connections", min=1, max=10_000, help="Instead of the workload's own number."),
+        typer.Option(
+            "--connections", min=1, max=10_000, help="Number of connections, instead of the workload's."
+        ),
     ] = None,
-    dry_run: Annotated[bool, typer.Option("--dry-run", help="Show the change, write nothing.")] = False,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Show the change without writing it.")] = False,
     yes: Annotated[bool, typer.Option("--yes", "-y", help="Write without asking.")] = False,
     from_broker: Annotated[
         str | None,
         typer.Option(
-            "--from", metavar="HOST:PORT", help="No load: by the figures of a running broker, over --seconds."
+            "--from",
+            metavar="HOST:PORT",
+            help="Use the figures of a running broker over --seconds instead of a load.",
         ),
     ] = None,
     output: OutputFormat = Format.TABLE,
@@ -294,11 +303,15 @@ def _keep(
 def list_settings(
     data: Annotated[
         Path,
-        typer.Option("--data", metavar="DIR", help="The broker's data directory: its file system counts."),
+        typer.Option(
+            "--data", metavar="DIR", help="The broker's data directory, for checks of its file system."
+        ),
     ] = Path(),
     ignore: Annotated[
         list[str] | None,
-        typer.Option("--ignore", metavar="NAME", help="Do not let this one fail the command."),
+        typer.Option(
+            "--ignore", metavar="NAME", help="Ignore this setting for the exit code; may be repeated."
+        ),
     ] = None,
     output: OutputFormat = Format.TABLE,
 ) -> None:

@@ -41,31 +41,39 @@ Row = dict[str, Any]
 app = typer.Typer(help="Show and change users that log in by SCRAM.", no_args_is_help=True)
 
 _BYTES_MAX = 1 << 16
-Name = Annotated[str, typer.Argument(metavar="NAME", help="Without `User:`.")]
+Name = Annotated[str, typer.Argument(metavar="NAME", help="The user's name, without `User:`.")]
 Mechanisms = Annotated[
     list[str] | None,
     typer.Option("--mechanism", "-m", metavar="MECHANISM", help=f"{' or '.join(KINDS)}; both by default."),
 ]
 Data = Annotated[
     Path | None,
-    typer.Option("--data", metavar="DIR", help="The data directory of a stopped broker, made if need be."),
+    typer.Option(
+        "--data",
+        metavar="DIR",
+        help="Change this data directory of a stopped broker. It is created if it does not exist.",
+    ),
 ]
 ServerConfig = Annotated[
     Path | None,
     typer.Option(
-        "--config", "-c", metavar="FILE", help="The settings of a stopped broker, for log.dirs and node.id."
+        "--config", "-c", metavar="FILE", help="Settings of a stopped broker, for its log.dirs and node.id."
     ),
 ]
 PasswordFile = Annotated[
     Path | None,
     typer.Option(
-        "--password-file", metavar="FILE", help="Where the password is, on its first line; - is the input."
+        "--password-file",
+        metavar="FILE",
+        help="Read the password from this file's first line. - reads the standard input.",
     ),
 ]
 Iterations = Annotated[
     int,
     typer.Option(
-        min=ITERATIONS_MIN, max=ITERATIONS_MAX, help="How expensive a guess of the password is, and a login."
+        min=ITERATIONS_MIN,
+        max=ITERATIONS_MAX,
+        help="Number of hash iterations. More make logins, and guesses of the password, slower.",
     ),
 ]
 
