@@ -20,6 +20,7 @@ from kproc.cli import (
     convert_log,
     doctor,
     dump_log,
+    group_seek,
     groups,
     import_log,
     lifecycle,
@@ -37,6 +38,7 @@ from kproc.cli import (
     tune,
     users,
 )
+from kproc.cli.broker_options import CommandParser
 from kproc.cli.common import with_command_config, with_option_groups
 from kproc.cli.completion import complete_settings, mend_bash_words
 from kproc.cli.failure import Failure, UsageText, one_line
@@ -51,7 +53,7 @@ app = typer.Typer(
 )
 
 
-def _show(parser: serve.CommandParser) -> None:
+def _show(parser: CommandParser) -> None:
     """Show a command among the others that has a parser of its own, which kproc.cli.main asks before all this.
 
     Its options are declared once more for the shell, which completes what it finds here.
@@ -84,6 +86,7 @@ topics.app.command("alter")(topic_changes.alter)
 topics.app.command("trim")(topic_changes.trim)
 topics.app.command("verify")(topic_verify.verify)
 app.add_typer(topics.app, name="topic")
+groups.app.command("seek")(group_seek.seek)
 app.add_typer(groups.app, name="group")
 app.add_typer(transactions.app, name="txn")
 app.add_typer(configs.app, name="config")

@@ -1,9 +1,8 @@
-"""`kproc group list|describe|seek|delete`: consumer groups, how far they are, and how far behind."""
+"""`kproc group list|describe|delete`: consumer groups, how far they are, and how far behind. seek: group_seek.py."""
 
 from __future__ import annotations
 
 import struct
-from collections.abc import Iterable
 from typing import TYPE_CHECKING, Annotated, Any, Final
 
 import typer
@@ -20,13 +19,10 @@ from kproc.cli.common import (
     print_facts,
     print_json,
     print_table,
-    print_text,
-    usage_error,
 )
-from kproc.cli.completion import complete_groups, complete_topics
+from kproc.cli.completion import complete_groups
 from kproc.cli.lines import print_line
-from kproc.cli.positions import Where, chosen_partitions, find_positions, parse_where
-from kproc.cli.topics import LATEST, checked_topics, explain, served_offsets
+from kproc.cli.topics import LATEST, explain, served_offsets
 from kproc.cli.unserved import Partition, explain_coordinator, explain_unserved
 from kproc.common.lag import lag_between
 
@@ -317,147 +313,6 @@ def parse_assignment(data: bytes) -> list[Partition]:
     except (struct.error, UnicodeDecodeError):
         return []  # Other protocol types (Connect, Schema Registry) have other formats.
     return found
-
-
-@app.command()
-def seek(
-    group: Group,
-    where: Annotated[
-        str | None,
-        typer.Option(
-            "--to",
-            metavar="WHERE",
-            help="beginning, end, an offset, -N (N before the end), @MILLISECONDS or an ISO 8601 time.",
-        ),
-    ] = None,
-    shift: Annotated[
-        int | None, typer.Option("--shift", metavar="N", help="Move by N records, back if negative.")
-    ] = None,
-    topic: Annotated[
-        list[str] | None,
-        typer.Option(
-            "--topic",
-            "-t",
-            metavar="TOPIC[:P,...]",
-            help="Only this topic or partitions. Default: all with a committed offset.",
-            autocompletion=complete_topics,
-        ),
-    ] = None,
-    execute: Annotated[
-        bool, typer.Option("--execute", help="Move the offsets. Without this option they are only shown.")
-    ] = False,
-    bootstrap: Bootstrap = DEFAULT_BOOTSTRAP,
-    output: OutputFormat = Format.TABLE,
-) -> None:
-    """Move a group's committed offsets. The group must have no members; nothing is done without --execute."""
-    if (where is None) == (shift is None):
-        usage_error("give either --to or --shift")
-    target = parse_where("--to", where) if where is not None else None
-    with connect(bootstrap) as client:
-        committed = committed_offsets(client, [group])[group]
-        partitions = _chosen(client, topic, committed)
-        errors: dict[Partition, str] = {}
-        rows = _targets(client, partitions, committed, target, shift, errors)
-        if execute:
-            _commit(client, group, rows)
-        members = 0 if execute else _member_count(client, group)
-    _print_seek(group, rows, output, members=members, execute=execute)
-    if errors:
-        raise Failure(f"not moved: {'; '.join(explain_unserved(bootstrap, errors))}")
-
-
-def _print_seek(
-    group: str, rows: list[dict[str, Any]], output: Format, *, members: int, execute: bool
-) -> None:
-    if output is Format.JSON:
-        print_json({"group": group, "executed": execute, "partitions": rows})
-        return
-    header = ("TOPIC", "PARTITION", "COMMITTED", "NEW")
-    print_table(header, [list(row.values()) for row in rows], cut=("TOPIC",))
-    if members:
-        print_line()
-        print_text(
-            f"nothing was changed: {group} has members ({members}), stop them first, then add --execute"
-        )
-    elif not execute:
-        print_line()
-        print_line("nothing was changed: add --execute to do it")
-
-
-def _member_count(client: Client, group: str) -> int:
-    """Return the number of a group's members, because the broker rejects a move of a group that has any."""
-    from kproc.wire.header import ApiKey
-
-    fields = {"groups": [group], "include_authorized_operations": False}
-    [described] = client.call_latest(ApiKey.DESCRIBE_GROUPS, fields)["groups"]
-    return len(described["members"])
-
-
-def _chosen(
-    client: Client, topics: list[str] | None, committed: dict[Partition, int]
-) -> dict[str, list[int]]:
-    """Return the partitions to move, by topic."""
-    chosen: dict[str, list[int]] = {}
-    if not topics:
-        if not committed:
-            raise Failure("the group has committed nothing: name topics by --topic")
-        for name, number in sorted(committed):
-            chosen.setdefault(name, []).append(number)
-        return chosen
-    for item in topics:
-        name, _, numbers = item.partition(":")
-        [metadata] = checked_topics(client, [name])
-        known = [row["partition_index"] for row in metadata["partitions"]]
-        chosen[name] = chosen_partitions(name, known, _partition_numbers(item, numbers))
-    return chosen
-
-
-def _partition_numbers(item: str, text: str) -> list[int] | None:
-    try:
-        return [int(number) for number in text.split(",")] if text else None
-    except ValueError:
-        usage_error(f"--topic {item!r}: expected TOPIC or TOPIC:0,1,2")
-
-
-def _targets(
-    client: Client,
-    partitions: dict[str, list[int]],
-    committed: dict[Partition, int],
-    target: Where | None,
-    shift: int | None,
-    errors: dict[Partition, str],
-) -> list[dict[str, Any]]:
-    """Return the old and new offset of each partition. The new one lies between the log's start and end.
-
-    Partitions that are not served are added to `errors`.
-    """
-    rows: list[dict[str, Any]] = []
-    for topic, numbers in partitions.items():
-        positions = find_positions(client, topic, numbers, target if target is not None else "end", errors)
-        for number in positions.found:
-            old = committed.get((topic, number))
-            new = positions.found[number]
-            if shift is not None:
-                if old is None:
-                    raise Failure(f"{topic}-{number}: nothing is committed that could be moved by --shift")
-                new = positions.at(number, old + shift)
-            rows.append({"topic": topic, "partition": number, "committed": old, "new": new})
-    return rows
-
-
-def _commit(client: Client, group: str, rows: Iterable[dict[str, Any]]) -> None:
-    """Commit the new offsets. Raise a Failure if the group has members."""
-    from kproc.client.requests import commit_fields
-    from kproc.common.errors import ErrorCode
-    from kproc.wire.header import ApiKey
-
-    offsets = {(row["topic"], row["partition"]): row["new"] for row in rows}
-    answer = client.call_latest(ApiKey.OFFSET_COMMIT, commit_fields(group, offsets))
-    codes = {row["error_code"] for topic in answer["topics"] for row in topic["partitions"]} - {0}
-    if ErrorCode.UNKNOWN_MEMBER_ID in codes:
-        raise Failure(f"{group} has members: stop them first")
-    if codes:
-        raise Failure(explain(group, min(codes)))
 
 
 @app.command()

@@ -5,32 +5,19 @@ from __future__ import annotations
 
 import argparse
 import os
-import stat
 import sys
-import textwrap
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final, NamedTuple, NoReturn
+from typing import TYPE_CHECKING, Any, Final
 
-from kproc.cli.failure import DEFAULT_PORT, usage_error
+from kproc.cli.broker_options import CommandParser, Option, listener_protocol
+from kproc.cli.failure import DEFAULT_PORT
 from kproc.cli.lines import print_block, print_note, print_notes
 from kproc.common.printable import printable
 
 if TYPE_CHECKING:
     from kproc.broker.config import Config, Flag
     from kproc.client.security.throwaway import Throwaway
-
-_READY_BYTES_MAX: Final = 1 << 20
-
-
-class Option(NamedTuple):
-    """One option: its names; of a setting its name; a placeholder for its value (empty: a switch); its help."""
-
-    names: tuple[str, ...]
-    setting: str
-    metavar: str
-    text: str
-    type: Callable[[str], object] = str
 
 
 _OTHERS_READ: Final = 0o004
@@ -97,183 +84,6 @@ _SERVE_ONLY: Final = (
 )
 
 
-class CommandParser(argparse.ArgumentParser):
-    """The options of one command, refused in the words of the others."""
-
-    def __init__(
-        self,
-        command: str,
-        description: str,
-        options: Sequence[Option],
-        summary: str,
-        start: Callable[[argparse.Namespace, list[Flag]], int],
-    ) -> None:
-        super().__init__(
-            prog=f"kproc {command}",
-            description=description,
-            allow_abbrev=False,
-            add_help=False,
-            formatter_class=_Help,
-        )
-        self._optionals.title = "Options"
-        self.add_argument("-h", "--help", action="help", help="Show this message and exit.")
-        self.command = command
-        self._options = options
-        self._start = start
-        self.summary = summary
-        for option in options:
-            value: dict[str, Any] = (
-                {"metavar": option.metavar, "type": option.type}
-                if option.metavar
-                else {"action": "store_const", "const": "true"}
-            )
-            self.add_argument(*option.names, dest=option.setting, help=option.text, **value)
-        self.add_argument(
-            "--port",
-            "-p",
-            type=int,
-            metavar="N",
-            help="Port on 127.0.0.1, instead of --listeners. 0: any free port.",
-        )
-        self.add_argument(
-            "--set",
-            "-s",
-            dest="settings",
-            action="append",
-            metavar="NAME=VALUE",
-            help="Set any setting; may be repeated.",
-        )
-        self.add_argument(
-            "--ready-file", type=Path, metavar="FILE", help="Write this JSON file when clients may connect."
-        )
-        self.add_argument(
-            "--log-format",
-            choices=("text", "json"),
-            default="text",
-            metavar="KIND",
-            help="Format of log lines: text or json.",
-        )
-
-    def shown_options(self) -> list[argparse.Action]:
-        """Return the options that a shell completes."""
-        return [action for action in self._actions if action.option_strings]
-
-    def format_help(self) -> str:
-        """Format the help with each setting's name and default. Load them only here, because a start must be fast."""
-        from kproc.broker.config import SETTINGS
-        from kproc.broker.config.values import wire_text
-
-        by_setting = {option.setting: option for option in self._options}
-        for action in self._actions:
-            option = by_setting.get(action.dest)
-            if option is None:
-                continue
-            default = SETTINGS[option.setting].default
-            told = wire_text(default() if callable(default) else default)
-            action.help = f"{option.text}  [{option.setting}{f'; default: {told}' if told else ''}]".replace(
-                "%", "%%"
-            )
-        return super().format_help()
-
-    def run(self, arguments: Sequence[str]) -> int:
-        """Run the command until the broker has stopped. Return its exit code."""
-        given, unknown = self.parse_known_args(arguments)
-        if unknown:
-            what = "No such option" if unknown[0].startswith("-") else "Got unexpected extra argument"
-            self.error(f"{what}: {unknown[0]}")
-        if given.log_format == "json":
-            from kproc.broker.supervisor import logs
-
-            logs.use_json()
-        if given.ready_file is not None:
-            _remove_old_ready_file(given.ready_file)
-        return self._start(given, self._flags(given))
-
-    def _flags(self, given: argparse.Namespace) -> list[Flag]:
-        from kproc.broker.config import Flag
-
-        return [
-            Flag(option.names[0], option.setting, str(value))
-            for option in self._options
-            if (value := getattr(given, option.setting)) is not None
-        ] + self._port_flag(given)
-
-    def _port_flag(self, given: argparse.Namespace) -> list[Flag]:
-        from kproc.broker.config import Flag
-
-        if given.port is None:
-            return []
-        if not 0 <= given.port < 65536:
-            usage_error(f"--port {given.port}: must be from 0 to 65535")
-        if given.listeners is not None:
-            usage_error("give --port or --listeners, not both")
-        return [Flag("--port", "listeners", f"{_protocol(given)}://127.0.0.1:{given.port}")]
-
-    def error(self, message: str) -> NoReturn:
-        """Raise argparse's error as a usage error of one line."""
-        usage_error(f"{message} (see {self.prog} --help)")
-
-
-def _remove_old_ready_file(path: Path) -> None:
-    """Remove a ready file that outlived a kill -9, because it must not speak for this start.
-
-    Refuse anything else at that path. The broker replaces the file when it is ready and removes it when it stops: with
-    `--ready-file /dev/null` a broker of root would take the device from the host.
-    """
-    try:
-        facts = path.lstat()
-        is_old = (
-            stat.S_ISREG(facts.st_mode)
-            and facts.st_size <= _READY_BYTES_MAX
-            and _is_ready_file(path.read_bytes())
-        )
-        if is_old:
-            path.unlink()
-    except FileNotFoundError:
-        if path.parent.is_dir():
-            return
-        usage_error(f"--ready-file {path}: the directory does not exist")
-    except OSError as error:
-        usage_error(f"--ready-file {path}: {error.strerror}")
-    if not is_old:
-        usage_error(f"--ready-file {path}: this is not a ready file of a broker, and it would be removed")
-
-
-def _is_ready_file(content: bytes) -> bool:
-    """Return True for a JSON object with an address, and for an empty file, as mktemp makes it."""
-    import json
-
-    try:
-        return not content or "bootstrap" in json.loads(content)
-    except (ValueError, TypeError):
-        return False
-
-
-def _protocol(given: argparse.Namespace) -> str:
-    """Return the listener's security protocol by the options of `dev`."""
-    has_users = bool(getattr(given, "users", None))
-    if getattr(given, "tls", False):
-        return "SASL_SSL" if has_users else "SSL"
-    return "SASL_PLAINTEXT" if has_users else "PLAINTEXT"
-
-
-class _Help(argparse.HelpFormatter):
-    """A help format with a wide column for options, in which each option's value appears once."""
-
-    def __init__(self, prog: str) -> None:
-        super().__init__(prog, max_help_position=32)
-
-    def add_usage(self, usage: Any, actions: Any, groups: Any, prefix: str | None = None) -> None:
-        super().add_usage(f"{self._prog} [OPTIONS]", actions, groups, "Usage: ")
-
-    def _fill_text(self, text: str, width: int, indent: str) -> str:
-        return textwrap.fill(text.strip(), width, initial_indent="  ", subsequent_indent="  ")
-
-    def _format_action_invocation(self, action: argparse.Action) -> str:
-        names = ", ".join(sorted(action.option_strings, key=len))
-        return f"{names} {action.metavar}" if action.metavar else names
-
-
 def _run_serve(given: argparse.Namespace, flags: list[Flag]) -> int:
     def reread() -> Config:
         if given.config is None:
@@ -298,7 +108,7 @@ def _run_dev(given: argparse.Namespace, flags: list[Flag]) -> int:
     owner = os.getpid()
     throwaway = None
     defaults: dict[str, object] = {
-        "listeners": f"{_protocol(given)}://127.0.0.1:{DEFAULT_PORT}",
+        "listeners": f"{listener_protocol(given)}://127.0.0.1:{DEFAULT_PORT}",
         "log.dirs": str(directory),
         "kproc.flush": "none",
         "group.initial.rebalance.delay.ms": 0,
