@@ -263,7 +263,9 @@ def _check_writable(config: Path, *, dry_run: bool, yes: bool) -> None:
     if dry_run:
         return
     if not yes and not sys.stdin.isatty():
-        usage_error(f"--config {config}: nobody can be asked here; give --yes or --dry-run")
+        usage_error(
+            f"--config {config}: there is no terminal to ask for confirmation; give --yes or --dry-run"
+        )
     if not os.access(config.resolve().parent, os.W_OK):
         raise Failure(f"{config}: its directory cannot be written to")
 
@@ -287,7 +289,7 @@ def _keep(
     after = config_file.edited(before, wanted, is_toml=is_toml)
     change = config_file.diff(before, after, config)
     if not change:
-        say(f"{config} says so already\n")
+        say(f"{config} has these settings already\n")
         return
     say(change)
     if dry_run:

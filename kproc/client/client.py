@@ -27,7 +27,7 @@ STATUS_KEY: Final = 30_000
 STATUS_VERSION: Final = 0
 FRAME_BYTES_MAX: Final = 1 << 30
 """Limit of a response, above any that Kafka's settings allow. A larger length means another protocol."""
-_HINT: Final = "--command-config FILE (in Spark kafka.security.protocol) says so"
+_HINT: Final = "give --command-config FILE (in Spark: kafka.security.protocol)"
 _TLS_ALERT: Final = b"\x15\x03"
 """The first bytes that a TLS listener sends to a client without TLS."""
 # Share of a session's lifetime after which the client logs in again, like Kafka's clients (KIP-368).

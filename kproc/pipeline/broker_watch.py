@@ -108,7 +108,7 @@ class BrokerWatch:
         self._last_away_ns = now_ns
         if not each.away_ns:
             each.away_ns = now_ns
-            self._note(f"{each.reason}; it is waited for")
+            self._note(f"{each.reason}; waiting for it")
         elif now_ns >= each.say_ns:
             self._note(f"{each.reason}; away for {(now_ns - each.away_ns) // NS_PER_MS // 1000} s")
         else:

@@ -121,7 +121,7 @@ def source_warnings(pipeline: Pipeline, away: Container[str] = ()) -> Iterator[s
         try:
             topics = _topics(access)
         except (ClientError, ValueError) as error:
-            yield f"{error}; it is waited for"
+            yield f"{error}; waiting for it"
             continue
         for source in sources:
             if access_of(source) == access:

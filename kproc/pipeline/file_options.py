@@ -127,10 +127,10 @@ _RATE: Final[Mapping[str, Complaint]] = {"numPartitions": _whole(1), "rampUpTime
 def check_source_options(table: SpecTable, kind: str, *, is_stream: bool) -> None:
     """Check the options of a source of files or `rate`. Raise SpecError for one that Spark would ignore or reject."""
     if kind == "rate":
-        _check(table, "options", _RATE, {"rowsPerSecond": "is said by rate"})
+        _check(table, "options", _RATE, {"rowsPerSecond": "is given by rate"})
         return
     known = {**_OF_FORMAT[kind], **_READ, **(_READ_STREAM if is_stream else {})}
-    elsewhere = {"path": f"is said by {kind}", "schema": "has a key of its own: schema"}
+    elsewhere = {"path": f"is given by {kind}", "schema": "has a key of its own: schema"}
     if not is_stream:
         elsewhere |= dict.fromkeys(_READ_STREAM, 'is for streams: read = "stream"')
     _check(table, "options", known, elsewhere)
@@ -148,8 +148,8 @@ def check_sink_options(table: SpecTable, kind: str) -> None:
             raise table.error("options", f"{kind} has no options")
         return
     elsewhere = {
-        "path": f"is said by {kind}",
-        "checkpointLocation": "is said by checkpoint of [pipeline]",
+        "path": f"is given by {kind}",
+        "checkpointLocation": "is given by checkpoint of [pipeline]",
         "partitionBy": "has a key of its own: partition_by",
     }
     _check(table, "options", {**_OF_FORMAT[kind], **_WRITE}, elsewhere)

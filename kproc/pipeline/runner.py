@@ -321,7 +321,7 @@ class PipelineRun:
         if not entry.waits_for_broker:
             entry.waits_for_broker = True
             self._screen.print_note(
-                f"{entry.sink.name} failed: {reason_of(failure)}; it begins again with the broker"
+                f"{entry.sink.name} failed: {reason_of(failure)}; it restarts when the broker is back"
             )
         if not self._brokers.away:
             entry.waits_for_broker = False

@@ -167,9 +167,9 @@ def _topic_options(table: SpecTable, given: Mapping[str, str], *, is_stream: boo
     known = {option.lower() for option in options}
     for option in given:
         if option.lower() in known:
-            raise table.error("options", f"{option} has a key of its own here, which is set, too")
+            raise table.error("options", f"{option} is also set by its own key")
         if option.lower() in ("kafka.bootstrap.servers", "subscribe", "subscribepattern", "assign"):
-            raise table.error("options", f"{option} is said by bootstrap, topic, topics, pattern or assign")
+            raise table.error("options", f"{option} is given by bootstrap, topic, topics, pattern or assign")
     return options
 
 

@@ -210,7 +210,7 @@ def _sink(table: SpecTable, defaults: Defaults) -> Sink:
         check_sink_options(table, kind)
     for option in options if is_topic else ():
         if option.lower() in ("kafka.bootstrap.servers", "topic"):
-            raise table.error("options", f"{option} is said by bootstrap and topic")
+            raise table.error("options", f"{option} is given by bootstrap and topic")
     sink = Sink(
         path=table.path,
         name=name,

@@ -81,7 +81,7 @@ def _losses(query: str, topic: str, offsets: dict[int, int], found: dict[int, Ex
         elif offset > extent.end:
             yield (
                 f"{where}: {offset} is committed, and the log ends at {extent.end}: records were lost, or the topic "
-                "was made anew; kproc pipeline reset begins again"
+                "was created again; kproc pipeline reset starts from the beginning"
             )
         elif offset < extent.start:
             yield f"{where}: {extent.start - offset} records were deleted before they were read"

@@ -309,7 +309,7 @@ class BatchCommit:
         return (
             f"batch {self._batch} of {self._name} was committed in part, its other transactions were aborted by "
             f"kafka.transaction.timeout.ms before it ran again, and now task {task} has other rows ({now} records, "
-            f"{before} before): the rest of the batch cannot be told from what is there. A run with "
+            f"{before} before): the rest of the batch cannot be distinguished from the committed part. A run with "
             "delivery=at-least-once writes all of the batch again"
         )
 

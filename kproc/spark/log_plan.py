@@ -149,7 +149,7 @@ def _bounds(files: PartitionFiles, options: LogOptions) -> tuple[int, int]:
         if not low <= offset <= high and options.fail_on_data_loss:
             raise OptionError(
                 f"{name}: {files} has no offset {offset}, it has {low} to {high} "
-                "(failOnDataLoss=false reads what there is)"
+                "(failOnDataLoss=false reads the existing records)"
             )
     return max(low, start), min(high, end)
 

@@ -190,7 +190,7 @@ def losses(
     Gaps inside a log are not losses, because compaction and transactions leave gaps.
     """
     found = [
-        f"{partition} is gone, it was read up to offset {start[partition]}"
+        f"{partition} does not exist any more; it was read up to offset {start[partition]}"
         for partition in sorted(start.keys() - end.keys())
     ]
     for partition in sorted(end):
@@ -201,7 +201,7 @@ def losses(
         elif end[partition] < begin:
             found.append(
                 f"{partition} was read up to offset {begin} and ends at {end[partition]} now: "
-                "the topic was made anew, or its log was cut"
+                "the topic was created again, or its log was cut"
             )
         elif begin < log_start and begin < end[partition]:
             found.append(f"{partition} is to be read from offset {begin}, its log starts at {log_start}")

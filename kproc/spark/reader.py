@@ -339,7 +339,9 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             if each.partition.topic in logs.recreated:
                 continue
             if each.partition not in logs.starts or each.partition not in logs.ends:
-                sentences.append(f"{each.partition} is to be read up to offset {each.end}, and it is gone")
+                sentences.append(
+                    f"{each.partition} is to be read up to offset {each.end}, and does not exist any more"
+                )
             elif logs.ends[each.partition] < each.end:
                 sentences.append(
                     f"{each.partition} is to be read up to offset {each.end}, "

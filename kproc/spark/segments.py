@@ -111,6 +111,6 @@ class LogFileReader(DataSourceReader):
                 if not decoder.is_done and self._options.fail_on_data_loss:
                     raise DataLoss(
                         f"{files} ends at {decoder.next_offset}, it had records up to {partition.end} when the read "
-                        "was planned (failOnDataLoss=false reads what there is)"
+                        "was planned (failOnDataLoss=false reads the existing records)"
                     )
                 return

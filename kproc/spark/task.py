@@ -80,7 +80,7 @@ class _Task:
                 offset, moved_ns = decoder.next_offset, self._clock.now_ns()
             elif self._clock.now_ns() - moved_ns > self._options.poll_ms * NS_PER_MS:
                 self._report(
-                    f"{self._wanted.partition} gave nothing at offset {offset} for {self._options.poll_ms} ms, "
+                    f"{self._wanted.partition} returned no records at offset {offset} for {self._options.poll_ms} ms, "
                     f"its log has up to {fetched.high_watermark}, and {self._wanted.end} was its end before"
                 )
                 break

@@ -37,7 +37,7 @@ _ELSEWHERE: Final = frozenset({ErrorCode.NOT_COORDINATOR, ErrorCode.COORDINATOR_
 _WAIT_MS: Final = 100
 _ADVICE: Final = {
     ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED: (
-        ": the broker has no transactions, or none for us; delivery=at-least-once does without"
+        ": the broker has no transactions, or this user may not use them; delivery=at-least-once needs none"
     ),
     ErrorCode.INVALID_TRANSACTION_TIMEOUT: (
         ": kafka.transaction.timeout.ms is above the broker's transaction.max.timeout.ms"

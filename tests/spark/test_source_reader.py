@@ -386,7 +386,7 @@ def test_a_loss_is_an_error_or_a_warning(
     # Gone altogether. Its offset is kept, and its loss is reported once.
     admin = AdminClient({"bootstrap.servers": broker.bootstrap})
     admin.delete_topics([name])[name].result(30)
-    with pytest.raises(DataLoss, match=rf"{name}-0 is gone, it was read up to offset 4"):
+    with pytest.raises(DataLoss, match=rf"{name}-0 does not exist any more; it was read up to offset 4"):
         fresh.latestOffset({name: {"0": 4}}, ReadAllAvailable())
     caplog.clear()
     start = {name: {"0": 4}}
@@ -536,15 +536,15 @@ def test_planned_batch_loses_only_records_of_deleted_topic(
     admin.delete_topics([gone])[gone].result(30)
 
     # As after a restart, which runs the batch that was planned once more.
-    with pytest.raises(DataLoss, match=rf"{gone}-0 is to be read up to offset 10, and it is gone"):
+    with pytest.raises(DataLoss, match=rf"{gone}-0 is to be read up to offset 10, and does not exist any more"):
         strict.partitions(start, end)
     planned = lax.partitions(start, end)
     assert [repr(each) for each in planned] == tasks, "the same tasks as before"
     assert values(lax, planned) == numbered(0, 10)
-    assert f"{gone}-0 is to be read up to offset 10, and it is gone" in caplog.text
+    assert f"{gone}-0 is to be read up to offset 10, and does not exist any more" in caplog.text
 
     send(broker.bootstrap, kept, numbered(10, 5))
-    with pytest.raises(DataLoss, match=rf"{gone}-0 is gone, it was read up to offset 10"):
+    with pytest.raises(DataLoss, match=rf"{gone}-0 does not exist any more; it was read up to offset 10"):
         strict.latestOffset(end, ReadAllAvailable())
     following = lax.latestOffset(end, ReadAllAvailable())
     assert without_notes(following) == {gone: {"0": 10}, kept: {"0": 15}}

@@ -179,7 +179,7 @@ def test_mark_of_open_transaction_is_unsettled() -> None:
 @pytest.mark.parametrize(
     ("code", "words"),
     [
-        (ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED, "delivery=at-least-once does without"),
+        (ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED, "delivery=at-least-once needs none"),
         (ErrorCode.INVALID_TRANSACTION_TIMEOUT, r"above the broker's transaction\.max\.timeout\.ms"),
     ],
 )

@@ -67,7 +67,7 @@ def scene() -> Iterator[Scene]:
 def test_lost_broker_is_reported_periodically_until_back(scene: Scene) -> None:
     assert scene.look(10) == []
     scene.leave()
-    assert scene.look() == [f"{scene.refused}; it is waited for"]
+    assert scene.look() == [f"{scene.refused}; waiting for it"]
     assert scene.watch.away == {scene.address}
     assert scene.look(10) == [f"{scene.refused}; away for 5 s", f"{scene.refused}; away for 10 s"]
     scene.come_back()
@@ -113,7 +113,7 @@ def test_query_restarts_with_broker_if_configured(
     signals: Any = SimpleNamespace(count=0)
     for _ in range(3):
         run._raise_failure(signals)
-    said = "screen failed: no broker answered; it begins again with the broker"
+    said = "screen failed: no broker answered; it restarts when the broker is back"
     assert [note for note in scene.notes if "failed" in note] == [said]
     assert entry.waits_for_broker
     scene.come_back()

@@ -83,7 +83,7 @@ def test_a_broker_that_is_away_is_told_of_before_spark_starts(
     with pytest.raises(PipelineError, match="far enough"):
         runner.PipelineRun(pipeline, notes, {}).run()  # type: ignore[arg-type]
     warning, starting = notes.notes
-    assert warning == "cannot connect to 127.0.0.1:1: connection refused; it is waited for"
+    assert warning == "cannot connect to 127.0.0.1:1: connection refused; waiting for it"
     assert starting == "starting Spark (8-15 s)"
 
 

@@ -202,9 +202,9 @@ MISTAKES = {
     "option said twice": (
         "kafka.isolation.level",
         "startingOffsets",
-        "startingOffsets has a key of its own here",
+        "startingOffsets is also set by its own key",
     ),
-    "option of bootstrap": ("kafka.isolation.level", "kafka.bootstrap.servers", "is said by bootstrap"),
+    "option of bootstrap": ("kafka.isolation.level", "kafka.bootstrap.servers", "is given by bootstrap"),
     "mode of files": (
         "partition_by",
         'mode = "update"\npartition_by',
