@@ -12,7 +12,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Final, NamedTuple, TypeVar
+from typing import Any, Final, NamedTuple, TypeVar
 
 from kproc.pipeline.file_options import check_sink_options
 from kproc.pipeline.mistakes import SpecErrors
@@ -192,47 +192,21 @@ def _transform(table: SpecTable, defaults: Defaults) -> Transform:
 def _sink(table: SpecTable, defaults: Defaults) -> Sink:
     name = name_of(table, DIRECTORY)
     kind = table.one_of(SINK_KINDS, f"where sink {name} writes")
-    is_topic, is_files = kind == "topic", kind in FILE_FORMATS
-    if kind in ("console", "noop"):
-        if not table.flag(kind):
-            raise table.error(kind, "is true, or not there at all")
-        target = kind
-    elif kind == "python":
-        target = function_of(table, "python", defaults)
-    else:
-        target = table.need_text(kind)
-    if is_files:
-        target = local_path(defaults.directory, target)
-    if kind == "memory" and not VIEW.fullmatch(target):
-        raise table.error("memory", f"{target!r} is no name of a table")
-    options = dict(table.scalars("options"))
-    if not is_topic:
+    target = _target(table, kind, defaults)
+    if kind != "topic":
         check_sink_options(table, kind)
-    for option in options if is_topic else ():
-        if option.lower() in ("kafka.bootstrap.servers", "topic"):
-            raise table.error("options", f"{option} is given by bootstrap and topic")
     sink = Sink(
         path=table.path,
         name=name,
         input=table.need_text("input", ": the view whose rows are written"),
         kind=kind,
         target=target,
-        connector=(table.choice("connector", CONNECTORS) if is_topic else None) or defaults.connector,
-        bootstrap=(table.text("bootstrap") if is_topic else None) or defaults.bootstrap,
-        client_config=client_config_of(table, defaults) if is_topic else None,
         mode=table.choice("mode", MODES),
-        save=table.choice("save", SAVE_MODES) if is_files else None,
-        key=table.text("key") if is_topic else None,
-        value=table.text("value") if is_topic else None,
-        headers=table.text("headers") if is_topic else None,
-        partition=table.text("partition") if is_topic else None,
-        partition_by=table.texts("partition_by") if is_files else (),
-        delivery=_delivery(table) if is_topic else None,
         trigger=trigger_of(table) or defaults.trigger,
-        rows=(table.integer("rows") if kind == "console" else None) or 20,
-        options=options,
+        options=dict(table.scalars("options")),
+        **_keys_of_kind(table, kind, defaults),
     )
-    if is_files and sink.mode not in (None, "append"):
+    if kind in FILE_FORMATS and sink.mode not in (None, "append"):
         raise table.error("mode", f"files are written once: append, not {sink.mode}")
     if sink.delivery == EXACTLY_ONCE and sink.connector != "kproc":
         raise table.error(
@@ -240,6 +214,42 @@ def _sink(table: SpecTable, defaults: Defaults) -> Sink:
         )
     table.finish()
     return sink
+
+
+def _target(table: SpecTable, kind: str, defaults: Defaults) -> str:
+    """Return the topic, path, table or function that a sink writes to, or the kind of one that needs no target."""
+    if kind in ("console", "noop"):
+        if not table.flag(kind):
+            raise table.error(kind, "is true, or not there at all")
+        return kind
+    if kind == "python":
+        return function_of(table, "python", defaults)
+    target = table.need_text(kind)
+    if kind == "memory" and not VIEW.fullmatch(target):
+        raise table.error("memory", f"{target!r} is no name of a table")
+    return local_path(defaults.directory, target) if kind in FILE_FORMATS else target
+
+
+def _keys_of_kind(table: SpecTable, kind: str, defaults: Defaults) -> dict[str, Any]:
+    """Return the fields that only sinks of this kind have in a specification."""
+    common: dict[str, Any] = {"connector": defaults.connector, "bootstrap": defaults.bootstrap}
+    if kind == "topic":
+        for option in table.scalars("options"):
+            if option.lower() in ("kafka.bootstrap.servers", "topic"):
+                raise table.error("options", f"{option} is given by bootstrap and topic")
+        return {
+            "connector": table.choice("connector", CONNECTORS) or defaults.connector,
+            "bootstrap": table.text("bootstrap") or defaults.bootstrap,
+            "client_config": client_config_of(table, defaults),
+            **{name: table.text(name) for name in ("key", "value", "headers", "partition")},
+            "delivery": _delivery(table),
+        }
+    if kind in FILE_FORMATS:
+        return common | {
+            "save": table.choice("save", SAVE_MODES),
+            "partition_by": table.texts("partition_by"),
+        }
+    return common | ({"rows": table.integer("rows") or 20} if kind == "console" else {})
 
 
 def _delivery(table: SpecTable) -> str | None:
