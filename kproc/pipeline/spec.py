@@ -220,7 +220,7 @@ def _target(table: SpecTable, kind: str, defaults: Defaults) -> str:
     """Return the topic, path, table or function that a sink writes to, or the kind of one that needs no target."""
     if kind in ("console", "noop"):
         if not table.flag(kind):
-            raise table.error(kind, "is true, or not there at all")
+            raise table.error(kind, "must be true")
         return kind
     if kind == "python":
         return function_of(table, "python", defaults)
