@@ -182,7 +182,7 @@ def add_acls(
     rights: RuleRights = RuleRights(),
     output: OutputFormat = Format.TABLE,
 ) -> None:
-    """Add rules: every principal, every host, every operation, every resource. Those that are there already stay.
+    """Add a rule for each combination of principal, host, operation and resource. Existing rules stay.
 
     `kproc acl add alice --producer --topic orders`, `kproc acl add bob --consumer --topic orders --group billing`,
     `kproc acl add carol --operation read --topic logs- --prefixed --host 10.0.0.7`.
@@ -244,9 +244,9 @@ def delete_acls(
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Only show what would be deleted.")] = False,
     output: OutputFormat = Format.TABLE,
 ) -> None:
-    """Delete the rules that name all of this, at once; a name is meant as it stands in the rule.
+    """Delete the rules that match all options. A resource's name must be equal to the name in the rule.
 
-    What is left out is any: `kproc acl delete alice` takes away every rule that names alice.
+    An option that is not given matches any rule: `kproc acl delete alice` deletes every rule for alice.
     """
     from kproc.broker.security.acl import Operation, PatternType, Permission, host_of_rule
 
@@ -294,7 +294,7 @@ def check(
     ] = _ANY_HOST,
     output: OutputFormat = Format.TABLE,
 ) -> None:
-    """May somebody do that, and which rule says so? The exit status is 1 if not, for one of the resources.
+    """Show whether a principal may do an operation, and which rule decides. Exit code 1 if it may not.
 
     `kproc acl check alice write --topic orders --host 10.0.0.7`
     """

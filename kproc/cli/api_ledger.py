@@ -15,7 +15,7 @@ def api(
     output: OutputFormat = Format.TABLE,
     missing: Annotated[bool, typer.Option("--missing", help="Also those that are not served.")] = False,
 ) -> None:
-    """Show the APIs that are served, from the table by which requests are dispatched. Needs no broker."""
+    """Show the served APIs and their versions. Needs no broker."""
     from kproc.broker.api import load_all
     from kproc.broker.request.registry import APIS
     from kproc.wire.header import ApiKey

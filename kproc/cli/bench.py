@@ -28,25 +28,25 @@ EXTRA = "pip install '.[bench,spark]'"
 
 @app.command("compare", context_settings=AS_THEY_ARE)
 def compare(context: typer.Context) -> None:
-    """The transports and Apache Kafka, side by side."""
+    """Compare the transports and Apache Kafka."""
     _run("bench.compare", context.args)
 
 
 @app.command("report", context_settings=AS_THEY_ARE)
 def report(context: typer.Context) -> None:
-    """Tables, plots, one page; regressions between commits."""
+    """Make tables, plots and a page of samples, and find regressions between commits."""
     _run("bench.report", context.args)
 
 
 @app.command("simulate", context_settings=AS_THEY_ARE)
 def simulate(context: typer.Context) -> None:
-    """More cores than there are here: simulated with service times measured here."""
+    """Simulate a broker on more cores, with service times measured here."""
     _run("bench.simulate", context.args)
 
 
 @app.command("sweep", context_settings=AS_THEY_ARE)
 def sweep(context: typer.Context) -> None:
-    """Counts of processes and connections, and the Universal Scalability Law fitted to them."""
+    """Measure throughput over processes and connections, and fit the Universal Scalability Law."""
     _run("bench.sweep", context.args)
 
 

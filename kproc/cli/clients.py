@@ -60,10 +60,10 @@ def clients(
 ) -> None:
     """Show every connection: its client, user, software, listener, process, age and what it sends.
 
-    Rates are those of a connection's whole life unless there is an interval. ID is what kill-client takes: address of
-    the broker, of the client, and the process that accepted it. PRINCIPAL is whom rules about rights name;
-    User:ANONYMOUS did not have to log in, - has not yet. STATE: open; held, not read because something has no
-    room or an answer waits to be taken; throttled by a quota. --format json has Kafka's words for it.
+    Without an interval, rates are averages over the life of a connection. ID is the argument of kill-client: the
+    address of the broker, that of the client, and the process that accepted the connection. PRINCIPAL is the name in
+    access control rules. User:ANONYMOUS needed no login, and - has not logged in yet. STATE: open; held (not read,
+    because something is full or an answer waits for the client); throttled by a quota.
     """
     with connect(bootstrap) as client:
         before = client.operate("clients")["clients"] if interval else []
@@ -75,7 +75,7 @@ def clients(
     if output is Format.JSON:
         print_json(rows)
     elif not rows:
-        print_line("nobody is connected")
+        print_line("no client is connected")
     else:
         print_clients(rows)
 
@@ -87,7 +87,7 @@ def kill_client(
     bootstrap: Bootstrap = DEFAULT_BOOTSTRAP,
     output: OutputFormat = Format.TABLE,
 ) -> None:
-    """Close one connection; what it had in work is not answered."""
+    """Close one connection. Its requests in progress get no answer."""
     with connect(bootstrap) as client:
         if not client.operate("kill-client", id=connection_id)["is_killed"]:
             raise Failure(f"there is no connection {connection_id}; kproc clients shows all")

@@ -98,7 +98,7 @@ def get_configs(
 ) -> None:
     """Show settings, of the broker unless a topic or a group is named, and where each value comes from.
 
-    With --loggers: which logger writes what, from which level on; root's holds where nothing else was set.
+    With --loggers: the level of each logger. A logger without a level has that of root.
     """
     with connect(bootstrap) as client:
         resource = _resource(client, topic, group, loggers=loggers)
@@ -161,9 +161,9 @@ def set_configs(
 
     Every user of the host can read a command line. Give passwords with --file instead.
 
-    With --loggers log levels, until the broker ends: `kproc config set --loggers kproc.broker.processor=DEBUG`. A
-    package's level holds for all modules in it that have none of their own; --unset gives a logger that of the
-    package above it.
+    With --loggers: change log levels until the broker ends, as in `kproc config set --loggers
+    kproc.broker.processor=DEBUG`. A package's level applies to its modules without a level. --unset gives a logger the
+    level of the package above it.
     """
     changes = config_changes("config set", settings, unset)
     _warn_of_secrets(changes)

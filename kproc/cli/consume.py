@@ -103,7 +103,7 @@ def consume(
         typer.Option(help="read-committed: without aborted transactions, up to the first open one."),
     ] = Isolation.UNCOMMITTED,
 ) -> None:
-    """Write records to the standard output: up to the present end, or for ever with --follow."""
+    """Write records to the standard output, up to the current end, or for ever with --follow."""
     topics = list(dict.fromkeys(topics))
     formatter = compile_format(
         template or (r"%s\n" if len(topics) == 1 else r"%t\t%s\n"), for_terminal=sys.stdout.isatty()

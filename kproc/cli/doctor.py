@@ -1,8 +1,8 @@
-"""`kproc doctor`: one archive for whoever is to find out what is wrong with a broker. No record, no secret.
+"""`kproc doctor`: collect an archive about a broker for a problem report, without records and secrets.
 
-What is in it: versions and limits, the settings with the hidden ones left out, status, metrics, the stacks of every
-role, what the kernel says of each process, names and sizes of the files in the data directory (never what is in them),
-and the last lines of the log. Everything passes through `hidden` before it is written.
+It contains versions and limits, the settings without the hidden ones, status, metrics, the stacks of every role, the
+kernel's figures of each process, names and sizes of the files in the data directory (never their content), and the last
+lines of the log. Everything passes through `hidden` before it is written.
 
 Root runs this command, and any user can answer at a port. Files and processes that the status names are therefore read
 only if the kernel confirms that they are the broker's (supervisor/broker_process.py), and then through descriptors
@@ -61,8 +61,10 @@ def doctor(
     ] = None,
     bootstrap: Bootstrap = DEFAULT_BOOTSTRAP,
 ) -> None:
-    """Write one archive about a broker of this host: versions, settings, metrics, status, stacks of all roles, last
-    log lines; no record and no secret."""
+    """Write an archive about a broker of this host for a problem report, without records and secrets.
+
+    It has versions, settings, metrics, status, the stacks of all roles, and the last lines of the log.
+    """
     import io
     import tarfile
 
@@ -113,7 +115,7 @@ def hidden(text: str) -> str:
 
 
 class _DoctorReport:
-    """One broker's."""
+    """The archive's files of one broker."""
 
     def __init__(self, bootstrap: str, log: Path | None) -> None:
         self._bootstrap = bootstrap

@@ -59,7 +59,7 @@ def seek(
     bootstrap: Bootstrap = DEFAULT_BOOTSTRAP,
     output: OutputFormat = Format.TABLE,
 ) -> None:
-    """Move a group's committed offsets. The group must have no members; nothing is done without --execute."""
+    """Move a group's committed offsets. It must have no members. Without --execute the change is only shown."""
     if (where is None) == (shift is None):
         usage_error("give either --to or --shift")
     target = parse_where("--to", where) if where is not None else None

@@ -319,7 +319,7 @@ def parse_assignment(data: bytes) -> list[Partition]:
 def delete(
     groups: Groups, bootstrap: Bootstrap = DEFAULT_BOOTSTRAP, output: OutputFormat = Format.TABLE
 ) -> None:
-    """Delete groups without members, and what they have committed."""
+    """Delete groups without members, and their committed offsets."""
     from kproc.common.errors import ErrorCode
     from kproc.wire.header import ApiKey
 

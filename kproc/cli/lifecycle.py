@@ -31,7 +31,7 @@ def ping(
     bootstrap: Bootstrap = DEFAULT_BOOTSTRAP,
     output: OutputFormat = Format.TABLE,
 ) -> None:
-    """Ask a broker, or its control listener, for its API versions: exit code 0 and the time it took, or 1."""
+    """Check that a broker or its control listener answers, and print the time. Exit code 1 if it does not."""
     began = time.perf_counter()
     with connect(bootstrap, timeout_ms=max(1, int(timeout * 1000))) as client:
         connected = time.perf_counter()
@@ -62,9 +62,9 @@ def stop(
     ] = 60.0,
     bootstrap: Bootstrap = DEFAULT_BOOTSTRAP,
 ) -> None:
-    """Stop a broker of this host in order, and wait: exit code 0 when it has ended, 1 if there is none or it goes on.
+    """Stop a broker of this host gracefully and wait for its end. Exit code 1 if there is none or it does not end.
 
-    It is found by its ready file, its pid, or by asking it at --bootstrap, which may be its control listener.
+    Name it by its ready file, its pid, or an address (--bootstrap), which can be its control listener.
     """
     from kproc.broker.supervisor.broker_process import NotABroker, VerifiedBroker
 

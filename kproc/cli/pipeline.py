@@ -94,7 +94,7 @@ def check(
     ] = True,
     verbose: Verbose = False,
 ) -> None:
-    """Say what is wrong with a specification. No data is read or written."""
+    """Find errors in a specification. No data is read or written."""
     from kproc.pipeline.check import check_offline, check_with_spark
 
     with _one_line(verbose):
@@ -115,7 +115,7 @@ def check(
 
 @app.command("status")
 def status(spec: Spec, bootstrap: SpecBootstrap = None, output: OutputFormat = Format.TABLE) -> None:
-    """Show how far each query is. Its last batch, offsets and what the broker has beyond them; needs no Spark."""
+    """Show the progress of each query: its last batch, offsets and lag. Needs no Spark."""
     from kproc.pipeline.status import pipeline_status
 
     with _one_line(verbose=False):
@@ -148,7 +148,7 @@ def reset(
     sink: Annotated[list[str] | None, typer.Option(help="Only this sink; may be repeated.")] = None,
     yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask for confirmation.")] = False,
 ) -> None:
-    """Forget what has been done, after showing it. The next run starts where the specification says."""
+    """Delete the checkpoints of sinks, after showing them. The next run starts where the specification says."""
     from kproc.pipeline.checkpoint import local_checkpoint, plan_reset, query_state
     from kproc.pipeline.lock import CheckpointLock
 

@@ -81,7 +81,7 @@ def find_positions(
 
 
 def chosen_partitions(topic: str, known: list[int], wanted: list[int] | None) -> list[int]:
-    """Return the wanted partitions, or all without a wish. Raise a Failure for one that does not exist."""
+    """Return the wanted partitions, or all if none is named. Raise a Failure for one that does not exist."""
     for number in wanted or ():
         if number not in known:
             raise Failure(f"{topic}: no partition {number}; there are {len(known)}")

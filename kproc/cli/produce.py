@@ -124,7 +124,7 @@ def produce(
 ) -> None:
     """Send each line of the standard input as a record.
 
-    With --transactional-id they are committed when the input ends, and aborted if a line is refused.
+    With --transactional-id they are committed when the input ends, and aborted if a line is rejected.
     """
     if json and (key is not None or key_separator is not None or header or null):
         usage_error("--json: each line has its own key, value and headers, no option gives them")

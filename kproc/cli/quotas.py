@@ -85,7 +85,7 @@ class QuotaOwner:
 
 @app.command("list")
 def list_quotas(bootstrap: Bootstrap = DEFAULT_BOOTSTRAP, output: OutputFormat = Format.TABLE) -> None:
-    """Show every quota. The one that names a client best holds: its user and client id before its user alone."""
+    """Show all quotas. The most specific one applies: that of a user and client id before that of the user."""
     rows = _quotas(bootstrap)
     if output is Format.JSON:
         print_json(rows)
@@ -102,7 +102,7 @@ def set_quotas(
     owner: QuotaOwner = QuotaOwner(),
     output: OutputFormat = Format.TABLE,
 ) -> None:
-    """Set quotas of a user, a client id, both together, or an address. They hold at once."""
+    """Set quotas of a user, a client id, both together, or an address. They apply at once."""
     names = owner.names()
     ops = [{"key": key, "value": value, "remove": False} for key, value in map(_assignment, assignments)]
     _change(bootstrap, names, ops)
@@ -117,7 +117,7 @@ def delete_quotas(
     owner: QuotaOwner = QuotaOwner(),
     output: OutputFormat = Format.TABLE,
 ) -> None:
-    """Delete quotas: the next one that fits holds, or none."""
+    """Delete quotas. Then the next most specific quota applies, if there is one."""
     names = owner.names()
     there = {row["quota"] for row in _quotas(bootstrap) if row["of"] == names}
     for key in quotas:

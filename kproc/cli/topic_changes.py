@@ -98,7 +98,7 @@ def trim(
     ] = None,
     output: OutputFormat = Format.TABLE,
 ) -> None:
-    """Delete a topic's oldest records, for good."""
+    """Delete a topic's oldest records permanently."""
     from kproc.wire.header import ApiKey
 
     where = parse_where("--before", before)

@@ -160,9 +160,9 @@ def abort(
 ) -> None:
     """Abort the open transaction of an id, or a hanging one in one partition.
 
-    By id the coordinator does it and the producer of that id is fenced: its next request fails, a new producer of the
-    same id may begin at once. A hanging transaction, which no coordinator knows, is named by topic, partition and start
-    offset, and the abort is written to that partition alone.
+    By id the coordinator aborts it and fences the producer: its next request fails, and a new producer of the same id
+    may begin at once. Name a hanging transaction, which no coordinator knows, by topic, partition and start offset. The
+    abort is then written to that partition only.
     """
     if (transactional_id is None) == (topic is None):
         usage_error("name a transactional id, or --topic, --partition and --start-offset")
@@ -199,9 +199,9 @@ def find_hanging(
     bootstrap: Bootstrap = DEFAULT_BOOTSTRAP,
     output: OutputFormat = Format.TABLE,
 ) -> None:
-    """Find open transactions that no coordinator knows: readers of committed records wait behind them for ever.
+    """Find open transactions that no coordinator knows. Readers of committed records wait for them for ever.
 
-    `kproc txn abort --topic T --partition N --start-offset O` ends one. The exit status is 1 if there is any.
+    `kproc txn abort --topic T --partition N --start-offset O` ends one. Exit code 1 if there is any.
     """
     with connect(bootstrap) as client:
         found = _hanging(client, topic, int(longer_than * 60_000))

@@ -89,9 +89,9 @@ def add_user(
     config: ServerConfig = None,
     output: OutputFormat = Format.TABLE,
 ) -> None:
-    """Add a user, or give it another password. The password is asked for, or read from a file: never an argument.
+    """Add a user, or change its password. The password comes from a prompt or a file, never from an argument.
 
-    The first one comes before the first start: `kproc user add admin --data DIR`.
+    Add the first user before the broker's first start: `kproc user add admin --data DIR`.
     """
     kinds = _kinds(mechanism)
     if not name.isascii() or "\0" in name:
@@ -118,7 +118,7 @@ def delete_user(
     config: ServerConfig = None,
     output: OutputFormat = Format.TABLE,
 ) -> None:
-    """Delete a user: it can log in no more. Connections of it go on until their sessions end."""
+    """Delete a user. It cannot log in any more. Its connections stay until their sessions end."""
     offline = _offline(data, config)
     there = dict(_users(bootstrap, offline)).get(name, {})
     kinds = [kind for kind in _kinds(mechanism) if kind.number in there]
@@ -141,7 +141,7 @@ def list_users(
     config: ServerConfig = None,
     output: OutputFormat = Format.TABLE,
 ) -> None:
-    """Show who may log in by SCRAM. Users of PLAIN stand in the broker's settings."""
+    """Show the users that may log in by SCRAM. Users of PLAIN are in the broker's settings."""
     rows = [
         {"user": name, "mechanism": KINDS_BY_NUMBER[number].name, "iterations": iterations}
         for name, there in _users(bootstrap, _offline(data, config))
