@@ -392,7 +392,7 @@ def test_a_loss_is_an_error_or_a_warning(
     start = {name: {"0": 4}}
     for _ in range(2):
         assert without_notes(lax.latestOffset(start, ReadAllAvailable())) == start
-    assert caplog.text.count(f"{name}-0 is gone") == 1
+    assert caplog.text.count(f"{name}-0 does not exist any more") == 1
 
 
 def test_latest_offset_of_recreated_topic_reports_loss(
