@@ -96,7 +96,7 @@ def test_pytestmark_tells_files_that_a_plain_run_skips():
     )
 
 
-def test_slow_variants_are_made_unless_all_slow_tests_are_left_out():
+def test_slow_variants_exist_unless_slow_tests_are_excluded():
     assert [leaves_out_slow(markers) for markers in (PLAIN, "not slow")] == [True, True]
     assert not any(leaves_out_slow(markers) for markers in ("", "slow", "not slow or faults", "not long"))
 

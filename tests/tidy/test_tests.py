@@ -27,9 +27,7 @@ def test_names_of_tests_have_at_most_60_characters() -> None:
 
 
 def test_no_test_file_imports_another() -> None:
-    importing = [relative(path) for path in test_files() if _IMPORT_OF_A_TEST.search(text_of(path))]
-    # Some rooms of tests/unit still share scenes in this way.
-    assert [path for path in importing if not path.startswith("tests/unit/")] == []
+    assert [relative(path) for path in test_files() if _IMPORT_OF_A_TEST.search(text_of(path))] == []
 
 
 def test_files_of_the_index_exist() -> None:
