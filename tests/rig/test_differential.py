@@ -129,7 +129,7 @@ def test_timestamp_rule_needs_negative_largest_timestamp() -> None:
     def rule(api: str, field: str, kproc: int, kafka: int) -> str | None:
         return rule_for(Case(Step(0, api, 0, {}), Difference(("rows", 0, field), kproc, kafka), {}, {}))
 
-    assert rule("describe_producers", "last_timestamp", -501, -1) == "Produce"
-    assert rule("fetch", "max_time", -501, -1) == "Produce"
+    assert rule("describe_producers", "last_timestamp", -501, -1) == "timestamps in a batch's header"
+    assert rule("fetch", "max_time", -501, -1) == "timestamps in a batch's header"
     assert rule("describe_producers", "last_timestamp", 5, -1) is None
     assert rule("describe_producers", "last_timestamp", -501, 5) is None
