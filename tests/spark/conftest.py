@@ -10,7 +10,8 @@ import pytest
 
 from tests.support import kafka_jars
 from tests.support.java_tools import JVM
-from tests.support.spark_session import JVM_OPTIONS, JVM_VARIABLES, missing_reason, spark_session
+from tests.support.spark_home import jvm_variables
+from tests.support.spark_session import missing_reason, spark_session
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -60,8 +61,8 @@ def short_looks(monkeypatch: pytest.MonkeyPatch) -> None:
 def short_lived_jvms() -> Iterator[None]:
     """For JVMs that tests start by commands as a reader gives them, too."""
     with pytest.MonkeyPatch.context() as patch:
-        for name in JVM_VARIABLES:
-            patch.setenv(name, JVM_OPTIONS)
+        for name, value in jvm_variables().items():
+            patch.setenv(name, value)
         yield
 
 

@@ -1,6 +1,6 @@
 """A Spark job that copies a topic to another, to be killed: `python -m tests.support.spark_copy '{"bootstrap": ...}'`.
 
-It runs on a cluster of its own (`local-cluster`: a master, a worker and executors as JVMs of their own), goes on from
+It runs in one JVM or on a cluster of its own (`local-cluster`: a master, a worker and executors as JVMs), goes on from
 its checkpoint, and ends with 0 once everything that was in the topic when it started has been written.
 """
 
@@ -29,7 +29,8 @@ def own_spark_home(directory: Path) -> Path:
 def main(arguments: dict[str, str]) -> None:
     """Copy until there is nothing left."""
     directory = Path(arguments["directory"])
-    os.environ["SPARK_HOME"] = str(own_spark_home(directory))
+    if arguments["master"].startswith("local-cluster"):
+        os.environ["SPARK_HOME"] = str(own_spark_home(directory))
     from pyspark.errors import StreamingQueryException
 
     from tests.support.spark_session import JVM_OPTIONS, spark_session

@@ -1,6 +1,6 @@
 """One Spark session for all tests: it takes seconds to start and half a gigabyte to keep.
 
-python -m tests.support.spark_session       # why it cannot run here; nothing where it can
+python -m tests.support.spark_session       # why it cannot run here; where it can, only spark_home.py's archive
 """
 
 from __future__ import annotations
@@ -17,14 +17,13 @@ from typing import TYPE_CHECKING
 
 from tests.support import spark_jars
 from tests.support.jvm import SHORT_LIVED
+from tests.support.spark_home import jvm_variables, keep_home
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 JAVA_MIN = 17
 JVM_OPTIONS = " ".join(SHORT_LIVED)
-# By Spark's own start script, for the small JVM that works out the command and for the driver's; neither says a word.
-JVM_VARIABLES = ("SPARK_LAUNCHER_OPTS", "SPARK_SUBMIT_OPTS")
 
 
 @cache
@@ -60,8 +59,8 @@ def spark_session(**settings: str) -> Iterator[SparkSession]:
     os.environ.pop("PYSPARK_PYTHON", None)
     os.environ.update(worker_environment(os.environ))
     os.environ["SPARK_LOCAL_IP"] = "127.0.0.1"
-    for name in JVM_VARIABLES:
-        os.environ.setdefault(name, JVM_OPTIONS)
+    for name, value in jvm_variables().items():
+        os.environ.setdefault(name, value)
     builder = SparkSession.builder.master("local[2]").appName("kproc-tests")
     for name, value in {
         "spark.ui.enabled": "false",
@@ -100,4 +99,7 @@ def spark_session(**settings: str) -> Iterator[SparkSession]:
 
 if __name__ == "__main__":
     why_not = missing_reason()
-    sys.stdout.write("" if why_not is None else f"+ without the Spark tests: {why_not}\n")
+    if why_not is None:
+        keep_home()
+    else:
+        sys.stdout.write(f"+ without the Spark tests: {why_not}\n")
