@@ -52,6 +52,21 @@ class Acks(StrEnum):
     ALL = "all"
 
 
+TransactionalId = Annotated[
+    str | None,
+    typer.Option("--transactional-id", metavar="ID", help="Send all lines in one transaction of this id."),
+]
+TransactionTimeout = Annotated[
+    float,
+    typer.Option(
+        "--transaction-timeout",
+        metavar="S",
+        min=0.001,
+        help="Seconds after which the broker aborts the transaction.",
+    ),
+]
+
+
 def produce(
     topic: Annotated[
         str, typer.Argument(metavar="TOPIC", help="The topic to send to.", autocompletion=complete_topics)
@@ -103,21 +118,8 @@ def produce(
     idempotent: Annotated[
         bool, typer.Option("--idempotent", help="Avoid duplicates by retries. Needs --acks all.")
     ] = False,
-    transactional_id: Annotated[
-        str | None,
-        typer.Option(
-            "--transactional-id", metavar="ID", help="Send all lines in one transaction of this id."
-        ),
-    ] = None,
-    transaction_timeout: Annotated[
-        float,
-        typer.Option(
-            "--transaction-timeout",
-            metavar="S",
-            min=0.001,
-            help="Seconds after which the broker aborts the transaction.",
-        ),
-    ] = 60.0,
+    transactional_id: TransactionalId = None,
+    transaction_timeout: TransactionTimeout = 60.0,
     verbose: Annotated[
         bool, typer.Option("--verbose", "-v", help="Print the number of sent records.")
     ] = False,

@@ -69,7 +69,7 @@ class AuditRecord(NamedTuple):
     is_allowed: bool
     request: str  # Kafka's name of the API.
     rule: str  # The rule that decided.
-    count: int  # The number of times that the request names the resource.
+    reference_count: int  # The number of times that the request names the resource.
 
 
 def message(record: AuditRecord) -> str:
@@ -78,7 +78,7 @@ def message(record: AuditRecord) -> str:
         f"Principal = {shown(record.principal)} is {'Allowed' if record.is_allowed else 'Denied'} "
         f"operation = {record.operation.name} from host = {record.host} "
         f"on resource = {pascal_case(record.resource_type.name)}:LITERAL:{shown(record.name)} "
-        f"for request = {record.request} with resourceRefCount = {record.count} "
+        f"for request = {record.request} with resourceRefCount = {record.reference_count} "
         f"based on rule {printable(record.rule)}"
     )
     # Cut by bytes and not by characters, because the limit of an atomic write counts bytes.

@@ -247,7 +247,7 @@ class StandardAuthorizer:
                 is_allowed=verdict.is_allowed,
                 request=self._api_name(api_key),
                 rule=str(verdict),
-                count=count,
+                reference_count=count,
             )
         )
         audit.audit_logger.log(level, "%s", line)
