@@ -128,7 +128,7 @@ class NamedResources:
 
 @dataclass(frozen=True)
 class RuleRights:
-    """What new rules allow or deny: operations, or all that a producer or a consumer needs."""
+    """Rights that new rules allow or deny: operations, or all that a producer or a consumer needs."""
 
     operation: Operations = None
     deny: Deny = False
