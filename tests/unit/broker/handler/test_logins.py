@@ -34,12 +34,15 @@ from tests.support.handler_logins import (
     gated,
     refused,
     shake,
+    start,
 )
 from tests.support.handler_rig import Answer, HandlerRig, parts_of
 from tests.support.raw import batch
 from tests.support.scram_client import ScramClient
 from tests.support.secured import unsecured_token
 from tests.support.wait import wait_until
+
+__all__ = ["start"]  # The fixture.
 
 ALICE = Principal("User", "alice")
 UNSECURED = 'some.OAuthBearerLoginModule required unsecuredValidatorPrincipalClaimName="sub";'
