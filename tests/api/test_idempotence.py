@@ -6,8 +6,7 @@ import pytest
 
 from kproc.common.errors import ErrorCode
 from kproc.wire.header import ApiKey
-from tests.support.broker import BrokerUnderTest
-from tests.support.idempotence import Producer, new_producer
+from tests.support.idempotence import Producer
 from tests.support.raw import RawClient, produce_fields, values_of
 from tests.support.topics import fresh_name
 
@@ -17,21 +16,6 @@ Log = tuple[str, bytes]
 @pytest.fixture
 def producer(client: RawClient, log: Log) -> Producer:
     return Producer(client, log[0])
-
-
-@pytest.mark.parametrize("version", range(5))
-def test_init_producer_id_returns_new_id_in_every_version(client: RawClient, version: int) -> None:
-    given = [new_producer(client, version) for _ in range(5)]
-    assert len({producer_id for producer_id, _ in given}) == 5
-    assert {epoch for _, epoch in given} == {0}
-
-
-def test_producer_ids_are_unique_over_connections(broker: BrokerUnderTest) -> None:
-    given = []
-    for _ in range(8):
-        with RawClient(broker.bootstrap) as other:
-            given += [new_producer(other)[0] for _ in range(5)]
-    assert len(set(given)) == 40
 
 
 def test_retry_of_last_batch_returns_its_offset(producer: Producer) -> None:

@@ -1,7 +1,7 @@
 r"""kill -9 of everything under a Spark job that copies a topic exactly once: no record is lost, none is doubled.
 
 As in test_spark_kills, against Apache Kafka as well as kproc, and for a reader of committed records. What each death
-between two steps of the commit leads to is in tests/spark/test_exactly_once_model.py, for every step; this shows that
+between two steps of the commit leads to is in tests/spark/test_exactly_once.py, for every step; this shows that
 Spark, brokers and the sink are what the model says they are. A round is a kill. A million records and 15 kills of each
 of driver, worker, role and broker:
 

@@ -38,13 +38,13 @@ def test_one_chosen_transport_runs_all_tests() -> None:
 
 def test_files_that_use_spark_session_are_recognised() -> None:
     assert uses_spark_session("tests/spark/test_sink.py")
-    assert uses_spark_session("tests/spark/test_source_batch.py")
+    assert uses_spark_session("tests/spark/test_source.py")
     assert not uses_spark_session("tests/spark/test_demo_stop.py")
     assert not uses_spark_session("tests/unit/broker/config/test_config.py")
 
 
 def test_files_that_share_a_jvm_stay_with_one_worker() -> None:
-    assert shared_session("tests/spark/test_sink.py") == shared_session("tests/spark/test_source_batch.py")
+    assert shared_session("tests/spark/test_sink.py") == shared_session("tests/spark/test_source.py")
     assert shared_session("tests/clients/test_java_tools.py") == shared_session("tests/clients/test_acl_tools.py")
     assert shared_session("tests/spark/test_demo_stop.py") == "tests/spark/test_demo_stop.py"
 

@@ -1,4 +1,4 @@
-"""CreateTopics, DeleteTopics, CreatePartitions."""
+"""CreateTopics in every version: defaults, errors and validate_only."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import pytest
 
 from kproc.common.errors import ErrorCode
 from kproc.wire.header import ApiKey
-from tests.support.raw import NO_TOPIC_ID, RawClient, batch, create_topics_fields, values_of
+from tests.support.raw import NO_TOPIC_ID, RawClient, batch, create_topics_fields
 from tests.support.topics import fresh_name
 from tests.support.wait import wait_until
 
@@ -16,13 +16,6 @@ from tests.support.wait import wait_until
 def create(client: RawClient, name: str, *, version: int = 7, **more: Any) -> dict[str, Any]:
     answer = client.call(ApiKey.CREATE_TOPICS, version, create_topics_fields(name, **more))
     return dict(answer["topics"][0])
-
-
-def delete(client: RawClient, name: str, *, version: int = 6) -> int:
-    fields = {"topics": [{"name": name, "topic_id": NO_TOPIC_ID}], "topic_names": [name], "timeout": 10_000}
-    row = client.call(ApiKey.DELETE_TOPICS, version, fields)["responses"][0]
-    assert row["name"] == name
-    return int(row["error_code"])
 
 
 def shown_code(client: RawClient, name: str) -> int:
@@ -118,77 +111,3 @@ def test_create_topics_validate_only_creates_nothing(client: RawClient) -> None:
     name = fresh_name()
     assert create(client, name, validate_only=True)["error_code"] == ErrorCode.NONE
     assert shown_code(client, name) == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
-
-
-@pytest.mark.parametrize("version", range(1, 7))
-def test_delete_topics_in_every_version(client: RawClient, version: int) -> None:
-    name = fresh_name()
-    client.create_topic(name)
-    assert delete(client, name, version=version) == ErrorCode.NONE
-    wait_until(
-        lambda: shown_code(client, name) == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, what="gone from Metadata"
-    )
-
-
-def test_delete_topics_by_id(client: RawClient) -> None:
-    name = fresh_name()
-    topic_id = client.create_topic(name)
-    fields = {"topics": [{"name": None, "topic_id": topic_id}], "timeout": 10_000}
-    row = client.call(ApiKey.DELETE_TOPICS, 6, fields)["responses"][0]
-    assert (row["error_code"], row["name"], bytes(row["topic_id"])) == (ErrorCode.NONE, name, topic_id)
-
-
-def test_delete_unknown_topic_fails(client: RawClient) -> None:
-    assert delete(client, fresh_name("absent")) == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
-    fields = {"topics": [{"name": None, "topic_id": bytes(range(16))}], "timeout": 10_000}
-    row = client.call(ApiKey.DELETE_TOPICS, 6, fields)["responses"][0]
-    assert row["error_code"] == ErrorCode.UNKNOWN_TOPIC_ID
-
-
-@pytest.mark.every_transport
-def test_recreated_topic_is_empty_and_has_another_id(client: RawClient) -> None:
-    name = fresh_name()
-    old = client.create_topic(name)
-    client.produce(name, batch(b"old", b"older"))
-    delete(client, name)
-    wait_until(lambda: shown_code(client, name) == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, what="gone")
-    new = client.create_topic(name)
-    assert new != old
-    assert client.end_offset(name) == 0
-    assert client.produce(name, batch(b"new"))["base_offset"] == 0
-    assert values_of(client.fetch(name, 0)["records"]) == [(0, b"new")]
-    assert client.fetch("", 0, version=13, topic_id=old)["error_code"] == ErrorCode.UNKNOWN_TOPIC_ID
-    assert (
-        client.produce("", batch(b"x"), version=13, topic_id=old)["error_code"] == ErrorCode.UNKNOWN_TOPIC_ID
-    )
-
-
-def grow(client: RawClient, name: str, count: int, *, version: int = 3, validate_only: bool = False) -> int:
-    fields = {
-        "topics": [{"name": name, "count": count, "assignments": None}],
-        "timeout": 10_000,
-        "validate_only": validate_only,
-    }
-    return int(client.call(ApiKey.CREATE_PARTITIONS, version, fields)["results"][0]["error_code"])
-
-
-@pytest.mark.parametrize("version", range(4))
-def test_create_partitions_adds_usable_partitions(client: RawClient, version: int) -> None:
-    name = fresh_name()
-    client.create_topic(name)
-    client.produce(name, batch(b"kept"))
-    assert grow(client, name, 5, version=version) == ErrorCode.NONE
-    wait_until(
-        lambda: client.produce(name, batch(b"x"), partition=4)["error_code"] == ErrorCode.NONE, what="usable"
-    )
-    assert values_of(client.fetch(name, 0)["records"]) == [(0, b"kept")]
-
-
-def test_create_partitions_cannot_shrink(client: RawClient) -> None:
-    name = fresh_name()
-    client.create_topic(name, partitions=3)
-    for count in (3, 2, 0, -1):
-        assert grow(client, name, count) == ErrorCode.INVALID_PARTITIONS
-    assert grow(client, fresh_name("absent"), 3) == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
-    assert grow(client, name, 9, validate_only=True) == ErrorCode.NONE
-    assert len(client.describe_topic(name)["partitions"]) == 3

@@ -1,4 +1,4 @@
-"""Members of consumer groups over raw frames: join, sync, heartbeat, leave, and what a group is told and shown."""
+"""JoinGroup of one and several members, in every version, and its errors."""
 
 from __future__ import annotations
 
@@ -9,19 +9,16 @@ import pytest
 from kproc.common.errors import ErrorCode
 from kproc.wire.header import ApiKey
 from tests.support.broker import BrokerUnderTest
-from tests.support.configs import TOPIC, read_configs
 from tests.support.groups import (
     Member,
-    delete_groups,
     describe,
     find_coordinator,
     join_fields,
     list_groups,
     offsets_of,
     settle,
-    subscription,
 )
-from tests.support.raw import RawClient, batch
+from tests.support.raw import RawClient
 from tests.support.topics import fresh_name
 
 NewMember = Callable[..., Member]
@@ -47,30 +44,6 @@ def member(broker: BrokerUnderTest, group: str) -> Iterator[NewMember]:
     yield make
     for each in opened:
         each.client.close()
-
-
-@pytest.mark.parametrize("version", range(7))
-def test_find_coordinator_in_every_version(client: RawClient, group: str, version: int) -> None:
-    fields = {"key": group, "key_type": 0, "coordinator_keys": [group, "another"]}
-    answer = client.call(ApiKey.FIND_COORDINATOR, version, fields)
-    rows = answer["coordinators"] if version >= 4 else [answer]
-    host, port = client.socket.getpeername()[:2]
-    assert [(row["error_code"], row["host"], row["port"]) for row in rows] == [(0, host, port)] * len(rows)
-    if version >= 4:
-        assert [row["key"] for row in rows] == [group, "another"]
-
-
-def test_consumer_offsets_topic_is_internal_and_compacted(client: RawClient, group: str) -> None:
-    row = client.describe_topic("__consumer_offsets")
-    assert (row["error_code"], row["is_internal"], len(row["partitions"])) == (0, True, 50)
-    configs = read_configs(client, kind=TOPIC, resource=row["name"])
-    shown = [configs[name]["value"] for name in ("cleanup.policy", "compression.type", "segment.bytes")]
-    assert shown == ["compact", "producer", "104857600"]
-
-
-def test_produce_to_consumer_offsets_topic_is_rejected(client: RawClient, group: str) -> None:
-    row = client.produce("__consumer_offsets", batch(b"x"))
-    assert row["error_code"] == ErrorCode.INVALID_TOPIC_EXCEPTION
 
 
 @pytest.mark.every_transport
@@ -120,37 +93,6 @@ def test_join_group_of_new_member_starts_rebalance(member: NewMember) -> None:
         one.member_id,
         two.member_id,
     }
-
-
-def test_leave_group_ends_the_rebalance_wait(member: NewMember) -> None:
-    one, two = member(), member()
-    settle([one, two])
-    one.send_join(protocols=[{"name": "range", "metadata": subscription("changed")}])
-    while two.heartbeat() != ErrorCode.REBALANCE_IN_PROGRESS:
-        pass
-    two.leave()
-    answer = one.joined()
-    assert (answer["error_code"], answer["leader"]) == (0, one.member_id)
-
-
-def test_unknown_member_id_is_rejected(client: RawClient, group: str, member: NewMember) -> None:
-    stranger = member()
-    stranger.member_id, stranger.generation = "nobody", 1
-    assert stranger.heartbeat() == ErrorCode.UNKNOWN_MEMBER_ID
-    assert stranger.sync()["error_code"] == ErrorCode.UNKNOWN_MEMBER_ID
-    left = stranger.leave()
-    assert (left["error_code"], left["members"][0]["error_code"]) == (0, ErrorCode.UNKNOWN_MEMBER_ID)
-    assert stranger.join()["error_code"] == ErrorCode.UNKNOWN_MEMBER_ID
-    # None of that made a group.
-    assert group not in list_groups(client)
-
-
-def test_illegal_generation_is_rejected(member: NewMember, log: tuple[str, bytes]) -> None:
-    one = member()
-    settle([one])
-    assert one.heartbeat(generation_id=7) == ErrorCode.ILLEGAL_GENERATION
-    assert one.commit(log[0], {0: 1}, generation_id_or_member_epoch=0) == {0: ErrorCode.ILLEGAL_GENERATION}
-    assert one.sync(generation_id=3)["error_code"] == ErrorCode.ILLEGAL_GENERATION
 
 
 @pytest.mark.parametrize(
@@ -210,13 +152,6 @@ def test_join_and_leave_group_in_every_version(client: RawClient, group: str, ve
         assert again_left["members"][0]["error_code"] == ErrorCode.UNKNOWN_MEMBER_ID
 
 
-def test_sync_group_with_other_protocol_is_rejected(member: NewMember) -> None:
-    one = member()
-    one.join()
-    assert one.sync(protocol_type=None)["error_code"] == ErrorCode.INCONSISTENT_GROUP_PROTOCOL
-    assert one.sync(protocol_name="other")["error_code"] == ErrorCode.INCONSISTENT_GROUP_PROTOCOL
-
-
 def test_static_member_rejoins_without_rebalance(client: RawClient, group: str, member: NewMember) -> None:
     one, other = member(instance_id="i-1"), member()
     settle([one, other])
@@ -234,65 +169,6 @@ def test_static_member_rejoins_without_rebalance(client: RawClient, group: str, 
     assert fenced.heartbeat() == ErrorCode.FENCED_INSTANCE_ID
     row = describe(client, group)
     assert {each["group_instance_id"] for each in row["members"]} == {"i-1", None}
-
-
-def test_describe_groups_lists_members_of_stable_group(
-    client: RawClient, group: str, member: NewMember
-) -> None:
-    one = member(topics=["t"])
-    settle([one])
-    row = describe(client, group)
-    assert (row["error_code"], row["group_state"]) == (0, "Stable")
-    assert (row["protocol_type"], row["protocol_data"]) == ("consumer", "range")
-    (shown,) = row["members"]
-    assert (shown["member_id"], shown["client_id"]) == (one.member_id, "raw-test")
-    assert shown["client_host"] == "/127.0.0.1"
-    assert shown["member_assignment"] == one.assigned(1)
-    assert shown["member_metadata"].endswith(b"t\xff\xff\xff\xff")
-    assert one.member_id.startswith("raw-test-")
-
-
-def test_describe_groups_returns_authorized_operations(client: RawClient, group: str, member: NewMember) -> None:
-    settle([member()])
-    assert describe(client, group)["authorized_operations"] == -(2**31)
-    # READ, DELETE, DESCRIBE, DESCRIBE_CONFIGS, ALTER_CONFIGS.
-    told = describe(client, group, include_authorized_operations=True)["authorized_operations"]
-    assert told == 1 << 3 | 1 << 6 | 1 << 8 | 1 << 10 | 1 << 11
-
-
-def test_describe_groups_of_unknown_group_is_dead(client: RawClient, group: str) -> None:
-    row = describe(client, group, version=5)
-    assert (row["error_code"], row["group_state"], row["members"]) == (0, "Dead", [])
-    row = describe(client, group, version=6)
-    assert (row["error_code"], row["group_state"]) == (ErrorCode.GROUP_ID_NOT_FOUND, "Dead")
-    assert row["error_message"] == f"Group {group} not found."
-
-
-def test_list_groups_filters_by_state_and_type(client: RawClient, group: str, member: NewMember) -> None:
-    one = member()
-    settle([one])
-    row = list_groups(client)[group]
-    assert (row["protocol_type"], row["group_state"], row["group_type"]) == ("consumer", "Stable", "classic")
-    assert group in list_groups(client, states=["stable"], types=["Classic"])
-    assert group not in list_groups(client, states=["Empty"])
-    assert group not in list_groups(client, types=["consumer"])
-    one.leave()
-    assert group in list_groups(client, states=["EMPTY", "Dead"])
-
-
-def test_delete_groups_needs_an_empty_group(
-    client: RawClient, group: str, member: NewMember, log: tuple[str, bytes]
-) -> None:
-    one = member()
-    settle([one])
-    one.commit(log[0], {0: 3})
-    assert delete_groups(client, group) == {group: ErrorCode.NON_EMPTY_GROUP}
-    one.leave()
-    absent = fresh_name("absent")
-    assert delete_groups(client, group, absent) == {group: 0, absent: ErrorCode.GROUP_ID_NOT_FOUND}
-    assert group not in list_groups(client)
-    assert offsets_of(client, group) == {}
-    assert delete_groups(client, group) == {group: ErrorCode.GROUP_ID_NOT_FOUND}
 
 
 @pytest.mark.every_transport

@@ -1,4 +1,4 @@
-"""Batches that consumers cannot read: `kproc consume` names and skips them, `kproc topic verify` finds them."""
+"""`kproc topic verify` names unreadable batches."""
 
 from __future__ import annotations
 
@@ -9,7 +9,6 @@ import pytest
 
 from kproc.broker.storage.fs import OsFs
 from kproc.broker.storage.log_dump import verify_partition
-from kproc.cli.batch_check import check_batches
 from kproc.common.clock import SystemClock
 from tests.support import hostile
 from tests.support.broker import BrokerUnderTest, run_kproc
@@ -19,7 +18,6 @@ from tests.support.raw import RawClient, batch
 from tests.support.topics import fresh_name
 
 PILL = hostile.record(b"\0\0\0\x7e\2v\0")
-WHY = "the batch at offsets 1 to 1 cannot be read: last field runs past the end of its record"
 
 
 @pytest.fixture
@@ -35,25 +33,6 @@ def topic(broker: BrokerUnderTest) -> str:
         ):
             assert client.produce(name, each)["error_code"] == 0
     return name
-
-
-def test_consume_names_unreadable_batch_and_ends(broker: BrokerUnderTest, topic: str) -> None:
-    done = run_kproc("consume", topic, "-b", broker.bootstrap)
-    assert (done.returncode, done.stdout) == (1, "one\n")
-    assert done.stderr == f"kproc: {topic}-0: {WHY}; skip it with --skip-unreadable\n"
-
-
-def test_consume_skips_unreadable_batch(broker: BrokerUnderTest, topic: str) -> None:
-    done = run_kproc("consume", topic, "--skip-unreadable", "-b", broker.bootstrap)
-    assert (done.returncode, done.stdout) == (0, "one\ntwo\n")
-    assert done.stderr == f"kproc: {topic}-0: {WHY}; skipped\n"
-
-
-def test_consume_in_a_group_commits_behind_skipped_batch(broker: BrokerUnderTest, topic: str) -> None:
-    group = ("--group", fresh_name("g"), "-b", broker.bootstrap)
-    assert run_kproc("consume", topic, "--skip-unreadable", *group).stdout == "one\ntwo\n"
-    again = run_kproc("consume", topic, *group)
-    assert (again.returncode, again.stdout, again.stderr) == (0, "", "")
 
 
 def test_verify_names_unreadable_batch(broker: BrokerUnderTest, topic: str) -> None:
@@ -75,34 +54,6 @@ def test_verify_of_readable_topic_succeeds(broker: BrokerUnderTest) -> None:
     done = run_kproc("topic", "verify", name, "-b", broker.bootstrap)
     assert (done.returncode, done.stderr) == (0, "")
     assert done.stdout.splitlines()[-1].split() == [name, "1", "5", "5", "0"]
-
-
-DAMAGED = {
-    "damaged": (lambda good: good[:-1] + b"!", "its CRC-32C does not match"),
-    "another format": (lambda good: good[:16] + b"\1" + good[17:], "message format 1"),
-    "no length": (lambda good: good[:8] + bytes(4) + good[12:], "batch length 0 is invalid"),
-}
-
-
-@pytest.mark.parametrize("story", DAMAGED)
-def test_check_batches_names_what_is_wrong(story: str) -> None:
-    change, why = DAMAGED[story]
-    good = batch(b"x")
-    found = list(check_batches(good + change(good), 0))
-    assert [each.problem for each in found] == [None, why]
-
-
-def test_check_batches_leaves_out_the_cut_last_batch() -> None:
-    good = batch(b"x")
-    assert len(list(check_batches(good + good[:-1], 0))) == 1
-    assert list(check_batches(good[:30], 0)) == []
-
-
-def test_check_batches_reads_a_bomb_to_its_limit(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("kproc.wire.compression.INFLATED_BYTES_FREE", 10_000)
-    monkeypatch.setattr("kproc.wire.compression.INFLATION_RATIO_MAX", 10)
-    (found,) = check_batches(bytes(hostile.bomb(4, 100_000)), 0)
-    assert found.problem == "records decompress to more than 10000 bytes"
 
 
 def test_verify_of_files_names_unreadable_batch(tmp_path: Path) -> None:
