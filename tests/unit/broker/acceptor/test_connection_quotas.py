@@ -6,84 +6,14 @@ Kafka's `inc` that would block is here an `admit` that says no.
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 import pytest
 
-from kproc.broker.acceptor.connection_counts import OWN, ConnectionCounts
-from kproc.broker.acceptor.connection_limits import UNLIMITED, ConnectionLimits, limits_for, parse_overrides
-from kproc.broker.acceptor.connection_quotas import TOO_MANY, ConnectionQuotas
+from kproc.broker.acceptor.connection_limits import UNLIMITED, limits_for, parse_overrides
+from kproc.broker.acceptor.connection_quotas import TOO_MANY
 from kproc.broker.config import Config
 from kproc.broker.config.dynamic import DynamicSettings
 from kproc.broker.role.handoff import pack_address
-from kproc.common.clock import ManualClock
-
-S = 1_000_000_000
-EXTERNAL, ADMIN, REPLICATION = range(3)
-PUBLIC = (EXTERNAL, ADMIN)
-ONE, TWO, THREE = (pack_address(f"192.168.1.{n}") for n in (1, 2, 3))
-
-
-class Rig:
-    """The Acceptors of three listeners, which know the same counts and hear of each other's events."""
-
-    def __init__(self, **limits: object) -> None:
-        self.clock = ManualClock()
-        self.counts = ConnectionCounts()
-        self.limits = replace(ConnectionLimits(protected=frozenset({REPLICATION})), **limits)
-        self.quotas = [
-            ConnectionQuotas(
-                listener,
-                counts=self.counts,
-                limits=self.limits,
-                now_ns=self.clock.now_ns(),
-                samples=2,
-                elsewhere=lambda listener=listener: self.events_but_of(listener),
-            )
-            for listener in range(3)
-        ]
-
-    def events_but_of(self, listener: int) -> int:
-        quotas = getattr(self, "quotas", [])
-        return sum(each.broker_events for each in quotas if each.listener != listener)
-
-    def apply(self, *listeners: int, **limits: object) -> None:
-        for listener in listeners or (EXTERNAL, ADMIN, REPLICATION):
-            quotas = self.quotas[listener]
-            quotas.apply(replace(quotas.limits, **limits))
-
-    def enter(self, listener: int, address: bytes = ONE) -> int | None:
-        """One connection: what `admit_address` said, or None if it must wait."""
-        now_ns = self.clock.now_ns()
-        if not self.quotas[listener].admit(now_ns):
-            return None
-        return self.quotas[listener].admit_address(address, now_ns)
-
-    def leave(self, listener: int, address: bytes = ONE) -> None:
-        self.quotas[listener].release(address)
-
-    def evictions(self, listener: int = EXTERNAL) -> int:
-        """What is asked for of an excess that lasts."""
-        asked = self.quotas[listener].evictions(self.clock.now_ns())
-        self.clock.advance_ms(200)
-        return asked + self.quotas[listener].evictions(self.clock.now_ns())
-
-    def run(self, seconds: float, offered: dict[tuple[int, bytes], float]) -> dict[tuple[int, bytes], int]:
-        """Offer connections at a rate per (listener, address); how many were taken. Waiting ones queue up."""
-        taken = dict.fromkeys(offered, 0)
-        owed = dict.fromkeys(offered, 0.0)
-        step_ns = S // 1000
-        for _ in range(int(seconds * 1000)):
-            self.clock.advance_ns(step_ns)
-            for key, rate in offered.items():
-                owed[key] += rate / 1000
-                while owed[key] >= 1:
-                    answer = self.enter(*key)
-                    if answer is None:
-                        break
-                    owed[key] -= 1
-                    taken[key] += answer == 0
-        return taken
+from tests.support.connection_quotas_rig import ADMIN, EXTERNAL, ONE, REPLICATION, THREE, TWO, Rig, S
 
 
 def waits(rig: Rig) -> int:
@@ -149,36 +79,6 @@ def test_max_listener_connection_limits() -> None:
     rig.leave(REPLICATION)
     assert rig.enter(REPLICATION) == 0
     assert rig.enter(EXTERNAL) is None
-
-
-def test_incomplete_counts_reject_only_under_a_limit() -> None:
-    rig = Rig()
-    rig.counts.expect("processor-0")
-    assert rig.enter(EXTERNAL) == 0
-    rig.apply(broker_max=10)
-    assert rig.enter(EXTERNAL) is None
-    rig.clock.advance_ms(2_999)
-    assert rig.enter(EXTERNAL) is None
-    rig.counts.heard("processor-0")
-    assert rig.enter(EXTERNAL) == 0
-    rig.counts.expect("processor-1")
-    rig.counts.drop("processor-1")
-    assert rig.enter(EXTERNAL) == 0
-
-
-def test_counts_are_sums_over_sources_and_go_with_them(caplog: pytest.LogCaptureFixture) -> None:
-    counts = ConnectionCounts()
-    counts.add("a", ONE, 0, 3)
-    counts.add("b", ONE, 1, 2)
-    counts.add(OWN, TWO, 0, 1)
-    assert (counts.total, counts.of_address(ONE), counts.of_listener(0)) == (6, 5, 4)
-    assert (counts.of_source("a", 0), counts.of_source("a", 1), counts.of_source("z", 0)) == (3, 0, 0)
-    counts.drop("a")
-    assert (counts.total, counts.of_address(ONE), dict(counts.listeners())) == (3, 2, {0: 1, 1: 2})
-    counts.add("b", ONE, 1, -5)
-    assert "3 connections too few" in caplog.text
-    assert (counts.total, counts.of_address(ONE)) == (1, 0)
-    counts.drop("nobody")
 
 
 # -- eviction ------------------------------------------------------------------------------------------------

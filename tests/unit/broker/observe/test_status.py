@@ -12,13 +12,12 @@ from kproc.broker.cluster.image import ClusterImage
 from kproc.broker.cluster.records import BrokerConfigSet, encode_delta
 from kproc.broker.config import Config
 from kproc.broker.ipc.region import Region, RegionKind
-from kproc.broker.metrics.slab import ROWS_MAX, MetricsRow, Slab
+from kproc.broker.metrics.slab import MetricsRow, Slab
 from kproc.broker.metrics.spec import METRICS, SLOT
 from kproc.broker.observe.status import Status
 from kproc.broker.role.listeners import Endpoint
 from kproc.broker.role.plan import Plan
-from kproc.broker.role.roles import CLEANER, CONTROLLER, acceptor_id, handler_id, processor_id, slab_row
-from kproc.broker.transport.agent import AgentId
+from kproc.broker.role.roles import handler_id, processor_id, slab_row
 from kproc.common.clock import ManualClock
 from tests.support.processor_rig import new_slab
 from tests.support.ring_pair import Forked
@@ -176,22 +175,3 @@ def test_shared_memory_that_nobody_mapped_is_counted_once(rig: StatusRig) -> Non
         found = rig.ask()["shared_memory_unmapped_bytes"]
         os.close(copy)
     assert 8 << 20 <= found - before <= 9 << 20
-
-
-def test_every_role_has_a_row_of_its_own() -> None:
-    agents = [
-        CONTROLLER,
-        CLEANER,
-        *(acceptor_id(index) for index in range(112)),
-        *(processor_id(index) for index in range(448)),
-        *(handler_id(index) for index in range(448)),
-    ]
-    rows = [slab_row(agent) for agent in agents]
-    assert len(set(rows)) == len(rows)
-    assert max(rows) < ROWS_MAX
-
-
-@pytest.mark.parametrize("agent", [acceptor_id(112), processor_id(448), handler_id(448)])
-def test_no_role_gets_the_row_of_another_kind(agent: AgentId) -> None:
-    with pytest.raises(AssertionError):
-        slab_row(agent)

@@ -12,7 +12,6 @@ from typing import Any
 import pytest
 
 from kproc.broker.processor.connection_state import MuteState
-from kproc.broker.processor.migration import ConnectionMigration
 from kproc.broker.role.handoff import REFUSED, Report
 from kproc.broker.security.principal import Principal
 from kproc.broker.security.session import Session
@@ -21,7 +20,8 @@ from kproc.broker.transport.envelope import FLAG_LOGIN, FLAG_SASL
 from kproc.wire.file_range import FileRange
 from tests.support.links import LINK_KINDS
 from tests.support.migration_rig import MoveRig, ParkingHandler, Work, is_closed, received
-from tests.support.processor_rig import framed, no_more_descriptors
+from tests.support.migrations import exchange, only
+from tests.support.processor_rig import framed
 
 Start = Callable[..., MoveRig]
 ZERO, ONE, TWO = (AgentId("processor", index) for index in range(3))
@@ -41,22 +41,6 @@ def start(request: pytest.FixtureRequest) -> Iterator[Start]:
 @pytest.fixture
 def rig(start: Start) -> MoveRig:
     return start()
-
-
-def only(works: list[Work]) -> Work:
-    (work,) = works
-    return work
-
-
-def exchange(rig: MoveRig, client: socket.socket, body: bytes = b"ping") -> None:
-    """A request and its answer, wherever the connection is."""
-    client.sendall(framed(body))
-    rig.step(2)
-    work = only(rig.handler.take())
-    assert work.body == body
-    rig.handler.answer(work, framed(b"pong"))
-    rig.step(2)
-    assert received(client) == framed(b"pong")
 
 
 # -- logins --------------------------------------------------------------------------------------------------
@@ -371,22 +355,6 @@ def test_client_software_and_age_travel(rig: MoveRig) -> None:
     assert after["accepted_ms"] == before["accepted_ms"]
 
 
-def test_state_longer_than_a_message_travels(rig: MoveRig) -> None:
-    client = rig.connect(0)
-    rig.handler.is_parking = False
-    client.sendall(framed(b"first") + framed(b"second"))
-    rig.step(2)
-    first, second = rig.handler.take()
-    rig.handler.park(first)
-    rig.handler.answer(second, framed(b"s" * 60_000))
-    rig.processors[0].begin_leave([ONE])
-    rig.step(5)
-    assert rig.held() == {0: 0, 1: 1}
-    rig.handler.answer(first, framed(b"f"))
-    rig.step(2)
-    assert received(client) == framed(b"f") + framed(b"s" * 60_000)
-
-
 def test_counts_follow_the_connection(rig: MoveRig) -> None:
     rig.connect(0)
     rig.step()
@@ -436,22 +404,6 @@ def test_refused_connection_goes_to_the_next_target(start: Start) -> None:
     assert received(client) == framed(b"news")
 
 
-def test_target_without_descriptors_refuses(start: Start) -> None:
-    rig = start(count=2)
-    client = rig.connect(0)
-    giver = rig.processors[0]
-    giver.begin_leave([ONE])
-    giver.do_work(0)
-    with no_more_descriptors():
-        rig.processors[1].do_work(0)
-    rig.step()
-    assert rig.held() == {0: 1, 1: 0}
-    rig.clock.advance_ms(101)
-    rig.step(4)
-    assert rig.held() == {0: 0, 1: 1}
-    exchange(rig, client)
-
-
 def test_target_that_dies_before_it_takes_loses_nothing(start: Start) -> None:
     rig = start(count=3)
     client = rig.connect(0)
@@ -470,38 +422,6 @@ def test_target_that_dies_before_it_takes_loses_nothing(start: Start) -> None:
     assert rig.held() == {0: 0, 2: 1}
     assert received(client) == framed(b"news")
     exchange(rig, client)
-
-
-def test_target_dying_after_receipt_takes_connection_along(start: Start) -> None:
-    """TAKEN is in the pair's buffer though its sender is dead: the connection is not given to a second one."""
-    rig = start(count=3)
-    client = rig.connect(0)
-    giver = rig.processors[0]
-    giver.begin_leave([ONE, TWO])
-    giver.do_work(0)
-    rig.processors[1].do_work(0)
-    rig.die(1)
-    rig.step(5)
-    assert rig.held() == {0: 0, 2: 0}
-    assert is_closed(client)
-    assert giver.is_drained()
-
-
-def test_target_dying_with_unread_data_owns_what_it_received(rig: MoveRig) -> None:
-    """The kernel tells of unread messages before it gives out what the dead one had said."""
-    clients = [rig.connect(0) for _ in range(2)]
-    giver = rig.processors[0]
-    giver.move_connections(1, ONE)
-    giver.do_work(0)
-    rig.processors[1].do_work(0)
-    giver.move_connections(1, ONE)
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(ConnectionMigration, "_read", lambda _migration, _channel: True)
-        giver.do_work(0)  # Gives the second, and does not hear of the first.
-    rig.die(1)
-    rig.step(3)
-    assert sorted(is_closed(client) for client in clients) == [False, True]
-    assert rig.held() == {0: 1}
 
 
 def test_every_target_dead_means_staying_until_one_is_there(rig: MoveRig) -> None:

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from kproc.broker.storage.fs import DiskFailed, DiskFull, OsFs, StorageFailure, replace_file
+from kproc.broker.storage.fs import DiskFailed
 from kproc.broker.storage.log import Log, LogConfig, TrustedEnd
 from kproc.common.errors import ErrorCode
 from tests.support.failing_fs import FailingFs
@@ -68,14 +68,6 @@ def test_a_segment_that_found_no_room_does_not_come_back(rig: LogRig, fs: Failin
     assert len(list(rig.directory.glob("*.log"))) == 1
     assert append_one(log, batch("short")).error_code == 0
     assert log.state.segment_count == 1
-    log.close()
-
-
-def test_a_short_write_is_finished(rig: LogRig, fs: FailingFs) -> None:
-    log = rig.open()
-    fs.shorten_write(after_bytes=100)
-    assert [r.error_code for r in log.append([batch("a"), batch("b"), batch("c")])] == [0, 0, 0]
-    assert [value for _, value in read_all(log)] == [b"a", b"b", b"c"]
     log.close()
 
 
@@ -247,27 +239,6 @@ def test_a_full_disk_costs_an_index_entry_and_nothing_else(rig: LogRig, fs: Fail
     assert [offset for offset, _ in read_all(log)] == [0, 1, 2]
     log.close()
     assert len(rig.files[f"{0:020d}.index"]) == 8
-
-
-def test_a_file_is_replaced_wholly_or_not_at_all(tmp_path: Path, fs: FailingFs) -> None:
-    path = tmp_path / "checkpoint"
-    replace_file(fs, path, b"old")
-    fs.fail_write(after_bytes=2)
-    with pytest.raises(DiskFull):
-        replace_file(fs, path, b"newer")
-    assert path.read_bytes() == b"old"
-    fs.fail_sync()
-    with pytest.raises(DiskFailed):
-        replace_file(fs, path, b"newer")
-    assert path.read_bytes() == b"old"
-    assert [p.name for p in tmp_path.iterdir()] == ["checkpoint"]
-
-
-def test_failures_are_os_errors_with_their_number(tmp_path: Path) -> None:
-    with pytest.raises(StorageFailure) as caught:
-        OsFs().open(tmp_path / "missing")
-    assert caught.value.errno == errno.ENOENT
-    assert isinstance(caught.value, DiskFailed)
 
 
 def test_round_behind_a_failed_one_marks_no_segment(rig: LogRig, fs: FailingFs) -> None:

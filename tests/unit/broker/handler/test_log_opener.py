@@ -1,4 +1,4 @@
-"""Logs are opened at first touch, but not thousands in one duty cycle: the others wait, and nobody else does."""
+"""LogOpener: logs are opened at first touch, a bounded number in each duty cycle, and only their requests wait."""
 
 from __future__ import annotations
 

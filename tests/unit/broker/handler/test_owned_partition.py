@@ -1,4 +1,4 @@
-"""acks=all with kproc.flush=group: answered when the disk has it, many waiters for each fdatasync."""
+"""OwnedPartition: acks=all with kproc.flush=group is answered after the sync. One fdatasync serves many requests."""
 
 from __future__ import annotations
 

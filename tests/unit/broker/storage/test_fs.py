@@ -1,0 +1,51 @@
+"""OsFs: short writes, replaced files, and errors with their number."""
+
+from __future__ import annotations
+
+import errno
+from pathlib import Path
+
+import pytest
+
+from kproc.broker.storage.fs import DiskFailed, DiskFull, OsFs, StorageFailure, replace_file
+from tests.support.failing_fs import FailingFs
+from tests.support.logs import LogRig, batch, read_all
+
+
+@pytest.fixture
+def fs() -> FailingFs:
+    return FailingFs()
+
+
+@pytest.fixture
+def rig(tmp_path: Path, fs: FailingFs) -> LogRig:
+    return LogRig(tmp_path / "t-0", fs=fs)
+
+
+def test_a_short_write_is_finished(rig: LogRig, fs: FailingFs) -> None:
+    log = rig.open()
+    fs.shorten_write(after_bytes=100)
+    assert [r.error_code for r in log.append([batch("a"), batch("b"), batch("c")])] == [0, 0, 0]
+    assert [value for _, value in read_all(log)] == [b"a", b"b", b"c"]
+    log.close()
+
+
+def test_a_file_is_replaced_wholly_or_not_at_all(tmp_path: Path, fs: FailingFs) -> None:
+    path = tmp_path / "checkpoint"
+    replace_file(fs, path, b"old")
+    fs.fail_write(after_bytes=2)
+    with pytest.raises(DiskFull):
+        replace_file(fs, path, b"newer")
+    assert path.read_bytes() == b"old"
+    fs.fail_sync()
+    with pytest.raises(DiskFailed):
+        replace_file(fs, path, b"newer")
+    assert path.read_bytes() == b"old"
+    assert [p.name for p in tmp_path.iterdir()] == ["checkpoint"]
+
+
+def test_failures_are_os_errors_with_their_number(tmp_path: Path) -> None:
+    with pytest.raises(StorageFailure) as caught:
+        OsFs().open(tmp_path / "missing")
+    assert caught.value.errno == errno.ENOENT
+    assert isinstance(caught.value, DiskFailed)

@@ -1,0 +1,77 @@
+"""`kproc dump-log`: tables, JSON, and the exit code of --verify."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from kproc.broker.storage.log import LogConfig
+from kproc.cli.main import run
+from tests.support.logs import NOW_MS, LogRig, append_one, batch, sequenced
+
+LOG = f"{0:020d}.log"
+BATCHES = 20
+
+
+@pytest.fixture
+def directory(tmp_path: Path) -> Path:
+    """A partition of several segments with indexes and a producer snapshot, cleanly closed."""
+    rig = LogRig(tmp_path / "t-0", config=LogConfig(index_interval_bytes=200, segment_bytes=900))
+    log = rig.open()
+    for number in range(BATCHES):
+        append_one(log, batch(f"a{number}", f"b{number}", timestamp=NOW_MS + 10 * number))
+    append_one(log, sequenced(7, 0, count=3))
+    log.close(clean=True)
+    return rig.directory
+
+
+def flip(path: Path, position: int) -> None:
+    content = bytearray(path.read_bytes())
+    content[position] ^= 0xFF
+    path.write_bytes(content)
+
+
+def test_verify_says_what_is_damaged_and_ends_with_1(directory: Path, capsys) -> None:
+    assert run(["dump-log", "--verify", str(directory.parent)]) == 0
+    assert capsys.readouterr().out.splitlines()[1].split() == ["t-0", "21", "43", "0"]
+    flip(directory / LOG, 70)
+    assert run(["dump-log", "--verify", str(directory)]) == 1
+    shown = capsys.readouterr()
+    assert shown.err == "kproc: damaged: t-0\n"
+    assert f"t-0/{LOG}: batch at position 0" in shown.out
+
+
+def test_records_are_shown_as_json(directory: Path, capsys) -> None:
+    assert run(["dump-log", "--records", "--format", "json", str(directory / LOG)]) == 0
+    [dumped] = json.loads(capsys.readouterr().out)
+    assert [record["value"] for record in dumped["entries"][0]["records"]] == ["a0", "b0"]
+
+
+def test_every_kind_of_file_has_a_table(directory: Path, capsys) -> None:
+    files = [str(path) for path in sorted(directory.iterdir()) if path.stem.isdigit()]
+    assert run(["dump-log", *files]) == 0
+    shown = capsys.readouterr().out
+    assert all(file in shown for file in files)
+    for word in ("POSITION", "OFFSET", "TIMESTAMP", "PRODUCER-ID"):
+        assert word in shown
+
+
+@pytest.mark.parametrize(
+    ("arguments", "code", "words"),
+    [
+        (["missing.log"], 1, "no such file"),
+        (["leader-epoch-checkpoint"], 1, "expected a segment's file"),
+        (["--verify", LOG], 2, "expected the directory"),
+        (["--verify", "--records", "."], 2, "shows no records"),
+    ],
+)
+def test_what_cannot_be_shown_is_one_line(
+    directory: Path, capsys, monkeypatch, arguments: list[str], code: int, words: str
+) -> None:
+    monkeypatch.chdir(directory)
+    assert run(["dump-log", *arguments]) == code
+    shown = capsys.readouterr().err
+    assert words in shown
+    assert shown.count("\n") == 1
