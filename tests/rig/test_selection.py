@@ -39,19 +39,19 @@ def test_one_chosen_transport_runs_all_tests() -> None:
 def test_files_that_use_spark_session_are_recognised() -> None:
     assert uses_spark_session("tests/spark/test_sink.py")
     assert uses_spark_session("tests/spark/test_source.py")
-    assert not uses_spark_session("tests/spark/test_demo_stop.py")
+    assert not uses_spark_session("tests/spark/test_example_stop.py")
     assert not uses_spark_session("tests/unit/broker/config/test_config.py")
 
 
 def test_files_that_share_a_jvm_stay_with_one_worker() -> None:
     assert shared_session("tests/spark/test_sink.py") == shared_session("tests/spark/test_source.py")
     assert shared_session("tests/clients/test_java_tools.py") == shared_session("tests/clients/test_acl_tools.py")
-    assert shared_session("tests/spark/test_demo_stop.py") == "tests/spark/test_demo_stop.py"
+    assert shared_session("tests/spark/test_example_stop.py") == "tests/spark/test_example_stop.py"
 
 
 def test_workers_run_spark_first_and_mix_waiting_with_busy_files() -> None:
     """With the longest file last, one worker would run alone at the end. With one kind alone a core would be idle."""
-    waiting = ["spark/test_sink.py", "spark/test_demo_stop.py", "faults/test_bank.py", "faults/test_churn.py"]
+    waiting = ["spark/test_sink.py", "spark/test_example_stop.py", "faults/test_bank.py", "faults/test_churn.py"]
     busy = ["simulation/test_simulation.py", *(f"unit/test_{number}.py" for number in range(7))]
     items = [
         SimpleNamespace(nodeid=f"tests/{file}::{test}", get_closest_marker=lambda name: None)
