@@ -83,10 +83,11 @@ def test_json_log_with_hostile_name_is_exact_and_printable() -> None:
 def test_audit_message_with_hostile_name_is_one_line() -> None:
     from kproc.broker.security.acl import Operation, ResourceType
 
-    text = audit.message(
-        f"User:{FORGED}", "127.0.0.1", Operation.READ, ResourceType.GROUP, FORGED,
-        is_allowed=False, request="JoinGroup", rule=FORGED, count=1,
+    record = audit.AuditRecord(
+        principal=f"User:{FORGED}", host="127.0.0.1", operation=Operation.READ, resource_type=ResourceType.GROUP,
+        name=FORGED, is_allowed=False, request="JoinGroup", rule=FORGED, reference_count=1,
     )  # fmt: skip
+    text = audit.message(record)
     assert text.isprintable()
 
 
