@@ -24,7 +24,7 @@ from kproc.broker.cleaner.checkpoint_writer import CheckpointWriter
 from kproc.broker.cleaner.compactor import Compactor
 from kproc.broker.cluster import records as r
 from kproc.broker.cluster.controller import ControllerState
-from kproc.broker.cluster.image import ClusterImage, TopicImage
+from kproc.broker.cluster.image import ClusterImage
 from kproc.broker.cluster.metadata_log import MetadataLog
 from kproc.broker.config import Config
 from kproc.broker.controller.answers import add_change_calls
@@ -49,7 +49,6 @@ from kproc.broker.role.roles import handler_id
 from kproc.broker.storage import checkpoints
 from kproc.broker.storage.fs import sync_directory
 from kproc.broker.storage.log import Log, SyncPoint
-from kproc.broker.storage.log_config import LogConfig
 from kproc.common.clock import ManualClock
 from kproc.common.containment import Containment
 from kproc.common.errors import ErrorCode, KafkaError
@@ -140,14 +139,6 @@ class Ledger:
         self.metadata = Answered()
 
 
-class SmallPartitions(Partitions):
-    """Segments far below Kafka's smallest, so that a short load rolls."""
-
-    def _log_config(self, topic: TopicImage) -> LogConfig:
-        config = super()._log_config(topic)
-        return dataclasses.replace(config, segment_bytes=16_384, index_interval_bytes=500)
-
-
 class Handler:
     """One Handler's partitions and groups, with its own image of the metadata."""
 
@@ -160,7 +151,7 @@ class Handler:
         ] = {}  # Who has no answer of ours, and is told what if we die.
         self.syncer = RoundSyncer(scene)
         clock, now_ns = scene.clock, scene.clock.now_ns
-        self.partitions = SmallPartitions(
+        self.partitions = Partitions(
             DATA, handler_index=index, config=scene.config, image=lambda: self.image, clock=clock,
             table=scene.table, purgatory=Purgatory(now_ns), syncer=self.syncer,
             checkpoint=Checkpoint(scene.fs, DATA), is_clean=is_clean, fs=scene.fs,
@@ -272,12 +263,14 @@ class Scene:
         self.fs, self.clock = fs, clock
         self.rng = random.Random(seed)
         self.ledger = Ledger()
-        self.config = Config.build(
+        config = Config.build(
             {
                 "log.dirs": str(DATA), "kproc.flush": "group", "offsets.topic.num.partitions": "2",
                 "log.cleaner.backoff.ms": "0", "delegation.token.secret.key": KEY, **settings,
             }
         )  # fmt: skip
+        # Segments are far below Kafka's smallest, which build() would reject, so that a short load rolls.
+        self.config = dataclasses.replace(config, log_segment_bytes=16_384, log_index_interval_bytes=500)
         self.table = PartitionTable(memoryview(bytearray(8 * ROW_WORDS * SLOTS)).cast("Q"))
         if fs.make_directory(DATA):
             sync_directory(fs, DATA.parent)

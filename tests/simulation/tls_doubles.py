@@ -155,9 +155,9 @@ class SimulatedTransport(TlsTransport):
 
     __slots__ = ()
 
-    def begin(self) -> None:
+    def start_handshake(self) -> None:
         spend(_HELLO_NS[_generator.randrange(len(_HELLO_NS))])
-        super().begin()
+        super().start_handshake()
 
 
 def handshakes_of(processor: Any) -> dict[str, int]:

@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
+import ast
 import re
+from collections.abc import Mapping
 from pathlib import Path
+from typing import NamedTuple
 
-from tests.tidy.sources import ROOT, TEST, all_files, relative, text_of
+from tests.tidy.sources import ROOT, TEST, all_files, module_name, package_files, relative, text_of
 
 TESTS = ROOT / "tests"
 NAME_CHARACTERS_MAX = 60
-_IMPORT_OF_A_TEST = re.compile(r"^(?:from tests\.[\w.]*\btest_\w+ import|import tests\.[\w.]*\btest_)", re.MULTILINE)
+_IMPORT_OF_A_TEST = re.compile(
+    r"^(?:from tests\.[\w.]*\btest_\w+ import|import tests\.[\w.]*\btest_)", re.MULTILINE
+)
 _INDEX_COLUMNS = {2: "unit/broker", 3: "api", 4: "", 5: "faults", 6: ""}
 
 
@@ -32,7 +37,9 @@ def test_no_test_file_imports_another() -> None:
 
 def test_files_of_the_index_exist() -> None:
     """The table of tests/README.md: each column has names below its folder."""
-    rows = re.findall(r"^\| (?!behaviour|---|-).*\|$", (TESTS / "README.md").read_text(encoding="utf-8"), re.MULTILINE)
+    rows = re.findall(
+        r"^\| (?!behaviour|---|-).*\|$", (TESTS / "README.md").read_text(encoding="utf-8"), re.MULTILINE
+    )
     missing = []
     count = 0
     for row in rows:
@@ -47,3 +54,71 @@ def test_files_of_the_index_exist() -> None:
                     missing.append(f"{folder}/{name}")
     assert count > 100
     assert missing == []
+
+
+class Class(NamedTuple):
+    """A class of one file."""
+
+    bases: list[str]
+    methods: dict[str, bool]  # Each method: does it call the one of its own name in the base?
+
+
+class Module(NamedTuple):
+    """The classes of one file, and where each imported name comes from."""
+
+    classes: dict[str, Class]
+    imports: dict[str, tuple[str, str]]
+
+
+def test_overridden_methods_exist_in_the_base() -> None:
+    """A double whose method calls super() lost its effect in silence when the base's method was renamed or moved."""
+    modules = {module_name(path): module_of(path) for path in [*package_files(), *test_files()]}
+    checked, missing = 0, []
+    for name, module in modules.items():
+        for double, found in module.classes.items():
+            for method, calls_super in found.methods.items():
+                if not calls_super or method.startswith("__"):
+                    continue
+                exists = base_has(modules, name, found, method)
+                checked += exists is not None
+                if exists is False:
+                    missing.append(f"{name}: {double}.{method}")
+    assert checked > 20
+    assert missing == []
+
+
+def module_of(path: Path) -> Module:
+    tree = ast.parse(text_of(path))
+    classes = {}
+    for each in ast.walk(tree):
+        if isinstance(each, ast.ClassDef):
+            functions = [
+                part for part in each.body if isinstance(part, ast.FunctionDef | ast.AsyncFunctionDef)
+            ]
+            methods = {part.name: f"super().{part.name}(" in ast.unparse(part) for part in functions}
+            classes[each.name] = Class([ast.unparse(base).split("[")[0] for base in each.bases], methods)
+    imports = {
+        part.asname or part.name: (each.module or "", part.name)
+        for each in ast.walk(tree)
+        if isinstance(each, ast.ImportFrom)
+        for part in each.names
+    }
+    return Module(classes, imports)
+
+
+def base_has(modules: Mapping[str, Module], name: str, double: Class, method: str) -> bool | None:
+    """Return True if a base has the method, False if none has it, None if a base is not of this repository."""
+    is_known = True
+    for base in double.bases:
+        place, base_name = name, base
+        while place in modules and base_name not in modules[place].classes:
+            place, base_name = modules[place].imports.get(base_name, ("", base_name))
+        if place not in modules:
+            is_known = False
+            continue
+        found = modules[place].classes[base_name]
+        inherited = method in found.methods or base_has(modules, place, found, method)
+        if inherited:
+            return True
+        is_known = is_known and inherited is not None
+    return False if is_known else None
