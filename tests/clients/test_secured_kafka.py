@@ -87,7 +87,7 @@ def test_protocol_mismatch_error_names_the_setting(kafka: SecuredKafka) -> None:
     ):
         client.api_versions()
     with (
-        pytest.raises(ConnectionLost, match=r"wants TLS or a login, --command-config"),
+        pytest.raises(ConnectionLost, match=r"wants TLS or a login, give --command-config"),
         connected(kafka, "SASL_PLAINTEXT", {}) as client,
     ):
         cluster_id(client)
