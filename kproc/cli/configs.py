@@ -267,7 +267,7 @@ def _resource(client: Client, topic: str | None, group: str | None, *, loggers: 
 
 
 def _configs(client: Client, resource: Resource, names: list[str] | None) -> list[dict[str, Any]]:
-    """Name, value, source and read-only mark of each setting, by name."""
+    """Return name, value, source and read-only mark of each setting, sorted by name."""
     from kproc.wire.header import ApiKey
 
     wanted = {"resource_type": resource.kind, "resource_name": resource.name, "configuration_keys": names}

@@ -271,6 +271,7 @@ class _DoctorReport:
 
 def _open_regular(path: Path) -> int:
     """Open a file for reading; Failure if it is a FIFO, a device or a directory."""
+    # Without O_NONBLOCK the open of a FIFO would wait for a writer.
     descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
     if not stat.S_ISREG(os.fstat(descriptor).st_mode):
         os.close(descriptor)

@@ -283,7 +283,7 @@ def _member(row: dict[str, Any]) -> dict[str, Any]:
 
 
 def _assigned(described: dict[str, Any]) -> dict[Partition, dict[str, Any]]:
-    """Which member has which partition."""
+    """Return the member of each assigned partition. Other protocol types than consumer have none."""
     if described["protocol_type"] != "consumer":
         return {}
     return {

@@ -116,7 +116,7 @@ def _bytes(what: str, value: Any) -> bytes | None:
 
 
 def _headers(value: Any) -> list[tuple[str, bytes | None]]:
-    """Pairs in an array, which may name one twice, or an object."""
+    """Parse headers: an array of pairs, which may repeat a name, or an object."""
     if value is None:
         return []
     pairs = list(value.items()) if isinstance(value, dict) else value

@@ -317,7 +317,7 @@ class RecordReader:
         except UnreadableBatch:
             raise
         except (ClientError, Failure) as error:
-            # Another broker leads the partition, or this one is down, which _look_for_broker reports.
+            # Another broker leads the partition, or this one is down, which _check_broker reports.
             logger.debug("cannot search for unreadable batches: %s", error)
 
     def _on_unreadable(self, topic: str, partition: int, batch: CheckedBatch) -> None:

@@ -111,6 +111,7 @@ def _run_dev(given: argparse.Namespace, flags: list[Flag]) -> int:
         "listeners": f"{listener_protocol(given)}://127.0.0.1:{DEFAULT_PORT}",
         "log.dirs": str(directory),
         "kproc.flush": "none",
+        # The server.properties that Kafka ships sets 0, too, so that the first consumer of a group does not wait.
         "group.initial.rebalance.delay.ms": 0,
         "kproc.temporary.directory": str(directory),
     }

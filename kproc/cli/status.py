@@ -64,7 +64,7 @@ def status(
 
 
 def _print_apis(apis: list[dict[str, Any]]) -> None:
-    """Times are in ms, of the requests that were timed."""
+    """Print a table of the APIs. The times are in ms and only of timed requests."""
     parts = {
         "QUEUE": "RequestQueueTimeMs",
         "WORK": "LocalTimeMs",

@@ -152,6 +152,7 @@ def _user_name(uid: int) -> str:
 def _is_stopped(pid: int) -> bool:
     try:
         with open(f"/proc/{pid}/stat", "rb") as file:
+            # The state follows the last parenthesis, because the name of a process can contain parentheses.
             return file.read().rpartition(b")")[2].split()[0] in (b"T", b"t")
     except OSError:
         return False

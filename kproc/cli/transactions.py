@@ -326,7 +326,7 @@ def _fence(client: Client, transactional_id: str) -> None:
 
 
 def _producers(client: Client, partitions: dict[str, list[int]]) -> list[tuple[str, int, Row]]:
-    """Topic, partition and producer for every one that has a transaction open, by DescribeProducers."""
+    """Return (topic, partition, producer) of each open transaction in these partitions, by DescribeProducers."""
     from kproc.wire.header import ApiKey
 
     topics = [{"name": name, "partition_indexes": numbers} for name, numbers in partitions.items()]
@@ -362,6 +362,7 @@ def _write_abort(client: Client, topic: str, partition: int, start_offset: int) 
         "producer_epoch": found[0]["producer_epoch"],
         "transaction_result": _ABORT,
         "topics": [{"name": topic, "partition_indexes": [partition]}],
+        # The coordinator epoch is -1 before the first marker of a producer.
         "coordinator_epoch": max(0, found[0]["coordinator_epoch"]),
     }
     answer = client.call_latest(ApiKey.WRITE_TXN_MARKERS, {"markers": [marker]})

@@ -130,6 +130,7 @@ class Builder:
             return self._spark.createDataFrame([], schema)
         from pyspark.sql import functions as f
 
+        # Spark has no empty streaming frame, so take a stream, drop its rows and add the columns as nulls.
         rate = self._spark.readStream.format("rate").load().where("false")
         return rate.select(*(f.lit(None).cast(column.dataType).alias(column.name) for column in schema))
 

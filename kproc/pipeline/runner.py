@@ -74,6 +74,7 @@ class StopSignals:
 
     def __enter__(self) -> Self:
         self._write.setblocking(False)
+        # select() continues after a signal (PEP 475), so only the wake-up descriptor ends a wait.
         self._wakeup = signal.set_wakeup_fd(self._write.fileno(), warn_on_full_buffer=False)
         self.install()
         return self

@@ -104,6 +104,7 @@ class RunningSpark:
         self.gateway.shutdown()
         process = self.gateway.proc
         if process is not None:
+            # PySpark's JVM ends when its standard input does.
             process.stdin.close()
             try:
                 process.wait(JVM_STOP_SECONDS)
@@ -208,6 +209,8 @@ def _kill(pids: set[int]) -> None:
     for pid in pids:
         # Popen itself can have waited for the child already.
         with suppress(ProcessLookupError, ChildProcessError):
+            # The JVM leads a process group that also has its Python workers. Any other child is in our own group, which
+            # must not be killed.
             if os.getpgid(pid) == pid:
                 os.killpg(pid, signal.SIGKILL)
             else:

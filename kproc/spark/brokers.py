@@ -296,6 +296,7 @@ class Cluster:
         def attempt() -> int:
             kind = 1 if of_transactions else 0
             fields = {"key": key, "key_type": kind, "coordinator_keys": [key]}
+            # Version 4 replaces the field `key` by a list of keys (KIP-699), and one key is enough here.
             answer = self._request_any(ApiKey.FIND_COORDINATOR, fields, newest=3)
             if answer["error_code"]:
                 code = answer["error_code"]

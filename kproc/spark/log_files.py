@@ -410,8 +410,8 @@ class PartitionFiles:
     def read(self, decoder: Decoder, *, isolation: int = 0) -> Iterator[pa.RecordBatch]:
         """Yield Arrow batches from `decoder.next_offset` on, until the decoder is done or the files end.
 
-        Afterwards `decoder.next_offset` is the first offset that was not read. Raises Gone if the log starts behind the
-        offset, and Corrupt for damage before the tail.
+        Afterwards `decoder.next_offset` is the first offset that was not read. Raises OffsetGone if the log starts
+        behind the offset, and Corrupt for damage before the tail.
         """
         looks = 0
         while not decoder.is_done:

@@ -139,6 +139,7 @@ class LookUp:
                 return self.log_starts(partitions)
             except UnknownTopic:
                 left = _existing(partitions, self.cluster.metadata({each.topic for each in partitions}))
+                # Metadata still has all of them, so there is none to leave out.
                 if len(left) == len(partitions):
                     raise
                 partitions = left

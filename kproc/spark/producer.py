@@ -430,6 +430,7 @@ class BatchProducer:
         self._waiting_bytes += sum(half.draft.total_bytes for half in halves) - size
         for half in reversed(halves):
             self._retry(lane, half, "the batch was too large")
+        # Send the halves at once, because only the size of the batch was wrong.
         lane.not_before_ns = 0
 
     def _put_off(self, lane: Lane, batch: QueuedBatch) -> None:

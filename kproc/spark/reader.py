@@ -222,6 +222,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
                 end = limited(self.options.max_offsets, begin, end)
             if self.options.max_bytes is not None:
                 end = limited_by_bytes(self.options, self._look_up.cluster, begin, end)
+        # The first batch's document also has its start, because Spark's checkpoint does not store that.
         first = None if self._initial is None or self._has_begun else from_json(self._initial)
         if start != self._initial:
             first = None

@@ -92,6 +92,7 @@ class Transactions:
                 {"name": topic, "partitions": partitions} for topic, partitions in by_topic.items()
             ],
         }
+        # From version 4 on this request is for brokers only (KIP-890).
         answer = self._send_request(
             ApiKey.ADD_PARTITIONS_TO_TXN, _name(identity), fields, newest=3, codes_of=_partition_codes
         )
@@ -139,6 +140,8 @@ class Transactions:
             "producer_epoch": identity.epoch,
             "committed": commit,
         }
+        # From version 5 on each transaction has an epoch of its own (KIP-890). The sink uses transactions of the first
+        # version.
         code = self._send_request(ApiKey.END_TXN, _name(identity), fields, newest=3)["error_code"]
         if code in _ENDED:
             return False

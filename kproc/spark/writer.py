@@ -250,9 +250,11 @@ def write_task_once(
     commit = BatchCommit(transactions, write.name, write.batch, has_marks=write.has_marks)
     message.is_done = commit.is_done(task)
     message.is_decided = commit.is_decided
+    # Look for a row first, because a task without rows must not open a transaction.
     first = None if message.is_done else next((batch for batch in batches if batch.num_rows), None)
     identity = None if first is None else commit.start(task)
     if identity is None:
+        # `start` found the mark of an earlier attempt, so the rows are committed already.
         message.is_done |= first is not None
         if is_stream:
             # Stateful operators save their state when they reach the end of their input.

@@ -38,6 +38,8 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 
 _ACCEPTS_PER_PASS: Final = 64  # Bounds a duty cycle; epoll is level-triggered, so it reports the rest again.
+# accept(2) fails with these when the process or the host has no descriptors or memory left. That passes, so the
+# Acceptor waits and tries again.
 _OUT_OF_FDS: Final = (errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM)
 # Pause without free descriptors. They come back when connections close, so more frequent attempts only waste CPU time.
 _BACKOFF_NS: Final = 100_000_000
@@ -227,6 +229,7 @@ class Acceptor(Role):
     def drain(self) -> None:
         self._is_stopping = True
         self._watch_listener(False)
+        # The parked sockets are closed before their delay is over, because the drain does not wait for them.
         self._close_parked(1 << 62)
 
     def is_drained(self) -> bool:
@@ -254,6 +257,8 @@ class Acceptor(Role):
 
     def _watch_listener(self, wanted: bool) -> None:
         fd = self._listening.fileno()
+        # The port was opened after the registration. Watch it level-triggered from now on, because a duty cycle accepts
+        # at most _ACCEPTS_PER_PASS connections, and an edge would not report the rest again.
         if wanted and self._is_watching and not self._is_level_triggered and self._is_open():
             self._epoll.modify(fd, select.EPOLLIN)
             self._is_level_triggered = True
@@ -283,6 +288,7 @@ class Acceptor(Role):
         """Accept connections from the backlog; block at the first one that may not be accepted yet."""
         taken = 0
         while taken < _ACCEPTS_PER_PASS:
+            # Check before accept(2), because an accepted socket cannot be put back into the backlog.
             if not self._queue.has_room(now_ns) or not self.quotas.admit(now_ns):
                 if self._has_client():
                     self._block(now_ns)
@@ -362,6 +368,8 @@ class Acceptor(Role):
     def _configure(self, sock: socket.socket) -> int:
         """Set the socket's options; return the flags that travel with it."""
         sock.setblocking(False)
+        # These are the options of Kafka's SocketServer. Answers are sent whole, so Nagle's algorithm could only delay
+        # their last segment. Keepalive finds clients whose host vanished without closing the connection.
         if sock.family != socket.AF_UNIX:
             sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         sock.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
@@ -372,6 +380,7 @@ class Acceptor(Role):
     def _on_no_descriptors(self, error: OSError, now_ns: int) -> None:
         """Free descriptors by closing the sockets whose close is only delayed; then wait before accepting again."""
         self.quotas.cancel_admission(now_ns)
+        # A close freed descriptors, so the next duty cycle can accept without a pause.
         if self._close_parked(1 << 62):
             return
         logger.error("cannot accept connections: %s; trying again in 0.1 s", os.strerror(error.errno or 0))
@@ -400,6 +409,7 @@ class Acceptor(Role):
         self._stored_throttles = quotas.throttled_ns, quotas.throttled_count, quotas.address_throttled_ns
         for slot, now, then in zip(_THROTTLES, self._stored_throttles, before, strict=True):
             values[slot] += now - then  # Added to the counts of this Acceptor's predecessor.
+        # Count a block that lasts, so that the metric grows during it and not only at its end.
         if self._blocked_since_ns:
             values[_BLOCKED] += now_ns - self._blocked_since_ns
             self._blocked_since_ns = now_ns
@@ -428,6 +438,7 @@ def _is_loopback(sock: socket.socket) -> bool:
     if not isinstance(peer, tuple):
         return True
     host = str(peer[0])
+    # A listening socket of IPv6 reports IPv4 clients as ::ffff:a.b.c.d.
     return host.startswith(("127.", "::ffff:127.")) or host == "::1"
 
 

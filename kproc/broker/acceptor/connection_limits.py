@@ -119,6 +119,7 @@ def parse_overrides(text: str, resolve: Resolve) -> dict[bytes, int]:
     """Parse `host:count` pairs; return the counts by address. Log and leave out a name that does not resolve."""
     found: dict[bytes, int] = {}
     for item in filter(None, (part.strip() for part in text.split(","))):
+        # Split at the last colon, because an IPv6 address has colons itself.
         host, _, count = item.rpartition(":")
         for address in _resolve(host.strip("[]"), resolve, "max.connections.per.ip.overrides"):
             found[address] = int(count)

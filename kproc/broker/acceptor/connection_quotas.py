@@ -196,6 +196,8 @@ class ConnectionQuotas:
         rate = self._rate_of(address, now_ns)
         rate.record(1, now_ns)
         throttle_ns = min(rate.throttle_ns(limit, now_ns), self._sample_ns)
+        # A refused connection does not count, as in Kafka. Otherwise a client that retries in a loop would never be
+        # admitted.
         if throttle_ns:
             rate.record(-1, now_ns)
         return throttle_ns
@@ -235,6 +237,7 @@ class ConnectionQuotas:
             return 0
         if not self._excess_since_ns:
             self._excess_since_ns, self._excess_least = now_ns, excess
+        # A migration causes an excess that ends soon. The smallest excess of the whole time is what remains without it.
         excess = self._excess_least = min(excess, self._excess_least)
         if now_ns - self._excess_since_ns < _SETTLED_NS:
             return 0

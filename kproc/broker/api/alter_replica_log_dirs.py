@@ -26,6 +26,8 @@ if TYPE_CHECKING:
 
 _ROWS = rows_at("dirs.topics.partitions", "results.partitions")
 _STEP_ROWS = 2_000
+# Kafka names the directory of a replica that moves TOPIC-PARTITION.UNIQUEID-future, with an id of 32 digits. A file
+# name has at most 255 characters.
 _NAME_CHARACTERS_MAX = 255 - len(".-future") - 32
 
 

@@ -58,6 +58,7 @@ def _row(group_id: str, outcome: DescribedGroup | int, version: int) -> Fields:
         return _fields_of(outcome)
     if outcome != ErrorCode.GROUP_ID_NOT_FOUND:
         return _failed(group_id, outcome)
+    # Before KIP-1043 a group that does not exist is described as dead and without an error.
     if version < _NOT_FOUND_SINCE:
         return _failed(group_id, ErrorCode.NONE, state=_DEAD)
     return _failed(group_id, outcome, f"Group {group_id} not found.", _DEAD)

@@ -41,6 +41,7 @@ if TYPE_CHECKING:
     from kproc.broker.transaction.coordinator import OnGranted, TransactionCoordinator
 
 
+# Clients of older versions know only INVALID_PRODUCER_EPOCH and not PRODUCER_FENCED (KIP-588).
 _FENCED_SINCE: Final = 4
 _WAITED: Final = "what waited for a producer id"
 

@@ -25,6 +25,8 @@ if TYPE_CHECKING:
     from kproc.broker.group.coordinator import GroupCoordinator
     from kproc.broker.request.context import RequestContext
 
+# The first versions with rebalance_timeout (KIP-62), MEMBER_ID_REQUIRED (KIP-394), a nullable protocol_name (KIP-559),
+# and skip_assignment (KIP-814).
 _REBALANCE_TIMEOUT_SINCE: Final = 1
 _KNOWN_MEMBER_ID_SINCE: Final = 4
 _NULL_PROTOCOL_SINCE: Final = 7

@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from kproc.broker.group.coordinator import GroupCoordinator
     from kproc.broker.request.context import RequestContext
 
+# KIP-345: one request can name several members.
 _MANY_SINCE: Final = 3
 
 _LEAVE: Final = GROUPS.operation("leave_group", list[LeavingMember], LeaveResult)
@@ -40,6 +41,7 @@ def handle_leave_group(context: RequestContext, request: Fields) -> None:
 
     def on_done(outcome: LeaveResult | int) -> None:
         result = LeaveResult(outcome) if isinstance(outcome, int) else outcome
+        # Before version 3 the response has a single error code: the member's, unless the request itself failed.
         if context.api_version < _MANY_SINCE and not result.error_code:
             context.reply({"error_code": int(result.members[0].error_code)})
         else:

@@ -98,6 +98,7 @@ def handle_list_offsets(context: RequestContext, request: dict[str, Any]) -> Non
             index, timestamp = wanted["partition_index"], wanted["timestamp"]
             if name in denied:
                 refused[topic_at, part_at] = _failed(index, ErrorCode.TOPIC_AUTHORIZATION_FAILED)
+            # As in Kafka, a partition that is named twice is rejected.
             elif times_asked[name, index] > 1 or index in repeated.get(name, ()):
                 refused[topic_at, part_at] = _failed(index, ErrorCode.INVALID_REQUEST)
             elif not _is_known(timestamp, context.api_version):

@@ -36,7 +36,9 @@ from kproc.wire.header import ApiKey
 if TYPE_CHECKING:
     from kproc.broker.request.context import RequestContext
 
+# Version 10 added topic ids, but Kafka looks topics up by them only from version 12 on.
 _BY_ID_SINCE: Final = 12
+# In version 0 an empty list means all topics.
 _NULL_MEANS_ALL_SINCE: Final = 1
 # Codes of a created topic that are not reported. A topic above the client's quota stays unknown, and clients retry.
 _LATER: Final = (ErrorCode.NONE, ErrorCode.THROTTLING_QUOTA_EXCEEDED)

@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     from kproc.broker.cluster.image import ClusterImage, TopicImage
     from kproc.broker.request.context import RequestContext
 
+# The last version with a retention time in the request (KIP-211).
 _RETENTION_UNTIL: Final = 4
 _UNKNOWN_GROUP_SINCE: Final = 9
 _IDS_SINCE: Final = 10

@@ -35,6 +35,7 @@ if TYPE_CHECKING:
     from kproc.broker.request.context import RequestContext
 
 _TOP_LEVEL_ERROR_SINCE: Final = 2
+# KIP-709: one request can name several groups.
 _GROUPS_SINCE: Final = 8
 _IDS_SINCE: Final = 10
 _NO_OFFSET: Final = -1
@@ -293,6 +294,8 @@ def _read_offsets(coordinator: GroupCoordinator, group_id: str, request: Offsets
 
     def row(topic: str, index: int, committed: CommittedOffset | None) -> OffsetRow:
         if pending is not None and pending.has(group_id, topic, index):
+            # KIP-447: the consumer retries until the transaction has ended. Otherwise it could start below an offset
+            # that is about to be committed.
             return OffsetRow(index, error_code=int(ErrorCode.UNSTABLE_OFFSET_COMMIT))
         if committed is None:
             return OffsetRow(index)

@@ -40,6 +40,7 @@ def handle_offset_for_leader_epoch(context: RequestContext, request: dict[str, A
         )
         for topic in request["topics"]
     ]
+    # Brokers need CLUSTER_ACTION for this API. Since KIP-320 consumers use it, too, and need DESCRIBE on the topic.
     right = None if has_on_cluster(context, Operation.CLUSTER_ACTION) else Operation.DESCRIBE
     answer_by_topic(context, _OPERATION, topics, right, label="topic")
 

@@ -36,6 +36,7 @@ if TYPE_CHECKING:
 
 _LOADING_SINCE: Final = 2
 _ABORTABLE_SINCE: Final = 4
+# From this version on, a commit also adds the group's partition to the transaction (KIP-890).
 _ADDS_SINCE: Final = 5
 # Errors of the transaction's coordinator, as Kafka's group coordinator reports them. `write_error` converts the others.
 _REPORTED: Final[dict[int, ErrorCode]] = {
@@ -98,6 +99,7 @@ def _topic_of(image: ClusterImage, row: Fields) -> TopicImage | None:
 
 def _as_known(version: int, code: int) -> int:
     """Replace a code that the client's version does not know."""
+    # Producers before Kafka 2.0 fail at COORDINATOR_LOAD_IN_PROGRESS (KAFKA-7296).
     if version < _LOADING_SINCE and code == ErrorCode.COORDINATOR_LOAD_IN_PROGRESS:
         return ErrorCode.COORDINATOR_NOT_AVAILABLE
     if version < _ABORTABLE_SINCE and code == ErrorCode.TRANSACTION_ABORTABLE:

@@ -111,6 +111,7 @@ class CoordinatorReplay:
             return
         is_abort, _ = marker
         for key, (base_offset, row, _) in self._pending.pop(producer_id, {}).items():
+            # A record outside of the transaction that is later in the log is newer than the pending one, so it stays.
             if not is_abort and base_offset > self._bases.get(key, -1):
                 self._rows[key], self._bases[key] = row, base_offset
 

@@ -1,4 +1,4 @@
-"""Find the partition of a group or a transactional id: Java's hash of its name, as in every version of Kafka."""
+"""Find the partition of a group or a transactional id by Java's hash of its name, as every version of Kafka does."""
 
 from __future__ import annotations
 
@@ -18,9 +18,9 @@ def partition_for(name: str, partition_count: int) -> int:
 
 
 def _java_abs_hash(text: str) -> int:
-    """Return Java's `Utils.abs(text.hashCode())`:
+    """Return the absolute value of Java's hash of a text. As in Kafka's `Utils.abs`, the smallest hash gives 0.
 
-    the hash of the UTF-16 units, without its sign. Its minimum counts as 0.
+    The hash is that of the UTF-16 units.
     """
     value = 0
     data = text.encode("utf-16-be", "surrogatepass")

@@ -59,7 +59,7 @@ class Write(msgspec.Struct):
     on_done: OnCode  # NONE when all records are durable, else the error.
     apply: ApplyRecord | None = None
     producer: Producer | None = None
-    is_awaited: bool = True  # Else on_done does not wait for the disk: what is lost is written anew.
+    is_awaited: bool = True  # If False, `on_done` does not wait for the disk. A lost record is written again.
 
 
 class Marker(msgspec.Struct, frozen=True, array_like=True):
@@ -84,16 +84,16 @@ class Timing(msgspec.Struct, frozen=True):
 
 
 class Coordinator(Protocol):
-    """The rules of one partition. If a method raises unexpectedly, the coordinator is dropped and loaded anew."""
+    """The rules of one partition. After an unexpected exception, the coordinator is discarded and loaded again."""
 
     def replay(self, key: bytes | None, value: bytes | None, offset: int, producer: Producer | None) -> None:
-        """Replay one record, in the log's order. Corrupt if it cannot be read.
+        """Replay one record, in the order of the log. Raises Corrupt if it cannot be read.
 
-        `offset` is its place in the log, `producer` the one in whose transaction it was written.
+        `offset` is its place in the log. `producer` is set if the record was written in a transaction.
         """
 
     def finish_loading(self, topics: KnownTopics) -> None:
-        """The whole log was replayed: prepare to serve requests."""
+        """Prepare for requests, because the whole log was replayed."""
 
     def tick(self, name: str) -> None:
         """Handle the deadline that was set under that name."""
@@ -112,18 +112,19 @@ class Coordinator(Protocol):
         """Sweep a part of the state, some ms of work; return how much was done."""
 
     def resign(self) -> None:
-        """Another Handler takes over: answer waiting requests with NOT_COORDINATOR. No method may be called
-        afterwards.
+        """Answer waiting requests with NOT_COORDINATOR, because another Handler takes over.
+
+        No method may be called afterwards.
         """
 
     def abandon(self) -> None:
-        """Like `resign`, for a coordinator whose writes cannot be trusted any more."""
+        """Resign without appending the queued writes, because an exception left the state half changed."""
 
 
-# What a deadline is for: whose, and its name there.
+# The coordinator of a deadline, and the name of the deadline there.
 DueOf = tuple[Coordinator, str]
 
-# As in Kafka: after a failed append the client retries, looks for the coordinator again, or gives up.
+# As in Kafka, these codes make the client retry, look for the coordinator again, or give up.
 _CODE_OF_WRITE: Final[dict[int, ErrorCode]] = {
     ErrorCode.UNKNOWN_TOPIC_OR_PARTITION: ErrorCode.COORDINATOR_NOT_AVAILABLE,
     ErrorCode.NOT_ENOUGH_REPLICAS: ErrorCode.COORDINATOR_NOT_AVAILABLE,

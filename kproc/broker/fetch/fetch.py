@@ -332,6 +332,7 @@ class ClientFetch:
         if not context.throttle_ms:
             rates.on_fetch(user, client_id, count)
             return False
+        # As in Kafka (FetchContext.getThrottledResponse), only an incremental Fetch gets its session's id.
         session_id = self._session.id if self._session is not None and self._is_incremental else 0
         context.send_parts(
             encode_fetch_response(

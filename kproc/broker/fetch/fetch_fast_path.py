@@ -171,6 +171,7 @@ class FetchFastPath:
     def _park(self, request: HandlerRequest, correlation: bytes, read: PartitionRead) -> None:
         """Let a request wait for more than `read`."""
         services, topic = self._fetches.services, self._topic
+        # A copy, because the next request of the connection overwrites the offset in `_wanted`.
         part = FetchPart(topic.name, topic.topic_id, replace(self._wanted))
         delayed = DelayedFetch(
             services,

@@ -73,6 +73,7 @@ def read_partition(
         if state.unconfirmed and owned.is_recovering:
             return _not_yet(-1, -1)
         high_watermark = state.high_watermark
+        # There is nothing to read, or earlier partitions have used up the limit. In both cases the log is not read.
         if offset == high_watermark or (
             limit <= 0 and not minimum_one and state.start_offset <= offset <= state.end_offset
         ):

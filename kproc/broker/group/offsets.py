@@ -77,6 +77,7 @@ class GroupOffsets:
         """Commit or drop a producer's pending offsets, because its marker was appended."""
         for key, value in self.pending.pop(producer_id).items():
             known = self.get(key.group_id, key.topic, key.partition)
+            # A commit outside of the transaction that is later in the log is newer than the pending one, so it stays.
             if is_commit and (known is None or value.record_offset > known.record_offset):
                 self._store(key, value)
 

@@ -47,6 +47,7 @@ NO_EXPIRY: Final = -1
 NO_EPOCH: Final = -1
 NO_TIME: Final = -1
 
+# The versions of the keys in __consumer_offsets: OffsetCommitKey has 0 and 1, GroupMetadataKey has 2.
 _LEGACY_OFFSET: Final = 0
 _OFFSET: Final = 1
 _GROUP: Final = 2
@@ -141,6 +142,7 @@ def encode_offset_key(key: OffsetKey) -> bytes:
 
 def encode_offset_value(value: CommittedOffset) -> bytes:
     """Return the value of an offset's record."""
+    # Only version 1 of the value has an expiry (OffsetCommitValue).
     if value.expire_timestamp_ms != NO_EXPIRY:
         return (
             INT16.pack(_OFFSET_VALUE_WITH_EXPIRY)
@@ -320,6 +322,7 @@ def _read_member(value: bytes, position: int, version: int) -> tuple[MemberSnaps
         group_instance_id=instance_id,
         client_id=client_id,
         client_host=client_host,
+        # Before version 1 the session timeout is also the rebalance timeout (KIP-62).
         rebalance_timeout_ms=session_timeout_ms if rebalance_timeout_ms is None else rebalance_timeout_ms,
         session_timeout_ms=session_timeout_ms,
         subscription=subscription,

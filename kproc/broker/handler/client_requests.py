@@ -61,6 +61,7 @@ _connection_of: Final = struct.Struct(f"{CONNECTION_BYTES}s").unpack_from
 _PRODUCE: Final = int(ApiKey.PRODUCE)
 _FETCH: Final = int(ApiKey.FETCH)
 _PRODUCE_FLEXIBLE: Final = first_flexible(ApiKey.PRODUCE)
+# Kafka 4 has removed versions 0 to 2 (KIP-896).
 _PRODUCE_SERVED: Final = range(3, 14)
 # Time in each duty cycle for requests of resting connections. A request that takes longer is the only one.
 _TURNS_NS: Final = 1_000_000
@@ -197,6 +198,7 @@ class ClientRequests:
                         self._on_news(client, kind, view)
                     except Exception as error:  # noqa: BLE001 - contained
                         self._services.containment.caught("the record of a Processor", error)
+            # Append the queued batches before `release`, because their records lie in the ring.
             self._queue.flush()
             if self._coordinators.dirty:
                 self._coordinators.flush()
@@ -360,6 +362,8 @@ class ClientRequests:
             # The fast path was learned with the rights of the former session, which can have another principal.
             key = view[:CONNECTION_BYTES].tobytes()
             client.paths.pop(key, None)
+            # A held connection has its HeldConnection in the place of a fast path, so that its requests are still
+            # parked.
             if key in client.held:
                 client.paths[key] = client.held[key]
         elif kind == SOCKET_TIME:

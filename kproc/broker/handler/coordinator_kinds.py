@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from kproc.broker.request.context import Services
     from kproc.common.clock import Clock
 
+# Kafka never compresses the records of transactions (TransactionLog).
 _UNCOMPRESSED = 0
 
 

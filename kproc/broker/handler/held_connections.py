@@ -324,6 +324,8 @@ class HeldConnections:
             if each.divided is not None:
                 each.divided.close()
             else:
+                # The Processor sends responses in the order of the requests, so the CLOSE takes the place of the first
+                # parked one's response. It also frees that request's block.
                 client.outbox.push(CLOSE, HEAD.pack(connection_id, sequence, 0, 0))
                 each.answered_count = int(each.records[0][0] == REQUEST_BLOCK)
             each.close()

@@ -132,6 +132,8 @@ class Logins:
 
     def _handle_request(self, request: HandlerRequest, login: Login, body: memoryview) -> None:
         key, version = request.api_key, request.api_version
+        # The session is over (KIP-368). As in Kafka, only SaslHandshake may follow, and any other request closes the
+        # connection.
         if login.is_again and not login.mechanism and key != _HANDSHAKE:
             self.discard_login(request.connection_id)
             self._count(SLOT["sessions_killed"])
@@ -197,6 +199,7 @@ class Logins:
                 self._later(request, _KEYS_AGAIN_NS, lambda: self._token(request, login, token, attempt + 1))
 
     def _answer_token(self, request: HandlerRequest, answer: bytes, done: CompletedLogin | None) -> None:
+        # After SaslHandshake version 0 a token and its answer have a length but no header (KIP-43).
         if request.api_version == _BARE:
             request.send(_LENGTH.pack(len(answer)) + answer)
             return

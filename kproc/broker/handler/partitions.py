@@ -124,6 +124,7 @@ class Partitions:
         if owned is not None:
             if not owned.log.state.is_offline:
                 return owned
+            # A log that a running sync uses must not be closed.
             if not owned.log.state.can_reopen or owned.log in self.syncing:
                 raise KafkaError(
                     ErrorCode.KAFKA_STORAGE_ERROR,

@@ -122,6 +122,7 @@ class RequestLog:
 
     def _rotate(self) -> None:
         os.replace(self._path, self._path.with_name(self._path.name + ".1"))
+        # Open the new file before the old one is closed, so that lines still have a file if the open fails.
         old = self._fd
         self._fd = os.open(self._path, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o640)
         os.close(old)

@@ -46,6 +46,7 @@ def answer(path: str, status: Status) -> tuple[int, bytes] | None:
         is_well = not kinds or status.phase != RUNNING
         reason = "" if is_well else f"every {' and every '.join(kinds)} hangs or is down"
     elif path == "/health/ready":
+        # No client waits for the cleaner, so the broker is ready without it.
         is_well = status.phase == RUNNING and all(row["role"] == CLEANER.role for row in not_ready(rows))
         reason = "" if is_well else status.phase if status.phase != RUNNING else "some roles are not running"
     else:

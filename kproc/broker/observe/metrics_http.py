@@ -36,6 +36,7 @@ REQUEST_BYTES_MAX: Final = 8 * 1024
 DEADLINE_NS: Final = 10 * NS_PER_S
 # Limit of connections accepted in one duty cycle, so that a flood leaves the role time for its other work.
 ACCEPTS_MAX: Final = 16
+# Answers within this time share one rendering, so that many scrapers cost no more than one.
 _FRESH_NS: Final = NS_PER_S
 _SEND_BYTES: Final = 64 * 1024
 _END_OF_HEAD: Final = b"\r\n\r\n"
@@ -169,6 +170,8 @@ class MetricsResponder:
 
     def _surplus(self) -> _Scraper:
         """Return the connection to close for a new one."""
+        # The address with the most connections loses one: if possible one without a complete request, and then the
+        # oldest. So a flood of idle connections does not end a scrape that is being answered.
         counts = Counter(scraper.address for scraper in self._scrapers.values())
         return max(
             self._scrapers.values(),
@@ -269,6 +272,8 @@ class MetricsResponder:
         line = first.split(b" ")
         if len(line) != 3 or not line[2].startswith(b"HTTP/1."):
             return _response(400, "text/plain", b"that is no HTTP request\n")
+        # A web page can make a browser connect to a loopback address under the page's own name (DNS rebinding). It must
+        # not read the metrics.
         if self._is_loopback and not all(map(_is_own_host, _hosts_in(headers))):
             text = b"Host must be localhost, the host's own name or an address\n"
             return _response(421, "text/plain", text)

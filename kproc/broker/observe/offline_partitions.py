@@ -36,7 +36,7 @@ REPORT_OFFLINE: Final = Call("offline_partitions", OfflineReport, OfflineNoted)
 
 
 class OfflineNews:
-    """The Handler's side: reports its offline partitions. The Handler calls `tell` about once a second."""
+    """The Handler's side: reports its offline partitions. The Handler calls `report` about once a second."""
 
     __slots__ = ("_ask_controller", "_handler", "_told")
 

@@ -196,6 +196,7 @@ class _PartInWork:
             self._on_answer(None)
             return
         try:
+            # Open the log before the operation, because an operation cannot wait for a log.
             services.owner.partitions.get(self._topic, partition)
         except PartitionMoving as moving:
             services.owner.transfers.when_ready(moving.key, self._resume)

@@ -57,6 +57,7 @@ class BlockWaits:
         if may_close:
             self._next_retry_ns = now_ns + _RETRY_NS
         waiting = self._table.awaiting_block
+        # Addresses that hold least come first, so that a client with many connections cannot keep the others waiting.
         for key in nsmallest(_RETRIES, waiting, key=self._memories.share_of_key):
             # At most _RETRIES, because an address may have many waiting connections. A copy, because making room for
             # one frame may close connections of another address, which may be waiting, too.

@@ -217,6 +217,8 @@ class Connection:
     @property
     def is_full(self) -> bool:
         """Return True if the connection has as many requests in work as it may have."""
+        # A login has one request in work, because its result decides with which flags, and to which Handler, the next
+        # one goes.
         return self.inflight >= (INFLIGHT_MAX if self.login is None else 1)
 
     def require_login(self, login: PendingLogin) -> None:

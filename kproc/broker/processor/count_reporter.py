@@ -108,7 +108,6 @@ class CountReporter:
 
     def _send(self, reader: _AcceptorSocket) -> None:
         changes, answers = reader.changes, reader.answers
-        # Opened connections go first, in one message with their acknowledgements.
         pending = sorted(changes.items(), key=_by_change, reverse=True)
         start = 0
         # Send the first report even if it is empty, because the Acceptor waits for it (ConnectionCounts.expect).

@@ -74,6 +74,8 @@ class HandlerAssignment:
         self._migration.handler_lost(handler)
         self._timed.discard_handler(handler.peer)
         for connection in list(self._table.by_fd.values()):
+            # A dead Handler never answers these requests. Kafka's protocol sends answers in the order of the requests,
+            # so the connection cannot go on without them.
             if (connection.target is handler and connection.inflight) or _logs_in_at(connection, handler):
                 self._table.close(connection, "its Handler died")
         self._blocks.release_all_of(handler)

@@ -25,9 +25,8 @@ class HandlerSet:
 
     def __init__(self, router: ProduceRouter | None) -> None:
         self._given_router = router
-        self.router: ProduceRouter | None = (
-            None  # None with one Handler, because routing would only cost time.
-        )
+        # None with one Handler, because routing would only cost time.
+        self.router: ProduceRouter | None = None
         # The Handler, if there is only one. All connections then have it as their home.
         self.only: HandlerPeer | None = None
         self.by_id: dict[AgentId, HandlerPeer] = {}

@@ -50,9 +50,8 @@ logger = logging.getLogger(__name__)
 _TURN_NS: Final = 500_000
 # Limit of waiting clients that are checked in one pass. It bounds the pass when few of them can be answered.
 _CHECKS_MAX: Final = 64
-_BLOCKED_MS: Final = (
-    10  # Interval of checks while all clients wait. The end of a handshake is noticed at once.
-)
+# Interval of checks while all clients wait. The end of a handshake is noticed at once.
+_BLOCKED_MS: Final = 10
 _HELLO_BYTES_MAX: Final = 16 << 20
 # The slowest links have a shorter round trip. In this time a core answers fewer first records than
 # kproc.tls.handshakes.max, so during a flood from one address other clients of that address can still finish.

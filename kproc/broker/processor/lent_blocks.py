@@ -54,6 +54,8 @@ class LentBlocks:
         for key in self._seen:
             is_recalled = before.get(key)
             if is_recalled is False:
+                # The block was lent at the last call, too, so its request has been parked for a second. It must not
+                # occupy the arena any longer.
                 _, handler, _ = self.by_request[key]
                 handler.notify(RECALL_BLOCK, HEAD.pack(*key, 0, 0))
             if is_recalled is not None:

@@ -187,6 +187,7 @@ class ConnectionMigration:
             and each.login is None
             and each.transport.can_move
         ]
+        # The number of requests so far is the measure of a connection's load.
         able.sort(key=lambda each: each.next_sequence)
         count = min(count, len(able))
         for at in range(count):

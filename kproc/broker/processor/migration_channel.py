@@ -200,6 +200,8 @@ class MigrationChannel:
         self._unsent.append((_HEAD.pack(kind, connection_id) + rest, fd, file))
 
     def _queue_memfd(self, kind: int, connection_id: int, content: bytes | memoryview) -> None:
+        # A message of the socket pair is too small for this content. So it goes into a memfd, whose descriptor is sent
+        # with SCM_RIGHTS.
         fd = os.memfd_create("kproc-migration", os.MFD_CLOEXEC)
         self._own_fds.add(fd)
         rest = memoryview(content)

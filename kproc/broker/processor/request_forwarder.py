@@ -223,6 +223,7 @@ class RequestForwarder:
         target = self._handlers.by_index.get(
             self._handlers.router.route(frame[LENGTH_BYTES:]), connection.home
         )
+        # The owner has no link while it restarts. The home then answers in its place.
         if target.link is None:
             target = connection.home
         link = target.link

@@ -121,6 +121,9 @@ class RequestReader:
                         continue
                     (length,) = unpack_length(data, at + _FRAME_AT)
                     inflight = connection.inflight + 1
+                    # One whole frame came and nothing else, as nearly always. Everything else takes the slower path,
+                    # which also stops reading at INFLIGHT_MAX. If fewer than 4 bytes came, `length` is an old value of
+                    # the ring, but then `came - 4` is not positive.
                     if 0 < length == came - 4 and inflight < INFLIGHT_MAX:
                         sequence = connection.next_sequence
                         _pack_record(

@@ -263,6 +263,7 @@ class ResponseWriter:
         """
         touched[connection] = None
         if sequence != connection.next_send:
+            # Copy the body, because a view of the ring is valid only during this batch.
             connection.stash[sequence] = (kind, bytes(body))
             return 0
         connection.next_send = (sequence + 1) & SEQUENCE_MASK
@@ -278,6 +279,7 @@ class ResponseWriter:
             sequence = connection.next_send
             stashed = connection.stash.pop(sequence, None)
             if stashed is not None:
+                # The recursion is at most INFLIGHT_MAX deep, because only requests in work have stashed answers.
                 return queued + self._enqueue(connection, sequence, *stashed, touched)
         return queued
 

@@ -145,6 +145,8 @@ class TlsTransport:
                     if not got:
                         return self._handle_close_notify(count)
                     count += got
+                # A read that did not fill the buffer has emptied the socket, so another one would only cost a system
+                # call.
                 if came < _SCRATCH_BYTES or count >= min(room, _READ_BYTES_MAX):
                     break
         except (ssl.SSLWantReadError, BlockingIOError):

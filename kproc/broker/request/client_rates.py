@@ -48,6 +48,7 @@ _METRICS: Final = {
     REQUEST_PERCENTAGE: (SLOT["request_throttles"], SLOT["request_throttle_ms"]),
     CONTROLLER_MUTATION_RATE: (SLOT["mutation_throttles"], SLOT["mutation_throttle_ms"]),
 }
+# Kafka does not throttle these requests: WriteTxnMarkers comes from brokers, and a login never reaches KafkaApis.
 _EXEMPT: Final = frozenset((ApiKey.WRITE_TXN_MARKERS, ApiKey.SASL_HANDSHAKE, ApiKey.SASL_AUTHENTICATE))
 _PER_CENT: Final = 100
 _ENTRY_BYTES: Final = 300  # Memory of a cached look-up besides its names.
@@ -100,6 +101,7 @@ class ClientRates:
         self._quotas = quotas
         self._now_ns = now_ns
         self._ahead_ns = sample_s * _NS_PER_S
+        # Kafka's ClientQuotaManager leaves out the present sample, too, because it is not complete.
         self._window_s = max(1, sample_count - 1) * sample_s
         self._has_percentage = False
         self._throttles: Counter[int] = Counter()

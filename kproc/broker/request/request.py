@@ -250,6 +250,7 @@ class HandlerRequest(RequestContext):
         self.is_answered = True
         if self._is_waiting:
             self._stop_waiting()
+        # The first 12 bytes of a head are the connection id and the sequence, which `encode_range_answer` expects.
         ids = HEAD.pack(self.connection_id, self.sequence, 0, 0)[:12]
         self.peer.outbox.push(SEND_PARTS, encode_range_answer(ids, head, records, end))
 

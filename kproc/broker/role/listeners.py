@@ -188,8 +188,11 @@ def _bind(end_point: EndPoint, config: Config, found: Sequence[str] | None = Non
             last = error
             continue
         try:
+            # Without SO_REUSEADDR a restarted broker could not bind while connections of its predecessor are in
+            # TIME_WAIT.
             sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
             if family == socket.AF_INET6:
+                # An empty host means all interfaces, so its socket of IPv6 must accept IPv4, too.
                 # A kernel without the option behaves as wanted anyway.
                 with contextlib.suppress(OSError):
                     sock.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 1 if end_point.host else 0)

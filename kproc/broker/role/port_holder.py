@@ -63,6 +63,7 @@ def _rows(ports: Container[int], proc: Path) -> Iterator[tuple[_Address, str]]:
             continue
         for row in (line.split() for line in lines):
             address, _, port = row[1].rpartition(":")
+            # Column 9 is the socket's inode. The links in /proc/PID/fd name a socket by it.
             if row[3] == _LISTEN and int(port, 16) in ports:
                 yield _parse_address(address), f"socket:[{row[9]}]"
 

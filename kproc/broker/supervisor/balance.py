@@ -103,7 +103,7 @@ class Balancer:
     def move(self, moves: list[tuple[ManagedRole, ManagedRole, int]], moved: list[dict[str, Any]]) -> Steps:
         """Start these migrations, and append the number of connections of each to `moved`.
 
-        Done when every source has replied. The caller must run `rest` afterwards.
+        Done when every source has replied. The caller must run `wait_until_still` afterwards.
         """
         waiting = len(moves)
 

@@ -92,12 +92,10 @@ class RoleParts:
     doze: Sleeper
     metrics: MetricsRow
     is_restart: bool = False
-    table: PartitionTable | None = (
-        None  # Of Handlers, the cleaner, and the controller with a metrics listener.
-    )
-    listening: socket.socket | None = (
-        None  # Of Acceptors; of the controller: its metrics listener, if there is one.
-    )
+    # Of Handlers, the cleaner, and the controller with a metrics listener.
+    table: PartitionTable | None = None
+    # Of Acceptors. The controller has its metrics listener here, if there is one.
+    listening: socket.socket | None = None
     arena: BlockOwner | None = None  # Of Processors.
     syncer: Syncer | None = None  # Of Handlers.
     supervisor: SupervisorCalls | None = None  # Of the controller.

@@ -147,6 +147,7 @@ class ChildRole:
     def _report(self) -> None:
         agent = self._agent
         assert agent is not None
+        # A Handler is not ready without its image of the metadata, because it answers every request from that.
         if (
             self._can_be_ready
             and not self._is_ready
@@ -181,6 +182,7 @@ class ChildRole:
     def _attach_slab(self, _message: dict[str, Any], fd: int) -> None:
         region = Region.attach(fd, kind=RegionKind.SLAB)
         self._slab = Slab(region.words, is_new=False)
+        # The mapping stays valid after its descriptor is closed.
         region.close_fd()
 
     def _keep_fd(self, message: dict[str, Any], fd: int) -> None:
@@ -192,6 +194,7 @@ class ChildRole:
         except (FatalError, Corrupt, StorageFailure) as error:
             # The host lacks a resource or its disk is damaged. The reason tells an operator more than a stack.
             self._send({"do": "failed", "reason": str(error)})
+            # The process ends now, so it must send the message before.
             self._flush()
             self._is_running = False
             return
@@ -292,6 +295,8 @@ class ChildRole:
         )
         syncer: Syncer | None = None
         if self._id.role == HANDLER:
+            # The sync thread wakes the Handler by the eventfd that the other roles use, because the Handler may be
+            # asleep in its epoll.
             syncer = ThreadSyncer(f"{self._id}-sync", lambda: os.eventfd_write(doze.fd, 1))
         return RoleParts(
             doze=doze,

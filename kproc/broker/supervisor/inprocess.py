@@ -367,6 +367,7 @@ class BrokerProcess:
                 break
             self._run_briefly()
         is_clean = self._failure is None
+        # A role whose thread does not end is in an unknown state, so no file may be marked as clean.
         for thread in self._threads:
             is_clean = thread.stop(5.0) and is_clean
         self._stop_turns()

@@ -37,6 +37,7 @@ class Janitor:
     def finish(self) -> None:
         """Remove the directory here and end the janitor's process. Called when the broker stops in order."""
         shutil.rmtree(self._directory, ignore_errors=True)
+        # End the janitor only after the removal, so that the directory also goes if the broker is killed during it.
         os.kill(self._pid, signal.SIGKILL)
         os.waitpid(self._pid, 0)
 

@@ -163,7 +163,7 @@ class Scaler:
             self._children.on_change()
 
     def _start_change(self) -> bool:
-        """Begin the next change. If there is none, call the waiters of `when_settled` and return False."""
+        """Begin the next change. If there is none, call the waiters of `respond_when_settled` and return False."""
         target = self._target()
         if target is None:
             self._respond_to_waiters()
@@ -417,6 +417,7 @@ class Scaler:
 
         Raises ScaleFailed if the controller rejects the number.
         """
+        # Set the number before the request, so that a controller that restarts meanwhile begins with it.
         before, self._children.handler_count = self._children.handler_count, count
         controller = self._table[CONTROLLER]
         while True:
@@ -434,6 +435,7 @@ class Scaler:
 
     def _start(self, roles: list[ManagedRole]) -> Steps:
         """Start new roles and wait until they are ready. If one fails, all of them are removed."""
+        # A role on trial gets no successor if it ends (Children._on_exit).
         for role in roles:
             role.is_trial = True
         problem = None

@@ -38,6 +38,8 @@ class ServiceManager:
         self._withheld: str | None = None
         self._has_failed = False
         self._socket: socket.socket | None = None
+        # An address with @ is a name in Linux's abstract namespace. The kernel marks such a name by a leading zero
+        # byte.
         self._address = f"\0{address[1:]}" if address and address.startswith("@") else address
         if self._address:
             self._socket = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM | socket.SOCK_CLOEXEC)
@@ -66,6 +68,7 @@ class ServiceManager:
 
     def reloading(self) -> None:
         """Report that the configuration is being read again, until `reloaded`."""
+        # systemd requires MONOTONIC_USEC in this message for services of Type=notify-reload.
         self._send(f"RELOADING=1\nMONOTONIC_USEC={self._clock.now_ns() // _NS_PER_US}")
 
     def reloaded(self) -> None:

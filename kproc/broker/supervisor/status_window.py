@@ -82,6 +82,7 @@ class StatusWindow:
             answer = os.memfd_create("status", os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING)
             try:
                 os.write(answer, orjson.dumps(self._describe()))
+                # Readers accept only a sealed memfd, because any other file can be endless or change while it is read.
                 fcntl.fcntl(answer, fcntl.F_ADD_SEALS, _SEALS)
                 send_fd(asker, b"status", answer)
             finally:

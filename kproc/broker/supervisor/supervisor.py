@@ -112,6 +112,7 @@ class Supervisor:
     ) -> None:
         self._clock = SystemClock()
         self._manager = manager or ServiceManager(None)
+        # Every role inherits the limit, so it must be raised before the first fork.
         ready.raise_nofile_limit()
         preload.load(config)
         self._are_keys_checked = tls_check.check_before_start(config)
@@ -213,6 +214,8 @@ class Supervisor:
                 if problem is not None:
                     self._fail(problem, status=_WRONG_SETTINGS)
                     return
+            # Remove the marker last. A start that fails before this has changed no log, so the next start can still
+            # trust it.
             was_clean = self._directory.remove_clean_marker()
         except FatalError as error:
             self._fail(str(error))

@@ -77,9 +77,8 @@ class TransactionCoordinator:
         self._entries: dict[str, Entry] = {}
         self._ongoing: dict[str, None] = {}
         self._markers = MarkerDelivery(self, environment, log, deadlines, epoch)
-        self._waiting: dict[
-            str, list[WaitingAdd]
-        ] = {}  # By id, the adds that wait for the end of its last transaction.
+        # By id, the adds that wait for the end of its last transaction.
+        self._waiting: dict[str, list[WaitingAdd]] = {}
         self._to_sweep: deque[str] = deque()
         self._is_over = False
         self.state_counts = [0] * len(State)  # The number of ids in each state.
@@ -169,6 +168,8 @@ class TransactionCoordinator:
             self._waiting.setdefault(name, []).append(add)
             self._deadlines.bring_forward((self, _WAITING), add.until_ms)
         elif decision == ErrorCode.NONE:
+            # The partitions are in the transaction already, but their record may not be durable yet. An empty write
+            # waits for it.
             self._log.write(Write([], lambda code: self._confirm_added(name, add, code)))
         else:
             add.on_code(decision)
@@ -186,6 +187,7 @@ class TransactionCoordinator:
         """Return NONE or an error for each partition that is to be verified (KIP-890)."""
         entry = self._entries.get(name)
         if entry is not None and entry.has_writes:
+            # The queued writes may add these partitions, so append them first.
             self._log.flush()
             entry = self._entries.get(name)
         return rules.verify(entry.appended if entry is not None else None, request)
@@ -207,6 +209,7 @@ class TransactionCoordinator:
             granted = Granted(ErrorCode.NONE, ended.producer_id, ended.epoch)
             self._prepare(entry, decision, lambda code: reply(Granted(code) if code else granted))
         elif decision == ErrorCode.NONE:
+            # The transaction has ended in this way already. The client repeats an EndTxn whose response it did not get.
             assert entry is not None
             assert entry.appended is not None
             reply(Granted(ErrorCode.NONE, entry.appended.producer_id, entry.appended.epoch))
@@ -215,6 +218,8 @@ class TransactionCoordinator:
             reply(Granted(decision))
 
     def _refusal(self) -> ErrorCode:
+        # As in Kafka, a request gets CONCURRENT_TRANSACTIONS while a state is being written, because the client retries
+        # then.
         return ErrorCode.NOT_COORDINATOR if self._is_over else _CONCURRENT
 
     def _retry_with_id(self, retry: Callable[[int], None], reply: OnGranted) -> None:
@@ -286,6 +291,7 @@ class TransactionCoordinator:
         """Write Prepare*, then send the markers."""
 
         def on_written(code: int) -> None:
+            # A decision that is in the log is final, even if its sync has failed.
             if not self._is_over and entry.appended is target:
                 if code:
                     self._markers.retry_sync(entry)

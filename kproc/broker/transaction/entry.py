@@ -152,7 +152,7 @@ class Entry:
         self._in_flight.discard(key)
 
     def mark(self, key: PartitionKey) -> bool:
-        """Note that a partition has its marker. Return True if all have."""
+        """Record that a partition has its marker. Return True if all have."""
         self._in_flight.discard(key)
         self._unmarked.discard(key)
         return not self._unmarked

@@ -55,9 +55,8 @@ class MarkerDelivery:
         self._deadlines = deadlines
         self._epoch = epoch
         self._due: dict[Entry, int] = {}  # The time in ms at which `send_due` handles an entry.
-        self.is_over = (
-            False  # True after the coordinator has resigned. Results that come later are discarded.
-        )
+        # True after the coordinator has resigned. Results that come later are discarded.
+        self.is_over = False
 
     def start(self, entry: Entry) -> None:
         """Send the markers of a durable decision, together with those of other transactions in this duty cycle."""

@@ -78,9 +78,8 @@ class Transaction(msgspec.Struct, frozen=True, gc=False, kw_only=True):
     # The ids before and after a change of the producer id, which is necessary when its epochs are exhausted.
     previous_producer_id: int = NO_ID
     next_producer_id: int = NO_ID
-    client_version: int = (
-        0  # The transaction.version of the last client that added partitions or ended the transaction.
-    )
+    # The transaction.version of the last client that added partitions or ended the transaction.
+    client_version: int = 0
 
     @property
     def is_exhausted(self) -> bool:

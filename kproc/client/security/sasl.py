@@ -28,7 +28,7 @@ Ask = Callable[[int, int, bytes], bytes]
 _HANDSHAKE: Final = (17, 1)
 _AUTHENTICATE: Final = (36, 1)
 _ITERATIONS_MIN: Final = 4096
-# What a broker could make us work: a second or two.
+# Limits the work that a broker can demand: this number takes a second or two.
 _ITERATIONS_MAX: Final = 1 << 21
 _UNSECURED_S: Final = 3600
 
@@ -105,6 +105,7 @@ def _plain(login: ClientLogin) -> Exchange:
 def scram(login: ClientLogin, address: str, nonce: str) -> Exchange:
     """Yield the client's messages of SCRAM. It also verifies the broker's proof that it knows the password's keys."""
     algorithm = login.mechanism.removeprefix("SCRAM-").replace("-", "").lower()
+    # RFC 5802 escapes the two characters that separate the fields.
     name = login.username.replace("=", "=3D").replace(",", "=2C")
     extension = ",tokenauth=true" if login.is_delegation_token else ""
     first_bare = f"n={name},r={nonce}{extension}"
@@ -115,6 +116,7 @@ def scram(login: ClientLogin, address: str, nonce: str) -> Exchange:
         salt, iterations = base64.b64decode(fields["s"], validate=True), int(fields["i"])
     except (KeyError, ValueError):
         raise SecurityFailed(f"{address} does not answer as SCRAM has it") from None
+    # RFC 5802: the server's nonce continues the client's. Otherwise the answer could be an old one.
     if not server_nonce.startswith(nonce) or server_nonce == nonce:
         raise SecurityFailed(f"{address} does not answer to our login, but to another")
     if not _ITERATIONS_MIN <= iterations <= _ITERATIONS_MAX:
@@ -128,6 +130,7 @@ def scram(login: ClientLogin, address: str, nonce: str) -> Exchange:
 
     client_key = keyed(salted, b"Client Key")
     stored_key = hashlib.new(algorithm, client_key).digest()
+    # RFC 5802: biws is the base64 of n,, from the first message.
     final_bare = f"c=biws,r={server_nonce}"
     signed = f"{first_bare},{server_first},{final_bare}".encode()
     proof = bytes(a ^ b for a, b in zip(client_key, keyed(stored_key, signed), strict=True))
@@ -143,7 +146,9 @@ def _bearer(login: ClientLogin, address: str) -> Exchange:
     token = bearer_token(login)
     extensions = "".join(f"\1{name}={value}" for name, value in login.extensions)
     answer = yield f"n,,\1auth=Bearer {token}{extensions}\1\1".encode()
-    if answer:  # The reason, as JSON; the failure itself comes when it has been acknowledged.
+    # A rejected token gets a JSON document with the reason. The broker fails the login only after the client has
+    # acknowledged it by a byte of 1 (RFC 7628).
+    if answer:
         yield b"\1"
         raise SecurityFailed(f"{address} refuses the token: {answer.decode('utf-8', 'replace')}")
 

@@ -196,7 +196,7 @@ def parse_client_security(properties: Mapping[str, str], prefix: str = "") -> Cl
 
     `prefix` stands before each name in messages: Spark's are written `kafka.security.protocol`.
     """
-    # Kafka's values have no blanks around them; sasl.password is librdkafka's, which takes it as it is.
+    # Blanks around a value are removed, as in Kafka. sasl.password is a setting of librdkafka, which keeps them.
     given = {
         name: value if name == "sasl.password" else value.strip()
         for name, value in properties.items()
@@ -227,7 +227,7 @@ class _SecurityParser:
             raise self._error("security.protocol", f"{show(protocol)} is none of {', '.join(PROTOCOLS)}")
         has_login = protocol.startswith("SASL_")
         if not has_login and (self._text("sasl.jaas.config") or self._text("sasl.username")):
-            # Else the credentials would silently not be used.
+            # Otherwise the credentials would be ignored without a message.
             wanted = "SASL_PLAINTEXT or SASL_SSL"
             raise self._error(
                 "security.protocol", f"{protocol} has no login: with credentials it is {wanted}"
@@ -287,7 +287,7 @@ class _SecurityParser:
         type_ = self._text(f"ssl.{which}.type").upper()
         if type_ not in ("", "JKS", *STORE_TYPES):
             raise self._error(f"ssl.{which}.type", f"{show(type_)} is none of {', '.join(STORE_TYPES)}")
-        # JKS is Kafka's default, and Java reads PKCS12 by that name as well: the content decides.
+        # JKS is Kafka's default, and Java also reads PKCS12 files under that name. So the content decides.
         return Store(
             location=self._text(f"ssl.{which}.location"),
             type="" if type_ == "JKS" else type_,

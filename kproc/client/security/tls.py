@@ -58,9 +58,8 @@ def start_tls(sock: socket.socket, host: str, address: str, tls: Tls) -> ssl.SSL
         return context.wrap_socket(sock, server_hostname=host)
     except ssl.SSLError as error:
         raise refusal(error, address, host) from None
-    except (
-        ValueError
-    ) as error:  # A host name that cannot be one: the library will not look for it in a certificate.
+    except ValueError as error:
+        # The TLS library rejects a host name that cannot be in a certificate.
         raise SecurityFailed(f"{address}: {error}") from None
     except (ConnectionError, BrokenPipeError):
         raise ConnectionBroken(

@@ -15,6 +15,7 @@ from typing import Any, Final
 
 from kproc.tools.tune.measure import PROCESS, ProcessCounts, Sample, bottleneck, middle
 
+# The smallest difference in throughput that counts, even if the noise is lower.
 WORTHWHILE: Final = 0.03
 NOISY: Final = 0.10
 ERRORS: Final = 2.0

@@ -86,6 +86,7 @@ class Host:
         `names` are the file's names in cgroup versions 2 and 1.
         """
         found = []
+        # A line is HIERARCHY:CONTROLLERS:PATH. That of cgroup version 2 has hierarchy 0 and no controllers.
         for line in (self.text("proc/self/cgroup") or "").splitlines():
             hierarchy, _, rest = line.partition(":")
             controllers, _, group = rest.partition(":")
@@ -171,6 +172,7 @@ def _huge_pages(path: str) -> Callable[[Host], CheckedValue]:
         text = host.text(path)
         if text is None:
             return CheckedValue("no such thing in this kernel", CheckResult.OK)
+        # The file has the chosen one in brackets, as in: always [madvise] never.
         chosen = text.partition("[")[2].partition("]")[0]
         return _judge(chosen, chosen not in ("always", "force")) if chosen else _NOT_SHOWN
 
@@ -192,6 +194,7 @@ def _swappiness(host: Host) -> CheckedValue:
 def _dirty(kind: str, is_wanted: Callable[[int], bool]) -> Callable[[Host], CheckedValue]:
     def read(host: Host) -> CheckedValue:
         share = host.number(f"proc/sys/vm/{kind}_ratio")
+        # Linux uses only the one of the two that was set last. The other one is 0 then.
         count = host.number(f"proc/sys/vm/{kind}_bytes")
         if count:
             return CheckedValue(f"{count // _MIB} MiB by {kind}_bytes", CheckResult.OK)

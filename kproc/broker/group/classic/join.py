@@ -113,7 +113,7 @@ class ClassicJoin:
             state.remove(state.roster.members[request.member_id], ErrorCode.GROUP_MAX_SIZE_REACHED)
         self._rebalance.maybe_complete_join(now_ms)
 
-    # Members of the group.not in the group yet.
+    # Clients that are not members yet.
 
     def _join_unknown(self, request: JoinRequest, now_ms: int, reply: JoinReply) -> None:
         state = self._state
@@ -125,6 +125,8 @@ class ClassicJoin:
             member = state.roster.members[state.roster.static_ids[instance_id]]
             self._return_static(request, member, member_id, now_ms, reply)
         elif instance_id is None and request.requires_known_member_id:
+            # The client must join again with this id (KIP-394), so that one that never gets the response leaves no
+            # member behind.
             state.roster.pending[member_id] = state.wake_by(now_ms + request.session_timeout_ms)
             state.environment.on_pending(state.group_id, member_id)
             reply(join_failed(ErrorCode.MEMBER_ID_REQUIRED, member_id))
@@ -245,6 +247,7 @@ class ClassicJoin:
             state.renew(member, now_ms)
 
         if not state.write(state.snapshot(), then):
+            # The record is not in the log, so the member keeps its old id and its old protocols.
             state.roster.rename(member, old_id)
             state.roster.update(member, old_terms)
             state.update_topics()

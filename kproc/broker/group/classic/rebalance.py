@@ -87,10 +87,7 @@ class ClassicRebalance:
             self.maybe_complete_join(now_ms)
 
     def prepare(self, now_ms: int, reason: str) -> None:
-        """Start a rebalance:
-
-        wait until all members have joined, or complete the join phase at once if none is missing.
-        """
+        """Start a rebalance. Complete its join phase at once if no member is missing."""
         state = self._state
         if state.current is GroupState.COMPLETING_REBALANCE:
             self.fail_syncs(ErrorCode.REBALANCE_IN_PROGRESS, now_ms)

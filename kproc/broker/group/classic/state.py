@@ -210,8 +210,11 @@ class ClassicState:
 
     @property
     def has_no_history(self) -> bool:
-        """Empty, never had a member, and nobody is about to join: made by a request that was refused or for a
-        simple consumer's offsets. Nothing of it is on the disk, so that it may be dropped if it has no offsets."""
+        """True if the group is empty, never had members, and no client is about to join it.
+
+        A rejected request or the offsets of a simple consumer have created it. The log has no record of it. So it may
+        be removed if it has no offsets.
+        """
         return (
             self.current is GroupState.EMPTY
             and not self.generation

@@ -2,8 +2,8 @@
 
     | version i16 | topic count i32 | (length i16, name)... | user data, owned partitions... of later versions
 
-Only the part that every version begins with is read (ConsumerProtocolSubscription version 0), so that a version
-that does not exist yet is understood too. The rest is between the members.
+Only the first part is read, which all versions share (ConsumerProtocolSubscription version 0), so that later versions
+are understood, too. The rest concerns the members only.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ CONSUMER_PROTOCOL_TYPE: Final = "consumer"
 
 
 def subscribed_topics(metadata: bytes) -> list[str]:
-    """Topics of one member. Raises ProtocolError if the bytes are something else."""
+    """Return the topics in the metadata of one member. Raises ProtocolError if the metadata are no subscription."""
     try:
         (version,) = INT16.unpack_from(metadata)
         (count,) = INT32.unpack_from(metadata, INT16.size)
@@ -39,7 +39,7 @@ def subscribed_topics(metadata: bytes) -> list[str]:
 
 
 def topics_of_all(metadatas: Iterable[bytes]) -> frozenset[str] | None:
-    """Topics that any member reads; None if one of them cannot be understood."""
+    """Return the topics that the members subscribe to. None if one of the subscriptions cannot be read."""
     topics: set[str] = set()
     try:
         for metadata in metadatas:

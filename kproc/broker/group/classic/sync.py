@@ -40,6 +40,7 @@ class ClassicSync:
             state.renew(member, now_ms)
             reply(self._assigned(member))
             return
+        # The client has repeated its SyncGroup, so it does not read the answer to the first one.
         state.answer_sync(member, SyncResult(ErrorCode.REBALANCE_IN_PROGRESS))
         member.sync_reply = reply
         if state.roster.leader == member.member_id and self._assigning != state.generation:
