@@ -59,16 +59,13 @@ def pipeline_status(pipeline: Pipeline) -> dict[str, Any]:
 
 
 def _lag(offsets: dict[int, int], found: dict[int, Extent]) -> int | None:
-    """Return the number of records that the query has not read.
+    """Return the number of offsets up to the ends of the logs, as `lag_between` counts them.
 
     None if the log ends below a committed offset: it lost records, and the lag is unknown.
     """
     if any(offset > found[partition].end for partition, offset in offsets.items() if partition in found):
         return None
-    return sum(
-        lag_between(offsets.get(partition, 0), extent.end, extent.start)
-        for partition, extent in found.items()
-    )
+    return sum(lag_between(offsets.get(partition, 0), extent.end) for partition, extent in found.items())
 
 
 def _losses(query: str, topic: str, offsets: dict[int, int], found: dict[int, Extent]) -> Iterator[str]:

@@ -126,26 +126,36 @@ def test_reset_removes_state_and_sets_file_log_aside(tmp_path: Path, prefix: str
     assert not plan_reset(pipeline, tmp_path / "state", pipeline.sinks)
 
 
+def lag_and_warnings(
+    pipeline: Pipeline, monkeypatch: pytest.MonkeyPatch, zero: Extent, one: Extent
+) -> tuple[int | None, list[str]]:
+    """Return them for a topic `t` whose two partitions have these extents."""
+    monkeypatch.setattr(status, "log_extents", lambda _bootstrap, _topics: {"t": {0: zero, 1: one}})
+    answer = status.pipeline_status(pipeline)
+    return answer["rows"][0]["lag"], answer["warnings"]
+
+
 def test_lag_is_unknown_where_broker_lost_processed_records(
     pipeline: Pipeline, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     write_batches(tmp_path / "state" / "lake", committed=3, planned=3)  # 30 of partition 0, 7 of partition 1.
-
-    def with_extents(zero: Extent, one: Extent) -> tuple[int | None, list[str]]:
-        monkeypatch.setattr(status, "log_extents", lambda _bootstrap, _topics: {"t": {0: zero, 1: one}})
-        answer = status.pipeline_status(pipeline)
-        return answer["rows"][0]["lag"], answer["warnings"]
-
-    assert with_extents(Extent(0, 33), Extent(0, 8)) == (4, [])
-    lag, [warning] = with_extents(Extent(0, 5), Extent(0, 7))
+    assert lag_and_warnings(pipeline, monkeypatch, Extent(0, 33), Extent(0, 8)) == (4, [])
+    lag, [warning] = lag_and_warnings(pipeline, monkeypatch, Extent(0, 5), Extent(0, 7))
     assert lag is None
     assert warning.startswith(
         "lake: t partition 0: 30 is committed, and the log ends at 5: records were lost"
     )
-    assert with_extents(Extent(0, 30), Extent(10, 12)) == (
-        2,
-        ["lake: t partition 1: 3 records were deleted before they were read"],
-    )
     monkeypatch.setattr(status, "log_extents", lambda _bootstrap, _topics: {})
     answer = status.pipeline_status(pipeline)
     assert (answer["rows"][0]["lag"], answer["warnings"]) == (None, ["127.0.0.1:9092 has no topic t"])
+
+
+def test_lag_after_deletion_is_end_minus_committed_offset(
+    pipeline: Pipeline, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """`kproc group describe`, the metrics and Kafka's tools show this number for the same offsets, too."""
+    write_batches(tmp_path / "state" / "lake", committed=3, planned=3)  # 30 of partition 0, 7 of partition 1.
+    assert lag_and_warnings(pipeline, monkeypatch, Extent(0, 30), Extent(10, 12)) == (
+        5,
+        ["lake: t partition 1: 3 records were deleted before they were read"],
+    )

@@ -59,7 +59,7 @@ def test_hung_handler_is_counted_and_polled_after_it_answered(rig: Rig) -> None:
 def test_lag_is_per_partition_and_topic_with_maximum_of_groups(rig: Rig) -> None:
     rig.figures.group_topics = ShownKeys(1)
     rig.create("t", 2)
-    rig.open("t", 0, 0, 100)
+    rig.open("t", 0, 50, 100)  # Group g2 has not read the records below 50, and they count.
     rig.ends["t", 1] = (0, 10)
     groups = [['g"1', "Stable", 2, {"t": {0: 90, 1: 10}}], ["g2", "Empty", 0, {"t": {0: 1}, "gone": {0: 5}}]]
     samples = rig.scrape(reply(groups=groups), reply())
