@@ -10,7 +10,7 @@ from kproc.broker.storage.fs import Fs
 from kproc.broker.storage.log import Log
 from kproc.broker.storage.segment_files import (
     aborted_transactions,
-    facts_from_files,
+    info_from_files,
     first_timestamp,
     sealed_segments,
 )
@@ -43,7 +43,7 @@ def compact(
     identities = log.compaction.segment_identities()
     bases = [each.base_offset for each in identities]
     section = assess(
-        facts_from_files(fs, rig.directory, bases, log.state.end_offset),
+        info_from_files(fs, rig.directory, bases, log.state.end_offset),
         log.state.config,
         CompactionLimits(log.state.start_offset, log.state.last_stable_offset, log.state.recovery_point),
         checkpoint=checkpoint,

@@ -51,7 +51,7 @@ from kproc.broker.storage.fs import Fs, StorageFailure, sync_directory
 from kproc.broker.storage.log_config import LogConfig
 from kproc.broker.storage.segment_files import (
     aborted_transactions,
-    facts_from_files,
+    info_from_files,
     first_timestamp,
     sealed_segments,
     segment_bases,
@@ -273,7 +273,7 @@ class Compactor:
             end_offset = bases[-1] if row is None else row.end_offset
             start_offset = bases[0] if row is None else max(row.start_offset, bases[0])
             return assess(
-                facts_from_files(self._fs, directory, bases, end_offset),
+                info_from_files(self._fs, directory, bases, end_offset),
                 config,
                 CompactionLimits(start_offset, end_offset, end_offset if row is None else row.recovery_point),
                 checkpoint=checkpoint,
@@ -325,7 +325,7 @@ class Compactor:
         """Combine the owner's reply with the sizes of the files. Return (section, facts for the pass)."""
         bases = [each.base_offset for each in known.segments]
         section = assess(
-            facts_from_files(self._fs, directory, bases, known.end_offset),
+            info_from_files(self._fs, directory, bases, known.end_offset),
             config,
             CompactionLimits(known.start_offset, known.stable_offset, known.synced_offset),
             checkpoint=self._offsets.get(topic, index),
@@ -374,7 +374,7 @@ class Compactor:
             run.abandon()
             self._values[SLOT["compaction_records_read"]] += run.records_read
         logger.info(
-            "log=compacted partition=%s-%d from=%d to=%d keys=%d bytes=%d before=%d ms=%d",
+            "log=compacted partition=%s-%d from=%d to=%d keys=%d bytes=%d bytes_before=%d ms=%d",
             topic.name, index, facts.first_dirty, run.compacted_end, run.key_count, after, before,
             (self._clock.now_ns() - started_ns) // NS_PER_MS,
         )  # fmt: skip

@@ -14,7 +14,7 @@ from typing import Final, NamedTuple
 
 from kproc.broker.storage.format import INT32_MAX
 from kproc.broker.storage.log_config import LogConfig
-from kproc.broker.storage.retention import SegmentFacts
+from kproc.broker.storage.retention import SegmentInfo
 from kproc.wire.primitives import INT64_MAX
 
 # Old segments that one swap takes away. Each costs the owner up to five renames in one step of its loop; segments
@@ -53,7 +53,7 @@ class CompactionLimits(NamedTuple):
 
 
 def assess(
-    segments: Sequence[SegmentFacts],
+    segments: Sequence[SegmentInfo],
     config: LogConfig,
     limits: CompactionLimits,
     *,
@@ -96,7 +96,7 @@ def assess(
 
 
 def _is_overdue(
-    dirty: Sequence[SegmentFacts], config: LogConfig, now_ms: int, first_timestamp: Callable[[int], int]
+    dirty: Sequence[SegmentInfo], config: LogConfig, now_ms: int, first_timestamp: Callable[[int], int]
 ) -> bool:
     if config.max_compaction_lag_ms == INT64_MAX:
         return False

@@ -75,7 +75,7 @@ class SegmentSwap:
         with state.done_or_offline("a swap of segments"):
             self._put_in_place(number, len(old), new.base_offset)
         logger.info(
-            "segments=compacted partition=%s-%d base=%d count=%d bytes=%d before=%d",
+            "segments=compacted partition=%s-%d base=%d count=%d bytes=%d bytes_before=%d",
             state.topic, state.partition, new.base_offset, len(old), new.size, sum(each.size for each in old),
         )  # fmt: skip
 

@@ -7,7 +7,7 @@ import logging
 from kproc.broker.storage.fs import Shortage, StorageFailure
 from kproc.broker.storage.log_start import write_start
 from kproc.broker.storage.log_state import LogState
-from kproc.broker.storage.retention import SegmentFacts, below_start, victims
+from kproc.broker.storage.retention import SegmentInfo, below_start, victims
 from kproc.common.errors import ErrorCode, KafkaError
 
 logger = logging.getLogger(__name__)
@@ -21,12 +21,12 @@ class LogRetention:
     def __init__(self, state: LogState) -> None:
         self._state = state
 
-    def retention_victims(self, now_ms: int) -> tuple[str, list[SegmentFacts]]:
+    def retention_victims(self, now_ms: int) -> tuple[str, list[SegmentInfo]]:
         """Return (reason, segments to delete, oldest first), by the log's start, retention.ms or retention.bytes."""
         state = self._state
-        facts = state.segment_facts()
-        reason, count = victims(facts, state.config, now_ms=now_ms, start_offset=state.start_offset)
-        return reason, facts[:count]
+        segments = state.segment_info()
+        reason, count = victims(segments, state.config, now_ms=now_ms, start_offset=state.start_offset)
+        return reason, segments[:count]
 
     def enforce_retention(self, now_ms: int) -> int:
         """Delete the segments that retention_victims() returns, and return their number."""
@@ -41,7 +41,7 @@ class LogRetention:
         """
         state = self._state
         now_ms = state.clock.wall_ms()
-        count = below_start(state.segment_facts(), start_offset=min(offset, state.high_watermark))
+        count = below_start(state.segment_info(), start_offset=min(offset, state.high_watermark))
         if not count:
             return 0
         with state.done_or_offline("a deletion of segments"):
@@ -60,7 +60,7 @@ class LogRetention:
             state.unsynced.remove_segments(gone)
             state.snapshots.remove_before(state.segments.first_base)
         logger.info(
-            "segments=deleted partition=%s-%d count=%d before=%d reason=%s",
+            "segments=deleted partition=%s-%d count=%d below=%d reason=%s",
             state.topic, state.partition, len(gone), state.segments.first_base, reason,
         )  # fmt: skip
         return len(gone)

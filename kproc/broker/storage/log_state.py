@@ -17,7 +17,7 @@ from kproc.broker.storage.leader_epochs import LeaderEpochs
 from kproc.broker.storage.log_config import LogConfig
 from kproc.broker.storage.producer_snapshots import ProducerSnapshots
 from kproc.broker.storage.producer_state import ProducerTable
-from kproc.broker.storage.retention import SegmentFacts
+from kproc.broker.storage.retention import SegmentInfo
 from kproc.broker.storage.segment import LogSegment
 from kproc.broker.storage.segments import SegmentList
 from kproc.broker.storage.tail_cache import TailCache
@@ -160,9 +160,9 @@ class LogState:
             first_open = self.undecided[0][1]
         return stable if first_open is None else min(max(first_open, self.start_offset), stable)
 
-    def segment_facts(self) -> list[SegmentFacts]:
+    def segment_info(self) -> list[SegmentInfo]:
         """Return base, next offset, size in bytes and largest timestamp of each segment, oldest first."""
-        return self.segments.facts(self.end_offset)
+        return self.segments.info(self.end_offset)
 
     def sizes(self) -> tuple[int, int]:
         """Return (`size_bytes`, `segment_count`) in one call, for callers that visit thousands of logs."""

@@ -1,6 +1,6 @@
-"""Decides which segments retention deletes: pure functions over facts, so that a table of cases can test them.
+"""Decides which segments retention deletes: pure functions over SegmentInfo, so that a table of cases can test them.
 
-The owner knows the facts of its open logs; the cleaner reads names, sizes and times of files, and asks the owner.
+The owner knows the segments of its open logs; the cleaner reads names, sizes and times of files, and asks the owner.
 
 As in Kafka, segments are deleted from the oldest on, without gaps. The active segment may be deleted by age (the log
 rolls first), an empty one never. By size a segment is deleted only if the log without it is still at least as large as
@@ -15,8 +15,8 @@ from typing import NamedTuple
 from kproc.broker.storage.log_config import LogConfig
 
 
-class SegmentFacts(NamedTuple):
-    """The facts of a segment that retention depends on."""
+class SegmentInfo(NamedTuple):
+    """The attributes of a segment that retention depends on."""
 
     base_offset: int
     next_offset: int  # The next segment's base, or the log's end.
@@ -24,7 +24,7 @@ class SegmentFacts(NamedTuple):
     largest_timestamp: int
 
 
-def expired(segments: Sequence[SegmentFacts], *, now_ms: int, retention_ms: int) -> int:
+def expired(segments: Sequence[SegmentInfo], *, now_ms: int, retention_ms: int) -> int:
     """Return how many of the oldest segments are older than `retention_ms`. -1 keeps all."""
     if retention_ms < 0:
         return 0
@@ -37,7 +37,7 @@ def expired(segments: Sequence[SegmentFacts], *, now_ms: int, retention_ms: int)
     return count
 
 
-def oversized(segments: Sequence[SegmentFacts], *, retention_bytes: int) -> int:
+def oversized(segments: Sequence[SegmentInfo], *, retention_bytes: int) -> int:
     """Return how many of the oldest segments can be deleted so that `retention_bytes` remain. -1 keeps all."""
     if retention_bytes < 0:
         return 0
@@ -51,7 +51,7 @@ def oversized(segments: Sequence[SegmentFacts], *, retention_bytes: int) -> int:
     return count
 
 
-def below_start(segments: Sequence[SegmentFacts], *, start_offset: int) -> int:
+def below_start(segments: Sequence[SegmentInfo], *, start_offset: int) -> int:
     """Return how many of the oldest segments end at or before the log's start, which DeleteRecords moves."""
     count = 0
     for segment in segments:
@@ -62,7 +62,7 @@ def below_start(segments: Sequence[SegmentFacts], *, start_offset: int) -> int:
 
 
 def victims(
-    segments: Sequence[SegmentFacts], config: LogConfig, *, now_ms: int, start_offset: int
+    segments: Sequence[SegmentInfo], config: LogConfig, *, now_ms: int, start_offset: int
 ) -> tuple[str, int]:
     """Return (reason, number of the oldest segments to delete) by the rule that deletes most."""
     counts = {"log start offset": below_start(segments, start_offset=start_offset)}

@@ -1,4 +1,4 @@
-"""Reads facts about a log from its files, for a process that does not own it: the cleaner, before it asks the owner.
+"""Reads attributes of a log from its files, for a process that does not own it: the cleaner, before it asks the owner.
 
 It reads only names, sizes, times and single entries. The owner continues meanwhile: a file may disappear, and the
 active segment's time index lags behind its records.
@@ -24,7 +24,7 @@ from kproc.broker.storage.format import (
     segment_file_name,
 )
 from kproc.broker.storage.fs import Fs
-from kproc.broker.storage.retention import SegmentFacts
+from kproc.broker.storage.retention import SegmentInfo
 from kproc.broker.storage.txn_index import read_aborted
 from kproc.common.clock import NS_PER_MS
 from kproc.wire.batch_header import MAX_TIMESTAMP
@@ -55,19 +55,19 @@ def holds_synced_records(fs: Fs, directory: Path) -> bool:
     return False
 
 
-def facts_from_files(fs: Fs, directory: Path, bases: Sequence[int], end_offset: int) -> list[SegmentFacts]:
-    """Return the facts of the segments with these bases. The last one is the active one and ends at `end_offset`."""
-    facts = []
+def info_from_files(fs: Fs, directory: Path, bases: Sequence[int], end_offset: int) -> list[SegmentInfo]:
+    """Return the info of the segments with these base offsets. The last one is active and ends at `end_offset`."""
+    info = []
     for base, following in zip(bases, [*bases[1:], end_offset], strict=True):
         log = _facts_of(fs, directory / segment_file_name(base, LOG_SUFFIX))
         if log is None:
-            facts.append(SegmentFacts(base, following, 0, NO_TIMESTAMP))
+            info.append(SegmentInfo(base, following, 0, NO_TIMESTAMP))
             continue
         dated = _last_timestamp(fs, directory / segment_file_name(base, TIME_INDEX_SUFFIX))
         if dated < 0:
             dated = log.st_mtime_ns // NS_PER_MS
-        facts.append(SegmentFacts(base, following, log.st_size, dated))
-    return facts
+        info.append(SegmentInfo(base, following, log.st_size, dated))
+    return info
 
 
 def sealed_segments(

@@ -10,7 +10,7 @@ from typing import Final, NamedTuple
 
 from kproc.broker.storage.format import LOG_SUFFIX
 from kproc.broker.storage.fs import Fs, Shortage, StorageFailure
-from kproc.broker.storage.retention import SegmentFacts
+from kproc.broker.storage.retention import SegmentInfo
 from kproc.broker.storage.segment import LogSegment
 
 logger = logging.getLogger(__name__)
@@ -129,12 +129,12 @@ class SegmentList:
             self.cold.add(segment)
         return segment
 
-    def facts(self, end_offset: int) -> list[SegmentFacts]:
-        """Return the segments' facts, for retention."""
+    def info(self, end_offset: int) -> list[SegmentInfo]:
+        """Return the info of the segments, for retention."""
         # Offsets have no gaps between segments, so each ends where the next one begins.
         nexts = [*self._bases[1:], end_offset]
         return [
-            SegmentFacts(segment.base_offset, following, segment.size, self.warm(segment).largest_timestamp())
+            SegmentInfo(segment.base_offset, following, segment.size, self.warm(segment).largest_timestamp())
             for segment, following in zip(self._segments, nexts, strict=True)
         ]
 

@@ -14,17 +14,17 @@ from kproc.broker.storage.compaction_policy import (
     group_segments,
 )
 from kproc.broker.storage.log_config import LogConfig
-from kproc.broker.storage.retention import SegmentFacts
+from kproc.broker.storage.retention import SegmentInfo
 
 COMPACT = frozenset({"compact"})
 
 
-def facts(*rows: tuple[int, int]) -> list[SegmentFacts]:
+def facts(*rows: tuple[int, int]) -> list[SegmentInfo]:
     """Segments of ten offsets each with (size, largest timestamp); the last one is the active one."""
-    return [SegmentFacts(10 * n, 10 * n + 10, size, timestamp) for n, (size, timestamp) in enumerate(rows)]
+    return [SegmentInfo(10 * n, 10 * n + 10, size, timestamp) for n, (size, timestamp) in enumerate(rows)]
 
 
-def section(segments: list[SegmentFacts], config: LogConfig | None = None, **fields: Any) -> DirtySection:
+def section(segments: list[SegmentInfo], config: LogConfig | None = None, **fields: Any) -> DirtySection:
     end = segments[-1].next_offset
     limits = CompactionLimits(
         fields.pop("start_offset", 0), fields.pop("stable_offset", end), fields.pop("synced_offset", end)

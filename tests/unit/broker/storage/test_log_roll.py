@@ -78,7 +78,7 @@ def test_rolls_when_an_index_is_full(rig: LogRig) -> None:
     for number in range(8):
         append_one(log, batch("x", timestamp=NOW_MS + number))
     # Three time entries (of four, one is kept for the seal) and so four batches a segment.
-    assert [facts.base_offset for facts in log.state.segment_facts()] == [0, 4]
+    assert [facts.base_offset for facts in log.state.segment_info()] == [0, 4]
     log.close()
 
 
@@ -87,7 +87,7 @@ def test_the_smallest_index_does_not_roll_at_every_batch(rig: LogRig) -> None:
     log = rig.open()
     for number in range(4):
         append_one(log, batch("x", timestamp=NOW_MS + number))
-    assert [facts.base_offset for facts in log.state.segment_facts()] == [0, 2]
+    assert [facts.base_offset for facts in log.state.segment_info()] == [0, 2]
     log.close()
 
 

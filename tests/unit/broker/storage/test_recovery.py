@@ -255,7 +255,7 @@ def test_indexes_of_segment_at_recovery_point_are_rebuilt(rig: LogRig) -> None:
     rig.config = LogConfig(segment_bytes=400, index_interval_bytes=100)
     log = rig.open()
     log.append([batch("a", timestamp=NOW_MS + number) for number in range(10)])
-    following = log.state.segment_facts()[1].base_offset
+    following = log.state.segment_info()[1].base_offset
     log.close(clean=False)
     index = rig.directory / INDEX
     content = index.read_bytes()

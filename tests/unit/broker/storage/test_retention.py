@@ -8,16 +8,16 @@ import pytest
 
 from kproc.broker.storage.fs import OsFs
 from kproc.broker.storage.log import LogConfig
-from kproc.broker.storage.retention import SegmentFacts, below_start, expired, oversized
+from kproc.broker.storage.retention import SegmentInfo, below_start, expired, oversized
 from kproc.broker.storage.set_aside import rename_for_deletion
 from tests.support.logs import LogRig, append_one, batch
 
 FS = OsFs()
 
 
-def facts(*rows: tuple[int, int]) -> list[SegmentFacts]:
+def facts(*rows: tuple[int, int]) -> list[SegmentInfo]:
     """Segments of ten offsets each with (size, largest timestamp)."""
-    return [SegmentFacts(10 * n, 10 * n + 10, size, timestamp) for n, (size, timestamp) in enumerate(rows)]
+    return [SegmentInfo(10 * n, 10 * n + 10, size, timestamp) for n, (size, timestamp) in enumerate(rows)]
 
 
 @pytest.mark.parametrize(

@@ -40,7 +40,7 @@ def answers(log: Log) -> Iterator[object]:
     """The answer to each look-up by offset and by time. `Corrupt` if it is refused."""
     calls: list[Callable[[], object]] = [lambda offset=offset: found_at(log, offset) for offset in range(2 * COUNT)]
     calls += [lambda timestamp=timestamp: log.reader.offset_for_timestamp(timestamp) for timestamp in TIMES]
-    calls += [lambda: [fact.largest_timestamp for fact in log.state.segment_facts()]]
+    calls += [lambda: [fact.largest_timestamp for fact in log.state.segment_info()]]
     for call in calls:
         try:
             yield call()
