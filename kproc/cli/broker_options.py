@@ -31,7 +31,10 @@ class Option(NamedTuple):
 
 
 class CommandParser(argparse.ArgumentParser):
-    """The options of one command, refused in the words of the others."""
+    """Parser of `kproc serve` and `kproc dev`.
+
+    It reports wrong usage in the words of the other commands, which typer parses.
+    """
 
     def __init__(
         self,

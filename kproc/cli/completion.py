@@ -169,7 +169,7 @@ def _names_from_broker(
 
 
 def _is_harmless(name: str) -> bool:
-    """Return True for a name that no shell expands or runs, and that is no option.
+    """Return True for a name that no shell expands or runs, and that is not an option.
 
     Clients choose these names, and shells evaluate completions: zsh runs `\\$(id)` when TAB is pressed, bash and fish
     run `$(id)` and `(id)` when the line is entered. Quoting depends on the shell and on the text before the cursor, so

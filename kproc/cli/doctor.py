@@ -96,7 +96,7 @@ def _open_private(path: Path) -> Iterator[BinaryIO]:
     a device, is refused: root would take it from the host.
     """
     if path.exists() and not (path.is_file() or path.is_symlink()):
-        raise Failure(f"{path} is not a file")
+        raise Failure(f"{path} is not a regular file, so it is not replaced; name another file")
     part = path.with_name(f".{path.name}.{secrets.token_hex(8)}.part")
     try:
         with open(os.open(part, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600), "wb") as file:
@@ -275,7 +275,7 @@ def _open_regular(path: Path) -> int:
     descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
     if not stat.S_ISREG(os.fstat(descriptor).st_mode):
         os.close(descriptor)
-        raise Failure(f"{path} is no file")
+        raise Failure(f"--log {path} is a directory, a FIFO or a device; name a regular file")
     return descriptor
 
 

@@ -103,12 +103,12 @@ def _process_in(ready_file: Path) -> VerifiedBroker:
     with os.fdopen(descriptor, "rb") as file:
         facts = os.fstat(descriptor)
         if not stat.S_ISREG(facts.st_mode) or facts.st_size > _READY_BYTES_MAX:
-            raise Failure(f"{ready_file} is no ready file of a broker")
+            raise Failure(f"{ready_file} is not the ready file of a broker")
         content = file.read(_READY_BYTES_MAX)
     try:
         claim = ProcessClaim.from_json(orjson.loads(content))
     except (orjson.JSONDecodeError, NotABroker):
-        raise Failure(f"{ready_file} is no ready file of a broker") from None
+        raise Failure(f"{ready_file} is not the ready file of a broker") from None
     with ExitStack() as stack:
         process = stack.enter_context(VerifiedBroker(claim.pid))
         if facts.st_uid not in (0, os.geteuid(), process.uid):

@@ -178,6 +178,6 @@ def _change(bootstrap: str, names: Names, ops: list[Row]) -> None:
 
 def _refused(code: int, message: str | None) -> Failure:
     if code == ErrorCode.CLUSTER_AUTHORIZATION_FAILED:
-        return Failure("you may not do that: it takes ALTER_CONFIGS, or DESCRIBE_CONFIGS, on the cluster")
+        return Failure("access denied: this needs ALTER_CONFIGS or DESCRIBE_CONFIGS on the cluster")
     known = f" (there are {_KEYS})" if message and message.startswith("Invalid configuration key") else ""
     return Failure(f"{message or ErrorCode(code).name}{known}")

@@ -285,7 +285,7 @@ class RecordReader:
         if raised:
             raise raised[0]
         if thread.is_alive():
-            raise Failure(f"{self._bootstrap} does not answer: left without its word")
+            raise Failure(f"{self._bootstrap} does not respond: ended without closing the consumer")
 
     def _is_check_due(self) -> bool:
         """Return True after 1, 2, 4, ... s without records. A quiet topic may be followed for hours."""

@@ -171,7 +171,7 @@ def _password(name: str, file: Path | None) -> str:
         text = sys.stdin.read(_BYTES_MAX) if file is None or str(file) == "-" else _first_of(file)
         password = text.partition("\n")[0].rstrip("\r")
     if not password:
-        raise Failure("an empty password lets nobody in")
+        raise Failure("the password must not be empty")
     return password
 
 
@@ -234,5 +234,5 @@ def _users(bootstrap: str, offline: Config | None) -> list[tuple[str, dict[int, 
 def _refused(result: Row) -> Failure:
     code = ErrorCode(result["error_code"])
     if code == ErrorCode.CLUSTER_AUTHORIZATION_FAILED:
-        return Failure("you may not do that: it takes ALTER, or DESCRIBE, on the cluster")
+        return Failure("access denied: this needs ALTER or DESCRIBE on the cluster")
     return Failure(f"{result.get('user', 'users')}: {result['error_message'] or code.name}")

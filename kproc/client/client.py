@@ -110,7 +110,7 @@ class _AnswerFields(dict[str, Any]):
 
     def __missing__(self, key: str) -> NoReturn:
         raise ClientError(
-            f"the broker's answer has no field {key!r}: it runs another version of kproc or is no kproc broker"
+            f"the broker's answer has no field {key!r}: it runs another version of kproc or is not a kproc broker"
         )
 
 
@@ -168,7 +168,7 @@ class Client:
             raise ConnectionFailed(f"cannot connect to {address}: {reason(error)}") from error
         # The idna codec rejects a name with an empty or too long part.
         except UnicodeError as error:
-            raise ConnectionFailed(f"cannot connect to {address}: that is no host name") from error
+            raise ConnectionFailed(f"cannot connect to {address}: that is not a host name") from error
         sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         client = cls(sock, address=address, timeout_ms=timeout_ms, client_id=client_id)
         if security is not None:

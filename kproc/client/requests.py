@@ -60,7 +60,7 @@ def fetch_fields(
 
 
 def list_offsets_fields(timestamps: Mapping[_P, int], *, isolation: int, timeout_ms: int) -> dict[str, Any]:
-    """Return the fields of ListOffsets: the offset of each partition at a timestamp, EARLIEST or LATEST."""
+    """Return the fields of ListOffsets. `timestamps` maps each partition to a time in ms, EARLIEST or LATEST."""
     rows = {
         partition: {"partition_index": partition[1], "current_leader_epoch": -1, "timestamp": timestamp}
         for partition, timestamp in timestamps.items()
@@ -74,7 +74,7 @@ def list_offsets_fields(timestamps: Mapping[_P, int], *, isolation: int, timeout
 
 
 def commit_fields(group: str, offsets: Mapping[_P, int]) -> dict[str, Any]:
-    """Return the fields of OffsetCommit by nobody's member (generation -1), which a group with members rejects."""
+    """Return the fields of OffsetCommit without a member (generation -1), which a group with members rejects."""
     rows = {
         partition: {
             "partition_index": partition[1],

@@ -43,7 +43,10 @@ class QueryState:
 def local_checkpoint(pipeline: Pipeline) -> Path:
     """Return the checkpoint's directory. Raise PipelineError if it is in another file system."""
     if not is_local(pipeline.checkpoint):
-        raise PipelineError(f"{pipeline.checkpoint} is no local directory: look at it with its own tools")
+        raise PipelineError(
+            f"checkpoint {pipeline.checkpoint} is not on this host's file system, so this command cannot read it: "
+            "use the tools of that file system"
+        )
     return local_path(pipeline.checkpoint)
 
 

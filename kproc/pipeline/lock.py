@@ -19,7 +19,8 @@ from kproc.common.clock import NS_PER_MS, NS_PER_S, SystemClock
 from kproc.pipeline.errors import AlreadyRunning
 
 STATE_DIRECTORY: Final = ".kproc"
-# If the driver is killed, its JVM reads the end of its stdin and exits. It can first finish the commit of a batch.
+# Time that a new run waits for the JVM of a killed driver. That JVM exits when it reads the end of its stdin, but first
+# finishes the commit of a batch.
 ORPHAN_SECONDS: Final = 30
 _POLL_MS: Final = 100
 

@@ -31,7 +31,9 @@ def name_of(table: SpecTable, allowed: re.Pattern[str]) -> str:
     """Return the part's name. Raise SpecError if it does not match `allowed`."""
     name = table.need_text("name")
     if not allowed.fullmatch(name):
-        raise table.error("name", f"{name!r} is no name: letters, digits and _, not a digit first")
+        raise table.error(
+            "name", f"{name!r} is not a name: use letters, digits and _, and do not begin with a digit"
+        )
     return name
 
 
@@ -90,6 +92,6 @@ def watermark_of(table: SpecTable) -> Watermark | None:
         return None
     watermark = Watermark(inner.need_text("column"), inner.need_text("delay"))
     if interval_ms(watermark.delay) is None:
-        raise inner.error("delay", f'{watermark.delay!r} is no interval such as "10 seconds"')
+        raise inner.error("delay", f'{watermark.delay!r} is not an interval such as "10 seconds"')
     inner.finish()
     return watermark

@@ -333,7 +333,7 @@ class Decoder:
                 f"{self._name}: message format {magic} at offset {offset} is of Kafka before 0.11 and cannot be "
                 f"read: copy the topic with a Kafka 3 client, which writes format {MAGIC}",
             )
-        return self._bad(offset, f"message format {magic} is not known: these are no record batches")
+        return self._bad(offset, f"message format {magic} is not known: these are not record batches")
 
 
 class _Aborted:

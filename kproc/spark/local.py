@@ -118,7 +118,7 @@ def _validated(directory: Path, cluster: Cluster, node: int) -> Path:
     except (OSError, Corrupt) as error:
         raise WrongDirectory(f"kproc.data.dir {directory} cannot be read: {error}") from None
     if ours is None:
-        raise WrongDirectory(f"kproc.data.dir {directory} is no data directory: it has no meta.properties")
+        raise WrongDirectory(f"kproc.data.dir {directory} is not a data directory: it has no meta.properties")
     if (ours.cluster_id, ours.node_id) != (theirs, node):
         raise WrongDirectory(
             f"kproc.data.dir {directory} is of node {ours.node_id} in cluster {ours.cluster_id}, "

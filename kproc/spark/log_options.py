@@ -69,7 +69,9 @@ class LogOptions:
         options = {name.lower(): str(value).strip() for name, value in given.items()}
         reject_unknown(options, _KNOWN, _REFUSED)
         if "path" not in options:
-            raise OptionError("option path names no data directory (log.dirs of kproc or of Apache Kafka)")
+            raise OptionError(
+                "option path is missing: name a data directory (log.dirs of kproc or of Apache Kafka)"
+            )
         if ("topics" in options) == ("topicspattern" in options):
             raise OptionError("give one of the options topics and topicsPattern")
 

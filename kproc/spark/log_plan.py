@@ -102,7 +102,7 @@ def _partition_names(directory: Path) -> list[str]:
         ):
             raise OptionError(f"path {directory} is a partition's directory: give the one that it lies in")
         raise OptionError(
-            f"path {directory} is no data directory: no <topic>-<partition> directories are in it"
+            f"path {directory} is not a data directory: no <topic>-<partition> directories are in it"
         )
     return [each for each in names if (directory / each).is_dir()]
 

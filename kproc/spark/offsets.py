@@ -92,9 +92,9 @@ def from_json(document: Mapping[str, Any]) -> Offsets:
             raise ValueError(f'"{topic}" is not of the form {{"0": 23, "1": -1}}: {rows!r}')
         for key, value in rows.items():
             if not str(key).isdecimal():
-                raise ValueError(f'"{key}" of "{topic}" is no partition\'s number')
+                raise ValueError(f'"{key}" of "{topic}" is not a partition\'s number')
             if isinstance(value, bool) or not isinstance(value, int):
-                raise ValueError(f'"{topic}", partition {key}: {value!r} is no whole number')
+                raise ValueError(f'"{topic}", partition {key}: {value!r} is not a whole number')
             found[TopicPartition(topic, int(key))] = value
     return found
 

@@ -130,7 +130,7 @@ def read_byte_count(name: str, value: str) -> int:
     """Parse a size such as `64m` or `512k` and return bytes. A number without a unit is in bytes."""
     count = _with_unit(name, value, _BYTES, "b", '"64m", "512k" or 1000000')
     if count == 0:
-        raise OptionError(f"{name} is at least 1")
+        raise OptionError(f"{name} must be at least 1")
     return count
 
 
@@ -138,7 +138,7 @@ def read_names(name: str, value: str) -> tuple[str, ...]:
     """Parse names separated by commas. Remove duplicates and reject an empty list."""
     names = tuple(dict.fromkeys(filter(None, (each.strip() for each in value.split(",")))))
     if not names:
-        raise OptionError(f"{name} names nothing")
+        raise OptionError(f"{name} is empty: give at least one name")
     return names
 
 
@@ -147,7 +147,7 @@ def read_pattern(name: str, value: str) -> str:
     try:
         re.compile(read_text(name, value))
     except re.error as error:
-        raise OptionError(f"{name} {value!r} is no regular expression of Python's: {error}") from None
+        raise OptionError(f"{name} {value!r} is not a regular expression of Python's: {error}") from None
     return value.strip()
 
 
@@ -156,7 +156,7 @@ def read_json(name: str, value: str) -> Any:
     try:
         return json.loads(value)
     except ValueError as error:
-        raise OptionError(f"{name} is no JSON: {error}; it is {value!r}") from None
+        raise OptionError(f"{name} is not JSON: {error}; it is {value!r}") from None
 
 
 def read_isolation(name: str, value: str) -> int:

@@ -123,7 +123,7 @@ def _assigned(name: str, value: str) -> tuple[TopicPartition, ...]:
             raise OptionError(form)
         for index in indexes:
             if isinstance(index, bool) or not isinstance(index, int) or index < 0:
-                raise OptionError(f"{name}: {index!r} is no partition's number")
+                raise OptionError(f"{name}: {index!r} is not a partition's number")
             found.append(TopicPartition(topic, index))
     return tuple(sorted(set(found)))
 
@@ -252,7 +252,7 @@ def _offsets_of(name: str, value: str) -> Offsets:
     except ValueError as error:
         raise OptionError(f"{name}: {error}") from None
     if not found:
-        raise OptionError(f"{name} names no partition")
+        raise OptionError(f"{name} is empty: name at least one partition")
     return found
 
 

@@ -88,7 +88,7 @@ def records_of(
     if isinstance(partition, TopicRange):
         return read_range(options, columns, partition.wanted, partition.topic_id)
     if partition.value is not None:
-        raise TypeError(f"{partition!r} is no range of a topic")
+        raise TypeError(f"{partition!r} is not a range of a topic")
     return iter(())
 
 

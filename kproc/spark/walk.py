@@ -139,7 +139,7 @@ def _long_step(raw: bytes, position: int) -> tuple[int, int]:
         size += 1
         if byte < 128:
             return size + (length >> 1), size
-    raise IndexError("a length of too many bytes")
+    raise IndexError("varint is too long")
 
 
 def _run(raw: bytes, position: int, step: int, size: int, limit: int) -> int:

@@ -277,7 +277,7 @@ def parse_request_header(view: Buffer, offset: int = 0) -> tuple[RequestHeader, 
         position = end
     # -1 is null. The client id is never compact, also in header version 2, so that every broker can read it.
     elif client_id_bytes < -1:
-        raise ProtocolError(f"client id of {client_id_bytes} bytes")
+        raise ProtocolError(f"client id has the length {client_id_bytes}; expected -1 (null) or more")
     if version >= _FIRST_FLEXIBLE[api_key]:
         # No client sends tagged fields in a header yet. The block is then one zero byte.
         if position < len(view) and view[position] == 0:

@@ -104,7 +104,7 @@ def offset_delta_of(row: Row) -> int:
 
 
 def read_row(raw: bytes, start: int) -> tuple[int, Row]:
-    """Return the end of the record at `start`, and its row. INVALID_RECORD if it is damaged."""
+    """Decode the record at `start`. Return its end, and its offset, key and value. Raises INVALID_RECORD."""
     try:
         record, end = read_record(raw, start, 0, 0)
     except (ProtocolError, IndexError):

@@ -161,7 +161,7 @@ def read_string(data: Buffer, position: int) -> tuple[str | None, int]:
     if length < 0:
         if length == -1:
             return None, position
-        raise ProtocolError(f"string of {length} bytes")
+        raise ProtocolError(f"string has the length {length}; expected -1 (null) or more")
     end = position + length
     if end > len(data):
         raise ProtocolError(f"string of {length} bytes runs past the end")

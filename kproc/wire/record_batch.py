@@ -203,7 +203,7 @@ def _why_short(view: Buffer) -> KafkaError:
         return _why_misshapen(len(view), -1, view[MAGIC_AT])
     if len(view) == 0:
         return NotOneBatch()
-    return KafkaError(ErrorCode.CORRUPT_MESSAGE, f"{len(view)} bytes are no batch")
+    return KafkaError(ErrorCode.CORRUPT_MESSAGE, f"{len(view)} bytes are not a batch")
 
 
 def _why_misshapen(size: int, batch_length: int, magic: int) -> KafkaError:

@@ -69,7 +69,7 @@ def _uuid_bytes(value: bytes | None) -> bytes:
         return ZERO_UUID
     # Check the length, because the struct module would cut or pad another one without an error.
     if len(value) != len(ZERO_UUID):
-        raise ValueError(f"a UUID of {len(value)} bytes")
+        raise ValueError(f"UUID has {len(value)} bytes; expected {len(ZERO_UUID)}")
     return value
 
 

@@ -326,4 +326,4 @@ def test_command_without_right_prints_the_denial(broker: SecuredBroker, tmp_path
         timeout=60,
     )
     assert done.returncode == 1
-    assert done.stderr == "kproc: rules: you may not do that: it takes ALTER, or DESCRIBE, on the cluster\n"
+    assert done.stderr == "kproc: rules: access denied: this needs ALTER or DESCRIBE on the cluster\n"

@@ -229,4 +229,4 @@ def test_dev_prints_lines_that_connect_and_leaves_nothing(tmp_path: Path) -> Non
 def test_user_name_that_needs_quotes_is_rejected(name: str, capsys: pytest.CaptureFixture[str]) -> None:
     done = call_kproc(capsys, "dev", "--user", name, "--port", "0")
     assert done.returncode == 2
-    assert "a name is of letters" in done.stderr
+    assert "use only letters" in done.stderr

@@ -88,7 +88,7 @@ def test_stop_ignores_reused_pid_of_stale_ready_file(
         (tmp_path / "ready.json").write_text(json.dumps({"pid": stranger.pid}))
         told = call_kproc(capsys, "stop", "--ready-file", str(tmp_path / "ready.json"))
         assert told.returncode == 1
-        assert "is no kproc broker" in told.stderr
+        assert "is not a kproc broker" in told.stderr
         assert stranger.poll() is None
         stranger.kill()
 

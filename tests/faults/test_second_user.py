@@ -260,7 +260,7 @@ def test_second_users_ready_file_stops_nothing_of_root(
     ready_file.unlink()
     os.mkfifo(ready_file)
     stop = call_kproc(capsys, "stop", "--ready-file", str(ready_file))
-    assert (stop.returncode, "is no ready file" in stop.stderr) == (1, True)
+    assert (stop.returncode, "is not the ready file" in stop.stderr) == (1, True)
     link = shared / "link.json"
     link.symlink_to(ready_file)
     stop = call_kproc(capsys, "stop", "--ready-file", str(link))

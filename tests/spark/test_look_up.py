@@ -120,7 +120,7 @@ def test_reader_rejects_partition_that_is_no_range(
 ) -> None:
     reader = batch(broker.bootstrap, subscribe=topic())
     assert list(reader.read(InputPartition(None))) == []
-    with pytest.raises(TypeError, match="is no range of a topic"):
+    with pytest.raises(TypeError, match="is not a range of a topic"):
         reader.read(InputPartition(("t", 0, 5)))
 
 

@@ -10,8 +10,8 @@ from kproc.broker.storage.fs import Fs
 from kproc.broker.storage.log import Log
 from kproc.broker.storage.segment_files import (
     aborted_transactions,
-    info_from_files,
     first_timestamp,
+    info_from_files,
     sealed_segments,
 )
 from tests.support.logs import LogRig

@@ -51,8 +51,8 @@ from kproc.broker.storage.fs import Fs, StorageFailure, sync_directory
 from kproc.broker.storage.log_config import LogConfig
 from kproc.broker.storage.segment_files import (
     aborted_transactions,
-    info_from_files,
     first_timestamp,
+    info_from_files,
     sealed_segments,
     segment_bases,
 )

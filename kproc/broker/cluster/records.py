@@ -150,7 +150,7 @@ class FeatureLevelSet(msgspec.Struct, frozen=True, array_like=True, tag=15):
 
 
 class ClientQuotaSet(msgspec.Struct, frozen=True, array_like=True, tag=12):
-    """One quota of an entity (see client_quotas.py): (type, name) pairs sorted by type; None takes it away."""
+    """One quota of an entity (see client_quotas.py): (type, name) pairs sorted by type; None removes it."""
 
     entity: tuple[tuple[str, str | None], ...]
     key: str

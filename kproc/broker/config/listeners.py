@@ -245,7 +245,7 @@ def outward_address(wildcard: str = "") -> str:
                 probe.connect((target, 9))
                 return str(probe.getsockname()[0])
         except OSError:
-            # No route in this family, because the host has no network or no IPv6.
+            # This family has no route to the outside, because the host has no network or no IPv6. Try the next one.
             continue
     return "::1" if wildcard == "::" and not _has_ipv4_wildcard() else "127.0.0.1"
 

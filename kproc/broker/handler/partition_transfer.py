@@ -175,7 +175,10 @@ class PartitionTransfer:
             on_ready(True)
 
     def when_image(self, version: int, on_image: Callable[[], None]) -> None:
-        """Call back when our metadata have this version, which another Handler already has."""
+        """Call `on_image` when our metadata have at least `version`, at once if they do.
+
+        Another Handler has acted on that version already.
+        """
         if self._image().version >= version:
             on_image()
         else:

@@ -71,8 +71,9 @@ class ThreadSyncer:
         self._wake = wake
         self._rounds: queue.SimpleQueue[Sequence[tuple[Log, SyncPoint]] | None] = queue.SimpleQueue()
         self._done: deque[Outcome] = deque()
-        # Logs of the running round that no thread has started with, and one token per log that a helper has finished.
+        # Logs of the running round that no thread has started with. None ends a helper.
         self._shares: queue.SimpleQueue[tuple[Log, SyncPoint] | None] = queue.SimpleQueue()
+        # One token for each log that a helper has finished.
         self._helped: queue.SimpleQueue[None] = queue.SimpleQueue()
         # Helpers end when they are idle, so the largest recent round determines their number.
         self._helpers: list[threading.Thread] = []

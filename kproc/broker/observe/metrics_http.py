@@ -225,7 +225,7 @@ class MetricsResponder:
             else:
                 scraper.respond(answer)
         elif len(scraper.received) > REQUEST_BYTES_MAX:
-            scraper.respond(_response(431, "text/plain", b"that is no request of a scraper\n"))
+            scraper.respond(_response(431, "text/plain", b"that is not a request of a scraper\n"))
         if scraper.unsent is not None:
             self._epoll.modify(scraper.sock.fileno(), select.EPOLLOUT)
 
@@ -271,7 +271,7 @@ class MetricsResponder:
         first, *headers = scraper.received.partition(_END_OF_HEAD)[0].split(b"\r\n")
         line = first.split(b" ")
         if len(line) != 3 or not line[2].startswith(b"HTTP/1."):
-            return _response(400, "text/plain", b"that is no HTTP request\n")
+            return _response(400, "text/plain", b"that is not an HTTP request\n")
         # A web page can make a browser connect to a loopback address under the page's own name (DNS rebinding). It must
         # not read the metrics.
         if self._is_loopback and not all(map(_is_own_host, _hosts_in(headers))):

@@ -40,7 +40,7 @@ Failed = Callable[[int, int, str | None], Answer]
 class OperationPaused(Exception):
     """Raised by an operation that must continue in a later duty cycle, with new arguments.
 
-    It has used up the time of this cycle, or it waits for the first sync of the log of `recovering`.
+    `recovering` is None if it has used up the time of this cycle. Otherwise it waits for the first sync of that log.
     """
 
     def __init__(self, arguments: Any, recovering: OwnedPartition | None = None) -> None:

@@ -29,7 +29,7 @@ VERIFY: Final = TRANSACTIONS.operation("verify", AddRequest, list[int])
 
 
 class TxnProducer(NamedTuple):
-    """The producer of a transaction."""
+    """A producer as the coordinator of its transaction knows it."""
 
     transactional_id: str
     producer_id: int

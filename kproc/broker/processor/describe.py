@@ -96,7 +96,7 @@ def _tcp_bytes(sock: socket.socket) -> tuple[int, int]:
 
 
 def why_refused(start: bytes, length: int, length_max: int, login_max: int = 0) -> str:
-    """Return the likely reason why a peer's first four bytes are no valid frame length, such as TLS or HTTP.
+    """Return the likely reason why a peer's first four bytes are not a valid frame length, such as TLS or HTTP.
 
     `login_max` is the longest frame of a client that has not logged in; 0 if that limit does not apply.
     """

@@ -139,7 +139,7 @@ class Handshakes:
             self._state.press()
 
     def advanced(self, transport: TlsTransport) -> None:
-        """Record that a client has begun to send its next flight. The rest of that flight is not reported."""
+        """Record that a client has begun its next flight, which counts as progress. Called once per flight."""
         del self._begun[transport.fd]
         self._begun[transport.fd] = BegunHandshake(transport, self._state.now_ns, True)
 

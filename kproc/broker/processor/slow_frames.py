@@ -130,7 +130,7 @@ class SlowFrameReaper:
         self._slow_frames = SlowFrames(receive_ns_max)
 
     def work(self) -> None:
-        """Check all unfinished frames. Called once a second."""
+        """Close connections whose frame is late, or slow while others wait for memory. Called once a second."""
         begun = [each for each in self._table.by_fd.values() if each.block is not None or each.held]
         frames = self._slow_frames
         frames.update(begun, self._state.now_ns)

@@ -38,7 +38,10 @@ class ReturnedRecords(ForOwner):
 
 
 class ProduceResults(Reply):
-    """The owner's results. An open reply returns the records of one partition in `returned` instead."""
+    """Results of a forwarded Produce. Only those of the last reply count, the one that is not `is_open`.
+
+    `returned` holds the records of one partition that has moved, for the sender to route again.
+    """
 
     results: list[Result | None]
     returned: tuple[int, bytes, int, bytes] | None = None  # Place in the call, topic id, index, records.

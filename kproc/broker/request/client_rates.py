@@ -173,7 +173,10 @@ class ClientRates:
         return meter
 
     def on_socket_time(self, user: str, client_id: bytes | None, used_ns: int) -> bool:
-        """Charge a client for a Processor's time. Return False if the client has no request_percentage any more."""
+        """Charge a client for a Processor's time.
+
+        Return False if no request_percentage applies to it, so that the Processor stops measuring.
+        """
         found = self._find(REQUEST_PERCENTAGE, user, client_id)
         if found is not None:
             key, percentage = found

@@ -236,5 +236,5 @@ def _addresses(end_point: EndPoint, found: Sequence[str] | None) -> list[tuple[i
         ]
     # getaddrinfo raises UnicodeError for a name with an empty label.
     except (OSError, UnicodeError) as error:
-        reason = error.strerror if isinstance(error, OSError) else "it is no host name"
+        reason = error.strerror if isinstance(error, OSError) else "it is not a host name"
         raise FatalError(f"listeners: cannot resolve the host of {end_point}: {reason}") from error

@@ -94,7 +94,7 @@ def _command(pid: int, proc: Path) -> str:
         words = (proc / str(pid) / "cmdline").read_bytes().rstrip(b"\0").split(b"\0")
     except OSError:
         return "it has ended"
-    # Leave out the options, because they may hold a secret and this text goes to terminals and logs.
+    # Stop at the first option, because an option may hold a secret and this text goes to terminals and logs.
     plain = takewhile(lambda word: not word.startswith(b"-"), words)
     text = " ".join(word.decode("utf-8", "replace") for word in plain)
     return text if len(text) <= _COMMAND_MAX else f"{text[:_COMMAND_MAX]}..."

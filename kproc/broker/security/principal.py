@@ -23,7 +23,7 @@ class Principal(NamedTuple):
         try:
             size = len(str(self).encode())
         except UnicodeEncodeError:
-            return "a name that is no text"
+            return "a name that is not text"
         return f"a name of {size} bytes" if size > STRING_BYTES_MAX else None
 
     def pack(self) -> bytes:

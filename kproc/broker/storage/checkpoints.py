@@ -65,9 +65,9 @@ def parse_uuid_text(text: str) -> bytes:
     try:
         raw = base64.b64decode(text + "==", altchars=b"-_", validate=True)
     except (binascii.Error, ValueError) as error:
-        raise Corrupt(f"not an id: {text!r}") from error
+        raise Corrupt(f"not a 16-byte id in URL-safe base64: {text!r}") from error
     if len(raw) != 16:
-        raise Corrupt(f"not an id: {text!r}")
+        raise Corrupt(f"not a 16-byte id in URL-safe base64: {text!r}")
     return raw
 
 

@@ -147,7 +147,8 @@ def load(fs: Fs, directory: Path, config: LogConfig, last: LastStop, *, now_ms: 
     # files are the evidence that a deletion explains its start.
     found = _log_bases(names)
     whole_below: int | None = None
-    # The row of a dead owner names its last segment (_check_published), and its log is opened with few calls.
+    # Without the row of a dead owner, the directory's mark must show that no segment is missing. With a row skip this:
+    # _check_published() checks the last segment, and the log opens with fewer calls.
     if last.trusted is None:
         whole_below = _read_newest_mark(fs, directory)
         _check_newest(directory, found, whole_below, last.effective_start)

@@ -84,7 +84,7 @@ class VerifiedBroker:
         except FileNotFoundError:
             raise NotABroker(f"there is no process {self.pid}: the broker has ended already") from None
         if not any(map(self._open_locked_directory, names)):
-            raise NotABroker(f"process {self.pid} is no kproc broker: it holds no data directory's lock")
+            raise NotABroker(f"process {self.pid} is not a kproc broker: it holds no data directory's lock")
 
     def _open_locked_directory(self, name: str) -> bool:
         """Open the directory of the locked file behind a descriptor. Return False unless it is a data directory's lock.

@@ -205,7 +205,7 @@ class _ResponseReader:
     def _read(self, size: int) -> bytes:
         piece = self._data[self._at : self._at + size]
         if size < 0 or len(piece) < size:
-            raise SecurityFailed(f"{self._address} answers a login with what is no answer")
+            raise SecurityFailed(f"{self._address} sends an invalid response to a login")
         self._at += size
         return piece
 

@@ -164,7 +164,7 @@ def read_client_config(path: Path, environment: Environment | None = None) -> di
     except OSError as error:
         raise ConfigError(f"cannot read {path}: {error.strerror}") from None
     except UnicodeDecodeError:
-        raise ConfigError(f"{path} is no properties file: it is not UTF-8") from None
+        raise ConfigError(f"{path} is not a properties file: it is not UTF-8") from None
     return {name: _provided(name, value, environment) for name, value in parse_properties(text).items()}
 
 

@@ -84,7 +84,7 @@ def make_throwaway(
     """Create the directory and its files. `hosts` are names of the broker in addition to the loopback's."""
     for name in users:
         if not _NAME.fullmatch(name):
-            raise ConfigError(f"user {name!r}: a name is of letters, digits, dots, dashes and underscores")
+            raise ConfigError(f"user {name!r}: use only letters, digits, dots, dashes and underscores")
     directory.mkdir(0o700)
     made = Throwaway(directory, has_tls, {name: secrets.token_urlsafe(16) for name in users})
     if has_tls:

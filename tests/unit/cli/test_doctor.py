@@ -113,7 +113,7 @@ def test_doctor_refuses_to_replace_what_is_no_file(tmp_path: Path) -> None:
     """Root's `kproc doctor -o /dev/null` took the device from the host."""
     path = tmp_path / "pipe"
     os.mkfifo(path)
-    with pytest.raises(Failure, match="is not a file"):
+    with pytest.raises(Failure, match="is not a regular file"):
         doctor.doctor(path, None, NOBODY)
     assert path.is_fifo()
 

@@ -154,7 +154,7 @@ def test_a_silent_peer_ends_in_a_timeout():
 
 
 def test_a_host_that_is_no_name_is_told():
-    with pytest.raises(ConnectionFailed, match=r"a\.\.b:9092: that is no host name"):
+    with pytest.raises(ConnectionFailed, match=r"a\.\.b:9092: that is not a host name"):
         Client.connect("a..b", 9092)
 
 

@@ -170,7 +170,7 @@ MISTAKES = {
         "p.toml:14: source[1].format: 'jsn' is none of raw, json, csv",
     ),
     "no schema": ('schema = { id = "long", at = "timestamp", amount = "double" }', "", "json needs a schema"),
-    "bad delay": ('"10 seconds"', '"soon"', "p.toml:18: source[1].watermark.delay: 'soon' is no interval"),
+    "bad delay": ('"10 seconds"', '"soon"', "p.toml:18: source[1].watermark.delay: 'soon' is not an interval"),
     "mistyped inside": (
         "delay =",
         "dely =",

@@ -51,7 +51,7 @@ def test_negative_version_is_parsed_for_api_versions_answer():
         (struct.pack(">hhih", 4, 1, 1, -1), "unknown API key 4"),
         (struct.pack(">hhih", -1, 1, 1, -1), "unknown API key -1"),
         (struct.pack(">hhih", 3, 1, 1, 5) + b"four", "past the end"),
-        (struct.pack(">hhih", 3, 1, 1, -2), "client id of -2"),
+        (struct.pack(">hhih", 3, 1, 1, -2), "client id has the length -2"),
         (struct.pack(">hhih", 3, 1, 1, 2) + b"\xff\xfe", "UTF-8"),
         (struct.pack(">hhih", 3, 12, 1, -1), "past the end"),
     ],

@@ -222,7 +222,7 @@ class ClassicGroup:
         self.state.remove(roster.members[member_id], ErrorCode.UNKNOWN_MEMBER_ID)
         return ErrorCode.NONE
 
-    # Deletion, and the change of the coordinator.
+    # The end of the group: another Handler coordinates it, or it was deleted.
 
     def resign(self) -> None:
         """Answer all waiting requests with NOT_COORDINATOR, because another Handler coordinates the group now."""

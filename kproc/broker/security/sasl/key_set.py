@@ -236,7 +236,7 @@ def _keys_in(data: bytes) -> list[Key]:
 
     document: Any = json.loads(data)
     if not isinstance(document, dict) or not isinstance(document.get("keys"), list):
-        raise ValueError("it is no JSON Web Key Set")
+        raise ValueError("it is not a JSON Web Key Set")
     try:
         return list(Imported.import_key_set({"keys": document["keys"]}).keys)
     except JoseError as error:

@@ -40,7 +40,7 @@ class Exchange(Protocol):
 
 
 class Mechanism(Protocol):
-    """One mechanism as a listener has it."""
+    """A SASL mechanism, set up with the settings of one listener."""
 
     @property
     def name(self) -> str: ...

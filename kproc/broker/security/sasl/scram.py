@@ -178,7 +178,7 @@ def _hmac(kind: ScramKind, key: bytes, message: bytes) -> bytes:
 
 
 class ScramMechanism:
-    """One of the two mechanisms as a listener has it.
+    """One of the two mechanisms, set up with the settings of one listener.
 
     `is_strict`: the client's last nonce must be the one that the server sent (CVE-2024-56128). librdkafka before 2.6.1
     sends its own half twice, which is let pass otherwise.

@@ -77,9 +77,9 @@ def _header(token: str) -> dict[str, Any]:
     try:
         header = json.loads(base64.urlsafe_b64decode(first + "=" * (-len(first) % 4)))
     except (ValueError, binascii.Error, RecursionError) as error:
-        raise BadToken("a token whose header is no JSON") from error
+        raise BadToken("a token whose header is not JSON") from error
     if not isinstance(header, dict) or rest.count(".") != 1:
-        raise BadToken("a token that is no signed JSON object")
+        raise BadToken("a token that is not header.claims.signature, or whose header is not a JSON object")
     return header
 
 
@@ -102,5 +102,5 @@ def _time(claims: Mapping[str, Any], name: str) -> float | None:
         return None
     # NaN and infinity compare as neither early nor late, so they must not get into the checks of times.
     if isinstance(value, bool) or not isinstance(value, int | float) or not abs(value) < 1e12:
-        raise BadToken(f"a token whose {name} is no time")
+        raise BadToken(f"a token whose {name} is not a time")
     return float(value)

@@ -38,7 +38,7 @@ class UnsecuredValidator:
     def _expiry(self, claims: Mapping[str, Any], scope: list[str]) -> int:
         times = {key: claims[key] for key in ("exp", "iat") if claims.get(key) is not None}
         if "exp" not in times or not all(_is_number(value) for value in times.values()):
-            raise BadToken("a token without its times, or with times that are no numbers")
+            raise BadToken("a token without its times, or with times that are not numbers")
         now_ms, expires_ms = self._now_ms(), int(times["exp"] * 1000)
         if now_ms - self._skew_ms >= expires_ms:
             raise BadToken("an expired token")
@@ -66,7 +66,7 @@ def _section(text: str) -> dict[str, Any]:
     try:
         found = json.loads(base64.urlsafe_b64decode(text + "=" * (-len(text) % 4)))
     except (ValueError, binascii.Error, RecursionError) as error:
-        raise BadToken("a token that is no JSON") from error
+        raise BadToken("a token that is not JSON") from error
     if not isinstance(found, dict):
-        raise BadToken("a token that is no JSON object")
+        raise BadToken("a token that is not a JSON object")
     return found

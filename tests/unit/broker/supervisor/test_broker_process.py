@@ -49,7 +49,7 @@ def test_broker_process_found_by_link_to_data_opens(data: Path, tmp_path: Path) 
 def test_broker_process_without_lock_is_rejected() -> None:
     with subprocess.Popen(["sleep", "60"]) as stranger:
         try:
-            with pytest.raises(NotABroker, match="is no kproc broker"):
+            with pytest.raises(NotABroker, match="is not a kproc broker"):
                 VerifiedBroker(stranger.pid)
         finally:
             stranger.kill()
@@ -59,14 +59,14 @@ def test_broker_process_without_lock_is_rejected() -> None:
 
 def test_broker_process_with_open_unlocked_file_is_rejected(tmp_path: Path) -> None:
     """A process that only reads the lock file is not the broker."""
-    with open(tmp_path / LOCK_FILE, "wb"), pytest.raises(NotABroker, match="is no kproc broker"):
+    with open(tmp_path / LOCK_FILE, "wb"), pytest.raises(NotABroker, match="is not a kproc broker"):
         VerifiedBroker(os.getpid())
 
 
 def test_broker_process_with_renamed_lock_is_rejected(data: Path) -> None:
     (data / LOCK_FILE).rename(data / "old")
     (data / LOCK_FILE).touch()
-    with pytest.raises(NotABroker, match="is no kproc broker"):
+    with pytest.raises(NotABroker, match="is not a kproc broker"):
         VerifiedBroker(os.getpid())
 
 
@@ -219,6 +219,6 @@ def test_data_directory_replaced_by_link_is_rejected(
         return true_open(path, *arguments, **options)
 
     monkeypatch.setattr("kproc.broker.supervisor.broker_process.os.open", replace_and_open)
-    with pytest.raises(NotABroker, match="is no kproc broker"):
+    with pytest.raises(NotABroker, match="is not a kproc broker"):
         VerifiedBroker(os.getpid())
     assert data.is_symlink(), "the attack has taken place"
