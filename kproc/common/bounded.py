@@ -49,6 +49,7 @@ class BoundedCache(Generic[K, V]):
 
     def put(self, key: K, value: V, size_bytes: int) -> None:
         """Add an entry of about `size_bytes`. An entry above a tenth of the limit is not stored."""
+        # A few large entries would clear the cache again and again, and so remove the entries of all other clients.
         if size_bytes * 10 > self._bytes_max:
             return
         if len(self._entries) >= self._entries_max or self._bytes + size_bytes > self._bytes_max:

@@ -19,6 +19,7 @@ from kproc.common.errors import FatalError
 
 logger = logging.getLogger(__name__)
 
+# Limit of remembered places. Above it every failure is logged at DEBUG only, so that the log cannot be flooded.
 _PLACES_MAX: Final = 1000
 
 

@@ -15,6 +15,8 @@ K = TypeVar("K", bound=Hashable)
 
 
 NEVER: Final = 1 << 63
+# The heap is rebuilt when it has more entries than this plus 4 for each key. A rebuild visits every entry, so it must
+# be rare.
 _STALE_MIN: Final = 64
 
 

@@ -10,6 +10,7 @@ from collections.abc import Mapping
 from typing import Final
 
 ROOT: Final = "root"
+# Python has no level TRACE, so it gets a number below DEBUG, which is 10.
 _TRACE: Final = 5
 # Highest first, because _name returns the first level that a number reaches.
 _NUMBERS: Final = {

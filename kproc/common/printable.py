@@ -42,5 +42,6 @@ def _as_json_escape(found: re.Match[str]) -> str:
     each = found.group()
     if each.isprintable():
         return each
+    # JSON escapes UTF-16 units, so that a character above U+FFFF needs two escapes.
     units = each.encode("utf-16-be", "surrogatepass")
     return "".join(f"\\u{units[at]:02x}{units[at + 1]:02x}" for at in range(0, len(units), 2))

@@ -159,6 +159,7 @@ def prepare(api_key: int, version: int) -> None:
     """Build the reader and writer of a version now instead of at its first request."""
     _reader(api_key, version, "request")
     _writer(api_key, version, "response")
+    # The check of names begins with the newest version, so build its table now, too.
     _names(api_key, supported_versions(api_key)[-1], "response")
 
 

@@ -135,6 +135,7 @@ def has_frame_start(codec: int, data: Buffer) -> bool:
 
 def _gunzip(data: Buffer, limit_bytes: int) -> bytes:
     # zlib can limit the output exactly, so there is no need to guess the size.
+    # 31 is the largest window, 15, plus 16, which makes zlib expect the header and trailer of gzip.
     inflater = zlib.decompressobj(wbits=31)
     raw = inflater.decompress(data, limit_bytes + 1)
     # One byte more than allowed was requested, because otherwise exactly the limit and too much would look the same.

@@ -261,6 +261,8 @@ def _decode_forgotten(version: int, body: memoryview, position: int) -> tuple[li
         name, topic_id, position = _topic_key(version, body, position)
         index_count, position = _count(version, body, position)
         rows = _check_rows(rows + index_count)
+        # If the rest of the body is too short for so many numbers, unpack_from raises, and decode_fetch turns that
+        # into a ProtocolError.
         indexes = list(Struct(f">{index_count}i").unpack_from(body, position))
         position += 4 * index_count
         if version >= _FLEXIBLE:
@@ -401,6 +403,8 @@ FIRST_TEMPLATE: Final = _LOG_START
 NO_SESSION: Final = INT32.pack(NO_SESSION_ID)
 _OFFSETS_BYTES: Final = 24  # High watermark, last stable offset, log start.
 _FLEXIBLE_END: Final = bytes(3)  # No tagged fields: of the partition, the topic, the body.
+# Limit, because there is a template for each version, length of a topic's name and isolation level, and clients choose
+# them.
 _TEMPLATES_KEPT: Final = 1024
 
 
@@ -425,6 +429,7 @@ class FetchTemplate:
         self._is_flexible = version >= _FLEXIBLE
         session_bytes = 4 if version >= _SESSIONS else 0
         session_at = _HEADS[version].size - session_bytes
+        # Search for the last match, because the length byte in front of a long name can be the letter k, too.
         key_at = head.rindex(key)
         # Behind the three offsets: aborted transactions, preferred replica, length of the records.
         after_bytes = (1 if self._is_flexible else 4) + (4 if version >= _RACK else 0)
@@ -481,6 +486,7 @@ def _finish(parts: list[bytes | bytearray | FileRange], out: bytearray) -> list[
     total = 0
     for part in parts:
         total += part.length if isinstance(part, FileRange) else len(part)
+    # The first part is never a file range, because the head of the response comes before all records.
     first = parts[0]
     assert type(first) is bytearray
     first[0:4] = INT32.pack(total - 4)

@@ -73,6 +73,8 @@ class ProduceRequest(msgspec.Struct, gc=False):
             return True
         for topic in self.topics:
             for _, records in topic.partitions:
+                # Read the magic byte, too, because formats before 0.11 have another field at the place of the
+                # attributes.
                 if (
                     records is not None
                     and len(records) > ATTRIBUTES_AT
@@ -105,6 +107,7 @@ def decode_produce(version: int, body: memoryview) -> ProduceRequest:
 def _decode_plain(version: int, body: memoryview) -> ProduceRequest:
     """Decode a version before KIP-482: strings have a length of 16 bits, records and arrays one of 32 bits."""
     end = len(body)
+    # Null is the int16 -1. Most producers send it, so it is recognized without a call.
     transactional_id, at = (None, 2) if body[0] == 255 == body[1] else read_string(body, 0)
     acks, timeout_ms, topic_count = _PLAIN_HEAD.unpack_from(body, at)
     at += _PLAIN_HEAD.size

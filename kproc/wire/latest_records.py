@@ -125,6 +125,8 @@ def _shape_of(record: bytes) -> _Shape | None:
     if value < 0 or value_at + value + 1 != len(record) or record[-1]:
         return None
     delta = key_length_at - delta_at
+    # All bytes of a varint but the last have the high bit. The possessive `*+` never gives a record back, because the
+    # longest run is always the right one.
     pattern = b"(?s)(?:%b[\x80-\xff]{%d}[\x00-\x7f]%b.{%d}%b.{%d}\x00)*+" % (
         re.escape(record[:delta_at]),
         delta - 1,

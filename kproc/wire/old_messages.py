@@ -139,10 +139,12 @@ def _with_right_lz4_checksum(frame: bytes) -> bytes:
     Kafka's producers also included the frame's magic number in the checksum, by mistake (KAFKA-3160).
     """
     flags_at = _LZ4_MAGIC_BYTES
+    # Bit 3 of the flags says that a content size of 8 bytes precedes the checksum. Two bytes of flags come before both.
     has_content_size = len(frame) > flags_at and frame[flags_at] & 0x08
     checksum_at = flags_at + 2 + (8 if has_content_size else 0)
     if len(frame) <= checksum_at:
         return frame
+    # The LZ4 specification uses the second byte of the hash.
     checksum = _xxh32(frame[flags_at:checksum_at]) >> 8 & 0xFF
     return frame[:checksum_at] + bytes((checksum,)) + frame[checksum_at + 1 :]
 

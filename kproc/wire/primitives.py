@@ -28,6 +28,8 @@ INT64_MAX: Final = (1 << 63) - 1
 # The zero UUID is the wire's "no topic id".
 ZERO_UUID: Final = bytes(16)
 
+# Shift of the last byte that a number may have: the 5th byte of a varint, the 10th of a varlong. Without a limit, a
+# client could keep a reader busy with one number.
 _VARINT_SHIFT_MAX: Final = 28
 _VARLONG_SHIFT_MAX: Final = 63
 # Limit of tagged fields in one struct. Clients send a handful, and millions of empty ones would be skipped one by one.

@@ -62,6 +62,7 @@ TRANSACTIONAL: Final = 0x10
 CONTROL: Final = 0x20
 HAS_DELETE_HORIZON: Final = 0x40
 
+# zstd (KIP-110). The three bits of CODEC_MASK have room for 7, so larger numbers must be rejected.
 _CODEC_MAX: Final = 4
 
 _INT64: Final = Struct(">q")

@@ -193,6 +193,7 @@ def scan_records(raw: bytes, count: int, expected: RecordConditions) -> int | No
 def _skip_headers(raw: bytes, position: int, end: int) -> tuple[int, int]:
     """Return (number of headers, position after them) of a record. Raise ProtocolError if they are malformed."""
     count, position = read_varint(raw, position)
+    # A header has at least two bytes, because each of its two lengths takes one.
     if not 0 <= count <= (end - position) // 2:
         raise ProtocolError("more headers than bytes")
     if count > HEADERS_CHECKED_MAX:
@@ -203,6 +204,7 @@ def _skip_headers(raw: bytes, position: int, end: int) -> tuple[int, int]:
         if key_bytes < 0 or value_at > end:
             raise ProtocolError("a header's key runs past its record")
         value_bytes, position = read_varint(raw, value_at)
+        # A null value has the length -1 and no bytes, so it must not move the position back.
         position += max(value_bytes, 0)
         if position > end:
             raise ProtocolError("a header's value runs past its record")

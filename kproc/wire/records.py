@@ -44,6 +44,7 @@ class Record(NamedTuple):
 
 
 def _nullable_bytes(value: bytes | None) -> bytes:
+    # Null has the length -1, whose zig-zag code is 1.
     return b"\x01" if value is None else encode_varint(len(value)) + value
 
 

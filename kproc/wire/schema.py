@@ -91,6 +91,7 @@ def _bytes_min(field: Field, is_flexible: bool) -> int:
         return Struct(">" + FIXED_CODES[field.kind]).size
     if field.kind == "struct":
         assert field.struct is not None
+        # Count an empty struct as one byte. Otherwise a client could claim any number of them.
         return max(1, _struct_bytes_min(field.struct))
     if is_flexible:
         return 1
@@ -177,6 +178,8 @@ def _fixed_items_reader(kind: str) -> Callable[[bytes, int, int], tuple[list[Any
     def read_items(data: bytes, position: int, count: int) -> tuple[list[Any], int]:
         end = position + count * size
         if kind == "uuid":
+            # In a struct format the number before `s` is a length and not a count, so one call cannot read several
+            # UUIDs.
             return [data[at : at + size] for at in range(position, end, size)], end
         return list(Struct(f">{count}{code}").unpack_from(data, position)), end
 

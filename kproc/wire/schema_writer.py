@@ -278,6 +278,7 @@ def writer_of(schema: Schema, check_name: NameCheck) -> Writer:
         if not fields.keys() <= known:
             for name in fields.keys() - known:
                 check_name(path, name)
+            # Remember the names that only other versions have, so that each of them is searched for once.
             known.update(fields)
         for step in steps:
             step(out, fields)

@@ -244,6 +244,7 @@ class Cleaner(LinkedRole):
             self._config.log_flush_offset_checkpoint_interval_ms,
             self._config.log_flush_start_offset_checkpoint_interval_ms,
         )
+        # Wait at least 1 s, because each write replaces and syncs several files.
         return self._clock.now_ns() + max(1000, interval_ms) * NS_PER_MS
 
     def _step_retention(self) -> int:

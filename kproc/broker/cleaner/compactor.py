@@ -162,6 +162,7 @@ class Compactor:
 
     def _run(self) -> Steps:
         while True:
+            # Until the controller's snapshot has come, no topic is known.
             while not self._image().version:
                 yield None
             best = yield from self._survey()
@@ -262,14 +263,20 @@ class Compactor:
         directory = self._directory / f"{topic.name}-{partition.index}"
         row = self._table.read(partition)
         checkpoint = self._offsets.get(topic, partition.index)
+        # Everything before the active segment is compacted already, so the directory need not be read.
         if row is not None and checkpoint is not None and checkpoint >= row.segment_base:
             return None
         try:
             bases = segment_bases(self._fs, directory)
             if row is not None:
+                # The owner may have rolled after it had published this row, and the row's end offset must be that of
+                # the last segment.
                 bases = [base for base in bases if base <= row.segment_base]
+            # The active segment is never compacted, so a log with one segment has nothing to compact.
             if len(bases) < 2:
                 return None
+            # If no Handler has the log open, the active segment's end is unknown. Its base is enough, because only the
+            # segments before it are compacted.
             end_offset = bases[-1] if row is None else row.end_offset
             start_offset = bases[0] if row is None else max(row.start_offset, bases[0])
             return assess(
@@ -290,6 +297,7 @@ class Compactor:
         """Run passes over one log until its whole compactable section is clean."""
         has_begun = False
         while True:
+            # Ask before each pass, because the last pass has swapped segments and the log may have grown since.
             answer = yield from self._send_request(
                 PREPARE_COMPACTION, LogRequest(topic.name, topic.topic_id, index)
             )
@@ -302,7 +310,7 @@ class Compactor:
             remove_cleaned(self._fs, directory)
             section, facts = self._facts(topic, index, directory, config, known)
             if not (section.is_due(config) or (has_begun and section.cleanable_bytes)):
-                # _look_at() took the log's end for the last stable offset, because only the owner knows open
+                # _assess() took the log's end for the last stable offset, because only the owner knows open
                 # transactions. With them, less is compactable.
                 self._postpone(topic, index)
                 return

@@ -257,6 +257,7 @@ def _parse_filter(components: list[Row]) -> tuple[dict[str, str | None], set[str
             raise _invalid(f"Entity type {kind} cannot appear more than once in the filter.")
         if kind not in (USER, CLIENT_ID, IP):
             raise KafkaError(ErrorCode.UNSUPPORTED_VERSION, f"Unsupported entity type {kind}")
+        # KIP-546: 0 matches one name, 1 the default entity, 2 every entity that has the type.
         if match_type == 0:
             if match is None:
                 raise _invalid("Request specified MATCH_TYPE_EXACT, but set match string to null.")

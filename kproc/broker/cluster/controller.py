@@ -227,6 +227,8 @@ class ControllerState:
     def _register_cluster(self, body: dict[str, Any]) -> Handled:
         """Record the cluster id at the first start: {"cluster_id"}. Later starts compare it with meta.properties."""
         cluster_id = body["cluster_id"]
+        # Only a new cluster gets the levels of OF_NEW_CLUSTERS. An older one keeps its levels until somebody raises
+        # them.
         if not self._image.cluster_id:
             return {"cluster_id": cluster_id}, [r.ClusterRegistered(cluster_id), *features.OF_NEW_CLUSTERS]
         # The metadata and meta.properties are of two clusters: somebody has mixed two data directories.

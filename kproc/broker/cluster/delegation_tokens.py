@@ -23,7 +23,7 @@ from kproc.common.clock import Clock
 from kproc.common.errors import ErrorCode
 
 REMOVE_EXPIRED: Final = "remove_expired_tokens"
-_REMOVED_AT_ONCE: Final = 1000  # Records of one batch; what is left goes next time.
+_REMOVED_AT_ONCE: Final = 1000  # Limit of records in one batch. The next tick removes the others.
 # Limits, because every user who has logged in may create tokens, and every role stores them until they expire. Kafka
 # has none.
 TOKENS_MAX: Final = 10_000

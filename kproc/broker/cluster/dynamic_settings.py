@@ -83,10 +83,13 @@ def processors_in_force(config: Config, settings: DynamicSettings) -> dict[str, 
 
 
 def check_processors(config: Config, image: ClusterImage, stored: Mapping[str, Mapping[str, str]]) -> None:
-    """Refuse a change if with `stored`, all nodes' configs, all sets together had more Processors than
-    the slab has rows.
+    """Reject a change after which all sets together have more Processors than the metrics slab has rows.
+
+    stored: the configs of all nodes after the change.
     """
     before, after = (_all_processors(config, each) for each in (image.broker_configs, stored))
+    # Compare with the present count, too, so that a broker that exceeds the limit already can still change other
+    # settings.
     if after > max(before, PROCESSORS_MAX):
         raise KafkaError(
             ErrorCode.INVALID_REQUEST,

@@ -44,7 +44,7 @@ _BY_NAME: Final = {feature.name: feature for feature in FEATURES}
 # ApiVersions before v4 cannot say that a minimum is 0: such features are left out there (KIP-1022).
 _ZERO_MINIMUM_SINCE: Final = 4
 
-# What is recorded when a cluster is made.
+# Records of a new cluster. An older cluster has none of them, so it keeps the initial level until somebody raises it.
 OF_NEW_CLUSTERS: Final = (r.FeatureLevelSet(TRANSACTION_VERSION, 2),)
 
 Reply = dict[str, Any]

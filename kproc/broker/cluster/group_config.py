@@ -29,7 +29,7 @@ class GroupConfigRow(NamedTuple):
 
 
 def _reset(value: str) -> str | None:
-    """earliest, latest, or by_duration:P..., an ISO-8601 duration of java.time.Duration that is not negative."""
+    """Return an error unless the value is earliest, latest or by_duration:<ISO-8601 duration of at least 0>."""
     if value in ("earliest", "latest") or _BY_DURATION.fullmatch(value):
         return None
     return (

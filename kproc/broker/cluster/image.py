@@ -368,6 +368,8 @@ class ClusterImage:
     def _retire(self, places: Iterator[tuple[int, int]]) -> None:
         for slot, generation in places:
             self.retired_slots.append((slot, generation))
+            # A snapshot has SlotsRetired before all topics that exist. Count its slots here, because no partition has
+            # them.
             self.slots_used = max(self.slots_used, slot + 1)
 
     def _start_broker(self, record: r.BrokerStarted, change: ImageChange) -> None:

@@ -51,6 +51,7 @@ _ROWS: Final = (
         lambda config: {
             "cleanup.policy": "compact",
             "compression.type": "uncompressed",
+            # Kafka's default is 2, but it must be 1 here, because one host keeps one replica.
             "min.insync.replicas": "1",
             "segment.bytes": str(config.transaction_state_log_segment_bytes),
             "unclean.leader.election.enable": "false",

@@ -333,6 +333,8 @@ def is_missing(fs: Fs, data_directory: Path) -> bool:
     for name in fs.list_directory(directory):
         if _SNAPSHOT_NAME.fullmatch(name):
             return False
+        # A first start that died before its first commit leaves an empty log, so an empty file does not count as
+        # metadata.
         if (
             _LOG_NAME.fullmatch(name)
             and (facts := fs.facts_at(directory / name)) is not None
@@ -399,6 +401,8 @@ def _batch_end(data: bytes, position: int) -> int | None:
 def _has_batch_after(data: bytes, position: int) -> bool:
     """Return True if a whole batch begins anywhere behind `position`, by its magic byte and its CRC."""
     at = position + 1
+    # Try only positions with the magic byte, which is 16 bytes behind the start of a batch. A try at every byte would
+    # take long.
     while (magic_at := data.find(MAGIC, at + 16)) >= 0:
         at = magic_at - 16
         if _batch_end(data, at) is not None:

@@ -1,7 +1,7 @@
 """Users that log in by SCRAM: their credentials in the metadata, and the requests that change them (KIP-554).
 
 `ScramUsers` is the part of the image that holds them, `UserChanges` turns AlterUserScramCredentials into records as
-Kafka's controller does, in its words. No password is here, nor anything from which one could log in.
+Kafka's controller does, in its words. Neither holds passwords, or keys that allow a login.
 """
 
 from __future__ import annotations
@@ -86,6 +86,8 @@ class ScramUsers:
     def _shape(self, mechanism: int) -> CredentialShape:
         """Return the most frequent shape of the users' credentials, or USUAL_SHAPE if there is no user."""
         if mechanism not in self._shapes:
+            # Of equally frequent shapes take the largest. The choice must not depend on the order of the users,
+            # because a fake credential that changes would reveal that its user does not exist.
             counts = Counter(map(CredentialShape.of, self._by_kind[mechanism].values()))
             self._shapes[mechanism] = max(counts, key=lambda each: (counts[each], each), default=USUAL_SHAPE)
         return self._shapes[mechanism]

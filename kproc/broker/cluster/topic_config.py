@@ -1,9 +1,8 @@
 """The table of topic configs: every name that Kafka 4.3 knows, one row each.
 
-A row ties a topic's config to the broker setting that is its default. Validation, DescribeConfigs and what a
-log is opened with (`effective`) are all derived from it. A config that Kafka knows and kproc does not act on
-is stored and shown all the same, because clients (Connect, Schema Registry) check that it was taken; its
-text says so.
+A row ties a config of a topic to the broker setting that is its default. Validation, DescribeConfigs and the config of a
+log (`dynamic_settings.log_overrides`) are derived from it. A config that Kafka knows and kproc does not act on is stored
+and shown, too, because clients (Connect, Schema Registry) check that it was accepted. Its text says so.
 """
 
 from __future__ import annotations
@@ -29,8 +28,11 @@ from kproc.common.errors import ErrorCode, KafkaError
 
 @dataclass(frozen=True, slots=True)
 class TopicConfig:
-    """One row. `settings` are the broker settings behind it, the one that wins first; `synonym` is what Kafka shows
-    as one where kproc has no such setting."""
+    """One row of the table.
+
+    settings: the broker settings that are its default. The first one that is set wins.
+    synonym: the broker setting that Kafka shows as its synonym, if kproc has no such setting.
+    """
 
     name: str
     kind: Kind

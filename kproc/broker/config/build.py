@@ -275,6 +275,7 @@ def _derive_times(values: dict[str, Any]) -> None:
     if retention_ms is not None:
         if retention_ms == 0:
             raise ConfigError("log.retention.ms: must be at least 1, or negative for no limit")
+        # As in Kafka, every negative number means no limit and becomes -1.
         values["log.retention.ms"] = max(retention_ms, -1)
     for name in ("log.roll", "log.roll.jitter"):
         roll_ms = _first(values, (f"{name}.ms", 1), (f"{name}.hours", MS_PER_HOUR))
@@ -287,6 +288,7 @@ def _derive_times(values: dict[str, Any]) -> None:
 def _first(values: Mapping[str, Any], *units: tuple[str, int]) -> int | None:
     for name, factor in units:
         if name in values:
+            # A setting in ms is a long, and the largest number of hours in ms exceeds it.
             return min(int(values[name]) * factor, LONG_MAX)
     return None
 

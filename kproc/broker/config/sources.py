@@ -131,6 +131,7 @@ def _logical_lines(text: str) -> Iterator[tuple[int, str]]:
     """Yield the number of the first line and the text of each entry, with its continuation lines joined."""
     pending, began = "", 0
     for number, physical in enumerate(re.split(r"\r\n|\r|\n", text), 1):
+        # As in Java, blanks in front of a line do not count, so that a continued value can be indented.
         line = physical.lstrip(" \t\f")
         # A comment sign inside a continued line belongs to its value.
         if not pending and (not line or line[0] in "#!"):

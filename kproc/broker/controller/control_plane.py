@@ -161,6 +161,8 @@ class ControlPlane:
             requests.introduce(connection_id, view[HEAD_BYTES:])
         elif kind == DISCONNECTED:
             requests.forget(connection_id)
+        # The block is free already, because its request was dispatched when it was read, and no view outlives the
+        # dispatch.
         elif kind == RECALL_BLOCK:
             requests.outbox.push(BLOCK_FREE, HEAD.pack(connection_id, sequence, 0, 0))
         elif kind == REQUEST_BLOCK:
@@ -172,10 +174,13 @@ class ControlPlane:
             position = HEAD_BYTES
             while position < len(view):
                 end = position + 4 + _LENGTH.unpack_from(view, position)[0]
+                # If the connection is being closed, skip its other frames, because nobody would get their responses.
                 if not self._handle_frame(
                     view[position + 4 : end], (connection_id, sequence, listener, flags)
                 ):
                     return
+                # FLAG_TIMED is only for the first frame of a record (envelope.py), so the other frames must not have
+                # it.
                 flags &= ~FLAG_TIMED
                 sequence = (sequence + 1) & SEQUENCE_MASK
                 position = end

@@ -357,6 +357,8 @@ class Controller(LinkedRole):
         delta, change = self._log.commit(self.image, records)
         self._names.deleted((topic.name for topic in change.deleted), self.image.version)
         self._orphaned.deleted(topic.name for topic in change.deleted)
+        # Wait only for Handlers that are linked now. One that starts later begins with a snapshot that contains the
+        # change.
         handlers = {peer.id for peer in self._peers.values() if peer.id.role == HANDLER}
         if waits_for_handlers:
             self._commits.append(PendingCommit(self.image.version, handlers, reply, on_reply))

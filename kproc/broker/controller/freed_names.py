@@ -85,6 +85,7 @@ class FreedNames:
 
     def tick(self, *, is_stopping: bool) -> None:
         """End the waits that have lasted WAIT_NS, or all of them if the controller stops. Its tick calls this."""
+        # All waits have the same length, so the one that began first also ends first.
         while self._waiting and (is_stopping or self._now_ns() >= self._waiting[0].until_ns):
             waiting = self._waiting.popleft()
             waiting.on_free(self.held(waiting.names))

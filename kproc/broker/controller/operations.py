@@ -34,7 +34,8 @@ if TYPE_CHECKING:
 
 AskSupervisor = Callable[[str, dict[str, Any], OnReply], None]
 
-# What a scale request may name, and the setting behind it.
+# The counts that a scale request can have, and the setting of each. They are stored as settings, so that a restart
+# keeps them.
 COUNTS: Final = {"processors": "num.network.threads", "handlers": "num.io.threads"}
 _LOST: Final = "the controller lost its question to the supervisor; try again"
 

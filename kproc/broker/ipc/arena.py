@@ -72,6 +72,7 @@ class Arena:
     def allocate(self, length: int) -> int | None:
         """Return the offset of a new block of at least `length` bytes, or None if no free run is long enough now."""
         assert length > 0, length
+        # Round up to whole pages, because release_pages() can return memory to the kernel only by pages.
         need = (length + PAGE_BYTES - 1) & -PAGE_BYTES
         starts, lengths = self._free_starts, self._free_lengths
         place = next((place for place, room in enumerate(lengths) if room >= need), -1)

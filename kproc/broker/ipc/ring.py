@@ -182,6 +182,7 @@ class RingProducer(_RingEnd):
         self._run_end = end = self._end
         self._end = 0  # Any other write during the run then calls `_has_room`, whose assertion fails.
         room = end - start
+        # The caller packs the records next to each other and never wraps, so the run must end where the ring ends.
         if slot + room > capacity:
             room = capacity - slot
         return self._data, slot, slot + room - need

@@ -142,6 +142,7 @@ class AclIndex:
             if patterns is self._prefixed:
                 lengths = self._lengths[acl.resource_type]
                 lengths[len(acl.resource_name)] -= 1
+                # Remove a length without prefixes, because covering() makes one look-up for each length.
                 if not lengths[len(acl.resource_name)]:
                     del lengths[len(acl.resource_name)]
         of_principal = self._of_principals[acl.resource_type, acl.principal]

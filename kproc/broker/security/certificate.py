@@ -135,12 +135,14 @@ def _attribute(attribute: _Element) -> str:
 
 
 def _dotted(oid: bytes) -> str:
+    # DER: a number has 7 bits in each byte, and the high bit of a byte says that the next byte belongs to it, too.
     numbers, number = [], 0
     for byte in oid:
         number = number << 7 | byte & 0x7F
         if byte < 0x80:
             numbers.append(number)
             number = 0
+    # The first number holds two parts as 40 * first + second. The second part is below 40 unless the first is 2.
     first = min(numbers[0] // 40, 2)
     return ".".join(map(str, [first, numbers[0] - 40 * first, *numbers[1:]]))
 

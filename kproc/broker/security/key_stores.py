@@ -18,6 +18,8 @@ from kproc.broker.config.values import ConfigError, Secret
 PEM, PKCS12, JKS = "PEM", "PKCS12", "JKS"
 STORE_TYPES: Final = (JKS, PKCS12, PEM)
 _BEGIN: Final = b"-----BEGIN "
+# The first bytes of a JKS and of a JCEKS store. kproc recognizes them, so that the error can say how to convert the
+# file.
 _JKS_MAGICS: Final = (bytes.fromhex("feedfeed"), bytes.fromhex("cececece"))
 _DER_SEQUENCE: Final = 0x30
 
@@ -94,6 +96,7 @@ def as_path(pem: bytes) -> Iterator[str]:
         # A memfd is created with mode 0777, and a private key must not be readable by others.
         os.fchmod(fd, 0o600)
         view = memoryview(pem)
+        # os.write may write less than it was given, so repeat it until nothing is left.
         while view:
             view = view[os.write(fd, view) :]
         yield f"/proc/self/fd/{fd}"

@@ -25,6 +25,8 @@ def library() -> ctypes.CDLL | None:
     path = getattr(_ssl, "__file__", None)
     if sys.implementation.name != "cpython" or path is None:
         return None
+    # Open the extension module of `ssl`. dlsym also searches the libraries that it is linked with, so this finds the
+    # OpenSSL that Python really uses.
     found = ctypes.CDLL(path)
     try:
         found.SSL_CTX_ctrl.argtypes = [ctypes.c_void_p, ctypes.c_int, ctypes.c_long, ctypes.c_void_p]

@@ -80,6 +80,7 @@ def _stamp(location: str | None) -> tuple[int, ...]:
         found = os.stat(location or "")
     except (OSError, ValueError):  # A name with a zero byte raises ValueError.
         return ()
+    # The inode counts, too, because a file that was replaced by a rename can have the same size and time.
     return found.st_ino, found.st_size, found.st_mtime_ns
 
 
@@ -261,6 +262,7 @@ def _use_suites(context: ssl.SSLContext, suites: tuple[str, ...], prefix: str) -
     """Allow only these suites. Disable a TLS version without a suite."""
     if not suites:
         return
+    # Separate the suites of TLS 1.3, because OpenSSL sets them by another call. Their names have no _WITH_.
     newer = [name for name in suites if name.startswith("TLS_") and "_WITH_" not in name]
     older = [openssl_name(name) for name in suites if name not in newer]
     setting = f"{prefix}ssl.cipher.suites"

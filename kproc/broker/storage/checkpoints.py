@@ -63,6 +63,7 @@ def uuid_text(raw: bytes) -> str:
 def parse_uuid_text(text: str) -> bytes:
     """Parse an id, and return its 16 bytes. Raises Corrupt."""
     try:
+        # Kafka's text has no padding, and b64decode requires it: 16 bytes are 22 characters and two signs.
         raw = base64.b64decode(text + "==", altchars=b"-_", validate=True)
     except (binascii.Error, ValueError) as error:
         raise Corrupt(f"not a 16-byte id in URL-safe base64: {text!r}") from error

@@ -349,7 +349,7 @@ class SegmentChanged(Exception):
 
 
 _WHOLE: Final = b"whole"
-"""Stands for: the batch as it is."""
+"""A placeholder for a batch that stays as it is, so that it is copied without being encoded."""
 
 
 def _total(header: Header) -> int:

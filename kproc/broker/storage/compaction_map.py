@@ -32,7 +32,7 @@ class KeyMap:
         self._memory_bytes = memory_bytes
         self._key_bytes = 0
         self.latest = first_dirty - 1
-        """Everything up to this offset has been taken."""
+        """All records up to this offset were added or skipped, so a pass with this map ends behind it."""
 
     def __len__(self) -> int:
         return len(self._newest)

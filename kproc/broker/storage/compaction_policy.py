@@ -1,10 +1,10 @@
 """Decides what is compacted: pure functions over the facts of segments, so that a table of cases can test them.
 
-As in Kafka's LogCleanerManager: the section before the first dirty offset was compacted before, the one from
-there on to the first uncleanable offset can be, and a log is due when the second is a large enough share of
-both, or holds records that are older than max.compaction.lag.ms. The active segment is never compacted. Nor, unlike in
-Kafka, are records that no sync has confirmed: after a power loss that took a newer record, the older one must be
-there.
+As in Kafka's LogCleanerManager, the section before the first dirty offset was compacted before, and the section from
+there to the first uncleanable offset can be. A log is due if the second section is a large enough share of both, or
+holds records that are older than max.compaction.lag.ms. The active segment is never compacted. Unlike in Kafka, records
+that no sync has confirmed are not compacted either: a power loss can take the newer record, and the older one must
+then still exist.
 """
 
 from __future__ import annotations
@@ -17,8 +17,8 @@ from kproc.broker.storage.log_config import LogConfig
 from kproc.broker.storage.retention import SegmentInfo
 from kproc.wire.primitives import INT64_MAX
 
-# Old segments that one swap takes away. Each costs the owner up to five renames in one step of its loop; segments
-# that are still small after a run are grouped further by the next one.
+# Limit of old segments that one swap replaces, because each costs the owner up to five renames in one step of its
+# loop. The next pass groups segments that are still small.
 SEGMENTS_PER_SWAP: Final = 16
 
 

@@ -85,6 +85,8 @@ def _convert_segment(fs: Fs, directory: Path, base: int, *, is_last: bool) -> in
     for suffix in (INDEX_SUFFIX, TIME_INDEX_SUFFIX):
         fs.unlink(directory / segment_file_name(base, suffix))
     sync_directory(fs, directory)
+    # The removal of the indexes is on the disk by now. Otherwise a power loss could leave old indexes beside the new
+    # file.
     fs.rename(temporary, path)
     sync_directory(fs, directory)
     return count

@@ -143,6 +143,7 @@ class OsFs:
         The position is explicit, so that the next write after a failed one overwrites its prefix.
         """
         try:
+            # Nearly every append fits into one call, so this path comes first and does not slice the list.
             if len(buffers) <= IOV_COUNT_MAX:
                 wanted = sum(map(len, buffers))
                 written = self._write_some(descriptor, buffers, position)
@@ -319,6 +320,7 @@ class OsFs:
     def remove_tree(self, path: Path) -> None:
         """Remove a directory with everything in it, or a symbolic link without its target. A missing path is fine."""
         try:
+            # rmtree rejects a symbolic link, and the link must not lead to files outside of the data directory.
             if path.is_symlink():
                 path.unlink()
             else:

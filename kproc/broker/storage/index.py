@@ -1,9 +1,8 @@
 """The two sparse indexes of a segment: offset -> position, and timestamp -> offset.
 
-Kafka maps 10 MB per index and trims the file when it is closed. These files only ever hold real entries:
-appended with one small write, read with a binary search over preads. So nothing is mapped (an EIO stays an
-exception, not a SIGBUS), an idle index costs no memory, and what a crash leaves is a whole file or one with
-a torn last entry.
+Kafka maps 10 MB per index and trims the file when it is closed. These files hold only real entries. They are appended
+with one small write and read with a binary search over preads. Nothing is mapped, so an EIO is an exception and not a
+SIGBUS, and an idle index costs no memory. A crash leaves a whole file, or one with a torn last entry.
 
 An index is only derived data: one with entries that cannot be right (see `is_sane`) is rebuilt from the .log file.
 """
@@ -152,6 +151,8 @@ class OffsetIndex(_SortedFile):
         """
         target = offset - self.base_offset
         lasts = self._lasts
+        # Read another window if the target lies outside of this one, unless the window ends there because the file
+        # does.
         if (
             not lasts
             or (target <= lasts[0] and self._window_from)

@@ -247,6 +247,7 @@ class Log:
         segments = []
         for each in exported["segments"]:
             segments.append(LogSegment.adopt(fs, directory, each))
+            # Close each segment at once, because a log may have more segments than a process may have descriptors.
             segments[-1].close()
         end_offset = exported["end_offset"]
         state = LogState(

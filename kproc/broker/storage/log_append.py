@@ -167,10 +167,13 @@ class LogAppender:
     def _append_hidden(self, batches: list[memoryview], origin: str, hidden_from: int) -> list[AppendResult]:
         """Append, then move the high watermark to the first hidden batch that was stored."""
         state = self._state
+        # Hide everything from here on before the write. Otherwise _commit() would move the high watermark over the new
+        # records.
         state.hide(state.end_offset, INT64_MAX)
         results = self.append(batches, origin)
         state.unconfirmed.pop()
         for result in results[hidden_from:]:
+            # A rejected batch and a duplicate have stored nothing that must be hidden.
             if not result.error_code and not result.is_duplicate:
                 state.unconfirmed.append((result.base_offset, state.end_offset))
                 break
@@ -207,6 +210,8 @@ class LogAppender:
         )
         state, first_open = self._state, self._producers.first_open_offset
         (result,) = self.append([memoryview(marker)], COORDINATOR, hidden_from=0 if is_hidden else None)
+        # The marker has ended the oldest open transaction but is hidden. Readers of committed records must not pass
+        # the old limit until a sync has confirmed the marker.
         if state.unconfirmed and first_open is not None and self._producers.first_open_offset != first_open:
             state.undecided.append((result.last_offset + 1, first_open))
         return result
@@ -221,6 +226,8 @@ class LogAppender:
         segment, start = state.active, len(results)
         limits = state.limits or self._find_limits(segment, now_ms)
         plain_bytes, segment_bytes, offset_max, roll_after, after_max_ms, interval, is_append_time = limits
+        # The inline checks below are those of a client's batch without a transactional id. Send every other batch to
+        # _examine().
         if origin is not CLIENT:
             plain_bytes = 0
         newest = now_ms + after_max_ms
@@ -445,6 +452,7 @@ class LogAppender:
         snapshots.bytes_since += grown_bytes
         traffic.bytes_in += grown_bytes
         traffic.records_in += end_offset - state.end_offset
+        # _plan() appends the first batch of a segment alone, so the run's largest timestamp is that of the first batch.
         if not segment.size:
             segment.first_timestamp = run.max_timestamp
         segment.size = size
@@ -452,6 +460,7 @@ class LogAppender:
         segment.max_timestamp = run.max_timestamp
         segment.max_timestamp_offset = run.max_timestamp_offset
         state.end_offset = end_offset
+        # While records are hidden, only a sync may move the high watermark (LogState.confirm).
         if not state.unconfirmed:
             state.high_watermark = end_offset
         state.tail.extend(run.last_offsets, run.positions)

@@ -101,6 +101,8 @@ class SegmentSwap:
             raise SwapRefused(str(failure)) from failure
         facts = state.fs.facts(descriptor)
         state.fs.close(descriptor)
+        # A restarted cleaner writes files of the same names, so only the inode shows that this file belongs to the
+        # request.
         if (facts.st_size, facts.st_ino) != (new.size, new.inode):
             raise SwapRefused("the new segment is another one")
 

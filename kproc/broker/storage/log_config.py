@@ -70,6 +70,7 @@ class LogConfig:
             or self.timestamp_before_max_ms != INT64_MAX
             or self.validate_records == FULL
         )
+        # The class is frozen, so its own assignment would raise an error.
         object.__setattr__(self, "is_append_time", self.timestamp_type == APPEND_TIME)
         object.__setattr__(self, "looks_inside", looks_inside)
         plain_bytes = 0 if looks_inside else min(self.max_message_bytes, self.segment_bytes)

@@ -82,6 +82,7 @@ class LogReader:
                 ErrorCode.OFFSET_OUT_OF_RANGE,
                 f"offset {offset} is not in {state.start_offset}..{state.end_offset}",
             )
+        # The client has read everything that is visible. This is no error, because a Fetch then waits for new records.
         if offset >= bound:
             return [], 0
         active = state.active
@@ -160,6 +161,8 @@ class LogReader:
             return _to_the_end(lambda each: self.offset_for_timestamp(timestamp, each))
         search.start_slice()
         for segment in self._segments.all():
+            # The last entry of the time index has a segment's largest timestamp, so that older segments need not be
+            # read.
             if segment.max_timestamp >= timestamp:
                 found = self._segments.warm(segment).find_timestamp(
                     timestamp, from_offset=self._state.start_offset, search=search
@@ -210,6 +213,8 @@ class LogReader:
         if epoch == state.leader_epoch:
             # The present epoch has no entry before its first batch is appended.
             return epoch, state.end_offset
+        # Epochs between the last one with records and the present one have written nothing, so they end at the log's
+        # end.
         if state.epochs.latest < epoch < state.leader_epoch:
             return (state.epochs.latest if state.epochs.latest >= 0 else epoch), state.end_offset
         return state.epochs.find_end_offset(epoch, log_end=state.end_offset)

@@ -158,6 +158,8 @@ class LogState:
         first_open, stable = self.producers.first_open_offset, self.high_watermark
         if self.undecided:
             first_open = self.undecided[0][1]
+        # DeleteRecords may have moved the start beyond the first record of an open transaction. The last stable offset
+        # must not be below the start.
         return stable if first_open is None else min(max(first_open, self.start_offset), stable)
 
     def segment_info(self) -> list[SegmentInfo]:
@@ -237,9 +239,13 @@ class LogState:
         old.write_aborted_mark()
         old.release_reserved()
         new = LogSegment.create(self.fs, self.directory, base_offset, now_ms=now_ms)
+        # The list changes only now. If the files could not be created, the old segment is still active, and the next
+        # append tries again.
         self.segments.add(new)
         self.active = new
         self.tail.reset(base_offset)
+        # Have the sealed segment synced once more, now with its indexes, because recovery believes indexes below the
+        # recovery point.
         self.unsynced.segments.append(old)
         self.unsynced.add_directory(self.directory)
         self.segments.warm(old)

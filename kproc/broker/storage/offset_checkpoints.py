@@ -106,6 +106,7 @@ def write_offset_checkpoint(
     replace_file(fs, by_id_path(path), _encode(offsets))
     named = {(names[topic_id], index): at for (topic_id, index), at in offsets.items()}
     for entry, at in unconfirmed.items():
+        # An unchecked entry can be older than the log's present start, and a log's start must never move back.
         named[entry] = max(at, named.get(entry, 0))
     checkpoints.write_offsets(fs, path, named)
 
@@ -154,6 +155,7 @@ def _encode(offsets: Mapping[PartitionId, int]) -> bytes:
 
 
 def _decode(content: bytes, path: Path) -> dict[PartitionId, int]:
+    # The last line is the checksum of all lines before it.
     body = content[: content.rfind(b"\n", 0, -1) + 1]
     if content != body + _checksum(body):
         raise Corrupt(f"{path}: the checksum does not match")

@@ -315,6 +315,7 @@ class ProducerTable:
 
     def restore(self, producer_id: int, entry: ProducerEntry | None) -> None:
         """Put a producer's earlier entry back (None: it was not known) after an append that failed."""
+        # The failed append may have begun a transaction, so remove it before the earlier entry is restored.
         self._open.pop(producer_id, None)
         if entry is None:
             self._entries.pop(producer_id, None)

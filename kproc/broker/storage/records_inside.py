@@ -113,6 +113,7 @@ def _level(codec: Compression | int, config: LogConfig) -> int | None:
         Compression.ZSTD: config.compression_zstd_level,
     }
     level = levels.get(Compression(codec))
+    # Kafka writes -1 for zlib's own default, which compress() expects as None.
     return None if codec == Compression.GZIP and level == -1 else level
 
 

@@ -172,6 +172,7 @@ class LogSegment:
         fs, base_offset = self._fs, self.base_offset
         facts = fs.facts(self.descriptor())
         self.inode, self.size = facts.st_ino, facts.st_size
+        # Count the growth from now on, because a log that is only read needs no reserved blocks.
         self.reserve_at += self.size
         self.created_ms = facts.st_mtime_ns // NS_PER_MS
         index_path, time_path = self.path(INDEX_SUFFIX), self.path(TIME_INDEX_SUFFIX)

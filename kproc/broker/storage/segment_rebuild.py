@@ -20,7 +20,8 @@ from kproc.wire.batch_header import (
 )
 from kproc.wire.record_batch import LOG_OVERHEAD_BYTES, TRANSACTIONAL
 
-# Index entries are written in groups of this many.
+# Index entries are written in groups of this many, because each write is a system call, and a full segment can have
+# more than 100,000 entries.
 _ENTRIES: Final = 4096
 
 

@@ -30,6 +30,7 @@ class TailCache:
         self._lasts.extend(lasts)
         self._positions.extend(positions)
         if len(self._lasts) > BATCHES_KEPT_MAX:
+            # Remove half at once, because each removal from the front of an array moves all that remains.
             drop = len(self._lasts) - BATCHES_KEPT_MAX // 2
             self.floor_offset = self._lasts[drop - 1] + 1
             del self._lasts[:drop], self._positions[:drop]

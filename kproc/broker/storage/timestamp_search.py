@@ -26,6 +26,8 @@ from kproc.wire.compression import DECOMPRESSED_BYTES_MAX, InflatesTooMuch, deco
 from kproc.wire.primitives import as_int64, read_unsigned_varint, read_unsigned_varlong
 from kproc.wire.record_batch import CODEC_MASK, LOG_APPEND_TIME, NO_TIMESTAMP
 
+# Limits of one slice and, in records, of a whole search. A search runs in slices because a Handler serves nobody else
+# meanwhile. It has an end because false headers could otherwise make it read the whole log.
 SLICE_BYTES: Final = 4 << 20
 SLICE_RECORDS: Final = 20_000
 SEARCH_RECORDS_MAX: Final = 200_000

@@ -120,6 +120,7 @@ _PART: Final = struct.Struct("=BI")  # 0 = bytes of that length; 1 = file range 
 _RANGE: Final = struct.Struct("=QQQ")  # inode, position, length
 _PART_BYTES, _unpack_part = _PART.size, _PART.unpack_from
 _RANGE_BYTES, _unpack_range = _RANGE.size, _RANGE.unpack_from
+# Limit, because each combination of lengths of a head, a path and an end has a struct of its own.
 _RANGE_STRUCTS_KEPT: Final = 1024
 
 RangeT = TypeVar("RangeT")

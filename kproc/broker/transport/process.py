@@ -161,6 +161,7 @@ def fork_child(agent: AgentId, main: Callable[[ControlSocket], int], *, keep: It
     parent_pid = os.getpid()
     # Block signals until the child has reset its handlers. Otherwise a signal would run the parent's handler in it.
     signal.pthread_sigmask(signal.SIG_BLOCK, (signal.SIGTERM, signal.SIGINT))
+    # Flush before the fork. Otherwise the child would inherit the buffered text and write it a second time.
     sys.stdout.flush()
     sys.stderr.flush()
     try:
@@ -171,6 +172,7 @@ def fork_child(agent: AgentId, main: Callable[[ControlSocket], int], *, keep: It
     finally:
         signal.pthread_sigmask(signal.SIG_UNBLOCK, (signal.SIGTERM, signal.SIGINT))
     theirs.close()
+    # The pid cannot belong to another process yet, because nobody has waited for the child: only reap() does.
     return Child(agent, pid, os.pidfd_open(pid), ControlSocket(ours))
 
 
@@ -202,6 +204,7 @@ def _run_child(
         # If the parent died before prctl took effect, no signal will come.
         if os.getppid() != parent_pid:
             os._exit(0)
+        # Linux stores at most 15 bytes of a process's name.
         _libc.prctl(_PR_SET_NAME, f"kproc:{agent}".encode()[:15], 0, 0, 0)
         close_all_but(keep)
         status = main(ControlSocket(control))

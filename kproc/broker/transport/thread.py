@@ -148,6 +148,7 @@ class AgentThread:
         self._on_error = on_error
         self._actions: deque[Callable[[], None]] = deque()
         self._must_stop = False
+        # A daemon thread, because an agent that hangs must not keep the process from ending.
         self._thread = threading.Thread(target=self._run, name=str(agent.id), daemon=True)
 
     def start(self) -> None:

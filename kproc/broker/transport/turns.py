@@ -66,8 +66,9 @@ class Turns:
         """Run due agents until none is left."""
         due, deadlines_ns = self._due, self._deadlines_ns
         while due:
+            # A dict keeps the order of insertion, so the agent that was called first gets the first turn.
             agent_id = next(iter(due))
-            # Before the call, because a waker may make the agent due again while it works.
+            # Remove the agent before its turn, because a waker may make it due again while it works.
             del due[agent_id]
             agent = self._agents[agent_id]
             work = agent.do_work(0)

@@ -45,7 +45,7 @@ class Claims(NamedTuple):
 
 
 Validate = Callable[[str], Claims]
-"""Raises BadToken, and KeysAwaited if it cannot tell yet."""
+"""A function that validates a token. Raises BadToken, and KeysAwaited until the keys have been loaded."""
 
 
 class TokenMechanism:

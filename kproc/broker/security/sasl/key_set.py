@@ -26,11 +26,15 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger(__name__)
 
+# Limits of a fetch: the time of one connect or read, the time of all together, and the size. The second is needed
+# because a server that sends single bytes never exceeds the first.
 _TIMEOUT_S: Final = 10.0
 _TOTAL_S: Final = 30.0
 _BYTES_MAX: Final = 1 << 20
-# Between two loads that were not due: whoever invents names of keys must not make us load without end.
+# Pause between loads that only an unknown key id has caused, so that clients that invent key ids cannot make the
+# broker load without end.
 _PAUSE_MS: Final = 10_000
+# Pause after a failed load. It is short, because logins wait until the first load has succeeded.
 _RETRY_MS: Final = 1_000
 
 
@@ -149,7 +153,7 @@ class _Redirects(urllib.request.HTTPRedirectHandler):
 
 
 def in_thread(work: Callable[[], None]) -> None:
-    """Run it beside the loop. It must not keep a process from its end."""
+    """Run `work` in a daemon thread, so that it does not keep the process from ending."""
     threading.Thread(target=work, name="jwks", daemon=True).start()
 
 
@@ -191,6 +195,7 @@ class KeySet:
         if found is None and not self._is_loading and now_ms >= self._next_unasked_ms:
             self._next_unasked_ms = now_ms + _PAUSE_MS
             self._start_load(now_ms, self._refresh_ms)
+            # `run` can have loaded the keys already: it does in tests, so look again before the login is parked.
             found = self._find(key_id)
         if found is None and self._is_loading:
             raise KeysAwaited
@@ -221,6 +226,8 @@ class KeySet:
             self._keys = keys
             logger.info("%d keys of OAUTHBEARER tokens loaded from %s", len(keys), self._shown())
         finally:
+            # Set this last. Until then a login whose key is missing waits instead of failing, because the new keys may
+            # have it.
             self._is_loading = False
 
     def _shown(self) -> str:
@@ -231,7 +238,8 @@ class KeySet:
 
 def _keys_in(data: bytes) -> list[Key]:
     """Return the keys of a JSON Web Key Set, without those of unknown kinds. Raises ValueError."""
-    from joserfc.errors import JoseError  # Here, because it takes time that only tokens are worth.
+    # Imported here, because only listeners with signed tokens need the library, and its import takes time.
+    from joserfc.errors import JoseError
     from joserfc.jwk import KeySet as Imported
 
     document: Any = json.loads(data)

@@ -42,7 +42,7 @@ def _validator(listener: str, around: Surroundings) -> Validate:
     url = value("jwks.endpoint.url")
     if url is None:
         return UnsecuredValidator(jaas_options(around.config, listener, OAUTHBEARER), around.now_ms)
-    # Here, because only who has signed tokens needs them.
+    # Imported here, because only listeners with signed tokens need these modules.
     from kproc.broker.security.sasl.key_set import KeySet
     from kproc.broker.security.sasl.signed_tokens import ExpectedClaims, SignedValidator
 

@@ -26,8 +26,8 @@ class AuthenticatedUser(NamedTuple):
     """The authenticated user of a client."""
 
     name: str
-    expires_ms: int | None = None  # Since 1970: when what it proved that with expires.
-    is_token: bool = False  # By a delegation token of that user.
+    expires_ms: int | None = None  # Expiry of the credential in ms since 1970. None: never.
+    is_token: bool = False  # True if the client logged in by a delegation token of the user.
 
 
 class Exchange(Protocol):

@@ -78,7 +78,7 @@ class ScramCredential(NamedTuple):
 class FoundCredential(NamedTuple):
     """The credential of a name, and the user that a login with it authenticates.
 
-    Without such a name `outcome` is None, and the credential something that looks like one: see `made_up`.
+    If the name does not exist, `outcome` is None, and the credential is a fake one: see `made_up`.
     """
 
     credential: ScramCredential
@@ -121,6 +121,7 @@ def made_up(
     """
     seed = hmac.digest(secret, name.encode(), kind.digest)
     if shape.is_kafkas:
+        # 17 bytes, because 16 would hold only 128 of the 130 bits.
         number = int.from_bytes(hashlib.shake_256(seed).digest(17)) & (1 << _KAFKAS_SALT_BITS) - 1
         salt = _base_36(number).encode()
     else:
@@ -225,6 +226,8 @@ class ScramExchange:
         match = _CLIENT_FIRST.fullmatch(_text(token))
         if match is None:
             raise ExchangeFailed("a first SCRAM message that is not in order")
+        # RFC 5802 writes a comma as =2C and an equals sign as =3D. Decode =3D last, because otherwise =3D2C would
+        # become a comma.
         name = match["name"].replace("=2C", ",").replace("=3D", "=")
         extensions = dict(each.split("=", 1) for each in match["extensions"].split(",")[1:])
         is_token = extensions.get(_TOKEN_EXTENSION, "").lower() == "true"
@@ -238,7 +241,8 @@ class ScramExchange:
         nonce = match["nonce"] + self._mechanism.make_nonce()
         salt = base64.b64encode(credential.salt).decode()
         message = f"r={nonce},s={salt},i={credential.iterations}"
-        # Who asks for an extension that nobody knows is refused in the end, as in Kafka.
+        # RFC 5802 reserves m= for extensions that a server must know, so that a message with it fails the login. As in
+        # Kafka, it fails at the end.
         outcome = None if match["mandatory"] else outcome
         return _ServerFirst(match["bare"], match["nonce"], nonce, message, credential, outcome)
 
@@ -258,7 +262,8 @@ class ScramExchange:
         signed = f"{first.client_bare},{first.message},{match['unproved']}".encode()
         signature = _hmac(kind, credential.stored_key, signed)
         proof = base64.b64decode(match["proof"])
-        # A proof of another length has no key; it is compared all the same.
+        # Pad or cut a proof of the wrong length, so that it is hashed and compared like any other. Its length is
+        # checked after that.
         # ClientKey = ClientProof XOR ClientSignature, and StoredKey = H(ClientKey). So the server verifies the proof
         # without the password.
         client_key = bytes(a ^ b for a, b in zip(signature, proof.ljust(len(signature), b"\0"), strict=False))

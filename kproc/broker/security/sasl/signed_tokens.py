@@ -11,7 +11,7 @@ from typing import Any, Final, NamedTuple
 from kproc.broker.security.sasl.bearer import BadToken, Claims
 from kproc.broker.security.sasl.key_set import KeySet
 
-# With a public key only: a token "signed" with the public key as a password proves nothing.
+# Algorithms with public keys only. With HMAC the secret would be the public key, so anybody could sign a token.
 _ALGORITHMS: Final = (
     "RS256", "RS384", "RS512", "PS256", "PS384", "PS512", "ES256", "ES384", "ES512", "EdDSA", "Ed25519", "Ed448",
 )  # fmt: skip
