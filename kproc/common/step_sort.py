@@ -8,7 +8,7 @@ from typing import Any, Final, TypeVar
 
 T = TypeVar("T")
 
-# Items that are sorted at once.
+# Items that are sorted at once. They must be few, because a sort cannot be paused.
 _RUN: Final = 200
 
 

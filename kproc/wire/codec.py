@@ -150,7 +150,7 @@ def _encode_pieces(
     except StructError as error:
         raise ValueError(f"{ApiKey(api_key).name} {direction} v{version}: {error}") from error
     pieces = body.pieces()
-    # The length comes first on the wire, but it is known only now.
+    # Add the length last, because it comes first on the wire, but is known only now.
     pieces[0] = INT32.pack(sum(map(len, pieces))) + pieces[0]
     return pieces
 

@@ -52,7 +52,7 @@ _RATIO_MAX: Final[dict[int, int]] = {
 
 _XERIAL_MAGIC: Final = b"\x82SNAPPY\x00"
 _XERIAL_HEADER: Final = _XERIAL_MAGIC + INT32.pack(1) + INT32.pack(1)
-# The default block size of snappy-java. Its reader chooses its buffer by it.
+# The default block size of snappy-java, because its reader chooses its buffer by it.
 _XERIAL_BLOCK_BYTES: Final = 32 * 1024
 
 # Text of cramjam's error if the output buffer is too small. Nothing else distinguishes it from damaged input, so a test
@@ -129,7 +129,7 @@ def has_frame_start(codec: int, data: Buffer) -> bool:
             return start == _LZ4_START
         case Compression.ZSTD:
             return start in _ZSTD_STARTS
-    # A raw snappy block begins with its length, which can be any number.
+    # Accept any start, because a raw snappy block begins with its length, which can be any number.
     return True
 
 
@@ -141,7 +141,7 @@ def _gunzip(data: Buffer, limit_bytes: int) -> bytes:
     # One byte more than allowed was requested, because otherwise exactly the limit and too much would look the same.
     if len(raw) > limit_bytes:
         raise InflatesTooMuch(limit_bytes)
-    # Without the end mark, a truncated stream would pass as a short one.
+    # Require the end mark, because a truncated stream would otherwise pass as a short one.
     if not inflater.eof:
         raise KafkaError(ErrorCode.CORRUPT_MESSAGE, "gzip records are cut off")
     # Rejected, because clients differ: they read a second member, ignore it, or stop.
@@ -159,7 +159,7 @@ def _unsnappy_block(data: Buffer, room: int, limit_bytes: int) -> bytes:
         raise KafkaError(
             ErrorCode.CORRUPT_MESSAGE, f"snappy block of {len(data)} bytes claims to become {size}"
         )
-    # The limit holds for all blocks together.
+    # Compare with the rest of the limit, because it holds for all blocks together.
     if size > room:
         raise InflatesTooMuch(limit_bytes)
     return bytes(cramjam.snappy.decompress_raw(data))
@@ -179,7 +179,7 @@ def _unsnappy(data: Buffer, limit_bytes: int) -> bytes:
             raise KafkaError(ErrorCode.CORRUPT_MESSAGE, "snappy records are cut off")
         (length,) = INT32.unpack_from(view, position)
         position += INT32.size
-        # A negative length would move the position back, and an empty block has no meaning.
+        # Reject other lengths, because a negative one would move the position back, and an empty block has no meaning.
         if not 0 < length <= len(view) - position:
             raise KafkaError(ErrorCode.CORRUPT_MESSAGE, f"snappy block of {length} bytes")
         part = _unsnappy_block(view[position : position + length], room, limit_bytes)

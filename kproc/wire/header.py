@@ -279,7 +279,7 @@ def parse_request_header(view: Buffer, offset: int = 0) -> tuple[RequestHeader, 
     elif client_id_bytes < -1:
         raise ProtocolError(f"client id has the length {client_id_bytes}; expected -1 (null) or more")
     if version >= _FIRST_FLEXIBLE[api_key]:
-        # No client sends tagged fields in a header yet. The block is then one zero byte.
+        # Test for one zero byte first, because no client sends tagged fields in a header yet.
         if position < len(view) and view[position] == 0:
             position += 1
         else:

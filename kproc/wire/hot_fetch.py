@@ -203,7 +203,7 @@ def _count(version: int, body: memoryview, position: int) -> tuple[int, int]:
     else:
         (count,) = INT32.unpack_from(body, position)
         position += 4
-    # An element has at least one byte, so a count larger than the remaining bytes is malformed.
+    # Reject a count larger than the remaining bytes, because an element has at least one byte.
     if not 0 <= count <= len(body) - position:
         raise ProtocolError(f"array of {count} elements, {len(body) - position} bytes remain")
     return count, position
@@ -327,7 +327,8 @@ def encode_fetch_response(
     The frame's length includes the file ranges. Records given as bytes are copied into the frame. Empty file ranges are
     left out.
     """
-    # The usual response: one partition with records that are sent from the file. One template encodes it.
+    # Encode the usual response with one template, because consumers that keep up get only such ones: one partition with
+    # records that are sent from the file, without an error or aborted transactions.
     if len(topics) == 1 and version >= FIRST_TEMPLATE and not (throttle_ms or error_code):
         name, topic_id, partitions = topics[0]
         if len(partitions) == 1:

@@ -90,7 +90,8 @@ _FLEXIBLE_HEAD: Final = Struct(">hiB")
 # index, length of the records
 _PLAIN_PARTITION: Final = Struct(">ii")
 _FLEXIBLE_PARTITION: Final = Struct(">iB")
-# Limit of topics and partitions of one Produce, which is handled in one step.
+# Limit of topics and partitions of one Produce, because it is handled in one step, and no other client is served
+# meanwhile.
 PRODUCE_ROWS_MAX: Final = 2_000
 
 
@@ -126,7 +127,7 @@ def _decode_plain(version: int, body: memoryview) -> ProduceRequest:
             _reject_count(count, end - at)
         partitions: list[PartitionRecords] = []
         for _ in range(count):
-            # Null records are malformed in Kafka, too, but the error belongs to the partition, not to the connection.
+            # Accept null records, because the error belongs to the partition and not to the connection.
             index, size = _PLAIN_PARTITION.unpack_from(body, at)
             start = at + 8
             if size < -1 or start + size > end:

@@ -127,7 +127,7 @@ def _nullable(message: memoryview, at: int) -> tuple[bytes | None, int]:
 
 def _decompress(message: OldMessage) -> bytes:
     data = message.value or b""
-    # Producers fixed the checksum with format 1 (KIP-57).
+    # Correct the checksum only in format 0, because producers fixed it with format 1 (KIP-57).
     if message.codec == Compression.LZ4 and message.magic == 0:
         data = _with_right_lz4_checksum(data)
     return decompress(message.codec, data)

@@ -91,7 +91,7 @@ def _read_base128(data: Buffer, position: int, shift_max: int) -> tuple[int, int
                 return value | byte << shift, position
             value |= (byte & 127) << shift
             shift += 7
-            # More bytes than the number can need: malformed, or an attempt to keep the reader in this loop.
+            # Reject more bytes than a number can need, because a client could keep the reader in this loop.
             if shift > shift_max:
                 raise ProtocolError("varint is too long")
     except IndexError:
@@ -129,7 +129,7 @@ def skip_tagged_fields(data: Buffer, position: int) -> int:
         _, position = read_unsigned_varint(data, position)
         size, position = read_unsigned_varint(data, position)
         position += size
-        # The size of an unknown field can have any value, so check it here, where nobody reads the field.
+        # Check the size here, because nobody reads an unknown field, and its size can have any value.
         if position > len(data):
             raise ProtocolError("tagged field runs past the end")
     return position

@@ -177,7 +177,7 @@ def check_batch(view: memoryview | bytes | bytearray) -> BatchHeader:
         raise _why_misshapen(size, batch_length, magic)
     if crc32c(memoryview(view)[CRC_FROM:]) != crc:
         raise KafkaError(ErrorCode.CORRUPT_MESSAGE, f"CRC-32C of the batch is not the stored {crc:#010x}")
-    # A producer's batch has no gaps. Only compaction makes some, and it runs inside of the broker.
+    # Reject gaps, because only compaction makes them, and it runs inside of the broker.
     if record_count <= 0 or last_offset_delta != record_count - 1:
         raise KafkaError(
             ErrorCode.INVALID_RECORD,
@@ -258,7 +258,7 @@ def stamp_append_time(view: memoryview | bytearray, append_time_ms: int) -> None
 def stamp_max_timestamp(view: memoryview, header: BatchHeader, max_timestamp: int) -> BatchHeader:
     """Correct the max timestamp of a batch whose producer set another one. Return the new header."""
     view[MAX_TIMESTAMP_AT : MAX_TIMESTAMP_AT + 8] = _INT64.pack(max_timestamp)
-    # The max timestamp lies behind the CRC's begin, so the CRC changes with it.
+    # Compute the CRC again, because it covers the max timestamp.
     crc = crc_of(view)
     view[CRC_AT:CRC_FROM] = _UINT32.pack(crc)
     return header._replace(max_timestamp=max_timestamp, crc=crc)

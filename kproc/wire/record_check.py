@@ -64,7 +64,8 @@ def check_small(codec: int, payload: Buffer, count: int) -> bool:
         return True
     try:
         raw = decompress(codec, payload, SMALL_INFLATED_BYTES)
-    # A consumer can decompress it, and the CRC proves that the producer has sent exactly this. So accept it unread.
+    # Accept it unread, because a consumer can decompress it, and the CRC proves that the producer has sent exactly
+    # this.
     except InflatesTooMuch:
         return True
     check_lengths(raw, count)

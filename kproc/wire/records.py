@@ -94,7 +94,7 @@ def _read_headers(raw: bytes, position: int, end: int) -> tuple[list[tuple[str, 
         value_at = position + key_bytes
         if key_bytes < 0 or value_at > end:
             raise _cut_off("header key")
-        # Kafka stores any bytes. Its clients show bytes that are not UTF-8 as U+FFFD.
+        # Replace bytes that are not UTF-8, because Kafka stores any bytes, and its clients show such bytes as U+FFFD.
         key = raw[position:value_at].decode(errors="replace")
         value_bytes, position = read_varint(raw, value_at)
         if value_bytes < 0:
@@ -176,7 +176,7 @@ def walk_records(raw: bytes, count: int, base_timestamp: int, base_offset: int) 
     try:
         for _ in range(count):
             record, position = read_record(raw, position, base_timestamp, base_offset)
-            # Offsets that repeat or fall would let a consumer read a record twice, or skip some.
+            # Reject offsets that repeat or fall, because a consumer would read a record twice, or skip some.
             if record.offset <= last_offset:
                 raise _invalid(f"offset {record.offset} follows {last_offset}")
             last_offset = record.offset

@@ -153,10 +153,10 @@ def _write_array(path: str, is_flexible: bool, is_nullable: bool, write: Writer)
             out += b"\0" if is_flexible else b"\xff\xff\xff\xff"
             return
         out += encode_unsigned_varint(len(items) + 1) if is_flexible else INT32.pack(len(items))
-        # Rows that were encoded one by one, for a response that was built in slices.
+        # Rows of a response that was built in slices. They must not be written again, because they are encoded already.
         if type(items) is EncodedRows:
             if items.pieces:
-                # Keep large pieces out of the buffer, see the class.
+                # Keep large pieces out of the buffer, so that they are not copied (MessageInPieces).
                 if type(out) is MessageInPieces:
                     out.add_pieces(items.pieces)
                 else:

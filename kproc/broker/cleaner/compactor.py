@@ -65,9 +65,9 @@ logger = logging.getLogger(__name__)
 _SLICE_NS: Final = 5_000_000
 _PARTITIONS_PER_STEP: Final = 16
 _IDLE_MS: Final = 500
-# Shortest pause. Without it, log.cleaner.backoff.ms=0 would make the cleaner loop over all logs without a rest.
+# Shortest pause, because log.cleaner.backoff.ms=0 would otherwise make the cleaner loop over all logs without a rest.
 _PAUSE_MS_MIN: Final = 100
-# Largest wait in ns. With a rate near 0 the computed wait is not a finite integer.
+# Limit of a wait in ns, because with a rate near 0 the computed wait is not a finite integer.
 _WAIT_NS_MAX: Final = 1 << 62
 
 Steps = Generator[int | None, None, Any]

@@ -52,7 +52,7 @@ class StrayDirectories:
 
     def scan(self, image: ClusterImage, now_ns: int) -> None:
         """Set aside directories that have been strays for long enough. Raises StorageFailure."""
-        # Without metadata every directory would look like a stray.
+        # Wait for the metadata, because without them every directory would look like a stray.
         if not image.version or now_ns < self._next_ns:
             return
         self._next_ns = now_ns + self._interval_ns

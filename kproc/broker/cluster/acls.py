@@ -143,13 +143,15 @@ class AclChanges:
             code, message, found = ErrorCode.NONE, None, []
             try:
                 wanted = _checked_filter(row)
-                # A filter without wildcards is one look-up. Any other one compares itself with every rule.
+                # Count the comparisons before they are made. A filter without wildcards is one look-up, and any other
+                # one is compared with every rule.
                 looks += len(acls) if wanted.as_acl() is None else 1
                 if looks <= LOOKS_MAX:
                     found = acls.matching(wanted)
             except KafkaError as error:
                 code, message = error.code, error.message
-            # A rule that matches two filters is removed once, but Kafka reports it for both.
+            # Collect the rules in a dict, because one that matches two filters is removed once, but reported for both,
+            # as in Kafka.
             removed.update(dict.fromkeys(found))
             found_count += len(found)
             if looks > LOOKS_MAX:

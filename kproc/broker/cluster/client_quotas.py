@@ -180,7 +180,7 @@ class QuotaChanges:
         self, names: Mapping[str, str | None], ops: list[Row], seen: set[Entity], resolvable: Set[str]
     ) -> list[r.Record]:
         entity = _parse_entity(names)
-        # Two entries for one entity have no order, so as in Kafka only the first counts.
+        # As in Kafka only the first of two entries for one entity counts, because they have no order.
         if entity in seen:
             raise _invalid(f"Ignoring duplicate entity {_shown(entity)}")
         seen.add(entity)

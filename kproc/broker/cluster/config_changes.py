@@ -74,7 +74,7 @@ class ConfigChanges:
         brokers: dict[str, tuple[int, dict[str, str], list[tuple[str, str | None]]]] = {}
         for at, (resource, key) in enumerate(zip(resources, keys, strict=True)):
             try:
-                # The order of two changes of one resource would be undefined, so as in Kafka both fail.
+                # As in Kafka both changes of one resource fail, because their order would be undefined.
                 if times[key] > 1:
                     raise KafkaError(ErrorCode.INVALID_REQUEST, "Each resource must appear at most once.")
                 changes = requested_changes(resource["configs"], incremental=incremental)
@@ -109,7 +109,7 @@ class ConfigChanges:
         """Return a key that identifies the resource, because a broker's number can be written in several ways."""
         kind, name = resource["resource_type"], resource["resource_name"]
         if kind == RESOURCE_BROKER:
-            # The caller reports the error when it handles the resource.
+            # Ignore the error, because the caller reports it when it handles the resource.
             with suppress(KafkaError):
                 name = broker_config.check_node(name, self._config.node_id)
         return kind, name
@@ -125,7 +125,8 @@ class ConfigChanges:
             return self._alter_topic(name, changes, incremental)
         if resource_type in _STORED:
             return self._alter_stored(resource_type, name, changes, incremental)
-        # As in Kafka. Only AlterConfigs gets here; logger_changes.py handles loggers of IncrementalAlterConfigs.
+        # Only AlterConfigs gets here, because logger_changes.py handles the loggers of IncrementalAlterConfigs. Kafka
+        # rejects it, too.
         if resource_type == RESOURCE_BROKER_LOGGER:
             raise KafkaError(
                 ErrorCode.INVALID_REQUEST, "AlterConfigs changes no log levels: use IncrementalAlterConfigs"

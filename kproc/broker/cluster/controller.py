@@ -28,7 +28,7 @@ from kproc.broker.config import Config
 from kproc.common.clock import Clock
 from kproc.common.errors import ErrorCode, FatalError, KafkaError
 
-# Kafka's block size: small enough that a crash wastes few of the 2^63 ids, large enough that a Handler seldom asks.
+# Kafka's block size: small, because a crash wastes the rest of a block, and large enough that a Handler seldom asks.
 PRODUCER_ID_BLOCK_COUNT: Final = 1000
 # Brokers allocate from 0 upwards. Ids above this cannot occur in files that come from another broker.
 PRODUCER_ID_MIN: Final = 2**40
@@ -231,7 +231,7 @@ class ControllerState:
         # them.
         if not self._image.cluster_id:
             return {"cluster_id": cluster_id}, [r.ClusterRegistered(cluster_id), *features.OF_NEW_CLUSTERS]
-        # The metadata and meta.properties are of two clusters: somebody has mixed two data directories.
+        # Do not start if the ids differ, because somebody has mixed the data directories of two clusters.
         if self._image.cluster_id != cluster_id:
             raise FatalError(
                 f"the metadata log is of cluster {self._image.cluster_id}, meta.properties of {cluster_id}"

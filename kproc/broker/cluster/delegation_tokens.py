@@ -85,13 +85,13 @@ class TokenChanges:
         if any(kind != USER for kind, _ in renewers):
             return creation_fields(owner, requester, ErrorCode.INVALID_PRINCIPAL_TYPE, 0), []
         renewer_bytes = sum(len(name) for _, name in renewers)
-        # Every token costs memory in each Handler, and any authenticated client may create some.
+        # Reject more, because every token costs memory in each Handler, and any authenticated client may create some.
         if len(self._image.delegation_tokens) >= TOKENS_MAX or renewer_bytes > RENEWER_BYTES_MAX:
             return creation_fields(owner, requester, ErrorCode.POLICY_VIOLATION, 0), []
         now_ms, longest_ms = self._clock.wall_ms(), self._config.delegation_token_max_lifetime_ms
         if body["max_lifetime"] > 0:
             longest_ms = min(longest_ms, body["max_lifetime"])
-        # Responses encode the time as an int64.
+        # Limit the sum, because responses encode the time as an int64.
         max_ms = min(now_ms + longest_ms, LONG_MAX)
         expires_ms = min(max_ms, now_ms + self._config.delegation_token_expiry_time_ms)
         token_id = base64.urlsafe_b64encode(self._random_id()).decode().rstrip("=")

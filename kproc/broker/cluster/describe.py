@@ -88,7 +88,7 @@ def _stored_broker_rows(
     rows: list[dict[str, Any]] = []
     for key in keys:
         setting = find_setting(key)
-        # The table's own settings have their rows already.
+        # Skip the table's own settings, because they have their rows already.
         if setting is None or key in SETTINGS or (wanted is not None and key not in wanted):
             continue
         synonyms = _broker_synonyms(tuple(dict.fromkeys((key, split_listener_key(key)[1]))), image, config)
@@ -181,7 +181,7 @@ def _row(
     read_only: bool,
 ) -> dict[str, Any]:
     is_secret = kind is Kind.PASSWORD
-    # A URL can contain a user and a password, although its setting is no password.
+    # Hide the user and password of a URL, because the kind of its setting is not PASSWORD.
     if name.endswith(".url"):
         value = without_url_user(value) if value is not None else None
         synonyms = [{**each, "value": without_url_user(each["value"])} for each in synonyms]

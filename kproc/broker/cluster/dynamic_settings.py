@@ -100,7 +100,7 @@ def check_processors(config: Config, image: ClusterImage, stored: Mapping[str, M
 def _all_processors(config: Config, stored: Mapping[str, Mapping[str, str]]) -> int:
     overrides = node_over_cluster(stored, config.node_id)
     if listeners_problem(config, overrides.get("listeners")) is not None:
-        # An unusable value of `listeners` is not in force.
+        # Ignore an unusable value of `listeners`, because it is not in force.
         del overrides["listeners"]
     return sum(processors_in_force(config, DynamicSettings(overrides)).values())
 

@@ -28,9 +28,11 @@ from kproc.common.errors import FatalError
 # Rows of the shared partition table. Kafka recommends at most 4,000 partitions a broker; this is far above (8 MiB of
 # sparse rows of 64 bytes), so that no single host needs more.
 SLOT_COUNT: Final = 131_072
-# Leader epochs are signed 32-bit numbers. Files of another broker can contain any of them.
+# Leader epochs are signed 32-bit numbers. Raising one must stop here, because files of another broker can contain any
+# of them.
 LEADER_EPOCH_MAX: Final = 2**31 - 1
-# Limit of deleted topics that an image remembers. Directories of older ones are set aside instead of deleted.
+# Limit of deleted topics that an image remembers, because every snapshot contains them. Directories of older ones are
+# set aside instead of deleted.
 DELETED_TOPICS_MAX: Final = 10_000
 
 
@@ -339,7 +341,7 @@ class ClusterImage:
         topic.block_starts.append(record.first_index)
         topic.partitions += [PartitionImage(n, *place) for n, place in enumerate(places, record.first_index)]
         self._use_slots(record.slots)
-        # The first block belongs to the creation, which `created` reports.
+        # Do not report the first block as growth, because it belongs to the creation, which `created` reports.
         if record.first_index:
             _add_once(change.grown, topic)
 

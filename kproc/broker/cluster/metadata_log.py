@@ -146,7 +146,8 @@ class MetadataLog:
             try:
                 self._fs.write_synced_mark(self._descriptor, self._size)
             except StorageFailure as failure:
-                # Without the mark the next start cannot tell some kinds of damage from a torn write.
+                # Only warn, because no record is lost. Without the mark the next start cannot tell some kinds of
+                # damage from a torn write.
                 logger.warning("metadata_log=not_marked reason=%s", failure)
             self._fs.close(self._descriptor)
             self._descriptor = -1
@@ -157,7 +158,7 @@ class MetadataLog:
         # Versions are padded with zeros, so that the order of names is that of versions.
         names = sorted(self._fs.list_directory(self._directory))
         for name in names:
-            # A crash while a snapshot was written has left it.
+            # Remove it, because a crash while a snapshot was written has left it, and it can be incomplete.
             if name.endswith(_TEMPORARY):
                 self._fs.unlink(self._directory / name)
         image = ClusterImage()
@@ -256,7 +257,7 @@ class MetadataLog:
 
     def _start_log(self, version: int) -> None:
         path = self._directory / f"{version:020d}.log"
-        # The file can exist already: a compaction that crashed leaves an empty one.
+        # Create the file only if it does not exist, because a compaction that crashed leaves an empty one.
         descriptor = self._fs.open(path, create=not self._fs.exists(path))
         try:
             sync_directory(self._fs, self._directory)
@@ -312,7 +313,7 @@ class MetadataLog:
             self._fs.sync(descriptor)
         finally:
             self._fs.close(descriptor)
-        # From the rename on the snapshot counts.
+        # From the rename on the snapshot counts, so everything before must be on the disk.
         self._fs.rename(temporary, path)
         sync_directory(self._fs, self._directory)
         return size

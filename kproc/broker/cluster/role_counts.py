@@ -18,7 +18,8 @@ from kproc.common.errors import ErrorCode, KafkaError
 NETWORK_THREADS: Final = "num.network.threads"
 IO_THREADS: Final = "num.io.threads"
 ROLE_COUNTS: Final = frozenset((NETWORK_THREADS, IO_THREADS))
-# More than a few processes per CPU gain nothing, and every pair of Processor and Handler costs two rings.
+# Limited, because more than a few processes per CPU gain nothing, and every pair of Processor and Handler costs two
+# rings.
 _PER_CPU_MAX: Final = 4
 _COUNT_MAX_LEAST: Final = 16
 
@@ -66,7 +67,7 @@ def _count(config: Config, overrides: Mapping[str, str], key: str) -> int:
 def _problem_with(key: str, current: int, count: int, config: Config) -> str | None:
     if count == current:
         return None
-    # Only processes can be added to a running broker.
+    # Reject it with the other transports, because only processes can be added to a running broker.
     if config.kproc_transport != "process":
         return f"Cannot update these configs dynamically: [{key}]: the roles share one process"
     if count < 1:

@@ -119,7 +119,7 @@ class UserChanges:
         seen: set[str] = set()
         for row, is_upsertion in rows:
             name = row["name"]
-            # The first row has reported the error for all rows of this user.
+            # Skip it, because the first row has reported the error for all rows of this user.
             if name in seen:
                 continue
             seen.add(name)
@@ -153,7 +153,8 @@ class UserChanges:
         # RFC 7677 recommends at least 4096 iterations, because fewer make stolen keys cheap to attack.
         if row["iterations"] < ITERATIONS_MIN:
             raise KafkaError(ErrorCode.UNACCEPTABLE_CREDENTIAL, "Too few iterations")
-        # As in Kafka. The client does this work at every login, so too many would stop its logins.
+        # Kafka has the same limit, because the client does this work at every login, and too much would stop its
+        # logins.
         if row["iterations"] > ITERATIONS_MAX:
             raise KafkaError(ErrorCode.UNACCEPTABLE_CREDENTIAL, "Too many iterations")
         return r.ScramCredentialSet(

@@ -33,7 +33,7 @@ from kproc.broker.security.sasl.scram import (
 from kproc.broker.security.tokens import token_hmac, token_key
 
 _SECRET_BYTES: Final = 32
-# Limit of cached credentials. Above it the cache is cleared.
+# Limit of cached credentials, because an owner can create many tokens. Above it the cache is cleared.
 _KEPT_MAX: Final = 1000
 
 

@@ -19,7 +19,7 @@ from kproc.broker.cluster.topic_names import check_new_name, collision_key
 from kproc.broker.config import Config
 from kproc.common.errors import ErrorCode, KafkaError
 
-# As Kafka: one request may not make the controller write an unbounded batch.
+# Kafka's limit. Otherwise one request could make the controller write a batch of any size.
 PARTITIONS_PER_REQUEST_MAX: Final = 10_000
 NO_TOPIC_ID: Final = bytes(16)
 USE_DEFAULT: Final = -1
@@ -43,7 +43,7 @@ class PendingTopics:
         self.names_by_collision_key: dict[str, str] = {}
         self.partition_count = 0
         self.records: list[r.Record] = []
-        # Cached configs of the answer, by overrides: they are 33 rows, and most topics have equal overrides.
+        # Cached configs of the response, by overrides, because they are 33 rows, and most topics have equal overrides.
         self.shown: dict[tuple[tuple[str, str], ...], list[dict[str, Any]]] = {}
 
 
@@ -108,7 +108,8 @@ class TopicChanges:
         clear = [wish for wish in wishes if (wish["name"] is None) != (wish["topic_id"] == NO_TOPIC_ID)]
         times = Counter(_wished(wish) for wish in clear)
         by_id = {wish["topic_id"] for wish in clear if wish["name"] is None}
-        # A topic that is given both by name and by id is not deleted, and is answered once, by its name.
+        # A topic that is given both by name and by id is not deleted, because the request names it twice. It gets one
+        # result, by its name.
         by_both = by_id & {topic.topic_id for name in times if (topic := self._image.topic(str(name)))}
         responses = [_deletion(*error) for wish in wishes if (error := _unclear(wish)) is not None]
         records: list[r.Record] = []
@@ -162,7 +163,8 @@ class TopicChanges:
         name = wish["name"]
         if self._image.topic(name) is not None:
             raise KafkaError(ErrorCode.TOPIC_ALREADY_EXISTS, f"Topic '{name}' already exists.")
-        # A Handler may still have the old directory of this name open (controller/freed_names.py).
+        # Reject the name, because a Handler may still have the old directory of this name open
+        # (controller/freed_names.py).
         if name in pending.held:
             raise KafkaError(
                 ErrorCode.REQUEST_TIMED_OUT,

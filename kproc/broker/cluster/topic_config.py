@@ -1,8 +1,8 @@
 """The table of topic configs: every name that Kafka 4.3 knows, one row each.
 
-A row ties a config of a topic to the broker setting that is its default. Validation, DescribeConfigs and the config of a
-log (`dynamic_settings.log_overrides`) are derived from it. A config that Kafka knows and kproc does not act on is stored
-and shown, too, because clients (Connect, Schema Registry) check that it was accepted. Its text says so.
+A row ties a config of a topic to the broker setting that is its default. Validation, DescribeConfigs and the config of
+a log (`dynamic_settings.log_overrides`) are derived from it. A config that Kafka knows and kproc does not act on is
+stored and shown, too, because clients (Connect, Schema Registry) check that it was accepted. Its text says so.
 """
 
 from __future__ import annotations

@@ -9,7 +9,7 @@ from typing import Final
 from kproc.common.errors import ErrorCode, KafkaError
 
 CLUSTER_METADATA_TOPIC: Final = "__cluster_metadata"
-# A file name holds 255 bytes; `-` and the partition number need the rest.
+# Kafka's limit. A file name holds 255 bytes, and 6 of them must remain for the dash and the partition's number.
 NAME_LENGTH_MAX: Final = 249
 _ALLOWED: Final = re.compile(r"[a-zA-Z0-9._-]+")
 

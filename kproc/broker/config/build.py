@@ -71,7 +71,7 @@ def merge(
         if flag.value is None:
             continue
         earlier = explicit.get(flag.name)
-        # Two values for one setting on one command line: neither has precedence, so do not guess.
+        # Reject two values for one setting on one command line, because neither has precedence.
         if earlier is not None and str(earlier.value).strip() != str(flag.value):
             raise ConfigError(
                 f"{flag.option} {show(flag.value)} conflicts with {earlier.origin}={show(earlier.value)}"
@@ -189,7 +189,7 @@ def _warn_of_unknown(name: str, origin: str, table: Mapping[str, Setting], *, al
             supported = ", ".join(name for name, row in table.items() if row.per_listener)
             return f"{name} has no effect: a listener's prefix is supported only for {supported}"
     if name.count(".sasl.") or name.startswith(("sasl.", "ssl.")):
-        # Kafka's login modules may have settings of their own, so their names cannot be listed.
+        # Only warn, because Kafka's login modules may have settings of their own, whose names cannot be listed.
         return f"{name} has no effect: kproc's TLS and SASL do not use it"
     if allows_unknown:
         return f"{show(name)} has no effect: unknown setting{did_you_mean(name, table)}"
@@ -297,7 +297,7 @@ def _derive_listeners(values: dict[str, Any], warnings: list[str]) -> None:
     """Parse the listeners with the protocol map, and remove those of controller.listener.names."""
     controllers = {name.upper() for name in values.get("controller.listener.names", ())}
     protocols = parse_protocol_map(values.get("listener.security.protocol.map", DEFAULT_PROTOCOL_MAP))
-    # Controller listeners of a KRaft file may have no entry in the map. They are removed below.
+    # Add the controller listeners of a KRaft file, because they may have no entry in the map. They are removed below.
     everything = protocols | {name: "PLAINTEXT" for name in controllers if name not in protocols}
     for setting in ("listeners", "advertised.listeners"):
         if setting not in values:

@@ -83,7 +83,7 @@ def _ratio(quota: str, period: str) -> float | None:
     try:
         cpus = int(quota) / int(period)
     except (ValueError, ZeroDivisionError):
-        # A kernel with another format: start with more roles than useful rather than not at all.
+        # Ignore an unknown format, because a start with more roles than useful is better than none.
         return None
     return cpus if cpus > 0 else None
 

@@ -47,13 +47,14 @@ def _has_authentication(config: Config, end_point: EndPoint, client_auth: str | 
 
 
 def _is_reachable_from_network(address: str) -> bool:
-    # A wildcard includes the interfaces of the network.
+    # A wildcard counts as reachable, because it includes the interfaces of the network.
     if address in WILDCARDS:
         return True
     try:
         literal = ipaddress.ip_address(address.partition("%")[0])
     except ValueError:
         return False
-    # ::ffff:127.0.0.1 is the IPv4 loopback, but Python does not count it as one.
+    # Look at the mapped address, because Python does not count ::ffff:127.0.0.1, the IPv4 loopback, as a loopback
+    # address.
     mapped = literal.ipv4_mapped if isinstance(literal, ipaddress.IPv6Address) else None
     return not (mapped or literal).is_loopback

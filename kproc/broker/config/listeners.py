@@ -83,7 +83,7 @@ def parse_protocol_map(items: Sequence[str]) -> dict[str, str]:
         if protocol not in PROTOCOLS:
             known = ", ".join(PROTOCOLS)
             raise ConfigError(f"listener.security.protocol.map: {show(item)}: the protocols are {known}")
-        # A repeated name is a mistake that could disable the encryption of a listener.
+        # Reject a repeated name, because the second protocol could silently disable the encryption of the first.
         if name in protocols:
             raise ConfigError(f"listener.security.protocol.map: {name} is mapped twice")
         protocols[name] = protocol
@@ -159,7 +159,7 @@ def check_advertised(advertised: Sequence[EndPoint], listeners: Sequence[EndPoin
     for end_point in advertised:
         if end_point.name not in names:
             raise ConfigError(f"advertised.listeners: {end_point}: listeners has no {end_point.name}")
-        # A client would connect to its own host instead.
+        # Reject a wildcard, because a client would connect to its own host instead.
         if end_point.is_wildcard:
             raise ConfigError(
                 f"advertised.listeners: {end_point}: clients cannot connect to a wildcard; name a host"
@@ -225,9 +225,10 @@ def outward_host(wildcard: str = "") -> str:
     try:
         resolved = {str(target[0]) for *_, target in socket.getaddrinfo(name, None, type=socket.SOCK_STREAM)}
     except (OSError, UnicodeError):
-        # The host does not know its own name, so clients would not know it either.
+        # Advertise the address, because a name that the host itself cannot resolve is unknown to clients, too.
         return address
-    # A name that resolves to the loopback, as on many laptops, would send remote clients to themselves.
+    # Do not use a name that resolves to the loopback, as on many laptops, because it would send remote clients to
+    # themselves.
     return name if address in resolved and not ipaddress.ip_address(address).is_loopback else address
 
 

@@ -215,7 +215,7 @@ def _check_mechanism(config: Any, listener: str, mechanism: str) -> None:
             f'{name}: PLAIN has no users; add them: {LOGIN_MODULES[PLAIN]} required user_<name>="<password>";'
         )
     handler = sasl_value(config, listener, mechanism, "sasl.server.callback.handler.class")
-    # Ignoring a handler could accept logins that it would have rejected.
+    # Reject an unknown handler, because the broker would otherwise accept logins that the handler would have rejected.
     if handler is not None and not (mechanism == OAUTHBEARER and handler.rpartition(".")[2] == _VALIDATOR):
         raise ConfigError(f"sasl.server.callback.handler.class={handler}: kproc cannot run Java classes")
     if mechanism == OAUTHBEARER:

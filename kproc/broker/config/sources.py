@@ -133,7 +133,8 @@ def _logical_lines(text: str) -> Iterator[tuple[int, str]]:
     for number, physical in enumerate(re.split(r"\r\n|\r|\n", text), 1):
         # As in Java, blanks in front of a line do not count, so that a continued value can be indented.
         line = physical.lstrip(" \t\f")
-        # A comment sign inside a continued line belongs to its value.
+        # Look for a comment only at the start of an entry, because the sign inside a continued line belongs to its
+        # value.
         if not pending and (not line or line[0] in "#!"):
             continue
         began = began if pending else number

@@ -228,7 +228,7 @@ def _parse_double(raw: object, name: str) -> float:
 
 def _parse_integer(kind: Kind, raw: object, name: str) -> int:
     text = raw.strip() if isinstance(raw, str) else ""
-    # In Python True is an int, but `true` is no number in a configuration.
+    # Exclude bool, because in Python True is an int, but `true` is no number in a configuration.
     if isinstance(raw, int) and not isinstance(raw, bool):
         value = int(raw)
     elif _INTEGER.fullmatch(text):
@@ -274,7 +274,7 @@ def without_url_user(text: str) -> str:
 def show(raw: object) -> str:
     """Format a raw value for a message: short, on one line, and without the secrets of a URL."""
     text = without_url_secrets(raw if isinstance(raw, str) else repr(raw))
-    # Control characters in a value could rewrite the line of the log or of the terminal.
+    # Escape control characters, because they could rewrite the line of the log or of the terminal.
     text = text if text.isprintable() else repr(text)
     return text if len(text) <= 80 else text[:77] + "..."
 

@@ -93,7 +93,7 @@ class ControlPlane:
             containment=controller.containment,
         )
         self._services.authorizer = make_authorizer(config, lambda: controller.image.acls, kafka_name, now_ns)
-        # While a divided request is in progress, no other request is read. This keeps the order on each connection.
+        # While a divided request is in progress, no other request is read, so that each connection keeps its order.
         self._divided = DividedRequests(controller.containment, HandlerRequest.reject)
         self._services.clients.divided = self._divided
         self._peer: LinkedPeer | None = None
@@ -123,7 +123,8 @@ class ControlPlane:
         if peer is None:
             return 0
         taken = self._divided.work()
-        # Leave the other requests in the ring. When it is full, the Processor stops reading, and TCP pushes back.
+        # Leave the other requests in the ring, so that the Processor stops reading when it is full, and TCP pushes
+        # back.
         while self.in_work < QUEUE_MAX and not self._divided:
             batch = peer.inbox.poll(1)
             if not batch:

@@ -123,7 +123,8 @@ class Controller(LinkedRole):
         self._names = FreedNames(plan.clock.now_ns, unsure_until=image.version if is_restart else None)
         self._next_token_check_ns = 0
         self._orphaned = OrphanedDirectories(plan.fs, Path(plan.config.log_dirs))
-        # Acceptors and Processors have no image: the supervisor tells them about changed settings.
+        # Called with changed settings, because Acceptors and Processors have no image. The supervisor sends the
+        # settings to them.
         self._on_settings = on_settings
         self._settings = settings_in_force(image, plan.config)
         on_settings(self._settings)
@@ -172,7 +173,7 @@ class Controller(LinkedRole):
             return
         super().detach(peer)
         for commit in self._commits:
-            # A dead Handler cannot acknowledge, and its successor starts with a snapshot that contains the change.
+            # Do not wait for a dead Handler, because its successor starts with a snapshot that contains the change.
             commit.waiting_for.discard(peer)
         self._names.detach(peer)
         if peer.role == HANDLER:
@@ -189,7 +190,7 @@ class Controller(LinkedRole):
 
     def _rest_ms(self) -> int:
         is_asking = self._names.is_waited_for or self._lookups.is_busy or self._listener_lookups.is_busy
-        # A client waits for one of these, so check them every 100 ms instead of at the idle rate.
+        # Check these every 100 ms instead of at the idle rate, because a client waits for one of them.
         is_waiting = is_asking or self._operations.has_scales
         return STORE_MS if is_waiting else super()._rest_ms()
 
@@ -213,7 +214,7 @@ class Controller(LinkedRole):
         def on_reply(reply: dict[str, Any]) -> None:
             for token_id in reply.get("removed", ()):
                 logger.info("the delegation token %s has expired", token_id)
-                # One batch is limited, so more tokens can have expired. Check again at the next tick.
+                # Check again at the next tick, because one batch is limited and more tokens can have expired.
                 self._next_token_check_ns = 0
 
         self.handle_change(REMOVE_EXPIRED, {}, on_reply, waits_for_handlers=False)
@@ -309,7 +310,7 @@ class Controller(LinkedRole):
 
     def _change(self, op: str, body: Any, on_reply: OnReply, waits_for_handlers: bool) -> None:
         names = created_names(op, body)
-        # The usual case: no deleted topic had one of these names, so nothing has to be waited for.
+        # Usually nothing has to be waited for, because no deleted topic had one of these names.
         if not self._names.held(names):
             self._decide(op, body, on_reply, waits_for_handlers)
             return
@@ -339,7 +340,7 @@ class Controller(LinkedRole):
             return
         try:
             self._commit(reply, records, on_reply, waits_for_handlers)
-        # The disk is full. The log has undone the write, and the client can retry.
+        # The role can go on, because the disk is only full and the log has undone the write. The client can retry.
         except KafkaError as error:
             count_shortage(self._metrics.values, 0)
             logger.error("the metadata log cannot be written: %s", error)

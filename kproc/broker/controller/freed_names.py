@@ -64,7 +64,7 @@ class FreedNames:
 
     def acknowledged(self, handler: AgentId, version: int) -> None:
         """Note that the Handler has carried out the metadata up to this version."""
-        # A late acknowledgement of a Handler that has died counts for nothing.
+        # Ignore a late acknowledgement of a Handler that has died, because otherwise all would wait for its next one.
         if handler in self._known:
             self._known[handler] = version
             self._release_free()
@@ -95,7 +95,7 @@ class FreedNames:
         if not self._is_linked or not (self._deleted or self._unsure_until is not None):
             return
         everybody_knows = min(self._known.values(), default=None)
-        # No Handler runs, so no directory is open.
+        # All names are free, because no Handler runs and so no directory is open.
         if everybody_knows is None:
             self._deleted.clear()
             self._unsure_until = None

@@ -38,7 +38,7 @@ class OrphanedDirectories:
         self._fs = fs
         self._directory = directory
         self._freed: set[str] = set()
-        # A restarted controller does not know the names that its predecessor recorded.
+        # True at first, because a restarted controller does not know the names that its predecessor recorded.
         self._is_unsure = True
 
     def deleted(self, names: Iterable[str]) -> None:

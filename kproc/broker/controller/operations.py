@@ -174,7 +174,8 @@ class Operations:
     def _write_counts(self, counts: dict[str, int], on_written: OnReply) -> None:
         configs = {COUNTS[what]: str(count) for what, count in counts.items()}
         body = {"node": self._node, "configs": configs}
-        # A leaving Handler hears of it from the supervisor; waiting for its acknowledgement would block both.
+        # Do not wait for the Handlers. One that is leaving hears of the change from the supervisor, and waiting for
+        # its acknowledgement would block both.
         self.controller.handle_change("override_broker_configs", body, on_written, waits_for_handlers=False)
 
     def _on_scaled(self, reply: dict[str, Any]) -> None:
@@ -182,7 +183,7 @@ class Operations:
         if reply.get("lost"):
             reply = {"error": _LOST}
         if reply.get("error") and "counts" in reply:
-            # Remove counts that could not be reached, or every start would try them again.
+            # Replace counts that could not be reached, because otherwise every start would try them again.
             self._write_counts(reply["counts"], lambda _: self._finish_scale(reply))
         else:
             self._finish_scale(reply)

@@ -93,7 +93,7 @@ def _single_descriptor(control: list[tuple[int, int, bytes]]) -> int | None:
     fds = array.array("i")
     for level, kind, data in control:
         if level == socket.SOL_SOCKET and kind == socket.SCM_RIGHTS:
-            # A truncated control message can end inside a number.
+            # Cut the data to whole numbers, because a truncated control message can end inside one.
             fds.frombytes(data[: len(data) - len(data) % fds.itemsize])
     for surplus in fds[1:]:
         os.close(surplus)

@@ -188,7 +188,7 @@ class Region:
 
     def resident_bytes(self) -> int:
         """Return the memory that the region takes, in bytes, mapped here or not. PSS alone does not show it."""
-        # st_blocks counts units of 512 bytes, whatever the block size of the file system is.
+        # Multiply by 512, because st_blocks counts units of 512 bytes, whatever the block size of the file system is.
         return os.fstat(self.fd).st_blocks * 512
 
     def before_close(self, closer: Callable[[], None]) -> None:

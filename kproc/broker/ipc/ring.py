@@ -46,7 +46,7 @@ Buffer = bytes | bytearray | memoryview
 RECORD_HEADER: Final = struct.Struct("=II")  # Length of the payload, kind.
 _pack_header = RECORD_HEADER.pack_into
 _unpack_header = RECORD_HEADER.unpack_from
-# Plain numbers for the hot loops.
+# Plain numbers, because the hot loops would otherwise look each of them up in a dict.
 _CAPACITY: Final = RING_HEADER.word["capacity"]
 _TAIL: Final = RING_HEADER.word["tail"]
 _HEAD: Final = RING_HEADER.word["head"]
@@ -337,7 +337,7 @@ class RingConsumer(_RingEnd):
             # The length comes from another process, so a damaged one must not lead beyond the published bytes.
             if sequence > tail or slot + need > capacity:
                 self._refuse_record(self._next, tail, sequence - need)
-            # Padding has kind 0 and no payload.
+            # Skip padding, which has kind 0, because it is not a record of the producer.
             if kind:
                 slot += RECORD_HEADER_BYTES
                 append((kind, data[slot : slot + length]))

@@ -65,7 +65,7 @@ class Waker:
         try:
             os.eventfd_write(self._eventfd, 1)
         except BlockingIOError:
-            # The counter is full with 2**64 - 2 signals, so the eventfd is readable anyway.
+            # Nothing is lost, because the counter is full with 2**64 - 2 signals and the eventfd is readable anyway.
             return
 
 
@@ -95,7 +95,8 @@ class Sleeper:
         self.fd = eventfd
         self.rescued_count = 0
         self.slept_ns = 0  # Time slept since the agent stored its metrics and set this to 0.
-        # A predecessor that was killed in its sleep left a 1, with which every producer would signal us without need.
+        # Clear the word, because a predecessor that was killed in its sleep left a 1, and every producer would signal
+        # us for nothing.
         words[index] = 0
 
     def prepare(self) -> None:
@@ -144,7 +145,8 @@ class Sleeper:
             events = poll(WAKE_GRACE_S)
             if not events:
                 self.rescued_count += 1
-        # No fence is needed. A producer that still reads 1 signals in vain, which costs one pass and loses nothing.
+        # No fence is needed, because a producer that still reads 1 only signals in vain. That costs one pass and loses
+        # nothing.
         words[index] = 0
         if not self._is_edge_triggered:
             self.drain()

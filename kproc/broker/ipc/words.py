@@ -21,7 +21,7 @@ from typing import Final
 
 from kproc.broker.ipc.layout import WORD_BYTES
 
-# The order is verified on x86-64 only. On any other CPU, a fence goes around every publish and every read.
+# On any CPU but x86 a fence goes around every publish and every read, because the order is verified only there.
 WEAKLY_ORDERED: Final = platform.machine() not in {"x86_64", "AMD64", "i686"}
 
 _lock = threading.Lock()
@@ -109,7 +109,7 @@ def read_row(words: memoryview, start: int, count: int, attempts: int = 64) -> l
         before = words[start]
         if WEAKLY_ORDERED:
             fence()
-        # The writer is inside publish(), or was killed there.
+        # Try again, because the writer is inside publish(). If it was killed there, the attempts run out.
         if before & 1:
             continue
         values: list[int] = words[first:last].tolist()

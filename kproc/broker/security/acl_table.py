@@ -85,7 +85,7 @@ class AclTable:
         Kafka's order. Changes during the scan have no effect on it.
         """
         only = wanted.as_acl()
-        # A filter without wildcards means one rule, so no scan is needed.
+        # No scan is needed for a filter without wildcards, because it matches at most one rule.
         if only is not None:
             yield only if only in self._ids else None
             return
@@ -181,7 +181,7 @@ def rules_in(bucket: Bucket, principal: str, host: str) -> list[Acl]:
     hosts = (host,) if host == ANY_NAME else (host, ANY_NAME)
     principals = (principal,) if principal == ANYBODY else (principal, ANYBODY)
     lists = [found for who in principals for at in hosts if (found := bucket.get((who, at)))]
-    # Usually one of the four look-ups finds something, and a sorted list needs no merge.
+    # Return a single list as it is, because it is sorted already. Usually one of the four look-ups finds something.
     if len(lists) <= 1:
         return lists[0] if lists else []
     return sorted((acl for rules in lists for acl in rules), key=_order)

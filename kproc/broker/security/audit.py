@@ -19,7 +19,7 @@ _TRACE: Final = 5
 # A write of at most PIPE_BUF (4096) bytes to a pipe is atomic. A line of this length stays below that limit even with
 # its prefix and if JSON escapes each byte. Otherwise lines of several processes could mix.
 _MESSAGE_BYTES_MAX: Final = 1900
-# Clients choose names, so a line shows only the beginning of a long one.
+# A line shows only the beginning of a long name, because clients choose names and the whole line must stay short.
 _NAME_MAX: Final = 500
 
 LINES_PER_SECOND: Final = 100
@@ -52,7 +52,8 @@ class AuditRates:
 
 def level_of(is_allowed: bool, is_question: bool) -> int:
     """Return the level at which Kafka logs such a decision."""
-    # A question, such as which topics Metadata may list, is no attempt. Kafka does not log it as a denial either.
+    # A question, such as which topics Metadata may list, has its own level, because it is no attempt. Kafka does not
+    # log it as a denial either.
     if is_question:
         return _TRACE
     return logging.DEBUG if is_allowed else logging.INFO

@@ -105,7 +105,7 @@ def decide_for_any(
             allowed.append(acl)
         else:
             denied.add((acl.pattern_type, acl.resource_name))
-    # This DENY covers every resource of the type, so no ALLOW can count.
+    # No ALLOW can count, because this DENY covers every resource of the type.
     if (PatternType.LITERAL, ANY_NAME) in denied:
         return False
     prefixes = tuple(name for pattern, name in denied if pattern == PatternType.PREFIXED)

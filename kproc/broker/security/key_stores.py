@@ -84,7 +84,7 @@ def readable_by_others(path: str) -> bool:
     try:
         return bool(os.stat(path).st_mode & (stat.S_IRGRP | stat.S_IROTH))
     except OSError:
-        # It was removed after it had been loaded.
+        # The file was removed after it had been loaded, so nobody can read it.
         return False
 
 

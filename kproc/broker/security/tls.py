@@ -142,7 +142,7 @@ def make_context(
 
 def problem_with_change(old: TlsContext, new: TlsContext, listener: str, value: Value) -> str | None:
     """Return an error if the certificate's names changed and the settings do not allow that, else None (KIP-978)."""
-    # KIP-978: clients that verify the server's name would reject a certificate of another one.
+    # KIP-978: reject another subject, because clients that verify the server's name would reject the new certificate.
     if old.server.subject != new.server.subject and not value("ssl.allow.dn.changes"):
         return (
             f"listener {listener}: the subject of its certificate would change from {old.server.subject} to "
@@ -185,7 +185,7 @@ def _load_key(context: ssl.SSLContext, store: KeyStore) -> CertificateFacts:
     # Say so here, because OpenSSL would only report a missing start line.
     if b"PRIVATE KEY-----" not in store.pem:
         raise ConfigError(f"{store.setting} has no private key")
-    # Without a password OpenSSL would ask for one at the terminal.
+    # Pass an empty password if there is none, because OpenSSL would otherwise ask for one at the terminal.
     password = "" if store.password is None else store.password.reveal()
     try:
         with as_path(store.pem) as path:

@@ -69,7 +69,7 @@ def walk_headers(
 
     `start` must be the position of a batch. CRCs are not checked.
     """
-    # A damaged index can name any position.
+    # Check the start, because a damaged index can name any position.
     if not 0 <= start <= end:
         raise BadBatch(start, f"the log has {end} bytes")
     chunk = b""
@@ -178,7 +178,7 @@ def find_good_batch(
     """
     # Five bytes of pattern instead of the magic byte alone, because payloads contain the byte 2 everywhere.
     patterns = [_EPOCH_AND_MAGIC.pack(epoch, MAGIC) for epoch in epochs]
-    # A header can lie across the border of two chunks.
+    # The chunks overlap, because a header can lie across the border of two.
     overlap = HEADER_BYTES - 1
     for chunk_start in range(start, end, SCAN_CHUNK_BYTES):
         wanted = min(SCAN_CHUNK_BYTES + overlap, end - chunk_start)

@@ -208,7 +208,8 @@ class CompactionPass:
         """
         out = self._out
         assert out is not None, "rewrite() comes first"
-        # Do not make the owner rename files and readers open them anew for a segment that stays the same.
+        # Keep a segment that stays the same, because a swap would make the owner rename files and readers open them
+        # anew.
         if not self._is_changed or not out.position:
             self.abandon()
             return None
@@ -280,7 +281,7 @@ class CompactionPass:
         """Filter a control batch; return as `_filter`. A marker that is not needed first gets its delete horizon."""
         is_abort = self._is_abort(header, chunk, at)
         if is_abort is None and header[RECORD_COUNT]:
-            # Keep an unknown control batch, which ends no transaction.
+            # Keep an unknown control batch, because it ends no transaction and nothing says when it may go.
             return _WHOLE
         may_go, aborted = self._transactions.on_marker(header, is_abort)
         if not header[RECORD_COUNT]:

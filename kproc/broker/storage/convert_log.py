@@ -81,7 +81,7 @@ def _convert_segment(fs: Fs, directory: Path, base: int, *, is_last: bool) -> in
         fs.close(target)
     finally:
         fs.close(source)
-    # Positions in the file change. The next opening of the log rebuilds the two indexes.
+    # Remove the two indexes, because positions in the file change. The next opening of the log rebuilds them.
     for suffix in (INDEX_SUFFIX, TIME_INDEX_SUFFIX):
         fs.unlink(directory / segment_file_name(base, suffix))
     sync_directory(fs, directory)

@@ -113,7 +113,8 @@ class _SortedFile:
 
     def truncate_entries(self, count: int) -> None:
         """Keep the first `count` entries."""
-        # Every opening of a log calls this, and a truncation costs 0.7 ms on a disk.
+        # Truncate only if it is needed, because every opening of a log calls this, and a truncation takes 0.7 ms on a
+        # disk.
         if count != self.count:
             self._fs.truncate(self.descriptor(), count * self.ENTRY.size)
             self.count = count
@@ -180,7 +181,7 @@ class OffsetIndex(_SortedFile):
         words = array("i")
         if count:
             words.frombytes(self._fs.read(self.descriptor(), count * size, position=first * size))
-        # The file is big-endian, as in Kafka, and array("i") has the host's order.
+        # Swap the bytes, because the file is big-endian, as in Kafka, and array("i") has the order of the host.
         if sys.byteorder == "little":
             words.byteswap()
         self._window_from = first

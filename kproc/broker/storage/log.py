@@ -83,7 +83,7 @@ class Log:
         self.durability = LogDurability(state)
         self.retention = LogRetention(state)
         self.compaction = SegmentSwap(state)
-        # Every request calls these, so bind them once.
+        # Bind these once, because every request calls them.
         self.append, self.read, self.aborted_in = (
             self.appender.append,
             self.reader.read,

@@ -45,7 +45,7 @@ _SEQUENCE_MAX: Final = 2**31 - 1
 # No record has a smaller timestamp, so this roll time means: roll before the next batch.
 _ROLL_NOW: Final = -INT64_MAX - 2
 
-# Placeholder for a header that was not read; its length matches no batch.
+# Placeholder for a header that was not read. Its length matches no batch, so that the inline checks fail.
 _NOT_PLAIN: Final = (0, -1, 0, 0, 0, 0, 0, 0, 0, -1, 0, 0, 0, 0)
 # A header and the first two bytes of the records: the first record's length begins there.
 _START: Final = Struct(HEADER.format + "H")
@@ -240,7 +240,7 @@ class LogAppender:
         run = Run(start)
         last_offsets, positions = run.last_offsets, run.positions
         marker: _Marker = None
-        # Append the first batch of a segment alone: the roll time of the segment depends on its timestamp.
+        # Append the first batch of a segment alone, because the roll time of the segment depends on its timestamp.
         views = batches[start:] if position else batches[start : start + 1]
         for view in views:
             total = len(view)
@@ -313,14 +313,15 @@ class LogAppender:
             self._cut_back(segment)
         state, config = self._state, self._state.config
         roll_after, after_max_ms = self._roll_after(segment, now_ms), config.timestamp_after_max_ms
-        # With LogAppendTime the batch gets the clock's time. The client's timestamp then decides nothing.
+        # With LogAppendTime the client's timestamp decides nothing, because the batch gets the clock's time.
         if config.is_append_time:
             roll_after, after_max_ms = _ROLL_NOW if now_ms > roll_after else INT64_MAX, INT64_MAX
         limits = (
             config.plain_bytes, config.segment_bytes, segment.base_offset + INT32_MAX, roll_after, after_max_ms,
             config.index_interval_bytes, config.is_append_time,
         )  # fmt: skip
-        # Without a timestamp of the first batch, and with LogAppendTime, the limits depend on the clock: do not cache.
+        # Cache the limits unless they depend on the clock, as with LogAppendTime or without a timestamp of the first
+        # batch.
         if not config.is_append_time and (segment.first_timestamp or 0) > 0:
             state.limits = limits
         return limits
@@ -493,7 +494,7 @@ class LogAppender:
             with suppress(StorageFailure):
                 self._cut_back(state.active)
         refusal = self._refused(ErrorCode.KAFKA_STORAGE_ERROR, str(failure))
-        # Fail duplicates, too: the original may be in this run, which was not written. Clients retry them.
+        # Fail duplicates, too, because the original may be in this run, which was not written. Clients retry them.
         for number in range(run.first, len(results)):
             if results[number].error_code == 0:
                 results[number] = refusal

@@ -135,7 +135,7 @@ class SegmentSwap:
         new = LogSegment.open(state.fs, state.directory, base)
         new.close()
         state.segments.replace(number, count, new)
-        # The new segment begins at `base`, too, so the snapshot of that offset stays.
+        # Keep the snapshot at `base`, because the new segment begins there, too.
         replaced = {segment.base_offset for segment in gone} - {base}
         state.snapshots.remove(replaced)
         state.unsynced.remove_segments(gone)

@@ -190,7 +190,7 @@ class LogDurability:
         written = failed_sync.write_again(state.fs, segments, state.recovery_point)
         # This writes a new file and renames it over the old one, because a log without the file belongs to no topic.
         checkpoints.rewrite_partition_metadata(state.fs, state.directory, state.topic_id)
-        # The failed call may have been the sync of a directory, so the names may be missing on the disk, too.
+        # Sync the names, too, because the failed call may have been the sync of a directory.
         state.unsynced.directories = [state.directory, state.directory.parent]
         state.unsynced.files = [segment.txn_index_path for segment in segments]
         self.sync()

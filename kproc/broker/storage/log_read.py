@@ -86,7 +86,8 @@ class LogReader:
         if offset >= bound:
             return [], 0
         active = state.active
-        # A consumer that keeps up finds its batch in memory. The index would cost it a system call.
+        # Look in memory first, because a consumer that keeps up finds its batch there, and the index would cost a
+        # system call.
         if offset >= self._tail.floor_offset:
             segment, number = active, len(self._segments) - 1
             position, first_bytes = self._tail.locate(offset, segment.size)
@@ -185,7 +186,8 @@ class LogReader:
         best: tuple[int, LogSegment] | None = None
         for segment in self._segments.all():
             timestamp = segment.max_timestamp
-            # DeleteRecords may have deleted the record with the largest timestamp of the first segment.
+            # Search the first segment anew, because DeleteRecords may have deleted the record with its largest
+            # timestamp.
             if segment.base_offset < start:
                 timestamp = self._segments.warm(segment).max_timestamp_from(start, search)
             if timestamp >= 0 and (best is None or timestamp > best[0]):
@@ -230,7 +232,7 @@ class LogReader:
         Every read_committed Fetch calls this. A consumer that keeps up usually gets an empty list without a look-up.
         """
         aborting = self._segments.with_aborts(offset) if found.ranges else []
-        # A consumer that keeps up is usually behind the last abort marker. Return without a search of the rows.
+        # Return without a search of the rows, because a consumer that keeps up is usually behind the last abort marker.
         if not aborting or aborting[-1].txn_index.last_marker < offset:
             return []
         return self.aborted_transactions(offset, min(self._bound_of(offset, found), found.last_stable_offset))

@@ -56,7 +56,7 @@ class LogRetention:
             # recorded start (log_start.py).
             self._move_start(max(state.start_offset, state.segments.bases()[count]))
             gone = state.segments.delete_oldest(count, due_ms=now_ms + state.config.file_delete_delay_ms)
-            # A sync of a deleted segment would be wasted, and would open its descriptors again.
+            # Do not sync deleted segments, because that would only open their descriptors again.
             state.unsynced.remove_segments(gone)
             state.snapshots.remove_before(state.segments.first_base)
         logger.info(

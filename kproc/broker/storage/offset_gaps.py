@@ -38,7 +38,7 @@ def fill_offset_gaps(fs: Fs, directory: Path) -> int:
                 fs.write(descriptor, [_empty_batch(end_offset, following, epoch)], position=size)
                 fs.sync(descriptor)
                 filled += 1
-        # Truncating a damaged segment is not our decision: opening the log knows which bytes were synced.
+        # Leave a damaged segment as it is, because only the opening of the log knows which bytes were synced.
         except BadBatch:
             continue
         finally:

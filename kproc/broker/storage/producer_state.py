@@ -156,7 +156,7 @@ class ProducerTable:
                 ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER,
                 f"producer {producer_id} starts epoch {epoch} at sequence {first_sequence}, not 0",
             )
-        # Readers of committed records would take the batch for a part of the open transaction.
+        # Reject it, because readers of committed records would take the batch for a part of the open transaction.
         if entry.open_txn_offset >= 0 and not transactional:
             raise KafkaError(
                 ErrorCode.INVALID_TXN_STATE,
@@ -241,7 +241,7 @@ class ProducerTable:
         entry = self._entries.get(producer_id)
         if entry is None:
             entry = ProducerEntry(producer_id, epoch)
-        # No client retries a batch of an older epoch, so a new epoch replaces its marks.
+        # A new epoch replaces the marks of the older one, because no client retries a batch of an older epoch.
         batches = (*entry.batches[1 - BATCHES_KEPT :], mark) if epoch == entry.epoch else (mark,)
         open_offset = entry.open_txn_offset
         if transactional and open_offset < 0:

@@ -383,7 +383,8 @@ class LogSegment:
         Raises DiskFull if the disk has no space for the entry, because nothing adds it to a sealed segment later.
         """
         self.finish_time_index()
-        # A sync thread may be using the indexes' descriptors. They are closed with the segment then.
+        # Leave the indexes of a pinned segment open, because a sync thread may be using them. close() closes them
+        # later.
         if not self._pins:
             self.close_indexes()
 

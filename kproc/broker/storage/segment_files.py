@@ -108,7 +108,7 @@ def first_timestamp(fs: Fs, directory: Path, base_offset: int) -> int:
         for _, header in walk_headers(fs, descriptor, 0, size, chunk_bytes=64):
             return header[MAX_TIMESTAMP]
     except BadBatch:
-        # The owner is writing the batch at this moment.
+        # This is no damage, because the owner can be writing the batch at this moment.
         return NO_TIMESTAMP
     finally:
         fs.close(descriptor)

@@ -59,7 +59,7 @@ class SegmentRebuild:
                     )
                 if position == 0:
                     segment.first_timestamp = header[MAX_TIMESTAMP]
-                # A batch without records has no timestamp.
+                # Skip a batch without records, because it has no timestamp.
                 if header[MAX_TIMESTAMP] > segment.max_timestamp and header[RECORD_COUNT]:
                     segment.max_timestamp, segment.max_timestamp_offset = header[MAX_TIMESTAMP], last
                 if segment.bytes_since_index > self._interval_bytes:

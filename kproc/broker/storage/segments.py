@@ -141,10 +141,10 @@ class SegmentList:
     def size_bytes(self) -> int:
         """Return the bytes of all .log files."""
         segments = self._segments
-        # Most logs have one segment, and metrics call this for thousands of logs.
+        # Treat one segment separately, because most logs have one, and metrics call this for thousands of logs.
         if len(segments) == 1:
             return segments[0].size
-        # A list comprehension takes half the time of a generator.
+        # A list comprehension, because it takes half the time of a generator.
         return sum([segment.size for segment in segments])
 
     def delete_oldest(self, count: int, *, due_ms: int) -> list[LogSegment]:
@@ -162,7 +162,7 @@ class SegmentList:
                 break
             gone.append(segment)
         del self._segments[: len(gone)], self._bases[: len(gone)]
-        # The list may contain a segment that is gone, so find it again at the next look-up.
+        # Find the list again at the next look-up, because it may contain a segment that is gone.
         self._aborting = None
         return gone
 

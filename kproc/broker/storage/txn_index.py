@@ -46,7 +46,8 @@ class TxnIndex:
 
     def close(self) -> None:
         """Discard the cached rows. The next use reads them again."""
-        # Keep the knowledge that an index is empty: it costs no memory, and to learn it again costs a system call.
+        # Keep the knowledge that an index is empty, because it costs no memory, and to learn it again costs a system
+        # call.
         if self._rows:
             self._rows = None
 
@@ -154,7 +155,8 @@ def append_aborted(fs: Fs, path: Path, aborted: AbortedTransaction) -> None:
     descriptor = fs.open(path, create=not fs.exists(path))
     try:
         size = fs.facts(descriptor).st_size
-        # Overwrite a part of an entry that a crash left at the end.
+        # Overwrite a part of an entry that a crash left at the end, because every row must begin at a multiple of its
+        # size.
         fs.write(descriptor, [_pack(aborted)], position=size - size % TXN_ENTRY.size)
     finally:
         fs.close(descriptor)

@@ -24,7 +24,7 @@ class UnsyncedFiles:
 
     def add_directory(self, directory: Path) -> None:
         """Record that a file of the partition's directory was created, renamed or removed."""
-        # A log that was just opened lists the parent, too. Do not replace that list.
+        # Keep an existing list, because that of a log that was just opened has the parent, too.
         if not self.directories:
             self.directories = [directory]
 

@@ -56,7 +56,8 @@ def examine(
         header = parse_header(view)
     else:
         header = check_batch(view)
-        # The client's right to a transactional id is checked by the id in its request, and this request has none.
+        # Reject it, because the right to a transactional id is checked by the id in the request, and this request has
+        # none.
         if header.is_transactional and origin == CLIENT and not config.takes_transactions:
             raise KafkaError(ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED)
         check_from_client(header)
@@ -64,10 +65,10 @@ def examine(
             raise KafkaError(ErrorCode.INVALID_TIMESTAMP, "a producer cannot set the type LogAppendTime")
         if config.looks_inside:
             view, header = validate_inside(view, header, config, now_ms=now_ms)
-            # Another codec may have made the batch larger.
+            # Check the size again, because another codec may have made the batch larger.
             _check_size(view, config)
         else:
-            # The header has the largest timestamp, so this check needs no record.
+            # This check needs no record, because the header has the largest timestamp.
             latest = now_ms + config.timestamp_after_max_ms
             is_misdated = header.max_timestamp > latest or header.base_timestamp > latest
             if is_misdated and not config.is_append_time:

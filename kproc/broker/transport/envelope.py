@@ -104,7 +104,8 @@ BLOCK: Final = struct.Struct("=QQ")
 TOKEN: Final = struct.Struct("=QI")  # token, bytes of msgpack that follow
 FLAG_LOOPBACK: Final = 1  # The client's address is a loopback address, so private operations are allowed.
 FLAG_TIMED: Final = 2  # REQUEST and REQUEST_BLOCK: the Processor waits for TIMES.
-# The connection is the broker's own probe of its readiness. Quotas, rights and counters skip it.
+# The connection is the broker's own probe of its readiness. Quotas, rights and counters skip it, because no client
+# sent it.
 FLAG_PROBE: Final = 4
 FLAG_TLS: Final = 8  # The connection's listener is SSL or SASL_SSL.
 FLAG_SASL: Final = 16  # The connection's listener is SASL_PLAINTEXT or SASL_SSL.

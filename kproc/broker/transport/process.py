@@ -210,7 +210,7 @@ def _run_child(
         status = main(ControlSocket(control))
     except BaseException as error:  # noqa: BLE001 - nothing may travel up into the parent's stack.
         if isinstance(error, (FatalError, KafkaError)) and isinstance(error.__cause__, OSError):
-            # The host lacks a resource or failed, so a stack would explain nothing.
+            # Log one line, because the host lacks a resource or has failed, and a stack would explain nothing.
             logger.error("%s cannot go on: %s", agent, error)
         else:
             sys.stderr.write(textwrap.indent(printable_lines(traceback.format_exc()), "  "))

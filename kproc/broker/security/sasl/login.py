@@ -135,7 +135,8 @@ class Login:
             raise self._refused(
                 error.why, ErrorCode.SASL_AUTHENTICATION_FAILED, error.told or self._general()
             ) from error
-        # SCRAM needs two tokens, and a bad OAUTHBEARER token a second one, so a login can be incomplete here.
+        # The login can be incomplete here, because SCRAM needs two tokens, and a bad OAUTHBEARER token needs an
+        # acknowledgement.
         outcome = self._exchange.outcome
         if outcome is None:
             return answer, None

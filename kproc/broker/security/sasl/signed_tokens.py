@@ -49,10 +49,10 @@ class SignedValidator:
     def _judge(self, claims: Mapping[str, Any]) -> Claims:
         expected, now_s = self._expected, self._now_ms() / 1000
         expires_s, issued_s, begins_s = _time(claims, "exp"), _time(claims, "iat"), _time(claims, "nbf")
-        # Without an expiry a stolen token would be good for ever.
+        # Reject a token without an expiry, because it would be good for ever if it was stolen.
         if expires_s is None or issued_s is None:
             raise BadToken("a token that does not say when it was issued and when it expires")
-        # The clocks of issuer and broker differ, so both comparisons allow the configured skew.
+        # Both comparisons allow the configured skew, because the clocks of issuer and broker differ.
         if now_s - expected.skew_s >= expires_s:
             raise BadToken("an expired token")
         if begins_s is not None and now_s + expected.skew_s < begins_s:

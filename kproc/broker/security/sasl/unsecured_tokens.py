@@ -57,7 +57,7 @@ def scope_of(value: object) -> list[str]:
 
 
 def _is_number(value: object) -> bool:
-    # NaN and infinity are no JSON, but Python reads them.
+    # Exclude NaN and infinity, because Python reads them, although they are no JSON.
     return isinstance(value, int | float) and not isinstance(value, bool) and abs(value) < 1e15
 
 
