@@ -85,7 +85,7 @@ class TokenChanges:
         if any(kind != USER for kind, _ in renewers):
             return creation_fields(owner, requester, ErrorCode.INVALID_PRINCIPAL_TYPE, 0), []
         renewer_bytes = sum(len(name) for _, name in renewers)
-        # Reject more, because every token costs memory in each Handler, and any authenticated client may create some.
+        # Limit both, because every token costs memory in each Handler, and any authenticated client may create some.
         if len(self._image.delegation_tokens) >= TOKENS_MAX or renewer_bytes > RENEWER_BYTES_MAX:
             return creation_fields(owner, requester, ErrorCode.POLICY_VIOLATION, 0), []
         now_ms, longest_ms = self._clock.wall_ms(), self._config.delegation_token_max_lifetime_ms

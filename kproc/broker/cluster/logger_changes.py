@@ -47,7 +47,7 @@ def _level(name: str, operation: int, value: str | None, known: Mapping[str, str
     if name not in known:
         raise KafkaError(ErrorCode.INVALID_CONFIG, f"Logger {name} does not exist!")
     if operation == OP_DELETE:
-        # Reject it, because the root logger has no parent whose level it could inherit.
+        # Keep the level of the root logger, because it has no parent whose level it could inherit.
         if name == log_levels.ROOT:
             raise KafkaError(
                 ErrorCode.INVALID_REQUEST, "Removing the log level of the root logger is not allowed"

@@ -67,7 +67,7 @@ def _count(config: Config, overrides: Mapping[str, str], key: str) -> int:
 def _problem_with(key: str, current: int, count: int, config: Config) -> str | None:
     if count == current:
         return None
-    # Reject it with the other transports, because only processes can be added to a running broker.
+    # Reject a change with the other transports, because only processes can be added to a running broker.
     if config.kproc_transport != "process":
         return f"Cannot update these configs dynamically: [{key}]: the roles share one process"
     if count < 1:

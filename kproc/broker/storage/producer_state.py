@@ -156,7 +156,8 @@ class ProducerTable:
                 ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER,
                 f"producer {producer_id} starts epoch {epoch} at sequence {first_sequence}, not 0",
             )
-        # Reject it, because readers of committed records would take the batch for a part of the open transaction.
+        # Reject a plain batch during a transaction, because readers of committed records would take it for a part of
+        # the transaction.
         if entry.open_txn_offset >= 0 and not transactional:
             raise KafkaError(
                 ErrorCode.INVALID_TXN_STATE,

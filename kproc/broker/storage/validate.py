@@ -56,8 +56,8 @@ def examine(
         header = parse_header(view)
     else:
         header = check_batch(view)
-        # Reject it, because the right to a transactional id is checked by the id in the request, and this request has
-        # none.
+        # Reject a transactional batch here, because the right to a transactional id is checked by the id in the
+        # request, and this request has none.
         if header.is_transactional and origin == CLIENT and not config.takes_transactions:
             raise KafkaError(ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED)
         check_from_client(header)
