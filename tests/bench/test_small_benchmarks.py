@@ -116,6 +116,7 @@ def test_transport_comparison_gives_reason_of_empty_row() -> None:
 CELLS = "one-1,fetch-1m,end-to-end-all"
 
 
+@pytest.mark.slow
 def test_two_checkouts_are_compared_within_rounds(tmp_path: Path) -> None:
     other = tmp_path / "other"
     shutil.copytree(ROOT / "kproc", other / "kproc", ignore=shutil.ignore_patterns("__pycache__"))

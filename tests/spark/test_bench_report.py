@@ -68,6 +68,7 @@ def test_ratios_are_paired_percentiles_merged_and_failures_kept(spark: SparkSess
     assert found.steps == {"kafka": [probe]}
 
 
+@pytest.mark.slow
 def test_report_marks_change_when_ranges_do_not_overlap(
     spark: SparkSession, tmp_path: Path
 ) -> None:
