@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from kproc.cli.common import Failure, usage_error
@@ -14,7 +14,10 @@ if TYPE_CHECKING:
     from kproc.client import Client
 
 Where = str | int | datetime
-_OFFSET: Final = re.compile(r"[+-]?[0-9]+")
+# 19 digits hold every offset. Python refuses to parse texts of more than 4,300 digits.
+_OFFSET: Final = re.compile(r"[+-]?[0-9]{1,19}")
+_MILLISECONDS: Final = re.compile(r"@[+-]?[0-9]{1,19}")
+_EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
 
 
 def parse_where(option: str, text: str) -> Where:
@@ -25,14 +28,26 @@ def parse_where(option: str, text: str) -> Where:
     if _OFFSET.fullmatch(text):
         return int(text)
     try:
-        if text.startswith("@"):
-            return datetime.fromtimestamp(int(text[1:]) / 1000, UTC)
-        return datetime.fromisoformat(text).astimezone()
+        if _MILLISECONDS.fullmatch(text):
+            time = _EPOCH + timedelta(milliseconds=int(text[1:]))
+        else:
+            time = datetime.fromisoformat(text).astimezone()
     except (ValueError, OverflowError, OSError):
+        shown = text if len(text) <= 80 else text[:77] + "..."
         usage_error(
-            f"{option} {text!r}: expected beginning, end, an offset, -N, @milliseconds "
+            f"{option} {shown!r}: expected beginning, end, an offset, -N, @milliseconds "
             "or a time such as 2026-01-31T12:00:00"
         )
+    # ListOffsets gives negative timestamps a meaning: -1 is the end, so `topic trim` would delete every record.
+    if time < _EPOCH:
+        usage_error(
+            f"{option} {text!r}: is before 1970; use beginning, end or a time since 1970-01-01T00:00:00Z"
+        )
+    return time
+
+
+def _timestamp_ms(time: datetime) -> int:
+    return (time - _EPOCH) // timedelta(milliseconds=1)
 
 
 class Positions(NamedTuple):
@@ -67,7 +82,7 @@ def find_positions(
     ends = served_offsets(client, topic, dict.fromkeys(starts, LATEST), errors, isolation=isolation)
     numbers = list(ends)
     if isinstance(where, datetime):
-        times = dict.fromkeys(numbers, int(where.timestamp() * 1000))
+        times = dict.fromkeys(numbers, _timestamp_ms(where))
         stamped = served_offsets(client, topic, times, errors, isolation=isolation)
         numbers = list(stamped)
         wanted = {number: stamped[number] if stamped[number] >= 0 else ends[number] for number in numbers}
