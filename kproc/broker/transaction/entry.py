@@ -131,8 +131,13 @@ class Entry:
         """True if a partition has no marker yet."""
         return bool(self._unmarked)
 
-    def next_markers(self, coordinator_epoch: int) -> list[tuple[PartitionKey, Marker]]:
-        """Return the markers to send now. Skip partitions with a marker in flight."""
+    @property
+    def has_unsent_markers(self) -> bool:
+        """True if a partition has neither its marker nor one in flight."""
+        return len(self._unmarked) > len(self._in_flight)
+
+    def next_markers(self, coordinator_epoch: int, limit: int) -> list[tuple[PartitionKey, Marker]]:
+        """Return at most `limit` markers to send now. Skip partitions with a marker in flight."""
         prepared = self.appended
         assert prepared is not None
         assert prepared.state in PREPARED
@@ -143,7 +148,7 @@ class Entry:
             is_commit=prepared.state == State.PREPARE_COMMIT,
             transaction_version=prepared.client_version,
         )
-        keys = sorted(self._unmarked - self._in_flight)
+        keys = sorted(self._unmarked - self._in_flight)[:limit]
         self._in_flight.update(keys)
         return [(key, marker) for key in keys]
 

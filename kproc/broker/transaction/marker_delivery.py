@@ -29,6 +29,10 @@ logger = logging.getLogger(__name__)
 MARKERS: Final = "markers"
 # Time in ms until a marker is sent again, or until a Complete* that could not be written is written again.
 RETRY_MS: Final = 100
+# Limit of markers that a coordinator sends in one duty cycle. An own partition appends its marker at once, which takes
+# about 0.1 ms. A transaction can have thousands of partitions, and the other clients of this Handler must not wait for
+# all of them.
+MARKERS_PER_CYCLE: Final = 250
 # The partition rejects our markers for ever: another coordinator, or an administrator, has ended the transaction.
 _FENCED: Final = frozenset(
     {int(ErrorCode.INVALID_PRODUCER_EPOCH), int(ErrorCode.TRANSACTION_COORDINATOR_FENCED)}
@@ -90,7 +94,7 @@ class MarkerDelivery:
         self._deadlines.bring_forward((self._coordinator, MARKERS), at_ms)
 
     def send_due(self) -> None:
-        """Send the markers that are due, of all transactions together."""
+        """Send the markers that are due, of all transactions together. What is above the limit stays due."""
         now_ms = self._now_ms()
         parts: list[tuple[PartitionKey, Marker]] = []
         entries: list[Entry] = []
@@ -102,8 +106,10 @@ class MarkerDelivery:
             elif not entry.is_owing:
                 self._coordinator.complete(entry)
             else:
-                markers = entry.next_markers(self._epoch)
+                markers = entry.next_markers(self._epoch, MARKERS_PER_CYCLE - len(parts))
                 parts += markers
+                if entry.has_unsent_markers:
+                    self._due[entry] = now_ms
                 entries += [entry] * len(markers)
         if self._due:
             self._deadlines.bring_forward((self._coordinator, MARKERS), min(self._due.values()))

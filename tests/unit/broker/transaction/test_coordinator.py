@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from kproc.broker.coordinator.rules import Marker
-from kproc.broker.transaction.marker_delivery import RETRY_MS
+from kproc.broker.transaction.marker_delivery import MARKERS_PER_CYCLE, RETRY_MS
 from kproc.broker.transaction.messages import AddRequest, Granted
 from kproc.broker.transaction.records import decode_record, encode_key, encode_value
 from kproc.broker.transaction.state import EXHAUSTED_EPOCH, NO_TIME, State, Transaction
@@ -278,6 +278,26 @@ def test_the_markers_of_many_transactions_are_sent_together() -> None:
     rig.work()
     ((parts, _),) = rig.sent
     assert len({marker.producer_id for _, marker in parts}) == 2
+
+
+def test_markers_of_large_transactions_take_several_duty_cycles() -> None:
+    """An own partition appends its marker at once, so others would wait for all of a transaction's partitions."""
+    rig = CoordinatorRig()
+    for name in ("a", "b"):
+        producer = rig.producer(name)
+        rig.add(producer, *((name, index) for index in range(2 * MARKERS_PER_CYCLE)), name=name)
+        rig.end(producer, COMMIT, name=name)
+    counts = []
+    rig.work()
+    while rig.sent:
+        ((parts, on_code),) = rig.sent
+        rig.sent = []
+        counts.append(len(parts))
+        for at in range(len(parts)):
+            on_code(at, NONE)
+        rig.work()
+    assert counts == [MARKERS_PER_CYCLE] * 4
+    assert [rig.state(name).state.word for name in ("a", "b")] == ["CompleteCommit", "CompleteCommit"]
 
 
 def test_transaction_end_waits_only_for_its_own_markers() -> None:
