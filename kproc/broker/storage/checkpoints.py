@@ -28,8 +28,10 @@ from typing import Final, NamedTuple
 
 import msgspec
 
+from kproc.broker.storage.format import INT32_MAX
 from kproc.broker.storage.fs import Fs, replace_file, sync_directory
 from kproc.common.errors import Corrupt
+from kproc.wire.primitives import INT64_MAX
 
 RECOVERY_POINT_FILE: Final = "recovery-point-offset-checkpoint"
 LOG_START_FILE: Final = "log-start-offset-checkpoint"
@@ -119,7 +121,10 @@ def write_leader_epochs(
 
 
 def read_leader_epochs(fs: Fs, directory: Path) -> list[tuple[int, int]] | None:
-    """Return a partition's list of (epoch, first offset), or None without a file. Raises Corrupt unless both rise."""
+    """Return a partition's list of (epoch, first offset), or None without a file. Raises Corrupt unless both rise.
+
+    A number that no response can carry is damage, too. The caller rebuilds the list from the batches.
+    """
     path = directory / LEADER_EPOCH_FILE
     content = fs.read_file(path)
     if content is None:
@@ -130,6 +135,8 @@ def read_leader_epochs(fs: Fs, directory: Path) -> list[tuple[int, int]] | None:
             epoch, offset = map(int, line.split(" "))
         except ValueError as error:
             raise Corrupt(f"{path}: bad line {line!r}") from error
+        if not (0 <= epoch <= INT32_MAX and 0 <= offset <= INT64_MAX):
+            raise Corrupt(f"{path}: {line!r} is out of range")
         # Both columns rise in a file that was written whole, so anything else is damage.
         if epochs and (epoch <= epochs[-1][0] or offset < epochs[-1][1]):
             raise Corrupt(f"{path}: {line!r} does not grow")

@@ -107,11 +107,13 @@ def segment_file_name(base_offset: int, suffix: str) -> str:
 
 
 def parse_segment_file_name(name: str, suffix: str) -> int | None:
-    """Return the base offset in the name of a segment's file, or None for another name."""
-    if not name.endswith(suffix):
-        return None
-    digits = name[: -len(suffix)]
-    return int(digits) if digits.isascii() and digits.isdigit() else None
+    """Return the base offset in the name of a segment's file, or None for another name.
+
+    A name with another number of digits is none of ours or Kafka's, such as an operator's copy.
+    """
+    digits = name.removesuffix(suffix)
+    is_ours = len(digits) == OFFSET_DIGITS and len(name) == OFFSET_DIGITS + len(suffix)
+    return int(digits) if is_ours and digits.isascii() and digits.isdigit() else None
 
 
 def parse_partition_directory_name(name: str) -> tuple[str, int] | None:

@@ -63,6 +63,14 @@ def test_leader_epochs_must_grow(tmp_path: Path) -> None:
             checkpoints.read_leader_epochs(FS, tmp_path)
 
 
+@pytest.mark.parametrize("line", ["99999999999 0", "-1 0", "0 -1", f"0 {1 << 63}"])
+def test_leader_epochs_out_of_range_are_damage(tmp_path: Path, line: str) -> None:
+    """Neither ListOffsets nor the metadata could carry them."""
+    (tmp_path / "leader-epoch-checkpoint").write_text(f"0\n1\n{line}\n")
+    with pytest.raises(Corrupt, match="out of range"):
+        checkpoints.read_leader_epochs(FS, tmp_path)
+
+
 def test_partition_metadata_has_kafkas_bytes(tmp_path: Path) -> None:
     checkpoints.write_partition_metadata(FS, tmp_path, TOPIC_ID)
     assert (tmp_path / "partition.metadata").read_text() == "version: 0\ntopic_id: b8tRS7h4TJ2Vt4Pp85v22A"
@@ -114,6 +122,8 @@ def test_file_names() -> None:
     assert parse_segment_file_name("00000000000000000123.log", ".log") == 123
     assert parse_segment_file_name("00000000000000000123.log.deleted", ".log") is None
     assert parse_segment_file_name("x.log", ".log") is None
+    assert parse_segment_file_name("1.log", ".log") is None
+    assert parse_segment_file_name("00000000000000000123", ".log") is None
     assert parse_partition_directory_name("a-b-12") == ("a-b", 12)
     for name in ("a", "-1", "a-", "a-x", "a-1.0123456789abcdef-delete", "__cluster_metadata"):
         assert parse_partition_directory_name(name) is None, name
