@@ -20,7 +20,7 @@ from kproc.broker.cluster.config_changes import OP_DELETE, OP_SET
 from kproc.broker.cluster.controller import failure_of
 from kproc.broker.config import SETTINGS, Config, ConfigError
 from kproc.broker.config.dynamic import DynamicSettings, listener_key, split_listener_key
-from kproc.broker.config.values import HIDDEN, Secret, wire_text
+from kproc.broker.config.values import HIDDEN, Secret, show, wire_text
 from kproc.broker.role.asks import OnReply
 from kproc.broker.storage.fs import Fs, StorageFailure, replace_file
 
@@ -100,10 +100,15 @@ class Reloader:
         if content is None:
             return
         try:
-            former: dict[str, str] = json.loads(content)
+            former: Any = json.loads(content)
         except ValueError:
             # A power loss tore the note. None of its changes was applied, because the note is written first.
             former = {}
+        if not isinstance(former, dict):
+            raise ConfigError(
+                f"{self._note}: expected a JSON object of the settings that a reload applied, "
+                f"not {show(json.dumps(former))}; remove the file to keep the settings in force"
+            )
         overrides = self._in_force().overrides
         for name, value in former.items():
             if overrides.get(name) == value:
