@@ -123,7 +123,11 @@ class LogSettings:
         INT, None, "log.retention.ms in minutes. Ignored if log.retention.ms is set."
     )
     log_retention_ms: int = setting(
-        LONG, 604_800_000, "Age in ms after which a segment is deleted. Negative: never.", dynamic=CLUSTER
+        LONG,
+        604_800_000,
+        "Age in ms after which a segment is deleted. Negative: never.",
+        lambda value: "must be at least 1, or negative for no limit" if value == 0 else None,
+        dynamic=CLUSTER,
     )
     log_retention_bytes: int = setting(
         LONG,
