@@ -15,7 +15,7 @@ import socket
 from collections.abc import Callable, Mapping, Sequence
 from typing import Final, NamedTuple
 
-from kproc.broker.config.values import ConfigError, show
+from kproc.broker.config.values import ConfigError, parse_digits, show
 
 PROTOCOLS: Final = ("PLAINTEXT", "SSL", "SASL_PLAINTEXT", "SASL_SSL")
 DEFAULT_PROTOCOL_MAP: Final = tuple(f"{protocol}:{protocol}" for protocol in PROTOCOLS)
@@ -101,7 +101,7 @@ def _parse_end_point(setting: str, item: str, protocols: Mapping[str, str]) -> E
     match = _LISTENER.fullmatch(item)
     if match is None:
         raise ConfigError(f"{setting}: {show(item)} is not a listener: expected NAME://host:port")
-    name, host, port = match[1].strip().upper(), match[2] or match[3] or "", int(match[4])
+    name, host, port = match[1].strip().upper(), match[2] or match[3] or "", parse_digits(match[4])
     if not 0 <= port < 65536:
         raise ConfigError(f"{setting}: {show(item)}: the port must be from 0 (a free one) to 65535")
     if match[2] is not None or ":" in host:

@@ -18,6 +18,7 @@ from kproc.broker.config.values import (
     at_least,
     between,
     one_of,
+    parse_digits,
     setting,
 )
 
@@ -25,7 +26,7 @@ from kproc.broker.config.values import (
 def _check_overrides(text: str) -> str | None:
     for item in filter(None, (part.strip() for part in text.split(","))):
         host, colon, count = item.rpartition(":")
-        if not colon or not host or not count.isdecimal() or int(count) > INT_MAX:
+        if not colon or not host or not count.isdecimal() or parse_digits(count) > INT_MAX:
             return "expected host:count, separated by commas"
         if not re.fullmatch(r"[0-9a-zA-Z\-%._:\[\]]+", host):
             return f"contains invalid addresses : {host}"

@@ -72,7 +72,7 @@ def _parse_toml(raw: bytes, path: Path) -> dict[str, FileValue]:
         tables = tomllib.loads(raw.decode("utf-8"))
     except UnicodeDecodeError as error:
         raise ConfigError(f"{path} is not TOML: it is not UTF-8 at byte {error.start}") from error
-    except tomllib.TOMLDecodeError as error:
+    except ValueError as error:  # TOMLDecodeError, or a number of more than 4,300 digits.
         # max.connections and max.connections.per.ip cannot both be dotted keys, because one is a prefix of the other.
         # Quoted names always work, so the message suggests them.
         raise ConfigError(

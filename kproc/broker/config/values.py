@@ -7,6 +7,7 @@ also accept units. Every error is a ConfigError that names the setting.
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
@@ -160,6 +161,8 @@ _DOUBLE: Final = re.compile(r"[+-]?([0-9]+\.?[0-9]*|\.[0-9]+)([eE][+-]?[0-9]+)?"
 _SIZE: Final = re.compile(r"([0-9]+)\s*([kKmMgGtT])(?:i?[bB])?")
 _BITS: Final = {Kind.SHORT: 16, Kind.INT: 32, Kind.LONG: 64, Kind.SIZE: 64}
 _UNIT_BYTES: Final = {"k": 1 << 10, "m": 1 << 20, "g": 1 << 30, "t": 1 << 40}
+_DIGITS_MAX: Final = 100
+_OUTSIDE_EVERY_RANGE: Final = 1 << 64
 
 
 def parse_value(kind: Kind, raw: object, name: str) -> Any:
@@ -219,11 +222,24 @@ def list_problem(name: str, text: str, *, may_repeat: bool = False) -> str | Non
 
 
 def _parse_double(raw: object, name: str) -> float:
-    if isinstance(raw, (int, float)) and not isinstance(raw, bool):
-        return float(raw)
-    if isinstance(raw, str) and _DOUBLE.fullmatch(raw.strip()):
-        return float(raw)
-    raise ConfigError(f"{name}={show(raw)}: expected a number")
+    is_number = isinstance(raw, (int, float)) and not isinstance(raw, bool)
+    if not is_number and not (isinstance(raw, str) and _DOUBLE.fullmatch(raw.strip())):
+        raise ConfigError(f"{name}={show(raw)}: expected a number")
+    try:
+        value = float(raw)  # type: ignore[arg-type]
+    except OverflowError:  # An integer of TOML can be larger than every double.
+        value = math.inf
+    if not math.isfinite(value):
+        raise ConfigError(f"{name}={show(raw)}: outside the range of a 64-bit floating-point number")
+    return value
+
+
+def parse_digits(text: str) -> int:
+    """Parse decimal digits with an optional sign. A number of very many digits becomes one outside every range.
+
+    int() raises ValueError for more than 4,300 digits, and a client can send 32,767.
+    """
+    return int(text) if len(text) <= _DIGITS_MAX else _OUTSIDE_EVERY_RANGE
 
 
 def _parse_integer(kind: Kind, raw: object, name: str) -> int:
@@ -232,9 +248,9 @@ def _parse_integer(kind: Kind, raw: object, name: str) -> int:
     if isinstance(raw, int) and not isinstance(raw, bool):
         value = int(raw)
     elif _INTEGER.fullmatch(text):
-        value = int(text)
+        value = parse_digits(text)
     elif kind is Kind.SIZE and (match := _SIZE.fullmatch(text)):
-        value = int(match[1]) * _UNIT_BYTES[match[2].lower()]
+        value = parse_digits(match[1]) * _UNIT_BYTES[match[2].lower()]
     else:
         units = ", or one with a unit such as 64MiB" if kind is Kind.SIZE else ""
         raise ConfigError(f"{name}={show(raw)}: expected a whole number{units}")
@@ -273,6 +289,9 @@ def without_url_user(text: str) -> str:
 
 def show(raw: object) -> str:
     """Format a raw value for a message: short, on one line, and without the secrets of a URL."""
+    # The hexadecimal form has no limit of digits. TOML has numbers of any length.
+    if isinstance(raw, int) and raw.bit_length() > 64:
+        raw = hex(raw)
     text = without_url_secrets(raw if isinstance(raw, str) else repr(raw))
     # Escape control characters, because they could rewrite the line of the log or of the terminal.
     text = text if text.isprintable() else repr(text)

@@ -24,6 +24,7 @@ from kproc.common.clock import NS_PER_S, Clock, SystemClock
 logger = logging.getLogger(__name__)
 
 _NS_PER_US: Final = 1000
+_USEC_DIGITS_MAX: Final = 15
 _SHARE: Final = 3  # A watchdog message is due after this fraction of the watchdog time.
 
 
@@ -54,7 +55,9 @@ class ServiceManager:
             address = ""
         is_ours = environment.get("WATCHDOG_PID", str(os.getpid())) == str(os.getpid())
         usec = environment.get("WATCHDOG_USEC", "0")
-        return cls(address or None, int(usec) * _NS_PER_US if is_ours and usec.isdecimal() else 0)
+        # Ignore times above 31 years: int() raises ValueError for very many digits.
+        is_time = usec.isdecimal() and len(usec) <= _USEC_DIGITS_MAX
+        return cls(address or None, int(usec) * _NS_PER_US if is_ours and is_time else 0)
 
     @property
     def watchdog_ns(self) -> int:

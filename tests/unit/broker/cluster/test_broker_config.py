@@ -6,7 +6,7 @@ import pytest
 
 from kproc.broker.cluster.broker_config import check_listeners_change
 from kproc.broker.config import Config
-from kproc.common.errors import KafkaError
+from kproc.common.errors import ErrorCode, KafkaError
 from tests.support.in_memory_controller import InMemoryController, changes, outcome
 
 LOCAL = "PLAINTEXT://127.0.0.1:9092"
@@ -60,3 +60,22 @@ def test_settings_change_beside_unknown_stored_listeners() -> None:
 
     assert change("log.retention.ms", SET, "5000") == (0, None)
     assert change("listeners", DELETE, None) == (0, None)
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        ("log.retention.ms", "0"),
+        ("log.retention.ms", "9" * 5000),
+        ("log.cleaner.dedupe.buffer.size", "9" * 5000),
+        ("log.cleaner.io.max.bytes.per.second", "1e999"),
+        ("max.connections.per.ip.overrides", "127.0.0.1:" + "9" * 5000),
+        ("listeners", "PLAINTEXT://127.0.0.1:" + "9" * 5000),
+    ],
+)
+def test_number_that_the_file_must_not_have_is_rejected_at_run_time(name: str, value: str) -> None:
+    """log.retention.ms=0 deleted the sealed segments of all topics without an own retention.ms."""
+    cluster = InMemoryController(settings={"listeners": LOCAL})
+    [(code, message)] = outcome(cluster.alter(changes(BROKER, "1", (name, SET, value))))
+    assert code in (ErrorCode.INVALID_REQUEST, ErrorCode.INVALID_CONFIG), (code, message)
+    assert "1" not in cluster.image.broker_configs

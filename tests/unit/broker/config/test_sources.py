@@ -165,3 +165,14 @@ def test_all_errors_of_file_are_reported_with_lines(tmp_path):
     with pytest.raises(ConfigError) as raised:
         Config.build(file=toml)
     assert [line.partition(": ")[0] for line in str(raised.value).splitlines()] == [f"{toml}:1", f"{toml}:4"]
+
+
+@pytest.mark.parametrize("value", ["9" * 5000, "0x" + "f" * 5000, "nan", "inf", "1e999"])
+@pytest.mark.parametrize("name", ["log.retention.ms", "log.cleaner.io.max.bytes.per.second"])
+def test_toml_file_with_unusable_number_is_rejected_in_one_line(tmp_path, name, value):
+    file = tmp_path / "kproc.toml"
+    file.write_text(f'"{name}" = {value}\n')
+    with pytest.raises(ConfigError) as caught:
+        Config.build({}, file=file)
+    assert len(str(caught.value).splitlines()) == 1
+    assert len(str(caught.value)) < 300

@@ -98,6 +98,15 @@ def test_watchdog_of_another_process_is_not_ours(receiver: Receiver) -> None:
         manager.close()
 
 
+@pytest.mark.parametrize("usec", ["9" * 5000, "9" * 16, "-5", "soon", ""])
+def test_watchdog_without_usable_time_is_ignored(receiver: Receiver, usec: str) -> None:
+    environment = {"NOTIFY_SOCKET": receiver.address, "WATCHDOG_USEC": usec}
+    manager = ServiceManager.of_environment(environment)
+    manager.ready("x")
+    assert manager.watchdog_ns == 0
+    manager.close()
+
+
 @pytest.mark.parametrize("environment", [{}, {"NOTIFY_SOCKET": "vsock:2:1234"}, {"WATCHDOG_USEC": "1000000"}])
 def test_without_an_address_nothing_is_told_and_nothing_fails(environment: dict[str, str]) -> None:
     manager = ServiceManager.of_environment(environment)
