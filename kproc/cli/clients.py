@@ -10,6 +10,7 @@ import typer
 
 from kproc.cli.common import (
     DEFAULT_BOOTSTRAP,
+    SECONDS_MAX,
     Bootstrap,
     Failure,
     Format,
@@ -53,7 +54,14 @@ def clients(
     sort: Annotated[Order, typer.Option("--sort", help="Column to sort by.")] = Order.ADDRESS,
     interval: Annotated[
         float,
-        typer.Option("--interval", "-i", metavar="S", min=0, help="Measure rates over this many seconds."),
+        typer.Option(
+            "--interval",
+            "-i",
+            metavar="S",
+            min=0,
+            max=SECONDS_MAX,
+            help="Measure rates over this many seconds.",
+        ),
     ] = 0.0,
     bootstrap: Bootstrap = DEFAULT_BOOTSTRAP,
     output: OutputFormat = Format.TABLE,

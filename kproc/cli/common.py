@@ -56,6 +56,10 @@ _CUT_LEAST = 10  # Names are never shortened below this length.
 _CUT_READABLE = 20
 # A description of 100,000 partitions is about 10 MB. confluent-kafka reads records, not this client.
 _ANSWER_BYTES_MAX = 256 << 20
+INT_MAX = 2**31 - 1
+LONG_MAX = 2**63 - 1
+SECONDS_MAX = INT_MAX // 1000
+"""The longest time of an option in seconds. It is an int in ms for the broker and for librdkafka."""
 DEFAULT_BOOTSTRAP = f"127.0.0.1:{DEFAULT_PORT}"
 
 

@@ -9,6 +9,7 @@ import typer
 
 from kproc.cli.common import (
     DEFAULT_BOOTSTRAP,
+    LONG_MAX,
     Bootstrap,
     Failure,
     Format,
@@ -41,7 +42,10 @@ def seek(
         ),
     ] = None,
     shift: Annotated[
-        int | None, typer.Option("--shift", metavar="N", help="Move by N records, back if negative.")
+        int | None,
+        typer.Option(
+            "--shift", metavar="N", min=-LONG_MAX, max=LONG_MAX, help="Move by N records, back if negative."
+        ),
     ] = None,
     topic: Annotated[
         list[str] | None,

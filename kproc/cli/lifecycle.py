@@ -13,7 +13,16 @@ from typing import TYPE_CHECKING, Annotated, Final
 
 import typer
 
-from kproc.cli.common import DEFAULT_BOOTSTRAP, Bootstrap, Format, OutputFormat, connect, print_json
+from kproc.cli.common import (
+    DEFAULT_BOOTSTRAP,
+    INT_MAX,
+    SECONDS_MAX,
+    Bootstrap,
+    Format,
+    OutputFormat,
+    connect,
+    print_json,
+)
 from kproc.cli.failure import Failure
 from kproc.cli.lines import print_line
 
@@ -26,7 +35,15 @@ _READY_BYTES_MAX: Final = 1 << 20
 
 def ping(
     timeout: Annotated[
-        float, typer.Option("--timeout", "-t", metavar="S", min=0.001, help="Seconds to wait for the answer.")
+        float,
+        typer.Option(
+            "--timeout",
+            "-t",
+            metavar="S",
+            min=0.001,
+            max=SECONDS_MAX,
+            help="Seconds to wait for the answer.",
+        ),
     ] = 5.0,
     bootstrap: Bootstrap = DEFAULT_BOOTSTRAP,
     output: OutputFormat = Format.TABLE,
@@ -55,10 +72,19 @@ def stop(
         typer.Option("--ready-file", "-r", metavar="FILE", help="The broker's ready file."),
     ] = None,
     pid: Annotated[
-        int | None, typer.Option("--pid", "-p", metavar="PID", min=2, help="The broker's process id.")
+        int | None,
+        typer.Option("--pid", "-p", metavar="PID", min=2, max=INT_MAX, help="The broker's process id."),
     ] = None,
     timeout: Annotated[
-        float, typer.Option("--timeout", "-t", metavar="S", min=0, help="Seconds to wait for its end.")
+        float,
+        typer.Option(
+            "--timeout",
+            "-t",
+            metavar="S",
+            min=0,
+            max=SECONDS_MAX,
+            help="Seconds to wait for its end.",
+        ),
     ] = 60.0,
     bootstrap: Bootstrap = DEFAULT_BOOTSTRAP,
 ) -> None:

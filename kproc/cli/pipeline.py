@@ -18,6 +18,7 @@ import typer
 from kproc.cli.common import (
     COMMAND_CONFIG_VARIABLE,
     DEFAULT_BOOTSTRAP,
+    SECONDS_MAX,
     Failure,
     Format,
     OutputFormat,
@@ -59,7 +60,12 @@ def run(
     ] = None,
     interval: Annotated[
         float,
-        typer.Option(metavar="S", min=0.1, help="Seconds between two lines where there is no terminal."),
+        typer.Option(
+            metavar="S",
+            min=0.1,
+            max=SECONDS_MAX,
+            help="Seconds between two lines where there is no terminal.",
+        ),
     ] = 10.0,
     keep_trying: Annotated[
         bool,

@@ -13,6 +13,8 @@ import typer
 
 from kproc.cli.common import (
     DEFAULT_BOOTSTRAP,
+    INT_MAX,
+    SECONDS_MAX,
     Bootstrap,
     Failure,
     connect,
@@ -61,7 +63,8 @@ TransactionTimeout = Annotated[
     typer.Option(
         "--transaction-timeout",
         metavar="S",
-        min=0.001,
+        min=1,
+        max=SECONDS_MAX,
         help="Seconds after which the broker aborts the transaction.",
     ),
 ]
@@ -103,6 +106,7 @@ def produce(
             "--partition",
             "-p",
             min=-1,
+            max=INT_MAX,
             help="Target partition. Default (-1): chosen by the key, or taken from the JSON record.",
         ),
     ] = None,

@@ -8,6 +8,7 @@ import typer
 
 from kproc.cli.common import (
     DEFAULT_BOOTSTRAP,
+    INT_MAX,
     Bootstrap,
     Format,
     OutputFormat,
@@ -27,13 +28,19 @@ def scale(
             "-p",
             metavar="N",
             min=1,
+            max=INT_MAX,
             help="Number of Processors, which own client connections.",
         ),
     ] = None,
     handlers: Annotated[
         int | None,
         typer.Option(
-            "--handlers", "-n", metavar="M", min=1, help="Number of Handlers, which own partitions."
+            "--handlers",
+            "-n",
+            metavar="M",
+            min=1,
+            max=INT_MAX,
+            help="Number of Handlers, which own partitions.",
         ),
     ] = None,
     bootstrap: Bootstrap = DEFAULT_BOOTSTRAP,

@@ -8,6 +8,7 @@ import typer
 
 from kproc.cli.common import (
     DEFAULT_BOOTSTRAP,
+    INT_MAX,
     Bootstrap,
     Failure,
     Format,
@@ -38,7 +39,9 @@ def alter(
     bootstrap: Bootstrap = DEFAULT_BOOTSTRAP,
     partitions: Annotated[
         int | None,
-        typer.Option("--partitions", "-p", min=1, help="The new number of partitions. It can only grow."),
+        typer.Option(
+            "--partitions", "-p", min=1, max=INT_MAX, help="The new number of partitions. It can only grow."
+        ),
     ] = None,
     config: Settings = None,
     unset: Annotated[

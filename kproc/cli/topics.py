@@ -8,6 +8,7 @@ import typer
 
 from kproc.cli.common import (
     DEFAULT_BOOTSTRAP,
+    INT_MAX,
     Bootstrap,
     Failure,
     Format,
@@ -50,9 +51,11 @@ def create(
     names: Names,
     bootstrap: Bootstrap = DEFAULT_BOOTSTRAP,
     partitions: Annotated[
-        int, typer.Option("--partitions", "-p", min=-1, help="-1: the broker's default.")
+        int, typer.Option("--partitions", "-p", min=-1, max=INT_MAX, help="-1: the broker's default.")
     ] = -1,
-    replication_factor: Annotated[int, typer.Option(min=-1, help="-1: the broker's default.")] = -1,
+    replication_factor: Annotated[
+        int, typer.Option(min=-1, max=2**15 - 1, help="-1: the broker's default.")
+    ] = -1,
     config: Settings = None,
     if_not_exists: Annotated[
         bool, typer.Option("--if-not-exists", help="An existing topic is no error.")

@@ -11,6 +11,9 @@ import typer
 
 from kproc.cli.common import (
     DEFAULT_BOOTSTRAP,
+    INT_MAX,
+    LONG_MAX,
+    SECONDS_MAX,
     Bootstrap,
     Failure,
     Format,
@@ -65,6 +68,7 @@ def list_transactions(
         typer.Option(
             "--longer-than",
             metavar="S",
+            max=SECONDS_MAX,
             help="Only transactions that are open for more than this many seconds.",
         ),
     ] = -1.0,
@@ -147,12 +151,15 @@ def abort(
         ),
     ] = None,
     partition: Annotated[
-        int, typer.Option("--partition", "-p", min=0, help="The partition of that topic.")
+        int, typer.Option("--partition", "-p", min=0, max=INT_MAX, help="The partition of that topic.")
     ] = 0,
     start_offset: Annotated[
         int | None,
         typer.Option(
-            "--start-offset", min=0, help="First offset of the transaction, as find-hanging shows it."
+            "--start-offset",
+            min=0,
+            max=LONG_MAX,
+            help="First offset of the transaction, as find-hanging shows it.",
         ),
     ] = None,
     bootstrap: Bootstrap = DEFAULT_BOOTSTRAP,
@@ -193,6 +200,7 @@ def find_hanging(
             "--longer-than",
             metavar="MINUTES",
             min=0,
+            max=SECONDS_MAX // 60,
             help="Only transactions without a record for this many minutes.",
         ),
     ] = _LONGEST_MINUTES,

@@ -237,3 +237,47 @@ def test_every_command_that_connects_takes_a_file_of_security() -> None:
     connecting = [(name, given) for name, given in takes if {"bootstrap", "from_broker"} & given]
     assert len(connecting) > 20
     assert [name for name, given in connecting if "command_config" not in given] == []
+
+
+BIG, HUGE = "99999999999", "9" * 30
+
+
+@pytest.mark.parametrize(
+    "command",
+    [
+        f"topic create t --partitions {BIG}",
+        "topic create t --replication-factor 40000",
+        f"topic alter t --partitions {BIG}",
+        f"produce t --partition {BIG}",
+        "produce t --transactional-id x --transaction-timeout -1",
+        "produce t --transactional-id x --transaction-timeout 0.5",
+        "produce t --transactional-id x --transaction-timeout inf",
+        "produce t --transactional-id x --transaction-timeout nan",
+        "produce t --transactional-id x --transaction-timeout 1e300",
+        "txn list --longer-than 1e300",
+        "txn list --longer-than inf",
+        "txn list --longer-than nan",
+        "txn find-hanging --longer-than inf",
+        "txn find-hanging --longer-than nan",
+        f"txn abort --topic t --partition {BIG} --start-offset 0",
+        f"txn abort --topic t --partition 0 --start-offset {HUGE}",
+        f"group seek g --shift {HUGE}",
+        f"scale --handlers {BIG}",
+        f"scale --processors {BIG}",
+        "ping --timeout 1e300",
+        "ping --timeout nan",
+        "stop --timeout inf",
+        "stop --timeout nan",
+        f"stop --pid {HUGE}",
+        "clients --interval inf",
+        "clients --interval nan",
+        "top --interval nan",
+        "tune --seconds nan",
+    ],
+)
+def test_number_out_of_range_is_a_usage_error(called, command):
+    """A number that the protocol cannot hold printed a stack."""
+    answer = called(f"{command} --bootstrap 127.0.0.1:1" if not command.startswith("tune") else command)
+    assert answer.returncode == 2
+    assert re.fullmatch(r"kproc: [^\n]+\n", answer.stderr)
+    assert "Invalid value for" in answer.stderr

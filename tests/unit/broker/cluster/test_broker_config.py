@@ -73,7 +73,7 @@ def test_settings_change_beside_unknown_stored_listeners() -> None:
         ("listeners", "PLAINTEXT://127.0.0.1:" + "9" * 5000),
     ],
 )
-def test_number_that_the_file_must_not_have_is_rejected_at_run_time(name: str, value: str) -> None:
+def test_number_rejected_in_file_is_rejected_at_run_time(name: str, value: str) -> None:
     """log.retention.ms=0 deleted the sealed segments of all topics without an own retention.ms."""
     cluster = InMemoryController(settings={"listeners": LOCAL})
     [(code, message)] = outcome(cluster.alter(changes(BROKER, "1", (name, SET, value))))
