@@ -20,12 +20,13 @@ from collections.abc import Callable, Iterator
 from typing import Final, NamedTuple
 from unittest import mock
 
+from kproc.broker.cluster.metadata_log import MetadataLog
 from kproc.broker.handler.owned_partition import OwnedPartition
 from kproc.broker.storage.fs import StorageFailure
 from kproc.common.clock import ManualClock
 from kproc.common.errors import Corrupt, FatalError, KafkaError
 from tests.powerloss.judge import judge
-from tests.powerloss.scene import GROUP_TOPIC, NAMES, NOW_MS, Scene, Violation
+from tests.powerloss.scene import DATA, GROUP_TOPIC, NAMES, NOW_MS, Scene, Violation
 from tests.simulation.processes import SimulatedExecutor
 from tests.syscalls.faulty_disk import ERRORS, SHORTAGES, FaultyDisk
 
@@ -125,6 +126,14 @@ def _create_topic(scene: Scene) -> None:
     _hear(scene)
 
 
+def _compact_metadata(scene: Scene) -> None:
+    """A change that compacts the metadata log, and one behind it."""
+    scene.log._compact_at = 0
+    _create_topic(scene)
+    scene.create("w")
+    _hear(scene)
+
+
 def _scale(count: int) -> Step:
     def step(scene: Scene) -> None:
         scene.scale(count)
@@ -159,6 +168,7 @@ PATHS: Final[dict[str, Path]] = {
     "delete records": Path([*_SOME, _produce(6000, 8), _sync], [_delete_records, _sync]),
     "checkpoint": Path(_SOME, [_checkpoint]),
     "metadata": Path(_SOME, [_delete_topic, _create_topic]),
+    "metadata compaction": Path(_SOME, [_compact_metadata]),
     "coordinator": Path([_commit, _sync], [_commit, _sync]),
     "coordinator load": Path([_commit, _commit, _sync], [_kill, _commit, _commit, _sync]),
     "Handler's death": Path(
@@ -219,11 +229,22 @@ class _Run:
         for step in self.path.steps:
             self._do(step)
         fs.heal()
+        self._start_controller_twice()
         call = fs.calls[number - 1] if fs.has_failed else "none"
         is_passing = error in SHORTAGES and call != "sync"
         self._check_service(is_passing)
         _judge(scene, fs, "all")
         _judge(scene, fs, "synced")
+
+    def _start_controller_twice(self) -> None:
+        """Every change of the metadata is there after two starts: the first may remove files."""
+        scene = self.scene
+        disk = self.fs.crash(random.Random(1), contents="all", names="all")
+        for _ in range(2):
+            log, image = MetadataLog.open(DATA, self.clock, disk)
+            log.close()
+            if image.snapshot() != scene.image.snapshot():
+                raise Violation(f"metadata of version {image.version} after a start instead of {scene.image.version}")
 
     def _do(self, step: Step) -> None:
         """Run a step. An error that nobody handles ends a role, and its successor begins."""

@@ -6,7 +6,8 @@
 
 A version is a count of records, so a batch's base offset is the version that its delta follows, and Kafka's
 DumpLogSegments can walk the file. A record's value is one metadata record (`records.py`, which has the
-procedure for changing it); its key is null.
+procedure for changing it); its key is null. The first record of a snapshot registers the cluster, and its header tells
+how many records the snapshot has. Older versions of kproc ignore the header, and their snapshots have none.
 
 `open` loads the newest snapshot and replays the log behind it. A crash in the middle of a write leaves a torn tail. Its
 records were never acknowledged, so `open` cuts it off. A damaged batch with good batches behind it raises Corrupt.
@@ -21,7 +22,7 @@ from __future__ import annotations
 
 import logging
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from itertools import islice
 from pathlib import Path
 from typing import Final
@@ -48,6 +49,9 @@ COMPACT_BYTES: Final = 1 << 20
 COMPACT_FACTOR: Final = 4
 # Records per batch of a snapshot. This bounds the memory for encoding, and stays far below a batch's limit of 2 GiB.
 SNAPSHOT_BATCH_RECORDS: Final = 1000
+# The header of a snapshot's first record: the decimal number of records in the file. A copy of the file keeps it,
+# unlike an extended attribute.
+_RECORD_COUNT: Final = "record-count"
 _LOG_NAME: Final = re.compile(r"\d{20}\.log")
 _SNAPSHOT_NAME: Final = re.compile(r"\d{20}-\d{10}\.checkpoint")
 _TEMPORARY: Final = ".tmp"
@@ -132,25 +136,32 @@ class MetadataLog:
         try:
             snapshot_bytes = self._write_snapshot(image)
             self._start_log(self.version)
-            self._remove_older_than(self.version)
         except OSError as error:
             # The log is intact and only long. Most likely the disk is full. Try again when the log has doubled.
             logger.warning("metadata_log=kept reason=%s size_bytes=%d", error, self._size)
             self._compact_at = 2 * self._size
             return
         self._compact_at = max(COMPACT_BYTES, COMPACT_FACTOR * snapshot_bytes)
+        try:
+            self._remove_older_than(self.version)
+        except OSError as error:
+            # The next compaction or the next start removes them.
+            logger.warning("metadata_log=older_files_kept reason=%s", error)
 
     def close(self) -> None:
         """Close the file. All acknowledged records are on disk already."""
-        if self._descriptor >= 0:
+        if self._descriptor < 0:
+            return
+        descriptor, self._descriptor = self._descriptor, -1
+        try:
             try:
-                self._fs.write_synced_mark(self._descriptor, self._size)
-            except StorageFailure as failure:
-                # Only warn, because no record is lost. Without the mark the next start cannot tell some kinds of
-                # damage from a torn write.
-                logger.warning("metadata_log=not_marked reason=%s", failure)
-            self._fs.close(self._descriptor)
-            self._descriptor = -1
+                self._fs.write_synced_mark(descriptor, self._size)
+            finally:
+                self._fs.close(descriptor)
+        except StorageFailure as failure:
+            # Only warn, because no record is lost. Without the mark the next start cannot tell some kinds of
+            # damage from a torn write.
+            logger.warning("metadata_log=not_marked reason=%s", failure)
 
     # -- opening
 
@@ -168,19 +179,45 @@ class MetadataLog:
         # The log before the snapshot may still exist, if a crash came before _remove_older_than().
         snapshot_version = image.version
         logs = [self._directory / name for name in names if _LOG_NAME.fullmatch(name)]
+        current = self._current_of(logs)
         last_batch = (0, b"")
+        needed: set[str] = set()
         for path in logs:
-            last_batch = self._replay(path, image, snapshot_version, is_last=path is logs[-1])
+            if _version_in(path.name) > image.version:
+                raise Corrupt(
+                    f"{path}: the records from {image.version} on, which come before it, are missing"
+                )
+            before = image.version
+            position_and_bytes = self._replay(path, image, snapshot_version, is_last=path >= current)
+            if path == current:
+                last_batch = position_and_bytes
+            if image.version > before:
+                needed.add(path.name)
         self.version = image.version
         if snapshots and not logs:
             # A crash cannot cause this, because the new log is durable before the old one is removed.
             raise Corrupt(f"the log that follows {self._directory / snapshots[-1]} is missing")
         if logs:
-            self._continue_log(logs[-1], last_batch)
+            for path in logs:
+                # An older kproc would append to an empty log behind the current one.
+                if path > current:
+                    self._fs.unlink(path)
+            self._continue_log(current, last_batch)
         else:
             self._start_log(image.version)
-        self._remove_older_than(snapshot_version)
+        self._remove_older_than(snapshot_version, needed)
         return image
+
+    def _current_of(self, logs: Sequence[Path]) -> Path:
+        """Return the log to append to: the last one with content, or the first one if all are empty.
+
+        A compaction that fails or crashes behind the creation of its log leaves an empty one. If it failed, the log
+        before has the changes since.
+        """
+        for path in reversed(logs):
+            if (facts := self._fs.facts_at(path)) is not None and facts.st_size:
+                return path
+        return logs[0] if logs else self._directory
 
     def _read_snapshot(self, path: Path, image: ClusterImage) -> None:
         data = self._fs.read_file(path) or b""
@@ -189,8 +226,12 @@ class MetadataLog:
         for position, end in _batches(data):
             records += _records_of(data[position:end], path)
         # A snapshot is synced before its rename, so no crash leaves a damaged one under its final name.
-        if end != len(data):
+        if end != len(data) or not records or not isinstance(records[0], r.ClusterRegistered):
             raise Corrupt(f"{path}: damaged at byte {end}; it was complete when it was renamed into place")
+        # A file that ends between two batches looks whole.
+        expected = dict(decode_records(data)[0].headers).get(_RECORD_COUNT)
+        if expected is not None and expected != b"%d" % len(records):
+            raise Corrupt(f"{path}: damaged, because it has {len(records)} of {expected.decode()} records")
         image.apply_records(records, _version_in(path.name))
 
     def _replay(
@@ -247,8 +288,8 @@ class MetadataLog:
         The last controller may have died between the write of a batch and its sync, or because the sync failed. Then
         the page cache has data that the disk lacks, in pages that count as clean. So the last batch is written again.
         """
-        self._adopt(self._fs.open(path), path)
         position, batch = last_batch
+        self._adopt(self._fs.open(path), path, position + len(batch))
         if batch:
             self._fs.write(self._descriptor, [batch], position=position)
             self._fs.sync(self._descriptor)
@@ -261,23 +302,32 @@ class MetadataLog:
         descriptor = self._fs.open(path, create=not self._fs.exists(path))
         try:
             sync_directory(self._fs, self._directory)
+            size = self._fs.facts(descriptor).st_size
         except StorageFailure:
-            self._fs.close(descriptor)
+            # The current log goes on. If its successor cannot be removed, the next start ignores it, because it is
+            # empty.
+            try:
+                self._fs.close(descriptor)
+            finally:
+                self._fs.unlink(path)
             raise
-        self._adopt(descriptor, path)
+        self._adopt(descriptor, path, size)
 
-    def _adopt(self, descriptor: int, path: Path) -> None:
+    def _adopt(self, descriptor: int, path: Path, size: int) -> None:
         """Close the current file and append to this one from now on. Its directory entry must be durable."""
         self.close()
         self._descriptor = descriptor
         self._path = path
-        self._size = self._fs.facts(descriptor).st_size
+        self._size = size
 
     # -- writing
 
-    def _batch(self, records: Sequence[r.Record], base_offset: int) -> bytearray:
+    def _batch(self, records: Sequence[r.Record], base_offset: int, snapshot_count: int = 0) -> bytearray:
+        """Encode one batch. The first record of a snapshot tells its number of records, `snapshot_count`."""
         now_ms = self._clock.wall_ms()
         encoded = [Record(None, r.encode_record(record), now_ms) for record in records]
+        if snapshot_count:
+            encoded[0] = encoded[0]._replace(headers=[(_RECORD_COUNT, b"%d" % snapshot_count)])
         return encode_batch(encoded, base_offset=base_offset, leader_epoch=0)
 
     def _undo_write(self, error: OSError) -> None:
@@ -300,13 +350,15 @@ class MetadataLog:
         path = self._directory / f"{image.version:020d}-{0:010d}.checkpoint"
         temporary = path.with_name(path.name + _TEMPORARY)
         records = image.snapshot_records()
+        # A second pass, because a list of all records of a large cluster would take memory.
+        record_count = sum(1 for _ in image.snapshot_records())
         base_offset = 0
         size = 0
         self._fs.unlink(temporary)
         descriptor = self._fs.open(temporary, create=True)
         try:
             while chunk := list(islice(records, SNAPSHOT_BATCH_RECORDS)):
-                batch = self._batch(chunk, base_offset)
+                batch = self._batch(chunk, base_offset, 0 if base_offset else record_count)
                 self._fs.write(descriptor, [batch], position=size)
                 base_offset += len(chunk)
                 size += len(batch)
@@ -318,11 +370,12 @@ class MetadataLog:
         sync_directory(self._fs, self._directory)
         return size
 
-    def _remove_older_than(self, version: int) -> None:
-        """Remove the files that the snapshot of `version` replaces, except the current log."""
+    def _remove_older_than(self, version: int, needed: Collection[str] = ()) -> None:
+        """Remove the files that the snapshot of `version` replaces, except the current log and the `needed` ones."""
         for name in self._fs.list_directory(self._directory):
             is_ours = _LOG_NAME.fullmatch(name) or _SNAPSHOT_NAME.fullmatch(name)
-            if is_ours and _version_in(name) < version and name != self._path.name:
+            is_needed = name == self._path.name or name in needed
+            if is_ours and _version_in(name) < version and not is_needed:
                 self._fs.unlink(self._directory / name)
 
 
@@ -335,11 +388,11 @@ def is_missing(fs: Fs, data_directory: Path) -> bool:
         if _SNAPSHOT_NAME.fullmatch(name):
             return False
         # A first start that died before its first commit leaves an empty log, so an empty file does not count as
-        # metadata.
+        # metadata. One that begins above 0 followed a snapshot, and open() reports that it is missing.
         if (
             _LOG_NAME.fullmatch(name)
             and (facts := fs.facts_at(directory / name)) is not None
-            and facts.st_size
+            and (facts.st_size or _version_in(name))
         ):
             return False
     return True

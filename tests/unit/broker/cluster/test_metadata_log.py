@@ -11,7 +11,7 @@ from kproc.broker.cluster import metadata_log as module
 from kproc.broker.cluster import records as r
 from kproc.broker.cluster.image import ClusterImage
 from kproc.broker.cluster.metadata_log import DIRECTORY_NAME, MetadataLog
-from kproc.broker.storage.fs import OsFs
+from kproc.broker.storage.fs import OsFs, failure
 from kproc.common.clock import ManualClock
 from kproc.common.errors import Corrupt, ErrorCode, FatalError, KafkaError
 from kproc.wire.record_batch import parse_header
@@ -355,3 +355,143 @@ def test_a_disk_too_full_for_a_snapshot_keeps_the_history(tmp_path, monkeypatch,
     log.commit(image, [r.ProducerIdsTaken(image.next_producer_id + 1000)])
     log.close()
     assert contents(reopened(tmp_path)) == contents(image)
+
+
+@pytest.mark.parametrize("batches", [0, 1, 2])
+def test_snapshot_cut_between_two_batches_is_refused(tmp_path, monkeypatch, batches):
+    """Emptied, it was taken for an empty cluster; cut at a batch, for a smaller one."""
+    log, image = grown(tmp_path, monkeypatch)
+    fill_up(log, image)
+    log.close()
+    path = tmp_path / DIRECTORY_NAME / files(tmp_path)[0]
+    ends = [end for _, end in module._batches(path.read_bytes())]
+    assert len(ends) > 2
+    os.truncate(path, [0, *ends][batches])
+    with pytest.raises(Corrupt, match=r"damaged.*restore a copy of __cluster_metadata-0"):
+        open_log(tmp_path)
+    assert not module.is_missing(OsFs(), tmp_path)
+
+
+def test_snapshot_without_first_record_is_refused(tmp_path, monkeypatch):
+    log, image = grown(tmp_path, monkeypatch)
+    fill_up(log, image)
+    log.close()
+    path = tmp_path / DIRECTORY_NAME / files(tmp_path)[0]
+    data = path.read_bytes()
+    path.write_bytes(data[next(module._batches(data))[1] :])
+    with pytest.raises(Corrupt, match="damaged"):
+        open_log(tmp_path)
+
+
+def test_snapshot_of_older_kproc_without_record_count_is_loaded(tmp_path, monkeypatch):
+    log, image = grown(tmp_path, monkeypatch)
+    encode = MetadataLog._batch
+    with monkeypatch.context() as patch:
+        patch.setattr(MetadataLog, "_batch", lambda self, records, base, count=0: encode(self, records, base))
+        fill_up(log, image)
+    log.close()
+    assert len(files(tmp_path)) == 2
+    assert contents(reopened(tmp_path)) == contents(image)
+
+
+def test_log_whose_snapshot_is_missing_is_refused(tmp_path, monkeypatch):
+    """The log is empty after a compaction, so that nothing in it tells of the records before."""
+    log, image = grown(tmp_path, monkeypatch)
+    fill_up(log, image)
+    log.close()
+    (tmp_path / DIRECTORY_NAME / files(tmp_path)[0]).unlink()
+    assert not module.is_missing(OsFs(), tmp_path)
+    with pytest.raises(Corrupt, match="are missing; restore a copy"):
+        open_log(tmp_path)
+
+
+class CompactionFailingFs(FailingFs):
+    """Fails one step behind the creation of the new log, and the removal of that log if told so."""
+
+    def __init__(self, step: str, *, keeps_log: bool) -> None:
+        super().__init__()
+        self.step = step
+        self.keeps_log = keeps_log
+        self.created = Path()
+        self.is_failing = False
+
+    def _fail(self, step: str) -> None:
+        if self.is_failing and step == self.step:
+            self.is_failing = False
+            raise failure(OSError(errno.EMFILE, os.strerror(errno.EMFILE)), step)
+
+    def open(self, path: Path, *, create: bool = False, writable: bool = True) -> int:
+        descriptor = super().open(path, create=create, writable=writable)
+        if create and path.suffix == ".log":
+            self.created = path
+            self.is_failing = path.name != FIRST_LOG
+        return descriptor
+
+    def open_directory(self, path: Path) -> int:
+        self._fail("open_directory")
+        return super().open_directory(path)
+
+    def facts(self, descriptor: int) -> os.stat_result:
+        self._fail("facts")
+        return super().facts(descriptor)
+
+    def unlink(self, path: Path) -> bool:
+        self._fail("unlink")
+        if self.keeps_log and path == self.created:
+            raise failure(OSError(errno.EIO, os.strerror(errno.EIO)), "unlink")
+        return super().unlink(path)
+
+
+@pytest.mark.parametrize("step", ["open_directory", "facts", "unlink"])
+@pytest.mark.parametrize("keeps_log", [False, True])
+@pytest.mark.parametrize("is_torn", [False, True])
+def test_compaction_that_fails_behind_new_log_loses_no_later_change(
+    tmp_path, monkeypatch, step, keeps_log, is_torn
+):
+    log, image = grown(tmp_path, monkeypatch)
+    fs = CompactionFailingFs(step, keeps_log=keeps_log)
+    log._fs = fs
+    while not fs.created.suffix:
+        log.commit(image, [r.TopicConfigSet(ids(2), "flush.ms", str(image.version))])
+    is_kept = step != "unlink"
+    assert fs.created.exists() == (keeps_log or not is_kept)
+    log.commit(image, new_topic(3, 2))
+    assert (log._path.name == FIRST_LOG) == is_kept
+    path, descriptor = log._path, log._descriptor
+    if is_torn:
+        # The controller dies in the middle of a write.
+        os.close(descriptor)
+        with open(path, "ab") as file:
+            file.write(b"torn")
+    else:
+        log.close()
+    for number in range(3):
+        log, found = open_log(tmp_path)
+        assert contents(found) == contents(image)
+        if number == 1:
+            log.commit(image := found, new_topic(4, 3))
+        log.close()
+
+
+def test_log_with_records_above_snapshot_stays_at_start(tmp_path, monkeypatch):
+    """The newest snapshot is lost, but an older one is there, and the log that went on behind it."""
+    log, image = grown(tmp_path, monkeypatch)
+
+    def fail(*_):
+        raise OSError(errno.EIO, "Input/output error")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(MetadataLog, "_start_log", fail)
+        log._compact_at = 0
+        log.commit(image, new_topic(3, 2))
+    with monkeypatch.context() as patch:
+        patch.setattr(MetadataLog, "_remove_older_than", fail)
+        log._compact_at = 0
+        log.commit(image, new_topic(4, 3))
+    log.commit(image, new_topic(5, 4))
+    log.close()
+    _, _, snapshot, log_name = sorted(files(tmp_path), key=lambda name: (name[:20], name))
+    assert (snapshot[-11:], log_name[-4:]) == (".checkpoint", ".log")
+    (tmp_path / DIRECTORY_NAME / snapshot).unlink()
+    for _ in range(3):
+        assert contents(reopened(tmp_path)) == contents(image)
