@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Mapping
-from datetime import UTC, date, datetime
+from datetime import UTC, date, datetime, timedelta
 from typing import Final
 
 from kproc.pipeline.file_options import check_parser_options, check_source_options
@@ -28,6 +28,7 @@ from kproc.pipeline.spec_values import (
 )
 from kproc.pipeline.toml_table import SpecTable, did_you_mean
 
+_EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
 _BINARY_TYPES: Final = (
     "binary",
     "string",
@@ -189,12 +190,14 @@ def _position(table: SpecTable, key: str) -> dict[str, str]:
                 f"{value!r} is neither earliest, latest nor a time such as 2026-01-31T12:00:00Z"
                 f"{did_you_mean(value, ('earliest', 'latest'))}",
             ) from None
-    if isinstance(value, datetime):
-        at = value if value.tzinfo else value.replace(tzinfo=UTC)
-        return {f"{key}Timestamp": str(round(at.timestamp() * 1000))}
     if isinstance(value, date):
-        at = datetime(value.year, value.month, value.day, tzinfo=UTC)
-        return {f"{key}Timestamp": str(round(at.timestamp() * 1000))}
+        at = value if isinstance(value, datetime) else datetime(value.year, value.month, value.day)
+        since_1970 = (at if at.tzinfo else at.replace(tzinfo=UTC)) - _EPOCH
+        if since_1970 < timedelta():
+            raise table.error(
+                key, f"{value} is before 1970; use earliest or a time since 1970-01-01T00:00:00Z"
+            )
+        return {f"{key}Timestamp": str(since_1970 // timedelta(milliseconds=1))}
     if isinstance(value, dict) and all(_is_offsets(item) for item in value.values()):
         return {f"{key}Offsets": json.dumps(value, sort_keys=True)}
     raise table.error(

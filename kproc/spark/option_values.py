@@ -114,7 +114,7 @@ def read_count_or_zero(name: str, value: str) -> int:
 
 
 def _with_unit(name: str, value: str, units: Mapping[str, int], default: str, like: str) -> int:
-    match = re.fullmatch(r"\s*(\d+)\s*([a-zA-Z]*)\s*", value)
+    match = re.fullmatch(r"\s*([0-9]{1,19})\s*([a-zA-Z]*)\s*", value)
     unit = (match[2].lower() or default) if match else ""
     if match is None or unit not in units:
         raise OptionError(f"{name} is like {like}, not {value!r}")

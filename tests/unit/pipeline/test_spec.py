@@ -133,6 +133,12 @@ def test_where_a_topic_starts(starting: str, option: dict[str, str]) -> None:
     assert ("startingOffsets" in option) == ("startingOffsets" in source.options)
 
 
+@pytest.mark.parametrize("starting", ["1969-12-31T23:59:59.9999Z", '"1969-12-31"', "1969-12-31"])
+def test_start_before_1970_is_rejected(starting: str) -> None:
+    with pytest.raises(SpecError, match=r"starting: 1969-12-31.* is before 1970; use earliest or a time since"):
+        parse(ORDERS.replace('"earliest"', starting))
+
+
 # What is changed in the text above -> the line and the words of the complaint.
 MISTAKES = {
     "no TOML": ('name = "orders"\ncheck', "name = orders\ncheck", "p.toml:2: no TOML: Invalid value"),
