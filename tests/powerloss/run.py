@@ -176,6 +176,12 @@ def _mark_first(durability: LogDurability, point: SyncPoint) -> None:
     _run_sync(durability, point)
 
 
+def _mark_sealed_first(durability: LogDurability, point: SyncPoint) -> None:
+    """run_sync that marks sealed segments before anything of the round is on the disk."""
+    durability._mark_sealed(point.segments[: point.sealed_count])
+    _run_sync(durability, point)
+
+
 _run_sync = LogDurability.run_sync
 
 
@@ -222,6 +228,7 @@ MUTATIONS: Final[dict[str, Callable[[], AbstractContextManager[object]]]] = {
     "round-behind-a-failed-one-confirms": lambda: mock.patch.object(LogDurability, "mark_synced", _confirm),
     "round-behind-a-failed-one-marks": lambda: mock.patch.object(LogDurability, "mark_synced", _mark_always),
     "newest-mark-before-its-sync": lambda: mock.patch.object(LogDurability, "run_sync", _mark_first),
+    "sealed-mark-before-its-sync": lambda: mock.patch.object(LogDurability, "run_sync", _mark_sealed_first),
     "any-name-confirms-a-log-start": _any_name_confirms,
     "checkpoint-drops-untouched-logs": lambda: mock.patch.object(
         CheckpointWriter, "_update", _without_inherited

@@ -50,6 +50,7 @@ def test_powerloss_images_of_past_defects_pass(workload: str, seed: int) -> None
         ("round-behind-a-failed-one-confirms", "stops-failed-syncs", 10),
         ("round-behind-a-failed-one-marks", "stops-failed-syncs", 12),
         ("newest-mark-before-its-sync", "rolls", 5),
+        ("sealed-mark-before-its-sync", "rolls", 10),
         ("marker-before-decision-durable", "transactions", 21),
         ("complete-before-markers-durable", "transactions", 4),
         ("joined-before-durable", "transactions", 8),

@@ -7,6 +7,7 @@ the log offline, and a note file keeps its next owner from trusting the page cac
 from __future__ import annotations
 
 import logging
+from collections.abc import Sequence
 from typing import Final
 
 from kproc.broker.storage import checkpoints, failed_sync
@@ -93,6 +94,8 @@ class LogDurability:
         fdatasync succeeds without them.
         """
         state = self._state
+        if point.sealed_count and state.offline_reason is None:
+            self._mark_sealed(point.segments[: point.sealed_count])
         if point.directory_fd is not None and state.offline_reason is None:
             self._mark_newest(point.directory_fd, point.segments[-1].base_offset)
         self.release(point)
@@ -106,6 +109,19 @@ class LogDurability:
             segment.synced_bytes = size
         state.unsynced.remove_segments(point.segments[: point.sealed_count])
         self.flushed_ms = state.clock.wall_ms()
+
+    def _mark_sealed(self, segments: Sequence[LogSegment]) -> None:
+        """Record on each sealed segment that a round has synced that the whole file is on the disk.
+
+        A segment that is filled within one round is in no other one, so run_sync() never marks it. In a compacted log
+        recovery expects a segment to end where the next one begins only if it has a mark. A log that is offline gets
+        none, for the reason that _mark_newest() has.
+        """
+        try:
+            for segment in segments:
+                segment.write_sealed_mark()
+        except StorageFailure as failure:
+            self._state.set_offline_after(failure)
 
     def _mark_newest(self, directory_fd: int, base_offset: int) -> None:
         """Record beside the files that the segment with this base offset has its name on the disk, and all below it.

@@ -242,6 +242,7 @@ class LogState:
         # The list changes only now. If the files could not be created, the old segment is still active, and the next
         # append tries again.
         self.segments.add(new)
+        old.is_joined = True
         self.active = new
         self.tail.reset(base_offset)
         # Have the sealed segment synced once more, now with its indexes, because recovery believes indexes below the

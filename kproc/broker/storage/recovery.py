@@ -554,6 +554,7 @@ class _Loader:
             # leader-epoch-checkpoint is not synced when an epoch begins. After a power loss it may lack the last ones.
             self._assign_newer(epoch, first_offset)
         if number < len(self._segments) - 1:
+            segment.is_joined = rebuild.next_offset == self._segments[number + 1].base_offset
             segment.seal()
             segment.close()
         segment.needs_index = False

@@ -80,6 +80,7 @@ class LogSegment:
         "first_timestamp",
         "index",
         "inode",
+        "is_joined",
         "marked_bytes",
         "max_timestamp",
         "max_timestamp_offset",
@@ -107,7 +108,10 @@ class LogSegment:
         self.reserve_at = RESERVE_FROM_BYTES  # Call reserve() before a write that ends beyond this.
         self.reserved_end = 0  # End of the reserved blocks, or 0 if none are reserved.
         self.synced_bytes = 0  # Bytes that are known to be on the disk since this process opened the file.
-        self.marked_bytes = 0  # Bytes that the file's attribute says are synced; set by the sync thread.
+        # Bytes that the file's attribute says are synced; set by the sync thread, and by the owner between two rounds.
+        self.marked_bytes = 0
+        # True if this process has sealed the segment, or has seen that its records end where the next segment begins.
+        self.is_joined = False
         self.bytes_since_index = 0
         self.created_ms = 0
         # The first batch's largest timestamp; None: the segment is empty, or it was not read yet.
@@ -440,6 +444,16 @@ class LogSegment:
         if self.synced_bytes - self.marked_bytes >= _PAGE_BYTES:
             self._fs.write_synced_mark(self.fd, self.synced_bytes)
             self.marked_bytes = self.synced_bytes
+
+    def write_sealed_mark(self) -> None:
+        """Record in a sealed file's attribute that all of it is synced. The caller must have pinned the segment.
+
+        A segment behind whose records Kafka's cleaner may have left a gap gets no mark: recovery would take the gap
+        for a loss.
+        """
+        if self.is_joined and self.marked_bytes < self.size:
+            self._fs.write_synced_mark(self.fd, self.size)
+            self.marked_bytes = self.size
 
     def read_synced_mark(self) -> int:
         """Return the number of bytes that this or an earlier owner of the file recorded as synced."""

@@ -259,15 +259,23 @@ def test_round_behind_a_failed_one_marks_no_segment(rig: LogRig, fs: FailingFs) 
     assert point.directory_fd is not None
     log.durability.run_sync(point)
     log.durability.mark_synced(point)
-    assert (newest_mark(rig), log.state.recovery_point) == (0, 1)
+    assert (newest_mark(rig), sealed_mark(rig), log.state.recovery_point) == (0, 0, 1)
     moved = Log.import_state(rig.identity, rig.config, log.export_state(), clock=rig.clock, fs=fs)
     log.close(clean=False)
     moved.state.unsynced.directories = [rig.directory]
     point = moved.durability.sync_point()
     moved.durability.run_sync(point)
     moved.durability.mark_synced(point)
-    assert newest_mark(rig) == 0
+    assert (newest_mark(rig), sealed_mark(rig)) == (0, 0)
     moved.close(clean=False)
+
+
+def sealed_mark(rig: LogRig) -> int:
+    descriptor = rig.fs.open(rig.directory / f"{0:020d}.log")
+    try:
+        return rig.fs.read_synced_mark(descriptor)
+    finally:
+        rig.fs.close(descriptor)
 
 
 def newest_mark(rig: LogRig) -> int | None:

@@ -356,11 +356,13 @@ def test_segments_behind_end_are_deleted_after_sync(tmp_path: Path) -> None:
 @pytest.mark.parametrize("clean", [True, False])
 @pytest.mark.parametrize("number", [0, 1])
 def test_emptied_sealed_segment_of_a_compacted_log_is_refused(rig: LogRig, number: int, clean: bool) -> None:
-    """The cleaner's files have no mark of synced bytes, but it never leaves an empty one."""
+    """A file of Kafka's cleaner has no mark of synced bytes, but kproc's never leaves an empty one."""
     rig.config = LogConfig(segment_bytes=400)
     write_log(rig, 15, clean=True)
     rig.config = LogConfig(cleanup_policy=frozenset({"compact"}))
-    os.truncate(sorted(rig.directory.glob("*.log"))[number], 0)
+    emptied = sorted(rig.directory.glob("*.log"))[number]
+    write_synced_mark(emptied, 0)
+    os.truncate(emptied, 0)
     with pytest.raises(Corrupt, match=r"ends at offset \d+, .*: a file is missing or"):
         rig.open(clean=clean, recovery_point=30)
 
@@ -513,7 +515,7 @@ def test_deletion_of_all_segments_explains_a_lost_newest_segment(rig: LogRig) ->
 
 
 def test_damage_in_a_sealed_and_synced_segment_truncates_nothing(rig: LogRig) -> None:
-    """The mark of synced bytes lags behind, by less than a page."""
+    """The directory's mark is enough: a copy of the file may have lost its own mark of synced bytes."""
     log = rig.open()
     append_one(log, batch("a", "b"))
     log.state.roll(log.state.end_offset, NOW_MS)
@@ -523,6 +525,7 @@ def test_damage_in_a_sealed_and_synced_segment_truncates_nothing(rig: LogRig) ->
     content = bytearray((rig.directory / LOG).read_bytes())
     content[-1] ^= 1
     (rig.directory / LOG).write_bytes(content)
+    write_synced_mark(rig.directory / LOG, 0)
     before = {path: path.read_bytes() for path in rig.directory.glob("*.log")}
     with pytest.raises(Corrupt, match="the whole segment had been synced"):
         rig.open()
@@ -629,3 +632,41 @@ def test_an_epoch_beyond_a_torn_tail_is_forgotten(rig: LogRig) -> None:
     assert (log.state.end_offset, log.reader.epoch_end_offset(2)) == (10, (1, 10))
     assert positions
     log.close()
+
+
+@pytest.mark.parametrize("is_reopened", [False, True])
+def test_lost_segment_of_a_compacted_log_is_noticed_after_one_round(rig: LogRig, *, is_reopened: bool) -> None:
+    """A segment that is filled and sealed between two rounds is in one round only. Segments found by a scan count."""
+    rig.config = LogConfig(segment_bytes=400)
+    log = rig.open()
+    for number in range(15):
+        append_one(log, batch(f"a{number}", f"b{number}"))
+    if is_reopened:
+        log.close(clean=False)
+        log = rig.open()
+    log.durability.sync()
+    log.close(clean=True)
+    rig.config = LogConfig(cleanup_policy=frozenset({"compact"}))
+    logs = sorted(rig.directory.glob("*.log"))
+    assert len(logs) == 4
+    assert [read_synced_mark(path) for path in logs[:-1]] == [path.stat().st_size for path in logs[:-1]]
+    logs[2].unlink()
+    with pytest.raises(Corrupt, match=r"ends at offset \d+, .*: a file is missing or"):
+        rig.open(clean=True, recovery_point=30)
+
+
+def test_segment_before_a_gap_of_kafkas_cleaner_is_not_marked(rig: LogRig) -> None:
+    """The mark would turn the gap into a loss at the next opening."""
+    rig.config = LogConfig(segment_bytes=400)
+    write_log(rig, 15)
+    rig.config = LogConfig(cleanup_policy=frozenset({"compact"}))
+    logs = sorted(rig.directory.glob("*.log"))
+    logs[2].unlink()
+    log = rig.open()
+    log.durability.sync()
+    log.close()
+    marks = [read_synced_mark(path) for path in logs[:2] + logs[3:-1]]
+    assert [bool(mark) for mark in marks] == [True, False, *[True] * (len(marks) - 2)]
+    again = rig.open(clean=True, recovery_point=30)
+    assert again.state.end_offset == 30
+    again.close()
