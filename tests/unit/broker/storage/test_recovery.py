@@ -488,6 +488,31 @@ def test_lost_newest_segment_is_noticed_without_a_checkpoint(rig: LogRig, count:
     again.close()
 
 
+@pytest.mark.parametrize("is_removed_first", [False, True])
+def test_backup_is_restored_after_the_directory_was_removed(rig: LogRig, *, is_removed_first: bool) -> None:
+    """OPERATING.md, 'Backup and restore': a directory that stays keeps the mark of its newest segment."""
+    write_log(rig, 3, clean=True)
+    backup = {path.name: path.read_bytes() for path in rig.directory.iterdir()}
+    log = rig.open(clean=True)
+    log.state.roll(log.state.end_offset, NOW_MS)
+    append_one(log, batch("c"))
+    log.close()
+    if is_removed_first:
+        shutil.rmtree(rig.directory)
+        rig.directory.mkdir()
+    for path in rig.directory.iterdir():
+        path.unlink()
+    for name, content in backup.items():
+        (rig.directory / name).write_bytes(content)
+    if is_removed_first:
+        again = rig.open(clean=True, recovery_point=6)
+        assert again.state.end_offset == 6
+        again.close()
+    else:
+        with pytest.raises(Corrupt, match="Partitions that are refused"):
+            rig.open(clean=True, recovery_point=6)
+
+
 def test_newest_segment_whose_name_was_not_synced_may_be_lost(rig: LogRig) -> None:
     log = rig.open()
     append_one(log, batch("a", "b"))
