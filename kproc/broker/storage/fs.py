@@ -16,6 +16,7 @@ import ctypes
 import errno
 import os
 import shutil
+import stat
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Final, Protocol
@@ -113,13 +114,13 @@ class OsFs:
 
     def open(self, path: Path, *, create: bool = False, writable: bool = True) -> int:
         """Open a file and return its descriptor. With `create` the file must not exist."""
-        flags = (os.O_RDWR if writable else os.O_RDONLY) | os.O_CLOEXEC
-        if create:
-            # O_EXCL, because a file that exists already is a remnant of a failed creation or belongs to another owner.
-            # Both must not be written over silently.
-            flags |= os.O_CREAT | os.O_EXCL
+        flags = os.O_RDWR if writable else os.O_RDONLY
         try:
-            return os.open(path, flags, FILE_MODE)
+            if create:
+                # O_EXCL, because a file that exists already is a remnant of a failed creation or belongs to another
+                # owner. Both must not be written over silently.
+                return os.open(path, flags | os.O_CLOEXEC | os.O_CREAT | os.O_EXCL, FILE_MODE)
+            return _open_regular(path, flags)
         except OSError as error:
             raise failure(error, f"open {path}") from error
 
@@ -333,7 +334,7 @@ class OsFs:
     def read_file(self, path: Path) -> bytes | None:
         """Return the content of a small file, or None if it does not exist."""
         try:
-            descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+            descriptor = _open_regular(path, os.O_RDONLY)
             try:
                 content = part = os.read(descriptor, _SMALL_BYTES)
                 while len(part) == _SMALL_BYTES:
@@ -346,6 +347,21 @@ class OsFs:
             return None
         except OSError as error:
             raise failure(error, f"read {path}") from error
+
+
+def _open_regular(path: Path, flags: int) -> int:
+    """Open an existing file. Raise OSError for a FIFO, socket, device or directory.
+
+    O_NONBLOCK has no effect on regular files. Without it, open(2) of a FIFO blocks until another process opens it.
+    """
+    descriptor = os.open(path, flags | os.O_CLOEXEC | os.O_NONBLOCK)
+    mode = os.fstat(descriptor).st_mode
+    if stat.S_ISREG(mode):
+        return descriptor
+    os.close(descriptor)
+    if stat.S_ISDIR(mode):
+        raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR))
+    raise OSError(errno.EINVAL, "Not a regular file: remove it")
 
 
 def _set_number(descriptor: int, name: str, number: int) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import os
 from pathlib import Path
 
 import pytest
@@ -49,3 +50,23 @@ def test_failures_are_os_errors_with_their_number(tmp_path: Path) -> None:
         OsFs().open(tmp_path / "missing")
     assert caught.value.errno == errno.ENOENT
     assert isinstance(caught.value, DiskFailed)
+
+
+@pytest.mark.parametrize("kind", ["fifo", "directory", "device"])
+def test_file_that_is_not_regular_is_rejected(tmp_path: Path, kind: str) -> None:
+    """open(2) of a FIFO blocked the Handler for ever."""
+    path = tmp_path / "00000000000000000500.snapshot"
+    if kind == "fifo":
+        os.mkfifo(path)
+    elif kind == "directory":
+        path.mkdir()
+    else:
+        path.symlink_to("/dev/null")
+    before = len(os.listdir("/proc/self/fd"))
+    reason = "Is a directory" if kind == "directory" else "Not a regular file"
+    with pytest.raises(StorageFailure, match=reason):
+        OsFs().read_file(path)
+    for writable in (False, True):
+        with pytest.raises(StorageFailure, match=reason):
+            OsFs().open(path, writable=writable)
+    assert len(os.listdir("/proc/self/fd")) == before
