@@ -15,6 +15,7 @@ from tests.support.wait import wait_until
 
 _START_S: Final = 60.0
 _STOP_S: Final = 30.0
+_COMPACT_BYTES: Final = 1024  # So small that the metadata log has a snapshot, which can be damaged.
 
 
 class NotStarted(Exception):
@@ -78,8 +79,10 @@ class WarmBroker:
 
     def _serve(self, ready: Path) -> None:
         """The child: never returns."""
+        from kproc.broker.cluster import metadata_log
         from kproc.cli.main import run
 
+        metadata_log.COMPACT_BYTES = _COMPACT_BYTES  # type: ignore[misc]
         status = 70
         try:
             log = os.open(self._scratch / "log", os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
