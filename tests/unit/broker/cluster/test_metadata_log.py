@@ -445,7 +445,7 @@ class CompactionFailingFs(FailingFs):
 @pytest.mark.parametrize("step", ["open_directory", "facts", "unlink"])
 @pytest.mark.parametrize("keeps_log", [False, True])
 @pytest.mark.parametrize("is_torn", [False, True])
-def test_compaction_that_fails_behind_new_log_loses_no_later_change(
+def test_compaction_failing_behind_new_log_loses_no_later_change(
     tmp_path, monkeypatch, step, keeps_log, is_torn
 ):
     log, image = grown(tmp_path, monkeypatch)
