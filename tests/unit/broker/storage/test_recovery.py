@@ -660,7 +660,7 @@ def test_an_epoch_beyond_a_torn_tail_is_forgotten(rig: LogRig) -> None:
 
 
 @pytest.mark.parametrize("is_reopened", [False, True])
-def test_lost_segment_of_compacted_log_is_noticed_after_one_round(rig: LogRig, *, is_reopened: bool) -> None:
+def test_lost_compacted_segment_is_noticed_after_one_round(rig: LogRig, *, is_reopened: bool) -> None:
     """A segment that is filled and sealed between two rounds is in one round only. Segments found by a scan count."""
     rig.config = LogConfig(segment_bytes=400)
     log = rig.open()
