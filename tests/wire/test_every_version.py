@@ -102,7 +102,7 @@ def test_encoding_value_out_of_range_raises_value_error(fields):
 
 
 def test_a_topic_id_has_16_bytes_and_none_is_the_zero_id():
-    with pytest.raises(ValueError, match="UUID of 3 bytes"):
+    with pytest.raises(ValueError, match="UUID has 3 bytes"):
         codec.encode_response(ApiKey.FETCH, 13, 1, {"responses": [{"topic_id": b"abc"}]})
     frame = codec.encode_response(ApiKey.FETCH, 13, 1, {"responses": [{"topic_id": None}]})
     assert codec.decode_response(ApiKey.FETCH, 13, frame[4:])[1]["responses"][0]["topic_id"] == bytes(16)
