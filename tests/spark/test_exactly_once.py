@@ -224,7 +224,7 @@ def attempt_beside_its_successor(task: int, at: int, later: int) -> None:
 
 
 def driver_beside_its_successor(at: int, later: int) -> None:
-    """The same of a driver that commits."""
+    """Stop the driver before one step of a commit, and let it go on beside its successor."""
     spark = Spark(ModelBroker(), two_tasks)
     seen: list[Zombie] = []
 

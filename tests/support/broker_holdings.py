@@ -21,7 +21,7 @@ def all_pids(broker: BrokerUnderTest) -> list[int]:
 
 
 class Holdings:
-    """What each process of a broker has open and mapped."""
+    """Open descriptors and mapped files of each process of a broker."""
 
     def __init__(self, broker: BrokerUnderTest) -> None:
         self.pids = all_pids(broker)

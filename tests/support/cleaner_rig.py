@@ -110,7 +110,7 @@ class CleanerRig:
     def write_row(
         self, name: str, index: int, *, start: int, end: int, recovery: int, flags: int = 0
     ) -> None:
-        """What the partition's owner says in the shared table."""
+        """Write a partition's row in the shared table, as its owner does."""
         partition = self.cluster.image.partition(name, index)
         assert partition is not None
         self.table.writer(partition.slot).publish(
@@ -130,7 +130,7 @@ class CleanerRig:
         self.step()
 
     def replies(self, index: int = 0) -> list[Done]:
-        """What a Handler has been answered since the last look."""
+        """Return the replies that a Handler has received since the last call."""
         inbox = self._handlers[index][1]
         found = []
         for kind, view in inbox.poll(100):

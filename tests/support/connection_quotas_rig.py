@@ -54,7 +54,7 @@ class Rig:
         self.quotas[listener].release(address)
 
     def evictions(self, listener: int = EXTERNAL) -> int:
-        """What is asked for of an excess that lasts."""
+        """Return the number of evictions that an excess of 200 ms leads to."""
         asked = self.quotas[listener].evictions(self.clock.now_ns())
         self.clock.advance_ms(200)
         return asked + self.quotas[listener].evictions(self.clock.now_ns())

@@ -27,12 +27,12 @@ RUNS_MAX = 8
 
 
 class Died(BaseException):
-    """Whoever acts is gone."""
+    """Death of the process that runs the step."""
 
 
 @dataclass
 class Transaction:
-    """What a coordinator knows of an id."""
+    """State of a transactional id at its coordinator."""
 
     epoch: int = -1
     state: str = "empty"
@@ -161,7 +161,7 @@ def another_number_of_tasks(batch: int, run: int) -> list[list[int]]:
 
 
 class Spark:
-    """What Spark does around the sink. `committed` is its own log, which outlives it."""
+    """Spark's part around the sink. `committed` is Spark's own log, which survives a death of the driver."""
 
     def __init__(self, broker: ModelBroker, cut: Cut, name: str = NAME) -> None:
         self.broker = broker
@@ -261,7 +261,7 @@ def failing(*failures: int) -> Callable[[], None]:
 
 
 def steps_of(cut: Cut) -> int:
-    """How many places to die a run without a death has."""
+    """Count the steps of a run without a death. The driver or a task can die before each of them."""
     spark = Spark(ModelBroker(), cut)
     count = 0
 

@@ -46,7 +46,7 @@ class Asker:
 
     @property
     def known(self) -> int:
-        """How many were answered or parked by the fast path since the last metrics."""
+        """Number of fetches that the fast path has answered or parked since the last metrics."""
         return self.rig.taken()
 
     def forget(self) -> None:

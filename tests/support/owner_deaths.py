@@ -14,7 +14,7 @@ class Killed(BaseException):
 
 
 def ends_at(fs: RecordingFs, step: int, end: BaseException, make: Callable[[], Log]) -> bool:
-    """Whether `make` was ended by its change of that number."""
+    """Raise `end` at a change of the files that `make` does, and return True if it came so far."""
     left = itertools.count(step - 1, -1)
 
     def on_change() -> None:

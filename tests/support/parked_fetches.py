@@ -41,7 +41,7 @@ def park(rig: HandlerRig, version: int, offset: int = END, **more: Any) -> None:
 
 
 def answers_alike(rig: HandlerRig, version: int) -> dict[str, Any] | None:
-    """What both were answered in their partition; None while both wait."""
+    """Return the partition's row, which must be the same in both responses. None while both wait."""
     answers: dict[int, Answer] = {each.connection_id: each for each in rig.processors[0].answers()}
     if not answers:
         return None

@@ -11,7 +11,7 @@ NOBODY = 65534
 
 
 def as_nobody(look: Callable[[], Any]) -> Any:
-    """What a function finds in a process of another user; its answer as JSON."""
+    """Run a function in a process of another user, and return its result, which passes as JSON."""
     ours, theirs = os.pipe()
     pid = os.fork()
     if pid == 0:

@@ -75,7 +75,7 @@ class Copying:
             raise AssertionError(f"no end offset: {problem!r}") from problem
 
     def read(self) -> Counter[bytes]:
-        """How often each value is in the sink's topic."""
+        """Count each value in the sink's topic."""
         return read_all(self.broker.bootstrap, "copy")
 
     def roles(self) -> dict[Role, int]:
@@ -220,7 +220,7 @@ def fill(bootstrap: str, topic: str, records: int) -> None:
 
 
 def read_all(bootstrap: str, topic: str) -> Counter[bytes]:
-    """How often each value is in the topic, read by librdkafka; the key must be the value."""
+    """Count each value in a topic, read by librdkafka. Each key must equal its value."""
     from confluent_kafka import Consumer, TopicPartition
 
     consumer = Consumer({"bootstrap.servers": bootstrap, "group.id": "check", "enable.auto.commit": False})

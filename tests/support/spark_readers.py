@@ -35,7 +35,7 @@ def values(reader: Any, partitions: Any) -> list[str]:
 
 
 def between(reader: StreamReader, start: dict[str, Any], end: dict[str, Any]) -> list[str]:
-    """What a batch reads; start and end as Spark keeps them, by way of JSON."""
+    """Read a batch. Start and end pass through JSON, as in Spark's checkpoint."""
     return values(reader, reader.partitions(json.loads(json.dumps(start)), json.loads(json.dumps(end))))
 
 

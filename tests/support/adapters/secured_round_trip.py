@@ -14,7 +14,7 @@ SECONDS: Final = 30.0
 
 
 class Access(NamedTuple):
-    """How to reach a listener. `ca` is the authority to trust; without a `mechanism` nobody logs in."""
+    """Access to a listener. `ca` is the authority to trust. Without a `mechanism` the client does not log in."""
 
     bootstrap: str
     protocol: str

@@ -74,7 +74,7 @@ def test_a_stop_whose_last_round_fails_is_not_clean(start: Start) -> None:
 
 
 def test_stop_is_clean_for_closed_and_unopened_logs(start: Start) -> None:
-    """Whoever was killed may not be in the metadata of any other Handler as the owner."""
+    """The metadata of another Handler may not name the killed owner."""
     rig = start(settings={"kproc.flush": "group"})
     rig.create_topic("t")
     assert rig.table.unclosed(parts_of(rig.handler()).services.image) is None, "nobody had it open"

@@ -55,7 +55,7 @@ def test_connections_of_a_closed_listener_end(rig: ProcessorRig) -> None:
 
 
 def test_reused_listener_slot_keeps_no_old_state(rig: ProcessorRig) -> None:
-    """What moved while the listener was closed may have come since."""
+    """A connection that moved while its listener was closed may arrive after a new listener has the slot."""
     late = rig.connect(listener=1)
     rig.processor.open_listener(1)
     assert late.is_closed()

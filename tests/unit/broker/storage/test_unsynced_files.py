@@ -48,7 +48,7 @@ class NoMoreDescriptors(FailingFs):
 
 
 def descriptors_below(directory: Path) -> list[str]:
-    """What this process has open there."""
+    """Return the open files of this process below a directory."""
     found = []
     for number in os.listdir("/proc/self/fd"):
         with contextlib.suppress(FileNotFoundError):  # Of the listing itself.
