@@ -51,5 +51,7 @@ def error_response(_request: Fields, code: int, message: str | None) -> Fields:
 
 
 @_END.handler
-def _end(coordinator: TransactionCoordinator, name: str, request: EndRequest, on_outcome: OnGranted) -> None:
+def _end_transaction(
+    coordinator: TransactionCoordinator, name: str, request: EndRequest, on_outcome: OnGranted
+) -> None:
     coordinator.end(name, request, on_outcome)

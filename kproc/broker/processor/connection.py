@@ -291,20 +291,16 @@ class Connection:
         total = at = 0
         last = len(parts) - 1
         try:
-            for at, part in enumerate(parts):
-                # A client that reads as fast as we send would never let the loop end.
-                if total >= TURN_BYTES:
-                    break
+            # Without the limit a client that reads as fast as we send would never let the loop end.
+            while at <= last and total < TURN_BYTES:
+                part = parts[at]
                 if type(part) is FileSend:
-                    while total < TURN_BYTES:
-                        sent = self.transport.send_file(part.file.fd, part.position, part.remaining)
-                        total += sent
-                        part.position += sent
-                        part.remaining -= sent
-                        if not part.remaining:
-                            break
-                    else:
-                        break
+                    sent = self.transport.send_file(part.file.fd, part.position, part.remaining)
+                    total += sent
+                    part.position += sent
+                    part.remaining -= sent
+                    if part.remaining:
+                        continue
                 else:
                     size = len(part)
                     has_room = at < last and size + len(parts[at + 1]) <= SEGMENT_BYTES_MAX
@@ -314,10 +310,8 @@ class Connection:
                         # A view, because copying the rest at each send takes minutes for 100 MB.
                         parts[at] = memoryview(part)[sent:]
                         break
-            else:
-                self.out = None
-                return total
+                at += 1
         except BlockingIOError:
             pass  # The socket is full.
-        self.out = parts[at:]
+        self.out = parts[at:] or None
         return total
