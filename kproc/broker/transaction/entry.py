@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from itertools import islice
 from typing import NamedTuple
 
 from kproc.broker.config import Config
@@ -42,10 +43,10 @@ class Entry:
     """
 
     __slots__ = (
-        "_in_flight",
         "_pending",
         "_unappended",
         "_unmarked",
+        "_unsent",
         "_writes",
         "appended",
         "awaits_sync",
@@ -62,7 +63,8 @@ class Entry:
         # The decision is in the log, but its sync failed. No marker may be sent before a sync succeeds.
         self.awaits_sync = False
         self._unmarked: set[PartitionKey] = set()  # The partitions of Prepare* without a marker.
-        self._in_flight: set[PartitionKey] = set()  # Those of them to which a marker was sent.
+        # Those of them to which no marker is in flight, in the order of sending.
+        self._unsent: dict[PartitionKey, None] = {}
 
     # -- writes ------------------------------------------------------------------------------------------------
 
@@ -124,7 +126,8 @@ class Entry:
         """Start sending markers to all partitions: the decision is durable."""
         assert self.appended is not None
         self.awaits_sync = False
-        self._unmarked, self._in_flight = set(self.appended.partitions), set()
+        self._unmarked = set(self.appended.partitions)
+        self._unsent = dict.fromkeys(sorted(self._unmarked))
 
     @property
     def is_owing(self) -> bool:
@@ -134,7 +137,7 @@ class Entry:
     @property
     def has_unsent_markers(self) -> bool:
         """True if a partition has neither its marker nor one in flight."""
-        return len(self._unmarked) > len(self._in_flight)
+        return bool(self._unsent)
 
     def next_markers(self, coordinator_epoch: int, limit: int) -> list[tuple[PartitionKey, Marker]]:
         """Return at most `limit` markers to send now. Skip partitions with a marker in flight."""
@@ -148,16 +151,18 @@ class Entry:
             is_commit=prepared.state == State.PREPARE_COMMIT,
             transaction_version=prepared.client_version,
         )
-        keys = sorted(self._unmarked - self._in_flight)[:limit]
-        self._in_flight.update(keys)
+        keys = list(islice(self._unsent, limit))
+        for key in keys:
+            del self._unsent[key]
         return [(key, marker) for key in keys]
 
     def retry_marker(self, key: PartitionKey) -> None:
         """Retry the marker of a partition that could not append it now."""
-        self._in_flight.discard(key)
+        if key in self._unmarked:
+            self._unsent[key] = None
 
     def mark(self, key: PartitionKey) -> bool:
         """Record that a partition has its marker. Return True if all have."""
-        self._in_flight.discard(key)
+        self._unsent.pop(key, None)
         self._unmarked.discard(key)
         return not self._unmarked
