@@ -111,9 +111,9 @@ def parse_segment_file_name(name: str, suffix: str) -> int | None:
 
     A name with another number of digits is none of ours or Kafka's, such as an operator's copy.
     """
-    digits = name.removesuffix(suffix)
-    is_ours = len(digits) == OFFSET_DIGITS and len(name) == OFFSET_DIGITS + len(suffix)
-    return int(digits) if is_ours and digits.isascii() and digits.isdigit() else None
+    digits = name[:OFFSET_DIGITS]
+    is_ours = name[OFFSET_DIGITS:] == suffix and digits.isascii() and digits.isdigit()
+    return int(digits) if is_ours else None
 
 
 def parse_partition_directory_name(name: str) -> tuple[str, int] | None:
