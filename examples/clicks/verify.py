@@ -10,7 +10,8 @@ from typing import Any, Final, NamedTuple
 import numpy as np
 
 from examples.clicks.events import PAGES, SPAN_MS, START_MS, WINDOW_MS, ExpectedTotals
-from kproc.client.requests import EARLIEST, LATEST, READ_COMMITTED, FetchLimits
+from kproc.client.requests import FetchLimits
+from kproc.common.reading import EARLIEST, LATEST, READ_COMMITTED
 from kproc.spark.brokers import Cluster
 from kproc.spark.offsets import TopicPartition
 from kproc.wire.record_batch import decode_records, parse_header

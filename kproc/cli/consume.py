@@ -250,7 +250,8 @@ def _span(
 ) -> OffsetRange:
     """Return the first offset and the present end of each partition, from the broker itself."""
     from kproc.cli.record_reader import OffsetRange
-    from kproc.cli.topics import READ_COMMITTED, READ_UNCOMMITTED, checked_topics
+    from kproc.cli.topics import checked_topics
+    from kproc.common.reading import READ_COMMITTED, READ_UNCOMMITTED
 
     level = READ_COMMITTED if isolation is Isolation.COMMITTED else READ_UNCOMMITTED
 

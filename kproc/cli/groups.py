@@ -22,9 +22,10 @@ from kproc.cli.common import (
 )
 from kproc.cli.completion import complete_groups
 from kproc.cli.lines import print_line
-from kproc.cli.topics import LATEST, explain, served_offsets
+from kproc.cli.topics import explain, served_offsets
 from kproc.cli.unserved import Partition, explain_coordinator, explain_unserved
 from kproc.common.lag import lag_between
+from kproc.common.reading import LATEST
 
 if TYPE_CHECKING:
     from kproc.client import Client

@@ -7,8 +7,9 @@ from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from kproc.cli.common import Failure, usage_error
-from kproc.cli.topics import EARLIEST, LATEST, READ_UNCOMMITTED, served_offsets
+from kproc.cli.topics import served_offsets
 from kproc.cli.unserved import Partition
+from kproc.common.reading import EARLIEST, LATEST, READ_UNCOMMITTED
 
 if TYPE_CHECKING:
     from kproc.client import Client

@@ -19,8 +19,9 @@ from kproc.cli.common import (
 )
 from kproc.cli.lines import print_line
 from kproc.cli.positions import chosen_partitions
-from kproc.cli.topics import EARLIEST, LATEST, Names, checked_topics, served_offsets
+from kproc.cli.topics import Names, checked_topics, served_offsets
 from kproc.cli.unserved import Partition, explain_unserved
+from kproc.common.reading import EARLIEST, LATEST
 
 if TYPE_CHECKING:
     from kproc.client import Client

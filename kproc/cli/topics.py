@@ -24,6 +24,7 @@ from kproc.cli.common import (
 from kproc.cli.completion import complete_topic_settings, complete_topics
 from kproc.cli.lines import print_line
 from kproc.cli.unserved import Partition, explain_unserved
+from kproc.common.reading import EARLIEST, LATEST, READ_COMMITTED, READ_UNCOMMITTED
 
 if TYPE_CHECKING:
     from kproc.client import Client
@@ -258,10 +259,6 @@ def _topic_id_text(topic_id: bytes | None) -> str | None:
     import base64
 
     return base64.urlsafe_b64encode(topic_id).decode().rstrip("=") if topic_id and any(topic_id) else None
-
-
-EARLIEST, LATEST = -2, -1
-READ_UNCOMMITTED, READ_COMMITTED = 0, 1
 
 
 def served_offsets(

@@ -3,16 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from typing import Any, Final, NamedTuple, TypeVar
+from typing import Any, NamedTuple, TypeVar
 
+from kproc.common.reading import READ_UNCOMMITTED
 from kproc.wire.primitives import ZERO_UUID
-
-# Timestamps of ListOffsets that stand for the ends of a log.
-EARLIEST: Final = -2
-LATEST: Final = -1
-# Isolation levels of Fetch and ListOffsets.
-READ_UNCOMMITTED: Final = 0
-READ_COMMITTED: Final = 1
 
 # Topic and number of a partition.
 Partition = tuple[str, int]

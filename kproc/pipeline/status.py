@@ -6,8 +6,8 @@ from collections.abc import Iterator
 from typing import Any, NamedTuple
 
 from kproc.client import ClientError
-from kproc.client.requests import EARLIEST, LATEST
 from kproc.common.lag import lag_between
+from kproc.common.reading import EARLIEST, LATEST
 from kproc.pipeline.access import Access, access_of
 from kproc.pipeline.checkpoint import as_json, local_checkpoint, query_state
 from kproc.pipeline.lock import running_pid

@@ -29,7 +29,6 @@ from kproc.client import (
     code_name,
 )
 from kproc.client.requests import (
-    READ_UNCOMMITTED,
     FetchLimits,
     fetch_fields,
     list_offsets_fields,
@@ -38,6 +37,7 @@ from kproc.client.security.settings import PLAINTEXT, ClientSecurity
 from kproc.common import errors
 from kproc.common.clock import NS_PER_MS, SystemClock
 from kproc.common.errors import ErrorCode
+from kproc.common.reading import READ_UNCOMMITTED
 from kproc.spark.offsets import TopicPartition
 from kproc.wire.header import ApiKey
 from kproc.wire.primitives import ZERO_UUID

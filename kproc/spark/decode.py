@@ -18,8 +18,8 @@ from typing import Any, Final, NamedTuple, NoReturn
 import numpy as np
 import pyarrow as pa
 
-from kproc.client.requests import READ_COMMITTED, READ_UNCOMMITTED
 from kproc.common.errors import ErrorCode, KafkaError
+from kproc.common.reading import READ_COMMITTED, READ_UNCOMMITTED
 from kproc.spark.binary import binary_array, bytes_scalar, number_array
 from kproc.spark.headers import header_array
 from kproc.spark.schema import COLUMNS, arrow_schema

@@ -39,8 +39,8 @@ from kproc.broker.storage.format import (
 from kproc.broker.storage.fs import OsFs
 from kproc.broker.storage.producer_state import decode_snapshot
 from kproc.broker.storage.txn_index import TxnIndex
-from kproc.client.requests import READ_COMMITTED
 from kproc.common.errors import Corrupt
+from kproc.common.reading import READ_COMMITTED
 from kproc.spark.brokers import pause
 from kproc.wire.batch_header import (
     ATTRIBUTES,

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Final
 
-from kproc.client.requests import EARLIEST, LATEST, READ_UNCOMMITTED
+from kproc.common.reading import EARLIEST, LATEST, READ_UNCOMMITTED
 from kproc.spark.option_values import (
     OptionError,
     OptionTable,

@@ -16,8 +16,8 @@ from kproc.broker.storage.offset_checkpoints import (
     confirms_log_start,
     read_offset_checkpoint,
 )
-from kproc.client.requests import EARLIEST, LATEST, READ_COMMITTED
 from kproc.common.errors import Corrupt
+from kproc.common.reading import EARLIEST, LATEST, READ_COMMITTED
 from kproc.spark.log_files import PartitionFiles
 from kproc.spark.log_options import LogOptions, Offsets
 from kproc.spark.option_values import OptionError

@@ -12,8 +12,8 @@ from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Final
 
-from kproc.client.requests import EARLIEST, LATEST
 from kproc.common.clock import NS_PER_MS, Clock, SystemClock
+from kproc.common.reading import EARLIEST, LATEST
 from kproc.spark.brokers import NO_OFFSET, Cluster, TopicMetadata, UnknownTopic, cluster_of, pause
 from kproc.spark.offsets import Offsets, Range, TopicIds, TopicPartition, losses, recreated
 from kproc.spark.option_values import OptionError

@@ -11,7 +11,7 @@ import re
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any, Final
 
-from kproc.client.requests import READ_COMMITTED, READ_UNCOMMITTED
+from kproc.common.reading import READ_COMMITTED, READ_UNCOMMITTED
 
 _TIME: Final = {"ms": 1, "s": 1_000, "m": 60_000, "min": 60_000, "h": 3_600_000, "d": 86_400_000}
 _BYTES: Final = {

@@ -13,7 +13,7 @@ from dataclasses import dataclass, field, replace
 from enum import Enum
 from typing import Final, Literal
 
-from kproc.client.requests import EARLIEST, LATEST, READ_UNCOMMITTED
+from kproc.common.reading import EARLIEST, LATEST, READ_UNCOMMITTED
 from kproc.spark.access import CLIENT_CONFIG, is_about_security, read_security
 from kproc.spark.brokers import Connecting, parse_bootstrap
 from kproc.spark.offsets import Offsets, TopicPartition, from_json

@@ -11,8 +11,9 @@ import logging
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING
 
-from kproc.client.requests import EARLIEST, FetchLimits
+from kproc.client.requests import FetchLimits
 from kproc.common.clock import NS_PER_MS, SystemClock
+from kproc.common.reading import EARLIEST
 from kproc.spark.brokers import Fetched, OffsetOutOfRange, UnknownTopic, cluster_of
 from kproc.spark.local import local_files
 from kproc.spark.look_up import DataLoss

@@ -51,7 +51,6 @@ _TOPIC_IDS: Final = 13
 _REPLICA_STATE: Final = 15
 _REPLICA_STATE_TAG: Final = 1
 
-READ_COMMITTED: Final = 1  # The isolation level; 0 is read_uncommitted.
 NO_SESSION_ID: Final = 0
 NO_SESSION_EPOCH: Final = -1
 

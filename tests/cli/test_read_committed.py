@@ -10,8 +10,8 @@ import pytest
 
 from kproc.broker.storage.fs import OsFs
 from kproc.broker.storage.log import LastStop, Log, LogConfig, LogIdentity
-from kproc.client.requests import LATEST
 from kproc.common.clock import SystemClock
+from kproc.common.reading import LATEST
 from kproc.spark import brokers
 from kproc.spark.brokers import cluster_of
 from kproc.spark.offsets import Range, TopicPartition

@@ -19,8 +19,8 @@ from pyspark.sql.datasource import InputPartition
 from pyspark.sql.types import StructType
 
 from kproc.client import ApiError
-from kproc.client.requests import EARLIEST, LATEST
 from kproc.common.errors import ErrorCode, KafkaError
+from kproc.common.reading import EARLIEST, LATEST
 from kproc.spark.brokers import Cluster, UnknownTopic
 from kproc.spark.look_up import DataLoss, LookUp
 from kproc.spark.offsets import TopicPartition

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from kproc.client.requests import EARLIEST, LATEST, READ_COMMITTED
+from kproc.common.reading import EARLIEST, LATEST, READ_COMMITTED
 from kproc.spark.offsets import TopicPartition
 from kproc.spark.option_values import OptionError
 from kproc.spark.options import (

@@ -24,7 +24,7 @@ from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadMaxBytes, Rea
 from pyspark.sql.types import StructType
 
 from kproc.client import Client
-from kproc.client.requests import EARLIEST
+from kproc.common.reading import EARLIEST
 from kproc.spark import brokers, look_up
 from kproc.spark import reader as reader_module
 from kproc.spark.brokers import Unreachable

@@ -15,7 +15,7 @@ pa = pytest.importorskip("pyarrow")
 
 from kproc import Broker  # noqa: E402
 from kproc.client import AuthenticationFailed  # noqa: E402
-from kproc.client.requests import EARLIEST, LATEST  # noqa: E402
+from kproc.common.reading import EARLIEST, LATEST  # noqa: E402
 from kproc.pipeline.build import Builder  # noqa: E402
 from kproc.pipeline.sinks import start_stream  # noqa: E402
 from kproc.pipeline.spec import Outside, parse_spec  # noqa: E402

@@ -17,8 +17,8 @@ from bench.peers.kafka import KafkaPeer
 from kproc.broker.storage.checkpoints import read_partition_metadata
 from kproc.broker.storage.fs import OsFs
 from kproc.broker.storage.log import Log, LogConfig, LogIdentity
-from kproc.client.requests import LATEST, READ_COMMITTED, READ_UNCOMMITTED
 from kproc.common.clock import SystemClock
+from kproc.common.reading import LATEST, READ_COMMITTED, READ_UNCOMMITTED
 from kproc.spark.brokers import cluster_of
 from kproc.spark.decode import Decoder
 from kproc.spark.local import local_files

@@ -27,8 +27,8 @@ from kproc.broker.request.rights import denied_topics
 from kproc.broker.security.acl import Operation
 from kproc.broker.storage.timestamp_search import SearchPaused, TimestampSearch
 from kproc.common.errors import Corrupt, ErrorCode, KafkaError
+from kproc.common.reading import EARLIEST, LATEST, READ_COMMITTED
 from kproc.wire.header import ApiKey
-from kproc.wire.hot import READ_COMMITTED
 
 if TYPE_CHECKING:
     from kproc.broker.request.context import RequestContext, Services
@@ -37,8 +37,6 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 
 _OPERATION: Final = "list_offsets"
-LATEST: Final = -1
-EARLIEST: Final = -2
 MAX_TIMESTAMP: Final = -3
 EARLIEST_LOCAL: Final = -4
 LATEST_TIERED: Final = -5

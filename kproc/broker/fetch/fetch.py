@@ -29,9 +29,9 @@ from kproc.broker.request.rights import denied_topics
 from kproc.broker.security.acl import Operation
 from kproc.common.clock import NS_PER_MS, NS_PER_S
 from kproc.common.errors import ErrorCode, KafkaError
+from kproc.common.reading import READ_COMMITTED
 from kproc.wire.header import ApiKey
 from kproc.wire.hot import (
-    READ_COMMITTED,
     FetchPartitionResult,
     FetchRequest,
     encode_fetch_response,

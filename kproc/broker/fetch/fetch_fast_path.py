@@ -34,6 +34,7 @@ from kproc.broker.request.request import HandlerRequest
 from kproc.broker.security.acl import Operation, ResourceType
 from kproc.broker.transport.envelope import HEAD_BYTES, SEND_PARTS, encode_range_answer
 from kproc.common.clock import NS_PER_MS
+from kproc.common.reading import READ_COMMITTED
 from kproc.wire.header import ApiKey, first_flexible
 from kproc.wire.hot import (
     FETCH_VERSIONS,
@@ -41,7 +42,6 @@ from kproc.wire.hot import (
     NO_SESSION,
     NO_SESSION_EPOCH,
     NO_SESSION_ID,
-    READ_COMMITTED,
     FetchRequest,
     fetch_template,
     locate_fetch_offset,

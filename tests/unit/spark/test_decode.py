@@ -14,8 +14,8 @@ from hypothesis import strategies as st
 pytest.importorskip("numpy")
 pa = pytest.importorskip("pyarrow")
 
-from kproc.client.requests import READ_COMMITTED  # noqa: E402
 from kproc.common.errors import ErrorCode, KafkaError  # noqa: E402
+from kproc.common.reading import READ_COMMITTED  # noqa: E402
 from kproc.spark.decode import ARROW_TYPES, Decoder  # noqa: E402
 from kproc.wire.record_batch import (  # noqa: E402
     HEADER_BYTES,

@@ -10,8 +10,8 @@ from pathlib import Path
 import pytest
 
 from kproc.broker.storage.log import Log, LogConfig
-from kproc.client.requests import READ_COMMITTED
 from kproc.common.errors import Corrupt, KafkaError
+from kproc.common.reading import READ_COMMITTED
 from kproc.spark import log_files
 from kproc.spark.decode import Decoder
 from kproc.spark.log_files import HalfReplaced, OffsetGone, PartitionFiles

@@ -1,0 +1,12 @@
+"""Numbers of Kafka's protocol that say where a client reads, and which records it may see."""
+
+from __future__ import annotations
+
+from typing import Final
+
+# Timestamps of ListOffsets that stand for the ends of a log.
+LATEST: Final = -1
+EARLIEST: Final = -2
+# Isolation levels of Fetch and ListOffsets.
+READ_UNCOMMITTED: Final = 0
+READ_COMMITTED: Final = 1
