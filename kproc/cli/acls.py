@@ -161,8 +161,12 @@ class RuleRights:
         wanted = dict.fromkeys(_operations(self.operation))
         if self.producer and kind in (ResourceType.TOPIC, ResourceType.TRANSACTIONAL_ID):
             wanted |= dict.fromkeys((Operation.WRITE, Operation.DESCRIBE))
+        # As kafka-acls --producer does: with auto.create.topics.enable the first Metadata of a producer creates the
+        # topic.
         if self.producer and kind == ResourceType.TOPIC:
             wanted[Operation.CREATE] = None
+        # Brokers before KIP-679 (Kafka 2.8) require IDEMPOTENT_WRITE for an idempotent producer. Later ones are content
+        # with WRITE on a topic.
         if self.idempotent and kind == ResourceType.CLUSTER:
             wanted[Operation.IDEMPOTENT_WRITE] = None
         if self.consumer and kind == ResourceType.TOPIC:
@@ -220,6 +224,7 @@ def list_acls(
     from kproc.broker.security.acl import PatternType
 
     named = resources.named()
+    # KIP-290: MATCH also finds rules of prefixes and of `*` that hold for the resource. ANY compares the name alone.
     pattern = PatternType.MATCH if covering else PatternType.ANY
     filters = _filters(named, pattern, principal=principal)
     with connect(bootstrap) as client:
@@ -273,6 +278,7 @@ def delete_acls(
         )
     ]
     with connect(bootstrap) as client:
+        # DeleteAcls has no validate_only, so a dry run lists what the same filters match.
         shown = [rule for each in filters for rule in describe(client, each)] if dry_run else None
         found = delete(client, filters) if shown is None else shown
     if not found:
@@ -314,6 +320,7 @@ def check(
             resource = f"{in_words(row['resource_type'])} {row['resource_name']}"
             print_line(f"{who} {may} {row['operation']} {resource} {at}: {row['why']}")
     if not all(row["allowed"] for row in rows):
+        # Scripts test the exit code, as with `test` or `grep`: a denial is an answer and no error message.
         raise typer.Exit(1)
 
 

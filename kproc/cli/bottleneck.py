@@ -38,6 +38,7 @@ def busy_share(row: Mapping[str, Any], before: Mapping[str, Any] | None) -> floa
 
     Without an earlier status of the same process, return its mean over 10 s, or None if it is unknown.
     """
+    # A restarted role begins its counters anew, so a difference to its predecessor's means nothing.
     if before is not None and before["pid"] == row["pid"]:
         share = busy_between(before["counters"], row["counters"])
         if share is not None:
@@ -61,6 +62,7 @@ def find_bottleneck(
         return Finding(name_of(hung[0]), f"it hangs: no sign of life for {waits_s:.1f} s")
     shares = {name_of(row): busy_share(row, earlier.get(name_of(row))) for row in rows}
     limit = _limits(status)
+    # Limits come before busy roles: a full Acceptor explains why the others have little to do.
     if limit is not None:
         return limit
     for role, stage, full in (

@@ -262,6 +262,8 @@ def _resource(client: Client, topic: str | None, group: str | None, *, loggers: 
         return topic_resource(topic)
     if group is not None:
         return Resource(_GROUP, group)
+    # The name of a broker's resource is its node id, which only the broker knows. DescribeCluster is the smallest
+    # request that tells it.
     cluster = client.call_latest(ApiKey.DESCRIBE_CLUSTER, {"include_cluster_authorized_operations": False})
     return Resource(_LOGGERS if loggers else _BROKER, str(cluster["controller_id"]))
 

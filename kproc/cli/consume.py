@@ -168,6 +168,8 @@ def _copy(reader: RecordReader, formatter: Formatter, count: int | None, *, foll
             if followed:
                 print_note(f"kproc: following {', '.join(followed)}; Ctrl-C ends")
             while left > 0 and not reader.is_done and not ending.number:
+                # Read no more than is wanted, because with --group the rest would be committed without having been
+                # printed.
                 records = reader.read(min(left, BATCH_RECORDS))
                 for record in records:
                     write(formatter(record))
@@ -180,6 +182,7 @@ def _copy(reader: RecordReader, formatter: Formatter, count: int | None, *, foll
     if ending.number == signal.SIGINT:
         raise KeyboardInterrupt
     if ending.number:
+        # A shell reports a program that a signal ended as 128 plus its number.
         raise SystemExit(128 + ending.number)
 
 

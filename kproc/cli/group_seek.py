@@ -154,6 +154,8 @@ def _targets(
             if shift is not None:
                 if old is None:
                     raise Failure(f"{topic}-{number}: nothing is committed that could be moved by --shift")
+                # Keep within the log, because a consumer that begins outside of it goes where its auto.offset.reset
+                # says.
                 new = positions.at(number, old + shift)
             rows.append({"topic": topic, "partition": number, "committed": old, "new": new})
     return rows
@@ -168,6 +170,8 @@ def _commit(client: Client, group: str, rows: Iterable[dict[str, Any]]) -> None:
     offsets = {(row["topic"], row["partition"]): row["new"] for row in rows}
     answer = client.call_latest(ApiKey.OFFSET_COMMIT, commit_fields(group, offsets))
     codes = {row["error_code"] for topic in answer["topics"] for row in topic["partitions"]} - {0}
+    # The commit names no member, which a group with members rejects: its members would overwrite the offsets, or not
+    # notice them.
     if ErrorCode.UNKNOWN_MEMBER_ID in codes:
         raise Failure(f"{group} has members: stop them first")
     if codes:

@@ -172,6 +172,7 @@ def described_groups(
     refusals = []
     for name in names:
         row = rows[name]
+        # KIP-1043: brokers before it describe a group that does not exist as dead, and without an error.
         is_unknown = row["error_code"] == ErrorCode.GROUP_ID_NOT_FOUND or (
             not row["error_code"] and row["group_state"] == "Dead"
         )
@@ -189,6 +190,7 @@ def described_groups(
 
 def committed_offsets(client: Client, names: list[str]) -> dict[str, dict[Partition, int]]:
     """Return the committed offset of each partition, by group."""
+    # KIP-709: one request for all groups. Null asks for every topic that a group has committed offsets of.
     groups = [{"group_id": name, "topics": None} for name in names]
     return {
         name: {

@@ -156,6 +156,7 @@ def _settings(
     is_idempotent: bool,
 ) -> dict[str, Any]:
     """Convert the options to librdkafka's settings."""
+    # KIP-98: a broker detects a repeated batch only if it has stored the first one, so idempotence needs acks=all.
     if (is_idempotent or transactional_id is not None) and acks is not Acks.ALL:
         usage_error(f"{'--idempotent' if is_idempotent else '--transactional-id'} needs --acks all")
     if transactional_id == "":
@@ -284,11 +285,13 @@ class _RecordSender:
             try:
                 self._producer.produce(self._topic, record.value, record.key, **options)
                 break
+            # librdkafka's queue is full. Polling delivers reports, and each frees a place.
             except BufferError:
                 self._producer.poll(0.1)
                 self._check()
             except KafkaException as error:
                 raise BadLine(describe_error(error.args[0])) from error
+        # Serve the delivery reports now and then, because they stay in librdkafka's memory until they are polled.
         self._producer.poll(0)
         self._check()
 

@@ -81,6 +81,8 @@ def create(
     }
     with connect(bootstrap) as client:
         answer = client.call_latest(ApiKey.CREATE_TOPICS, fields)
+    # Tolerate the error instead of checking first: another client can create the topic between the check and the
+    # creation.
     tolerated = ErrorCode.TOPIC_ALREADY_EXISTS if if_not_exists else None
     _report("created", answer["topics"], tolerated, output)
 
@@ -161,6 +163,8 @@ def delete(
 
     with connect(bootstrap) as client:
         answer = client.call_latest(ApiKey.DELETE_TOPICS, {"topic_names": names, "timeout": TIMEOUT_MS})
+    # Tolerate the error instead of checking first: another client can delete the topic between the check and the
+    # deletion.
     tolerated = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION if if_exists else None
     _report("deleted", answer["responses"], tolerated, output)
 
@@ -205,11 +209,14 @@ def checked_topics(client: Client, names: list[str]) -> list[dict[str, Any]]:
 def _describe(client: Client, topic: dict[str, Any], errors: dict[Partition, str]) -> dict[str, Any]:
     name = topic["name"]
     numbers = [partition["partition_index"] for partition in topic["partitions"]]
+    # Each look-up narrows the partitions for the next one, so that a partition that is not served costs one error and
+    # not three.
     starts = served_offsets(client, name, dict.fromkeys(numbers, EARLIEST), errors)
     stable = served_offsets(client, name, dict.fromkeys(starts, LATEST), errors, isolation=READ_COMMITTED)
     ends = served_offsets(client, name, dict.fromkeys(stable, LATEST), errors)
     numbers = list(ends)
     held_back = [number for number in numbers if stable[number] < ends[number]]
+    # Only partitions whose last stable offset lags have open transactions, so usually this request is not sent at all.
     opened = _open_transactions(client, topic["name"], held_back) if held_back else {}
     partitions = [
         {

@@ -314,6 +314,7 @@ def _fence(client: Client, transactional_id: str) -> None:
     (described,) = _described(client, [transactional_id])
     fields = {
         "transactional_id": transactional_id,
+        # InitProducerId sets the timeout of the id. Repeat the present one, so that the abort changes nothing else.
         "transaction_timeout": described["transaction_timeout"],
         "producer_id": -1,
         "producer_epoch": -1,
@@ -323,6 +324,8 @@ def _fence(client: Client, transactional_id: str) -> None:
         code: int = client.call_latest(ApiKey.INIT_PRODUCER_ID, fields)["error_code"]
         return code, {code}
 
+    # KIP-664: an InitProducerId without a producer id fences the present producer. It gets CONCURRENT_TRANSACTIONS
+    # until the markers of the abort are written, so repeat it until then.
     code = _retry_until_loaded(request, also={ErrorCode.CONCURRENT_TRANSACTIONS})
     if code == ErrorCode.CONCURRENT_TRANSACTIONS:
         raise Failure(
@@ -395,6 +398,8 @@ def _hanging(client: Client, names: list[str] | None, idle_ms: int) -> list[Row]
     ]
     if not candidates:
         return []
+    # Look up the coordinators last and only for the candidates, because ListTransactions asks every coordinator of the
+    # broker.
     known = _partitions_of_producers(client, sorted({row["producer_id"] for _, _, row in candidates}))
     return [
         {

@@ -169,6 +169,8 @@ class Client:
         # The idna codec rejects a name with an empty or too long part.
         except UnicodeError as error:
             raise ConnectionFailed(f"cannot connect to {address}: that is not a host name") from error
+        # Requests are small and wait for their response. With Nagle's algorithm the second part of one would wait for
+        # the delayed ACK of the first, up to 40 ms.
         sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         client = cls(sock, address=address, timeout_ms=timeout_ms, client_id=client_id)
         if security is not None:
@@ -206,6 +208,8 @@ class Client:
         from kproc.client.security.failures import SecurityFailed
         from kproc.client.security.sasl import log_in
 
+        # KIP-368: the lifetime counts from the broker's decision. Counting from before the login keeps us on the safe
+        # side.
         begin_ns = self._clock.now_ns()
         try:
             lifetime_ms = log_in(self._exchange_bytes, self._security.login, self.address)
@@ -289,6 +293,7 @@ class Client:
     def receive_frame(self) -> bytes:
         """Return the next frame without its length prefix. Raise AnswerTimeout or ConnectionLost."""
         deadline_ns = self._clock.now_ns() + self.timeout_ms * NS_PER_MS
+        # The responses of `introduce` come first, because a broker answers in the order of the requests.
         while self._unread:
             self._frame(deadline_ns)
             self._unread -= 1
@@ -296,6 +301,7 @@ class Client:
 
     def _frame(self, deadline_ns: int) -> bytes:
         self._fill(4, deadline_ns)
+        # Only the first answer can be an alert: 0x1503 as the start of a length would be a frame of 340 MB.
         if not self._answers and self._received.startswith(_TLS_ALERT):
             raise AuthenticationFailed(
                 f"{self.address} speaks TLS: security.protocol is SSL or SASL_SSL there; {_HINT}"
@@ -324,6 +330,7 @@ class Client:
                 raise AnswerTimeout(f"{self.address} gave no answer in {self.timeout_ms} ms")
             self._socket.settimeout(left_ns / NS_PER_S)
             try:
+                # Read more than is wanted if it is there, because the next frame is often complete, too.
                 piece = self._socket.recv(max(65536, wanted_bytes - len(self._received)))
             except TimeoutError:
                 # The check at the loop's start raises the error.

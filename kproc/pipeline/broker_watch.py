@@ -42,6 +42,8 @@ class _WatchedCluster:
         for host, port in parse_bootstrap(self.bootstrap):
             try:
                 security = self.access.security
+                # Keep the connection and watch it, because a connect for each check would cost the broker a login every
+                # second.
                 sock = Client.connect(host, port, timeout_ms=_CONNECT_MS, security=security).detach()
             except ClientError as error:
                 self.reason = str(error)
@@ -53,6 +55,8 @@ class _WatchedCluster:
     def _has_ended(self) -> bool:
         assert self.sock is not None
         try:
+            # An idle connection has nothing to read. If it is readable all the same, the broker has closed it, and
+            # recv() returns no byte.
             if self.sock.recv(1):
                 return False
         except (BlockingIOError, ssl.SSLWantReadError):

@@ -37,6 +37,7 @@ class Builder:
 
     def frame(self, sink: Sink) -> DataFrame:
         """Return the rows of a sink. Its views are built for this sink only."""
+        # Build the views again for every sink: queries that shared a source would also share its offsets and its rest.
         views = self.views(sink.name)
         frame = views[sink.input]
         return self._for_topic(sink, frame) if sink.kind == "topic" else frame
@@ -51,6 +52,7 @@ class Builder:
         return views
 
     def _add(self, views: dict[str, DataFrame], name: str, frame: DataFrame) -> None:
+        # A view of the same name from another sink's build is replaced, because each sink has sources of its own.
         frame.createOrReplaceTempView(name)
         views[name] = frame
 
@@ -99,6 +101,8 @@ class Builder:
         if source.connector == "kproc":
             reader = reader.schema(self._topic_schema(source))
             if source.is_stream and self._state is not None:
+                # A Python source cannot read its query's checkpoint, so the offsets of the first start are stored
+                # beside it.
                 reader = reader.option("checkpointState", str(self._state / query / source.name))
         return cast("DataFrame", reader.load())
 

@@ -43,6 +43,7 @@ def check_offline(pipeline: Pipeline) -> list[str]:
     for sink in pipeline.sinks:
         if sink.kind == "python":
             mistakes.run(partial(_check_function, pipeline, sink, sink.target))
+        # Collect all errors, so that a user does not find them one run at a time.
         mistakes.run(partial(_check_sink_options, pipeline, sink))
     for source in pipeline.sources:
         mistakes.run(partial(_check_options, pipeline, source))
@@ -65,6 +66,7 @@ def _check_function(pipeline: Pipeline, part: Any, reference: str) -> None:
 
 def _check_options(pipeline: Pipeline, source: PipelineSource) -> None:
     """Validate the options of a source of topics. Spark's analysis uses empty streams and does not see them."""
+    # The stock connector checks its options itself, and this check would reject options that only it has.
     if not source.is_topic or source.connector != "kproc":
         return
     subscribe = {"pattern": "subscribepattern", "assign": "assign"}.get(source.kind, "subscribe")
@@ -192,6 +194,7 @@ def _checked(pipeline: Pipeline, jvm: Any, sink: Sink, frame: DataFrame) -> str:
     if frame.isStreaming:
         mode = {"append": "Append", "update": "Update", "complete": "Complete"}[sink.mode or "append"]
         try:
+            # Spark makes this check only when a query starts, which would read records. So call its checker directly.
             plan = frame._jdf.queryExecution().analyzed()
             output = getattr(jvm.org.apache.spark.sql.streaming.OutputMode, mode)()
             getattr(jvm, _CHECKER).checkForStreaming(plan, output)

@@ -85,6 +85,7 @@ def query_state(checkpoint: Path, sink: Sink) -> QueryState:
             f"{directory}: batch {state.committed} has no offsets ({error.strerror})"
         ) from None
     try:
+        # The first line of Spark's HDFSMetadataLog is its version. Another one may order the lines in another way.
         if lines[0] not in ("v1", "v2"):
             raise ValueError(f"version {lines[0]}")
         state.watermark_ms = int(json.loads(lines[1]).get("batchWatermarkMs", 0))
@@ -180,6 +181,7 @@ class Reset:
         """Remove the checkpoints. Rename the file logs to names that Spark and other readers ignore."""
         stamp = SystemClock().wall_ms()
         for path in self.file_logs:
+            # Rename instead of removing: the log is the only record of which files of the directory are valid.
             path.rename(path.with_name(f"{path.name}.{stamp}"))
         for path in self.removed:
             if path.is_dir():

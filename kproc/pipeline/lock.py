@@ -73,6 +73,8 @@ class CheckpointLock:
         deadline_ns = clock.now_ns() + ORPHAN_SECONDS * NS_PER_S
         while True:
             try:
+                # The JVM inherits the descriptor, so the lock outlives a driver that is killed, until its last batch is
+                # committed.
                 fcntl.flock(self.descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
             except BlockingIOError:
                 holder = self._holder()
@@ -104,6 +106,7 @@ def running_pid(checkpoint: Path) -> int | None:
     except FileNotFoundError:
         return None
     try:
+        # A shared lock, so that two commands that look at the same time do not take each other for a run.
         fcntl.flock(descriptor, fcntl.LOCK_SH | fcntl.LOCK_NB)
     except BlockingIOError:
         return holder_of(path) or 0

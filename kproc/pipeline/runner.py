@@ -73,6 +73,7 @@ class StopSignals:
         self._read, self._write = socket.socketpair()
 
     def __enter__(self) -> Self:
+        # The signal's C handler writes here. It must not block if nobody reads.
         self._write.setblocking(False)
         # select() continues after a signal (PEP 475), so only the wake-up descriptor ends a wait.
         self._wakeup = signal.set_wakeup_fd(self._write.fileno(), warn_on_full_buffer=False)
@@ -335,6 +336,8 @@ class PipelineRun:
             is_active = entry.is_active
             for row in self._new_rows(entry):
                 report = report_of(self._pipeline, entry.sink.name, row)
+                # Spark reports an idle query every 10 s with the number of its last batch. Only a batch with rows, or a
+                # new one, is news.
                 is_idle = entry.figures.batch == report["batch"] and not report["rows"]
                 add(entry.figures, report)
                 if not is_idle:

@@ -90,7 +90,9 @@ def _topic_options(sink: Sink) -> dict[str, str]:
 
 def _show(sink: Sink, rows: DataFrame, show: Show, what: str) -> None:
     """Show a batch's first rows. Python prints them, because output of the JVM would damage the live table."""
+    # One row more than is shown tells whether there are more, and costs no count of all rows.
     found: list[Any] = rows.take(sink.rows + 1)
+    # An empty batch of a stream would print a header every few seconds.
     if not found and what != "table":
         return
     from pyspark.sql.types import StructType

@@ -38,6 +38,7 @@ class InitialOffsets:
         name = options.source_name
         if name is None:
             described = f"{options.subscription.kind.value} {options.subscription}"
+            # A hash, because a subscription can be longer than a file name may be.
             name = "source-" + hashlib.sha256(described.encode()).hexdigest()[:12]
         elif not re.fullmatch(r"[\w.-]+", name):
             raise OptionError(
@@ -71,6 +72,8 @@ class InitialOffsets:
                 json.dump(document, file)
                 file.flush()
                 os.fsync(file.fileno())
+            # A rename is atomic, so a reader sees no half document. fsync comes first: a rename can reach the disk
+            # before the data does.
             beside.replace(self.path)
         except OSError as error:
             raise OptionError(f"checkpointState: cannot write {self.path}: {error.strerror}") from error

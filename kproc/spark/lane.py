@@ -83,6 +83,7 @@ class Lane:
         self.under_way.append(batch)
         batch.attempts += 1
         if batch.identity is None:
+            # KIP-98: the sequences of a new producer id begin at 0.
             if self.identity != identity:
                 self.identity, self.next_sequence = identity, 0
             batch.identity = identity
@@ -107,6 +108,8 @@ class Lane:
         """
         self.under_way.remove(batch)
         at = 0
+        # Batches that were sent later may be queued again already. A broker rejects a sequence that comes before its
+        # predecessor.
         while at < len(self.queued) and self.queued[at].order < batch.order:
             at += 1
         self.queued.insert(at, batch)

@@ -196,6 +196,8 @@ class PartitionFiles:
                     os.close(descriptor)
 
         self._repeat_until_listed(sync_all)
+        # A name that is not synced can be lost, and with it all records of its segment. So the directory is synced,
+        # too.
         descriptor = os.open(self.directory, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
         try:
             _sync(descriptor)
@@ -229,6 +231,8 @@ class PartitionFiles:
             if header[ATTRIBUTES] & CONTROL:
                 opened.pop(header[PRODUCER_ID], None)
             elif header[ATTRIBUTES] & TRANSACTIONAL:
+                # A producer has at most one open transaction in a partition (KIP-98), and its first batch is where it
+                # begins.
                 opened.setdefault(header[PRODUCER_ID], header[BASE_OFFSET])
         return min([end, *opened.values()])
 

@@ -193,6 +193,7 @@ class BatchProducer:
                 )
         for node in self._nodes.values():
             if node.requests:
+                # Responses come in the order of the requests, so the oldest one decides.
                 waited_ms = (now_ns - node.requests[0].sent_ns) // NS_PER_MS
                 if waited_ms > self._settings.request_timeout_ms:
                     self._disconnect(node, f"{_shown(node)} gave no answer in {waited_ms} ms")
@@ -298,6 +299,8 @@ class BatchProducer:
         size = 0
         for lane in lanes:
             batch = lane.queued[0]
+            # A request has at least one batch, also one above the limit: the topic's max.message.bytes decides about
+            # that.
             if chosen and size + batch.draft.total_bytes > self._settings.request_bytes:
                 break
             chosen.append((lane, lane.dequeue(self._identity)))
@@ -320,6 +323,7 @@ class BatchProducer:
         else:
             for lane, batch in chosen:
                 self._acknowledge(lane, batch, -1)
+        # Lanes that were left out go first next time, so that a large partition cannot starve the others.
         rest = lanes[len(chosen) :] + [lane for lane, _ in chosen]
         return [lane for lane in rest if lane.queued and len(lane.under_way) < lane.window]
 
@@ -327,6 +331,7 @@ class BatchProducer:
         links = [node for node in self._nodes.values() if node.link is not None]
         for node in links:
             self._guarded(node, is_readable=False)
+        # select() without descriptors returns at once on some systems, and this loop would spin.
         if not self._selector.get_map():
             pause(wait_ms)
             return
@@ -371,6 +376,7 @@ class BatchProducer:
 
     def _handle_result(self, lane: Lane, batch: QueuedBatch, row: dict[str, Any]) -> None:
         code = row["error_code"]
+        # KIP-98: a duplicate means that an earlier try was stored, although its response was lost.
         if code in (ErrorCode.NONE, ErrorCode.DUPLICATE_SEQUENCE_NUMBER):
             self._acknowledge(lane, batch, row["base_offset"] if not code else -1)
             return
@@ -402,6 +408,8 @@ class BatchProducer:
 
     def _acknowledge(self, lane: Lane, batch: QueuedBatch, base_offset: int) -> None:
         lane.under_way.remove(batch)
+        # A lane that had to retry sends one batch at a time (Lane.requeue). An acknowledgement shows that the order is
+        # restored.
         lane.window = self._settings.window_max
         self._waiting_bytes -= batch.draft.total_bytes
         if not lane.queued and not lane.under_way:
@@ -434,6 +442,8 @@ class BatchProducer:
         lane.not_before_ns = 0
 
     def _put_off(self, lane: Lane, batch: QueuedBatch) -> None:
+        # Double the pause with every attempt, as Kafka's clients do (KIP-580), so that a broker that starts is not
+        # flooded.
         pause_ms = self._settings.backoff_ms << min(max(batch.attempts - 1, 0), 10)
         pause_ms = min(pause_ms, self._settings.backoff_ms_max)
         lane.not_before_ns = self._clock.now_ns() + pause_ms * NS_PER_MS

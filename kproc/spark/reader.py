@@ -255,6 +255,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
                 for partition, offset in now.items()
                 if partition in target or partition.topic in again
             }
+        # The offsets of the former topic mean nothing for the new one.
         begin = without_topics(before, again)
         self._look_up.report_loss(
             [f"topic {topic} was deleted and created again, {_read_up_to(before, topic)}" for topic in again]
@@ -268,6 +269,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._ids = {**ids_before, **ids_now}
         if self._target is not None:
             self._target = {**target, **{each: end[each] for each in end if each.topic in again}}
+        # Remember them, so that a partition that comes back is not reported as a loss again.
         self._gone = {partition for partition in begin if partition not in now}
         return _Bounds(begin, {**{each: begin[each] for each in self._gone}, **end}, is_recreated=bool(again))
 

@@ -121,6 +121,7 @@ class TaskWriter:
         enough = self._options.producer.batch_bytes * self._producer.partition_count(name)
         if topic.bytes >= min(enough, GATHER_BYTES_MAX):
             self._encode(name)
+        # Encode the topic that holds most memory, because small batches of many topics would compress badly.
         while self._held_bytes >= GATHER_ALL_BYTES_MAX:
             self._encode(max(self._topics, key=lambda each: self._topics[each].held_bytes))
 
@@ -158,6 +159,8 @@ class TaskWriter:
         if rows.keys is None:
             chosen = topic.spread.next_partitions(size, count)
         else:
+            # Hash keys as Kafka's Java clients do (murmur2), so that records of one key go to one partition, whoever
+            # writes them.
             chosen = partitions_by_key(rows.keys, count)
             if rows.keys.null_count:
                 without = np.flatnonzero(np.asarray(rows.keys.is_null()))

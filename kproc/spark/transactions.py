@@ -109,6 +109,8 @@ class Transactions:
             "group_id": group,
             "producer_epoch": identity.epoch,
         }
+        # KIP-98: the group's partition must be in the transaction before the offsets are. Clients of transaction
+        # version 2 need no such request, but this one speaks version 1.
         answer = self._send_request(ApiKey.ADD_OFFSETS_TO_TXN, group, fields, newest=3)
         self._check(answer["error_code"], f"AddOffsetsToTxn of {group}")
         rows = [
@@ -121,6 +123,8 @@ class Transactions:
             for partition, mark in marks.items()
         ]
         fields |= {
+            # KIP-447 lets a consumer's group fence the commit by its generation. The marks belong to no consumer, so
+            # there is no generation.
             "generation_id": -1,
             "member_id": "",
             "group_instance_id": None,
@@ -174,6 +178,7 @@ class Transactions:
         """Return the transactional ids with this prefix that have an open transaction, from all coordinators."""
         found: list[str] = []
         for node in self._cluster.nodes():
+            # A prepared transaction is decided already, and ends by itself.
             fields = {"state_filters": ["Ongoing"], "producer_id_filters": []}
             answer = self._cluster.call(ApiKey.LIST_TRANSACTIONS, fields, node=node, limit_ms=self._limit_ms)
             self._check(answer["error_code"], "ListTransactions")
@@ -206,12 +211,16 @@ class Transactions:
         def attempt() -> dict[str, Any]:
             node = self._coordinators.get(key)
             if node is None:
+                # Keep the coordinator, because FindCoordinator is a round trip of its own, and coordinators seldom
+                # move.
                 node = self._cluster.coordinator(name, of_transactions=not is_group, limit_ms=self._limit_ms)
                 self._coordinators[key] = node
             try:
                 answer = self._cluster.call(api_key, fields, node=node, newest=newest, limit_ms=0)
             except Unreachable as error:
                 del self._coordinators[key]
+                # A broker that does not respond may have passed the coordinator on, so look it up again with the next
+                # try.
                 raise ApiError(ErrorCode.COORDINATOR_NOT_AVAILABLE, str(error)) from None
             codes = [answer["error_code"]] if codes_of is None else codes_of(answer)
             for code in codes:

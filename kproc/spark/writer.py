@@ -152,6 +152,7 @@ def _acquire_producer(options: SinkOptions) -> BatchProducer:
 
     Tasks of one process reuse a producer, and with it its connections and its producer id.
     """
+    # The key has the pid, because Spark's daemon forks its workers: a child must not use its parent's sockets.
     producer = _producers.pop((os.getpid(), options), None)
     if producer is not None:
         return producer
@@ -173,6 +174,7 @@ def _close_at_exit() -> None:
 
 def _close_all() -> None:
     for (pid, _), producer in _producers.items():
+        # A forked child inherits this function, and the connections in it belong to the parent.
         if pid == os.getpid():
             producer.close()
     _producers.clear()
@@ -310,6 +312,7 @@ def commit_write(
         try:
             for name in commit.sweep(prepared):
                 logger.info("aborted the open transaction %s of an earlier run", name)
+            # Once in each process is enough: transactions of earlier runs do not become more.
             _swept.add(write.name)
         except ClientError as error:
             logger.warning(

@@ -126,6 +126,8 @@ def _field_named(schema: Schema, name: str) -> Field:
 def _decode(read: Reader, data: bytes, position: int, what: str) -> dict[str, Any]:
     try:
         fields, _ = read(data, position)
+    # struct reports a short buffer by its own error, and indexing a byte by IndexError. Catching both here saves a
+    # check of the length before each field.
     except (StructError, IndexError):
         raise ProtocolError(f"{what} runs past its end") from None
     except UnicodeDecodeError:

@@ -104,6 +104,7 @@ class BatchHeader(NamedTuple):
         """Sequence of the last record; sequences wrap from 2^31 - 1 to 0."""
         if self.base_sequence == NO_SEQUENCE:
             return NO_SEQUENCE
+        # KIP-98: sequences are positive int32 numbers, so they wrap to 0 and not to a negative number.
         return (self.base_sequence + self.last_offset_delta) & 0x7FFFFFFF
 
     @property
@@ -183,10 +184,13 @@ def check_batch(view: memoryview | bytes | bytearray) -> BatchHeader:
             ErrorCode.INVALID_RECORD,
             f"batch of {record_count} records has a last offset delta of {last_offset_delta}",
         )
+    # A consumer could not read such a batch, and would stop at it for ever. Kafka's CompressionType.forId rejects it,
+    # too.
     if attributes & CODEC_MASK > _CODEC_MAX:
         raise KafkaError(
             ErrorCode.UNSUPPORTED_COMPRESSION_TYPE, f"unknown compression codec {attributes & CODEC_MASK}"
         )
+    # Consumers allocate by the record count, so a batch that claims more records than its bytes can hold is an attack.
     check_count(attributes & CODEC_MASK, record_count, size - HEADER_BYTES)
     return BatchHeader._make(header)
 
@@ -249,6 +253,7 @@ def stamp_append_time(view: memoryview | bytearray, append_time_ms: int) -> None
 
     Attributes and max timestamp are under the CRC, so it is computed again.
     """
+    # The CRC covers everything from the attributes on, so the attributes are its first two bytes.
     (attributes,) = _INT16.unpack_from(view, CRC_FROM)
     view[CRC_FROM : CRC_FROM + 2] = _INT16.pack(attributes | LOG_APPEND_TIME)
     view[MAX_TIMESTAMP_AT : MAX_TIMESTAMP_AT + 8] = _INT64.pack(append_time_ms)
@@ -361,6 +366,7 @@ def walk_batch(batch: Buffer, limit_bytes: int | None = None) -> Iterator[Record
         yield from records
         return
     for record in records:
+        # KIP-32: the broker changes only the header, so the records still have the producer's deltas.
         yield record._replace(timestamp_ms=header.max_timestamp)
 
 
@@ -401,6 +407,7 @@ def read_end_transaction(batch: memoryview) -> tuple[bool, int] | None:
     if len(batch) != _END_BATCH.size:
         return None
     head, _, outcome, value_length, _, epoch, headers = _END.unpack_from(batch, HEADER_BYTES)
+    # A marker of another writer can have other varints or headers. The caller then decodes it as a usual batch.
     if head != _END_HEAD or outcome not in (0, 1) or value_length != _VALUE_LENGTH or headers:
         return None
     return outcome == ControlType.ABORT, epoch

@@ -114,6 +114,8 @@ class Acceptor(Role):
             metrics=metrics,
             release=self.quotas.release,
         )
+        # A client can reset its connection between epoll's report and accept(2), which would then wait for the next
+        # client.
         listening.setblocking(False)
         self._put_in_force(_NAMES_AT_START_S)
 
@@ -296,6 +298,7 @@ class Acceptor(Role):
                     self.quotas.cancel_admission(now_ns)
                 return taken
             try:
+                # CPython calls accept4(2) with SOCK_CLOEXEC, so no process that a role starts inherits the connection.
                 sock, address = self._listening.accept()
             except BlockingIOError:
                 self.quotas.cancel_admission(now_ns)
@@ -340,6 +343,8 @@ class Acceptor(Role):
         elif answer:
             self._say_refused("too fast", packed, now_ns)
             self._values[_THROTTLED] += 1
+            # KIP-612: close a client above its address's rate later instead of now. A client that is closed at once
+            # reconnects at once.
             self._parked.bring_forward(sock, now_ns + answer)
         else:
             try:

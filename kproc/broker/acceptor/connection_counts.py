@@ -46,6 +46,7 @@ class ConnectionCounts:
 
     def add(self, source: Hashable, address: bytes, listener: int, change: int) -> None:
         """Add `change`, which may be negative, to the connections of `source`."""
+        # A table for each source, because all connections of a Processor that dies must leave the sums at once.
         table = self._sources.setdefault(source, {})
         key = (address, listener)
         count = table.get(key, 0) + change

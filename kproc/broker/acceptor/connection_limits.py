@@ -75,6 +75,8 @@ def limits_for(
         dynamic = settings.overrides.get(listener_key(listener, key))
         if dynamic is not None:
             return int(dynamic)
+        # KIP-612 and SocketServer: the listener's prefix decides before the question whether a value is dynamic or
+        # static.
         static = config.listener_value(listener, key)
         return static if static is not None else plain(key)
 

@@ -31,6 +31,8 @@ class WindowedRate:
         """Add events. A negative amount removes events that were recorded and did not happen."""
         at = self._at
         if now_ns - self._starts[at] >= self._length_ns:
+            # Reuse the oldest sample. Like Kafka's SampledStat, a sample begins with its first event and not at a fixed
+            # time.
             at = self._at = (at + 1) % len(self._sums)
             self._starts[at] = now_ns
             self._sums[at] = 0.0
@@ -50,6 +52,8 @@ class WindowedRate:
                 self._sums[at] = 0.0
                 self._starts[at] = self._lasts[at] = now_ns
         elapsed_ns = now_ns - min(self._starts)
+        # As in Kafka's Rate.windowSize, samples that do not exist yet count as full ones. Otherwise the first event of
+        # a new sensor would be a very high rate.
         missing = count - 1 - elapsed_ns // length_ns
         return max(elapsed_ns + max(missing, 0) * length_ns, 1_000_000)
 

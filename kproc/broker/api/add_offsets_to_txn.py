@@ -36,12 +36,16 @@ def handle_add_offsets_to_txn(context: RequestContext, request: Fields) -> None:
     if not name:
         raise KafkaError(ErrorCode.INVALID_REQUEST, "The transactional id is empty.")
 
+    # The partition of a group is known only when `__consumer_offsets` exists, because the formula needs the number of
+    # its partitions. The first commit of a group can come before any other request that creates the topic.
     def on_created(problem: str | None) -> None:
         partition = GROUPS.of(context.services).partition_of(request["group_id"])
         if problem is not None or partition is None:
             context.reply(error_response(request, ErrorCode.COORDINATOR_NOT_AVAILABLE, problem))
             return
         keys = ((GROUPS.topic, partition.index),)
+        # KIP-98: the partition joins the transaction before the first offset is appended to it. Otherwise no marker
+        # would ever reach the pending offsets.
         ADD.send_one(
             context, name, AddRequest(request["producer_id"], request["producer_epoch"], keys), on_done
         )

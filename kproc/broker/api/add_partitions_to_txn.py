@@ -38,6 +38,8 @@ _REFUSED: Final = "refused"
 
 
 def _prepare(context: RequestContext, request: Fields) -> Iterator[None]:
+    # KIP-890: from v4 on the sender is a broker, so Kafka checks CLUSTER_ACTION and not the right to the transactional
+    # id (KafkaApis.handleAddPartitionsToTxnRequest).
     if context.api_version >= _OF_BROKERS_SINCE:
         check_needs(context, (on_cluster(Operation.CLUSTER_ACTION),), request)
     elif not context.is_allowed(
@@ -70,6 +72,7 @@ def handle_add_partitions_to_txn(context: RequestContext, request: Fields) -> No
         context.reply(_response(context.api_version, transactions, results))
 
     join: Join[Sequence[int]] = Join([()] * len(transactions), on_done)
+    # A Join of no parts never calls back, so an empty request must be answered here.
     if not transactions:
         on_done([])
     for at, transaction in enumerate(transactions):
@@ -135,6 +138,7 @@ def _send(
     if refusals:
         on_codes(refusals)
         return
+    # As in TransactionCoordinator, an empty id is invalid: it cannot be a key of `__transaction_state`.
     if not transaction["transactional_id"]:
         on_codes([int(ErrorCode.INVALID_REQUEST)] * len(keys))
         return
@@ -142,6 +146,8 @@ def _send(
     def on_outcome(outcome: list[int] | int) -> None:
         on_codes([as_known(code, version, _FENCED_SINCE) for code in codes_of(outcome, len(keys))])
 
+    # Brokers send v4 and later only for producers of transaction version 2 (KIP-890). So the version of the request
+    # tells the coordinator which rules of epochs apply.
     client_version = EPOCH_PER_TRANSACTION if version >= _OF_BROKERS_SINCE else 0
     add = AddRequest(transaction["producer_id"], transaction["producer_epoch"], tuple(keys), client_version)
     operation: Any = VERIFY if transaction["verify_only"] else ADD

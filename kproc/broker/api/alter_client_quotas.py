@@ -55,6 +55,8 @@ def handle_alter_client_quotas(context: RequestContext, request: dict[str, Any])
 
 def error_response(request: dict[str, Any], code: int, message: str | None) -> dict[str, Any]:
     rows = [
+        # Repeat no more parts than a valid entity has. Otherwise the answer to a rejected request would be as large as
+        # the request.
         {"error_code": code, "error_message": message, "entity": entry["entity"][:_PARTS_MAX]}
         for entry in request["entries"]
     ]

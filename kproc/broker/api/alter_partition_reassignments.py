@@ -71,6 +71,7 @@ def _result(services: Services, name: str, wanted: dict[str, Any]) -> Row:
         return _row(index, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, f"Unable to find partition {name}:{index}.")
     if replicas is None:  # Null cancels.
         return _row(index, ErrorCode.NO_REASSIGNMENT_IN_PROGRESS, None)
+    # KIP-455: an assignment that the partition has already is no change, and succeeds.
     problem = problem_with_assignment(replicas, services.config)
     if problem is not None:
         return _row(index, ErrorCode.INVALID_REPLICA_ASSIGNMENT, problem)

@@ -53,6 +53,7 @@ def _name_once(request: dict[str, Any]) -> Iterator[None]:
         by_path: dict[str, list[int]] = {}
         for index, path in paths.items():
             by_path.setdefault(path, []).append(index)
+            # Count partitions and not topics, because one topic may have all the partitions of a request.
             left -= 1
             if not left:
                 left = _STEP_ROWS
@@ -72,6 +73,8 @@ def _name_once(request: dict[str, Any]) -> Iterator[None]:
 )
 def handle_alter_replica_log_dirs(context: RequestContext, request: dict[str, Any]) -> dict[str, Any]:
     image = context.services.image
+    # The paths of a request are absolute (KIP-113), but log.dirs may be relative to the directory where the broker was
+    # started.
     ours = str(Path(context.services.config.log_dirs).absolute())
     # By topic, as the answer has no directories.
     codes: dict[str, dict[int, int]] = {}
@@ -92,6 +95,7 @@ def error_response(request: dict[str, Any], code: int, _message: str | None) -> 
 
 
 def _code(image: ClusterImage, name: str, index: int, *, is_there: bool) -> ErrorCode:
+    # As in ReplicaManager.alterReplicaLogDirs, the length is checked before the directory (KAFKA-4893).
     if len(f"{name}-{index}") > _NAME_CHARACTERS_MAX:
         return ErrorCode.INVALID_TOPIC_EXCEPTION
     if not is_there:

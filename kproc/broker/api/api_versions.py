@@ -52,6 +52,8 @@ def answer(code: int, served: frozenset[int] | None = None) -> dict[str, Any]:
     ranges = [
         {"api_key": key, "min_version": lo, "max_version": hi}
         for key, lo, hi in advertised()
+        # The listener of administrators (kproc.control.listener) has no Handler behind it. It must not advertise APIs
+        # that only Handlers execute.
         if served is None or key in served
     ]
     return {"error_code": int(code), "api_keys": ranges}

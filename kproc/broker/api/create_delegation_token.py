@@ -52,6 +52,8 @@ def _owner(request: dict[str, Any]) -> Name | None:
 
 
 def _problem(context: RequestContext, owner: Name, requester: Name, renewers: list[Name]) -> ErrorCode:
+    # KIP-48: a client without a login has no identity that could own a token. A client that has logged in by a token
+    # could otherwise renew itself for ever.
     if not may_ask(context):
         return ErrorCode.DELEGATION_TOKEN_REQUEST_NOT_ALLOWED
     if not owner[0]:
@@ -60,6 +62,7 @@ def _problem(context: RequestContext, owner: Name, requester: Name, renewers: li
         Operation.CREATE_TOKENS, ResourceType.USER, str(Principal(*owner))
     ):
         return ErrorCode.DELEGATION_TOKEN_AUTHORIZATION_FAILED
+    # Kafka knows only principals of the type User, so another type could never log in as a renewer.
     if any(kind != USER for kind, _ in renewers):
         return ErrorCode.INVALID_PRINCIPAL_TYPE
     return ErrorCode.NONE

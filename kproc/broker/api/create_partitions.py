@@ -43,6 +43,8 @@ def handle_create_partitions(context: RequestContext, request: dict[str, Any]) -
         code = ErrorCode.TOPIC_AUTHORIZATION_FAILED
         return {"results": [*reply["results"], *(_row(name, code, None) for name in refused)]}
 
+    # KIP-599: older clients do not know THROTTLING_QUOTA_EXCEEDED. Their change is made, and they are throttled
+    # afterwards.
     body = with_client(context, asked, strict_since=_REFUSED_SINCE)
     change_metadata(
         context,

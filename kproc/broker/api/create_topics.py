@@ -41,8 +41,11 @@ _REFUSED_SINCE = 6  # The first version whose clients know THROTTLING_QUOTA_EXCE
 def handle_create_topics(context: RequestContext, request: dict[str, Any]) -> None:
     names = [topic["name"] for topic in request["topics"]]
     refused: Collection[str] = ()
+    # CREATE on the cluster allows every name. Since KIP-277, CREATE on single names or prefixes is sufficient, too.
     if not has_on_cluster(context, Operation.CREATE):
         refused = denied_topics(context, Operation.CREATE, names)
+    # KIP-525: the configs in the response need DESCRIBE_CONFIGS. A client that lacks it creates the topic all the same,
+    # so a denial is no attempt at something forbidden and is not logged as one.
     shown = (name for name in names if name not in refused)
     hidden = denied(context, Operation.DESCRIBE_CONFIGS, ResourceType.TOPIC, shown, is_question=True)
     asked = {
@@ -50,6 +53,8 @@ def handle_create_topics(context: RequestContext, request: dict[str, Any]) -> No
         "validate_only": request["validate_only"],
     }
     complete = partial(_complete, refused, hidden)
+    # KIP-599: older clients do not know THROTTLING_QUOTA_EXCEEDED. Their change is made, and they are throttled
+    # afterwards.
     body = with_client(context, asked, strict_since=_REFUSED_SINCE)
     change_metadata(
         context,

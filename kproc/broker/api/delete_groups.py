@@ -38,6 +38,8 @@ def handle_delete_groups(context: RequestContext, request: Fields) -> None:
     allowed = [group_id for group_id in group_ids if group_id not in refused]
 
     def on_done(outcomes: list[int]) -> None:
+        # Begin with the denial for all groups. The outcomes of the allowed ones replace it, and the rows keep the order
+        # of the request.
         codes = dict.fromkeys(group_ids, int(ErrorCode.GROUP_AUTHORIZATION_FAILED))
         codes |= dict(zip(allowed, outcomes, strict=True))
         context.reply(

@@ -64,6 +64,8 @@ def handle_partition(
     index = partition.index
     topic = services.image.topics_by_name[name]
     try:
+        # As in ReplicaManager.deleteRecords, internal topics are excluded: a coordinator would lose states that no
+        # newer record has replaced.
         if topic.is_internal:
             raise KafkaError(ErrorCode.INVALID_TOPIC_EXCEPTION)
         owned = services.owner.partitions.get(name, partition)
@@ -80,6 +82,7 @@ def handle_partition(
         on_answer(_failed(index, ErrorCode.KAFKA_STORAGE_ERROR))
         return
     answer = {"partition_index": index, "low_watermark": start, "error_code": int(ErrorCode.NONE)}
+    # A log without a row in the checkpoint begins at its first segment, so a start of 0 needs no row.
     if not start:
         on_answer(answer)
         return

@@ -25,6 +25,8 @@ _CONTROLLERS: Final = 2
 @api(ApiKey.DESCRIBE_CLUSTER, versions=(0, 2))
 def handle_describe_cluster(context: RequestContext, request: dict[str, Any]) -> dict[str, Any]:
     endpoint_type = request.get("endpoint_type", _BROKERS)
+    # KIP-919: a client that looks for controllers has connected to a listener of brokers. Kafka gives this error in
+    # AuthHelper.computeDescribeClusterResponse.
     if endpoint_type == _CONTROLLERS:
         raise KafkaError(
             ErrorCode.MISMATCHED_ENDPOINT_TYPE,
@@ -36,6 +38,8 @@ def handle_describe_cluster(context: RequestContext, request: dict[str, Any]) ->
     node_id = context.services.config.node_id
     broker = {
         "broker_id": node_id,
+        # Name the listener through which the client has come, because that is the only address that it certainly
+        # reaches.
         "host": context.advertised_host,
         "port": context.advertised_port,
         "rack": None,

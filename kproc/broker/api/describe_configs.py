@@ -94,12 +94,15 @@ def _describe(services: Services, resource: dict[str, Any]) -> Rows:
     names = keys or None
     image, config = services.image, services.config
     if kind == RESOURCE_TOPIC:
+        # Kafka's ConfigHelper validates the name first, so an invalid one gets INVALID_TOPIC_EXCEPTION and not an
+        # unknown topic.
         check_name(name)
         topic = image.topic(name)
         if topic is None:
             raise KafkaError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
         return describe_topic(topic.configs, image, config, names)
     if kind == RESOURCE_BROKER:
+        # KIP-226: the empty name stands for the cluster-wide defaults of all brokers.
         if not name:
             return describe_cluster_default(image, names)
         _check_broker(name, config.node_id, or_empty=True)

@@ -38,6 +38,8 @@ def handle_describe_delegation_token(context: RequestContext, request: dict[str,
         _row(token, key)
         if (owners is None or not owners.isdisjoint(_concerned(token))) and _may_see(context, token)
         else None
+        # Iterate over a copy, because the list is made in several duty cycles, and a delta may change the dictionary in
+        # between.
         for token in list(context.services.image.delegation_tokens.values())
     )
     list_items(context, "tokens", shown)

@@ -45,6 +45,8 @@ def handle_describe_groups(context: RequestContext, request: Fields) -> None:
         for group_id in group_ids:
             denial = ErrorCode.GROUP_AUTHORIZATION_FAILED
             group = _row(group_id, denial if group_id in refused else next(left), version)
+            # As in KafkaApis, only groups without an error have authorized operations: the client may not be allowed to
+            # see the others.
             if with_operations and not group["error_code"]:
                 group["authorized_operations"] = operations_on(context, ResourceType.GROUP, group_id)
             groups.append(group)

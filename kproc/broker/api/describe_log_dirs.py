@@ -37,6 +37,8 @@ Wanted = list[tuple[str, list[int]]]
 )
 def handle_describe_log_dirs(context: RequestContext, request: dict[str, Any]) -> None:
     image = context.services.image
+    # Divide a request for all topics by itself. The usual division counts the rows of the request, and this one names
+    # none.
     if request["topics"] is None and _has_many(image):
         context.divide(
             lambda: {
@@ -48,6 +50,7 @@ def handle_describe_log_dirs(context: RequestContext, request: dict[str, Any]) -
 
     def on_reply(reply: LogDirUsage | Lost) -> None:
         if isinstance(reply, Lost):
+            # The cleaner has died. Clients retry REQUEST_TIMED_OUT, and its successor can answer.
             context.reply(error_response(request, ErrorCode.REQUEST_TIMED_OUT, None))
         else:
             context.reply(_answer(wanted, reply))
@@ -88,6 +91,8 @@ def _answer(wanted: Wanted, usage: LogDirUsage) -> dict[str, Any]:
         {
             "name": name,
             "partitions": [
+                # KIP-113: a lag and a future replica exist only while a replica moves to another directory. There is
+                # only one directory.
                 {"partition_index": index, "partition_size": size, "offset_lag": 0, "is_future_key": False}
                 for index, size in zip(indexes, sizes, strict=True)
             ],

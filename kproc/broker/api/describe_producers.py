@@ -82,6 +82,8 @@ def _failed(index: int, code: int, message: str | None) -> Answer:
 
 def _last_timestamp(entry: ProducerEntry) -> int:
     """Return the timestamp of the producer's newest batch, or of the marker behind it."""
+    # A marker counts as activity of its producer (KAFKA-9144). Otherwise a producer that only aborts would be
+    # forgotten.
     has_ended = entry.coordinator_epoch >= 0 and entry.open_txn_offset < 0
     return entry.last_timestamp if has_ended or not entry.batches else entry.batches[-1][3]
 

@@ -88,6 +88,7 @@ def _quorum(context: RequestContext) -> dict[str, Any]:
     voter = {
         "replica_id": services.config.node_id,
         "log_end_offset": version,
+        # KIP-836: the leader reports the present time for itself, because it has read its own log by definition.
         "last_fetch_timestamp": now_ms,
         "last_caught_up_timestamp": now_ms,
     }

@@ -59,6 +59,7 @@ def _page(
             break
         if denied(context, Operation.DESCRIBE, ResourceType.TOPIC, (name,), is_question=asks_for_all):
             if not asks_for_all:
+                # As in DescribeTopicPartitionsRequestHandler, these rows follow those of the described topics.
                 refused.append(_refused(name))
                 count += 1
             yield None
@@ -74,6 +75,7 @@ def _page(
         if first + room < len(topic.partitions):
             fields["next_cursor"] = {"topic_name": name, "partition_index": first + room}
             break
+        # The cursor can be behind the last partition: the topic was deleted and created again with fewer partitions.
         room -= max(0, len(topic.partitions) - first)
     yield from refused
 

@@ -43,6 +43,8 @@ def handle_describe_transactions(context: RequestContext, request: dict[str, Any
             if name in refused:
                 rows.append(_failed(name, ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED))
             elif outcome is None:
+                # As in TransactionCoordinator.handleDescribeTransactions, the empty id is invalid and not merely
+                # unknown.
                 unknown = ErrorCode.TRANSACTIONAL_ID_NOT_FOUND if name else ErrorCode.INVALID_REQUEST
                 rows.append(_failed(name, unknown))
             elif isinstance(outcome, int):

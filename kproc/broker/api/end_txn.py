@@ -36,6 +36,8 @@ def handle_end_txn(context: RequestContext, request: Fields) -> None:
     name, version = request["transactional_id"], context.api_version
     if not name:
         raise KafkaError(ErrorCode.INVALID_REQUEST, "The transactional id is empty.")
+    # KIP-890: a client of v5 gets a new epoch with every transaction, so that a late marker cannot end its next one.
+    # Clients of older versions keep their epoch until the next InitProducerId.
     client_version = EPOCH_PER_TRANSACTION if version >= _NEXT_EPOCH_SINCE else 0
     end = EndRequest(request["producer_id"], request["producer_epoch"], request["committed"], client_version)
 

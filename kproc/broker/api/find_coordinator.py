@@ -53,6 +53,8 @@ def handle_find_coordinator(context: RequestContext, request: Fields) -> None:
         context.reply(_answer(request, node, refused, resource))
 
     if asked:
+        # A client without the right to any of its keys must not cause the creation of a topic, so this is only for
+        # `asked` keys.
         create_if_missing(context, topic, on_created)
     else:
         on_created(None)

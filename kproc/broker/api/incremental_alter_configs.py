@@ -113,6 +113,7 @@ def _alter_with_loggers(context: RequestContext, request: dict[str, Any], comple
         try:
             fields = fields_of(reply)
         except KafkaError as failure:
+            # The log levels are set already, so the failure of the controller concerns the other resources only.
             fields = error_response({"resources": others}, failure.code, failure.message)
         of_loggers = iter([_row(resource, errors.get(at)) for at, resource in enumerate(loggers)])
         of_others = iter(fields["responses"])

@@ -66,12 +66,14 @@ class ProducerIdAllocator:
 
     def allocate(self, on_id: OnId, on_failure: OnFailure) -> None:
         """Call `on_id` with a new id, at once or when the controller has replied. Call `on_failure` on an error."""
+        # Callers that wait were first. A block that arrives serves them before new callers.
         if self._next < self._end and not self._waiting:
             self._next += 1
             on_id(self._next - 1)
             return
         kept = self._containment.bind_owner
         self._waiting.append((kept(_WAITED, on_id), kept(_WAITED, on_failure)))
+        # One request is enough for all callers that wait for the same block.
         if len(self._waiting) == 1:
             self._request_block()
 
@@ -93,6 +95,7 @@ class ProducerIdAllocator:
             on_id, _ = self._waiting.popleft()
             self._next += 1
             on_id(self._next - 1)
+        # More callers waited than the block has ids.
         if self._waiting:
             self._request_block()
 
@@ -103,6 +106,8 @@ _INIT: Final = TRANSACTIONS.operation("init", InitRequest, Granted)
 @api(ApiKey.INIT_PRODUCER_ID, versions=(0, 5))
 def handle_init_producer_id(context: RequestContext, request: dict[str, Any]) -> None:
     transactional_id, version = request["transactional_id"], context.api_version
+    # As in KafkaApis, the rights are checked before the fields. A client without rights learns nothing about valid
+    # values.
     _check_rights(context, transactional_id)
     current = request.get("producer_id", NO_ID), request.get("producer_epoch", NO_EPOCH)
     # A producer that sets only one of the two has a bug.
@@ -122,6 +127,8 @@ def handle_init_producer_id(context: RequestContext, request: dict[str, Any]) ->
         return
     # The coordinator initializes the producer, or raises its epoch after an error (KIP-360).
     init = InitRequest(request["transaction_timeout"], *current)
+    # The coordinator aborts the transaction after this timeout. A longer one would hold the last stable offset, and
+    # with it all read_committed consumers, for as long.
     if not 0 < init.timeout_ms <= context.services.config.transaction_max_timeout_ms:
         raise KafkaError(ErrorCode.INVALID_TRANSACTION_TIMEOUT, "The transaction timeout is out of range.")
     _INIT.send_one(context, transactional_id, init, on_done)

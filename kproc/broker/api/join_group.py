@@ -48,6 +48,7 @@ def handle_join_group(context: RequestContext, request: Fields) -> None:
         context.reply(fields)
 
     if not context.is_allowed(Operation.READ, ResourceType.GROUP, group_id):
+        # JoinGroupRequest.getErrorResponse has an empty member id, also if the request had one.
         on_done(JoinResult(ErrorCode.GROUP_AUTHORIZATION_FAILED, UNKNOWN_MEMBER_ID))
         return
     _JOIN.send_one(context, group_id, _join_request(context, request), on_done)

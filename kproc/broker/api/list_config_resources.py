@@ -37,8 +37,10 @@ _TYPES: Final = (
 @api(ApiKey.LIST_CONFIG_RESOURCES, versions=(0, 1), needs=(on_cluster(Operation.DESCRIBE_CONFIGS),))
 def handle_list_config_resources(context: RequestContext, request: dict[str, Any]) -> None:
     wanted = request.get("resource_types") or _TYPES
+    # v0 was called ListClientMetricsResources (KIP-714). KIP-1142 renamed it and kept its meaning.
     if context.api_version == 0:
         wanted = (RESOURCE_CLIENT_METRICS,)
+    # A type that this broker does not know may exist in a later version, so Kafka answers as for an unknown version.
     if not set(wanted) <= set(_TYPES):
         raise KafkaError(ErrorCode.UNSUPPORTED_VERSION)
     rows = (

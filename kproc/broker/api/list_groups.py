@@ -52,6 +52,8 @@ def handle_list_groups(context: RequestContext, request: Fields) -> None:
 
 def _visible(context: RequestContext, groups: list[Fields]) -> list[Fields]:
     """Remove the groups that the client may not describe."""
+    # DESCRIBE on the cluster shows all groups. Without it, each group needs the right of its own
+    # (KafkaApis.handleListGroupsRequest).
     if has_on_cluster(context, Operation.DESCRIBE):
         return groups
     names = (group["group_id"] for group in groups)

@@ -166,6 +166,7 @@ def handle_partition(
     After a crash the answer waits for the log's first sync, which determines the high watermark.
     """
     owned = services.owner.partitions.get(name, partition)
+    # An answer before that sync could name offsets of records that the next crash takes. A consumer would begin there.
     if owned.is_recovering:
         raise OperationPaused(wanted, owned)
     if not isinstance(wanted, Search):
@@ -197,12 +198,15 @@ def _find(log: Log, search: Search) -> tuple[int, int] | None:
         found = log.reader.max_timestamp(search.progress)
     else:
         found = log.reader.offset_for_timestamp(timestamp, search.progress)
+    # A record at or above the bound cannot be fetched yet. Kafka answers -1, as if it did not exist.
     return found if found is not None and found[0] < readable else None
 
 
 def find_offset(services: Services, name: str, partition: PartitionImage, search: Search) -> Answer:
     """Return the row of one partition. Raises SearchPaused after a bounded amount of work, if it is not finished."""
     index, timestamp, epoch = partition.index, search.timestamp, search.leader_epoch
+    # KIP-320: a client with an older epoch must refresh its metadata. One with a newer epoch has heard from the
+    # controller before this Handler has, and retries.
     if 0 <= epoch != partition.leader_epoch:
         is_old = epoch < partition.leader_epoch
         return _failed(index, ErrorCode.FENCED_LEADER_EPOCH if is_old else ErrorCode.UNKNOWN_LEADER_EPOCH)

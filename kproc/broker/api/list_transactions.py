@@ -110,4 +110,5 @@ def _ours(services: Services, filters: TransactionFilters) -> Items:
 
 
 def _is_old_enough(each: Overview, duration_ms: int, now_ms: int) -> bool:
+    # KIP-994. As in TransactionStateManager, an id without a transaction has the start -1 and matches every duration.
     return duration_ms < 0 or now_ms - each.transaction.started_ms > duration_ms

@@ -66,6 +66,8 @@ def handle_metadata(context: RequestContext, request: Fields) -> Fields | None:
     wanted: list[Fields] | None = request["topics"]
     topics = context.services.image.topics_by_name
     if wanted is None or (not wanted and context.api_version < _NULL_MEANS_ALL_SINCE):
+        # All topics are described in slices, so that a cluster of 10,000 topics does not stop the Handler's other
+        # clients.
         if len(topics) > division.SLICE_ROWS:
             context.divide(
                 lambda: {
@@ -73,6 +75,8 @@ def handle_metadata(context: RequestContext, request: Fields) -> Fields | None:
                     "topics": [
                         {"name": name, _LISTED: True} for name in context.services.image.topics_by_name
                     ],
+                    # A topic that was deleted between two slices must not be created again by a request that asked for
+                    # all topics.
                     "allow_auto_topic_creation": False,
                 }
             )

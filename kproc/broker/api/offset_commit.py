@@ -53,6 +53,7 @@ def handle_offset_commit(context: RequestContext, request: Fields) -> None:
     def on_done(outcome: int) -> None:
         context.reply(offsets.response(outcome))
 
+    # As in KafkaApis.handleOffsetCommitRequest, the coordinator is not called if nothing is left to commit.
     if not offsets.has_any:
         on_done(ErrorCode.NONE)
         return
@@ -79,6 +80,7 @@ def _expires_ms(context: RequestContext, request: Fields) -> int:
     retention_ms: int = request.get("retention_time", _DEFAULT_RETENTION)
     if context.api_version > _RETENTION_UNTIL or retention_ms == _DEFAULT_RETENTION:
         return NO_EXPIRY
+    # A client can send any retention time, but the expiry time must fit into the int64 of the record.
     return min(context.services.clock.wall_ms() + retention_ms, LONG_MAX)
 
 

@@ -254,6 +254,7 @@ def _topic_failed(topic: Fields, code: int) -> Fields:
 
 def _group_failed(version: int, group: Fields, code: int) -> Fields:
     topics: list[Fields] = []
+    # Below v2 the response has no error of its own, so each partition carries it.
     if version < _TOP_LEVEL_ERROR_SINCE:
         topics = [_topic_failed(topic, code) for topic in group["topics"]]
     return {"group_id": group["group_id"], "topics": topics, "error_code": int(code)}
@@ -289,6 +290,7 @@ def _fetch(
 
 def _read_offsets(coordinator: GroupCoordinator, group_id: str, request: OffsetsRequest) -> OffsetsResult:
     offsets = coordinator.offsets
+    # Most groups have no pending offset. This one look-up saves a look-up for each partition.
     has_pending = request.requires_stable and offsets.pending.has_group(group_id)
     pending = offsets.pending if has_pending else None
 

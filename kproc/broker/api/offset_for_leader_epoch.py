@@ -67,6 +67,8 @@ def handle_partition(
 ) -> None:
     """Answer with the end offset of an epoch in one of our logs (KIP-320)."""
     current_epoch, epoch = wanted
+    # KIP-320: a client with an older epoch must refresh its metadata. One with a newer epoch has heard from the
+    # controller before this Handler has, and retries.
     if 0 <= current_epoch != partition.leader_epoch:
         is_old = current_epoch < partition.leader_epoch
         code = ErrorCode.FENCED_LEADER_EPOCH if is_old else ErrorCode.UNKNOWN_LEADER_EPOCH

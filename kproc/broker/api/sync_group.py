@@ -34,6 +34,8 @@ def handle_sync_group(context: RequestContext, request: Fields) -> None:
         request["protocol_type"],
         request["protocol_name"],
     ):
+        # KIP-559: from v5 on both fields are mandatory, so that a member cannot take the assignment of another protocol
+        # for its own (SyncGroupRequest.areMandatoryProtocolTypeAndNamePresent).
         context.reply(error_response(request, ErrorCode.INCONSISTENT_GROUP_PROTOCOL, None))
         return
     # As in Kafka, the protocol's errors come before the missing right.

@@ -76,6 +76,7 @@ def handle_txn_offset_commit(context: RequestContext, request: Fields) -> None:
     if not offsets.has_any:
         on_done(ErrorCode.NONE)
         return
+    # GroupCoordinatorService.isGroupIdNotEmpty: the simple group with the empty name cannot have transactional offsets.
     if not group_id:
         on_done(ErrorCode.INVALID_GROUP_ID)
         return
@@ -121,6 +122,9 @@ def _verify_and_commit(services: Services, partition: int, item: Item, on_outcom
     request: TxnCommitRequest = item.arguments
     producer, commit = request.producer, Item(item.name, request.commit)
     log = _log_of(services, partition)
+    # KIP-890: within an open transaction the coordinator knows this partition.
+    # transaction.partition.verification.enable=false trusts older clients to have added it. A client of v5 never adds
+    # it, so it is always added here.
     if log.state.producers.in_transaction(*producer) or not (
         request.adds or log.state.config.verifies_transactions
     ):

@@ -24,6 +24,8 @@ _OLDEST_TRANSACTION_VERSION: Final = 0  # v1 has no field for the transaction ve
 
 
 def _check_rights(context: RequestContext, request: dict[str, Any]) -> None:
+    # An administrator who ends a hanging transaction (KIP-664) has ALTER. Brokers have CLUSTER_ACTION. As in KafkaApis,
+    # the second check makes the error.
     if not has_on_cluster(context, Operation.ALTER):
         check_needs(context, (on_cluster(Operation.CLUSTER_ACTION),), request)
 

@@ -59,6 +59,8 @@ class CheckpointWriter:
 
     def _update(self, image: ClusterImage) -> None:
         """Update the offsets from the rows, and drop those of partitions that no longer exist."""
+        # Offsets of deleted topics must go. A topic that is created again has another id, but Kafka's file knows only
+        # the name.
         existing = {
             (topic.topic_id, each.index) for topic in image.topics_by_id.values() for each in topic.partitions
         }
@@ -69,6 +71,7 @@ class CheckpointWriter:
         for topic in image.topics_by_id.values():
             for partition in topic.partitions:
                 row = self._table.read(partition)
+                # A log that nobody has open keeps its last entry, because its offsets cannot have changed.
                 if row is not None:
                     key = (topic.topic_id, partition.index)
                     self._recovery_points[key] = row.recovery_point

@@ -170,6 +170,7 @@ class Cleaner(LinkedRole):
     def _report_uncleanable(self) -> None:
         report = make_report(self._compactor.uncleanable())
         outbox = self._outbox(CONTROLLER)
+        # A report is a call with an answer, so send only news.
         if report != self._reported and outbox is not None:
             self._reported = report
             self._calls.send(outbox, CONTROLLER, REPORT_UNCLEANABLE, report, lambda _reply: None)
@@ -240,6 +241,8 @@ class Cleaner(LinkedRole):
         self._remove_deleted(at_once=True)
 
     def _checkpoint_due(self) -> int:
+        # Kafka writes the two files in different intervals. One write of both is simpler, and the shorter interval
+        # keeps both promises.
         interval_ms = min(
             self._config.log_flush_offset_checkpoint_interval_ms,
             self._config.log_flush_start_offset_checkpoint_interval_ms,

@@ -51,6 +51,7 @@ def acl_in(record: r.AclAdded) -> Acl:
 
 def acl_records(acls: AclTable) -> Iterator[r.AclAdded]:
     """Return the records that rebuild the rules."""
+    # A snapshot keeps the ids of the rules, because a later AclRemoved names a rule by its id.
     return (_record(acl_id, acl) for acl_id, acl in acls.items())
 
 
@@ -193,18 +194,22 @@ def acl_of(row: Row, pattern_type: str = "pattern_type") -> Acl:
 def _checked(row: Row) -> Acl:
     """Return the rule in a row of CreateAcls. Raise KafkaError(INVALID_REQUEST) with the reason if it is invalid."""
     acl = acl_of(row, "resource_pattern_type")
+    # The checks, their order and their words are those of Kafka's AclControlManager.validateNewAcl. Only the first
+    # error is reported.
     if acl.resource_type == ResourceType.CLUSTER and acl.resource_name != CLUSTER_NAME:
         raise _invalid(f"The only valid name for the CLUSTER resource is {CLUSTER_NAME}")
     if not acl.resource_name:
         raise _invalid("Invalid empty resource name")
     if acl.resource_type in (ResourceType.UNKNOWN, ResourceType.ANY):
         raise _invalid(f"Invalid resourceType {acl.resource_type.name}")
+    # ANY and MATCH are for filters only (KIP-290). A stored rule needs one certain meaning.
     if acl.pattern_type not in (PatternType.LITERAL, PatternType.PREFIXED):
         raise _invalid(f"Invalid patternType {acl.pattern_type.name}")
     if acl.operation in (Operation.UNKNOWN, Operation.ANY):
         raise _invalid(f"Invalid operation {acl.operation.name}")
     if acl.permission not in (Permission.DENY, Permission.ALLOW):
         raise _invalid(f"Invalid permissionType {acl.permission.name}")
+    # A principal is Type:name (SecurityUtils.parseKafkaPrincipal). A rule without a type would match nobody.
     if ":" not in acl.principal:
         raise _invalid(
             f"Could not parse principal from `{acl.principal}` (no colon is present separating the principal type "
@@ -215,6 +220,8 @@ def _checked(row: Row) -> Acl:
 
 def _checked_filter(row: Row) -> AclFilter:
     wanted = filter_in(row)
+    # UNKNOWN is the code of a newer client's value. A deletion by a filter that is only half understood could remove
+    # too much.
     if wanted.resource_type == ResourceType.UNKNOWN or wanted.pattern_type == PatternType.UNKNOWN:
         raise _invalid("Unknown patternFilter.")
     if wanted.operation == Operation.UNKNOWN or wanted.permission == Permission.UNKNOWN:

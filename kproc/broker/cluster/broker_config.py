@@ -115,6 +115,7 @@ def check_node(resource_name: str, node_id: int, *, or_all: bool = True) -> str:
         return CLUSTER_DEFAULT_NODE
     if not _NODE_ID.fullmatch(resource_name):
         raise KafkaError(ErrorCode.INVALID_REQUEST, f"Node id must be an integer, but it is: {resource_name}")
+    # Compare numbers and not texts, because Kafka accepts "+1" and "01" for the node 1.
     number = int(resource_name)
     if number != node_id:
         raise KafkaError(
@@ -126,6 +127,8 @@ def check_node(resource_name: str, node_id: int, *, or_all: bool = True) -> str:
 def check_settable(name: str, node: str) -> Setting:
     """Return the row of a setting that can be changed at run time for `node`. Raise KafkaError if it cannot."""
     row = find_setting(name)
+    # Distinguish a setting of Kafka from a typing error: the first is known but cannot change here, the second is
+    # unknown.
     if row is None and split_listener_key(name)[1] in KNOWN_UNHONOURED:
         raise KafkaError(
             ErrorCode.INVALID_REQUEST,

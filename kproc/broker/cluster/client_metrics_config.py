@@ -16,6 +16,8 @@ from kproc.common.errors import ErrorCode, KafkaError
 
 INTERVAL_MS, MATCH, METRICS = "interval.ms", "match", "metrics"
 PUSH_INTERVAL_MS: Final = 300_000
+# KIP-714: at least 100 ms, so that no subscription floods a broker, and at most an hour, so that a client notices
+# changes.
 _INTERVAL_MS_MIN, _INTERVAL_MS_MAX = 100, 3_600_000
 _SELECTORS: Final = frozenset(
     {
@@ -49,6 +51,8 @@ CLIENT_METRICS_CONFIGS: Final[Mapping[str, TopicConfig]] = {row.name: row for ro
 
 def check_all(configs: Mapping[str, str]) -> dict[str, str]:
     """Validate and normalize a subscription's configs. Raise KafkaError for the first invalid one."""
+    # KIP-714 names three configs. Kafka's ClientMetricsConfigs.validate rejects any other with INVALID_REQUEST, and not
+    # with INVALID_CONFIG as for topics.
     if unknown := [name for name in configs if name not in CLIENT_METRICS_CONFIGS]:
         raise KafkaError(ErrorCode.INVALID_REQUEST, f"Unknown client metrics configuration: {unknown[0]}")
     if INTERVAL_MS in configs:
@@ -75,6 +79,8 @@ def _check_match(text: str) -> None:
         is_fine = bool(equals) and bool(pattern) and selector in _SELECTORS
         if is_fine:
             try:
+                # Kafka compiles the patterns with Java's syntax, which differs in rare constructs. Nothing here
+                # executes them.
                 re.compile(pattern)
             except re.error:
                 is_fine = False

@@ -67,6 +67,7 @@ class ClientQuotas:
             quotas.pop(key, None)
         else:
             quotas[key] = value
+        # An entity without quotas must not stay, or DescribeClientQuotas (KIP-546) would list it with no values.
         if not quotas:
             del self._entities[entity]
         self.version += 1
@@ -134,6 +135,7 @@ class ClientQuotas:
         exact, specified = _parse_filter(components)
         return (
             (entity, quotas) if _is_meant(dict(entity), exact, specified, strict=strict) else None
+            # The caller takes several duty cycles to list them, and a delta may change the dictionary in between.
             for entity, quotas in list(self._entities.items())
         )
 

@@ -169,12 +169,14 @@ class ConfigChanges:
         Returns the node, its configs to store, and further records: unusable configs to remove, and paths whose files
         must be read again.
         """
+        # KIP-226: the resource is this node's number, or empty for the default of all nodes.
         node = broker_config.check_node(resource, self._config.node_id)
         before = self._image.broker_configs.get(node, {})
         after = dict(before) if incremental else {}
         for name, operation, value in changes:
             key = canonical_key(name)
             if operation == OP_DELETE:
+                # Remove both spellings: a listener's name can be stored as the client wrote it or in lower case.
                 after.pop(name, None)
                 after.pop(key, None)
                 continue
@@ -297,6 +299,7 @@ def requested_changes(configs: list[dict[str, Any]], *, incremental: bool) -> li
     changes = [
         (row["name"], row["config_operation"] if incremental else OP_SET, row["value"]) for row in configs
     ]
+    # KIP-339: two changes of one key in a request have no order. AlterConfigs in Kafka rejects them, too.
     if len({canonical_key(name) for name, _, _ in changes}) < len(changes):
         raise KafkaError(ErrorCode.INVALID_REQUEST, "Error due to duplicate config keys")
     if unknown := [operation for _, operation, _ in changes if not OP_SET <= operation <= OP_SUBTRACT]:
@@ -340,6 +343,7 @@ def _difference(before: dict[str, str], after: dict[str, str]) -> list[tuple[str
     Raises KafkaError for a value that APPEND has made too long for a response.
     """
     gone: list[tuple[str, str | None]] = [(name, None) for name in before if name not in after]
+    # A config that keeps its value needs no record, so a client that repeats a request writes nothing.
     changed = [(name, value) for name, value in after.items() if before.get(name) != value]
     if any(len(value.encode()) > STRING_BYTES_MAX for _, value in changed):
         raise KafkaError(

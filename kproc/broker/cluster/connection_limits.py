@@ -31,6 +31,8 @@ def check_change(config: Config, node: str, stored: Mapping[str, Mapping[str, st
 def lets_nobody_in(overrides: Mapping[str, str], config: Config) -> bool:
     """Return True if no client address could have a connection with these dynamic configs."""
     limit, exceptions = (overrides.get(key, config.wire_value(key)) for key in (PER_IP, PER_IP_OVERRIDES))
+    # Kafka allows 0 only with exceptions (SocketServerConfigs): otherwise nobody could connect to raise the limit
+    # again.
     return int(limit or 0) == 0 and not exceptions
 
 

@@ -164,6 +164,8 @@ class ControllerState:
             return failure_reply(error.code, error.message), []
 
     def _new_topic_id(self) -> bytes:
+        # A repeated id would give a new topic the files of another one. The zero id means "by name" in requests
+        # (KIP-516).
         while (topic_id := self._random_id()) in self._image.topics_by_id or topic_id == NO_TOPIC_ID:
             pass
         return topic_id
@@ -196,6 +198,8 @@ class ControllerState:
     def _raise_leader_epochs(self, body: dict[str, Any]) -> Handled:
         """Raise leader epochs: {"topic_id", "partitions", "at_least"}; replies "leader_epochs" in that order."""
         topic = self._image.topic_by_id(body["topic_id"])
+        # The topic can have been deleted since the coordinator sent this. It then has no more state that needs an
+        # epoch.
         if topic is None or not all(0 <= index < len(topic.partitions) for index in body["partitions"]):
             raise KafkaError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
         at_least = body.get("at_least") or [0] * len(body["partitions"])
@@ -215,6 +219,7 @@ class ControllerState:
         count = body["count"]
         if count < 1:
             raise FatalError(f"{count} Handlers cannot own anything")
+        # A record would make every role compute all owners again, so an unchanged count writes none.
         changed = count != self._image.handler_count
         return {"count": count}, [r.HandlersCounted(count)] if changed else []
 

@@ -53,10 +53,12 @@ def describe_topic(
             continue
         synonyms = _broker_synonyms(row.settings, image, config)
         value, source = _first(synonyms, row.default(config))
+        # Kafka lists the broker's default even if nothing overrides it, as the last synonym (KIP-226).
         if row.synonym:
             synonyms.append({"name": row.synonym, "value": row.fixed_default, "source": SOURCE_DEFAULT})
         if row.name in overrides:
             value, source = overrides[row.name], SOURCE_TOPIC
+            # Synonyms are in the order of precedence (KIP-226), and the topic's own value comes first.
             synonyms.insert(0, {"name": row.name, "value": value, "source": SOURCE_TOPIC})
         rows.append(_row(row.name, value, source, synonyms, row.kind, row.doc, read_only=False))
     return rows
@@ -69,6 +71,7 @@ def describe_broker(
     wanted = SETTINGS.keys() if names is None else set(names)
     rows: list[dict[str, Any]] = []
     for name, setting in SETTINGS.items():
+        # As in Kafka's ConfigDef, internal settings are valid in the file but not shown to clients.
         if name not in wanted or setting.is_internal:
             continue
         synonyms = _broker_synonyms(_same_as(name), image, config)
@@ -83,6 +86,7 @@ def _stored_broker_rows(
     image: ClusterImage, config: Config, wanted: Container[str] | None
 ) -> list[dict[str, Any]]:
     """Return rows for stored settings outside the table: those of single listeners, and ineffective ones of Kafka."""
+    # The node comes first, because its values override those of the cluster.
     nodes = (str(config.node_id), CLUSTER_DEFAULT_NODE)
     keys = dict.fromkeys(key for node in nodes for key in image.broker_configs.get(node, {}))
     rows: list[dict[str, Any]] = []
@@ -139,6 +143,7 @@ def describe_loggers(levels: Mapping[str, str], names: Iterable[str] | None = No
             "config_source": SOURCE_BROKER_LOGGER,
             "is_sensitive": False,
             "synonyms": [],
+            # Kafka reports loggers without a type. 0 is ConfigType.UNKNOWN.
             "config_type": 0,
             "documentation": None,
         }

@@ -27,6 +27,8 @@ def settings_in_force(image: ClusterImage, config: Config) -> DynamicSettings:
     Unusable ones are left out: a stored config never keeps a broker from starting or from serving.
     """
     overrides = node_over_cluster(image.broker_configs, config.node_id)
+    # A stored setting can conflict with a static one that was changed while the broker was down. The broker starts
+    # without it, because an administrator needs the running broker to remove it.
     for name in _clashes(overrides, config):
         del overrides[name]
     return DynamicSettings(overrides, image.client_quotas.ip_rates())
@@ -50,6 +52,7 @@ def _clashes(overrides: Mapping[str, str], config: Config) -> dict[str, str]:
     if problem is not None:
         found["listeners"] = problem
         del usable["listeners"]
+    # Each Processor has a row in the slab, whose size is fixed at the start.
     count = sum(processors_in_force(config, DynamicSettings(usable)).values())
     if count > PROCESSORS_MAX:
         why = f"{count} network threads of all listeners together are more than {PROCESSORS_MAX}"
@@ -75,6 +78,7 @@ def processors_in_force(config: Config, settings: DynamicSettings) -> dict[str, 
     """
     sets = {"": settings.integer(NETWORK_THREADS, config.num_network_threads)}
     for name in sorted(each.name.lower() for each in listeners_in_force(config, settings)):
+        # KIP-226: the dynamic value of a listener wins over its static one, which wins over the plain setting.
         own = settings.overrides.get(listener_key(name, NETWORK_THREADS))
         count = int(own) if own is not None else config.listener_value(name, NETWORK_THREADS)
         if count is not None:
@@ -108,6 +112,7 @@ def _all_processors(config: Config, stored: Mapping[str, Mapping[str, str]]) -> 
 def current_value(image: ClusterImage, config: Config, name: str) -> str | None:
     """Return the value of a broker setting that is in force now."""
     overrides = node_over_cluster(image.broker_configs, config.node_id)
+    # The Config has no field for a setting without effect, so its default comes from the table.
     if name in overrides or name not in DYNAMIC_UNHONOURED:
         return overrides.get(name, config.wire_value(name))
     return wire_text(DYNAMIC_UNHONOURED[name].default)

@@ -90,6 +90,8 @@ def check_all(configs: Mapping[str, str]) -> dict[str, str]:
         if row is None:
             raise KafkaError(ErrorCode.INVALID_CONFIG, f"Unknown group config name: {name}")
         normalized[name] = row.config.normalize(text)
+    # Bounds come after the parsing of all configs, so that an unknown or malformed one is reported first, as in
+    # GroupConfigManager.
     for name, text in normalized.items():
         _check_bounds(GROUP_CONFIGS[name], text)
     for family in ("consumer", "share", "streams"):
@@ -119,5 +121,6 @@ def _check_heartbeat(family: str, configs: Mapping[str, str]) -> None:
     times = [
         int(configs.get(name, GROUP_CONFIGS[name].config.fixed_default)) for name in (session, heartbeat)
     ]
+    # A member whose heartbeat interval reaches the session timeout would be removed between two heartbeats.
     if times[0] <= times[1]:
         raise KafkaError(ErrorCode.INVALID_CONFIG, f"{session} must be greater than {heartbeat}")

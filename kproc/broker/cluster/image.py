@@ -123,6 +123,7 @@ class ClusterImage:
     def __init__(self) -> None:
         self.version = 0
         self.cluster_id = ""
+        # -1 means that no start was recorded. The first start then has the epoch 0.
         self.broker_epoch = -1
         self.handler_count = 1
         self.next_producer_id = 0
@@ -172,6 +173,7 @@ class ClusterImage:
     def partition(self, name: str, index: int) -> PartitionImage | None:
         """Return a partition by topic name, or None if the topic or the partition does not exist."""
         topic = self.topics_by_name.get(name)
+        # A client can send any int32, and Python would take a negative index from the end of the list.
         if topic is None or not 0 <= index < len(topic.partitions):
             return None
         return topic.partitions[index]
@@ -231,6 +233,7 @@ class ClusterImage:
         yield r.HandlersCounted(self.handler_count)
         if self.next_producer_id:
             yield r.ProducerIdsTaken(self.next_producer_id)
+        # A snapshot keeps unusable settings, too. After a downgrade and an upgrade they are in force again.
         for stored in (self.broker_configs, self.unusable_configs):
             for node, configs in stored.items():
                 for name, value in configs.items():

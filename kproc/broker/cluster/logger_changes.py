@@ -27,8 +27,11 @@ def requested_levels(
     errors: dict[int, KafkaError] = {}
     for at, resource in enumerate(resources):
         try:
+            # KIP-339: the order of two changes of the same resource is not defined, so both are rejected.
             if times[resource["resource_name"]] > 1:
                 raise KafkaError(ErrorCode.INVALID_REQUEST, "Each resource must appear at most once.")
+            # All changes of a resource are checked before `levels` is updated, so that a resource changes as a whole or
+            # not at all.
             changes = requested_changes(resource["configs"], incremental=True)
             check_node(resource["resource_name"], node_id, or_all=False)
             levels |= {name: _level(name, operation, value, known) for name, operation, value in changes}

@@ -232,6 +232,7 @@ class MetadataLog:
         expected = dict(decode_records(data)[0].headers).get(_RECORD_COUNT)
         if expected is not None and expected != b"%d" % len(records):
             raise Corrupt(f"{path}: damaged, because it has {len(records)} of {expected.decode()} records")
+        # A snapshot has fewer records than versions, so its version comes from the file's name, as in KRaft (KIP-630).
         image.apply_records(records, _version_in(path.name))
 
     def _replay(
@@ -247,6 +248,8 @@ class MetadataLog:
             if after <= snapshot_version:
                 # The snapshot contains this batch. A compaction crashed before it removed the old log.
                 continue
+            # The offset of a batch is the version before it. A gap means that a file or a batch in the middle is
+            # missing.
             if header.base_offset != image.version:
                 raise Corrupt(
                     f"{path}: the batch at byte {position} with records {header.base_offset} to {after} "
@@ -265,6 +268,8 @@ class MetadataLog:
             synced = self._fs.read_synced_mark(descriptor)
         finally:
             self._fs.close(descriptor)
+        # A crash takes only bytes that no sync had confirmed. Below the mark the disk or somebody else has changed the
+        # file.
         if end < synced:
             raise Corrupt(f"{path}: damaged or truncated at byte {end}, but {synced} bytes had been synced")
 
@@ -332,9 +337,12 @@ class MetadataLog:
 
     def _undo_write(self, error: OSError) -> None:
         """Cut off the bytes of a failed write. Always raise: KafkaError if the disk is full, otherwise FatalError."""
+        # After any other error the content of the disk is unknown. The controller ends, and its successor reads the
+        # file again.
         if not isinstance(error, Shortage):
             raise FatalError(f"write to {self._path}: {error}") from error
         try:
+            # Without this, the next batch would follow half a batch, and a start would take it for a torn tail.
             self._fs.truncate(self._descriptor, self._size)
         except OSError as second:
             raise FatalError(f"cutting off half a write from {self._path}: {second}") from second
@@ -443,6 +451,7 @@ def _batch_end(data: bytes, position: int) -> int | None:
     if position + HEADER_BYTES > len(data):
         return None
     total = parse_header(data, position).total_bytes
+    # A torn write can leave a header whose length points behind the end of the file, or nonsense in its place.
     if total < HEADER_BYTES or position + total > len(data):
         return None
     try:

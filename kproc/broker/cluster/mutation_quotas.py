@@ -58,6 +58,8 @@ class Mutations:
             self.throttle_ms = self._quotas.missing_ms(self._account, self._now_ns)
             if self.throttle_ms:
                 raise KafkaError(ErrorCode.THROTTLING_QUOTA_EXCEEDED)
+        # Charge right before the change, because a request can exceed its quota half way: the partitions before that
+        # are created, as in Kafka.
         cost_ns = round(min(partitions * NS_PER_S / self._rate, LASTING_NS))
         self._quotas.charge(self._account, cost_ns, self._now_ns)
         if not self._is_strict:
@@ -104,5 +106,6 @@ class MutationQuotas:
 
     def missing_ms(self, account: Account, now_ns: int) -> int:
         """Return the time in ms until a bucket is back at zero, or 0 if it is not below zero."""
+        # Round up, because a client that comes back one millisecond too early would be rejected again.
         below_ns = self._full_ns.get(account, 0) - now_ns - self._saved_ns
         return min(max(0, -(-below_ns // NS_PER_MS)), _THROTTLE_MS_MAX)

@@ -70,6 +70,7 @@ class TokenCredentials:
             if len(self._made) >= _KEPT_MAX:
                 self._made.clear()
             credential = self._made[kind.name, token_id] = self._make(self._key, kind, token_id)
+        # KIP-48: the client acts as the token's owner, and its session ends with the token at the latest (KIP-368).
         outcome = AuthenticatedUser(token.owner[1], min(token.expires_ms, token.max_ms), is_token=True)
         return FoundCredential(credential, outcome)
 

@@ -18,6 +18,8 @@ def problem_with(name: str) -> str | None:
     """Return Kafka's error for an invalid topic name, or None."""
     if not name:
         return "Topic name is invalid: the empty string is not allowed"
+    # The name is part of a directory's name, and `.-0` would be harmless. Kafka's Topic.validate rejects both for the
+    # tools that use the bare name.
     if name in (".", ".."):
         return f"Topic name is invalid: '{name}' is not allowed"
     if len(name) > NAME_LENGTH_MAX:

@@ -50,6 +50,7 @@ def parse_jaas(text: str) -> JaasLine:
             raise JaasError(f"option {len(options) + 1} is not name=value; put quotes around values")
         options[name] = tokens[at + 2][0]
         at += 3
+    # Java's parser requires the semicolon, so a line without it would not work with Kafka's own tools.
     if at == len(tokens):
         raise JaasError("the line must end with a semicolon")
     if at + 1 < len(tokens):

@@ -265,6 +265,7 @@ def wire_text(value: object) -> str | None:
     """Format a value as Kafka does in DescribeConfigs and files. None and secrets become None (null)."""
     if value is None or isinstance(value, Secret):
         return None
+    # Java writes true and false, and bool is a subclass of int in Python, so check it first.
     if isinstance(value, bool):
         return "true" if value else "false"
     if isinstance(value, tuple):
@@ -307,6 +308,7 @@ def power_of_two(low: int, high: int) -> Check:
     """Return a check that a value is a power of two from `low` to `high`, inclusive."""
 
     def problem(value: int) -> str | None:
+        # A power of two has one bit, and subtracting 1 clears it and sets the lower ones.
         is_fine = low <= value <= high and value & (value - 1) == 0
         return None if is_fine else f"must be a power of two from {low} to {high}"
 

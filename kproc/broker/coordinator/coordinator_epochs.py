@@ -71,6 +71,8 @@ class CoordinatorEpochs:
         self.unsent.clear()
         by_topic: dict[str, list[int]] = {}
         for name, index in unsent:
+            # One call per topic, because a start can request the epochs of 50 partitions, and each call is a synced
+            # record of the controller.
             by_topic.setdefault(name, []).append(index)
         for name, indexes in by_topic.items():
             topic = self._image().topic(name)
@@ -87,6 +89,7 @@ class CoordinatorEpochs:
             for key in still:
                 del self._requested[key]
             error = failure_of(reply)
+            # The shard opens again after a moment and requests the epochs anew, so nothing is retried here.
             if error is not None or isinstance(reply, Lost):
                 logger.info("no epochs for the coordinators of %s yet: %s", name, error)
                 return

@@ -264,6 +264,7 @@ class CoordinatorRuntime:
             if shard.log is None:
                 partition = self._image().partition(*key)
                 if is_eager and partition is not None and partition.owner == self._handler_index:
+                    # The log is offline. An administrator has to act, so frequent attempts would only fill the log.
                     shard.state, shard.try_at_ms = ShardState.FAILED, now_ms + _OFFLINE_MS
                 else:
                     logger.info("%s-%d is left out: %s", *key, error)

@@ -32,6 +32,8 @@ class TopicCoordinators(Generic[C]):
         topic = self._runtime.image().topic(self.kind.topic)
         if topic is None:
             return None
+        # Kafka has the same flaw and advises against adding partitions to `__consumer_offsets`. Counting the first
+        # block only makes it harmless.
         _, count = next(topic.blocks())
         return topic.partitions[partition_for(name, count)]
 

@@ -114,6 +114,8 @@ class GroupCoordinator:
     def replay(self, key: bytes | None, value: bytes | None, offset: int, producer: Producer | None) -> None:
         """Replay one record, in the order of the log. Raises Corrupt if it cannot be read."""
         decoded = decode_record(key, value)
+        # Kafka writes record types of group protocols that kproc does not have (KIP-848, KIP-932). They belong to
+        # groups that cannot be served here, so the others are loaded without them.
         if isinstance(decoded, UnknownRecord):
             if decoded.key_type not in self._unknown_types:
                 self._unknown_types.add(decoded.key_type)
@@ -127,6 +129,7 @@ class GroupCoordinator:
             else:
                 self.offsets.put(key_of, content, offset, producer)
         elif content is None:
+            # A tombstone: the group was deleted. The records of its offsets have tombstones of their own.
             self._replayed.pop(key_of.group_id, None)
         else:
             assert isinstance(content, GroupSnapshot)
@@ -136,9 +139,13 @@ class GroupCoordinator:
         """Create the groups from the replayed records, and remove the offsets of deleted topics."""
         now_ms = self._timing.now_ms()
         for group_id, snapshot in self._replayed.items():
+            # Build the groups only now, because every record replaces the one before, and a group that is built has
+            # deadlines.
             self._groups[group_id] = ClassicGroup.restore(snapshot, self._environment, now_ms)
             self._after_change(group_id)
         self._replayed.clear()
+        # KIP-211: offsets without a group record belong to a tool or to a consumer that assigns its partitions by
+        # itself. The sweep finds them by their group.
         for group_id in self.offsets.group_ids():
             self._group_of_offsets(group_id)
         self.topics_deleted(topics)
@@ -182,6 +189,7 @@ class GroupCoordinator:
             oldest_id = next(iter(self._unwritten))
             del self._unwritten[oldest_id]
             oldest = self._groups.get(oldest_id)
+            # A group with a generation has a record by now, and one with members is in use.
             if oldest is not None and oldest.is_empty and not oldest.generation:
                 self._delete_without_offsets(oldest_id)
         return group
@@ -251,6 +259,8 @@ class GroupCoordinator:
             is_appended = True
 
         records: list[KeyAndValue] = [(encode_group_key(snapshot.group_id), encode_group_value(snapshot))]
+        # Kafka stores the group when the leader's assignment has arrived, before it answers any SyncGroup. A
+        # coordinator that takes over then knows the generation of every member.
         self._log.write(Write(records, on_done, apply))
         # Flush at once, so that the group learns whether its snapshot is in the log. Otherwise it could make a second
         # snapshot from a state that the log never gets.
@@ -300,6 +310,8 @@ class GroupCoordinator:
     def read(self, read_state: Callable[[], R], on_done: Callable[[Code, R], None]) -> None:
         """Read the present state. `on_done` gets the result when all of it is as durable as acks=all promises."""
         self._log.flush()
+        # Read now and answer later: the answer must not contain a commit that a power loss could still take. An empty
+        # write waits for the sync of everything before it.
         found = read_state()
         self._log.write(Write([], lambda error: on_done(write_error(error), found)))
 
@@ -309,6 +321,7 @@ class GroupCoordinator:
         """Handle an OffsetDelete. `on_done` gets the code, and the subscribed topics, which keep their offsets."""
         self._log.flush()
         group = self._groups.get(group_id)
+        # KIP-496: offsets of a topic that a member reads must not disappear under it.
         refusal = ErrorCode.GROUP_ID_NOT_FOUND if group is None else group.offset_delete_refusal()
         if group is None or refusal:
             on_done(refusal, frozenset())
@@ -331,6 +344,8 @@ class GroupCoordinator:
         groups = list(also)
 
         def apply(number: int, _record_offset: int) -> None:
+            # The records are the offsets first and then the groups, so the number of a record tells which one was
+            # appended.
             if number < len(keys):
                 self.offsets.remove(keys[number])
             else:
@@ -361,6 +376,7 @@ class GroupCoordinator:
         """Handle a DeleteGroups for one group: delete it with all its offsets."""
         self._log.flush()
         group = self._groups.get(group_id)
+        # KIP-229: only a group without members can be deleted.
         refusal = ErrorCode.GROUP_ID_NOT_FOUND if group is None else group.delete_refusal()
         if refusal:
             on_done(refusal)

@@ -56,6 +56,8 @@ class GroupOffsets:
     ) -> CommittedOffset | None:
         """Return one offset, or None. With a topic id, an offset of an earlier topic of that name does not count."""
         found = self.of_group(group_id).get(topic, {}).get(partition)
+        # KIP-848 named topics by id in OffsetFetch, so that a consumer does not get an offset of a deleted topic of the
+        # same name. Older commits have no id and count for any.
         if found is None or ZERO_UUID in (topic_id, found.topic_id) or topic_id == found.topic_id:
             return found
         return None
@@ -164,6 +166,8 @@ class GroupOffsets:
         for topic, partitions in self.of_group(group_id).items():
             for partition, value in partitions.items():
                 since_ms = expires_from(topic, value.commit_timestamp_ms)
+                # KIP-211: the retention of an offset begins when the group stops to consume its topic, and not with the
+                # commit.
                 if since_ms is None:
                     continue
                 ends_ms = since_ms + retention_ms

@@ -30,6 +30,7 @@ class PendingOffsets:
 
     def remove(self, key: OffsetKey) -> None:
         """Remove an offset from all open transactions, because a tombstone was appended."""
+        # Copy the set, because the loop removes producers from it.
         for producer_id in tuple(self._producers.get(key.group_id, {}).get((key.topic, key.partition), ())):
             offsets = self._by_producer[producer_id]
             del offsets[key]

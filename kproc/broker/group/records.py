@@ -164,6 +164,7 @@ def encode_group_key(group_id: str) -> bytes:
     return INT16.pack(_GROUP) + encode_string(group_id)
 
 
+# Version 3 and not 4, because tools before Kafka 4 cannot read the flexible version, and it has no further field.
 def encode_group_value(group: GroupSnapshot) -> bytes:
     """Return the value of a group's record."""
     encoded = bytearray(INT16.pack(_GROUP_VALUE))
@@ -199,6 +200,7 @@ def decode_record(key: bytes | None, value: bytes | None) -> Decoded:
         if key is None:
             raise ProtocolError("a record without a key")
         (key_type,) = INT16.unpack_from(key)
+        # Kafka before 0.9 wrote keys of version 0. Their layout is the same, and Kafka's decoder accepts both.
         if key_type in (_OFFSET, _LEGACY_OFFSET):
             return _read_offset_key(key), None if value is None else _read_offset_value(value)
         if key_type == _GROUP:
@@ -265,6 +267,7 @@ def _read_topic_id(value: bytes, position: int) -> bytes:
         size, position = read_unsigned_varint(value, position)
         data = value[position : position + size]
         position += size
+        # KIP-482 lets a reader skip tagged fields that it does not know. A known one with another size is damage.
         if len(data) < size or (tag == _TOPIC_ID_TAG and size != len(ZERO_UUID)):
             raise ProtocolError(f"tagged field {tag} of {size} bytes")
         if tag == _TOPIC_ID_TAG:
@@ -333,6 +336,8 @@ def _read_member(value: bytes, position: int, version: int) -> tuple[MemberSnaps
 
 def _value_version(value: bytes) -> int:
     version: int = INT16.unpack_from(value)[0]
+    # KIP-915 lets Kafka read a newer flexible value and skip its fields. Rejecting it here is safe: the coordinator
+    # does not load half a state.
     if not 0 <= version <= _VALUE_VERSION_MAX:
         raise ProtocolError(f"value of version {version}")
     return version
@@ -356,6 +361,7 @@ def _read_length(data: bytes, position: int, version: int) -> tuple[int, int]:
     else:
         (length,) = INT32.unpack_from(data, position)
         position += INT32.size
+    # Check a length before it is used: a slice beyond the end would silently be shorter.
     if not 0 <= length <= len(data) - position:
         raise ProtocolError(f"length {length} where {len(data) - position} bytes remain")
     return length, position

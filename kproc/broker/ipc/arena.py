@@ -75,6 +75,7 @@ class Arena:
         # Round up to whole pages, because release_pages() can return memory to the kernel only by pages.
         need = (length + PAGE_BYTES - 1) & -PAGE_BYTES
         starts, lengths = self._free_starts, self._free_lengths
+        # First fit by address, and not best fit: it keeps blocks at the low end, whose pages stay allocated.
         place = next((place for place, room in enumerate(lengths) if room >= need), -1)
         if place < 0:
             return None
@@ -188,6 +189,8 @@ class ArenaReader:
 
     def view(self, offset: int, length: int) -> memoryview:
         """Return the bytes of a block, writable so that batches can be stamped in place."""
+        # The numbers come from another process. A wrong one must end this role, because it would stamp offsets into
+        # foreign frames.
         if offset < 0 or length < 0 or offset + length > self._capacity:
             raise FatalError(f"block of {length} bytes at {offset} lies outside an arena of {self._capacity}")
         return self._data[offset : offset + length]

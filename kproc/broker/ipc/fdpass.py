@@ -42,6 +42,7 @@ class TruncatedDescriptor(Exception):
 def make_socket_pair() -> tuple[socket.socket, socket.socket]:
     """Return a connected pair for the functions of this file: non-blocking, closed on exec."""
     first, second = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+    # Non-blocking although every call passes MSG_DONTWAIT, so that a forgotten flag cannot stop a role.
     first.setblocking(False)
     second.setblocking(False)
     return first, second
@@ -55,6 +56,8 @@ def send_fd(sock: socket.socket, payload: bytes, fd: int | None = None) -> bool:
     assert payload, "an empty message would read as the end of the stream"
     control = [] if fd is None else [(socket.SOL_SOCKET, socket.SCM_RIGHTS, array.array("i", (fd,)))]
     try:
+        # The kernel takes a reference to the open file while the message is in flight, so the sender may close its
+        # descriptor at any time after this. MSG_NOSIGNAL turns SIGPIPE into an error.
         sock.sendmsg((payload,), control, _SEND_FLAGS)
     except OSError as error:
         if error.errno in _NOT_NOW:
@@ -79,6 +82,7 @@ def recv_fd(sock: socket.socket, max_bytes: int) -> tuple[bytes, int | None] | N
     fd = _single_descriptor(control)
     if flags & socket.MSG_CTRUNC or flags & socket.MSG_TRUNC:
         if fd is not None:
+            # The descriptor belongs to a message that is refused as a whole, and nobody else would close it.
             os.close(fd)
         if flags & socket.MSG_CTRUNC:
             raise TruncatedDescriptor(payload)

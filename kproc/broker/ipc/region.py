@@ -84,6 +84,8 @@ class Region:
         try:
             fd = os.memfd_create(f"kproc-{int(kind)}-{generation}", os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING)
             os.ftruncate(fd, total_bytes)
+            # ftruncate alone allocates nothing: a memfd is a file of tmpfs, and a full tmpfs or cgroup shows at the
+            # first store, as SIGBUS.
             os.posix_fallocate(fd, 0, PAGE_BYTES if is_sparse else total_bytes)
             # A plain write is enough, because no other process can see the region yet.
             header = (REGION_MAGIC, LAYOUT_VERSION, kind, generation, payload_bytes, is_sparse)
@@ -113,6 +115,7 @@ class Region:
             raise RegionMismatch(f"descriptor {fd} is not a region: magic {magic:#x}")
         if version != LAYOUT_VERSION:
             raise RegionMismatch(f"region of layout version {version}, this process has {LAYOUT_VERSION}")
+        # A peer could shrink a region that is not sealed, and the next access would kill this process with SIGBUS.
         if seals & SEALS != SEALS:
             raise RegionMismatch(f"region is not sealed: seals {seals:#x}, expected {SEALS:#x}")
         if size != PAGE_BYTES + align(payload_bytes, PAGE_BYTES) or not payload_bytes:

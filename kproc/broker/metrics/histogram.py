@@ -21,6 +21,8 @@ def bucket_of(value: int) -> int:
     """Return the bucket that a value falls into."""
     if value < 4:
         return max(value, 0)
+    # Four buckets an octave: the two bits behind the leading one choose among them, so a bucket is at most a quarter of
+    # its lower bound wide.
     octave = value.bit_length() - 3
     return min((octave << 2) + (value >> octave), BUCKETS - 1)
 
@@ -94,6 +96,7 @@ class Histogram:
         for bucket, count in enumerate(self.buckets):
             if count and below + count >= wanted:
                 low, high = lower_bound(bucket), lower_bound(bucket + 1)
+                # Assume that the values of a bucket are spread evenly, because nothing more is known of them.
                 inside = low + (high - low) * (wanted - below) / count
                 return min(inside, float(self.largest))
             below += count

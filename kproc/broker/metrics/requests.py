@@ -79,8 +79,10 @@ def read_counts(words: memoryview, start: int, part: int) -> Iterator[Count]:
     at = _counts_at(start, part)
     for cell in range(at, at + _COUNT_WORDS, _CELL_WORDS):
         tag = words[cell]
+        # Cells are filled from the front and never emptied, so the first free one ends the list.
         if not tag:
             return
+        # Error codes are int16, and UNKNOWN_SERVER_ERROR is -1, so the sign is restored below.
         b = tag & 0xFFFF
         yield Count((tag >> 48) & 0x7FFF, (tag >> 16) & 0xFFFF, b - ((b & 0x8000) << 1), words[cell + 1])
 
@@ -109,6 +111,8 @@ class Counts:
         self._cells: dict[int, int] = {}  # tag -> its cell
         self._counts: dict[int, int] = {}
         cell = self._at
+        # A successor continues the counters of its predecessor. A counter that falls to 0 would look like a rate to a
+        # monitor.
         while cell < self._at + _COUNT_WORDS and words[cell]:
             self._cells[words[cell]] = cell
             self._counts[words[cell]] = words[cell + 1]

@@ -37,6 +37,7 @@ class Slab:
         self.words = words
         if is_new:
             words[0] = SPEC_CRC
+        # The order of the metrics is the layout. A role of another version would count in foreign words.
         elif words[0] != SPEC_CRC:
             raise FatalError("the metrics slab was made by another version of kproc")
 

@@ -55,6 +55,8 @@ class ShownKeys(Generic[Key]):
 
     def choose(self, keys: Collection[Key]) -> list[Key]:
         """Return those of `keys` that have a series of their own, in their order. `keys` are all existing keys."""
+        # A series that belongs to a deleted topic makes room for a new one. Existing series keep their place, because a
+        # graph must not have gaps.
         self._taken.intersection_update(keys)
         answer = [key for key in keys if self.admit(key)]
         self.left_out = len(keys) - len(answer)
@@ -124,6 +126,7 @@ class BrokerFigures:
     def gather(self, then: Callable[[], None]) -> None:
         """Request the metrics of every Handler. `work` calls `then` when all have replied or 2 s have passed."""
         self._waiting.append(then)
+        # A gathering is in progress, and its result is fresh enough for this caller, too.
         if len(self._waiting) > 1:
             return
         self._until_ns = self._clock.now_ns() + _PATIENCE_NS
@@ -144,6 +147,7 @@ class BrokerFigures:
         if isinstance(reply, Lost):
             return
         before = self._replies.get(index)
+        # A restarted Handler counts from zero, so its counters are all growth.
         is_same = before is not None and before.since == reply.since
         known: dict[str, list[int]] = before.traffic if before is not None and is_same else {}
         for topic, now in reply.traffic.items():
@@ -181,6 +185,7 @@ class BrokerFigures:
         Does nothing unless the metadata have changed since the last time.
         """
         image = self._image()
+        # A log that nobody has opened does not grow, so only new topics have to be measured.
         if image.version == self._looked_up_version:
             return
         looked_up = 0

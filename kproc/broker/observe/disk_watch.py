@@ -77,6 +77,7 @@ class DiskWatch:
             self._last_ns, self._wanted_bytes = now_ns, max(wanted)
         elif (
             self._last_ns is not None
+            # Wait a moment after the last failure, or the line would say full and free in turn while clients retry.
             and now_ns - self._last_ns >= _CALM_NS
             and self._has_room(self._wanted_bytes)
         ):
@@ -92,6 +93,7 @@ class DiskWatch:
         except OSError:
             # The directory does not exist any more. Accesses to the logs fail, too, and report it.
             return
+        # statvfs(3): f_bavail leaves out the blocks that are reserved for root, which a broker cannot use.
         self.free_bytes = facts.f_bavail * facts.f_frsize
         self.total_bytes = facts.f_blocks * facts.f_frsize
 

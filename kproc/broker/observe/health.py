@@ -28,6 +28,8 @@ def unserved_kinds(rows: Sequence[Row]) -> list[str]:
     kinds = []
     for kind in (ACCEPTOR, PROCESSOR, HANDLER):
         of_kind = [row for row in rows if row["role"] == kind and row["pool"] != "control"]
+        # Liveness fails only if a whole kind is gone. A service manager restarts the broker then, which costs all
+        # clients their connections.
         if of_kind and all(row["state"] in _ILL for row in of_kind):
             kinds.append(kind)
     return kinds

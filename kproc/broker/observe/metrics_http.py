@@ -220,6 +220,8 @@ class MetricsResponder:
             answer = self._answer(scraper)
             if answer is None:
                 scraper.is_waiting = True
+                # An empty event mask, because a scraper that sends more bytes must not wake us while it waits. The
+                # kernel reports errors and hang-ups all the same.
                 self._epoll.modify(scraper.sock.fileno(), 0)
                 self._start_gathering()
             else:
@@ -268,6 +270,7 @@ class MetricsResponder:
 
     def _answer(self, scraper: _Scraper) -> Response | None:
         """Return the response to a request, or None if it must wait for the metrics."""
+        # HTTP allows a body behind a GET. It is ignored, because the connection closes after the answer.
         first, *headers = scraper.received.partition(_END_OF_HEAD)[0].split(b"\r\n")
         line = first.split(b" ")
         if len(line) != 3 or not line[2].startswith(b"HTTP/1."):

@@ -115,6 +115,8 @@ class NetworkFigures:
             sample = self._sample(agent)
             if sample[0]:  # The role has stored its row at least once.
                 self._looks.setdefault(agent, deque(maxlen=_LOOKS)).append(sample)
+        # A role that is started again under this name begins with new samples, because its counters may have stood
+        # still in between.
         for agent in self._looks.keys() - agents:
             del self._looks[agent]
 
@@ -159,6 +161,7 @@ class NetworkFigures:
             for count in self._slab.read_counts(PROCESSORS_PART + agent.index):
                 listener = CONTROL if is_control(agent) else listeners.get(count.a, f"removed-{count.a}")
                 row = answer.setdefault(listener, dict.fromkeys(names.values(), 0))
+                # A removed listener keeps its row, so that sums over all listeners never fall.
                 row[names[count.kind]] += count.value
         return dict(sorted(answer.items()))
 
@@ -210,6 +213,8 @@ class NetworkFigures:
         """Yield the roles with used rows in the slab: the controller may have been restarted while the broker runs."""
         for make in (processor_id, handler_id):
             for index in range(PROCESSORS_MAX):
+                # Indexes are used from 0 on, and a row stays after its role has ended. So the first unused row ends the
+                # search.
                 if not self._slab.pid(slab_row(make(index))):
                     break
                 yield make(index)

@@ -105,6 +105,7 @@ def _requests(apis: list[ApiFigures]) -> Iterator[Metric]:
         _REQUESTS + "errors", "Error codes in answers, NONE left out.", labels=["request", "error"]
     )
     for api in apis:
+        # KIP-896: the metric by version shows which clients are too old for the next release of Kafka.
         for version, count in api.requests.items():
             requests.add_metric([api.name, str(version)], count)
         for error, count in api.errors.items():
@@ -130,6 +131,7 @@ def _add_times(
 ) -> None:
     unit = _US_PER_MS if is_time else 1
     bounds = _TIME_BOUNDS_US if is_time else _SIZE_BOUNDS
+    # Prometheus' buckets are cumulative: each counts all values up to its bound.
     below = histogram.below(bounds)
     buckets = [(str(bound / unit), float(count)) for bound, count in zip(bounds, below, strict=True)]
     family.add_metric(labels, [*buckets, ("+Inf", float(histogram.count))], histogram.total / unit)

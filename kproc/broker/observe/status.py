@@ -181,6 +181,8 @@ class Status:
                 continue
             for name in names:
                 try:
+                    # The kernel shows a memfd's name behind /memfd:. Only so can memory be found that no process has
+                    # mapped.
                     if os.readlink(f"/proc/{pid}/fd/{name}").startswith("/memfd:kproc-"):
                         facts = os.stat(f"/proc/{pid}/fd/{name}")
                         seen[facts.st_ino] = facts.st_blocks * 512
@@ -221,6 +223,8 @@ def _stat_fields(pid: int) -> list[bytes]:
     """Return the fields of /proc/PID/stat after the command's name; an empty list if the process has ended."""
     try:
         with open(f"/proc/{pid}/stat", "rb") as file:
+            # proc(5): the name of the command stands in parentheses and may itself contain blanks and parentheses, so
+            # search for the last one.
             return file.read().rpartition(b")")[2].split()
     except OSError:
         return []
@@ -230,6 +234,8 @@ def _pss(pid: int) -> tuple[int, int]:
     """Return the PSS of a process and its shared-memory part, in bytes. Both are 0 if it has ended."""
     pss = shmem = 0
     try:
+        # smaps_rollup has the sums that smaps would need one entry for each mapping for (Linux 4.14). PSS divides each
+        # shared page by its users, so the sum over all roles is the broker's memory.
         with open(f"/proc/{pid}/smaps_rollup", "rb") as file:
             for line in file:
                 if line.startswith(b"Pss:"):

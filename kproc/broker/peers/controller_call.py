@@ -88,6 +88,7 @@ def _throttle(context: RequestContext, duration_ms: int) -> None:
     """Throttle a client that changes more than its quota allows."""
     if duration_ms:
         context.services.client_rates.record_throttle(CONTROLLER_MUTATION_RATE, duration_ms)
+        # KIP-219: respond now and stop reading the connection, instead of delaying the response.
         context.start_throttle(duration_ms)
 
 

@@ -199,6 +199,8 @@ class _PartInWork:
             # Open the log before the operation, because an operation cannot wait for a log.
             services.owner.partitions.get(self._topic, partition)
         except PartitionMoving as moving:
+            # The partition is ours by the newest metadata, and its log is on its way. The client would only look up the
+            # same owner again.
             services.owner.transfers.when_ready(moving.key, self._resume)
             return
         except KafkaError as error:
@@ -209,6 +211,7 @@ class _PartInWork:
         except OperationPaused as paused:
             self._arguments = paused.arguments
             if paused.recovering is None:
+                # The operation has used up its share of this cycle, so let the other connections go first.
                 services.owner.transfers.later((self._topic, self._index), self._resume)
             else:
                 paused.recovering.when_synced(paused.recovering.recovered_end, self._on_synced)

@@ -59,6 +59,8 @@ class MarkerSender:
             if sent:
                 on_codes = partial(self._on_codes, owner, sent, on_code)
                 send_markers(services, [parts[at] for at in sent], on_codes)
+            # A coordinator that gets this code keeps the marker and sends it again, so nothing is lost by leaving it
+            # out now.
             for at in left:
                 on_code(at, ErrorCode.NOT_LEADER_OR_FOLLOWER)
 
@@ -101,6 +103,8 @@ def append_marker(services: Services, key: PartitionKey, marker: Marker, on_code
     except KafkaError as error:
         on_code(error.code)
         return
+    # KIP-98: from the marker on the records of the transaction are committed or aborted. With acks=all durability the
+    # marker stays hidden until its sync, as the records themselves.
     result = owned.log.appender.append_marker(
         marker.producer_id,
         marker.epoch,

@@ -76,6 +76,7 @@ def codes_of(outcome: list[int] | int, count: int) -> list[int]:
 
 def as_known(code: int, version: int, fenced_since: int) -> int:
     """Return `code` for a client of this API version. Versions before `fenced_since` do not know PRODUCER_FENCED."""
+    # KIP-588 introduced the code. Older clients treat an unknown code as fatal, and the old one as a fence, too.
     if code == ErrorCode.PRODUCER_FENCED and version < fenced_since:
         return int(ErrorCode.INVALID_PRODUCER_EPOCH)
     return int(code)

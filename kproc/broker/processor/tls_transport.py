@@ -141,7 +141,10 @@ class TlsTransport:
                         return count
                     incoming.write(scratch[:came])
                 while count < room and (incoming.pending or tls.pending()):
+                    # OpenSSL returns at most one record of plaintext a call, so read until it asks for more ciphertext.
                     got: int = tls.read(room - count, into[count:])  # type: ignore[assignment]
+                    # read() returns 0 only after close_notify, TLS's own end of a stream. An end without it can be an
+                    # attacker's cut.
                     if not got:
                         return self._handle_close_notify(count)
                     count += got
@@ -149,6 +152,8 @@ class TlsTransport:
                 # call.
                 if came < _SCRATCH_BYTES or count >= min(room, _READ_BYTES_MAX):
                     break
+        # SSLWantReadError: OpenSSL has only a part of a record. BlockingIOError: the socket is empty. Both mean that
+        # the client sends first.
         except (ssl.SSLWantReadError, BlockingIOError):
             if not count:
                 self._share.unread.discard(self.fd)
@@ -205,6 +210,8 @@ class TlsTransport:
     def has_left(self) -> bool:
         """Return True if the client has closed the connection, or its half of it. It cannot finish a handshake."""
         poller = select.poll()
+        # POLLRDHUP reports a client that has closed its sending side, even while bytes before the close are unread.
+        # recv() would show the end only behind them.
         poller.register(self.fd, select.POLLRDHUP)
         return bool(poller.poll(0))
 
@@ -229,6 +236,8 @@ class TlsTransport:
 
     def _step(self, tls: ssl.SSLObject) -> bool:
         try:
+            # With memory BIOs a handshake never blocks: it consumes what came, writes its answer to the BIO, and asks
+            # for more.
             tls.do_handshake()
         except ssl.SSLWantReadError:
             if self._outgoing.pending:
@@ -263,6 +272,7 @@ class TlsTransport:
                 self.sock.send(alert)
             else:
                 self._flush(0)
+            # Close only the sending side first, so that the client can read the alert before the socket goes.
             self.sock.shutdown(socket.SHUT_WR)
             self.sock.recv_into(self._share.scratch)
         except OSError as error:
@@ -322,6 +332,8 @@ class TlsTransport:
         share = self._share
         while done < count and share.may_encrypt(count - done):
             part = share.file_bytes[: count - done]
+            # TLS needs the plaintext in this process, so a file cannot be sent by sendfile. preadv into a buffer of all
+            # connections allocates nothing.
             read = os.preadv(file_fd, [part], position + done)
             if not read:
                 raise EOFError(FILE_TOO_SHORT)
@@ -334,6 +346,7 @@ class TlsTransport:
         """Encrypt up to _FILE_BYTES and send them by one system call. Return True if the socket accepted all."""
         records = []
         for at in range(0, len(part), _RECORD_BYTES):
+            # One record at a time, because OpenSSL allocates the ciphertext of a whole write at once.
             tls.write(part[at : at + _RECORD_BYTES])
             # Read each record at once, because a BIO never frees the memory of the most that it held.
             records.append(self._outgoing.read())

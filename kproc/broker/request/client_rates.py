@@ -118,9 +118,12 @@ class ClientRates:
         if version == self._version:
             return
         self._version = version
+        # A debt at the old rate means nothing at the new one. Kafka resets the sensors, too.
         self._accounts.clear()
         self._found.clear()
         kinds = {kind for _, limits in self._quotas().entities() for kind in limits}
+        # One flag for the hot path: most brokers have no quotas, and a look-up for each request would cost more than
+        # the request's routing.
         self.is_on = not kinds.isdisjoint(_KINDS)
         self._has_percentage = REQUEST_PERCENTAGE in kinds
 

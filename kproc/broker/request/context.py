@@ -180,6 +180,7 @@ class Services:
 
     def count_fetched(self, topic: str | bytes | None, count: int) -> None:
         """Count `count` bytes of records of a topic, by its name or id, in the response to a Fetch."""
+        # Since Fetch v13 (KIP-516) requests name topics by id, and the metrics name them by name.
         if isinstance(topic, bytes):
             found = self.image.topic_by_id(topic)
             topic = found.name if found is not None else None
@@ -191,6 +192,7 @@ class Services:
     def uncounted(self) -> Services:
         """Return a copy whose request counters are discarded, for requests of the broker itself."""
         services = copy(self)
+        # The probe at the start is a request, too, and would appear in the metrics as a client's.
         services.counts = Counts(memoryview(bytes(8)).cast("Q"), 0, 0)  # Never stored.
         return services
 

@@ -131,6 +131,8 @@ class Listing:
         """Return 1 if the first of these rows continues the last row of the previous page, or 0 if it is a new one."""
         if len(self._path) == 1 or not rows:
             return 0
+        # A row with inner rows, such as a topic with partitions, can be split over two pages. Compare everything but
+        # the inner rows.
         first, last = ({**row, self._path[1]: None} for row in (rows[0], rows[-1]))
         before, self._last = self._last, last
         return int(first == before)

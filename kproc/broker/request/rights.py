@@ -62,6 +62,7 @@ _CONFIGURED: Final = {RESOURCE_TOPIC: ResourceType.TOPIC, RESOURCE_GROUP: Resour
 def check_needs(context: RequestContext, needs: Iterable[Need], request: dict[str, Any]) -> None:
     """Raise KafkaError for the first right that the client does not have."""
     for operation, resource, field in needs:
+        # A null id has no rules, and the empty name has none either. The API rejects it after this check.
         name = CLUSTER_NAME if field is None else request[field] or ""
         if not context.is_allowed(operation, resource, name):
             raise KafkaError(*REFUSALS[resource])
@@ -123,6 +124,7 @@ def refused_resources(
     refused = {}
     for at, resource in enumerate(resources):
         kind = _CONFIGURED.get(resource["resource_type"], ResourceType.CLUSTER)
+        # Configs of brokers, loggers and subscriptions are cluster-wide, so KafkaApis checks them against the cluster.
         name = CLUSTER_NAME if kind is ResourceType.CLUSTER else resource["resource_name"]
         if not context.is_allowed(operation, kind, name):
             refused[at] = KafkaError(*REFUSALS[kind])

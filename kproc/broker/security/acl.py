@@ -149,6 +149,8 @@ class Acl(msgspec.Struct, frozen=True, gc=False):
         """Return True if the rule's pattern matches the resource name. Does not compare types."""
         if self.pattern_type == PatternType.PREFIXED:
             return name.startswith(self.resource_name)
+        # KIP-290: a literal `*` covers every name. The resource that is really called `*` cannot exist, because topics
+        # and groups reject the name.
         return self.resource_name in (name, ANY_NAME)
 
     def speaks_of(self, host: str, operation: Operation) -> bool:
@@ -157,6 +159,8 @@ class Acl(msgspec.Struct, frozen=True, gc=False):
             return False
         if self.operation in (operation, Operation.ALL):
             return True
+        # KIP-11: who may read a topic may see it. The opposite holds for no DENY, so that a denied DESCRIBE hides a
+        # topic without a rule for READ.
         return self.permission == Permission.ALLOW and self.operation in _IMPLIED_BY.get(operation, ())
 
     @property

@@ -127,6 +127,7 @@ class AclIndex:
             patterns[key] = {}
             if patterns is self._prefixed:
                 self._lengths.setdefault(acl.resource_type, Counter())[len(acl.resource_name)] += 1
+        # Kafka's audit log names the first rule that decides, so the rules are kept in its order.
         insort(patterns[key].setdefault((acl.principal, acl.host), []), acl, key=_order)
         self._of_principals.setdefault((acl.resource_type, acl.principal), {})[acl] = None
 
@@ -154,6 +155,8 @@ class AclIndex:
         """Return the patterns that cover a resource, in Kafka's order: its name, the longest prefix first, then `*`."""
         found: list[Bucket | None] = [self._literal.get((resource_type, name))]
         lengths = self._lengths.get(resource_type)
+        # KAFKA-14265: no early stop at a prefix that does not match, because a shorter prefix behind it in the order
+        # can match.
         if lengths:
             size = len(name)
             found += [

@@ -257,6 +257,8 @@ class StandardAuthorizer:
         self._version = table.version
         self._cache.clear()
         self._any_cache.clear()
+        # Fast paths keep the generation of their decision. A revoked right must not go on working for a request that
+        # looks like the last one.
         self.generation += 1
 
 

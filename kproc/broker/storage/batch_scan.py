@@ -85,6 +85,8 @@ def walk_headers(
             if len(chunk) < HEADER_BYTES:
                 raise BadBatch(position, f"{len(chunk)} bytes are less than a header")
         header = _unpack(chunk, inside)
+        # BATCH_LENGTH counts from behind itself, so the offset and the length before it are added. The or of two
+        # numbers below is negative if one of them is, which is one comparison instead of two.
         total = header[BATCH_LENGTH] + LOG_OVERHEAD_BYTES
         if (
             header[MAGIC_BYTE] != MAGIC
@@ -187,6 +189,7 @@ def find_good_batch(
             found = chunk.find(pattern, EPOCH_AT)
             while found >= 0:
                 inside = found - EPOCH_AT
+                # The next chunk repeats the last bytes of this one, so a header that is cut here is whole there.
                 if inside + HEADER_BYTES <= len(chunk) and _is_good(
                     fs, descriptor, chunk_start + inside, end, _unpack(chunk, inside), next_offset
                 ):

@@ -83,6 +83,7 @@ def encode_lines(lines: Iterable[str]) -> bytes:
 def decode_lines(content: bytes, path: Path) -> list[str]:
     """Decode a checkpoint, and return its lines. Raises Corrupt for another version or count."""
     try:
+        # The count detects a file that was cut between two lines: a cut file parses otherwise.
         version, count, *lines = content.decode().splitlines()
         if version != _CHECKPOINT_VERSION or int(count) != len(lines):
             raise Corrupt(f"{path}: version {version!r}, {count!r} entries said, {len(lines)} found")

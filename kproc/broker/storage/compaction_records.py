@@ -82,6 +82,7 @@ def records_of(header: Header, chunk: bytes, at: int) -> tuple[bytes, int, int]:
     Raises Corrupt if the CRC does not match, the records cannot be decompressed, or the batch claims more than
     RECORDS_MAX records.
     """
+    # The count is the producer's word. Check it before the CRC and the decompression, which are the expensive steps.
     if header[RECORD_COUNT] > RECORDS_MAX:
         raise Corrupt(
             f"the batch at offset {header[BASE_OFFSET]} claims {header[RECORD_COUNT]} records; compaction reads at "

@@ -264,6 +264,7 @@ class OsFs:
     def open_directory(self, path: Path) -> int:
         """Open a directory to sync it. The name of a new file is durable only after a sync of its directory."""
         try:
+            # fsync of a directory needs a descriptor of the directory itself. Linux allows it for a read-only one.
             return os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
         except OSError as error:
             raise failure(error, f"open {path}") from error
@@ -367,6 +368,8 @@ def _open_regular(path: Path, flags: int) -> int:
 def _set_number(descriptor: int, name: str, number: int) -> None:
     """Set an extended attribute, unless the file system supports none or has no space for it."""
     try:
+        # An extended attribute lives in the inode, so it is renamed and deleted together with its file. A mark in a
+        # second file could belong to another log.
         os.setxattr(descriptor, name, b"%d" % number)
     except OSError as error:
         # Report errors that may also concern the data, such as EIO.

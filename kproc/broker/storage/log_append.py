@@ -493,6 +493,8 @@ class LogAppender:
             # takes the log offline.
             with suppress(StorageFailure):
                 self._cut_back(state.active)
+        # Clients retry KAFKA_STORAGE_ERROR. The batches before the failure keep their results, because they are in the
+        # file.
         refusal = self._refused(ErrorCode.KAFKA_STORAGE_ERROR, str(failure))
         # Fail duplicates, too, because the original may be in this run, which was not written. Clients retry them.
         for number in range(run.first, len(results)):

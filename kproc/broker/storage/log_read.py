@@ -96,6 +96,7 @@ class LogReader:
         # KIP-74: the first batch of a response is sent whole even if it exceeds the limit. Otherwise a consumer whose
         # limit is smaller than one batch would never get past it.
         if first_bytes > max_bytes:
+            # Only the first partition of a response may exceed the limit. The others wait for the next Fetch.
             if not minimum_one:
                 return [], 0
             max_bytes = first_bytes

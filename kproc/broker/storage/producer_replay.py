@@ -186,6 +186,7 @@ class ProducerReplay:
         length = header[BATCH_LENGTH] + LOG_OVERHEAD_BYTES
         content = self._fs.read(segment.descriptor(), length, position=position)
         marker = read_marker(memoryview(content), attributes)
+        # Compaction has emptied the batch, or it is a control batch of another kind. Neither ends a transaction.
         if marker is None:
             return
         aborted = table.record_marker(

@@ -377,6 +377,7 @@ class ProducerTable:
 
 def _duplicate(entry: ProducerEntry, first_sequence: int, last_sequence: int) -> BatchMark | None:
     """Return the mark of a remembered batch with these sequences, or None."""
+    # KIP-98: sequences wrap from 2^31 - 1 to 0, so the difference is taken modulo 2^31.
     delta = (last_sequence - first_sequence) & SEQUENCE_MAX
     for mark in entry.batches:
         if mark[0] == last_sequence and mark[2] == delta:

@@ -138,6 +138,7 @@ def _check_records(
         timestamp = record.timestamp_ms
         if timestamp > largest:
             largest = timestamp
+        # Compaction keeps the newest record of each key, so a record without a key could never be replaced.
         if needs_keys and record.key is None:
             why: str | None = "Compacted topic cannot accept message without key."
         else:
@@ -145,6 +146,8 @@ def _check_records(
             is_misdated |= why is not None
         if why is not None:
             count += 1
+            # KIP-467 reports the bad records by index. A response with all of a large batch would be larger than the
+            # batch.
             if count <= BAD_RECORDS_NAMED_MAX:
                 bad.append((number, why))
     if bad:

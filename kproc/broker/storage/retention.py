@@ -44,6 +44,8 @@ def oversized(segments: Sequence[SegmentInfo], *, retention_bytes: int) -> int:
     surplus = sum(segment.size for segment in segments) - retention_bytes
     count = 0
     for segment in segments:
+        # As in Kafka, the segment stays if the log without it would be smaller than retention.bytes. So a log holds at
+        # least that much.
         if not segment.size or surplus < segment.size:
             break
         surplus -= segment.size
@@ -55,6 +57,7 @@ def below_start(segments: Sequence[SegmentInfo], *, start_offset: int) -> int:
     """Return how many of the oldest segments end at or before the log's start, which DeleteRecords moves."""
     count = 0
     for segment in segments:
+        # A segment that holds the start stays, although its first records are below it: files are deleted as a whole.
         if not segment.size or segment.next_offset > start_offset:
             break
         count += 1

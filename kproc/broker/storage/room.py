@@ -15,6 +15,7 @@ _WANTED: Final = SLOT["room_wanted_bytes"]
 
 def counting(fs: Fs, values: list[int]) -> Fs:
     """Wrap `fs`, so that the metrics `values` count failed writes on a full disk and the bytes of the last one."""
+    # A cast, because CountingFs delegates by __getattr__, which a type checker cannot follow.
     return cast(Fs, CountingFs(fs, values))
 
 

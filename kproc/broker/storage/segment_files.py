@@ -64,6 +64,8 @@ def info_from_files(fs: Fs, directory: Path, bases: Sequence[int], end_offset: i
             info.append(SegmentInfo(base, following, 0, NO_TIMESTAMP))
             continue
         dated = _last_timestamp(fs, directory / segment_file_name(base, TIME_INDEX_SUFFIX))
+        # The time index of a segment without timestamps, or of one that was just created, is empty. Kafka's
+        # LogSegment.largestTimestamp falls back to the file's time, too.
         if dated < 0:
             dated = log.st_mtime_ns // NS_PER_MS
         info.append(SegmentInfo(base, following, log.st_size, dated))
@@ -140,6 +142,7 @@ def _last_timestamp(fs: Fs, path: Path) -> int:
         return NO_TIMESTAMP
     descriptor = fs.open(path, writable=False)
     try:
+        # The owner may be appending at this moment, so ignore a part of an entry at the end.
         at = facts.st_size - facts.st_size % TIME_ENTRY.size - TIME_ENTRY.size
         entry = fs.read(descriptor, TIME_ENTRY.size, position=at)
     finally:

@@ -49,6 +49,8 @@ def examine(
     """
     # As in Kafka, check the size before the content of the batch.
     if len(view) > config.max_message_bytes:
+        # KIP-98 made one batch per partition the rule for magic 2. Name that error rather than the size of several
+        # batches.
         check_one_batch(view)
         check_base_offset(int.from_bytes(view[:8], "big"))
         _check_size(view, config)
@@ -60,6 +62,7 @@ def examine(
         # request, and this request has none.
         if header.is_transactional and origin == CLIENT and not config.takes_transactions:
             raise KafkaError(ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED)
+        # Only coordinators write control batches. A client that could would end transactions of others (KIP-98).
         check_from_client(header)
         if header.attributes & LOG_APPEND_TIME:
             raise KafkaError(ErrorCode.INVALID_TIMESTAMP, "a producer cannot set the type LogAppendTime")

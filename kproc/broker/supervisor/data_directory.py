@@ -49,6 +49,7 @@ class DataDirectory:
             reason = "not a directory" if isinstance(error, FileExistsError) else error.strerror
             raise FatalError(f"log.dirs: cannot use {error.filename or self.path}: {reason}") from error
         try:
+            # LOCK_NB, because the answer to a second broker is an error, and not a wait for the end of the first one.
             fcntl.flock(self.lock_fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except OSError as error:
             os.close(self.lock_fd)

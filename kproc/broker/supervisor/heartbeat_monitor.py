@@ -42,6 +42,8 @@ class HeartbeatMonitor:
         now_ns = self._clock.now_ns()
         if now_ns < self._next_ns or not self._hung_ns:
             return
+        # A laptop that slept or a paused container stopped the roles together with us. Without this, all of them would
+        # count as hung for the first moment.
         if now_ns - self._seen_ns > _GAP_NS:
             self._since_ns = now_ns
         self._next_ns, self._seen_ns = now_ns + _CHECK_NS, now_ns
@@ -64,6 +66,7 @@ class HeartbeatMonitor:
 
     def _silent_ns(self, role: ManagedRole, now_ns: int) -> int:
         beat_ns = self._children.regions.heartbeat_ns(role.agent)
+        # The row survives a restart, so the beat in it may be the predecessor's.
         return now_ns - max(beat_ns, role.started_ns, self._since_ns)
 
     def _check_role(self, role: ManagedRole, now_ns: int) -> None:

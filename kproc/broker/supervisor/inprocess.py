@@ -239,6 +239,7 @@ class BrokerProcess:
         self, processor: Processor, what: str, body: dict[str, Any], taker: OnReply
     ) -> None:
         reply = handle_processor_request(processor, what, body)
+        # Each role is used only by its own thread, so a reply goes back to the controller's thread the same way.
         self._post(self._controller, lambda: taker(reply))
 
     # -- running -----------------------------------------------------------------------------------------------
@@ -293,6 +294,7 @@ class BrokerProcess:
         """Run one turn of the main thread. Return False when it is time to stop."""
         timeout_s = 1.0
         if self._is_inline:
+            # All roles share this thread. As long as one has work, poll for signals without waiting.
             timeout_s = 0.0 if self._step() else self._pause_s()
         before_ns = self._plan.clock.now_ns()
         events = self._epoll.poll(self._manager.timeout_ms(int(timeout_s * 1000)) / 1000)

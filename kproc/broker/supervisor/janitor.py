@@ -47,6 +47,8 @@ def _wait_and_remove(broker: int, directory: str) -> None:
     # Ctrl-C reaches every process in the terminal's foreground group. Ignore it, because the broker must stop first.
     for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
         signal.signal(number, signal.SIG_IGN)
+    # The fork inherited the descriptors of the broker's starter. A pipe held open here would keep that waiting for its
+    # end.
     close_all_but({broker})
     select.select([broker], [], [])
     for _ in range(_TRIES):

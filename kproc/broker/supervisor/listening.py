@@ -30,6 +30,8 @@ class ListeningSockets:
         with contextlib.ExitStack() as stack:
             opened = open_listeners(config)
             for _, sock in opened:
+                # A later listener may fail to bind, and the ports of the earlier ones must be free again when the error
+                # is reported.
                 stack.callback(sock.close)
             control = open_control_listener(config)
             if control is not None:

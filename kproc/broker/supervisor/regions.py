@@ -70,6 +70,7 @@ class Regions:
         child.send({"do": "eventfd"}, self._eventfd(agent))
         start = {"do": "start", **(start or {})}
         if agent.role == PROCESSOR:
+            # One number for links and arenas alike. A late descriptor of a dead peer then never fits a live one.
             self._generation += 1
             # Twice the largest request, because one can arrive while another is handled. This is address space only.
             arena_bytes = 2 * self._config.socket_request_max_bytes

@@ -111,6 +111,7 @@ class Reloader:
             )
         overrides = self._in_force().overrides
         for name, value in former.items():
+            # A client that has set another value since did so later than the reload, so its value stays.
             if overrides.get(name) == value:
                 self._change(
                     [_SettingChange(name, None, "taken back: the configuration file has been read anew")]

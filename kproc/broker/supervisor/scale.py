@@ -177,6 +177,8 @@ class Scaler:
     def _step(self) -> None:
         assert self._steps is not None
         try:
+            # A step is a generator that yields the condition it waits for. So the supervisor's loop never blocks, and a
+            # change reads from top to bottom.
             self._condition = next(self._steps)
         except StopIteration:
             self._steps = None
@@ -276,6 +278,7 @@ class Scaler:
 
     def _add_processors(self, pool: str, count: int) -> Steps:
         taken = {role.agent.index for role in self._table.of(PROCESSOR) if not is_control(role.agent)}
+        # Reuse the lowest indexes, because an index chooses the row in the slab, and a row stays for ever.
         free = [index for index in range(len(taken) + count) if index not in taken]
         yield from self._start([self._table.add(processor_id(index), pool=pool) for index in free[:count]])
         self.assign_acceptors()

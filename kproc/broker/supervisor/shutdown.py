@@ -43,6 +43,8 @@ class Shutdown:
         for wave in DRAIN_WAVES:
             self._send(wave, {"do": "stop"})
         draining = tuple(role for wave in DRAIN_WAVES for role in wave)
+        # All three kinds share one deadline: a client's request passes all of them, so none is drained before the
+        # others.
         is_drained = self._await(lambda role: role.is_drained, draining, deadline_ns)
         if not is_drained:
             logger.warning("stopping without having answered everything: kproc.drain.timeout.ms is over")

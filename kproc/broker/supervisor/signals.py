@@ -21,6 +21,9 @@ class SignalPipe:
         self._receive.setblocking(False)
         self._send.setblocking(False)
         self.fd = self._receive.fileno()
+        # Python's C handler writes the number of the signal here, so it wakes an epoll. A Python handler runs only
+        # between two bytecodes of the main thread, which may sleep by then. A full pipe loses nothing that matters: it
+        # is readable anyway.
         self._old_fd = signal.set_wakeup_fd(self._send.fileno(), warn_on_full_buffer=False)
         self._old = {
             number: signal.signal(number, _ignore)
@@ -57,6 +60,8 @@ def reap_orphans(ours: Container[int]) -> None:
             return
         if found is None or found.si_pid in ours:
             return
+        # WNOWAIT above left the child a zombie, so that this call cannot take the status of a child that other code
+        # waits for.
         os.waitpid(found.si_pid, 0)
 
 
@@ -68,6 +73,8 @@ def watch_process(pid: int) -> int | None:
     if pid == 0:
         return None
     try:
+        # A pidfd names the process and not its number, so a process that gets the same number later is not watched by
+        # mistake.
         return os.pidfd_open(pid)
     except ProcessLookupError:
         # The process has ended already, so return a descriptor that is readable at once, as its pidfd would be.

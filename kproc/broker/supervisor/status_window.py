@@ -159,6 +159,8 @@ def request_status(name: str, *, timeout_ms: int) -> dict[str, Any] | None:
         sock.settimeout(timeout_ms / 1000)
         try:
             _connect(sock, name, timeout_ms)
+            # An abstract socket has no file whose rights would protect it: any user can bind the name. SO_PEERCRED
+            # shows who has.
             if not _peer_of(sock).is_trusted:
                 return None
             if not select.select([sock], [], [], timeout_ms / 1000)[0]:

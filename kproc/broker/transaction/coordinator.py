@@ -135,6 +135,8 @@ class TransactionCoordinator:
                 entry = self._entries[name] = Entry(name)
             granted = Granted(ErrorCode.NONE, decision.producer_id, decision.epoch)
             self._write(entry, decision, lambda code: reply(Granted(code) if code else granted))
+        # KIP-98: a new producer of this id fences the old one. Kafka aborts with a raised epoch, and answers
+        # CONCURRENT_TRANSACTIONS until the markers are written.
         elif entry is not None and entry.name in self._ongoing and decision == _CONCURRENT:
             # Abort the transaction. The producer retries and finds it aborted.
             self._fence(entry, lambda code: reply(Granted(code or _CONCURRENT)))
@@ -166,6 +168,8 @@ class TransactionCoordinator:
             self._write(entry, decision, add.on_code)
         elif decision == _CONCURRENT and add.until_ms > self._timing.now_ms():
             self._waiting.setdefault(name, []).append(add)
+            # KIP-890: the next transaction often begins before the markers of the last one are written. To wait here
+            # for some ms is faster than to let the client back off.
             self._deadlines.bring_forward((self, _WAITING), add.until_ms)
         elif decision == ErrorCode.NONE:
             # The partitions are in the transaction already, but their record may not be durable yet. An empty write
@@ -205,6 +209,8 @@ class TransactionCoordinator:
             self._retry_with_id(partial(self.end, name, request, reply), reply)
         elif isinstance(decision, Transaction):
             assert entry is not None
+            # KIP-890: the answer of EndTxn names the producer id and epoch of the next transaction, so compute the
+            # state after the markers already now.
             ended = rules.complete(decision, decision.updated_ms)
             granted = Granted(ErrorCode.NONE, ended.producer_id, ended.epoch)
             self._prepare(entry, decision, lambda code: reply(Granted(code) if code else granted))
@@ -320,6 +326,8 @@ class TransactionCoordinator:
         assert prepared is not None
 
         def on_done(code: int) -> None:
+            # A failed Complete* loses nothing: the markers are written, and Prepare* is still the state. Try again, or
+            # the id stays busy for ever.
             if code and not self._is_over and entry.appended is prepared:
                 self._markers.retry(entry)
 
@@ -342,6 +350,8 @@ class TransactionCoordinator:
             entry = self._entries[name]
             # As in Kafka, a transaction with a pending state is checked again the next time.
             current = entry.settled
+            # An abandoned transaction holds the last stable offset of its partitions, so read_committed consumers would
+            # wait for ever.
             if current is not None and wall_ms > current.ends_at_ms:
                 logger.info("aborting the transaction of %s: its timeout has expired", short_name(name))
                 self._fence(entry, partial(_log_error, "abort of a transaction after its timeout"))

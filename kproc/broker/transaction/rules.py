@@ -52,6 +52,7 @@ def init(current: Transaction | None, request: InitRequest, now_ms: int, spare_i
         if spare_id == NO_ID:
             return NEEDS_ID
         return Transaction(producer_id=spare_id, epoch=0, timeout_ms=request.timeout_ms, updated_ms=now_ms)
+    # KIP-360: a producer that names an id it does not have any more was fenced by a newer one.
     if request.producer_id != NO_ID and not _may_go_on(current, request):
         return ErrorCode.PRODUCER_FENCED
     if current.state not in IDLE:
@@ -65,6 +66,8 @@ def init(current: Transaction | None, request: InitRequest, now_ms: int, spare_i
         updated_ms=now_ms,
     )
     names_itself = request.producer_id != NO_ID
+    # KIP-98 limits epochs to int16. The last one is kept for the coordinator's fence, so an exhausted id is replaced by
+    # a new one.
     if current.is_exhausted and (not names_itself or request.epoch == current.epoch):
         if spare_id == NO_ID:
             return NEEDS_ID
@@ -75,6 +78,8 @@ def init(current: Transaction | None, request: InitRequest, now_ms: int, spare_i
             previous_producer_id=current.producer_id,
             last_epoch=current.epoch if names_itself else NO_EPOCH,
         )
+    # A client without an id is a new process. It must fence the former one, so its epoch is higher, and no retry of the
+    # former one may match.
     if not names_itself:
         return replace(begun, epoch=current.epoch + 1, last_epoch=NO_EPOCH)
     if request.epoch == current.epoch:
@@ -125,6 +130,7 @@ def add(current: Transaction | None, request: AddRequest, now_ms: int) -> Transa
         return ErrorCode.INVALID_PRODUCER_ID_MAPPING
     if request.epoch != current.epoch:
         return ErrorCode.PRODUCER_FENCED
+    # Markers may be on their way to partitions. A partition that joined now would be left out.
     if current.state in PREPARED:
         return ErrorCode.CONCURRENT_TRANSACTIONS
     if current.state == State.ONGOING and current.partitions.issuperset(request.partitions):
@@ -150,6 +156,8 @@ def verify(current: Transaction | None, request: AddRequest) -> list[ErrorCode]:
         refusal = ErrorCode.CONCURRENT_TRANSACTIONS
     if refusal or current is None:
         return [refusal] * len(request.partitions)
+    # KIP-890: TRANSACTION_ABORTABLE lets the client abort and go on. The partition was never added, so a batch there
+    # would hang.
     known = current.partitions if current.state == State.ONGOING else frozenset()
     return [ErrorCode.NONE if key in known else ErrorCode.TRANSACTION_ABORTABLE for key in request.partitions]
 
@@ -207,6 +215,8 @@ def _end_with_next_epoch(current: Transaction, request: EndRequest, now_ms: int,
     prepared, completed = _ends_of(request)
     if is_repeated:
         return ErrorCode.NONE if state == completed else ErrorCode.INVALID_TXN_STATE
+    # A commit of nothing shows a client that has lost count. An abort of nothing is usual after an error, and only
+    # raises the epoch.
     if state != State.ONGOING and request.is_commit:
         return ErrorCode.INVALID_TXN_STATE
     return _with_next_epoch(current, prepared, now_ms, spare_id, request.client_version)

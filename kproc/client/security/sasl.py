@@ -50,6 +50,8 @@ def log_in(ask: Ask, login: ClientLogin, address: str) -> int:
 
 
 def _choose(ask: Ask, login: ClientLogin, address: str) -> None:
+    # KIP-43: version 1 of the handshake puts the tokens into SaslAuthenticate requests (KIP-152). After version 0 they
+    # would follow as bare frames.
     answer = _ResponseReader(ask(*_HANDSHAKE, _string(login.mechanism)), address)
     code = answer.int16()
     if code == ErrorCode.UNSUPPORTED_SASL_MECHANISM:
@@ -119,6 +121,8 @@ def scram(login: ClientLogin, address: str, nonce: str) -> Exchange:
     # RFC 5802: the server's nonce continues the client's. Otherwise the answer could be an old one.
     if not server_nonce.startswith(nonce) or server_nonce == nonce:
         raise SecurityFailed(f"{address} does not answer to our login, but to another")
+    # A broker in the middle could ask for few iterations and then guess the password from our proof (RFC 7677, section
+    # 4).
     if not _ITERATIONS_MIN <= iterations <= _ITERATIONS_MAX:
         raise SecurityFailed(
             f"{address} asks for {iterations} iterations of SCRAM: {_ITERATIONS_MIN} is the least"
@@ -133,9 +137,13 @@ def scram(login: ClientLogin, address: str, nonce: str) -> Exchange:
     # RFC 5802: biws is the base64 of n,, from the first message.
     final_bare = f"c=biws,r={server_nonce}"
     signed = f"{first_bare},{server_first},{final_bare}".encode()
+    # The proof hides the client key behind a signature of this exchange, so it cannot be replayed, and the broker can
+    # still recover the key.
     proof = bytes(a ^ b for a, b in zip(client_key, keyed(stored_key, signed), strict=True))
     server_final = yield f"{final_bare},p={base64.b64encode(proof).decode()}".encode()
     expected = b"v=" + base64.b64encode(keyed(keyed(salted, b"Server Key"), signed))
+    # Compare in constant time, as with every secret. RFC 5802 lets the client verify the server: a false broker knows
+    # no server key.
     if not hmac.compare_digest(server_final.split(b",", 1)[0], expected):
         raise SecurityFailed(
             f"{address} cannot prove that it knows the password of {login.username}: is it ours?"

@@ -108,6 +108,8 @@ def choose(samples: Sequence[Sample]) -> Proposal:
     ratios = {layout: math.exp(mean - best) for layout, mean in means.items()}
     equal = {layout for layout, ratio in ratios.items() if ratio >= 1 - margin}
     processes = [layout for layout in layouts if layout.transport == PROCESS]
+    # Of layouts that are equally fast, prefer processes, because a fault of one role then ends only that role, and few
+    # of them, because each takes memory.
     chosen = min(equal, key=lambda each: (each.transport != PROCESS, each.processes, each))
     standings = [_standing(layout, good, ratios[layout], layout in equal) for layout in layouts]
     standings += _failures(samples, layouts)
@@ -130,6 +132,7 @@ def _margin(good: Sequence[Sample]) -> float:
     by_round = {each: _mean(v for (_, number), v in values.items() if number == each) for each in rounds}
     left = [v - by_layout[layout] - by_round[number] + whole for (layout, number), v in values.items()]
     freedom = max(1, (len(layouts) - 1) * (len(rounds) - 1))
+    # What layout and round do not explain is noise: the residuals of an analysis of variance with two factors.
     deviation = math.sqrt(sum(each**2 for each in left) / freedom)
     return max(WORTHWHILE, ERRORS * deviation * math.sqrt(2 / len(rounds)))
 
@@ -141,6 +144,7 @@ def _mean(values: Any) -> float:
 
 def _standing(layout: ProcessCounts, good: Sequence[Sample], ratio: float, is_as_good: bool) -> Standing:
     mine = [sample for sample in good if sample.layout == layout]
+    # The run with the median throughput stands for the others. A mean of bottlenecks means nothing.
     typical = sorted(mine, key=lambda each: each.throughput)[len(mine) // 2]
     return Standing(
         layout=layout,

@@ -97,6 +97,7 @@ class Host:
             else:
                 continue
             parts = Path(group.lstrip("/")).parts
+            # A limit of any parent group holds for its children, too, so read all of them up to the root.
             for depth in range(len(parts), -1, -1):
                 for name in names:
                     text = self.text(str(mount.joinpath(*parts[:depth], name)))
@@ -186,6 +187,7 @@ def _swappiness(host: Host) -> CheckedValue:
     swap = next(
         (line for line in (host.text("proc/meminfo") or "").splitlines() if line.startswith("SwapTotal:")), ""
     )
+    # Without swap the kernel cannot swap a role out, whatever the setting says.
     if swap.split()[1:2] == ["0"]:
         return CheckedValue(f"{value}, no swap", CheckResult.OK)
     return _judge(str(value), value <= 10)
@@ -290,6 +292,7 @@ def _probe_memfd() -> str | None:
     except OSError as error:
         return f"refused: {error.strerror}"
     try:
+        # memfd_create alone needs no memory. Only the allocation shows a limit of the memory group.
         os.posix_fallocate(fd, 0, _MEMFD_PROBE_BYTES)
     except OSError as error:
         return f"no room: {error.strerror}"

@@ -117,6 +117,8 @@ class ClassicRebalance:
             self._complete_join(now_ms)
             return
         self._initial_delay_ms = delay_ms
+        # KIP-134: the delay may grow with new members, but all of them together wait no longer than the rebalance
+        # timeout.
         self._initial_rest_ms = max(state.roster.rebalance_timeout_ms - delay_ms, 0)
         self._join_deadline_ms = state.wake_by(now_ms + delay_ms)
 
@@ -156,6 +158,7 @@ class ClassicRebalance:
             # There are only static members, and none has joined, so nobody could assign. Wait until a session expires.
             self._join_deadline_ms = state.wake_by(now_ms + roster.rebalance_timeout_ms)
             return
+        # The new generation fences requests of members that missed the join phase.
         state.generation += 1
         if roster.members:
             state.protocol_name = roster.select_protocol()
@@ -171,6 +174,8 @@ class ClassicRebalance:
     def _answer_joins(self, now_ms: int) -> None:
         state = self._state
         self._pending_sync = set(state.roster.members)
+        # KAFKA-10024 and GroupCoordinator.schedulePendingSync: a leader that dies between its join and its sync must
+        # not let the others wait until its session expires.
         self._sync_deadline_ms = state.wake_by(now_ms + state.roster.rebalance_timeout_ms)
         for member in list(state.roster.members.values()):
             member.is_new = False

@@ -43,6 +43,8 @@ class ClassicSync:
         # The client has repeated its SyncGroup, so it does not read the answer to the first one.
         state.answer_sync(member, SyncResult(ErrorCode.REBALANCE_IN_PROGRESS))
         member.sync_reply = reply
+        # Only the leader sends assignments. `_assigning` keeps a repeated SyncGroup of the leader from writing the
+        # generation twice.
         if state.roster.leader == member.member_id and self._assigning != state.generation:
             self._assign(dict(request.assignments))
 
@@ -53,6 +55,7 @@ class ClassicSync:
         refusal = state.roster.refusal(request.member_id, request.group_instance_id)
         if refusal:
             return refusal
+        # A member of an older generation has an assignment that others may have now. It must join again.
         if request.generation != state.generation:
             return ErrorCode.ILLEGAL_GENERATION
         if _differs(request.protocol_type, state.roster.protocol_type) or _differs(

@@ -82,11 +82,14 @@ class TokenExchange:
             raise ExchangeFailed("an OAUTHBEARER message that is not in order")
         pairs = dict(pair.split("=", 1) for pair in match["pairs"].split("\x01")[:-1])
         scheme, _, bearer = pairs.get("auth", "").partition(" ")
+        # RFC 6750 defines the scheme, and RFC 7235 lets clients write it in any case.
         if scheme.lower() != "bearer":
             raise ExchangeFailed("an OAUTHBEARER message without a bearer token")
         try:
             claims = self._validate(bearer.strip())
         except BadToken as error:
+            # Keep the error and end no exchange yet: RFC 7628 sends the reason as a challenge, which the client
+            # acknowledges.
             self._refused = error
             return error.answer().encode()
         # The client may name the identity that it wants to act as (RFC 7628). Kafka accepts only the token's own.

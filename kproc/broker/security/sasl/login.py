@@ -87,6 +87,7 @@ class Login:
 
     def check_versions(self) -> None:
         """Check that the client may send ApiVersions now. Raises Refused."""
+        # As in SaslServerAuthenticator, ApiVersions comes at most once, and only before the mechanism is chosen.
         if self.stage is not Stage.BEGUN or self.is_again:
             raise self._out_of_turn("ApiVersions")
 
@@ -143,6 +144,7 @@ class Login:
         principal = Principal(USER, outcome.name, outcome.is_token)
         if problem := principal.problem():
             raise self._refused(problem, ErrorCode.SASL_AUTHENTICATION_FAILED, self._general())
+        # KIP-368: another user on a running connection would inherit what its requests in flight have begun.
         self._check_unchanged(principal)
         self.stage = Stage.COMPLETE
         return answer, CompletedLogin(principal, self._lifetime_ms(outcome.expires_ms, now_ms))
@@ -170,6 +172,8 @@ class Login:
         limits = [expires_ms - now_ms] if expires_ms is not None else []
         if longest := self._listener.lifetimes_ms.get(self.mechanism, 0):
             limits.append(longest)
+        # KIP-368: the session ends with the credential or with connections.max.reauth.ms, whichever is earlier.
+        # KAFKA-13848 took a negative rest for no limit.
         return max(0, min(limits)) if limits else None
 
     def _out_of_turn(self, request: str) -> Refused:

@@ -68,6 +68,7 @@ class PlainExchange:
 
     def evaluate(self, token: bytes) -> bytes:
         """Evaluate the token. The response is empty."""
+        # RFC 4616: authorization id, user and password, separated by NUL. None of them may contain it.
         parts = token.split(b"\0")
         if len(parts) != 3:
             raise ExchangeFailed(f"a PLAIN token of {len(parts)} parts instead of 3")

@@ -231,6 +231,8 @@ class ScramExchange:
         name = match["name"].replace("=2C", ",").replace("=3D", "=")
         extensions = dict(each.split("=", 1) for each in match["extensions"].split(",")[1:])
         is_token = extensions.get(_TOKEN_EXTENSION, "").lower() == "true"
+        # For an unknown user this returns an invented credential, so that the salt in the answer does not reveal who
+        # exists (RFC 5802, section 9).
         credential, outcome = self._mechanism.find_user(self._mechanism.kind, name, is_token)
         if match["authorization"] and match["authorization"] != match["name"]:
             told = (
@@ -250,6 +252,8 @@ class ScramExchange:
         match = _CLIENT_FINAL.fullmatch(_text(token))
         if match is None:
             raise ExchangeFailed("a final SCRAM message that is not in order")
+        # RFC 5802: c= repeats the client's first bytes. A server that did not check it would accept a downgrade by
+        # somebody in between.
         if match["channel"] != _NO_CHANNEL_BINDING:
             raise ExchangeFailed("channel binding, which is not offered")
         # RFC 5802: the client must repeat the whole nonce. Otherwise a recorded final message could be sent again.

@@ -27,6 +27,7 @@ class UnsecuredValidator:
         # RFC 7515: header, claims and an empty signature, each in base64 without padding.
         if len(parts) != 3 or parts[2]:
             raise BadToken("a token of another form, or with a signature")
+        # A signed token must not pass here, because nobody would check its signature.
         if _section(parts[0]).get("alg") != "none":
             raise BadToken("a token whose algorithm is not none")
         claims = _section(parts[1])
@@ -40,6 +41,7 @@ class UnsecuredValidator:
         if "exp" not in times or not all(_is_number(value) for value in times.values()):
             raise BadToken("a token without its times, or with times that are not numbers")
         now_ms, expires_ms = self._now_ms(), int(times["exp"] * 1000)
+        # RFC 7519: a token is valid before `exp`, with a tolerance for clocks that differ.
         if now_ms - self._skew_ms >= expires_ms:
             raise BadToken("an expired token")
         if "iat" in times and (now_ms + self._skew_ms < times["iat"] * 1000 or times["exp"] <= times["iat"]):
