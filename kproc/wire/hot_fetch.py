@@ -114,6 +114,7 @@ FETCH_ROWS_MAX: Final = 5_000
 
 
 def _partition_struct(version: int) -> Struct:
+    # KIP-595 added lastFetchedEpoch in v12, KIP-320 the leader epoch in v9, and KIP-107 the log start in v5.
     if version >= 12:
         return Struct(">iiqiqi")
     if version >= 9:
@@ -180,6 +181,7 @@ def _decode(version: int, body: memoryview) -> FetchRequest:
             replica_id = _decode_tags(version, body, position, replica_id)
     elif version == _RACK:
         rack_id, position = read_string(body, position)
+    # KIP-392: the rack must not be null, although the field's encoding could express it.
     if rack_id is None:
         raise ProtocolError("rack id must not be null")
     return FetchRequest(
@@ -210,6 +212,7 @@ def _count(version: int, body: memoryview, position: int) -> tuple[int, int]:
 
 def _topic_key(version: int, body: memoryview, position: int) -> tuple[str | None, bytes | None, int]:
     if version >= _TOPIC_IDS:
+        # KIP-516: from v13 on topics are named by id alone.
         return None, bytes(body[position : position + 16]), position + 16
     name, position = (read_compact_string if version >= _FLEXIBLE else read_string)(body, position)
     if name is None:
@@ -232,6 +235,7 @@ def _decode_topics(version: int, body: memoryview, position: int) -> tuple[list[
     for _ in range(count):
         name, topic_id, position = _topic_key(version, body, position)
         partition_count, position = _count(version, body, position)
+        # Count the partitions of all topics, because many topics with few partitions each cost as much as the opposite.
         rows = _check_rows(rows + partition_count)
         partitions: list[FetchPartition] = []
         for _ in range(partition_count):

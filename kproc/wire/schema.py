@@ -136,6 +136,8 @@ def _string_reader(path: str, is_flexible: bool, is_nullable: bool) -> Reader:
                 return None, position
             raise _null_refused(path)
         end = position + length
+        # Compact strings have lengths of 32 bits (KIP-482), but no later record or response could carry more than an
+        # int16 allows.
         if end > len(data) or length > STRING_BYTES_MAX:
             raise ProtocolError(f"{path}: string of {length} bytes, {len(data) - position} remain")
         return data[position:end].decode(), end

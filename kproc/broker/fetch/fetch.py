@@ -203,6 +203,7 @@ class ClientFetch:
                 count += read.bytes
                 has_logs = has_logs and read.end >= 0
         is_enough = has_error or (count > 0 and count >= request.min_bytes)
+        # The bytes of the other owners count, so our own partitions need only the rest.
         local.bytes_min = 0 if is_enough else max(1, request.min_bytes - count)
         local.may_wait = not has_logs or (
             request.max_wait_ms > 0
@@ -214,6 +215,8 @@ class ClientFetch:
         if local.is_parked:
             if not was_parked:
                 self._context.when_gone(self.cancel)
+            # Let the other owners call back when they have more, because only they notice an append to their
+            # partitions.
             if self._others is not None and request.max_wait_ms > 0:
                 self._others.watch_all()
 
@@ -274,6 +277,7 @@ class ClientFetch:
         served: list[tuple[str | bytes | None, int]] = []
         for at, target in enumerate(self._targets):
             read = self.reads[at]
+            # The log is still in transfer, or opens later. Clients retry this code after a refresh of their metadata.
             if read.end < 0 and not read.error:
                 read = failed_read(ErrorCode.NOT_LEADER_OR_FOLLOWER)
             if read.bytes and has_data and read.bytes > budget:
@@ -285,6 +289,8 @@ class ClientFetch:
                 context.services.count_fetched(target.key[0], read.bytes)
             offsets = (-1, -1, -1) if read.error else (read.start, read.end, read.stable)
             is_news = read.error or read.bytes or offsets != target.last_offsets
+            # KIP-227: an incremental response leaves out partitions without news. A consumer of 1,000 quiet partitions
+            # gets a few bytes.
             if self._is_incremental and not is_news:
                 continue
             if session is not None:

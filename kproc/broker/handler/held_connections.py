@@ -144,6 +144,7 @@ class HeldConnection:
                     return False
                 head = HEAD.pack(connection_id, number, listener, flags)
                 frame = view_of(offset, length)
+                # The record gets the shape of a small frame, so that it is handled like one when its turn comes.
                 copy = bytearray(b"".join((head, length.to_bytes(4, "big"), frame)))
                 self.records[at] = COPIED, copy
                 self.copied_bytes += len(copy)
@@ -310,6 +311,7 @@ class HeldConnections:
             return
         places = (*self._holders.values(), *self.without_room, *self.resting)
         held = [(client, client.held[key]) for client, key in places]
+        # The connection that holds most goes first: closing few connections frees enough.
         held.sort(key=lambda each: each[1].parked_bytes, reverse=True)
         for client, each in held:
             if self._parked.total <= _PARKED_BYTES_MAX:

@@ -208,6 +208,8 @@ class PartitionTransfer:
             elif key in self._retired:
                 self._reopen(key)
             elif key in self._arrivals:
+                # The log is already on its way from somebody. If that one does not have it, the present former owner
+                # does.
                 self._arrivals[key].later_holder = each.owner_before
             else:
                 claimed.setdefault(each.owner_before, []).append(key)
@@ -445,6 +447,7 @@ class PartitionTransfer:
                     on_ready(False)
         for key, retired in list(self._retired.items()):
             partition = self._image().topics_by_id[retired.topic_id].partitions[key[1]]
+            # The new owner has not claimed the state in time, or has died. It then recovers the log from its files.
             if now_ns - retired.since_ns > _KEEP_NS or not self._is_linked(partition.owner):
                 del self._retired[key]
                 self._partitions.disown(partition)

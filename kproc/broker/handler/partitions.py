@@ -180,10 +180,13 @@ class Partitions:
             raise KafkaError(
                 ErrorCode.NOT_LEADER_OR_FOLLOWER, f"{key[0]}-{key[1]} is owned by another Handler"
             )
+        # Opening it again would find the same damage, and log it with every request.
         if key in self._damaged:
             raise KafkaError(ErrorCode.KAFKA_STORAGE_ERROR, self._damaged[key])
         row = self._table.read(partition)
         self.before_open(key, row)
+        # The former owner's fdatasync failed and it died. The page cache may hold bytes that the disk lacks, so nobody
+        # may trust it before a start.
         if row is not None and row.has_failed:
             self._damaged[key] = (
                 f"a sync of {key[0]}-{key[1]} failed: it is offline until the broker's next start"

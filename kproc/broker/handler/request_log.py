@@ -108,6 +108,7 @@ class RequestLog:
             return
         text, self._lines = b"".join(self._lines), []
         try:
+            # Rotate before the write, so that a file exceeds its limit only by a single large line.
             if self._size and self._size + len(text) > self._bytes_max:
                 self._rotate()
             self._size += os.write(self._fd, text)
@@ -191,6 +192,7 @@ def hide_secrets(api_key: int, fields: Any) -> Any:
         return {**fields, "upsertions": rows}
     if api_key in _WITH_TOKENS:
         return {**fields, "hmac": HIDDEN}
+    # Configs can hold passwords, and of an unknown config nobody knows. So only known, harmless values are shown.
     if api_key not in _ALTERS:
         return fields
     return {**fields, "resources": [_hide(resource) for resource in fields["resources"]]}

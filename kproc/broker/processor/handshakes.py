@@ -149,6 +149,8 @@ class Handshakes:
         oldest_ns = self._state.now_ns - self._timeout_ns
         answered = closed = blocked = 0
         for _ in range(_CHECKS_MAX):
+            # Answer at least one client in each pass. A handshake takes longer than the whole turn on a slow host, and
+            # nobody would ever get in.
             is_late = (answered or blocked) and self._clock.now_ns() >= until_ns
             if is_late or blocked >= len(self._turns):
                 break
@@ -157,6 +159,7 @@ class Handshakes:
             if transport.has_left():
                 self._table.close(connection, "the client closed it before its handshake")
                 closed += 1
+            # The client has probably given up, and an answer to it would cost another client's turn.
             elif since_ns < oldest_ns:
                 self._drop(transport, "more clients begin a handshake than can be answered")
                 closed += 1
@@ -167,6 +170,7 @@ class Handshakes:
                 blocked += 1
         self._is_blocked = not answered and not closed
         while self._hello_bytes > _HELLO_BYTES_MAX:
+            # The newest connection of the address that holds most: the others have waited longer for their turn.
             victim = next(reversed(self._hello_shares.largest_holders()))
             self._table.close(victim, "first records of TLS handshakes take too much memory")
         fresh, self._newly_waiting = self._newly_waiting, []
@@ -241,6 +245,8 @@ class Handshakes:
             if ends_ms <= self._clock.wall_ms():
                 self.refused(transport, _EXPIRED)
                 raise OSError(_EXPIRED)
+            # TLS checks a certificate only in the handshake. Without this, a connection would outlive the certificate
+            # that let it in.
             self._certificates.move(transport.fd, ends_ms)
             if connection.login is not None:  # With SASL_SSL, the login determines the principal.
                 return
@@ -271,6 +277,7 @@ class Handshakes:
             self._table.close(connection, _EXPIRED)
         for begun in list(self._begun.values()):
             try:
+                # The socket may have been full, and nobody watches it for writing during a handshake.
                 begun.transport.flush_handshake()
             except OSError as error:
                 self._table.close(self._table.by_fd[begun.transport.fd], str(error))

@@ -163,8 +163,11 @@ class MigrationChannel:
                 self._queue(FILE, connection.id, b"", item.file.fd, item.file)
         block = connection.block
         if block is not None:
+            # The other Processor cannot read our arena, and a message is too small, so the bytes travel as a file in
+            # memory.
             self._queue_memfd(BLOCK, connection.id, block.received)
         state = msgspec.msgpack.encode(state_of(connection, kept))
+        # SEQPACKET has no partial messages: one that is larger than the socket's buffer can never be sent.
         if len(state) > _STATE_BYTES_MAX:
             self._queue_memfd(STATE, connection.id, state)
             state = b""
@@ -220,6 +223,7 @@ class MigrationChannel:
             try:
                 message = recv_fd(self.sock, _HEAD.size + _STATE_BYTES_MAX)
             except TruncatedDescriptor as error:
+                # The receiver is at its limit of descriptors. Refuse the connection, so that its giver keeps it.
                 message = error.payload, None
             if message is None:
                 return None

@@ -82,6 +82,7 @@ class RequestForwarder:
                     return
                 if self._route(connection, view[HEAD_BYTES:end]):
                     return
+            # A large frame that has only begun: receive the rest into the arena, because a ring could not hold it.
             elif LARGE_FRAME_BYTES < length <= self._request_bytes_max and length > count - LENGTH_BYTES:
                 self._hold(connection, view[HEAD_BYTES:end])
                 return
@@ -97,6 +98,7 @@ class RequestForwarder:
             length_max=self._request_bytes_max,
         )
         if not is_valid:
+            # Copy the start of the invalid frame for the log line, because the commit below ends the view.
             start = bytes(view[position : position + LENGTH_BYTES])
             if frames:
                 self._forward_frames(connection, view, position)
@@ -141,6 +143,7 @@ class RequestForwarder:
 
         `data` is a copy, because the introduction is a record of the same ring and ends the reservation.
         """
+        # The first request tells the client's library, which `kproc clients` shows from then on.
         if connection.client is None:
             connection.client = client_of(memoryview(data)[LENGTH_BYTES:])
         if connection.login is not None:
@@ -227,6 +230,8 @@ class RequestForwarder:
         if target.link is None:
             target = connection.home
         link = target.link
+        # A second Handler could answer before the first one. Responses must have the order of the requests, so wait
+        # until the connection has nothing in work.
         if link is None or (connection.inflight and target is not connection.target):
             return False
         flags = connection.flags

@@ -84,6 +84,8 @@ def refusal_of_transaction(context: RequestContext, request: ProduceRequest) -> 
         name is None or not context.is_allowed(Operation.WRITE, ResourceType.TRANSACTIONAL_ID, name)
     ):
         return ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED
+    # As in ReplicaManager, all transactional batches of a request are of one producer: there is one transactional id to
+    # verify them by.
     return ErrorCode.INVALID_PRODUCER_ID_MAPPING if len(producers) > 1 else ErrorCode.NONE
 
 
@@ -129,6 +131,8 @@ def _error_for_producer(code: int, version: int) -> tuple[int, str | None]:
     The codes and messages are those of Kafka's ReplicaManager.
     """
     adds = version >= _FIRST_THAT_ADDS
+    # KIP-890: clients before it know none of these codes in a Produce. They retry NOT_ENOUGH_REPLICAS, and the next try
+    # may find the coordinator.
     if code in _UNREACHED or (code == ErrorCode.CONCURRENT_TRANSACTIONS and not adds):
         why = "Unable to verify the partition has been added to the transaction. Underlying error: "
         return ErrorCode.NOT_ENOUGH_REPLICAS, why + ErrorCode(code).name
@@ -175,6 +179,7 @@ class TransactionalProduce:
             self._queue.flush()
         waiting = self._still_waiting(owned, producer_id, epoch)
         index = owned.key[1]
+        # A newer producer of the same id waits already, so this one was fenced.
         if waiting is not None and waiting.producer.epoch > epoch:
             target.decide(failed(index, ErrorCode.INVALID_PRODUCER_EPOCH))
             return

@@ -64,6 +64,7 @@ def dispatch(request: HandlerRequest, body: memoryview) -> None:
     if api is None or not api.serves(version):
         raise ProtocolError(f"API key {api_key} version {version} is not served")
     counts.add(REQUESTS, api_key, version)
+    # KIP-482: flexible versions have tagged fields behind the header. None is defined, and unknown ones are skipped.
     if version >= first_flexible(api_key):
         body = after_header_tags(body)
     if api_key == _FETCH:
@@ -114,6 +115,7 @@ def after_header_tags(body: memoryview) -> memoryview:
 
 
 def _handle_private(request: HandlerRequest, body: memoryview) -> None:
+    # Own operations have no rights of their own, so only users of this host may send them.
     if not request.is_from_loopback or request.api_version != PRIVATE_VERSION:
         raise ProtocolError("private operations are for loopback clients of this version")
 

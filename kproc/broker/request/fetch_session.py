@@ -98,6 +98,7 @@ class FetchSession:
                 forgotten = self.targets.pop((name if name is not None else topic_id, index), None)
                 if forgotten is not None:
                     self.size_bytes -= forgotten.size_bytes
+        # KIP-227: 0 means a new session and -1 the end of one, so epochs wrap to 1.
         self.epoch = 1 if self.epoch == _EPOCH_MAX else self.epoch + 1
 
     def served(self, keys: Iterable[tuple[str | bytes | None, int]]) -> None:
@@ -138,8 +139,12 @@ class SessionCache:
         if session is None:
             raise KafkaError(ErrorCode.FETCH_SESSION_ID_NOT_FOUND)
         self._sessions[session.id] = session
+        # The client has missed a response, or has sent a request twice. Both sides' ideas of the session differ from
+        # then on.
         if session.epoch != request.session_epoch:
             raise KafkaError(ErrorCode.INVALID_FETCH_SESSION_EPOCH)
+        # KIP-516: a client that begins to use ids must begin a new session, because the partitions of this one are
+        # known by name.
         if session.uses_topic_ids != (version >= 13):
             raise KafkaError(ErrorCode.FETCH_SESSION_TOPIC_ID_ERROR)
         session.last_used_ns = now_ns
@@ -173,6 +178,7 @@ class SessionCache:
             if oldest is None or now_ns - oldest.last_used_ns < _EVICTION_NS:
                 return None  # The client continues with full requests.
             self._discard(oldest.id)
+        # A random id, so that a client of the former broker process does not hit another client's session by chance.
         session_id = self._random.randint(1, _EPOCH_MAX)
         while session_id in self._sessions:
             session_id = self._random.randint(1, _EPOCH_MAX)

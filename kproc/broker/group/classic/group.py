@@ -151,6 +151,8 @@ class ClassicGroup:
         state = self.state
         if state.current is GroupState.DEAD:
             return ErrorCode.COORDINATOR_NOT_AVAILABLE
+        # A consumer that assigns its own partitions, or a tool, commits without a member, as in
+        # GroupMetadata.validateOffsetCommit. Members in the group would fence it.
         if generation < 0 and state.current is GroupState.EMPTY:
             return ErrorCode.NONE
         if generation >= 0 or member_id or group_instance_id is not None:
@@ -212,6 +214,7 @@ class ClassicGroup:
             if leaving.group_instance_id is None or known_id is None:
                 return ErrorCode.UNKNOWN_MEMBER_ID
             member_id = known_id
+        # KIP-394: a client that got its member id and never joined with it leaves no gap in the group.
         elif member_id in roster.pending:
             del roster.pending[member_id]
             return ErrorCode.NONE
