@@ -3,12 +3,10 @@
 from __future__ import annotations
 
 import ssl
-from pathlib import Path
 from typing import Any
 
 import pytest
 
-from kproc.tools.load.batches import compressed_batch
 from kproc.tools.load.build import CompilerMissing, build, compiler
 from kproc.tools.load.run import LoadFailed, run_load
 from tests.bench.fake_broker import FakeBroker
@@ -206,25 +204,6 @@ def test_backlog_of_a_broker_that_stopped_answering_is_reported() -> None:
     assert problem.result["backlog_begin"] == 0
     assert problem.result["backlog_end"] == pytest.approx(18, abs=2)
     assert "not answered in time" in str(problem)
-
-
-@on_processes
-@pytest.mark.parametrize("codec", ["none", "lz4", "zstd"])
-def test_load_generator_sends_given_batches_unchanged(
-    broker: BrokerUnderTest, codec: str, tmp_path: Path
-) -> None:
-    batch = compressed_batch(codec, 1000, 100_000, 1_700_000_000_000)
-    (tmp_path / "batch").write_bytes(batch)
-    options: dict[str, Any] = {"topic": fresh_name("load"), "batch_file": tmp_path / "batch"}
-    result = run_load("produce", broker.bootstrap, **SHORT, **options)
-    assert result["bytes"] == result["requests"] * len(batch) > 0
-    assert result["records"] == result["requests"] * (100_000 // 1010)
-
-
-def test_batch_file_that_is_no_batch_is_refused(tmp_path: Path) -> None:
-    (tmp_path / "batch").write_bytes(compressed_batch("none", 100, 1000, 0)[:-1])
-    with pytest.raises(LoadFailed, match="not one whole record batch"):
-        run_load("produce", "127.0.0.1:9", batch_file=tmp_path / "batch")
 
 
 @on_processes

@@ -10,11 +10,12 @@ import typer
 from confluent_kafka import Consumer, Producer, TopicPartition
 
 from kproc.cli.commands import app
-from tests.support.command_line import Kproc, commands
+from tests.support.command_line import commands
 from tests.support.topics import fresh_name
 from tests.support.wait import wait_until
 
 pytestmark = [pytest.mark.long, pytest.mark.transports("process")]
+
 
 def told(answer: subprocess.CompletedProcess[str]) -> str:
     assert answer.returncode == 0, answer.stderr
@@ -52,11 +53,6 @@ def group(broker, filled) -> str:
     return name
 
 
-def offsets(kproc: Kproc, group: str) -> dict[int, int]:
-    [row] = described(kproc(f"group describe {group} --format json"))
-    return {each["partition"]: each["committed"] for each in row["partitions"]}
-
-
 def test_group_describe_shows_lag(kproc, filled, group):
     [row] = described(kproc(f"group describe {group} --format json"))
     assert (row["state"], row["members"], row["lag"]) == ("Empty", [], 10)
@@ -70,33 +66,6 @@ def test_group_describe_shows_lag(kproc, filled, group):
     assert listed[group] == "Empty"
     listed = described(kproc("group list --state stable --format json"))
     assert group not in [each["group"] for each in listed]
-
-
-def test_group_seek_without_execute_changes_nothing(kproc, filled, group):
-    shown = told(kproc(f"group seek {group} --to beginning"))
-    assert "nothing was changed" in shown
-    assert offsets(kproc, group) == {0: 7, 1: 3}
-    told(kproc(f"group seek {group} --to beginning --execute"))
-    assert offsets(kproc, group) == {0: 0, 1: 0}
-
-
-@pytest.mark.parametrize(
-    ("where", "expected"),
-    [
-        ("--to end", {0: 10, 1: 10}),
-        ("--to 5", {0: 5, 1: 5}),
-        ("--to=-4", {0: 6, 1: 6}),
-        ("--to 99", {0: 10, 1: 10}),
-        ("--to @0", {0: 0, 1: 0}),
-        ("--to 2999-01-01", {0: 10, 1: 10}),
-        ("--shift=-2", {0: 5, 1: 1}),
-        ("--shift=-9", {0: 0, 1: 0}),
-        ("--shift 2 --topic {topic}:1", {0: 7, 1: 5}),
-    ],
-)
-def test_group_seek_targets_stay_within_the_log(kproc, filled, group, where, expected):
-    told(kproc(f"group seek {group} {where.format(topic=filled)} --execute"))
-    assert offsets(kproc, group) == expected
 
 
 def test_group_with_members_cannot_be_moved_or_deleted(kproc, broker, filled):
@@ -236,5 +205,3 @@ def test_every_printing_command_has_json_output():
     for path, command in commands(typer.main.get_command(app)):
         names = {name for option in command.params for name in option.opts}
         assert path in silent or path.startswith("bench ") or names & {"--format", "--json"}, path
-
-

@@ -1,4 +1,4 @@
-"""Transactional producers at Handlers that share coordinators and partitions."""
+"""Transactional producers at Handlers that share coordinators and partitions, and the markers in their logs."""
 
 from __future__ import annotations
 
@@ -8,8 +8,11 @@ from typing import Any
 from kproc.broker.cluster.internal_topics import TRANSACTION_STATE_TOPIC
 from kproc.broker.coordinator.partitioning import partition_for
 from kproc.common.errors import ErrorCode
+from kproc.wire.batch_header import HEADER_BYTES
 from kproc.wire.header import ApiKey
+from kproc.wire.record_batch import decode_records, parse_header
 from tests.support.handler_rig import HandlerRig
+from tests.support.logs import read_all
 
 Start = Callable[..., HandlerRig]
 Fields = dict[str, Any]
@@ -110,3 +113,33 @@ def home_of(rig: HandlerRig, name: str = "payments") -> int:
     """The Handler that coordinates it."""
     Producer(rig, name).find()
     return rig.owner(TRANSACTION_STATE_TOPIC, partition_for(name, 4))
+
+
+def written(rig: HandlerRig, index: int) -> list[tuple[bytes | None, bytes | None]]:
+    """Keys and values of all records of a partition."""
+    log = rig.open("t", index).log
+    return (
+        [(row.key, row.value) for row in decode_records(log.reader.read_bytes(0, 1000))]
+        if read_all(log)
+        else []
+    )
+
+
+def markers_of(rig: HandlerRig, index: int, topic: str = TOPIC) -> list[tuple[int, bool, int]]:
+    """(producer's epoch, is commit, coordinator's epoch) of each in a partition's log."""
+    log = rig.open(topic, index).log
+    found = []
+    data = log.reader.read_bytes(0, 1 << 20) if log.state.end_offset else b""
+    position = 0
+    while position + HEADER_BYTES <= len(data):
+        header = parse_header(memoryview(data), position)
+        batch = memoryview(data)[position : position + header.total_bytes]
+        position += header.total_bytes
+        if header.is_control:
+            (record,) = decode_records(batch)
+            assert record.key is not None
+            assert record.value is not None
+            found.append(
+                (header.producer_epoch, record.key[3] == 1, int.from_bytes(record.value[2:6], "big"))
+            )
+    return found

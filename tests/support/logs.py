@@ -115,3 +115,14 @@ def records_in(content: bytes) -> list[Record]:
         records += decode_records(content[position : position + total])
         position += total
     return records
+
+
+def write_log(rig: LogRig, count: int = 20, *, clean: bool = False) -> list[int]:
+    """`count` batches of two records, dated rising; returns their positions. The log is closed."""
+    log = rig.open()
+    positions = []
+    for number in range(count):
+        positions.append(log.state.active_bytes)
+        append_one(log, batch(f"a{number}", f"b{number}", timestamp=NOW_MS + 10 * number))
+    log.close(clean=clean)
+    return positions

@@ -454,3 +454,11 @@ def no_more_descriptors() -> Iterator[None]:
         yield
     finally:
         resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+
+
+def ask(rig: ProcessorRig, client: Client, count: int) -> list[Request]:
+    """That many requests of one client, taken by the Handler."""
+    client.send(b"".join(framed(b"request %d" % number) for number in range(count)))
+    requests = rig.handler.take()
+    assert len(requests) == count
+    return requests

@@ -14,26 +14,9 @@ from kproc.pipeline.errors import PipelineError
 from kproc.pipeline.scratch import Scratch
 from kproc.pipeline.session import RunningSpark, check_java, package_kproc, settings, worker_environment
 from kproc.pipeline.spec import parse_spec
-from kproc.pipeline.stock import ARTIFACTS, stock_jars
+from tests.support.pipeline_specification import CONNECTOR_SPEC
 
 pytest.importorskip("pyspark")
-
-SPEC = """
-[pipeline]
-name = "p"
-checkpoint = "state"
-connector = "{connector}"
-[spark]
-master = "{master}"
-conf = {{ "spark.ui.enabled" = true, "spark.x" = 2 }}
-[[source]]
-name = "t"
-topic = "t"
-[[sink]]
-name = "out"
-input = "t"
-noop = true
-"""
 
 
 def java_that_says(directory: Path, version: str) -> dict[str, str]:
@@ -65,7 +48,7 @@ def test_no_java_is_said_with_where_it_was_looked_for(tmp_path: Path) -> None:
 
 
 def settings_for(tmp_path: Path, master: str, connector: str = "kproc") -> dict[str, str]:
-    spec = parse_spec(SPEC.format(master=master, connector=connector), tmp_path / "p.toml")
+    spec = parse_spec(CONNECTOR_SPEC.format(master=master, connector=connector), tmp_path / "p.toml")
     return settings(spec, tmp_path, {"HOME": str(tmp_path)}, tmp_path / "temporary")
 
 
@@ -77,33 +60,6 @@ def test_the_specifications_settings_go_over_ours(tmp_path: Path) -> None:
     assert "spark.driver.host" not in cluster
     assert "spark.sql.shuffle.partitions" not in cluster
     assert cluster["spark.executorEnv.PYTHONPATH"].endswith(".zip")
-
-
-def make_jar(repository: Path, directory: str, artifact: str, version: str) -> str:
-    jar = repository / ".m2" / "repository" / directory / artifact / version / f"{artifact}-{version}.jar"
-    jar.parent.mkdir(parents=True)
-    jar.touch()
-    return str(jar)
-
-
-def test_stock_connector_jars_have_matching_versions(tmp_path: Path) -> None:
-    with pytest.raises(
-        PipelineError, match=r"needs jars that are neither in spark.jars nor in .*spark\.jars\.packages"
-    ):
-        settings_for(tmp_path, "local[2]", "kafka")
-    wanted = {}
-    for directory, artifact in ARTIFACTS:
-        for version in ("3.9.0", "4.2.0", "9.9.9"):
-            wanted[artifact, version] = make_jar(tmp_path, directory, artifact, version)
-    jars = settings_for(tmp_path, "local[2]", "kafka")["spark.jars"].split(",")
-    assert jars == [
-        wanted[
-            artifact, "3.9.0" if artifact == "kafka-clients" else "4.2.0" if "spark" in artifact else "9.9.9"
-        ]
-        for _, artifact in ARTIFACTS
-    ]
-    given = f"/jars/{ARTIFACTS[0][1]}-4.2.0.jar"
-    assert stock_jars([given], {"HOME": str(tmp_path)}) == [], "whoever names the connector names the rest"
 
 
 def test_the_package_is_all_that_an_executor_imports(tmp_path: Path) -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import errno
-import os
 import random
 from collections.abc import Iterator
 from contextlib import ExitStack
@@ -14,8 +13,6 @@ import msgspec
 import pytest
 from msgspec.structs import replace
 
-from kproc.broker.calls.controller_calls import CHANGE, Change
-from kproc.broker.cluster.metadata_log import MetadataLog
 from kproc.broker.cluster.records import DelegationTokenSet
 from kproc.broker.config import Config
 from kproc.broker.config.dynamic import DynamicSettings
@@ -24,9 +21,9 @@ from kproc.broker.role.plan import Plan
 from kproc.broker.role.roles import CLEANER, CONTROLLER, handler_id
 from kproc.broker.storage.fs import DiskFailed, OsFs
 from kproc.broker.supervisor.broker import RoleParts, SupervisorCalls, build_controller
-from kproc.broker.transport.envelope import CALL, DELTA, DELTA_ACK, REPLY, SNAPSHOT, TOKEN
+from kproc.broker.transport.envelope import CALL, DELTA_ACK, REPLY, SNAPSHOT, TOKEN
 from kproc.common.clock import ManualClock
-from kproc.common.errors import ErrorCode, FatalError, KafkaError
+from kproc.common.errors import ErrorCode, FatalError
 from tests.support.controller_rig import ControllerRig, Reply, ScriptedPeer
 from tests.support.in_memory_controller import topic
 
@@ -53,22 +50,6 @@ def test_peer_begins_with_a_whole_image(rig: ControllerRig) -> None:
     assert peer.image.snapshot() == rig.controller.image.snapshot()
     assert peer.image.cluster_id == "the-cluster"
     assert peer.image.handler_count == 2
-
-
-def test_change_is_answered_when_every_handler_knows_it(
-    rig: ControllerRig, peers: tuple[ScriptedPeer, ScriptedPeer]
-) -> None:
-    asking, slow = peers
-    slow.acknowledges = False
-    replies = create(asking, "t")
-    rig.settle()
-    assert "t" in rig.controller.image.topics_by_name
-    assert asking.image is not None
-    assert "t" in asking.image.topics_by_name
-    assert replies == []
-    slow.acknowledge()
-    rig.settle()
-    assert [row["error_code"] for row in replies[0]["topics"]] == [0]
 
 
 def test_change_is_sent_to_all_but_cleaner_is_not_awaited(
@@ -181,24 +162,6 @@ def test_offline_partitions_report_is_read_by_declared_types(
     assert rig.controller._operations.status.offline.problem == "2 partitions are offline"
 
 
-def test_answers_leave_in_the_order_of_the_changes(
-    rig: ControllerRig, peers: tuple[ScriptedPeer, ScriptedPeer]
-) -> None:
-    asking, slow = peers
-    slow.acknowledges = False
-    order: list[str] = []
-    for name in ("first", "second", "third"):
-        body = {"topics": [topic(name)], "validate_only": False}
-        change = Change("create_topics", body)
-        asking.calls.send(asking.outbox, CONTROLLER, CHANGE, change, lambda _r, name=name: order.append(name))
-        asking.outbox.flush()
-        rig.settle()
-    assert order == []
-    slow.acknowledge()  # Of the newest version: it knows all three.
-    rig.settle()
-    assert order == ["first", "second", "third"]
-
-
 def test_acknowledgement_of_older_change_keeps_newer_waiting(
     rig: ControllerRig, peers: tuple[ScriptedPeer, ScriptedPeer]
 ) -> None:
@@ -220,37 +183,6 @@ def test_change_without_handlers_is_answered_at_once(rig: ControllerRig) -> None
     replies = create(cleaner, "t")
     rig.settle()
     assert len(replies) == 1
-
-
-def test_question_that_changes_nothing_waits_for_nobody(
-    rig: ControllerRig, peers: tuple[ScriptedPeer, ScriptedPeer]
-) -> None:
-    for peer in peers:
-        peer.acknowledges = False
-    replies = peers[0].ask("create_topics", topics=[topic("t")], validate_only=True)
-    rig.settle()
-    assert len(replies) == 1
-    assert "t" not in rig.controller.image.topics_by_name
-
-
-def test_unwritable_change_is_rejected_and_not_sent(
-    rig: ControllerRig, peers: tuple[ScriptedPeer, ScriptedPeer], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    with monkeypatch.context() as full:
-        full.setattr(
-            MetadataLog,
-            "commit",
-            lambda *_: _raise(KafkaError(ErrorCode.KAFKA_STORAGE_ERROR, os.strerror(errno.ENOSPC))),
-        )
-        replies = create(peers[0], "t")
-        rig.settle()
-    assert len(replies) == 1
-    assert "No space left" in str(replies[0])
-    assert "t" not in rig.controller.image.topics_by_name
-    assert DELTA not in peers[1].kinds
-    again = create(peers[0], "t")
-    rig.settle()
-    assert [row["error_code"] for row in again[0]["topics"]] == [0]
 
 
 def _raise(error: Exception) -> Any:

@@ -11,12 +11,11 @@ from kproc.broker.handler.owned_partition import OwnedPartition
 from kproc.broker.handler.produce_fast_path import FIRST_VERSION, ProduceFastPath
 from kproc.broker.produce.append_queue import AppendQueue
 from kproc.broker.produce.produce import Destination
-from kproc.broker.produce.reply import OneProduce, ProduceTemplate, RepeatedProduce
+from kproc.broker.produce.reply import OneProduce, RepeatedProduce
 from kproc.broker.request.request import ClientPeer, HandlerRequest
 from kproc.broker.transport.envelope import FLAG_LOOPBACK, FLAG_TIMED, HEAD
 from kproc.wire import codec
 from kproc.wire.header import ApiKey
-from kproc.wire.hot import encode_produce_response
 from tests.support.cases import in_one_test
 
 RECORDS = b"r" * 300
@@ -108,26 +107,6 @@ def test_a_timed_request_goes_the_general_way(version: int) -> None:
     path, frame = path_of(version), frame_of(version, RECORDS)
     assert match(path, frame, flags=FLAG_LOOPBACK | FLAG_TIMED) is None
     assert match(path, frame) == RECORDS
-
-
-@pytest.mark.parametrize("version", VERSIONS)
-@pytest.mark.parametrize("name", ["t", "t" * 126, "t" * 249])
-def test_an_answer_is_the_one_that_the_encoder_makes(version: int, name: str) -> None:
-    template = ProduceTemplate(version, name, b"i" * 16, 3)
-    record = template.pack(
-        b"connectisequ",
-        template.length,
-        (99).to_bytes(4, "big"),
-        template.before,
-        2**40,
-        -1,
-        7,
-        template.after,
-    )
-    row = (3, 0, 2**40, -1, 7, None, ())
-    frame = encode_produce_response(version, 99, [(name, b"i" * 16, [row])])
-    assert record == b"connectisequ" + bytes(4) + frame
-    assert len(record) == template.bytes
 
 
 @pytest.mark.parametrize("version", VERSIONS)

@@ -10,8 +10,7 @@ import pytest
 
 from kproc.broker.ipc import ring as ring_module
 from kproc.broker.ipc.layout import RING_CAPACITY_BYTES_MIN, RING_HEADER
-from kproc.broker.ipc.link import create_link, open_first_end, open_second_end
-from kproc.broker.ipc.region import Region, RegionKind, RegionMismatch
+from kproc.broker.ipc.region import Region, RegionKind
 from kproc.broker.ipc.ring import RECORD_HEADER, RECORD_ROUND, RingConsumer, RingProducer, format_ring
 from kproc.common.errors import FatalError
 from tests.support.proc import open_descriptors
@@ -492,31 +491,6 @@ def test_closing_the_region_ends_reservations_and_polled_views():
     for view in (polled, reserved):
         with pytest.raises(ValueError, match="released"):
             view[0]
-    assert open_descriptors() == before
-
-
-def test_link_carries_both_directions_apart():
-    with (
-        create_link(1024, 4096, generation=6) as region,
-        Region.attach(os.dup(region.fd), generation=6) as other,
-    ):
-        to_second, from_second = open_first_end(region)
-        to_first, from_first = open_second_end(other)
-        assert (to_second.capacity, to_first.capacity) == (1024, 4096)
-        to_second.try_push(1, b"request")
-        to_second.publish()
-        to_first.try_push(2, b"response")
-        to_first.publish()
-        assert take(from_first) == [(1, b"request")]
-        assert take(from_second) == [(2, b"response")]
-        with pytest.raises(RegionMismatch, match="generation 6, expected 7"):
-            Region.attach(other.fd, generation=7)
-
-
-def test_link_of_a_wrong_capacity_leaks_nothing():
-    before = open_descriptors()
-    with pytest.raises(ValueError, match="ring capacity"):
-        create_link(1024, 1000, generation=1)
     assert open_descriptors() == before
 
 

@@ -105,15 +105,6 @@ def test_too_many_rows_are_rejected_before_controller_call(
     assert refused not in {(row["error_code"], row["error_message"]) for row in rows}
 
 
-def test_keys_of_too_many_users_are_not_derived(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(controller_call, "RECORDS_MAX", MAX)
-    monkeypatch.setattr("kproc.broker.api.alter_user_scram_credentials.keys_for_password", None)
-    user = {"mechanism": 1, "iterations": 4096, "salt": b"s" * 8, "salted_password": b"p" * 32}
-    upsertions = [user | {"name": f"u{number}"} for number in range(MAX + 1)]
-    answer = Broker().ask(ApiKey.ALTER_USER_SCRAM_CREDENTIALS, 0, deletions=[], upsertions=upsertions)
-    assert {row["error_code"] for row in answer["results"]} == {int(ErrorCode.POLICY_VIOLATION)}
-
-
 def test_unknown_topics_are_created_up_to_request_limit(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("kproc.broker.api.metadata.RECORDS_MAX", MAX)
     broker = Broker({"auto.create.topics.enable": "true"})

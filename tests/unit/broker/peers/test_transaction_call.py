@@ -1,17 +1,14 @@
-"""Transactions over several Handlers: requests, markers, deaths and transfers."""
+"""Transactions over several Handlers: coordinators, deaths and transfers."""
 
 from __future__ import annotations
 
 import pytest
 
-from kproc.broker.cluster.internal_topics import GROUP_METADATA_TOPIC, TRANSACTION_STATE_TOPIC
-from kproc.broker.coordinator.partitioning import partition_for
+from kproc.broker.cluster.internal_topics import TRANSACTION_STATE_TOPIC
 from kproc.broker.peers.transaction_call import TxnProducer, request_join
 from kproc.common.errors import ErrorCode
-from kproc.wire.batch_header import HEADER_BYTES
 from kproc.wire.header import ApiKey
-from kproc.wire.record_batch import decode_records, parse_header
-from tests.support.handler_rig import HandlerRig, parts_of
+from tests.support.handler_rig import parts_of
 from tests.support.handler_transactions import (
     PARTITIONS,
     TOPIC,
@@ -21,44 +18,9 @@ from tests.support.handler_transactions import (
     begun,
     cluster,
     home_of,
+    markers_of,
     settled,
 )
-
-
-def markers_of(rig: HandlerRig, index: int, topic: str = TOPIC) -> list[tuple[int, bool, int]]:
-    """(producer's epoch, is commit, coordinator's epoch) of each in a partition's log."""
-    log = rig.open(topic, index).log
-    found = []
-    data = log.reader.read_bytes(0, 1 << 20) if log.state.end_offset else b""
-    position = 0
-    while position + HEADER_BYTES <= len(data):
-        header = parse_header(memoryview(data), position)
-        batch = memoryview(data)[position : position + header.total_bytes]
-        position += header.total_bytes
-        if header.is_control:
-            (record,) = decode_records(batch)
-            assert record.key is not None
-            assert record.value is not None
-            found.append(
-                (header.producer_epoch, record.key[3] == 1, int.from_bytes(record.value[2:6], "big"))
-            )
-    return found
-
-
-def test_transaction_over_two_handlers_ends_in_all_partitions(start: Start) -> None:
-    rig = cluster(start)
-    assert {rig.owner(TOPIC, index) for index in range(PARTITIONS)} == {0, 1}
-    for at, commits in ((0, True), (1, False)):
-        producer = begun(rig, f"of-{at}", at=at)
-        assert producer.add(*range(PARTITIONS)) == [0] * PARTITIONS
-        assert producer.describe()["transaction_state"] == "Ongoing"
-        assert producer.end(commits=commits) == ErrorCode.NONE
-        settled(rig)
-        state = producer.describe()
-        assert state["transaction_state"] == ("CompleteCommit" if commits else "CompleteAbort")
-        assert (state["producer_id"], state["producer_epoch"]) == (producer.producer_id, 1)
-        for index in range(PARTITIONS):
-            assert markers_of(rig, index)[-1][:2] == (1, commits)
 
 
 def test_the_first_to_look_for_a_coordinator_makes_its_topic(start: Start) -> None:
@@ -128,87 +90,6 @@ def test_dead_partition_owner_gets_marker_when_back(start: Start) -> None:
     assert all(markers_of(rig, index)[-1][:2] == (1, True) for index in range(PARTITIONS))
 
 
-def test_a_transaction_whose_topic_is_deleted_ends(start: Start) -> None:
-    rig = cluster(start)
-    rig.create_topic("short-lived")
-    producer = begun(rig)
-    assert producer.add(0, topic="short-lived") == [0]
-    assert producer.add(0) == [0]
-    rig.delete_topic("short-lived")
-    assert producer.end() == ErrorCode.NONE
-    settled(rig)
-    assert producer.describe()["transaction_state"] == "CompleteCommit"
-
-
-def test_timed_out_transaction_is_aborted_for_any_client(start: Start) -> None:
-    rig = cluster(start)
-    producer = begun(rig)
-    producer.add(0)
-    rig.advance_ms(60_001)
-    rig.advance_ms(10_000)
-    settled(rig)
-    assert markers_of(rig, 0) == [(1, False, 1)]
-    # A producer of the older kind is fenced.
-    assert producer.end(version=4) == ErrorCode.PRODUCER_FENCED
-    assert producer.end(version=1) == ErrorCode.INVALID_PRODUCER_EPOCH
-    assert producer.end(commits=False) == ErrorCode.NONE
-    assert producer.epoch == 1
-
-
-def test_all_partitions_join_or_none(start: Start) -> None:
-    rig = cluster(start)
-    producer = begun(rig)
-    unknown, other = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, ErrorCode.OPERATION_NOT_ATTEMPTED
-    assert producer.add(0, 99, 1) == [other, unknown, other]
-    assert producer.describe()["transaction_state"] == "Empty"
-    producer.epoch += 5
-    assert producer.add(0) == [ErrorCode.PRODUCER_FENCED]
-    assert producer.add(0, version=1) == [ErrorCode.INVALID_PRODUCER_EPOCH]
-
-
-def test_unknown_partitions_precede_empty_transactional_id(start: Start) -> None:
-    rig = cluster(start)
-    producer = begun(rig)
-    producer.name = ""
-    assert producer.add(0, 1) == [ErrorCode.INVALID_REQUEST] * 2
-    assert producer.add(0, 7) == [ErrorCode.OPERATION_NOT_ATTEMPTED, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION]
-    codes: list[int] = []
-    services, nobody = parts_of(rig.handler(0)).services, TxnProducer("", producer.producer_id, 0)
-    request_join(services, nobody, [(TOPIC, 0)], adds=True, on_code=codes.append)
-    assert codes == [ErrorCode.INVALID_REQUEST]
-
-
-def test_brokers_add_and_verify_several_transactions(start: Start) -> None:
-    rig = cluster(start)
-    producers = [begun(rig, name) for name in ("a", "b")]
-    producers[0].add(0)
-
-    def ask(*, verifies: bool) -> list[list[int]]:
-        answer = producers[0].ask(
-            ApiKey.ADD_PARTITIONS_TO_TXN,
-            5,
-            transactions=[
-                {
-                    "transactional_id": each.name,
-                    "producer_id": each.producer_id,
-                    "producer_epoch": each.epoch,
-                    "verify_only": verifies,
-                    "topics": [{"name": TOPIC, "partitions": [0, 1]}],
-                }
-                for each in producers
-            ],
-        )
-        rows = answer["results_by_transaction"]
-        assert [row["transactional_id"] for row in rows] == ["a", "b"]
-        results = [row["topic_results"][0]["results_by_partition"] for row in rows]
-        return [[each["partition_error_code"] for each in result] for result in results]
-
-    abortable = int(ErrorCode.TRANSACTION_ABORTABLE)
-    assert ask(verifies=True) == [[0, abortable], [abortable] * 2]
-    assert ask(verifies=False) == [[0, 0], [0, 0]]
-    assert ask(verifies=True) == [[0, 0], [0, 0]]
-
-
 def test_owner_verifies_partition_and_is_answered_once(start: Start) -> None:
     rig = cluster(start)
     producer = begun(rig)
@@ -231,22 +112,6 @@ def test_owner_verifies_partition_and_is_answered_once(start: Start) -> None:
         assert join(stranger, at, adds=True) == ErrorCode.INVALID_PRODUCER_ID_MAPPING
         assert join(txn._replace(epoch=9), at, adds=False) == ErrorCode.PRODUCER_FENCED
     assert producer.describe()["topics"] == [{"topic": TOPIC, "partitions": [0, 1]}]
-
-
-def test_group_offsets_join_transaction_by_groups_partition(start: Start) -> None:
-    rig = cluster(start)
-    producer = begun(rig)
-    answer = producer.ask(
-        ApiKey.ADD_OFFSETS_TO_TXN,
-        3,
-        transactional_id=producer.name,
-        producer_id=producer.producer_id,
-        producer_epoch=producer.epoch,
-        group_id="readers",
-    )
-    assert answer["error_code"] == ErrorCode.NONE
-    expected = {"topic": GROUP_METADATA_TOPIC, "partitions": [partition_for("readers", 2)]}
-    assert producer.describe()["topics"] == [expected]
 
 
 @pytest.mark.parametrize(

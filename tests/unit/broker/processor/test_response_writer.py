@@ -12,22 +12,13 @@ import pytest
 
 from kproc.broker.processor.connection import INFLIGHT_MAX, TURN_BYTES, Connection
 from kproc.broker.processor.response_writer import ResponseWriter
-from kproc.broker.processor.transport_layer import PlaintextTransport
 from kproc.broker.transport.envelope import CLOSE, HEAD, SEND, SENDS
 from kproc.wire.file_range import FileRange
 from tests.support.proc import open_descriptors
-from tests.support.processor_rig import Client, ProcessorRig, Request, framed, reset
+from tests.support.processor_rig import ProcessorRig, Request, ask, framed, reset
 
 Start = Callable[..., ProcessorRig]
 HUGE = 5 << 20  # Far more than two sockets' buffers hold.
-
-
-def ask(rig: ProcessorRig, client: Client, count: int) -> list[Request]:
-    """That many requests of one client, taken by the Handler."""
-    client.send(b"".join(framed(b"request %d" % number) for number in range(count)))
-    requests = rig.handler.take()
-    assert len(requests) == count
-    return requests
 
 
 def segment(path: Path, content: bytes) -> Path:
@@ -129,32 +120,6 @@ def test_nothing_leaves_after_a_close(rig: ProcessorRig) -> None:
     assert client.is_closed()
 
 
-def test_unsent_bytes_of_slow_reader_are_not_copied_per_send(rig: ProcessorRig) -> None:
-    client = rig.connect()
-    (request,) = ask(rig, client, 1)
-    rig.handler.outbox.flush()
-    payload = random.Random(5).randbytes(HUGE)
-    rig.handler.answer(request, payload)
-    while rig.handler.outbox.has_overflow:
-        rig.step()
-        rig.handler.outbox.flush()
-    rig.step(3)
-    (connection,) = rig.processor.table.by_fd.values()
-    (rest,) = connection.out or ()
-    taken = b""
-    views: list[memoryview] = []
-    while connection.out:
-        taken += client.received()
-        rig.step()
-        views += [item for item in connection.out or () if isinstance(item, memoryview)]
-    assert taken + client.received() == payload
-    assert views, "it left in several sends"
-    # The pieces were joined in a bytearray, which is sent as it is.
-    whole = memoryview(rest).obj
-    assert isinstance(whole, bytearray)
-    assert all(view.obj is whole for view in views)
-
-
 def test_client_that_reads_fast_leaves_turns_to_the_others(start: Start) -> None:
     """Its socket never refuses a byte, so that the Processor could send a long answer in one pass."""
     rig = start()
@@ -216,51 +181,6 @@ def test_answers_behind_a_slow_one_leave_behind_it(rig: ProcessorRig, tmp_path: 
     assert client.receive_through(len(wanted)) == wanted
 
 
-@pytest.mark.parametrize("length", [1, 8192, 8193, 100_000, 3 << 20])
-def test_file_ranges_are_sent_between_the_bytes(rig: ProcessorRig, tmp_path: Path, length: int) -> None:
-    content = random.Random(length).randbytes(length + 300)
-    file = segment(tmp_path / "0.log", content)
-    client = rig.connect()
-    (request,) = ask(rig, client, 1)
-    rig.handler.answer_parts(
-        request, [b"head", part_of(file, 100, length), b"middle", part_of(file, 7, 50), b"tail"]
-    )
-    wanted = b"head" + content[100 : 100 + length] + b"middle" + content[7:57] + b"tail"
-    assert client.receive_through(len(wanted)) == wanted
-    assert rig.metric("bytes_out") == len(wanted)
-    assert not client.is_closed()
-
-
-@pytest.mark.parametrize("end", [b"", b"tag"])
-@pytest.mark.parametrize("head_bytes", [90, 30_000])
-@pytest.mark.parametrize("room", [4096, 20_000, 60_000, 1 << 20])
-def test_file_range_is_sent_whole_through_small_socket_buffer(
-    rig: ProcessorRig, tmp_path: Path, room: int, head_bytes: int, end: bytes
-) -> None:
-    """Head, records and what is behind them: each may be cut. The next answer stands behind all of it."""
-    content = random.Random(room).randbytes(200_000)
-    file = segment(tmp_path / "0.log", content)
-    ours, theirs = socket.socketpair()
-    theirs.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, room)
-    client = rig.adopt(ours, theirs)
-    sent = 0
-    for length in (8193, 50_000, 65_536, 150_000):
-        (request,) = ask(rig, client, 1)
-        head = bytes(head_bytes)
-        rig.handler.answer_parts(request, [head, part_of(file, 300, length), *([end] if end else [])])
-        wanted = head + content[300 : 300 + length] + end
-        assert client.receive_through(len(wanted)) == wanted
-        rig.settle()
-        sent += len(wanted)
-        assert (rig.metric("bytes_out"), rig.metric("requests_inflight")) == (sent, 0)
-        client.send(framed(b"next"))
-        (following,) = rig.handler.take()
-        rig.handler.answer(following, b"following")
-        assert client.receive_through(9) == b"following"
-        sent += 9
-    assert not client.is_closed()
-
-
 @pytest.mark.parametrize("has_block", [False, True], ids=["", "while another one's block is lent"])
 @pytest.mark.parametrize("length", [100, 20_000])
 def test_lone_file_range_is_sent_at_once(
@@ -303,34 +223,6 @@ def test_an_answer_that_gives_a_block_back_leaves_as_any_other(
     assert not taken
     assert rig.arena.lent_count() == 0
     assert rig.metric("responses") == 2
-
-
-@pytest.mark.parametrize("ends", [1, 2], ids=["one range", "ranges between bytes"])
-@pytest.mark.parametrize(("length", "waits"), [(50_000, True), (65_536, False)])
-def test_header_waits_for_records_to_share_a_segment(
-    rig: ProcessorRig, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, length: int, waits: bool, ends: int
-) -> None:
-    """Else it leaves at once, and the client reads while the records are sent."""
-    flags: list[int] = []
-    real = PlaintextTransport.__init__
-
-    def init(transport: PlaintextTransport, sock: socket.socket) -> None:
-        real(transport, sock)
-
-        def send(data: bytes, flag: int = 0) -> int:
-            flags.append(flag)
-            return sock.send(data, flag)
-
-        transport.send = send  # type: ignore[assignment]
-
-    monkeypatch.setattr(PlaintextTransport, "__init__", init)
-    content = random.Random(8).randbytes(length)
-    file = segment(tmp_path / "0.log", content)
-    client = rig.connect()
-    (request,) = ask(rig, client, 1)
-    rig.handler.answer_parts(request, [b"head", part_of(file, 0, length)] * ends)
-    assert client.receive_through((length + 4) * ends) == (b"head" + content) * ends
-    assert flags == [socket.MSG_MORE if waits else 0] * ends
 
 
 def test_records_of_one_file_wait_for_their_turn(rig: ProcessorRig, tmp_path: Path) -> None:
@@ -390,22 +282,6 @@ def test_nothing_of_an_answer_leaves_whose_file_was_replaced(rig: ProcessorRig, 
     rig.handler.answer_parts(request, [b"head", wanted])
     rig.step(2)
     assert client.received() == b""
-
-
-@pytest.mark.parametrize("length", [100, 100_000], ids=["copied", "by sendfile"])
-def test_file_shorter_than_the_answer_says_closes_the_connection(
-    rig: ProcessorRig, tmp_path: Path, length: int
-) -> None:
-    file = segment(tmp_path / "0.log", b"a" * (length - 1))
-    client, other = rig.connect(), rig.connect()
-    (request,) = ask(rig, client, 1)
-    rig.handler.answer_parts(request, [part_of(file, 0, length)])
-    rig.step(3)
-    client.received()
-    rig.step(3)
-    assert client.is_closed()
-    assert not other.is_closed()
-    assert rig.metric("connections_closed") == 1
 
 
 def test_missing_file_closes_after_prior_responses(

@@ -7,11 +7,10 @@ from collections.abc import Callable
 import pytest
 
 from kproc.broker.metrics.histogram import Histogram
-from kproc.broker.metrics.requests import CLOSED, OPEN, OPENED, TIMINGS, Count
+from kproc.broker.metrics.requests import TIMINGS
 from kproc.broker.metrics.slab import Slab
-from kproc.broker.processor.connection_counters import ListenerCounts
 from kproc.broker.transport.envelope import FLAG_TIMED, TIMES, TIMES_BODY, UNTIMED_KEY
-from tests.support.processor_rig import ProcessorRig, Request, framed, new_slab
+from tests.support.processor_rig import ProcessorRig, Request, framed
 
 MS = 1_000_000
 Start = Callable[..., ProcessorRig]
@@ -195,36 +194,6 @@ def test_requests_without_an_answer_do_not_pile_up(rig: ProcessorRig) -> None:
 
 def open_requests(rig: ProcessorRig) -> int:
     return len(rig.processor.timed._open)
-
-
-def test_connections_are_counted_by_listener(rig: ProcessorRig) -> None:
-    first = rig.connect(listener=2)
-    rig.connect(listener=2)
-    rig.connect(listener=0)
-    first.close()
-    rig.clock.advance_ms(1000)
-    rig.step(3)
-    assert set(rig.metrics.slab.read_counts(0)) == {
-        Count(OPENED, 2, 0, 2),
-        Count(OPENED, 0, 0, 1),
-        Count(CLOSED, 2, 0, 1),
-        Count(OPEN, 2, 0, 1),
-        Count(OPEN, 0, 0, 1),
-    }
-
-
-def test_dead_processors_connections_are_closed_by_successor() -> None:
-    slab = new_slab()
-    dead = ListenerCounts(slab.counts(0))
-    for _ in range(3):
-        dead.opened(1)
-        dead.is_here(1)
-    dead.closed(1)
-    dead.is_gone(1)
-    dead.store()
-    successor = ListenerCounts(slab.counts(0))
-    successor.store()
-    assert set(slab.read_counts(0)) == {Count(OPENED, 1, 0, 3), Count(CLOSED, 1, 0, 3), Count(OPEN, 1, 0, 0)}
 
 
 def test_requests_that_nobody_has_taken_are_seen(rig: ProcessorRig) -> None:

@@ -8,13 +8,6 @@ from pathlib import Path
 import pytest
 
 from kproc.broker.storage import checkpoints
-from kproc.broker.storage.format import (
-    DELETE_DIRECTORY_SUFFIX,
-    parse_partition_directory_name,
-    parse_segment_file_name,
-    segment_file_name,
-    set_aside_directory_name,
-)
 from kproc.broker.storage.fs import OsFs, sync_directory
 from kproc.common.clock import ManualClock
 from kproc.common.errors import Corrupt
@@ -115,16 +108,3 @@ def test_power_loss_does_not_restore_clean_shutdown_marker() -> None:
     assert checkpoints.remove_clean_shutdown(disk, Path("/data"))
     left = disk.crash(random.Random(1), contents="synced", names="synced")
     assert not checkpoints.remove_clean_shutdown(left, Path("/data"))
-
-
-def test_file_names() -> None:
-    assert segment_file_name(123, ".log") == "00000000000000000123.log"
-    assert parse_segment_file_name("00000000000000000123.log", ".log") == 123
-    assert parse_segment_file_name("00000000000000000123.log.deleted", ".log") is None
-    assert parse_segment_file_name("x.log", ".log") is None
-    assert parse_segment_file_name("1.log", ".log") is None
-    assert parse_segment_file_name("00000000000000000123", ".log") is None
-    assert parse_partition_directory_name("a-b-12") == ("a-b", 12)
-    for name in ("a", "-1", "a-", "a-x", "a-1.0123456789abcdef-delete", "__cluster_metadata"):
-        assert parse_partition_directory_name(name) is None, name
-    assert len(set_aside_directory_name("t" * 249, 100_000, "f" * 32, DELETE_DIRECTORY_SUFFIX)) == 255

@@ -11,7 +11,6 @@ from pathlib import Path
 import pytest
 
 from kproc.broker.storage.log import Log, LogConfig
-from kproc.common.errors import Corrupt
 from kproc.wire.record_batch import (
     HAS_DELETE_HORIZON,
     parse_header,
@@ -226,37 +225,6 @@ def test_last_replaced_batch_stays_without_records(rig: LogRig) -> None:
     assert [(h.base_offset, h.last_offset, h.record_count) for h in batches_of(log)] == [(0, 0, 1), (1, 2, 0)]
 
 
-def compacted(rig: LogRig) -> Log:
-    """A compacted segment with two batches, and one behind it."""
-    log = rig.open()
-    append_one(log, keyed(("a", "1")))
-    append_one(log, keyed(("b", "1"), ("b", "2")))
-    roll(log)
-    append_one(log, keyed(("c", "1")))
-    log.durability.sync()
-    compact(rig, log)
-    assert [header.base_offset for header in batches_of(log)] == [0, 1, 3]
-    log.close()
-    return log
-
-
-@pytest.mark.parametrize("is_clean", [True, False])
-def test_compacted_segment_cut_between_two_batches_is_rejected(rig: LogRig, *, is_clean: bool) -> None:
-    log = compacted(rig)
-    first = log.state.segments.all()[0].path(".log")
-    os.truncate(first, batches_of(log)[0].total_bytes)
-    with pytest.raises(Corrupt, match="had been synced"):
-        rig.open(clean=is_clean)
-
-
-@pytest.mark.parametrize("is_clean", [True, False])
-def test_lost_segment_behind_a_compacted_one_is_noticed(rig: LogRig, *, is_clean: bool) -> None:
-    log = compacted(rig)
-    log.state.active.path(".log").unlink()
-    with pytest.raises(Corrupt, match="no segment from offset 3 on"):
-        rig.open(clean=is_clean)
-
-
 def test_compaction_of_segment_before_a_gap_keeps_log_readable(rig: LogRig) -> None:
     """Kafka's cleaner leaves such gaps. A mark would turn them into a loss."""
     log = rig.open()
@@ -295,19 +263,6 @@ def test_empty_segment_behind_a_gap_of_kafkas_cleaner_stays(rig: LogRig) -> None
         again.close(clean=False)
 
 
-def test_small_segments_become_one(rig: LogRig) -> None:
-    log = rig.open()
-    for number in range(6):
-        append_one(log, keyed((f"k{number % 2}", "v")))
-        roll(log)
-    assert log.state.segment_count == 7
-    assert compact(rig, log).swaps == 2
-    assert log.state.segment_count == 3  # 68 bytes each before, and 300 are the limit.
-    assert [offset for offset, _, _ in contents(log)] == [4, 5]
-    compact(rig, log, checkpoint=0)
-    assert log.state.segment_count == 2
-
-
 def test_a_full_memory_ends_the_pass_and_the_next_goes_on_there(rig: LogRig) -> None:
     log = rig.open()
     for number in range(40):
@@ -319,17 +274,6 @@ def test_a_full_memory_ends_the_pass_and_the_next_goes_on_there(rig: LogRig) -> 
         ends.append(checkpoint)
     assert len(ends) > 2
     assert [(offset, value) for offset, _, value in contents(log)] == [(n, b"%d" % n) for n in range(20, 40)]
-
-
-def test_a_segment_that_loses_nothing_is_not_swapped(rig: LogRig) -> None:
-    log = rig.open()
-    append_one(log, keyed(("a", "1" * 200)))
-    append_one(log, keyed(("b", "1" * 200)))
-    roll(log)
-    inode = log.state.segments.all()[0].inode
-    assert compact(rig, log).swaps == 0
-    assert log.state.segments.all()[0].inode == inode
-    assert not list(rig.directory.glob("*.cleaned"))
 
 
 def test_a_batch_larger_than_a_chunk_is_read_whole(rig: LogRig) -> None:

@@ -21,7 +21,7 @@ from kproc.common.clock import ManualClock
 from kproc.common.errors import Corrupt
 from tests.powerloss.disk import RecordingFs
 from tests.support.failing_fs import FailingFs
-from tests.support.logs import NOW_MS, TOPIC_ID, LogRig, append_one, batch, read_all
+from tests.support.logs import NOW_MS, TOPIC_ID, LogRig, append_one, batch, read_all, write_log
 from tests.support.owner_deaths import Killed, ends_at
 
 LOG = f"{0:020d}.log"
@@ -49,17 +49,6 @@ def read_synced_mark(path: Path) -> int:
     size = fs.read_synced_mark(descriptor)
     fs.close(descriptor)
     return size
-
-
-def write_log(rig: LogRig, count: int = 20, *, clean: bool = False) -> list[int]:
-    """`count` batches of two records, dated rising; returns their positions. The log is closed."""
-    log = rig.open()
-    positions = []
-    for number in range(count):
-        positions.append(log.state.active_bytes)
-        append_one(log, batch(f"a{number}", f"b{number}", timestamp=NOW_MS + 10 * number))
-    log.close(clean=clean)
-    return positions
 
 
 def test_cut_at_any_byte_of_last_batch_loses_only_it(rig: LogRig) -> None:
@@ -204,37 +193,6 @@ def test_a_hole_above_what_was_synced_is_cut_with_all_behind_it(rig: LogRig, nam
     log.close()
 
 
-def test_a_rebuilt_index_equals_the_one_that_appending_wrote(rig: LogRig) -> None:
-    write_log(rig, 200, clean=True)
-    written = rig.files
-    assert len(written[INDEX]) > 400
-    for doomed in ([INDEX], [TIME_INDEX], [INDEX, TIME_INDEX]):
-        for recovery_point in (0, 1, 150, 399, 400):
-            for name in doomed:
-                (rig.directory / name).unlink()
-            log = rig.open(recovery_point=recovery_point)
-            log.close()
-            assert {name: rig.files[name] for name in (INDEX, TIME_INDEX)} == {
-                name: written[name] for name in (INDEX, TIME_INDEX)
-            }
-
-
-@pytest.mark.parametrize("recovery_point", [0, 7, 100, 390])
-def test_an_unclean_start_goes_on_with_the_same_indexes(rig: LogRig, recovery_point: int) -> None:
-    other = LogRig(rig.directory.with_name("other-0"), config=rig.config)
-    write_log(rig, 200)
-    log = rig.open(recovery_point=recovery_point)
-    unbroken = other.open()
-    for number in range(200):
-        append_one(unbroken, batch(f"a{number}", f"b{number}", timestamp=NOW_MS + 10 * number))
-    for both in (log, unbroken):
-        for number in range(100):
-            append_one(both, batch(str(number), timestamp=NOW_MS + 5000 + number))
-        both.close()
-    for name in (INDEX, TIME_INDEX, LOG):
-        assert rig.files[name] == other.files[name], name
-
-
 @pytest.mark.parametrize("noted", [1, 2])
 def test_damage_in_a_sealed_segment_is_loud(rig: LogRig, noted: int) -> None:
     rig.config = LogConfig(segment_bytes=400)
@@ -247,22 +205,6 @@ def test_damage_in_a_sealed_segment_is_loud(rig: LogRig, noted: int) -> None:
     with pytest.raises(Corrupt, match=r"had been synced|later segment was synced"):
         rig.open()
     log = rig.open(recovery_point=40)  # A sync had confirmed it: it is not read again.
-    log.close()
-
-
-def test_indexes_of_segment_at_recovery_point_are_rebuilt(rig: LogRig) -> None:
-    """Its records were synced while it was active, and no round since has synced its indexes."""
-    rig.config = LogConfig(segment_bytes=400, index_interval_bytes=100)
-    log = rig.open()
-    log.append([batch("a", timestamp=NOW_MS + number) for number in range(10)])
-    following = log.state.segment_info()[1].base_offset
-    log.close(clean=False)
-    index = rig.directory / INDEX
-    content = index.read_bytes()
-    assert len(content) == 16
-    index.write_bytes(bytes(8) + content[8:])  # An entry whose page never reached the disk.
-    log = rig.open(recovery_point=following)
-    assert index.read_bytes() == content
     log.close()
 
 

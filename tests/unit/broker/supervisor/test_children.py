@@ -108,19 +108,6 @@ def test_end_of_a_child_is_told_in_words(status: int, words: str) -> None:
     assert describe_exit(status) == words
 
 
-def test_state_of_a_role_follows_its_child() -> None:
-    role = ManagedRole(handler_id(0))
-    assert role.state == "restarting"
-    role.child = object()  # type: ignore[assignment]
-    assert role.state == "starting"
-    role.is_ready = True
-    assert role.state == "running"
-    role.is_leaving = True
-    assert role.state == "leaving"
-    role.hung_ms = 5000
-    assert role.state == "hung"
-
-
 def test_two_processors_share_one_pair_while_both_live() -> None:
     """A second pair would end the first, and what was under way on it would be in two hands."""
     planner = Planner()

@@ -1,0 +1,52 @@
+"""SpecErrors: all errors of a specification together."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from kproc.pipeline.spec import parse_spec
+from kproc.pipeline.toml_table import SpecError
+
+
+def test_all_mistakes_are_told_at_once_in_the_order_of_the_file(tmp_path: Path) -> None:
+    text = """[pipeline]
+name = "p"
+checkpoint = "state"
+
+[[source]]
+name = "9 lives"
+topic = "words"
+value_type = "string"
+colour = "red"
+shape = "round"
+
+[[transform]]
+name = "counts"
+sql = ""
+
+[[sink]]
+name = "screen"
+input = "counts"
+console = true
+mode = "often"
+"""
+    with pytest.raises(SpecError) as raised:
+        parse_spec(text, tmp_path / "p.toml")
+    head, *lines = str(raised.value).splitlines()
+    assert head == "5 mistakes:"
+    places = [line.strip().removeprefix(str(tmp_path / "p.toml")).split(":")[1] for line in lines]
+    assert places == ["6", "9", "10", "14", "20"], lines
+
+
+def test_what_is_missing_because_of_a_mistake_is_no_second_one(tmp_path: Path) -> None:
+    text = """
+pipeline = { name = "p", checkpoint = "state" }
+source = [{ name = "s", topic = "t", format = "json", schema = 5 }]
+sink = [{ name = "screen", input = "s", console = true }]
+"""
+    with pytest.raises(SpecError) as raised:
+        parse_spec(text, tmp_path / "p.toml")
+    assert "\n" not in str(raised.value)
+    assert "schema" in str(raised.value)
