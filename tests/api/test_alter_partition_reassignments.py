@@ -6,22 +6,11 @@ import pytest
 
 from kproc.common.errors import ErrorCode
 from kproc.wire.header import ApiKey
-from tests.support.raw import RawClient, batch
-from tests.support.topics import fresh_name
+from tests.support.raw import RawClient
 
 
 def node_id(client: RawClient) -> int:
     return int(client.call(ApiKey.METADATA, 9, {"topics": []})["brokers"][0]["node_id"])
-
-
-@pytest.fixture
-def three(client: RawClient) -> str:
-    """A topic of three partitions, with five records in the first."""
-    name = fresh_name("admin")
-    client.create_topic(name, partitions=3)
-    for number in range(5):
-        assert client.produce(name, batch(b"%d" % number))["error_code"] == 0
-    return name
 
 
 @pytest.mark.parametrize("version", [0, 1])

@@ -2,25 +2,11 @@
 
 from __future__ import annotations
 
-import pytest
-
 from kproc.common.errors import ErrorCode
 from kproc.wire.header import ApiKey
 from kproc.wire.record_batch import encode_batch
 from kproc.wire.records import Record
-from tests.support.raw import RawClient, batch
-from tests.support.topics import fresh_name
-
-
-@pytest.fixture
-def three(client: RawClient) -> str:
-    """A topic of three partitions, with five records in the first."""
-    name = fresh_name("admin")
-    client.create_topic(name, partitions=3)
-    for number in range(5):
-        assert client.produce(name, batch(b"%d" % number))["error_code"] == 0
-    return name
-
+from tests.support.raw import RawClient
 
 # -- DescribeProducers -------------------------------------------------------------------------------------
 

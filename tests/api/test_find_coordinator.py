@@ -5,19 +5,7 @@ from __future__ import annotations
 import pytest
 
 from kproc.wire.header import ApiKey
-from tests.support.groups import (
-    find_coordinator,
-)
 from tests.support.raw import RawClient
-from tests.support.topics import fresh_name
-
-
-@pytest.fixture
-def group(client: RawClient) -> str:
-    """The id of a group that nobody has used, with its coordinator found."""
-    name = fresh_name("group")
-    find_coordinator(client, name)
-    return name
 
 
 @pytest.mark.parametrize("version", range(7))

@@ -2,23 +2,9 @@
 
 from __future__ import annotations
 
-import pytest
-
 from kproc.common.errors import ErrorCode
 from tests.support.configs import TOPIC, read_configs
-from tests.support.groups import (
-    find_coordinator,
-)
 from tests.support.raw import RawClient, batch
-from tests.support.topics import fresh_name
-
-
-@pytest.fixture
-def group(client: RawClient) -> str:
-    """The id of a group that nobody has used, with its coordinator found."""
-    name = fresh_name("group")
-    find_coordinator(client, name)
-    return name
 
 
 def test_consumer_offsets_topic_is_internal_and_compacted(client: RawClient, group: str) -> None:

@@ -2,48 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-
 import pytest
 
 from kproc.common.errors import ErrorCode
 from kproc.wire.header import ApiKey
-from tests.support.broker import BrokerUnderTest
 from tests.support.groups import (
-    Member,
+    NewMember,
     describe,
-    find_coordinator,
     join_fields,
     list_groups,
     offsets_of,
     settle,
 )
 from tests.support.raw import RawClient
-from tests.support.topics import fresh_name
-
-NewMember = Callable[..., Member]
-
-
-@pytest.fixture
-def group(client: RawClient) -> str:
-    """The id of a group that nobody has used, with its coordinator found."""
-    name = fresh_name("group")
-    find_coordinator(client, name)
-    return name
-
-
-@pytest.fixture
-def member(broker: BrokerUnderTest, group: str) -> Iterator[NewMember]:
-    """`member()`: a new member of the group, on a connection of its own."""
-    opened: list[Member] = []
-
-    def make(**more: object) -> Member:
-        opened.append(Member(broker.bootstrap, group, **more))  # type: ignore[arg-type]
-        return opened[-1]
-
-    yield make
-    for each in opened:
-        each.client.close()
 
 
 @pytest.mark.every_transport

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-
 import pytest
 
 from kproc.common.errors import ErrorCode
@@ -15,31 +13,13 @@ from tests.support.groups import (
     commit_fields,
     describe,
     fetch_group,
-    find_coordinator,
     list_groups,
     offsets_of,
-    settle,
 )
 from tests.support.offset_fetches import fetch_fields
 from tests.support.raw import RawClient
 from tests.support.topics import fresh_name
 from tests.support.wait import wait_until
-
-
-@pytest.fixture
-def group(client: RawClient) -> str:
-    """The id of a group that nobody has used, with its coordinator found."""
-    name = fresh_name("offsets")
-    find_coordinator(client, name)
-    return name
-
-
-@pytest.fixture
-def one(broker: BrokerUnderTest, group: str, log: tuple[str, bytes]) -> Iterator[Member]:
-    """The only member of the group, subscribed to the topic, settled."""
-    with Member(broker.bootstrap, group, topics=[log[0]]) as member:
-        settle([member])
-        yield member
 
 
 @pytest.mark.parametrize("version", range(2, 11))

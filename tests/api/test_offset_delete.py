@@ -2,38 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-
-import pytest
-
 from kproc.common.errors import ErrorCode
 from kproc.wire.header import ApiKey
-from tests.support.broker import BrokerUnderTest
 from tests.support.groups import (
     Member,
     commit,
-    find_coordinator,
     offsets_of,
-    settle,
 )
 from tests.support.raw import RawClient
 from tests.support.topics import fresh_name
-
-
-@pytest.fixture
-def group(client: RawClient) -> str:
-    """The id of a group that nobody has used, with its coordinator found."""
-    name = fresh_name("offsets")
-    find_coordinator(client, name)
-    return name
-
-
-@pytest.fixture
-def one(broker: BrokerUnderTest, group: str, log: tuple[str, bytes]) -> Iterator[Member]:
-    """The only member of the group, subscribed to the topic, settled."""
-    with Member(broker.bootstrap, group, topics=[log[0]]) as member:
-        settle([member])
-        yield member
 
 
 def test_offset_delete_of_subscribed_topic_is_rejected(

@@ -20,14 +20,6 @@ from tests.support.wait import wait_until
 NO_OFFSET = -1
 
 
-@pytest.fixture
-def group(client: RawClient) -> str:
-    """The id of a group that nobody has used, with its coordinator found."""
-    name = fresh_name("offsets")
-    find_coordinator(client, name)
-    return name
-
-
 @pytest.mark.parametrize("version", range(1, 11))
 def test_offset_fetch_in_every_version(
     client: RawClient, group: str, log: tuple[str, bytes], version: int

@@ -19,6 +19,7 @@ from tests.support.handler_rig import HandlerRig, parts_of
 Start = Callable[..., HandlerRig]
 TOPIC, SLOW_TOPIC, EAGER_TOPIC = "counters", "slow-counters", "eager-counters"
 STUMBLING = "13 aborts"
+SWEEP_MS = 5_000
 
 
 class Counters:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
@@ -151,6 +151,9 @@ class Member:
             **changes,
         }
         return commit(self.client, self.group_id, topic, offsets, **changes)
+
+
+NewMember = Callable[..., Member]
 
 
 def settle(members: list[Member]) -> None:

@@ -5,11 +5,10 @@ from __future__ import annotations
 import os
 import struct
 from collections.abc import Callable
-from pathlib import Path
 
 import pytest
 
-from kproc.broker.storage.log import Log, LogConfig
+from kproc.broker.storage.log import Log
 from kproc.common.errors import Corrupt, KafkaError
 from kproc.common.reading import READ_COMMITTED
 from kproc.spark import log_files
@@ -22,26 +21,6 @@ from tests.support.transactions import in_transaction, marker, put
 
 pytest.importorskip("numpy")
 pytest.importorskip("pyarrow")
-
-BATCHES, PER_BATCH = 60, 5
-
-
-@pytest.fixture
-def rig(tmp_path: Path) -> LogRig:
-    return LogRig(tmp_path / "data" / "t-0", LogConfig(segment_bytes=1024, index_interval_bytes=200))
-
-
-@pytest.fixture
-def log(rig: LogRig) -> Log:
-    """Several segments of batches of five records, ten milliseconds apart."""
-    rig.directory.parent.mkdir(exist_ok=True)
-    log = rig.open()
-    for number in range(BATCHES):
-        values = [b"%06d" % (number * PER_BATCH + each) for each in range(PER_BATCH)]
-        append_one(log, batch(*values, timestamp=NOW_MS + number * 50, step_ms=10))
-    log.close()
-    return log
-
 
 def files_of(rig: LogRig) -> PartitionFiles:
     return PartitionFiles(rig.directory, "t", 0)
@@ -82,7 +61,7 @@ def test_pieces_are_of_whole_batches_and_of_about_the_size(
     assert (pieces[0][0], pieces[-1][1]) == (3, 290)
     if not suffixes:
         assert len(pieces) > 6
-        assert all(cut % PER_BATCH == 0 for _, cut in pieces[:-1])
+        assert all(cut % 5 == 0 for _, cut in pieces[:-1])
         assert len(pieces) < 18
     assert [row for piece in pieces for row in read(files, *piece)] == expected(3, 290)
     assert files.pieces(5, 5, 1000) == []

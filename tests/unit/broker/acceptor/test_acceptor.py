@@ -6,8 +6,7 @@ import errno
 import os
 import select
 import socket
-from collections.abc import Callable, Iterator
-from contextlib import ExitStack
+from collections.abc import Callable
 
 import pytest
 
@@ -18,18 +17,6 @@ from kproc.broker.transport.envelope import FLAG_LOOPBACK
 from tests.support.acceptor_rig import AcceptorRig, ScriptedProcessor, peers, ports
 from tests.support.links import LinkMaker
 from tests.support.processor_rig import no_more_descriptors, reset
-
-
-@pytest.fixture
-def start() -> Iterator[Callable[..., AcceptorRig]]:
-    with ExitStack() as stack:
-        yield lambda *args, **parts: AcceptorRig(stack, *args, **parts)
-
-
-@pytest.fixture
-def rig(start: Callable[..., AcceptorRig]) -> AcceptorRig:
-    return start()
-
 
 # -- the usual case ------------------------------------------------------------------------------------------
 

@@ -5,8 +5,7 @@ from __future__ import annotations
 import os
 import select
 import socket
-from collections.abc import Callable, Iterator
-from contextlib import ExitStack
+from collections.abc import Callable
 
 import pytest
 
@@ -19,12 +18,6 @@ from tests.support.processor_rig import no_more_descriptors
 
 OWN = 5  # The rig's listener.
 OTHER = 1
-
-
-@pytest.fixture
-def start() -> Iterator[Callable[..., AcceptorRig]]:
-    with ExitStack() as stack:
-        yield lambda *args, **parts: AcceptorRig(stack, *args, **parts)
 
 
 def is_closed(client: socket.socket) -> bool:

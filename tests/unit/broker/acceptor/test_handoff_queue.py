@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import select
 import struct
-from collections.abc import Callable, Iterator
-from contextlib import ExitStack
+from collections.abc import Callable
 
 import pytest
 
@@ -15,18 +14,6 @@ from kproc.broker.role.handoff import (
     REFUSED,
 )
 from tests.support.acceptor_rig import AcceptorRig, ScriptedProcessor, peers, ports
-
-
-@pytest.fixture
-def start() -> Iterator[Callable[..., AcceptorRig]]:
-    with ExitStack() as stack:
-        yield lambda *args, **parts: AcceptorRig(stack, *args, **parts)
-
-
-@pytest.fixture
-def rig(start: Callable[..., AcceptorRig]) -> AcceptorRig:
-    return start()
-
 
 # -- credits -------------------------------------------------------------------------------------------------
 

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import errno
-from collections.abc import Callable, Iterator
-from contextlib import ExitStack
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -20,17 +19,6 @@ from tests.support.in_memory_controller import topic
 
 FIRST_ID = (1).to_bytes(16, "big")  # Of the first topic that a rig creates.
 TICK_MS = 100  # How often a role looks at what is due.
-
-
-@pytest.fixture
-def start(tmp_path: Path) -> Iterator[Callable[..., CleanerRig]]:
-    with ExitStack() as stack:
-        yield lambda **parts: CleanerRig(stack, tmp_path, **parts)
-
-
-@pytest.fixture
-def rig(start: Callable[..., CleanerRig]) -> CleanerRig:
-    return start()
 
 
 # -- checkpoints ---------------------------------------------------------------------------------------------

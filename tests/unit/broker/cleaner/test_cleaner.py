@@ -3,27 +3,12 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterator
-from contextlib import ExitStack
-from pathlib import Path
 
 import pytest
 
 from kproc.broker.cleaner import cleaner
 from kproc.broker.role.roles import handler_id
 from tests.support.cleaner_rig import CHECK_MS, CleanerRig
-
-
-@pytest.fixture
-def start(tmp_path: Path) -> Iterator[Callable[..., CleanerRig]]:
-    with ExitStack() as stack:
-        yield lambda **parts: CleanerRig(stack, tmp_path, **parts)
-
-
-@pytest.fixture
-def rig(start: Callable[..., CleanerRig]) -> CleanerRig:
-    return start()
-
 
 # -- retention -----------------------------------------------------------------------------------------------
 

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import errno
 import time
-from collections.abc import Callable, Iterator
-from contextlib import ExitStack
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -20,17 +19,6 @@ from tests.support.in_memory_controller import InMemoryController, topic
 
 DELAY_MS = 60_000  # Kafka's default of file.delete.delay.ms.
 TICK_MS = 100  # How often a role looks at what is due.
-
-
-@pytest.fixture
-def start(tmp_path: Path) -> Iterator[Callable[..., CleanerRig]]:
-    with ExitStack() as stack:
-        yield lambda **parts: CleanerRig(stack, tmp_path, **parts)
-
-
-@pytest.fixture
-def rig(start: Callable[..., CleanerRig]) -> CleanerRig:
-    return start()
 
 
 # -- directories of deleted topics ---------------------------------------------------------------------------

@@ -4,31 +4,17 @@ from __future__ import annotations
 
 import errno
 import os
-from collections.abc import Iterator
-from contextlib import ExitStack
-from pathlib import Path
 from typing import Any
 
 import pytest
 
 from kproc.broker.calls.controller_calls import CHANGE, Change
 from kproc.broker.cluster.metadata_log import MetadataLog
-from kproc.broker.role.roles import CONTROLLER, handler_id
+from kproc.broker.role.roles import CONTROLLER
 from kproc.broker.transport.envelope import DELTA
 from kproc.common.errors import ErrorCode, KafkaError
 from tests.support.controller_rig import ControllerRig, Reply, ScriptedPeer
 from tests.support.in_memory_controller import topic
-
-
-@pytest.fixture
-def rig(tmp_path: Path) -> Iterator[ControllerRig]:
-    with ExitStack() as stack:
-        yield ControllerRig(stack, tmp_path)
-
-
-@pytest.fixture
-def peers(rig: ControllerRig) -> tuple[ScriptedPeer, ScriptedPeer]:
-    return rig.attach(handler_id(0)), rig.attach(handler_id(1))
 
 
 def create(peer: ScriptedPeer, name: str) -> list[Reply]:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import errno
 import random
-from collections.abc import Iterator
 from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
@@ -26,17 +25,6 @@ from kproc.common.clock import ManualClock
 from kproc.common.errors import ErrorCode, FatalError
 from tests.support.controller_rig import ControllerRig, Reply, ScriptedPeer
 from tests.support.in_memory_controller import topic
-
-
-@pytest.fixture
-def rig(tmp_path: Path) -> Iterator[ControllerRig]:
-    with ExitStack() as stack:
-        yield ControllerRig(stack, tmp_path)
-
-
-@pytest.fixture
-def peers(rig: ControllerRig) -> tuple[ScriptedPeer, ScriptedPeer]:
-    return rig.attach(handler_id(0)), rig.attach(handler_id(1))
 
 
 def create(peer: ScriptedPeer, name: str) -> list[Reply]:

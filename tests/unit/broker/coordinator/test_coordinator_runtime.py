@@ -10,15 +10,13 @@ from typing import Any
 import pytest
 
 from kproc.broker.cluster.internal_topics import COORDINATOR_TOPICS, GROUP_METADATA_TOPIC
-from kproc.broker.coordinator.coordinator_log import CoordinatorKind
 from kproc.broker.coordinator.partitioning import partition_for
 from kproc.broker.coordinator.rules import Marker
 from kproc.broker.coordinator.shard import WAIT_MS, ShardState
 from kproc.broker.handler.coordinator_kinds import all_kinds
 from kproc.broker.handler.owned_partition import OwnedPartition
-from kproc.broker.peers.coordinator_call import CoordinatorCalls, Item, OnOutcome
+from kproc.broker.peers.coordinator_call import CoordinatorCalls, Item
 from kproc.broker.peers.registered_calls import REGISTERED_CALLS
-from kproc.broker.request.context import Services
 from kproc.broker.role.roles import CONTROLLER
 from kproc.broker.storage.fs import Shortage
 from kproc.broker.storage.log import Log
@@ -28,6 +26,7 @@ from tests.support.counters import (
     EAGER_TOPIC,
     SLOW_TOPIC,
     STUMBLING,
+    SWEEP_MS,
     TOPIC,
     Counters,
     Start,
@@ -37,28 +36,9 @@ from tests.support.counters import (
 )
 from tests.support.handler_rig import HandlerRig, parts_of
 
-SWEEP_MS = 5_000
+pytestmark = pytest.mark.usefixtures("registered")
+
 ERROR_OF_STUMBLING = int(ErrorCode.UNKNOWN_SERVER_ERROR)
-
-
-@pytest.fixture
-def calls() -> Iterator[CoordinatorCalls[Counters]]:
-    made: CoordinatorCalls[Counters] = CoordinatorCalls("counter", TOPIC)
-
-    @made.operation("add", NoneType, dict).handler
-    def add(coordinator: Counters, name: str, _wanted: Any, on_outcome: OnOutcome[Any]) -> None:
-        coordinator.add(name, on_outcome)
-
-    @made.operation("wait", NoneType, dict).handler
-    def wait(coordinator: Counters, _name: str, _wanted: Any, on_outcome: OnOutcome[Any]) -> None:
-        coordinator.waiting.append(on_outcome)
-
-    @made.operation("stumble", NoneType, dict).handler
-    def stumble(coordinator: Counters, name: str, _wanted: Any, on_outcome: OnOutcome[Any]) -> None:
-        getattr(coordinator, name)(on_outcome)
-
-    yield made
-    del REGISTERED_CALLS[made.name]
 
 
 @pytest.fixture
@@ -68,28 +48,6 @@ def eager_calls(calls: CoordinatorCalls[Counters]) -> Iterator[CoordinatorCalls[
         made.operation(name, NoneType, dict).handler(operation.handle)
     yield made
     del REGISTERED_CALLS[made.name]
-
-
-@pytest.fixture(autouse=True)
-def registered(monkeypatch: pytest.MonkeyPatch, calls: CoordinatorCalls[Counters]) -> None:
-    """Three more in the table of coordinators."""
-
-    def kinds(services: Services) -> list[CoordinatorKind[Any]]:
-        intervals = {TOPIC: SWEEP_MS, SLOW_TOPIC: 2 * SWEEP_MS, EAGER_TOPIC: SWEEP_MS}
-        mine = [
-            CoordinatorKind(
-                topic=topic,
-                make=Counters,
-                codec=0,
-                sweep_interval_ms=interval_ms,
-                end_transaction=Counters.end_transaction,
-                is_eager=topic == EAGER_TOPIC,
-            )
-            for topic, interval_ms in intervals.items()
-        ]
-        return [*all_kinds(services), *mine]
-
-    monkeypatch.setattr("kproc.broker.handler.handler.all_kinds", kinds)
 
 
 def coordinator(rig: HandlerRig, partition: int = 0, *, topic: str = TOPIC) -> Counters:

@@ -9,11 +9,6 @@ from kproc.common.errors import ErrorCode
 from tests.support.group_rig import INITIAL_DELAY_MS, Answer, GroupRig
 
 
-@pytest.fixture
-def rig() -> GroupRig:
-    return GroupRig()
-
-
 def codes_of(leave: Answer[LeaveResult]) -> list[ErrorCode]:
     return [ErrorCode(each.error_code) for each in leave.value.members]
 

@@ -2,17 +2,9 @@
 
 from __future__ import annotations
 
-import pytest
-
 from kproc.broker.group.classic.group import ClassicGroup
 from kproc.common.errors import ErrorCode
 from tests.support.group_rig import REBALANCE_MS, GroupRig
-
-
-@pytest.fixture
-def rig() -> GroupRig:
-    return GroupRig()
-
 
 # group.max.size.
 

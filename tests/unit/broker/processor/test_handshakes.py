@@ -21,11 +21,6 @@ from tests.support.tls_rig import TlsClient, client_context, listeners_of
 MALLORY, ALICE, BOB = "10.0.0.66", "10.0.0.1", "10.0.0.2"
 
 
-@pytest.fixture(scope="module")
-def certificates(tmp_path_factory: pytest.TempPathFactory) -> Certificates:
-    return Certificates(tmp_path_factory.mktemp("certificates"))
-
-
 @pytest.fixture
 def context(certificates: Certificates) -> ssl.SSLContext:
     return client_context(certificates)

@@ -23,11 +23,6 @@ def start() -> Iterator[Start]:
         yield lambda **parts: stack.enter_context(ProcessorRig("ring", **parts))
 
 
-@pytest.fixture(scope="module")
-def certificates(tmp_path_factory: pytest.TempPathFactory) -> Certificates:
-    return Certificates(tmp_path_factory.mktemp("certificates"))
-
-
 @pytest.fixture
 def rig(start: Start, certificates: Certificates) -> ProcessorRig:
     return start(tls_listeners=listeners_of(certificates))

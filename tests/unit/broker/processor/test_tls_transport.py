@@ -32,11 +32,6 @@ def start() -> Iterator[Start]:
 MIB = 1 << 20
 
 
-@pytest.fixture(scope="module")
-def certificates(tmp_path_factory: pytest.TempPathFactory) -> Certificates:
-    return Certificates(tmp_path_factory.mktemp("certificates"))
-
-
 @pytest.fixture
 def rig(start: Start, certificates: Certificates) -> ProcessorRig:
     return start(tls_listeners=listeners_of(certificates))

@@ -10,11 +10,6 @@ import pytest
 from tests.support.certificates import Certificates
 
 
-@pytest.fixture(scope="module")
-def certificates(tmp_path_factory: pytest.TempPathFactory) -> Certificates:
-    return Certificates(tmp_path_factory.mktemp("certificates"))
-
-
 def shake_hands(server_pem: Path, ca: Path, client_pem: Path, client_ca: Path) -> str:
     """The common name that the server reads in the client's certificate."""
     serving = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)

@@ -21,11 +21,6 @@ JKS = bytes.fromhex("feedfeed") + bytes(20)
 
 
 @pytest.fixture(scope="module")
-def certificates(tmp_path_factory: pytest.TempPathFactory) -> Certificates:
-    return Certificates(tmp_path_factory.mktemp("certificates"))
-
-
-@pytest.fixture(scope="module")
 def issued(certificates: Certificates) -> Issued:
     return certificates.issue_server()
 

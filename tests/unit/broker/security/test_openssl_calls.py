@@ -16,11 +16,6 @@ from tests.support.certificates import Certificates
 from tests.support.tls_handshakes import shake_hands
 
 
-@pytest.fixture(scope="module")
-def certificates(tmp_path_factory: pytest.TempPathFactory) -> Certificates:
-    return Certificates(tmp_path_factory.mktemp("certificates"))
-
-
 def values(**settings: Any) -> Callable[[str], Any]:
     given = {name.replace("_", "."): value for name, value in settings.items()}
     return settings_of(Config.build(given), DynamicSettings(), "SSL")

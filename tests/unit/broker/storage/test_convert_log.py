@@ -35,11 +35,6 @@ VALUES = [
 ]  # fmt: skip
 
 
-@pytest.fixture
-def rig(tmp_path: Path) -> LogRig:
-    return LogRig(tmp_path / "t-0")
-
-
 def old_log(rig: LogRig, content: bytes = OLD) -> Path:
     """A partition whose only segment has this content."""
     rig.open().close()

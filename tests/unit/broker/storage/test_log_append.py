@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-
 import pytest
 
 from kproc.broker.storage.log import LogConfig
@@ -15,11 +13,6 @@ from tests.support.logs import NOW_MS, LogRig, append_one, batch, read_all
 from tests.support.proc import open_descriptors
 
 HOUR_MS = 3_600_000
-
-
-@pytest.fixture
-def rig(tmp_path: Path) -> LogRig:
-    return LogRig(tmp_path / "t-0")
 
 
 def test_no_view_is_kept(rig: LogRig) -> None:

@@ -2,18 +2,9 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-
-import pytest
-
 from kproc.broker.storage.log import LogConfig
 from kproc.common.errors import ErrorCode
 from tests.support.logs import NOW_MS, LogRig, append_one, batch, read_all
-
-
-@pytest.fixture
-def rig(tmp_path: Path) -> LogRig:
-    return LogRig(tmp_path / "t-0")
 
 
 def test_rolls_by_size_and_reads_on_over_the_border(rig: LogRig) -> None:

@@ -2,18 +2,11 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-
 import pytest
 
 from kproc.broker.storage.log import LogConfig
 from kproc.common.errors import ErrorCode
 from tests.support.logs import LogRig, append_one, batch
-
-
-@pytest.fixture
-def rig(tmp_path: Path) -> LogRig:
-    return LogRig(tmp_path / "t-0")
 
 
 def test_many_batches_of_idempotent_producers_write_one_too(

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import tracemalloc
-from pathlib import Path
 
 import pytest
 
@@ -14,11 +13,6 @@ from kproc.wire.compression import decompress
 from tests.support.logs import LogRig, append_one, batch, dated
 
 HOUR_MS = 3_600_000
-
-
-@pytest.fixture
-def rig(tmp_path: Path) -> LogRig:
-    return LogRig(tmp_path / "t-0")
 
 
 def test_a_lower_bound_is_checked_on_each_record(rig: LogRig) -> None:

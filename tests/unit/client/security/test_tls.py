@@ -20,11 +20,6 @@ from tests.support.certificates import Certificates
 PASSWORD = "s3cret-marker"
 
 
-@pytest.fixture(scope="module")
-def certificates(tmp_path_factory: pytest.TempPathFactory) -> Certificates:
-    return Certificates(tmp_path_factory.mktemp("certificates"))
-
-
 @contextmanager
 def peer_of(serve: Callable[[socket.socket], None]) -> Iterator[socket.socket]:
     """Our end of a connection whose other end is served by a thread."""

@@ -19,11 +19,6 @@ from tests.support.certificates import Certificates
 STRANGE = 'pa"ss\\w,o=rd; $#'
 
 
-@pytest.fixture(scope="module")
-def certificates(tmp_path_factory: pytest.TempPathFactory) -> Certificates:
-    return Certificates(tmp_path_factory.mktemp("certificates"))
-
-
 @pytest.mark.parametrize(
     "login",
     [

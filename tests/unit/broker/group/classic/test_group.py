@@ -2,17 +2,9 @@
 
 from __future__ import annotations
 
-import pytest
-
 from kproc.common.errors import ErrorCode
 from tests.support.group_rig import SESSION_MS, GroupRig
 from tests.support.group_states import completing, preparing
-
-
-@pytest.fixture
-def rig() -> GroupRig:
-    return GroupRig()
-
 
 # Heartbeat.
 

@@ -15,11 +15,6 @@ from tests.support.group_rig import INITIAL_DELAY_MS, REBALANCE_MS, SESSION_MS, 
 BOTH = (("range", b"r"), ("sticky", b"s"))
 
 
-@pytest.fixture
-def rig() -> GroupRig:
-    return GroupRig()
-
-
 @pytest.mark.parametrize(
     ("group_id", "session_timeout_ms", "member_id", "exists", "code"),
     [

@@ -10,11 +10,6 @@ from tests.support.group_rig import INITIAL_DELAY_MS, REBALANCE_MS, SESSION_MS, 
 
 
 @pytest.fixture
-def rig() -> GroupRig:
-    return GroupRig()
-
-
-@pytest.fixture
 def members(rig: GroupRig) -> list[str]:
     """A stable group of i0, who leads, and i1."""
     return rig.make_stable(2, static=True)

@@ -2,16 +2,8 @@
 
 from __future__ import annotations
 
-import pytest
-
 from kproc.common.errors import ErrorCode
 from tests.support.group_rig import INITIAL_DELAY_MS, REBALANCE_MS, SESSION_MS, GroupRig
-
-
-@pytest.fixture
-def rig() -> GroupRig:
-    return GroupRig()
-
 
 # The first rebalance of an empty group (KIP-134).
 

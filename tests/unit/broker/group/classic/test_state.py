@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import msgspec
-import pytest
 
 from kproc.broker.group.classic.group import ClassicGroup
 from kproc.broker.group.messages import DescribedMember, GroupOverview
@@ -16,11 +15,6 @@ SUBSCRIPTION = (
     b"\x00\x09" + b"\x00\x00\x00\x02" + b"\x00\x01a" + b"\x00\x02bb" + b"\xff\xff\xff\xff" + b"owned"
 )
 READS_A_AND_BB = (("range", SUBSCRIPTION),)
-
-
-@pytest.fixture
-def rig() -> GroupRig:
-    return GroupRig()
 
 
 def reloaded(rig: GroupRig, snapshot: GroupSnapshot | None = None) -> ClassicGroup:

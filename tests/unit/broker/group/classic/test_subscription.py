@@ -16,11 +16,6 @@ READS_A_AND_BB = (("range", SUBSCRIPTION),)
 READS_C = (("range", b"\x00\x00" + b"\x00\x00\x00\x01" + b"\x00\x01c"),)
 
 
-@pytest.fixture
-def rig() -> GroupRig:
-    return GroupRig()
-
-
 # What the group reads.
 
 

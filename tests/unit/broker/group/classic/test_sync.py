@@ -8,12 +8,6 @@ from kproc.common.errors import ErrorCode
 from tests.support.group_rig import SESSION_MS, GroupRig
 from tests.support.group_states import completing, preparing
 
-
-@pytest.fixture
-def rig() -> GroupRig:
-    return GroupRig()
-
-
 # SyncGroup.
 
 
