@@ -14,7 +14,7 @@ from kproc.tools.load.run import Result, run_load
 def partitions(kind: PeerKind, cell: Cell, run: Run) -> Result:
     """Made, touched, looked at; then stopped in order, started with all of them, and touched again."""
     topic, count = run.topic(cell), cell.options["partitions"]
-    with kind.make(cell.settings) as peer:
+    with kind.make(cell.settings, cell.work_us) as peer:
         before = memory_bytes(peer)
         result = run_load("touch", peer.bootstrap, topic=topic, partitions=count, pids=peer.pids)
         result["touch_seconds"] = result["seconds"]
@@ -31,7 +31,7 @@ def partitions(kind: PeerKind, cell: Cell, run: Run) -> Result:
 
 def work(kind: PeerKind, cell: Cell, run: Run) -> Result:
     """Handlers that burn CPU: who can use more than one core?"""
-    with kind.make(cell.settings) as peer:
+    with kind.make(cell.settings, cell.work_us) as peer:
         options = {
             "topic": run.topic(cell),
             "seconds": run.seconds,

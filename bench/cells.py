@@ -55,6 +55,7 @@ class Cell:
     options: dict[str, Any] = field(default_factory=dict)
     fill: str | None = None  # the prepared topic that it reads: a key of FILLS
     settings: dict[str, str] = field(default_factory=dict)  # alone: of a kproc broker
+    work_us: int = 0  # alone: CPU that each request burns in a Handler of kproc
     is_quick: bool = False
     also: tuple[str, ...] = ()  # peers that are asked besides all those that are asked everything
     only: tuple[str, ...] | None = None  # these peers; None: all

@@ -193,7 +193,7 @@ class Comparison:
     def _footprint(self, name: str, number: int) -> None:
         names = [cell.name for cell in self._footprints]
         try:
-            with PEERS[name].make({}) as peer:
+            with PEERS[name].make({}, 0) as peer:
                 if "ready" in names:
                     self.samples.add(
                         Sample(BY_NAME["ready"], name, number, {"ready_seconds": peer.start_seconds})
@@ -277,7 +277,7 @@ class Comparison:
             self._step(f"round {number}, {name}: start and warm-up")
             begun = time.monotonic()
             try:
-                peer = stack.enter_context(PEERS[name].make({}))
+                peer = stack.enter_context(PEERS[name].make({}, 0))
                 self._warm(peer)
                 running[name] = peer
             except EXPECTED as problem:

@@ -59,12 +59,11 @@ class Run(NamedTuple):
 
 def peer_of(transport: str, work_us: int) -> KprocPeer:
     """A broker that is yet to be started."""
-    settings = {"kproc.work.us": str(work_us)}
-    if work_us:  # One Handler burns one core at most.
-        settings["num.io.threads"] = str(len(os.sched_getaffinity(0)))
+    # One Handler burns one core at most.
+    settings = {"num.io.threads": str(len(os.sched_getaffinity(0)))} if work_us else {}
     if transport == FREE_THREADED:
-        return FreeThreadedPeer(flush="none", settings=settings)
-    return KprocPeer(transport=transport, flush="none", settings=settings)
+        return FreeThreadedPeer(flush="none", settings=settings, work_us=work_us)
+    return KprocPeer(transport=transport, flush="none", settings=settings, work_us=work_us)
 
 
 class Comparison:

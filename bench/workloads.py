@@ -367,7 +367,7 @@ def _work(work_us: int, *, is_quick: bool = False) -> Cell:
     )
     title = f"each request burns {work_us} us of CPU in its Handler; 16 connections, 4 partitions, 2 Handlers"
     # Two Handlers whatever the machine: who shares a GIL cannot use them both.
-    settings = {"kproc.work.us": str(work_us), "num.io.threads": "2"}
+    settings = {"num.io.threads": "2"}
     return Cell(
         f"work-{work_us}",
         title,
@@ -377,6 +377,7 @@ def _work(work_us: int, *, is_quick: bool = False) -> Cell:
         metrics,
         {"connections": 16, "partitions": 4},
         settings=settings,
+        work_us=work_us,
         is_quick=is_quick,
         overhead_seconds=1.5,
     )

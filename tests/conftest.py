@@ -9,7 +9,7 @@
                                         on all transports what depends on them, as scripts/test and .ci/run do; with
                                         -m '' everything
     pytest tests/api --transports connection-threads,asyncio
-                                        those that are there to be compared with; else test_variants.py looks at them
+                                        those of bench/alternatives; else tests/bench/test_alternatives.py tests them
 
 A test asks for `broker` (one per transport and session, default settings but no round of retention, shared: use
 topics of your own, which `topic` makes) or for `start_broker` (one of its own, with settings, gone when the test
@@ -51,7 +51,8 @@ if sys.dont_write_bytecode:
 import hypothesis  # noqa: E402
 from hypothesis.internal.conjecture import providers  # noqa: E402
 
-from tests.support.broker import TRANSPORTS, VARIANTS, BrokerUnderTest, EmbeddedBroker, ExternalBroker  # noqa: E402
+from bench.alternatives.broker import ALTERNATIVES  # noqa: E402
+from tests.support.broker import TRANSPORTS, BrokerUnderTest, EmbeddedBroker, ExternalBroker  # noqa: E402
 from tests.support.broker_starts import forked_starts, real_starts  # noqa: E402
 from tests.support.budget import (  # noqa: E402
     PLAIN_EXAMPLES,
@@ -163,7 +164,7 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
     if "transport" not in metafunc.fixturenames:
         return
     chosen = metafunc.config.getoption("transports").split(",")
-    known = (*TRANSPORTS, *VARIANTS)
+    known = (*TRANSPORTS, *ALTERNATIVES)
     unknown = set(chosen) - set(known)
     if unknown:
         raise pytest.UsageError(f"--transports: {', '.join(sorted(unknown))} is none of {', '.join(known)}")

@@ -9,17 +9,19 @@ import sys
 from pathlib import Path
 from typing import Any
 
+from bench.alternatives.broker import ALTERNATIVES
 from bench.peers import free_threaded
 from bench.peers.base import REPOSITORY, Peer, PeerFailed, has_live_broker, python_environment
 
 # The process design, and what it is compared with over the same code: only how bytes and requests travel differs.
-TRANSPORTS = ("process", "thread", "inline", "connection-threads", "asyncio")
+TRANSPORTS = ("process", "thread", "inline", *ALTERNATIVES)
 
 
 class KprocPeer(Peer):
     """kproc with a transport and a flush level; `settings` go to the command line as `--set name=value`.
 
-    `checkout` is where its code is taken from: another one than this to compare two states of it.
+    Each request burns `work_us` of CPU in its Handler. `checkout` is where the code is taken from: another one than
+    this to compare two states of it.
     """
 
     start_seconds_max = 30.0
@@ -30,6 +32,7 @@ class KprocPeer(Peer):
         transport: str = "process",
         flush: str = "group",
         settings: dict[str, str] | None = None,
+        work_us: int = 0,
         python: str = sys.executable,
         keep_data: bool = False,
         checkout: Path = REPOSITORY,
@@ -40,8 +43,14 @@ class KprocPeer(Peer):
         self.name = f"kproc {transport} {flush}"
         self._transport = transport
         self._settings = {"kproc.flush": flush, **(settings or {})}
+        self._work_us = work_us
         self._python = python
         self.ready: dict[str, Any] = {}
+
+    @property
+    def _is_alternative(self) -> bool:
+        """Return True if `kproc serve` does not offer this broker, so that bench/alternatives starts it."""
+        return self._work_us > 0 or self._transport in ALTERNATIVES
 
     @property
     def _ready_file(self) -> Path:
@@ -49,7 +58,12 @@ class KprocPeer(Peer):
 
     def command(self) -> list[str]:
         settings = {"listeners": "PLAINTEXT://127.0.0.1:0", **self._settings}
-        command = [self._python, "-P", "-m", "kproc", "serve", "--listeners", settings.pop("listeners")]
+        command = [self._python, "-P", "-m"]
+        if self._is_alternative:
+            command += ["bench.alternatives", "--work-us", str(self._work_us)]
+        else:
+            command += ["kproc", "serve"]
+        command += ["--listeners", settings.pop("listeners")]
         command += ["--data", str(self.data), "--ready-file", str(self._ready_file)]
         # A harness that is killed must not leave brokers behind.
         command += ["--transport", self._transport, "--exit-with-parent", str(os.getpid())]
@@ -64,6 +78,8 @@ class KprocPeer(Peer):
     def prepare(self) -> None:
         # As pip does when it installs a package; the checkout may never have been run, or not be let write bytecode.
         compile_dir = [self._python, "-P", "-m", "compileall", "-q", str(self._checkout / "kproc")]
+        if self._is_alternative:
+            compile_dir.append(str(self._checkout / "bench" / "alternatives"))
         subprocess.run(compile_dir, check=True, stdin=subprocess.DEVNULL)
 
     def is_ready(self) -> bool:
@@ -94,9 +110,13 @@ class KprocPeer(Peer):
 class FreeThreadedPeer(KprocPeer):
     """The threads of kproc under an interpreter without a lock; fails with the reason where there is none."""
 
-    def __init__(self, *, flush: str = "group", settings: dict[str, str] | None = None) -> None:
+    def __init__(
+        self, *, flush: str = "group", settings: dict[str, str] | None = None, work_us: int = 0
+    ) -> None:
         found = free_threaded.find()
-        super().__init__(transport="thread", flush=flush, settings=settings, python=found.python)
+        super().__init__(
+            transport="thread", flush=flush, settings=settings, work_us=work_us, python=found.python
+        )
         self.name = f"kproc free-threaded {flush}"
         self._reason = found.reason
 

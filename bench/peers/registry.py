@@ -14,17 +14,15 @@ from bench.peers import free_threaded
 from bench.peers.base import Peer
 from bench.peers.kafka import KafkaPeer
 from bench.peers.kproc import FreeThreadedPeer, KprocPeer
-from kproc.broker.config.settings import Config
-from kproc.broker.config.values import ConfigError
 from tests.support import kafka_jars
 
 
 @dataclass(frozen=True)
 class PeerKind:
-    """One broker of the comparison; `make` takes kproc settings (Kafka has none: it runs with its defaults)."""
+    """One broker of the comparison. `make` builds it with a cell's settings and `work_us`, which Kafka ignores."""
 
     name: str
-    make: Callable[[Mapping[str, str]], Peer]
+    make: Callable[[Mapping[str, str], int], Peer]
     missing: Callable[[], str | None]
     is_everywhere: bool = True
     """Asked everything; False: only what names it (Cell.peers)."""
@@ -35,23 +33,15 @@ class PeerKind:
 
 
 def _kproc(transport: str, flush: str, *, is_everywhere: bool = True) -> PeerKind:
-    def make(settings: Mapping[str, str]) -> Peer:
-        return KprocPeer(transport=transport, flush=flush, settings=dict(settings))
+    def make(settings: Mapping[str, str], work_us: int) -> Peer:
+        return KprocPeer(transport=transport, flush=flush, settings=dict(settings), work_us=work_us)
 
-    return PeerKind(f"{transport}-{flush}", make, lambda: _without_transport(transport), is_everywhere)
-
-
-def _without_transport(transport: str) -> str | None:
-    try:
-        Config.build({"kproc.transport": transport})
-    except ConfigError as problem:
-        return str(problem)
-    return None
+    return PeerKind(f"{transport}-{flush}", make, lambda: None, is_everywhere)
 
 
 def _free_threaded() -> PeerKind:
-    def make(settings: Mapping[str, str]) -> Peer:
-        return FreeThreadedPeer(flush="group", settings=dict(settings))
+    def make(settings: Mapping[str, str], work_us: int) -> Peer:
+        return FreeThreadedPeer(flush="group", settings=dict(settings), work_us=work_us)
 
     return PeerKind("free-threaded-group", make, lambda: free_threaded.find().reason or None)
 
@@ -59,7 +49,7 @@ def _free_threaded() -> PeerKind:
 PEERS: Final = {
     kind.name: kind
     for kind in (
-        PeerKind("kafka", lambda _settings: KafkaPeer(), kafka_jars.missing_reason),
+        PeerKind("kafka", lambda _settings, _work_us: KafkaPeer(), kafka_jars.missing_reason),
         _kproc("process", "group"),
         _kproc("thread", "group"),
         _free_threaded(),

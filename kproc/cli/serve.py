@@ -74,13 +74,6 @@ _SERVE_ONLY: Final = (
         "KIND",
         "When records reach the disk: group (acks=all after fdatasync) or none.",
     ),
-    Option(
-        ("--work-us",),
-        "kproc.work.us",
-        "N",
-        "Burn N microseconds of CPU at each request, to study scaling.",
-        int,
-    ),
 )
 
 

@@ -13,14 +13,13 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, Protocol
 
+from bench.alternatives.broker import ALTERNATIVES
 from tests.support.broker_starts import start_kproc
 from tests.support.proc import is_alive, living
 from tests.support.wait import wait_until
 
 ROOT = Path(__file__).resolve().parent.parent.parent
 TRANSPORTS = ("process", "thread", "inline")
-# For comparison only: with --transports, and a few tests in a plain run.
-VARIANTS = ("connection-threads", "asyncio")
 # A cold start compiles every module first; the rule for a warm one is 0.5 s, tested where it is the subject.
 READY_SECONDS = 20.0
 STOP_SECONDS = 60.0
@@ -59,19 +58,31 @@ class ExternalBroker:
 
 
 class EmbeddedBroker:
-    """`kproc.Broker`, and the check that it leaves nothing."""
+    """`kproc.Broker`, and the check that it leaves nothing.
 
-    def __init__(self, *, transport: str, settings: Mapping[str, Any] | None = None) -> None:
+    bench/alternatives starts it if kproc does not have the transport, or if each request shall burn `work_us` of CPU.
+    """
+
+    def __init__(
+        self, *, transport: str, settings: Mapping[str, Any] | None = None, work_us: int = 0
+    ) -> None:
         # Imported here: with --bootstrap the client tests run without the package.
         from kproc import Broker
 
+        is_alternative = work_us > 0 or transport in ALTERNATIVES
+
         class ForkedBroker(Broker):
             def _start_process(self, command: list[str]) -> subprocess.Popen[bytes]:
+                if is_alternative:
+                    options = command[command.index("serve") + 1 :]
+                    command = [*alternative_command(transport), "--work-us", str(work_us), *options]
                 with open(os.devnull, "w") as nothing:
                     out = nothing.fileno()
                     return start_kproc(command, cwd=os.getcwd(), stdout=out, stderr=self._log, new_session=True)
 
-        self._broker = ForkedBroker(settings=dict(settings or {}), transport=transport)
+        self._broker = ForkedBroker(
+            settings=dict(settings or {}), transport=None if is_alternative else transport
+        )
 
     def __enter__(self) -> EmbeddedBroker:
         self._broker.__enter__()
@@ -261,6 +272,11 @@ class ServedBroker:
         return self._process is not None and self._process.poll() is None and is_alive(self._process.pid)
 
 
+def alternative_command(transport: str) -> list[str]:
+    """Return the command of a broker that exists for comparison only. Options of `kproc serve` may follow."""
+    return [sys.executable, "-m", "bench.alternatives", "--transport", transport]
+
+
 def serve_command(
     data: Path | str,
     *,
@@ -271,7 +287,11 @@ def serve_command(
     ready_file: Path | None = None,
 ) -> list[str]:
     """The command line of a broker on loopback; `listeners` among the settings replaces its one listener."""
-    command = [sys.executable, "-m", "kproc", "serve", "--data", str(data), "--transport", transport]
+    if transport in ALTERNATIVES:
+        command = alternative_command(transport)
+    else:
+        command = [sys.executable, "-m", "kproc", "serve", "--transport", transport]
+    command += ["--data", str(data)]
     if "listeners" not in (settings or {}):
         command += ["--listeners", f"{listener}://127.0.0.1:{port}"]
     for name, value in (settings or {}).items():

@@ -113,8 +113,8 @@ def real_starts() -> Iterator[None]:
 def start_kproc(
     command: Sequence[str], *, cwd: Path | str, stdout: int, stderr: int, new_session: bool
 ) -> subprocess.Popen[bytes]:
-    """Start a command: the interpreter, two words that name kproc, and kproc's arguments."""
-    if _server is not None and _server.can_start():
+    """Start a command: the interpreter, two words that name kproc or bench.alternatives, and the arguments."""
+    if _server is not None and command[2] != "bench.alternatives" and _server.can_start():
         return _server.start(command[3:], cwd=cwd, stdout=stdout, stderr=stderr, new_session=new_session)
     return subprocess.Popen(
         command,

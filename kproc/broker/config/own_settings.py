@@ -15,7 +15,6 @@ from kproc.broker.config.values import (
     STRING,
     ConfigError,
     at_least,
-    between,
     one_of,
     power_of_two,
     setting,
@@ -50,12 +49,6 @@ class OwnSettings:
         "thread of one process. inline: one thread runs all roles. connection-threads: a thread for each connection. "
         "asyncio: one asyncio loop. All but process exist for comparison.",
         one_of("process", "thread", "inline", "connection-threads", "asyncio"),
-    )
-    kproc_work_us: int = setting(
-        INT,
-        0,
-        "CPU time in microseconds that each request burns in its Handler, for studies of scaling. 0: none.",
-        between(0, 1_000_000),
     )
     kproc_drain_timeout_ms: int = setting(
         LONG,

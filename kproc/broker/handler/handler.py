@@ -73,7 +73,6 @@ class Handler(LinkedRole):
         "_has_image",
         "_is_leaving",
         "_is_linked",
-        "_make_client",
         "_next_second_ns",
         "_offline",
         "_owner_calls",
@@ -100,11 +99,9 @@ class Handler(LinkedRole):
         endpoints: Sequence[Endpoint],
         make_partitions: Callable[[Callable[[], ClusterImage], Purgatory], Partitions],
         syncer: Syncer,
-        make_client: Callable[[Link], ProcessorPeer] = ProcessorPeer,
         is_linked: bool = True,
     ) -> None:
         super().__init__(agent_id, doze=doze, metrics=metrics, clock=clock)
-        self._make_client = make_client
         self._clients: dict[AgentId, ProcessorPeer] = {}
         self._serving: list[tuple[Callable[[], bool], ProcessorPeer]] = []
         self._purgatory = Purgatory(clock.now_ns, self.containment)
@@ -193,7 +190,7 @@ class Handler(LinkedRole):
             return
         if link.peer in self._clients:
             self.detach(link.peer)
-        self._clients[link.peer] = self._make_client(link)
+        self._clients[link.peer] = ProcessorPeer(link)
         self._list_links()
 
     def detach(self, peer: AgentId) -> None:

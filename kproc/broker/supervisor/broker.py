@@ -27,11 +27,9 @@ from kproc.broker.config.dynamic import DynamicSettings
 from kproc.broker.config.sasl_settings import listeners_without_users
 from kproc.broker.controller.controller import Controller
 from kproc.broker.controller.operations import AskSupervisor, Operations
-from kproc.broker.handler.busy_client import BusyClient
 from kproc.broker.handler.checkpoint import Checkpoint
 from kproc.broker.handler.handler import Handler
 from kproc.broker.handler.partitions import Partitions
-from kproc.broker.handler.processor_peer import ProcessorPeer
 from kproc.broker.handler.syncer import Syncer
 from kproc.broker.metrics.slab import MetricsRow
 from kproc.broker.observe import health
@@ -65,7 +63,7 @@ from kproc.broker.security.authorizer import locks_everybody_out
 from kproc.broker.storage import checkpoints
 from kproc.broker.storage.room import counting
 from kproc.broker.supervisor import tls_check
-from kproc.broker.transport.agent import Agent, AgentId, BlockOwner, Link
+from kproc.broker.transport.agent import Agent, AgentId, BlockOwner
 from kproc.common.clock import NS_PER_S, Clock
 
 if TYPE_CHECKING:
@@ -230,9 +228,6 @@ def build_handler(agent: AgentId, plan: Plan, parts: RoleParts) -> Handler:
             is_clean=plan.was_clean and not parts.is_restart,
         )
 
-    make_client: Callable[[Link], ProcessorPeer] = ProcessorPeer
-    if config.kproc_work_us:
-        make_client = partial(BusyClient, work_us=config.kproc_work_us)
     return Handler(
         agent,
         doze=parts.doze,
@@ -242,7 +237,6 @@ def build_handler(agent: AgentId, plan: Plan, parts: RoleParts) -> Handler:
         endpoints=plan.endpoints,
         make_partitions=make_partitions,
         syncer=syncer,
-        make_client=make_client,
         is_linked=not parts.is_restart,
     )
 

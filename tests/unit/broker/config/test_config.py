@@ -74,7 +74,6 @@ def test_config_cannot_be_changed():
 
 REFUSED = [
     ("node.id", "-1"),
-    ("kproc.work.us", "-1"),
     ("ssl.keystore.type", "PGP"),
     ("ssl.truststore.type", "PGP"),
     ("ssl.client.auth", "maybe"),

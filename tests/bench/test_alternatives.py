@@ -1,4 +1,4 @@
-"""The transports that are there to be compared with, and requests that burn CPU: the little that a plain run looks at.
+"""The transports of bench/alternatives, and requests that burn CPU: what a run without --transports tests of them.
 
 All of `tests/api` runs on them with `--transports connection-threads,asyncio`.
 """
@@ -6,15 +6,24 @@ All of `tests/api` runs on them with `--transports connection-threads,asyncio`.
 from __future__ import annotations
 
 import json
+import subprocess
 import time
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
+from bench.alternatives.broker import ALTERNATIVES
 from kproc.common.errors import ErrorCode
 from kproc.wire.header import ApiKey
-from tests.support.broker import VARIANTS, BrokerUnderTest, EmbeddedBroker, ServedBroker, run_kproc
+from tests.support.broker import (
+    ROOT,
+    BrokerUnderTest,
+    EmbeddedBroker,
+    ServedBroker,
+    alternative_command,
+    run_kproc,
+)
 from tests.support.proc import thread_count
 from tests.support.raw import RawClient, batch, fetch_fields, produce_fields, values_of
 from tests.support.topics import fresh_name
@@ -25,7 +34,7 @@ FOR_EVER_MS = 60_000
 LARGE = b"x" * 500_000
 
 
-@pytest.fixture(scope="module", params=VARIANTS)
+@pytest.fixture(scope="module", params=ALTERNATIVES)
 def variant(request: pytest.FixtureRequest) -> Iterator[BrokerUnderTest]:
     with EmbeddedBroker(transport=request.param) as running:
         yield running
@@ -52,7 +61,7 @@ def test_parked_fetch_blocks_nobody_and_ends_with_an_append(
     assert values_of(row["records"]) == [(0, b"a")]
 
 
-@pytest.mark.parametrize("kind", VARIANTS)
+@pytest.mark.parametrize("kind", ALTERNATIVES)
 def test_connection_continues_after_response_waited_for_sync(kind: str) -> None:
     with (
         EmbeddedBroker(transport=kind, settings={"kproc.flush": "group"}) as broker,
@@ -103,7 +112,7 @@ def _connections(broker: BrokerUnderTest) -> int:
     return len(json.loads(answer.stdout))
 
 
-@pytest.mark.parametrize("kind", VARIANTS)
+@pytest.mark.parametrize("kind", ALTERNATIVES)
 def test_stop_with_connected_clients_keeps_the_data(tmp_path: Path, kind: str) -> None:
     broker = ServedBroker(tmp_path / "data", transport=kind)
     with broker, RawClient(broker.bootstrap) as client, RawClient(broker.bootstrap) as waiting:
@@ -116,10 +125,9 @@ def test_stop_with_connected_clients_keeps_the_data(tmp_path: Path, kind: str) -
     assert "Traceback" not in broker.last_log
 
 
-@pytest.mark.parametrize("kind", ["process", *VARIANTS])
-def test_work_us_burns_cpu_at_each_request(tmp_path: Path, kind: str) -> None:
-    settings = {"kproc.work.us": 10_000}
-    with EmbeddedBroker(transport=kind, settings=settings) as broker, RawClient(broker.bootstrap) as one:
+@pytest.mark.parametrize("kind", ["process", *ALTERNATIVES])
+def test_work_us_burns_cpu_at_each_request(kind: str) -> None:
+    with EmbeddedBroker(transport=kind, work_us=10_000) as broker, RawClient(broker.bootstrap) as one:
         one.create_topic("busy")
         begun = time.monotonic()
         for _ in range(10):
@@ -128,7 +136,12 @@ def test_work_us_burns_cpu_at_each_request(tmp_path: Path, kind: str) -> None:
 
 
 def test_invalid_work_us_is_rejected() -> None:
-    answer = run_kproc("serve", "--work-us", "-1")
-    assert answer.returncode == 2
-    assert len(answer.stderr.strip().splitlines()) == 1
-    assert "work" in answer.stderr
+    done = run_alternative("process", "--work-us", "-1")
+    assert done.returncode == 2
+    assert "--work-us -1: must be from 0 to 1000000" in done.stderr
+
+
+def run_alternative(kind: str, *arguments: str) -> subprocess.CompletedProcess[str]:
+    """Run a broker that is expected to end by itself."""
+    command = [*alternative_command(kind), *arguments]
+    return subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=60, check=False)

@@ -1,8 +1,8 @@
 """BusyClient: makes each request cost its Handler more CPU time, for studies of how roles share the CPUs.
 
-`kproc.work.us` is the CPU time in microseconds that the Handler burns before it handles a request. It is the thread's
-CPU time, not elapsed time, so waiting for the GIL or a core does not count. This is a separate class, because a check
-in the Handler's loop would cost every user something.
+`--work-us` is the CPU time in microseconds that the Handler burns before it handles a request. It is the thread's
+CPU time, not elapsed time, so waiting for the GIL or a core does not count. The entry lets the Handler build this class
+where it builds a ProcessorPeer.
 """
 
 from __future__ import annotations
