@@ -55,6 +55,12 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
             busy_client = partial(BusyClient, work_us=options.work_us)
             stack.enter_context(substituted(handler, ProcessorPeer=busy_client))
+        if transport in ALTERNATIVES:
+            from bench.alternatives.broker.turn_based import KINDS
+            from kproc.broker.supervisor import inprocess
+
+            stack.enter_context(substituted(inprocess, BrokerProcess=KINDS[transport]))
+            transport = "thread"
         return run(["serve", "--transport", transport, *others])
 
 

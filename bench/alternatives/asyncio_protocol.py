@@ -2,8 +2,8 @@
 
     client (forked) --128 B--> loop: read, count, write --128 B--> client     one request under way, one connection
 
-The question: which of them is the cheapest, so that `kproc.transport=asyncio` is the best that asyncio can do? It uses
-callbacks (processor/loop_processor.py). A plain epoll loop is the yardstick: what kproc's Processors do. Time is the
+The question: which of them is the cheapest, so that the transport `asyncio` is the best that asyncio can do? It uses
+callbacks (broker/loop_processor.py). A plain epoll loop is the yardstick: what kproc's Processors do. Time is the
 server's CPU time, of user and kernel.
 """
 

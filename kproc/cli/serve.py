@@ -38,7 +38,7 @@ _SHARED: Final = (
         ("--transport",),
         "kproc.transport",
         "KIND",
-        "process; for comparison: thread, inline, connection-threads, asyncio.",
+        "How the roles run: process, thread (all in one process) or inline (all in one thread).",
     ),
     Option(
         ("--control-listener",),

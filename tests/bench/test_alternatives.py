@@ -95,6 +95,18 @@ def test_variant_passes_large_requests_and_responses(variant: BrokerUnderTest, l
     ]
 
 
+def test_client_that_reads_no_fetched_records_blocks_nobody(variant: BrokerUnderTest, log: str) -> None:
+    with RawClient(variant.bootstrap) as slow, RawClient(variant.bootstrap) as other:
+        for _ in range(20):  # More than the buffers of a socket hold.
+            assert other.produce(log, batch(LARGE))["error_code"] == ErrorCode.NONE
+        fields = fetch_fields([(log, b"", [(0, 0)])], max_bytes=50_000_000, partition_max_bytes=50_000_000)
+        sent = slow.send(ApiKey.FETCH, 12, fields)
+        assert other.produce(log, batch(b"a"))["base_offset"] == 20
+        got, answer = slow.receive(ApiKey.FETCH, 12)
+    assert got == sent
+    assert len(values_of(answer["responses"][0]["partitions"][0]["records"])) >= 20
+
+
 def test_variant_forgets_client_that_leaves_while_parked(variant: BrokerUnderTest, log: str) -> None:
     assert variant.pid is not None
     before = thread_count(variant.pid)
@@ -139,6 +151,20 @@ def test_invalid_work_us_is_rejected() -> None:
     done = run_alternative("process", "--work-us", "-1")
     assert done.returncode == 2
     assert "--work-us -1: must be from 0 to 1000000" in done.stderr
+
+@pytest.mark.parametrize("kind", ALTERNATIVES)
+def test_kproc_serve_names_command_of_alternative_transport(kind: str) -> None:
+    done = run_kproc("serve", "--transport", kind)
+    assert done.returncode == 2
+    assert f"python -m bench.alternatives --transport {kind}" in done.stderr
+    assert len(done.stderr.splitlines()) == 1
+
+
+@pytest.mark.parametrize("kind", ALTERNATIVES)
+def test_alternative_transport_rejects_tls(tmp_path: Path, kind: str) -> None:
+    done = run_alternative(kind, "--data", str(tmp_path / "data"), "--set", "listeners=SSL://127.0.0.1:0")
+    assert done.returncode == 2
+    assert "SSL://127.0.0.1:0: this alternative does not speak TLS" in done.stderr
 
 
 def run_alternative(kind: str, *arguments: str) -> subprocess.CompletedProcess[str]:

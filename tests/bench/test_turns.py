@@ -6,8 +6,8 @@ from collections.abc import Callable
 
 import pytest
 
+from bench.alternatives.broker.turns import Turns
 from kproc.broker.transport.agent import AgentId
-from kproc.broker.transport.turns import Turns
 from kproc.common.clock import ManualClock
 
 

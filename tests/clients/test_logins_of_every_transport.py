@@ -1,4 +1,4 @@
-"""A login with the roles as processes, as threads, in one thread, and with the Processors to compare with."""
+"""Logins with the roles as processes, as threads, in one thread, and with the transports of bench/alternatives."""
 
 from __future__ import annotations
 
@@ -6,8 +6,9 @@ from pathlib import Path
 
 import pytest
 
+from bench.alternatives.broker import ALTERNATIVES
 from kproc.wire.header import ApiKey
-from tests.support.broker import TRANSPORTS, VARIANTS
+from tests.support.broker import TRANSPORTS
 from tests.support.raw import Closed, RawConnection
 from tests.support.secured import log_in, secured
 from tests.support.wait import wait_until
@@ -15,7 +16,7 @@ from tests.support.wait import wait_until
 pytestmark = pytest.mark.clients
 
 
-@pytest.mark.parametrize("kind", [*TRANSPORTS, *VARIANTS])
+@pytest.mark.parametrize("kind", [*TRANSPORTS, *ALTERNATIVES])
 def test_sasl_login_on_every_transport(tmp_path: Path, kind: str) -> None:
     settings = {"connections.max.reauth.ms": 600}
     with secured(tmp_path / "data", transport=kind, settings=settings) as broker:

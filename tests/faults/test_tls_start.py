@@ -126,16 +126,6 @@ def test_sasl_listener_without_jaas_config_fails_the_start(certificates: Certifi
     assert not (tmp_path / "data").exists()
 
 
-@pytest.mark.parametrize("kind", ["connection-threads", "asyncio"])
-def test_comparison_transports_reject_tls(certificates: Certificates, tmp_path: Path, kind: str) -> None:
-    done = run_kproc(
-        *("serve", "--data", str(tmp_path), "--transport", kind),
-        *("--set", "listeners=SSL://127.0.0.1:0", "--set", f"ssl.keystore.location={certificates.server}"),
-    )
-    assert done.returncode == 2
-    assert f"kproc.transport={kind} does not speak TLS" in done.stderr
-
-
 def test_expired_certificate_and_readable_key_only_warn(
     certificates: Certificates, tmp_path: Path
 ) -> None:

@@ -339,19 +339,9 @@ def check_together(config: Any) -> None:
         lambda: check_advertised(config.advertised_listeners, config.listeners),
         lambda: _check_inter_broker(config),
         lambda: _check_role_counts(config),
-        lambda: _check_variant(config),
         lambda: _check_limits(config),
         lambda: check_sasl(config),
     )
-
-
-def _check_variant(config: Any) -> None:
-    """Reject TLS with the transports for comparison. They have their own code for sockets, without TLS."""
-    encrypted = [str(each) for each in config.listeners if each.protocol.endswith("SSL")]
-    if config.kproc_transport in ("connection-threads", "asyncio") and encrypted:
-        raise ConfigError(
-            f"listeners: {', '.join(encrypted)}: kproc.transport={config.kproc_transport} does not speak TLS"
-        )
 
 
 def _check_limits(config: Any) -> None:

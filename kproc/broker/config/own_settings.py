@@ -31,6 +31,13 @@ def _check_address(text: str) -> str | None:
     return None
 
 
+def _transport_error(value: str) -> str | None:
+    """Return why kproc does not run its roles that way, or None."""
+    if value in ("connection-threads", "asyncio"):
+        return f"is for comparison only: in a checkout, run python -m bench.alternatives --transport {value}"
+    return one_of("process", "thread", "inline")(value)
+
+
 @dataclass(frozen=True, init=False, repr=False, eq=False)
 class OwnSettings:
     """Durability, transports, control and metrics listeners, request log."""
@@ -46,9 +53,8 @@ class OwnSettings:
         STRING,
         "process",
         "How the roles run. process: each role is a process, which is restarted if it dies. thread: each role is a "
-        "thread of one process. inline: one thread runs all roles. connection-threads: a thread for each connection. "
-        "asyncio: one asyncio loop. All but process exist for comparison.",
-        one_of("process", "thread", "inline", "connection-threads", "asyncio"),
+        "thread of one process. inline: one thread runs all roles.",
+        _transport_error,
     )
     kproc_drain_timeout_ms: int = setting(
         LONG,

@@ -235,8 +235,8 @@ class Controller(LinkedRole):
     def _other_outboxes(self) -> list[Outbox]:
         return [] if self._control is None else [self._control.outbox]
 
-    def _has_input(self) -> bool:
-        return self._control_plane.has_input() or super()._has_input()
+    def has_input(self) -> bool:
+        return self._control_plane.has_input() or super().has_input()
 
     def _work(self) -> int:
         work = self._control_plane.work() + self._drain_records(self._handle_record)

@@ -254,7 +254,7 @@ class Handler(LinkedRole):
                 or self._requests.without_room
                 or self._requests.resting
                 or any(each.has_overflow for each in self._outboxes)
-                or self._has_input()
+                or self.has_input()
             )
         is_synced = not self._partitions.unsynced and not self._partitions.syncing and self._transfers.is_idle
         is_answered = not (
@@ -466,7 +466,7 @@ class Handler(LinkedRole):
         serves = self._has_image and self._is_linked
         self._serving = [(client.inbox.is_empty, client) for client in clients] if serves else []
 
-    def _has_input(self) -> bool:
+    def has_input(self) -> bool:
         if self._unlinked.waiting:
             return True
         for is_empty, client in self._serving:

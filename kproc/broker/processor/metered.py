@@ -2,8 +2,7 @@
 
 A Handler that serves such a client sends METERED. From then on that connection's transport is wrapped in one that reads
 the clock around each call, TLS included. Ten times a second the time is sent to the connection's home Handler, which
-charges the client. Other connections pay nothing. Blocking sockets (thread_processor.py) are not measured, because
-their calls include the waiting.
+charges the client. Other connections pay nothing.
 """
 
 from __future__ import annotations
@@ -53,12 +52,6 @@ class MeteredTransport:
         finally:
             self.used_ns += self._now_ns() - begun_ns
 
-    def send_all(self, data: bytes | memoryview, flags: int) -> None:
-        self.inner.send_all(data, flags)
-
-    def set_blocking(self, is_blocking: bool) -> None:
-        self.inner.set_blocking(is_blocking)
-
     def shutdown(self) -> None:
         self.inner.shutdown()
 
@@ -88,7 +81,7 @@ class MeteredConnections:
                 _use(connection, known[1].inner)
         elif known is not None:
             self._metered[connection.id] = (connection, known[1], client_id)
-        elif not connection.transport.sock.getblocking():
+        else:
             wrapped = MeteredTransport(connection.transport, self._now_ns)
             self._metered[connection.id] = (connection, wrapped, client_id)
             _use(connection, wrapped)

@@ -131,8 +131,8 @@ class Processor(Role):
             requests_max=queued_requests_max,
             processors_in_all=processors_in_all,
         )
-        self.table = table = self._table_kind(
-            agent_id, state, watch=self._make_watch(), handlers=handlers, budget=budget, clock=clock
+        self.table = table = ConnectionTable(
+            agent_id, state, watch=EpollWatch(self._epoll), handlers=handlers, budget=budget, clock=clock
         )
         table.logins = logins
         self.migration = migration = ConnectionMigration(
@@ -158,9 +158,7 @@ class Processor(Role):
         self._block_waits = BlockWaits(
             table, state, memories=memories, budget=budget, reaper=self._slow_frames
         )
-        self.writer = self._writer_kind(
-            table, handlers, state, blocks=blocks, timed=timed, migration=migration
-        )
+        self.writer = ResponseWriter(table, handlers, state, blocks=blocks, timed=timed, migration=migration)
         self.writer.metered = MeteredConnections(table.by_id, handlers, clock.now_ns)
         # Methods that every pass calls, looked up once.
         self._now_ns = clock.now_ns
@@ -174,12 +172,6 @@ class Processor(Role):
         self.tls_listeners, self._tls = tls_listeners, None
 
     _tls: TlsConnections | None
-    # The parts that a Processor for comparison replaces (thread_processor.py).
-    _table_kind: type[ConnectionTable] = ConnectionTable
-    _writer_kind: type[ResponseWriter] = ResponseWriter
-
-    def _make_watch(self) -> EpollWatch:
-        return EpollWatch(self._epoll)
 
     # -- wiring ------------------------------------------------------------------------------------------------
 

@@ -264,19 +264,6 @@ class RequestForwarder:
         self._budget.held_bytes -= len(held)
         self._forward_frames(connection, view, start + count)
 
-    def copy_to_ring(self, connection: Connection, data: memoryview) -> None:
-        """Forward bytes that lie elsewhere: copy them into the home's ring, behind the held ones."""
-        link = connection.home.link
-        held = connection.held
-        start = HEAD_BYTES + len(held)
-        view = link.sender.reserve(start + len(data)) if link is not None else None
-        if view is None:
-            self._budget.held_bytes -= len(held)
-            self._park(connection, bytes(held) + bytes(data))
-            return
-        view[start:] = data
-        self.forward_behind_held(connection, view, len(data))
-
     def _keep_rest(self, connection: Connection, rest: bytes) -> None:
         """Keep the bytes behind the forwarded frames: part of a frame, or frames beyond INFLIGHT_MAX."""
         if connection.inflight < INFLIGHT_MAX:

@@ -267,20 +267,6 @@ class RequestReader:
             self._table.close(connection, if_ended)
         return count
 
-    def on_received(self, connection: Connection, buffer: memoryview, count: int) -> None:
-        """Forward `count` bytes that another thread received: into the connection's block, or else into `buffer`."""
-        if not self._count_received(connection, count):
-            return
-        block = connection.block
-        if block is None:
-            self._forwarder.copy_to_ring(connection, buffer[:count])
-            return
-        block.advance(count)
-        if block.is_whole:
-            self._forwarder.forward_block(connection, block)
-        elif block.must_grow and not block.memory.grow(connection, block):
-            self._table.wait_for_block(connection)
-
     # -- connections that had no room --------------------------------------------------------------------------
 
     def retry_stalled(self) -> None:

@@ -11,8 +11,6 @@ many connections are idle. Four of its properties matter here:
   registered after our close, so it is unregistered before it is closed or sent away.
 - The number of a closed descriptor is given to the next file. Events are therefore looked up by number only within the
   cycle whose wait returned them, before any new connection is registered (Processor._on_events).
-
-The Processors that exist for comparison replace it: one uses an asyncio loop, one a thread for each connection.
 """
 
 from __future__ import annotations
@@ -33,7 +31,7 @@ class EpollWatch:
 
     def register(self, connection: Connection, interest: int = ACTIVE) -> None:
         """Start watching a connection. Raises OSError for a socket that cannot be used."""
-        connection.transport.set_blocking(False)
+        connection.transport.sock.setblocking(False)
         self.epoll.register(connection.fd, interest)
         connection.interest = interest
 

@@ -393,16 +393,6 @@ class TlsTransport:
 
     # -- the socket --------------------------------------------------------------------------------------------
 
-    def send_all(self, data: bytes | memoryview, flags: int) -> None:
-        """Raise NotImplementedError. Only a thread for each connection would call this, and it serves no TLS."""
-        raise NotImplementedError
-
-    def set_blocking(self, is_blocking: bool) -> None:
-        """Make the socket non-blocking. Raises OSError if a blocking one is wanted."""
-        if is_blocking:
-            raise OSError("TLS is not served by a thread for each connection")
-        self.sock.setblocking(False)
-
     def shutdown(self) -> None:
         """Send close_notify if the socket has room, and shut the connection down."""
         try:

@@ -1,7 +1,7 @@
 """Transports read and write a connection, after Kafka's TransportLayer.
 
 PlaintextTransport is here, TLS is in tls_transport.py. A Processor calls methods of a client's socket only in a
-transport, except to read its address and TCP counters and to send it to another Processor.
+transport, except to make it non-blocking, to read its address and TCP counters, and to send it to another Processor.
 """
 
 from __future__ import annotations
@@ -42,12 +42,6 @@ class Transport(Protocol):
     def send_file(self, file_fd: int, position: int, count: int) -> int:
         """Send a file's bytes; return how many were sent. Raises EOFError if the file is too short."""
 
-    def send_all(self, data: bytes | memoryview, flags: int) -> None:
-        """Send everything on a blocking socket."""
-
-    def set_blocking(self, is_blocking: bool) -> None:
-        """Set whether `recv_into` and `send` block. Raises OSError for a socket that cannot be used."""
-
     def shutdown(self) -> None:
         """Shut the connection down, even if another process has a copy of its descriptor."""
 
@@ -81,16 +75,6 @@ class PlaintextTransport:
         if sent == 0:
             raise EOFError(FILE_TOO_SHORT)
         return sent
-
-    def send_all(self, data: bytes | memoryview, flags: int) -> None:
-        """Send everything on a blocking socket. `sendall` would read the clock; one `send` nearly always suffices."""
-        sent = self.send(data, flags)
-        if sent < len(data):
-            self.sock.sendall(memoryview(data)[sent:], flags)
-
-    def set_blocking(self, is_blocking: bool) -> None:
-        """Set whether `recv_into` and `send` block. Raises OSError for a socket that cannot be used."""
-        self.sock.setblocking(is_blocking)
 
     def shutdown(self) -> None:
         """Shut the connection down, even if another process (the Acceptor) still has a copy of its descriptor."""

@@ -101,9 +101,9 @@ class LinkedRole(Role):
         deadline_ms = 1 if has_overflow else self._due_ms(now_ns)
         if deadline_ms < timeout_ms:
             timeout_ms = deadline_ms
-            if not (deadline_ms or work or self._has_input()):
+            if not (deadline_ms or work or self.has_input()):
                 timeout_ms = self._count_empty_cycle()
-        for fd, _ in self._doze.wait(self._poll, timeout_ms / 1000, self._has_input, now_ns):
+        for fd, _ in self._doze.wait(self._poll, timeout_ms / 1000, self.has_input, now_ns):
             if fd == self._watched_fd:
                 self.is_called = True
         return work
@@ -117,10 +117,6 @@ class LinkedRole(Role):
         self._empty_cycles += 1
         in_a_row, self._empty_since = self.cycle_count - self._empty_since == 1, self.cycle_count
         return int(in_a_row)
-
-    def has_input(self) -> bool:
-        """Return True if a link holds input. Called by transports that run agents in turns instead of in threads."""
-        return self._has_input()
 
     def drain(self) -> None:
         self._is_stopping = True
@@ -166,7 +162,8 @@ class LinkedRole(Role):
                 taken += len(batch)
         return taken
 
-    def _has_input(self) -> bool:
+    def has_input(self) -> bool:
+        """Return True if a link holds input."""
         # A loop, because any() over a generator costs 0.2 us more at every sleep.
         for is_empty, _ in self._inputs:  # noqa: SIM110
             if not is_empty():

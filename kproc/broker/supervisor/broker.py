@@ -97,8 +97,6 @@ class RoleParts:
     arena: BlockOwner | None = None  # Of Processors.
     syncer: Syncer | None = None  # Of Handlers.
     supervisor: SupervisorCalls | None = None  # Of the controller.
-    # The class of Processors. turn_based.py passes other kinds, which take the same arguments.
-    processor_kind: Callable[..., Processor] = Processor
 
 
 def build_role(agent: AgentId, plan: Plan, parts: RoleParts) -> Agent:
@@ -160,7 +158,7 @@ def _connection_limits(
 def build_processor(agent: AgentId, plan: Plan, parts: RoleParts) -> Processor:
     """Build one Processor."""
     assert parts.arena is not None
-    return parts.processor_kind(
+    return Processor(
         agent,
         doze=parts.doze,
         metrics=parts.metrics,

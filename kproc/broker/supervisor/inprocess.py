@@ -44,7 +44,7 @@ from kproc.broker.role.roles import (
     is_control,
     slab_row,
 )
-from kproc.broker.supervisor import ready, signals
+from kproc.broker.supervisor import preload, ready, signals
 from kproc.broker.supervisor.broker import RoleParts, SupervisorCalls, build_role
 from kproc.broker.supervisor.data_directory import DataDirectory
 from kproc.broker.supervisor.listening import ListeningSockets
@@ -70,8 +70,37 @@ _READY_TIMEOUT_NS: Final = 30_000_000_000
 R = TypeVar("R")
 
 
+def run_in_process(
+    config: Config,
+    *,
+    ready_file: Path | None,
+    on_ready: Callable[[dict[str, Any]], None],
+    manager: ServiceManager,
+    can_reload: bool = False,
+) -> int:
+    """Run a broker in this process until SIGTERM or SIGINT. Return the exit status.
+
+    With `can_reload` SIGHUP does not end it. It reloads nothing with this transport.
+    """
+    ready.raise_nofile_limit()
+    preload.load(config)
+    directory = DataDirectory(config)
+    try:
+        process = BrokerProcess(config, directory, manager)
+        process.ends_at_hangup = not can_reload
+    except BaseException:
+        directory.close()
+        raise
+    try:
+        return process.run(ready_file, on_ready)
+    finally:
+        process.release()
+        directory.close()
+        ready.remove(ready_file)
+
+
 class BrokerProcess:
-    """All roles of one broker in one process, in threads or inline; turn_based.py adds two more kinds."""
+    """All roles of one broker in one process, each in a thread or all inline."""
 
     ends_at_hangup = True
 
@@ -129,7 +158,7 @@ class BrokerProcess:
         row = slab_row(agent)
         words, word = self._slab.words, self._slab.row_word(row)
         doze = self._dozes[agent] = Sleeper(words, word, make_eventfd(), is_edge_triggered=True)
-        self._wakers[agent] = self._waker(agent, Waker(words, word, doze.fd))
+        self._wakers[agent] = Waker(words, word, doze.fd)
         if agent.role == PROCESSOR:
             arena_bytes = 2 * self._config.socket_request_max_bytes
             self._arenas[agent] = Arena.create(arena_bytes, agent.index, warm_bytes=ARENA_WARM_BYTES)
@@ -141,18 +170,10 @@ class BrokerProcess:
             arena=self._arenas.get(agent),
             syncer=self._syncer(agent) if agent.role == HANDLER else None,
             supervisor=SupervisorCalls(send_request=self._handle_request, send_settings=self._send_settings),
-            processor_kind=self._processor_kind(),
         )
         role = build_role(agent, self._plan, parts)
         self.agents.append(role)
         return role
-
-    def _waker(self, agent: AgentId, by_eventfd: Waker) -> Wakeable:
-        """Return the object that wakes this agent after records were published to it."""
-        return by_eventfd
-
-    def _processor_kind(self) -> Callable[..., Processor]:
-        return Processor
 
     def _syncer(self, agent: AgentId) -> Syncer:
         if self._is_inline:
@@ -372,7 +393,11 @@ class BrokerProcess:
         # A role whose thread does not end is in an unknown state, so no file may be marked as clean.
         for thread in self._threads:
             is_clean = thread.stop(5.0) and is_clean
-        self._stop_turns()
+        self._close_roles(is_clean=is_clean)
+        return 0 if self._failure is None else 1
+
+    def _close_roles(self, *, is_clean: bool) -> None:
+        """Close the roles, which nothing runs any more, in the order of a stop."""
         for agent in self._in_waves(CLOSE_WAVES):
             try:
                 if isinstance(agent, Cleaner):
@@ -381,13 +406,9 @@ class BrokerProcess:
             except OSError as error:
                 logger.error("closing %s: %s", agent.id, error)
                 is_clean = False
-        return 0 if self._failure is None else 1
 
     def _in_waves(self, waves: Sequence[Sequence[str]]) -> list[Agent]:
         return [agent for wave in waves for role in wave for agent in self.agents if agent.id.role == role]
-
-    def _stop_turns(self) -> None:
-        """Stop running the roles, because they are closed next. turn_based.py overrides this."""
 
     def release(self) -> None:
         """Close every descriptor. The roles are closed already, or never ran."""

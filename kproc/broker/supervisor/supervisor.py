@@ -83,7 +83,7 @@ def run(
     try:
         if config.kproc_transport != "process":
             # Import this late, because the other transports do not need it.
-            from kproc.broker.supervisor.one_process import run_in_process
+            from kproc.broker.supervisor.inprocess import run_in_process
 
             can_reload = reread is not None
             return run_in_process(

@@ -1,9 +1,8 @@
 """The transports `connection-threads` and `asyncio`, whose roles have no threads of their own.
 
-They exist for comparison: the same roles, links and files, with another kind of Processor. Agents run by turns
-(transport/turns.py). With a thread for each connection, the thread that holds the one lock runs them. The lock protects
-everything but sockets. With asyncio, the loop runs them. Several Handlers and Processors may be configured, but only
-one thread at a time runs them.
+They run kproc's roles, links and files, with another kind of Processor. Agents run by turns (turns.py). With a thread
+for each connection, the thread that holds the one lock runs them. The lock protects everything but sockets. With
+asyncio, the loop runs them. Several Handlers and Processors may be configured, but only one thread at a time runs them.
 """
 
 from __future__ import annotations
@@ -12,23 +11,24 @@ import asyncio
 import os
 import select
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from functools import partial
 from typing import Any, Final
 
-from kproc.broker.config import Config
+from bench.alternatives.broker.loop_processor import LoopProcessor
+from bench.alternatives.broker.substitute import substituted
+from bench.alternatives.broker.thread_processor import ThreadProcessor
+from bench.alternatives.broker.turn_processor import TurnProcessor
+from bench.alternatives.broker.turns import Turns
+from kproc.broker.config import Config, ConfigError
 from kproc.broker.handler.syncer import Syncer, ThreadSyncer
-from kproc.broker.ipc.wait import Waker, make_eventfd
-from kproc.broker.processor.loop_processor import LoopProcessor
-from kproc.broker.processor.processor import Processor
-from kproc.broker.processor.thread_processor import ThreadProcessor
-from kproc.broker.processor.turn_processor import TurnProcessor
+from kproc.broker.ipc.wait import make_eventfd
 from kproc.broker.role.linked_role import LinkedRole
+from kproc.broker.supervisor import broker
 from kproc.broker.supervisor.data_directory import DataDirectory
 from kproc.broker.supervisor.inprocess import BrokerProcess
 from kproc.broker.supervisor.service_manager import ServiceManager
-from kproc.broker.transport.agent import Agent, AgentId, Wakeable
-from kproc.broker.transport.turns import Turns
+from kproc.broker.transport.agent import Agent, AgentId
 
 _MOMENT_S: Final = 0.005
 _FAR_NS: Final = 1 << 62
@@ -38,14 +38,24 @@ class TurnBasedProcess(BrokerProcess):
     """Base class of the two transports. It runs due agents by turns."""
 
     def __init__(self, config: Config, directory: DataDirectory, manager: ServiceManager) -> None:
+        encrypted = [str(each) for each in config.listeners if each.protocol.endswith("SSL")]
+        if encrypted:
+            raise ConfigError(f"listeners: {', '.join(encrypted)}: this alternative does not speak TLS")
         self._turns = Turns(lambda: self._plan.clock.now_ns())
-        super().__init__(config, directory, manager)
+        with substituted(broker, Processor=self._make_processor):
+            super().__init__(config, directory, manager)
         self._fronts = [each for each in self.agents if isinstance(each, TurnProcessor)]
         for agent in self.agents:
             self._turns.add(agent, _has_input(agent))
 
-    def _waker(self, agent: AgentId, by_eventfd: Waker) -> Wakeable:
-        return self._turns.waker(agent)
+    def _make_processor(self, *arguments: Any, **named: Any) -> TurnProcessor:
+        raise NotImplementedError
+
+    def _build_role(self, agent: AgentId) -> Agent:
+        role = super()._build_role(agent)
+        # The links, which are made when all roles exist, wake a role by making it due.
+        self._wakers[agent] = self._turns.waker(agent)
+        return role
 
     def _syncer(self, agent: AgentId) -> Syncer:
         return ThreadSyncer(f"{agent}-sync", partial(self._on_synced, agent))
@@ -71,7 +81,7 @@ class TurnBasedProcess(BrokerProcess):
 
 
 class LoopProcess(TurnBasedProcess):
-    """kproc.transport=asyncio: one loop, in the main thread."""
+    """asyncio: one loop, in the main thread."""
 
     def __init__(self, config: Config, directory: DataDirectory, manager: ServiceManager) -> None:
         self._loop = asyncio.SelectorEventLoop()
@@ -82,8 +92,8 @@ class LoopProcess(TurnBasedProcess):
         self._must_stop = False
         super().__init__(config, directory, manager)
 
-    def _processor_kind(self) -> Callable[..., Processor]:
-        return partial(LoopProcessor, loop=self._loop, on_input=self._schedule_turns)
+    def _make_processor(self, *arguments: Any, **named: Any) -> TurnProcessor:
+        return LoopProcessor(*arguments, loop=self._loop, on_input=self._schedule_turns, **named)
 
     def _on_synced(self, agent: AgentId) -> None:
         self._loop.call_soon_threadsafe(self._on_synced_agent, agent)
@@ -156,7 +166,7 @@ class LoopProcess(TurnBasedProcess):
 
 
 class ConnectionThreadsProcess(TurnBasedProcess):
-    """kproc.transport=connection-threads: the main thread runs timers, listeners and the handoff of connections."""
+    """connection-threads: the main thread runs timers, listeners and the handoff of connections."""
 
     def __init__(self, config: Config, directory: DataDirectory, manager: ServiceManager) -> None:
         # The lock protects every role, because a partition, a group and the metadata may each have only one writer.
@@ -168,8 +178,10 @@ class ConnectionThreadsProcess(TurnBasedProcess):
         self._by_fd: dict[int, Agent] = {}
         super().__init__(config, directory, manager)
 
-    def _processor_kind(self) -> Callable[..., Processor]:
-        return partial(ThreadProcessor, lock=self._lock, run=self._run_locked, on_error=self._on_thread_error)
+    def _make_processor(self, *arguments: Any, **named: Any) -> TurnProcessor:
+        return ThreadProcessor(
+            *arguments, lock=self._lock, run=self._run_locked, on_error=self._on_thread_error, **named
+        )
 
     def _on_thread_error(self, error: BaseException) -> None:
         self._fail("a connection's thread", error)
@@ -231,9 +243,10 @@ class ConnectionThreadsProcess(TurnBasedProcess):
                     self._on_readable(agent)
         return events
 
-    def _stop_turns(self) -> None:
+    def _close_roles(self, *, is_clean: bool) -> None:
         with self._lock:
             self._is_over = True
+        super()._close_roles(is_clean=is_clean)
 
     def release(self) -> None:
         super().release()
@@ -244,3 +257,9 @@ def _has_input(agent: Agent) -> Callable[[], bool] | None:
     if isinstance(agent, LinkedRole | TurnProcessor):
         return agent.has_input
     return None  # An Acceptor has no links; it handles a Processor's report in its next turn.
+
+
+KINDS: Final[Mapping[str, type[BrokerProcess]]] = {
+    "asyncio": LoopProcess,
+    "connection-threads": ConnectionThreadsProcess,
+}

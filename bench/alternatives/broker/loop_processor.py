@@ -14,10 +14,12 @@ import select
 from collections.abc import Callable
 from typing import Any
 
+from bench.alternatives.broker.substitute import substituted
+from bench.alternatives.broker.turn_processor import TurnProcessor
+from kproc.broker.processor import processor
 from kproc.broker.processor.connection import Connection
 from kproc.broker.processor.connection_state import ACTIVE, PAUSED, WRITING
 from kproc.broker.processor.socket_watch import EpollWatch
-from kproc.broker.processor.turn_processor import TurnProcessor
 
 OnEvent = Callable[[Connection], None]
 
@@ -41,7 +43,7 @@ class LoopWatch(EpollWatch):
         self._on_writable = on_writable
 
     def register(self, connection: Connection, interest: int = ACTIVE) -> None:
-        connection.transport.set_blocking(False)
+        connection.transport.sock.setblocking(False)
         self.set(connection, interest)
 
     def unregister(self, connection: Connection) -> None:
@@ -75,10 +77,11 @@ class LoopProcessor(TurnProcessor):
     ) -> None:
         self._loop = loop
         self._on_input = on_input
-        super().__init__(*arguments, **named)
+        with substituted(processor, EpollWatch=self._make_watch):
+            super().__init__(*arguments, **named)
 
-    def _make_watch(self) -> EpollWatch:
-        return LoopWatch(self._epoll, self._loop, on_readable=self._on_ready, on_writable=self._on_room)
+    def _make_watch(self, epoll: select.epoll) -> LoopWatch:
+        return LoopWatch(epoll, self._loop, on_readable=self._on_ready, on_writable=self._on_room)
 
     def _on_ready(self, connection: Connection) -> None:
         self.update_time()

@@ -10,22 +10,30 @@ thread.
 
 from __future__ import annotations
 
+import select
 from collections import deque
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
 from socket import MSG_MORE
 from typing import Any, Final
 
+from bench.alternatives.broker.connection_threads import (
+    ConnectionThread,
+    ThreadTable,
+    ThreadWatch,
+    ThreadWriter,
+    UnmeteredConnections,
+)
+from bench.alternatives.broker.substitute import substituted
+from bench.alternatives.broker.turn_processor import TurnProcessor
 from kproc.broker.metrics.spec import SLOT
+from kproc.broker.processor import processor
 from kproc.broker.processor.answer_parts import SEGMENT_BYTES_MAX, FileSend, Part
 from kproc.broker.processor.connection import Connection
 from kproc.broker.processor.connection_state import ACTIVE, CLOSING
-from kproc.broker.processor.connection_threads import ConnectionThread, ThreadTable, ThreadWatch, ThreadWriter
-from kproc.broker.processor.request_reader import READ_BYTES
-from kproc.broker.processor.socket_watch import EpollWatch
-from kproc.broker.processor.turn_processor import TurnProcessor
 
 _JOIN_S: Final = 5.0
+_BYTES_OUT: Final = SLOT["bytes_out"]
 
 
 class ThreadProcessor(TurnProcessor):
@@ -36,8 +44,6 @@ class ThreadProcessor(TurnProcessor):
 
     __slots__ = ("_lock", "_on_error", "_received", "_run", "_threads")
 
-    _table_kind = ThreadTable
-    _writer_kind = ThreadWriter
     table: ThreadTable
 
     def __init__(
@@ -51,26 +57,32 @@ class ThreadProcessor(TurnProcessor):
         self._lock = lock
         self._run = run
         self._on_error = on_error
-        super().__init__(*arguments, **named)
+        with substituted(
+            processor,
+            EpollWatch=self._make_watch,
+            ConnectionTable=ThreadTable,
+            ResponseWriter=ThreadWriter,
+            MeteredConnections=UnmeteredConnections,
+        ):
+            super().__init__(*arguments, **named)
         assert isinstance(self.writer, ThreadWriter)
         self.writer.watch = self._threads
-        self._received: deque[tuple[Connection, memoryview, int]] = deque()
+        self._received: deque[ConnectionThread] = deque()  # Threads that have received and wait for the lock.
 
-    def _make_watch(self) -> EpollWatch:
-        self._threads = ThreadWatch(self._epoll, self._run_connection)
+    def _make_watch(self, epoll: select.epoll) -> ThreadWatch:
+        self._threads = ThreadWatch(epoll, self._run_connection)
         return self._threads
 
     # -- under the lock ----------------------------------------------------------------------------------------
 
-    def _on_received(self, connection: Connection, buffer: memoryview, count: int) -> None:
-        """Handle `count` received bytes, which are in the connection's block or else in `buffer`."""
-        if count and self._state.is_stopping:
+    def _read_received(self, owner: ConnectionThread) -> None:
+        """Read the requests that a thread has received."""
+        if self._state.is_stopping and not owner.has_ended:
             return  # The broker stops: requests that arrive now are not answered.
         self.update_time()
-        owner = self._threads.threads[connection.id]
         self._values[_BYTES_OUT] += owner.sent_bytes
         owner.sent_bytes = 0
-        self.reader.on_received(connection, buffer, count)
+        self.reader.read(owner.connection)
 
     def _dequeue_ready(self, connection: Connection, owner: ConnectionThread) -> list[Part]:
         if not connection.ready:
@@ -86,44 +98,35 @@ class ThreadProcessor(TurnProcessor):
 
     # -- a connection's thread -----------------------------------------------------------------------------------
 
-    def _run_connection(self, connection: Connection) -> None:
+    def _run_connection(self, owner: ConnectionThread) -> None:
         try:
             # The lock makes us wait until the thread that registers this connection has finished doing so.
             with self._lock:
-                owner = self._threads.threads[connection.id]
-            buffer = memoryview(bytearray(READ_BYTES))
-            while self._read_and_answer(connection, owner, buffer):
+                pass
+            while self._read_and_answer(owner.connection, owner):
                 pass
             with self._lock:
-                self.table.close_finished(connection)
+                self.table.close_finished(owner.connection)
                 self.publish()
                 self._run()
         except BaseException as error:  # noqa: BLE001 - any role may have raised it, so the roles' runner decides
             self._on_error(error)
 
-    def _read_and_answer(self, connection: Connection, owner: ConnectionThread, buffer: memoryview) -> bool:
+    def _read_and_answer(self, connection: Connection, owner: ConnectionThread) -> bool:
         """Read once and send the answers. Return False if the connection has ended."""
-        block = connection.block
-        into = buffer if block is None else block.view[block.filled :]
-        failure: OSError | EOFError | None = None
-        count = 0
-        try:
-            count = connection.recv_into(into)
-        except OSError as error:
-            failure = error
-        else:
-            self._received.append((connection, into, count))
+        # Bytes that found no room in a ring or in the memory budget are read first.
+        if not owner.has_unread:
+            owner.receive()
+        self._received.append(owner)
         with self._lock:
             if not self.is_here(connection):
-                return False
-            if failure is not None:
-                self.table.close(connection, str(failure))
                 return False
             self._handle_received()
             if not self.is_here(connection):
                 return False
             ready = self._dequeue_ready(connection, owner)
             is_over = self._may_read(connection)
+        failure: OSError | EOFError | None = None
         sent = 0
         while True:
             if ready:
@@ -160,9 +163,9 @@ class ThreadProcessor(TurnProcessor):
         received = self._received
         has_any = False
         while received:
-            connection, buffer, count = received.popleft()
-            if self.is_here(connection):
-                self._on_received(connection, buffer, count)
+            owner = received.popleft()
+            if self.is_here(owner.connection):
+                self._read_received(owner)
                 has_any = True
         if has_any:
             self.publish()
@@ -208,9 +211,6 @@ class ThreadProcessor(TurnProcessor):
             thread.join(_JOIN_S)
 
 
-_BYTES_OUT: Final = SLOT["bytes_out"]
-
-
 def _write(connection: Connection, parts: Sequence[Part]) -> int:
     """Send everything and return the bytes sent. Raises OSError, or EOFError if a file is too short."""
     total = 0
@@ -224,8 +224,7 @@ def _write(connection: Connection, parts: Sequence[Part]) -> int:
             data = run[0] if len(run) == 1 else b"".join(run)
             run = []
             is_first = at + 1 < len(parts) and len(data) + len(parts[at + 1]) <= SEGMENT_BYTES_MAX
-            flags = MSG_MORE if is_first else 0
-            connection.transport.send_all(data, flags)
+            _send_all(connection, data, MSG_MORE if is_first else 0)
             continue
         total += part.remaining
         while part.remaining:
@@ -233,3 +232,10 @@ def _write(connection: Connection, parts: Sequence[Part]) -> int:
             part.position += sent
             part.remaining -= sent
     return total
+
+
+def _send_all(connection: Connection, data: bytes | memoryview, flags: int) -> None:
+    """Send everything on the blocking socket. `sendall` would read the clock; one `send` nearly always suffices."""
+    sent = connection.send(data, flags)
+    if sent < len(data):
+        connection.transport.sock.sendall(memoryview(data)[sent:], flags)

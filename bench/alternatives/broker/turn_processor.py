@@ -1,7 +1,7 @@
-"""TurnProcessor: a Processor that is called when it is due (transport/turns.py) and does not wait for sockets itself.
+"""TurnProcessor: a Processor that is called when it is due (turns.py) and does not wait for sockets itself.
 
-It is the base of the two Processors that exist for comparison: `loop_processor.py` (one asyncio loop) and
-`thread_processor.py` (a thread for each connection). They differ from the Processor only in who reads a socket.
+It is the base of the two alternatives: `loop_processor.py` (one asyncio loop) and `thread_processor.py` (a thread for
+each connection). They differ from kproc's Processor only in who reads a socket.
 """
 
 from __future__ import annotations
