@@ -7,7 +7,8 @@
 A version is a count of records, so a batch's base offset is the version that its delta follows, and Kafka's
 DumpLogSegments can walk the file. A record's value is one metadata record (`records.py`, which has the
 procedure for changing it); its key is null. The first record of a snapshot registers the cluster, and its header tells
-how many records the snapshot has. Older versions of kproc ignore the header, and their snapshots have none.
+how many records the snapshot has. Older versions of kproc ignore the header, and their snapshots have none. The first
+commit replaces such a snapshot.
 
 `open` loads the newest snapshot and replays the log behind it. A crash in the middle of a write leaves a torn tail. Its
 records were never acknowledged, so `open` cuts it off. A damaged batch with good batches behind it raises Corrupt.
@@ -31,6 +32,7 @@ import msgspec
 
 from kproc.broker.cluster import records as r
 from kproc.broker.cluster.image import ClusterImage, ImageChange
+from kproc.broker.storage.catalog import describe_topic_id, list_partitions
 from kproc.broker.storage.format import METADATA_DIRECTORY
 from kproc.broker.storage.fs import Fs, Shortage, StorageFailure, sync_directory
 from kproc.common.clock import Clock
@@ -174,8 +176,7 @@ class MetadataLog:
                 self._fs.unlink(self._directory / name)
         image = ClusterImage()
         snapshots = [name for name in names if _SNAPSHOT_NAME.fullmatch(name)]
-        if snapshots:
-            self._read_snapshot(self._directory / snapshots[-1], image)
+        may_be_cut = bool(snapshots) and self._read_snapshot(self._directory / snapshots[-1], image)
         # The log before the snapshot may still exist, if a crash came before _remove_older_than().
         snapshot_version = image.version
         logs = [self._directory / name for name in names if _LOG_NAME.fullmatch(name)]
@@ -194,6 +195,8 @@ class MetadataLog:
             if image.version > before:
                 needed.add(path.name)
         self.version = image.version
+        if may_be_cut:
+            self._check_directories(self._directory / snapshots[-1], image)
         if snapshots and not logs:
             # A crash cannot cause this, because the new log is durable before the old one is removed.
             raise Corrupt(f"the log that follows {self._directory / snapshots[-1]} is missing")
@@ -219,7 +222,11 @@ class MetadataLog:
                 return path
         return logs[0] if logs else self._directory
 
-    def _read_snapshot(self, path: Path, image: ClusterImage) -> None:
+    def _read_snapshot(self, path: Path, image: ClusterImage) -> bool:
+        """Apply a snapshot. Return True if its end may be missing, because an older kproc wrote it without a count.
+
+        All batches but the last one are full. So if the last one in the file is not, the end is not missing.
+        """
         data = self._fs.read_file(path) or b""
         records: list[r.Record] = []
         end = 0
@@ -232,8 +239,24 @@ class MetadataLog:
         expected = dict(decode_records(data)[0].headers).get(_RECORD_COUNT)
         if expected is not None and expected != b"%d" % len(records):
             raise Corrupt(f"{path}: damaged, because it has {len(records)} of {expected.decode()} records")
+        if expected is None:
+            self._compact_at = 0
         # A snapshot has fewer records than versions, so its version comes from the file's name, as in KRaft (KIP-630).
-        image.apply_records(records, _version_in(path.name))
+        _apply(image, records, _version_in(path.name), path)
+        return expected is None and len(records) % SNAPSHOT_BATCH_RECORDS == 0
+
+    def _check_directories(self, snapshot: Path, image: ClusterImage) -> None:
+        """Raise Corrupt if the data directory has a partition whose topic the metadata lack.
+
+        Topics are the last records of a snapshot, so a snapshot without its end lacks some.
+        """
+        known = image.topics_by_id.keys() | image.deleted_topics.keys()
+        for each in list_partitions(self._fs, self._directory.parent):
+            if each.topic_id is not None and each.topic_id not in known:
+                raise Corrupt(
+                    f"{snapshot}: its end seems to be missing, because it has no topic for {each.path} with "
+                    f"{describe_topic_id(each.topic_id)}; if that directory is of another broker, move it away"
+                )
 
     def _replay(
         self, path: Path, image: ClusterImage, snapshot_version: int, *, is_last: bool
@@ -255,7 +278,7 @@ class MetadataLog:
                     f"{path}: the batch at byte {position} with records {header.base_offset} to {after} "
                     f"follows version {image.version}"
                 )
-            image.apply_records(_records_of(batch, path), after)
+            _apply(image, _records_of(batch, path), after, path)
         self._check_synced(path, end)
         if end < len(data):
             self._cut_tail(path, data, end, is_last=is_last)
@@ -436,6 +459,16 @@ def _records_of(batch: bytes, path: Path) -> list[r.Record]:
         return [r.decode_record(record.value or b"") for record in decode_records(batch)]
     except (msgspec.MsgspecError, KafkaError) as error:
         raise Corrupt(f"{path}: a record that this version of kproc cannot read: {error}") from error
+
+
+def _apply(image: ClusterImage, records: Sequence[r.Record], version: int, path: Path) -> None:
+    """Apply records of a file. Raise Corrupt if they change a topic or partition that the records before them lack."""
+    try:
+        image.apply_records(records, version)
+    except LookupError as error:
+        raise Corrupt(
+            f"{path}: a record up to version {version} is about a topic or partition that the records before it lack"
+        ) from error
 
 
 def _batches(data: bytes) -> Iterator[tuple[int, int]]:

@@ -11,6 +11,7 @@ from kproc.broker.cluster import metadata_log as module
 from kproc.broker.cluster import records as r
 from kproc.broker.cluster.image import ClusterImage
 from kproc.broker.cluster.metadata_log import DIRECTORY_NAME, MetadataLog
+from kproc.broker.storage.checkpoints import write_partition_metadata
 from kproc.broker.storage.fs import OsFs, failure
 from kproc.common.clock import ManualClock
 from kproc.common.errors import Corrupt, ErrorCode, FatalError, KafkaError
@@ -383,15 +384,82 @@ def test_snapshot_without_first_record_is_refused(tmp_path, monkeypatch):
         open_log(tmp_path)
 
 
-def test_snapshot_of_older_kproc_without_record_count_is_loaded(tmp_path, monkeypatch):
-    log, image = grown(tmp_path, monkeypatch)
+def old_snapshot(directory: Path, monkeypatch, topic_count: int) -> tuple[Path, ClusterImage]:
+    """Write a snapshot without a record count, as older versions did, and an empty log behind it."""
+    log, image = grown(directory, monkeypatch)
+    for number in range(3, topic_count + 1):
+        log.commit(image, new_topic(number, number - 1))
     encode = MetadataLog._batch
     with monkeypatch.context() as patch:
         patch.setattr(MetadataLog, "_batch", lambda self, records, base, count=0: encode(self, records, base))
-        fill_up(log, image)
+        log._compact_at = 0
+        log.compact_if_large(image)
     log.close()
-    assert len(files(tmp_path)) == 2
+    return directory / DIRECTORY_NAME / files(directory)[0], image
+
+
+def partition_directory(directory: Path, topic: int) -> None:
+    path = directory / f"topic-{topic}-0"
+    path.mkdir()
+    write_partition_metadata(OsFs(), path, ids(topic))
+
+
+@pytest.mark.parametrize("topic_count", [2, 3, 4, 5])
+def test_snapshot_of_older_kproc_is_loaded_and_replaced_at_once(tmp_path, monkeypatch, topic_count):
+    path, image = old_snapshot(tmp_path, monkeypatch, topic_count)
+    for topic in range(1, topic_count + 1):
+        partition_directory(tmp_path, topic)
     assert contents(reopened(tmp_path)) == contents(image)
+    log, image = open_log(tmp_path)
+    log.commit(image, [r.BrokerStarted(7)])
+    log.close()
+    # Now the record count tells that it is cut.
+    (snapshot,) = [name for name in files(tmp_path) if name.endswith(".checkpoint")]
+    assert snapshot != path.name
+    new = tmp_path / DIRECTORY_NAME / snapshot
+    os.truncate(new, next(module._batches(new.read_bytes()))[1])
+    with pytest.raises(Corrupt, match="damaged, because it has 3 of"):
+        open_log(tmp_path)
+
+
+def test_snapshot_of_older_kproc_cut_between_two_batches_is_refused(tmp_path, monkeypatch):
+    """It was taken for a smaller cluster: all topics behind the cut were set aside."""
+    path, _ = old_snapshot(tmp_path, monkeypatch, 7)
+    for topic in range(1, 8):
+        partition_directory(tmp_path, topic)
+    ends = [end for _, end in module._batches(path.read_bytes())]
+    assert len(ends) > 5
+    os.truncate(path, ends[3])
+    with pytest.raises(Corrupt, match=r"its end seems to be missing.*topic-\d-0.*; restore a copy of"):
+        open_log(tmp_path)
+    # The way out for a whole snapshot beside directories of another broker.
+    (tmp_path / "elsewhere").mkdir()
+    for topic in range(1, 8):
+        (tmp_path / f"topic-{topic}-0").rename(tmp_path / "elsewhere" / str(topic))
+    reopened(tmp_path)
+
+
+def test_whole_snapshot_of_older_kproc_with_full_batches_ignores_deleted_topics(tmp_path, monkeypatch):
+    """A crash can leave the directory of a topic whose deletion is recorded."""
+    log, image = grown(tmp_path, monkeypatch)
+    log.commit(image, [r.TopicDeleted(ids(2))])
+    log.close()
+    partition_directory(tmp_path, 1)
+    partition_directory(tmp_path, 2)
+    log, image = open_log(tmp_path)
+    log._check_directories(tmp_path, image)
+    log.close()
+
+
+def test_record_about_a_topic_that_is_missing_is_refused(three_topics):
+    """The start ended with a KeyError and a traceback."""
+    directory, _, _ = three_topics
+    path = directory / DIRECTORY_NAME / FIRST_LOG
+    log, _ = open_log(directory)
+    log.append([r.TopicConfigSet(ids(99), "retention.ms", "1")])
+    log.close()
+    with pytest.raises(Corrupt, match=rf"{path}: a record up to version 11 is about a topic or partition"):
+        open_log(directory)
 
 
 def test_log_whose_snapshot_is_missing_is_refused(tmp_path, monkeypatch):
