@@ -21,6 +21,9 @@ from kproc.common.printable import printable
 
 def main() -> None:
     """Run the `kproc` script."""
+    if os.environ.pop("PYTHONINSPECT", None):
+        # With it the interpreter prints SystemExit as an error and ends with 1, whatever the exit code is.
+        os.execv(sys.executable, [sys.executable, *sys.orig_argv[1:]])  # noqa: S606 - the same command
     sys.excepthook = _show_exception
     sys.exit(run(sys.argv[1:]))
 

@@ -167,3 +167,17 @@ def test_the_broker_loads_no_client_library():
 
 def test_the_version_is_an_option_too(capsys):
     assert (run(["--version"]), capsys.readouterr().out) == (run(["version"]), capsys.readouterr().out)
+
+
+@pytest.mark.parametrize(("words", "code"), [(["version"], 0), (["no-such-command"], 2)])
+def test_exit_code_with_pythoninspect(words: list[str], code: int) -> None:
+    """With PYTHONINSPECT=1 the interpreter printed SystemExit as an error, and a good stop ended with 1."""
+    done = subprocess.run(
+        [sys.executable, "-P", "-m", "kproc", *words],
+        env={**os.environ, "PYTHONINSPECT": "1"},
+        stdin=subprocess.DEVNULL,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert (done.returncode, "SystemExit" in done.stderr) == (code, False)
