@@ -81,6 +81,9 @@ def _run_serve(given: argparse.Namespace, flags: list[Flag]) -> int:
     def reread() -> Config:
         if given.config is None:
             raise ConfigError("there is no file (--config) to read again")
+        # A start may read a pipe. Its content is gone at a reload, and the supervisor would wait for more.
+        if given.config.exists() and not given.config.is_file():
+            raise ConfigError(f"cannot read {given.config} again: it is not a regular file")
         return _build(flags, given.settings, file=given.config)
 
     from kproc.broker.config import ConfigError
@@ -174,7 +177,7 @@ def _build(
         for name in assignments
         if is_secret(name)
     ]
-    if file is not None and file.stat().st_mode & _OTHERS_READ:
+    if file is not None and file.is_file() and file.stat().st_mode & _OTHERS_READ:
         secrets = sorted(name for name in read_settings_file(file) if is_secret(name))
         if secrets:
             warnings.append(

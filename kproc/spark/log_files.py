@@ -41,6 +41,7 @@ from kproc.broker.storage.producer_state import decode_snapshot
 from kproc.broker.storage.txn_index import TxnIndex
 from kproc.common.errors import Corrupt
 from kproc.common.reading import READ_COMMITTED
+from kproc.common.regular_file import open_regular
 from kproc.spark.brokers import pause
 from kproc.wire.batch_header import (
     ATTRIBUTES,
@@ -350,9 +351,9 @@ class PartitionFiles:
         """Open a segment by its base offset. Raise FileNotFoundError if it was deleted or merged into another one."""
         path = self._path(base)
         try:
-            return os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+            return open_regular(path, os.O_RDONLY)
         except FileNotFoundError:
-            return os.open(path.with_name(path.name + DELETED_SUFFIX), os.O_RDONLY | os.O_CLOEXEC)
+            return open_regular(path.with_name(path.name + DELETED_SUFFIX), os.O_RDONLY)
 
     def _repeat_until_listed(self, look: Callable[[list[int]], _Found]) -> _Found:
         """Return the result of `look(bases)`. Repeat it if a segment disappears meanwhile.

@@ -89,6 +89,18 @@ def test_sighup_without_config_file_is_ignored(tmp_path: Path, transport: str) -
         reloaded(broker, "there is no file (--config) to read again")
 
 
+def test_reload_reads_no_pipe(tmp_path: Path, transport: str) -> None:
+    """The supervisor waited for somebody to write to the FIFO, and served neither deaths nor SIGTERM meanwhile."""
+    file = tmp_path / "server.properties"
+    file.write_text("message.max.bytes=1000000\n")
+    broker = ServedBroker(tmp_path / "data", transport=transport, arguments=["--config", str(file)])
+    with broker:
+        file.unlink()
+        os.mkfifo(file)
+        reloaded(broker, "it is not a regular file", "reload: nothing was changed")
+        assert value_of(broker, "message.max.bytes") == "1000000"
+
+
 def test_stale_ready_file_is_removed_before_settings_are_read(tmp_path: Path) -> None:
     ready_file = tmp_path / "ready.json"
     ready_file.write_text('{"bootstrap": "127.0.0.1:1"}')

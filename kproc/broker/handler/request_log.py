@@ -31,6 +31,7 @@ from kproc.broker.request.request import HandlerRequest
 from kproc.broker.role.listeners import Endpoint
 from kproc.common.errors import ProtocolError
 from kproc.common.printable import printable_json
+from kproc.common.regular_file import open_regular
 from kproc.wire import codec
 from kproc.wire.file_range import FileRange
 from kproc.wire.header import ApiKey, first_flexible
@@ -71,7 +72,7 @@ class RequestLog:
         self._wall_ms = wall_ms
         self._lines: list[bytes] = []
         self._failures = 0
-        self._fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o640)
+        self._fd = _open(path)
         self._size = os.fstat(self._fd).st_size
 
     def add(self, request: LoggedRequest, outcome: str, response_bytes: int) -> None:
@@ -125,9 +126,13 @@ class RequestLog:
         os.replace(self._path, self._path.with_name(self._path.name + ".1"))
         # Open the new file before the old one is closed, so that lines still have a file if the open fails.
         old = self._fd
-        self._fd = os.open(self._path, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o640)
+        self._fd = _open(self._path)
         os.close(old)
         self._size = 0
+
+
+def _open(path: Path) -> int:
+    return open_regular(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o640)
 
 
 class LoggedRequest(HandlerRequest):

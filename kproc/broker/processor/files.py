@@ -33,7 +33,8 @@ class OpenFile:
 
     def __init__(self, path: bytes) -> None:
         self.fd = -1
-        self.fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+        # Without O_NONBLOCK a FIFO in the file's place would block the Processor until the inode can be compared.
+        self.fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
         self.inode = os.fstat(self.fd).st_ino
 
     @classmethod

@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Final, NamedTuple
 
 from kproc.broker.config.values import ConfigError, Secret
+from kproc.common.regular_file import read_regular
 
 PEM, PKCS12, JKS = "PEM", "PKCS12", "JKS"
 STORE_TYPES: Final = (JKS, PKCS12, PEM)
@@ -22,6 +23,8 @@ _BEGIN: Final = b"-----BEGIN "
 # file.
 _JKS_MAGICS: Final = (bytes.fromhex("feedfeed"), bytes.fromhex("cececece"))
 _DER_SEQUENCE: Final = 0x30
+# Far above the certificate authorities of a whole system, which take 0.3 MB.
+_STORE_BYTES_MAX: Final = 16 << 20
 
 
 class KeyStore(NamedTuple):
@@ -117,7 +120,8 @@ def _read(settings: StoreSettings) -> tuple[str, bytes, str]:
     """Return the setting with the location (for errors), the content of the file, and its format."""
     where = f"{settings.prefix}.location={settings.location}"
     try:
-        data = Path(settings.location).read_bytes()
+        # The controller reads it when a client changes the setting.
+        data = read_regular(settings.location, _STORE_BYTES_MAX)
     except OSError as error:
         raise ConfigError(f"{where}: {error.strerror}") from error
     except ValueError as error:

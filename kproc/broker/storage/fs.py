@@ -16,10 +16,11 @@ import ctypes
 import errno
 import os
 import shutil
-import stat
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Final, Protocol
+
+from kproc.common.regular_file import open_regular
 
 IOV_COUNT_MAX: Final = 1024  # IOV_MAX of Linux; writev refuses more buffers with EINVAL.
 
@@ -120,7 +121,7 @@ class OsFs:
                 # O_EXCL, because a file that exists already is a remnant of a failed creation or belongs to another
                 # owner. Both must not be written over silently.
                 return os.open(path, flags | os.O_CLOEXEC | os.O_CREAT | os.O_EXCL, FILE_MODE)
-            return _open_regular(path, flags)
+            return open_regular(path, flags)
         except OSError as error:
             raise failure(error, f"open {path}") from error
 
@@ -335,7 +336,7 @@ class OsFs:
     def read_file(self, path: Path) -> bytes | None:
         """Return the content of a small file, or None if it does not exist."""
         try:
-            descriptor = _open_regular(path, os.O_RDONLY)
+            descriptor = open_regular(path, os.O_RDONLY)
             try:
                 content = part = os.read(descriptor, _SMALL_BYTES)
                 while len(part) == _SMALL_BYTES:
@@ -348,21 +349,6 @@ class OsFs:
             return None
         except OSError as error:
             raise failure(error, f"read {path}") from error
-
-
-def _open_regular(path: Path, flags: int) -> int:
-    """Open an existing file. Raise OSError for a FIFO, socket, device or directory.
-
-    O_NONBLOCK has no effect on regular files. Without it, open(2) of a FIFO blocks until another process opens it.
-    """
-    descriptor = os.open(path, flags | os.O_CLOEXEC | os.O_NONBLOCK)
-    mode = os.fstat(descriptor).st_mode
-    if stat.S_ISREG(mode):
-        return descriptor
-    os.close(descriptor)
-    if stat.S_ISDIR(mode):
-        raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR))
-    raise OSError(errno.EINVAL, "Not a regular file: remove it")
 
 
 def _set_number(descriptor: int, name: str, number: int) -> None:

@@ -2,7 +2,12 @@
 
 from __future__ import annotations
 
+import os
+import threading
+
+from kproc.broker.config import Config
 from kproc.cli.main import run
+from kproc.cli.serve import _build
 from tests.support.kproc_command import kproc
 
 
@@ -38,3 +43,17 @@ def test_the_eight_warnings_of_a_server_properties_are_one_block(tmp_path):
         assert line.startswith(f"  {file}:{number}: {name}")
         assert "has no effect" in line
     assert len(lines) == 10
+
+
+def test_configuration_from_a_pipe_is_read_once(tmp_path):
+    """A FIFO that others may read was opened again for a warning, and nobody wrote to it then."""
+    path = tmp_path / "server.properties"
+    os.mkfifo(path)
+    path.chmod(0o644)
+    writer = threading.Thread(target=path.write_text, args=(f"log.dirs={tmp_path}\n",), daemon=True)
+    writer.start()
+    read: list[Config] = []
+    reader = threading.Thread(target=lambda: read.append(_build([], [], file=path)), daemon=True)
+    reader.start()
+    reader.join(10)
+    assert [config.log_dirs for config in read] == [str(tmp_path)]

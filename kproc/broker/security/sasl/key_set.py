@@ -20,6 +20,7 @@ from urllib.parse import unquote, urlsplit, urlunsplit
 
 from kproc.broker.config.values import without_url_secrets
 from kproc.broker.security.sasl.mechanism import KeysAwaited
+from kproc.common.regular_file import read_regular
 
 if TYPE_CHECKING:
     from joserfc.jwk import Key
@@ -44,6 +45,10 @@ def fetch(url: str, *, seconds_max: float = _TOTAL_S) -> bytes:
     A server that sends a byte from time to time never exceeds the timeout of a single read, so a timer shuts the
     connections down. A redirect from https to http is not followed: an attacker on the network could choose the keys.
     """
+    parts = urlsplit(url)
+    if parts.scheme == "file":
+        # Not by urllib, whose open of a FIFO would block this thread for ever. No keys would be loaded any more.
+        return read_regular(unquote(parts.path), _BYTES_MAX)
     connections = _Connections()
     # The timeout of a socket counts from its last byte, so it does not limit the whole transfer.
     timer = threading.Timer(seconds_max, connections.shut_down)

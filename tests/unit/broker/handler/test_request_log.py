@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -207,6 +208,18 @@ def test_file_never_takes_more_than_twice_its_size(tmp_path: Path) -> None:
     assert len(list(tmp_path.iterdir())) == 2
     for line in path.read_bytes().splitlines():
         orjson.loads(line)
+
+
+@pytest.mark.parametrize("kind", ["fifo", "device"])
+def test_file_that_is_not_regular_is_rejected(tmp_path: Path, kind: str) -> None:
+    """open(2) of a FIFO without a reader blocked the start, and a switch of the log the Handler, for ever."""
+    path = tmp_path / "requests-handler-0.log"
+    if kind == "fifo":
+        os.mkfifo(path)
+    else:
+        path.symlink_to("/dev/null")
+    with pytest.raises(OSError, match="Not a regular file"):
+        RequestLog(path, bytes_max=4096, slow_ms=0, now_ns=lambda: 1, wall_ms=lambda: 1)
 
 
 def test_disk_that_refuses_costs_lines_and_nothing_else(

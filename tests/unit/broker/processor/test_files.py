@@ -130,3 +130,10 @@ def test_deleted_files_are_let_go_so_that_their_space_is_freed(cache: FileCache,
     cache.drop_unlinked()
     assert list(files_of(cache)) == [os.fsencode(renamed)]
     assert not is_open(fd)
+
+
+def test_fifo_in_the_place_of_a_segment_does_not_block(cache: FileCache, tmp_path: Path) -> None:
+    path = tmp_path / "0.log"
+    os.mkfifo(path)
+    with pytest.raises(StaleFile):
+        cache.get(os.fsencode(path), 1)

@@ -122,6 +122,8 @@ def wrong(certificates: Certificates, issued: Issued) -> dict[str, tuple[dict[st
         ),
         "PKCS12 without a key": ({location: write("t.p12", _trusting(issued)), **word}, "has no private key"),
         "a directory": ({location: "/"}, "location=/: Is a directory"),
+        # A client that may alter the broker's settings stopped the controller with a FIFO, and filled memory with this.
+        "a device": ({location: "/dev/zero"}, "location=/dev/zero: Not a regular file"),
         "neither": ({location: write("n", b"hello")}, "is neither PEM nor PKCS12"),
         "JKS": (
             {location: write("k.jks", JKS)},
@@ -183,7 +185,7 @@ def wrong(certificates: Certificates, issued: Issued) -> dict[str, tuple[dict[st
 
 
 WRONG = (
-    "nothing", "no file", "no name", "half a letter", "PKCS12 without a key", "a directory", "neither", "JKS",
+    "nothing", "no file", "no name", "half a letter", "PKCS12 without a key", "a directory", "a device", "neither", "JKS",
     "other type", "no password", "wrong password", "damaged", "PEM with a password", "no key", "no certificate",
     "another key", "encrypted", "wrong key password", "half inline", "inline of no type", "inline and file",
     "no trust", "empty trust", "rules", "suites", "suites of no version",
@@ -204,6 +206,14 @@ def test_what_cannot_be_used_is_told_in_one_line(
 def test_all_that_can_be_wrong_is_tried(certificates: Certificates, issued: Issued) -> None:
     assert set(WRONG) == set(wrong(certificates, issued))
     assert set(STORES) == set(stores(certificates, issued))
+
+
+def test_fifo_as_a_store_is_rejected(tmp_path: Path) -> None:
+    """Its open blocked the controller, which reads the file when a client changes the setting."""
+    path = tmp_path / "k.pem"
+    os.mkfifo(path)
+    with pytest.raises(ConfigError, match=f"location={path}: Not a regular file"):
+        context_of(ssl_keystore_location=str(path))
 
 
 def test_trust_stores_of_both_types_define_trusted_clients(certificates: Certificates) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import base64
 import hmac
 import json
+import os
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -200,5 +201,13 @@ def test_keys_come_from_a_file(tmp_path: Path) -> None:
     file.write_bytes(published(RSA))
     assert fetch(file.as_uri()) == published(RSA)
     file.write_bytes(b" " * ((1 << 20) + 1))
-    with pytest.raises(ValueError, match="larger"):
+    with pytest.raises(OSError, match="Larger than 1048576 bytes"):
+        fetch(file.as_uri())
+
+
+def test_fifo_instead_of_keys_is_rejected(tmp_path: Path) -> None:
+    """The open of a FIFO blocked the thread that loads keys, for ever."""
+    file = tmp_path / "keys.json"
+    os.mkfifo(file)
+    with pytest.raises(OSError, match="Not a regular file"):
         fetch(file.as_uri())

@@ -1,0 +1,44 @@
+"""Opens files by paths that somebody else chose, without waiting for another process.
+
+open(2) of a FIFO blocks until another process opens its other end, and a device such as /dev/zero has no end. A role
+that reads such a path would serve nobody any more, so these functions reject everything but regular files.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+import stat
+from pathlib import Path
+
+
+def open_regular(path: str | Path, flags: int, mode: int = 0o600) -> int:
+    """Open a file and return its descriptor. Raise OSError for a FIFO, socket, device or directory."""
+    try:
+        # O_NONBLOCK has no effect on regular files.
+        descriptor = os.open(path, flags | os.O_CLOEXEC | os.O_NONBLOCK, mode)
+    except OSError as error:
+        # A FIFO that is opened for writing and has no reader, or a socket.
+        if error.errno == errno.ENXIO:
+            raise _not_regular(path) from error
+        raise
+    kind = os.fstat(descriptor).st_mode
+    if stat.S_ISREG(kind):
+        return descriptor
+    os.close(descriptor)
+    if stat.S_ISDIR(kind):
+        raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR), str(path))
+    raise _not_regular(path)
+
+
+def read_regular(path: str | Path, bytes_max: int) -> bytes:
+    """Return the content of a file. Raise OSError as `open_regular`, and EFBIG for more than `bytes_max` bytes."""
+    with open(open_regular(path, os.O_RDONLY), "rb") as file:
+        data = file.read(bytes_max + 1)
+    if len(data) > bytes_max:
+        raise OSError(errno.EFBIG, f"Larger than {bytes_max} bytes", str(path))
+    return data
+
+
+def _not_regular(path: str | Path) -> OSError:
+    return OSError(errno.EINVAL, "Not a regular file", str(path))

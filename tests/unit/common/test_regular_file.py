@@ -1,0 +1,52 @@
+"""Files by paths that somebody else chose: regular ones within a bound, and no descriptor left for others."""
+
+from __future__ import annotations
+
+import os
+import socket
+from pathlib import Path
+
+import pytest
+
+from kproc.common.regular_file import open_regular, read_regular
+
+
+@pytest.mark.parametrize("flags", [os.O_RDONLY, os.O_WRONLY | os.O_CREAT | os.O_APPEND])
+@pytest.mark.parametrize("kind", ["fifo", "socket", "device", "directory"])
+def test_path_that_is_no_regular_file_is_rejected(tmp_path: Path, kind: str, flags: int) -> None:
+    path = tmp_path / "f"
+    with socket.socket(socket.AF_UNIX) as listener:
+        if kind == "fifo":
+            os.mkfifo(path)
+        elif kind == "socket":
+            listener.bind(str(path))
+        elif kind == "device":
+            path.symlink_to("/dev/null")
+        else:
+            path.mkdir()
+        before = len(os.listdir("/proc/self/fd"))
+        with pytest.raises(OSError, match="Is a directory" if kind == "directory" else "Not a regular file") as caught:
+            open_regular(path, flags)
+        assert str(path) in str(caught.value)
+        assert len(os.listdir("/proc/self/fd")) == before
+
+
+def test_file_is_read_up_to_its_bound(tmp_path: Path) -> None:
+    path = tmp_path / "f"
+    path.write_bytes(b"12345")
+    assert read_regular(path, 5) == b"12345"
+    with pytest.raises(OSError, match="Larger than 4 bytes"):
+        read_regular(path, 4)
+    with pytest.raises(FileNotFoundError):
+        read_regular(tmp_path / "missing", 4)
+
+
+def test_new_file_gets_the_mode(tmp_path: Path) -> None:
+    os.close(open_regular(tmp_path / "f", os.O_WRONLY | os.O_CREAT, 0o640))
+    assert (tmp_path / "f").stat().st_mode & 0o777 == 0o640 & ~_umask()
+
+
+def _umask() -> int:
+    current = os.umask(0)
+    os.umask(current)
+    return current
