@@ -385,9 +385,12 @@ def test_module_names_are_known_to_the_walker() -> None:
     assert module_name(PACKAGE / "embedded.py") == "kproc.embedded"
 
 
-def test_python_processes_are_started_in_two_places_only() -> None:
-    """Both leave the working directory out of the module path: `embedded.kproc_command`, and Spark's workers."""
-    allowed = {"kproc/embedded.py", "kproc/pipeline/session.py"}
+def test_python_processes_are_started_in_three_places_only() -> None:
+    """Two leave the working directory out of the module path: `embedded.kproc_command`, and Spark's workers.
+
+    `cli.main` runs its own command line once more, without PYTHONINSPECT.
+    """
+    allowed = {"kproc/cli/main.py", "kproc/embedded.py", "kproc/pipeline/session.py"}
     found = {relative(path) for path in package_files() if "sys.executable" in path.read_text()}
     assert found == allowed
 

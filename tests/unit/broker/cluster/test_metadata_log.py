@@ -422,7 +422,7 @@ def test_snapshot_of_older_kproc_is_loaded_and_replaced_at_once(tmp_path, monkey
         open_log(tmp_path)
 
 
-def test_snapshot_of_older_kproc_cut_between_two_batches_is_refused(tmp_path, monkeypatch):
+def test_old_snapshot_cut_between_two_batches_is_refused(tmp_path, monkeypatch):
     """It was taken for a smaller cluster: all topics behind the cut were set aside."""
     path, _ = old_snapshot(tmp_path, monkeypatch, 7)
     for topic in range(1, 8):
@@ -439,7 +439,7 @@ def test_snapshot_of_older_kproc_cut_between_two_batches_is_refused(tmp_path, mo
     reopened(tmp_path)
 
 
-def test_whole_snapshot_of_older_kproc_with_full_batches_ignores_deleted_topics(tmp_path, monkeypatch):
+def test_check_of_old_snapshots_ignores_deleted_topics(tmp_path, monkeypatch):
     """A crash can leave the directory of a topic whose deletion is recorded."""
     log, image = grown(tmp_path, monkeypatch)
     log.commit(image, [r.TopicDeleted(ids(2))])
