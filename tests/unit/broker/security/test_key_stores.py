@@ -185,10 +185,10 @@ def wrong(certificates: Certificates, issued: Issued) -> dict[str, tuple[dict[st
 
 
 WRONG = (
-    "nothing", "no file", "no name", "half a letter", "PKCS12 without a key", "a directory", "a device", "neither", "JKS",
+    "nothing", "no file", "no name", "half a letter", "PKCS12 without a key", "a directory", "neither", "JKS",
     "other type", "no password", "wrong password", "damaged", "PEM with a password", "no key", "no certificate",
     "another key", "encrypted", "wrong key password", "half inline", "inline of no type", "inline and file",
-    "no trust", "empty trust", "rules", "suites", "suites of no version",
+    "a device", "no trust", "empty trust", "rules", "suites", "suites of no version",
 )  # fmt: skip
 
 
