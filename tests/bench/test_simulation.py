@@ -41,7 +41,7 @@ def with_spread(costs: Costs, spread: float) -> Costs:
 @pytest.mark.parametrize("rho", [0.3, 0.8])
 def test_one_station_is_m_m_1(rho):
     # Mean waiting depends on two moments of the service time only (Pollaczek and Khinchine): spread 1 is M/M/1's.
-    scene = Scene(cores=4, rate=rho * 10_000, is_client_local=False, seconds=6, warmup=1, batch_max=1, seed=3)
+    scene = Scene(cores=4, rate=rho * 10_000, is_client_local=False, seconds=2, warmup=0.5, batch_max=1, seed=3)
     outcome = simulate(scene, with_spread(HANDLER_ONLY, 1.0))
     assert outcome.throughput == pytest.approx(scene.rate, rel=0.02)
     assert outcome.mean_us / 1e6 == pytest.approx(mm1_mean_response(scene.rate, 10_000), rel=0.12)
@@ -50,7 +50,7 @@ def test_one_station_is_m_m_1(rho):
 
 @pytest.mark.parametrize("rho", [0.8])
 def test_one_station_with_a_fixed_time_is_m_d_1(rho):
-    scene = Scene(cores=4, rate=rho * 10_000, is_client_local=False, seconds=4, warmup=1, batch_max=1, seed=4)
+    scene = Scene(cores=4, rate=rho * 10_000, is_client_local=False, seconds=1.5, warmup=0.5, batch_max=1, seed=4)
     waiting = rho / (2 * (1 - rho)) * 100
     assert simulate(scene, HANDLER_ONLY).mean_us == pytest.approx(100 + waiting, rel=0.05)
 
@@ -75,7 +75,7 @@ def test_the_cores_are_m_m_c(cores, rho):
             env.process(job())
 
     env.process(arrivals())
-    env.run(until=60_000 / arrival_rate)
+    env.run(until=20_000 / arrival_rate)
     expected = mmc_mean_response(arrival_rate, service_rate, cores)
     assert sum(times) / len(times) == pytest.approx(expected, rel=0.12)
 
@@ -90,7 +90,9 @@ def test_erlang_c_against_its_table():
 @pytest.mark.parametrize(("cores", "processors", "handlers"), [(1, 1, 1), (2, 2, 2), (8, 4, 4)])
 @pytest.mark.parametrize("connections", [1, 128])
 def test_simulated_queue_obeys_littles_law_and_core_count(cores, processors, handlers, connections):
-    scene = Scene(cores=cores, processors=processors, handlers=handlers, connections=connections, seconds=0.2)
+    scene = Scene(
+        cores=cores, processors=processors, handlers=handlers, connections=connections, seconds=0.05, warmup=0.03
+    )
     outcome = simulate(scene, PIPELINE)
     # In a closed loop everybody has one under way but while its client works on the answer.
     assert outcome.in_system == pytest.approx(population(outcome.throughput, outcome.mean_us / 1e6), rel=0.05)
@@ -105,7 +107,7 @@ def test_closed_loop_stays_within_asymptotic_bounds(connections):
         client=FREE, processor_in=Cost(0.0, 20.0), processor_out=10.0, handler=Cost(0.0, 50.0),
         wake=0.0, wake_delay=0.0, switch=0.0, scan=0.0, spread=0.3,
     )  # fmt: skip
-    scene = Scene(cores=8, connections=connections, is_client_local=False, think_us=200.0, seconds=0.5)
+    scene = Scene(cores=8, connections=connections, is_client_local=False, think_us=200.0, seconds=0.2)
     outcome = simulate(scene, costs)
     lower, upper = throughput_bounds([30e-6, 50e-6], connections, think=200e-6)
     assert lower * 0.97 <= outcome.throughput <= upper * 1.03
@@ -127,7 +129,8 @@ def test_latency_of_one_connection_is_sum_of_steps():
 
 def test_batch_size_grows_with_queue_length():
     sizes = [
-        simulate(Scene(cores=2, connections=n, seconds=0.2), PIPELINE).handler_batch for n in (1, 16, 128)
+        simulate(Scene(cores=2, connections=n, seconds=0.05, warmup=0.03), PIPELINE).handler_batch
+        for n in (1, 16, 128)
     ]
     assert sizes[0] == pytest.approx(1.0)
     assert sizes[0] < sizes[1] < sizes[2]
@@ -141,7 +144,7 @@ def test_more_cores_never_hurt_and_more_roles_use_them():
             handlers=handlers,
             connections=512,
             is_client_local=False,
-            seconds=0.1,
+            seconds=0.03,
         )
         return simulate(scene, PIPELINE).throughput
 
@@ -151,7 +154,7 @@ def test_more_cores_never_hurt_and_more_roles_use_them():
 
 
 def test_queue_simulation_is_reproducible_by_seed():
-    scene = Scene(cores=2, connections=32, seconds=0.05)
+    scene = Scene(cores=2, connections=32, seconds=0.02, warmup=0.02)
     assert simulate(scene, PIPELINE) == simulate(scene, PIPELINE)
     assert simulate(scene, PIPELINE) != simulate(scene.but(seed=2), PIPELINE)
 

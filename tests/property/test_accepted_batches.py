@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+from functools import cache
 from pathlib import Path
 
 import pytest
@@ -24,12 +25,12 @@ CONFIGS = {
 
 
 @pytest.mark.parametrize("story", CONFIGS)
-@pytest.mark.parametrize("seed", range(3))
+@pytest.mark.parametrize("seed", range(2))
 def test_accepted_batch_is_read_by_a_consumer(tmp_path: Path, story: str, seed: int) -> None:
     source = random.Random(seed)
     log = LogRig(tmp_path / "t-0", config=CONFIGS[story]).open()
     accepted = 0
-    for number in range(400):
+    for number in range(200):
         batch = hostile_batch(source)
         views = [memoryview(bytearray(batch))]
         (result,) = log.append(views)
@@ -49,11 +50,11 @@ def test_accepted_batch_is_read_by_a_consumer(tmp_path: Path, story: str, seed: 
             where
         )
         assert header[12] == len(ours)
-    assert 20 < accepted < 390, "too many of one kind prove little"
+    assert 10 < accepted < 195, "too many of one kind prove little"
     log.close(clean=False)
 
 
-@pytest.mark.parametrize("seed", range(6))
+@pytest.mark.parametrize("seed", range(2))
 def test_accepted_batch_has_as_many_records_as_it_claims(tmp_path: Path, seed: int) -> None:
     """The default looks at lengths only. What it accepts of small batches has as many records as it claims."""
     source = random.Random(1000 + seed)
@@ -66,10 +67,16 @@ def test_accepted_batch_has_as_many_records_as_it_claims(tmp_path: Path, seed: i
     log.close(clean=False)
 
 
+@cache
+def made_bombs() -> list[bytes]:
+    """To make them takes longer than to refuse them."""
+    return list(bombs())
+
+
 @pytest.mark.parametrize("story", CONFIGS)
 def test_bombs_are_refused_or_read(tmp_path: Path, story: str) -> None:
     log = LogRig(tmp_path / "t-0", config=CONFIGS[story]).open()
-    for batch in bombs():
+    for batch in made_bombs():
         views = [memoryview(bytearray(batch))]
         (result,) = log.append(views)
         if result.error_code == 0:

@@ -24,25 +24,20 @@ def own_jvm() -> Iterator[None]:
         yield
 
 
-def test_java_tool_failure_has_exit_code_and_stderr(
-    broker: BrokerUnderTest, own_jvm: None
+def test_java_tool_that_fails_or_hangs_leaves_a_jvm_for_the_next(
+    broker: BrokerUnderTest, topic: TopicFactory, own_jvm: None
 ) -> None:
+    """A failed tool has its exit status and its stderr. One that hangs is killed, and the next one has another JVM."""
+    server = ("--bootstrap-server", broker.bootstrap)
     with pytest.raises(AssertionError, match=r"exit 1\n(?s:.*)must be specified"):
         run_tool(TOPIC_COMMAND, "--list")
-    usage = run_tool(TOPIC_COMMAND, "--bootstrap-server", broker.bootstrap, check=False)
+    usage = run_tool(TOPIC_COMMAND, *server, check=False)
     assert usage.returncode == 1
     assert usage.stderr.startswith("Command must include exactly one action: --list,")
     assert "JavaTools" not in usage.stderr, "the end is nothing that a tool sees and reports"
     nowhere = run_tool("org.apache.kafka.tools.NoSuchTool", check=False)
     assert (nowhere.returncode, nowhere.stdout) == (1, "")
     assert "ClassNotFoundException" in nowhere.stderr
-    run_tool(TOPIC_COMMAND, "--bootstrap-server", broker.bootstrap, "--list")
-
-
-def test_java_tool_that_hangs_is_killed_and_the_next_one_runs(
-    broker: BrokerUnderTest, topic: TopicFactory, own_jvm: None
-) -> None:
-    server = ("--bootstrap-server", broker.bootstrap)
     name = topic()
     reads = ("--topic", name, "--partition", "0", "--offset", "earliest")
     with pytest.raises(AssertionError, match="had to after 3 s"):

@@ -2,38 +2,43 @@
 
 from __future__ import annotations
 
-import subprocess
-import sys
 from types import SimpleNamespace
 
 import pytest
 
-from tests.conftest import pytest_collection_modifyitems, shared_session, uses_spark_session
-from tests.support.broker import ROOT
+from tests.conftest import (
+    pytest_collection_modifyitems,
+    pytest_generate_tests,
+    shared_session,
+    uses_spark_session,
+)
 
-MARKED = "test_pipelined_idempotent_retry_returns_same_offsets"
-
-
-def collected(transports: str, *options: str) -> set[str]:
-    """Return the names of the tests of a file that has a test marked `every_transport` and others without."""
-    command = [sys.executable, "-m", "pytest", "--collect-only", "-q", "--transports", transports, *options]
-    done = subprocess.run(
-        [*command, "tests/api/test_idempotence.py"], cwd=ROOT, capture_output=True, text=True, check=True
+def variants(transports: str, *marks: pytest.Mark, markers: str = "not slow") -> list[str]:
+    """Return the transports on which a run takes a test with these marks."""
+    found: list[str] = []
+    options = {"transports": transports, "bootstrap": None}
+    metafunc = SimpleNamespace(
+        fixturenames=["transport"],
+        config=SimpleNamespace(getoption=options.__getitem__, option=SimpleNamespace(markexpr=markers)),
+        definition=SimpleNamespace(get_closest_marker={each.name: each for each in marks}.get),
+        parametrize=lambda _name, values, **_: found.extend(values),
     )
-    return {line.rpartition("::")[2] for line in done.stdout.splitlines() if "::" in line}
+    pytest_generate_tests(metafunc)
+    return found
 
 
-@pytest.mark.long
 def test_only_marked_tests_run_on_every_transport() -> None:
-    names = collected("process,thread,inline", "-m", "not slow")
-    assert {f"{MARKED}[{transport}]" for transport in ("process", "thread", "inline")} < names
-    assert {name for name in names if "[process" not in name} == {f"{MARKED}[thread]", f"{MARKED}[inline]"}
+    all_three = "process,thread,inline"
+    assert variants(all_three) == ["process"]
+    assert variants(all_three, pytest.mark.every_transport.mark) == ["process", "thread", "inline"]
+    assert variants(all_three, pytest.mark.transports("process", "thread").mark) == ["process", "thread"]
+    assert variants(all_three, pytest.mark.transports("process", "thread", slow=("thread",)).mark) == ["process"]
+    assert len(variants(all_three, markers="")) == 3, "with slow tests, those by hand are there, too"
 
 
-@pytest.mark.long
-def test_one_chosen_transport_runs_all_tests() -> None:
-    processes, threads = (collected(transport, "-m", "not slow") for transport in ("process", "thread"))
-    assert threads == {name.replace("[process", "[thread") for name in processes}
+@pytest.mark.parametrize("chosen", ["process", "thread"])
+def test_one_chosen_transport_runs_all_tests(chosen: str) -> None:
+    assert variants(chosen) == variants(chosen, pytest.mark.every_transport.mark) == [chosen]
 
 
 def test_files_that_use_spark_session_are_recognised() -> None:

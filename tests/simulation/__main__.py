@@ -23,7 +23,7 @@ _TELL_EVERY = 500
 def main() -> int:
     """The exit status: how many seeds failed, at most 100."""
     parser = argparse.ArgumentParser(prog="python -m tests.simulation", description=__doc__)
-    parser.add_argument("--seed", type=int, help="one seed")
+    parser.add_argument("--seed", type=int, nargs="+", help="one seed, or a few")
     parser.add_argument("--trace", action="store_true", help="tell what happened, step by step")
     parser.add_argument(
         "--shrink", action="store_true", help="leave out clients and events while it still fails"
@@ -74,8 +74,8 @@ def main() -> int:
     if options.mutation:
         return hunt(options.mutation, first=options.first, seeds=options.seeds, counts=options.count)
     if options.seed is not None:
-        plan = _plan(options, options.seed)
-        return _one(plan, trace=options.trace, shrinks=options.shrink)
+        plans = [_plan(options, seed) for seed in options.seed]
+        return min(sum(_one(plan, trace=options.trace, shrinks=options.shrink) for plan in plans), 100)
     return _many(options)
 
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator
+from functools import cache
 from pathlib import Path
 from typing import Final
 
@@ -23,8 +24,12 @@ def available_cpus(*, proc: Path = Path("/proc"), sysfs: Path = Path("/sys/fs/cg
     return min([cpus, *_quotas(proc, sysfs)])
 
 
+@cache
 def default_role_count() -> int:
-    """Return the default number of Processors, and of Handlers: half of the CPUs each, at least 1."""
+    """Return the default number of Processors, and of Handlers: half of the CPUs each, at least 1.
+
+    The first call decides: to read the quotas takes longer than all other settings of a Config together.
+    """
     return min(max(1, int(available_cpus() / 2)), PROCESSORS_MAX)
 
 

@@ -49,15 +49,15 @@ def answers(log: Log) -> Iterator[object]:
 
 
 def flips(content: bytes) -> Iterator[bytes]:
-    """One bit of five: each bit of an entry in some entry."""
-    for bit in range(0, 8 * len(content), 5):
+    """Some bits of each entry, others in each: 19 is no divisor of an entry's length."""
+    for bit in range(0, 8 * len(content), 19):
         flipped = bytearray(content)
         flipped[bit // 8] ^= 1 << bit % 8
         yield bytes(flipped)
 
 
 def tears(content: bytes) -> Iterator[bytes]:
-    for size in range(len(content)):
+    for size in range(0, len(content), 3):
         yield content[:size]
         yield content[:size] + bytes(len(content) - size)
         yield bytes(size) + content[size:]
