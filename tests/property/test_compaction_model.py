@@ -257,7 +257,7 @@ def test_crash_in_recovery_from_compaction_crash_loses_nothing(
         moments += is_swapping
         directory.rename(state)
         recovery_at = 0
-        while is_swapping and moments % 5 == 1:
+        while is_swapping and moments % 9 == 1:
             recovery_at += 1
             shutil.copytree(state, directory)
             fs = CountingFs(recovery_at)

@@ -13,6 +13,7 @@ from tests.conftest import (
     uses_spark_session,
 )
 
+
 def variants(transports: str, *marks: pytest.Mark, markers: str = "not slow") -> list[str]:
     """Return the transports on which a run takes a test with these marks."""
     found: list[str] = []

@@ -13,10 +13,7 @@ from kproc.wire.file_range import FileRange
 from kproc.wire.header import ApiKey, parse_request_header
 from tests.support.wire_mutations import mutations
 
-# Bounded so that the folder stays fast; every run looks elsewhere.
-CASES = settings(
-    max_examples=settings().max_examples * 2, deadline=None, suppress_health_check=[HealthCheck.too_slow]
-)
+CASES = settings(deadline=None, suppress_health_check=[HealthCheck.too_slow])
 fetch_versions = st.sampled_from(hot.FETCH_VERSIONS)
 
 int16 = st.integers(-(2**15), 2**15 - 1)

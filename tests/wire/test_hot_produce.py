@@ -11,10 +11,7 @@ from kproc.wire import codec, hot
 from kproc.wire.header import ApiKey, parse_request_header
 from tests.support.wire_mutations import mutations
 
-# Bounded so that the folder stays fast; every run looks elsewhere.
-CASES = settings(
-    max_examples=settings().max_examples * 2, deadline=None, suppress_health_check=[HealthCheck.too_slow]
-)
+CASES = settings(deadline=None, suppress_health_check=[HealthCheck.too_slow])
 
 produce_versions = st.sampled_from(hot.PRODUCE_VERSIONS)
 

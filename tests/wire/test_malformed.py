@@ -16,7 +16,7 @@ from kproc.wire import codec, hot
 from kproc.wire.header import ApiKey, encode_response_header, parse_request_header
 from tests.wire.kio_values import EVERY_MESSAGE, entity_type, random_message
 
-MUTANTS_PER_MESSAGE = 20
+MUTANTS_PER_MESSAGE = 8
 BOMBS = (
     b"\x7f\xff\xff\xff",
     b"\xff\xff\xff\xff\x07",

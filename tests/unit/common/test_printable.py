@@ -7,7 +7,6 @@ import logging
 import sys
 
 import orjson
-import pytest
 
 from kproc.broker.security import audit
 from kproc.broker.supervisor.logs import JsonFormatter, TextFormatter
@@ -20,11 +19,11 @@ LINES = ["\u2028", "\u2029", "\x85"]
 HOSTILE = [*C0, *C1, *BIDI, *LINES, "\u200b", "\ufeff", "\ud800", "\U000e0041"]
 
 
-@pytest.mark.parametrize("each", HOSTILE, ids=ascii)
-def test_printable_escapes_control_character(each: str) -> None:
-    shown = printable(f"a{each}b")
-    assert shown.isprintable()
-    assert shown.startswith("a\\")
+def test_printable_escapes_control_character() -> None:
+    for each in HOSTILE:
+        shown = printable(f"a{each}b")
+        assert shown.isprintable(), ascii(each)
+        assert shown.startswith("a\\"), ascii(each)
 
 
 def test_printable_keeps_text_of_any_language() -> None:
@@ -92,6 +91,6 @@ def test_audit_message_with_hostile_name_is_one_line() -> None:
 
 
 def test_all_suspect_code_points_are_escaped() -> None:
-    """No code point that Python calls unprintable passes."""
-    text = "".join(map(chr, range(sys.maxunicode + 1)))
+    """No code point that Python calls unprintable passes. Planes that Unicode has not assigned are sampled."""
+    text = "".join(map(chr, (*range(0x40000), *range(0x40000, sys.maxunicode + 1, 97), *range(0xE0000, 0xE0200))))
     assert printable_lines(text).replace("\n", "").replace("\t", "").isprintable()

@@ -62,14 +62,14 @@ def test_latest_records_of_damaged_bytes_raise_kafka_error() -> None:
     raw, count = encoded(records), len(records)
     latest = LatestRecords()
     latest.of(raw, count)
-    for size in range(0, len(raw), 7):
+    for size in range(0, len(raw), 23):
         with pytest.raises(KafkaError):
             latest.of(raw[:size], count)
     for wrong in (count - 1, count + 1, -1, 1 << 30):
         with pytest.raises(KafkaError):
             latest.of(raw, wrong)
     rng = random.Random(1)
-    for _ in range(2_000):
+    for _ in range(600):
         damaged = bytearray(raw)
         damaged[rng.randrange(len(raw))] = rng.randrange(256)
         try:

@@ -44,12 +44,13 @@ def rig(start: Start) -> HandlerRig:
     return filled(start)
 
 
-@pytest.mark.parametrize("isolation", [0, 1])
 @pytest.mark.parametrize(
-    "name_bytes", [pytest.param(1, marks=pytest.mark.long), 16, pytest.param(200, marks=pytest.mark.long)]
-)
-@pytest.mark.parametrize(
-    "version", [each if each in SOME else pytest.param(each, marks=pytest.mark.long) for each in VERSIONS]
+    ("version", "name_bytes", "isolation"),
+    [
+        *((version, 16, version % 2) for version in SOME),
+        *(pytest.param(version, 16, 1 - version % 2, marks=pytest.mark.long) for version in VERSIONS),
+        *(pytest.param(version, size, 0, marks=pytest.mark.long) for version in SOME for size in (1, 200)),
+    ],
 )
 def test_random_requests_get_the_bytes_of_the_general_way(
     rig: HandlerRig, version: int, name_bytes: int, isolation: int

@@ -38,7 +38,7 @@ from tests.support.large_request_clients import (
 from tests.support.large_requests import LARGE, LargeRequest
 
 ROWS = 1_000
-STEP_TEST_ROWS = 600  # Several steps of every API. Counting bytecodes is slow.
+STEP_TEST_ROWS = 410  # Three steps of every API. Counting bytecodes is slow.
 # Those that are handled in one step have a bound on their rows, at which they take about 20 ms.
 WHOLE = {
     ApiKey.ALTER_USER_SCRAM_CREDENTIALS,

@@ -28,7 +28,7 @@ from tests.support.large_request_clients import (
 
 Start = Callable[..., HandlerRig]
 Fields = dict[str, Any]
-ROWS = 1_000
+ROWS = 600
 SETTINGS = {
     "authorizer.class.name": "org.apache.kafka.metadata.authorizer.StandardAuthorizer",
     "super.users": "User:root",

@@ -100,10 +100,10 @@ def test_varint_of_127_kb_is_read_for_10_bytes() -> None:
 
 @pytest.mark.parametrize("reading", ["keys", "survivors"])
 def test_step_of_compaction_is_bounded(tmp_path: Path, reading: str) -> None:
-    """The largest step between two yields, in bytecodes, over a batch of 60,000 records."""
+    """The largest step between two yields, in bytecodes, over a batch of 25,000 records."""
     rig = LogRig(tmp_path / "t-0", config=LogConfig(max_message_bytes=4 << 20))
     log = rig.open()
-    append_one(log, memoryview(bytearray(keyed(60_000, codec=4, keys=30_000))))
+    append_one(log, memoryview(bytearray(keyed(25_000, codec=4, keys=12_500))))
     compacting(log)
     costs: list[int] = []
     real = compaction.CompactionPass.map_keys if reading == "keys" else compaction.CompactionPass.rewrite
