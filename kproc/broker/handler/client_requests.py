@@ -29,6 +29,7 @@ from kproc.broker.request.dispatch import after_header_tags, dispatch
 from kproc.broker.request.fast_path import CONNECTION_BYTES, FastPath, NoFastPath, should_learn
 from kproc.broker.request.request import HandlerRequest
 from kproc.broker.request.routing import OWNER, body_key
+from kproc.broker.role.due_time import DueTime
 from kproc.broker.transport.envelope import (
     BLOCK,
     BLOCK_FREE,
@@ -74,6 +75,7 @@ class ClientRequests:
         "_batch_max",
         "_coordinators",
         "_divided",
+        "_due",
         "_fetch_paths",
         "_make_request",
         "_produce",
@@ -96,12 +98,14 @@ class ClientRequests:
     def __init__(
         self,
         services: Services,
+        due: DueTime,
         *,
         produce: RecordRouter,
         queue: AppendQueue,
         coordinators: CoordinatorRuntime,
     ) -> None:
         self._services = services
+        self._due = due
         self._produce = produce
         self._queue = queue
         self._coordinators = coordinators
@@ -200,10 +204,8 @@ class ClientRequests:
                         self._services.containment.caught("the record of a Processor", error)
             # Append the queued batches before `release`, because their records lie in the ring.
             self._queue.flush()
-            if self._coordinators.dirty:
-                self._coordinators.flush()
-            if self._timed:
-                self._mark_done()
+            if not self._due.ns:
+                self._finish_batch()
             inbox.release()
             outbox.flush()
             taken += len(batch)
@@ -215,6 +217,7 @@ class ClientRequests:
 
     def _handle_frames(self, client: ProcessorPeer, view: memoryview) -> None:
         """Handle one record: the frames of one read of a connection."""
+        self._due.press()
         connection_id, sequence, listener, flags = HEAD.unpack_from(view)
         position, end = HEAD_BYTES, len(view)
         while position < end:
@@ -229,6 +232,7 @@ class ClientRequests:
 
     def _handle_block(self, client: ProcessorPeer, view: memoryview) -> None:
         """Handle one large frame, which is in the Processor's arena."""
+        self._due.press()
         arena = client.link.arena
         assert arena is not None, "a Processor's link comes with its arena"
         offset, length = BLOCK.unpack_from(view, HEAD_BYTES)
@@ -356,6 +360,7 @@ class ClientRequests:
 
     def _on_news(self, client: ProcessorPeer, kind: int, view: memoryview) -> None:
         """Handle a Processor's record about a connection: login, disconnect, migration, socket time, block recall."""
+        self._due.press()
         connection_id, attempt, _, flags = HEAD.unpack_from(view)
         if kind == IDENTITY:
             client.requests.introduce(connection_id, view[HEAD_BYTES:])
@@ -407,7 +412,8 @@ class ClientRequests:
         for client, key in self.held.admitted():
             self._release(client, key)
             work += 1
-        self._finish_round()
+        self._queue.flush()
+        self._finish_batch()
         return work
 
     def resume_resting(self) -> int:
@@ -419,11 +425,12 @@ class ClientRequests:
             work += 1
             if self._services.clock.now_ns() >= until_ns:
                 break
-        self._finish_round()
+        self._queue.flush()
+        self._finish_batch()
         return work
 
-    def _finish_round(self) -> None:
-        self._queue.flush()
+    def _finish_batch(self) -> None:
+        """Write what requests of the general path have changed in coordinators, and mark the end of timed ones."""
         if self._coordinators.dirty:
             self._coordinators.flush()
         if self._timed:

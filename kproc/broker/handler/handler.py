@@ -1,8 +1,9 @@
 """Handler: the role that owns partitions and handles requests. There are M of them.
 
 One duty cycle (`_work`): handle the records of other roles, open deferred logs, drain every Processor's ring (Produce
-requests are queued and then appended per partition), collect finished syncs, complete parked requests that are due, run
-the coordinators, start a sync. Each outbox is published once per batch.
+requests are queued and then appended per partition). If DueTime says so (`_do_due`): continue large requests,
+collect finished syncs, complete parked requests that are due, run the coordinators, start a sync. Each outbox is
+published once per batch.
 
 Views of rings and arenas are valid only until the end of the drain that polled them.
 """
@@ -40,6 +41,7 @@ from kproc.broker.produce.produce import RecordRouter
 from kproc.broker.request.client_rates import CLIENT_BYTES, ClientBytes, ClientRates
 from kproc.broker.request.context import ClientServices, OwnerServices, Peers, Services
 from kproc.broker.request.fetch_session import SessionCache
+from kproc.broker.role.due_time import DueTime
 from kproc.broker.role.linked_role import LinkedPeer, LinkedRole
 from kproc.broker.role.listeners import Endpoint
 from kproc.broker.role.purgatory import Purgatory
@@ -49,6 +51,7 @@ from kproc.broker.transport.agent import AgentId, Link
 from kproc.broker.transport.envelope import CALL, DELTA, DELTA_ACK, REPLY, SNAPSHOT, TOKEN
 from kproc.broker.transport.outbox import Outbox
 from kproc.common.clock import NS_PER_MS, NS_PER_S, Clock
+from kproc.common.deadlines import NEVER
 from kproc.wire.header import kafka_name
 
 if TYPE_CHECKING:
@@ -69,6 +72,7 @@ class Handler(LinkedRole):
         "_compaction",
         "_coordinators",
         "_deadlines",
+        "_due",
         "_epoch_raises",
         "_has_image",
         "_is_leaving",
@@ -104,7 +108,8 @@ class Handler(LinkedRole):
         super().__init__(agent_id, doze=doze, metrics=metrics, clock=clock)
         self._clients: dict[AgentId, ProcessorPeer] = {}
         self._serving: list[tuple[Callable[[], bool], ProcessorPeer]] = []
-        self._purgatory = Purgatory(clock.now_ns, self.containment)
+        self._due = due = DueTime()
+        self._purgatory = Purgatory(clock.now_ns, self.containment, due)
         self._deadlines = self._purgatory.deadlines
         self._syncer = syncer
         self._partitions = make_partitions(lambda: self._services.image, self._purgatory)
@@ -119,7 +124,11 @@ class Handler(LinkedRole):
         self._coordinators = self._make_coordinators(config)
         self._services.owner.coordinators = self._coordinators.by_topic
         self._requests = ClientRequests(
-            self._services, produce=self._produce, queue=self._append_queue, coordinators=self._coordinators
+            self._services,
+            due,
+            produce=self._produce,
+            queue=self._append_queue,
+            coordinators=self._coordinators,
         )
         self._offline = OfflineNews(agent_id.index, ask_controller)
         self._owner_calls = OwnerCalls(self._services, produce=self._produce, compaction=self._compaction)
@@ -182,6 +191,7 @@ class Handler(LinkedRole):
     # -- wiring ------------------------------------------------------------------------------------------------
 
     def attach(self, link: Link) -> None:
+        self._due.press()
         if link.peer.role != PROCESSOR:
             super().attach(link)
             self._unlinked.attached(link.peer)
@@ -194,6 +204,7 @@ class Handler(LinkedRole):
         self._list_links()
 
     def detach(self, peer: AgentId) -> None:
+        self._due.press()
         client = self._clients.pop(peer, None)
         if client is None:
             self._unlinked.keep_unread(self._peers.get(peer))
@@ -219,6 +230,7 @@ class Handler(LinkedRole):
     def set_linked(self) -> None:
         """Record that all peers of the start are attached. From now on a missing peer is dead or has left."""
         self._is_linked = True
+        self._due.press()
         self._list_links()
         self._load_eagerly()
 
@@ -230,11 +242,13 @@ class Handler(LinkedRole):
         may be stopped, closed and detached.
         """
         self._is_leaving = True
+        self._due.press()
         self._purgatory.expire_all()
 
     def drain(self) -> None:
         """Start to stop: complete all waiting requests, because nothing more will be appended."""
         super().drain()
+        self._due.press()
         self._compaction.drain()
         self._coordinators.drain()
         self._purgatory.expire_all()
@@ -284,6 +298,10 @@ class Handler(LinkedRole):
     # -- the duty cycle ----------------------------------------------------------------------------------------
 
     def _due_ms(self, now_ns: int) -> int:
+        left_ns = self._due.ns - now_ns
+        if left_ns > 0:
+            left_ms = -(-left_ns // NS_PER_MS)
+            return left_ms if left_ms < self.sleep_ms_max else self.sleep_ms_max
         if self._transfers.is_opening:
             return 0
         requests = self._requests
@@ -310,37 +328,63 @@ class Handler(LinkedRole):
         # Read the peers first: a change of owners that has arrived must be applied before new records are appended.
         for is_empty, peer in self._inputs:
             if not is_empty():
+                self._due.press()
                 work += self._handle_peer_records(peer)
         if self._transfers.is_opening:
             work += self._transfers.open_deferred()
-        requests = self._requests
+        drain = self._requests.drain
         for _, client in self._serving:
-            work += requests.drain(client)
+            work += drain(client)
+        now_ns = self._clock.now_ns()
+        if now_ns >= self._due.ns or self._partitions.unsynced:
+            work += self._do_due(now_ns)
+        return work
+
+    def _do_due(self, now_ns: int) -> int:
+        """Continue what waits, run the timers that are due, and start a sync. Return the amount of work.
+
+        As long as something waits, this runs in every duty cycle. Otherwise it runs again when the next timer is due.
+        """
+        work = 0
+        due, requests = self._due, self._requests
+        due.ns = NEVER  # What follows and still waits presses.
         if requests.large or requests.without_room:
+            due.press()
             work += requests.work_large()
         if requests.resting:
+            due.press()
             work += requests.resume_resting()
         if self._is_stopping or self._is_leaving:
+            due.press()
             self._purgatory.expire_all()  # Requests that were still in the rings must not be parked, either.
         if requests.log is not None:
+            due.press()
             requests.log.flush()
         if self._partitions.syncing:
+            due.press()
             work += self._partitions.finish_sync()
             self._transfers.retire()
-        if self._compaction.swaps and not self._partitions.syncing:
-            work += self._compaction.work()
-        now_ns = self._clock.now_ns()
+        if self._compaction.swaps:
+            due.press()
+            if not self._partitions.syncing:
+                work += self._compaction.work()
         if self._deadlines.first <= now_ns:
             work += self._purgatory.expire()
         # Run the coordinators after all requests, because this also computes when they have work next.
         work += self._coordinators.work(now_ns)
         # Requests that waited for a partition or a transaction's coordinator can have queued batches since the drain.
         if self._append_queue.queued:
+            due.press()
             self._append_queue.flush()
         # Start the sync last. Otherwise writes of the coordinators' timers would wait for the next cycle, which can be
         # 100 ms away.
         if self._partitions.unsynced:
+            due.press()
             self._partitions.start_sync()
+        if due.ns == 0 or self._transfers.is_opening or self._unlinked.waiting:
+            due.ns = 0
+        else:
+            due.ns = min(self._deadlines.first, now_ns + self._coordinators.due_ms * NS_PER_MS)
         return work
 
     # -- other roles -------------------------------------------------------------------------------------------
@@ -381,6 +425,7 @@ class Handler(LinkedRole):
             # Handler reads that socket only now and then, so read it before the next cycle. If there is no link then,
             # the call is lost. A call must also not overtake earlier calls that wait for a link.
             self._unlinked.add(peer, call, body, on_reply, payload)
+            self._due.press()
             self.is_called = True
             return
         self._calls.send(outbox, peer, call, body, on_reply, payload)
@@ -480,6 +525,7 @@ class Handler(LinkedRole):
         return False
 
     def _on_tick(self, now_ns: int) -> None:
+        self._due.press()
         if self._requests.moving:
             self._requests.moving.expire(now_ns)
         self._offline.report(self._partitions.offline)

@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable, Hashable, Iterable
 from typing import Final
 
+from kproc.broker.role.due_time import DueTime
 from kproc.common.containment import Containment, Owner
 from kproc.common.deadlines import Deadlines
 
@@ -50,12 +51,21 @@ class DelayedOperation:
 
 
 class Purgatory:
-    """Watch lists by key, and the deadlines of all parked operations. The caller supplies the clock."""
+    """Watch lists by key, and the deadlines of all parked operations. The caller supplies the clock.
 
-    def __init__(self, now_ns: Callable[[], int], containment: Containment | None = None) -> None:
+    `due` gets the deadlines, and is pressed when an operation may complete.
+    """
+
+    def __init__(
+        self,
+        now_ns: Callable[[], int],
+        containment: Containment | None = None,
+        due: DueTime | None = None,
+    ) -> None:
         self._now_ns = now_ns
+        self._due = due or DueTime()
         self.containment = containment or Containment()
-        self._watchers: dict[Hashable, dict[DelayedOperation, None]] = {}
+        self.watchers: dict[Hashable, dict[DelayedOperation, None]] = {}
         # In ns. The owner of the purgatory calls `expire` when the first of them has passed.
         self.deadlines: Deadlines[DelayedOperation] = Deadlines()
 
@@ -68,17 +78,19 @@ class Purgatory:
         operation.is_parked = True
         operation.owner = operation.owner or self.containment.owner
         for key in operation.watched:
-            self._watchers.setdefault(key, {})[operation] = None
+            self.watchers.setdefault(key, {})[operation] = None
         self.deadlines.bring_forward(operation, operation.deadline_ns)
+        self._due.bring_forward(operation.deadline_ns)
 
     def is_watched(self, key: Hashable) -> bool:
-        return key in self._watchers
+        return key in self.watchers
 
     def check(self, key: Hashable) -> None:
         """Try to complete every operation that watches `key`, because an event on `key` has happened."""
-        watchers = self._watchers.get(key)
+        watchers = self.watchers.get(key)
         if watchers is None:
             return
+        self._due.press()
         containment = self.containment
         before = containment.owner
         for operation in list(watchers):
@@ -94,7 +106,7 @@ class Purgatory:
 
     def complete_all(self, key: Hashable) -> None:
         """Complete every operation that watches `key`, without checking its condition."""
-        for operation in list(self._watchers.get(key, ())):
+        for operation in list(self.watchers.get(key, ())):
             operation.complete()
             self._remove(operation)
 
@@ -130,10 +142,10 @@ class Purgatory:
             return
         operation.is_parked = False
         for key in operation.watched:
-            watchers = self._watchers.get(key)
+            watchers = self.watchers.get(key)
             if watchers is not None:
                 watchers.pop(operation, None)
                 if not watchers:
-                    del self._watchers[key]
+                    del self.watchers[key]
         operation.watched = ()
         self.deadlines.discard(operation)

@@ -320,10 +320,10 @@ def test_appends_in_open_transactions_notify_no_handler(several: HandlerRig) -> 
     wait_for(rig, there, 0)
     append(rig, in_transaction(7, b"first"), partition=there)
     rig.settle()
-    (watch,) = parts_of(rig.handler(1)).purgatory._watchers["t", there]
+    (watch,) = parts_of(rig.handler(1)).purgatory.watchers["t", there]
     append(rig, in_transaction(7, b"second"), batch("after"), partition=there)
     rig.settle()
-    assert list(parts_of(rig.handler(1)).purgatory._watchers["t", there]) == [watch]
+    assert list(parts_of(rig.handler(1)).purgatory.watchers["t", there]) == [watch]
     append(rig, marker(7, commit=True), partition=there)
     (answer,) = rig.processors[0].answers()
     (row,) = answer.fields(ApiKey.FETCH, 12)["responses"][0]["partitions"]

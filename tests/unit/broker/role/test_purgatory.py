@@ -274,5 +274,5 @@ def test_any_order_of_events_completes_each_exactly_once(
     clock.advance_ms(1000)
     purgatory.expire()
     assert [operation.completions for operation in made] == [int(each not in cancelled) for each in made]
-    assert not purgatory._watchers
+    assert not purgatory.watchers
     assert len(purgatory) == 0
