@@ -24,9 +24,11 @@ class OwnedPartition:
         "_holder_word",
         "_log_state",
         "_owner",
+        "_purgatory",
         "_quiet_word",
         "_row",
         "_waiting",
+        "_watchers",
         "_woken_at",
         "generation",
         "key",
@@ -44,6 +46,7 @@ class OwnedPartition:
         self.slot = partition.slot
         self.generation = partition.slot_generation
         self._owner = owner
+        self._purgatory, self._watchers = owner.purgatory, owner.purgatory.watchers
         self._holder_word = holder_word(owner.handler_index)
         self._quiet_word = holder_word(owner.handler_index, has_producers=False)
         self._row = row
@@ -86,7 +89,7 @@ class OwnedPartition:
         active = log.active
         self._row.publish(
             (
-                self._holder_word if log.producers else self._quiet_word,
+                self._holder_word if log.producers.by_id else self._quiet_word,
                 self.generation,
                 log.start_offset,
                 log.end_offset,
@@ -128,20 +131,20 @@ class OwnedPartition:
         if self._log_state.unconfirmed:
             self._owner.unsynced[self] = None
             self._wake_readers()
-        else:
-            self._owner.purgatory.check(self.key)
+        elif self.key in self._watchers:
+            self._purgatory.check(self.key)
 
     def after_start_moved(self) -> None:
         """Publish the row after a DeleteRecords, and wake parked requests: their offset can be below the new start."""
         self.publish()
-        self._owner.purgatory.check(self.key)
+        self._purgatory.check(self.key)
 
     def _wake_readers(self) -> None:
         """Wake parked requests if the high watermark has moved since the last call."""
         high_watermark = self._log_state.high_watermark
         if high_watermark != self._woken_at:
             self._woken_at = high_watermark
-            self._owner.purgatory.check(self.key)
+            self._purgatory.check(self.key)
 
     def when_synced(self, offset: int, on_done: Callable[[int], None]) -> None:
         if self._log_state.recovery_point >= offset:

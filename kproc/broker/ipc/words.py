@@ -68,22 +68,19 @@ class RowWriter:
     for the same row and publishes again.
     """
 
-    __slots__ = ("_count", "_first_byte", "_pack_into", "_start", "_version", "_words", "is_torn")
+    __slots__ = ("_first_byte", "_pack_into", "_start", "_version", "_words")
 
     def __init__(self, words: memoryview, start: int, count: int) -> None:
         self._words = words
         self._start = start
-        self._count = count
         self._first_byte = (start + 1) * WORD_BYTES
         self._pack_into = struct.Struct(f"={count}Q").pack_into
         version = int(words[start])
-        # True if the predecessor was killed inside publish(). The row cannot be trusted: recover from the files.
-        self.is_torn = version & 1 == 1
+        # The version is odd if the predecessor was killed inside publish().
         self._version = version + (version & 1)
 
     def publish(self, values: Sequence[int]) -> None:
         """Store all words of the row. A reader gets all of them or none."""
-        assert len(values) == self._count, (len(values), self._count)
         words, start, version = self._words, self._start, self._version
         # An odd version tells readers to wait, before the first word changes.
         words[start] = version + 1
@@ -95,7 +92,6 @@ class RowWriter:
         if WEAKLY_ORDERED:
             fence()
         words[start] = self._version = version + 2
-        self.is_torn = False
 
 
 def read_row(words: memoryview, start: int, count: int, attempts: int = 64) -> list[int] | None:

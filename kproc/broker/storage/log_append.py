@@ -13,11 +13,13 @@ import msgspec
 from kproc.broker.storage import checkpoints
 from kproc.broker.storage.format import INT32_MAX, NO_OFFSET, AbortedTransaction
 from kproc.broker.storage.fs import Shortage, StorageFailure
+from kproc.broker.storage.index import CLOSED
 from kproc.broker.storage.leader_epochs import LeaderEpochs
 from kproc.broker.storage.log_state import AppendLimits, LogState
 from kproc.broker.storage.producer_state import PRODUCERS_MAX, ProducerEntry, Verification, first_offset
 from kproc.broker.storage.results import AppendResult
 from kproc.broker.storage.segment import LogSegment
+from kproc.broker.storage.tail_cache import BATCHES_KEPT_MAX
 from kproc.broker.storage.validate import CLIENT, COORDINATOR, examine, read_marker
 from kproc.common.errors import ErrorCode, FatalError, KafkaError, RecordErrors
 from kproc.wire.batch_header import CRC_FROM, HEADER, HEADER_BYTES, STAMP
@@ -93,9 +95,7 @@ class Run(msgspec.Struct, gc=False):
     """
 
     first: int  # Index of the first batch of the run in the append.
-    # Of each batch to write: its last offset, and its position in the segment.
-    last_offsets: list[int] = msgspec.field(default_factory=list)
-    positions: list[int] = msgspec.field(default_factory=list)
+    tail_count: int  # Number of batches in the tail cache before the run, which adds its own there.
     # Indexes of the batches that are not written, because they were rejected or are duplicates.
     left_out: list[int] = msgspec.field(default_factory=list)
     # Entries of the two indexes.
@@ -144,7 +144,7 @@ class LogAppender:
         try:
             while state.offline_reason is None:
                 run = self._plan(batches, origin, now_ms, results)
-                if run.last_offsets:
+                if run.size != state.active.size:
                     self._commit(run, batches, results)
                 elif run.is_segment_full:
                     state.roll(state.end_offset, now_ms)
@@ -237,8 +237,8 @@ class LogAppender:
         index_after = position - segment.bytes_since_index + interval
         largest, largest_offset = segment.max_timestamp, segment.max_timestamp_offset
         append_ms, leader_epoch, log_start = -1, state.leader_epoch, state.start_offset
-        run = Run(start)
-        last_offsets, positions = run.last_offsets, run.positions
+        lasts, positions = state.tail.lasts, state.tail.positions
+        run = Run(start, len(lasts))
         marker: _Marker = None
         # Append the first batch of a segment alone, because the roll time of the segment depends on its timestamp.
         views = batches[start:] if position else batches[start : start + 1]
@@ -294,7 +294,7 @@ class LogAppender:
                 run.pairs.append((last, position))
                 run.times.append((largest, largest_offset))
                 index_after = position + interval
-            last_offsets.append(last)
+            lasts.append(last)
             positions.append(position)
             results.append(AppendResult(0, next_offset, last, append_ms, log_start))
             next_offset = last + 1
@@ -445,7 +445,10 @@ class LogAppender:
                 # Write the rows before the markers. If the disk had no space for the row of a marker in the log,
                 # read_committed consumers would see aborted records.
                 self._index_aborted(segment, run.aborted)
-            state.fs.write(segment.descriptor(), views, position=segment.size)
+            descriptor = segment.fd
+            if descriptor == CLOSED:
+                descriptor = segment.descriptor()
+            state.fs.write(descriptor, views, position=segment.size)
         except StorageFailure as failure:
             self._undo(run, failure, results)
             return
@@ -464,7 +467,8 @@ class LogAppender:
         # While records are hidden, only a sync may move the high watermark (LogState.confirm).
         if not state.unconfirmed:
             state.high_watermark = end_offset
-        state.tail.extend(run.last_offsets, run.positions)
+        if len(state.tail.lasts) > BATCHES_KEPT_MAX:
+            state.tail.trim()
         if run.pairs:
             segment.append_index_entries(run.pairs, run.times)
             # An index may be full now, and then the next batch must roll. _find_limits() checks that.
@@ -481,6 +485,7 @@ class LogAppender:
     def _undo(self, run: Run, failure: StorageFailure, results: list[AppendResult]) -> None:
         """Undo the changes that a run made before its failed write, and fail the run's batches."""
         state = self._state
+        state.tail.truncate(run.tail_count)
         for producer_id, entry in reversed(run.producers):
             self._producers.restore(producer_id, entry)
         for producer_id, verification in run.verifications:

@@ -101,10 +101,10 @@ class Verification:
 class ProducerTable:
     """All producers of one partition. Owned by one Log."""
 
-    __slots__ = ("_entries", "_open", "end_offset", "first_open_offset", "verifying")
+    __slots__ = ("_open", "by_id", "end_offset", "first_open_offset", "verifying")
 
     def __init__(self, end_offset: int = 0) -> None:
-        self._entries: dict[int, ProducerEntry] = {}
+        self.by_id: dict[int, ProducerEntry] = {}
         self._open: dict[int, int] = {}  # producer id -> first offset of its open transaction
         self.verifying: dict[int, Verification] = {}  # By producer id. In no snapshot and in no export.
         # The smallest first offset of an open transaction, or None. It limits the last stable offset.
@@ -113,15 +113,15 @@ class ProducerTable:
         self.end_offset = end_offset
 
     def __len__(self) -> int:
-        return len(self._entries)
+        return len(self.by_id)
 
     def get(self, producer_id: int) -> ProducerEntry | None:
         """Return a producer's entry, or None."""
-        return self._entries.get(producer_id)
+        return self.by_id.get(producer_id)
 
     def entries(self) -> list[ProducerEntry]:
         """Return all entries, in the order in which the producers appeared."""
-        return list(self._entries.values())
+        return list(self.by_id.values())
 
     def admit(
         self, producer_id: int, epoch: int, first_sequence: int, last_sequence: int, *, transactional: bool
@@ -130,7 +130,7 @@ class ProducerTable:
 
         Returns None if it may be appended, or the mark of the original if it is a duplicate. Raises KafkaError.
         """
-        entry = self._entries.get(producer_id)
+        entry = self.by_id.get(producer_id)
         if entry is None:
             return None
         if epoch == entry.epoch:
@@ -167,7 +167,7 @@ class ProducerTable:
 
     def in_transaction(self, producer_id: int, epoch: int) -> bool:
         """Return True if a producer has a transaction open here that began with this epoch."""
-        return producer_id in self._open and self._entries[producer_id].epoch == epoch
+        return producer_id in self._open and self.by_id[producer_id].epoch == epoch
 
     def admit_in_transaction(
         self,
@@ -184,7 +184,7 @@ class ProducerTable:
         confirmed that this partition is part of it (KIP-890).
         """
         if not self.in_transaction(producer_id, epoch):
-            entry = self._entries.get(producer_id)
+            entry = self.by_id.get(producer_id)
             if entry is not None and epoch == entry.epoch:
                 mark = _duplicate(entry, first_sequence, last_sequence)
                 if mark is not None:
@@ -205,7 +205,7 @@ class ProducerTable:
 
     def late_transactions(self, heard_before_ms: int) -> list[ProducerEntry]:
         """Return the producers with an open transaction whose last batch came before `heard_before_ms`."""
-        entries = map(self._entries.__getitem__, self._open)
+        entries = map(self.by_id.__getitem__, self._open)
         return [entry for entry in entries if entry.last_timestamp < heard_before_ms]
 
     def start_verification(
@@ -239,7 +239,7 @@ class ProducerTable:
         `heard_ms` is the time of its arrival in ms. Kafka counts idle time from the records' timestamps, and so
         forgets an active producer that sends old records.
         """
-        entry = self._entries.get(producer_id)
+        entry = self.by_id.get(producer_id)
         if entry is None:
             entry = ProducerEntry(producer_id, epoch)
         # A new epoch replaces the marks of the older one, because no client retries a batch of an older epoch.
@@ -249,7 +249,7 @@ class ProducerTable:
             open_offset = mark[1] - mark[2]
             self._open[producer_id] = open_offset
             self._find_first_open()
-        self._entries[producer_id] = ProducerEntry(
+        self.by_id[producer_id] = ProducerEntry(
             producer_id, epoch, entry.coordinator_epoch, heard_ms, open_offset, batches
         )
 
@@ -267,7 +267,7 @@ class ProducerTable:
         producer's epoch, unless that is EPOCH_MAX. A marker with the epoch of the open transaction then belongs to the
         transaction before it and is rejected (KIP-1228). If no transaction is open, the marker is only a retry.
         """
-        entry = self._entries.get(producer_id)
+        entry = self.by_id.get(producer_id)
         if entry is None:
             return
         is_late = (
@@ -294,14 +294,14 @@ class ProducerTable:
         is_abort: bool,
     ) -> AbortedTransaction | None:
         """End a producer's transaction with the marker at `offset`. Return the row for the .txnindex after an abort."""
-        entry = self._entries.get(producer_id) or ProducerEntry(producer_id, epoch)
+        entry = self.by_id.get(producer_id) or ProducerEntry(producer_id, epoch)
         started = entry.open_txn_offset
         verification = self.verifying.get(producer_id)
         # The answer of the coordinator may still be on its way. It must not begin a transaction behind this marker.
         if verification is not None and verification.is_ended_by(epoch):
             del self.verifying[producer_id]
         batches = entry.batches if epoch == entry.epoch else ()
-        self._entries[producer_id] = ProducerEntry(
+        self.by_id[producer_id] = ProducerEntry(
             producer_id, epoch, coordinator_epoch, timestamp, NO_OFFSET, batches
         )
         if self._open.pop(producer_id, None) is None:
@@ -319,16 +319,16 @@ class ProducerTable:
         # The failed append may have begun a transaction, so remove it before the earlier entry is restored.
         self._open.pop(producer_id, None)
         if entry is None:
-            self._entries.pop(producer_id, None)
+            self.by_id.pop(producer_id, None)
         else:
             self._put(entry)
         self._find_first_open()
 
     def expire(self, now_ms: int, idle_ms: int) -> int:
         """Remove producers that were idle for `idle_ms`, and return their number."""
-        idle = [entry for entry in self._entries.values() if _is_expired(entry, now_ms, idle_ms)]
+        idle = [entry for entry in self.by_id.values() if _is_expired(entry, now_ms, idle_ms)]
         for entry in idle:
-            del self._entries[entry.producer_id]
+            del self.by_id[entry.producer_id]
         # A coordinator that never answers must not leave its verification here for ever.
         for producer_id, verification in list(self.verifying.items()):
             if now_ms - verification.since_ms >= idle_ms:
@@ -340,13 +340,13 @@ class ProducerTable:
 
         Three quarters of `count_max` remain, and every producer with an open transaction.
         """
-        if len(self._entries) <= count_max:
+        if len(self.by_id) <= count_max:
             return
-        idle = [entry for entry in self._entries.values() if entry.open_txn_offset < 0]
+        idle = [entry for entry in self.by_id.values() if entry.open_txn_offset < 0]
         idle.sort(key=lambda entry: entry.last_timestamp)
         # Remove a quarter at once, because sorting all entries again for every new producer would take too long.
-        for entry in idle[: len(self._entries) - count_max * 3 // 4]:
-            del self._entries[entry.producer_id]
+        for entry in idle[: len(self.by_id) - count_max * 3 // 4]:
+            del self.by_id[entry.producer_id]
 
     def load(self, entries: Iterable[ProducerEntry]) -> None:
         """Take over entries that a snapshot or another owner held."""
@@ -355,7 +355,7 @@ class ProducerTable:
         self._find_first_open()
 
     def _put(self, entry: ProducerEntry) -> None:
-        self._entries[entry.producer_id] = entry
+        self.by_id[entry.producer_id] = entry
         if entry.open_txn_offset >= 0:
             self._open[entry.producer_id] = entry.open_txn_offset
 

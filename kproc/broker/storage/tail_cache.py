@@ -12,32 +12,37 @@ BATCHES_KEPT_MAX: Final = 512
 
 
 class TailCache:
-    """Last offsets and positions of the newest batches of the active segment. Owned by one Log."""
+    """Last offsets and positions of the newest batches of the active segment. Owned by one Log.
 
-    __slots__ = ("_lasts", "_positions", "floor_offset")
+    An append adds its batches to `lasts` and `positions` before it writes them, and calls `trim` after the write or
+    `truncate` if the write fails.
+    """
+
+    __slots__ = ("floor_offset", "lasts", "positions")
 
     def __init__(self, floor_offset: int) -> None:
         self.reset(floor_offset)
 
     def reset(self, floor_offset: int) -> None:
         """Clear the cache and let it begin at `floor_offset`, for a new active segment."""
-        self._lasts = array("q")
-        self._positions = array("q")
+        self.lasts = array("q")
+        self.positions = array("q")
         self.floor_offset = floor_offset
 
-    def extend(self, lasts: list[int], positions: list[int]) -> None:
-        """Add batches that were appended, oldest first."""
-        self._lasts.extend(lasts)
-        self._positions.extend(positions)
-        if len(self._lasts) > BATCHES_KEPT_MAX:
-            # Remove half at once, because each removal from the front of an array moves all that remains.
-            drop = len(self._lasts) - BATCHES_KEPT_MAX // 2
-            self.floor_offset = self._lasts[drop - 1] + 1
-            del self._lasts[:drop], self._positions[:drop]
+    def trim(self) -> None:
+        """Remove the oldest batches. The caller has checked that there are more than BATCHES_KEPT_MAX."""
+        # Remove half at once, because each removal from the front of an array moves all that remains.
+        drop = len(self.lasts) - BATCHES_KEPT_MAX // 2
+        self.floor_offset = self.lasts[drop - 1] + 1
+        del self.lasts[:drop], self.positions[:drop]
+
+    def truncate(self, count: int) -> None:
+        """Remove all batches but the oldest `count`, because the others were not written."""
+        del self.lasts[count:], self.positions[count:]
 
     def locate(self, offset: int, end_position: int) -> tuple[int, int]:
         """Return (position, size in bytes) of the batch that contains `offset`, at least `floor_offset`."""
-        number = bisect_left(self._lasts, offset)
-        position = self._positions[number]
-        following = self._positions[number + 1] if number + 1 < len(self._positions) else end_position
+        number = bisect_left(self.lasts, offset)
+        position = self.positions[number]
+        following = self.positions[number + 1] if number + 1 < len(self.positions) else end_position
         return position, following - position

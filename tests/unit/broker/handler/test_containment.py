@@ -156,7 +156,7 @@ def test_exception_between_write_and_publish_ends_role(
     rig.create_topic("t")
     rig.processors[0].send(ApiKey.PRODUCE, 9, produce_fields([("t", NO_ID, [(0, batch(b"x"))])]))
     with monkeypatch.context() as patched:
-        patched.setattr("kproc.broker.storage.tail_cache.TailCache.extend", stumble)
+        patched.setattr(rig.open("t").log.state, "snapshots", None)
         with pytest.raises(FatalError, match="ended half way"):
             rig.settle()
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import signal
+import struct
 import threading
 import time
 
@@ -38,7 +39,7 @@ def test_row_is_read_as_written(region):
 
 
 def test_row_of_another_length_is_refused(region):
-    with pytest.raises(AssertionError):
+    with pytest.raises(struct.error):
         RowWriter(region.words, 0, 3).publish([1, 2])
 
 
@@ -47,12 +48,11 @@ def test_torn_row_is_not_read_until_a_successor_publishes(region):
     region.words[0] += 1  # What a writer leaves that is killed after its first store.
     assert read_row(region.words, 0, 2) is None
     successor = RowWriter(region.words, 0, 2)
-    assert successor.is_torn
+    assert region.words[0] & 1
     assert read_row(region.words, 0, 2) is None
     successor.publish([7, 8])
-    assert not successor.is_torn
+    assert not region.words[0] & 1
     assert read_row(region.words, 0, 2) == [7, 8]
-    assert not RowWriter(region.words, 0, 2).is_torn
 
 
 def test_rows_are_never_torn_between_processes(region):
@@ -104,7 +104,7 @@ def test_killed_row_writers_leave_a_row_that_is_whole_or_refused(region):
         wait_until(lambda before=before: region.words[1] > before + 100, what="the writer has begun")
         child.kill()
         row = read_row(region.words, 0, 8)
-        assert (row is None) == RowWriter(region.words, 0, 8).is_torn
+        assert (row is None) == bool(region.words[0] & 1)
         if row is not None:
             assert row == [row[0] * factor for factor in range(1, 9)]
 

@@ -51,8 +51,14 @@ def test_catching_up_consumer_costs_one_file_read_per_fetch(tmp_path: Path, reco
 def test_the_tail_cache_forgets_the_oldest() -> None:
     cache = TailCache(0)
     for number in range(3 * BATCHES_KEPT_MAX):
-        cache.extend([number], [10 * number])
+        cache.lasts.append(number)
+        cache.positions.append(10 * number)
+        if len(cache.lasts) > BATCHES_KEPT_MAX:
+            cache.trim()
     end = 30 * BATCHES_KEPT_MAX
     assert cache.floor_offset > BATCHES_KEPT_MAX
     for offset in range(cache.floor_offset, 3 * BATCHES_KEPT_MAX):
         assert cache.locate(offset, end) == (10 * offset, 10)
+    count = len(cache.lasts)
+    cache.truncate(count - 1)
+    assert cache.locate(3 * BATCHES_KEPT_MAX - 2, end - 10) == (end - 20, 10)
