@@ -5,25 +5,19 @@ from __future__ import annotations
 from kproc.common.errors import ErrorCode
 from kproc.wire.header import ApiKey
 from tests.support.altered_configs import alter
-from tests.support.raw import Fields, RawClient
+from tests.support.configs import describe_configs
+from tests.support.raw import RawClient
 from tests.support.topics import fresh_name
 
 GROUP, CLIENT_METRICS, BROKER, LOGGER, TOPIC = 32, 16, 4, 8, 2
 
 
-def describe(client: RawClient, kind: int, name: str) -> tuple[int, dict[str, Fields]]:
-    wanted = {"resource_type": kind, "resource_name": name, "configuration_keys": None}
-    fields = {"resources": [wanted], "include_synonyms": True, "include_documentation": True}
-    (result,) = client.call(ApiKey.DESCRIBE_CONFIGS, 4, fields)["results"]
-    return result["error_code"], {row["name"]: row for row in result["configs"]}
-
-
 def test_client_metrics_subscriptions_alter_describe_and_list(client: RawClient) -> None:
     name = fresh_name("subscription")
-    assert set(describe(client, CLIENT_METRICS, name)[1]) == {"interval.ms", "match", "metrics"}
+    assert set(describe_configs(client, CLIENT_METRICS, name)[1]) == {"interval.ms", "match", "metrics"}
     wanted = (("metrics", 0, "org.apache.kafka."), ("interval.ms", 0, "60000"), ("match", 0, "client_id=a.*"))
     assert alter(client, CLIENT_METRICS, name, *wanted) == (0, None)
-    rows = describe(client, CLIENT_METRICS, name)[1]
+    rows = describe_configs(client, CLIENT_METRICS, name)[1]
     assert {key: (row["value"], row["config_source"]) for key, row in rows.items()} == {
         key: (value, 7) for key, _, value in wanted
     }

@@ -34,10 +34,3 @@ def test_describe_quorum_names_this_node(client: RawClient, version: int) -> Non
         assert [(node["node_id"], len(node["listeners"])) for node in answer["nodes"]] == [(here, 1)]
     (other,) = describe(fresh_name("absent"))["topics"][0]["partitions"]
     assert other["error_code"] == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
-
-
-def describe(client: RawClient, kind: int, name: str) -> tuple[int, dict[str, Fields]]:
-    wanted = {"resource_type": kind, "resource_name": name, "configuration_keys": None}
-    fields = {"resources": [wanted], "include_synonyms": True, "include_documentation": True}
-    (result,) = client.call(ApiKey.DESCRIBE_CONFIGS, 4, fields)["results"]
-    return result["error_code"], {row["name"]: row for row in result["configs"]}

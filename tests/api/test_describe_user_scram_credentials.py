@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from kproc.common.errors import ErrorCode
 from kproc.wire.header import ApiKey
-from tests.support.raw import Fields, RawClient
+from tests.support.raw import RawClient
 
 
 def test_describe_scram_credentials_without_users(client: RawClient) -> None:
@@ -19,10 +19,3 @@ def test_describe_scram_credentials_without_users(client: RawClient) -> None:
         ("a", ErrorCode.RESOURCE_NOT_FOUND),
         ("b", ErrorCode.DUPLICATE_RESOURCE),
     ]
-
-
-def describe(client: RawClient, kind: int, name: str) -> tuple[int, dict[str, Fields]]:
-    wanted = {"resource_type": kind, "resource_name": name, "configuration_keys": None}
-    fields = {"resources": [wanted], "include_synonyms": True, "include_documentation": True}
-    (result,) = client.call(ApiKey.DESCRIBE_CONFIGS, 4, fields)["results"]
-    return result["error_code"], {row["name"]: row for row in result["configs"]}

@@ -7,33 +7,27 @@ import pytest
 from kproc.common.errors import ErrorCode
 from kproc.wire.header import ApiKey
 from tests.support.altered_configs import alter
-from tests.support.raw import Fields, RawClient
+from tests.support.configs import describe_configs
+from tests.support.raw import RawClient
 from tests.support.topics import fresh_name
 
 GROUP, CLIENT_METRICS, BROKER, LOGGER, TOPIC = 32, 16, 4, 8, 2
 
 
-def describe(client: RawClient, kind: int, name: str) -> tuple[int, dict[str, Fields]]:
-    wanted = {"resource_type": kind, "resource_name": name, "configuration_keys": None}
-    fields = {"resources": [wanted], "include_synonyms": True, "include_documentation": True}
-    (result,) = client.call(ApiKey.DESCRIBE_CONFIGS, 4, fields)["results"]
-    return result["error_code"], {row["name"]: row for row in result["configs"]}
-
-
 def test_group_configs_alter_describe_and_list(client: RawClient) -> None:
     name, key = fresh_name("group"), "consumer.session.timeout.ms"
-    code, rows = describe(client, GROUP, name)
+    code, rows = describe_configs(client, GROUP, name)
     assert (code, len(rows)) == (0, 17)
     assert (rows[key]["value"], rows[key]["config_source"], rows[key]["config_type"]) == ("45000", 5, 3)
     assert [one["name"] for one in rows[key]["synonyms"]] == [f"group.{key}"]
     assert rows[key]["documentation"]
     assert alter(client, GROUP, name, (key, 0, "50000")) == (0, None)
-    row = describe(client, GROUP, name)[1][key]
+    row = describe_configs(client, GROUP, name)[1][key]
     assert (row["value"], row["config_source"]) == ("50000", 8)
     listed = client.call(ApiKey.LIST_CONFIG_RESOURCES, 1, {"resource_types": [GROUP]})["config_resources"]
     assert {"resource_name": name, "resource_type": GROUP} in listed
     assert alter(client, GROUP, name, (key, 1, None)) == (0, None)
-    assert describe(client, GROUP, name)[1][key]["value"] == "45000"
+    assert describe_configs(client, GROUP, name)[1][key]["value"] == "45000"
 
 
 @pytest.mark.parametrize(

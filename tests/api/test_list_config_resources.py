@@ -5,7 +5,8 @@ from __future__ import annotations
 from kproc.common.errors import ErrorCode
 from kproc.wire.header import ApiKey
 from tests.support.altered_configs import alter
-from tests.support.raw import Fields, RawClient
+from tests.support.configs import describe_configs
+from tests.support.raw import RawClient
 
 GROUP, CLIENT_METRICS, BROKER, LOGGER, TOPIC = 32, 16, 4, 8, 2
 
@@ -14,16 +15,9 @@ def node_id(client: RawClient) -> int:
     return int(client.call(ApiKey.METADATA, 9, {"topics": []})["brokers"][0]["node_id"])
 
 
-def describe(client: RawClient, kind: int, name: str) -> tuple[int, dict[str, Fields]]:
-    wanted = {"resource_type": kind, "resource_name": name, "configuration_keys": None}
-    fields = {"resources": [wanted], "include_synonyms": True, "include_documentation": True}
-    (result,) = client.call(ApiKey.DESCRIBE_CONFIGS, 4, fields)["results"]
-    return result["error_code"], {row["name"]: row for row in result["configs"]}
-
-
 def test_alter_configs_of_empty_name_and_unknown_type(client: RawClient) -> None:
     for kind in (GROUP, CLIENT_METRICS, LOGGER, 1, 64):
-        assert describe(client, kind, "")[0] == ErrorCode.INVALID_REQUEST
+        assert describe_configs(client, kind, "")[0] == ErrorCode.INVALID_REQUEST
     assert alter(client, GROUP, "", ("consumer.session.timeout.ms", 0, "50000"))[1] == (
         "Default group resources are not allowed."
     )

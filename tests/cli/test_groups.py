@@ -2,55 +2,16 @@
 
 from __future__ import annotations
 
-import json
-import subprocess
-
 import pytest
 import typer
-from confluent_kafka import Consumer, Producer, TopicPartition
+from confluent_kafka import Consumer
 
 from kproc.cli.commands import app
-from tests.support.command_line import commands
+from tests.support.command_line import commands, described, refused, told
 from tests.support.topics import fresh_name
 from tests.support.wait import wait_until
 
 pytestmark = [pytest.mark.long, pytest.mark.transports("process")]
-
-
-def told(answer: subprocess.CompletedProcess[str]) -> str:
-    assert answer.returncode == 0, answer.stderr
-    return answer.stdout
-
-
-def described(answer: subprocess.CompletedProcess[str]):
-    return json.loads(told(answer))
-
-
-def refused(answer: subprocess.CompletedProcess[str], code: int = 1) -> str:
-    assert answer.returncode == code, answer.stdout
-    assert answer.stderr.count("\n") == 1
-    return answer.stderr
-
-
-@pytest.fixture
-def filled(broker, topic) -> str:
-    """A topic of two partitions with ten records in each."""
-    name = topic(partitions=2)
-    producer = Producer({"bootstrap.servers": broker.bootstrap})
-    for number in range(20):
-        producer.produce(name, b"%d" % number, partition=number % 2)
-    assert producer.flush(10) == 0
-    return name
-
-
-@pytest.fixture
-def group(broker, filled) -> str:
-    """A group without members that has committed offset 7 in partition 0 and 3 in partition 1."""
-    name = fresh_name()
-    consumer = Consumer({"bootstrap.servers": broker.bootstrap, "group.id": name})
-    consumer.commit(offsets=[TopicPartition(filled, 0, 7), TopicPartition(filled, 1, 3)], asynchronous=False)
-    consumer.close()
-    return name
 
 
 def test_group_describe_shows_lag(kproc, filled, group):

@@ -5,11 +5,8 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
-import pytest
-
 from kproc.broker.storage.fs import OsFs
 from kproc.broker.storage.log_dump import verify_partition
-from kproc.common.clock import SystemClock
 from tests.support import hostile
 from tests.support.broker import BrokerUnderTest, run_kproc
 from tests.support.logs import LogRig, append_one
@@ -20,25 +17,10 @@ from tests.support.topics import fresh_name
 PILL = hostile.record(b"\0\0\0\x7e\2v\0")
 
 
-@pytest.fixture
-def topic(broker: BrokerUnderTest) -> str:
-    """A topic with a batch between two good ones whose only record has a key that runs past its end."""
-    name = fresh_name("pill")
-    with RawClient(broker.bootstrap) as client:
-        client.create_topic(name)
-        for each in (
-            batch(b"one"),
-            bytes(hostile.sealed(PILL, now_ms=SystemClock().wall_ms())),
-            batch(b"two"),
-        ):
-            assert client.produce(name, each)["error_code"] == 0
-    return name
-
-
-def test_verify_names_unreadable_batch(broker: BrokerUnderTest, topic: str) -> None:
-    done = run_kproc("topic", "verify", topic, "--format", "json", "-b", broker.bootstrap)
+def test_verify_names_unreadable_batch(broker: BrokerUnderTest, damaged_topic: str) -> None:
+    done = run_kproc("topic", "verify", damaged_topic, "--format", "json", "-b", broker.bootstrap)
     assert done.returncode == 1
-    assert done.stderr == f"kproc: batches that cannot be read: {topic}-0\n"
+    assert done.stderr == f"kproc: batches that cannot be read: {damaged_topic}-0\n"
     (row,) = json.loads(done.stdout)
     assert (row["batches"], row["records"], row["unreadable"]) == (3, 3, 1)
     why = "last field runs past the end of its record"

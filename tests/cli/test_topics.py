@@ -11,7 +11,7 @@ import sys
 import pytest
 
 from tests.support.broker import ROOT, ServedBroker
-from tests.support.command_line import call_kproc
+from tests.support.command_line import call_kproc, refused, told
 from tests.support.proc import heed_signals
 from tests.support.topics import fresh_name
 from tests.support.wait import wait_until
@@ -19,41 +19,30 @@ from tests.support.wait import wait_until
 pytestmark = [pytest.mark.long, pytest.mark.transports("process")]
 
 
-def succeeded(answer: subprocess.CompletedProcess[str]) -> str:
-    assert answer.returncode == 0, answer.stderr
-    return answer.stdout
-
-
-def refused(answer: subprocess.CompletedProcess[str]) -> str:
-    assert answer.returncode == 1, answer.stdout
-    assert answer.stderr.count("\n") == 1
-    return answer.stderr
-
-
 def test_topic_command_life_cycle(kproc):
     name = fresh_name()
     assert (
-        succeeded(kproc(f"topic create {name} --partitions 3 --config retention.ms=60000"))
+        told(kproc(f"topic create {name} --partitions 3 --config retention.ms=60000"))
         == f"created {name}\n"
     )
-    assert any(line.split() == [name, "3"] for line in succeeded(kproc("topic list")).splitlines())
-    assert {"name": name, "partitions": 3} in json.loads(succeeded(kproc("topic list --format json")))
-    [described] = json.loads(succeeded(kproc(f"topic describe {name} --format json")))
+    assert any(line.split() == [name, "3"] for line in told(kproc("topic list")).splitlines())
+    assert {"name": name, "partitions": 3} in json.loads(told(kproc("topic list --format json")))
+    [described] = json.loads(told(kproc(f"topic describe {name} --format json")))
     assert (described["name"], described["records"]) == (name, 0)
     assert described["configs"] == {"retention.ms": "60000"}
     assert [row["partition"] for row in described["partitions"]] == [0, 1, 2]
-    assert name in succeeded(kproc(f"topic describe {name}"))
-    assert succeeded(kproc(f"topic delete {name}")) == f"deleted {name}\n"
+    assert name in told(kproc(f"topic describe {name}"))
+    assert told(kproc(f"topic delete {name}")) == f"deleted {name}\n"
     assert refused(kproc(f"topic describe {name}")) == f"kproc: {name}: unknown topic\n"
 
 
 def test_topic_exists_and_unknown_topic_errors_are_one_line(kproc):
     name = fresh_name()
-    succeeded(kproc(f"topic create {name}"))
+    told(kproc(f"topic create {name}"))
     assert refused(kproc(f"topic create {name}")) == f"kproc: {name}: exists already\n"
-    succeeded(kproc(f"topic create {name} --if-not-exists"))
+    told(kproc(f"topic create {name} --if-not-exists"))
     assert refused(kproc("topic delete no-such-topic")) == "kproc: no-such-topic: unknown topic\n"
-    succeeded(kproc("topic delete no-such-topic --if-exists"))
+    told(kproc("topic delete no-such-topic --if-exists"))
     assert "bad/name" in refused(kproc("topic create bad/name"))
     assert refused(kproc("topic create", fresh_name(), "--config", "no.such.config=1"))
 
@@ -62,7 +51,7 @@ def test_topic_describe_does_not_create_topic(kproc):
     name = fresh_name()
     refused(kproc(f"topic describe {name}"))
     refused(kproc(f"consume {name}"))
-    assert name not in succeeded(kproc("topic list"))
+    assert name not in told(kproc("topic list"))
 
 
 @pytest.mark.parametrize("compression", ["none", "gzip", "snappy", "lz4", "zstd"])
@@ -71,22 +60,22 @@ def test_consume_prints_keys_and_headers(kproc, topic, compression):
     lines = "k1:v1\nk2:v:2\nno key\n"
     produced = kproc(f"produce {name} -K : -H a=1 -H b= -v -z {compression}", stdin=lines)
     assert produced.stderr == f"kproc: sent 3 records to {name}\n"
-    got = succeeded(kproc(f"consume {name} --format", r"%p %o %k|%s|%h\n"))
+    got = told(kproc(f"consume {name} --format", r"%p %o %k|%s|%h\n"))
     assert got == "0 0 k1|v1|a=1,b=\n0 1 k2|v:2|a=1,b=\n0 2 |no key|a=1,b=\n"
 
 
 def test_consume_from_and_count_options(kproc, topic):
     name = topic(partitions=2)
-    succeeded(kproc(f"produce {name} -p 0", stdin="a\nb\nc\nd\n"))
-    succeeded(kproc(f"produce {name} -p 1", stdin="x\ny"))
-    assert sorted(succeeded(kproc(f"consume {name}")).split()) == list("abcdxy")
-    assert succeeded(kproc(f"consume {name} -p 1")).split() == ["x", "y"]
-    assert succeeded(kproc(f"consume {name} -p 0 --from 2")).split() == ["c", "d"]
-    assert succeeded(kproc(f"consume {name} -p 0 --from -1")).split() == ["d"]
-    assert succeeded(kproc(f"consume {name} -p 0 --count 3")).split() == ["a", "b", "c"]
-    assert sorted(succeeded(kproc(f"consume {name} --from @1000")).split()) == list("abcdxy")
-    assert succeeded(kproc(f"consume {name} --from 2100-01-01")) == ""
-    records = [json.loads(line) for line in succeeded(kproc(f"consume {name} -p 1 -f json")).splitlines()]
+    told(kproc(f"produce {name} -p 0", stdin="a\nb\nc\nd\n"))
+    told(kproc(f"produce {name} -p 1", stdin="x\ny"))
+    assert sorted(told(kproc(f"consume {name}")).split()) == list("abcdxy")
+    assert told(kproc(f"consume {name} -p 1")).split() == ["x", "y"]
+    assert told(kproc(f"consume {name} -p 0 --from 2")).split() == ["c", "d"]
+    assert told(kproc(f"consume {name} -p 0 --from -1")).split() == ["d"]
+    assert told(kproc(f"consume {name} -p 0 --count 3")).split() == ["a", "b", "c"]
+    assert sorted(told(kproc(f"consume {name} --from @1000")).split()) == list("abcdxy")
+    assert told(kproc(f"consume {name} --from 2100-01-01")) == ""
+    records = [json.loads(line) for line in told(kproc(f"consume {name} -p 1 -f json")).splitlines()]
     assert [(record["offset"], record["value"], record["key"]) for record in records] == [
         (0, "x", None),
         (1, "y", None),
@@ -97,9 +86,9 @@ def test_consume_from_and_count_options(kproc, topic):
 @pytest.mark.parametrize("options", ["--acks 0", "--acks 1", "--acks all", "--idempotent", "--key same"])
 def test_each_way_to_produce(kproc, topic, options):
     name = topic(partitions=2)
-    succeeded(kproc(f"produce {name} {options}", stdin="1\n2\n3\n"))
+    told(kproc(f"produce {name} {options}", stdin="1\n2\n3\n"))
     if options != "--acks 0":  # Without acknowledgement nobody says when the records are there.
-        assert sorted(succeeded(kproc(f"consume {name}")).split()) == ["1", "2", "3"]
+        assert sorted(told(kproc(f"consume {name}")).split()) == ["1", "2", "3"]
 
 
 def test_an_unknown_partition_is_refused(kproc, topic):
@@ -116,7 +105,7 @@ def test_consume_follow_ends_at_ctrl_c_with_one_line(kproc, broker, topic):
         preexec_fn=heed_signals,
     )
     with follower:
-        succeeded(kproc(f"produce {name}", stdin="first\nsecond\n"))
+        told(kproc(f"produce {name}", stdin="first\nsecond\n"))
         assert follower.stdout.readline() == b"first\n"
         assert follower.stdout.readline() == b"second\n"
         follower.send_signal(signal.SIGINT)
@@ -126,7 +115,7 @@ def test_consume_follow_ends_at_ctrl_c_with_one_line(kproc, broker, topic):
 
 def test_closed_stdout_ends_consume(kproc, broker, topic):
     name = topic()
-    succeeded(kproc(f"produce {name}", stdin="line\n" * 1000))
+    told(kproc(f"produce {name}", stdin="line\n" * 1000))
     reading, writing = os.pipe()
     os.close(reading)
     try:
@@ -142,18 +131,18 @@ def test_closed_stdout_ends_consume(kproc, broker, topic):
 def test_status_shows_every_process(kproc, broker):
     if broker.pid is None:
         pytest.skip("only a kproc broker answers")
-    answer = json.loads(succeeded(kproc("status --json")))
+    answer = json.loads(told(kproc("status --json")))
     pids = {row["pid"] for row in answer["processes"]}
     assert {row["pid"] for row in broker.processes} <= pids | {broker.pid}
     assert answer["transport"] == "process"
-    table = succeeded(kproc("status"))
+    table = told(kproc("status"))
     assert all(str(pid) in table for pid in pids)
     assert "memory " in table
 
 
 def test_produce_prints_one_line_when_broker_ends(tmp_path, capsys):
     with ServedBroker(tmp_path / "data") as served:
-        succeeded(call_kproc(capsys, "topic", "create", "there", "-b", served.bootstrap))
+        told(call_kproc(capsys, "topic", "create", "there", "-b", served.bootstrap))
         child = _beside("produce there", served.bootstrap)
         with child:
             child.stdin.write(b"x\n")
@@ -169,15 +158,15 @@ def test_produce_prints_one_line_when_broker_ends(tmp_path, capsys):
 def test_consume_follow_resumes_after_broker_restart(tmp_path, capsys):
     with ServedBroker(tmp_path / "data") as served:
         address = served.bootstrap
-        succeeded(call_kproc(capsys, "topic", "create", "there", "-b", address))
+        told(call_kproc(capsys, "topic", "create", "there", "-b", address))
         follower = _beside("consume there --follow", address)
-        succeeded(call_kproc(capsys, "produce", "there", "-b", address, stdin="before\n"))
+        told(call_kproc(capsys, "produce", "there", "-b", address, stdin="before\n"))
         assert follower.stdout.readline() == b"before\n"
     try:
         away = f"kproc: cannot connect to {address}: connection refused; trying again until it is back\n"
         assert follower.stderr.readline().decode() == away
         with ServedBroker(tmp_path / "data", port=served.port):
-            succeeded(call_kproc(capsys, "produce", "there", "-b", address, stdin="after\n"))
+            told(call_kproc(capsys, "produce", "there", "-b", address, stdin="after\n"))
             assert follower.stdout.readline() == b"after\n"
             assert follower.stderr.readline().decode() == f"kproc: {address} is back\n"
     finally:
@@ -197,6 +186,6 @@ def _beside(command: str, bootstrap: str) -> subprocess.Popen[bytes]:
 
 def _end_offset(capsys: pytest.CaptureFixture[str], bootstrap: str) -> int:
     [described] = json.loads(
-        succeeded(call_kproc(capsys, "topic", "describe", "there", "-f", "json", "-b", bootstrap))
+        told(call_kproc(capsys, "topic", "describe", "there", "-f", "json", "-b", bootstrap))
     )
     return int(described["records"])

@@ -18,7 +18,7 @@ from kproc.common.clock import SystemClock
 from kproc.wire.header import ApiKey
 from kproc.wire.record_batch import TRANSACTIONAL
 from tests.support.broker import ServedBroker
-from tests.support.command_line import Kproc, call_kproc
+from tests.support.command_line import Kproc, call_kproc, refused
 from tests.support.raw import RawClient, batch, produce_fields
 from tests.support.wait import wait_until
 
@@ -63,12 +63,6 @@ def opened(broker, topic) -> Iterator[Opened]:
 def rows(answer: subprocess.CompletedProcess[str]):
     assert answer.returncode == 0, answer.stderr
     return json.loads(answer.stdout)
-
-
-def refused(answer: subprocess.CompletedProcess[str], code: int = 1) -> str:
-    assert answer.returncode == code, answer.stdout
-    assert answer.stderr.count("\n") == 1
-    return answer.stderr
 
 
 def test_open_transaction_is_listed_and_described(kproc: Kproc, opened: Opened) -> None:

@@ -8,6 +8,21 @@ from kproc.common.errors import ErrorCode
 from kproc.wire.header import ApiKey
 from tests.support.api_broker import Broker
 
+STANDARD = "org.apache.kafka.metadata.authorizer.StandardAuthorizer"
+SETTINGS: dict[str, object] = {"authorizer.class.name": STANDARD, "super.users": "User:ANONYMOUS"}
+TOPIC, GROUP, CLUSTER, USER = 2, 3, 4, 7
+LITERAL, PREFIXED, MATCH = 3, 4, 2
+READ, WRITE, ALTER, DESCRIBE = 3, 4, 7, 8
+DENY, ALLOW = 2, 3
+RULE = {
+    "resource_type": TOPIC,
+    "resource_name": "t",
+    "resource_pattern_type": LITERAL,
+    "principal": "User:alice",
+    "host": "*",
+    "operation": READ,
+    "permission_type": ALLOW,
+}
 NONE, INVALID = int(ErrorCode.NONE), int(ErrorCode.INVALID_REQUEST)
 ANYTHING = {
     "resource_type_filter": 1,
@@ -41,3 +56,9 @@ def delete(broker: Broker, *filters: dict[str, Any]) -> list[tuple[int, str | No
         (row["error_code"], row["error_message"], [acl["resource_name"] for acl in row["matching_acls"]])
         for row in answer["filter_results"]
     ]
+
+
+def create(broker: Broker, *rules: dict[str, Any]) -> list[tuple[int, str | None]]:
+    """Each rule with RULE's fields where it has none of its own."""
+    answer = broker.ask(ApiKey.CREATE_ACLS, 3, creations=[RULE | rule for rule in rules])
+    return [(row["error_code"], row["error_message"]) for row in answer["results"]]

@@ -7,9 +7,11 @@ from __future__ import annotations
 
 import functools
 import io
+import json
 import subprocess
 import sys
 from collections.abc import Callable, Sequence
+from typing import Any
 from unittest import mock
 
 import pytest
@@ -59,3 +61,21 @@ def commands(group, before: str = ""):
             yield from commands(command, f"{before}{name} ")
         else:
             yield f"{before}{name}", command
+
+
+def told(answer: subprocess.CompletedProcess[str]) -> str:
+    """What a command wrote that succeeded."""
+    assert answer.returncode == 0, answer.stderr
+    return answer.stdout
+
+
+def described(answer: subprocess.CompletedProcess[str]) -> Any:
+    """The JSON that a command wrote."""
+    return json.loads(told(answer))
+
+
+def refused(answer: subprocess.CompletedProcess[str], code: int = 1) -> str:
+    """The one line that a command wrote which failed."""
+    assert answer.returncode == code, answer.stdout
+    assert answer.stderr.count("\n") == 1
+    return answer.stderr

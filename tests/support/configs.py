@@ -26,8 +26,16 @@ def read_configs(
     client: RawClient, *names: str, kind: int = BROKER, resource: str = "1"
 ) -> dict[str, dict[str, Any]]:
     """Return the rows of DescribeConfigs by name: those of `names`, or all."""
-    wanted = {"resource_type": kind, "resource_name": resource, "configuration_keys": list(names) or None}
+    code, rows = describe_configs(client, kind, resource, list(names) or None)
+    assert code == 0, rows
+    return rows
+
+
+def describe_configs(
+    client: RawClient, kind: int, resource: str, names: list[str] | None = None
+) -> tuple[int, dict[str, dict[str, Any]]]:
+    """(error code, rows of DescribeConfigs by name)."""
+    wanted = {"resource_type": kind, "resource_name": resource, "configuration_keys": names}
     fields = {"resources": [wanted], "include_synonyms": True, "include_documentation": True}
     (result,) = client.call(ApiKey.DESCRIBE_CONFIGS, 4, fields)["results"]
-    assert result["error_code"] == 0, result
-    return {row["name"]: row for row in result["configs"]}
+    return result["error_code"], {row["name"]: row for row in result["configs"]}

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
+from kproc.broker.role.listeners import Endpoint
 from kproc.broker.security.acl import Operation, ResourceType
 from kproc.broker.security.principal import Identity, Principal
 from kproc.wire.header import ApiKey
-from tests.support.handler_rig import HandlerRig
+from tests.support.handler_rig import HandlerRig, parts_of
 
 CREATE, RENEW, EXPIRE, DESCRIBE = (
     ApiKey.CREATE_DELEGATION_TOKEN,
@@ -15,6 +17,8 @@ CREATE, RENEW, EXPIRE, DESCRIBE = (
     ApiKey.EXPIRE_DELEGATION_TOKEN,
     ApiKey.DESCRIBE_DELEGATION_TOKEN,
 )
+ALICE, BOB, CARL = (Principal("User", name) for name in ("alice", "bob", "carl"))
+Start = Callable[..., HandlerRig]
 
 
 class Rules:
@@ -58,3 +62,26 @@ def ask(
     rig.processors[0].introduce("127.0.0.1", principal=who)
     newest = 3 if key in (CREATE, DESCRIBE) else 2
     return rig.processors[0].ask(key, version or newest, fields_of(key, **more))
+
+
+def with_key(start: Start, settings: dict[str, object]) -> HandlerRig:
+    rig = start(settings=settings)
+    rig.controller_serves |= {"create_delegation_token", "renew_delegation_token", "expire_delegation_token"}
+    set_protocol(rig, "SASL_PLAINTEXT")
+    return rig
+
+
+def set_protocol(rig: HandlerRig, protocol: str) -> None:
+    for handler in rig.handlers:
+        assert handler is not None
+        handler.apply_endpoints([Endpoint("L", "127.0.0.1", 9092, "127.0.0.1", 9092, protocol)])
+
+
+def set_rules(rig: HandlerRig, *allowed: tuple[Principal, Operation, ResourceType, str]) -> None:
+    for handler in rig.handlers:
+        assert handler is not None
+        parts_of(handler).services.authorizer = Rules(*allowed)
+
+
+def principal_fields(who: Principal) -> dict[str, str]:
+    return {"principal_type": who.type, "principal_name": who.name}

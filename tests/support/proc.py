@@ -70,21 +70,6 @@ def thread_count(pid: int) -> int:
     return len(os.listdir(f"/proc/{pid}/task"))
 
 
-def mapping_count(pid: int) -> int:
-    """How many mappings the process has: a leaked region or file mapping shows as growth."""
-    return len(Path(f"/proc/{pid}/maps").read_text().splitlines())
-
-
-def shared_mapping_bytes(pid: int) -> int:
-    """Bytes of memfd mappings of the process."""
-    total = 0
-    for line in Path(f"/proc/{pid}/maps").read_text().splitlines():
-        if "/memfd:" in line:
-            low, high = line.split(" ", 1)[0].split("-")
-            total += int(high, 16) - int(low, 16)
-    return total
-
-
 def pss_bytes(pids: Iterable[int]) -> int:
     """The processes' proportional share of memory, summed: shared pages count once."""
     total = 0

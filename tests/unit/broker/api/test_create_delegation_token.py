@@ -2,23 +2,33 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-
 import orjson
 import pytest
 
 from kproc.broker.handler.request_log import loggable
-from kproc.broker.role.listeners import Endpoint
 from kproc.broker.security.acl import Operation, ResourceType
 from kproc.broker.security.principal import ANONYMOUS, Principal
 from kproc.common.errors import ErrorCode
 from kproc.wire import codec
 from kproc.wire.header import ApiKey, parse_request_header
-from tests.support.delegation_tokens import CREATE, DESCRIBE, EXPIRE, RENEW, Rules, ask, fields_of
-from tests.support.handler_rig import HandlerRig, parts_of
+from tests.support.delegation_tokens import (
+    ALICE,
+    BOB,
+    CARL,
+    CREATE,
+    DESCRIBE,
+    EXPIRE,
+    RENEW,
+    Start,
+    ask,
+    fields_of,
+    principal_fields,
+    set_protocol,
+    set_rules,
+    with_key,
+)
+from tests.support.handler_rig import HandlerRig
 
-Start = Callable[..., HandlerRig]
-ALICE, BOB, CARL = (Principal("User", name) for name in ("alice", "bob", "carl"))
 NOT_ALLOWED = int(ErrorCode.DELEGATION_TOKEN_REQUEST_NOT_ALLOWED)
 EVERY_VERSION = [(key, version) for key in (CREATE, RENEW, EXPIRE, DESCRIBE) for version in (1, 2)]
 
@@ -26,29 +36,6 @@ EVERY_VERSION = [(key, version) for key in (CREATE, RENEW, EXPIRE, DESCRIBE) for
 @pytest.fixture
 def rig(start: Start) -> HandlerRig:
     return with_key(start, {"delegation.token.secret.key": "the key of the tokens"})
-
-
-def with_key(start: Start, settings: dict[str, object]) -> HandlerRig:
-    rig = start(settings=settings)
-    rig.controller_serves |= {"create_delegation_token", "renew_delegation_token", "expire_delegation_token"}
-    set_protocol(rig, "SASL_PLAINTEXT")
-    return rig
-
-
-def set_protocol(rig: HandlerRig, protocol: str) -> None:
-    for handler in rig.handlers:
-        assert handler is not None
-        handler.apply_endpoints([Endpoint("L", "127.0.0.1", 9092, "127.0.0.1", 9092, protocol)])
-
-
-def set_rules(rig: HandlerRig, *allowed: tuple[Principal, Operation, ResourceType, str]) -> None:
-    for handler in rig.handlers:
-        assert handler is not None
-        parts_of(handler).services.authorizer = Rules(*allowed)
-
-
-def principal_fields(who: Principal) -> dict[str, str]:
-    return {"principal_type": who.type, "principal_name": who.name}
 
 
 def test_owner_creates_renews_describes_and_expires_a_token(rig: HandlerRig) -> None:

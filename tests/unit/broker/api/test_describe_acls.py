@@ -7,38 +7,31 @@ from typing import Any
 import pytest
 
 from kproc.broker.api import load_all
-from kproc.wire.header import ApiKey
-from tests.support.acl_requests import NONE, delete, describe
+from tests.support.acl_requests import (
+    ALLOW,
+    DENY,
+    DESCRIBE,
+    GROUP,
+    LITERAL,
+    MATCH,
+    NONE,
+    PREFIXED,
+    READ,
+    SETTINGS,
+    TOPIC,
+    WRITE,
+    create,
+    delete,
+    describe,
+)
 from tests.support.api_broker import Broker
 
 load_all()
-
-STANDARD = "org.apache.kafka.metadata.authorizer.StandardAuthorizer"
-SETTINGS: dict[str, object] = {"authorizer.class.name": STANDARD, "super.users": "User:ANONYMOUS"}
-TOPIC, GROUP, CLUSTER, USER = 2, 3, 4, 7
-LITERAL, PREFIXED, MATCH = 3, 4, 2
-READ, WRITE, ALTER, DESCRIBE = 3, 4, 7, 8
-DENY, ALLOW = 2, 3
-RULE = {
-    "resource_type": TOPIC,
-    "resource_name": "t",
-    "resource_pattern_type": LITERAL,
-    "principal": "User:alice",
-    "host": "*",
-    "operation": READ,
-    "permission_type": ALLOW,
-}
 
 
 @pytest.fixture
 def broker() -> Broker:
     return Broker(SETTINGS)
-
-
-def create(broker: Broker, *rules: dict[str, Any]) -> list[tuple[int, str | None]]:
-    """Each rule with RULE's fields where it has none of its own."""
-    answer = broker.ask(ApiKey.CREATE_ACLS, 3, creations=[RULE | rule for rule in rules])
-    return [(row["error_code"], row["error_message"]) for row in answer["results"]]
 
 
 def test_filters_mean_what_kafkas_mean(broker: Broker) -> None:

@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import Any
-
 import pytest
 
 from kproc.broker.transport.envelope import NO_OP
@@ -16,47 +13,25 @@ from tests.support.raw import batch, fetch_fields, produce_fields, values_of
 from tests.support.several_handlers import (
     FETCH_VERSION,
     NO_ID,
+    NOT_LEADER,
+    PARTITIONS,
     PRODUCE_VERSION,
+    UNKNOWN,
+    WAIT_MS,
+    Start,
+    assert_nothing_waits,
+    at,
+    fetched,
     produce,
     rows_of,
+    send_fetch,
+    three_handlers,
 )
-
-Start = Callable[..., HandlerRig]
-PARTITIONS = 6
-WAIT_MS = 500
-NOT_LEADER, UNKNOWN = int(ErrorCode.NOT_LEADER_OR_FOLLOWER), int(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
 
 
 @pytest.fixture(params=["ring", "pipe"])
 def rig(request: pytest.FixtureRequest, start: Start) -> HandlerRig:
-    """Three Handlers and a topic with two partitions at each."""
-    made = start(handlers=3, link_kind=request.param)
-    made.create_topic("t", partitions=PARTITIONS)
-    assert sorted(made.owner("t", index) for index in range(PARTITIONS)) == [0, 0, 1, 1, 2, 2]
-    return made
-
-
-def at(rig: HandlerRig, owner: int) -> int:
-    """The first partition of that owner."""
-    return next(index for index in range(PARTITIONS) if rig.owner("t", index) == owner)
-
-
-def send_fetch(rig: HandlerRig, home: int, *partitions: int, offset: int = 0, **more: Any) -> None:
-    wanted = [(index, offset) for index in partitions]
-    fields = fetch_fields([("t", NO_ID, wanted)], **{"max_wait_ms": WAIT_MS, **more})
-    rig.processors[home].send(ApiKey.FETCH, FETCH_VERSION, fields)
-
-
-def fetched(rig: HandlerRig, home: int) -> dict[int, tuple[int, list[bytes | None]]]:
-    (answer,) = rig.processors[home].answers()
-    return rows_of(answer)
-
-
-def assert_nothing_waits(rig: HandlerRig) -> None:
-    for handler in rig.handlers:
-        if handler is not None:
-            assert len(parts_of(handler).purgatory) == 0, handler.id
-            assert len(parts_of(handler).calls) == 0, handler.id
+    return three_handlers(start, request.param)
 
 
 # -- Fetch ---------------------------------------------------------------------------------------------------

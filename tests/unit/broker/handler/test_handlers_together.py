@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Callable
 from typing import Any
 
 import pytest
 
 from kproc.broker.fetch.fetch_owners import RemoteReads
 from kproc.broker.peers.owners import Join, OwnersRequest
-from kproc.common.errors import ErrorCode
 from kproc.wire.header import ApiKey
 from tests.support.handler_rig import HandlerRig
 from tests.support.raw import fetch_fields, list_offsets_fields
@@ -18,39 +16,20 @@ from tests.support.several_handlers import (
     FETCH_VERSION,
     LIST_VERSION,
     NO_ID,
+    NOT_LEADER,
+    PARTITIONS,
+    Start,
+    at,
+    fetched,
     produce,
-    rows_of,
+    send_fetch,
+    three_handlers,
 )
-
-Start = Callable[..., HandlerRig]
-PARTITIONS = 6
-WAIT_MS = 500
-NOT_LEADER, UNKNOWN = int(ErrorCode.NOT_LEADER_OR_FOLLOWER), int(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
 
 
 @pytest.fixture(params=["ring", "pipe"])
 def rig(request: pytest.FixtureRequest, start: Start) -> HandlerRig:
-    """Three Handlers and a topic with two partitions at each."""
-    made = start(handlers=3, link_kind=request.param)
-    made.create_topic("t", partitions=PARTITIONS)
-    assert sorted(made.owner("t", index) for index in range(PARTITIONS)) == [0, 0, 1, 1, 2, 2]
-    return made
-
-
-def at(rig: HandlerRig, owner: int) -> int:
-    """The first partition of that owner."""
-    return next(index for index in range(PARTITIONS) if rig.owner("t", index) == owner)
-
-
-def send_fetch(rig: HandlerRig, home: int, *partitions: int, offset: int = 0, **more: Any) -> None:
-    wanted = [(index, offset) for index in partitions]
-    fields = fetch_fields([("t", NO_ID, wanted)], **{"max_wait_ms": WAIT_MS, **more})
-    rig.processors[home].send(ApiKey.FETCH, FETCH_VERSION, fields)
-
-
-def fetched(rig: HandlerRig, home: int) -> dict[int, tuple[int, list[bytes | None]]]:
-    (answer,) = rig.processors[home].answers()
-    return rows_of(answer)
+    return three_handlers(start, request.param)
 
 
 # -- the rest ------------------------------------------------------------------------------------------------

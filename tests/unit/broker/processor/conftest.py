@@ -10,6 +10,7 @@ import pytest
 
 from tests.support.links import LINK_KINDS
 from tests.support.processor_rig import ProcessorRig
+from tests.support.scripted_router import ScriptedRouter
 
 
 @pytest.fixture(params=LINK_KINDS)
@@ -27,3 +28,8 @@ def start(request: pytest.FixtureRequest) -> Iterator[Callable[..., ProcessorRig
 def rig(start: Callable[..., ProcessorRig]) -> ProcessorRig:
     """A Processor with one Handler."""
     return start()
+
+
+@pytest.fixture
+def router() -> ScriptedRouter:
+    return ScriptedRouter(first=0, second=1)

@@ -13,11 +13,6 @@ Start = Callable[..., ProcessorRig]
 
 
 @pytest.fixture
-def router() -> ScriptedRouter:
-    return ScriptedRouter(first=0, second=1)
-
-
-@pytest.fixture
 def rig(start: Start, router: ScriptedRouter) -> ProcessorRig:
     return start(handlers=2, router=router)
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable
 
 import pytest
 
@@ -17,24 +16,15 @@ from tests.support.raw import batch, produce_fields
 from tests.support.several_handlers import (
     NO_ID,
     PRODUCE_VERSION,
+    Start,
+    at,
+    three_handlers,
 )
-
-Start = Callable[..., HandlerRig]
-PARTITIONS = 6
 
 
 @pytest.fixture(params=["ring", "pipe"])
 def rig(request: pytest.FixtureRequest, start: Start) -> HandlerRig:
-    """Three Handlers and a topic with two partitions at each."""
-    made = start(handlers=3, link_kind=request.param)
-    made.create_topic("t", partitions=PARTITIONS)
-    assert sorted(made.owner("t", index) for index in range(PARTITIONS)) == [0, 0, 1, 1, 2, 2]
-    return made
-
-
-def at(rig: HandlerRig, owner: int) -> int:
-    """The first partition of that owner."""
-    return next(index for index in range(PARTITIONS) if rig.owner("t", index) == owner)
+    return three_handlers(start, request.param)
 
 
 def test_frames_of_one_record_are_answered_by_their_sequence(rig: HandlerRig) -> None:
