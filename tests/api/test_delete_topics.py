@@ -1,4 +1,4 @@
-"""DeleteTopics by name and id, and a topic that is created again."""
+"""DeleteTopics in every version, and a topic that is created again."""
 
 from __future__ import annotations
 
@@ -30,21 +30,6 @@ def test_delete_topics_in_every_version(client: RawClient, version: int) -> None
     wait_until(
         lambda: shown_code(client, name) == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, what="gone from Metadata"
     )
-
-
-def test_delete_topics_by_id(client: RawClient) -> None:
-    name = fresh_name()
-    topic_id = client.create_topic(name)
-    fields = {"topics": [{"name": None, "topic_id": topic_id}], "timeout": 10_000}
-    row = client.call(ApiKey.DELETE_TOPICS, 6, fields)["responses"][0]
-    assert (row["error_code"], row["name"], bytes(row["topic_id"])) == (ErrorCode.NONE, name, topic_id)
-
-
-def test_delete_unknown_topic_fails(client: RawClient) -> None:
-    assert delete(client, fresh_name("absent")) == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
-    fields = {"topics": [{"name": None, "topic_id": bytes(range(16))}], "timeout": 10_000}
-    row = client.call(ApiKey.DELETE_TOPICS, 6, fields)["responses"][0]
-    assert row["error_code"] == ErrorCode.UNKNOWN_TOPIC_ID
 
 
 @pytest.mark.every_transport

@@ -1,4 +1,4 @@
-"""DescribeConfigs: sources, synonyms, documentation, and the broker's own configs."""
+"""DescribeConfigs of a topic in every version, and of the broker."""
 
 from __future__ import annotations
 
@@ -43,21 +43,6 @@ def test_describe_configs_of_topic_in_every_version(client: RawClient, name: str
     )
     assert rows["max.message.bytes"]["value"] == "1048588"
     assert rows["cleanup.policy"]["value"] == "delete"
-
-
-def test_describe_configs_returns_requested_keys_only(client: RawClient, name: str) -> None:
-    assert values(describe(client, TOPIC, name, ["retention.ms", "no.such.key"])) == {"retention.ms": "12345"}
-
-
-def test_describe_configs_synonyms_and_documentation(client: RawClient, name: str) -> None:
-    more = {"include_synonyms": True, "include_documentation": True}
-    row = describe(client, TOPIC, name, ["retention.ms"], **more)["configs"][0]
-    assert next((one["name"], one["value"]) for one in row["synonyms"]) == ("retention.ms", "12345")
-    assert row["documentation"]
-
-
-def test_describe_configs_of_unknown_topic_fails(client: RawClient) -> None:
-    assert describe(client, TOPIC, fresh_name("absent"))["error_code"] == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
 
 
 def test_describe_configs_of_broker_uses_kafka_names(client: RawClient) -> None:

@@ -164,10 +164,6 @@ def test_fetch_with_partition_error_does_not_wait(client: RawClient, log: Log) -
     assert client.fetch(log[0], 7, max_wait_ms=LONG_WAIT_MS)["error_code"] == ErrorCode.OFFSET_OUT_OF_RANGE
 
 
-def test_fetch_min_bytes_0_does_not_wait(client: RawClient, log: Log) -> None:
-    assert not client.fetch(log[0], 0, max_wait_ms=LONG_WAIT_MS, min_bytes=0)["records"]
-
-
 def produce_later(bootstrap: str, topic: str, delays_and_sizes: list[tuple[float, int]]) -> threading.Thread:
     def run() -> None:
         with RawClient(bootstrap) as other:
@@ -186,34 +182,6 @@ def test_append_wakes_parked_fetch(broker: BrokerUnderTest, client: RawClient, l
     row = client.fetch(log[0], 0, max_wait_ms=LONG_WAIT_MS)
     sender.join()
     assert len(values_of(row["records"])) == 1
-
-
-def test_fetch_waits_for_min_bytes(broker: BrokerUnderTest, client: RawClient, log: Log) -> None:
-    sender = produce_later(broker.bootstrap, log[0], [(0.1, 1_000), (0.3, 5_000)])
-    row = client.fetch(log[0], 0, max_wait_ms=LONG_WAIT_MS, min_bytes=3_000)
-    sender.join()
-    assert len(values_of(row["records"])) == 2, "the first record alone is below min_bytes"
-
-
-def test_append_to_any_partition_wakes_parked_fetch(broker: BrokerUnderTest, client: RawClient) -> None:
-    # Enough partitions that some belong to another Handler than the connection's.
-    name = fresh_name()
-    client.create_topic(name, partitions=8)
-    for index in range(8):
-        offsets = [(number, 1 if number < index else 0) for number in range(8)]
-        with RawClient(broker.bootstrap) as other:
-            fields = fetch_fields([(name, b"", offsets)], max_wait_ms=LONG_WAIT_MS)
-            correlation_id = client.send(ApiKey.FETCH, 12, fields)
-            pause(0.05)
-            assert other.produce(name, batch(b"%d" % index), partition=index)["error_code"] == ErrorCode.NONE
-        got, answer = client.receive(ApiKey.FETCH, 12)
-        assert got == correlation_id
-        full = {
-            part["partition_index"]: values_of(part["records"])
-            for part in answer["responses"][0]["partitions"]
-            if part["records"]
-        }
-        assert full == {index: [(0, b"%d" % index)]}
 
 
 @pytest.mark.every_transport

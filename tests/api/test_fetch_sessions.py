@@ -1,4 +1,4 @@
-"""Fetch sessions (KIP-227): full, incremental, forgotten partitions, and every way to get the epoch wrong."""
+"""Fetch sessions (KIP-227) over the wire: errors, deleted topics and the order of partitions."""
 
 from __future__ import annotations
 
@@ -10,7 +10,6 @@ from tests.support.broker import BrokerUnderTest
 from tests.support.raw import Fields, RawClient, batch, fetch_fields, values_of
 from tests.support.topics import fresh_name
 
-FINAL_EPOCH = -1
 NEW_SESSION = (0, 0)
 
 
@@ -58,11 +57,6 @@ def session(client: RawClient, request: pytest.FixtureRequest) -> Session:
     return Session(client, request.param)
 
 
-def test_full_fetch_opens_a_session_with_every_partition(session: Session) -> None:
-    session.produce(1, b"one")
-    assert rows(session.start([(0, 0), (1, 0), (2, 0)])) == {0: [], 1: [b"one"], 2: []}
-
-
 @pytest.mark.every_transport
 def test_incremental_fetch_returns_changed_partitions_only(session: Session) -> None:
     session.start([(0, 0), (1, 0), (2, 0)])
@@ -74,15 +68,6 @@ def test_incremental_fetch_returns_changed_partitions_only(session: Session) -> 
     session.produce(0, b"zero")
     session.produce(2, b"two again")
     assert rows(session.ask([], session=(session.id, 4))) == {0: [b"zero"], 2: [b"two again"]}
-
-
-def test_incremental_fetch_adds_and_forgets_partitions(session: Session) -> None:
-    session.start([(0, 0)])
-    session.produce(0, b"zero")
-    session.produce(1, b"one")
-    assert rows(session.ask([(1, 0)], session=(session.id, 1), forgotten=(0,))) == {1: [b"one"]}
-    session.produce(0, b"zero again")
-    assert rows(session.ask([(1, 1)], session=(session.id, 2))) == {}
 
 
 def test_incremental_fetch_repeats_partition_errors(session: Session) -> None:
@@ -100,29 +85,6 @@ def test_wrong_session_epoch_is_rejected_and_session_continues(session: Session)
     assert rows(answer) == {}
     session.produce(0, b"zero")
     assert rows(session.ask([], session=(session.id, 1))) == {0: [b"zero"]}
-
-
-def test_unknown_fetch_session_id_is_rejected(session: Session) -> None:
-    answer = session.ask([], session=(1_234_567, 1))
-    assert (answer["error_code"], answer["session_id"]) == (ErrorCode.FETCH_SESSION_ID_NOT_FOUND, 0)
-    assert rows(answer) == {}
-
-
-def test_final_epoch_closes_the_fetch_session(session: Session) -> None:
-    session.start([(0, 0)])
-    session.produce(0, b"zero")
-    answer = session.ask([(0, 0)], session=(session.id, FINAL_EPOCH))
-    assert (answer["error_code"], answer["session_id"], rows(answer)) == (ErrorCode.NONE, 0, {0: [b"zero"]})
-    assert session.ask([], session=(session.id, 1))["error_code"] == ErrorCode.FETCH_SESSION_ID_NOT_FOUND
-
-
-def test_epoch_0_with_session_id_replaces_the_session(session: Session) -> None:
-    session.start([(0, 0)])
-    old = session.id
-    answer = session.ask([(1, 0)], session=(old, 0))
-    assert answer["error_code"] == ErrorCode.NONE
-    assert answer["session_id"] not in (0, old)
-    assert set(rows(answer)) == {1}
 
 
 def test_fetch_sessions_of_two_connections_are_independent(broker: BrokerUnderTest, session: Session) -> None:

@@ -1,4 +1,4 @@
-"""Idempotent producers (KIP-98): a retry gets its first offset again, a gap or an old epoch is refused."""
+"""Idempotent producers (KIP-98) in a pipeline, and sequences of several producers and partitions."""
 
 from __future__ import annotations
 
@@ -16,51 +16,6 @@ Log = tuple[str, bytes]
 @pytest.fixture
 def producer(client: RawClient, log: Log) -> Producer:
     return Producer(client, log[0])
-
-
-def test_retry_of_last_batch_returns_its_offset(producer: Producer) -> None:
-    assert producer.send(0, 3) == (ErrorCode.NONE, 0)
-    assert producer.send(3, 2) == (ErrorCode.NONE, 3)
-    assert producer.send(3, 2) == (ErrorCode.NONE, 3)
-    assert producer.client.end_offset(producer.topic) == 5
-
-
-def test_retry_of_each_of_last_five_batches_is_a_duplicate(producer: Producer) -> None:
-    for number in range(8):
-        assert producer.send(number) == (ErrorCode.NONE, number)
-    for number in range(3, 8):
-        assert producer.send(number) == (ErrorCode.NONE, number)
-    code, _ = producer.send(1)
-    assert code in (ErrorCode.DUPLICATE_SEQUENCE_NUMBER, ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER)
-    assert producer.client.end_offset(producer.topic) == 8
-
-
-def test_sequence_gap_is_rejected_until_it_is_filled(producer: Producer) -> None:
-    assert producer.send(0)[0] == ErrorCode.NONE
-    assert producer.send(2)[0] == ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER
-    assert producer.send(1) == (ErrorCode.NONE, 1)
-    assert producer.send(2) == (ErrorCode.NONE, 2)
-
-
-def test_older_producer_epoch_is_rejected(producer: Producer) -> None:
-    assert producer.send(0, epoch=3) == (ErrorCode.NONE, 0)
-    assert producer.send(1, epoch=2)[0] == ErrorCode.INVALID_PRODUCER_EPOCH
-    assert producer.send(1, epoch=3) == (ErrorCode.NONE, 1)
-
-
-def test_newer_producer_epoch_starts_at_sequence_0(producer: Producer) -> None:
-    assert producer.send(0, 5)[0] == ErrorCode.NONE
-    assert producer.send(5, epoch=1)[0] == ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER
-    assert producer.send(0, epoch=1) == (ErrorCode.NONE, 5)
-    assert producer.send(5)[0] == ErrorCode.INVALID_PRODUCER_EPOCH
-
-
-def test_sequence_wraps_after_the_largest_int(producer: Producer) -> None:
-    # A producer whose state the broker lost may begin anywhere; so may this one.
-    largest = 2**31 - 1
-    assert producer.send(largest - 1, 2) == (ErrorCode.NONE, 0)
-    assert producer.send(0) == (ErrorCode.NONE, 2)
-    assert producer.send(0) == (ErrorCode.NONE, 2)
 
 
 def test_sequences_are_per_producer_and_partition(client: RawClient) -> None:

@@ -1,4 +1,4 @@
-"""JoinGroup of one and several members, in every version, and its errors."""
+"""JoinGroup of one and several members, in every version."""
 
 from __future__ import annotations
 
@@ -10,7 +10,6 @@ from tests.support.groups import (
     NewMember,
     describe,
     join_fields,
-    list_groups,
     offsets_of,
     settle,
 )
@@ -64,34 +63,6 @@ def test_join_group_of_new_member_starts_rebalance(member: NewMember) -> None:
         one.member_id,
         two.member_id,
     }
-
-
-@pytest.mark.parametrize(
-    ("changes", "code"),
-    [
-        ({"session_timeout": 5_999}, ErrorCode.INVALID_SESSION_TIMEOUT),
-        ({"session_timeout": 1_800_001}, ErrorCode.INVALID_SESSION_TIMEOUT),
-        ({"group_id": ""}, ErrorCode.INVALID_GROUP_ID),
-        ({"protocols": []}, ErrorCode.INCONSISTENT_GROUP_PROTOCOL),
-        ({"protocol_type": ""}, ErrorCode.INCONSISTENT_GROUP_PROTOCOL),
-    ],
-)
-def test_invalid_join_group_is_rejected(
-    client: RawClient, group: str, changes: dict[str, object], code: ErrorCode
-) -> None:
-    answer = client.call(ApiKey.JOIN_GROUP, 3, {**join_fields(group), **changes})
-    assert (answer["error_code"], answer["generation_id"]) == (code, -1)
-    assert group not in list_groups(client) or describe(client, group)["group_state"] in ("Empty", "Dead")
-
-
-def test_join_group_with_inconsistent_protocol_is_rejected(
-    client: RawClient, group: str, member: NewMember
-) -> None:
-    settle([member()])
-    fields = join_fields(group, protocols=[{"name": "other", "metadata": b""}])
-    assert client.call(ApiKey.JOIN_GROUP, 3, fields)["error_code"] == ErrorCode.INCONSISTENT_GROUP_PROTOCOL
-    fields = join_fields(group, protocol_type="connect")
-    assert client.call(ApiKey.JOIN_GROUP, 3, fields)["error_code"] == ErrorCode.INCONSISTENT_GROUP_PROTOCOL
 
 
 @pytest.mark.parametrize("version", range(10))

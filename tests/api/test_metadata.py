@@ -1,4 +1,4 @@
-"""Metadata: brokers, topics by name and by id, auto-creation, in every version."""
+"""Metadata in every version, and automatic creation of topics."""
 
 from __future__ import annotations
 
@@ -48,43 +48,6 @@ def test_metadata_lists_broker_and_partitions_in_every_version(
         assert bytes(row["topic_id"]) == topic_id
 
 
-@pytest.mark.parametrize("version", [0, 1, 9, 12, 13])
-def test_metadata_with_null_topics_lists_every_topic(client: RawClient, version: int) -> None:
-    names = {fresh_name(), fresh_name()}
-    for name in names:
-        client.create_topic(name)
-    # Version 0 has no null array: empty means all there, and none from version 1 on.
-    answer = ask(client, version, [] if version == 0 else None)
-    assert names <= {row["name"] for row in answer["topics"]}
-
-
-@pytest.mark.parametrize("version", [1, 9, 13])
-def test_metadata_with_no_topics_lists_only_brokers(client: RawClient, version: int) -> None:
-    answer = ask(client, version, [])
-    assert answer["topics"] == []
-    assert len(answer["brokers"]) == 1
-
-
-def test_metadata_finds_topic_by_id(client: RawClient) -> None:
-    name = fresh_name()
-    topic_id = client.create_topic(name)
-    answer = client.call(ApiKey.METADATA, 12, {"topics": [{"name": None, "topic_id": topic_id}]})
-    assert [(row["name"], row["error_code"]) for row in answer["topics"]] == [(name, ErrorCode.NONE)]
-
-
-def test_metadata_of_unknown_topic_id_fails(client: RawClient) -> None:
-    answer = client.call(ApiKey.METADATA, 12, {"topics": [{"name": None, "topic_id": bytes(range(16))}]})
-    assert [row["error_code"] for row in answer["topics"]] == [ErrorCode.UNKNOWN_TOPIC_ID]
-
-
-@pytest.mark.parametrize("version", [4, 9, 13])
-def test_metadata_does_not_create_topic_if_client_forbids(client: RawClient, version: int) -> None:
-    name = fresh_name("absent")
-    for _ in range(2):
-        row = ask(client, version, [name])["topics"][0]
-        assert (row["error_code"], row["partitions"]) == (ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, [])
-
-
 @pytest.mark.parametrize("version", [0, 3, 4, 9, 13])
 def test_metadata_creates_unknown_topic_if_client_allows(client: RawClient, version: int) -> None:
     name = fresh_name("auto")
@@ -96,20 +59,6 @@ def test_metadata_creates_unknown_topic_if_client_allows(client: RawClient, vers
         return row["error_code"] == ErrorCode.NONE and len(row["partitions"]) == 1
 
     wait_until(exists, what="auto-created")
-
-
-@pytest.mark.parametrize("name", ["has space", "a" * 250, ".", "..", "slash/ed"])
-def test_metadata_of_invalid_topic_name_creates_nothing(client: RawClient, name: str) -> None:
-    row = ask(client, 9, [name], create=True)["topics"][0]
-    assert row["error_code"] == ErrorCode.INVALID_TOPIC_EXCEPTION
-
-
-def test_metadata_has_a_row_for_each_requested_topic(client: RawClient) -> None:
-    known, unknown = fresh_name(), fresh_name("absent")
-    client.create_topic(known)
-    answer = ask(client, 9, [unknown, known])
-    codes = {row["name"]: row["error_code"] for row in answer["topics"]}
-    assert codes == {unknown: ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, known: ErrorCode.NONE}
 
 
 def test_describe_cluster_agrees_with_metadata(broker: BrokerUnderTest, client: RawClient) -> None:
