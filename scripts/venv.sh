@@ -8,7 +8,11 @@ extras=${extras:-dev,spark,bench}
 if ! cmp -s pyproject.toml "$venv/.installed-$extras" && ! cmp -s pyproject.toml "$venv/.installed-dev,spark,bench"; then
     "${PYTHON:-python3}" -c 'import sys; sys.exit("kproc needs Python 3.11 or newer, this is " + sys.version.split()[0] if sys.version_info < (3, 11) else 0)'
     echo "+ making $venv with kproc and its development tools"
-    [ -x "$python" ] || "${PYTHON:-python3}" -m venv "$venv"
+    # The pip that comes with Python 3.11 needs a minute of CPU to find the packages, the newest one less than half.
+    [ -x "$python" ] || {
+        "${PYTHON:-python3}" -m venv --without-pip "$venv" &&
+            "${PYTHON:-python3}" -m pip --python "$python" install --quiet --disable-pip-version-check pip
+    } 2>/dev/null || "${PYTHON:-python3}" -m venv "$venv"
     "$python" -m pip install --quiet --disable-pip-version-check -e ".[$extras]"
     cp pyproject.toml "$venv/.installed-$extras"
 fi
