@@ -11,9 +11,9 @@
     pytest tests/api --transports connection-threads,asyncio
                                         those of bench/alternatives; else tests/bench/test_alternatives.py tests them
 
-A test asks for `broker` (one per transport and session, default settings but no round of retention, shared: use
-topics of your own, which `topic` makes) or for `start_broker` (one of its own, with settings, gone when the test
-ends).
+A test asks for `broker` (one per session, on threads and inline one per file, default settings but no round of
+retention, shared: use topics of your own, which `topic` makes) or for `start_broker` (one of its own, with settings,
+gone when the test ends).
 """
 
 from __future__ import annotations
@@ -343,27 +343,27 @@ def transport(request: pytest.FixtureRequest, fork_server: None) -> str:
 
 
 @pytest.fixture(scope="session")
-def shared_brokers() -> Iterator[dict[str, BrokerUnderTest]]:
-    """Transport -> its broker. They outlive a change of the transport: with `--dist loadfile` each file has three."""
-    with ExitStack() as stack:
-
-        class Brokers(dict[str, BrokerUnderTest]):
-            def __missing__(self, transport: str) -> BrokerUnderTest:
-                running = EmbeddedBroker(transport=transport, settings=SHARED_SETTINGS)
-                self[transport] = stack.enter_context(running)
-                return self[transport]
-
-        yield Brokers()
+def shared_broker(fork_server: None) -> Iterator[EmbeddedBroker]:
+    """The broker of roles in processes that all files share."""
+    with EmbeddedBroker(transport=TRANSPORTS[0], settings=SHARED_SETTINGS) as running:
+        yield running
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="module")
 def broker(
-    transport: str, pytestconfig: pytest.Config, shared_brokers: dict[str, BrokerUnderTest]
-) -> BrokerUnderTest:
-    """A broker with default settings but for retention's, shared by all tests of a transport."""
+    transport: str, pytestconfig: pytest.Config, request: pytest.FixtureRequest
+) -> Iterator[BrokerUnderTest]:
+    """A broker with default settings but for retention's. All tests of a file share it, on processes those of all files.
+
+    The roles of the other transports share the file's broker alone. An idle one takes 1 % of a core, a start 0.2 s.
+    """
     if transport == EXTERNAL:
-        return ExternalBroker(str(pytestconfig.getoption("bootstrap")))
-    return shared_brokers[transport]
+        yield ExternalBroker(str(pytestconfig.getoption("bootstrap")))
+    elif transport == TRANSPORTS[0]:
+        yield request.getfixturevalue("shared_broker")
+    else:
+        with EmbeddedBroker(transport=transport, settings=SHARED_SETTINGS) as running:
+            yield running
 
 
 @pytest.fixture

@@ -76,7 +76,7 @@ def spark() -> Iterator[SparkSession]:
         yield session
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="module")
 def bootstrap(broker: BrokerUnderTest) -> str:
     """Where the broker listens that all tests here share. Their topics have names of their own."""
     return broker.bootstrap

@@ -27,15 +27,14 @@ def blocks(language: str) -> list[str]:
 
 
 @pytest.fixture(scope="module", name="broker")
-def broker_with_orders(shared_brokers: dict[str, EmbeddedBroker]) -> EmbeddedBroker:
+def broker_with_orders(shared_broker: EmbeddedBroker) -> EmbeddedBroker:
     """The shared broker, with the topics of the examples."""
-    broker = shared_brokers["process"]
-    with RawClient(broker.bootstrap) as client:
+    with RawClient(shared_broker.bootstrap) as client:
         for topic in ("orders", "orders.copy", "orders.once", "orders.counts"):
             client.create_topic(topic)
     order = '{"id": 1, "at": "2026-01-31T12:00:00Z", "customer": 7, "amount": 2.5}'
-    send(broker.bootstrap, "orders", [order])
-    return broker
+    send(shared_broker.bootstrap, "orders", [order])
+    return shared_broker
 
 
 def placed(text: str, broker: EmbeddedBroker, directory: Path) -> str:
