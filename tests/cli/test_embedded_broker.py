@@ -15,7 +15,7 @@ import kproc
 from kproc import Broker
 from kproc.client import Client
 from kproc.wire.header import ApiKey
-from tests.support.broker import ROOT
+from tests.support.broker import ROOT, forked_broker
 from tests.support.proc import living
 from tests.support.wait import wait_until
 
@@ -41,8 +41,8 @@ def create(broker: Broker, name: str) -> None:
     assert answer["topics"][0]["error_code"] == 0
 
 
-def test_embedded_broker_creates_and_deletes_topics():
-    with Broker({"auto.create.topics.enable": False}) as broker:
+def test_embedded_broker_creates_and_deletes_topics(fork_server):
+    with forked_broker()({"auto.create.topics.enable": False}) as broker:
         broker.create_topic("made", partitions=3, configs={"retention.ms": 60_000})
         with Client.connect(broker.host, broker.port) as client:
             answer = client.call_latest(
@@ -71,14 +71,14 @@ def test_embedded_broker_serves_at_once_and_leaves_nothing(transport):
     assert not data.exists()
 
 
-def test_embedded_brokers_are_independent():
-    with Broker() as one, Broker() as two:
+def test_embedded_brokers_are_independent(fork_server):
+    with forked_broker()() as one, forked_broker()() as two:
         create(one, "only-here")
         assert (topic_names(one), topic_names(two)) == (["only-here"], [])
 
 
-def test_embedded_broker_keeps_given_data_directory(tmp_path):
-    broker = Broker(data=tmp_path / "data")
+def test_embedded_broker_keeps_given_data_directory(fork_server, tmp_path):
+    broker = forked_broker()(data=tmp_path / "data")
     with broker:
         create(broker, "kept")
     with broker:
@@ -86,16 +86,16 @@ def test_embedded_broker_keeps_given_data_directory(tmp_path):
     assert (tmp_path / "data").is_dir()
 
 
-def test_embedded_broker_is_an_async_context_manager():
+def test_embedded_broker_is_an_async_context_manager(fork_server):
     async def story() -> int:
-        async with Broker() as broker:
+        async with forked_broker()() as broker:
             return broker.port
 
     assert asyncio.run(story()) > 0
 
 
-def test_embedded_broker_whose_supervisor_is_killed():
-    with Broker() as broker:
+def test_embedded_broker_whose_supervisor_is_killed(fork_server):
+    with forked_broker()() as broker:
         pids = [row["pid"] for row in broker.processes]
         broker.kill()
         wait_until(lambda: not living(pids), seconds=10, what="children have noticed")

@@ -13,14 +13,14 @@ from pathlib import Path
 
 import pytest
 
-from kproc.embedded import kproc_command
 from tests.support.broker import ServedBroker
+from tests.support.broker_starts import start_kproc
 from tests.support.command_line import call_kproc
 from tests.support.raw import RawClient, batch
 from tests.support.status import processes, rows
 from tests.support.wait import wait_until
 
-pytestmark = [pytest.mark.own_broker, pytest.mark.transports("process"), pytest.mark.usefixtures("real_start")]
+pytestmark = [pytest.mark.own_broker, pytest.mark.transports("process"), pytest.mark.usefixtures("fork_server")]
 
 SECRET, RECORD = "planted-secret-4711", b"planted-record-4712"
 Capture = pytest.CaptureFixture[str]
@@ -97,11 +97,11 @@ def test_stop_ignores_reused_pid_of_stale_ready_file(
 def test_stop_of_broker_with_relative_data_directory(tmp_path: Path, capsys: Capture, by: str) -> None:
     """The directory is relative to the broker's working directory, not to that of whoever stops it."""
     ready_file = tmp_path / "ready.json"
-    command = kproc_command("serve", "--data", "data", "--ready-file", str(ready_file))
+    command = [sys.executable, "-m", "kproc", "serve", "--data", "data", "--ready-file", str(ready_file)]
+    command += ["--listeners", "PLAINTEXT://127.0.0.1:0"]
     with (tmp_path / "log").open("wb") as log:
-        broker = subprocess.Popen(
-            [*command, "--listeners", "PLAINTEXT://127.0.0.1:0"], cwd=tmp_path, stdout=log, stderr=log
-        )
+        out = log.fileno()
+        broker = start_kproc(command, cwd=tmp_path, stdout=out, stderr=out, new_session=False)
     try:
         wait_until(ready_file.exists, seconds=30, what="it is ready")
         bootstrap = json.loads(ready_file.read_text())["bootstrap"]

@@ -18,7 +18,6 @@ pytestmark = [
     pytest.mark.faults,
     pytest.mark.own_broker,
     pytest.mark.transports("process", "thread"),
-    pytest.mark.usefixtures("real_start"),
 ]
 
 WATCHDOG_S = 3

@@ -12,7 +12,7 @@ from tests.support.broker import ServedBroker, run_kproc
 from tests.support.command_line import run_here
 from tests.support.proc import shared_memory_names, temporary_names
 
-pytestmark = [pytest.mark.faults, pytest.mark.own_broker, pytest.mark.usefixtures("real_start")]
+pytestmark = [pytest.mark.faults, pytest.mark.own_broker, pytest.mark.usefixtures("fork_server")]
 
 USAGE, REFUSED = 2, 1
 
@@ -44,6 +44,7 @@ def assert_one_clear_line(stderr: str, *words: str) -> None:
         assert word in lines[0], lines[0]
 
 
+@pytest.mark.usefixtures("real_start")
 def test_port_in_use(tmp_path: Path, taken_port: int) -> None:
     code, stderr = serve(data=tmp_path / "d", listeners=f"PLAINTEXT://127.0.0.1:{taken_port}")
     assert code == REFUSED
@@ -197,6 +198,7 @@ def test_missing_config_file(tmp_path: Path) -> None:
     assert_one_clear_line(stderr, "absent.toml")
 
 
+@pytest.mark.usefixtures("real_start")
 def test_failed_start_leaves_nothing(tmp_path: Path, taken_port: int) -> None:
     shared, temporary = shared_memory_names(), temporary_names()
     serve(data=tmp_path / "d", listeners=f"PLAINTEXT://127.0.0.1:{taken_port}")

@@ -27,7 +27,6 @@ pytestmark = [
     pytest.mark.faults,
     pytest.mark.own_broker,
     pytest.mark.transports("process", "thread", "inline", slow=["inline"]),
-    pytest.mark.usefixtures("real_start"),
 ]
 
 CLEAN_STOP_SECONDS = 60.0
@@ -39,6 +38,7 @@ def use(bootstrap: str) -> None:
     confluent.produce(bootstrap, "used", samples([10, 1_000, 100_000], partitions=4, seed=1))
 
 
+@pytest.mark.usefixtures("real_start")
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT], ids=["SIGTERM", "SIGINT"])
 def test_signal_stops_everything_with_exit_code_0(tmp_path: Path, transport: str, number: int) -> None:
     shared, temporary = shared_memory_names(), temporary_names()

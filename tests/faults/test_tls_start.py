@@ -20,7 +20,7 @@ from tests.support.certificates import Certificates
 from tests.support.raw import address_of
 from tests.support.second_user import as_nobody
 
-pytestmark = [pytest.mark.faults]
+pytestmark = [pytest.mark.faults, pytest.mark.usefixtures("fork_server")]
 
 
 @pytest.fixture(scope="module")

@@ -11,12 +11,15 @@ import tempfile
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from types import TracebackType
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 from bench.alternatives.broker import ALTERNATIVES
 from tests.support.broker_starts import start_kproc
 from tests.support.proc import is_alive, living
 from tests.support.wait import wait_until
+
+if TYPE_CHECKING:
+    from kproc import Broker
 
 ROOT = Path(__file__).resolve().parent.parent.parent
 TRANSPORTS = ("process", "thread", "inline")
@@ -57,6 +60,25 @@ class ExternalBroker:
         self.processes: list[dict[str, Any]] = []
 
 
+def forked_broker(alternative: Sequence[str] = ()) -> type[Broker]:
+    """Return `kproc.Broker` with starts by forks where they are possible.
+
+    `alternative` is the command of bench/alternatives that runs instead of `kproc serve`, with the same options.
+    """
+    # Imported here: with --bootstrap the client tests run without the package.
+    from kproc import Broker
+
+    class ForkedBroker(Broker):
+        def _start_process(self, command: list[str]) -> subprocess.Popen[bytes]:
+            if alternative:
+                command = [*alternative, *command[command.index("serve") + 1 :]]
+            with open(os.devnull, "w") as nothing:
+                out = nothing.fileno()
+                return start_kproc(command, cwd=os.getcwd(), stdout=out, stderr=self._log, new_session=True)
+
+    return ForkedBroker
+
+
 class EmbeddedBroker:
     """`kproc.Broker`, and the check that it leaves nothing.
 
@@ -66,23 +88,10 @@ class EmbeddedBroker:
     def __init__(
         self, *, transport: str, settings: Mapping[str, Any] | None = None, work_us: int = 0
     ) -> None:
-        # Imported here: with --bootstrap the client tests run without the package.
-        from kproc import Broker
-
         is_alternative = work_us > 0 or transport in ALTERNATIVES
-
-        class ForkedBroker(Broker):
-            def _start_process(self, command: list[str]) -> subprocess.Popen[bytes]:
-                if is_alternative:
-                    options = command[command.index("serve") + 1 :]
-                    command = [*alternative_command(transport), "--work-us", str(work_us), *options]
-                with open(os.devnull, "w") as nothing:
-                    out = nothing.fileno()
-                    return start_kproc(command, cwd=os.getcwd(), stdout=out, stderr=self._log, new_session=True)
-
-        self._broker = ForkedBroker(
-            settings=dict(settings or {}), transport=None if is_alternative else transport
-        )
+        command = [*alternative_command(transport), "--work-us", str(work_us)] if is_alternative else []
+        kind = forked_broker(command)
+        self._broker = kind(settings=dict(settings or {}), transport=None if is_alternative else transport)
 
     def __enter__(self) -> EmbeddedBroker:
         self._broker.__enter__()
@@ -302,7 +311,8 @@ def serve_command(
 
 
 # They start brokers, Spark or the load generator, and handle signals.
-_OWN_PROCESS = ("serve", "dev", "pipeline", "tune", "bench")
+_STARTS_BROKER = ("serve", "dev")
+_OWN_PROCESS = (*_STARTS_BROKER, "pipeline", "tune", "bench")
 
 
 def run_kproc(*arguments: str, seconds: float = 120.0, stdin: str = "") -> subprocess.CompletedProcess[str]:
@@ -313,6 +323,25 @@ def run_kproc(*arguments: str, seconds: float = 120.0, stdin: str = "") -> subpr
 
         return run_here(*arguments, stdin=stdin)
     command = [sys.executable, "-m", "kproc", *arguments]
+    if arguments[0] in _STARTS_BROKER:
+        return _run_start(command, seconds)
     return subprocess.run(
         command, cwd=ROOT, input=stdin, capture_output=True, text=True, timeout=seconds, check=False
     )
+
+
+def _run_start(command: list[str], seconds: float) -> subprocess.CompletedProcess[str]:
+    """Run a start of a broker, which fails, by a fork where one is possible."""
+    with tempfile.TemporaryFile("w+") as out, tempfile.TemporaryFile("w+") as errors:
+        process = start_kproc(
+            command, cwd=ROOT, stdout=out.fileno(), stderr=errors.fileno(), new_session=False
+        )
+        try:
+            code = process.wait(seconds)
+        finally:
+            if process.poll() is None:
+                process.kill()
+                process.wait()
+        for file in (out, errors):
+            file.seek(0)
+        return subprocess.CompletedProcess(command, code, out.read(), errors.read())
