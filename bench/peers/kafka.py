@@ -13,8 +13,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from bench.peers.base import Peer, PeerFailed, free_ports
-from tests.support.jvm import SHORT_LIVED
-from tests.support.kafka_jars import KAFKA_VERSION, classpath, fetch_jars
+from tests.support.kafka_jars import KAFKA_VERSION, classpath, fetch_jars, short_lived_jvm
 
 FORMAT_SECONDS_MAX = 60.0
 JVM = ("-Xmx1G", "-Xms1G", "-server", "-XX:+UseG1GC", "-XX:MaxGCPauseMillis=20")
@@ -67,7 +66,7 @@ class KafkaPeer(Peer):
         cluster_id = base64.urlsafe_b64encode(uuid.uuid4().bytes).decode().rstrip("=")
         # A leading dash would be read as an option by the tool.
         cluster_id = cluster_id.replace("-", "A")
-        command = ["java", *SHORT_LIVED, "-cp", classpath(), "kafka.tools.StorageTool", "format"]
+        command = ["java", *short_lived_jvm(), "-cp", classpath(), "kafka.tools.StorageTool", "format"]
         command += ["-t", cluster_id, "-c", str(self._properties), *self.format_options]
         done = subprocess.run(
             command, capture_output=True, text=True, timeout=FORMAT_SECONDS_MAX, check=False

@@ -175,55 +175,89 @@ def java_consumer(bootstrap: str, group: str, count: int) -> list[str]:
     return result.stdout.split()
 
 
-@pytest.mark.timeout(600)  # Three starts of a JVM's broker and two consumers: a minute where nothing else runs.
-def test_moving_guide_from_kafka_and_back(kafka: KafkaPeer, tmp_path: Path) -> None:
+ORDERS = [b"k%d" % number for number in range(5)]
+
+
+def use(kafka: KafkaPeer) -> None:
+    """Write records, gaps that Kafka's cleaner leaves, transactions of both ends and a group's offset."""
     create_topics(kafka.bootstrap)
-    orders = [b"k%d" % number for number in range(5)]
-    produce(kafka.bootstrap, "orders", orders)
+    produce(kafka.bootstrap, "orders", ORDERS)
     produce_latest(kafka.bootstrap)
     await_gaps(kafka.data / "latest-0")
     transact(kafka.bootstrap, [b"committed"], is_commit=True)
     transact(kafka.bootstrap, [b"aborted"], is_commit=False)
     commit(kafka.bootstrap, 3)
-    # Kafka's leader epochs grow by two with a restart: they are above those of the new topic.
-    kafka.restart()
-    produce(kafka.bootstrap, "orders", [b"k5"])
-    kafka.end()
 
-    data = tmp_path / "kproc"
-    variables = {"KAFKA": kafka.bootstrap, "KAFKA_DATA": str(kafka.data), "KPROC_DATA": str(data)}
+
+def move_to_kproc(variables: dict[str, str], data: Path, orders: list[bytes]) -> None:
+    """Run section 1 of the guide and check what was moved."""
     create, move, show = steps(1)
     with ServedBroker(data, settings=SETTINGS) as broker:
         run_step(create, KPROC=broker.bootstrap, **variables)
-    moved = run_step(move, **variables)
-    assert "orders-0: 1 segments" in moved
+    assert "orders-0: 1 segments" in run_step(move, **variables)
     with ServedBroker(data, settings=SETTINGS) as broker:
         assert GROUP in run_step(show, KPROC=broker.bootstrap, **variables)
-        assert read_partition(broker.bootstrap, "orders", 0, 6) == [*orders, b"k5"]
+        assert read_partition(broker.bootstrap, "orders", 0, len(orders)) == orders
         assert read_partition(broker.bootstrap, "orders", 1, 1) == [b"committed"]
         assert latest_of(broker.bootstrap) == sorted(set(KEYS))
         assert committed(broker.bootstrap) == 3
         change = ("config", "set", "cleanup.policy=delete", "--topic", "latest", "--bootstrap", broker.bootstrap)
         assert run_kproc(*change).returncode == 0
-    with ServedBroker(data, settings=SETTINGS) as broker:
+
+
+def copy_back(broker: ServedBroker, variables: dict[str, str], orders: list[bytes]) -> None:
+    """Run section 2 of the guide: copy to the broker `KAFKA`, which has none of the topics."""
+    target = variables["KAFKA"]
+    create_topics(target)
+    commit(target, 0)
+    for step in steps(2):
+        run_step(step, KPROC=broker.bootstrap, **variables)
+    assert read_partition(target, "orders", 0, len(orders)) == orders
+    assert latest_of(target) == sorted(set(KEYS))
+    assert committed(target) == len(orders)
+
+
+def test_moving_guide_from_kafka_to_kproc_and_on(kafka: KafkaPeer, tmp_path: Path) -> None:
+    """Copies of the records go to another kproc, which stands for the Kafka of section 2."""
+    use(kafka)
+    kafka.end()
+    data = tmp_path / "kproc"
+    variables = {"KAFKA": kafka.bootstrap, "KAFKA_DATA": str(kafka.data), "KPROC_DATA": str(data)}
+    move_to_kproc(variables, data, ORDERS)
+    with (
+        ServedBroker(data, settings=SETTINGS) as broker,
+        ServedBroker(tmp_path / "other", settings=SETTINGS) as other,
+    ):
         assert latest_of(broker.bootstrap) == sorted(set(KEYS)), "the gaps count as no damage"
         # A new producer must not be taken for one of Kafka's with the same id.
+        produce(broker.bootstrap, "orders", [b"new"])
+        transact(broker.bootstrap, [b"by the same id"], is_commit=True)
+        assert read_partition(broker.bootstrap, "orders", 1, 2) == [b"committed", b"by the same id"]
+        copy_back(broker, {**variables, "KAFKA": other.bootstrap}, [*ORDERS, b"new"])
+        assert read_partition(other.bootstrap, "orders", 1, 2) == [b"committed", b"by the same id"]
+
+
+@pytest.mark.slow  # Two more starts of Kafka and two Java consumers.
+@pytest.mark.timeout(600)
+def test_moving_guide_from_kafka_and_back(kafka: KafkaPeer, tmp_path: Path) -> None:
+    use(kafka)
+    # Kafka's leader epochs grow by two with a restart: they are above those of the new topic.
+    kafka.restart()
+    orders = [*ORDERS, b"k5"]
+    produce(kafka.bootstrap, "orders", [b"k5"])
+    kafka.end()
+    data = tmp_path / "kproc"
+    variables = {"KAFKA": kafka.bootstrap, "KAFKA_DATA": str(kafka.data), "KPROC_DATA": str(data)}
+    move_to_kproc(variables, data, orders)
+    with ServedBroker(data, settings=SETTINGS) as broker:
         produce(broker.bootstrap, "orders", [b"new"])
         transact(broker.bootstrap, [b"by the same id"], is_commit=True)
         # Java's takes a partition whose leader epoch is below that of its records for one that it must wait for.
         values = java_consumer(broker.bootstrap, GROUP, 100)
         assert [value for value in values if value[0] in "kn"] == ["k3", "k4", "k5", "new"]
-        assert read_partition(broker.bootstrap, "orders", 1, 2) == [b"committed", b"by the same id"]
         assert read_partition(broker.bootstrap, "orders", 0, 1, offset=6) == [b"new"]
-
         kafka.start()
-        create_topics(kafka.bootstrap)
-        commit(kafka.bootstrap, 0)
-        copy, seek = steps(2)
-        variables["KAFKA"] = kafka.bootstrap
-        run_step(copy, KPROC=broker.bootstrap, **variables)
-        run_step(seek, KPROC=broker.bootstrap, **variables)
-        assert read_partition(kafka.bootstrap, "orders", 0, 7) == [*orders, b"k5", b"new"]
+        copy_back(broker, {**variables, "KAFKA": kafka.bootstrap}, [*orders, b"new"])
         assert read_partition(kafka.bootstrap, "orders", 1, 2) == [b"committed", b"by the same id"]
         produce(kafka.bootstrap, "orders", [b"back"])
         assert "back" in java_consumer(kafka.bootstrap, GROUP, 100)
