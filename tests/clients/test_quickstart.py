@@ -45,9 +45,9 @@ def test_python_example_of_the_readme_runs() -> None:
     assert (done.returncode, done.stdout, done.stderr) == (0, "", "")
 
 
-@pytest.mark.parametrize("workers", [(), ("-n", "2")], ids=["alone", "xdist"])
-def test_pytest_example_of_the_readme_passes(tmp_path: Path, workers: tuple[str, ...]) -> None:
+def test_pytest_example_of_the_readme_passes(tmp_path: Path) -> None:
+    """With workers of xdist: tests/cli/test_pytest_plugin.py."""
     (tmp_path / "test_example.py").write_text(examples()[1], encoding="utf-8")
-    done = run("-m", "pytest", "-q", "-W", "error", "-p", "no:cacheprovider", *workers, cwd=tmp_path)
+    done = run("-m", "pytest", "-q", "-W", "error", "-p", "no:cacheprovider", cwd=tmp_path)
     assert done.returncode == 0, done.stdout + done.stderr
     assert "1 passed" in done.stdout

@@ -18,7 +18,7 @@ from tests.support.wait import wait_until
 
 pytestmark = [pytest.mark.faults, pytest.mark.own_broker, pytest.mark.transports("process")]
 
-WARM, COUNT, INFLIGHT = 2_000, 8_000, 32
+WARM, COUNT, INFLIGHT = 1_500, 4_000, 32
 # 500 bytes a connection: what allocators and page tables keep is far below, a Connection or a count entry above.
 GROWTH_BYTES_MAX = 500 * COUNT
 

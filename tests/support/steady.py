@@ -142,7 +142,7 @@ class SteadyLoad:
     """`producers` and `consumers` connections over one topic until `finish`."""
 
     def __init__(
-        self, bootstrap: str, topic: str, partitions: int, *, producers: int = 64, consumers: int = 64
+        self, bootstrap: str, topic: str, partitions: int, *, producers: int = 24, consumers: int = 24
     ) -> None:
         self.bootstrap = bootstrap
         self.topic = topic
