@@ -25,10 +25,13 @@ PARTITIONS = """
 """
 
 
-def test_pytest_plugin_topic_is_new_in_each_test(tmp_path: Path):
-    source = (
-        PARTITIONS
-        + """
+TESTS = (
+    PARTITIONS
+    + """
+    @pytest.fixture(scope="session")
+    def kproc_settings():
+        return {"num.io.threads": 2, "kproc.transport": "thread"}
+
     @pytest.mark.parametrize("number", range(3))
     def test_new(kproc_broker, kproc_topic, number):
         assert kproc_topic not in SEEN
@@ -42,38 +45,51 @@ def test_pytest_plugin_topic_is_new_in_each_test(tmp_path: Path):
     @pytest.mark.kproc_topic(partitions=5, configs={"retention.ms": 1000})
     def test_marked(kproc_broker, kproc_topic):
         assert partitions(kproc_broker, kproc_topic) == 5
-    """
-    )
-    passed(run_pytest(tmp_path, source), 5)
-
-
-def test_pytest_plugin_reads_kproc_settings_fixture(tmp_path: Path):
-    source = (
-        PARTITIONS
-        + """
-    @pytest.fixture(scope="session")
-    def kproc_settings():
-        return {"num.io.threads": 2, "kproc.transport": "thread"}
-
-    def test_settings(kproc_broker):
-        assert kproc_broker.settings["num.io.threads"] == 2
-        assert {row["role"] for row in kproc_broker.processes} != set()
-    """
-    )
-    passed(run_pytest(tmp_path, source), 1)
-
-
-def test_pytest_plugin_reports_invalid_topic_setting(tmp_path: Path):
-    source = """
-    import pytest
 
     @pytest.mark.kproc_topic(configs={"no.such.setting": 1})
     def test_refused(kproc_topic):
         pass
+
+    def test_settings(kproc_broker):
+        assert kproc_broker.settings["num.io.threads"] == 2
+        assert {row["role"] for row in kproc_broker.processes} != set()
+
+    def test_stop(kproc_broker, kproc_topic):
+        kproc_broker.stop()
     """
-    done = run_pytest(tmp_path, source)
-    assert done.returncode == 1
-    assert "Unknown topic config name: no.such.setting" in done.stdout
+)
+
+
+@pytest.fixture(scope="module")
+def shown(tmp_path_factory: pytest.TempPathFactory) -> str:
+    """What one run of all these tests prints, with a line for the outcome of each."""
+    done = run_pytest(tmp_path_factory.mktemp("inner"), TESTS, "-rA")
+    assert done.returncode == 1, done.stdout + done.stderr
+    return done.stdout
+
+
+def assert_passed(shown: str, *names: str) -> None:
+    """Assert that these tests passed, set-up and end included."""
+    for name in names:
+        assert f"PASSED test_it.py::{name}\n" in shown, shown
+        assert f"ERROR test_it.py::{name}" not in shown, shown
+
+
+def test_pytest_plugin_topic_is_new_in_each_test(shown: str) -> None:
+    assert_passed(shown, "test_new[0]", "test_new[1]", "test_new[2]", "test_gone", "test_marked")
+
+
+def test_pytest_plugin_reads_kproc_settings_fixture(shown: str) -> None:
+    assert_passed(shown, "test_settings")
+
+
+def test_pytest_plugin_reports_invalid_topic_setting(shown: str) -> None:
+    assert "ERROR test_it.py::test_refused" in shown, shown
+    assert "Unknown topic config name: no.such.setting" in shown
+
+
+def test_pytest_plugin_tolerates_stopped_broker(shown: str) -> None:
+    assert_passed(shown, "test_stop")
 
 
 def test_pytest_plugin_starts_a_broker_per_xdist_worker(tmp_path: Path):
@@ -88,7 +104,3 @@ def test_pytest_plugin_starts_a_broker_per_xdist_worker(tmp_path: Path):
         shared.write_text(worker_id)
     """
     passed(run_pytest(tmp_path, source, "-n", "2"), 4)
-
-
-def test_pytest_plugin_tolerates_stopped_broker(tmp_path: Path):
-    passed(run_pytest(tmp_path, "def test_stop(kproc_broker, kproc_topic):\n    kproc_broker.stop()\n"), 1)

@@ -45,7 +45,10 @@ def test_kill_9_during_compaction_loses_no_record(
         with RawClient(broker.bootstrap) as client:
             client.create_topic("t", partitions=PARTITIONS, configs=CONFIGS)
         producers = [
-            KeyedProducer(broker.bootstrap, "t", PARTITIONS, f"p{n}", value_bytes=3000) for n in range(2)
+            KeyedProducer(
+                broker.bootstrap, "t", PARTITIONS, f"p{n}", value_bytes=3000, pause_seconds=0.002
+            )
+            for n in range(2)
         ]
         reader = TailReader(broker.bootstrap, "t", PARTITIONS)
         for one in (*producers, reader):

@@ -37,7 +37,7 @@ from tests.support.wait import pause, wait_until
 
 pytestmark = [pytest.mark.faults, pytest.mark.own_broker, pytest.mark.transports("process")]
 
-PARTITIONS, MEMBERS = 8, 8
+PARTITIONS, MEMBERS = 8, 4
 SETTLE_SECONDS = 10.0
 SETTINGS = {"num.network.threads": 2, "num.io.threads": 2, "group.initial.rebalance.delay.ms": 0}
 

@@ -20,7 +20,7 @@ from tests.support.wait import wait_until
 pytestmark = [pytest.mark.faults, pytest.mark.own_broker, pytest.mark.transports("process")]
 
 PARTITIONS = 12
-CLIENTS = 12
+CLIENTS = 6
 # Each death right after a start doubles the wait for the next one: 1.6 s after the fifth, 3.2 s after the sixth.
 DEATHS = 6
 SETTINGS = {
