@@ -87,6 +87,33 @@ def _print_apis(apis: list[dict[str, Any]]) -> None:
 
 
 def _print_status(answer: dict[str, Any]) -> None:
+    _print_facts_of(answer)
+    print_line()
+    if answer.get("problem"):
+        print_line(f"problem: {answer['problem']}")
+        print_line()
+    for lines in (offline_lines(answer), uncleanable_lines(answer), unserved_lines(answer)):
+        if lines:
+            for line in (*lines, ""):
+                print_line(line)
+    rows = [
+        [
+            make(row[key]) if make is not None and row.get(key) is not None else row.get(key)
+            for _, key, make in COLUMNS
+        ]
+        for row in answer["processes"]
+    ]
+    print_table([name for name, _, _ in COLUMNS], rows, drop=DROPPED)
+    pss_bytes = sum(row.get("pss_bytes") or 0 for row in answer["processes"])
+    unmapped_bytes = answer["shared_memory_unmapped_bytes"]
+    print_line()
+    print_line(
+        f"memory {(pss_bytes + unmapped_bytes) / 1e6:.1f} MB: PSS {pss_bytes / 1e6:.1f}, "
+        f"shared and not mapped {unmapped_bytes / 1e6:.1f}"
+    )
+
+
+def _print_facts_of(answer: dict[str, Any]) -> None:
     where = [
         f"cluster {answer['cluster_id']}",
         f"up {_duration(answer['uptime_ms'])}",
@@ -106,34 +133,6 @@ def _print_status(answer: dict[str, Any]) -> None:
         what.append("transactional ids " + ", ".join(states))
     print_facts(filter(None, where))
     print_facts(what)
-    print_line()
-    if answer.get("problem"):
-        print_line(f"problem: {answer['problem']}")
-        print_line()
-    if lines := offline_lines(answer):
-        for line in (*lines, ""):
-            print_line(line)
-    if lines := uncleanable_lines(answer):
-        for line in (*lines, ""):
-            print_line(line)
-    if lines := unserved_lines(answer):
-        for line in (*lines, ""):
-            print_line(line)
-    rows = [
-        [
-            make(row[key]) if make is not None and row.get(key) is not None else row.get(key)
-            for _, key, make in COLUMNS
-        ]
-        for row in answer["processes"]
-    ]
-    print_table([name for name, _, _ in COLUMNS], rows, drop=DROPPED)
-    pss_bytes = sum(row.get("pss_bytes") or 0 for row in answer["processes"])
-    unmapped_bytes = answer["shared_memory_unmapped_bytes"]
-    print_line()
-    print_line(
-        f"memory {(pss_bytes + unmapped_bytes) / 1e6:.1f} MB: PSS {pss_bytes / 1e6:.1f}, "
-        f"shared and not mapped {unmapped_bytes / 1e6:.1f}"
-    )
 
 
 def offline_lines(answer: Mapping[str, Any]) -> list[str]:

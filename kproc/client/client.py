@@ -454,6 +454,18 @@ class Client:
         self.log_in_if_due()
         self._correlation_id += 1
         pending = _PendingRequest(STATUS_KEY, STATUS_VERSION, self._correlation_id)
+        self._send_operation(op, arguments)
+        try:
+            frame = self.receive_frame()
+        except ConnectionLost as error:
+            # Kafka closes the connection for an unknown API key, and kproc for a peer without permission.
+            raise ConnectionLost(
+                f"{error}: no kproc broker, or one that does not let us ask for {op}"
+            ) from error
+        self._check_correlation(int.from_bytes(frame[:4], "big", signed=True), pending)
+        return self._operation_result(frame[4:])
+
+    def _send_operation(self, op: str, arguments: dict[str, Any]) -> None:
         name = self.client_id.encode()
         header = b"".join(
             (
@@ -466,16 +478,10 @@ class Client:
         )
         body = json.dumps({"op": op, **arguments}).encode()
         self.send_bytes((len(header) + len(body)).to_bytes(4, "big") + header + body)
+
+    def _operation_result(self, body: bytes) -> dict[str, Any]:
         try:
-            frame = self.receive_frame()
-        except ConnectionLost as error:
-            # Kafka closes the connection for an unknown API key, and kproc for a peer without permission.
-            raise ConnectionLost(
-                f"{error}: no kproc broker, or one that does not let us ask for {op}"
-            ) from error
-        self._check_correlation(int.from_bytes(frame[:4], "big", signed=True), pending)
-        try:
-            answer = json.loads(frame[4:], object_hook=_AnswerFields)
+            answer = json.loads(body, object_hook=_AnswerFields)
             problem, result = answer["error"], answer["result"]
         except (ValueError, ClientError, TypeError) as error:
             raise ConnectionLost(

@@ -23,6 +23,7 @@ from kproc.pipeline.scratch import Scratch
 from kproc.pipeline.stock import stock_jars
 
 if TYPE_CHECKING:
+    from pyspark import SparkConf
     from pyspark.sql import SparkSession
 
 JAVA_MIN: Final = 17
@@ -157,7 +158,6 @@ def _start_spark(
     from py4j.protocol import Py4JError  # type: ignore[import-untyped]
     from pyspark import SparkConf, SparkContext
     from pyspark.errors import PySparkException
-    from pyspark.java_gateway import launch_gateway
     from pyspark.logger import PySparkLogger
     from pyspark.sql import SparkSession
 
@@ -170,18 +170,8 @@ def _start_spark(
     conf = SparkConf(loadDefaults=False)
     for name, value in settings(pipeline, scratch, environ, temporary.path).items():
         conf.set(name, value)
-    log = scratch / "spark.log"
-    with open(log, "wb") as spark_log:
-        # Start the JVM in its own session. Ctrl-C in the terminal signals the whole foreground process group, and would
-        # otherwise kill the JVM's Python workers in the middle of the batch that has to finish.
-        kept = [each for each in (kept_descriptor, temporary.descriptor) if each is not None]
-        popen: dict[str, Any] = {"start_new_session": True, "stdout": spark_log, "pass_fds": kept}
-        if not verbose:
-            popen["stderr"] = spark_log
-        try:
-            gateway = launch_gateway(conf, popen)  # type: ignore[no-untyped-call]
-        except PySparkException:
-            raise PipelineError(f"Spark's JVM did not start: {last_words(log)}", log.read_text()) from None
+    kept = [each for each in (kept_descriptor, temporary.descriptor) if each is not None]
+    gateway = _launch_jvm(conf, scratch / "spark.log", kept, verbose)
     try:
         context = SparkContext(conf=conf, gateway=gateway)
     except (Py4JError, PySparkException, ValueError, OSError) as error:
@@ -196,6 +186,22 @@ def _start_spark(
     for file in pipeline.spark.py_files:
         context.addPyFile(file)
     return running
+
+
+def _launch_jvm(conf: SparkConf, log: Path, kept_descriptors: list[int], verbose: bool) -> Any:
+    from pyspark.errors import PySparkException
+    from pyspark.java_gateway import launch_gateway
+
+    with open(log, "wb") as spark_log:
+        # Start the JVM in its own session. Ctrl-C in the terminal signals the whole foreground process group, and would
+        # otherwise kill the JVM's Python workers in the middle of the batch that has to finish.
+        popen: dict[str, Any] = {"start_new_session": True, "stdout": spark_log, "pass_fds": kept_descriptors}
+        if not verbose:
+            popen["stderr"] = spark_log
+        try:
+            return launch_gateway(conf, popen)  # type: ignore[no-untyped-call]
+        except PySparkException:
+            raise PipelineError(f"Spark's JVM did not start: {last_words(log)}", log.read_text()) from None
 
 
 def child_pids() -> set[int]:

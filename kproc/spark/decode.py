@@ -165,22 +165,11 @@ class Decoder:
 
         Control batches, aborted batches, and batches outside start..end are skipped.
         """
-        if len(view) - position <= MAGIC_AT:
-            return 0
-        magic = view[position + MAGIC_AT]
-        if magic != MAGIC:
-            raise self._bad_format(view, position, magic)
-        if len(view) - position < HEADER_BYTES:
+        total = self._complete_bytes(view, position)
+        if not total:
             return 0
         header = _unpack(view, position)
-        base_offset, length, _, _, crc, attributes, last_delta, base_ts, max_ts, producer, _, _, count = (
-            header
-        )
-        total: int = length + LOG_OVERHEAD_BYTES
-        if total < HEADER_BYTES:
-            raise self._bad(base_offset, f"its length, {length} bytes, is less than a header")
-        if total > len(view) - position:
-            return 0
+        base_offset, _, _, _, crc, attributes, last_delta, base_ts, max_ts, producer, _, _, count = header
         last_offset = base_offset + last_delta
         # A Fetch response, or an index entry, can begin some batches before the offset.
         if last_offset < self.next_offset:
@@ -217,6 +206,21 @@ class Decoder:
             self._waiting_bytes += len(raw)
         self.next_offset = last_offset + 1
         return total
+
+    def _complete_bytes(self, view: memoryview, position: int) -> int:
+        """Return the bytes of the batch at the position, or 0 if its end is missing. Raise if it is no batch of v2."""
+        if len(view) - position <= MAGIC_AT:
+            return 0
+        magic = view[position + MAGIC_AT]
+        if magic != MAGIC:
+            raise self._bad_format(view, position, magic)
+        if len(view) - position < HEADER_BYTES:
+            return 0
+        base_offset, length = _unpack(view, position)[:2]
+        total: int = length + LOG_OVERHEAD_BYTES
+        if total < HEADER_BYTES:
+            raise self._bad(base_offset, f"its length, {length} bytes, is less than a header")
+        return total if total <= len(view) - position else 0
 
     def _decompress(self, codec: int, payload: Bytes, base_offset: int) -> bytes:
         try:

@@ -24,6 +24,7 @@ from kproc.common.errors import ErrorCode, KafkaError
 from kproc.wire.header import ApiKey
 
 if TYPE_CHECKING:
+    from kproc.broker.handler.owned_partition import OwnedPartition
     from kproc.broker.request.context import RequestContext, Services
 
 _OPERATION: Final = "delete_records"
@@ -62,17 +63,9 @@ def handle_partition(
 ) -> None:
     """Advance the start of one of our logs, and answer when the new start is on disk."""
     index = partition.index
-    topic = services.image.topics_by_name[name]
     try:
-        # As in ReplicaManager.deleteRecords, internal topics are excluded: a coordinator would lose states that no
-        # newer record has replaced.
-        if topic.is_internal:
-            raise KafkaError(ErrorCode.INVALID_TOPIC_EXCEPTION)
-        owned = services.owner.partitions.get(name, partition)
+        owned = _deletable(services, name, partition)
         log = owned.log
-        # In a log that is only compacted, a record may disappear only when a newer record of its key replaces it.
-        if log.state.config.cleanup_policy == {"compact"}:
-            raise KafkaError(ErrorCode.POLICY_VIOLATION)
         before = log.state.start_offset
         start = log.retention.advance_start(log.state.high_watermark if offset == _HIGH_WATERMARK else offset)
     except KafkaError as error:
@@ -98,3 +91,16 @@ def handle_partition(
             on_answer(answer if reply.error is None else _failed(index, ErrorCode.KAFKA_STORAGE_ERROR))
 
     services.peers.ask_cleaner(WRITE_CHECKPOINTS, FromImage(services.image.version), on_reply)
+
+
+def _deletable(services: Services, name: str, partition: PartitionImage) -> OwnedPartition:
+    """Return the partition. Raise KafkaError if the records of its topic may not be deleted."""
+    # As in ReplicaManager.deleteRecords, internal topics are excluded: a coordinator would lose states that no newer
+    # record has replaced.
+    if services.image.topics_by_name[name].is_internal:
+        raise KafkaError(ErrorCode.INVALID_TOPIC_EXCEPTION)
+    owned = services.owner.partitions.get(name, partition)
+    # In a log that is only compacted, a record may disappear only when a newer record of its key replaces it.
+    if owned.log.state.config.cleanup_policy == {"compact"}:
+        raise KafkaError(ErrorCode.POLICY_VIOLATION)
+    return owned

@@ -82,27 +82,7 @@ def _find_repeated(_context: RequestContext, request: dict[str, Any]) -> Iterato
 def handle_list_offsets(context: RequestContext, request: dict[str, Any]) -> None:
     """Look up our partitions, call the owners of the others, and respond when all results are there."""
     topics = request["topics"]
-    isolation = request.get("isolation_level", 0)
-    times_asked = Counter(
-        (topic["name"], wanted["partition_index"]) for topic in topics for wanted in topic["partitions"]
-    )
-    repeated = request.get(_REPEATED, {})
-    denied = denied_topics(context, Operation.DESCRIBE, (topic["name"] for topic in topics))
-    refused: dict[tuple[int, int], Answer] = {}  # By the positions of the topic and of the partition in it.
-    parts: list[tuple[str, int, tuple[int, int, int]]] = []
-    for topic_at, topic in enumerate(topics):
-        name = topic["name"]
-        for part_at, wanted in enumerate(topic["partitions"]):
-            index, timestamp = wanted["partition_index"], wanted["timestamp"]
-            if name in denied:
-                refused[topic_at, part_at] = _failed(index, ErrorCode.TOPIC_AUTHORIZATION_FAILED)
-            # As in Kafka, a partition that is named twice is rejected.
-            elif times_asked[name, index] > 1 or index in repeated.get(name, ()):
-                refused[topic_at, part_at] = _failed(index, ErrorCode.INVALID_REQUEST)
-            elif not _is_known(timestamp, context.api_version):
-                refused[topic_at, part_at] = _failed(index, ErrorCode.UNSUPPORTED_VERSION)
-            else:
-                parts.append((name, index, (timestamp, wanted.get("current_leader_epoch", -1), isolation)))
+    refused, parts = _refused_and_wanted(context, request)
 
     def on_done(answers: list[Answer]) -> None:
         rows = iter(answers)
@@ -122,6 +102,35 @@ def handle_list_offsets(context: RequestContext, request: dict[str, Any]) -> Non
         )
 
     gather(context.services, _OPERATION, parts, on_done)
+
+
+def _refused_and_wanted(
+    context: RequestContext, request: dict[str, Any]
+) -> tuple[dict[tuple[int, int], Answer], list[tuple[str, int, tuple[int, int, int]]]]:
+    """Return the answers that need no log, by the positions of the topic and of the partition in it, and the rest."""
+    topics = request["topics"]
+    isolation = request.get("isolation_level", 0)
+    times_asked = Counter(
+        (topic["name"], wanted["partition_index"]) for topic in topics for wanted in topic["partitions"]
+    )
+    repeated = request.get(_REPEATED, {})
+    denied = denied_topics(context, Operation.DESCRIBE, (topic["name"] for topic in topics))
+    refused: dict[tuple[int, int], Answer] = {}
+    parts: list[tuple[str, int, tuple[int, int, int]]] = []
+    for topic_at, topic in enumerate(topics):
+        name = topic["name"]
+        for part_at, wanted in enumerate(topic["partitions"]):
+            index, timestamp = wanted["partition_index"], wanted["timestamp"]
+            if name in denied:
+                refused[topic_at, part_at] = _failed(index, ErrorCode.TOPIC_AUTHORIZATION_FAILED)
+            # As in Kafka, a partition that is named twice is rejected.
+            elif times_asked[name, index] > 1 or index in repeated.get(name, ()):
+                refused[topic_at, part_at] = _failed(index, ErrorCode.INVALID_REQUEST)
+            elif not _is_known(timestamp, context.api_version):
+                refused[topic_at, part_at] = _failed(index, ErrorCode.UNSUPPORTED_VERSION)
+            else:
+                parts.append((name, index, (timestamp, wanted.get("current_leader_epoch", -1), isolation)))
+    return refused, parts
 
 
 def error_response(request: dict[str, Any], code: int, message: str | None) -> dict[str, Any]:

@@ -11,7 +11,7 @@ ids (KIP-848).
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Callable, Collection
 from functools import partial
 from typing import TYPE_CHECKING, Final
 
@@ -32,6 +32,7 @@ from kproc.wire.primitives import ZERO_UUID
 if TYPE_CHECKING:
     from kproc.broker.cluster.image import ClusterImage
     from kproc.broker.group.coordinator import GroupCoordinator
+    from kproc.broker.group.offsets import GroupOffsets
     from kproc.broker.request.context import RequestContext
 
 _TOP_LEVEL_ERROR_SINCE: Final = 2
@@ -303,20 +304,26 @@ def _read_offsets(coordinator: GroupCoordinator, group_id: str, request: Offsets
             return OffsetRow(index)
         return OffsetRow(index, committed.offset, committed.leader_epoch, committed.metadata)
 
-    if request.topics is not None:
-        return OffsetsResult(
-            [
-                TopicOffsets(
-                    each.name,
-                    each.topic_id,
-                    [
-                        row(each.name, index, offsets.get(group_id, each.name, index, each.topic_id))
-                        for index in each.partitions
-                    ],
-                )
-                for each in request.topics
-            ]
-        )
+    if request.topics is None:
+        return _all_offsets(offsets, group_id, row)
+    return OffsetsResult(
+        [
+            TopicOffsets(
+                each.name,
+                each.topic_id,
+                [
+                    row(each.name, index, offsets.get(group_id, each.name, index, each.topic_id))
+                    for index in each.partitions
+                ],
+            )
+            for each in request.topics
+        ]
+    )
+
+
+def _all_offsets(
+    offsets: GroupOffsets, group_id: str, row: Callable[[str, int, CommittedOffset | None], OffsetRow]
+) -> OffsetsResult:
     of_group = offsets.of_group(group_id)
     if offsets.has_more_than(group_id, division.SLICE_ROWS):
         listed = [TopicPartitions(topic, ZERO_UUID, list(found)) for topic, found in of_group.items()]

@@ -173,23 +173,7 @@ class ConfigChanges:
         node = broker_config.check_node(resource, self._config.node_id)
         before = self._image.broker_configs.get(node, {})
         after = dict(before) if incremental else {}
-        for name, operation, value in changes:
-            key = canonical_key(name)
-            if operation == OP_DELETE:
-                # Remove both spellings: a listener's name can be stored as the client wrote it or in lower case.
-                after.pop(name, None)
-                after.pop(key, None)
-                continue
-            row = broker_config.check_settable(key, node)
-            assert value is not None
-            if operation in OP_NAMES and row.kind is not Kind.LIST:
-                raise _not_a_list(key, operation)
-            if row.kind is Kind.LIST:
-                _check_list(key, operation, value)
-            if operation in OP_NAMES:
-                start = after.get(key) or dynamic_settings.current_value(self._image, self._config, key) or ""
-                value = _edit_list(start, operation, value)
-            after[key] = broker_config.normalize(row, value)
+        self._apply_to_broker(node, changes, after)
         broker_config.check_listeners_change(
             self._config, before.get("listeners"), after.get("listeners"), resolvable
         )
@@ -204,6 +188,27 @@ class ConfigChanges:
         again = [key for key in named & after.keys() if broker_config.is_store(key)]
         besides += [(key, after[key]) for key in again if before.get(key) == after[key]]
         return node, after, besides
+
+    def _apply_to_broker(self, node: str, changes: list[Change], configs: dict[str, str]) -> None:
+        for name, operation, value in changes:
+            key = canonical_key(name)
+            if operation == OP_DELETE:
+                # Remove both spellings: a listener's name can be stored as the client wrote it or in lower case.
+                configs.pop(name, None)
+                configs.pop(key, None)
+                continue
+            row = broker_config.check_settable(key, node)
+            assert value is not None
+            if operation in OP_NAMES and row.kind is not Kind.LIST:
+                raise _not_a_list(key, operation)
+            if row.kind is Kind.LIST:
+                _check_list(key, operation, value)
+            if operation in OP_NAMES:
+                start = (
+                    configs.get(key) or dynamic_settings.current_value(self._image, self._config, key) or ""
+                )
+                value = _edit_list(start, operation, value)
+            configs[key] = broker_config.normalize(row, value)
 
     def _refuse_unusable_keys(
         self, before: dict[str, str], after: dict[str, str], changes: list[Change]

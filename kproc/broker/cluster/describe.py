@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Container, Iterable, Mapping
 from itertools import dropwhile
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 from kproc.broker.cluster import client_metrics_config, group_config
 from kproc.broker.cluster.broker_config import find_setting, is_live
@@ -60,7 +60,7 @@ def describe_topic(
             value, source = overrides[row.name], SOURCE_TOPIC
             # Synonyms are in the order of precedence (KIP-226), and the topic's own value comes first.
             synonyms.insert(0, {"name": row.name, "value": value, "source": SOURCE_TOPIC})
-        rows.append(_row(row.name, value, source, synonyms, row.kind, row.doc, read_only=False))
+        rows.append(_row(row.name, row.kind, row.doc, _Value(value, source, synonyms), read_only=False))
     return rows
 
 
@@ -77,7 +77,13 @@ def describe_broker(
         synonyms = _broker_synonyms(_same_as(name), image, config)
         value, source = _first(synonyms, config.wire_value(name))
         rows.append(
-            _row(name, value, source, synonyms, setting.kind, _doc(setting), read_only=not is_live(name))
+            _row(
+                name,
+                setting.kind,
+                _doc(setting),
+                _Value(value, source, synonyms),
+                read_only=not is_live(name),
+            )
         )
     return rows + _stored_broker_rows(image, config, None if names is None else wanted)
 
@@ -97,7 +103,7 @@ def _stored_broker_rows(
             continue
         synonyms = _broker_synonyms(tuple(dict.fromkeys((key, split_listener_key(key)[1]))), image, config)
         value, source = _first(synonyms, None)
-        rows.append(_row(key, value, source, synonyms, setting.kind, _doc(setting), read_only=False))
+        rows.append(_row(key, setting.kind, _doc(setting), _Value(value, source, synonyms), read_only=False))
     return rows
 
 
@@ -110,7 +116,9 @@ def describe_cluster_default(image: ClusterImage, names: Iterable[str] | None = 
         if setting is not None and (wanted is None or name in wanted):
             synonyms = [{"name": name, "value": value, "source": SOURCE_DYNAMIC_DEFAULT}]
             source = SOURCE_DYNAMIC_DEFAULT
-            rows.append(_row(name, value, source, synonyms, setting.kind, _doc(setting), read_only=False))
+            rows.append(
+                _row(name, setting.kind, _doc(setting), _Value(value, source, synonyms), read_only=False)
+            )
     return rows
 
 
@@ -171,20 +179,20 @@ def _stored_rows(
         if row.name in overrides:
             value, source = overrides[row.name], override_source
             synonyms.insert(0, {"name": row.name, "value": value, "source": source})
-        rows.append(_row(row.name, value, source, synonyms, row.kind, row.doc, read_only=False))
+        rows.append(_row(row.name, row.kind, row.doc, _Value(value, source, synonyms), read_only=False))
     return rows
 
 
-def _row(
-    name: str,
-    value: str | None,
-    source: int,
-    synonyms: Synonyms,
-    kind: Kind,
-    doc: str,
-    *,
-    read_only: bool,
-) -> dict[str, Any]:
+class _Value(NamedTuple):
+    """A config's effective value, the level that it comes from, and the values of all levels that set it (KIP-226)."""
+
+    value: str | None
+    source: int
+    synonyms: Synonyms
+
+
+def _row(name: str, kind: Kind, doc: str, effective: _Value, *, read_only: bool) -> dict[str, Any]:
+    value, source, synonyms = effective
     is_secret = kind is Kind.PASSWORD
     # Hide the user and password of a URL, because the kind of its setting is not PASSWORD.
     if name.endswith(".url"):

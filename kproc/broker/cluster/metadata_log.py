@@ -181,19 +181,7 @@ class MetadataLog:
         snapshot_version = image.version
         logs = [self._directory / name for name in names if _LOG_NAME.fullmatch(name)]
         current = self._current_of(logs)
-        last_batch = (0, b"")
-        needed: set[str] = set()
-        for path in logs:
-            if _version_in(path.name) > image.version:
-                raise Corrupt(
-                    f"{path}: the records from {image.version} on, which come before it, are missing"
-                )
-            before = image.version
-            position_and_bytes = self._replay(path, image, snapshot_version, is_last=path >= current)
-            if path == current:
-                last_batch = position_and_bytes
-            if image.version > before:
-                needed.add(path.name)
+        last_batch, needed = self._replay_all(logs, current, image)
         self.version = image.version
         if may_be_cut:
             self._check_directories(self._directory / snapshots[-1], image)
@@ -210,6 +198,29 @@ class MetadataLog:
             self._start_log(image.version)
         self._remove_older_than(snapshot_version, needed)
         return image
+
+    def _replay_all(
+        self, logs: Sequence[Path], current: Path, image: ClusterImage
+    ) -> tuple[tuple[int, bytes], set[str]]:
+        """Apply the logs behind the snapshot to the image.
+
+        Returns the position and bytes of the current log's last batch, and the names of the logs that added records.
+        """
+        snapshot_version = image.version
+        last_batch = (0, b"")
+        needed: set[str] = set()
+        for path in logs:
+            if _version_in(path.name) > image.version:
+                raise Corrupt(
+                    f"{path}: the records from {image.version} on, which come before it, are missing"
+                )
+            before = image.version
+            position_and_bytes = self._replay(path, image, snapshot_version, is_last=path >= current)
+            if path == current:
+                last_batch = position_and_bytes
+            if image.version > before:
+                needed.add(path.name)
+        return last_batch, needed
 
     def _current_of(self, logs: Sequence[Path]) -> Path:
         """Return the log to append to: the last one with content, or the first one if all are empty.

@@ -49,20 +49,11 @@ class LogDurability:
         segment's indexes are synced as well. The caller must pass the point to mark_synced() or sync_failed().
         """
         state = self._state
-        segments: list[LogSegment] = []
         unsynced = state.unsynced
         # New names and sealed segments need a sync, too, even if every record was confirmed.
         is_due = bool(state.recovery_point < state.end_offset or unsynced.directories or unsynced.segments)
-        end_offset, sealed_count = state.end_offset, min(len(unsynced.segments), SEALED_TOGETHER_MAX)
-        # The point ends where the first segment that it leaves out begins, because it covers no record behind that.
-        if sealed_count < len(unsynced.segments):
-            segments = unsynced.segments[:sealed_count]
-            end_offset = unsynced.segments[sealed_count].base_offset
-        elif is_due:
-            segments = [*unsynced.segments, state.active]
-        # Nothing is new, but the active segment's indexes are synced only at a clean stop.
-        elif closes:
-            segments = [state.active]
+        sealed_count = min(len(unsynced.segments), SEALED_TOGETHER_MAX)
+        segments, end_offset = self._segments_to_sync(sealed_count, is_due=is_due, closes=closes)
         fds: list[int] = []
         pinned = 0
         try:
@@ -85,6 +76,20 @@ class LogDurability:
             extra,
             directory_fd,
         )
+
+    def _segments_to_sync(
+        self, sealed_count: int, *, is_due: bool, closes: bool
+    ) -> tuple[list[LogSegment], int]:
+        """Return the segments of a point with so many sealed ones, and the offset where it ends."""
+        state = self._state
+        sealed = state.unsynced.segments
+        # The point ends where the first segment that it leaves out begins, because it covers no record behind that.
+        if sealed_count < len(sealed):
+            return sealed[:sealed_count], sealed[sealed_count].base_offset
+        if is_due:
+            return [*sealed, state.active], state.end_offset
+        # Nothing is new, but the active segment's indexes are synced only at a clean stop.
+        return [state.active] if closes else [], state.end_offset
 
     def mark_synced(self, point: SyncPoint) -> None:
         """Record that all descriptors of the point were synced without an error.

@@ -15,7 +15,7 @@ import secrets
 import struct
 from collections.abc import Callable, Generator
 from pathlib import Path
-from typing import Final
+from typing import Final, NamedTuple
 
 from kproc.client.security.failures import SecurityFailed
 from kproc.client.security.settings import ClientLogin
@@ -112,6 +112,38 @@ def scram(login: ClientLogin, address: str, nonce: str) -> Exchange:
     extension = ",tokenauth=true" if login.is_delegation_token else ""
     first_bare = f"n={name},r={nonce}{extension}"
     server_first = (yield f"n,,{first_bare}".encode()).decode("utf-8", "replace")
+    challenge = _scram_challenge(server_first, address, nonce)
+    salted = hashlib.pbkdf2_hmac(algorithm, login.password.encode(), challenge.salt, challenge.iterations)
+
+    def keyed(key: bytes, text: bytes) -> bytes:
+        return hmac.digest(key, text, algorithm)
+
+    client_key = keyed(salted, b"Client Key")
+    stored_key = hashlib.new(algorithm, client_key).digest()
+    # RFC 5802: biws is the base64 of n,, from the first message.
+    final_bare = f"c=biws,r={challenge.nonce}"
+    signed = f"{first_bare},{server_first},{final_bare}".encode()
+    # The proof hides the client key behind a signature of this exchange, so it cannot be replayed, and the broker can
+    # still recover the key.
+    proof = bytes(a ^ b for a, b in zip(client_key, keyed(stored_key, signed), strict=True))
+    server_final = yield f"{final_bare},p={base64.b64encode(proof).decode()}".encode()
+    expected = b"v=" + base64.b64encode(keyed(keyed(salted, b"Server Key"), signed))
+    # Compare in constant time, as with every secret. RFC 5802 lets the client verify the server: a false broker knows
+    # no server key.
+    if not hmac.compare_digest(server_final.split(b",", 1)[0], expected):
+        raise SecurityFailed(
+            f"{address} cannot prove that it knows the password of {login.username}: is it ours?"
+        )
+
+
+class _ScramChallenge(NamedTuple):
+    nonce: str  # The client's nonce and then the server's.
+    salt: bytes
+    iterations: int
+
+
+def _scram_challenge(server_first: str, address: str, nonce: str) -> _ScramChallenge:
+    """Read the server's first message, and refuse one that would let a false broker learn something."""
     fields = dict(part.split("=", 1) for part in server_first.split(",") if "=" in part)
     server_nonce = fields.get("r", "")
     try:
@@ -127,27 +159,7 @@ def scram(login: ClientLogin, address: str, nonce: str) -> Exchange:
         raise SecurityFailed(
             f"{address} asks for {iterations} iterations of SCRAM: {_ITERATIONS_MIN} is the least"
         )
-    salted = hashlib.pbkdf2_hmac(algorithm, login.password.encode(), salt, iterations)
-
-    def keyed(key: bytes, text: bytes) -> bytes:
-        return hmac.digest(key, text, algorithm)
-
-    client_key = keyed(salted, b"Client Key")
-    stored_key = hashlib.new(algorithm, client_key).digest()
-    # RFC 5802: biws is the base64 of n,, from the first message.
-    final_bare = f"c=biws,r={server_nonce}"
-    signed = f"{first_bare},{server_first},{final_bare}".encode()
-    # The proof hides the client key behind a signature of this exchange, so it cannot be replayed, and the broker can
-    # still recover the key.
-    proof = bytes(a ^ b for a, b in zip(client_key, keyed(stored_key, signed), strict=True))
-    server_final = yield f"{final_bare},p={base64.b64encode(proof).decode()}".encode()
-    expected = b"v=" + base64.b64encode(keyed(keyed(salted, b"Server Key"), signed))
-    # Compare in constant time, as with every secret. RFC 5802 lets the client verify the server: a false broker knows
-    # no server key.
-    if not hmac.compare_digest(server_final.split(b",", 1)[0], expected):
-        raise SecurityFailed(
-            f"{address} cannot prove that it knows the password of {login.username}: is it ours?"
-        )
+    return _ScramChallenge(server_nonce, salt, iterations)
 
 
 def _bearer(login: ClientLogin, address: str) -> Exchange:
