@@ -226,6 +226,7 @@ class _DoctorReport:
 
     def _make_files(self) -> str:
         broker, lines = self._broker(), list[str]()
+        # Walk from the descriptor, because the broker's path can lead elsewhere in our mount namespace.
         for directory, _, names, descriptor in os.fwalk(dir_fd=broker.directory):
             for name in sorted(names):
                 path = printable(os.path.normpath(broker.data / directory / name))

@@ -80,6 +80,7 @@ def _verify(client: Client, topic: str, partition: int, start: int, end: int) ->
                         "problem": batch.problem,
                     }
                     first.append(shown)
+        # Without progress the loop would request the same offset for ever.
         if offset == before:
             raise Failure(f"{topic}-{partition}: no batch at offset {offset}, but the log ends at {end}")
     return {

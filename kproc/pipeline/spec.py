@@ -88,6 +88,7 @@ def parse_spec(text: str, path: Path, outside: Outside = NOTHING_OUTSIDE) -> Pip
     for what in ("source", "sink"):
         if not root.tables(what):
             mistakes.add([root.error(None, f"no [[{what}]]")])
+    # A misspelt key would otherwise be ignored, and its default would be used without a word.
     mistakes.run(root.finish)
     mistakes.raise_all()
     pipeline = Pipeline(
@@ -206,6 +207,7 @@ def _sink(table: SpecTable, defaults: Defaults) -> Sink:
         options=dict(table.scalars("options")),
         **_keys_of_kind(table, kind, defaults),
     )
+    # Spark's file sink only adds files, and its log of files has no way to replace earlier ones.
     if kind in FILE_FORMATS and sink.mode not in (None, "append"):
         raise table.error("mode", f"files are written once: append, not {sink.mode}")
     if sink.delivery == EXACTLY_ONCE and sink.connector != "kproc":
@@ -234,6 +236,7 @@ def _keys_of_kind(table: SpecTable, kind: str, defaults: Defaults) -> dict[str, 
     """Return the fields that only sinks of this kind have in a specification."""
     common: dict[str, Any] = {"connector": defaults.connector, "bootstrap": defaults.bootstrap}
     if kind == "topic":
+        # Two places for one value could differ, and it would not be obvious which one wins.
         for option in table.scalars("options"):
             if option.lower() in ("kafka.bootstrap.servers", "topic"):
                 raise table.error("options", f"{option} is given by bootstrap and topic")

@@ -136,6 +136,7 @@ class Cluster:
         rows = None if topics is None else [{"name": name, "topic_id": ZERO_UUID} for name in topics]
         if rows == []:
             return {}
+        # A misspelt topic would otherwise be created by the query that reads it.
         fields = {"topics": rows, "allow_auto_topic_creation": False}
 
         def attempt() -> dict[str, TopicMetadata]:
@@ -151,6 +152,7 @@ class Cluster:
         found: dict[str, TopicMetadata] = {}
         for row in answer["topics"]:
             name, code = row["name"], row["error_code"]
+            # The topic is merely absent from the result: a pattern's topic can be deleted between two plans.
             if code == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION:
                 self._known.topics.pop(name, None)
                 continue
@@ -233,6 +235,7 @@ class Cluster:
                     found[partition] = row["offset"]
         if problem is not None:
             raise problem
+        # Without this a partition that the answer leaves out would count as one without records.
         if lacking := part.keys() - found.keys():
             raise ApiError(ErrorCode.UNKNOWN_SERVER_ERROR, f"ListOffsets does not answer for {min(lacking)}")
 
@@ -343,6 +346,7 @@ class Cluster:
                 elif error.code not in RETRIABLE:
                     raise
                 problem = error
+            # Every retriable error can mean that the leader has moved. Ask for Metadata again before the next attempt.
             self.discard_leaders()
             spent_ms = (self._clock.now_ns() - begin_ns) // NS_PER_MS
             is_over = spent_ms + pause_ms > tried_ms if attempts_max is None else attempts >= attempts_max

@@ -132,6 +132,8 @@ class Decoder:
         view = memoryview(data)
         position = self.consumed = 0
         size = len(view)
+        # A broker may cut the last batch of a partition at the byte limit of the request, so an incomplete batch is no
+        # error. The caller fetches again from next_offset.
         while position + LOG_OVERHEAD_BYTES < size and self.next_offset < self.end:
             total = self._enqueue_batch(view, position, transactions)
             if total == 0:
@@ -174,14 +176,20 @@ class Decoder:
         # A Fetch response, or an index entry, can begin some batches before the offset.
         if last_offset < self.next_offset:
             return total
+        # Kafka's CRC covers everything from the attributes on. The fields before it may change on a broker, as the
+        # leader epoch does, without making the batch wrong.
         if self._check_crcs and crc32c(view[position + CRC_FROM : position + total]) != crc:
             raise self._bad(base_offset, f"its CRC-32C is not the stored {crc:#010x}")
+        # Compaction removes records but leaves the last offset delta, so there may be fewer records than offsets, never
+        # more.
         if not 0 <= count <= last_delta + 1:
             raise self._bad(base_offset, f"{count} records with a last offset delta of {last_delta}")
         if base_offset >= self.end:
             self.next_offset = base_offset
             return total
         payload = view[position + HEADER_BYTES : position + total]
+        # A marker ends a transaction (KIP-98). It takes an offset, so offsets have gaps there, but it is no record for
+        # the application.
         if attributes & CONTROL:
             if transactions is not None:
                 transactions.on_marker(
@@ -194,6 +202,8 @@ class Decoder:
         ):
             codec = attributes & CODEC_MASK
             raw = self._decompress(codec, payload, base_offset) if codec else payload
+            # The count comes from the header and decides how much memory is allocated for fields, so it must be
+            # plausible first.
             if count > len(raw) // record_format.RECORD_BYTES_MIN:
                 raise self._bad(base_offset, f"{count} records in {len(raw)} bytes")
             append_time = max_ts if attributes & LOG_APPEND_TIME else None
@@ -212,6 +222,8 @@ class Decoder:
         if len(view) - position <= MAGIC_AT:
             return 0
         magic = view[position + MAGIC_AT]
+        # The magic byte is at the same place in every version of the format, so it tells us before anything else is
+        # interpreted that we cannot read the batch.
         if magic != MAGIC:
             raise self._bad_format(view, position, magic)
         if len(view) - position < HEADER_BYTES:
@@ -244,6 +256,8 @@ class Decoder:
     def _emit(self, waiting: list[_WaitingBatch], data: Bytes) -> pa.RecordBatch:
         counts = np.array([batch.records for batch in waiting], np.int64)
         raw, begins, ends = _in_one_piece(waiting, data)
+        # Only a batch at the edge of the range contains records to leave out, and only that needs the offset of each
+        # record.
         is_cut = waiting[0].base_offset < self._start or waiting[-1].last_offset >= self.end
         wanted = self._wanted._replace(offset=True) if is_cut else self._wanted
         fields = find_fields(raw, begins, ends, counts, wanted)
@@ -277,6 +291,7 @@ class Decoder:
         Raise KafkaError if they overflow. Kafka accepts any number from a producer, for example nanoseconds.
         """
         low, high = timestamps_ms.min(initial=0), timestamps_ms.max(initial=0)
+        # NumPy's product would wrap silently, and the row would get a date of another millennium.
         if low < -TIMESTAMP_MS_MAX or high > TIMESTAMP_MS_MAX:
             raise self._bad(
                 waiting[0].base_offset,

@@ -183,11 +183,13 @@ class RecordEncoder:
             if column is not None:
                 sizes += ragged(column)[1]
         largest = int(sizes.argmax())
+        # The largest record decides. If it does not fit into a request, no cut of the batches helps.
         if sizes[largest] + HEADER_BYTES > self._bytes_max:
             raise RecordTooLarge(
                 f"a record of {sizes[largest]} bytes for partition {partitions[largest]} is larger than "
                 f"kafka.max.request.size ({self._bytes_max})"
             )
+        # The sums give each batch's end with one binary search, instead of a loop over the rows.
         ends = np.cumsum(sizes)
         room = max(self._batch_bytes - HEADER_BYTES, 1)
         cuts = [0]
@@ -330,6 +332,7 @@ def _scatter(data: np.ndarray[Any, np.dtype[np.uint8]], at: Int64s, field: Int64
     if not len(field):
         return
     widest = int(width.max())
+    # Most deltas and lengths of small records take one byte, and then the varint is the number itself.
     if widest == 1:
         data[at] = field
         return

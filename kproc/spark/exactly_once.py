@@ -159,6 +159,7 @@ class BatchCommit:
             return
         driver = self._broker.init(self._id(DRIVER))
         decision = self._decision()
+        # A newer run of the query has decided a later batch, so this driver is a leftover and may not commit.
         if decision.batch > self._batch:
             for each in prepared:
                 self.abort_task(self._identity(each.slot))

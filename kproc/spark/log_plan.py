@@ -54,6 +54,8 @@ def find_partitions(options: LogOptions) -> list[PartitionFiles]:
             parsed = parse_partition_directory_name(name)
             assert parsed is not None
             topic = parsed[0]
+            # As in a consumer's subscription by pattern (exclude.internal.topics), an internal topic is read only by
+            # its name.
             is_hidden = topic in INTERNAL_TOPICS
             if topic in options.topics or (pattern is not None and not is_hidden and pattern.search(topic)):
                 files = PartitionFiles(
@@ -141,6 +143,7 @@ def _bounds(files: PartitionFiles, options: LogOptions) -> tuple[int, int]:
     end = high if end == LATEST else end
     if options.starting_timestamp is not None:
         found = files.offset_of_time(options.starting_timestamp)
+        # If no record is as new as the time, the read begins at the end, as with Kafka's offsetsForTimes.
         start = high if found is None else min(max(low, found), high)
     if options.ending_timestamp is not None:
         found = files.offset_of_time(options.ending_timestamp)

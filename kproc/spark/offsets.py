@@ -93,6 +93,7 @@ def from_json(document: Mapping[str, Any]) -> Offsets:
         for key, value in rows.items():
             if not str(key).isdecimal():
                 raise ValueError(f'"{key}" of "{topic}" is not a partition\'s number')
+            # In Python a bool is an int, but `true` is not an offset.
             if isinstance(value, bool) or not isinstance(value, int):
                 raise ValueError(f'"{topic}", partition {key}: {value!r} is not a whole number')
             found[TopicPartition(topic, int(key))] = value
@@ -203,6 +204,7 @@ def losses(
                 f"{partition} was read up to offset {begin} and ends at {end[partition]} now: "
                 "the topic was created again, or its log was cut"
             )
+        # An empty range loses nothing, even if retention has removed the offset where it starts.
         elif begin < log_start and begin < end[partition]:
             found.append(f"{partition} is to be read from offset {begin}, its log starts at {log_start}")
     return found

@@ -122,6 +122,7 @@ def _assigned(name: str, value: str) -> tuple[TopicPartition, ...]:
         if not isinstance(indexes, list) or not indexes:
             raise OptionError(form)
         for index in indexes:
+            # In Python a bool is an int, but `true` is not a partition.
             if isinstance(index, bool) or not isinstance(index, int) or index < 0:
                 raise OptionError(f"{name}: {index!r} is not a partition's number")
             found.append(TopicPartition(topic, index))
@@ -322,6 +323,7 @@ def parse_source(options: Mapping[str, str], *, is_stream: bool) -> SourceOption
 
     is_stream: True for readStream. It begins at the latest offset by default, and cannot have an end.
     """
+    # Spark compares names of options without case, and may pass them in lower case.
     options = {name.lower(): value for name, value in options.items()}
     _check_names(options)
     bootstrap, connecting = parse_connecting(options)
@@ -338,6 +340,7 @@ def parse_source(options: Mapping[str, str], *, is_stream: bool) -> SourceOption
         for name in ("commitGroup", "checkpointState"):
             if name.lower() in options:
                 raise OptionError(f"{name} is an option of spark.readStream: a batch has no progress to keep")
+    # Kafka's consumer obeys both limits, so the smaller one decides.
     sizes = [
         read_byte_count(name, options[name.lower()])
         for name in ("kafka.fetch.max.bytes", "kafka.max.partition.fetch.bytes")

@@ -107,6 +107,7 @@ def _starts_by_runs(raw: bytes, begins: list[int], ends: list[int], counts: list
                 step, size = 2 + ((first & 127 | second << 7) >> 1), 2
             else:
                 step, size = _long_step(raw, position)
+            # Lengths are zigzag-encoded, so an odd one is negative.
             if first & 1 or position >= end:
                 return None
             if step != before or left < _RUN_MIN or size > 2:

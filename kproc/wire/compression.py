@@ -167,6 +167,7 @@ def _unsnappy_block(data: Buffer, room: int, limit_bytes: int) -> bytes:
 
 def _unsnappy(data: Buffer, limit_bytes: int) -> bytes:
     view = memoryview(data)
+    # Java's clients write blocks behind the header of xerial's snappy-java. Others write one plain block.
     if bytes(view[: len(_XERIAL_MAGIC)]) != _XERIAL_MAGIC:
         if not view:
             raise KafkaError(ErrorCode.CORRUPT_MESSAGE, "snappy records are cut off")

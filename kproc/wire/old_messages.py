@@ -75,6 +75,7 @@ def decode_old_message(view: Buffer, position: int = 0) -> tuple[OldMessage, int
         )
     offset, _, _, magic, attributes = HEAD.unpack_from(message)
     at, timestamp_ms = HEAD.size, NO_TIMESTAMP
+    # KIP-32 added the timestamp, with format 1.
     if magic == 1:
         (timestamp_ms,) = INT64.unpack_from(message, at)
         at += INT64.size

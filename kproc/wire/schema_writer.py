@@ -36,6 +36,7 @@ def _write_string(path: str, is_flexible: bool, is_nullable: bool) -> Writer:
         encoded = value.encode()
         if len(encoded) > STRING_BYTES_MAX:
             raise ValueError(f"{path}: string of {len(encoded)} bytes is too long for the wire")
+        # KIP-482: a compact length is one more than the real one, because 0 stands for null.
         out += encode_unsigned_varint(len(encoded) + 1) if is_flexible else INT16.pack(len(encoded))
         out += encoded
 
@@ -258,6 +259,7 @@ def _write_tags(schema: Schema, check_name: NameCheck) -> Step:
         out += encode_unsigned_varint(count) + block
 
     def write_no_tags(out: bytearray, fields: Mapping[str, Any]) -> None:
+        # KIP-482: a flexible struct ends with its number of tagged fields.
         out.append(0)
 
     return write_tags if tagged else write_no_tags

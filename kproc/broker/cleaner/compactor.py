@@ -235,6 +235,7 @@ class Compactor:
                 continue
             for partition in topic.partitions:
                 looked_at += 1
+                # A survey of many partitions would exceed the slice, and the cleaner would seem to hang.
                 if looked_at % _PARTITIONS_PER_STEP == 0:
                     yield 0
                 section = self._assess(topic, partition, config)

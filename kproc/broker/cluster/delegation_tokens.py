@@ -89,6 +89,7 @@ class TokenChanges:
         if len(self._image.delegation_tokens) >= TOKENS_MAX or renewer_bytes > RENEWER_BYTES_MAX:
             return creation_fields(owner, requester, ErrorCode.POLICY_VIOLATION, 0), []
         now_ms, longest_ms = self._clock.wall_ms(), self._config.delegation_token_max_lifetime_ms
+        # KIP-48: a client without a wish of its own sends -1.
         if body["max_lifetime"] > 0:
             longest_ms = min(longest_ms, body["max_lifetime"])
         # Limit the sum, because responses encode the time as an int64.

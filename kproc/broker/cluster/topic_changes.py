@@ -77,6 +77,8 @@ class TopicChanges:
         for topic in _each_once(topics, _name):
             name = topic["name"]
             try:
+                # As in ControllerApis.createTopics(), a topic that is named twice is not created at all, because its
+                # entries can differ.
                 if times[name] > 1:
                     raise KafkaError(ErrorCode.INVALID_REQUEST, "Duplicate topic name.")
                 results.append(self._create_one(topic, pending))
@@ -203,9 +205,12 @@ class TopicChanges:
     def _partition_count(self, wish: dict[str, Any]) -> int:
         """Validate the partitions of a CreateTopics entry, and return their number."""
         count, replicas = wish["num_partitions"], wish["replication_factor"]
+        # As in ReplicationControlManager.createTopic(), a manual assignment gives both counts, so neither may be set
+        # besides it.
         if wish["assignments"]:
             self._check_manual(wish, count, replicas)
             return len(wish["assignments"])
+        # KIP-464: -1 stands for the broker's default.
         if replicas != USE_DEFAULT and replicas < 1:
             raise KafkaError(
                 ErrorCode.INVALID_REPLICATION_FACTOR,

@@ -239,6 +239,7 @@ def _derive_node_id(values: dict[str, Any]) -> None:
     # -1 is Kafka's default of broker.id and means that none is set.
     if broker_id < 0:
         if "node.id" in values:
+            # Kafka treats the two names as synonyms since KRaft (KIP-631), and DescribeConfigs shows both.
             values["broker.id"] = values["node.id"]
         else:
             values.pop("broker.id", None)
@@ -273,6 +274,7 @@ def _derive_times(values: dict[str, Any]) -> None:
         ("log.retention.hours", MS_PER_HOUR),
     )
     if retention_ms is not None:
+        # Kafka has the same rule: with 0 ms the broker would delete each segment as soon as it was rolled.
         if retention_ms == 0:
             raise ConfigError("log.retention.ms: must be at least 1, or negative for no limit")
         # As in Kafka, every negative number means no limit and becomes -1.
@@ -295,6 +297,7 @@ def _first(values: Mapping[str, Any], *units: tuple[str, int]) -> int | None:
 
 def _derive_listeners(values: dict[str, Any], warnings: list[str]) -> None:
     """Parse the listeners with the protocol map, and remove those of controller.listener.names."""
+    # A server.properties of a KRaft node in combined mode lists its controller's listener among the listeners.
     controllers = {name.upper() for name in values.get("controller.listener.names", ())}
     protocols = parse_protocol_map(values.get("listener.security.protocol.map", DEFAULT_PROTOCOL_MAP))
     # Add the controller listeners of a KRaft file, because they may have no entry in the map. They are removed below.

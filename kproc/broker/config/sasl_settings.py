@@ -228,6 +228,8 @@ def _check_tokens(config: Any, listener: str, options: Mapping[str, str], jaas_n
     if not options.get(SKEW_OPTION, "0").isdecimal():
         raise ConfigError(f"{jaas_name}: {SKEW_OPTION} must be a number of milliseconds")
     if url is not None:
+        # The keys decide whose tokens are valid, so they may come from a file or a server, not from any handler that
+        # urllib knows.
         if urlsplit(url).scheme not in _URL_SCHEMES:
             schemes = ", ".join(_URL_SCHEMES)
             raise ConfigError(

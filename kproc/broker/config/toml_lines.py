@@ -23,6 +23,7 @@ def key_lines(text: str) -> dict[KeyPath, int]:
     table: KeyPath = ()
     depth, quote = 0, ""
     for number, line in enumerate(text.split("\n"), 1):
+        # A line within a multi-line array or string can look like a header or a key.
         if not depth and not quote:
             header = _HEADER.match(line)
             if header is not None and (parts := _key_parts(header[2])) is not None:
@@ -34,6 +35,8 @@ def key_lines(text: str) -> dict[KeyPath, int]:
                 continue
             key, equals, rest = _split_key(line)
             if equals:
+                # A dotted key defines a table for each of its parts but the last, and a message can be about any of
+                # them.
                 for length in range(1, len(key) + 1):
                     lines.setdefault((*table, *key[:length]), number)
                 line = rest

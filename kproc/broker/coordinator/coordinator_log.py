@@ -241,6 +241,7 @@ class CoordinatorLog(Generic[C]):
             if not write.records:
                 continue
             lengths = [len(key) + len(value or b"") + _RECORD_OVERHEAD_BYTES for key, value in write.records]
+            # A batch has one producer (KIP-98). A write is divided only if it is too large for a batch of its own.
             if records and (write.producer != producer or size + sum(lengths) > size_max):
                 batches.append(self._encode(records, producer))
                 records, size = [], _BATCH_OVERHEAD_BYTES

@@ -108,6 +108,8 @@ def decide_for_any(
     # No ALLOW can count, because this DENY covers every resource of the type.
     if (PatternType.LITERAL, ANY_NAME) in denied:
         return False
+    # As in Authorizer.authorizeByResourceType() (KIP-679), an ALLOW counts unless a DENY covers all resources that it
+    # allows.
     prefixes = tuple(name for pattern, name in denied if pattern == PatternType.PREFIXED)
     return any(
         (acl.pattern_type == PatternType.LITERAL and acl.resource_name == ANY_NAME)

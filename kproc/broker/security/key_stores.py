@@ -55,12 +55,14 @@ def load_key_store(settings: StoreSettings) -> KeyStore:
     """Load key and chain. Raises ConfigError with a message of one line."""
     if settings.inline:
         _check_inline(settings)
+        # KIP-651: with PEM in the settings, key and chain are two settings.
         if len(settings.inline) != 2:
             raise ConfigError(f"{settings.prefix}: a key needs its certificate.chain, and the chain its key")
         pem = b"\n".join(each.reveal().encode() for each in settings.inline)
         return KeyStore(pem, settings.key_password, settings.prefix + ".key")
     where, data, kind = _read(settings)
     if kind == PEM:
+        # A store's password decrypts the store, and PEM has no container to decrypt.
         if settings.password is not None:
             raise ConfigError(
                 f"{settings.prefix}.password: PEM has none; ssl.key.password is for its private key"
@@ -126,6 +128,7 @@ def _read(settings: StoreSettings) -> tuple[str, bytes, str]:
         raise ConfigError(f"{where}: {error.strerror}") from error
     except ValueError as error:
         raise ConfigError(f"{where.encode('unicode_escape').decode()}: {error}") from error
+    # JKS is a format of Java's own, with a cipher that OpenSSL does not have.
     if data[:4] in _JKS_MAGICS:
         raise ConfigError(
             f"{where} is a Java key store, which only Java reads; convert it: keytool -importkeystore "

@@ -76,6 +76,8 @@ def _parse(text: str) -> _Rule:
         raise ValueError(f"{text!r} is not a rule: expected DEFAULT or RULE:pattern/replacement/[LU]")
     if match[1]:
         return _Rule(None, (), "")
+    # KIP-371: a rule is a regular expression of Java, which writes a named group and its reference in another way than
+    # Python.
     pattern = _NAMED_REFERENCE.sub(r"(?P=\1)", _NAMED_GROUP.sub(r"(?P<\1>", match[2]))
     try:
         compiled = re.compile(pattern)
@@ -104,6 +106,7 @@ def _replacement(text: str, pattern: re.Pattern[str]) -> tuple[str | int, ...]:
                 raise ValueError(f"{text!r}: the pattern has no group {name}")
             parts.append(pattern.groupindex[name])
         else:
+            # Matcher.replaceAll() of Java rejects it, too.
             if other:
                 raise ValueError(f"{text!r}: a lone {other} in the replacement")
             parts.append(escaped or plain)

@@ -231,6 +231,7 @@ def _trust(context: ssl.SSLContext, listener: str, prefix: str, value: Value) ->
             context.load_verify_locations(cadata=der)
     except (ssl.SSLError, ValueError) as error:
         raise ConfigError(f"ssl.truststore: a certificate cannot be read ({error})") from error
+    # Without an authority every handshake with a client certificate would fail, and its error would not name the store.
     if not context.cert_store_stats()["x509"]:
         raise ConfigError(f"ssl.truststore.location={location} has no certificate")
     # Trust intermediate authorities of the trust store without their root, as Java does.
@@ -288,6 +289,7 @@ def _use_suites(context: ssl.SSLContext, suites: tuple[str, ...], prefix: str) -
 
 def openssl_name(suite: str) -> str:
     """Convert TLS_ECDHE_RSA_WITH_AES_128_GCM_SHA256 to ECDHE-RSA-AES128-GCM-SHA256. Return other names unchanged."""
+    # Kafka's ssl.cipher.suites has Java's names, those of the IANA registry. OpenSSL's setter knows only its own.
     match = _STANDARD_NAME.fullmatch(suite)
     if match is None:
         return suite
@@ -295,4 +297,5 @@ def openssl_name(suite: str) -> str:
     cipher = re.sub(r"AES_(\d+)_", r"AES\1_", cipher).replace("_CBC_", "_").replace("_", "-")
     if cipher.startswith("CHACHA20"):
         cipher = "CHACHA20-POLY1305"
+    # OpenSSL leaves out the exchange if the key itself is sent under RSA.
     return cipher if exchange == "RSA" else f"{exchange}-{cipher}"

@@ -154,6 +154,7 @@ def _moves(
         for taker in takers:
             # Do not migrate a connection for half of its load, because the next look would migrate it back.
             wanted = math.ceil(min(surplus, room[taker.agent]) / each - 0.5)
+            # Leave at least one, because moving the only connection would move the whole load and balance nothing.
             count = min(wanted, held[giver.agent] - 1)
             if count > 0:
                 moves.append((giver, taker, count))

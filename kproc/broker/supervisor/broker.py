@@ -150,6 +150,8 @@ def _connection_limits(
     names = [endpoint.name for endpoint in plan.endpoints]
     dynamic = settings.text("listeners")
     count = len([each for each in (names if dynamic is None else dynamic.split(",")) if each.strip()])
+    # As in ConnectionQuotas (KIP-402), the inter-broker listener may exceed max.connections if there is another
+    # listener.
     inter_broker = {at for at, name in enumerate(names) if name == plan.config.inter_broker_listener}
     protected = frozenset(inter_broker) if count > 1 else frozenset[int]()
     return limits_for(names[acceptor.index], plan.config, settings, protected=protected, resolve=resolve)

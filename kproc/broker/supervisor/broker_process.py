@@ -95,6 +95,8 @@ class VerifiedBroker:
         proc = _PROC / str(self.pid)
         try:
             path = Path(os.readlink(proc / "fd" / name))
+            # fdinfo lists the locks that are held through a descriptor. An open lock file proves nothing, because any
+            # tool may open it.
             if path.name != LOCK_FILE or "FLOCK" not in (proc / "fdinfo" / name).read_text():
                 return False
             directory = self._as_seen_by_process(path.parent)
@@ -136,6 +138,8 @@ class VerifiedBroker:
         Raise NotABroker unless it is a regular file that belongs to the process's user. The process itself may not be
         able to read any other file.
         """
+        # O_PATH holds on to the file without opening it, because opening a pipe could block. What is checked is then
+        # what is opened below.
         path = os.open(_PROC / str(self.pid) / "fd" / str(descriptor), os.O_PATH | os.O_CLOEXEC)
         try:
             facts, uid = os.fstat(path), self.uid
@@ -146,6 +150,7 @@ class VerifiedBroker:
                 raise NotABroker("it is not a file but a terminal, a pipe or the journal")
             if facts.st_uid != uid:
                 raise NotABroker(f"it belongs to another user than process {self.pid}")
+            # The link leads to the file that was checked, even if another file has its name now.
             return os.open(_PROC / "self" / "fd" / str(path), os.O_RDONLY | os.O_CLOEXEC)
         finally:
             os.close(path)

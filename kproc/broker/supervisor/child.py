@@ -102,6 +102,7 @@ class ChildRole:
         stacks.install()
         gc.set_threshold(*_GC_THRESHOLD)
         gc.enable()
+        # The role is built from descriptors that only the supervisor can pass, so its messages come first.
         while self._agent is None:
             if not self._is_running:
                 return 1

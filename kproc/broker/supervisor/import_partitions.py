@@ -223,6 +223,7 @@ def _check(fs: Fs, data: Path, image: ClusterImage, source: _ImportSource) -> No
             f"{source.path}: topic {source.topic} has {len(topic.partitions)} partitions; it needs at least "
             f"{source.partition + 1}"
         )
+    # Only the recovery of its own broker knows whether such a file replaces the segments beside it.
     unfinished = [each for each in fs.list_directory(source.path) if each.endswith(_UNFINISHED)]
     if unfinished:
         raise FatalError(
@@ -233,6 +234,7 @@ def _check(fs: Fs, data: Path, image: ClusterImage, source: _ImportSource) -> No
         return
     for base in segment_bases(fs, target):
         facts = fs.facts_at(target / f"{base:020d}{LOG_SUFFIX}")
+        # A new partition has one empty segment at offset 0. Anything else means that offsets were given out already.
         if base or facts is None or facts.st_size:
             raise FatalError(f"{target} has or had records of its own: import into a new topic")
 

@@ -241,6 +241,7 @@ class BrokerProcess:
             set_levels(body["levels"])
             on_reply({})
             return
+        # The others start and stop processes, and this transport has none.
         if what not in ("clients", "kill_client"):
             pool = [each for each in self._roles(Processor) if not is_control(each.id)]
             counts = {"processors": len(pool), "handlers": len(self._roles(Handler))}

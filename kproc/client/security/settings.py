@@ -180,6 +180,8 @@ def _provided(name: str, value: str, environment: Environment | None) -> str:
             return found
         place, _, key = what.rpartition(":")
         try:
+            # As in DirectoryConfigProvider (KIP-632), a key is a file and its content the value. Tools often end such a
+            # file with a newline, which is no part of a password.
             if kind == "dir":
                 return Path(place, key).read_text(encoding="utf-8").rstrip("\n")
             return parse_properties(Path(place).read_text(encoding="utf-8"))[key]
@@ -259,6 +261,7 @@ class _SecurityParser:
         verifies = self._text("enable.ssl.certificate.verification").lower() or "true"
         if verifies not in ("true", "false"):
             raise self._error("enable.ssl.certificate.verification", "it is true or false")
+        # KIP-294: https is the default, and an empty text turns the check of the host's name off.
         algorithm = self._given.get("ssl.endpoint.identification.algorithm", "https").lower()
         if algorithm not in ("https", "", "none"):
             raise self._error(
@@ -341,6 +344,7 @@ class _SecurityParser:
                 f'it has no username and password: {line.module or login_module(mechanism)} required username="..." '
                 'password="..."; (or give sasl.username and sasl.password)',
             )
+        # KIP-48: a delegation token logs in by SCRAM, and this option says that the username is a token's id.
         is_token = line.options.get("tokenauth", "false").lower() == "true"
         return ClientLogin(mechanism, username, password, is_delegation_token=is_token)
 

@@ -100,8 +100,11 @@ def refusal(error: ssl.SSLError, address: str, host: str = "") -> Exception:
             f"{address} wants another certificate of this client ({_words(code)}): ssl.keystore.location and "
             "ssl.keystore.type name one that it trusts"
         )
+    # OpenSSL has taken the peer's first bytes for the head of a TLS record and found no version of TLS in them.
     if code in ("WRONG_VERSION_NUMBER", "RECORD_LAYER_FAILURE", "PACKET_LENGTH_TOO_LONG"):
         return SecurityFailed(f"{address} does not speak TLS: {_other_protocol()}")
+    # A PLAINTEXT listener takes the first bytes of a ClientHello for a request's size, which is above
+    # socket.request.max.bytes, and closes the connection.
     if isinstance(error, ssl.SSLEOFError) or "EOF" in code:
         return ConnectionBroken(
             f"{address} closed the connection during the TLS handshake: {_other_protocol()}"

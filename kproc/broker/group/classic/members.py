@@ -211,6 +211,8 @@ class Roster:
             current = self.static_ids.get(group_instance_id)
             if current is None:
                 return ErrorCode.UNKNOWN_MEMBER_ID
+            # A restarted client has taken over the instance with a new member id, so this request is from its
+            # predecessor.
             if current != member_id:
                 return ErrorCode.FENCED_INSTANCE_ID
         return ErrorCode.NONE if member_id in self.members else ErrorCode.UNKNOWN_MEMBER_ID
