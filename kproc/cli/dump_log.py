@@ -150,6 +150,7 @@ def _records(path: Path, batch: DumpedBatch) -> list[dict[str, Any]]:
     from kproc.common.errors import KafkaError
     from kproc.wire.record_batch import walk_batch
 
+    # Output of this command is pasted into reports, and the metadata log has passwords and keys in it.
     is_metadata = path.resolve().parent.name == DIRECTORY_NAME
 
     try:

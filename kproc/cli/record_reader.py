@@ -98,6 +98,7 @@ class Progress:
         if self.ends is None:
             return True
         end = self.ends.get(partition, 0)
+        # Nothing may come after this record, so waiting for one beyond the range would never end.
         if offset >= end - 1:
             self.finish(partition)
         return offset < end
@@ -364,6 +365,7 @@ class RecordReader:
             self._progress.finish((message.topic(), message.partition()))
         elif error.code() == KafkaError._ALL_BROKERS_DOWN:
             self._is_down = True
+        # An event without a topic concerns the whole client, so no single partition can be finished because of it.
         elif message.topic() is None:
             self._fatal = self._fatal or self._source.permanent_error(error)
         elif (partition := (message.topic(), message.partition())) in self._unserved:

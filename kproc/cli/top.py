@@ -279,6 +279,8 @@ def _keys() -> Iterator[Any]:
                     return True
         return False
 
+    # In cbreak mode a key arrives without Enter, and Ctrl-C still raises KeyboardInterrupt, which raw mode would
+    # prevent.
     tty.setcbreak(fd)
     try:
         yield wants_to_quit

@@ -62,6 +62,7 @@ def source_of(table: SpecTable, defaults: Defaults) -> PipelineSource:
     schema = _schema(table) if kind != "rate" and (not is_topic or format_ != "raw") else None
     if is_topic and format_ != "raw" and schema is None:
         raise table.error("format", f'{format_} needs a schema, such as schema = "id long, at timestamp"')
+    # Spark infers the schema of a batch from its files. Those of a stream arrive later.
     if kind in FILE_FORMATS and is_stream and schema is None:
         raise table.error(kind, 'a stream of files needs a schema, such as schema = "id long, at timestamp"')
     source = PipelineSource(

@@ -171,7 +171,7 @@ class Decoder:
         if not total:
             return 0
         header = _unpack(view, position)
-        base_offset, _, _, _, crc, attributes, last_delta, base_ts, max_ts, producer, _, _, count = header
+        base_offset, _, _, _, crc, attributes, last_delta, _, _, producer, _, _, count = header
         last_offset = base_offset + last_delta
         # A Fetch response, or an index entry, can begin some batches before the offset.
         if last_offset < self.next_offset:
@@ -200,22 +200,25 @@ class Decoder:
             and attributes & TRANSACTIONAL
             and transactions.has_aborted(producer, last_offset)
         ):
-            codec = attributes & CODEC_MASK
-            raw = self._decompress(codec, payload, base_offset) if codec else payload
-            # The count comes from the header and decides how much memory is allocated for fields, so it must be
-            # plausible first.
-            if count > len(raw) // record_format.RECORD_BYTES_MIN:
-                raise self._bad(base_offset, f"{count} records in {len(raw)} bytes")
-            append_time = max_ts if attributes & LOG_APPEND_TIME else None
-            self._waiting.append(
-                _WaitingBatch(
-                    raw, position + HEADER_BYTES, count, base_offset, last_offset, base_ts, append_time
-                )
-            )
-            self._waiting_rows += count
-            self._waiting_bytes += len(raw)
+            self._enqueue_records(header, payload, position + HEADER_BYTES)
         self.next_offset = last_offset + 1
         return total
+
+    def _enqueue_records(self, header: tuple[Any, ...], payload: memoryview, position: int) -> None:
+        """Enqueue the records of a batch. They begin at this position of the buffer."""
+        base_offset, _, _, _, _, attributes, last_delta, base_ts, max_ts, _, _, _, count = header
+        codec = attributes & CODEC_MASK
+        raw = self._decompress(codec, payload, base_offset) if codec else payload
+        # The count comes from the header and decides how much memory is allocated for fields, so it must be
+        # plausible first.
+        if count > len(raw) // record_format.RECORD_BYTES_MIN:
+            raise self._bad(base_offset, f"{count} records in {len(raw)} bytes")
+        append_time = max_ts if attributes & LOG_APPEND_TIME else None
+        self._waiting.append(
+            _WaitingBatch(raw, position, count, base_offset, base_offset + last_delta, base_ts, append_time)
+        )
+        self._waiting_rows += count
+        self._waiting_bytes += len(raw)
 
     def _complete_bytes(self, view: memoryview, position: int) -> int:
         """Return the bytes of the batch at the position, or 0 if its end is missing. Raise if it is no batch of v2."""

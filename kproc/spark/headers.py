@@ -68,6 +68,7 @@ def _read_headers(raw: bytes, position: int, count: int, end: int, append: Calla
             position += 1
             if size > 127:
                 size, position = read_unsigned_varint(raw, position - 1)
+            # Lengths are zigzag-encoded, so an odd one is negative, which stands for null.
             if size & 1:
                 raise ValueError("a record's header has no key")
             append(position)

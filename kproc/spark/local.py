@@ -70,6 +70,8 @@ def local_files(
     except (OSError, Corrupt) as error:
         logger.debug("no files of %s: %s", partition, error)
         return None
+    # The directory's name says nothing about a topic that was deleted and created again: only the id tells whose
+    # records these are.
     if topic is None or topic_id is None or topic_id != topic.topic_id or topic_id == ZERO_UUID:
         return None
     if planned_id is not None and planned_id != topic_id:
@@ -112,6 +114,8 @@ def _directory_by_status(cluster: Cluster, node: int) -> Path | None:
 def _validated(directory: Path, cluster: Cluster, node: int) -> Path:
     """Return the directory if it is the node's data directory. Raise WrongDirectory otherwise."""
     fields = {"topics": [], "allow_auto_topic_creation": False}
+    # Two brokers on one host can have topics of the same name, so the directory must prove that it belongs to the
+    # leader.
     theirs = cluster.call(ApiKey.METADATA, fields)["cluster_id"]
     try:
         ours = read_meta_properties(OsFs(), directory)

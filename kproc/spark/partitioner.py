@@ -58,6 +58,7 @@ def murmur2_column(keys: pa.Array) -> UInt32s:
     h ^= h >> np.uint32(13)
     h *= _M32
     h ^= h >> np.uint32(15)
+    # Each step of the loops above costs a pass over all rows, so one long key would slow down every short one.
     for row in np.flatnonzero(lengths > VECTOR_KEY_BYTES_MAX):
         h[row] = murmur2(data[starts[row] : starts[row] + lengths[row]].tobytes())
     return h

@@ -156,6 +156,7 @@ class ProduceLink:
                 return
             except OSError as error:
                 raise self._lost(error) from error
+            # The socket accepts any number of bytes, so one call can end in the middle of a part.
             while sent:
                 first = self._out[0]
                 if len(first) > sent:
@@ -185,6 +186,8 @@ class ProduceLink:
 
         With TLS read until nothing is left, because bytes that TLS has decrypted do not make the socket readable.
         """
+        # OpenSSL may hold decrypted bytes that the socket's readiness does not show, so a TLS socket is read until it
+        # has no more.
         is_all = not isinstance(self._socket, ssl.SSLSocket)
         has_some = False
         while True:
