@@ -24,10 +24,10 @@ A bad batch, or a segment that ends before the next one begins, is one of two th
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterable, Sequence, Set
+from collections.abc import Set
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Final, NamedTuple
+from typing import NamedTuple
 
 from kproc.broker.storage.batch_scan import (
     BadBatch,
@@ -39,19 +39,20 @@ from kproc.broker.storage.batch_scan import (
 )
 from kproc.broker.storage.checkpoints import read_leader_epochs
 from kproc.broker.storage.compaction_files import finish_swaps
-from kproc.broker.storage.failed_sync import NOTE_FILE, write_note
+from kproc.broker.storage.directory_names import (
+    check_newest,
+    finish_interrupted,
+    log_bases,
+    read_newest_mark,
+    sync_names,
+)
+from kproc.broker.storage.failed_sync import NOTE_FILE
 from kproc.broker.storage.format import (
-    DELETED_SUFFIX,
-    INDEX_SUFFIX,
     LOG_SUFFIX,
-    SNAPSHOT_SUFFIX,
-    TEMPORARY_SUFFIX,
-    TIME_INDEX_SUFFIX,
     TXN_INDEX_SUFFIX,
-    parse_segment_file_name,
     segment_file_name,
 )
-from kproc.broker.storage.fs import Fs, StorageFailure, sync_directory
+from kproc.broker.storage.fs import Fs
 from kproc.broker.storage.index_checks import has_right_times, rewind_indexes
 from kproc.broker.storage.leader_epochs import LeaderEpochs
 from kproc.broker.storage.log_config import LogConfig
@@ -69,11 +70,6 @@ from kproc.wire.batch_header import (
 from kproc.wire.primitives import INT64_MAX
 
 logger = logging.getLogger(__name__)
-
-WAY_OUT_OF_LOSS: Final = (
-    "files are missing or truncated; restore them and restart the broker; OPERATING.md, 'Partitions that are refused', "
-    "says how to accept the loss"
-)
 
 
 class TrustedEnd(NamedTuple):
@@ -143,15 +139,15 @@ def load(fs: Fs, directory: Path, config: LogConfig, last: LastStop, *, now_ms: 
     # Finish a swap of compacted segments first. A crash in the middle of it leaves one segment under .swap names and
     # others under .deleted names, and every check below reads final names.
     names = set(finish_swaps(fs, directory))
-    # Check both ends of the log before _tidy() unlinks anything. A refused log keeps all of its files, and .deleted
-    # files are the evidence that a deletion explains its start.
-    found = _log_bases(names)
+    # Check both ends of the log before finish_interrupted() unlinks anything. A refused log keeps all of its files, and
+    # .deleted files are the evidence that a deletion explains its start.
+    found = log_bases(names)
     whole_below: int | None = None
     # Without the row of a dead owner, the directory's mark must show that no segment is missing. With a row skip this:
     # _check_published() checks the last segment, and the log opens with fewer calls.
     if last.trusted is None:
-        whole_below = _read_newest_mark(fs, directory)
-        _check_newest(directory, found, whole_below, last.effective_start)
+        whole_below = read_newest_mark(fs, directory)
+        check_newest(directory, found, whole_below, last.effective_start)
     if found:
         # If only the owner died (`trusted`), the kernel still has every name. A power loss, or the death of the whole
         # broker with its published rows, may have lost names that no sync had confirmed.
@@ -159,7 +155,7 @@ def load(fs: Fs, directory: Path, config: LogConfig, last: LastStop, *, now_ms: 
         records = StartRecords(last.explained_start, last.recovery_point, last.clean, is_after_crash)
         check_start(fs, directory, names, found[0], records, is_deleting=config.is_deleting)
     # Finish the deletions and writes that a crash of the last owner interrupted, before any segment is opened.
-    bases, snapshots = _tidy(fs, directory, names)
+    bases, snapshots = finish_interrupted(fs, directory, names)
     if not bases:
         return None
     is_suspect = NOTE_FILE in names
@@ -220,92 +216,6 @@ def _check_size(segment: LogSegment) -> None:
     """Raise Corrupt if a segment's file is shorter than its last sync confirmed."""
     if segment.size < (synced := segment.read_synced_mark()):
         raise Corrupt(f"{segment.path(LOG_SUFFIX)} has {segment.size} bytes, but {synced} had been synced")
-
-
-def _log_bases(names: Iterable[str]) -> list[int]:
-    """Return the base offsets of a log's segments, in ascending order."""
-    bases = (parse_segment_file_name(name, LOG_SUFFIX) for name in names)
-    return sorted(base for base in bases if base is not None)
-
-
-def _read_newest_mark(fs: Fs, directory: Path) -> int | None:
-    descriptor = fs.open_directory(directory)
-    try:
-        return fs.read_newest_mark(descriptor)
-    finally:
-        fs.close(descriptor)
-
-
-def _check_newest(directory: Path, bases: Sequence[int], newest: int | None, start_offset: int) -> None:
-    """Raise Corrupt if the segment with the base offset `newest`, whose name was synced, and all above it are missing.
-
-    No crash causes this. Recovery removes no segment up to the mark. Retention and DeleteRecords keep the last segment,
-    or create a new one first, and compaction keeps it. Only where names reach the disk in any order, a power loss can
-    keep the deletion of all segments and lose the new one. A DeleteRecords explains that by the log's start.
-    """
-    if newest is None or (bases and bases[-1] >= newest) or newest < start_offset:
-        return
-    raise Corrupt(
-        f"{directory} has no segment from offset {newest} on, but one was stored: {WAY_OUT_OF_LOSS}"
-    )
-
-
-def _tidy(fs: Fs, directory: Path, names: Iterable[str]) -> tuple[list[int], list[int]]:
-    """Finish the deletions and writes that a crash interrupted. Return (segment bases, snapshot offsets), ascending.
-
-    Unlinks files with the suffixes .deleted and of temporary files, and indexes without a .log file.
-    """
-    bases: list[int] = []
-    snapshots: list[int] = []
-    indexes: list[tuple[int, str]] = []
-    strays: list[str] = []
-    for name in names:
-        suffix = name[name.rfind(".") :]
-        base = parse_segment_file_name(name, suffix)
-        # An owner that died before file.delete.delay.ms had passed leaves .deleted files. One that died inside
-        # replace_file() leaves a temporary file.
-        if suffix in (DELETED_SUFFIX, TEMPORARY_SUFFIX):
-            strays.append(name)
-        # Skip files that belong to no segment, such as leader-epoch-checkpoint and partition.metadata.
-        elif base is None:
-            continue
-        elif suffix == LOG_SUFFIX:
-            bases.append(base)
-        elif suffix == SNAPSHOT_SUFFIX:
-            snapshots.append(base)
-        elif suffix in (INDEX_SUFFIX, TIME_INDEX_SUFFIX, TXN_INDEX_SUFFIX):
-            indexes.append((base, name))
-    # A power loss can keep the names of indexes without the name of their .log file: a roll and a deletion change
-    # several names, and the disk orders them as it likes.
-    strays += [name for base, name in indexes if base not in bases]
-    # A crash of an earlier recovery, in _remove_from(): the torn segment is renamed, but the new name is not synced.
-    if any(_was_behind(name, bases) for name in strays):
-        _sync_names(fs, directory)
-    for name in strays:
-        fs.unlink(directory / name)
-    return sorted(bases), sorted(snapshots)
-
-
-def _was_behind(stray: str, bases: Sequence[int]) -> bool:
-    """Return True if `stray` is a segment behind the last one, which an earlier recovery removed with a torn tail.
-
-    Retention deletes only the first segments, and compaction replaces only those before the active one.
-    """
-    base = parse_segment_file_name(stray, LOG_SUFFIX + DELETED_SUFFIX)
-    return base is not None and base > max(bases, default=INT64_MAX)
-
-
-def _sync_names(fs: Fs, directory: Path) -> None:
-    """Sync the directory after renames and before any append.
-
-    Otherwise a power loss could bring a removed segment back, and its records would overlap the new ones. If the sync
-    fails, leave a note, so that the next opening trusts no page cache.
-    """
-    try:
-        sync_directory(fs, directory)
-    except StorageFailure:
-        write_note(fs, directory)
-        raise
 
 
 class _Loader:
@@ -601,14 +511,14 @@ class _Loader:
         """Remove the segments from `number` on. New records will take their offsets.
 
         Rename the files, sync the directory, then unlink them. If this process dies before the sync, the .deleted
-        files show its successor that the directory must be synced (_tidy).
+        files show its successor that the directory must be synced (finish_interrupted).
         """
         doomed: list[Path] = []
         for segment in self._segments[number:]:
             segment.close()
             doomed += segment.mark_deleted()
         if doomed:
-            _sync_names(self._fs, self._directory)
+            sync_names(self._fs, self._directory)
         for path in doomed:
             self._fs.unlink(path)
         del self._segments[number:]

@@ -1,0 +1,116 @@
+"""The names of the files in a partition's directory: those of segments, and those that a crash has left over.
+
+Recovery calls this before it opens any segment. A power loss can keep some changes of names and lose others.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+from typing import Final
+
+from kproc.broker.storage.failed_sync import write_note
+from kproc.broker.storage.format import (
+    DELETED_SUFFIX,
+    INDEX_SUFFIX,
+    LOG_SUFFIX,
+    SNAPSHOT_SUFFIX,
+    TEMPORARY_SUFFIX,
+    TIME_INDEX_SUFFIX,
+    TXN_INDEX_SUFFIX,
+    parse_segment_file_name,
+)
+from kproc.broker.storage.fs import Fs, StorageFailure, sync_directory
+from kproc.common.errors import Corrupt
+from kproc.wire.primitives import INT64_MAX
+
+WAY_OUT_OF_LOSS: Final = (
+    "files are missing or truncated; restore them and restart the broker; OPERATING.md, 'Partitions that are refused', "
+    "says how to accept the loss"
+)
+
+
+def log_bases(names: Iterable[str]) -> list[int]:
+    """Return the base offsets of a log's segments, in ascending order."""
+    bases = (parse_segment_file_name(name, LOG_SUFFIX) for name in names)
+    return sorted(base for base in bases if base is not None)
+
+
+def read_newest_mark(fs: Fs, directory: Path) -> int | None:
+    descriptor = fs.open_directory(directory)
+    try:
+        return fs.read_newest_mark(descriptor)
+    finally:
+        fs.close(descriptor)
+
+
+def check_newest(directory: Path, bases: Sequence[int], newest: int | None, start_offset: int) -> None:
+    """Raise Corrupt if the segment with the base offset `newest`, whose name was synced, and all above it are missing.
+
+    No crash causes this. Recovery removes no segment up to the mark. Retention and DeleteRecords keep the last segment,
+    or create a new one first, and compaction keeps it. Only where names reach the disk in any order, a power loss can
+    keep the deletion of all segments and lose the new one. A DeleteRecords explains that by the log's start.
+    """
+    if newest is None or (bases and bases[-1] >= newest) or newest < start_offset:
+        return
+    raise Corrupt(
+        f"{directory} has no segment from offset {newest} on, but one was stored: {WAY_OUT_OF_LOSS}"
+    )
+
+
+def finish_interrupted(fs: Fs, directory: Path, names: Iterable[str]) -> tuple[list[int], list[int]]:
+    """Finish the deletions and writes that a crash interrupted. Return (segment bases, snapshot offsets), ascending.
+
+    Unlinks files with the suffixes .deleted and of temporary files, and indexes without a .log file.
+    """
+    bases: list[int] = []
+    snapshots: list[int] = []
+    indexes: list[tuple[int, str]] = []
+    strays: list[str] = []
+    for name in names:
+        suffix = name[name.rfind(".") :]
+        base = parse_segment_file_name(name, suffix)
+        # An owner that died before file.delete.delay.ms had passed leaves .deleted files. One that died inside
+        # replace_file() leaves a temporary file.
+        if suffix in (DELETED_SUFFIX, TEMPORARY_SUFFIX):
+            strays.append(name)
+        # Skip files that belong to no segment, such as leader-epoch-checkpoint and partition.metadata.
+        elif base is None:
+            continue
+        elif suffix == LOG_SUFFIX:
+            bases.append(base)
+        elif suffix == SNAPSHOT_SUFFIX:
+            snapshots.append(base)
+        elif suffix in (INDEX_SUFFIX, TIME_INDEX_SUFFIX, TXN_INDEX_SUFFIX):
+            indexes.append((base, name))
+    # A power loss can keep the names of indexes without the name of their .log file: a roll and a deletion change
+    # several names, and the disk orders them as it likes.
+    strays += [name for base, name in indexes if base not in bases]
+    # A crash of an earlier recovery, in recovery: the torn segment is renamed, but the new name is not synced.
+    if any(_was_behind(name, bases) for name in strays):
+        sync_names(fs, directory)
+    for name in strays:
+        fs.unlink(directory / name)
+    return sorted(bases), sorted(snapshots)
+
+
+def _was_behind(stray: str, bases: Sequence[int]) -> bool:
+    """Return True if `stray` is a segment behind the last one, which an earlier recovery removed with a torn tail.
+
+    Retention deletes only the first segments, and compaction replaces only those before the active one.
+    """
+    base = parse_segment_file_name(stray, LOG_SUFFIX + DELETED_SUFFIX)
+    return base is not None and base > max(bases, default=INT64_MAX)
+
+
+def sync_names(fs: Fs, directory: Path) -> None:
+    """Sync the directory after renames and before any append.
+
+    Otherwise a power loss could bring a removed segment back, and its records would overlap the new ones. If the sync
+    fails, leave a note, so that the next opening trusts no page cache.
+    """
+    try:
+        sync_directory(fs, directory)
+    except StorageFailure:
+        write_note(fs, directory)
+        raise
