@@ -19,7 +19,9 @@ from kproc.common.errors import ErrorCode
 from kproc.wire.header import ApiKey
 
 if TYPE_CHECKING:
-    from kproc.broker.request.context import RequestContext, Services
+    from kproc.broker.cluster.image import ClusterImage
+    from kproc.broker.config import Config
+    from kproc.broker.request.context import RequestContext
 
 Row = dict[str, Any]
 
@@ -31,12 +33,11 @@ Row = dict[str, Any]
     rows=(rows_at("topics.partitions", "responses.partitions"),),
 )
 def handle_alter_partition_reassignments(context: RequestContext, request: dict[str, Any]) -> dict[str, Any]:
+    image, config = context.services.image, context.services.config
     responses = [
         {
             "name": topic["name"],
-            "partitions": [
-                _result(context.services, topic["name"], wanted) for wanted in topic["partitions"]
-            ],
+            "partitions": [_result(image, config, topic["name"], wanted) for wanted in topic["partitions"]],
         }
         for topic in request["topics"]
     ]
@@ -63,16 +64,16 @@ def error_response(request: dict[str, Any], code: int, message: str | None) -> d
     }
 
 
-def _result(services: Services, name: str, wanted: dict[str, Any]) -> Row:
+def _result(image: ClusterImage, config: Config, name: str, wanted: dict[str, Any]) -> Row:
     index, replicas = wanted["partition_index"], wanted["replicas"]
-    if services.image.topic(name) is None:
+    if image.topic(name) is None:
         return _row(index, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, f"Unable to find a topic named {name}.")
-    if services.image.partition(name, index) is None:
+    if image.partition(name, index) is None:
         return _row(index, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, f"Unable to find partition {name}:{index}.")
     if replicas is None:  # Null cancels.
         return _row(index, ErrorCode.NO_REASSIGNMENT_IN_PROGRESS, None)
     # KIP-455: an assignment that the partition has already is no change, and succeeds.
-    problem = problem_with_assignment(replicas, services.config)
+    problem = problem_with_assignment(replicas, config)
     if problem is not None:
         return _row(index, ErrorCode.INVALID_REPLICA_ASSIGNMENT, problem)
     return _row(index, ErrorCode.NONE, None)

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from kproc.broker.calls.calls import FromImage, Lost
 from kproc.broker.calls.cleaner_calls import WRITE_CHECKPOINTS, Done
-from kproc.broker.cluster.image import PartitionImage
+from kproc.broker.cluster.image import PartitionImage, TopicImage
 from kproc.broker.peers.forwarding import Answer, OnAnswer, answer_by_topic, operation
 from kproc.broker.request.division import rows_at
 from kproc.broker.request.registry import api
@@ -26,6 +26,7 @@ from kproc.wire.header import ApiKey
 if TYPE_CHECKING:
     from kproc.broker.handler.owned_partition import OwnedPartition
     from kproc.broker.request.context import RequestContext, Services
+    from kproc.broker.storage.log import Log
 
 _OPERATION: Final = "delete_records"
 _HIGH_WATERMARK: Final = -1
@@ -59,13 +60,13 @@ def _failed(index: int, code: int, _message: str | None = None) -> Answer:
 
 @operation(_OPERATION, _failed, int)
 def handle_partition(
-    services: Services, name: str, partition: PartitionImage, offset: int, on_answer: OnAnswer
+    services: Services, owned: OwnedPartition, partition: PartitionImage, offset: int, on_answer: OnAnswer
 ) -> None:
     """Advance the start of one of our logs, and answer when the new start is on disk."""
     index = partition.index
+    log = owned.log
     try:
-        owned = _deletable(services, name, partition)
-        log = owned.log
+        _validate_deletable(services.image.topics_by_name[owned.key[0]], log)
         before = log.state.start_offset
         start = log.retention.advance_start(log.state.high_watermark if offset == _HIGH_WATERMARK else offset)
     except KafkaError as error:
@@ -93,14 +94,12 @@ def handle_partition(
     services.peers.ask_cleaner(WRITE_CHECKPOINTS, FromImage(services.image.version), on_reply)
 
 
-def _deletable(services: Services, name: str, partition: PartitionImage) -> OwnedPartition:
-    """Return the partition. Raise KafkaError if the records of its topic may not be deleted."""
+def _validate_deletable(topic: TopicImage, log: Log) -> None:
+    """Raise KafkaError if the records of a topic may not be deleted."""
     # As in ReplicaManager.deleteRecords, internal topics are excluded: a coordinator would lose states that no newer
     # record has replaced.
-    if services.image.topics_by_name[name].is_internal:
+    if topic.is_internal:
         raise KafkaError(ErrorCode.INVALID_TOPIC_EXCEPTION)
-    owned = services.owner.partitions.get(name, partition)
     # In a log that is only compacted, a record may disappear only when a newer record of its key replaces it.
-    if owned.log.state.config.cleanup_policy == {"compact"}:
+    if log.state.config.cleanup_policy == {"compact"}:
         raise KafkaError(ErrorCode.POLICY_VIOLATION)
-    return owned

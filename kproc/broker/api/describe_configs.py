@@ -37,7 +37,9 @@ from kproc.common.errors import ErrorCode, KafkaError
 from kproc.wire.header import ApiKey
 
 if TYPE_CHECKING:
-    from kproc.broker.request.context import RequestContext, Services
+    from kproc.broker.cluster.image import ClusterImage
+    from kproc.broker.config import Config
+    from kproc.broker.request.context import RequestContext
 
 # The error message for a resource without a name.
 _NAMELESS = {
@@ -64,6 +66,7 @@ def _check_types(_context: RequestContext, request: dict[str, Any]) -> None:
 def handle_describe_configs(context: RequestContext, request: dict[str, Any]) -> dict[str, Any]:
     with_synonyms = request["include_synonyms"]
     with_documentation = request.get("include_documentation", False)
+    image, config = context.services.image, context.services.config
     results = []
     refused = refused_resources(context, Operation.DESCRIBE_CONFIGS, request["resources"])
     for at, resource in enumerate(request["resources"]):
@@ -71,7 +74,7 @@ def handle_describe_configs(context: RequestContext, request: dict[str, Any]) ->
             results.append(_result(resource, [], refusal.code, refusal.message))
             continue
         try:
-            rows = sorted(_describe(context.services, resource), key=lambda row: str(row["name"]))
+            rows = sorted(_describe(image, config, resource), key=lambda row: str(row["name"]))
         except KafkaError as error:
             results.append(_result(resource, [], error.code, error.message or ""))
             continue
@@ -88,11 +91,10 @@ def error_response(request: dict[str, Any], code: int, message: str | None) -> d
     return {"results": [_result(resource, [], code, message) for resource in request["resources"]]}
 
 
-def _describe(services: Services, resource: dict[str, Any]) -> Rows:
+def _describe(image: ClusterImage, config: Config, resource: dict[str, Any]) -> Rows:
     kind, name, keys = resource["resource_type"], resource["resource_name"], resource["configuration_keys"]
     # Kafka's own AdminClient sends null for all; an empty list means the same (apache/kafka#9046).
     names = keys or None
-    image, config = services.image, services.config
     if kind == RESOURCE_TOPIC:
         # Kafka's ConfigHelper validates the name first, so an invalid one gets INVALID_TOPIC_EXCEPTION and not an
         # unknown topic.

@@ -11,11 +11,12 @@ from kproc.broker.request.division import rows_at
 from kproc.broker.request.registry import api
 from kproc.broker.security.acl import Operation
 from kproc.broker.storage.producer_state import ProducerEntry
-from kproc.common.errors import ErrorCode, KafkaError
+from kproc.common.errors import ErrorCode
 from kproc.wire.header import ApiKey
 from kproc.wire.record_batch import NO_SEQUENCE
 
 if TYPE_CHECKING:
+    from kproc.broker.handler.owned_partition import OwnedPartition
     from kproc.broker.request.context import RequestContext, Services
 
 _OPERATION: Final = "describe_producers"
@@ -90,14 +91,9 @@ def _last_timestamp(entry: ProducerEntry) -> int:
 
 @operation(_OPERATION, _failed, None)
 def handle_partition(
-    services: Services, name: str, partition: PartitionImage, _wanted: None, on_answer: OnAnswer
+    _services: Services, owned: OwnedPartition, partition: PartitionImage, _wanted: None, on_answer: OnAnswer
 ) -> None:
     """Answer with the producers of one of our logs."""
-    try:
-        entries = services.owner.partitions.get(name, partition).log.state.producers.entries()
-    except KafkaError as error:
-        on_answer(_failed(partition.index, error.code, error.message))
-        return
     producers = [
         {
             "producer_id": entry.producer_id,
@@ -107,7 +103,7 @@ def handle_partition(
             "coordinator_epoch": entry.coordinator_epoch,
             "current_txn_start_offset": entry.open_txn_offset,
         }
-        for entry in entries
+        for entry in owned.log.state.producers.entries()
     ]
     on_answer(
         {

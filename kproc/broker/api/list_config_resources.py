@@ -23,7 +23,8 @@ from kproc.common.errors import ErrorCode, KafkaError
 from kproc.wire.header import ApiKey
 
 if TYPE_CHECKING:
-    from kproc.broker.request.context import RequestContext, Services
+    from kproc.broker.cluster.image import ClusterImage
+    from kproc.broker.request.context import RequestContext
 
 _TYPES: Final = (
     RESOURCE_GROUP,
@@ -43,10 +44,11 @@ def handle_list_config_resources(context: RequestContext, request: dict[str, Any
     # A type that this broker does not know may exist in a later version, so Kafka answers as for an unknown version.
     if not set(wanted) <= set(_TYPES):
         raise KafkaError(ErrorCode.UNSUPPORTED_VERSION)
+    image, node_id = context.services.image, context.services.config.node_id
     rows = (
         {"resource_type": kind, "resource_name": name}
         for kind in dict.fromkeys(wanted)
-        for name in _names(context.services, kind)
+        for name in _names(image, node_id, kind)
     )
     list_items(context, "config_resources", rows)
 
@@ -55,9 +57,9 @@ def error_response(_request: dict[str, Any], code: int, _message: str | None) ->
     return {"error_code": int(code), "config_resources": []}
 
 
-def _names(services: Services, kind: int) -> list[str]:
+def _names(image: ClusterImage, node_id: int, kind: int) -> list[str]:
     if kind == RESOURCE_TOPIC:
-        return list(services.image.topics_by_name)
+        return list(image.topics_by_name)
     if kind in (RESOURCE_BROKER, RESOURCE_BROKER_LOGGER):
-        return [str(services.config.node_id)]
-    return [name for found, name in services.image.resource_configs if found == kind]
+        return [str(node_id)]
+    return [name for found, name in image.resource_configs if found == kind]

@@ -31,6 +31,7 @@ from kproc.common.reading import EARLIEST, LATEST, READ_COMMITTED
 from kproc.wire.header import ApiKey
 
 if TYPE_CHECKING:
+    from kproc.broker.handler.owned_partition import OwnedPartition
     from kproc.broker.request.context import RequestContext, Services
     from kproc.broker.storage.log import Log
 
@@ -164,8 +165,8 @@ def _failed(index: int, code: int, _message: str | None = None) -> Answer:
 
 @operation(_OPERATION, _failed, tuple[int, int, int])
 def handle_partition(
-    services: Services,
-    name: str,
+    _services: Services,
+    owned: OwnedPartition,
     partition: PartitionImage,
     wanted: tuple[int, int, int] | Search,
     on_answer: OnAnswer,
@@ -174,7 +175,6 @@ def handle_partition(
 
     After a crash the answer waits for the log's first sync, which determines the high watermark.
     """
-    owned = services.owner.partitions.get(name, partition)
     # An answer before that sync could name offsets of records that the next crash takes. A consumer would begin there.
     if owned.is_recovering:
         raise OperationPaused(wanted, owned)
@@ -182,7 +182,7 @@ def handle_partition(
         timestamp, leader_epoch, isolation = wanted
         wanted = Search(timestamp, leader_epoch, isolation, TimestampSearch())
     try:
-        answer = find_offset(services, name, partition, wanted)
+        answer = find_offset(owned, partition, wanted)
     except SearchPaused:
         raise OperationPaused(wanted) from None
     on_answer(answer)
@@ -211,7 +211,7 @@ def _find(log: Log, search: Search) -> tuple[int, int] | None:
     return found if found is not None and found[0] < readable else None
 
 
-def find_offset(services: Services, name: str, partition: PartitionImage, search: Search) -> Answer:
+def find_offset(owned: OwnedPartition, partition: PartitionImage, search: Search) -> Answer:
     """Return the row of one partition. Raises SearchPaused after a bounded amount of work, if it is not finished."""
     index, timestamp, epoch = partition.index, search.timestamp, search.leader_epoch
     # KIP-320: a client with an older epoch must refresh its metadata. One with a newer epoch has heard from the
@@ -219,8 +219,8 @@ def find_offset(services: Services, name: str, partition: PartitionImage, search
     if 0 <= epoch != partition.leader_epoch:
         is_old = epoch < partition.leader_epoch
         return _failed(index, ErrorCode.FENCED_LEADER_EPOCH if is_old else ErrorCode.UNKNOWN_LEADER_EPOCH)
+    log = owned.log
     try:
-        log = services.owner.partitions.get(name, partition).log
         found = _find(log, search)
         leader_epoch = -1 if found is None else log.reader.epoch_of(found[0])
         # The current epoch, even if the high watermark is before the end and belongs to an earlier epoch.
@@ -229,7 +229,7 @@ def find_offset(services: Services, name: str, partition: PartitionImage, search
     except KafkaError as error:
         return _failed(index, error.code)
     except (Corrupt, OSError) as error:
-        logger.error("look-up in %s-%d: %s", name, index, error)
+        logger.error("look-up in %s-%d: %s", *owned.key, error)
         return _failed(index, ErrorCode.KAFKA_STORAGE_ERROR)
     offset, at_ms = found if found is not None else (-1, -1)
     return {

@@ -20,6 +20,7 @@ from kproc.common.errors import ErrorCode, KafkaError
 from kproc.wire.header import ApiKey
 
 if TYPE_CHECKING:
+    from kproc.broker.handler.owned_partition import OwnedPartition
     from kproc.broker.request.context import RequestContext, Services
 
 _OPERATION: Final = "leader_epoch_end"
@@ -63,7 +64,11 @@ def _failed(index: int, code: int, _message: str | None = None) -> Answer:
 
 @operation(_OPERATION, _failed, tuple[int, int])
 def handle_partition(
-    services: Services, name: str, partition: PartitionImage, wanted: tuple[int, int], on_answer: OnAnswer
+    _services: Services,
+    owned: OwnedPartition,
+    partition: PartitionImage,
+    wanted: tuple[int, int],
+    on_answer: OnAnswer,
 ) -> None:
     """Answer with the end offset of an epoch in one of our logs (KIP-320)."""
     current_epoch, epoch = wanted
@@ -75,7 +80,7 @@ def handle_partition(
         on_answer(_failed(partition.index, code))
         return
     try:
-        found, end_offset = services.owner.partitions.get(name, partition).log.reader.epoch_end_offset(epoch)
+        found, end_offset = owned.log.reader.epoch_end_offset(epoch)
     except KafkaError as error:
         on_answer(_failed(partition.index, error.code))
         return

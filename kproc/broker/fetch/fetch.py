@@ -145,7 +145,7 @@ class ClientFetch:
         for at, target in enumerate(self._targets):
             if at in self.denied:
                 continue
-            found = find_partition(services, target)
+            found = find_partition(services.image, target)
             if isinstance(found, int):
                 self.reads[at] = failed_read(found)
                 continue

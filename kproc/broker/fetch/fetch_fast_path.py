@@ -270,7 +270,7 @@ class FetchFastPaths:
             return None
         wanted, offset_in_body = located
         (target,) = targets_of(wanted)
-        found = find_partition(services, target)
+        found = find_partition(services.image, target)
         if (
             wanted.session_id != NO_SESSION_ID
             or wanted.session_epoch != NO_SESSION_EPOCH

@@ -163,7 +163,7 @@ class RemoteReads:
     def _is_moved(self, owner: int) -> bool:
         """Return True if one of the partitions that `owner` reads has another owner now, or is deleted."""
         for _, part in self._parts[owner]:
-            partition = partition_now(self._services, part.topic_id, part.wanted.index)
+            partition = partition_now(self._services.image, part.topic_id, part.wanted.index)
             if partition is None or partition.owner != owner:
                 return True
         return False

@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from kproc.broker.cluster.image import PartitionImage, TopicImage
-from kproc.broker.request.context import PartitionMoving, Services
+from kproc.broker.cluster.image import ClusterImage, PartitionImage, TopicImage
+from kproc.broker.request.context import PartitionMoving
 from kproc.broker.request.fetch_session import FetchTarget
 from kproc.common.errors import Corrupt, ErrorCode, KafkaError
 from kproc.wire.file_range import FileRange
@@ -99,32 +99,32 @@ def read_partition(
     )
 
 
-def partition_now(services: Services, topic_id: bytes, index: int) -> PartitionImage | None:
+def partition_now(image: ClusterImage, topic_id: bytes, index: int) -> PartitionImage | None:
     """Return a partition by the present metadata. None if its topic is deleted, even if its name is in use again."""
-    topic = services.image.topics_by_id.get(topic_id)
+    topic = image.topics_by_id.get(topic_id)
     return None if topic is None else topic.partitions[index]
 
 
-def find_partition(services: Services, target: FetchTarget) -> tuple[TopicImage, PartitionImage] | int:
+def find_partition(image: ClusterImage, target: FetchTarget) -> tuple[TopicImage, PartitionImage] | int:
     """Return the partition that a Fetch names, or the error code for it."""
-    topic = target.topic(services.image)
+    topic = target.topic(image)
     if topic is None:
-        return _missing(services, target)
+        return _missing(image, target)
     if not 0 <= target.index < len(topic.partitions):
         return ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
     return topic, topic.partitions[target.index]
 
 
-def _missing(services: Services, target: FetchTarget) -> ErrorCode:
+def _missing(image: ClusterImage, target: FetchTarget) -> ErrorCode:
     """Return the error for a name or an id that no topic has."""
     if target.name is not None:
         return ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
     if target.found_name is None:
         return ErrorCode.UNKNOWN_TOPIC_ID
-    return deleted_code(services, target.found_name, target)
+    return _deleted_code(image, target.found_name, target)
 
 
-def deleted_code(services: Services, name: str, target: FetchTarget) -> ErrorCode:
+def _deleted_code(image: ClusterImage, name: str, target: FetchTarget) -> ErrorCode:
     """Return the error for a deleted topic. A fetch by id gets INCONSISTENT_TOPIC_ID if the name is in use again."""
-    is_made_anew = target.name is None and services.image.partition(name, target.index) is not None
+    is_made_anew = target.name is None and image.partition(name, target.index) is not None
     return ErrorCode.INCONSISTENT_TOPIC_ID if is_made_anew else ErrorCode.UNKNOWN_TOPIC_OR_PARTITION

@@ -31,8 +31,8 @@ Answer = dict[str, Any]
 Part = tuple[str, int, Any]  # Topic, partition index, arguments of the operation.
 OnAnswer = Callable[[Answer], None]
 OnAnswers = Callable[[list[Answer]], None]
-# (services, topic, partition, arguments, callback for the answer): for a partition of this Handler.
-HandlePartition = Callable[["Services", str, PartitionImage, Any, OnAnswer], None]
+# (services, the open partition and its metadata, arguments, callback for the answer): for a partition of this Handler.
+HandlePartition = Callable[["Services", "OwnedPartition", PartitionImage, Any, OnAnswer], None]
 # (partition index, error code, message) -> the row of the response with this error.
 Failed = Callable[[int, int, str | None], Answer]
 
@@ -197,7 +197,7 @@ class _PartInWork:
             return
         try:
             # Open the log before the operation, because an operation cannot wait for a log.
-            services.owner.partitions.get(self._topic, partition)
+            owned = services.owner.partitions.get(self._topic, partition)
         except PartitionMoving as moving:
             # The partition is ours by the newest metadata, and its log is on its way. The client would only look up the
             # same owner again.
@@ -207,7 +207,7 @@ class _PartInWork:
             self._fail(error.code, error.message)
             return
         try:
-            operation_.handle(services, self._topic, partition, self._arguments, self._on_answer)
+            operation_.handle(services, owned, partition, self._arguments, self._on_answer)
         except OperationPaused as paused:
             self._arguments = paused.arguments
             if paused.recovering is None:

@@ -10,13 +10,16 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from functools import partial
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 from kproc.broker.cluster.image import PartitionImage
 from kproc.broker.coordinator.rules import Marker
 from kproc.broker.peers.forwarding import Answer, OnAnswer, gather, operation
 from kproc.broker.request.context import PartitionKey, Services
 from kproc.common.errors import ErrorCode, KafkaError
+
+if TYPE_CHECKING:
+    from kproc.broker.handler.owned_partition import OwnedPartition
 
 _OPERATION: Final = "append_marker"
 
@@ -129,11 +132,11 @@ def _answer(_index: int, code: int, _message: str | None) -> Answer:
 
 @operation(_OPERATION, _answer, Marker)
 def handle_marker(
-    services: Services, name: str, partition: PartitionImage, marker: Marker, on_answer: OnAnswer
+    services: Services, owned: OwnedPartition, partition: PartitionImage, marker: Marker, on_answer: OnAnswer
 ) -> None:
     """Append a marker that a transaction coordinator sent, of this or another Handler."""
 
     def on_code(code: int) -> None:
         on_answer(_answer(partition.index, code, None))
 
-    append_marker(services, (name, partition.index), marker, on_code)
+    append_marker(services, owned.key, marker, on_code)

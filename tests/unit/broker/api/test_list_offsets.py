@@ -17,10 +17,9 @@ from tests.support.logs import NOW_MS, LogRig, batch
 
 def looked_up(log: Any, timestamp: int) -> tuple[int, int]:
     """(offset, leader epoch) that a partition whose leader is in epoch 4 answers."""
-    partitions = SimpleNamespace(get=lambda *_: SimpleNamespace(log=log))
-    services: Any = SimpleNamespace(owner=SimpleNamespace(partitions=partitions))
+    owned: Any = SimpleNamespace(log=log)
     partition = PartitionImage(index=0, slot=0, slot_generation=0, owner=0, leader_epoch=4)
-    row = find_offset(services, "t", partition, Search(timestamp, -1, 0, TimestampSearch()))
+    row = find_offset(owned, partition, Search(timestamp, -1, 0, TimestampSearch()))
     assert row["error_code"] == 0
     return row["offset"], row["leader_epoch"]
 

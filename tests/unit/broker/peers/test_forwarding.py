@@ -56,7 +56,7 @@ class Stub:
 
 @pytest.fixture
 def services() -> Iterator[Stub]:
-    def serve(services, topic, partition, wanted, on_answer):
+    def serve(services, owned, partition, wanted, on_answer):
         on_answer({"at": partition.index, "wanted": wanted})
 
     def failed(index, code, message):
