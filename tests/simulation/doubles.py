@@ -51,6 +51,8 @@ _PACKAGES: Final = frozenset(
         "peers", "processor", "produce", "request", "role", "storage", "supervisor", "transport",
     }
 )  # fmt: skip
+# A module outside of these packages that opens files for storage.
+_FILE_OPENER: Final = "kproc.common.regular_file"
 _WITHOUT_HOST: Final = frozenset({"config", "coordinator", "metrics", "security", "transaction"})
 
 
@@ -560,7 +562,8 @@ def install(extra: dict[tuple[str, str], Any]) -> None:
             importlib.import_module(found.name)
     for name, module in list(sys.modules.items()):
         parts = name.split(".")
-        if module is None or parts[:2] != ["kproc", "broker"] or len(parts) < 3 or parts[2] not in _PACKAGES:
+        is_in_package = parts[:2] == ["kproc", "broker"] and len(parts) > 2 and parts[2] in _PACKAGES
+        if module is None or not (is_in_package or name == _FILE_OPENER):
             continue
         for attribute, (real, double) in _DOUBLES.items():
             if module.__dict__.get(attribute) is real:
