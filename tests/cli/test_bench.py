@@ -8,6 +8,7 @@ import pytest
 
 from kproc.tools.load.build import compiler
 from tests.support.broker import run_kproc
+from tests.support.command_line import run_here
 
 pytestmark = pytest.mark.long
 
@@ -44,6 +45,7 @@ def test_bench_sweep_and_simulate_reject_invalid_arguments():
         (("sweep", "--scale", "--layouts", "inline"), "only processes can be scaled"),
         (("simulate", "--cores", "0"), "from 1 to 1024"),
     ):
-        answer = run_kproc("bench", *arguments)
+        # Here, because they are rejected before anything starts.
+        answer = run_here("bench", *arguments)
         assert answer.returncode == 2, arguments
         assert said in answer.stderr

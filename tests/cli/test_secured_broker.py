@@ -18,7 +18,7 @@ import pytest
 from kproc import Broker
 from kproc.broker.config.values import ConfigError
 from kproc.client import AuthenticationFailed
-from tests.support.broker import ROOT
+from tests.support.broker import ROOT, forked_broker
 from tests.support.command_line import call_kproc
 from tests.support.inner_pytest import passed, run_pytest
 from tests.support.kafka_jars import missing_reason
@@ -30,8 +30,8 @@ SECONDS = 30
 
 
 @pytest.fixture(scope="module")
-def broker() -> Iterator[Broker]:
-    with Broker(tls=True, users=["alice", "bob"]) as running:
+def broker(fork_server: None) -> Iterator[Broker]:
+    with forked_broker()(tls=True, users=["alice", "bob"]) as running:
         running.create_topic("greetings")
         yield running
 
@@ -83,10 +83,9 @@ def test_client_list_shows_principals(broker: Broker, capsys: pytest.CaptureFixt
 @pytest.mark.java
 @pytest.mark.skipif(missing_reason() is not None, reason=missing_reason() or "")
 def test_kafka_tools_accept_client_file(broker: Broker) -> None:
-    from tests.support.jvm import SHORT_LIVED
-    from tests.support.kafka_jars import classpath
+    from tests.support.kafka_jars import classpath, short_lived_jvm
 
-    command = ["java", *SHORT_LIVED, "-cp", classpath(), "org.apache.kafka.tools.TopicCommand", "--list"]
+    command = ["java", *short_lived_jvm(), "-cp", classpath(), "org.apache.kafka.tools.TopicCommand", "--list"]
     command += ["--bootstrap-server", broker.bootstrap, "--command-config", str(broker.client_file("bob"))]
     done = subprocess.run(command, capture_output=True, text=True, timeout=4 * SECONDS, check=False)
     assert "greetings" in done.stdout.split(), done.stdout + done.stderr

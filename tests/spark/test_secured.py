@@ -28,6 +28,7 @@ from kproc.spark.sink_options import parse_sink_options  # noqa: E402
 from kproc.spark.source import KprocDataSource  # noqa: E402
 from tests.support.broker import run_kproc  # noqa: E402
 from tests.support.certificates import Certificates  # noqa: E402
+from tests.support.command_line import run_here  # noqa: E402
 from tests.support.kafka_jars import missing_reason  # noqa: E402
 from tests.support.secured_kafka import (  # noqa: E402
     SCRAM_PASSWORD,
@@ -176,7 +177,7 @@ def test_pipeline_reads_login_from_file_and_never_prints_it(
     read = run_kproc("consume", "copies", "--isolation", "read-committed", *where)
     assert sorted(read.stdout.split()) == ["a", "b"], read.stderr
     told = [
-        run_kproc("pipeline", *command, str(spec), "--bootstrap", secured.bootstrap)
+        run_here("pipeline", *command, str(spec), "--bootstrap", secured.bootstrap)
         for command in (("check", "--no-spark"), ("status",))
     ]
     assert [each.returncode for each in told] == [0, 0], told

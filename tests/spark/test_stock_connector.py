@@ -27,7 +27,8 @@ BEGAN_MS = 1_767_225_600_000
 BATCH_SECONDS = 120
 
 
-@pytest.fixture(params=["kafka", "kproc"])
+# kproc's own source shows the same in test_source.py and test_pipeline.py; here, by hand, from the same specifications.
+@pytest.fixture(params=["kafka", pytest.param("kproc", marks=pytest.mark.slow)])
 def connector(request: pytest.FixtureRequest) -> str:
     """The stock connector where its jars are, and kproc's source for comparison."""
     reason = spark_jars.missing_reason() if request.param == "kafka" else None
