@@ -4,12 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import json
-import os
-import re
-import signal
 import stat
 import subprocess
-import sys
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -18,14 +14,14 @@ import pytest
 from kproc import Broker
 from kproc.broker.config.values import ConfigError
 from kproc.client import AuthenticationFailed
-from tests.support.broker import ROOT, forked_broker
+from tests.support.broker import forked_broker
 from tests.support.command_line import call_kproc
 from tests.support.inner_pytest import passed, run_pytest
 from tests.support.kafka_jars import missing_reason
 from tests.support.secured import closes_within_a_handshake
-from tests.support.wait import wait_until
 
 pytestmark = pytest.mark.long
+
 SECONDS = 30
 
 
@@ -187,41 +183,6 @@ def test_pytest_plugin_starts_broker_with_users(tmp_path: Path) -> None:
         del producer
     """
     passed(run_pytest(tmp_path, source), 1)
-
-
-# ---- kproc dev ------------------------------------------------------------------------------------------------
-
-
-def test_dev_prints_lines_that_connect_and_leaves_nothing(tmp_path: Path) -> None:
-    command = [sys.executable, "-m", "kproc", "dev", "--tls", "--user", "alice", "--port", "0"]
-    output = tmp_path / "output"
-    with open(output, "wb") as file:
-        child = subprocess.Popen(
-            command, cwd=ROOT, stdout=file, stderr=file, env={**os.environ, "TMPDIR": str(tmp_path)}
-        )
-    try:
-        text = wait_until(
-            lambda: "kafka-python" in (shown := output.read_text()) and shown,
-            seconds=SECONDS,
-            what="the lines",
-        )
-        told = dict(re.findall(r"^  (kproc|confluent-kafka)\s+(.*)$", str(text), re.MULTILINE))
-        from confluent_kafka import Producer
-
-        producer = Producer(json.loads(told["confluent-kafka"]))
-        producer.produce("greetings", b"hello")
-        assert producer.flush(SECONDS) == 0
-        del producer
-        arguments = told["kproc"].split()[1:]
-        done = subprocess.run(
-            [sys.executable, "-m", "kproc", *arguments], cwd=ROOT, capture_output=True, text=True, check=False
-        )
-        assert (done.returncode, done.stderr) == (0, "")
-        assert "greetings" in done.stdout
-    finally:
-        child.send_signal(signal.SIGINT)
-        child.wait(SECONDS)
-    assert sorted(path.name for path in tmp_path.iterdir()) == ["output"]
 
 
 @pytest.mark.parametrize("name", ["", "a b", 'a"b', "a=b"])

@@ -12,14 +12,6 @@ import pytest
 from confluent_kafka import Consumer, Producer
 from confluent_kafka import TopicPartition as ConfluentPartition
 from confluent_kafka.admin import AdminClient, NewPartitions
-
-from tests.spark.streams import numbered, recreate_topic, send
-from tests.support.broker import BrokerUnderTest, ServedBroker
-from tests.support.topics import TopicFactory, fresh_name
-
-pytest.importorskip("pyspark.sql.streaming.datasource", reason="needs the spark extra")
-pytest.importorskip("pyarrow", reason="needs the spark extra")
-
 from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadMaxBytes, ReadMaxRows, ReadMinRows
 from pyspark.sql.types import StructType
 
@@ -32,9 +24,17 @@ from kproc.spark.look_up import DataLoss
 from kproc.spark.offsets import TopicPartition
 from kproc.spark.option_values import OptionError
 from kproc.wire.header import ApiKey
+from tests.spark.streams import numbered, recreate_topic, send
+from tests.support.broker import BrokerUnderTest, ServedBroker
 from tests.support.spark_readers import batch, between, stream, trim, values
+from tests.support.topics import TopicFactory, fresh_name
+
+pytest.importorskip("pyspark.sql.streaming.datasource", reason="needs the spark extra")
+pytest.importorskip("pyarrow", reason="needs the spark extra")
 
 pytestmark = [pytest.mark.transports("process"), pytest.mark.usefixtures("own_connections")]
+
+
 def without_notes(document: dict[str, Any]) -> dict[str, Any]:
     """The offsets of a document."""
     return {topic: rows for topic, rows in document.items() if not topic.startswith("@")}
@@ -213,25 +213,6 @@ def test_planned_batch_keeps_start_of_latest(
     fourth = stream(broker.bootstrap, subscribe=name)
     assert between(fourth, fourth.initialOffset(), empty) == []
     assert without_notes(third.latestOffset(empty, ReadAllAvailable())) == {name: {"0": 13}}
-
-
-def test_checkpoint_state_keeps_where_a_query_began(
-    broker: BrokerUnderTest, topic: TopicFactory, tmp_path: Path
-) -> None:
-    name = topic()
-    options = {"subscribe": name, "checkpointState": str(tmp_path / "new" / "state")}
-    assert without_notes(stream(broker.bootstrap, **options).initialOffset()) == {name: {"0": 0}}
-    send(broker.bootstrap, name, numbered(0, 3))
-    assert without_notes(stream(broker.bootstrap, **options).initialOffset()) == {name: {"0": 0}}
-    # Another source of the same query has a file of its own.
-    other = stream(broker.bootstrap, **options, sourceName="other")
-    assert without_notes(other.initialOffset()) == {name: {"0": 3}}
-    files = sorted(path.name for path in (tmp_path / "new" / "state").iterdir())
-    assert len(files) == 2
-    assert files[0] == "other.initial.json"
-    (tmp_path / "new" / "state" / files[0]).write_text("{half")
-    with pytest.raises(OptionError, match=r"other.initial.json is damaged .* remove it"):
-        stream(broker.bootstrap, **options, sourceName="other").initialOffset()
 
 
 def test_limits_of_a_batch(broker: BrokerUnderTest, topic: TopicFactory) -> None:

@@ -50,3 +50,21 @@ def bomb(codec: int, size: int) -> memoryview:
     return sealed(
         compress(codec, record(b"\0\0\0\1" + encode_varint(size) + bytes(size) + b"\0")), codec=codec
     )
+
+
+# Records whose fields contradict their lengths.
+INSIDE = {
+    "a timestamp of 127 bytes": long_timestamp(127),
+    "a timestamp of 11 bytes": long_timestamp(11),
+    "a key that runs past the end": record(b"\0\0\0\x7e\1\0"),
+    "a value that runs past the end": record(b"\0\0\0\1\x7e\0"),
+    "more headers than bytes": record(b"\0\0\0\1\1\x7e"),
+    "a negative number of headers": record(b"\0\0\0\1\1\1"),
+    "a header key that runs past the end": record(b"\0\0\0\1\1\2\x7e\1"),
+    "a header key that is null": record(b"\0\0\0\1\1\2\1\1"),
+    "a header value that runs past the end": record(b"\0\0\0\1\1\2\0\x7e"),
+    "bytes behind the headers": record(b"\0\0\0\1\1\0\0"),
+    "an offset that is not the first": record(b"\0\0\2\1\1\0"),
+    "an offset beyond 32 bits": record(b"\0\0" + encode_varint(2**33) + b"\1\1\0"),
+    "an offset below the first": record(b"\0\0\1\1\1\0"),
+}

@@ -1,3 +1,5 @@
+""""""
+
 from __future__ import annotations
 
 import base64
@@ -5,7 +7,7 @@ import base64
 import pytest
 
 from kproc.broker.cluster import records as r
-from kproc.broker.cluster.controller import ControllerState, failure_of, failure_reply, random_topic_id
+from kproc.broker.cluster.controller import ControllerState, failure_of, random_topic_id
 from kproc.broker.cluster.image import ClusterImage
 from kproc.broker.config import Config
 from kproc.common.clock import ManualClock
@@ -106,10 +108,3 @@ def test_a_metadata_log_of_another_cluster_is_fatal():
 def test_our_own_mistakes_are_fatal(op, body):
     with pytest.raises(FatalError):
         InMemoryController().do(op, **body)
-
-
-def test_failures_travel_in_replies():
-    error = failure_of(failure_reply(ErrorCode.KAFKA_STORAGE_ERROR, "disk full"))
-    assert (error.code, error.message) == (ErrorCode.KAFKA_STORAGE_ERROR, "disk full")
-    assert failure_of({"lost": True}).code == ErrorCode.REQUEST_TIMED_OUT
-    assert failure_of({"topics": []}) is None

@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import resource
 from pathlib import Path
 
 import pytest
 
-from kproc.broker.config.descriptor_limit import share_of_descriptors
 from kproc.broker.storage.log import Log, LogConfig
 from kproc.broker.storage.segments import ColdSegments
 from tests.support.logs import NOW_MS, LogRig, append_one, batch, read_all
@@ -92,9 +90,3 @@ def test_cold_segments_share_a_budget_over_logs(tmp_path: Path) -> None:
     for log in logs[1:]:
         log.close()
     assert len(cold) == 0
-
-
-def test_budget_follows_the_limit_of_descriptors(monkeypatch: pytest.MonkeyPatch) -> None:
-    for limit, share in ((1024, 85), (12, 2), (1 << 20, 1000), (resource.RLIM_INFINITY, 1000)):
-        monkeypatch.setattr(resource, "getrlimit", lambda _which, limit=limit: (limit, limit))
-        assert share_of_descriptors(12, most=1000) == share
