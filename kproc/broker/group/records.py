@@ -61,6 +61,8 @@ _OFFSET_AND_EPOCH: Final = Struct(">hqi")
 # Type 1, one tagged field, tag 0, 16 bytes.
 _TOPIC_ID_HEAD: Final = bytes((1, _TOPIC_ID_TAG, len(ZERO_UUID)))
 _NO_TAGS: Final = b"\0"
+# The rebalance and the session timeout of a member, and the length of its subscription.
+_TIMEOUTS_AND_LENGTH: Final = Struct(">iii")
 # Layout of a value of version 4 with a topic id and without metadata, the most frequent one.
 _USUAL_OFFSET_VALUE: Final = Struct(">hqiBq3s16s")
 
@@ -179,11 +181,13 @@ def encode_group_value(group: GroupSnapshot) -> bytes:
         encoded += _nullable_string(member.group_instance_id)
         encoded += encode_string(member.client_id)
         encoded += encode_string(member.client_host)
-        encoded += INT32.pack(member.rebalance_timeout_ms)
-        encoded += INT32.pack(member.session_timeout_ms)
-        for data in (member.subscription, member.assignment):
-            encoded += INT32.pack(len(data))
-            encoded += data
+        subscription, assignment = member.subscription, member.assignment
+        encoded += _TIMEOUTS_AND_LENGTH.pack(
+            member.rebalance_timeout_ms, member.session_timeout_ms, len(subscription)
+        )
+        encoded += subscription
+        encoded += INT32.pack(len(assignment))
+        encoded += assignment
     return bytes(encoded)
 
 

@@ -4,7 +4,11 @@ from __future__ import annotations
 
 import pytest
 
-from kproc.broker.group.classic.subscription import subscribed_topics, topics_of_all
+from kproc.broker.group.classic.subscription import (
+    SUBSCRIPTIONS_BYTES_MAX,
+    subscribed_topics,
+    topics_of_all,
+)
 from kproc.common.errors import ProtocolError
 from tests.support.group_rig import INITIAL_DELAY_MS, GroupRig
 
@@ -65,3 +69,13 @@ def test_other_groups_are_subscribed_to_nothing(rig: GroupRig) -> None:
     assert not rig.group.is_subscribed_to("a")
     rig.make_stable(1, protocol_type="connect", protocols=READS_A_AND_BB)
     assert not rig.group.is_subscribed_to("a")
+
+
+def test_large_subscriptions_are_not_read() -> None:
+    """One JoinGroup with a megabyte of short names stopped the Handler for 150 ms at the end of its join phase."""
+    count = SUBSCRIPTIONS_BYTES_MAX // 4
+    metadata = b"\x00\x00" + count.to_bytes(4, "big") + b"\x00\x02bb" * count
+    assert topics_of_all([metadata]) is None
+    smaller = b"\x00\x00" + (count - 2).to_bytes(4, "big") + b"\x00\x02bb" * (count - 2)
+    assert topics_of_all([smaller]) == {"bb"}
+    assert topics_of_all([smaller] * 1000) == {"bb"}
