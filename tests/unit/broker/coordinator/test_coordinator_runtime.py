@@ -249,6 +249,23 @@ def test_a_marker_is_taken_by_a_coordinator_that_has_loaded(
     assert end(rig, 0, 0, 7, is_commit=True) == [0]
 
 
+def test_step_of_replay_ends_after_large_records(
+    start: Start, monkeypatch: pytest.MonkeyPatch, calls: CoordinatorCalls[Counters]
+) -> None:
+    """1,000 records of large groups in one step took many seconds."""
+    rig = start()
+    rig.create_topic(TOPIC)
+    for _ in range(2):
+        Client(rig).ask(rig, calls, "add", *NAMES)
+    runtime(rig).release((TOPIC, 0))
+    monkeypatch.setattr("kproc.broker.coordinator.coordinator_log.LOAD_CHUNK_VALUE_BYTES", 0)
+    with pytest.raises(KafkaError) as raised:
+        end(rig, 0, 0, 7, is_commit=True)
+    assert raised.value.code == ErrorCode.COORDINATOR_LOAD_IN_PROGRESS
+    rig.settle()
+    assert coordinator(rig).values == dict.fromkeys(NAMES, 2)
+
+
 def test_rules_that_raise_at_marker_are_reloaded_before_resend(start: Start) -> None:
     rig = start()
     rig.create_topic(TOPIC)
