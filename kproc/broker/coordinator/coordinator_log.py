@@ -156,8 +156,9 @@ class CoordinatorLog(Generic[C]):
         if self._survivors is None:
             self._survivors = replay.survivors()
         count = value_bytes = 0
-        for count, record in enumerate(islice(self._survivors, LOAD_CHUNK_RECORDS), 1):
+        for record in islice(self._survivors, LOAD_CHUNK_RECORDS):
             self.coordinator.replay(*record)
+            count += 1
             value_bytes += len(record.value or b"")
             if value_bytes > LOAD_CHUNK_VALUE_BYTES:
                 return False

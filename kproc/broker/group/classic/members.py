@@ -96,7 +96,7 @@ class Member:
 
     def metadata(self, protocol_name: str | None) -> bytes:
         """Return the member's metadata for a protocol. Empty if no protocol is chosen or the member lacks it."""
-        # A loop, because a generator costs three times as much, and a large group calls this for each member in one step.
+        # A loop, because a generator costs three times as much. A large group calls this for each member in one step.
         for name, metadata in self.protocols:
             if name == protocol_name:
                 return metadata
