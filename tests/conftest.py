@@ -86,6 +86,8 @@ BUSY_FIRST = ("simulation", "fuzz", "rig", "bench", "property")
 # When so much of the others has been handed out, no file that waits is left: these take longest.
 WAITING_SHARE = 0.85
 HAS_FAILED = pytest.StashKey[bool]()
+# A test of a plain run that hangs ends with the stacks of its threads.
+HANG_SECONDS = 300
 # Client libraries end their threads and sockets a little after `close()` returns.
 LEAK_SETTLE_SECONDS = 5.0
 # Records of tests have fixed times, years ago. By default retention takes them all five minutes after the
@@ -199,6 +201,8 @@ def pytest_cmdline_main(config: pytest.Config) -> None:
         and getattr(options, "numprocesses", 0) is None
     ):
         options.numprocesses, options.dist = "logical", "loadfile"
+        # A timer of the kernel. pytest's `faulthandler_timeout` starts a thread for each test, and waits for its end.
+        options.timeout = getattr(options, "timeout", None) or HANG_SECONDS
 
 
 @pytest.hookimpl(optionalhook=True)

@@ -17,6 +17,7 @@ from tests.support.broker import ServedBroker
 TOPIC_IDS = {"one": b"1" * 16, "other": b"2" * 16}
 
 
+@pytest.mark.long
 def test_fuzz_frames_are_reproducible_and_mostly_decodable() -> None:
     served = {
         int(key): codec.supported_versions(int(key)) for key in (ApiKey.METADATA, ApiKey.FETCH, ApiKey.JOIN_GROUP)

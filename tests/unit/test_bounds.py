@@ -56,6 +56,7 @@ def rates_of(clock: Clock) -> ClientRates:
 # -- quotas ---------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.long
 def test_client_rates_of_made_up_client_ids_are_bounded() -> None:
     clock = Clock()
     rates = rates_of(clock)
@@ -95,6 +96,7 @@ def test_client_rates_of_idle_clients_leave() -> None:
     assert not rates._accounts
 
 
+@pytest.mark.long
 def test_mutation_buckets_of_made_up_client_ids_are_bounded() -> None:
     quotas, clock = quotas_of(CONTROLLER_MUTATION_RATE), Clock()
     mutations = MutationQuotas(lambda: quotas, lambda: clock.now_ns, seconds=11)

@@ -144,6 +144,7 @@ def test_slow_directory_removal_after_end_is_no_failure(scratch, monkeypatch):
     assert _session_members(session) == []
 
 
+@pytest.mark.long
 def test_forked_child_leaving_block_keeps_parents_broker(scratch):
     with Broker() as broker:
         directory = next(scratch.iterdir())

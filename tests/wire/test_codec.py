@@ -39,6 +39,7 @@ def _decode(api_key, version, direction, body):
     return fields
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("api_key", sorted(api_key_map), ids=lambda key: ApiKey(key).name.lower())
 def test_codec_equals_kio_in_every_version_and_direction(api_key):
     for key, version, direction in EVERY_MESSAGE:

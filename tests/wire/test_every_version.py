@@ -51,6 +51,7 @@ def test_first_flexible_versions_are_kafkas():
         assert first_flexible(key) == (NEVER_FLEXIBLE if version is None else version), ApiKey(key)
 
 
+@pytest.mark.long
 def test_header_versions_are_those_of_the_schema():
     for key, version, direction in EVERY_MESSAGE:
         entity = entity_type(key, version, direction)

@@ -59,6 +59,7 @@ def mutate(body: bytes, rng: random.Random) -> bytes:
     return bytes(changed)
 
 
+@pytest.mark.long
 def test_mutated_bodies_decode_or_raise_protocol_error():
     refused = 0
     for key, version, direction in EVERY_MESSAGE:
@@ -74,6 +75,7 @@ def test_mutated_bodies_decode_or_raise_protocol_error():
     assert refused > len(EVERY_MESSAGE) * MUTANTS_PER_MESSAGE // 4
 
 
+@pytest.mark.long
 def test_truncated_body_is_rejected():
     for key, version, direction in EVERY_MESSAGE:
         rng = random.Random(f"cut {key} {version} {direction}")

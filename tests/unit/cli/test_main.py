@@ -99,6 +99,7 @@ def test_a_refused_connection_is_one_line_and_exit_code_1(command, called):
     assert answer.stdout == ""
 
 
+@pytest.mark.long
 def test_the_environment_names_the_broker():
     port = closed_port()
     answer = kproc("topic", "list", KPROC_BOOTSTRAP=f"127.0.0.1:{port}")

@@ -5,6 +5,8 @@ from __future__ import annotations
 import os
 import threading
 
+import pytest
+
 from kproc.broker.config import Config
 from kproc.cli.main import run
 from kproc.cli.serve import _build
@@ -20,6 +22,7 @@ def test_mistakes_and_warnings_of_a_file_are_one_block(tmp_path, capsys):
     assert [line.strip().partition(": ")[0] for line in lines[1:]] == [f"{file}:3", f"{file}:4"]
 
 
+@pytest.mark.long
 def test_the_eight_warnings_of_a_server_properties_are_one_block(tmp_path):
     file = tmp_path / "server.properties"
     without_effect = [

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import pytest
+
 from kproc.broker.coordinator import partitioning
 from kproc.common.bounded import NAME_MAX, BoundedCache, short_name
 
@@ -33,6 +35,7 @@ def test_bounded_cache_is_emptied_at_its_entries_or_bytes() -> None:
     assert len(cache) == 0, "one entry must not fill the cache"
 
 
+@pytest.mark.long
 def test_hashes_of_long_group_names_are_cached_in_few_bytes() -> None:
     for number in range(200):
         partitioning.partition_for(f"{number}{LONG}", 50)

@@ -7,6 +7,7 @@ import logging
 import sys
 
 import orjson
+import pytest
 
 from kproc.broker.security import audit
 from kproc.broker.supervisor.logs import JsonFormatter, TextFormatter
@@ -90,6 +91,7 @@ def test_audit_message_with_hostile_name_is_one_line() -> None:
     assert text.isprintable()
 
 
+@pytest.mark.long
 def test_all_suspect_code_points_are_escaped() -> None:
     """No code point that Python calls unprintable passes. Planes that Unicode has not assigned are sampled."""
     text = "".join(map(chr, (*range(0x40000), *range(0x40000, sys.maxunicode + 1, 97), *range(0xE0000, 0xE0200))))

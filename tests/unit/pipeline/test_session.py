@@ -62,6 +62,7 @@ def test_the_specifications_settings_go_over_ours(tmp_path: Path) -> None:
     assert cluster["spark.executorEnv.PYTHONPATH"].endswith(".zip")
 
 
+@pytest.mark.long
 def test_the_package_is_all_that_an_executor_imports(tmp_path: Path) -> None:
     package = package_kproc(tmp_path)
     names = zipfile.ZipFile(package).namelist()

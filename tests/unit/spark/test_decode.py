@@ -116,6 +116,7 @@ def test_rows_are_those_of_the_reference_parser(log: list[bytes], data: st.DataO
     assert got == [{name: row[name] for name in columns} for row in rows if start <= row["offset"] < end]
 
 
+@pytest.mark.long
 @settings(max_examples=20, deadline=None)
 @given(logs(), st.data())
 def test_truncated_bytes_resume_at_consumed_position(
@@ -144,6 +145,7 @@ def random_record(chance: random.Random) -> Record:
     )
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("seed", range(2))
 def test_damaged_records_are_rejected_or_read_like_reference(seed: int) -> None:
     """With CRCs unchecked, the walk meets everything that can be wrong in a record."""

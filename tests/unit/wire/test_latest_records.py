@@ -56,6 +56,7 @@ def test_latest_records_equal_those_of_a_plain_walk(
         assert found(latest, raw, count) == walked(raw, count)
 
 
+@pytest.mark.long
 def test_latest_records_of_damaged_bytes_raise_kafka_error() -> None:
     """Every cut, and changed bytes: an error, or what the bytes say; no other exception."""
     records = [Record(b"key%d" % (number % 5), b"v" * (number % 3), 0, (), number) for number in range(300)]
@@ -87,6 +88,7 @@ def test_run_of_records_costs_few_bytecodes_each() -> None:
     assert count_bytecodes(lambda: latest.of(raw, 1_000), unless_in=__file__) < 1_000
 
 
+@pytest.mark.long
 def test_learnt_shapes_are_bounded() -> None:
     """A log with records of every length compiles a bounded count of patterns."""
     latest = LatestRecords()

@@ -119,6 +119,7 @@ def test_open_log_damaged_below_what_was_synced_is_refused(three_topics, harm):
             file.write(good)
 
 
+@pytest.mark.long
 def test_a_write_torn_at_any_byte_is_cut_off_and_the_log_goes_on(three_topics, tmp_path, caplog):
     directory, images, sizes = three_topics
     for cut in range(sizes[-2] + 1, sizes[-1]):

@@ -295,6 +295,7 @@ def test_controller_is_drained_when_every_change_is_answered(
     assert rig.controller.is_drained()
 
 
+@pytest.mark.long
 def test_thousand_topics_reach_a_peer_although_the_ring_is_small(rig: ControllerRig) -> None:
     asking = rig.attach(handler_id(0))
     names = [f"topic-with-a-rather-long-name-{number:05}" for number in range(3000)]

@@ -65,6 +65,7 @@ def test_offsets_come_back(key: OffsetKey, value: CommittedOffset) -> None:
     assert decode_record(encode_offset_key(key), None) == (key, None)
 
 
+@pytest.mark.long
 @given(GROUPS)
 def test_groups_come_back(group: GroupSnapshot) -> None:
     key = encode_group_key(group.group_id)

@@ -623,6 +623,7 @@ def some_frames(draw: st.DrawFn) -> list[bytes]:
     return frames
 
 
+@pytest.mark.long
 @settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(frames=some_frames())
 def test_random_frames_never_log_in_and_are_answered_once(

@@ -494,6 +494,7 @@ def test_closing_the_region_ends_reservations_and_polled_views():
     assert open_descriptors() == before
 
 
+@pytest.mark.long
 def test_records_are_never_torn_between_processes():
     """Random lengths in a small ring: hundreds of wraps, every record checked by its CRC and its number."""
     records, capacity = 40_000, 4096

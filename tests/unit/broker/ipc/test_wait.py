@@ -222,6 +222,7 @@ def run_dekker(words: memoryview, order: Callable[[], object], seconds: float) -
     return len(ours), sum(a & b for a, b in zip(ours, theirs, strict=True))
 
 
+@pytest.mark.long
 def test_fence_prevents_lost_wake_up_in_every_round(words):
     rounds, both_stale = run_dekker(words, fence, DEKKER_SECONDS)
     assert rounds >= 50

@@ -55,6 +55,7 @@ def test_torn_row_is_not_read_until_a_successor_publishes(region):
     assert read_row(region.words, 0, 2) == [7, 8]
 
 
+@pytest.mark.long
 def test_rows_are_never_torn_between_processes(region):
     """The words of a row, read one by one beside the row itself, do disagree: so the test can fail."""
 
@@ -90,6 +91,7 @@ def test_rows_are_never_torn_between_processes(region):
     print(f"rows {rows}, given up {given_up}, torn without the version {naive_torn}, written {written}")
 
 
+@pytest.mark.long
 def test_killed_row_writers_leave_a_row_that_is_whole_or_refused(region):
     def write() -> None:
         writer = RowWriter(region.words, 0, 8)

@@ -212,6 +212,7 @@ def test_slow_readers_give_way_after_idle_connections(rig: Rig) -> None:
     slow.close()
 
 
+@pytest.mark.long
 def test_slow_readers_take_a_bounded_number_of_places(rig: Rig) -> None:
     rig.body = b"x" * (8 << 20)
     for _ in range(2 * CONNECTIONS_MAX):

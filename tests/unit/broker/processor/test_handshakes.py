@@ -361,6 +361,7 @@ def test_a_listener_without_a_usable_key_closes_what_comes(
     assert "closing a TLS connection" in caplog.text
 
 
+@pytest.mark.long
 def test_damaged_handshake_or_record_closes_only_connection(
     rig: ProcessorRig, certificates: Certificates
 ) -> None:

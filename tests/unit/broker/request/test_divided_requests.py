@@ -476,6 +476,7 @@ def test_request_percentage_charges_steps_not_gaps_between(start: Start) -> None
     assert rig.processors[0].throttles == []
 
 
+@pytest.mark.long
 def test_no_duty_cycle_copies_a_whole_answer(start: Start) -> None:
     """Three copies of 20 MB, and freeing the rows of the request, took 60 ms in the cycle that answered."""
     rig = cluster(start)

@@ -210,6 +210,7 @@ def test_delete_topics_by_name_and_id_deletes_none(start: Start, others: int) ->
     assert "t" in rig.cluster.image.topics_by_name
 
 
+@pytest.mark.long
 def test_delete_acls_that_mean_too_many_rules_remove_none(
     start: Start, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -247,6 +247,7 @@ def naive(
     return default and not covering
 
 
+@pytest.mark.long
 @given(
     rules_st,
     st.data(),

@@ -98,6 +98,7 @@ def test_varint_of_127_kb_is_read_for_10_bytes() -> None:
     assert count_bytecodes(read, unless_in=__file__) < 1000
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("reading", ["keys", "survivors"])
 def test_step_of_compaction_is_bounded(tmp_path: Path, reading: str) -> None:
     """The largest step between two yields, in bytecodes, over a batch of 25,000 records."""

@@ -38,6 +38,7 @@ def test_missing_offset_checkpoint_is_empty(tmp_path: Path) -> None:
     assert read_offset_checkpoint(FS, tmp_path, LOG_START_FILE) == OffsetCheckpoint()
 
 
+@pytest.mark.long
 def test_damaged_offset_checkpoint_by_id_is_empty(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     """Every bit, every length, every zeroed half: no entry of a damaged file counts, and no reader fails."""
     write_offset_checkpoint(FS, tmp_path, LOG_START_FILE, OFFSETS, NAMES)

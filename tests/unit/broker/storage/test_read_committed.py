@@ -230,6 +230,7 @@ def test_last_stable_offset_and_committed_records_match_model(rig: LogRig, seed:
     walk.log.close()
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("seed", range(6))
 def test_power_loss_keeps_remaining_records_committed(seed: int) -> None:
     """At any moment, with whatever of the unsynced pages and names."""

@@ -149,6 +149,7 @@ def test_append_to_compacted_log_refuses_what_inflates_too_much(
     log.close(clean=False)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("codec", [1, 3, 4])
 def test_append_with_full_limits_inflation_by_the_topic(tmp_path: Path, codec: int) -> None:
     """It holds the Handler up, so a batch becomes at most 32 MiB, or 32 times max.message.bytes."""

@@ -90,6 +90,7 @@ def test_count_change_without_openable_listener_closes_nothing(
     assert rig.listening == before
 
 
+@pytest.mark.long
 def test_listeners_may_change_for_ever(rig: Rig) -> None:
     for name in NAMES:
         rig.set(listeners=f"{PLAIN},{name}://127.0.0.1:0")
@@ -128,6 +129,7 @@ def test_all_listeners_can_be_replaced_by_others(rig: Rig) -> None:
         assert names(rig) == set(wanted)
 
 
+@pytest.mark.long
 def test_nothing_is_closed_for_listeners_without_slot(rig: Rig) -> None:
     first, second = NAMES[:LISTENERS_MAX], NAMES[LISTENERS_MAX : 2 * LISTENERS_MAX]
     rig.set(listeners=",".join(f"{name}://127.0.0.1:0" for name in first))
