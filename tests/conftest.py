@@ -82,7 +82,7 @@ EXTERNAL = "external"
 # Directories whose tests spend most of their time waiting for processes, those with the longest files first. The tests
 # of the other directories keep a core busy; of these, too, those with long files come first.
 WAITING = ("spark", "clients", "faults", "cli")
-BUSY_FIRST = ("simulation", "fuzz", "rig", "bench", "property")
+BUSY_FIRST = ("simulation", "fuzz", "rig", "bench", "property", "wire")
 # When so much of the others has been handed out, no file that waits is left: these take longest.
 WAITING_SHARE = 0.85
 HAS_FAILED = pytest.StashKey[bool]()
@@ -289,17 +289,20 @@ def uses_spark_session(file: str) -> bool:
 
 @cache
 def shared_session(file: str) -> str:
-    """Return the name of the JVM that this file shares with other files; its own name if it shares none."""
+    """Return the name of the JVM or library that this file shares with other files; its own name if it shares none."""
     if uses_spark_session(file):
         return "the Spark session"
     if 'usefixtures("java_tools")' in (ROOT / file).read_text():
         return "the JVM of Kafka's tools"
+    if file.startswith("tests/wire/"):
+        # To import its 1,000 modules takes 3 s of CPU.
+        return "kio"
     return file
 
 
 @pytest.hookimpl(optionalhook=True)
 def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
-    """With `--dist loadfile` a file stays with a worker; here, all files that share a JVM do."""
+    """With `--dist loadfile` a file stays with a worker; here, all files that share a JVM or kio do."""
     if config.getoption("dist") != "loadfile":
         return None
     from xdist.scheduler import LoadFileScheduling

@@ -53,6 +53,7 @@ def test_files_that_share_a_jvm_stay_with_one_worker() -> None:
     assert shared_session("tests/spark/test_sink.py") == shared_session("tests/spark/test_source.py")
     assert shared_session("tests/clients/test_java_tools.py") == shared_session("tests/clients/test_acl_tools.py")
     assert shared_session("tests/spark/test_example_stop.py") == "tests/spark/test_example_stop.py"
+    assert shared_session("tests/wire/test_codec.py") == shared_session("tests/wire/test_malformed.py")
 
 
 def test_workers_run_spark_first_and_mix_waiting_with_busy_files() -> None:

@@ -50,12 +50,6 @@ def taken_port(stack: ExitStack, scratch: Path) -> tuple[Broker, str]:
     return Broker(port=held.getsockname()[1]), "cannot bind"
 
 
-def taken_metrics_port(stack: ExitStack, scratch: Path) -> tuple[Broker, str]:
-    held = stack.enter_context(socket.create_server(("127.0.0.1", 0)))
-    settings = {"kproc.metrics.listener": f"127.0.0.1:{held.getsockname()[1]}"}
-    return Broker(settings), "cannot bind"
-
-
 def unusable_data_directory(stack: ExitStack, scratch: Path) -> tuple[Broker, str]:
     file = scratch / "file"
     file.touch()
@@ -67,7 +61,6 @@ def unusable_data_directory(stack: ExitStack, scratch: Path) -> tuple[Broker, st
     "obstacle",
     [
         taken_port,
-        pytest.param(taken_metrics_port, marks=pytest.mark.long),
         pytest.param(unusable_data_directory, marks=pytest.mark.long),
     ],
 )

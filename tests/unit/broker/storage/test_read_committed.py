@@ -231,7 +231,7 @@ def test_last_stable_offset_and_committed_records_match_model(rig: LogRig, seed:
 
 
 @pytest.mark.long
-@pytest.mark.parametrize("seed", range(6))
+@pytest.mark.parametrize("seed", range(4))
 def test_power_loss_keeps_remaining_records_committed(seed: int) -> None:
     """At any moment, with whatever of the unsynced pages and names."""
     chance = random.Random(seed)
