@@ -3,13 +3,7 @@
 from __future__ import annotations
 
 from kproc.common.errors import ErrorCode
-from tests.support.groups import (
-    NewMember,
-    delete_groups,
-    list_groups,
-    offsets_of,
-    settle,
-)
+from tests.support.groups import NewMember, delete_groups, list_groups, offsets_of, settle
 from tests.support.raw import RawClient
 from tests.support.topics import fresh_name
 

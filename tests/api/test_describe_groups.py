@@ -3,11 +3,7 @@
 from __future__ import annotations
 
 from kproc.common.errors import ErrorCode
-from tests.support.groups import (
-    NewMember,
-    describe,
-    settle,
-)
+from tests.support.groups import NewMember, describe, settle
 from tests.support.raw import RawClient
 
 

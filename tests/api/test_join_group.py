@@ -6,13 +6,7 @@ import pytest
 
 from kproc.common.errors import ErrorCode
 from kproc.wire.header import ApiKey
-from tests.support.groups import (
-    NewMember,
-    describe,
-    join_fields,
-    offsets_of,
-    settle,
-)
+from tests.support.groups import NewMember, describe, join_fields, offsets_of, settle
 from tests.support.raw import RawClient
 
 

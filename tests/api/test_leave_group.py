@@ -3,11 +3,7 @@
 from __future__ import annotations
 
 from kproc.common.errors import ErrorCode
-from tests.support.groups import (
-    NewMember,
-    settle,
-    subscription,
-)
+from tests.support.groups import NewMember, settle, subscription
 
 
 def test_leave_group_ends_the_rebalance_wait(member: NewMember) -> None:

@@ -2,11 +2,7 @@
 
 from __future__ import annotations
 
-from tests.support.groups import (
-    NewMember,
-    list_groups,
-    settle,
-)
+from tests.support.groups import NewMember, list_groups, settle
 from tests.support.raw import RawClient
 
 

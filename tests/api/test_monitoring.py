@@ -10,11 +10,7 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from tests.support.broker import ServedBroker
 from tests.support.groups import commit, find_coordinator
-from tests.support.monitoring import (
-    alerts,
-    board,
-    names_in,
-)
+from tests.support.monitoring import alerts, board, names_in
 from tests.support.raw import RawClient, batch
 from tests.support.status import scraped
 from tests.support.wait import wait_until

@@ -7,15 +7,7 @@ import pytest
 from kproc.common.errors import ErrorCode
 from kproc.wire.header import ApiKey
 from tests.support.broker import BrokerUnderTest
-from tests.support.groups import (
-    Member,
-    commit,
-    commit_fields,
-    describe,
-    fetch_group,
-    list_groups,
-    offsets_of,
-)
+from tests.support.groups import Member, commit, commit_fields, describe, fetch_group, list_groups, offsets_of
 from tests.support.offset_fetches import fetch_fields
 from tests.support.raw import RawClient
 from tests.support.topics import fresh_name

@@ -4,11 +4,7 @@ from __future__ import annotations
 
 from kproc.common.errors import ErrorCode
 from kproc.wire.header import ApiKey
-from tests.support.groups import (
-    Member,
-    commit,
-    offsets_of,
-)
+from tests.support.groups import Member, commit, offsets_of
 from tests.support.raw import RawClient
 from tests.support.topics import fresh_name
 

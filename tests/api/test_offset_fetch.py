@@ -5,13 +5,7 @@ from __future__ import annotations
 import pytest
 
 from kproc.wire.header import ApiKey
-from tests.support.groups import (
-    commit,
-    commit_fields,
-    fetch_group,
-    find_coordinator,
-    offsets_of,
-)
+from tests.support.groups import commit, commit_fields, fetch_group, find_coordinator, offsets_of
 from tests.support.offset_fetches import fetch_fields
 from tests.support.raw import RawClient
 from tests.support.topics import fresh_name

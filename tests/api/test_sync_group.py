@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 from kproc.common.errors import ErrorCode
-from tests.support.groups import (
-    NewMember,
-)
+from tests.support.groups import NewMember
 
 
 def test_sync_group_with_other_protocol_is_rejected(member: NewMember) -> None:

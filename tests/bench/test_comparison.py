@@ -18,16 +18,7 @@ from bench.cells import Cell
 from bench.compare import _told, parse
 from bench.peers.registry import PEERS
 from bench.samples import COLUMNS, Sample, rows_of, schema
-from bench.scenarios import (
-    P99_US_MAX,
-    SCENARIOS,
-    Probe,
-    ScenarioFailed,
-    evict,
-    judge,
-    parse_client,
-    search,
-)
+from bench.scenarios import P99_US_MAX, SCENARIOS, Probe, ScenarioFailed, evict, judge, parse_client, search
 from bench.workloads import BY_NAME, CELLS, WORKLOADS
 from kproc import Broker
 from kproc.cli import bench as bench_command

@@ -16,12 +16,7 @@ from confluent_kafka.admin import AdminClient
 
 from tests.support.adapters.secured_round_trip import LIBRARIES, Access
 from tests.support.certificates import Certificates
-from tests.support.secured import (
-    MECHANISMS,
-    SecuredBroker,
-    closes_within_a_handshake,
-    secured,
-)
+from tests.support.secured import MECHANISMS, SecuredBroker, closes_within_a_handshake, secured
 from tests.support.wait import wait_until
 
 pytestmark = pytest.mark.clients

@@ -21,15 +21,7 @@ from kproc.wire.header import ApiKey
 from tests.support.broker import ServedBroker
 from tests.support.coordinator_log import write_commits
 from tests.support.group_load import GroupLoad
-from tests.support.groups import (
-    Member,
-    commit,
-    describe,
-    fetch_group,
-    find_coordinator,
-    offsets_of,
-    settle,
-)
+from tests.support.groups import Member, commit, describe, fetch_group, find_coordinator, offsets_of, settle
 from tests.support.proc import living
 from tests.support.raw import RawClient
 from tests.support.status import connect, processes, wait_replaced

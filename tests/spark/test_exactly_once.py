@@ -17,14 +17,7 @@ import pytest
 pytest.importorskip("pyarrow")
 
 from kproc.client import ClientError
-from kproc.spark.exactly_once import (
-    BatchCommit,
-    OtherRows,
-    Slot,
-    chunk_count,
-    decode_slots,
-    encode_slots,
-)
+from kproc.spark.exactly_once import BatchCommit, OtherRows, Slot, chunk_count, decode_slots, encode_slots
 from tests.support.exactly_once_model import (
     NAME,
     PLACE,

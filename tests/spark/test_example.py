@@ -13,13 +13,7 @@ pytest.importorskip("pyarrow")
 from examples.clicks.events import Events
 from examples.clicks.run import INPUTS, OUTPUTS, Clicks, spec_text
 from examples.clicks.send import PARTITIONS, EventSender
-from examples.clicks.verify import (
-    check_conversions,
-    check_pages,
-    check_sessions,
-    read_topic,
-    wrong,
-)
+from examples.clicks.verify import check_conversions, check_pages, check_sessions, read_topic, wrong
 from kproc.pipeline.build import Builder
 from kproc.pipeline.sinks import start_stream
 from kproc.pipeline.spec import Outside, parse_spec

@@ -12,13 +12,7 @@ import pytest
 np = pytest.importorskip("numpy")
 pa = pytest.importorskip("pyarrow")
 
-from kproc.spark.partitioner import (  # noqa: E402
-    VECTOR_KEY_BYTES_MAX,
-    Spread,
-    murmur2,
-    murmur2_column,
-    partitions_by_key,
-)
+from kproc.spark.partitioner import VECTOR_KEY_BYTES_MAX, Spread, murmur2, murmur2_column, partitions_by_key  # noqa: E402
 from tests.support.broker import BrokerUnderTest  # noqa: E402
 from tests.support.jvm import SHORT_LIVED  # noqa: E402
 from tests.support.kafka_jars import classpath, missing_reason  # noqa: E402

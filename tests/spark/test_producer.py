@@ -23,13 +23,7 @@ from kproc.spark.sink_options import ProducerSettings  # noqa: E402
 from kproc.wire.record_batch import parse_header  # noqa: E402
 from tests.support.broker import BrokerUnderTest, ServedBroker  # noqa: E402
 from tests.support.raw import RawClient, values_of  # noqa: E402
-from tests.support.scripted_broker import (  # noqa: E402
-    HANG_UP_AFTER,
-    HANG_UP_BEFORE,
-    SILENCE,
-    ScriptedBroker,
-    Verdict,
-)
+from tests.support.scripted_broker import HANG_UP_AFTER, HANG_UP_BEFORE, SILENCE, ScriptedBroker, Verdict  # noqa: E402
 from tests.support.topics import TopicFactory  # noqa: E402
 
 TOPIC = "t"

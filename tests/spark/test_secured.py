@@ -30,12 +30,7 @@ from tests.support.broker import run_kproc  # noqa: E402
 from tests.support.certificates import Certificates  # noqa: E402
 from tests.support.command_line import run_here  # noqa: E402
 from tests.support.kafka_jars import missing_reason  # noqa: E402
-from tests.support.secured_kafka import (  # noqa: E402
-    SCRAM_PASSWORD,
-    SecuredKafka,
-    login_lines,
-    write_properties,
-)
+from tests.support.secured_kafka import SCRAM_PASSWORD, SecuredKafka, login_lines, write_properties  # noqa: E402
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

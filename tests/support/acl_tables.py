@@ -2,19 +2,9 @@
 
 from __future__ import annotations
 
-from kproc.broker.security.acl import (
-    Acl,
-    Operation,
-    PatternType,
-    Permission,
-    ResourceType,
-)
+from kproc.broker.security.acl import Acl, Operation, PatternType, Permission, ResourceType
 from kproc.broker.security.acl_table import AclTable
-from kproc.broker.security.authorizer import (
-    DEFAULT_DENY,
-    Verdict,
-    decide,
-)
+from kproc.broker.security.authorizer import DEFAULT_DENY, Verdict, decide
 
 TOPIC, GROUP, CLUSTER = ResourceType.TOPIC, ResourceType.GROUP, ResourceType.CLUSTER
 READ, WRITE, DESCRIBE = Operation.READ, Operation.WRITE, Operation.DESCRIBE

@@ -6,10 +6,7 @@ import socket
 from typing import Any
 
 from kproc.broker.config import Config
-from kproc.broker.role.listeners import (
-    Endpoint,
-    open_listeners,
-)
+from kproc.broker.role.listeners import Endpoint, open_listeners
 
 
 def bind(sockets: list[socket.socket], listening: str, **settings: Any) -> list[Endpoint]:

@@ -7,11 +7,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from kproc.broker.storage.log import Log
-from kproc.wire.record_batch import (
-    BatchHeader,
-    encode_batch,
-    parse_header,
-)
+from kproc.wire.record_batch import BatchHeader, encode_batch, parse_header
 from kproc.wire.records import Record
 from tests.support.logs import NOW_MS, LogRig, records_in
 

@@ -9,9 +9,7 @@ from types import SimpleNamespace
 from typing import Any
 
 from kproc.broker.calls.calls import Call
-from kproc.broker.calls.cleaner_calls import (
-    SWAP_SEGMENTS,
-)
+from kproc.broker.calls.cleaner_calls import SWAP_SEGMENTS
 from kproc.broker.cleaner.compactor import Compactor
 from kproc.broker.handler.compaction_calls import CompactionCalls
 from kproc.broker.metrics.slab import MetricsRow

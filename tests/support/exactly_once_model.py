@@ -8,13 +8,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from kproc.client import ClientError
-from kproc.spark.exactly_once import (
-    BatchCommit,
-    Mark,
-    PreparedTask,
-    TransactionLost,
-    Unsettled,
-)
+from kproc.spark.exactly_once import BatchCommit, Mark, PreparedTask, TransactionLost, Unsettled
 from kproc.spark.lane import ProducerIdentity
 from kproc.spark.offsets import TopicPartition
 

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-from kproc.broker.transport.envelope import (
-    SEND,
-)
+from kproc.broker.transport.envelope import SEND
 from kproc.wire.header import ApiKey
 from tests.support.handler_rig import Answer
 

@@ -3,12 +3,7 @@
 from __future__ import annotations
 
 from kproc.broker.storage.log import Log
-from tests.support.logs import (
-    NOW_MS,
-    LogRig,
-    append_one,
-    batch,
-)
+from tests.support.logs import NOW_MS, LogRig, append_one, batch
 
 
 def filled(rig: LogRig, count: int = 30) -> Log:

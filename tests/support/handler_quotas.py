@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-from kproc.broker.cluster.client_quotas import (
-    CLIENT_ID,
-)
+from kproc.broker.cluster.client_quotas import CLIENT_ID
 from tests.support.handler_rig import HandlerRig
 
 # -- over a Handler ------------------------------------------------------------------------------------------

@@ -8,10 +8,7 @@ from typing import Any
 from kproc.broker.fetch.delayed_fetch import DelayedFetch
 from kproc.broker.fetch.fetch_fast_path import FetchFastPath
 from kproc.wire.header import ApiKey
-from tests.support.fetch_frames import (
-    Asker,
-    frame,
-)
+from tests.support.fetch_frames import Asker, frame
 from tests.support.handler_rig import Answer, HandlerRig, parts_of
 
 KNOWN, GENERAL = 1, 50  # Connections.

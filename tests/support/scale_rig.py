@@ -11,13 +11,7 @@ from kproc.broker.config.dynamic import DynamicSettings
 from kproc.broker.role.asks import LOST
 from kproc.broker.role.listeners import Endpoint
 from kproc.broker.role.plan import Plan
-from kproc.broker.role.roles import (
-    CLEANER,
-    CONTROLLER,
-    acceptor_id,
-    handler_id,
-    processor_id,
-)
+from kproc.broker.role.roles import CLEANER, CONTROLLER, acceptor_id, handler_id, processor_id
 from kproc.broker.supervisor.listener_set import ListenerSet
 from kproc.broker.supervisor.roles_table import ManagedRole, RolesTable
 from kproc.broker.supervisor.scale import Scaler

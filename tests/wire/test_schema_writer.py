@@ -5,9 +5,7 @@ from __future__ import annotations
 import pytest
 
 from kproc.wire import codec
-from kproc.wire.header import (
-    ApiKey,
-)
+from kproc.wire.header import ApiKey
 
 
 def test_field_of_no_version_is_rejected_other_versions_dropped():

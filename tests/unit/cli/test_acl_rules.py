@@ -8,10 +8,7 @@ import pytest
 
 from kproc.broker.security.acl import Acl, Operation, PatternType, Permission, ResourceType
 from kproc.cli.acl_rules import print_rules, row_of
-from kproc.cli.common import (
-    Format,
-    print_done,
-)
+from kproc.cli.common import Format, print_done
 
 
 def test_what_was_done_is_told_in_a_line_each(capsys) -> None:

@@ -4,13 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from kproc.cli.common import (
-    _cut,
-    _narrowed,
-    print_facts,
-    print_table,
-    print_text,
-)
+from kproc.cli.common import _cut, _narrowed, print_facts, print_table, print_text
 from kproc.cli.status import _duration, _print_status
 
 STATUS = {

@@ -7,9 +7,7 @@ from datetime import UTC, datetime
 import pytest
 
 from kproc.cli import positions
-from kproc.cli.common import (
-    Failure,
-)
+from kproc.cli.common import Failure
 from kproc.cli.positions import find_positions, parse_where
 
 

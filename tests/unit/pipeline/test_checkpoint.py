@@ -8,14 +8,7 @@ from pathlib import Path
 import pytest
 
 from kproc.pipeline import status
-from kproc.pipeline.checkpoint import (
-    as_json,
-    check_file_logs,
-    lag_of,
-    plan_reset,
-    query_state,
-    topic_offsets,
-)
+from kproc.pipeline.checkpoint import as_json, check_file_logs, lag_of, plan_reset, query_state, topic_offsets
 from kproc.pipeline.errors import PipelineError
 from kproc.pipeline.model import Pipeline
 from kproc.pipeline.spec import parse_spec

@@ -8,11 +8,7 @@ from collections.abc import Callable
 
 import pytest
 
-from kproc.broker.role.handoff import (
-    CREDITS,
-    HANDOFF,
-    REFUSED,
-)
+from kproc.broker.role.handoff import CREDITS, HANDOFF, REFUSED
 from tests.support.acceptor_rig import AcceptorRig, ScriptedProcessor, peers, ports
 
 # -- credits -------------------------------------------------------------------------------------------------

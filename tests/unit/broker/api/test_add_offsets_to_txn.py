@@ -6,11 +6,7 @@ from kproc.broker.cluster.internal_topics import GROUP_METADATA_TOPIC
 from kproc.broker.coordinator.partitioning import partition_for
 from kproc.common.errors import ErrorCode
 from kproc.wire.header import ApiKey
-from tests.support.handler_transactions import (
-    Start,
-    begun,
-    cluster,
-)
+from tests.support.handler_transactions import Start, begun, cluster
 
 
 def test_group_offsets_join_transaction_by_groups_partition(start: Start) -> None:

@@ -6,12 +6,7 @@ from kproc.broker.peers.transaction_call import TxnProducer, request_join
 from kproc.common.errors import ErrorCode
 from kproc.wire.header import ApiKey
 from tests.support.handler_rig import parts_of
-from tests.support.handler_transactions import (
-    TOPIC,
-    Start,
-    begun,
-    cluster,
-)
+from tests.support.handler_transactions import TOPIC, Start, begun, cluster
 
 
 def test_all_partitions_join_or_none(start: Start) -> None:

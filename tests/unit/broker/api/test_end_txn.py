@@ -3,15 +3,7 @@
 from __future__ import annotations
 
 from kproc.common.errors import ErrorCode
-from tests.support.handler_transactions import (
-    PARTITIONS,
-    TOPIC,
-    Start,
-    begun,
-    cluster,
-    markers_of,
-    settled,
-)
+from tests.support.handler_transactions import PARTITIONS, TOPIC, Start, begun, cluster, markers_of, settled
 
 
 def test_transaction_over_two_handlers_ends_in_all_partitions(start: Start) -> None:

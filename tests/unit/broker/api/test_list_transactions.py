@@ -7,11 +7,7 @@ import pytest
 from kproc.broker.api import list_transactions
 from kproc.broker.request.listing import next_page
 from kproc.broker.request.name_pattern import NamePattern
-from tests.support.handler_transactions import (
-    Start,
-    begun,
-    cluster,
-)
+from tests.support.handler_transactions import Start, begun, cluster
 
 
 def test_list_transactions_pattern_pages_few_long_ids(start: Start, monkeypatch: pytest.MonkeyPatch) -> None:

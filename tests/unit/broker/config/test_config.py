@@ -8,14 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from kproc.broker.config import (
-    KNOWN_UNHONOURED,
-    SETTINGS,
-    Config,
-    ConfigError,
-    EndPoint,
-    default_role_count,
-)
+from kproc.broker.config import KNOWN_UNHONOURED, SETTINGS, Config, ConfigError, EndPoint, default_role_count
 from tests.support.cases import in_one_test
 
 KPROC = Path(__file__).resolve().parents[4] / "kproc"

@@ -6,10 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from kproc.broker.config import (
-    available_cpus,
-    default_role_count,
-)
+from kproc.broker.config import available_cpus, default_role_count
 
 # -- CPUs
 

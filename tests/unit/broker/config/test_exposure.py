@@ -10,10 +10,7 @@ import pytest
 from kproc.broker.config import Config, EndPoint
 from kproc.broker.config.exposure import exposure_error
 from kproc.broker.role import listeners
-from kproc.broker.role.listeners import (
-    open_control_listener,
-    open_metrics_listener,
-)
+from kproc.broker.role.listeners import open_control_listener, open_metrics_listener
 from kproc.common.errors import FatalError
 from tests.support.bound_listeners import bind
 

@@ -4,9 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from kproc.broker.config import (
-    Config,
-)
+from kproc.broker.config import Config
 
 
 def build(warnings: list[str] | None = None, **kwargs: object) -> Config:

@@ -6,11 +6,7 @@ import socket
 
 import pytest
 
-from kproc.broker.config import (
-    Config,
-    ConfigError,
-    EndPoint,
-)
+from kproc.broker.config import Config, ConfigError, EndPoint
 from kproc.broker.config import listeners as listener_rules
 from kproc.broker.config.listeners import outward_address, outward_host, parse_listeners, split_address
 

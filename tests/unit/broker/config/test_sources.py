@@ -4,13 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from kproc.broker.config import (
-    Config,
-    ConfigError,
-    EndPoint,
-    Flag,
-    parse_assignments,
-)
+from kproc.broker.config import Config, ConfigError, EndPoint, Flag, parse_assignments
 from kproc.broker.config.sources import parse_properties
 
 # -- sources

@@ -4,11 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from kproc.broker.config import (
-    Config,
-    ConfigError,
-    read_settings_file,
-)
+from kproc.broker.config import Config, ConfigError, read_settings_file
 
 
 @pytest.mark.parametrize(

@@ -6,10 +6,7 @@ import re
 
 import pytest
 
-from kproc.broker.config import (
-    Config,
-    ConfigError,
-)
+from kproc.broker.config import Config, ConfigError
 from kproc.broker.storage.log_config import LogConfig
 
 

@@ -6,11 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from kproc.broker.config import (
-    Config,
-    ConfigError,
-    EndPoint,
-)
+from kproc.broker.config import Config, ConfigError, EndPoint
 from kproc.broker.config.listeners import split_address
 from kproc.broker.config.values import LONG_MAX, Kind, parse_value, without_url_secrets
 from tests.support.cases import in_one_test

@@ -13,13 +13,7 @@ from kproc.broker.handler.coordinator_kinds import all_kinds
 from kproc.broker.peers.coordinator_call import CoordinatorCalls, OnOutcome
 from kproc.broker.peers.registered_calls import REGISTERED_CALLS
 from kproc.broker.request.context import Services
-from tests.support.counters import (
-    EAGER_TOPIC,
-    SLOW_TOPIC,
-    SWEEP_MS,
-    TOPIC,
-    Counters,
-)
+from tests.support.counters import EAGER_TOPIC, SLOW_TOPIC, SWEEP_MS, TOPIC, Counters
 
 
 @pytest.fixture

@@ -6,15 +6,7 @@ import pytest
 
 from kproc.broker.role.roles import CONTROLLER
 from kproc.common.errors import KafkaError
-from tests.support.counters import (
-    EAGER_TOPIC,
-    TOPIC,
-    Counters,
-    Start,
-    eager,
-    loaded_epochs,
-    runtime,
-)
+from tests.support.counters import EAGER_TOPIC, TOPIC, Counters, Start, eager, loaded_epochs, runtime
 from tests.support.handler_rig import HandlerRig, parts_of
 
 pytestmark = pytest.mark.usefixtures("registered")

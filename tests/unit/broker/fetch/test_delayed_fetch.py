@@ -12,15 +12,7 @@ from kproc.broker.role.roles import processor_id
 from kproc.broker.transport.envelope import DISCONNECTED, FLAG_MOVED, HEAD, MOVE_OUT, MOVED, SEND_PARTS
 from kproc.common.errors import ErrorCode
 from kproc.wire.header import ApiKey
-from tests.support.fetch_frames import (
-    SOME,
-    Asker,
-    fill,
-    filled,
-    frame,
-    id_of,
-    make_small_segments,
-)
+from tests.support.fetch_frames import SOME, Asker, fill, filled, frame, id_of, make_small_segments
 from tests.support.handler_quotas import set_quota
 from tests.support.handler_rig import HandlerRig, parts_of
 from tests.support.logs import batch

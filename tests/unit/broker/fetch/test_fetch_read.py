@@ -15,15 +15,7 @@ from kproc.broker.request.context import PartitionMoving
 from kproc.common.errors import ErrorCode
 from kproc.wire.header import ApiKey
 from kproc.wire.hot import FetchPartition
-from tests.support.fetch_frames import (
-    KNOWN,
-    SOME,
-    VERSIONS,
-    Asker,
-    frame,
-    id_of,
-    make_small_segments,
-)
+from tests.support.fetch_frames import KNOWN, SOME, VERSIONS, Asker, frame, id_of, make_small_segments
 from tests.support.handler_rig import Fields, HandlerRig, parts_of
 from tests.support.logs import NOW_MS, batch
 from tests.support.parked_fetches import answers_alike, park

@@ -7,13 +7,7 @@ import pytest
 from kproc.broker.handler import held_connections
 from kproc.wire import codec
 from kproc.wire.header import ApiKey
-from tests.support.large_request_clients import (
-    Start,
-    cluster,
-    describe_groups,
-    describe_groups_of,
-    pass_once,
-)
+from tests.support.large_request_clients import Start, cluster, describe_groups, describe_groups_of, pass_once
 from tests.support.raw import batch, produce_fields
 
 ROWS = 1_000

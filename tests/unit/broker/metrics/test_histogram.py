@@ -6,14 +6,7 @@ import random
 
 import pytest
 
-from kproc.broker.metrics.histogram import (
-    BUCKETS,
-    HISTOGRAM_WORDS,
-    Histogram,
-    add,
-    bucket_of,
-    lower_bound,
-)
+from kproc.broker.metrics.histogram import BUCKETS, HISTOGRAM_WORDS, Histogram, add, bucket_of, lower_bound
 
 
 def words() -> memoryview:

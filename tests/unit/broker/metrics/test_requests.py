@@ -7,15 +7,7 @@ import mmap
 import pytest
 
 from kproc.broker.metrics.histogram import Histogram
-from kproc.broker.metrics.requests import (
-    ERRORS,
-    HANDLERS_PART,
-    REQUESTS,
-    ROLES_MAX,
-    TIMINGS,
-    TOTAL,
-    Count,
-)
+from kproc.broker.metrics.requests import ERRORS, HANDLERS_PART, REQUESTS, ROLES_MAX, TIMINGS, TOTAL, Count
 from kproc.broker.metrics.slab import SLAB_BYTES, Slab
 from kproc.broker.role.roles import ROLE_COUNT_MAX
 

@@ -6,11 +6,7 @@ from typing import Any
 
 from kproc.common.errors import ErrorCode
 from kproc.wire.header import ApiKey
-from tests.support.handler_transactions import (
-    Start,
-    begun,
-    cluster,
-)
+from tests.support.handler_transactions import Start, begun, cluster
 
 
 def test_the_list_of_transactions_is_that_of_every_handler(start: Start) -> None:

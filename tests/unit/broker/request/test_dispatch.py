@@ -13,13 +13,7 @@ from kproc.wire import codec
 from kproc.wire.header import ApiKey
 from tests.support.handler_rig import HandlerRig
 from tests.support.raw import batch, produce_fields
-from tests.support.several_handlers import (
-    NO_ID,
-    PRODUCE_VERSION,
-    Start,
-    at,
-    three_handlers,
-)
+from tests.support.several_handlers import NO_ID, PRODUCE_VERSION, Start, at, three_handlers
 
 
 @pytest.fixture(params=["ring", "pipe"])

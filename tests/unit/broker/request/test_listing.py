@@ -18,13 +18,7 @@ from tests.support.bytecodes import count_bytecodes
 from tests.support.handler_rig import HandlerRig, parts_of
 from tests.support.in_memory_controller import topic
 from tests.support.large_answers import LARGE_ANSWERS, LargeAnswer
-from tests.support.large_request_clients import (
-    CHANGES,
-    LARGE_ONE,
-    OTHER,
-    STEP_BYTECODES_MAX,
-    pass_once,
-)
+from tests.support.large_request_clients import CHANGES, LARGE_ONE, OTHER, STEP_BYTECODES_MAX, pass_once
 
 Start = Callable[..., HandlerRig]
 Fields = dict[str, Any]

@@ -11,9 +11,7 @@ import pytest
 
 from kproc.broker.config import Config, EndPoint
 from kproc.broker.role import listeners
-from kproc.broker.role.listeners import (
-    find,
-)
+from kproc.broker.role.listeners import find
 from kproc.common.errors import FatalError
 from tests.support.bound_listeners import bind
 

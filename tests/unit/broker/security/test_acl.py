@@ -2,10 +2,7 @@
 
 from __future__ import annotations
 
-from kproc.broker.security.acl import (
-    OPERATIONS,
-    ResourceType,
-)
+from kproc.broker.security.acl import OPERATIONS, ResourceType
 
 
 def test_every_type_has_its_operations() -> None:

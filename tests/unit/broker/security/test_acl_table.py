@@ -6,10 +6,7 @@ import pytest
 
 from kproc.broker.security import authorizer as module
 from kproc.broker.security.acl_table import AclTable
-from kproc.broker.security.authorizer import (
-    DEFAULT_DENY,
-    StandardAuthorizer,
-)
+from kproc.broker.security.authorizer import DEFAULT_DENY, StandardAuthorizer
 from kproc.broker.security.principal import Identity, Principal
 from tests.support.acl_tables import READ, TOPIC, rule, table, verdict
 

@@ -9,13 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from kproc.broker.config import Config
-from kproc.broker.security.acl import (
-    Acl,
-    Operation,
-    PatternType,
-    Permission,
-    ResourceType,
-)
+from kproc.broker.security.acl import Acl, Operation, PatternType, Permission, ResourceType
 from kproc.broker.security.acl_table import AclTable
 from kproc.broker.security.authorizer import (
     DEFAULT_ALLOW,

@@ -11,10 +11,7 @@ from pathlib import Path
 import pytest
 
 from kproc.broker.storage.log import Log, LogConfig
-from kproc.wire.record_batch import (
-    HAS_DELETE_HORIZON,
-    parse_header,
-)
+from kproc.wire.record_batch import HAS_DELETE_HORIZON, parse_header
 from tests.support.compacted_log import ClosingRig, batches_of, contents, keyed
 from tests.support.compaction import compact
 from tests.support.logs import NOW_MS, LogRig, append_one, dated, records_in

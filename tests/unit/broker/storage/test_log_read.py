@@ -11,14 +11,7 @@ from kproc.broker.storage.validate import COORDINATOR
 from kproc.common.errors import Corrupt, ErrorCode, KafkaError
 from kproc.wire.record_batch import TRANSACTIONAL, ControlType, encode_end_transaction
 from tests.support.filled_log import filled
-from tests.support.logs import (
-    NOW_MS,
-    LogRig,
-    append_one,
-    batch,
-    read_all,
-    sequenced,
-)
+from tests.support.logs import NOW_MS, LogRig, append_one, batch, read_all, sequenced
 
 
 @pytest.fixture

@@ -11,13 +11,7 @@ import pytest
 from kproc.broker.storage.log import Log, LogConfig
 from kproc.common.errors import Corrupt
 from tests.support.filled_log import filled
-from tests.support.logs import (
-    NOW_MS,
-    LogRig,
-    append_one,
-    batch,
-    sequenced,
-)
+from tests.support.logs import NOW_MS, LogRig, append_one, batch, sequenced
 
 
 @pytest.fixture

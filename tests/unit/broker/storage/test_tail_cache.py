@@ -8,12 +8,7 @@ import pytest
 
 from kproc.broker.storage.fs import OsFs
 from kproc.broker.storage.tail_cache import BATCHES_KEPT_MAX, TailCache
-from tests.support.logs import (
-    LogRig,
-    append_one,
-    batch,
-    records_in,
-)
+from tests.support.logs import LogRig, append_one, batch, records_in
 
 
 class CountingFs(OsFs):

@@ -10,13 +10,7 @@ from kproc.broker.storage import timestamp_search
 from kproc.broker.storage.log import LogConfig
 from kproc.broker.storage.timestamp_search import SearchPaused, TimestampSearch
 from tests.support.filled_log import filled
-from tests.support.logs import (
-    NOW_MS,
-    LogRig,
-    append_one,
-    batch,
-    dated,
-)
+from tests.support.logs import NOW_MS, LogRig, append_one, batch, dated
 
 
 @pytest.fixture

@@ -8,14 +8,7 @@ from contextlib import closing
 import pytest
 
 from kproc.broker.role.asks import LOST
-from kproc.broker.role.roles import (
-    CONTROLLER,
-    HANDLER,
-    PROCESSOR,
-    acceptor_id,
-    handler_id,
-    processor_id,
-)
+from kproc.broker.role.roles import CONTROLLER, HANDLER, PROCESSOR, acceptor_id, handler_id, processor_id
 from kproc.broker.supervisor.scale import Steps, TargetState
 from tests.support.scale_rig import Rig
 

@@ -12,15 +12,7 @@ from kproc.common.errors import ErrorCode
 from kproc.wire.header import ApiKey
 from kproc.wire.record_batch import TRANSACTIONAL, decode_records, parse_header
 from tests.support.handler_rig import HandlerRig, HeldSyncer
-from tests.support.handler_transactions import (
-    PARTITIONS,
-    TOPIC,
-    Producer,
-    begun,
-    cluster,
-    home_of,
-    settled,
-)
+from tests.support.handler_transactions import PARTITIONS, TOPIC, Producer, begun, cluster, home_of, settled
 from tests.support.raw import batch, fetch_fields, produce_fields, split_batches
 
 Start = Callable[..., HandlerRig]

@@ -2,11 +2,7 @@
 
 from __future__ import annotations
 
-from kproc.client.security.settings import (
-    ClientLogin,
-    Store,
-    parse_client_security,
-)
+from kproc.client.security.settings import ClientLogin, Store, parse_client_security
 
 SECRET = "s3cret-marker"
 

@@ -4,11 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from kproc.broker.group.classic.subscription import (
-    SUBSCRIPTIONS_BYTES_MAX,
-    subscribed_topics,
-    topics_of_all,
-)
+from kproc.broker.group.classic.subscription import SUBSCRIPTIONS_BYTES_MAX, subscribed_topics, topics_of_all
 from kproc.common.errors import ProtocolError
 from tests.support.group_rig import INITIAL_DELAY_MS, GroupRig
 
