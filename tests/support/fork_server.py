@@ -105,4 +105,10 @@ if __name__ == "__main__":
     if serve(socket.socket(fileno=int(sys.argv[1]))):
         from kproc.cli.main import main
 
-        main()
+        try:
+            main()
+        except SystemExit as ended:
+            # The interpreter would free each module, and copy the pages that it shares with this process to do so.
+            sys.stdout.flush()
+            sys.stderr.flush()
+            os._exit(ended.code)
