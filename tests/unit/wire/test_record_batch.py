@@ -40,6 +40,7 @@ BATCH = encode_batch(RECORDS)
 REFUSED = {
     "nothing at all": (bytearray(), ErrorCode.INVALID_RECORD),
     "fewer bytes than a header": (BATCH[:60], ErrorCode.CORRUPT_MESSAGE),
+    "a header without its records": (patched(BATCH[:61], 8, b"\0\0\0\x31"), ErrorCode.INVALID_RECORD),
     "half a batch": (BATCH[:-1], ErrorCode.INVALID_RECORD),
     "two batches": (BATCH + BATCH, ErrorCode.INVALID_RECORD),
     "bytes behind the batch": (BATCH + b"x", ErrorCode.INVALID_RECORD),
@@ -65,6 +66,15 @@ def test_a_bad_batch_is_refused_with_its_code(story):
     with pytest.raises(KafkaError) as refused:
         check_batch(memoryview(batch))
     assert refused.value.code == code, refused.value
+
+
+def test_check_one_batch_looks_at_length_and_format_only() -> None:
+    header = patched(BATCH[:61], 8, b"\0\0\0\x31", good_crc=False)
+    rb.check_one_batch(header)
+    for batch, code in ((header[:60], ErrorCode.CORRUPT_MESSAGE), (header + b"x", ErrorCode.INVALID_RECORD)):
+        with pytest.raises(KafkaError) as refused:
+            rb.check_one_batch(batch)
+        assert refused.value.code == code
 
 
 def test_every_flipped_byte_behind_the_stamped_fields_is_found():
