@@ -13,7 +13,6 @@ from __future__ import annotations
 import contextlib
 import json
 import os
-import select
 import shutil
 import signal
 import subprocess
@@ -27,6 +26,13 @@ from typing import TYPE_CHECKING, Any, Final, Self
 from kproc.broker.config.settings import is_secret
 from kproc.broker.config.values import wire_text
 from kproc.common.clock import NS_PER_MS, SystemClock
+from kproc.common.sessions import (
+    exit_text,
+    kill_process_group,
+    peek_exit,
+    wait_ended,
+    wait_session_ends,
+)
 
 if TYPE_CHECKING:
     from kproc.client.security.settings import ClientSecurity
@@ -183,7 +189,7 @@ class Broker:
     @property
     def is_running(self) -> bool:
         """True from start() until the supervisor has ended or stop() was called."""
-        return self._child is not None and not _is_readable(self._child_pidfd, 0)
+        return self._child is not None and not wait_ended(self._child_pidfd, 0)
 
     def log_text(self) -> str:
         """Return the last lines of the broker's stderr, also after it has stopped."""
@@ -297,9 +303,9 @@ class Broker:
         """Wait for the ready file and return its JSON. The broker renames it into place, so it is always complete."""
         deadline_ns = self._clock.now_ns() + self._start_timeout_ms * NS_PER_MS
         while not ready_file.exists():
-            if _is_readable(self._child_pidfd, POLL_MS):
+            if wait_ended(self._child_pidfd, POLL_MS):
                 assert self._child is not None
-                raise BrokerFailed(f"the broker ended with {_peek_exit(self._child.pid)}{self._log_suffix()}")
+                raise BrokerFailed(f"the broker ended with {peek_exit(self._child.pid)}{self._log_suffix()}")
             if self._clock.now_ns() > deadline_ns:
                 raise BrokerFailed(
                     f"the broker was not ready in {self._start_timeout_ms} ms{self._log_suffix()}"
@@ -360,24 +366,24 @@ class Broker:
                 # A zombie accepts signals. But if the caller ignores SIGCHLD, the kernel reaps the process at once.
                 with contextlib.suppress(ProcessLookupError):
                     signal.pidfd_send_signal(self._child_pidfd, signal.SIGTERM)
-            if not _is_readable(self._child_pidfd, self._stop_timeout_ms if graceful else 0):
+            if not wait_ended(self._child_pidfd, self._stop_timeout_ms if graceful else 0):
                 # The ready file goes when every role has ended. After that the supervisor only deletes the directory,
                 # and we do that, too, so killing it then is no failure.
                 has_ended = self._directory is not None and not (self._directory / _READY_FILE).exists()
                 was_killed = graceful and not has_ended
-                _kill_group(child.pid)
-                _is_readable(self._child_pidfd, self._stop_timeout_ms)
-        left_over = _wait_session_ends(
+                kill_process_group(child.pid)
+                wait_ended(self._child_pidfd, self._stop_timeout_ms)
+        left_over = wait_session_ends(
             child.pid, timeout_ms=min(SETTLE_MS, self._stop_timeout_ms) if graceful else 0
         )
         if left_over:
-            _kill_group(child.pid)
-            _wait_session_ends(child.pid, timeout_ms=self._stop_timeout_ms)
+            kill_process_group(child.pid)
+            wait_session_ends(child.pid, timeout_ms=self._stop_timeout_ms)
         code = child.wait()
         if was_killed:
             return f"the broker did not stop in {self._stop_timeout_ms} ms and was killed{self._log_suffix()}"
         if code != 0 and not ((self._is_killed or has_ended) and code == -signal.SIGKILL):
-            return f"the broker ended with {_exit_text(code)}{self._log_suffix()}"
+            return f"the broker ended with {exit_text(code)}{self._log_suffix()}"
         if left_over:
             return f"processes outlived their supervisor and were killed: {left_over}{self._log_suffix()}"
         return None
@@ -419,70 +425,6 @@ def kproc_command(*arguments: str) -> list[str]:
     module `secrets`, or a file that another user has put there, instead of the library's. -P prevents that.
     """
     return [sys.executable, "-P", str(Path(__file__).with_name("__main__.py")), *arguments]
-
-
-def _is_readable(descriptor: int, timeout_ms: int) -> bool:
-    """Wait until a pidfd is readable, which means that the process has ended. Return False after the timeout."""
-    poll = select.poll()
-    poll.register(descriptor, select.POLLIN)
-    return bool(poll.poll(timeout_ms))
-
-
-def _wait_session_ends(session: int, *, timeout_ms: int) -> list[int]:
-    """Wait until every process of the session has ended. Return the pids that are alive after the timeout."""
-    clock = SystemClock()
-    deadline_ns = clock.now_ns() + timeout_ms * NS_PER_MS
-    while members := _session_members(session):
-        left_ms = (deadline_ns - clock.now_ns()) // NS_PER_MS
-        if left_ms <= 0:
-            return members
-        try:
-            pidfd = os.pidfd_open(members[0])
-        except ProcessLookupError:
-            continue
-        try:
-            _is_readable(pidfd, left_ms)
-        finally:
-            os.close(pidfd)
-    return []
-
-
-def _session_members(session: int) -> list[int]:
-    """Return the pids of a session's live processes. Zombies have ended and do not count."""
-    members = []
-    for entry in os.listdir("/proc"):
-        if not entry.isdecimal():
-            continue
-        try:
-            with open(f"/proc/{entry}/stat", "rb") as stat:
-                # proc(5): the process name stands in brackets and can contain blanks and brackets itself. So parse
-                # the fields behind the last bracket.
-                state, _parent, _group, its_session = stat.read().rpartition(b")")[2].split()[:4]
-        except (FileNotFoundError, ProcessLookupError):
-            continue  # The process ended between listdir and open.
-        if int(its_session) == session and state not in (b"Z", b"X"):
-            members.append(int(entry))
-    return members
-
-
-def _kill_group(group: int) -> None:
-    # The last process can end between our check and the signal.
-    with contextlib.suppress(ProcessLookupError):
-        os.killpg(group, signal.SIGKILL)
-
-
-def _peek_exit(pid: int) -> str:
-    """Describe how our child ended, without reaping it: its pid must stay reserved until the session is gone."""
-    try:
-        ended = os.waitid(os.P_PID, pid, os.WEXITED | os.WNOWAIT)
-    except ChildProcessError:
-        return "an unknown exit code, because this process ignores SIGCHLD or reaps its children itself"
-    assert ended is not None
-    return _exit_text(ended.si_status if ended.si_code == os.CLD_EXITED else -ended.si_status)
-
-
-def _exit_text(code: int) -> str:
-    return f"exit code {code}" if code >= 0 else f"signal {signal.Signals(-code).name}"
 
 
 def _tail(descriptor: int) -> str:

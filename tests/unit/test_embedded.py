@@ -15,7 +15,8 @@ import pytest
 
 import kproc
 from kproc.client import Client, ClientError
-from kproc.embedded import Broker, BrokerFailed, _is_readable, _session_members, _wait_session_ends
+from kproc.common.sessions import session_members, wait_ended, wait_session_ends
+from kproc.embedded import Broker, BrokerFailed
 from tests.support.wait import wait_until
 
 
@@ -116,7 +117,7 @@ def test_a_session_that_does_not_end_is_killed_and_told(scratch, monkeypatch, be
     assert (broker.bootstrap, broker.host, broker.port) == ("127.0.0.1:1", "127.0.0.1", 1)
     with pytest.raises(BrokerFailed, match=complaint):
         broker.stop()
-    assert _session_members(session) == []
+    assert session_members(session) == []
     broker.stop()  # Nothing is left to stop.
     with pytest.raises(BrokerFailed, match="is not running"):
         _ = broker.bootstrap
@@ -134,7 +135,7 @@ def test_slow_directory_removal_after_end_is_no_failure(scratch, monkeypatch):
     (scratch_file,) = scratch.glob("*/ready.json")
     scratch_file.unlink()  # As the broker does when its roles have ended.
     broker.stop()
-    assert _session_members(session) == []
+    assert session_members(session) == []
 
 
 @pytest.mark.long
@@ -186,7 +187,7 @@ def test_broker_under_ignored_sigchld_restarts_and_stops(scratch, ignored_sigchl
 def test_stop_of_ended_broker_is_quiet_under_ignored_sigchld(scratch, ignored_sigchld):
     broker = Broker().start()
     broker.kill()
-    _is_readable(broker._child_pidfd, 10_000)
+    wait_ended(broker._child_pidfd, 10_000)
     broker.stop()
 
 
@@ -204,11 +205,11 @@ def test_the_tests_own_error_is_not_hidden_by_the_brokers(scratch, monkeypatch):
 def test_a_session_is_waited_for_without_its_leader():
     child = subprocess.Popen([sys.executable, "-c", "import signal; signal.pause()"], start_new_session=True)
     try:
-        assert _session_members(child.pid) == [child.pid]
-        assert _wait_session_ends(child.pid, timeout_ms=20) == [child.pid]
+        assert session_members(child.pid) == [child.pid]
+        assert wait_session_ends(child.pid, timeout_ms=20) == [child.pid]
     finally:
         os.kill(child.pid, signal.SIGKILL)
-        assert _wait_session_ends(child.pid, timeout_ms=5_000) == []
+        assert wait_session_ends(child.pid, timeout_ms=5_000) == []
         child.wait()
 
 

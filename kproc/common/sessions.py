@@ -1,0 +1,78 @@
+"""The end of the processes of a session: waiting for it, forcing it, and describing it.
+
+A child that was started by setsid() has its pid as the number of its session and of its process group. Its own children
+belong to both, even if their parent has ended and init has adopted them.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import select
+import signal
+
+from kproc.common.clock import NS_PER_MS, SystemClock
+
+
+def wait_ended(descriptor: int, timeout_ms: int) -> bool:
+    """Wait until the process of a pidfd has ended, which makes it readable. Return False after the timeout."""
+    poll = select.poll()
+    poll.register(descriptor, select.POLLIN)
+    return bool(poll.poll(timeout_ms))
+
+
+def wait_session_ends(session: int, *, timeout_ms: int) -> list[int]:
+    """Wait until every process of the session has ended. Return the pids that are alive after the timeout."""
+    clock = SystemClock()
+    deadline_ns = clock.now_ns() + timeout_ms * NS_PER_MS
+    while members := session_members(session):
+        left_ms = (deadline_ns - clock.now_ns()) // NS_PER_MS
+        if left_ms <= 0:
+            return members
+        try:
+            pidfd = os.pidfd_open(members[0])
+        except ProcessLookupError:
+            continue
+        try:
+            wait_ended(pidfd, left_ms)
+        finally:
+            os.close(pidfd)
+    return []
+
+
+def session_members(session: int) -> list[int]:
+    """Return the pids of a session's live processes. Zombies have ended and do not count."""
+    members = []
+    for entry in os.listdir("/proc"):
+        if not entry.isdecimal():
+            continue
+        try:
+            with open(f"/proc/{entry}/stat", "rb") as stat:
+                # proc(5): the process name stands in brackets and can contain blanks and brackets itself. So parse
+                # the fields behind the last bracket.
+                state, _parent, _group, its_session = stat.read().rpartition(b")")[2].split()[:4]
+        except (FileNotFoundError, ProcessLookupError):
+            continue  # The process ended between listdir and open.
+        if int(its_session) == session and state not in (b"Z", b"X"):
+            members.append(int(entry))
+    return members
+
+
+def kill_process_group(group: int) -> None:
+    # The last process can end between our check and the signal.
+    with contextlib.suppress(ProcessLookupError):
+        os.killpg(group, signal.SIGKILL)
+
+
+def peek_exit(pid: int) -> str:
+    """Describe how our child ended, without reaping it: its pid must stay reserved until the session is gone."""
+    try:
+        ended = os.waitid(os.P_PID, pid, os.WEXITED | os.WNOWAIT)
+    except ChildProcessError:
+        return "an unknown exit code, because this process ignores SIGCHLD or reaps its children itself"
+    assert ended is not None
+    return exit_text(ended.si_status if ended.si_code == os.CLD_EXITED else -ended.si_status)
+
+
+def exit_text(code: int) -> str:
+    return f"exit code {code}" if code >= 0 else f"signal {signal.Signals(-code).name}"
