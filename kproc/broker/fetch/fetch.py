@@ -263,6 +263,15 @@ class ClientFetch:
 
     # -- the response ------------------------------------------------------------------------------------------
 
+    def _count_fetched(self, target: FetchTarget, count: int) -> None:
+        """Count `count` bytes of records in the metrics of a topic, which go by its name and not by its id."""
+        services = self._context.services
+        topic = target.topic(services.image)
+        if topic is not None:
+            traffic = services.owner.partitions.traffic_of(topic.name)
+            traffic.bytes_out += count
+            traffic.fetches += 1
+
     def _respond(self) -> None:
         context = self._context
         for at, read in zip(self._positions, self._local.reads, strict=True):
@@ -286,7 +295,7 @@ class ClientFetch:
             budget -= read.bytes
             has_data = has_data or read.bytes > 0
             if read.bytes:
-                context.services.count_fetched(target.key[0], read.bytes)
+                self._count_fetched(target, read.bytes)
             offsets = (-1, -1, -1) if read.error else (read.start, read.end, read.stable)
             is_news = read.error or read.bytes or offsets != target.last_offsets
             # KIP-227: an incremental response leaves out partitions without news. A consumer of 1,000 quiet partitions

@@ -178,17 +178,6 @@ class Services:
         self.counts = counts
         self.containment = containment
 
-    def count_fetched(self, topic: str | bytes | None, count: int) -> None:
-        """Count `count` bytes of records of a topic, by its name or id, in the response to a Fetch."""
-        # Since Fetch v13 (KIP-516) requests name topics by id, and the metrics name them by name.
-        if isinstance(topic, bytes):
-            found = self.image.topic_by_id(topic)
-            topic = found.name if found is not None else None
-        if topic is not None:
-            traffic = self.owner.partitions.traffic_of(topic)
-            traffic.bytes_out += count
-            traffic.fetches += 1
-
     def uncounted(self) -> Services:
         """Return a copy whose request counters are discarded, for requests of the broker itself."""
         services = copy(self)
