@@ -57,6 +57,7 @@ def spark_session(**settings: str) -> Iterator[SparkSession]:
     from kproc.pipeline.session import worker_environment
 
     os.environ.pop("PYSPARK_PYTHON", None)
+    of_interpreter = {name: os.environ.get(name) for name in ("PYTHONPATH", "PYTHONSAFEPATH")}
     os.environ.update(worker_environment(os.environ))
     os.environ["SPARK_LOCAL_IP"] = "127.0.0.1"
     for name, value in jvm_variables().items():
@@ -83,6 +84,12 @@ def spark_session(**settings: str) -> Iterator[SparkSession]:
     }.items():
         builder = builder.config(name, value)
     spark = builder.getOrCreate()
+    # The JVM has inherited them. Brokers are forked only as long as these variables are those of the fork server.
+    for name, value in of_interpreter.items():
+        if value is None:
+            os.environ.pop(name, None)
+        else:
+            os.environ[name] = value
     spark.sparkContext.setLogLevel("OFF")
     kproc.spark.register(spark)
     gateway = spark.sparkContext._gateway
