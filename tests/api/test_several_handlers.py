@@ -17,7 +17,6 @@ from tests.support.raw import (
     RawClient,
     batch,
     fetch_fields,
-    list_offsets_fields,
     produce_fields,
     values_of,
 )
@@ -32,7 +31,7 @@ SETTINGS = {
     "message.max.bytes": 8 << 20,
     "kproc.flush": "group",
 }
-PRODUCE_VERSION, FETCH_VERSION, LIST_VERSION = 9, 12, 7
+PRODUCE_VERSION, FETCH_VERSION = 9, 12
 LONG_WAIT_MS = 10_000  # Longer than any test waits for what should wake it.
 
 
@@ -109,19 +108,6 @@ def test_every_connection_reaches_every_partition(
         }
 
 
-def test_produce_over_all_owners_keeps_row_order(client: RawClient, topic: str) -> None:
-    order = random.Random(1).sample(range(PARTITIONS), PARTITIONS)
-    answer = produce_all(client, topic, {index: b"v%d" % index for index in order})
-    found = [
-        (row["index"], row["error_code"], row["base_offset"])
-        for row in answer["responses"][0]["partition_responses"]
-    ]
-    assert found == [(index, 0, 0) for index in order]
-    fetched = fetch_all(client, topic, order[::-1])
-    assert list(fetched) == order[::-1]
-    assert fetched == {index: [b"v%d" % index] for index in order}
-
-
 def test_pipelined_requests_to_several_owners_keep_order(client: RawClient, topic: str) -> None:
     """The Processor sends each to its owner, and must not let a quick owner overtake a slow one."""
     sent = []
@@ -141,17 +127,6 @@ def test_pipelined_requests_to_several_owners_keep_order(client: RawClient, topi
         )
 
 
-def test_list_offsets_joins_all_owners(client: RawClient, topic: str) -> None:
-    for index in range(PARTITIONS):
-        for _ in range(index % 4):
-            client.produce(topic, batch(b"v"), partition=index)
-    wanted = list_offsets_fields(topic, [(index, -1) for index in reversed(range(PARTITIONS))])
-    (answer,) = client.call(ApiKey.LIST_OFFSETS, LIST_VERSION, wanted)["topics"]
-    assert [(row["partition_index"], row["offset"]) for row in answer["partitions"]] == [
-        (index, index % 4) for index in reversed(range(PARTITIONS))
-    ]
-
-
 def test_append_at_any_handler_wakes_parked_fetch(
     client: RawClient, connect: Callable[[], RawClient], topic: str
 ) -> None:
@@ -163,33 +138,6 @@ def test_append_at_any_handler_wakes_parked_fetch(
         producer.produce(topic, batch(b"for %d" % index), partition=index)
         _, answer = client.receive(ApiKey.FETCH, FETCH_VERSION)
         assert {at: values for at, values in rows(answer).items() if values} == {index: [b"for %d" % index]}
-
-
-def test_fetch_min_bytes_counts_all_owners(
-    client: RawClient, connect: Callable[[], RawClient], topic: str
-) -> None:
-    producer = connect()
-    records = batch(b"x" * 1000)
-    waiting = fetch_fields(
-        [(topic, NO_TOPIC_ID, [(index, 0) for index in range(PARTITIONS)])],
-        max_wait_ms=LONG_WAIT_MS,
-        min_bytes=PARTITIONS * len(records),
-    )
-    client.send(ApiKey.FETCH, FETCH_VERSION, waiting)
-    for index in range(PARTITIONS - 1):
-        producer.produce(topic, records, partition=index)
-    client.socket.setblocking(False)
-    with pytest.raises(BlockingIOError):
-        client.socket.recv(1)
-    client.socket.settimeout(15)
-    producer.produce(topic, records, partition=PARTITIONS - 1)
-    _, answer = client.receive(ApiKey.FETCH, FETCH_VERSION)
-    assert rows(answer) == {index: [b"x" * 1000] for index in range(PARTITIONS)}
-
-
-def test_parked_fetch_over_all_owners_ends_at_max_wait(client: RawClient, topic: str) -> None:
-    found = fetch_all(client, topic, list(range(PARTITIONS)), max_wait_ms=50)
-    assert found == {index: [] for index in range(PARTITIONS)}
 
 
 def test_large_produce_is_forwarded_to_its_owner(client: RawClient, topic: str) -> None:
