@@ -89,5 +89,10 @@ def _failed(name: str, code: int) -> dict[str, Any]:
 def _describe(
     coordinator: TransactionCoordinator, name: str, _arguments: None, on_outcome: OnOutcome[Transaction]
 ) -> None:
-    found = coordinator.describe(name)
-    on_outcome(int(ErrorCode.TRANSACTIONAL_ID_NOT_FOUND) if found is None else found.transaction)
+    def on_read(code: int, found: Transaction | None) -> None:
+        if found is None:
+            on_outcome(int(code or ErrorCode.TRANSACTIONAL_ID_NOT_FOUND))
+        else:
+            on_outcome(int(code) if code else found)
+
+    coordinator.read(name, on_read)

@@ -23,7 +23,7 @@ from collections.abc import Callable, Iterator
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
-from kproc.broker.coordinator.rules import DueOf, KnownTopics, OnCode, Producer, Write, write_error
+from kproc.broker.coordinator.rules import Code, DueOf, KnownTopics, OnCode, Producer, Write, write_error
 from kproc.broker.transaction import rules
 from kproc.broker.transaction.entry import Entry, Environment, WaitingAdd
 from kproc.broker.transaction.marker_delivery import MARKERS, MarkerDelivery
@@ -402,8 +402,17 @@ class TransactionCoordinator:
 
     # -- descriptions ------------------------------------------------------------------------------------------
 
+    def read(self, name: str, on_done: Callable[[Code, Transaction | None], None]) -> None:
+        """Read the state of an id. `on_done` gets it when it is as durable as acks=all promises.
+
+        A power loss could take an earlier answer back: a decision to commit, or a producer id.
+        """
+        found = self.describe(name)
+        transaction = None if found is None else found.transaction
+        self._log.write(Write([], lambda error: on_done(write_error(error), transaction)))
+
     def describe(self, name: str) -> Overview | None:
-        """Return an id for DescribeTransactions. None if it is unknown."""
+        """Return the state of an id in the log. None if it is unknown."""
         self._log.flush()
         entry = self._entries.get(name)
         return Overview(name, entry.appended) if entry is not None and entry.appended is not None else None

@@ -181,6 +181,22 @@ def test_requests_about_an_unknown_id() -> None:
     assert not rig.log.records
 
 
+def test_described_state_is_durable() -> None:
+    """DescribeTransactions showed a decision to commit that a power loss could take back."""
+    rig = CoordinatorRig()
+    producer = ongoing(rig)
+    rig.log.holds_syncs = True
+    rig.end(producer, COMMIT)
+    read: list[tuple[int, str]] = []
+    rig.coordinator.read(NAME, lambda code, found: read.append((code, found.state.word if found else "")))
+    assert read == []
+    rig.log.sync()
+    assert read == [(NONE, "PrepareCommit")]
+    rig.coordinator.read("unknown", lambda code, found: read.append((code, str(found))))
+    rig.log.sync()
+    assert read[1:] == [(NONE, "None")]
+
+
 def test_verification_writes_nothing() -> None:
     rig = CoordinatorRig()
     producer = rig.producer()

@@ -121,7 +121,11 @@ def test_transaction_waits_for_four_rounds_not_for_last_state(
         assert rounds.end() == 3, "the markers"
         rounds.rig.advance_ms(10)
         assert rounds.is_quiet, "the last state is synced with the next one"
-        assert producer.describe()["transaction_state"] == "CompleteCommit"
+        rounds.send(ApiKey.DESCRIBE_TRANSACTIONS, 0, {"transactional_ids": [NAME]})
+        assert rounds.end() == 1, "the last state, because a description is durable"
+        (answer,) = rounds.rig.processors[0].answers()
+        (row,) = answer.fields(ApiKey.DESCRIBE_TRANSACTIONS, 0)["transaction_states"]
+        assert row["transaction_state"] == "CompleteCommit"
 
 
 def test_unsynced_decision_of_dead_coordinator_precedes_markers(rounds: Rounds) -> None:
