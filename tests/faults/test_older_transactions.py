@@ -7,6 +7,8 @@ import sys
 from pathlib import Path
 from typing import Any
 
+import pytest
+
 from kproc.broker.transaction.records import PLAIN, encode_key, encode_value
 from kproc.broker.transaction.state import State, Transaction
 from kproc.wire.header import ApiKey
@@ -61,6 +63,7 @@ def init(client: RawClient, name: str | None) -> dict[str, Any]:
     return client.call(ApiKey.INIT_PRODUCER_ID, 3, fields)
 
 
+@pytest.mark.long
 def test_transactions_of_an_older_kafka_continue(tmp_path: Path) -> None:
     """Unfinished ones are finished, epochs grow, and new producers get other ids."""
     data, source = tmp_path / "data", tmp_path / "kafka" / "__transaction_state-0"

@@ -73,6 +73,7 @@ def made_bombs() -> list[bytes]:
     return list(bombs())
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("story", CONFIGS)
 def test_bombs_are_refused_or_read(tmp_path: Path, story: str) -> None:
     log = LogRig(tmp_path / "t-0", config=CONFIGS[story]).open()

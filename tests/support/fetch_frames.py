@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Any
+
+import pytest
 
 from kproc.broker.storage.log import Log
 from kproc.broker.transport.envelope import SEND_PARTS
@@ -20,6 +22,11 @@ VERSIONS = range(4, 19)
 KNOWN = range(FIRST_TEMPLATE, 19)
 SOME = (5, 8, 11, 12, 17)  # One of each encoding.
 LIMIT = 2500
+
+
+def plain_versions(versions: Iterable[int]) -> list[Any]:
+    """Return the versions as parameters, of which a plain run takes one of each encoding."""
+    return [each if each in SOME else pytest.param(each, marks=pytest.mark.long) for each in versions]
 
 
 def id_of(rig: HandlerRig, name: str) -> bytes:

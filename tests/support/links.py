@@ -6,12 +6,16 @@ from contextlib import ExitStack
 from types import TracebackType
 from typing import Final
 
+import pytest
+
 from kproc.broker.ipc.arena import ArenaReader
 from kproc.broker.ipc.link import create_link, open_first_end, open_second_end
 from kproc.broker.transport.agent import AgentId, Link, Wakeable
 from kproc.broker.transport.thread import Pipe, PipeReceiver, PipeSender
 
 LINK_KINDS: Final = ("ring", "pipe")
+# For fixtures. A plain run takes rings, which the processes of a broker have.
+LINK_PARAMS: Final = ["ring", pytest.param("pipe", marks=pytest.mark.long)]
 
 
 class CountingWaker:

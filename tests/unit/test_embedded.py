@@ -58,13 +58,8 @@ def unusable_data_directory(stack: ExitStack, scratch: Path) -> tuple[Broker, st
     return Broker(data=file / "data"), "log.dirs: cannot use"
 
 
-@pytest.mark.parametrize(
-    "obstacle",
-    [
-        taken_port,
-        pytest.param(unusable_data_directory, marks=pytest.mark.long),
-    ],
-)
+@pytest.mark.long
+@pytest.mark.parametrize("obstacle", [taken_port, unusable_data_directory])
 def test_start_failure_reason_survives_removed_directory(scratch, obstacle):
     with ExitStack() as stack:
         broker, reason = obstacle(stack, scratch)

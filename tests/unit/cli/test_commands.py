@@ -60,6 +60,7 @@ def test_help_names_every_option(command, words, called):
     assert [word for word in words if word not in answer.stdout] == []
 
 
+@pytest.mark.long
 def test_each_pipeline_command_is_told_of_in_a_whole_sentence():
     told = kproc("pipeline", "--help", COLUMNS="80").stdout.split("Commands:\n")[1].strip().splitlines()
     assert len(told) == 4

@@ -170,6 +170,7 @@ def test_the_version_is_an_option_too(capsys):
     assert (run(["--version"]), capsys.readouterr().out) == (run(["version"]), capsys.readouterr().out)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(("words", "code"), [(["version"], 0), (["no-such-command"], 2)])
 def test_exit_code_with_pythoninspect(words: list[str], code: int) -> None:
     """With PYTHONINSPECT=1 the interpreter printed SystemExit as an error, and a good stop ended with 1."""

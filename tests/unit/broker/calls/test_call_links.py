@@ -11,9 +11,10 @@ from kproc.broker.calls.calls import Lost
 from kproc.broker.transport.envelope import TOKEN
 from kproc.common.containment import Containment
 from tests.support.call_rig import OTHER, PEER, Answer, CallRig, Plain, PlainReply, into, plain_call
+from tests.support.links import LINK_PARAMS
 
 
-@pytest.fixture(params=["ring", "pipe"])
+@pytest.fixture(params=LINK_PARAMS)
 def rig(request: pytest.FixtureRequest):
     made = CallRig(request.param)
     yield made

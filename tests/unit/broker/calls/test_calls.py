@@ -12,9 +12,10 @@ from kproc.broker.calls.calls import Call, FromImage, Lost, Reply
 from kproc.broker.transport.envelope import TOKEN
 from kproc.wire.file_range import FileRange
 from tests.support.call_rig import PEER, CallRig
+from tests.support.links import LINK_PARAMS
 
 
-@pytest.fixture(params=["ring", "pipe"])
+@pytest.fixture(params=LINK_PARAMS)
 def rig(request: pytest.FixtureRequest):
     made = CallRig(request.param)
     yield made

@@ -9,6 +9,7 @@ from kproc.common.errors import ErrorCode
 from kproc.wire.header import ApiKey
 from tests.support.handler_rig import HandlerRig, parts_of
 from tests.support.in_memory_controller import topic
+from tests.support.links import LINK_PARAMS
 from tests.support.raw import batch, fetch_fields, produce_fields, values_of
 from tests.support.several_handlers import (
     FETCH_VERSION,
@@ -29,7 +30,7 @@ from tests.support.several_handlers import (
 )
 
 
-@pytest.fixture(params=["ring", "pipe"])
+@pytest.fixture(params=LINK_PARAMS)
 def rig(request: pytest.FixtureRequest, start: Start) -> HandlerRig:
     return three_handlers(start, request.param)
 

@@ -15,8 +15,18 @@ from kproc.broker.request.context import PartitionMoving
 from kproc.common.errors import ErrorCode
 from kproc.wire.header import ApiKey
 from kproc.wire.hot import FetchPartition
-from tests.support.fetch_frames import KNOWN, SOME, VERSIONS, Asker, frame, id_of, make_small_segments
+from tests.support.fetch_frames import (
+    KNOWN,
+    SOME,
+    VERSIONS,
+    Asker,
+    frame,
+    id_of,
+    make_small_segments,
+    plain_versions,
+)
 from tests.support.handler_rig import Fields, HandlerRig, parts_of
+from tests.support.links import LINK_PARAMS
 from tests.support.logs import NOW_MS, batch
 from tests.support.parked_fetches import answers_alike, park
 from tests.support.raw import fetch_fields, list_offsets_fields, values_of
@@ -62,7 +72,7 @@ def aborted_in(row: Fields) -> list[tuple[int, int]] | None:
 # -- one partition -------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("version", VERSIONS)
+@pytest.mark.parametrize("version", plain_versions(VERSIONS))
 def test_committed_fetch_ends_at_last_stable_offset(
     rig: HandlerRig, version: int
 ) -> None:
@@ -91,7 +101,7 @@ def test_fetch_between_stable_offset_and_end_is_empty(rig: HandlerRig) -> None:
     assert row_of(rig, 12, 3, COMMITTED)["error_code"] == ErrorCode.OFFSET_OUT_OF_RANGE
 
 
-@pytest.mark.parametrize("version", KNOWN)
+@pytest.mark.parametrize("version", plain_versions(KNOWN))
 def test_committed_fetch_uses_fast_path_without_aborts(rig: HandlerRig, version: int) -> None:
     make_small_segments(rig, "t", 3000)
     append(rig, *(batch(bytes(200)) for _ in range(20)))
@@ -262,7 +272,7 @@ def test_session_tells_of_a_stable_offset_that_moves_alone(rig: HandlerRig) -> N
     assert answer["responses"][0]["partitions"][0]["last_stable_offset"] == 1
 
 
-@pytest.fixture(params=["ring", "pipe"])
+@pytest.fixture(params=LINK_PARAMS)
 def several(request: pytest.FixtureRequest, start: Start) -> HandlerRig:
     made = start(handlers=2, link_kind=request.param)
     made.create_topic("t", partitions=4)

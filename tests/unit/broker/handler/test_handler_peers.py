@@ -22,6 +22,7 @@ from kproc.broker.transport.envelope import CLOSE
 from kproc.common.errors import ErrorCode
 from kproc.wire.header import ApiKey
 from tests.support.handler_rig import HandlerRig, parts_of
+from tests.support.links import LINK_PARAMS
 from tests.support.raw import batch, produce_fields
 
 Start = Callable[..., HandlerRig]
@@ -95,7 +96,7 @@ class Scene:
         return rows
 
 
-@pytest.fixture(params=["ring", "pipe"])
+@pytest.fixture(params=LINK_PARAMS)
 def scene(request: pytest.FixtureRequest, start: Start) -> Scene:
     return Scene(start(handlers=2, link_kind=request.param))
 

@@ -12,6 +12,7 @@ from kproc.broker.fetch.fetch_owners import RemoteReads
 from kproc.broker.peers.owners import Join, OwnersRequest
 from kproc.wire.header import ApiKey
 from tests.support.handler_rig import HandlerRig
+from tests.support.links import LINK_PARAMS
 from tests.support.raw import fetch_fields, list_offsets_fields
 from tests.support.several_handlers import (
     FETCH_VERSION,
@@ -28,7 +29,7 @@ from tests.support.several_handlers import (
 )
 
 
-@pytest.fixture(params=["ring", "pipe"])
+@pytest.fixture(params=LINK_PARAMS)
 def rig(request: pytest.FixtureRequest, start: Start) -> HandlerRig:
     return three_handlers(start, request.param)
 

@@ -10,13 +10,14 @@ import pytest
 from kproc.broker.role.roles import handler_id
 from kproc.wire.header import ApiKey
 from tests.support.handler_rig import Answer, HandlerRig, parts_of
+from tests.support.links import LINK_PARAMS
 from tests.support.raw import batch, fetch_fields, produce_fields, values_of
 
 PRODUCE_VERSION, FETCH_VERSION = 9, 12
 NO_ID = bytes(16)
 
 
-@pytest.fixture(params=["ring", "pipe"])
+@pytest.fixture(params=LINK_PARAMS)
 def rig(request: pytest.FixtureRequest, start: Callable[..., HandlerRig]) -> HandlerRig:
     """Two Handlers and a topic with one partition at each."""
     made = start(handlers=2, link_kind=request.param)

@@ -8,12 +8,12 @@ from typing import Any
 
 import pytest
 
-from tests.support.links import LINK_KINDS
+from tests.support.links import LINK_PARAMS
 from tests.support.processor_rig import ProcessorRig
 from tests.support.scripted_router import ScriptedRouter
 
 
-@pytest.fixture(params=LINK_KINDS)
+@pytest.fixture(params=LINK_PARAMS)
 def start(request: pytest.FixtureRequest) -> Iterator[Callable[..., ProcessorRig]]:
     """`start(handlers=2)`: a Processor of these parts, gone when the test ends."""
     with ExitStack() as stack:

@@ -18,7 +18,7 @@ from kproc.broker.security.session import Session
 from kproc.broker.transport.agent import AgentId
 from kproc.broker.transport.envelope import FLAG_LOGIN, FLAG_SASL
 from kproc.wire.file_range import FileRange
-from tests.support.links import LINK_KINDS
+from tests.support.links import LINK_PARAMS
 from tests.support.migration_rig import MoveRig, ParkingHandler, Work, is_closed, received
 from tests.support.migrations import exchange, only
 from tests.support.processor_rig import framed
@@ -27,7 +27,7 @@ Start = Callable[..., MoveRig]
 ZERO, ONE, TWO = (AgentId("processor", index) for index in range(3))
 
 
-@pytest.fixture(params=LINK_KINDS)
+@pytest.fixture(params=LINK_PARAMS)
 def start(request: pytest.FixtureRequest) -> Iterator[Start]:
     """`start(count=3)`: so many Processors, gone when the test ends."""
     with ExitStack() as stack:

@@ -10,7 +10,7 @@ import pytest
 
 from kproc.broker.processor.migration import ConnectionMigration
 from kproc.broker.transport.agent import AgentId
-from tests.support.links import LINK_KINDS
+from tests.support.links import LINK_PARAMS
 from tests.support.migration_rig import MoveRig, is_closed, received
 from tests.support.migrations import exchange
 from tests.support.processor_rig import framed, no_more_descriptors
@@ -19,7 +19,7 @@ Start = Callable[..., MoveRig]
 ZERO, ONE, TWO = (AgentId("processor", index) for index in range(3))
 
 
-@pytest.fixture(params=LINK_KINDS)
+@pytest.fixture(params=LINK_PARAMS)
 def start(request: pytest.FixtureRequest) -> Iterator[Start]:
     """`start(count=3)`: so many Processors, gone when the test ends."""
     with ExitStack() as stack:

@@ -18,6 +18,7 @@ from kproc.wire import codec
 from kproc.wire.header import ApiKey, parse_request_header
 from tests.support.groups import join_fields
 from tests.support.handler_rig import HandlerRig, parts_of
+from tests.support.links import LINK_PARAMS
 from tests.support.raw import batch, produce_fields
 from tests.support.several_handlers import (
     NO_ID,
@@ -35,7 +36,7 @@ from tests.support.several_handlers import (
 )
 
 
-@pytest.fixture(params=["ring", "pipe"])
+@pytest.fixture(params=LINK_PARAMS)
 def rig(request: pytest.FixtureRequest, start: Start) -> HandlerRig:
     return three_handlers(start, request.param)
 

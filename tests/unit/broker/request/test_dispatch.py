@@ -12,11 +12,12 @@ from kproc.common.errors import ErrorCode, KafkaError
 from kproc.wire import codec
 from kproc.wire.header import ApiKey
 from tests.support.handler_rig import HandlerRig
+from tests.support.links import LINK_PARAMS
 from tests.support.raw import batch, produce_fields
 from tests.support.several_handlers import NO_ID, PRODUCE_VERSION, Start, at, three_handlers
 
 
-@pytest.fixture(params=["ring", "pipe"])
+@pytest.fixture(params=LINK_PARAMS)
 def rig(request: pytest.FixtureRequest, start: Start) -> HandlerRig:
     return three_handlers(start, request.param)
 

@@ -23,6 +23,7 @@ from kproc.wire import codec
 from kproc.wire.header import ApiKey
 from tests.support.fast_path_answers import VERSIONS, offsets
 from tests.support.handler_rig import HandlerRig
+from tests.support.links import LINK_PARAMS
 from tests.support.raw import batch, fetch_fields, produce_fields
 from tests.support.request_log import lines, switch
 
@@ -39,7 +40,7 @@ def damaged(version: int) -> bytes:
     return frame(version).replace(b"value", b"valuf")
 
 
-@pytest.fixture(params=["ring", "pipe"])
+@pytest.fixture(params=LINK_PARAMS)
 def rig(start: Callable[..., HandlerRig], request: pytest.FixtureRequest) -> HandlerRig:
     made = start(link_kind=request.param)
     made.create_topic("t", partitions=2)

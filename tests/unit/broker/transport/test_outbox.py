@@ -13,12 +13,12 @@ import pytest
 from kproc.broker.transport.agent import AgentId, Link
 from kproc.broker.transport.envelope import CALL, CHUNK, HINT, REPLY, SEND
 from kproc.broker.transport.outbox import Inbox, Outbox
-from tests.support.links import LINK_KINDS, CountingWaker, LinkMaker
+from tests.support.links import LINK_KINDS, LINK_PARAMS, CountingWaker, LinkMaker
 
 CAPACITY = 1 << 14
 
 
-@pytest.fixture(params=LINK_KINDS)
+@pytest.fixture(params=LINK_PARAMS)
 def ends(request: pytest.FixtureRequest) -> Iterator[tuple[Link, Link]]:
     with LinkMaker(request.param) as maker:
         yield maker.make(AgentId("sender", 0), AgentId("receiver", 0), CAPACITY)
