@@ -25,7 +25,9 @@ single record takes 0.7 us for each side.
 
 from __future__ import annotations
 
+import operator
 import struct
+from collections import deque
 from typing import Final, NoReturn
 
 from kproc.broker.ipc.layout import (
@@ -46,6 +48,9 @@ Buffer = bytes | bytearray | memoryview
 RECORD_HEADER: Final = struct.Struct("=II")  # Length of the payload, kind.
 _pack_header = RECORD_HEADER.pack_into
 _unpack_header = RECORD_HEADER.unpack_from
+_view_of = operator.itemgetter(1)
+_release_view = memoryview.release
+_exhaust: Final = deque[None](maxlen=0).extend
 # Plain numbers, because the hot loops would otherwise look each of them up in a dict.
 _CAPACITY: Final = RING_HEADER.word["capacity"]
 _TAIL: Final = RING_HEADER.word["tail"]
@@ -169,22 +174,22 @@ class RingProducer(_RingEnd):
         if length > self.record_bytes_max:
             self._refuse_length(length)
         self._reserved = None
-        capacity = self.capacity
         start = self._written
         slot = start & self._mask
         need = (length + RECORD_ROUND) & -8
-        if slot + need > capacity:
-            start += capacity - slot
-            slot = 0
+        gap = self.capacity - slot
+        if need > gap:
+            start += gap
+            slot, gap = 0, self.capacity
         if start + need > self._end and not self._has_room(start + need):
             return None
         self._start = start
         self._run_end = end = self._end
         self._end = 0  # Any other write during the run then calls `_has_room`, whose assertion fails.
-        room = end - start
         # The caller packs the records next to each other and never wraps, so the run must end where the ring ends.
-        if slot + room > capacity:
-            room = capacity - slot
+        room = end - start
+        if room > gap:
+            room = gap
         return self._data, slot, slot + room - need
 
     def commit_run(self, position: int) -> None:
@@ -209,17 +214,15 @@ class RingProducer(_RingEnd):
         if length > self.record_bytes_max:
             self._refuse_length(length)
         data = self._data
-        capacity = self.capacity
-        written = start = self._written
+        start = self._written
         slot = start & self._mask
         need = (length + RECORD_ROUND) & -8
-        if slot + need > capacity:
-            start += capacity - slot
-        following = start + need
+        gap = self.capacity - slot
+        following = start + need if need <= gap else start + gap + need
         if following > self._end and not self._has_room(following):
             return False
-        if start != written:
-            _pack_header(data, slot, capacity - slot - RECORD_HEADER_BYTES, PADDING_KIND)
+        if need > gap:
+            _pack_header(data, slot, gap - RECORD_HEADER_BYTES, PADDING_KIND)
             slot = 0
         _pack_header(data, slot, length, kind)
         slot += RECORD_HEADER_BYTES
@@ -323,27 +326,33 @@ class RingConsumer(_RingEnd):
         batch: list[tuple[int, memoryview]] = []
         sequence = self._next
         tail = self._words[_TAIL]
-        if sequence == tail or limit <= 0:
+        if sequence == tail or not limit:
             return batch
         if WEAKLY_ORDERED:
             fence()
-        data, mask, capacity = self._data, self._mask, self.capacity
-        unpack_header, append = _unpack_header, batch.append
-        while sequence < tail:
-            slot = sequence & mask
-            length, kind = unpack_header(data, slot)
-            need = (length + RECORD_ROUND) & -8
-            sequence += need
-            # The length comes from another process, so a damaged one must not lead beyond the published bytes.
-            if sequence > tail or slot + need > capacity:
-                self._refuse_record(self._next, tail, sequence - need)
-            # Skip padding, which has kind 0, because it is not a record of the producer.
-            if kind:
-                slot += RECORD_HEADER_BYTES
-                append((kind, data[slot : slot + length]))
-                limit -= 1
-                if not limit:
-                    break
+        data = self._data
+        while True:
+            # Records never wrap, so walk over the published bytes up to the end of the ring.
+            start = slot = sequence & self._mask
+            end = start + tail - sequence
+            if end > self.capacity:
+                end = self.capacity
+            while slot < end:
+                length, kind = _unpack_header(data, slot)
+                begin = slot + RECORD_HEADER_BYTES
+                slot += (length + RECORD_ROUND) & -8
+                # Skip padding, which has kind 0, because it is not a record of the producer.
+                if kind:
+                    batch.append((kind, data[begin : begin + length]))
+                    limit -= 1
+                    if not limit:
+                        break
+            sequence += slot - start
+            # The length comes from another process. A damaged one must not lead beyond the published bytes.
+            if slot > end:
+                self._refuse_record(self._next, tail, sequence - slot + begin - RECORD_HEADER_BYTES)
+            if sequence == tail or not limit:
+                break
         self._next = sequence
         self._lent += batch
         return batch
@@ -352,8 +361,7 @@ class RingConsumer(_RingEnd):
         """Release all polled records to the producer with one store. Their views end here."""
         # Release the views before the store, because the producer may overwrite the bytes from then on. A caller that
         # kept a view gets an error instead of another record's bytes.
-        for _, view in self._lent:
-            view.release()
+        _exhaust(map(_release_view, map(_view_of, self._lent)))
         self._lent.clear()
         if WEAKLY_ORDERED:
             fence()
@@ -369,8 +377,8 @@ class RingConsumer(_RingEnd):
 
     def drop_views(self) -> None:
         """End the views of polled records without releasing their bytes to the producer."""
-        for _, view in self._lent:
-            view.release()
+        # A loop of C code, because a loop of Python code would cost each record ten bytecodes.
+        _exhaust(map(_release_view, map(_view_of, self._lent)))
         self._lent.clear()
 
     def is_empty(self) -> bool:
