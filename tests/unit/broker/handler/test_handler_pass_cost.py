@@ -25,12 +25,11 @@ pytestmark = pytest.mark.skipif(sys.version_info[:2] != (3, 11), reason="other v
 
 PRODUCER, CONSUMER = 1, 2  # Connections.
 NEWEST = 120  # Where the records of the fixture end.
-# Six to eight of these bytecodes are the look at large requests, which are handled in steps.
-IDLE_MAX = 536
-PRODUCE_MAX = 1930  # Each append moves and publishes the high watermark.
-FETCH_MAX = 1549
+IDLE_MAX = 440
+PRODUCE_MAX = 1780  # Each append moves and publishes the high watermark.
+FETCH_MAX = 1450
 # The Fetch that parks, and the Produce that wakes it: two passes. A request that waits keeps its identity, 9 bytecodes.
-PARKED_MAX = 4253
+PARKED_MAX = 4250
 # As librdkafka makes one: an add, a Produce to each of 3 partitions, an end, all in passes of their own.
 TRANSACTION_MAX = 36_560
 

@@ -24,7 +24,7 @@ REQUEST, ANSWER = framed(bytes(100)), framed(bytes(40))
 # It pays for the begin and the end of a run of records, which many share.
 LONE_MAX = 1100
 # For each of 16 requests that come together, and its answer.
-OF_MANY_MAX = 360
+OF_MANY_MAX = 335
 IDLE_MAX = 197
 # An answer that came before the Processor lay down.
 EARLY_ANSWER_MAX = 702
