@@ -20,7 +20,7 @@ pytestmark = pytest.mark.own_broker
 
 STANDARD = "org.apache.kafka.metadata.authorizer.StandardAuthorizer"
 OPEN = {"authorizer.class.name": STANDARD, "allow.everyone.if.no.acl.found": "true", "num.io.threads": "2"}
-CLUSTER, ALTER, DESCRIBE, DENY, ALLOW = 4, 7, 8, 2, 3
+CLUSTER, ALTER, DESCRIBE = 4, 7, 8
 LOGGERS = 8
 AUDIT = "kafka.authorizer.logger"
 LOCKED_OUT = "nobody may change its rules"

@@ -9,7 +9,7 @@ from tests.support.configs import describe_configs
 from tests.support.raw import RawClient
 from tests.support.topics import fresh_name
 
-GROUP, CLIENT_METRICS, BROKER, LOGGER, TOPIC = 32, 16, 4, 8, 2
+CLIENT_METRICS = 16
 
 
 def test_client_metrics_subscriptions_alter_describe_and_list(client: RawClient) -> None:

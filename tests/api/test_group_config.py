@@ -11,7 +11,7 @@ from tests.support.configs import describe_configs
 from tests.support.raw import RawClient
 from tests.support.topics import fresh_name
 
-GROUP, CLIENT_METRICS, BROKER, LOGGER, TOPIC = 32, 16, 4, 8, 2
+GROUP = 32
 
 
 def test_group_configs_alter_describe_and_list(client: RawClient) -> None:

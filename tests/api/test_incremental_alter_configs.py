@@ -13,7 +13,7 @@ from tests.support.raw import RawClient, batch
 from tests.support.topics import fresh_name
 from tests.support.wait import wait_until
 
-TOPIC, BROKER = 2, 4
+TOPIC = 2
 SET, DELETE, APPEND, SUBTRACT = range(4)
 
 

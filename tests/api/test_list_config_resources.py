@@ -8,7 +8,7 @@ from tests.support.altered_configs import alter
 from tests.support.configs import describe_configs
 from tests.support.raw import RawClient
 
-GROUP, CLIENT_METRICS, BROKER, LOGGER, TOPIC = 32, 16, 4, 8, 2
+GROUP, CLIENT_METRICS, BROKER, LOGGER = 32, 16, 4, 8
 
 
 def node_id(client: RawClient) -> int:

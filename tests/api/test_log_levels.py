@@ -14,7 +14,7 @@ from tests.support.configs import read_configs, set_config
 from tests.support.raw import RawClient
 
 TOPIC, LOGGERS = 2, 8
-SET, DELETE = 0, 1
+SET = 0
 SOURCE_LOGGER = 6
 # Of what the cleaner logs nothing is awaited by another test.
 PACKAGE, MODULE = "kproc.broker.cleaner", "kproc.broker.cleaner.strays"

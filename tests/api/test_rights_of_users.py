@@ -35,9 +35,8 @@ SETTINGS = {
     "auto.create.topics.enable": "true",
 }
 PARTITIONS = 8  # Both Handlers own some.
-TOPIC, GROUP, CLUSTER = 2, 3, 4
+TOPIC = 2
 READ, WRITE, DESCRIBE = 3, 4, 8
-DENY, ALLOW = 2, 3
 DENIED = int(ErrorCode.TOPIC_AUTHORIZATION_FAILED)
 
 

@@ -69,11 +69,6 @@ def connect(several: BrokerUnderTest) -> Iterator[Callable[[], RawClient]]:
         each.close()
 
 
-def produce_all(client: RawClient, topic: str, values: dict[int, bytes], **more: Any) -> Fields:
-    parts = [(index, batch(value)) for index, value in values.items()]
-    return client.call(ApiKey.PRODUCE, PRODUCE_VERSION, produce_fields([(topic, NO_TOPIC_ID, parts)], **more))
-
-
 def rows(answer: Fields) -> dict[int, list[bytes | None]]:
     """Partition -> values of a Fetch answer, in its order."""
     (topic,) = answer["responses"]

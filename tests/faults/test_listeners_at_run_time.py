@@ -20,7 +20,6 @@ from tests.support.wait import wait_until
 
 pytestmark = [pytest.mark.faults, pytest.mark.own_broker, pytest.mark.transports("process")]
 
-BROKER, SET = 4, 0
 SETTINGS = {
     "num.network.threads": 2,
     "num.io.threads": 2,

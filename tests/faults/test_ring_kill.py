@@ -23,7 +23,7 @@ from tests.support.wait import wait_until
 pytestmark = pytest.mark.faults
 
 CAPACITY = 4096
-TAIL, HEAD = RING_HEADER.word["tail"], RING_HEADER.word["head"]
+HEAD = RING_HEADER.word["head"]
 
 
 def say_and_stop(ready: int) -> None:

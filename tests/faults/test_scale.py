@@ -29,7 +29,6 @@ from tests.support.wait import pause, wait_until
 pytestmark = [pytest.mark.faults, pytest.mark.own_broker, pytest.mark.transports("process")]
 
 PARTITIONS = 12
-BROKER, SET, DELETE = 4, 0, 1
 MOST = 6
 
 

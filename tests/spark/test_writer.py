@@ -17,7 +17,7 @@ ONCE = {"delivery": "exactly-once"}
 BROKER = {"kafka.bootstrap.servers": "127.0.0.1:9092"}
 
 
-STRING, INT, LONG = types.StringType(), types.IntegerType(), types.LongType()
+STRING = types.StringType()
 TO = {**BROKER, "topic": "t"}
 
 

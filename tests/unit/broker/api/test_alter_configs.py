@@ -11,7 +11,7 @@ from kproc.wire.header import ApiKey
 from tests.support.api_broker import Broker
 from tests.support.in_memory_controller import topic
 
-TOPIC, BROKER, LOGGER, METRICS, GROUP = 2, 4, 8, 16, 32
+TOPIC = 2
 
 
 @pytest.fixture

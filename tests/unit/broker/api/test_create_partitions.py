@@ -13,7 +13,7 @@ from kproc.wire.header import ApiKey
 from tests.support.api_broker import Broker
 from tests.support.in_memory_controller import topic
 
-UNKNOWN, EXISTS, INVALID_REQUEST, STORAGE, DISABLED, UNKNOWN_ID = 3, 36, 42, 56, 73, 100
+UNKNOWN = 3
 
 
 @pytest.fixture

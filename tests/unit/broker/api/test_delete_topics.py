@@ -11,7 +11,7 @@ from kproc.wire.header import ApiKey
 from tests.support.api_broker import Broker
 from tests.support.in_memory_controller import NO_ID, topic
 
-UNKNOWN, EXISTS, INVALID_REQUEST, STORAGE, DISABLED, UNKNOWN_ID = 3, 36, 42, 56, 73, 100
+UNKNOWN, INVALID_REQUEST, DISABLED, UNKNOWN_ID = 3, 42, 73, 100
 
 
 @pytest.fixture

@@ -12,8 +12,8 @@ from kproc.wire.header import ApiKey
 from tests.support.api_broker import Broker
 from tests.support.in_memory_controller import changes, topic
 
-TOPIC, BROKER, LOGGER, METRICS, GROUP = 2, 4, 8, 16, 32
-UNKNOWN, INVALID_TOPIC, INVALID_REQUEST = 3, 17, 42
+TOPIC = 2
+UNKNOWN = 3
 
 
 @pytest.fixture

@@ -8,7 +8,7 @@ from kproc.broker.cluster.describe import describe_broker, describe_cluster_defa
 from tests.support.in_memory_controller import InMemoryController, changes, outcome, topic
 
 SET, DELETE, APPEND, SUBTRACT = range(4)
-TOPIC, BROKER, NODE = 2, 4, "1"
+TOPIC, BROKER = 2, 4
 UNKNOWN, INVALID_TOPIC, INVALID_CONFIG, INVALID_REQUEST = 3, 17, 40, 42
 
 

@@ -9,8 +9,8 @@ from kproc.broker.cluster.image import ClusterImage
 from tests.support.in_memory_controller import InMemoryController, changes, outcome, topic
 
 SET, DELETE, APPEND, SUBTRACT = range(4)
-TOPIC, BROKER, NODE = 2, 4, "1"
-UNKNOWN, INVALID_TOPIC, INVALID_CONFIG, INVALID_REQUEST = 3, 17, 40, 42
+BROKER, NODE = 4, "1"
+INVALID_CONFIG, INVALID_REQUEST = 40, 42
 
 
 @pytest.fixture

@@ -21,7 +21,7 @@ def of(samples: Samples, name: str, **labels: str) -> float:
     return samples[name, tuple(labels.items())]
 
 
-IN, OUT = "kafka_server_brokertopicmetrics_messagesin_total", "kafka_server_brokertopicmetrics_bytesout_total"
+IN = "kafka_server_brokertopicmetrics_messagesin_total"
 
 
 def test_topics_without_a_series_of_their_own_are_together_one(rig: Rig) -> None:

@@ -9,7 +9,7 @@ from tests.support.unfinished_frames import begin_frames
 
 Start = Callable[..., ProcessorRig]
 MIB = 1 << 20
-MALLORY, ALICE, BOB = "10.0.0.66", "10.0.0.1", "10.0.0.2"
+ALICE = "10.0.0.1"
 
 
 def test_frames_that_fill_the_memory_together_all_arrive(start: Start) -> None:

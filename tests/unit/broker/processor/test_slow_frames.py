@@ -11,7 +11,7 @@ from tests.support.unfinished_frames import begin_frames
 
 Start = Callable[..., ProcessorRig]
 MIB = 1 << 20
-MALLORY, ALICE, BOB = "10.0.0.66", "10.0.0.1", "10.0.0.2"
+MALLORY = "10.0.0.66"
 
 
 def closed(clients: list[Client]) -> int:

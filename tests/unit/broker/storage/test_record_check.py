@@ -18,7 +18,7 @@ from tests.support.hostile import INSIDE, empty_records, record, sealed
 from tests.support.logs import LogRig, append_one
 
 DEPTHS = ("lengths", "full")
-INVALID, CORRUPT = ErrorCode.INVALID_RECORD, ErrorCode.CORRUPT_MESSAGE
+INVALID = ErrorCode.INVALID_RECORD
 
 
 @pytest.fixture(params=DEPTHS)
