@@ -110,7 +110,7 @@ def _append_visible(
 
 def _refused_but_not_undone(self: Any, run: Any, failure: Any, results: Any) -> None:
     """The producers of a write that failed count its batches as stored."""
-    _UNDO(self, Run(run.first), failure, results)
+    _UNDO(self, Run(run.first, run.tail_count), failure, results)
 
 
 def _all_slices_at_once(self: Any) -> int:
