@@ -39,6 +39,7 @@ from kproc.broker.processor.response_writer import ResponseWriter
 from kproc.broker.processor.tls_connections import TlsConnections
 from kproc.broker.processor.tls_transport import TlsShare, TlsTransport
 from kproc.broker.request.divided_requests import DividedRequests
+from kproc.broker.role.due_time import DueTime
 from kproc.broker.role.partition_table import ROW_WORDS, PartitionRow, PartitionTable
 from kproc.broker.role.purgatory import Purgatory
 from kproc.broker.security.authorizer import StandardAuthorizer
@@ -348,6 +349,7 @@ MUTATIONS: Final[dict[str, list[tuple[Any, str, Any]]]] = {
     "stalled-connection-forgotten": [(ConnectionTable, "stall", _stalled_unseen)],
     "answers-found-and-forgotten": [(HandlerSet, "has_answers", _found_and_forgotten)],
     "parked-never-expire": [(Purgatory, "expire", lambda _self: 0)],
+    "rare-states-unseen": [(DueTime, "press", _nothing)],
     "deadline-always-past": [(Handler, "_due_ms", lambda _self, _now_ns: 0)],
     "commit-answered-before-written": [(CoordinatorLog, "write", _written_after_the_answer)],
     "delta-applied-twice": [(ClusterImage, "apply_records", _applied_twice)],
