@@ -112,6 +112,7 @@ def test_control_listener_handles_kproc_operations(control: str) -> None:
         roles = {(row["role"], row["pool"]) for row in admin.operate("status")["processes"]}
         assert ("processor", "control") in roles
         assert admin.operate("clients")["clients"] is not None
+        assert admin.operate("topics")["silent"] == []
         with pytest.raises(ClientError, match="unknown operation 'dance'"):
             admin.operate("dance")
 

@@ -303,7 +303,7 @@ def test_connections_keep_principal_when_a_handler_dies(changing: SecuredBroker)
             client.close()
 
 
-@pytest.mark.parametrize("op", ["status", "clients", "scale", "rebalance", "kill_client", "stop", "stacks"])
+@pytest.mark.parametrize("op", ["status", "clients", "topics", "scale", "rebalance", "kill_client", "stop", "stacks"])
 def test_kproc_operations_without_right_are_denied(bob: RawClient, alice: RawClient, op: str) -> None:
     answer = _operate(bob, op=op)
     assert answer["error"]

@@ -198,7 +198,7 @@ def setting_values() -> list[str]:
 
 # -- kproc's own operations ----------------------------------------------------------------------------------------
 
-_OPERATIONS: Final = ("ping", "status", "clients", "scale", "kill-client", "no-such", "")
+_OPERATIONS: Final = ("ping", "status", "clients", "topics", "scale", "kill-client", "no-such", "")
 _MEMBERS: Final = ("op", "processors", "handlers", "ticket", "id", "x", "", "\x1b[2J", "\ud800")
 
 

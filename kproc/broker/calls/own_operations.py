@@ -30,6 +30,10 @@ class ShowClients(_AnyOperation, tag="clients"):
     """List all connections."""
 
 
+class ShowTopics(_AnyOperation, tag="topics"):
+    """Return the traffic of each topic since the start of the Handlers."""
+
+
 class Scale(_AnyOperation, tag="scale"):
     """Change the counts of roles, or return the state of a change by its ticket."""
 
@@ -48,7 +52,7 @@ class KillClient(_AnyOperation, tag="kill-client"):
     id: str
 
 
-OwnOperation = Ping | ShowStatus | ShowClients | Scale | Rebalance | KillClient
+OwnOperation = Ping | ShowStatus | ShowClients | ShowTopics | Scale | Rebalance | KillClient
 
 
 class _Named(msgspec.Struct):

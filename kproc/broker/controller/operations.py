@@ -1,4 +1,4 @@
-"""kproc's own operations, as the controller serves them: status, scale, rebalance, clients, kill-client.
+"""kproc's own operations, as the controller serves them: status, topics, scale, rebalance, clients, kill-client.
 
 calls/own_operations.py has their bodies. Each may answer later: operations on processes are forwarded to the
 supervisor, which alone starts and stops them. Counts chosen here are first stored as dynamic configs, so that they
@@ -11,6 +11,7 @@ from __future__ import annotations
 import itertools
 from collections import deque
 from collections.abc import Callable
+from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
 from kproc.broker.calls.own_operations import (
@@ -20,11 +21,13 @@ from kproc.broker.calls.own_operations import (
     Scale,
     ShowClients,
     ShowStatus,
+    ShowTopics,
 )
 from kproc.broker.cluster.controller import failure_of
 from kproc.broker.cluster.role_counts import role_count_max
 from kproc.broker.observe.network_figures import CONTROL
 from kproc.broker.observe.status import Status
+from kproc.broker.observe.topic_traffic import TopicTraffic
 from kproc.broker.role.asks import LOG_LEVELS, OnReply
 from kproc.broker.role.plan import Plan
 from kproc.broker.role.roles import CONTROL_PROCESSOR
@@ -94,6 +97,11 @@ class Operations:
         # Part of a ticket: tells a predecessor's tickets from our own.
         self._started_ms = plan.clock.wall_ms()
         self.controller: Controller  # Set by the controller itself, when it is made.
+        self._traffic = TopicTraffic(
+            plan.clock.now_ns,
+            lambda: self.controller.image,
+            lambda *call: self.controller.send_to_handler(*call),
+        )
 
     def handle(self, operation: OwnOperation, on_reply: OnReply) -> None:
         """Run an operation; `on_reply` gets {"error", "result"} exactly once, now or later."""
@@ -106,6 +114,8 @@ class Operations:
                 self._ask("rebalance", {}, _passes_on(on_reply))
             elif isinstance(operation, ShowClients):
                 self._show_clients(on_reply)
+            elif isinstance(operation, ShowTopics):
+                self._traffic.request(partial(answered, on_reply))
             elif isinstance(operation, KillClient):
                 self._ask("kill_client", {"id": operation.id}, _passes_on(on_reply))
             else:
@@ -147,13 +157,14 @@ class Operations:
             self._start_scale()
 
     @property
-    def has_scales(self) -> bool:
-        """True if a change of the role counts is in progress or waits."""
-        return bool(self._scales)
+    def is_waiting(self) -> bool:
+        """True if a client waits for a change of the role counts or for the traffic of Handlers."""
+        return bool(self._scales) or self._traffic.is_collecting
 
     def tick(self, now_ns: int) -> None:
-        """Answer the requests of changes that take long. Called ten times a second while there are any."""
+        """Answer the requests that take long. Called ten times a second while there are any."""
         self.status.sample(now_ns)
+        self._traffic.expire(now_ns)
         for scale in self._scales:
             scale.answer()
 

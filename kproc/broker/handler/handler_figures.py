@@ -12,6 +12,7 @@ from kproc.broker.observe.broker_figures import (
     Group,
     HandlerFigures,
 )
+from kproc.broker.observe.topic_traffic import TrafficReport
 from kproc.broker.peers.group_call import GROUPS
 from kproc.broker.request.context import Services
 from kproc.common.bounded import short_name
@@ -19,6 +20,13 @@ from kproc.common.bounded import short_name
 
 def handle_call(services: Services, _body: FromImage, on_reply: OnResult[HandlerFigures]) -> None:
     GROUPS.of(services).when_loaded(lambda: on_reply(_figures(services)))
+
+
+def handle_traffic(services: Services, _body: FromImage, on_reply: OnResult[TrafficReport]) -> None:
+    """Reply with the traffic alone, which needs no coordinator."""
+    partitions = services.owner.partitions
+    assert isinstance(partitions, Partitions)
+    on_reply(TrafficReport(_traffic(partitions)))
 
 
 def _figures(services: Services) -> HandlerFigures:
@@ -35,12 +43,16 @@ def _figures(services: Services) -> HandlerFigures:
         flat += (index, *log.state.sizes())
         if log.state.offline_reason is not None:
             offline += 1
-    traffic = {
+    groups, more_groups = _groups(services)
+    return HandlerFigures(partitions.since_ns, _traffic(partitions), sizes, offline, groups, more_groups)
+
+
+def _traffic(partitions: Partitions) -> dict[str, list[int]]:
+    """Return [bytes in, records in, bytes out, fetches] by topic."""
+    return {
         topic: [each.bytes_in, each.records_in, each.bytes_out, each.fetches]
         for topic, each in partitions.traffic.items()
     }
-    groups, more_groups = _groups(services)
-    return HandlerFigures(partitions.since_ns, traffic, sizes, offline, groups, more_groups)
 
 
 def _groups(services: Services) -> tuple[list[Group], Counter[str]]:

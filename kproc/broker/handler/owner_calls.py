@@ -35,6 +35,7 @@ from kproc.broker.handler.compaction_calls import CompactionCalls
 from kproc.broker.handler.partition_transfer import TAKE_PARTITIONS, PartitionTransfer
 from kproc.broker.handler.partitions import Partitions
 from kproc.broker.observe.broker_figures import FIGURES
+from kproc.broker.observe.topic_traffic import TOPIC_TRAFFIC
 from kproc.broker.peers.registered_calls import REGISTERED_CALLS
 from kproc.broker.produce.forward import PRODUCE, PRODUCE_RECORDS
 from kproc.broker.produce.produce import RecordRouter
@@ -76,6 +77,7 @@ class OwnerCalls:
         served.add(TAKE_PARTITIONS, transfers.handle_claim)
         served.add(CLIENT_BYTES, services.client_rates.serve)
         served.add(FIGURES, partial(handler_figures.handle_call, services))
+        served.add(TOPIC_TRAFFIC, partial(handler_figures.handle_traffic, services))
         served.add(PREPARE_COMPACTION, compaction.prepare)
         served.add(SWAP_SEGMENTS, compaction.swap)
         served.add(ENFORCE_RETENTION, partial(enforce_retention, partitions, transfers))

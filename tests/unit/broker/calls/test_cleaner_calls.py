@@ -26,6 +26,7 @@ from kproc.broker.calls.cleaner_calls import (
     SwapRequest,
 )
 from kproc.broker.observe.broker_figures import FIGURES, Group, HandlerFigures
+from kproc.broker.observe.topic_traffic import TOPIC_TRAFFIC, TrafficReport
 from kproc.broker.storage.compaction_files import SegmentIdentity
 
 ID = bytes(range(16))
@@ -53,6 +54,7 @@ GROUPS = [Group("g", "Stable", 2, {"t": {0: 7, 3: 1 << 40}})]
             FromImage(7),
             [HandlerFigures(1, {"t": [1, 2, 3, 4]}, {"t": [0, 9, 1]}, 1, GROUPS, {"Empty": 2})],
         ),
+        (TOPIC_TRAFFIC, FromImage(7), [TrafficReport({"t": [1, 2, 3, 1 << 50]})]),
     ],
     ids=lambda value: value.name if isinstance(value, Call) else "",
 )

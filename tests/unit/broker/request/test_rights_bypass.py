@@ -382,6 +382,7 @@ def test_kproc_operations_need_describe_or_alter_on_cluster(start: Start) -> Non
     for op, right, fields in (
         ("status", "DESCRIBE", {}),
         ("clients", "DESCRIBE", {}),
+        ("topics", "DESCRIBE", {}),
         ("scale", "ALTER", {}),
         ("rebalance", "ALTER", {}),
         ("kill-client", "ALTER", {"id": "127.0.0.1:1-127.0.0.1:2-0-0"}),
