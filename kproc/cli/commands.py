@@ -23,6 +23,7 @@ from kproc.cli import (
     group_seek,
     groups,
     import_log,
+    latency,
     lifecycle,
     pipeline,
     produce,
@@ -99,6 +100,7 @@ app.command("ping", short_help="Ask a broker whether it answers.")(lifecycle.pin
 app.command("stop", short_help="Stop a broker of this host and wait for its end.")(lifecycle.stop)
 app.command("status", short_help="Show processes, CPU, memory, connections and rates.")(status.status)
 app.command("top", short_help="Watch processes, APIs and the bottleneck.")(top.top)
+app.command("latency", short_help="Measure round trips to a broker.")(latency.latency)
 app.command("clients", short_help="Show every connection and what it sends.")(clients.clients)
 app.command("kill-client", short_help="Close one connection.")(clients.kill_client)
 app.command("scale", short_help="Change the number of processes; no connection is dropped.")(scale.scale)

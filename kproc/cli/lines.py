@@ -7,9 +7,14 @@ Tables and JSON (cli/common.py) use this module, too.
 
 from __future__ import annotations
 
+import shutil
 import sys
+import time
+from typing import Final
 
 from kproc.common.printable import printable, printable_lines
+
+_UPDATE_S: Final = 0.2
 
 
 def print_line(text: str = "") -> None:
@@ -32,3 +37,32 @@ def print_notes(text: str) -> None:
     """Write text to standard error as `print_block` does."""
     sys.stderr.write(printable_lines(text))
     sys.stderr.flush()
+
+
+class LiveLine:
+    """A line on standard error that each update overwrites, at most five times a second.
+
+    Nothing is written unless standard output and standard error are terminals.
+    """
+
+    def __init__(self) -> None:
+        self._is_shown = sys.stdout.isatty() and sys.stderr.isatty()
+        self._due_s = 0.0
+
+    @property
+    def is_due(self) -> bool:
+        """True if an update would be written now. Building the text costs more than asking."""
+        return self._is_shown and time.monotonic() >= self._due_s
+
+    def update(self, text: str) -> None:
+        """Overwrite the line with as much of the text as fits."""
+        width = shutil.get_terminal_size().columns
+        self._due_s = time.monotonic() + _UPDATE_S
+        sys.stderr.write(f"\r{printable(text)[: width - 1]}\x1b[K")
+        sys.stderr.flush()
+
+    def clear(self) -> None:
+        """Erase the line, so that other output can follow."""
+        if self._is_shown:
+            sys.stderr.write("\r\x1b[K")
+            sys.stderr.flush()

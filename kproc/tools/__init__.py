@@ -1,1 +1,1 @@
-"""Measuring tools: the load generator and the search for the best process counts."""
+"""Measuring tools: load generators, round trips, and the search for the best process counts."""

@@ -97,6 +97,7 @@ def test_kproc_commands_accept_client_file(
         ["clients"],
         ["config", "get"],
         ["ping"],
+        ["latency", "--count", "1"],
         ["group", "list"],
     ):
         done = call_kproc(capsys, *command, *where)

@@ -1,0 +1,134 @@
+"""Requests that are encoded once and sent many times, so that a measurement contains little work of the client."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from struct import Struct
+from typing import Any, Final
+
+from kproc.client import ApiError, Client, ClientError, code_name
+from kproc.common.clock import SystemClock
+from kproc.common.errors import ProtocolError
+from kproc.wire import codec
+from kproc.wire.batch_header import (
+    BATCH_LENGTH,
+    HEADER,
+    HEADER_BYTES,
+    MAGIC_AT,
+    RECORD_COUNT,
+    last_offset_of,
+)
+from kproc.wire.header import ApiKey
+from kproc.wire.record_batch import LOG_OVERHEAD_BYTES, MAGIC, encode_batch
+from kproc.wire.records import Record
+
+ACKS: Final = {"all": -1, "1": 1, "0": 0}
+_CORRELATION: Final = Struct(">i")
+_CORRELATION_AT: Final = 8  # Behind the frame's length, the API key and its version.
+_CORRELATION_MASK: Final = 0x7FFF_FFFF
+_PRODUCE_TIMEOUT_MS: Final = 30_000
+
+
+class FixedRequest:
+    """One request on one connection. Each sending changes only its correlation id."""
+
+    def __init__(self, client: Client, api_key: ApiKey, version: int, fields: Mapping[str, Any]) -> None:
+        self._client = client
+        self._api_key = api_key
+        self._version = version
+        self._frame = bytearray(codec.encode_request(api_key, version, 0, client.client_id, fields))
+        self.number = 0
+        """Correlation id of the last sending."""
+
+    def send(self) -> None:
+        """Send the request. Raises ClientError."""
+        self.number = (self.number + 1) & _CORRELATION_MASK
+        self._frame[_CORRELATION_AT : _CORRELATION_AT + 4] = _CORRELATION.pack(self.number)
+        self._client.send_bytes(memoryview(self._frame))
+
+    def receive(self) -> bytes:
+        """Return the response's frame without its length. Raises ClientError."""
+        frame = self._client.receive_frame()
+        (number,) = _CORRELATION.unpack_from(frame)
+        if number != self.number:
+            raise ClientError(f"{self._client.address} answered request {number} where {self.number} was due")
+        return frame
+
+    def decode(self, frame: bytes) -> dict[str, Any]:
+        """Return the fields of a response. Raises ClientError."""
+        try:
+            return codec.decode_response(self._api_key, self._version, frame)[1]
+        except ProtocolError as error:
+            raise ClientError(
+                f"{self._client.address} sent an answer that cannot be read: {error}"
+            ) from error
+
+
+def equal_records(count: int, value: bytes) -> bytes:
+    """Return one batch of `count` records with this value, stamped with the present time."""
+    now_ms = SystemClock().wall_ms()
+    return bytes(encode_batch([Record(None, value, now_ms)] * count))
+
+
+def produce_request(client: Client, topic: str, partition: int, batch: bytes, acks: int) -> FixedRequest:
+    """Return a Produce of one batch."""
+    fields = {
+        "transactional_id": None,
+        "acks": acks,
+        "timeout": _PRODUCE_TIMEOUT_MS,
+        "topic_data": [{"name": topic, "partition_data": [{"index": partition, "records": batch}]}],
+    }
+    return FixedRequest(client, ApiKey.PRODUCE, client.negotiate(ApiKey.PRODUCE), fields)
+
+
+def base_offset(answer: Mapping[str, Any]) -> int:
+    """Return the offset in the response to a Produce of one batch. Raises ApiError."""
+    (topic,) = answer["responses"]
+    (row,) = topic["partition_responses"]
+    if row["error_code"]:
+        where = f"{topic['name']}-{row['index']}"
+        raise ApiError(row["error_code"], f"Produce to {where}: {_why(row['error_code'])}")
+    offset: int = row["base_offset"]
+    return offset
+
+
+def fetched_records(answer: Mapping[str, Any]) -> bytes:
+    """Return the record batches in the response to a Fetch of one partition. Raises ApiError."""
+    if answer["error_code"]:
+        raise ApiError(answer["error_code"], f"Fetch: {_why(answer['error_code'])}")
+    if not answer["responses"]:
+        return b""
+    topic = answer["responses"][0]
+    (row,) = topic["partitions"]
+    if row["error_code"]:
+        where = f"{topic['topic']}-{row['partition_index']}"
+        raise ApiError(row["error_code"], f"Fetch of {where}: {_why(row['error_code'])}")
+    return row["records"] or b""
+
+
+def _why(code: int) -> str:
+    name = code_name(code)
+    return (
+        f"{name}; give the address of the broker that leads it" if name == "NOT_LEADER_OR_FOLLOWER" else name
+    )
+
+
+def count_records(batches: bytes, offset: int) -> tuple[int, int]:
+    """Return the number of records in the whole batches of a Fetch, and the offset after the last one.
+
+    offset: returned if there is no whole batch. Raises ClientError for batches from before Kafka 0.11.
+    """
+    count, position, size = 0, 0, len(batches)
+    unpack = HEADER.unpack_from
+    while position + HEADER_BYTES <= size:
+        if batches[position + MAGIC_AT] != MAGIC:
+            raise ClientError(f"offset {offset}: a batch in a format from before Kafka 0.11")
+        header = unpack(batches, position)
+        following = position + LOG_OVERHEAD_BYTES + header[BATCH_LENGTH]
+        # A response can end with a part of a batch, which the next Fetch returns whole.
+        if not position < following <= size:
+            break
+        count += header[RECORD_COUNT]
+        offset = last_offset_of(header) + 1
+        position = following
+    return count, offset
