@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import datetime
 from collections.abc import Mapping
 from typing import Annotated, Any
 
@@ -127,6 +128,10 @@ def _print_facts_of(answer: dict[str, Any]) -> None:
         f"flush {answer['flush']}",
         f"topics {_format_count(answer['topics'])}",
         f"partitions {_format_count(answer['partitions'])}",
+        *(
+            f"certificate {name} until {_day(each['expires_ms'])}"
+            for name, each in (answer.get("certificates") or {}).items()
+        ),
     ]
     states = [f"{count} {state}" for state, count in (answer.get("transactions") or {}).items() if count]
     if states:
@@ -178,6 +183,10 @@ def _format_count(count: int | None) -> str:
 
 def _address(listener: Any) -> str:
     return str(listener["advertised"] if isinstance(listener, dict) else listener)
+
+
+def _day(wall_ms: int) -> str:
+    return datetime.datetime.fromtimestamp(wall_ms / 1000, datetime.UTC).strftime("%Y-%m-%d")
 
 
 def _duration(milliseconds: int) -> str:

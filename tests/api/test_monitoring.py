@@ -9,6 +9,7 @@ import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
 from tests.support.broker import ServedBroker
+from tests.support.certificates import Certificates
 from tests.support.groups import commit, find_coordinator
 from tests.support.monitoring import alerts, board, names_in
 from tests.support.raw import RawClient, batch
@@ -22,7 +23,13 @@ FROM_THE_SCRAPE = {"instance", "job"}
 @pytest.fixture(scope="module")
 def labels(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, set[str]]]:
     """The labels of each sample name of a broker that has worked."""
-    settings = {"num.io.threads": 2, "kproc.metrics.listener": "127.0.0.1:0"}
+    certificates = Certificates(tmp_path_factory.mktemp("certificates"))
+    settings = {
+        "num.io.threads": 2,
+        "kproc.metrics.listener": "127.0.0.1:0",
+        "listeners": "PLAINTEXT://127.0.0.1:0,SSL://127.0.0.1:0",
+        "ssl.keystore.location": certificates.server,
+    }
     with ServedBroker(tmp_path_factory.mktemp("monitored") / "data", settings=settings) as broker:
         with RawClient(broker.bootstrap) as client:
             client.create_topic("load", partitions=4)

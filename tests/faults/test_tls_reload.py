@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import datetime
 import signal
 import socket
 import ssl
@@ -20,6 +21,7 @@ from confluent_kafka.admin import AdminClient, AlterConfigOpType, ConfigEntry, C
 from tests.support.broker import ServedBroker
 from tests.support.certificates import LOCAL_NAMES, Certificates
 from tests.support.raw import address_of
+from tests.support.status import status
 from tests.support.wait import wait_until
 
 pytestmark = [pytest.mark.faults]
@@ -146,6 +148,30 @@ def described(broker: ServedBroker, name: str) -> Any:
     admin = AdminClient({"bootstrap.servers": broker.listeners["PLAINTEXT"]["bound"]})
     (future,) = admin.describe_configs([ConfigResource(ResourceType.BROKER, "1")]).values()
     return future.result(20)[name]
+
+
+def test_status_shows_the_end_of_the_certificate_in_use(files: Certificates) -> None:
+    """A file that was replaced is not in use before SIGHUP, or before its setting is set again."""
+    with served(files) as broker:
+        plain = broker.listeners["PLAINTEXT"]["bound"]
+
+        def shown_days() -> int:
+            ends_s = status(plain)["certificates"]["SSL"]["expires_ms"] / 1000
+            left = datetime.datetime.fromtimestamp(ends_s, datetime.UTC) - datetime.datetime.now(datetime.UTC)
+            return left.days
+
+        assert shown_days() in (364, 365)
+        files.write(files.server.name, files.authority.issue("CN=localhost", hosts=LOCAL_NAMES, days=20).pem())
+        assert shown_days() > 300
+        broker.send_signal(signal.SIGHUP)
+        wait_until(lambda: shown_days() < 21, what="the certificate is in use")
+        problem = "the certificate chain of listener SSL (CN=localhost) ends in 19 days, at "
+        assert status(plain)["problem"].startswith(problem)
+        wait_until(lambda: problem in broker.log(), what="the controller logs it")
+        path = files.write("new.pem", files.authority.issue("CN=localhost", hosts=LOCAL_NAMES, days=60).pem())
+        alter(broker, **{LOCATION.replace(".", "_"): str(path)})
+        wait_until(lambda: 50 < shown_days() < 61, what="the new file is in use")
+        assert status(plain)["problem"] is None
 
 
 def test_alter_configs_sets_keystore_and_hides_its_password(files: Certificates) -> None:

@@ -19,6 +19,7 @@ from tests.support.broker import ServedBroker, run_kproc
 from tests.support.certificates import Certificates
 from tests.support.raw import address_of
 from tests.support.second_user import as_nobody
+from tests.support.wait import wait_until
 
 pytestmark = [pytest.mark.faults, pytest.mark.usefixtures("fork_server")]
 
@@ -134,7 +135,8 @@ def test_expired_certificate_and_readable_key_only_warn(
     settings = {"listeners": "SSL://127.0.0.1:0", "ssl.keystore.location": path}
     with ServedBroker(tmp_path, settings=settings) as served:
         log = served.log()
-        assert f"listener SSL: ssl.keystore.location={path}: the certificate of CN=localhost ended at" in log
+        line = "the certificate chain of listener SSL (CN=localhost) ended at"
+        log = wait_until(lambda: line in served.log() and served.log(), what="the controller logs the end")
         assert f"chmod 600 {path}" in log
         assert served.stop(signal.SIGTERM) == 0
 

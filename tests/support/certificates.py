@@ -68,7 +68,7 @@ class Authority:
     def __init__(self, name: str = "kproc test authority") -> None:
         self._key = ec.generate_private_key(ec.SECP256R1())
         subject = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, name)])
-        builder = _builder(subject, subject, self._key, days=30, ended=False)
+        builder = _builder(subject, subject, self._key, days=365, ended=False)
         self.certificate = builder.add_extension(
             x509.BasicConstraints(ca=True, path_length=None), critical=True
         ).sign(self._key, hashes.SHA256())
@@ -89,7 +89,7 @@ class Authority:
         *,
         hosts: Sequence[str] = (),
         is_expired: bool = False,
-        days: int = 30,
+        days: int = 365,
     ) -> Issued:
         """A certificate for a DN (`CN=alice,OU=music,O=Example`, or a Name), for both ends of a connection."""
         name = x509.Name.from_rfc4514_string(subject) if isinstance(subject, str) else subject

@@ -7,7 +7,10 @@ import re
 from pathlib import Path
 
 MONITORING = Path(__file__).resolve().parents[2] / "scripts" / "monitoring"
-FUNCTIONS = {"sum", "rate", "increase", "deriv", "histogram_quantile", "label_values"}
+FUNCTIONS = {
+    "delta", "deriv", "histogram_quantile", "increase", "label_values", "predict_linear", "rate", "resets", "sum",
+    "time",
+}  # fmt: skip
 GROUPING = {"by", "without", "on", "ignoring"}
 WORDS = {"and", "or", "unless", "bool"}
 TOKEN = re.compile(

@@ -198,6 +198,7 @@ class Controller(LinkedRole):
         self._operations.tick(now_ns)
         self._control_plane.report_suppressed(now_ns)
         self.status.disk.log_changes(logger, now_ns)
+        self.status.certificates.log_problems(logger, now_ns)
         self._lookups.work()
         self._names.tick(is_stopping=self._is_stopping)
         self._listener_lookups.work()

@@ -243,9 +243,17 @@ def _roles(processes: Iterable[Mapping[str, Any]]) -> Iterator[Metric]:
 
 
 def _broker(status: Mapping[str, Any]) -> Iterator[Metric]:
-    from prometheus_client.metrics_core import CounterMetricFamily
+    from prometheus_client.metrics_core import CounterMetricFamily, GaugeMetricFamily
 
     yield CounterMetricFamily("kproc_uptime_seconds", "Since the start.", value=status["uptime_ms"] / 1000)
+    expiry = GaugeMetricFamily(
+        "kproc_certificate_expiry_timestamp_seconds",
+        "End of the listener's certificate in use, or of an issuer in its chain if that is earlier.",
+        labels=["listener"],
+    )
+    for listener, certificate in status["certificates"].items():
+        expiry.add_metric([listener], certificate["expires_ms"] / 1000)
+    yield expiry
     yield from _gauges(
         ("kproc_topics", "Topics.", status["topics"]),
         ("kproc_partitions", "Partitions.", status["partitions"]),

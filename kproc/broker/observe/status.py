@@ -15,6 +15,7 @@ from kproc.broker.cluster.dynamic_settings import left_out
 from kproc.broker.cluster.image import ClusterImage
 from kproc.broker.metrics.slab import Slab
 from kproc.broker.metrics.spec import SLOT
+from kproc.broker.observe.certificate_watch import CertificateWatch
 from kproc.broker.observe.disk_watch import DiskWatch, Shortages
 from kproc.broker.observe.network_figures import NetworkFigures
 from kproc.broker.observe.offline_partitions import OfflinePartitions
@@ -53,6 +54,7 @@ class Status:
             plan.fs, Path(plan.config.log_dirs), lambda: None if self.image is None else self.image()
         )
         self.disk = DiskWatch(str(plan.config.log_dirs), self._shortages)
+        self.certificates = CertificateWatch(plan.clock)
 
     def listener_name(self, index: int) -> str:
         """Return the name of a listener by its index, or `removed-N` if it was removed."""
@@ -66,6 +68,7 @@ class Status:
         self.problem = message["problem"]
         self.phase = message["phase"]
         self.listener_names = message["listener_names"]
+        self.certificates.use(message["certificates"])
 
     def sample(self, now_ns: int) -> None:
         """Take samples for the idle shares. Call this more often than once a second."""
@@ -91,6 +94,7 @@ class Status:
             "metrics": plan.metrics.bound if plan.metrics is not None else None,
             "problem": self._problem(image),
             "disk": self.disk.describe(),
+            "certificates": self.certificates.describe(),
             "processes": rows,
             "shared_memory_unmapped_bytes": max(0, self._shared_bytes() - mapped),
             "topics": len(image.topics_by_name) if image else 0,
@@ -108,7 +112,12 @@ class Status:
     def _problem(self, image: ClusterImage | None) -> str | None:
         """Return one line with all known problems, or None."""
         stored = left_out(image, self._plan.config).values() if image is not None else ()
-        known = (self.disk.problem, self.offline.problem, self.uncleanable.problem)
+        known = (
+            self.disk.problem,
+            self.offline.problem,
+            self.uncleanable.problem,
+            *self.certificates.problems(),
+        )
         return "; ".join(filter(None, (self.problem, *stored, *known))) or None
 
     def _shortages(self) -> Shortages:

@@ -5,12 +5,13 @@ New connections use the newest context. A connection keeps the context with whic
 
 from __future__ import annotations
 
+import contextlib
 import datetime
 import hashlib
 import os
 import re
 import ssl
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any, Final, NamedTuple
 
 from kproc.broker.config import SETTINGS, Config
@@ -98,9 +99,7 @@ class TlsContext(NamedTuple):
     warnings: tuple[str, ...]
 
 
-def make_context(
-    listener: str, value: Value, *, ticket_secret: bytes, now: datetime.datetime | None = None
-) -> TlsContext:
+def make_context(listener: str, value: Value, *, ticket_secret: bytes) -> TlsContext:
     """Create the context of a listener. Raises ConfigError with a message of one line.
 
     Contexts of a listener with the same `ticket_secret` resume each other's sessions, so that a client may reach any
@@ -136,7 +135,8 @@ def make_context(
         context.num_tickets = 0
         context.options |= ssl.OP_NO_TICKET
         openssl_calls.keep_no_sessions(context)
-    warnings = _warnings(key_store, value("ssl.keystore.location"), facts, now)
+    location = value("ssl.keystore.location")
+    warnings = () if not location or not readable_by_others(location) else (_readable(key_store, location),)
     return TlsContext(context, mapper, facts, warnings)
 
 
@@ -175,7 +175,10 @@ def _key_store(listener: str, prefix: str, value: Value) -> KeyStore:
 
 
 def _load_key(context: ssl.SSLContext, store: KeyStore) -> CertificateFacts:
-    """Load key and chain into the context, and return the attributes of the certificate."""
+    """Load key and chain into the context, and return the attributes of the certificate.
+
+    `ends` is the earliest end of the chain, because clients reject the server from then on.
+    """
     try:
         found = certificates_in(store.pem)
     except MalformedCertificate as error:
@@ -190,11 +193,21 @@ def _load_key(context: ssl.SSLContext, store: KeyStore) -> CertificateFacts:
     try:
         with as_path(store.pem) as path:
             context.load_cert_chain(path, password=password)
-        return facts_of(found[0])
+        facts = facts_of(found[0])
+        return facts._replace(ends=min([facts.ends, *_ends_of(found[1:])]))
     except ssl.SSLError as error:
         raise ConfigError(f"{store.setting}: {_why_not_loaded(store, error)}") from error
     except MalformedCertificate as error:
         raise ConfigError(f"{store.setting}: {error}") from error
+
+
+def _ends_of(issuers: list[bytes]) -> Iterator[datetime.datetime]:
+    """Yield the ends of the issuers' certificates, as far as they can be parsed."""
+    for der in issuers:
+        # OpenSSL has accepted them all, so one that this parser does not understand must not keep the broker from
+        # starting.
+        with contextlib.suppress(MalformedCertificate):
+            yield facts_of(der).ends
 
 
 def _why_not_loaded(store: KeyStore, error: ssl.SSLError) -> str:
@@ -239,19 +252,8 @@ def _trust(context: ssl.SSLContext, listener: str, prefix: str, value: Value) ->
     context.verify_mode = _VERIFY[wanted]
 
 
-def _warnings(
-    store: KeyStore, location: str | None, facts: CertificateFacts, now: datetime.datetime | None
-) -> tuple[str, ...]:
-    warnings = []
-    if facts.ends < (now or datetime.datetime.now(datetime.UTC)):
-        warnings.append(
-            f"{store.setting}: the certificate of {facts.subject} ended at {facts.ends:%Y-%m-%d %H:%M}"
-        )
-    if location and readable_by_others(location):
-        warnings.append(
-            f"{store.setting} holds a private key, and other users can read it: chmod 600 {location}"
-        )
-    return tuple(warnings)
+def _readable(store: KeyStore, location: str) -> str:
+    return f"{store.setting} holds a private key, and other users can read it: chmod 600 {location}"
 
 
 # -- cipher suites -------------------------------------------------------------------------------------------------

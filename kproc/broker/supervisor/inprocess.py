@@ -121,6 +121,7 @@ class BrokerProcess:
         self._threads: list[AgentThread] = []
         self._failure: BaseException | None = None
         self._settings = DynamicSettings()
+        self._has_started = False
         self.agents: list[Agent] = []
         self._signals = signals.SignalPipe()
         self._guardian = signals.watch_process(config.kproc_exit_with_pid)
@@ -138,9 +139,10 @@ class BrokerProcess:
         controller = self._build_role(CONTROLLER)
         assert isinstance(controller, Controller)
         self._controller = controller
-        problem = check_listeners(config, self._settings, config.listeners, in_child=False)
-        if problem is not None:
-            raise ConfigError(problem)
+        checked = check_listeners(config, self._settings, config.listeners, in_child=False)
+        if checked.problem is not None:
+            raise ConfigError(checked.problem)
+        controller.status.certificates.use(checked.certificates)
         # Remove the marker of a clean stop only now. A start that failed earlier has changed no log, so it must leave
         # the marker to the next start.
         self._plan = dataclasses.replace(self._plan, was_clean=self._directory.remove_clean_marker())
@@ -234,6 +236,11 @@ class BrokerProcess:
         for agent in self.agents:
             if isinstance(agent, Acceptor | Processor):
                 self._post(agent, partial(agent.apply_settings, settings))
+        if self._has_started:
+            checked = check_listeners(self._config, settings, self._config.listeners, in_child=False)
+            # The Processors keep the certificates in use if one cannot be used.
+            if checked.problem is None:
+                self._controller.status.certificates.use(checked.certificates)
 
     def _handle_request(self, what: str, body: dict[str, Any], on_reply: OnReply) -> None:
         """Handle the controller's requests that a supervisor would handle (supervisor_operations.py)."""
@@ -275,6 +282,7 @@ class BrokerProcess:
             return 1
         self._sockets.start()
         self._controller.status.phase = "running"
+        self._has_started = True
         announcement = ready.describe(self._plan, self._describe())
         if ready_file is not None:
             ready.write(ready_file, announcement)

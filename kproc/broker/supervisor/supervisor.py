@@ -115,7 +115,7 @@ class Supervisor:
         # Every role inherits the limit, so it must be raised before the first fork.
         ready.raise_nofile_limit()
         preload.load(config)
-        self._are_keys_checked = tls_check.check_before_start(config)
+        self._checked = tls_check.check_before_start(config)
         self._directory = DataDirectory(config)
         try:
             self._sockets = ListeningSockets(config)
@@ -207,12 +207,12 @@ class Supervisor:
             shut = self._finish(steps, deadline_ns)
             if shut is None:
                 return
-            if not self._are_keys_checked:
+            if self._checked is None:
                 settings = self._children.settings
                 used = [each for each in wanted.listeners.values() if each not in shut]
-                problem = tls_check.check_listeners(self._config, settings, used, in_child=True)
-                if problem is not None:
-                    self._fail(problem, status=_WRONG_SETTINGS)
+                self._checked = tls_check.check_listeners(self._config, settings, used, in_child=True)
+                if self._checked.problem is not None:
+                    self._fail(self._checked.problem, status=_WRONG_SETTINGS)
                     return
             # Remove the marker last. A start that fails before this has changed no log, so the next start can still
             # trust it.
@@ -345,20 +345,27 @@ class Supervisor:
 
     def _renew_certificates(self) -> None:
         """Let every Processor read keys and certificates again. If one cannot be used, all keep those in use."""
-        end_points = listeners_in_force(self._config, self._children.settings)
-        problem = tls_check.check_listeners(self._config, self._children.settings, end_points, in_child=True)
-        if problem is not None:
-            logger.error("reload: %s; the certificates in use stay", problem)
+        checked = self._check_keys()
+        if checked.problem is not None:
+            logger.error("reload: %s; the certificates in use stay", checked.problem)
             return
         roles = [role for role in self._table.of(PROCESSOR) if role.child is not None]
 
         def on_all(replies: dict[Hashable, Reply]) -> None:
-            for problem in sorted({each for reply in replies.values() for each in reply.get("problems", ())}):
+            problems = sorted({each for reply in replies.values() for each in reply.get("problems", ())})
+            for problem in problems:
                 logger.error("reload: %s; the certificates in use stay", problem)
+            if not problems:
+                self._checked = checked
+                self._send_processes()
 
         gathering = Gathering(len(roles), on_all)
         for role in roles:
             self._children.send_request(role, "renew_certificates", {}, gathering.taker(role.agent))
+
+    def _check_keys(self) -> tls_check.CheckedListeners:
+        end_points = listeners_in_force(self._config, self._children.settings)
+        return tls_check.check_listeners(self._config, self._children.settings, end_points, in_child=True)
 
     def _send_controller_request(self, what: str, body: dict[str, Any], on_reply: OnReply) -> None:
         controller = self._table.get(CONTROLLER)
@@ -408,6 +415,12 @@ class Supervisor:
         is_same = settings == self._children.settings
         # Send unchanged settings, too, because the files that they name may have been replaced.
         self._children.send_settings(settings)
+        if self._has_started:
+            checked = self._check_keys()
+            # The Processors keep the certificates in use if one cannot be used.
+            if checked.problem is None:
+                self._checked = checked
+                self._send_processes()
         if is_first or not is_same:
             self._scaler.set_target(settings)
 
@@ -430,6 +443,7 @@ class Supervisor:
             "listener_names": [each.name for each in endpoints],
             "problem": "; ".join(filter(None, (self._scaler.problem, self._children.problem))) or None,
             "phase": self._phase,
+            "certificates": {} if self._checked is None else self._checked.certificates,
         }
 
     def _send_processes(self) -> None:

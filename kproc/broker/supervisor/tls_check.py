@@ -1,7 +1,7 @@
 """Validates the keys and certificates of TLS listeners before they are used, at the start and before a change.
 
 The supervisor must not load a private key, because every role that it forks later would inherit it. A short-lived child
-loads it instead, and reports errors and warnings through a pipe.
+loads it instead, and reports errors, warnings and the ends of certificates through a pipe.
 """
 
 from __future__ import annotations
@@ -10,47 +10,66 @@ import logging
 import os
 from collections.abc import Iterable
 from pathlib import Path
-from typing import Final
+from typing import Any, Final, NamedTuple
 
 from kproc.broker.cluster import metadata_log
 from kproc.broker.config import Config, ConfigError
 from kproc.broker.config.dynamic import DynamicSettings
 from kproc.broker.config.listeners import EndPoint
+from kproc.common.printable import printable
 
 logger = logging.getLogger(__name__)
 
 _WARNING: Final = "warning: "
+# Followed by the listener's name, the end in ms since 1970, and the subject.
+_CERTIFICATE: Final = "certificate: "
 
 
-def check_before_start(config: Config) -> bool:
+class CheckedListeners(NamedTuple):
+    """The result of a check of the TLS listeners."""
+
+    problem: str | None = None
+    """The errors as text, or None."""
+    certificates: dict[str, dict[str, Any]] = {}  # noqa: RUF012 - nobody changes it
+    """By listener, {"subject", "expires_ms"}: the end is the earliest of the certificate chain."""
+
+
+def check_before_start(config: Config) -> CheckedListeners | None:
     """Validate the keys and certificates of the configuration before anything is created. Raises ConfigError.
 
-    Returns False if the metadata log exists. The settings in force may then differ from the configuration and only the
+    Returns None if the metadata log exists. The settings in force may then differ from the configuration and only the
     controller knows them, so the caller must check later.
     """
     if (Path(config.log_dirs) / metadata_log.DIRECTORY_NAME).exists():
-        return False
-    problem = check_listeners(config, DynamicSettings(), config.listeners, in_child=True)
-    if problem is not None:
-        raise ConfigError(problem)
-    return True
+        return None
+    checked = check_listeners(config, DynamicSettings(), config.listeners, in_child=True)
+    if checked.problem is not None:
+        raise ConfigError(checked.problem)
+    return checked
 
 
 def check_listeners(
     config: Config, settings: DynamicSettings, end_points: Iterable[EndPoint], *, in_child: bool
-) -> str | None:
-    """Validate the keys and certificates of these listeners. Return the errors as text, or None. Log the warnings.
+) -> CheckedListeners:
+    """Validate the keys and certificates of these listeners. Log the warnings.
 
     in_child: load the keys in a short-lived child, so that this process does not keep them.
     """
     names = [each.name for each in end_points if each.protocol.endswith("SSL")]
     if not names:
-        return None
+        return CheckedListeners()
     lines = _check_in_child(config, settings, names) if in_child else _check_contexts(config, settings, names)
+    problems = []
+    certificates = {}
     for line in lines:
         if line.startswith(_WARNING):
             logger.warning("%s", line.removeprefix(_WARNING))
-    return "\n".join(line for line in lines if not line.startswith(_WARNING)) or None
+        elif line.startswith(_CERTIFICATE):
+            name, expires_ms, subject = line.removeprefix(_CERTIFICATE).split(" ", 2)
+            certificates[name] = {"subject": subject, "expires_ms": int(expires_ms)}
+        else:
+            problems.append(line)
+    return CheckedListeners("\n".join(problems) or None, certificates)
 
 
 def problem_with_change(
@@ -72,7 +91,7 @@ def problem_with_change(
 
 
 def _check_contexts(config: Config, settings: DynamicSettings, names: list[str]) -> list[str]:
-    """Return a line for each listener that cannot be used, and for each warning."""
+    """Return a line for each listener that cannot be used, for each warning and for each certificate."""
     # Import this late, so that a broker without a TLS listener does not load it.
     from kproc.broker.security import tls
 
@@ -84,6 +103,9 @@ def _check_contexts(config: Config, settings: DynamicSettings, names: list[str])
             lines.append(f"listener {name}: {error}")
         else:
             lines += [f"{_WARNING}listener {name}: {each}" for each in made.warnings]
+            expires_ms = int(made.server.ends.timestamp() * 1000)
+            # The subject is data of the file. As one line it cannot be taken for another line of this report.
+            lines.append(f"{_CERTIFICATE}{name} {expires_ms} {printable(made.server.subject)}")
     return lines
 
 

@@ -26,7 +26,8 @@ if TYPE_CHECKING:
 _NAME: Final = re.compile(r"[A-Za-z0-9._-]+")
 _LOCAL: Final = ("localhost", "127.0.0.1", "::1")
 # A notebook may be open for long; a clock may be behind.
-_VALID: Final = datetime.timedelta(days=30)
+# A broker warns of certificates that end within 30 days.
+_VALID: Final = datetime.timedelta(days=90)
 _SLACK: Final = datetime.timedelta(days=1)
 _MECHANISM: Final = "PLAIN"
 

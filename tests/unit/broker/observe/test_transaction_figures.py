@@ -63,7 +63,8 @@ def scraped(rig: HandlerRig) -> dict[str, float]:
         "partitions": 1,
         "shared_memory_unmapped_bytes": 0,
         "disk": {"free_bytes": 1, "used_bytes": 1, "is_full": False},
-            "uncleanable": {"count": 0, "bytes": 0, "first": []},
+        "certificates": {},
+        "uncleanable": {"count": 0, "bytes": 0, "first": []},
         "network": figures.describe(rows, {}),
     }
     text = Exposition(lambda: status, figures).render()[1].decode()

@@ -38,6 +38,7 @@ def test_metrics_have_kafkas_names() -> None:
     status = {
         "uptime_ms": 0, "topics": 1, "partitions": 1, "shared_memory_unmapped_bytes": 0,
         "disk": {"free_bytes": 1, "used_bytes": 1, "is_full": False}, "uncleanable": partitions.describe(),
+        "certificates": {},
     }  # fmt: skip
     text = "".join(text_of(family) for family in _broker(status))
     assert "kafka_log_logcleanermanager_uncleanable_partitions_count 1.0" in text
