@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import os
+import platform
+import shutil
 import signal
+import subprocess
 import urllib.request
 from collections.abc import Iterator
 from typing import Any
@@ -18,8 +21,9 @@ from kproc.client import ClientError
 from kproc.wire.header import ApiKey
 from tests.support.broker import BrokerUnderTest, EmbeddedBroker
 from tests.support.groups import commit, find_coordinator
+from tests.support.promlint import problems_of
 from tests.support.raw import RawClient, batch
-from tests.support.status import connect, health, processes, wait_replaced
+from tests.support.status import connect, health, processes, scraped, wait_replaced
 from tests.support.status import status as status_of
 from tests.support.topics import fresh_name
 from tests.support.wait import wait_until
@@ -171,7 +175,7 @@ def test_prometheus_scrape_parses_and_agrees_with_status(measured: BrokerUnderTe
             what="both say the same",
         )
         assert families[REQUESTS].type == "counter"
-        total = families["kafka_network_requestmetrics_totaltimems"]
+        total = families["kafka_network_requestmetrics_totaltime_seconds"]
         assert total.type == "histogram"
         buckets = [
             sample.value
@@ -206,14 +210,47 @@ def test_prometheus_scrape_parses_and_agrees_with_status(measured: BrokerUnderTe
                     assert seen[(sample.name, *sorted(sample.labels.items()))] >= sample.value, sample
 
 
+@pytest.mark.transports("process")
+def test_scrape_follows_prometheus_conventions(measured: BrokerUnderTest) -> None:
+    """The rules of promtool, which is asked, too, where it is installed."""
+    name = fresh_name("linted")
+    with RawClient(measured.bootstrap) as client:
+        client.create_topic(name)
+        client.produce(name, batch(b"x"), version=9)
+        client.fetch(name, 0)
+        find_coordinator(client, name)
+        commit(client, name, name, {0: 1})
+    text = scraped(status(measured)["metrics"])
+    assert problems_of(text) == []
+    assert f'kproc_build_info{{python="{platform.python_version()}",version="{kproc.__version__}"}} 1' in text
+    if promtool := shutil.which("promtool"):
+        done = subprocess.run([promtool, "check", "metrics"], input=text, text=True, capture_output=True)
+        assert (done.returncode, done.stdout, done.stderr) == (0, "", "")
+
+
+@pytest.mark.parametrize(
+    ("name", "kind", "problem"),
+    [
+        ("kproc_wait_ms", "gauge", "ms is an abbreviated unit"),
+        ("kproc_wait_milliseconds", "gauge", "milliseconds is no base unit"),
+        ("kproc_things", "counter", "_total is for counters"),
+        ("kproc_things_total", "gauge", "_total is for counters"),
+        ("kproc_things_count", "gauge", "a suffix of histograms"),
+        ("kproc:things", "gauge", "a colon"),
+        ("kproc_someThings", "gauge", "camelCase"),
+        ("kproc_gauge_things", "gauge", "gauge is a type"),
+    ],
+)
+def test_name_against_conventions_is_found(name: str, kind: str, problem: str) -> None:
+    assert problems_of(f"# HELP {name} Things.\n# TYPE {name} {kind}\n") == [f"{name}: {problem}"]
+
+
 def _agrees(broker: BrokerUnderTest, families: dict[str, Metric]) -> bool:
     shown = next(row for row in status(broker)["apis"] if row["request"] == "Produce")
     for version, count in shown["versions"].items():
         assert value(families, REQUESTS, request="Produce", version=version) == count
-    assert value(
-        families, "kafka_network_requestmetrics_totaltimems", "kafka_network_requestmetrics_totaltimems_count",
-        request="Produce",
-    ) == shown["timed"]  # fmt: skip
+    total = "kafka_network_requestmetrics_totaltime_seconds"
+    assert value(families, total, f"{total}_count", request="Produce") == shown["timed"]
     return True
 
 

@@ -48,7 +48,7 @@ def complete(address: str) -> dict[str, set[str]] | None:
     for family in text_string_to_metric_families(scraped(address)):
         for sample in family.samples:
             found.setdefault(sample.name, set()).update(sample.labels)
-    known = ("networkprocessoravgidle_percent", "totaltimems_bucket", "requesthandleravgidle_percent")
+    known = ("networkprocessoravgidle_percent", "totaltime_seconds_bucket", "requesthandleravgidle_percent")
     return found if all(any(name.endswith(end) for name in found) for end in known) else None
 
 

@@ -120,8 +120,9 @@ def _group_lags(figures: BrokerFigures, groups: Sequence[Group]) -> Iterator[str
         (f'{{consumergroup="{quoted(group_id)}",topic="{topic}"}}', sums[group_id, topic])
         for group_id, topic in figures.group_topics.choose(sums)
     ]
+    # Untyped, because Prometheus reserves the end of this name, which is that of the usual exporter, for histograms.
     yield _family(
-        "kafka_consumergroup_lag_sum", "gauge", "Records behind the logs' ends, by topic.", labelled
+        "kafka_consumergroup_lag_sum", "untyped", "Records behind the logs' ends, by topic.", labelled
     )
     rows = [
         (f'{{consumergroup="{quoted(key[0])}",topic="{key[1]}",partition="{key[2]}"}}', lags[key])

@@ -4,34 +4,49 @@ Only a broker with a metrics listener imports that package.
 
 Metrics that Kafka has, too, get the names that the JMX exporter's example configuration for Kafka makes of the MBeans:
 kafka.network:type=RequestMetrics,name=RequestsPerSec,request=Produce,version=9 becomes
-kafka_network_requestmetrics_requests_total{request="Produce",version="9"}. Times are histograms in milliseconds. Their
-_count is the number of timed requests. Percents are from 0 to 1, as in Kafka. Metrics that only kproc has are named
-kproc_<metric of metrics/spec.py>{role,index}, and kproc_role_... for the cost of the processes.
+kafka_network_requestmetrics_requests_total{request="Produce",version="9"}. Percents are from 0 to 1, as in Kafka.
+Metrics that only kproc has are named kproc_<metric of metrics/spec.py>{role,index}, and kproc_role_... for the cost of
+the processes.
+
+The names follow Prometheus' conventions, so that `promtool check metrics` finds nothing. Times are in seconds: Kafka's
+TotalTimeMs becomes totaltime_seconds. A name of Kafka's that ends in _count or _sum, which Prometheus reserves for
+histograms, has no type, as the JMX exporter gives it none.
 """
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import TYPE_CHECKING, Any, Final
 
+from kproc import __version__
 from kproc.broker.metrics.histogram import Histogram
 from kproc.broker.metrics.requests import TIMINGS
 from kproc.broker.metrics.spec import METRICS, MetricKind
+from kproc.broker.metrics.spec import Metric as MetricDeclaration
 from kproc.broker.observe.network_figures import ApiFigures, NetworkFigures
 from kproc.broker.role.roles import HANDLER
 
 if TYPE_CHECKING:
     from prometheus_client.metrics_core import HistogramMetricFamily, Metric
 
-_US_PER_MS: Final = 1000
+_US_PER_S: Final = 1_000_000
 _TIME_BOUNDS_US: Final = tuple(1 << power for power in range(4, 27))  # 16 us to 67 s
 _SIZE_BOUNDS: Final = tuple(1 << power for power in range(6, 29, 2))  # 64 B to 256 MiB
 _BYTES: Final = "RequestBytes"
 _REQUESTS: Final = "kafka_network_requestmetrics_"
-_LOAD_TIME: Final = "kafka_server_transaction_coordinator_metrics_partition_load_time_"
+_LOAD_TIME: Final = "kafka_server_transaction_coordinator_metrics_partition_load_time_{}_seconds"
 _MARKERS: Final = "kafka_coordinator_transaction_transactionmarkerchannelmanager_"
 _VERIFICATION: Final = "kafka_server_addpartitionstotxnmanager_verification"
 _SOCKETS: Final = "kafka_server_socket_server_metrics_"
+# Units of metrics/spec.py that are no base units of Prometheus: how many of them make one base unit, its name, and the
+# word in the metric's name that it replaces.
+_BASE_UNITS: Final = {
+    "ns": (1e9, "seconds", "ns"),
+    "us": (1e6, "seconds", "us"),
+    "ms": (1e3, "seconds", "ms"),
+    "%": (100.0, "ratio", "percent"),
+}
 
 _Figure = tuple[str, str, float | None]
 
@@ -71,6 +86,18 @@ def load_prometheus() -> None:
     import prometheus_client.exposition
     import prometheus_client.metrics_core
     import prometheus_client.utils  # noqa: F401
+
+
+def exposed(metric: MetricDeclaration) -> tuple[str, float]:
+    """Return a declared metric's name in base units, and the number by which its value is divided.
+
+    compaction_swap_us_max becomes kproc_compaction_swap_max_seconds, because a unit stands at the end of a name.
+    """
+    if metric.unit not in _BASE_UNITS:
+        return f"kproc_{metric.name}", 1
+    divisor, unit, word = _BASE_UNITS[metric.unit]
+    words = [each for each in metric.name.split("_") if each != word]
+    return "_".join(["kproc", *words, unit]), divisor
 
 
 def text_of(family: Metric) -> str:
@@ -114,8 +141,10 @@ def _requests(apis: list[ApiFigures]) -> Iterator[Metric]:
     yield errors
     for number, name in enumerate(TIMINGS):
         is_time = name != _BYTES
-        about = f"{name} of the timed requests" + (", in milliseconds." if is_time else ".")
-        family = HistogramMetricFamily(_REQUESTS + name.lower(), about, labels=["request"])
+        named = f"{name.removesuffix('Ms').lower()}_seconds" if is_time else "request_bytes"
+        family = HistogramMetricFamily(
+            _REQUESTS + named, f"Kafka's {name} of the timed requests.", labels=["request"]
+        )
         for api in apis:
             _add_histogram(family, api, number, is_time=is_time)
         yield family
@@ -129,7 +158,7 @@ def _add_histogram(family: HistogramMetricFamily, api: ApiFigures, number: int, 
 def _add_times(
     family: HistogramMetricFamily, labels: list[str], histogram: Histogram, *, is_time: bool
 ) -> None:
-    unit = _US_PER_MS if is_time else 1
+    unit = _US_PER_S if is_time else 1
     bounds = _TIME_BOUNDS_US if is_time else _SIZE_BOUNDS
     # Prometheus' buckets are cumulative: each counts all values up to its bound.
     below = histogram.below(bounds)
@@ -151,7 +180,7 @@ def _network(network: Mapping[str, Any]) -> Iterator[Metric]:
          "session's end.",
          network["expired_connections_killed"]),
     )  # fmt: skip
-    from prometheus_client.metrics_core import CounterMetricFamily, GaugeMetricFamily
+    from prometheus_client.metrics_core import CounterMetricFamily, GaugeMetricFamily, Metric
 
     blocked = GaugeMetricFamily(
         "kafka_network_acceptor_acceptorblocked_percent",
@@ -162,13 +191,14 @@ def _network(network: Mapping[str, Any]) -> Iterator[Metric]:
         if share is not None:
             blocked.add_metric([listener], share)
     yield blocked
-    count = GaugeMetricFamily(_SOCKETS + "connection_count", "Open connections.", labels=["listener"])
+    # Untyped, because Prometheus reserves the end of this name for histograms.
+    count = Metric(_SOCKETS + "connection_count", "Open connections.", "unknown")
     created = CounterMetricFamily(
         _SOCKETS + "connection_creation", "Connections opened.", labels=["listener"]
     )
     closed = CounterMetricFamily(_SOCKETS + "connection_close", "Connections closed.", labels=["listener"])
     for listener, row in network["listeners"].items():
-        count.add_metric([listener], row["connections"])
+        count.add_sample(count.name, {"listener": listener}, row["connections"])
         created.add_metric([listener], row["created_total"])
         closed.add_metric([listener], row["closed_total"])
     yield from (count, created, closed)
@@ -220,10 +250,11 @@ def _roles(processes: Iterable[Mapping[str, Any]]) -> Iterator[Metric]:
         if metric.name == "heartbeat_ns":
             continue
         make = CounterMetricFamily if metric.kind is MetricKind.COUNTER else GaugeMetricFamily
-        family = make(f"kproc_{metric.name}", metric.doc, labels=labels)
+        name, divisor = exposed(metric)
+        family = make(name, metric.doc, labels=labels)
         for row, label in rows:
             if row["role"] != "supervisor":
-                family.add_metric(label, row["counters"][metric.name])
+                family.add_metric(label, row["counters"][metric.name] / divisor)
         yield family
     cpu = CounterMetricFamily("kproc_role_cpu_seconds", "CPU time of the role's process.", labels=labels)
     restarts = CounterMetricFamily("kproc_role_restarts", "How often it was started anew.", labels=labels)
@@ -243,8 +274,13 @@ def _roles(processes: Iterable[Mapping[str, Any]]) -> Iterator[Metric]:
 
 
 def _broker(status: Mapping[str, Any]) -> Iterator[Metric]:
-    from prometheus_client.metrics_core import CounterMetricFamily, GaugeMetricFamily
+    from prometheus_client.metrics_core import CounterMetricFamily, GaugeMetricFamily, Metric
 
+    build = GaugeMetricFamily(
+        "kproc_build_info", "Versions of kproc and Python.", labels=["version", "python"]
+    )
+    build.add_metric([__version__, ".".join(map(str, sys.version_info[:3]))], 1)
+    yield build
     yield CounterMetricFamily("kproc_uptime_seconds", "Since the start.", value=status["uptime_ms"] / 1000)
     expiry = GaugeMetricFamily(
         "kproc_certificate_expiry_timestamp_seconds",
@@ -261,17 +297,22 @@ def _broker(status: Mapping[str, Any]) -> Iterator[Metric]:
          status["shared_memory_unmapped_bytes"]),
         ("kproc_disk_free_bytes", "Free bytes of the data directory's disk.", status["disk"]["free_bytes"]),
         ("kproc_disk_used_bytes", "Used bytes of the data directory's disk.", status["disk"]["used_bytes"]),
-        ("kafka_log_logcleanermanager_uncleanable_partitions_count", "Partitions that are not compacted, because a "
-         "batch cannot be read.", status["uncleanable"]["count"]),
         ("kafka_log_logcleanermanager_uncleanable_bytes", "Log sizes of the partitions that are not compacted.",
          status["uncleanable"]["bytes"]),
         ("kproc_disk_full", "1 while there is no room for what clients write.", int(status["disk"]["is_full"])),
     )  # fmt: skip
+    uncleanable = Metric(
+        "kafka_log_logcleanermanager_uncleanable_partitions_count",
+        "Partitions that are not compacted, because a batch cannot be read.",
+        "unknown",
+    )
+    uncleanable.add_sample(uncleanable.name, {}, status["uncleanable"]["count"])
+    yield uncleanable
 
 
 def _transactions(processes: Iterable[Mapping[str, Any]], figures: NetworkFigures) -> Iterator[Metric]:
     """Yield Kafka's metrics of transactions. Kafka has none for states; _roles() yields kproc_transactions_..."""
-    from prometheus_client.metrics_core import HistogramMetricFamily, Metric
+    from prometheus_client.metrics_core import CounterMetricFamily, HistogramMetricFamily
 
     rows = [row["counters"] for row in processes if row["role"] == HANDLER]
 
@@ -281,10 +322,10 @@ def _transactions(processes: Iterable[Mapping[str, Any]], figures: NetworkFigure
     loads = total("transaction_loads")
     longest_us = max((row["transaction_load_us_max"] for row in rows), default=0)
     yield from _gauges(
-        (_LOAD_TIME + "max", "Longest load of a coordinator of transactions in the last 30 s, in milliseconds.",
-         longest_us / _US_PER_MS if loads else None),
-        (_LOAD_TIME + "avg", "Mean time of these loads, in milliseconds.",
-         total("transaction_load_us") / loads / _US_PER_MS if loads else None),
+        (_LOAD_TIME.format("max"), "Longest load of a coordinator of transactions in the last 30 s.",
+         longest_us / _US_PER_S if loads else None),
+        (_LOAD_TIME.format("avg"), "Mean time of these loads.",
+         total("transaction_load_us") / loads / _US_PER_S if loads else None),
         (_MARKERS + "unknowndestinationqueuesize", "Transactions that have ended and whose markers are sent again: the "
          "owner of a partition was away, or could not write one.", total("transactions_unmarked")),
         (_MARKERS + "logappendretryqueuesize", "Transactions whose last state is written again.",
@@ -293,16 +334,13 @@ def _transactions(processes: Iterable[Mapping[str, Any]], figures: NetworkFigure
          "ends.", total("late_transaction_partitions")),
     )  # fmt: skip
     times, refused = figures.verifications()
-    failures = Metric(
-        _VERIFICATION + "failurerate_count",
+    yield CounterMetricFamily(
+        _VERIFICATION + "failures",
         "Partitions that a transaction's coordinator refused when their owner asked.",
-        "unknown",
+        value=refused,
     )
-    failures.add_sample(failures.name, {}, refused)
-    yield failures
     family = HistogramMetricFamily(
-        _VERIFICATION + "timems",
-        "Time that a transaction's coordinator took to answer owners, in milliseconds.",
+        _VERIFICATION + "time_seconds", "Time that a transaction's coordinator took to answer owners."
     )
     _add_times(family, [], times, is_time=True)
     yield family

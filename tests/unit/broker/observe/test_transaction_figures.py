@@ -98,11 +98,11 @@ def test_loads_count_for_half_a_minute(start: Start) -> None:
     assert loads == 4
     found = scraped(rig)
     longest_us = max(rig.slab.read(at)["transaction_load_us_max"] for at in range(HANDLERS))
-    assert found[LOAD_TIME + "max"] == longest_us / 1_000
-    assert found[LOAD_TIME + "avg"] == figure(rig, "transaction_load_us") / loads / 1_000
+    assert found[LOAD_TIME + "max_seconds"] == longest_us / 1_000_000
+    assert found[LOAD_TIME + "avg_seconds"] == figure(rig, "transaction_load_us") / loads / 1_000_000
     rig.advance_ms(30_000)
     assert figure(rig, "transaction_loads") == figure(rig, "transaction_load_us_max") == 0
-    assert LOAD_TIME + "max" not in scraped(rig)
+    assert LOAD_TIME + "max_seconds" not in scraped(rig)
 
 
 def test_scrape_shows_pending_markers_and_verifications(start: Start) -> None:
@@ -121,8 +121,8 @@ def test_scrape_shows_pending_markers_and_verifications(start: Start) -> None:
     request_join(services, stranger, [(TOPIC, 0), (TOPIC, 1)], adds=True, on_code=codes.append)
     rig.settle()
     found = scraped(rig)
-    assert found[VERIFICATION + "failurerate_count"] == 2 + 1 + 2
-    assert found[VERIFICATION + "timems_count"] == 5
+    assert found[VERIFICATION + "failures_total"] == 2 + 1 + 2
+    assert found[VERIFICATION + "time_seconds_count"] == 5
     assert found[CHANNEL + "unknowndestinationqueuesize"] == found[CHANNEL + "logappendretryqueuesize"] == 0
     assert found["kafka_server_replicamanager_partitionswithlatetransactionscount"] == 0
     figures = NetworkFigures(rig.slab)
