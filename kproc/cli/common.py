@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Annotated, Any, get_type_hints
 
 import typer
 
+from kproc.cli.failure import DEFAULT_BOOTSTRAP as DEFAULT_BOOTSTRAP
 from kproc.cli.failure import DEFAULT_PORT as DEFAULT_PORT
 from kproc.cli.failure import Failure as Failure
 from kproc.cli.failure import usage_error as usage_error
@@ -60,7 +61,6 @@ INT_MAX = 2**31 - 1
 LONG_MAX = 2**63 - 1
 SECONDS_MAX = INT_MAX // 1000
 """The longest time of an option in seconds. It is an int in ms for the broker and for librdkafka."""
-DEFAULT_BOOTSTRAP = f"127.0.0.1:{DEFAULT_PORT}"
 
 
 def use_command_config(path: Path | None) -> None:

@@ -1,29 +1,104 @@
-"""The text of `kproc dev --tls --user alice`: the settings with which each client connects to that broker."""
+"""The texts of `kproc dev`: its banner, and the settings with which each client connects to that broker."""
 
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
-from typing import TYPE_CHECKING
+import shlex
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from kproc.cli.failure import DEFAULT_BOOTSTRAP
 
 if TYPE_CHECKING:
+    from kproc.client.security.settings import ClientSecurity
     from kproc.client.security.throwaway import Throwaway
 
 
-def client_lines(throwaway: Throwaway, bootstrap: str) -> str:
-    """Return a paragraph for each user, with its password. The passwords are valid only as long as this broker."""
+def banner(
+    ready: Mapping[str, Any],
+    topics: Mapping[str, int],
+    *,
+    is_temporary: bool,
+    command_config: Path | None,
+) -> str:
+    """Return the broker's address, how to stop it, and three commands to try, ready to be pasted.
+
+    ready: the content of the ready file.
+    topics: the topics of --topic, with their numbers of partitions.
+    is_temporary: the broker deletes its data when it stops.
+    command_config: the first user's file, if the commands need one.
+    """
+    bootstrap = str(ready["bootstrap"])
+    kept = "deletes its data" if is_temporary else f"keeps {ready['data']}"
+    lines = [f"kproc is ready at {bootstrap}. Ctrl-C stops it and {kept}."]
+    lines += [f"  {name:<10}{text}" for name, text in _other_addresses(ready)]
+    if topics:
+        shown = (f"{name} ({count} partition{'s' * (count != 1)})" for name, count in topics.items())
+        lines.append(f"  {'topics':<10}{', '.join(shown)}")
+    lines += ["", "Try in another terminal:"]
+    if bootstrap != DEFAULT_BOOTSTRAP:
+        lines.append(f"  export KPROC_BOOTSTRAP={shlex.quote(bootstrap)}")
+    if command_config is not None:
+        lines.append(f"  export KPROC_COMMAND_CONFIG={shlex.quote(str(command_config))}")
+    lines += [f"  {command}" for command in _commands(next(iter(topics), None))]
+    return "".join(f"{line}\n" for line in lines)
+
+
+def _other_addresses(ready: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
+    """Yield what the first line does not say: listeners besides the first, and addresses that differ from theirs."""
+    listeners = ready["listeners"]
+    if len(listeners) > 1 or any(each["bound"] != each["advertised"] for each in listeners.values()):
+        for name, listener in listeners.items():
+            bound, advertised = listener["bound"], listener["advertised"]
+            yield name, bound if bound == advertised else f"{bound}, advertised as {advertised}"
+    if "control" in ready:
+        yield "control", str(ready["control"])
+    if "metrics" in ready:
+        yield "metrics", f"http://{ready['metrics']}/metrics"
+
+
+def _commands(topic: str | None) -> Sequence[str]:
+    if topic is None:
+        return (
+            "kproc topic create greetings --partitions 3",
+            "echo hello | kproc produce greetings",
+            "kproc consume greetings",
+        )
+    return (f"echo hello | kproc produce {topic}", f"kproc consume {topic}", f"kproc topic describe {topic}")
+
+
+def client_lines(throwaway: Throwaway | None, bootstrap: str) -> str:
+    """Return a paragraph for each user, with its password. The passwords are valid only as long as this broker.
+
+    Without users and TLS there is one paragraph.
+    """
+    from kproc.client.security.settings import PLAINTEXT
+
+    if throwaway is None:
+        return _paragraph("clients", PLAINTEXT, None, bootstrap)
     return "".join(
-        f"{line}\n" for user in throwaway.users or [None] for line in _lines(throwaway, bootstrap, user)
+        _paragraph(user or "clients", throwaway.security(user), throwaway.client_file(user), bootstrap)
+        for user in throwaway.users or [None]
     )
 
 
-def _lines(throwaway: Throwaway, bootstrap: str, user: str | None) -> Iterator[str]:
+def _paragraph(title: str, security: ClientSecurity, file: Path | None, bootstrap: str) -> str:
+    return "".join(f"{line}\n" for line in ("", f"{title}:", *_lines(security, file, bootstrap)))
+
+
+def _lines(security: ClientSecurity, file: Path | None, bootstrap: str) -> Iterator[str]:
     from kproc.client.security.written import java_properties, kafka_python_arguments
 
-    security = throwaway.security(user)
-    file = throwaway.client_file(user)
-    java = java_properties(security)
-    librdkafka = {"bootstrap.servers": bootstrap, "security.protocol": security.protocol}
+    by_file = f" --command-config {file}" if file is not None else ""
+    java = {"bootstrap.servers": bootstrap}
+    librdkafka = {"bootstrap.servers": bootstrap}
+    python: dict[str, Any] = {"bootstrap_servers": bootstrap}
+    # PLAINTEXT is the default of every client.
+    if file is not None:
+        java |= java_properties(security)
+        librdkafka["security.protocol"] = security.protocol
+        python |= kafka_python_arguments(security)
     if security.tls is not None:
         librdkafka["ssl.ca.location"] = security.tls.trust.location
     if security.login is not None:
@@ -33,11 +108,8 @@ def _lines(throwaway: Throwaway, bootstrap: str, user: str | None) -> Iterator[s
             "sasl.username": login.username,
             "sasl.password": login.password,
         }
-    python = {"bootstrap_servers": bootstrap, **kafka_python_arguments(security)}
-    yield ""
-    yield f"{user or 'clients'}:"
-    yield f"  kproc                 kproc topic list -b {bootstrap} --command-config {file}"
-    yield f"  Kafka's tools         --bootstrap-server {bootstrap} --command-config {file}"
+    yield f"  kproc                 kproc topic list -b {bootstrap}{by_file}"
+    yield f"  Kafka's tools         --bootstrap-server {bootstrap}{by_file}"
     yield f"  Java                  {'  '.join(f'{name}={value}' for name, value in java.items())}"
     yield f"  confluent-kafka       {json.dumps(librdkafka)}"
     yield f"  kafka-python          {', '.join(f'{name}={value!r}' for name, value in python.items())}"

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from typing import Final, NoReturn
 
 DEFAULT_PORT: Final = 9092
+DEFAULT_BOOTSTRAP: Final = f"127.0.0.1:{DEFAULT_PORT}"
 
 
 class Failure(Exception):

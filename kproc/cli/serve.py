@@ -5,13 +5,14 @@ from __future__ import annotations
 
 import argparse
 import os
+import re
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from kproc.cli.broker_options import CommandParser, Option, listener_protocol
-from kproc.cli.failure import DEFAULT_PORT
+from kproc.cli.failure import DEFAULT_PORT, usage_error
 from kproc.cli.lines import print_block, print_note, print_notes
 from kproc.common.printable import printable
 
@@ -22,6 +23,7 @@ if TYPE_CHECKING:
 
 _OTHERS_READ: Final = 0o004
 _OTHERS_WRITE: Final = 0o002
+_PARTITIONS: Final = re.compile(r"[1-9][0-9]{0,5}")
 _LISTENERS: Final = Option(
     ("--listeners",), "listeners", "LIST", "NAME://host:port,...; port 0 takes a free one."
 )
@@ -88,9 +90,11 @@ def _run_serve(given: argparse.Namespace, flags: list[Flag]) -> int:
 
     from kproc.broker.config import ConfigError
 
+    config = _build(flags, given.settings, file=given.config)
     return _run(
-        _build(flags, given.settings, file=given.config),
+        config,
         ready_file=given.ready_file,
+        on_ready=lambda ready: _print_ready(_serve_text(config, ready)),
         quiet=given.quiet,
         reread=reread,
     )
@@ -100,6 +104,7 @@ def _run_dev(given: argparse.Namespace, flags: list[Flag]) -> int:
     import shutil
     import tempfile
 
+    topics = _parse_topics(given.topics)
     directory = Path(tempfile.mkdtemp(prefix="kproc-dev-"))
     owner = os.getpid()
     throwaway = None
@@ -109,6 +114,8 @@ def _run_dev(given: argparse.Namespace, flags: list[Flag]) -> int:
         "kproc.flush": "none",
         # The server.properties that Kafka ships sets 0, too, so that the first consumer of a group does not wait.
         "group.initial.rebalance.delay.ms": 0,
+        # Compose files and test suites for a cluster ask for three replicas.
+        "kproc.clamp.replication.factor": True,
         "kproc.temporary.directory": str(directory),
     }
     try:
@@ -121,7 +128,24 @@ def _run_dev(given: argparse.Namespace, flags: list[Flag]) -> int:
             )
             defaults |= throwaway.broker_settings() | {"log.dirs": str(directory / "data")}
         config = _build(flags, given.settings, defaults=defaults)
-        return _run(config, ready_file=given.ready_file, quiet=True, throwaway=throwaway)
+        is_temporary = directory in (path := Path(config.log_dirs), path.parent)
+        if topics and not is_temporary:
+            usage_error(
+                f"--topic needs a temporary data directory: leave out log.dirs={path}, or use kproc topic create"
+            )
+        topics = {name: count or config.num_partitions for name, count in topics.items()}
+        if topics:
+            from kproc.broker.supervisor.offline_metadata import create_topics
+
+            create_topics(config, topics)
+        return _run(
+            config,
+            ready_file=given.ready_file,
+            on_ready=lambda ready: _print_ready(
+                _dev_text(ready, topics, throwaway, is_temporary=is_temporary, has_snippets=given.snippets)
+            ),
+            quiet=True,
+        )
     finally:
         # Only the process that created the directory may remove it, not a forked role that unwinds through here.
         if os.getpid() == owner:
@@ -138,7 +162,7 @@ SERVE: Final = CommandParser(
 SERVE.add_argument(
     "--config", "-c", type=Path, metavar="FILE", help="Settings: TOML, or Kafka's server.properties."
 )
-SERVE.add_argument("--quiet", "-q", action="store_true", help="Print errors only.")
+SERVE.add_argument("--quiet", "-q", action="store_true", help="Print warnings and errors only.")
 DEV: Final = CommandParser(
     "dev",
     "Run a broker in a temporary directory, without syncing, until Ctrl-C; nothing is kept.",
@@ -148,6 +172,16 @@ DEV: Final = CommandParser(
 )
 
 
+DEV.add_argument(
+    "--topic",
+    dest="topics",
+    action="append",
+    metavar="NAME:N",
+    help="Create this topic with N partitions (default: num.partitions). May be repeated.",
+)
+DEV.add_argument(
+    "--snippets", action="store_true", help="Print the settings with which other clients connect."
+)
 DEV.add_argument("--tls", action="store_true", help="Use TLS with a throwaway certificate.")
 DEV.add_argument(
     "--user",
@@ -157,6 +191,19 @@ DEV.add_argument(
     metavar="NAME",
     help="Require a login, and create this user with a random password. May be repeated.",
 )
+
+
+def _parse_topics(given: list[str] | None) -> dict[str, int]:
+    """Parse the values of --topic to numbers of partitions by name. 0 stands for num.partitions."""
+    topics: dict[str, int] = {}
+    for text in given or ():
+        name, colon, count = text.partition(":")
+        if colon and not _PARTITIONS.fullmatch(count):
+            usage_error(f"--topic {text}: expected NAME or NAME:PARTITIONS, such as orders:3")
+        if name in topics:
+            usage_error(f"--topic {name} is given twice")
+        topics[name] = int(count or 0)
+    return topics
 
 
 def _build(
@@ -216,9 +263,9 @@ def _run(
     config: Config,
     *,
     ready_file: Path | None,
+    on_ready: Callable[[dict[str, Any]], None],
     quiet: bool,
     reread: Callable[[], Config] | None = None,
-    throwaway: Throwaway | None = None,
 ) -> int:
     from kproc.broker.supervisor.service_manager import ServiceManager
     from kproc.broker.supervisor.supervisor import run
@@ -229,15 +276,15 @@ def _run(
     return run(
         config,
         ready_file=ready_file,
-        on_ready=lambda ready: _announce(config, ready, throwaway),
+        on_ready=on_ready,
         quiet=quiet,
         manager=manager,
         reread=reread,
     )
 
 
-def _announce(config: Config, ready: dict[str, Any], throwaway: Throwaway | None) -> None:
-    """Print the line with the addresses and the kind of flush. With throwaway users, print how to log in, too."""
+def _serve_text(config: Config, ready: dict[str, Any]) -> str:
+    """Return the line of `kproc serve` with the addresses and the kind of flush."""
     addresses = ", ".join(
         f"{name} {listener['bound']}"
         + (
@@ -249,18 +296,35 @@ def _announce(config: Config, ready: dict[str, Any], throwaway: Throwaway | None
     )
     control = f"control={ready['control']} " if "control" in ready else ""
     metrics = f"metrics=http://{ready['metrics']}/metrics " if "metrics" in ready else ""
-    line = (
+    return (
         f"kproc ready: {addresses}; {control}{metrics}bootstrap={ready['bootstrap']} "
         f"data={ready['data']} pid={ready['pid']} "
         f"transport={config.kproc_transport} processors={_count(ready, 'processor')} "
         f"handlers={_count(ready, 'handler')} flush={config.kproc_flush}\n"
     )
-    if throwaway is not None:
-        from kproc.cli.dev_clients import client_lines
 
-        line += client_lines(throwaway, ready["bootstrap"])
+
+def _dev_text(
+    ready: dict[str, Any],
+    topics: Mapping[str, int],
+    throwaway: Throwaway | None,
+    *,
+    is_temporary: bool,
+    has_snippets: bool,
+) -> str:
+    """Return the banner of `kproc dev`. Settings of clients follow if they hold a password or are wanted."""
+    from kproc.cli.dev_clients import banner, client_lines
+
+    file = throwaway.client_file() if throwaway is not None else None
+    text = banner(ready, topics, is_temporary=is_temporary, command_config=file)
+    if throwaway is not None or has_snippets:
+        return text + client_lines(throwaway, ready["bootstrap"])
+    return text + "\nSettings for other clients: kproc dev --snippets\n"
+
+
+def _print_ready(text: str) -> None:
     try:
-        print_block(line)
+        print_block(text)
         sys.stdout.flush()
     except OSError:
         # The reader of stdout has closed its end. The broker goes on, and the ready file has the same content.

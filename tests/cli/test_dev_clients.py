@@ -1,4 +1,4 @@
-"""`kproc dev` prints how clients connect to its secured broker."""
+"""`kproc dev` has its topics from the start, and prints how clients connect to its secured broker."""
 
 from __future__ import annotations
 
@@ -13,6 +13,7 @@ from pathlib import Path
 import pytest
 
 from tests.support.broker import ROOT
+from tests.support.command_line import described, run_here, told
 from tests.support.wait import wait_until
 
 pytestmark = pytest.mark.long
@@ -53,3 +54,36 @@ def test_dev_prints_lines_that_connect_and_leaves_nothing(tmp_path: Path) -> Non
         child.send_signal(signal.SIGINT)
         child.wait(SECONDS)
     assert sorted(path.name for path in tmp_path.iterdir()) == ["output"]
+
+
+def test_dev_has_its_topics_when_it_is_ready_and_clamps_replication(tmp_path: Path) -> None:
+    ready_file, output = tmp_path / "ready.json", tmp_path / "output"
+    command = [sys.executable, "-m", "kproc", "dev", "--port", "0", "--topic", "orders:3", "--topic", "audit"]
+    with open(output, "wb") as file:
+        child = subprocess.Popen(
+            [*command, "--ready-file", str(ready_file)],
+            cwd=ROOT,
+            stdout=file,
+            stderr=file,
+            env={**os.environ, "TMPDIR": str(tmp_path)},
+        )
+    try:
+        ready = wait_until(
+            lambda: json.loads(ready_file.read_text()) if ready_file.exists() else None,
+            seconds=SECONDS,
+            what="the ready file",
+        )
+        at = ("--bootstrap", ready["bootstrap"])
+        rows = described(run_here("topic", "list", "--format", "json", *at))
+        assert {row["name"]: row["partitions"] for row in rows} == {"orders": 3, "audit": 1}
+        assert (
+            told(run_here("topic", "create", "a", "b", "--replication-factor", "3", *at))
+            == "created a\ncreated b\n"
+        )
+    finally:
+        child.send_signal(signal.SIGINT)
+        child.wait(SECONDS)
+    text = output.read_text()
+    assert "topics    orders (3 partitions), audit (1 partition)\n" in text
+    assert text.count("topic a gets 1 replica instead of 3") == 1
+    assert "topic b" not in text

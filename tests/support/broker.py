@@ -91,7 +91,11 @@ class EmbeddedBroker:
         is_alternative = work_us > 0 or transport in ALTERNATIVES
         command = [*alternative_command(transport), "--work-us", str(work_us)] if is_alternative else []
         kind = forked_broker(command)
-        self._broker = kind(settings=dict(settings or {}), transport=None if is_alternative else transport)
+        # Kafka's answers are the standard here, so replication factors are not reduced unless a test asks for it.
+        self._broker = kind(
+            settings={"kproc.clamp.replication.factor": False, **(settings or {})},
+            transport=None if is_alternative else transport,
+        )
 
     def __enter__(self) -> EmbeddedBroker:
         self._broker.__enter__()

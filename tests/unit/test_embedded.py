@@ -39,6 +39,12 @@ def test_an_unknown_name_of_the_package_is_an_attribute_error():
         kproc.Brokre  # noqa: B018 - the lookup is the test
 
 
+def test_replication_factors_are_clamped_unless_settings_say_otherwise():
+    name = "kproc.clamp.replication.factor"
+    assert Broker().settings[name] is True
+    assert Broker({name: False}).settings[name] is False
+
+
 def test_a_broker_that_cannot_start_says_what_it_wrote(scratch):
     with pytest.raises(BrokerFailed) as caught:
         Broker({"no.such.setting": 1}).start()

@@ -5,6 +5,7 @@ The topics of one request succeed or fail one by one; the errors are Kafka's, co
 
 from __future__ import annotations
 
+import logging
 from collections import ChainMap, Counter
 from collections.abc import Callable, Collection, Sequence
 from typing import Any, Final
@@ -18,6 +19,8 @@ from kproc.broker.cluster.topic_config import check_all
 from kproc.broker.cluster.topic_names import check_new_name, collision_key
 from kproc.broker.config import Config
 from kproc.common.errors import ErrorCode, KafkaError
+
+logger = logging.getLogger(__name__)
 
 # Kafka's limit. Otherwise one request could make the controller write a batch of any size.
 PARTITIONS_PER_REQUEST_MAX: Final = 10_000
@@ -50,10 +53,10 @@ class PendingTopics:
 class TopicChanges:
     """Handler of topic changes. It validates them against an image and returns records.
 
-    Its only state are the clients' mutation quotas.
+    Its only state are the clients' mutation quotas, and whether it has logged that it reduces replication factors.
     """
 
-    __slots__ = ("_config", "_image", "_new_topic_id", "_quotas")
+    __slots__ = ("_config", "_has_logged_factor", "_image", "_new_topic_id", "_quotas")
 
     def __init__(
         self,
@@ -66,6 +69,7 @@ class TopicChanges:
         self._image = image
         self._new_topic_id = new_topic_id
         seconds = config.controller_quota_window_num * config.controller_quota_window_size_seconds
+        self._has_logged_factor = False
         self._quotas = MutationQuotas(lambda: image.client_quotas, now_ns, seconds=seconds)
 
     def create(self, body: dict[str, Any]) -> tuple[Reply, list[r.Record]]:
@@ -224,6 +228,15 @@ class TopicChanges:
         wanted = self._config.default_replication_factor if replicas == USE_DEFAULT else replicas
         if problem := problem_with_factor(wanted, self._config):
             raise KafkaError(ErrorCode.INVALID_REPLICATION_FACTOR, problem)
+        # Once is enough, because a compose file for three brokers asks for three replicas of every topic.
+        if wanted > 1 and not self._has_logged_factor:
+            self._has_logged_factor = True
+            logger.warning(
+                "topic %s gets 1 replica instead of %d, because one host keeps one replica "
+                "(kproc.clamp.replication.factor); further topics are not logged",
+                wish["name"],
+                wanted,
+            )
         return self._config.num_partitions if count == USE_DEFAULT else int(count)
 
     def _check_manual(self, wish: dict[str, Any], count: int, replicas: int) -> None:

@@ -82,7 +82,8 @@ class OwnSettings:
         BOOLEAN,
         False,
         "Treat replication factors above 1 as 1 and ignore other brokers in assignments, for test suites and compose "
-        "files that expect three brokers. false: reject them, as Kafka does with one broker.",
+        "files that expect three brokers. false: reject them, as Kafka does with one broker. `kproc dev` and "
+        "kproc.Broker set it to true.",
     )
     kproc_start_without_metadata: bool = setting(
         BOOLEAN,

@@ -73,7 +73,7 @@ def run(
 
     Raises ConfigError if the configuration is invalid, and FatalError if the host lacks a resource.
     """
-    logs.configure(logging.ERROR if quiet else logging.INFO)
+    logs.configure(logging.WARNING if quiet else logging.INFO)
     load_all()
     stacks.install()
     # Reset SIGCHLD, because our parent may have ignored it and exec preserves that. The kernel would then reap children

@@ -43,7 +43,7 @@ def called(capsys, monkeypatch):
                 "log.dirs",
             ],
         ),
-        ("dev", ["--port", "--set"]),
+        ("dev", ["--port", "--set", "--topic", "--snippets"]),
         ("topic", ["create", "list", "describe", "delete"]),
         ("topic create", ["--partitions", "--config", "--bootstrap", "KPROC_BOOTSTRAP"]),
         (

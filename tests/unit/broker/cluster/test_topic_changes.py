@@ -107,6 +107,15 @@ def test_replication_above_broker_count_is_rejected_like_kafka(cluster):
     )
 
 
+def test_clamped_replication_factor_is_logged_once(caplog):
+    cluster = InMemoryController({"kproc.clamp.replication.factor": True})
+    rows = [cluster.create(topic(name, 1, factor))[0] for name, factor in (("one", 1), ("two", 3), ("three", 3))]
+    assert [row["replication_factor"] for row in rows] == [1, 1, 1]
+    assert [record.getMessage().partition(",")[0] for record in caplog.records] == [
+        "topic two gets 1 replica instead of 3"
+    ]
+
+
 @pytest.mark.parametrize(
     ("wish", "count"),
     [

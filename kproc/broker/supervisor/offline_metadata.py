@@ -1,0 +1,77 @@
+"""Reads and changes the metadata in the data directory of a stopped broker, without starting a role.
+
+The first user cannot log in to be created (offline_users.py). `kproc dev --topic` creates its topics here, so that they
+exist when the first client connects.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from typing import Any
+
+from kproc.broker.cluster.controller import ControllerState, do_at_once
+from kproc.broker.cluster.image import ClusterImage
+from kproc.broker.cluster.metadata_log import MetadataLog
+from kproc.broker.config import Config, ConfigError
+from kproc.broker.storage.fs import Fs, OsFs
+from kproc.broker.supervisor.data_directory import DataDirectory
+from kproc.common.clock import SystemClock
+
+Row = dict[str, Any]
+
+
+def change_metadata(config: Config, operations: Sequence[tuple[str, Row]], fs: Fs | None = None) -> list[Row]:
+    """Apply operations of the controller to the data directory of `config`, and return the replies.
+
+    operations: the name and the body of each.
+
+    Creates the directory if it does not exist. Raises FatalError if a broker uses the directory or it cannot be opened.
+    """
+    with _open_metadata(config, fs or OsFs()) as (log, image, cluster_id):
+        state = ControllerState(config, image, SystemClock())
+        # A new directory gets the records that its first start would write first.
+        do_at_once(state, log, image, "register_cluster", {"cluster_id": cluster_id})
+        return [do_at_once(state, log, image, op, body) for op, body in operations]
+
+
+def read_metadata(config: Config, fs: Fs | None = None) -> ClusterImage:
+    """Return the metadata of the directory. Raises like `change_metadata`."""
+    with _open_metadata(config, fs or OsFs()) as (_log, image, _cluster_id):
+        return image
+
+
+def create_topics(config: Config, partitions: Mapping[str, int], fs: Fs | None = None) -> None:
+    """Create topics with these numbers of partitions.
+
+    The directory must be new, because this does not move away old directories with the topics' names. Raises
+    ConfigError if a topic is rejected.
+    """
+    topics = [
+        {
+            "name": name,
+            "num_partitions": count,
+            "replication_factor": -1,
+            "assignments": [],
+            "configs": [],
+        }
+        for name, count in partitions.items()
+    ]
+    [reply] = change_metadata(config, [("create_topics", {"topics": topics, "validate_only": False})], fs)
+    for row in reply["topics"]:
+        if row["error_code"]:
+            raise ConfigError(f"--topic {row['name']}: {row['error_message']}")
+
+
+@contextmanager
+def _open_metadata(config: Config, fs: Fs) -> Iterator[tuple[MetadataLog, ClusterImage, str]]:
+    """Lock the data directory, and open its metadata."""
+    directory = DataDirectory(config, fs)
+    try:
+        log, image = MetadataLog.open(directory.path, SystemClock(), fs)
+        try:
+            yield log, image, directory.cluster_id
+        finally:
+            log.close()
+    finally:
+        directory.close()
