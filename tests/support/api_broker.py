@@ -17,6 +17,7 @@ from kproc.broker.calls.calls import B, Call, Lost, R
 from kproc.broker.cluster.controller import failure_reply
 from kproc.broker.controller.answers import add_change_calls
 from kproc.broker.request import registry
+from kproc.broker.request.change_log import ChangeLog
 from kproc.broker.request.listing import Listing
 from kproc.broker.request.rights import check_needs
 from kproc.broker.security.acl import Operation, ResourceType
@@ -43,6 +44,8 @@ class Broker:
         add_change_calls(self._served, self._decide)
         self.client = Identity("/127.0.0.1", ANONYMOUS)  # Who asks.
         self.services = SimpleNamespace(
+            change_log=ChangeLog(),
+            containment=Containment(),
             config=self.cluster.config,
             image=self.cluster.image,
             authorizer=make_authorizer(self.cluster.config, lambda: self.cluster.image.acls, kafka_name),
@@ -82,6 +85,7 @@ class Broker:
             api_version=version,
             client_id_bytes=b"test",
             principal=self.client.principal,
+            client_host=self.client.host,
             start_throttle=lambda _duration_ms: None,
             services=self.services,
             advertised_host=HOST,

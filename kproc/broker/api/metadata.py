@@ -93,6 +93,7 @@ def handle_metadata(context: RequestContext, request: Fields) -> Fields | None:
     def on_reply(reply: Changed | Lost) -> None:
         # If the controller could not create anything, the topics stay unknown, and clients retry.
         created = reply.fields.get("topics", ()) if isinstance(reply, Changed) else ()
+        context.services.change_log.log_created_topics(context, created)
         errors = {row["name"]: row["error_code"] for row in created if row["error_code"] not in _LATER}
         context.reply(_answer(context, request, _find_topics(context, wanted, hidden, refused, errors)))
 

@@ -137,8 +137,7 @@ class TokenChanges:
             return _failed(ErrorCode.DELEGATION_TOKEN_OWNER_MISMATCH)
         # KIP-48: a negative period expires the token at once.
         if body["period"] < 0:
-            removed = r.DelegationTokenRemoved(token.token_id)
-            return {"error_code": int(ErrorCode.NONE), "expiry_timestamp": now_ms}, [removed]
+            return _changed(token, now_ms), [r.DelegationTokenRemoved(token.token_id)]
         if has_expired(token, now_ms):
             return _failed(ErrorCode.DELEGATION_TOKEN_EXPIRED)
         return _expires(token, now_ms + body["period"])
@@ -177,7 +176,16 @@ def _failed(code: ErrorCode) -> Handled:
 def _expires(token: r.DelegationTokenSet, at_ms: int) -> Handled:
     expires_ms = min(token.max_ms, at_ms)
     changed = msgspec.structs.replace(token, expires_ms=expires_ms)
-    return {"error_code": int(ErrorCode.NONE), "expiry_timestamp": expires_ms}, [changed]
+    return _changed(token, expires_ms), [changed]
+
+
+def _changed(token: r.DelegationTokenSet, expires_ms: int) -> Reply:
+    """Return the response for a token that ends at another time. Its id is for the change log."""
+    return {
+        "error_code": int(ErrorCode.NONE),
+        "expiry_timestamp": expires_ms,
+        "token_id": token.token_id,
+    }
 
 
 def _may_renew(token: r.DelegationTokenSet, body: dict[str, Any]) -> bool:

@@ -13,6 +13,7 @@ from logging import getLogger
 from typing import TYPE_CHECKING, Any
 
 from kproc.broker.metrics.requests import ERRORS, Counts
+from kproc.broker.request.change_log import CHANGES, ChangeLog
 from kproc.broker.role.roles import CLEANER, CONTROLLER, handler_id
 from kproc.common.errors import ErrorCode, KafkaError
 from kproc.common.log_rate import LogRate
@@ -136,6 +137,7 @@ class Services:
 
     __slots__ = (
         "authorizer",
+        "change_log",
         "client_rates",
         "clients",
         "clock",
@@ -177,6 +179,7 @@ class Services:
         self.authorizer: StandardAuthorizer | None = None
         self.counts = counts
         self.containment = containment
+        self.change_log = ChangeLog()
 
     def uncounted(self) -> Services:
         """Return a copy whose request counters are discarded, for requests of the broker itself."""
@@ -295,9 +298,14 @@ class RequestContext:
             self.count_error(code)
 
     def reply(self, fields: Mapping[str, Any]) -> None:
-        """Send a response with these fields, encoded for the request's version, and count its error codes."""
+        """Send a response with these fields, encoded for the request's version, and count its error codes.
+
+        If the request has changed something as an administrator does, log that first (change_log.py).
+        """
         for code in error_codes(fields):
             self.count_error(code)
+        if self.api_key in CHANGES:
+            self.services.change_log.log_response(self, fields)
         if self.meter is not None:
             self.settle()
         answer = dict(fields)

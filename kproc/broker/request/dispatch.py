@@ -145,4 +145,10 @@ def _handle_private(request: HandlerRequest, body: memoryview) -> None:
         reason = f"{request.principal} may not do that: it needs the right {right.name} on the cluster"
         on_reply(OwnAnswer(error=reason))
         return
-    request.ask_controller(OWN, OwnRequest(operation), on_reply)
+
+    def on_done(reply: OwnAnswer | Lost) -> None:
+        if isinstance(reply, OwnAnswer) and not reply.error:
+            request.services.change_log.log_operation(request, operation, reply.result)
+        on_reply(reply)
+
+    request.ask_controller(OWN, OwnRequest(operation), on_done)

@@ -27,6 +27,7 @@ from typing import Any, Final
 from msgspec import msgpack
 
 from kproc.broker.request import division
+from kproc.broker.request.change_log import CHANGES, ChangeLine
 from kproc.broker.request.context import RequestContext
 from kproc.broker.request.division import SLICE_ROWS, TOO_LARGE, JoinedAnswer, Rows, Slice, count_rows, divide
 from kproc.broker.request.listing import ListedPages, Listing
@@ -150,6 +151,7 @@ class DividedRequest:
     __slots__ = (
         "__weakref__",
         "_api",
+        "_changed",
         "_decoded",
         "_errors_per_step",
         "_failure",
@@ -201,6 +203,8 @@ class DividedRequest:
         # Encoded answers by encoded slice, if equal rows are looked up once (Rows.are_looked_up_once).
         self._known: dict[bytes, tuple[int, bytes]] | None = None
         self._key = b""  # The encoded slice in work.
+        # What the slices have changed so far, for the change log.
+        self._changed = ChangeLine() if request.api_key in CHANGES else None
 
     @property
     def is_ready(self) -> bool:
@@ -329,7 +333,11 @@ class DividedRequest:
 
     def on_answer(self, part: SliceRequest, fields: Fields) -> None:
         """Add the answer of the slice in work. The next slice is handled in a later duty cycle."""
+        if self._changed is not None:
+            self.request.services.change_log.collect(self.request, part.decoded, fields, self._changed)
         if self.is_over:
+            # The client left while the slice was in work.
+            self._log_changes()
             return
         assert self._joined is not None
         self.on_gone = None
@@ -371,6 +379,7 @@ class DividedRequest:
         """Close the client's connection."""
         if not self.is_over:
             self.is_over = True
+            self._log_changes()
             self.request.close()
 
     def stop(self) -> None:
@@ -378,6 +387,9 @@ class DividedRequest:
         self.is_over = True
         if self.on_gone is not None:
             self.on_gone()
+        # Otherwise the slice in work is answered, although nobody reads it, and may have changed something.
+        if self.on_gone is not None or not self._is_waiting:
+            self._log_changes()
 
     def abandon(self) -> None:
         """Stop and finish the request, because the client has disconnected. Finishing it frees its block."""
@@ -388,9 +400,16 @@ class DividedRequest:
     def _answer(self) -> None:
         assert self._joined is not None
         self.is_over = True
+        self._log_changes()
         # The local work of a timed request ends now, not at its first step.
         self.request.done_ns = 0
         self.request.reply(self._joined.fields())
+
+    def _log_changes(self) -> None:
+        """Log what the slices have changed, also if the client has left before the last one."""
+        if self._changed is not None:
+            self.request.services.change_log.finish(self.request, self._changed)
+            self._changed = None
 
 
 Job = DividedRequest | Listing | ListedPages

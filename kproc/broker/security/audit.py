@@ -82,6 +82,11 @@ def message(record: AuditRecord) -> str:
         f"for request = {record.request} with resourceRefCount = {record.reference_count} "
         f"based on rule {printable(record.rule)}"
     )
+    return cut_message(text)
+
+
+def cut_message(text: str) -> str:
+    """Cut a log message to the length with which its line is written at once."""
     # Cut by bytes and not by characters, because the limit of an atomic write counts bytes.
     encoded = text.encode("utf-8", "replace")
     if len(encoded) > _MESSAGE_BYTES_MAX:

@@ -54,7 +54,11 @@ def test_the_longest_lives_that_can_be_set_fit_into_answers() -> None:
     token = create(cluster)
     assert (token["error_code"], token["expiry_timestamp"], token["max_timestamp"]) == (0, longest, longest)
     body = {"requester": ALICE, "hmac": token["hmac"], "period": longest}
-    assert cluster.do("renew_delegation_token", **body) == {"error_code": 0, "expiry_timestamp": longest}
+    assert cluster.do("renew_delegation_token", **body) == {
+        "error_code": 0,
+        "expiry_timestamp": longest,
+        "token_id": token["token_id"],
+    }
 
 
 def test_new_token_has_kafkas_times_and_secret(cluster: InMemoryController) -> None:

@@ -9,6 +9,7 @@ import pytest
 
 from kproc.broker.api import load_all
 from kproc.broker.request import registry
+from kproc.broker.request.change_log import ChangeLog
 from kproc.broker.request.context import RequestContext, Services
 from kproc.common.errors import ErrorCode
 from kproc.wire import codec
@@ -31,7 +32,8 @@ class Throttled(RequestContext):
 
     def __init__(self, key: int, version: int) -> None:
         counts = SimpleNamespace(add=lambda *_: None)
-        self.services = cast("Services", SimpleNamespace(counts=counts))
+        self.services = cast("Services", SimpleNamespace(counts=counts, change_log=ChangeLog()))
+        self.decoded = None
         self.api_key = key
         self.api_version = version
         self.correlation_id = 1
