@@ -18,7 +18,8 @@ INTERVAL_MS, MATCH, METRICS = "interval.ms", "match", "metrics"
 PUSH_INTERVAL_MS: Final = 300_000
 # KIP-714: at least 100 ms, so that no subscription floods a broker, and at most an hour, so that a client notices
 # changes.
-_INTERVAL_MS_MIN, _INTERVAL_MS_MAX = 100, 3_600_000
+INTERVAL_MS_MIN, INTERVAL_MS_MAX = 100, 3_600_000
+_UNHONOURED: Final = "kproc requests no metrics from clients"
 _SELECTORS: Final = frozenset(
     {
         "client_id",
@@ -34,16 +35,21 @@ ROWS: Final = (
     TopicConfig(
         INTERVAL_MS,
         Kind.INT,
-        "How often clients push, in ms. Stored only: no client is asked for metrics.",
-        (),
-        None,
-        str(PUSH_INTERVAL_MS),
+        "Interval in ms at which clients send their metrics.",
+        fixed_default=str(PUSH_INTERVAL_MS),
+        unhonoured=_UNHONOURED,
     ),
     TopicConfig(
-        MATCH, Kind.LIST, "Which clients, as selector=regular expression. Stored only.", (), None, ""
+        MATCH,
+        Kind.LIST,
+        "Clients of the subscription, as selector=regular expression. Empty: all.",
+        unhonoured=_UNHONOURED,
     ),
     TopicConfig(
-        METRICS, Kind.LIST, "Prefixes of the metrics' names, or * for all. Stored only.", (), None, ""
+        METRICS,
+        Kind.LIST,
+        "Prefixes of the names of the metrics. *: all.",
+        unhonoured=_UNHONOURED,
     ),
 )
 CLIENT_METRICS_CONFIGS: Final[Mapping[str, TopicConfig]] = {row.name: row for row in ROWS}
@@ -64,11 +70,11 @@ def check_all(configs: Mapping[str, str]) -> dict[str, str]:
 
 def _check_interval(text: str) -> None:
     interval_ms = CLIENT_METRICS_CONFIGS[INTERVAL_MS].parse(text)
-    if not _INTERVAL_MS_MIN <= interval_ms <= _INTERVAL_MS_MAX:
+    if not INTERVAL_MS_MIN <= interval_ms <= INTERVAL_MS_MAX:
         raise KafkaError(
             ErrorCode.INVALID_REQUEST,
-            f"Invalid value {text} for interval.ms, interval must be between {_INTERVAL_MS_MIN} and "
-            f"{_INTERVAL_MS_MAX} (1 hour)",
+            f"Invalid value {text} for interval.ms, interval must be between {INTERVAL_MS_MIN} and "
+            f"{INTERVAL_MS_MAX} (1 hour)",
         )
 
 

@@ -60,7 +60,7 @@ def describe_topic(
             value, source = overrides[row.name], SOURCE_TOPIC
             # Synonyms are in the order of precedence (KIP-226), and the topic's own value comes first.
             synonyms.insert(0, {"name": row.name, "value": value, "source": SOURCE_TOPIC})
-        rows.append(_row(row.name, row.kind, row.doc, _Value(value, source, synonyms), read_only=False))
+        rows.append(_row(row.name, row.kind, _doc(row), _Value(value, source, synonyms), read_only=False))
     return rows
 
 
@@ -179,7 +179,7 @@ def _stored_rows(
         if row.name in overrides:
             value, source = overrides[row.name], override_source
             synonyms.insert(0, {"name": row.name, "value": value, "source": source})
-        rows.append(_row(row.name, row.kind, row.doc, _Value(value, source, synonyms), read_only=False))
+        rows.append(_row(row.name, row.kind, _doc(row), _Value(value, source, synonyms), read_only=False))
     return rows
 
 
@@ -213,8 +213,8 @@ def _row(name: str, kind: Kind, doc: str, effective: _Value, *, read_only: bool)
     }
 
 
-def _doc(setting: Setting) -> str:
-    return setting.doc if setting.unhonoured is None else f"{setting.doc} Not honoured: {setting.unhonoured}."
+def _doc(row: Setting | TopicConfig) -> str:
+    return row.doc if row.unhonoured is None else f"{row.doc} Not honoured: {row.unhonoured}."
 
 
 # The groups of settings that are one value in several units, by each member.

@@ -9,14 +9,14 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from typing import Any, Final, NamedTuple
+from typing import Final, NamedTuple
 
 from kproc.broker.cluster.topic_config import TopicConfig
 from kproc.broker.config import Kind
-from kproc.broker.config.values import at_least
+from kproc.broker.config.values import Check, at_least
 from kproc.common.errors import ErrorCode, KafkaError
 
-_UNUSED: Final = "Stored and shown; groups of this kind are not served yet."
+_UNHONOURED: Final = "kproc does not support groups of this kind"
 
 
 class GroupConfigRow(NamedTuple):
@@ -39,46 +39,90 @@ def _reset(value: str) -> str | None:
 
 
 def _isolation(value: str) -> str | None:
-    words = ("read_committed", "read_uncommitted")
-    return None if value in words else f"String must be one of: {', '.join(words)}"
+    listed = ", ".join(_ISOLATION_LEVELS)
+    return None if value in _ISOLATION_LEVELS else f"String must be one of: {listed}"
 
 
+_ISOLATION_LEVELS: Final = ("read_committed", "read_uncommitted")
 _BY_DURATION: Final = re.compile(
     r"by_duration:P(?=.)(\d+D)?(T(?=\d)(\d+H)?(\d+M)?(\d+(\.\d{1,9})?S)?)?", re.IGNORECASE
 )
 
 
-def _number(name: str, default: int, least: int, lowest: int | None, highest: int | None) -> GroupConfigRow:
-    row = TopicConfig(name, Kind.INT, _UNUSED, (), at_least(least), str(default))
-    return GroupConfigRow(row, f"group.{name}", lowest, highest)
+def _row(
+    name: str, kind: Kind, text: str, check: Check | None, default: str, synonym: str, *bounds: int | None
+) -> GroupConfigRow:
+    config = TopicConfig(name, kind, text, (), check, default, unhonoured=_UNHONOURED)
+    return GroupConfigRow(config, synonym, *bounds)
 
 
-def _word(name: str, kind: Kind, default: str, check: Any) -> GroupConfigRow:
-    return GroupConfigRow(TopicConfig(name, kind, _UNUSED, (), check, default), name)
+def _number(
+    name: str, default: int, least: int, lowest: int | None, highest: int | None, text: str
+) -> GroupConfigRow:
+    return _row(name, Kind.INT, text, at_least(least), str(default), f"group.{name}", lowest, highest)
+
+
+def _word(name: str, kind: Kind, default: str, check: Check | None, text: str) -> GroupConfigRow:
+    return _row(name, kind, text, check, default, name)
 
 
 def _timing(family: str) -> tuple[GroupConfigRow, ...]:
     """Return the rows that consumer, share and streams groups have in common."""
     return (
-        _number(f"{family}.session.timeout.ms", 45_000, 1, 45_000, 60_000),
-        _number(f"{family}.heartbeat.interval.ms", 5_000, 1, 5_000, 15_000),
-        _number(f"{family}.assignment.interval.ms", 1_000, 0, 0, 15_000),
-    )
+        _number(
+            f"{family}.session.timeout.ms", 45_000, 1, 45_000, 60_000,
+            "Time in ms without a heartbeat after which a member is removed.",
+        ),
+        _number(
+            f"{family}.heartbeat.interval.ms", 5_000, 1, 5_000, 15_000,
+            "Interval in ms at which members send heartbeats.",
+        ),
+        _number(
+            f"{family}.assignment.interval.ms", 1_000, 0, 0, 15_000,
+            "Shortest time in ms between two assignments of the group.",
+        ),
+    )  # fmt: skip
 
 
 ROWS: Final = (
     *_timing("consumer"),
     *_timing("share"),
-    _word("share.auto.offset.reset", Kind.STRING, "latest", _reset),
-    _number("share.delivery.count.limit", 5, 2, 2, 10),
-    _word("share.isolation.level", Kind.STRING, "read_uncommitted", _isolation),
-    _number("share.partition.max.record.locks", 2_000, 100, 100, 4_000),
-    _number("share.record.lock.duration.ms", 30_000, 1_000, 15_000, 60_000),
-    _word("share.renew.acknowledge.enable", Kind.BOOLEAN, "true", None),
+    _word(
+        "share.auto.offset.reset", Kind.STRING, "latest",
+        Check("earliest, latest, or by_duration:<ISO 8601 duration>", _reset),
+        "Where a new share group begins.",
+    ),
+    _number(
+        "share.delivery.count.limit", 5, 2, 2, 10,
+        "Maximum number of deliveries of a record in a share group.",
+    ),
+    _word(
+        "share.isolation.level", Kind.STRING, "read_uncommitted",
+        Check(f"one of {', '.join(_ISOLATION_LEVELS)}", _isolation),
+        "Records that a share group reads: all, or only those of committed transactions.",
+    ),
+    _number(
+        "share.partition.max.record.locks", 2_000, 100, 100, 4_000,
+        "Maximum number of records of a partition that a share group holds at once.",
+    ),
+    _number(
+        "share.record.lock.duration.ms", 30_000, 1_000, 15_000, 60_000,
+        "Time in ms that a member of a share group holds a record.",
+    ),
+    _word(
+        "share.renew.acknowledge.enable", Kind.BOOLEAN, "true", None,
+        "Allow members of a share group to hold a record for longer.",
+    ),
     *_timing("streams"),
-    _number("streams.initial.rebalance.delay.ms", 3_000, 0, None, None),
-    _number("streams.num.standby.replicas", 0, 0, None, 2),
-)
+    _number(
+        "streams.initial.rebalance.delay.ms", 3_000, 0, None, None,
+        "Time in ms that the first rebalance of a streams group waits for more members.",
+    ),
+    _number(
+        "streams.num.standby.replicas", 0, 0, None, 2,
+        "Number of standby copies of each task's state in a streams group.",
+    ),
+)  # fmt: skip
 GROUP_CONFIGS: Final[Mapping[str, GroupConfigRow]] = {row.config.name: row for row in ROWS}
 
 

@@ -2,7 +2,7 @@
 
 A row ties a config of a topic to the broker setting that is its default. Validation, DescribeConfigs and the config of
 a log (`dynamic_settings.log_overrides`) are derived from it. A config that Kafka knows and kproc does not act on is
-stored and shown, too, because clients (Connect, Schema Registry) check that it was accepted. Its text says so.
+stored and shown, too, because clients (Connect, Schema Registry) check that it was accepted. `unhonoured` says why.
 """
 
 from __future__ import annotations
@@ -15,6 +15,7 @@ from typing import Any, Final
 from kproc.broker.config import SETTINGS, Config, ConfigError, Kind
 from kproc.broker.config.values import (
     LONG_MAX,
+    ONE_REPLICA,
     Check,
     at_least,
     between,
@@ -32,6 +33,7 @@ class TopicConfig:
 
     settings: the broker settings that are its default. The first one that is set wins.
     synonym: the broker setting that Kafka shows as its synonym, if kproc has no such setting.
+    unhonoured: the reason why the config has no effect, or None.
     """
 
     name: str
@@ -41,6 +43,7 @@ class TopicConfig:
     check: Check | None = None
     fixed_default: str = ""
     synonym: str = ""
+    unhonoured: str | None = None
 
     def parse(self, text: str) -> Any:
         """Parse `text`. Raise KafkaError(INVALID_CONFIG) with the reason if it is invalid."""
@@ -85,13 +88,16 @@ def kafka_wording(problem: str | None) -> str | None:
 
 
 _THROTTLED: Final = re.compile(r"\*|[0-9]+:[0-9]+(,[0-9]+:[0-9]+)*|")
-_REPLICAS_UNUSED: Final = "Kept for clients; one host has no replication to throttle."
-_TIERED_UNUSED: Final = "Kept for clients; there is no tiered storage."
+_NO_TIERS: Final = "there is no tiered storage"
 
 
 def _only(*words: str) -> Check:
     """Return a check that a list has only `words`. It may be empty: such a topic keeps all records (KIP-1161)."""
-    return lambda value: None if set(value) <= set(words) else f"String must be one of: {', '.join(words)}"
+    listed = ", ".join(words)
+    return Check(
+        f"empty, or some of {listed}",
+        lambda value: None if set(value) <= set(words) else f"String must be one of: {listed}",
+    )
 
 
 def _check_throttled(value: tuple[str, ...]) -> str | None:
@@ -108,202 +114,258 @@ def _check_gzip_level(value: int) -> str | None:
     return None if value == -1 or 1 <= value <= 9 else "Value must be between 1 and 9 or equal to -1"
 
 
+_THROTTLED_REPLICAS: Final = Check("*, or a list of partition:broker", _check_throttled)
+_NO_REMOTE_STORAGE: Final = Check("false", _check_tiered)
+_GZIP_LEVEL: Final = Check("-1, or from 1 to 9", _check_gzip_level)
+
+
 ROWS: Final = (
     TopicConfig(
         "cleanup.policy",
         Kind.LIST,
-        "delete: old segments go by time and size. compact: only the newest record of each key stays.",
+        "How old records are removed. delete: segments are deleted by age and size. compact: only the newest record of "
+        "each key is kept. Both may be set. Empty: all records are kept.",
         ("log.cleanup.policy",),
         _only("compact", "delete"),
     ),
     TopicConfig(
         "compression.gzip.level",
         Kind.INT,
-        "Level of gzip, where the broker compresses; -1: zlib's own.",
+        "gzip level when the broker compresses, from 1 to 9. -1: zlib's default, 6.",
         ("compression.gzip.level",),
-        _check_gzip_level,
+        _GZIP_LEVEL,
     ),
     TopicConfig(
         "compression.lz4.level",
         Kind.INT,
-        "Level of lz4, where the broker compresses.",
+        "lz4 level when the broker compresses.",
         ("compression.lz4.level",),
         between(1, 17),
     ),
     TopicConfig(
         "compression.type",
         Kind.STRING,
-        "Codec on disk. producer: as it was sent; any other has the broker decode and compress every batch.",
+        "Codec of batches on disk. producer: store batches as the producer sent them. Any other codec: the broker "
+        "compresses batches of other codecs again.",
         ("compression.type",),
         one_of("uncompressed", "zstd", "lz4", "snappy", "gzip", "producer"),
     ),
     TopicConfig(
         "compression.zstd.level",
         Kind.INT,
-        "Level of zstd, where the broker compresses.",
+        "zstd level when the broker compresses.",
         ("compression.zstd.level",),
         between(-131072, 22),
     ),
     TopicConfig(
         "delete.retention.ms",
         Kind.LONG,
-        "How long a compacted topic keeps delete markers.",
+        "Time in ms that compaction keeps tombstones, so that consumers learn of deleted keys.",
         ("log.cleaner.delete.retention.ms",),
         at_least(0),
     ),
     TopicConfig(
         "file.delete.delay.ms",
         Kind.LONG,
-        "From renaming a file to .deleted until it is removed.",
+        "Time in ms between the renaming of a file to .deleted and its removal.",
         ("log.segment.delete.delay.ms",),
         at_least(0),
     ),
     TopicConfig(
         "flush.messages",
         Kind.LONG,
-        "After this many records the log is synced, and the last of them answered when that is done.",
+        "Number of records after which the log is synced to disk. The broker answers the last of them after the sync.",
         ("log.flush.interval.messages",),
         at_least(1),
     ),
     TopicConfig(
         "flush.ms",
         Kind.LONG,
-        "The log is synced after this time, to about a second.",
+        "Time in ms after which unsynced records are synced to disk, accurate to about 1 s.",
         ("log.flush.interval.ms", "log.flush.scheduler.interval.ms"),
         at_least(0),
     ),
-    TopicConfig("follower.replication.throttled.replicas", Kind.LIST, _REPLICAS_UNUSED, (), _check_throttled),
+    TopicConfig(
+        "follower.replication.throttled.replicas",
+        Kind.LIST,
+        "Replicas whose followers are throttled.",
+        (),
+        _THROTTLED_REPLICAS,
+        unhonoured=ONE_REPLICA,
+    ),
     TopicConfig(
         "index.interval.bytes",
         Kind.INT,
-        "Bytes of log between two entries of its offset index.",
+        "Bytes of records between two entries of the offset index.",
         ("log.index.interval.bytes",),
         at_least(0),
     ),
-    TopicConfig("leader.replication.throttled.replicas", Kind.LIST, _REPLICAS_UNUSED, (), _check_throttled),
+    TopicConfig(
+        "leader.replication.throttled.replicas",
+        Kind.LIST,
+        "Replicas whose leaders are throttled.",
+        (),
+        _THROTTLED_REPLICAS,
+        unhonoured=ONE_REPLICA,
+    ),
     TopicConfig(
         "local.retention.bytes",
         Kind.LONG,
-        _TIERED_UNUSED,
+        "Bytes of a partition that stay on the local disk.",
         (),
         at_least(-2),
         "-2",
         "log.local.retention.bytes",
+        unhonoured=_NO_TIERS,
     ),
     TopicConfig(
-        "local.retention.ms", Kind.LONG, _TIERED_UNUSED, (), at_least(-2), "-2", "log.local.retention.ms"
+        "local.retention.ms",
+        Kind.LONG,
+        "Time in ms that a segment stays on the local disk.",
+        (),
+        at_least(-2),
+        "-2",
+        "log.local.retention.ms",
+        unhonoured=_NO_TIERS,
     ),
     TopicConfig(
         "max.compaction.lag.ms",
         Kind.LONG,
-        "Longest time until a record may be compacted.",
+        "Time in ms after which a record must be compacted.",
         ("log.cleaner.max.compaction.lag.ms",),
         at_least(1),
     ),
     TopicConfig(
         "max.message.bytes",
         Kind.INT,
-        "Largest record batch that a producer may send.",
+        "Largest record batch in bytes, after compression.",
         ("message.max.bytes",),
         at_least(0),
     ),
     TopicConfig(
         "message.timestamp.after.max.ms",
         Kind.LONG,
-        "Records dated further in the future than this are refused.",
+        "Maximum time in ms by which a record's timestamp may be in the future. Others are rejected.",
         ("log.message.timestamp.after.max.ms",),
         at_least(0),
     ),
     TopicConfig(
         "message.timestamp.before.max.ms",
         Kind.LONG,
-        "Records dated longer ago than this are refused.",
+        "Maximum age in ms of a record's timestamp. Older records are rejected.",
         ("log.message.timestamp.before.max.ms",),
         at_least(0),
     ),
     TopicConfig(
         "message.timestamp.type",
         Kind.STRING,
-        "Who dates the records: CreateTime, the producer; LogAppendTime, the broker.",
+        "Source of the timestamps of records. CreateTime: the producer. LogAppendTime: the broker, on append.",
         ("log.message.timestamp.type",),
         one_of("CreateTime", "LogAppendTime"),
     ),
     TopicConfig(
         "min.cleanable.dirty.ratio",
         Kind.DOUBLE,
-        "Share of a log that must be uncompacted before it is compacted.",
+        "Share of uncompacted bytes at which a log is compacted.",
         ("log.cleaner.min.cleanable.ratio",),
         between(0, 1),
     ),
     TopicConfig(
         "min.compaction.lag.ms",
         Kind.LONG,
-        "Shortest time for which a record stays uncompacted.",
+        "Time in ms before a record may be compacted.",
         ("log.cleaner.min.compaction.lag.ms",),
         at_least(0),
     ),
     TopicConfig(
         "min.insync.replicas",
         Kind.INT,
-        "Stored. acks=all asks for no more replicas than there are, as in Kafka: for the one that there is.",
+        "Number of replicas that must have a record of acks=all.",
         ("min.insync.replicas",),
         at_least(1),
+        unhonoured=ONE_REPLICA,
     ),
     TopicConfig(
         "preallocate",
         Kind.BOOLEAN,
-        "Stored, without effect: files grow as they are written.",
+        "Reserve the disk space of a segment when it is created.",
         ("log.preallocate",),
+        unhonoured="files grow as they are written",
     ),
-    TopicConfig("remote.log.copy.disable", Kind.BOOLEAN, _TIERED_UNUSED, (), None, "false"),
-    TopicConfig("remote.log.delete.on.disable", Kind.BOOLEAN, _TIERED_UNUSED, (), None, "false"),
-    TopicConfig("remote.storage.enable", Kind.BOOLEAN, _TIERED_UNUSED, (), _check_tiered, "false"),
+    TopicConfig(
+        "remote.log.copy.disable",
+        Kind.BOOLEAN,
+        "Stop the copying of segments to remote storage.",
+        (),
+        None,
+        "false",
+        unhonoured=_NO_TIERS,
+    ),
+    TopicConfig(
+        "remote.log.delete.on.disable",
+        Kind.BOOLEAN,
+        "Delete the remote segments when remote storage is disabled.",
+        (),
+        None,
+        "false",
+        unhonoured=_NO_TIERS,
+    ),
+    TopicConfig(
+        "remote.storage.enable",
+        Kind.BOOLEAN,
+        "Copy segments to remote storage. kproc rejects true.",
+        (),
+        _NO_REMOTE_STORAGE,
+        "false",
+        unhonoured=_NO_TIERS,
+    ),
     TopicConfig(
         "retention.bytes",
         Kind.LONG,
-        "A partition's oldest segments above this size are deleted; -1: no limit.",
+        "Size in bytes above which a partition's oldest segments are deleted. -1: no limit.",
         ("log.retention.bytes",),
     ),
     TopicConfig(
         "retention.ms",
         Kind.LONG,
-        "Segments older than this are deleted; -1: never.",
+        "Age in ms after which a segment is deleted. -1: never.",
         ("log.retention.ms", "log.retention.minutes", "log.retention.hours"),
         at_least(-1),
     ),
     TopicConfig(
         "segment.bytes",
         Kind.INT,
-        "A segment is rolled at this size.",
+        "Size in bytes at which the log begins a new segment.",
         ("log.segment.bytes",),
         at_least(1 << 20),
     ),
     TopicConfig(
         "segment.index.bytes",
         Kind.INT,
-        "Largest index file; a full index rolls the segment.",
+        "Largest index file in bytes. A full index begins a new segment.",
         ("log.index.size.max.bytes",),
         at_least(4),
     ),
     TopicConfig(
         "segment.jitter.ms",
         Kind.LONG,
-        "At most this much earlier than segment.ms, by chance.",
+        "Maximum random time in ms by which segment.ms is shortened, so that not all logs roll at once.",
         ("log.roll.jitter.ms", "log.roll.jitter.hours"),
         at_least(0),
     ),
     TopicConfig(
         "segment.ms",
         Kind.LONG,
-        "A segment is rolled at this age.",
+        "Age in ms at which the log begins a new segment.",
         ("log.roll.ms", "log.roll.hours"),
         at_least(1),
     ),
     TopicConfig(
         "unclean.leader.election.enable",
         Kind.BOOLEAN,
-        "Kept for clients; a partition has one replica.",
+        "Allow a replica that lacks records to become the leader.",
         ("unclean.leader.election.enable",),
+        unhonoured=ONE_REPLICA,
     ),
 )
 # Broker settings that apply to logs and that topics cannot override.

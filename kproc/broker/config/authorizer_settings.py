@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Final
 
-from kproc.broker.config.values import BOOLEAN, STRING, setting
+from kproc.broker.config.values import BOOLEAN, STRING, Check, setting
 
 STANDARD_AUTHORIZER: Final = "org.apache.kafka.metadata.authorizer.StandardAuthorizer"
 # Kafka's authorizers before version 4. Their rules and settings are the same, so the error can name the successor.
@@ -39,14 +39,14 @@ class AuthorizerSettings:
         "",
         "Authorizer. Empty: every client may do everything. org.apache.kafka.metadata.authorizer.StandardAuthorizer: "
         "clients need an ACL, which CreateAcls adds.",
-        _check_class,
+        Check(f"empty, or {STANDARD_AUTHORIZER}", _check_class),
     )
     super_users: str = setting(
         STRING,
         "",
         "Principals that may do everything, separated by semicolons, such as User:admin;User:backup. Has an effect "
         "only with an authorizer.",
-        _check_principals,
+        Check("type:name pairs, separated by semicolons", _check_principals),
     )
     allow_everyone_if_no_acl_found: bool = setting(
         BOOLEAN,

@@ -15,6 +15,7 @@ from kproc.broker.config.values import (
     LONG_MAX,
     ONE_REPLICA,
     STRING,
+    Check,
     any_of,
     at_least,
     between,
@@ -84,7 +85,10 @@ class LogSettings:
         INT,
         -1,
         "gzip level when the broker compresses, from 1 to 9. -1: zlib's default, 6.",
-        lambda value: None if value == -1 or 1 <= value <= 9 else "must be -1 or from 1 to 9",
+        Check(
+            "-1, or from 1 to 9",
+            lambda value: None if value == -1 or 1 <= value <= 9 else "must be -1 or from 1 to 9",
+        ),
         dynamic=CLUSTER,
     )
     compression_lz4_level: int = setting(
@@ -126,7 +130,10 @@ class LogSettings:
         LONG,
         604_800_000,
         "Age in ms after which a segment is deleted. Negative: never.",
-        lambda value: "must be at least 1, or negative for no limit" if value == 0 else None,
+        Check(
+            "at least 1, or negative",
+            lambda value: "must be at least 1, or negative for no limit" if value == 0 else None,
+        ),
         dynamic=CLUSTER,
     )
     log_retention_bytes: int = setting(
@@ -258,7 +265,10 @@ class LogSettings:
         LONG, LONG_MAX, "Number of records after which a log is synced to disk.", at_least(1), dynamic=CLUSTER
     )
     log_flush_interval_ms: int = setting(
-        LONG, LONG_MAX, "Time in ms after which unsynced records are synced to disk.", dynamic=CLUSTER
+        LONG,
+        LONG_MAX,
+        "Time in ms after which unsynced records are synced to disk, accurate to about 1 s.",
+        dynamic=CLUSTER,
     )
     log_flush_scheduler_interval_ms: int = setting(
         LONG, LONG_MAX, "Value of log.flush.interval.ms if that is not set."

@@ -15,6 +15,7 @@ from kproc.broker.config.values import (
     LONG,
     PER_BROKER,
     STRING,
+    Check,
     at_least,
     between,
     one_of,
@@ -167,7 +168,7 @@ class NetworkSettings:
         STRING,
         "",
         "Comma-separated host:count pairs that replace max.connections.per.ip for these hosts.",
-        _check_overrides,
+        Check("host:count pairs", _check_overrides),
         dynamic=CLUSTER,
     )
     max_connection_creation_rate: int = setting(
@@ -204,5 +205,8 @@ class NetworkSettings:
         LONG,
         600_000,
         "Time in ms after which the broker closes an idle connection. Negative: never.",
-        lambda value: "must be negative (never) or above 100" if 0 <= value <= 100 else None,
+        Check(
+            "negative, or above 100",
+            lambda value: "must be negative (never) or above 100" if 0 <= value <= 100 else None,
+        ),
     )

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Final
 
 from kproc.broker.config.listeners import split_address
 from kproc.broker.config.values import (
@@ -13,6 +14,7 @@ from kproc.broker.config.values import (
     LONG,
     SIZE,
     STRING,
+    Check,
     ConfigError,
     at_least,
     one_of,
@@ -35,7 +37,11 @@ def _transport_error(value: str) -> str | None:
     """Return why kproc does not run its roles that way, or None."""
     if value in ("connection-threads", "asyncio"):
         return f"is for comparison only: in a checkout, run python -m bench.alternatives --transport {value}"
-    return one_of("process", "thread", "inline")(value)
+    return _TRANSPORTS(value)
+
+
+_TRANSPORTS: Final = one_of("process", "thread", "inline")
+_ADDRESS: Final = Check("host:port, or empty", _check_address)
 
 
 @dataclass(frozen=True, init=False, repr=False, eq=False)
@@ -54,7 +60,7 @@ class OwnSettings:
         "process",
         "How the roles run. process: each role is a process, which is restarted if it dies. thread: each role is a "
         "thread of one process. inline: one thread runs all roles.",
-        _transport_error,
+        Check(_TRANSPORTS.range, _transport_error),
     )
     kproc_drain_timeout_ms: int = setting(
         LONG,
@@ -100,13 +106,13 @@ class OwnSettings:
         "",
         "host:port of a listener for administrative requests. It has its own Acceptor and Processor and works even if "
         "the Handlers are busy. Empty: no such listener.",
-        _check_address,
+        _ADDRESS,
     )
     kproc_metrics_listener: str = setting(
         STRING,
         "",
         "host:port of the HTTP server for Prometheus, which serves GET /metrics. Empty: no such server.",
-        _check_address,
+        _ADDRESS,
     )
     kproc_allow_unauthenticated_network: tuple[str, ...] = setting(
         LIST,

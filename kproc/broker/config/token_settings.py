@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Final
 
-from kproc.broker.config.values import LONG, PASSWORD, Secret, at_least, setting
+from kproc.broker.config.values import LONG, PASSWORD, Check, Secret, at_least, setting
 
 # A client with one token can try millions of keys a second and core offline.
 KEY_CHARACTERS_MIN: Final = 16
@@ -30,7 +30,7 @@ class TokenSettings:
         None,
         f"Key from which the secrets of delegation tokens are derived, at least {KEY_CHARACTERS_MIN} characters. "
         "Default: no delegation tokens.",
-        _check_key,
+        Check(f"at least {KEY_CHARACTERS_MIN} characters, or empty", _check_key),
     )
     delegation_token_max_lifetime_ms: int = setting(
         LONG,

@@ -20,12 +20,23 @@ LONG_MAX: Final = 2**63 - 1
 # Kafka shows passwords this way.
 HIDDEN: Final = "[hidden]"
 
-Check = Callable[[Any], str | None]
-"""A function that returns an error text for a value, or None if it is valid."""
-
 
 class ConfigError(ValueError):
     """An invalid setting. The message is for the user: it names the setting and needs no further context."""
+
+
+class Check:
+    """Validates a value of a setting. `range` says in words which values are valid, for the reference of settings."""
+
+    __slots__ = ("_error_of", "range")
+
+    def __init__(self, valid: str, error_of: Callable[[Any], str | None]) -> None:
+        self.range = valid
+        self._error_of = error_of
+
+    def __call__(self, value: Any) -> str | None:
+        """Return an error for an invalid value, or None."""
+        return self._error_of(value)
 
 
 class Kind(Enum):
@@ -301,39 +312,43 @@ def show(raw: object) -> str:
 
 def at_least(low: float) -> Check:
     """Return a check that a value is at least `low`."""
-    return lambda value: None if value >= low else f"must be at least {low}"
+    return Check(f"at least {low}", lambda value: None if value >= low else f"must be at least {low}")
 
 
 def power_of_two(low: int, high: int) -> Check:
     """Return a check that a value is a power of two from `low` to `high`, inclusive."""
+    valid = f"a power of two from {low} to {high}"
 
     def problem(value: int) -> str | None:
         # A power of two has one bit, and subtracting 1 clears it and sets the lower ones.
         is_fine = low <= value <= high and value & (value - 1) == 0
-        return None if is_fine else f"must be a power of two from {low} to {high}"
+        return None if is_fine else f"must be {valid}"
 
-    return problem
+    return Check(valid, problem)
 
 
 def between(low: float, high: float) -> Check:
     """Return a check that a value is from `low` to `high`, inclusive."""
-    return lambda value: None if low <= value <= high else f"must be from {low} to {high}"
+    valid = f"from {low} to {high}"
+    return Check(valid, lambda value: None if low <= value <= high else f"must be {valid}")
 
 
 def one_of(*words: str) -> Check:
     """Return a check that a value is one of these words."""
-    return lambda value: None if value in words else f"must be one of {', '.join(words)}"
+    valid = f"one of {', '.join(words)}"
+    return Check(valid, lambda value: None if value in words else f"must be {valid}")
 
 
 def some_of(*words: str) -> Check:
     """Return a check that a list has at least one of these words and no other."""
-    return lambda value: (
-        None if value and set(value) <= set(words) else f"must name some of {', '.join(words)}"
-    )
+    valid = f"some of {', '.join(words)}"
+    return Check(valid, lambda value: None if value and set(value) <= set(words) else f"must name {valid}")
 
 
 def any_of(*words: str) -> Check:
     """Return a check that a list has only these words. It may be empty."""
-    return lambda value: (
-        None if set(value) <= set(words) else f"must be empty or name some of {', '.join(words)}"
+    valid = f"some of {', '.join(words)}"
+    return Check(
+        f"empty, or {valid}",
+        lambda value: None if set(value) <= set(words) else f"must be empty or name {valid}",
     )
