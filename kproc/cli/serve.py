@@ -80,17 +80,21 @@ _SERVE_ONLY: Final = (
 
 
 def _run_serve(given: argparse.Namespace, flags: list[Flag]) -> int:
+    def build() -> Config:
+        environment = os.environ if given.from_env else None
+        return _build(flags, given.settings, file=given.config, environment=environment)
+
     def reread() -> Config:
         if given.config is None:
             raise ConfigError("there is no file (--config) to read again")
         # A start may read a pipe. Its content is gone at a reload, and the supervisor would wait for more.
         if given.config.exists() and not given.config.is_file():
             raise ConfigError(f"cannot read {given.config} again: it is not a regular file")
-        return _build(flags, given.settings, file=given.config)
+        return build()
 
     from kproc.broker.config import ConfigError
 
-    config = _build(flags, given.settings, file=given.config)
+    config = build()
     return _run(
         config,
         ready_file=given.ready_file,
@@ -162,6 +166,11 @@ SERVE: Final = CommandParser(
 SERVE.add_argument(
     "--config", "-c", type=Path, metavar="FILE", help="Settings: TOML, or Kafka's server.properties."
 )
+SERVE.add_argument(
+    "--from-env",
+    action="store_true",
+    help="Also read settings from the environment: KPROC_NUM_IO_THREADS for num.io.threads. They override the file.",
+)
 SERVE.add_argument("--quiet", "-q", action="store_true", help="Print warnings and errors only.")
 DEV: Final = CommandParser(
     "dev",
@@ -211,6 +220,7 @@ def _build(
     settings: list[str] | None,
     *,
     file: Path | None = None,
+    environment: Mapping[str, str] | None = None,
     defaults: dict[str, object] | None = None,
 ) -> Config:
     from kproc.broker.config import Config, parse_assignments, read_settings_file
@@ -218,7 +228,14 @@ def _build(
 
     assignments = parse_assignments(settings or ())
     warnings: list[str] = []
-    config = Config.build(assignments, flags=flags, file=file, defaults=defaults, on_warning=warnings.append)
+    config = Config.build(
+        assignments,
+        flags=flags,
+        file=file,
+        environment=environment,
+        defaults=defaults,
+        on_warning=warnings.append,
+    )
     warnings += [
         f"--set {name}: every user of this host can read a command line; put it into a file for --config"
         for name in assignments

@@ -1,7 +1,7 @@
 """The steps from the sources of settings to one Config: names, precedence, conflicts, rules between settings.
 
-Precedence, highest first: flags and `--set` (which must agree), the file, the defaults. The functions work on plain
-values by setting name. Config.build() is their only caller.
+Precedence, highest first: flags and `--set` (which must agree), the environment, the file, the defaults. The functions
+work on plain values by setting name. Config.build() is their only caller.
 """
 
 from __future__ import annotations
@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any, Final, NamedTuple
 
 from kproc.broker.config.cpus import HANDLERS_MAX, PROCESSORS_MAX
+from kproc.broker.config.environment import VariableValue
 from kproc.broker.config.listeners import (
     DEFAULT_PROTOCOL_MAP,
     check_advertised,
@@ -39,7 +40,7 @@ _EMBEDDED_PREFIXES: Final = ("confluent.", "rlmm.config.", "rsm.config.", "confi
 
 
 class SourcedValue(NamedTuple):
-    """A value with its origin. `place` is `file:line: ` for values of a file, else empty."""
+    """A value with its origin. `place` is `file:line: ` or `variable: ` for values that have one, else empty."""
 
     value: object
     origin: str
@@ -50,6 +51,7 @@ def merge(
     defaults: Mapping[str, object],
     file: Mapping[str, FileValue],
     path: Path | None,
+    variables: Mapping[str, VariableValue],
     settings: Mapping[str, object],
     flags: Iterable[Flag],
 ) -> dict[str, SourcedValue]:
@@ -63,6 +65,10 @@ def merge(
     given |= {
         name: SourcedValue(written.value, "the configuration file", f"{path}:{written.line}: ")
         for name, written in file.items()
+    }
+    given |= {
+        name: SourcedValue(read.value, "the environment", f"{read.variable}: ")
+        for name, read in variables.items()
     }
     explicit = {
         name: SourcedValue(value, f"--set {name}") for name, value in settings.items() if value is not None

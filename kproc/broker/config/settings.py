@@ -1,7 +1,7 @@
 """Config: the table of all settings, joined from one file for each subsystem, and the validated values of one broker.
 
 A field has Kafka's name with underscores. Fields of our own settings begin with `kproc_`. Flags, DescribeConfigs and
-README's table come from these rows. Defaults are Kafka 4.3's; where they differ, the row's text gives the reason.
+SETTINGS.md come from these rows. Defaults are Kafka 4.3's; where they differ, the row's text gives the reason.
 unhonoured.py has Kafka's other settings. To add a setting, add a row to its subsystem's file. A test fails if no code
 reads it.
 """
@@ -17,6 +17,7 @@ from typing import Any, Final
 from kproc.broker.config.authorizer_settings import AuthorizerSettings
 from kproc.broker.config.build import check_together, derive, merge, parse_given
 from kproc.broker.config.dynamic import split_listener_key
+from kproc.broker.config.environment import read_variables
 from kproc.broker.config.group_settings import GroupSettings
 from kproc.broker.config.listeners import EndPoint, resolve_advertised
 from kproc.broker.config.log_settings import LogSettings
@@ -58,17 +59,19 @@ class Config(
         *,
         flags: Iterable[Flag] = (),
         file: Path | None = None,
+        environment: Mapping[str, str] | None = None,
         defaults: Mapping[str, object] | None = None,
         on_warning: Callable[[str], None] | None = None,
     ) -> Config:
         """Merge sources into one checked Config, or raise ConfigError.
 
-        `settings` are `--set` assignments by Kafka's name. `defaults` override the defaults of the table. `on_warning`
-        gets one line for each setting without effect.
+        `settings` are `--set` assignments by Kafka's name. `environment` has variables such as KPROC_NUM_IO_THREADS.
+        `defaults` override the defaults of the table. `on_warning` gets one line for each setting without effect.
         """
         warnings: list[str] = []
         from_file = read_settings_file(file) if file is not None else {}
-        given = merge(defaults or {}, from_file, file, settings or {}, flags)
+        variables = read_variables(environment, SETTINGS) if environment else {}
+        given = merge(defaults or {}, from_file, file, variables, settings or {}, flags)
         values = parse_given(given, SETTINGS, warnings)
         explicit = frozenset(values)
         derive(values, warnings)
