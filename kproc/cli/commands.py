@@ -15,6 +15,7 @@ from kproc.cli import (
     api_ledger,
     bench,
     clients,
+    config_explain,
     configs,
     consume,
     convert_log,
@@ -90,6 +91,9 @@ app.add_typer(topics.app, name="topic")
 groups.app.command("seek")(group_seek.seek)
 app.add_typer(groups.app, name="group")
 app.add_typer(transactions.app, name="txn")
+configs.app.command("explain", short_help="Explain settings; no broker is needed.")(
+    config_explain.explain_settings
+)
 app.add_typer(configs.app, name="config")
 app.add_typer(acls.app, name="acl")
 app.add_typer(users.app, name="user")

@@ -31,6 +31,8 @@ from kproc.cli.lines import print_line, print_note
 from kproc.cli.topics import explain
 
 if TYPE_CHECKING:
+    from kproc.broker.cluster.topic_config import TopicConfig
+    from kproc.broker.config import Setting
     from kproc.client import Client
 
 app = typer.Typer(help="Show and change settings of a running broker.", no_args_is_help=True)
@@ -101,8 +103,8 @@ def get_configs(
     With --loggers: the level of each logger. A logger without a level has that of root.
     """
     with connect(bootstrap) as client:
-        resource = _resource(client, topic, group, loggers=loggers)
-        rows = _configs(client, resource, names or None)
+        resource = find_resource(client, topic, group, loggers=loggers)
+        rows = read_configs(client, resource, names or None)
     from kproc.broker.config import KNOWN_UNHONOURED
 
     missing = set(names or ()) - {row["name"] for row in rows}
@@ -171,7 +173,7 @@ def set_configs(
     if not changes:
         usage_error("nothing to change: give NAME=VALUE, --file FILE or --unset NAME")
     with connect(bootstrap) as client:
-        resource = _resource(client, topic, group, loggers=loggers)
+        resource = find_resource(client, topic, group, loggers=loggers)
         alter_configs(client, resource, changes, dry_run=dry_run)
     done = "would change" if dry_run else "changed"
     names = ", ".join(change["name"] for change in changes)
@@ -244,16 +246,17 @@ def topic_resource(name: str) -> Resource:
 
 def all_settings(client: Client) -> list[dict[str, Any]]:
     """Return every setting of the broker, as `config get --all --format json` shows them."""
-    return _configs(client, _resource(client, None, None, loggers=False), None)
+    return read_configs(client, find_resource(client, None, None), None)
 
 
 def broker_settings(client: Client, names: list[str]) -> dict[str, str]:
     """Return the values of these settings of the broker. Settings that it hides or does not have are missing."""
-    rows = _configs(client, _resource(client, None, None, loggers=False), names)
+    rows = read_configs(client, find_resource(client, None, None), names)
     return {row["name"]: row["value"] for row in rows if row["value"] is not None}
 
 
-def _resource(client: Client, topic: str | None, group: str | None, *, loggers: bool) -> Resource:
+def find_resource(client: Client, topic: str | None, group: str | None, *, loggers: bool = False) -> Resource:
+    """Return the resource of a topic, of a group, of the loggers, or else of the broker."""
     from kproc.wire.header import ApiKey
 
     if (topic is not None) + (group is not None) + loggers > 1:
@@ -268,7 +271,7 @@ def _resource(client: Client, topic: str | None, group: str | None, *, loggers: 
     return Resource(_LOGGERS if loggers else _BROKER, str(cluster["controller_id"]))
 
 
-def _configs(client: Client, resource: Resource, names: list[str] | None) -> list[dict[str, Any]]:
+def read_configs(client: Client, resource: Resource, names: list[str] | None) -> list[dict[str, Any]]:
     """Return name, value, source and read-only mark of each setting, sorted by name."""
     from kproc.wire.header import ApiKey
 
@@ -290,12 +293,16 @@ def _configs(client: Client, resource: Resource, names: list[str] | None) -> lis
 
 
 def _unhonoured(resource: Resource, name: str) -> str | None:
-    """Return the reason why a setting of a broker or a topic has no effect, or None if it has one."""
-    from kproc.broker.cluster.topic_config import ROWS
-    from kproc.broker.config import DYNAMIC_UNHONOURED, SETTINGS
+    """Return the reason why a setting has no effect, or None if it has one."""
+    from kproc.broker.cluster.broker_config import find_setting
+    from kproc.broker.cluster.group_config import GROUP_CONFIGS
+    from kproc.broker.cluster.topic_config import TOPIC_CONFIGS
 
+    row: Setting | TopicConfig | None
     if resource.kind == _TOPIC:
-        topic_row = next((row for row in ROWS if row.name == name), None)
-        name = topic_row.settings[0] if topic_row is not None and topic_row.settings else name
-    row = SETTINGS.get(name) or DYNAMIC_UNHONOURED.get(name)
+        row = TOPIC_CONFIGS.get(name)
+    elif resource.kind == _GROUP:
+        row = GROUP_CONFIGS[name].config if name in GROUP_CONFIGS else None
+    else:
+        row = find_setting(name)
     return row.unhonoured if row is not None else None

@@ -1,0 +1,135 @@
+"""`kproc config explain`: what a setting controls, its type, range and default, and whether it is dynamic.
+
+The texts are those of SETTINGS.md. The command needs no broker; if one answers, it shows the present value, too.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Annotated, Any, Final
+
+import typer
+
+from kproc.cli.common import (
+    DEFAULT_BOOTSTRAP,
+    Bootstrap,
+    Format,
+    OutputFormat,
+    connect,
+    print_json,
+    print_text,
+    usage_error,
+)
+from kproc.cli.completion import complete_setting_names
+from kproc.cli.configs import Group, Topic, find_resource, read_configs
+from kproc.cli.lines import print_line
+
+if TYPE_CHECKING:
+    from kproc.cli.setting_reference import SettingDescription
+
+# A person waits, and most of the answer needs no broker.
+_WAIT_MS: Final = 1500
+# The source of a value in the words of `config get`, and in a sentence.
+_SOURCES: Final = {
+    "topic": "set for this topic",
+    "group": "set for this group",
+    "broker": "set at run time for this broker",
+    "all brokers": "set at run time for all brokers",
+    "start": "set at the start by file, environment or command line",
+    "default": "the default",
+}
+
+
+def explain_settings(
+    names: Annotated[
+        list[str],
+        typer.Argument(metavar="NAME...", help="Names of settings.", autocompletion=complete_setting_names),
+    ],
+    bootstrap: Bootstrap = DEFAULT_BOOTSTRAP,
+    topic: Topic = None,
+    group: Group = None,
+    output: OutputFormat = Format.TABLE,
+) -> None:
+    """Explain settings: what they control, type, range, default, and whether they can change at run time.
+
+    No broker is needed. If the broker answers, its present value is shown, too.
+
+    Examples:  kproc config explain num.io.threads
+               kproc config explain retention.ms --topic orders
+    """
+    from kproc.cli import setting_reference as reference
+
+    scope = reference.TOPIC if topic is not None else reference.GROUP if group is not None else None
+    found = [each for name in names for each in _find(name, scope)]
+    values, problem = _present_values(bootstrap, found, topic, group)
+    if output is Format.JSON:
+        print_json([_as_json(each, values.get((each.scope, each.name))) for each in found])
+        return
+    for number, each in enumerate(found):
+        if number:
+            print_line()
+        _print_description(each, values.get((each.scope, each.name)))
+    if problem is not None:
+        print_line()
+        print_text(f"The present value is unknown: {problem}")
+
+
+def _find(name: str, scope: str | None) -> list[SettingDescription]:
+    from kproc.cli import setting_reference as reference
+
+    found = [each for each in reference.find_descriptions(name) if scope in (None, each.scope)]
+    if found:
+        return found
+    if scope is None and reference.is_known_to_kafka(name):
+        return [reference.of_unsupported(name)]
+    similar = reference.similar_names(name, scope)
+    hint = f"; similar: {', '.join(similar)}" if similar else "; kproc/SETTINGS.md lists all settings"
+    usage_error(f"no setting{f' of a {scope}' if scope else ''} is called {name}{hint}")
+
+
+def _present_values(
+    bootstrap: str, found: list[SettingDescription], topic: str | None, group: str | None
+) -> tuple[dict[tuple[str, str], dict[str, Any]], str | None]:
+    """Return the row of `config get` for each setting that the broker has, and why there is none."""
+    from kproc.cli.setting_reference import BROKER, GROUP, TOPIC
+    from kproc.client import ClientError
+
+    # Without a name of a topic or a group, only the broker's settings have one present value.
+    named = TOPIC if topic is not None else GROUP if group is not None else BROKER
+    names = [each.name for each in found if each.scope == named]
+    if not names:
+        return {}, None
+    try:
+        client = connect(bootstrap, timeout_ms=_WAIT_MS)
+    except (ClientError, OSError) as error:
+        return {}, str(error)
+    with client:
+        rows = read_configs(client, find_resource(client, topic, group, loggers=False), names)
+    return {(named, row["name"]): row for row in rows}, None
+
+
+def _print_description(described: SettingDescription, row: dict[str, Any] | None) -> None:
+    print_line(described.title)
+    print_text(f"  {described.text}", "  ")
+    facts = list(described.facts)
+    if described.unhonoured is not None:
+        facts.insert(0, ("no effect", described.unhonoured))
+    if row is not None:
+        value = row["value"] if row["value"] not in (None, "") else "empty"
+        facts.append(("now", f"{value} ({_SOURCES.get(row['source'], row['source'])})"))
+    if facts:
+        print_line()
+    width = max((len(label) for label, _ in facts), default=0)
+    for label, text in facts:
+        print_text(f"  {label.ljust(width)}  {text}", " " * (width + 4))
+
+
+def _as_json(described: SettingDescription, row: dict[str, Any] | None) -> dict[str, Any]:
+    return {
+        "name": described.name,
+        "scope": described.scope,
+        "text": described.text,
+        "no_effect": described.unhonoured,
+        **{label.replace(" ", "_"): text for label, text in described.facts},
+        "value": row["value"] if row is not None else None,
+        "source": row["source"] if row is not None else None,
+    }
