@@ -26,6 +26,7 @@ from kproc.cli import (
     import_log,
     latency,
     lifecycle,
+    perf,
     pipeline,
     produce,
     quotas,
@@ -105,6 +106,7 @@ app.command("stop", short_help="Stop a broker of this host and wait for its end.
 app.command("status", short_help="Show processes, CPU, memory, connections and rates.")(status.status)
 app.command("top", short_help="Watch processes, APIs and the bottleneck.")(top.top)
 app.command("latency", short_help="Measure round trips to a broker.")(latency.latency)
+app.add_typer(perf.app, name="perf")
 app.command("clients", short_help="Show every connection and what it sends.")(clients.clients)
 app.command("kill-client", short_help="Close one connection.")(clients.kill_client)
 app.command("scale", short_help="Change the number of processes; no connection is dropped.")(scale.scale)

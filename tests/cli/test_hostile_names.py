@@ -35,7 +35,7 @@ NAME = "x\x1b]0;owned\x07\x1b[31m\n2026-11-25 level=ERROR forged\r\x9b2J\x7f\u20
 ELSEWHERE = {
     "serve": "a broker's own settings", "dev": "the same", "stop": "a pid", "version": "no broker", "api": "no broker",
     "scale": "numbers", "rebalance": "numbers", "ping": "an address", "tune": "numbers", "tune list": "this host",
-    "latency": "numbers",
+    "latency": "numbers", "perf produce": "numbers", "perf consume": "numbers",
     "pipeline run": "tests/spark", "pipeline check": "a file of the user's", "pipeline status": "the same",
     "pipeline reset": "the same",
     "bench compare": "a checkout", "bench report": "a checkout", "bench simulate": "a checkout",

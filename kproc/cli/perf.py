@@ -1,0 +1,564 @@
+"""`kproc perf produce` and `kproc perf consume`: load on a running broker, and what limited it."""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Mapping, Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Annotated, Any, Final, NamedTuple
+
+import typer
+
+from kproc.cli.bottleneck import Finding, Status, busy_share, find_bottleneck, name_of
+from kproc.cli.common import (
+    DEFAULT_BOOTSTRAP,
+    INT_MAX,
+    LONG_MAX,
+    Bootstrap,
+    Failure,
+    Format,
+    OutputFormat,
+    connect,
+    connect_for_records,
+    print_json,
+    print_table,
+    print_text,
+)
+from kproc.cli.completion import complete_topics
+from kproc.cli.latency import COLUMNS, SECONDS_MAX
+from kproc.cli.lines import LiveLine, print_line
+from kproc.cli.produce import Acks
+
+if TYPE_CHECKING:
+    from kproc.client import Client
+    from kproc.tools.perf.load import LoadConnection, LoadRun, LoadTotals
+
+app = typer.Typer(
+    name="perf",
+    help="Load a running broker and say what limits it.",
+    no_args_is_help=True,
+    rich_markup_mode=None,
+)
+
+_SECONDS: Final = 10.0
+_CONNECTIONS_MAX: Final = 1000
+_UPDATE_S: Final = 0.5
+# Records of this time go into one request if a rate is given, as a producer's default linger.ms does it.
+_LINGER_S: Final = 0.005
+_CLIENT_BUSY: Final = 0.85
+_RATE_REACHED: Final = 0.97
+_HOST_BUSY: Final = 0.95
+_STATUS_MS: Final = 2000
+_LEADER_S: Final = 10.0
+
+
+Topic = Annotated[
+    str, typer.Argument(metavar="TOPIC", help="The topic. It must exist.", autocompletion=complete_topics)
+]
+Connections = Annotated[
+    int,
+    typer.Option(
+        "--connections", "-c", metavar="N", min=1, max=_CONNECTIONS_MAX, help="Number of connections."
+    ),
+]
+Seconds = Annotated[
+    float | None,
+    typer.Option(
+        "--seconds",
+        "-s",
+        metavar="S",
+        min=0.1,
+        max=SECONDS_MAX,
+        help=f"Stop after this time. [default: {_SECONDS:g}; with --records {SECONDS_MAX:g}]",
+    ),
+]
+Records = Annotated[
+    int | None,
+    typer.Option("--records", "-n", metavar="N", min=1, max=LONG_MAX, help="Stop after this many records."),
+]
+
+BatchBytes = Annotated[
+    int,
+    typer.Option(
+        "--batch-size",
+        metavar="BYTES",
+        min=1,
+        max=1 << 28,
+        help="Values that one request holds, in bytes; at least one record.",
+    ),
+]
+Rate = Annotated[
+    float | None,
+    typer.Option(
+        "--rate",
+        metavar="N",
+        min=0.1,
+        max=1e9,
+        help="Records per second in all. Default: as many as the broker takes.",
+    ),
+]
+
+
+@app.command("produce")
+def produce(
+    topic: Annotated[
+        str,
+        typer.Argument(
+            metavar="TOPIC", help="The topic. It must exist, or see --create.", autocompletion=complete_topics
+        ),
+    ],
+    size: Annotated[
+        int, typer.Option("--size", metavar="BYTES", min=0, max=1 << 24, help="Size of a record's value.")
+    ] = 100,
+    batch_bytes: BatchBytes = 16_384,
+    rate: Rate = None,
+    connections: Connections = 4,
+    acks: Annotated[Acks, typer.Option("--acks", help="Acknowledgements to wait for.")] = Acks.ALL,
+    seconds: Seconds = None,
+    records: Records = None,
+    create: Annotated[bool, typer.Option("--create", help="Create TOPIC if it does not exist.")] = False,
+    partitions: Annotated[
+        int,
+        typer.Option("--partitions", min=-1, max=INT_MAX, help="With --create. -1: the broker's default."),
+    ] = -1,
+    bootstrap: Bootstrap = DEFAULT_BOOTSTRAP,
+    output: OutputFormat = Format.TABLE,
+) -> None:
+    """Produce equal records as fast as the broker takes them, or at a rate. They stay in TOPIC.
+
+    Each connection has one request in flight. With --rate, latency counts from the time when a request was due, and a
+    request holds at most the records of 5 ms.
+    """
+    from kproc.tools.perf.load import Pace, ProduceConnection
+    from kproc.tools.perf.round_trip import ACKS
+
+    with connect_for_records(bootstrap) as client:
+        if create:
+            _create(client, topic, partitions)
+        target = _find_target(client, bootstrap, topic)
+    batch_records = records_per_request(size, batch_bytes, rate, connections)
+    parts = _split(target.partitions, connections)
+    shares = split_records(records, connections)
+    plan = LoadPlan(
+        "produce",
+        topic,
+        seconds,
+        records,
+        rate,
+        {"acks": acks.value, "record_bytes": size, "records_per_request": batch_records},
+    )
+    with ExitStack() as stack:
+        workers: list[LoadConnection] = []
+        for index, (numbers, share) in enumerate(zip(parts, shares, strict=True)):
+            pace = Pace(rate / batch_records, index, connections) if rate is not None else None
+            worker = ProduceConnection(
+                target.connect,
+                topic,
+                numbers,
+                record_bytes=size,
+                batch_records=batch_records,
+                acks=ACKS[acks],
+                records_left=share,
+                pace=pace,
+            )
+            stack.callback(worker.close)
+            workers.append(worker)
+        _run(bootstrap, plan, workers, output)
+
+
+@app.command("consume")
+def consume(
+    topic: Topic,
+    fetch_bytes: Annotated[
+        int,
+        typer.Option(
+            "--fetch-size", metavar="BYTES", min=1, max=1 << 28, help="Bytes that a response holds at most."
+        ),
+    ] = 1 << 20,
+    connections: Connections = 1,
+    seconds: Seconds = None,
+    records: Records = None,
+    once: Annotated[bool, typer.Option("--once", help="Stop at the end of TOPIC.")] = False,
+    bootstrap: Bootstrap = DEFAULT_BOOTSTRAP,
+    output: OutputFormat = Format.TABLE,
+) -> None:
+    """Fetch TOPIC from its start to its present end, again and again. No group, and nothing is committed.
+
+    Each connection has one request in flight.
+    """
+    from kproc.tools.perf.load import ConsumeConnection
+
+    with connect_for_records(bootstrap) as client:
+        target = _find_target(client, bootstrap, topic)
+    spans = _find_spans(target, topic)
+    plan = LoadPlan("consume", topic, seconds, records, None, {"fetch_bytes": fetch_bytes})
+    with ExitStack() as stack:
+        workers: list[LoadConnection] = []
+        shares = split_records(records, connections)
+        for numbers, share in zip(_split(sorted(spans), connections), shares, strict=True):
+            worker = ConsumeConnection(
+                target.connect,
+                topic,
+                {number: spans[number] for number in numbers},
+                fetch_bytes=fetch_bytes,
+                is_once=once,
+                records_left=share,
+            )
+            stack.callback(worker.close)
+            workers.append(worker)
+        _run(bootstrap, plan, workers, output)
+
+
+# -- the topic and its leaders
+
+
+class LedTopic(NamedTuple):
+    """A topic's partitions, and the address of each one's leader."""
+
+    leaders: dict[int, str]
+
+    @property
+    def partitions(self) -> list[int]:
+        return sorted(self.leaders)
+
+    def connect(self, partition: int) -> Client:
+        """Connect to the leader of a partition."""
+        return connect(self.leaders[partition])
+
+    def by_leader(self) -> dict[str, list[int]]:
+        answer: dict[str, list[int]] = {}
+        for number, address in sorted(self.leaders.items()):
+            answer.setdefault(address, []).append(number)
+        return answer
+
+
+def _find_target(client: Client, bootstrap: str, topic: str) -> LedTopic:
+    """Return the topic with its leaders. Raise a Failure if it does not exist or a partition has no leader."""
+    from kproc.cli.topics import explain
+    from kproc.common.errors import ErrorCode
+    from kproc.wire.header import ApiKey
+
+    fields = {
+        "topics": [{"topic_id": None, "name": topic}],
+        "allow_auto_topic_creation": False,
+        "include_cluster_authorized_operations": False,
+        "include_topic_authorized_operations": False,
+    }
+    answer = client.call_latest(ApiKey.METADATA, fields)
+    (row,) = answer["topics"]
+    if row["error_code"] == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION:
+        raise Failure(
+            f"{topic}: unknown topic; kproc topic create {topic} makes it, or perf produce --create"
+        )
+    if row["error_code"]:
+        raise Failure(explain(topic, row["error_code"]))
+    brokers = {each["node_id"]: _address(each["host"], each["port"]) for each in answer["brokers"]}
+    missing = [each["partition_index"] for each in row["partitions"] if each["leader_id"] not in brokers]
+    if missing:
+        raise Failure(f"{topic}: no leader for partition {', '.join(map(str, missing))}")
+    # The address that the user gave reaches a single broker, while the advertised one may be of another network.
+    if len(brokers) == 1:
+        return LedTopic(dict.fromkeys((each["partition_index"] for each in row["partitions"]), bootstrap))
+    return LedTopic({each["partition_index"]: brokers[each["leader_id"]] for each in row["partitions"]})
+
+
+def _find_spans(target: LedTopic, topic: str) -> dict[int, tuple[int, int]]:
+    """Return the first offset and the end of each partition that has records. Raise a Failure if none has."""
+    from kproc.cli.topics import served_offsets
+    from kproc.common.reading import EARLIEST, LATEST
+
+    problems: dict[tuple[str, int], str] = {}
+    spans: dict[int, tuple[int, int]] = {}
+    for leader, numbers in target.by_leader().items():
+        with connect(leader) as client:
+            starts = served_offsets(client, topic, dict.fromkeys(numbers, EARLIEST), problems)
+            ends = served_offsets(client, topic, dict.fromkeys(starts, LATEST), problems)
+        spans.update((number, (starts[number], end)) for number, end in ends.items() if end > starts[number])
+    if problems:
+        raise Failure("; ".join(f"{name}-{number}: {why}" for (name, number), why in problems.items()))
+    if not spans:
+        raise Failure(f"{topic} has no records; kproc perf produce {topic} makes some")
+    return spans
+
+
+def _address(host: str, port: int) -> str:
+    return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
+
+
+def _create(client: Client, topic: str, partitions: int) -> None:
+    """Create the topic unless it exists, and wait until its partitions have leaders."""
+    from kproc.cli.common import topic_metadata
+    from kproc.cli.topics import explain
+    from kproc.client.requests import topic_creation
+    from kproc.common.errors import ErrorCode
+    from kproc.wire.header import ApiKey
+
+    fields = {
+        "topics": [topic_creation(topic, partitions=partitions)],
+        "timeout": int(_LEADER_S * 1000),
+        "validate_only": False,
+    }
+    (row,) = client.call_latest(ApiKey.CREATE_TOPICS, fields)["topics"]
+    if row["error_code"] not in (ErrorCode.NONE, ErrorCode.TOPIC_ALREADY_EXISTS):
+        raise Failure(explain(topic, row["error_code"], row["error_message"]))
+    # Kafka answers before the new partitions have leaders.
+    end_s = time.monotonic() + _LEADER_S
+    while time.monotonic() < end_s:
+        (metadata,) = topic_metadata(client, [topic])
+        if not metadata["error_code"] and all(each["leader_id"] >= 0 for each in metadata["partitions"]):
+            return
+        time.sleep(0.05)
+
+
+def _split(partitions: Sequence[int], connections: int) -> list[list[int]]:
+    """Return the partitions of each connection: all are used, and each connection has at least one."""
+    count = len(partitions)
+    return [
+        [partitions[at] for at in range(index, count, connections)] or [partitions[index % count]]
+        for index in range(connections)
+    ]
+
+
+def split_records(records: int | None, connections: int) -> list[int | None]:
+    """Return each connection's share of the records, or None for each if there is no limit."""
+    if records is None:
+        return [None] * connections
+    share, more = divmod(records, connections)
+    return [share + (index < more) for index in range(connections)]
+
+
+def records_per_request(size: int, batch_bytes: int, rate: float | None, connections: int) -> int:
+    """Return the number of records in a request: a full batch, but at a rate at most the records of 5 ms."""
+    full = max(1, batch_bytes // max(1, size))
+    if rate is None:
+        return full
+    return max(1, min(full, int(rate * _LINGER_S / connections)))
+
+
+# -- the run and its report
+
+
+@dataclass(frozen=True)
+class LoadPlan:
+    """The kind of a load with its limits and further fields of the report."""
+
+    kind: str
+    topic: str
+    seconds: float | None
+    records: int | None
+    rate: float | None
+    details: Mapping[str, Any]
+
+    @property
+    def seconds_max(self) -> float:
+        return self.seconds or (_SECONDS if self.records is None else SECONDS_MAX)
+
+
+def _run(bootstrap: str, plan: LoadPlan, workers: Sequence[LoadConnection], output: Format) -> None:
+    from kproc.tools.perf.load import LoadRun
+
+    load, line = LoadRun(workers), LiveLine()
+    progress = ProgressLine(line)
+    with StatusReader(bootstrap) as reader:
+        before = reader.read()
+        cpu_s, host = time.process_time(), _host_cpu_s()
+        is_interrupted = False
+        began_s = time.monotonic()
+        try:
+            took_s = load.run(plan.seconds_max, lambda now_s: progress.show(load, now_s), _UPDATE_S)
+        except KeyboardInterrupt:
+            is_interrupted = True
+            took_s = time.monotonic() - began_s
+        finally:
+            line.clear()
+        used = LoadUsage(
+            took_s, time.process_time() - cpu_s, (_host_cpu_s() - host) / took_s / (os.cpu_count() or 1)
+        )
+        after = reader.read()
+    totals = load.totals()
+    if totals.requests:
+        limit = find_limit(plan, totals, used, before, after, len(workers))
+        _show(bootstrap, plan, totals, used, limit, _busy_roles(before, after), len(workers), output)
+    if is_interrupted:
+        raise KeyboardInterrupt
+
+
+class ProgressLine:
+    """Shows progress: rates since the last update, and percentiles since the start."""
+
+    def __init__(self, line: LiveLine) -> None:
+        self._line = line
+        self._records = self._size = 0
+        self._at_s = 0.0
+
+    def show(self, load: LoadRun, now_s: float) -> None:
+        if not self._line.is_due or now_s <= self._at_s:
+            return
+        totals = load.totals()
+        passed_s = now_s - self._at_s
+        rate, mb = (totals.records - self._records) / passed_s, (totals.size - self._size) / passed_s / 1e6
+        self._records, self._size, self._at_s = totals.records, totals.size, now_s
+        ms = totals.times.in_ms()
+        self._line.update(
+            f"{now_s:.0f} s  {rate:,.0f} records/s  {mb:.1f} MB/s  p50 {ms['p50']:.2f}  p99 {ms['p99']:.2f} ms"
+        )
+
+
+class LoadUsage(NamedTuple):
+    """Duration of a load in seconds, this program's CPU seconds in it, and the share of the host's cores in use."""
+
+    seconds: float
+    client_cpu_s: float
+    host_busy: float
+
+    @property
+    def client_share(self) -> float:
+        return self.client_cpu_s / self.seconds
+
+
+def _host_cpu_s() -> float:
+    from kproc.tools.tune.measure import machine_cpu_seconds
+
+    return machine_cpu_seconds()
+
+
+class StatusReader:
+    """Reads the broker's status before and after a load. Kafka has none, and kproc gives it to its own host only."""
+
+    def __init__(self, bootstrap: str) -> None:
+        self._client: Client | None = connect(bootstrap, timeout_ms=_STATUS_MS)
+
+    def __enter__(self) -> StatusReader:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        if self._client is not None:
+            self._client.close()
+
+    def read(self) -> Status | None:
+        """Return the status, or None if the broker does not give it."""
+        from kproc.client import ClientError
+
+        if self._client is None:
+            return None
+        try:
+            return self._client.operate("status")
+        except ClientError:
+            self._client.close()
+            self._client = None
+            return None
+
+
+def find_limit(
+    plan: LoadPlan,
+    totals: LoadTotals,
+    used: LoadUsage,
+    before: Status | None,
+    after: Status | None,
+    connections: int,
+) -> Finding:
+    """Return what limited the load: a quota, the rate, this program, a stage of the broker, or nothing but waiting."""
+    if totals.throttled_ms:
+        return Finding(
+            "quota", f"the broker throttled the connections for {totals.throttled_ms} ms: kproc quota list"
+        )
+    if plan.rate is not None:
+        # Each connection may still wait for the response to one request.
+        in_flight = connections * plan.details.get("records_per_request", 1)
+        if totals.records + in_flight >= _RATE_REACHED * plan.rate * used.seconds:
+            return Finding("--rate", f"the broker kept up with {plan.rate:g} records/s")
+    if used.client_share >= _CLIENT_BUSY:
+        share = f"{100 * used.client_share:.0f} % of a core"
+        return Finding("client CPU", f"this program used {share}, and one Python process has only one")
+    # Our own use of the host's cores counts here, so find_bottleneck must not judge them.
+    found = find_bottleneck(after, before, used.seconds) if after is not None else None
+    if found is not None and found.stage != "none":
+        return found
+    if used.host_busy >= _HOST_BUSY:
+        cores = os.cpu_count() or 1
+        own = f"{100 * used.client_share:.0f} % of one by this program"
+        return Finding("CPU", f"the host's {cores} cores are used up, {own}")
+    waits = f"each of {connections} connections waits for its response; more of them: --connections"
+    if found is None:
+        return Finding(
+            "round trips", f"{waits}; the broker's own load is unknown, because it gives us no status"
+        )
+    return Finding("round trips", f"{waits}; in the broker {found.reason}")
+
+
+def _busy_roles(before: Status | None, after: Status | None) -> dict[str, float]:
+    """Return the share of the load's time in which each role of the broker worked."""
+    if before is None or after is None:
+        return {}
+    earlier = {name_of(row): row for row in before["processes"]}
+    shares = {name_of(row): busy_share(row, earlier.get(name_of(row))) for row in after["processes"]}
+    return {name: round(share, 3) for name, share in shares.items() if share is not None}
+
+
+def _show(
+    bootstrap: str,
+    plan: LoadPlan,
+    totals: LoadTotals,
+    used: LoadUsage,
+    limit: Finding,
+    roles: Mapping[str, float],
+    connections: int,
+    output: Format,
+) -> None:
+    rates = {
+        "records_per_s": round(totals.records / used.seconds, 1),
+        "mb_per_s": round(totals.size / used.seconds / 1e6, 3),
+        "requests_per_s": round(totals.requests / used.seconds, 1),
+    }
+    ms = totals.times.in_ms() if totals.times.count else None
+    if output is Format.JSON:
+        print_json(
+            {
+                "load": plan.kind,
+                "topic": plan.topic,
+                "address": bootstrap,
+                "connections": connections,
+                **plan.details,
+                "rate": plan.rate,
+                "seconds": round(used.seconds, 3),
+                "records": totals.records,
+                "requests": totals.requests,
+                "bytes": totals.size,
+                **({"passes": totals.passes} if plan.kind == "consume" else {}),
+                **rates,
+                "latency_ms": ms,
+                "throttled_ms": totals.throttled_ms,
+                "client_cores": round(used.client_share, 3),
+                "broker_roles_busy": roles,
+                "limit": {"stage": limit.stage, "reason": limit.reason},
+            }
+        )
+        return
+    print_text(_headline(plan, totals, used, connections))
+    print_line()
+    header = ["RECORDS/S", "MB/S", "REQUESTS/S"]
+    row: list[object] = [
+        f"{rates['records_per_s']:.0f}",
+        f"{rates['mb_per_s']:.1f}",
+        f"{rates['requests_per_s']:.0f}",
+    ]
+    if ms is not None:
+        header += [f"{name}_MS" for name in COLUMNS]
+        row += [f"{ms[column]:.2f}" for column in COLUMNS.values()]
+    print_table(header, [row], drop=("MIN_MS", "MEAN_MS", "P90_MS"))
+    print_line()
+    print_text(f"limit: {limit.stage}: {limit.reason}", indent="  ")
+
+
+def _headline(plan: LoadPlan, totals: LoadTotals, used: LoadUsage, connections: int) -> str:
+    verb = "produced to" if plan.kind == "produce" else "consumed from"
+    details = (
+        f"of {plan.details['record_bytes']} B, {plan.details['records_per_request']} a request, "
+        f"acks={plan.details['acks']}, "
+        if plan.kind == "produce"
+        else ""
+    )
+    lanes = f"{connections} connection{'' if connections == 1 else 's'}"
+    return f"{totals.records} records {verb} {plan.topic} in {used.seconds:.1f} s, {details}{lanes}"

@@ -1,0 +1,69 @@
+"""`kproc perf`: the limit that it names, and how records are shared out."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from kproc.cli.bottleneck import Finding
+from kproc.cli.perf import LoadPlan, LoadUsage, find_limit, records_per_request, split_records
+from kproc.tools.perf.load import LoadTotals
+from tests.support.status_rows import role, start, status
+
+
+def limit(
+    *,
+    rate: float | None = None,
+    records: int = 1000,
+    throttled_ms: int = 0,
+    client: float = 0.2,
+    host: float = 0.5,
+    after: dict[str, Any] | None = None,
+) -> Finding:
+    plan = LoadPlan("produce", "t", 1.0, None, rate, {})
+    totals = LoadTotals(requests=records, records=records, throttled_ms=throttled_ms)
+    before = start(after) if after is not None else None
+    return find_limit(plan, totals, LoadUsage(1.0, client, host), before, after, 4)
+
+
+def test_throttled_load_names_the_quota() -> None:
+    assert limit(throttled_ms=40, client=0.99).stage == "quota"
+
+
+def test_reached_rate_is_the_limit_and_a_missed_one_is_not() -> None:
+    assert limit(rate=1000).stage == "--rate"
+    assert limit(rate=2000, client=0.99).stage == "client CPU"
+
+
+def test_busy_handler_is_named_after_our_own_cpu() -> None:
+    busy = status(role("handler", 0, slept=0.02), role("processor", slept=0.5))
+    assert limit(after=busy).stage == "Handlers"
+    assert limit(after=busy, client=0.9).stage == "client CPU"
+
+
+def test_load_of_idle_parts_is_limited_by_round_trips() -> None:
+    idle = status(role("handler", 0, slept=0.7), role("processor", slept=0.8, requests_total=500))
+    found = limit(after=idle)
+    assert found.stage == "round trips"
+    assert "each of 4 connections" in found.reason
+    assert "handler-0 least" in found.reason
+
+
+def test_broker_without_a_status_is_said_to_be_unknown() -> None:
+    assert "gives us no status" in limit().reason
+    assert limit(host=0.99).stage == "CPU"
+
+
+@pytest.mark.parametrize(
+    ("size", "batch", "rate", "connections", "records"),
+    [(100, 16_384, None, 4, 163), (0, 10, None, 1, 10), (1 << 20, 16_384, None, 4, 1), (100, 16_384, 100_000, 5, 100),
+     (100, 16_384, 10, 4, 1), (100, 16_384, 1e9, 4, 163)],
+)  # fmt: skip
+def test_request_holds_a_batch_or_the_records_of_5_ms(size, batch, rate, connections, records) -> None:
+    assert records_per_request(size, batch, rate, connections) == records
+
+
+def test_connections_share_the_records() -> None:
+    assert split_records(10, 4) == [3, 3, 2, 2]
+    assert split_records(None, 2) == [None, None]

@@ -1,0 +1,96 @@
+"""The pace of a load's connections, and the records in a Fetch's response."""
+
+from __future__ import annotations
+
+import threading
+import time
+from typing import Any
+
+import pytest
+
+from kproc.client import ClientError
+from kproc.tools.perf.load import LoadRun, LoadTotals, Pace
+from kproc.tools.perf.round_trip import count_records, equal_records
+from tests.support.wait import wait_until
+
+
+def test_request_that_is_late_counts_from_its_due_time() -> None:
+    pace = Pace(1000.0, 0, 1)
+    first = pace.wait(threading.Event())
+    assert first is not None
+    wait_until(lambda: time.perf_counter_ns() > first + 5_000_000)
+    second = pace.wait(threading.Event())
+    assert second is not None
+    assert second - first == pytest.approx(1_000_000, abs=10_000)
+
+
+def test_request_that_is_early_waits_and_counts_from_its_sending() -> None:
+    pace = Pace(100.0, 1, 2)  # Two connections at 100 requests/s: the second one begins after 10 ms.
+    begin = time.perf_counter_ns()
+    first = pace.wait(threading.Event())
+    assert first is not None
+    assert first - begin >= 9_000_000
+
+
+def test_wait_for_the_next_request_ends_with_a_stop() -> None:
+    pace, stop = Pace(0.001, 1, 2), threading.Event()
+    stop.set()
+    assert pace.wait(stop) is None
+
+
+def test_partial_batch_at_the_end_is_not_counted() -> None:
+    whole = equal_records(3, b"v")
+    assert count_records(whole + whole[:-1], 10) == (3, 3)
+    assert count_records(whole[:-1], 10) == (0, 10)
+
+
+def test_batch_of_an_old_format_is_rejected() -> None:
+    old = bytearray(equal_records(1, b"v"))
+    old[16] = 1
+    with pytest.raises(ClientError, match=r"before Kafka 0\.11"):
+        count_records(bytes(old), 0)
+
+
+class Steps:
+    """A connection that answers so many times, and then fails or is done."""
+
+    def __init__(self, count: int, error: Exception | None = None) -> None:
+        self.totals = LoadTotals()
+        self._count = count
+        self._error = error
+        self.is_closed = False
+
+    def step(self, _stop: threading.Event) -> bool:
+        if self.totals.requests == self._count:
+            if self._error is not None:
+                raise self._error
+            return False
+        self.totals.requests += 1
+        return True
+
+    def close(self) -> None:
+        self.is_closed = True
+
+
+def run(*connections: Any, seconds: float = 5.0) -> LoadRun:
+    load = LoadRun(connections)
+    load.run(seconds, lambda _: None, 1.0)
+    return load
+
+
+def test_load_ends_when_all_connections_are_done() -> None:
+    begin = time.monotonic()
+    load = run(Steps(3), Steps(4))
+    assert load.totals().requests == 7
+    assert time.monotonic() - begin < 4
+
+
+def test_error_of_a_connection_ends_the_load() -> None:
+    with pytest.raises(ClientError, match="gone"):
+        run(Steps(1 << 60), Steps(1, ClientError("gone")))
+
+
+def test_load_ends_when_its_time_is_over() -> None:
+    begin = time.monotonic()
+    run(Steps(1 << 60), seconds=0.05)
+    assert time.monotonic() - begin < 4
