@@ -297,22 +297,30 @@ def print_table(
     rows: Iterable[Sequence[object]],
     drop: Sequence[str] = (),
     cut: Sequence[str] = (),
+    *,
+    fold: bool = False,
 ) -> None:
     """Print a table with columns as wide as their longest cell, 2 blanks between them, and numbers right-aligned.
 
-    On a terminal that is too narrow, the columns of `drop` are dropped in order, and a line says so. Then long cells in
-    the columns of `cut` are shortened. A single long name does not cause a column to be dropped. A pipe gets the whole
+    On a terminal that is too narrow, the columns of `drop` are dropped in order, and a line says so. With `fold`, long
+    cells of the first column then get lines of their own, as long options do in a help text. Finally long cells in the
+    columns of `cut` are shortened. A single long name does not cause a column to be dropped. A pipe gets the whole
     table.
     """
     table = [[_cell(value) for value in row] for row in rows]
     left_out: list[str] = []
+    folded: dict[int, str] = {}
     if sys.stdout.isatty():
         width = shutil.get_terminal_size().columns
         header, table, left_out = _narrowed(list(header), table, drop, width, cut)
+        if fold:
+            folded = _fold(header, table, cut, width)
         _cut(header, table, cut, width)
     numeric = [all(_is_number(row[column]) for row in table) for column in range(len(header))]
     widths = _widths(header, table)
-    for line in (header, *table):
+    for number, line in enumerate((header, *table), -1):
+        if number in folded:
+            print_line(folded[number])
         cells = (
             cell.rjust(width) if right else cell.ljust(width)
             for cell, width, right in zip(line, widths, numeric, strict=True)
@@ -350,6 +358,16 @@ def _narrowed(
         header, table = _without(header, at), [_without(row, at) for row in table]
         left_out.append(name)
     return header, table, left_out
+
+
+def _fold(header: Sequence[str], table: list[list[str]], cut: Sequence[str], width: int) -> dict[int, str]:
+    """Remove the cells of the first column that leave too little space for the others. Return them by row."""
+    widths = _widths(header, table, cut)
+    available = max(_CUT_READABLE, width - sum(widths[1:]) - 2 * (len(widths) - 1))
+    folded = {number: row[0] for number, row in enumerate(table) if len(row[0]) > available}
+    for number in folded:
+        table[number][0] = ""
+    return folded
 
 
 def _cut(header: Sequence[str], table: list[list[str]], names: Sequence[str], width: int) -> None:

@@ -114,7 +114,7 @@ def _print_description(described: SettingDescription, row: dict[str, Any] | None
     if described.unhonoured is not None:
         facts.insert(0, ("no effect", described.unhonoured))
     if row is not None:
-        value = row["value"] if row["value"] not in (None, "") else "empty"
+        value = "none" if row["value"] is None else row["value"] or "empty"
         facts.append(("now", f"{value} ({_SOURCES.get(row['source'], row['source'])})"))
     if facts:
         print_line()

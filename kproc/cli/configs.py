@@ -121,8 +121,9 @@ def get_configs(
         return
     print_table(
         ("NAME", "VALUE", "FROM", "NOTE"),
-        [(row["name"], row["value"], row["source"], _remark(row)) for row in shown],
-        cut=("NOTE",),
+        [(row["name"], row["value"], row["source"], _remark(row, has_reason=bool(names))) for row in shown],
+        cut=("VALUE", "NOTE"),
+        fold=True,
     )
     if len(shown) < len(rows) and sys.stdout.isatty():
         print_line()
@@ -174,6 +175,7 @@ def set_configs(
         usage_error("nothing to change: give NAME=VALUE, --file FILE or --unset NAME")
     with connect(bootstrap) as client:
         resource = find_resource(client, topic, group, loggers=loggers)
+        _reject_unset_of_read_only(client, resource, unset)
         alter_configs(client, resource, changes, dry_run=dry_run)
     done = "would change" if dry_run else "changed"
     names = ", ".join(change["name"] for change in changes)
@@ -208,8 +210,21 @@ def _changes_in(file: str | None) -> list[dict[str, Any]]:
     ]
 
 
-def _remark(row: dict[str, Any]) -> str:
-    """Return the remarks on a setting: that it is read-only, or why it has no effect."""
+def _reject_unset_of_read_only(client: Client, resource: Resource, names: list[str] | None) -> None:
+    """Raise a Failure for a setting that only a start changes. The broker accepts such a removal, as Kafka does."""
+    if not names:
+        return
+    fixed = [row["name"] for row in read_configs(client, resource, names) if row["read_only"]]
+    if fixed:
+        raise Failure(
+            f"{', '.join(fixed)}: read-only; change the file, variable or option that the broker starts with"
+        )
+
+
+def _remark(row: dict[str, Any], *, has_reason: bool) -> str:
+    """Return the remarks on a setting: that it is read-only, or that it has no effect and, if asked for, why."""
+    if row["no_effect"] and not has_reason:
+        return "no effect"
     remarks = ["read-only"] if row["read_only"] else []
     return ", ".join([*remarks, f"no effect: {row['no_effect']}"] if row["no_effect"] else remarks)
 

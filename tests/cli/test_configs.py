@@ -72,3 +72,45 @@ def test_config_get_says_that_setting_has_no_effect(broker: BrokerUnderTest, cap
     finally:
         unset = [word for name in names for word in ("--unset", name)]
         assert call_kproc(capsys, "config", "set", *unset, *at).returncode == 0
+
+
+def test_config_get_all_fits_terminal_of_80_columns(
+    broker: BrokerUnderTest, capsys: Capture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("sys.stdout.isatty", lambda: True)
+    monkeypatch.setenv("COLUMNS", "80")
+    shown = call_kproc(capsys, "config", "get", "--all", "-b", broker.bootstrap).stdout.splitlines()
+    assert max(map(len, shown)) <= 80
+    names = {line.split()[0] for line in shown if line}
+    assert "transaction.abort.timed.out.transaction.cleanup.interval.ms" in names
+    assert any(line.split()[1:2] == ["9223372036854775807"] for line in shown)
+
+
+def test_config_unset_of_read_only_setting_is_rejected(broker: BrokerUnderTest, capsys: Capture) -> None:
+    """Kafka's protocol accepts the removal of what is not set, so the command said that it had changed something."""
+    done = call_kproc(
+        capsys,
+        "config",
+        "set",
+        "--unset",
+        "num.partitions",
+        "--unset",
+        "log.retention.ms",
+        "-b",
+        broker.bootstrap,
+    )
+    assert (done.returncode, done.stdout) == (1, "")
+    assert done.stderr == (
+        "kproc: num.partitions: read-only; change the file, variable or option that the broker starts with\n"
+    )
+
+
+def test_config_explain_shows_present_value(broker: BrokerUnderTest, topic, capsys: Capture) -> None:
+    name, at = topic(), ("-b", broker.bootstrap)
+    assert call_kproc(capsys, "config", "set", "-t", name, "flush.ms=5000", *at).returncode == 0
+    shown = call_kproc(capsys, "config", "explain", "flush.ms", "-t", name, *at).stdout
+    assert shown.splitlines()[-1].split(maxsplit=1) == ["now", "5000 (set for this topic)"]
+    shown = call_kproc(capsys, "config", "explain", "log.dirs", "log.segment.delete.delay.ms", *at).stdout
+    assert "set at the start by file, environment or command line" in shown
+    # Without --topic, a topic's setting has no present value.
+    assert "  now  " not in call_kproc(capsys, "config", "explain", "flush.ms", *at).stdout

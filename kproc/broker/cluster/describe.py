@@ -82,10 +82,15 @@ def describe_broker(
                 setting.kind,
                 _doc(setting),
                 _Value(value, source, synonyms),
-                read_only=not is_live(name),
+                # A stored value that this version cannot use is not in force. It can still be removed.
+                read_only=not is_live(name) and not _is_stored_unusable(name, image),
             )
         )
     return rows + _stored_broker_rows(image, config, None if names is None else wanted)
+
+
+def _is_stored_unusable(name: str, image: ClusterImage) -> bool:
+    return any(name in configs for configs in image.unusable_configs.values())
 
 
 def _stored_broker_rows(

@@ -121,6 +121,26 @@ def test_columns_of_long_names_share_the_room() -> None:
     assert [len(cell) for cell in rows[0]] == [57, 10, 4]
 
 
+def test_long_cells_of_first_column_get_lines_of_their_own(capsys, monkeypatch) -> None:
+    """A name that is cut in the middle cannot be copied."""
+    long = "transaction.state.log.num.partitions"
+    rows = [("node.id", "1"), (long, "PLAINTEXT://127.0.0.1:9092,SSL://127.0.0.1:9093")]
+    print_table(("NAME", "VALUE"), rows, cut=("VALUE",), fold=True)
+    assert len(capsys.readouterr().out.splitlines()) == 3
+    monkeypatch.setattr("sys.stdout.isatty", lambda: True)
+    monkeypatch.setenv("COLUMNS", "50")
+    print_table(("NAME", "VALUE"), rows, cut=("VALUE",), fold=True)
+    assert capsys.readouterr().out.splitlines() == [
+        "NAME     VALUE",
+        "node.id  1",
+        long,
+        "         PLAINTEXT://127.0.0...SL://127.0.0.1:9093",
+    ]
+    monkeypatch.setenv("COLUMNS", "70")
+    print_table(("NAME", "VALUE"), rows, cut=("VALUE",), fold=True)
+    assert capsys.readouterr().out.splitlines()[-1].startswith(f"{long}  PLAINTEXT")
+
+
 def test_a_column_that_can_be_cut_drops_no_other() -> None:
     header, rows = ["NAME", "COUNT"], [["n" * 249, "1"]]
     assert _narrowed(header, rows, ("COUNT",), 80, ("NAME",)) == (header, rows, [])

@@ -6,6 +6,7 @@ import pytest
 
 from kproc.broker.cluster import records as r
 from kproc.broker.cluster.connection_limits import PER_IP, PER_IP_OVERRIDES
+from kproc.broker.cluster.describe import describe_broker
 from kproc.broker.cluster.dynamic_settings import (
     current_value,
     left_out,
@@ -62,6 +63,17 @@ def test_it_stays_stored_until_somebody_takes_it_away() -> None:
     cluster.alter(changes(BROKER, NODE, ("num.io.threads", DELETE, None)))
     assert not left_out(cluster.image, cluster.config)
     assert not cluster.image.unusable_configs
+
+
+def test_read_only_setting_with_stored_value_can_be_removed() -> None:
+    """`kproc config set --unset` rejects settings that DescribeConfigs calls read-only."""
+    cluster = stored(("num.partitions", "4"))
+    (row,) = describe_broker(cluster.image, cluster.config, ["num.partitions"])
+    assert (row["value"], row["read_only"]) == ("1", False)
+    cluster.alter(changes(BROKER, NODE, ("num.partitions", DELETE, None)))
+    assert not cluster.image.unusable_configs
+    (row,) = describe_broker(cluster.image, cluster.config, ["num.partitions"])
+    assert row["read_only"]
 
 
 def test_unusable_stored_setting_is_replaceable_alone() -> None:
