@@ -30,9 +30,13 @@ MS_PER_MINUTE: Final = 60_000
 MS_PER_HOUR: Final = 3_600_000
 
 # Settings of earlier releases. A file that still has one must not keep the broker from starting.
-REMOVED: Final = frozenset(
-    ("kproc.telemetry", "kproc.telemetry.interval.ms", "kproc.telemetry.requests.per.second")
-)
+_NO_TELEMETRY: Final = "kproc no longer writes telemetry to a topic; use kproc.metrics.listener"
+REMOVED: Final = {
+    "kproc.handler.batch.max": "a Handler chooses the size of its batches",
+    "kproc.telemetry": _NO_TELEMETRY,
+    "kproc.telemetry.interval.ms": _NO_TELEMETRY,
+    "kproc.telemetry.requests.per.second": _NO_TELEMETRY,
+}
 _LISTENER_PREFIX: Final = re.compile(r"listener\.name\.([^.]+)\.(.+)")
 # With 0 of any of these a listener could not accept a connection.
 LISTENER_COUNTS: Final = ("num.network.threads", "max.connections", "max.connection.creation.rate")
@@ -180,9 +184,7 @@ def _warn_of_unknown(name: str, origin: str, table: Mapping[str, Setting], *, al
     if name in KNOWN_UNHONOURED or name.startswith(_EMBEDDED_PREFIXES):
         return f"{name} has no effect: kproc does not support this Kafka setting"
     if name in REMOVED:
-        return (
-            f"{name} has no effect: kproc no longer writes telemetry to a topic; use kproc.metrics.listener"
-        )
+        return f"{name} has no effect: {REMOVED[name]}"
     listener = _LISTENER_PREFIX.fullmatch(name)
     if listener is not None:
         plain = listener[2]

@@ -98,9 +98,6 @@ class OwnSettings:
         "unknown, and the directories of their partitions are renamed to <topic>-<partition>.<hex>-stray. false: do "
         "not start.",
     )
-    kproc_handler_batch_max: int = setting(
-        INT, 256, "Maximum number of requests that a Handler executes in one duty cycle.", at_least(4)
-    )
     kproc_control_listener: str = setting(
         STRING,
         "",

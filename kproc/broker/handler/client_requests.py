@@ -66,13 +66,14 @@ _PRODUCE_FLEXIBLE: Final = first_flexible(ApiKey.PRODUCE)
 _PRODUCE_SERVED: Final = range(3, 14)
 # Time in each duty cycle for requests of resting connections. A request that takes longer is the only one.
 _TURNS_NS: Final = 1_000_000
+# Records of one Processor that a Handler handles in one duty cycle.
+_BATCH_MAX: Final = 256
 
 
 class ClientRequests:
     """The requests of all clients of one Handler. One per Handler."""
 
     __slots__ = (
-        "_batch_max",
         "_coordinators",
         "_divided",
         "_due",
@@ -109,7 +110,6 @@ class ClientRequests:
         self._produce = produce
         self._queue = queue
         self._coordinators = coordinators
-        self._batch_max = services.config.kproc_handler_batch_max
         self._produce_paths = ProduceFastPaths(services, queue, _PRODUCE_SERVED)
         self._fetch_paths = FetchFastPaths(services, queue)
         # Timed requests of this duty cycle that are still being handled.
@@ -209,8 +209,8 @@ class ClientRequests:
             inbox.release()
             outbox.flush()
             taken += len(batch)
-            # Stop after `_batch_max` records, so that the other Processors get their turn.
-            if len(batch) < limit or taken >= self._batch_max:
+            # Stop after this many records, so that the other Processors get their turn.
+            if len(batch) < limit or taken >= _BATCH_MAX:
                 client.first_batch = taken >> 1 if taken > 2 * BATCH_MIN else BATCH_MIN
                 return taken
             limit *= 2
