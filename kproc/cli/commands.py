@@ -21,6 +21,7 @@ from kproc.cli import (
     convert_log,
     doctor,
     dump_log,
+    group_list,
     group_seek,
     groups,
     import_log,
@@ -35,6 +36,8 @@ from kproc.cli import (
     status,
     top,
     topic_changes,
+    topic_describe,
+    topic_list,
     topic_verify,
     topics,
     transactions,
@@ -85,10 +88,13 @@ def _parameter(number: int, action: argparse.Action) -> inspect.Parameter:
 
 for _parser in (serve.SERVE, serve.DEV):
     _show(_parser)
+topics.app.command("list")(topic_list.list_topics)
+topics.app.command("describe")(topic_describe.describe)
 topics.app.command("alter")(topic_changes.alter)
 topics.app.command("trim")(topic_changes.trim)
 topics.app.command("verify")(topic_verify.verify)
 app.add_typer(topics.app, name="topic")
+groups.app.command("list")(group_list.list_groups)
 groups.app.command("seek")(group_seek.seek)
 app.add_typer(groups.app, name="group")
 app.add_typer(transactions.app, name="txn")

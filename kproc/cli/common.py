@@ -20,6 +20,7 @@ from kproc.cli.failure import DEFAULT_BOOTSTRAP as DEFAULT_BOOTSTRAP
 from kproc.cli.failure import DEFAULT_PORT as DEFAULT_PORT
 from kproc.cli.failure import Failure as Failure
 from kproc.cli.failure import usage_error as usage_error
+from kproc.cli.human import is_quantity
 from kproc.cli.lines import print_block, print_line
 from kproc.common.printable import printable, printable_json
 
@@ -415,7 +416,7 @@ def _without(cells: list[str], at: int) -> list[str]:
 
 
 def _is_number(cell: str) -> bool:
-    return cell == "-" or cell.removeprefix("-").replace(".", "", 1).isdecimal()
+    return cell == "-" or is_quantity(cell)
 
 
 def _cell(value: object) -> str:

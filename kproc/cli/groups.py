@@ -1,9 +1,10 @@
-"""`kproc group list|describe|delete`: consumer groups, how far they are, and how far behind. seek: group_seek.py."""
+"""`kproc group describe|delete`: consumer groups, how far they are, and how far behind. The others: group_*.py."""
 
 from __future__ import annotations
 
 import struct
-from typing import TYPE_CHECKING, Annotated, Any, Final
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -13,7 +14,6 @@ from kproc.cli.common import (
     Failure,
     Format,
     OutputFormat,
-    chosen_names,
     connect,
     print_done,
     print_facts,
@@ -22,7 +22,8 @@ from kproc.cli.common import (
 )
 from kproc.cli.completion import complete_groups
 from kproc.cli.lines import print_line
-from kproc.cli.topics import explain, served_offsets
+from kproc.cli.offsets import FoundOffset, find_offsets
+from kproc.cli.topics import explain
 from kproc.cli.unserved import Partition, explain_coordinator, explain_unserved
 from kproc.common.lag import lag_between
 from kproc.common.reading import LATEST
@@ -41,41 +42,6 @@ Group = Annotated[
 Groups = Annotated[
     list[str], typer.Argument(metavar="GROUP", help="Ids of groups.", autocompletion=complete_groups)
 ]
-
-_STATES: Final = ("Empty", "PreparingRebalance", "CompletingRebalance", "Stable", "Dead")
-
-
-@app.command("list")
-def list_groups(
-    bootstrap: Bootstrap = DEFAULT_BOOTSTRAP,
-    output: OutputFormat = Format.TABLE,
-    state: Annotated[
-        list[str] | None, typer.Option("--state", help=f"Only these: {', '.join(_STATES)}.")
-    ] = None,
-) -> None:
-    """List groups with their states."""
-    from kproc.wire.header import ApiKey
-
-    wanted = chosen_names("--state", state, _STATES)
-    with connect(bootstrap) as client:
-        answer = client.call_latest(ApiKey.LIST_GROUPS, {"states_filter": wanted, "types_filter": []})
-    if answer["error_code"]:
-        raise Failure(explain("groups", answer["error_code"]))
-    rows = [
-        {
-            "group": row["group_id"],
-            "state": row.get("group_state"),
-            "type": row.get("group_type"),
-            "protocol_type": row["protocol_type"],
-        }
-        for row in sorted(answer["groups"], key=lambda row: str(row["group_id"]))
-    ]
-    if output is Format.JSON:
-        print_json(rows)
-    else:
-        print_table(
-            ("GROUP", "STATE", "TYPE", "PROTOCOL"), [list(row.values()) for row in rows], cut=("GROUP",)
-        )
 
 
 @app.command()
@@ -148,14 +114,8 @@ def describe_groups(
     committed = committed_offsets(client, names) if names else {}
     partitions = {name: sorted({*committed[name], *_assigned(described[name])}) for name in names}
     pending = _pending_offsets(client, partitions)
-    ends: dict[Partition, int | None] = {}
-    wanted: dict[str, set[int]] = {}
-    for name in names:
-        for topic, number in partitions[name]:
-            wanted.setdefault(topic, set()).add(number)
-    for topic, numbers in wanted.items():
-        found = served_offsets(client, topic, dict.fromkeys(sorted(numbers), LATEST), errors)
-        ends.update(((topic, number), found.get(number)) for number in numbers)
+    wanted = sorted({partition for each in partitions.values() for partition in each})
+    ends = find_offsets(client, dict.fromkeys(wanted, LATEST), errors)
     return [_with_lag(name, described[name], committed[name], ends, pending[name]) for name in names]
 
 
@@ -188,8 +148,13 @@ def described_groups(
     return found, refusals
 
 
-def committed_offsets(client: Client, names: list[str]) -> dict[str, dict[Partition, int]]:
-    """Return the committed offset of each partition, by group."""
+def committed_offsets(
+    client: Client, names: list[str], refused: dict[str, int] | None = None
+) -> dict[str, dict[Partition, int]]:
+    """Return the committed offset of each partition, by group.
+
+    Groups with an error are added to `refused` with its code. Without it they raise a Failure.
+    """
     # KIP-709: one request for all groups. Null asks for every topic that a group has committed offsets of.
     groups = [{"group_id": name, "topics": None} for name in names]
     return {
@@ -198,7 +163,7 @@ def committed_offsets(client: Client, names: list[str]) -> dict[str, dict[Partit
             for partition, row in rows.items()
             if row["committed_offset"] >= 0
         }
-        for name, rows in _fetched_offsets(client, groups, require_stable=False).items()
+        for name, rows in _fetched_offsets(client, groups, refused, require_stable=False).items()
     }
 
 
@@ -219,21 +184,24 @@ def _pending_offsets(client: Client, partitions: dict[str, list[Partition]]) -> 
             for partition, row in rows.items()
             if row["error_code"] == ErrorCode.UNSTABLE_OFFSET_COMMIT
         }
-        for name, rows in _fetched_offsets(client, groups, require_stable=True).items()
+        for name, rows in _fetched_offsets(client, groups, None, require_stable=True).items()
     }
 
 
 def _fetched_offsets(
-    client: Client, groups: list[dict[str, Any]], *, require_stable: bool
+    client: Client, groups: list[dict[str, Any]], refused: dict[str, int] | None, *, require_stable: bool
 ) -> dict[str, dict[Partition, dict[str, Any]]]:
-    """Return the rows of OffsetFetch by group and partition. Raise a Failure if a group has an error."""
+    """Return the rows of OffsetFetch by group and partition. `refused` is the one of `committed_offsets`."""
     from kproc.wire.header import ApiKey
 
     fields = {"groups": groups, "require_stable": require_stable}
     fetched: dict[str, dict[Partition, dict[str, Any]]] = {}
     for group in client.call_latest(ApiKey.OFFSET_FETCH, fields)["groups"]:
         if group["error_code"]:
-            raise Failure(explain(group["group_id"], group["error_code"]))
+            if refused is None:
+                raise Failure(explain(group["group_id"], group["error_code"]))
+            refused[group["group_id"]] = group["error_code"]
+            continue
         fetched[group["group_id"]] = {
             (topic["name"], row["partition_index"]): row
             for topic in group["topics"]
@@ -246,13 +214,14 @@ def _with_lag(
     name: str,
     described: dict[str, Any],
     committed: dict[Partition, int],
-    ends: dict[Partition, int | None],
+    ends: Mapping[Partition, FoundOffset],
     pending: set[Partition],
 ) -> dict[str, Any]:
     assigned = _assigned(described)
     rows = []
     for topic, number in sorted({*committed, *assigned}):
-        offset, end = committed.get((topic, number)), ends.get((topic, number))
+        offset, found = committed.get((topic, number)), ends.get((topic, number))
+        end = None if found is None else found.offset
         rows.append(
             {
                 "topic": topic,

@@ -7,7 +7,7 @@ from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from kproc.cli.common import Failure, usage_error
-from kproc.cli.topics import served_offsets
+from kproc.cli.offsets import served_offsets
 from kproc.cli.unserved import Partition
 from kproc.common.reading import EARLIEST, LATEST, READ_UNCOMMITTED
 

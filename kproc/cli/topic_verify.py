@@ -18,8 +18,9 @@ from kproc.cli.common import (
     print_table,
 )
 from kproc.cli.lines import print_line
+from kproc.cli.offsets import served_offsets
 from kproc.cli.positions import chosen_partitions
-from kproc.cli.topics import Names, checked_topics, served_offsets
+from kproc.cli.topics import Names, checked_topics
 from kproc.cli.unserved import Partition, explain_unserved
 from kproc.common.reading import EARLIEST, LATEST
 

@@ -48,6 +48,7 @@ NEWEST: Final[Mapping[ApiKey, int]] = {
     ApiKey.DESCRIBE_CONFIGS: 4,
     ApiKey.INCREMENTAL_ALTER_CONFIGS: 1,
     ApiKey.DESCRIBE_CLUSTER: 1,
+    ApiKey.DESCRIBE_LOG_DIRS: 4,
     ApiKey.INIT_PRODUCER_ID: 4,
     ApiKey.LIST_GROUPS: 5,
     ApiKey.DESCRIBE_GROUPS: 6,

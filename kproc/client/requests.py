@@ -31,14 +31,40 @@ def fetch_fields(
 ) -> dict[str, Any]:
     """Return the fields of a Fetch of one partition, without a session. `topic_id` counts from version 13 on."""
     topic, number = partition
-    row = {
+    rows = [_fetch_row(number, offset, limits.max_bytes)]
+    topics = [{"topic": topic, "topic_id": topic_id or ZERO_UUID, "partitions": rows}]
+    return _fetch(topics, limits, isolation)
+
+
+def fetch_many_fields(
+    offsets: Mapping[_P, int], limits: FetchLimits, *, partition_bytes: int
+) -> dict[str, Any]:
+    """Return the fields of a Fetch of many partitions, from an offset in each. Needs version 12 or less, without ids.
+
+    A partition returns nothing if its first batch exceeds `partition_bytes`, unless it is the first of the response.
+    """
+    rows = {
+        partition: _fetch_row(partition[1], offset, partition_bytes) for partition, offset in offsets.items()
+    }
+    topics = [
+        {"topic": each["name"], "topic_id": ZERO_UUID, "partitions": each["partitions"]}
+        for each in _by_topic(rows)
+    ]
+    return _fetch(topics, limits, READ_UNCOMMITTED)
+
+
+def _fetch_row(number: int, offset: int, max_bytes: int) -> dict[str, Any]:
+    return {
         "partition": number,
         "current_leader_epoch": -1,
         "fetch_offset": offset,
         "last_fetched_epoch": -1,
         "log_start_offset": -1,
-        "partition_max_bytes": limits.max_bytes,
+        "partition_max_bytes": max_bytes,
     }
+
+
+def _fetch(topics: list[dict[str, Any]], limits: FetchLimits, isolation: int) -> dict[str, Any]:
     return {
         "replica_id": -1,
         "max_wait": limits.wait_ms,
@@ -47,7 +73,7 @@ def fetch_fields(
         "isolation_level": isolation,
         "session_id": 0,
         "session_epoch": -1,
-        "topics": [{"topic": topic, "topic_id": topic_id or ZERO_UUID, "partitions": [row]}],
+        "topics": topics,
         "forgotten_topics_data": [],
         "rack_id": "",
     }

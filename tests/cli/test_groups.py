@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import time
+
 import pytest
 import typer
 from confluent_kafka import Consumer
@@ -23,8 +25,9 @@ def test_group_describe_shows_lag(kproc, filled, group):
     ]
     table = told(kproc(f"group describe {group}"))
     assert table.splitlines()[0] == f"group {group}  state Empty  assignor -  members 0  lag 10"
-    listed = {each["group"]: each["state"] for each in described(kproc("group list --format json"))}
-    assert listed[group] == "Empty"
+    listed = {each["group"]: each for each in described(kproc("group list --format json"))}
+    assert (listed[group]["state"], listed[group]["members"], listed[group]["lag"]) == ("Empty", 0, 10)
+    assert 0 <= time.time() * 1000 - listed[group]["lag_since_ms"] < 60_000
     listed = described(kproc("group list --state stable --format json"))
     assert group not in [each["group"] for each in listed]
 

@@ -27,7 +27,7 @@ from kproc.broker.request.rights import denied_topics
 from kproc.broker.security.acl import Operation
 from kproc.broker.storage.timestamp_search import SearchPaused, TimestampSearch
 from kproc.common.errors import Corrupt, ErrorCode, KafkaError
-from kproc.common.reading import EARLIEST, LATEST, READ_COMMITTED
+from kproc.common.reading import EARLIEST, LATEST, MAX_TIMESTAMP, READ_COMMITTED
 from kproc.wire.header import ApiKey
 
 if TYPE_CHECKING:
@@ -38,7 +38,6 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 
 _OPERATION: Final = "list_offsets"
-MAX_TIMESTAMP: Final = -3
 EARLIEST_LOCAL: Final = -4
 LATEST_TIERED: Final = -5
 EARLIEST_PENDING_UPLOAD: Final = -6

@@ -10,6 +10,7 @@ import pytest
 
 from kproc.cli import groups
 from kproc.cli.common import Format
+from kproc.cli.offsets import FoundOffset
 from kproc.common.errors import ErrorCode
 from kproc.wire.header import ApiKey
 
@@ -43,7 +44,7 @@ def scripted(monkeypatch: pytest.MonkeyPatch) -> None:
 
     monkeypatch.setattr(groups, "connect", connect)
     monkeypatch.setattr(
-        groups, "served_offsets", lambda _client, _topic, asked, _errors: dict.fromkeys(asked, 9)
+        groups, "find_offsets", lambda _client, asked, _errors: dict.fromkeys(asked, FoundOffset(9, -1))
     )
 
 

@@ -1,0 +1,174 @@
+"""`kproc group list`: groups with their state, members, lag, and the age of the lag."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from enum import StrEnum
+from typing import TYPE_CHECKING, Annotated, Any, Final
+
+import typer
+
+from kproc.cli.common import (
+    DEFAULT_BOOTSTRAP,
+    Bootstrap,
+    Failure,
+    Format,
+    OutputFormat,
+    chosen_names,
+    connect,
+    print_count,
+    print_json,
+    print_table,
+)
+from kproc.cli.groups import committed_offsets
+from kproc.cli.human import format_duration
+from kproc.cli.lag_age import Position, record_times
+from kproc.cli.offsets import find_offsets
+from kproc.cli.topic_usage import Gaps
+from kproc.cli.topics import explain
+from kproc.cli.unserved import Partition
+from kproc.common.clock import SystemClock
+from kproc.common.lag import lag_between
+from kproc.common.reading import LATEST
+
+if TYPE_CHECKING:
+    from kproc.client import Client
+
+STATES: Final = ("Empty", "PreparingRebalance", "CompletingRebalance", "Stable", "Dead")
+
+
+class GroupOrder(StrEnum):
+    """The column by which groups are sorted. Numbers are in descending order."""
+
+    NAME = "name"
+    STATE = "state"
+    MEMBERS = "members"
+    LAG = "lag"
+    BEHIND = "behind"
+
+
+def list_groups(
+    bootstrap: Bootstrap = DEFAULT_BOOTSTRAP,
+    output: OutputFormat = Format.TABLE,
+    sort: Annotated[GroupOrder, typer.Option("--sort", help="Column to sort by.")] = GroupOrder.NAME,
+    state: Annotated[
+        list[str] | None, typer.Option("--state", help=f"Only these: {', '.join(STATES)}.")
+    ] = None,
+) -> None:
+    """List groups with state, members and lag.
+
+    LAG: records between the committed offsets and the ends of all partitions. BEHIND: age of the oldest record that is
+    not committed, so the time since when the group lags. A dash is an unknown figure, or no committed offset.
+
+    Which group lags most, and since when: kproc group list --sort lag
+    """
+    from kproc.wire.header import ApiKey
+
+    wanted = chosen_names("--state", state, STATES)
+    gaps = Gaps()
+    with connect(bootstrap) as client:
+        answer = client.call_latest(ApiKey.LIST_GROUPS, {"states_filter": wanted, "types_filter": []})
+        if answer["error_code"]:
+            raise Failure(explain("groups", answer["error_code"]))
+        rows = [
+            {
+                "group": row["group_id"],
+                "state": row.get("group_state"),
+                "type": row.get("group_type"),
+                "protocol_type": row["protocol_type"],
+                "members": None,
+                "lag": None,
+                "lag_since_ms": None,
+            }
+            for row in answer["groups"]
+        ]
+        _add_lags(client, {row["group"]: row for row in rows}, gaps)
+    sort_rows(rows, sort)
+    if output is Format.JSON:
+        print_json(rows)
+    else:
+        now_ms = SystemClock().wall_ms()
+        print_table(
+            ("GROUP", "STATE", "MEMBERS", "LAG", "BEHIND", "TYPE", "PROTOCOL"),
+            [_cells(row, now_ms) for row in rows],
+            drop=("PROTOCOL", "TYPE"),
+            cut=("GROUP",),
+        )
+        print_count(len(rows), "group")
+    gaps.report()
+
+
+def sort_rows(rows: list[dict[str, Any]], order: GroupOrder) -> None:
+    """Sort the rows in place. Rows without the figure come last, and equal ones are in the order of their names."""
+    rows.sort(key=lambda row: str(row["group"]))
+    if order is GroupOrder.STATE:
+        rows.sort(key=lambda row: row["state"] or "")
+    elif order is GroupOrder.BEHIND:
+        rows.sort(key=lambda row: (row["lag_since_ms"] is None, row["lag_since_ms"] or 0))
+    elif order is not GroupOrder.NAME:
+        rows.sort(key=lambda row: -1 if row[order.value] is None else row[order.value], reverse=True)
+
+
+def _add_lags(client: Client, rows: Mapping[str, dict[str, Any]], gaps: Gaps) -> None:
+    """Add the number of members, the lag and its begin to the rows. One request of each kind serves all groups."""
+    from kproc.client import code_name
+    from kproc.wire.header import ApiKey
+
+    if not rows:
+        return
+    fields = {"groups": list(rows), "include_authorized_operations": False}
+    for group in client.call_latest(ApiKey.DESCRIBE_GROUPS, fields)["groups"]:
+        # Kafka describes only classic groups by this request. The others get an error, or are dead in older versions.
+        if not group["error_code"] and group["group_state"] != "Dead":
+            rows[group["group_id"]]["members"] = len(group["members"])
+    refused: dict[str, int] = {}
+    committed = committed_offsets(client, list(rows), refused)
+    if refused:
+        gaps.add("the lag of some groups", code_name(next(iter(refused.values()))))
+    if gaps.lacks(client, ApiKey.LIST_OFFSETS, "lags"):
+        return
+    errors: dict[Partition, str] = {}
+    partitions = sorted({partition for offsets in committed.values() for partition in offsets})
+    ends = find_offsets(client, dict.fromkeys(partitions, LATEST), errors)
+    if errors:
+        gaps.add("the lag of some partitions", next(iter(errors.values())))
+    behind: dict[str, list[Position]] = {}
+    for group, offsets in committed.items():
+        lags = {
+            (partition, offset): lag_between(offset, ends[partition].offset)
+            for partition, offset in offsets.items()
+            if partition in ends
+        }
+        if lags:
+            rows[group]["lag"] = sum(lags.values())
+            behind[group] = [position for position, lag in lags.items() if lag]
+    _add_ages(client, rows, behind, gaps)
+
+
+def _add_ages(
+    client: Client, rows: Mapping[str, dict[str, Any]], behind: Mapping[str, list[Position]], gaps: Gaps
+) -> None:
+    """Add the time of the oldest record that is not committed, for the groups with the largest lags first."""
+    from kproc.wire.header import ApiKey
+
+    groups = sorted(behind, key=lambda group: rows[group]["lag"], reverse=True)
+    positions = [position for group in groups for position in behind[group]]
+    if not positions or gaps.lacks(client, ApiKey.FETCH, "ages of lags"):
+        return
+    times = record_times(client, positions)
+    if not times:
+        gaps.add("the age of lags", "it needs the right READ on the topics")
+    for group in groups:
+        known = [times[position] for position in behind[group] if position in times]
+        rows[group]["lag_since_ms"] = min((each for each in known if each >= 0), default=None)
+
+
+def _cells(row: Mapping[str, Any], now_ms: int) -> list[object]:
+    since_ms = row["lag_since_ms"]
+    behind = None if since_ms is None else format_duration(now_ms - since_ms)
+    return [
+        *(row[name] for name in ("group", "state", "members", "lag")),
+        behind,
+        row["type"],
+        row["protocol_type"],
+    ]

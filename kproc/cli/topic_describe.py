@@ -1,0 +1,203 @@
+"""`kproc topic describe`: partitions of topics with their offsets, sizes and problems, and settings that differ."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any, Final
+
+from kproc.cli.common import (
+    DEFAULT_BOOTSTRAP,
+    Bootstrap,
+    Format,
+    OutputFormat,
+    connect,
+    print_facts,
+    print_json,
+    print_table,
+    print_text,
+)
+from kproc.cli.human import format_bytes, format_duration
+from kproc.cli.lines import print_line
+from kproc.cli.offsets import find_offsets
+from kproc.cli.topic_usage import Gaps, log_sizes
+from kproc.cli.topics import Names, checked_topics
+from kproc.cli.unserved import Partition, explain_unserved
+from kproc.common.clock import SystemClock
+from kproc.common.reading import EARLIEST, LATEST, MAX_TIMESTAMP, READ_COMMITTED
+
+if TYPE_CHECKING:
+    from kproc.client import Client
+
+_TOPIC: Final = 2  # The resource type of topics in DescribeConfigs.
+_SET_ON_TOPIC: Final = 1  # The source DYNAMIC_TOPIC_CONFIG.
+
+
+def describe(
+    names: Names, bootstrap: Bootstrap = DEFAULT_BOOTSTRAP, output: OutputFormat = Format.TABLE
+) -> None:
+    """Show partitions with their offsets and sizes, and the settings that differ from the broker's.
+
+    STABLE: the last stable offset; with read_committed consumers read up to it. TXNS: open transactions, which hold it
+    back. WRITTEN: time since the newest record. A partition that is not served has its reason instead.
+    """
+    gaps, errors = Gaps(), dict[Partition, str]()
+    with connect(bootstrap) as client:
+        described = _describe(client, checked_topics(client, names), gaps, errors)
+    line_of = dict(zip(sorted(errors), explain_unserved(bootstrap, errors), strict=True))
+    for topic in described:
+        for row in topic["partitions"]:
+            row["error"] = line_of.get((topic["name"], row["partition"]))
+    if output is Format.JSON:
+        print_json(described)
+    else:
+        _print(described)
+    gaps.report()
+
+
+def _describe(
+    client: Client, topics: list[dict[str, Any]], gaps: Gaps, errors: dict[Partition, str]
+) -> list[dict[str, Any]]:
+    numbers = {topic["name"]: [row["partition_index"] for row in topic["partitions"]] for topic in topics}
+    partitions = [(name, number) for name, each in numbers.items() for number in each]
+    # Each look-up narrows the partitions for the next one, so that a partition that is not served costs one error and
+    # not four.
+    starts = find_offsets(client, dict.fromkeys(partitions, EARLIEST), errors)
+    stable = find_offsets(client, dict.fromkeys(starts, LATEST), errors, isolation=READ_COMMITTED)
+    ends = find_offsets(client, dict.fromkeys(stable, LATEST), errors)
+    filled = [each for each in ends if starts[each].offset < ends[each].offset]
+    newest = find_offsets(client, dict.fromkeys(filled, MAX_TIMESTAMP), errors)
+    sizes = log_sizes(client, gaps, numbers)
+    # Only partitions whose last stable offset lags have open transactions, so usually this request is not sent at all.
+    held_back = [each for each in ends if stable[each].offset < ends[each].offset]
+    opened = _open_transactions(client, held_back, gaps) if held_back else {}
+    settings = _topic_settings(client, list(numbers), gaps)
+
+    def describe_partition(name: str, row: dict[str, Any]) -> dict[str, Any]:
+        key = name, row["partition_index"]
+        is_served = key in ends
+        last_ms = newest[key].timestamp_ms if key in newest else -1
+        return {
+            "partition": key[1],
+            "leader": row["leader_id"],
+            "leader_epoch": row.get("leader_epoch"),
+            "start_offset": starts[key].offset if is_served else None,
+            "end_offset": ends[key].offset if is_served else None,
+            "last_stable_offset": stable[key].offset if is_served else None,
+            "open_transactions": opened.get(key) if key in held_back else [],
+            "size_bytes": sizes.get(key),
+            "last_write_ms": last_ms if last_ms >= 0 else None,
+        }
+
+    return [
+        {
+            "name": topic["name"],
+            "id": _topic_id_text(topic.get("topic_id")),
+            "records": sum(ends[key].offset - starts[key].offset for key in ends if key[0] == topic["name"]),
+            "configs": settings.get(topic["name"]),
+            "partitions": [describe_partition(topic["name"], row) for row in topic["partitions"]],
+        }
+        for topic in topics
+    ]
+
+
+def _open_transactions(
+    client: Client, partitions: list[Partition], gaps: Gaps
+) -> dict[Partition, list[dict[str, int]]]:
+    """Return the producers with an open transaction by partition, with the oldest transaction first."""
+    from kproc.client import code_name
+    from kproc.wire.header import ApiKey
+
+    if gaps.lacks(client, ApiKey.DESCRIBE_PRODUCERS, "open transactions"):
+        return {}
+    topics: dict[str, list[int]] = {}
+    for name, number in partitions:
+        topics.setdefault(name, []).append(number)
+    fields = {"topics": [{"name": name, "partition_indexes": each} for name, each in topics.items()]}
+    opened: dict[Partition, list[dict[str, int]]] = {}
+    for topic in client.call_latest(ApiKey.DESCRIBE_PRODUCERS, fields)["topics"]:
+        for row in topic["partitions"]:
+            if row["error_code"]:
+                gaps.add("open transactions", code_name(row["error_code"]))
+                continue
+            opened[topic["name"], row["partition_index"]] = [
+                {
+                    "producer_id": each["producer_id"],
+                    "producer_epoch": each["producer_epoch"],
+                    "start_offset": each["current_txn_start_offset"],
+                }
+                for each in sorted(row["active_producers"], key=lambda each: each["current_txn_start_offset"])
+                if each["current_txn_start_offset"] >= 0
+            ]
+    return opened
+
+
+def _topic_settings(client: Client, names: list[str], gaps: Gaps) -> dict[str, dict[str, str | None]]:
+    """Return the settings that are set on the topics themselves. A topic whose settings are hidden is left out."""
+    from kproc.client import code_name
+    from kproc.wire.header import ApiKey
+
+    resources = [
+        {"resource_type": _TOPIC, "resource_name": name, "configuration_keys": None} for name in names
+    ]
+    fields = {"resources": resources, "include_synonyms": False, "include_documentation": False}
+    found: dict[str, dict[str, str | None]] = {}
+    for result in client.call_latest(ApiKey.DESCRIBE_CONFIGS, fields)["results"]:
+        if result["error_code"]:
+            gaps.add("settings", code_name(result["error_code"]))
+            continue
+        own = {
+            row["name"]: row["value"]
+            for row in result["configs"]
+            if row.get("config_source") == _SET_ON_TOPIC
+        }
+        found[result["resource_name"]] = own
+    return found
+
+
+def _topic_id_text(topic_id: bytes | None) -> str | None:
+    """Format a topic id as Kafka does, in URL-safe base64 without padding."""
+    import base64
+
+    return base64.urlsafe_b64encode(topic_id).decode().rstrip("=") if topic_id and any(topic_id) else None
+
+
+def _print(described: list[dict[str, Any]]) -> None:
+    now_ms = SystemClock().wall_ms()
+    for position, topic in enumerate(described):
+        if position:
+            print_line()
+        rows = topic["partitions"]
+        sizes = [row["size_bytes"] for row in rows if row["size_bytes"] is not None]
+        configs = topic["configs"]
+        facts = [
+            f"topic {topic['name']}",
+            f"id {topic['id'] or '-'}",
+            f"partitions {len(rows)}",
+            f"records {topic['records']}",
+            f"size {format_bytes(sum(sizes)) if sizes else '-'}",
+            "settings " + (" ".join(f"{name}={value}" for name, value in (configs or {}).items()) or "-"),
+        ]
+        print_facts(facts)
+        has_errors = any(row["error"] for row in rows)
+        header = ["PARTITION", "LEADER", "EPOCH", "START", "END", "STABLE", "TXNS", "SIZE", "WRITTEN"]
+        print_table(
+            [*header, "PROBLEM"] if has_errors else header,
+            [_cells(row, now_ms, with_error=has_errors) for row in rows],
+            drop=("EPOCH", "LEADER", "TXNS", "STABLE", "WRITTEN", "START"),
+            cut=("PROBLEM",),
+        )
+        for row in rows:
+            if row["error"]:
+                print_text(f"not served: {row['error']}", indent="  ")
+
+
+def _cells(row: Mapping[str, Any], now_ms: int, *, with_error: bool) -> list[object]:
+    opened, size, last_ms = row["open_transactions"], row["size_bytes"], row["last_write_ms"]
+    cells = [
+        *(row[name] for name in ("partition", "leader", "leader_epoch", "start_offset", "end_offset")),
+        row["last_stable_offset"],
+        None if opened is None or row["error"] else len(opened),
+        None if size is None else format_bytes(size),
+        None if last_ms is None else format_duration(now_ms - last_ms),
+    ]
+    return [*cells, row["error"]] if with_error else cells

@@ -1,0 +1,198 @@
+"""`kproc topic list`: topics with their size, traffic, use of their retention and last write."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from contextlib import ExitStack
+from enum import StrEnum
+from typing import TYPE_CHECKING, Annotated, Any, Final
+
+import typer
+
+from kproc.cli.common import (
+    DEFAULT_BOOTSTRAP,
+    SECONDS_MAX,
+    Bootstrap,
+    Format,
+    OutputFormat,
+    connect,
+    print_count,
+    print_json,
+    print_table,
+    topic_metadata,
+)
+from kproc.cli.human import format_byte_rate, format_bytes, format_duration
+from kproc.cli.lines import print_note
+from kproc.cli.offsets import FoundOffset, find_offsets
+from kproc.cli.topic_usage import Gaps, Rates, Retention, TrafficMeter, log_sizes, retentions
+from kproc.cli.unserved import Partition
+from kproc.common.clock import SystemClock
+from kproc.common.reading import MAX_TIMESTAMP
+
+if TYPE_CHECKING:
+    from kproc.client import Client
+
+_NAMED_MAX: Final = 3  # Offline partitions that the line below the table names.
+_OLDEST: Final = 0  # Every record is at or after this time.
+
+
+class TopicOrder(StrEnum):
+    """The column by which topics are sorted. Numbers are in descending order."""
+
+    NAME = "name"
+    PARTITIONS = "partitions"
+    SIZE = "size"
+    RATE_IN = "rate-in"
+    RATE_OUT = "rate-out"
+    RETENTION = "retention"
+    WRITTEN = "written"
+
+
+_KEYS: Final = {
+    TopicOrder.PARTITIONS: "partitions",
+    TopicOrder.SIZE: "size_bytes",
+    TopicOrder.RATE_IN: "bytes_in_per_s",
+    TopicOrder.RATE_OUT: "bytes_out_per_s",
+    TopicOrder.RETENTION: "retention_used",
+    TopicOrder.WRITTEN: "last_write_ms",
+}
+
+
+def list_topics(
+    sort: Annotated[TopicOrder, typer.Option("--sort", help="Column to sort by.")] = TopicOrder.NAME,
+    interval: Annotated[
+        float,
+        typer.Option(
+            "--interval",
+            "-i",
+            metavar="S",
+            min=0,
+            max=SECONDS_MAX,
+            help="Measure traffic over this many seconds. 0: do not measure it.",
+        ),
+    ] = 1.0,
+    bootstrap: Bootstrap = DEFAULT_BOOTSTRAP,
+    output: OutputFormat = Format.TABLE,
+    internal: Annotated[bool, typer.Option("--internal", help="Also list internal topics.")] = False,
+) -> None:
+    """List topics with size, traffic, retention and last write.
+
+    SIZE: bytes of the records on the disk. IN, OUT: bytes that producers sent and consumers got per second. RETENTION:
+    the used share of the limit by time or by bytes, and this limit; at 100 % the oldest records are deleted next.
+    WRITTEN: time since the newest record. A dash is an unknown figure.
+
+    Which topic grows fastest: kproc topic list --sort rate-in
+    """
+    gaps, errors = Gaps(), dict[Partition, str]()
+    with ExitStack() as stack:
+        client = stack.enter_context(connect(bootstrap))
+        meter = stack.enter_context(TrafficMeter(client, bootstrap, gaps)) if interval else None
+        topics = [each for each in topic_metadata(client, None) if internal or not each.get("is_internal")]
+        rows = _rows(client, topics, gaps, errors)
+        rates = meter.measure(interval, [row["name"] for row in rows]) if meter is not None else {}
+    for row in rows:
+        measured = rates.get(row["name"], Rates())
+        row |= {f"{name}_per_s": value for name, value in measured._asdict().items()}
+    sort_rows(rows, sort)
+    if output is Format.JSON:
+        print_json(rows)
+    else:
+        header = ("TOPIC", "PARTS", "SIZE", "IN", "OUT", "RETENTION", "WRITTEN")
+        now_ms = SystemClock().wall_ms()
+        print_table(header, [_cells(row, now_ms) for row in rows], drop=("PARTS", "OUT"), cut=("TOPIC",))
+        print_count(len(rows), "topic")
+    gaps.report()
+    if errors:
+        names = [f"{topic}-{number}" for topic, number in sorted(errors)[:_NAMED_MAX]]
+        more = f" and {len(errors) - len(names)} more" if len(errors) > len(names) else ""
+        print_note(f"kproc: not served: {', '.join(names)}{more}; kproc topic describe shows the reasons")
+
+
+def sort_rows(rows: list[dict[str, Any]], order: TopicOrder) -> None:
+    """Sort the rows in place. Rows without the figure come last, and equal ones are in the order of their names."""
+    rows.sort(key=lambda row: str(row["name"]))
+    if order is not TopicOrder.NAME:
+        key = _KEYS[order]
+        rows.sort(key=lambda row: -1 if row[key] is None else row[key], reverse=True)
+
+
+def _rows(
+    client: Client, topics: list[dict[str, Any]], gaps: Gaps, errors: dict[Partition, str]
+) -> list[dict[str, Any]]:
+    from kproc.wire.header import ApiKey
+
+    numbers = {topic["name"]: [each["partition_index"] for each in topic["partitions"]] for topic in topics}
+    sizes = log_sizes(client, gaps, None)
+    limits = retentions(client, gaps, numbers)
+    newest: dict[Partition, FoundOffset] = {}
+    oldest: dict[Partition, FoundOffset] = {}
+    if not gaps.lacks(client, ApiKey.LIST_OFFSETS, "last writes"):
+        # Skip empty logs, because a kproc broker opens a log for the look-up.
+        used = [(name, at) for name, each in numbers.items() for at in each if sizes.get((name, at), 1)]
+        newest = find_offsets(client, dict.fromkeys(used, MAX_TIMESTAMP), errors)
+        aging = [each for each in newest if each[0] in limits and limits[each[0]].has_time]
+        oldest = find_offsets(client, dict.fromkeys(aging, _OLDEST), {})
+    now_ms = SystemClock().wall_ms()
+    rows = []
+    for name, indexes in numbers.items():
+        known = [sizes[name, at] for at in indexes if (name, at) in sizes]
+        writes = [newest[name, at].timestamp_ms for at in indexes if (name, at) in newest]
+        ages = [now_ms - oldest[name, at].timestamp_ms for at in indexes if (name, at) in oldest]
+        rows.append(
+            {
+                "name": name,
+                "partitions": len(indexes),
+                "size_bytes": sum(known) if known else None,
+                "last_write_ms": max((each for each in writes if each >= 0), default=None),
+                **_retention(limits.get(name), max(known, default=None), max(ages, default=0)),
+            }
+        )
+    return rows
+
+
+def _retention(limit: Retention | None, largest_bytes: int | None, age_ms: int) -> dict[str, Any]:
+    """Return the limits, and the used share of the one that is nearer, with its name.
+
+    largest_bytes: size of the largest partition, because the limit by bytes is for each partition.
+    age_ms: age of the oldest record.
+    """
+    if limit is None:
+        return dict.fromkeys(("retention_ms", "retention_bytes", "retention_used", "retention_by"))
+    shares: list[tuple[float, str]] = []
+    if limit.has_time:
+        shares.append((max(0, age_ms) / max(1, limit.ms), "time"))
+    if limit.has_bytes and largest_bytes is not None:
+        shares.append((largest_bytes / max(1, limit.bytes), "bytes"))
+    by = "policy" if not limit.deletes else None
+    used, by = max(shares, default=(None, by))
+    return {
+        "retention_ms": limit.ms,
+        "retention_bytes": limit.bytes,
+        "retention_used": used,
+        "retention_by": by,
+    }
+
+
+def _cells(row: Mapping[str, Any], now_ms: int) -> list[object]:
+    size, last_ms = row["size_bytes"], row["last_write_ms"]
+    traffic = [row[name] for name in ("bytes_in_per_s", "bytes_out_per_s")]
+    return [
+        row["name"],
+        row["partitions"],
+        None if size is None else format_bytes(size),
+        *(None if each is None else format_byte_rate(each) for each in traffic),
+        _retention_cell(row),
+        None if last_ms is None else format_duration(now_ms - last_ms),
+    ]
+
+
+def _retention_cell(row: Mapping[str, Any]) -> str | None:
+    if row["retention_ms"] is None:
+        return None
+    if row["retention_by"] == "policy":
+        return "compact"
+    if row["retention_used"] is None:
+        return "unlimited" if row["retention_bytes"] < 0 else None
+    is_time = row["retention_by"] == "time"
+    limit = format_duration(row["retention_ms"]) if is_time else format_bytes(row["retention_bytes"])
+    return f"{row['retention_used']:.0%} of {limit}"

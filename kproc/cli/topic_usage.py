@@ -1,0 +1,214 @@
+"""What topics use: bytes on the disk, bytes per second, and how much of their retention. One request for all topics.
+
+The broker can lack an API (a control listener, an old Kafka) or the user a right. The figure is then None, and a line
+says so (Gaps).
+"""
+
+from __future__ import annotations
+
+import ipaddress
+import time
+from collections.abc import Iterable, Mapping
+from types import TracebackType
+from typing import TYPE_CHECKING, Final, NamedTuple, Self
+
+from kproc.cli.common import connect
+from kproc.cli.lines import print_note
+from kproc.cli.unserved import Partition
+
+if TYPE_CHECKING:
+    from kproc.client import Client
+    from kproc.wire.header import ApiKey
+
+_TOPIC: Final = 2  # The resource type of topics in DescribeConfigs.
+_POLICY: Final = "cleanup.policy"
+_RETENTION_MS: Final = "retention.ms"
+_RETENTION_BYTES: Final = "retention.bytes"
+_NO_TRAFFIC: Final = (0, 0, 0)
+
+
+class Gaps:
+    """Figures that a command cannot show, with the reasons."""
+
+    def __init__(self) -> None:
+        self._reasons: dict[str, str] = {}
+
+    def add(self, what: str, reason: str) -> None:
+        """Add a figure. The first reason of each is kept."""
+        self._reasons.setdefault(what, reason)
+
+    def lacks(self, client: Client, key: ApiKey, what: str) -> bool:
+        """Return True, and add the figure, if the broker does not serve an API at this listener."""
+        if int(key) in client.api_versions():
+            return False
+        self.add(what, f"{client.address} does not serve {key.name}")
+        return True
+
+    def report(self) -> None:
+        """Print one line if there are any."""
+        if self._reasons:
+            told = "; ".join(f"{what} ({reason})" for what, reason in self._reasons.items())
+            print_note(f"kproc: not shown: {told}")
+
+
+def log_sizes(client: Client, gaps: Gaps, topics: Mapping[str, Iterable[int]] | None) -> dict[Partition, int]:
+    """Return the bytes of each partition's log, for the partitions of `topics`, or for all if it is None.
+
+    Empty if the broker does not tell.
+    """
+    from kproc.client import code_name
+    from kproc.wire.header import ApiKey
+
+    if gaps.lacks(client, ApiKey.DESCRIBE_LOG_DIRS, "sizes"):
+        return {}
+    wanted = (
+        None
+        if topics is None
+        else [{"topic": name, "partitions": list(each)} for name, each in topics.items()]
+    )
+    answer = client.call_latest(ApiKey.DESCRIBE_LOG_DIRS, {"topics": wanted})
+    sizes: dict[Partition, int] = {}
+    for directory in answer["results"]:
+        if directory["error_code"]:
+            gaps.add("sizes", code_name(directory["error_code"]))
+        for topic in directory["topics"]:
+            for row in topic["partitions"]:
+                # KIP-113: a future log is the copy of a log that moves to another directory.
+                if not row["is_future_key"]:
+                    sizes[topic["name"], row["partition_index"]] = row["partition_size"]
+    # Before version 3 a missing right is an answer without directories.
+    if answer.get("error_code") or not answer["results"]:
+        gaps.add("sizes", "they need the right DESCRIBE on the cluster")
+    return sizes
+
+
+class Retention(NamedTuple):
+    """The limits of a topic: by time, by bytes of each partition (-1: none), and whether old segments are deleted."""
+
+    ms: int
+    bytes: int
+    deletes: bool
+
+    @property
+    def has_time(self) -> bool:
+        """True if records are deleted at an age."""
+        return self.deletes and self.ms >= 0
+
+    @property
+    def has_bytes(self) -> bool:
+        """True if records are deleted when a partition is too large."""
+        return self.deletes and self.bytes >= 0
+
+
+def retentions(client: Client, gaps: Gaps, names: Iterable[str]) -> dict[str, Retention]:
+    """Return the retention of topics. Topics whose settings the user may not see are left out."""
+    from kproc.client import code_name
+    from kproc.wire.header import ApiKey
+
+    if gaps.lacks(client, ApiKey.DESCRIBE_CONFIGS, "retention"):
+        return {}
+    keys = [_POLICY, _RETENTION_MS, _RETENTION_BYTES]
+    resources = [
+        {"resource_type": _TOPIC, "resource_name": name, "configuration_keys": keys} for name in names
+    ]
+    fields = {"resources": resources, "include_synonyms": False, "include_documentation": False}
+    found: dict[str, Retention] = {}
+    for row in client.call_latest(ApiKey.DESCRIBE_CONFIGS, fields)["results"]:
+        if row["error_code"]:
+            gaps.add("retention of some topics", code_name(row["error_code"]))
+            continue
+        values = {each["name"]: each["value"] for each in row["configs"]}
+        if values.keys() >= set(keys):
+            found[row["resource_name"]] = Retention(
+                int(values[_RETENTION_MS]), int(values[_RETENTION_BYTES]), "delete" in values[_POLICY]
+            )
+    return found
+
+
+class Rates(NamedTuple):
+    """Per second: bytes and records that a topic got, and bytes that its readers got. None: unknown."""
+
+    bytes_in: float | None = None
+    records_in: float | None = None
+    bytes_out: float | None = None
+
+
+class TrafficMeter:
+    """Measures the traffic of topics from its creation on, so that the caller can do other work meanwhile.
+
+    A kproc broker counts it, and tells it to clients of its own host. For other brokers the growth of the logs is the
+    traffic in, and the traffic out is unknown.
+    """
+
+    def __init__(self, client: Client, bootstrap: str, gaps: Gaps) -> None:
+        from kproc.client import ClientError
+
+        self._client = client
+        self._gaps = gaps
+        self._counter = _connect_locally(client, bootstrap)
+        try:
+            self._before = self._sample()
+        except ClientError:  # It is no kproc broker, or the user may not see its traffic.
+            self.close()
+            self._counter = None
+            self._before = self._sample()
+        self._began_s = time.monotonic()
+        if self._counter is None:
+            gaps.add("traffic out", "only a kproc broker on this host counts it")
+
+    def measure(self, interval_s: float, names: Iterable[str]) -> dict[str, Rates]:
+        """Return the rates of topics, over at least `interval_s` since the creation."""
+        time.sleep(max(0.0, self._began_s + interval_s - time.monotonic()))
+        after = self._sample()
+        seconds = max(1e-3, time.monotonic() - self._began_s)
+        rates = {}
+        for name in names:
+            if self._counter is not None:
+                # A topic without counts has had no traffic yet.
+                before, now = self._before.get(name, _NO_TRAFFIC), after.get(name, _NO_TRAFFIC)
+                # Counts are smaller than before if the topic was created anew or a role was restarted.
+                rates[name] = Rates(
+                    *(max(0, new - old) / seconds for new, old in zip(now, before, strict=True))
+                )
+            elif name in self._before and name in after:
+                # Retention makes a log smaller.
+                rates[name] = Rates(max(0, after[name][0] - self._before[name][0]) / seconds)
+        return rates
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, stack: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Close the connection for the counts, if there is one."""
+        if self._counter is not None:
+            self._counter.close()
+
+    def _sample(self) -> dict[str, tuple[int, int, int]]:
+        """Return (bytes in, records in, bytes out) by topic up to now. Without a counter only the first one counts."""
+        if self._counter is None:
+            sizes: dict[str, int] = {}
+            for (topic, _), size in log_sizes(self._client, self._gaps, None).items():
+                sizes[topic] = sizes.get(topic, 0) + size
+            return {topic: (size, 0, 0) for topic, size in sizes.items()}
+        rows = self._counter.operate("topics")["topics"]
+        return {row["name"]: (row["bytes_in"], row["records_in"], row["bytes_out"]) for row in rows}
+
+
+def _connect_locally(client: Client, bootstrap: str) -> Client | None:
+    """Return another connection for kproc's own operations, or None if the broker is on another host.
+
+    Another one, because Kafka closes a connection with a request that it does not know, and logs an error.
+    """
+    from kproc.client import ClientError
+
+    if not ipaddress.ip_address(client.peer[0].partition("%")[0]).is_loopback:
+        return None
+    try:
+        return connect(bootstrap)
+    except ClientError:
+        return None

@@ -1,0 +1,64 @@
+"""Sizes, rates and durations for people."""
+
+from __future__ import annotations
+
+import pytest
+
+from kproc.cli.human import format_byte_rate, format_bytes, format_duration, format_rate, is_quantity
+
+SECOND, MINUTE, HOUR, DAY = 1000, 60_000, 3_600_000, 86_400_000
+
+
+@pytest.mark.parametrize(
+    ("count", "text"),
+    [
+        (0, "0 B"),
+        (999, "999 B"),
+        (1023, "1023 B"),
+        (1024, "1.0 KiB"),
+        (1536, "1.5 KiB"),
+        (10_189, "10 KiB"),
+        (1_048_575, "1.0 MiB"),
+        (5 << 30, "5.0 GiB"),
+        (1 << 70, "1024 EiB"),
+    ],
+)
+def test_bytes_have_a_binary_unit_and_few_digits(count: int, text: str) -> None:
+    assert format_bytes(count) == text
+
+
+@pytest.mark.parametrize(("rate", "text"), [(0, "0/s"), (0.42, "0.4/s"), (340, "340/s"), (12_345, "12k/s")])
+def test_rates_are_short(rate: float, text: str) -> None:
+    assert format_rate(rate) == text
+
+
+@pytest.mark.parametrize(
+    ("ms", "text"),
+    [
+        (-5, "0s"),
+        (119 * SECOND, "119s"),
+        (5 * MINUTE + 32 * SECOND, "5m32s"),
+        (5 * MINUTE, "5m"),
+        (179 * MINUTE, "179m"),
+        (7 * HOUR + 30 * MINUTE, "7h30m"),
+        (47 * HOUR, "47h"),
+        (7 * DAY, "7d"),
+        (5 * DAY + 3 * HOUR, "5d3h"),
+        (400 * DAY, "400d"),
+        (800 * DAY, "2y70d"),
+    ],
+)
+def test_durations_are_as_kubectl_writes_them(ms: int, text: str) -> None:
+    assert format_duration(ms) == text
+
+
+@pytest.mark.parametrize(
+    "text", ["7", "-1", "1.5", format_bytes(5000), format_byte_rate(2e6), "12k/s", "5m32s", "80%"]
+)
+def test_a_formatted_number_is_a_quantity(text: str) -> None:
+    assert is_quantity(text)
+
+
+@pytest.mark.parametrize("text", ["", "compact", "7 of 9", "B", "5m32", "User:5"])
+def test_other_texts_are_no_quantities(text: str) -> None:
+    assert not is_quantity(text)
