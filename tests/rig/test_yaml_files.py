@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 from typing import Any
 
@@ -11,6 +12,8 @@ pytest.importorskip("yaml", reason="pyyaml is not installed")
 
 import yaml
 
+from kproc.broker.config import SETTINGS, Config
+from kproc.cli.serve import SERVE
 from tests.support.broker import ROOT
 from tests.support.monitoring import alerts
 
@@ -53,6 +56,23 @@ def test_alert_summary_uses_only_labels_kept_by_its_sum() -> None:
 
 def test_scraped_alert_expressions_match_the_rules_file() -> None:
     assert alerts() == [rule["expr"] for rule in rules()]
+
+
+def test_image_takes_settings_from_file_and_environment() -> None:
+    lines = (ROOT / "scripts" / "service" / "Dockerfile").read_text().splitlines()
+    (entry,) = [json.loads(line.removeprefix("ENTRYPOINT ")) for line in lines if line.startswith("ENTRYPOINT")]
+    given = SERVE.parse_args(entry[2:])
+    assert entry[:2] == ["kproc", "serve"]
+    assert given.from_env
+    assert f"COPY scripts/service/image.properties {given.config}" in lines
+    # An option of the image would override the variable of its setting.
+    assert [name for name, value in vars(given).items() if name in SETTINGS and value is not None] == ["log.dirs"]
+    environment = read("service/compose.yml")["services"]["broker"]["environment"]
+    file = ROOT / "scripts" / "service" / "image.properties"
+    config = Config.build(file=file, environment=environment | {"KPROC_NUM_IO_THREADS": "3"})
+    assert [str(each) for each in config.listeners] == ["PLAINTEXT://:9092"]
+    assert [str(each) for each in config.advertised_listeners] == ["PLAINTEXT://broker:9092"]
+    assert config.num_io_threads == 3
 
 
 def test_compose_example_client_waits_for_healthy_broker() -> None:
