@@ -122,7 +122,7 @@ def test_cpu_of_descendants_that_still_run_counts():
 
 
 @pytest.mark.long
-@pytest.mark.parametrize("workers", ["0", "2"])
+@pytest.mark.parametrize("workers", ["0", pytest.param("2", marks=pytest.mark.slow)])
 def test_cpu_report_has_a_row_for_each_test(tmp_path: Path, workers: str) -> None:
     path = tmp_path / "report.json"
     command = [sys.executable, "-m", "pytest", "-q", "-n", workers, "--cpu-report", str(path)]
