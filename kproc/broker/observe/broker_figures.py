@@ -246,19 +246,33 @@ class BrokerFigures:
                 answer[names[topic_id]][0] += size
         return answer
 
-    def shown_partitions(self) -> list[tuple[str, int]]:
-        """Return topic and index of the partitions with a series of their own."""
-        return self.partitions.choose([(topic.name, each.index) for topic, each in _all(self._image())])
+    def shown_partitions(self) -> dict[tuple[str, int], tuple[int, int]]:
+        """Return start and end of the logs with a series of their own, by topic and index.
+
+        A log that never had a record has none, so that the 100 partitions of the internal topics take no room.
+        """
+        logs = {}
+        for topic, partition in _all(self._image()):
+            ends = self._ends(topic, partition)
+            if ends[1]:
+                logs[topic.name, partition.index] = ends
+        return {key: logs[key] for key in self.partitions.choose(logs)}
+
+    @property
+    def partition_count(self) -> int:
+        """Number of partitions of all topics."""
+        return sum(len(topic.partitions) for topic in self._image().topics_by_name.values())
 
     def ends(self, topic_name: str, index: int) -> tuple[int, int] | None:
         """Return the start and end offset of a partition's log, or None if the partition does not exist."""
         partition = self._image().partition(topic_name, index)
-        if partition is None:
-            return None
+        return None if partition is None else self._ends(self._image().topics_by_name[topic_name], partition)
+
+    def _ends(self, topic: TopicImage, partition: PartitionImage) -> tuple[int, int]:
         ends = self._table.ends(partition)
         if ends is not None:
             return ends
-        start, end = self._known_ends.get(self._image().topics_by_name[topic_name].topic_id, index)
+        start, end = self._known_ends.get(topic.topic_id, partition.index)
         return start, max(start, end)
 
     def untouched_bytes(self, topic_name: str, index: int) -> int:

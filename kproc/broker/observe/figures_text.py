@@ -60,10 +60,10 @@ def _topics(figures: BrokerFigures, sizes: Sizes) -> Iterator[str]:
 
 def _logs(figures: BrokerFigures, sizes: Sizes) -> Iterator[str]:
     rows = []
-    for key in figures.shown_partitions():
+    for key, ends in figures.shown_partitions().items():
         size = sizes.get(key) or (figures.untouched_bytes(*key), 0)
         labels = f'{{topic="{key[0]}",partition="{key[1]}"}}'
-        rows.append((labels, (*(figures.ends(*key) or (0, 0)), *size)))
+        rows.append((labels, (*ends, *size)))
     for at, (name, about) in enumerate((
         ("kafka_log_log_logstartoffset", "Offset of the first record that can be read."),
         ("kafka_log_log_logendoffset", "Offset that the next record will get."),
@@ -71,9 +71,7 @@ def _logs(figures: BrokerFigures, sizes: Sizes) -> Iterator[str]:
         ("kafka_log_log_numlogsegments", "Segments of the log; 0 while nobody has touched it."),
     )):  # fmt: skip
         yield _family(name, "gauge", about, [(labels, row[at]) for labels, row in rows])
-    yield _gauge(
-        "kafka_server_replicamanager_partitioncount", "Partitions.", len(rows) + figures.partitions.left_out
-    )
+    yield _gauge("kafka_server_replicamanager_partitioncount", "Partitions.", figures.partition_count)
     yield _gauge(
         "kafka_controller_kafkacontroller_offlinepartitionscount",
         "Partitions that are not served: their log is damaged, or a sync of it has failed.",

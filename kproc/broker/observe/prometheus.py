@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from kproc import __version__
 from kproc.broker.metrics.histogram import Histogram
-from kproc.broker.metrics.requests import TIMINGS
+from kproc.broker.metrics.requests import TIMINGS, TOTAL
 from kproc.broker.metrics.spec import METRICS, MetricKind
 from kproc.broker.metrics.spec import Metric as MetricDeclaration
 from kproc.broker.observe.network_figures import ApiFigures, NetworkFigures
@@ -31,8 +31,15 @@ if TYPE_CHECKING:
     from prometheus_client.metrics_core import HistogramMetricFamily, Metric
 
 _US_PER_S: Final = 1_000_000
-_TIME_BOUNDS_US: Final = tuple(1 << power for power in range(4, 27))  # 16 us to 67 s
-_SIZE_BOUNDS: Final = tuple(1 << power for power in range(6, 29, 2))  # 64 B to 256 MiB
+# Kafka's guide to monitoring names the parts of a request's time for these two only. Each bound is a line of a scrape
+# for each API, so the others have the total time in coarse buckets. `kproc status --apis` has all times.
+_DETAILED: Final = frozenset(("Produce", "Fetch"))
+_TOTAL_BOUNDS_US: Final = tuple(1 << power for power in (*range(7, 18), 19, 21, 23, 25))  # 128 us to 34 s
+_PART_BOUNDS_US: Final = tuple(1 << power for power in range(7, 24, 2))  # 128 us to 8 s
+_COARSE_BOUNDS_US: Final = tuple(1 << power for power in range(10, 23, 4))  # 1 ms to 4 s
+# Must stay 0, and an alert rule watches for the first increase. A rule sees none if the series begins with it.
+_ALWAYS_SHOWN: Final = frozenset(("contained_failures", "hanging_transactions", "wakeups_rescued"))
+_SIZE_BOUNDS: Final = tuple(1 << power for power in range(6, 27, 4))  # 64 B to 64 MiB
 _BYTES: Final = "RequestBytes"
 _REQUESTS: Final = "kafka_network_requestmetrics_"
 _LOAD_TIME: Final = "kafka_server_transaction_coordinator_metrics_partition_load_time_{}_seconds"
@@ -63,12 +70,14 @@ class Exposition:
         self._describe = describe
         self._figures = figures
         self._more = more
+        # Names and labels of the roles' series that have had another value than 0. One that falls back to 0 stays.
+        self._moved: set[tuple[str, str, int]] = set()
 
     def render(self) -> tuple[str, bytes]:
         """Return content type and text of all metrics."""
         from prometheus_client.exposition import CONTENT_TYPE_PLAIN_0_0_4
 
-        text = "".join(text_of(family) for family in self._families())
+        text = "".join(text_of(family) for family in self._families() if family.samples)
         return CONTENT_TYPE_PLAIN_0_0_4, text.encode() + self._more()
 
     def _families(self) -> Iterator[Metric]:
@@ -76,7 +85,7 @@ class Exposition:
         yield from _requests(self._figures.apis())
         yield from _network(status["network"])
         yield from _processors(status["processes"])
-        yield from _roles(status["processes"])
+        yield from _roles(status["processes"], self._moved)
         yield from _broker(status)
         yield from _transactions(status["processes"], self._figures)
 
@@ -145,24 +154,24 @@ def _requests(apis: list[ApiFigures]) -> Iterator[Metric]:
         family = HistogramMetricFamily(
             _REQUESTS + named, f"Kafka's {name} of the timed requests.", labels=["request"]
         )
+        bounds = _SIZE_BOUNDS if not is_time else _TOTAL_BOUNDS_US if number == TOTAL else _PART_BOUNDS_US
+        unit = _US_PER_S if is_time else 1
         for api in apis:
-            _add_histogram(family, api, number, is_time=is_time)
+            # A part whose sum is 0, such as the throttle time of clients without a quota, has no series.
+            if api.name in _DETAILED and api.times[number].total:
+                _add_histogram(family, api.name, api.times[number], bounds, unit)
+            elif number == TOTAL and api.times[number].count:
+                _add_histogram(family, api.name, api.times[number], _COARSE_BOUNDS_US, unit)
         yield family
 
 
-def _add_histogram(family: HistogramMetricFamily, api: ApiFigures, number: int, *, is_time: bool) -> None:
-    if api.times[number].count:
-        _add_times(family, [api.name], api.times[number], is_time=is_time)
-
-
-def _add_times(
-    family: HistogramMetricFamily, labels: list[str], histogram: Histogram, *, is_time: bool
+def _add_histogram(
+    family: HistogramMetricFamily, label: str | None, histogram: Histogram, bounds: tuple[int, ...], unit: int
 ) -> None:
-    unit = _US_PER_S if is_time else 1
-    bounds = _TIME_BOUNDS_US if is_time else _SIZE_BOUNDS
     # Prometheus' buckets are cumulative: each counts all values up to its bound.
     below = histogram.below(bounds)
     buckets = [(str(bound / unit), float(count)) for bound, count in zip(bounds, below, strict=True)]
+    labels = [] if label is None else [label]
     family.add_metric(labels, [*buckets, ("+Inf", float(histogram.count))], histogram.total / unit)
 
 
@@ -240,8 +249,11 @@ def _processors(processes: Iterable[Mapping[str, Any]]) -> Iterator[Metric]:
     yield from families.values()
 
 
-def _roles(processes: Iterable[Mapping[str, Any]]) -> Iterator[Metric]:
-    """Yield metrics that Kafka does not have: every metric of every role, and the cost of its process."""
+def _roles(processes: Iterable[Mapping[str, Any]], moved: set[tuple[str, str, int]]) -> Iterator[Metric]:
+    """Yield metrics that Kafka does not have: the metrics of every role, and the cost of its process.
+
+    A role counts a few of the declared metrics. The others stay 0 and have no series.
+    """
     from prometheus_client.metrics_core import CounterMetricFamily, GaugeMetricFamily
 
     rows = [(row, [row["role"], str(row["index"])]) for row in processes]
@@ -253,8 +265,14 @@ def _roles(processes: Iterable[Mapping[str, Any]]) -> Iterator[Metric]:
         name, divisor = exposed(metric)
         family = make(name, metric.doc, labels=labels)
         for row, label in rows:
-            if row["role"] != "supervisor":
-                family.add_metric(label, row["counters"][metric.name] / divisor)
+            if row["role"] == "supervisor":
+                continue
+            value = row["counters"][metric.name]
+            key = (name, row["role"], row["index"])
+            if value:
+                moved.add(key)
+            if key in moved or metric.name in _ALWAYS_SHOWN:
+                family.add_metric(label, value / divisor)
         yield family
     cpu = CounterMetricFamily("kproc_role_cpu_seconds", "CPU time of the role's process.", labels=labels)
     restarts = CounterMetricFamily("kproc_role_restarts", "How often it was started anew.", labels=labels)
@@ -342,7 +360,8 @@ def _transactions(processes: Iterable[Mapping[str, Any]], figures: NetworkFigure
     family = HistogramMetricFamily(
         _VERIFICATION + "time_seconds", "Time that a transaction's coordinator took to answer owners."
     )
-    _add_times(family, [], times, is_time=True)
+    if times.count:
+        _add_histogram(family, None, times, _PART_BOUNDS_US, _US_PER_S)
     yield family
 
 

@@ -45,16 +45,25 @@ def test_topics_without_a_series_of_their_own_are_together_one(rig: Rig) -> None
 
 
 def test_partitions_are_bounded_and_keep_their_series(rig: Rig) -> None:
-    rig.figures.partitions = ShownKeys(3)
+    """A log without records takes no place. The first logs with records have one until they are deleted."""
+    rig.figures.partitions = ShownKeys(2)
     rig.create("t", 5)
+
+    def ends() -> dict[str, float]:
+        return {
+            dict(labels)["partition"]: value
+            for (name, labels), value in samples.items()
+            if "logendoffset" in name
+        }
+
     rig.open("t", 1, 4, 9)
     samples = rig.scrape(reply(sizes={"t": [1, 500, 2]}), reply())
-    ends = {
-        dict(labels)["partition"]: value
-        for (name, labels), value in samples.items()
-        if "logendoffset" in name
-    }
-    assert ends == {"0": 0, "1": 9, "2": 0}
+    assert ends() == {"1": 9}
+    assert of(samples, "kproc_metrics_left_out", of="partitions") == 0
+    for index in (2, 0, 3):
+        rig.ends["t", index] = (0, 10 + index)
+        samples = rig.scrape(reply(sizes={"t": [1, 500, 2]}), reply())
+    assert ends() == {"1": 9, "2": 12}
     assert of(samples, "kafka_log_log_logstartoffset", topic="t", partition="1") == 4
     assert of(samples, "kafka_log_log_size", topic="t", partition="1") == 500
     assert of(samples, "kproc_metrics_left_out", of="partitions") == 2

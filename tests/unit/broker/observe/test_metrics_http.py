@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gzip
 import select
 import socket
 import tracemalloc
@@ -107,6 +108,38 @@ def test_get_is_answered_and_the_connection_closed(rig: Rig) -> None:
 )
 def test_anything_else_is_refused_in_http(rig: Rig, request_bytes: bytes, status: int) -> None:
     assert rig.ask(request_bytes).split()[1] == b"%d" % status
+
+
+@pytest.mark.parametrize(
+    ("accepted", "is_gzipped"),
+    [
+        (b"gzip", True),
+        (b"deflate, GZIP;q=0.5", True),
+        (b"gzip;q=1.0, identity;q=0", True),
+        (b"gzip; q=0", False),
+        (b"gzip;q=0.000", False),
+        (b"deflate, br", False),
+        (b"xgzip", False),
+        (b"", False),
+    ],
+)
+def test_body_is_compressed_if_the_scraper_accepts_gzip(rig: Rig, accepted: bytes, is_gzipped: bool) -> None:
+    rig.body = b"kproc_up 1\n" * 100
+    request = b"GET /metrics HTTP/1.1\r\nHost: localhost\r\naccept-encoding: " + accepted + b"\r\n\r\n"
+    head, _, body = rig.ask(request).partition(b"\r\n\r\n")
+    assert (b"Content-Encoding: gzip\r\n" in head) == is_gzipped
+    assert b"Content-Length: %d\r\n" % len(body) in head
+    assert (gzip.decompress(body) if is_gzipped else body) == rig.body
+    assert len(body) < len(rig.body) or not is_gzipped
+
+
+def test_compressed_body_belongs_to_its_rendering(rig: Rig) -> None:
+    request = b"GET /metrics HTTP/1.1\r\nHost: localhost\r\nAccept-Encoding: gzip\r\n\r\n"
+    for rig.body in (b"kproc_up 1\n", b"kproc_up 2\n"):
+        assert gzip.decompress(rig.ask(request).partition(b"\r\n\r\n")[2]) == rig.body
+        assert rig.ask().endswith(rig.body), "the same rendering for others"
+        rig.clock.advance_ms(1_000)
+    assert rig.rendered == 2
 
 
 @pytest.mark.parametrize("status", [200, 503])

@@ -14,7 +14,8 @@ from prometheus_client.metrics_core import (
 )
 from prometheus_client.registry import CollectorRegistry
 
-from kproc.broker.observe.prometheus import text_of
+from kproc.broker.metrics.spec import METRICS, SLOT
+from kproc.broker.observe.prometheus import _roles, exposed, text_of
 
 NUMBERS = (0, 1, -3, 0.25, 123_456, 1_234_567, 12_345_678.5, 2.0**63, 1e-9, float("inf"), float("nan"))
 VALUES = ("plain", "", 'a "quoted" one', "back\\slash", "two\nlines", "größer", "{x}=1,2")
@@ -66,3 +67,34 @@ def test_text_of_a_family_is_that_of_the_library(family: Metric) -> None:
     registry = CollectorRegistry(auto_describe=False)
     registry.register(Collector())
     assert text_of(family) == generate_latest(registry).decode()
+
+
+@pytest.mark.parametrize(
+    ("name", "expected"),
+    [
+        ("bytes_in", ("kproc_bytes_in", 1)),
+        ("slept_ns", ("kproc_slept_seconds", 1e9)),
+        ("compaction_swap_us_max", ("kproc_compaction_swap_max_seconds", 1e6)),
+        ("compaction_last_run_ms", ("kproc_compaction_last_run_seconds", 1e3)),
+        ("compaction_dirty_percent_max", ("kproc_compaction_dirty_max_ratio", 100)),
+    ],
+)
+def test_declared_metrics_are_exposed_in_base_units(name: str, expected: tuple[str, float]) -> None:
+    assert exposed(METRICS[SLOT[name]]) == expected
+
+
+def test_series_of_a_role_appears_with_its_first_value_and_stays() -> None:
+    moved: set[tuple[str, str, int]] = set()
+
+    def shown(**counters: int) -> set[str]:
+        row = {
+            "role": "handler", "index": 0, "cpu_seconds": 0.0, "restarts": 0, "pss_bytes": 0, "state": "running",
+            "heartbeat_age_ms": None, "counters": dict.fromkeys(SLOT, 0) | counters,
+        }  # fmt: skip
+        families = [each for each in _roles([row], moved) if not each.name.startswith("kproc_role_")]
+        return {each.name for each in families if each.samples}
+
+    always = {"kproc_contained_failures", "kproc_hanging_transactions", "kproc_wakeups_rescued"}
+    assert shown() == always
+    assert shown(parked=3) == always | {"kproc_parked"}
+    assert shown() == always | {"kproc_parked"}, "a gauge that falls to 0 goes on"
