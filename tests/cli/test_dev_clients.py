@@ -56,7 +56,7 @@ def test_dev_prints_lines_that_connect_and_leaves_nothing(tmp_path: Path) -> Non
     assert sorted(path.name for path in tmp_path.iterdir()) == ["output"]
 
 
-def test_dev_has_its_topics_when_it_is_ready_and_clamps_replication(tmp_path: Path) -> None:
+def test_dev_has_topics_when_ready_and_clamps_replication(tmp_path: Path) -> None:
     ready_file, output = tmp_path / "ready.json", tmp_path / "output"
     command = [sys.executable, "-m", "kproc", "dev", "--port", "0", "--topic", "orders:3", "--topic", "audit"]
     with open(output, "wb") as file:

@@ -39,7 +39,7 @@ def test_an_unknown_name_of_the_package_is_an_attribute_error():
         kproc.Brokre  # noqa: B018 - the lookup is the test
 
 
-def test_replication_factors_are_clamped_unless_settings_say_otherwise():
+def test_replication_factor_is_clamped_by_default():
     name = "kproc.clamp.replication.factor"
     assert Broker().settings[name] is True
     assert Broker({name: False}).settings[name] is False
