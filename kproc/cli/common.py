@@ -155,12 +155,12 @@ def _introduced(client: Client) -> Client:
     return client
 
 
-def connect_for_records(bootstrap: str) -> Client:
+def connect_for_records(bootstrap: str, *, timeout_ms: int = 10_000) -> Client:
     """Connect as `connect` does, but reject a control listener, because librdkafka would retry there for ever."""
     from kproc.client import ClientError
     from kproc.wire.header import ApiKey
 
-    client = connect(bootstrap)
+    client = connect(bootstrap, timeout_ms=timeout_ms)
     if ApiKey.PRODUCE in client.api_versions():
         return client
     try:

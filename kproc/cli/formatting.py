@@ -9,6 +9,7 @@ On a terminal, control characters of a record are shown as escapes. Any other re
 
 from __future__ import annotations
 
+import os
 import re
 from collections.abc import Callable, Sequence
 from typing import Final
@@ -41,7 +42,9 @@ TOKENS: Final[dict[str, Formatter]] = {
     "%": lambda record: b"%",
 }
 ESCAPES: Final = {"n": b"\n", "t": b"\t", "r": b"\r", "0": b"\0", "\\": b"\\"}
-_TOKEN: Final = re.compile(r"%(.?)|\\(x[0-9a-fA-F]{2}|.?)", re.DOTALL)
+_ESCAPE: Final = r"\\(x[0-9a-fA-F]{2}|.?)"
+_TOKEN: Final = re.compile(rf"%(.?)|{_ESCAPE}", re.DOTALL)
+_ESCAPES_ONLY: Final = re.compile(_ESCAPE.encode(), re.DOTALL)
 
 
 def compile_format(text: str, *, for_terminal: bool = False) -> Formatter:
@@ -77,11 +80,21 @@ def _token(match: re.Match[str]) -> Formatter | bytes:
         if token in TOKENS:
             return TOKENS[token]
         usage_error(f"--format: %{token} is not known; there are %{' %'.join(TOKENS)}")
+    return _escape("--format", escape)
+
+
+def unescape(option: str, text: str) -> bytes:
+    """Return the bytes of an option's text with the escapes of a format string. An unknown escape is a usage error."""
+    return _ESCAPES_ONLY.sub(lambda match: _escape(option, os.fsdecode(match[1])), os.fsencode(text))
+
+
+def _escape(option: str, escape: str) -> bytes:
+    """Return the byte of an escape, which is given without its backslash."""
     if len(escape) == 3:
         return bytes([int(escape[1:], 16)])
     if escape in ESCAPES:
         return ESCAPES[escape]
-    usage_error(f"--format: \\{escape} is not known; there are \\n \\t \\r \\0 \\\\ and \\xHH")
+    usage_error(f"{option}: \\{escape} is not known; there are \\n \\t \\r \\0 \\\\ and \\xHH")
 
 
 def _merge(parts: Sequence[Formatter | bytes]) -> list[Formatter | bytes]:

@@ -24,6 +24,7 @@ from kproc.cli.common import (
     usage_error,
 )
 from kproc.cli.completion import complete_topics
+from kproc.cli.formatting import unescape
 from kproc.cli.lines import print_note
 from kproc.cli.record_json import BadLine, Headers, Outgoing, read_line
 from kproc.cli.refusals import DEBUG, Refusals
@@ -34,6 +35,11 @@ STEP_SECONDS = 30.0
 """Time limit of beginning, committing or aborting a transaction."""
 RECORD_BYTES_MAX = 1_000_000_000
 """The largest limit that librdkafka accepts, because the broker decides for each topic how large a record may be."""
+LINGER_MS = 5
+TIMEOUT_S_MIN = 0.1
+"""The shortest timeout of a record. librdkafka rejects one that is not longer than LINGER_MS."""
+CONNECT_MS = 10_000
+"""Time limit of the first connection, unless --timeout is shorter."""
 
 
 class CompressionType(StrEnum):
@@ -69,6 +75,27 @@ TransactionTimeout = Annotated[
     ),
 ]
 
+KeySeparator = Annotated[
+    str | None,
+    typer.Option(
+        "--key-separator",
+        "-K",
+        metavar="TEXT",
+        help="Separator between key and value in each line, with the escapes of consume --format: \\t.",
+    ),
+]
+Timeout = Annotated[
+    float | None,
+    typer.Option(
+        "--timeout",
+        metavar="S",
+        min=TIMEOUT_S_MIN,
+        max=SECONDS_MAX,
+        help="Seconds that a record may take, with all tries, before the command fails. "
+        "[default: 300, or --transaction-timeout if that is shorter]",
+    ),
+]
+
 
 def produce(
     topic: Annotated[
@@ -76,10 +103,7 @@ def produce(
     ],
     bootstrap: Bootstrap = DEFAULT_BOOTSTRAP,
     key: Annotated[str | None, typer.Option("--key", "-k", help="Key of every record.")] = None,
-    key_separator: Annotated[
-        str | None,
-        typer.Option("--key-separator", "-K", help="Separator between key and value in each line."),
-    ] = None,
+    key_separator: KeySeparator = None,
     null: Annotated[
         bool,
         typer.Option(
@@ -122,6 +146,7 @@ def produce(
     idempotent: Annotated[
         bool, typer.Option("--idempotent", help="Avoid duplicates by retries. Needs --acks all.")
     ] = False,
+    timeout: Timeout = None,
     transactional_id: TransactionalId = None,
     transaction_timeout: TransactionTimeout = 60.0,
     verbose: Annotated[
@@ -135,14 +160,17 @@ def produce(
     if json and (key is not None or key_separator is not None or header or null):
         usage_error("--json: each line has its own key, value and headers, no option gives them")
     settings = _settings(acks, compression, transactional_id, transaction_timeout, is_idempotent=idempotent)
-    read = read_line if json else _reading(key, key_separator, _given_headers(header), is_null=null)
+    settings |= _timeout_settings(timeout, transaction_timeout if transactional_id is not None else None)
+    parser = None if json else _LineParser(key, key_separator, _given_headers(header), is_null=null)
     # Connect first, because the system reports a refused connection at once. librdkafka only says that all brokers are
     # down.
-    connect_for_records(bootstrap).close()
+    connect_for_records(bootstrap, timeout_ms=min(CONNECT_MS, int(1000 * (timeout or SECONDS_MAX)))).close()
     if sys.stdin.isatty() and sys.stderr.isatty():
         print_note(f"kproc: each line goes to {topic}; Ctrl-D ends")
     sender = _RecordSender(bootstrap, topic, partition, settings)
-    count = _send_all(sender, _lines(sys.stdin.buffer), read, skips_blanks=json)
+    count = _send_all(sender, _lines(sys.stdin.buffer), parser or read_line, skips_blanks=json)
+    if parser is not None:
+        parser.report_missing()
     if verbose:
         print_note(f"kproc: sent {count} record{'s' * (count != 1)} to {topic}")
 
@@ -170,6 +198,15 @@ def _settings(
         settings["transactional.id"] = transactional_id
         settings["transaction.timeout.ms"] = int(timeout_s * 1000)
     return settings
+
+
+def _timeout_settings(timeout_s: float | None, transaction_s: float | None) -> dict[str, Any]:
+    """Return librdkafka's setting for --timeout. Its own default follows the timeout of a transaction."""
+    if timeout_s is None:
+        return {}
+    if transaction_s is not None and timeout_s > transaction_s:
+        usage_error(f"--timeout {timeout_s:g} is longer than --transaction-timeout {transaction_s:g}")
+    return {"message.timeout.ms": int(timeout_s * 1000)}
 
 
 def _send_all(
@@ -200,28 +237,56 @@ def _given_headers(options: list[str] | None) -> Headers:
     return headers
 
 
-def _reading(
-    key: str | None, key_separator: str | None, headers: Headers, *, is_null: bool
-) -> Callable[[bytes], Outgoing]:
-    """Return the function that converts a line to a record without --json."""
-    if key is not None and key_separator is not None:
-        usage_error("--key and --key-separator exclude each other")
-    if key_separator == "":
-        usage_error("--key-separator: must not be empty")
-    every_key = os.fsencode(key) if key is not None else None
-    separator = os.fsencode(key_separator) if key_separator is not None else None
+class _LineParser:
+    """Converts lines to records without --json. Reports lines without the separator."""
 
-    def read(line: bytes) -> Outgoing:
-        its_key = every_key
-        if separator is not None and separator in line:
-            its_key, _, line = line.partition(separator)
-        return (
-            Outgoing((its_key or None), (line or None), headers)
-            if is_null
-            else Outgoing(its_key, line, headers)
-        )
+    def __init__(
+        self, key: str | None, key_separator: str | None, headers: Headers, *, is_null: bool
+    ) -> None:
+        if key is not None and key_separator is not None:
+            usage_error("--key and --key-separator exclude each other")
+        if key_separator == "":
+            usage_error("--key-separator: must not be empty")
+        self._key = os.fsencode(key) if key is not None else None
+        self._separator = unescape("--key-separator", key_separator) if key_separator is not None else None
+        if self._separator is not None and b"\n" in self._separator:
+            usage_error(
+                "--key-separator: a newline ends the line, so it cannot separate the key from the value"
+            )
+        self._headers = headers
+        self._is_null = is_null
+        self._count = self._missing = 0
 
-    return read
+    def __call__(self, line: bytes) -> Outgoing:
+        key = self._key
+        if self._separator is not None:
+            self._count += 1
+            if self._separator in line:
+                key, _, line = line.partition(self._separator)
+            else:
+                self._add_missing()
+        if self._is_null:
+            return Outgoing((key or None), (line or None), self._headers)
+        return Outgoing(key, line, self._headers)
+
+    def _add_missing(self) -> None:
+        self._missing += 1
+        # The others are counted at the end, because a wrong separator is missing in every line.
+        if self._missing == 1:
+            print_note(
+                f"kproc: line {self._count} has no separator {self._shown()}: it is sent as a value without a key"
+            )
+
+    def report_missing(self) -> None:
+        """Print how many lines had no separator, if there was more than the one that was reported."""
+        if self._missing > 1:
+            print_note(
+                f"kproc: {self._missing} of {self._count} lines had no separator {self._shown()} "
+                "and were sent without a key"
+            )
+
+    def _shown(self) -> str:
+        return repr(os.fsdecode(self._separator or b""))
 
 
 def _lines(stream: BinaryIO) -> Iterator[bytes]:
@@ -248,7 +313,7 @@ class _RecordSender:
         self._error: Any = None
         self._line: int | None = None
         self._is_down = False
-        self._refusals = Refusals(topic)
+        self._refusals = Refusals(topic, bootstrap)
         self._bootstrap = bootstrap
         self._producer = Producer(
             {
@@ -256,7 +321,7 @@ class _RecordSender:
                 **librdkafka_security(),
                 **settings,
                 "client.id": "kproc",
-                "linger.ms": 5,
+                "linger.ms": LINGER_MS,
                 "message.max.bytes": RECORD_BYTES_MAX,
                 "topic.metadata.propagation.max.ms": PROPAGATION_MS,
                 "debug": DEBUG,
@@ -365,7 +430,8 @@ class _RecordSender:
             self._is_down = False
             connect(self._bootstrap).close()
         if self._error is not None:
-            last = f"; the broker's last error was {self._refusals.last}" if self._refusals.last else ""
+            reason = self._refusals.reason()
+            last = f"; {reason}" if reason else ""
             where = f"line {self._line}: " if self._line is not None else ""
             done = self._abort() if self._is_transactional else f"{self._count} records were delivered"
             raise Failure(f"{self._topic}: {where}{describe_error(self._error)}{last} ({done})")
@@ -380,5 +446,6 @@ def describe_error(error: Any) -> str:
         KafkaError._UNKNOWN_TOPIC: "unknown topic",
         KafkaError.UNKNOWN_TOPIC_OR_PART: "unknown topic or partition",
         KafkaError._UNKNOWN_PARTITION: "unknown partition",
+        KafkaError._MSG_TIMED_OUT: "not delivered in time",
     }
     return known.get(error.code()) or str(error.str()).removeprefix("Broker: ").removeprefix("Local: ")

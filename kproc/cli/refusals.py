@@ -11,6 +11,7 @@ import re
 import time
 from typing import Final
 
+from kproc.cli.failure import Failure
 from kproc.cli.lines import print_note
 from kproc.common.errors import ErrorCode
 
@@ -18,42 +19,54 @@ DEBUG: Final = "msg"
 """librdkafka's debug context that logs the errors of message sets, in a line or two for each request."""
 # Shorter errors are normal, for example when a partition has just changed its leader.
 _TELL_AFTER_S: Final = 1.0
-_REPEAT_S: Final = 10.0
 _REFUSED: Final = re.compile(r"MessageSet .* encountered error: (.*) \(actions [^)]*Retry")
 
 
 class Refusals(logging.Handler):
-    """Stores the broker's last error, and reports it if no record has been delivered for a while."""
+    """Stores the broker's last error. Reports it once if no record has been delivered for a while."""
 
-    def __init__(self, topic: str) -> None:
+    def __init__(self, topic: str, bootstrap: str) -> None:
         super().__init__()
         self._topic = topic
+        self._bootstrap = bootstrap
         self._since_s: float | None = None
-        self._tell_at_s = 0.0
-        self.last: str | None = None
+        self._last: str | None = None
+        self._reported: str | None = None  # The error in the last printed line.
         self.logger = logging.getLogger("kproc.librdkafka")
         self.logger.setLevel(logging.DEBUG)
         self.logger.propagate = False
         self.logger.handlers = [self]
 
+    def reason(self) -> str | None:
+        """Return the reason why the broker rejected the last records, or None if it did not. May request the status."""
+        if self._last is None:
+            return None
+        is_storage_error = self._last.startswith(ErrorCode.KAFKA_STORAGE_ERROR.name)
+        if is_storage_error and _is_disk_full(self._bootstrap):
+            return "the broker's disk is full"
+        return f"the broker's last error was {self._last}"
+
     def emit(self, record: logging.LogRecord) -> None:
         """Read one line of librdkafka's log."""
         if found := _REFUSED.search(record.getMessage()):
-            now_s = time.monotonic()
             if self._since_s is None:
-                self._since_s, self._tell_at_s = now_s, now_s + _TELL_AFTER_S
-            self.last = named(found.group(1))
+                self._since_s = time.monotonic()
+            self._last = named(found.group(1))
 
     def delivered(self) -> None:
         """Forget the error, because a record was delivered."""
-        self._since_s = self.last = None
+        if self._reported is not None:
+            print_note(f"kproc: {self._topic}: the broker accepts records again")
+        self._since_s = self._last = self._reported = None
 
     def report(self) -> None:
-        """Print the error on standard error if it has lasted long enough, and every 10 s after that."""
-        now_s = time.monotonic()
-        if self._since_s is not None and now_s >= self._tell_at_s:
-            self._tell_at_s = now_s + _REPEAT_S
-            print_note(f"kproc: {self._topic}: refused with {self.last}; trying again, Ctrl-C ends it")
+        """Print the error on standard error if it has lasted long enough, and not again until it changes."""
+        if self._since_s is None or self._last == self._reported:
+            return
+        if time.monotonic() < self._since_s + _TELL_AFTER_S:
+            return
+        self._reported = self._last
+        print_note(f"kproc: {self._topic}: {self.reason()}; trying again, Ctrl-C ends it")
 
 
 def named(text: str) -> str:
@@ -65,3 +78,19 @@ def named(text: str) -> str:
         if KafkaError(int(code)).str() == text:
             return f"{code.name} ({words})"
     return words
+
+
+def _is_disk_full(bootstrap: str) -> bool:
+    """Return True if the broker's status says that its disk is full.
+
+    Kafka has no status, and a broker can deny it to this client.
+    """
+    from kproc.cli.status_source import StatusSource
+    from kproc.client import ClientError
+    from kproc.common.errors import KafkaError
+
+    try:
+        with StatusSource(bootstrap) as source:
+            return bool(source.request_status()["disk"]["is_full"])
+    except (ClientError, KafkaError, Failure, OSError, KeyError):
+        return False

@@ -70,7 +70,10 @@ def test_consume_prints_keys_and_headers(kproc, topic, compression):
     name = topic(partitions=1)
     lines = "k1:v1\nk2:v:2\nno key\n"
     produced = kproc(f"produce {name} -K : -H a=1 -H b= -v -z {compression}", stdin=lines)
-    assert produced.stderr == f"kproc: sent 3 records to {name}\n"
+    assert produced.stderr == (
+        "kproc: line 3 has no separator ':': it is sent as a value without a key\n"
+        f"kproc: sent 3 records to {name}\n"
+    )
     got = told(kproc(f"consume {name} --format", r"%p %o %k|%s|%h\n"))
     assert got == "0 0 k1|v1|a=1,b=\n0 1 k2|v:2|a=1,b=\n0 2 |no key|a=1,b=\n"
 
