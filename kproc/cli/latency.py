@@ -310,7 +310,7 @@ class _EndToEndProbe:
     """Times from the Produce of a record to its arrival at a consumer that waits in a Fetch."""
 
     def __init__(self, producer: _ProduceProbe, consumer: Client, interval_ms: float) -> None:
-        from kproc.cli.topics import served_offsets
+        from kproc.cli.offsets import served_offsets
         from kproc.client.requests import FetchLimits
         from kproc.common.reading import LATEST
         from kproc.wire.header import ApiKey

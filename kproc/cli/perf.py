@@ -266,7 +266,7 @@ def _find_target(client: Client, bootstrap: str, topic: str) -> LedTopic:
 
 def _find_spans(target: LedTopic, topic: str) -> dict[int, tuple[int, int]]:
     """Return the first offset and the end of each partition that has records. Raise a Failure if none has."""
-    from kproc.cli.topics import served_offsets
+    from kproc.cli.offsets import served_offsets
     from kproc.common.reading import EARLIEST, LATEST
 
     problems: dict[tuple[str, int], str] = {}
