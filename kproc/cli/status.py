@@ -50,7 +50,29 @@ def status(
     apis: Annotated[bool, typer.Option("--apis", help="Show requests by API with their times.")] = False,
     as_json: Annotated[bool, typer.Option("--json", help="Same as --format json.")] = False,
 ) -> None:
-    """Show roles, pids, CPU, memory, connections, queues and rates of a kproc broker."""
+    """Show roles, pids, CPU, memory, connections, queues and rates of a kproc broker.
+
+    A row is a role: Acceptors accept connections, Processors read requests and write responses, Handlers own
+    partitions, the controller owns the metadata, the cleaner deletes and compacts, and the supervisor restarts the
+    others. Figures per second and CPU% cover the time since somebody last asked.
+
+    \b
+    STATE     running, starting, restarting, leaving (after a scale), hung (no
+              sign of life), or down (it fails again and again)
+    RESTARTS  how often the supervisor has started it again
+    CPU%      of one core
+    CPU_S     CPU seconds since its start
+    IDLE%     time that it waited for work; near 0: it limits the others
+    PSS_MB    memory, shared pages divided among their users
+    CONNS     open connections
+    REQ/S     requests per second; a request counts in each role it passes
+    REQUESTS  requests since its start
+    RING%     fill of the rings that it writes; near 100: the readers are slow
+    QUEUE     requests in work, and responses that wait for a full ring
+    BEAT_MS   time since its last sign of life
+
+    A narrow terminal does not show all columns; --format json has all.
+    """
     with StatusSource(bootstrap) as source:
         answer = source.request_status()
         if source.notice is not None:
@@ -126,8 +148,8 @@ def _print_facts_of(answer: dict[str, Any]) -> None:
         f"data {answer['data']}",
         f"transport {answer['transport']}",
         f"flush {answer['flush']}",
-        f"topics {_format_count(answer['topics'])}",
-        f"partitions {_format_count(answer['partitions'])}",
+        f"topics {_format_count(answer['topics'], answer.get('internal_topics'))}",
+        f"partitions {_format_count(answer['partitions'], answer.get('internal_partitions'))}",
         *(
             f"certificate {name} until {_day(each['expires_ms'])}"
             for name, each in (answer.get("certificates") or {}).items()
@@ -177,8 +199,10 @@ def unserved_lines(answer: Mapping[str, Any]) -> list[str]:
     return [*lines, f"these directories of {answer['data']}: {WAY_OUT}"]
 
 
-def _format_count(count: int | None) -> str:
-    return "unknown" if count is None else str(count)
+def _format_count(count: int | None, internal: int | None) -> str:
+    if count is None:
+        return "unknown"
+    return f"{count} (and {internal} internal)" if internal else str(count)
 
 
 def _address(listener: Any) -> str:

@@ -309,8 +309,9 @@ def _broker(status: Mapping[str, Any]) -> Iterator[Metric]:
         expiry.add_metric([listener], certificate["expires_ms"] / 1000)
     yield expiry
     yield from _gauges(
-        ("kproc_topics", "Topics.", status["topics"]),
-        ("kproc_partitions", "Partitions.", status["partitions"]),
+        ("kproc_topics", "Topics, internal ones too.", status["topics"] + status["internal_topics"]),
+        ("kproc_partitions", "Partitions, internal ones too.",
+         status["partitions"] + status["internal_partitions"]),
         ("kproc_shared_memory_unmapped_bytes", "Shared memory that no process has mapped.",
          status["shared_memory_unmapped_bytes"]),
         ("kproc_disk_free_bytes", "Free bytes of the data directory's disk.", status["disk"]["free_bytes"]),

@@ -97,8 +97,7 @@ class Status:
             "certificates": self.certificates.describe(),
             "processes": rows,
             "shared_memory_unmapped_bytes": max(0, self._shared_bytes() - mapped),
-            "topics": len(image.topics_by_name) if image else 0,
-            "partitions": image.partition_count if image else 0,
+            **_topic_counts(image),
             "offline": self.offline.describe(),
             "uncleanable": self.uncleanable.describe(),
             "unserved_directories": self._unserved.describe(),
@@ -199,6 +198,17 @@ class Status:
                     # The process has closed the descriptor since listdir().
                     continue
         return sum(seen.values())
+
+
+def _topic_counts(image: ClusterImage | None) -> dict[str, int]:
+    """Return the numbers of topics and partitions, those that the broker made for itself apart."""
+    counts = [0, 0, 0, 0]
+    for topic in image.topics_by_name.values() if image is not None else ():
+        at = 2 if topic.is_internal else 0
+        counts[at] += 1
+        counts[at + 1] += len(topic.partitions)
+    names = ("topics", "partitions", "internal_topics", "internal_partitions")
+    return dict(zip(names, counts, strict=True))
 
 
 def cpu_seconds(pid: int) -> float:

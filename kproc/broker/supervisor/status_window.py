@@ -134,7 +134,15 @@ def describe_from_outside(
         for row in silent
     ]
     answer["problem"] = "; ".join(filter(None, (*problems, answer["problem"]))) or None
-    for name in ("topics", "partitions", "offline", "uncleanable"):  # Only the controller knows them.
+    # Only the controller knows them.
+    for name in (
+        "topics",
+        "partitions",
+        "internal_topics",
+        "internal_partitions",
+        "offline",
+        "uncleanable",
+    ):
         answer[name] = None
     return answer
 

@@ -5,7 +5,8 @@ from __future__ import annotations
 import pytest
 
 from kproc.cli.common import _cut, _narrowed, print_facts, print_table, print_text
-from kproc.cli.status import _duration, _print_status
+from kproc.cli.status import COLUMNS, _duration, _print_status
+from tests.support.command_line import call_kproc, told
 
 STATUS = {
     "cluster_id": "abc",
@@ -70,6 +71,18 @@ def test_status_shows_each_process_and_the_memory_in_all(capsys):
     assert " ".join(lines[4].split()) == "supervisor 0 7 running 0 - - - 2.0 - - - - - -"
     assert " ".join(lines[5].split()) == "processor 10 12345 running 2 12.3 1.0 - 1.5 3 1234.6 9 50.0 4 1.5"
     assert lines[-1] == "memory 4.0 MB: PSS 3.5, shared and not mapped 0.5"
+
+
+def test_status_counts_internal_topics_apart(capsys):
+    _print_status({**STATUS, "internal_topics": 2, "internal_partitions": 100})
+    line = capsys.readouterr().out.splitlines()[1]
+    assert line.endswith("topics 1 (and 2 internal)  partitions 4 (and 100 internal)")
+
+
+def test_status_help_explains_each_column(capsys):
+    text = told(call_kproc(capsys, "status", "--help"))
+    explained = {line.split()[0] for line in text.splitlines() if line.startswith("  ") and line.strip()}
+    assert {name for name, _, _ in COLUMNS} - {"ROLE", "INDEX", "PID"} <= explained
 
 
 def test_status_counts_transactional_ids_by_state_if_any(capsys):

@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from kproc.broker.cluster import records as r
 from kproc.broker.cluster.image import ClusterImage
 from kproc.broker.cluster.records import BrokerConfigSet, encode_delta
 from kproc.broker.config import Config
@@ -76,6 +77,19 @@ def test_broker_is_described(rig: StatusRig, tmp_path: Path) -> None:
     assert (found["topics"], found["partitions"]) == (0, 0)
     rig.status.image = ClusterImage
     assert (rig.ask()["topics"], rig.ask()["partitions"]) == (0, 0)
+
+
+def test_internal_topics_are_counted_apart(rig: StatusRig) -> None:
+    image = ClusterImage()
+    for number, (name, count) in enumerate((("orders", 3), ("__consumer_offsets", 50))):
+        topic_id = bytes([number + 1]) * 16
+        slots, zeros = tuple(range(image.partition_count, image.partition_count + count)), (0,) * count
+        made = [r.TopicCreated(name, topic_id), r.PartitionsAdded(topic_id, 0, zeros, slots, zeros)]
+        image.apply_records(made, image.version + 1)
+    rig.status.image = lambda: image
+    found = rig.ask()
+    assert (found["topics"], found["partitions"]) == (1, 3)
+    assert (found["internal_topics"], found["internal_partitions"]) == (1, 50)
 
 
 def test_transactional_ids_are_counted_over_all_handlers(rig: StatusRig) -> None:
