@@ -12,6 +12,7 @@ from collections.abc import Iterator, Mapping
 from typing import Any, Final, NamedTuple
 
 from kproc.broker.cluster import broker_config, client_metrics_config, group_config, topic_config
+from kproc.broker.cluster.role_counts import ROLE_COUNTS
 from kproc.broker.cluster.topic_config import TopicConfig
 from kproc.broker.config import DYNAMIC_UNHONOURED, KNOWN_UNHONOURED, SETTINGS, Kind, Setting
 from kproc.broker.config.authorizer_settings import AuthorizerSettings
@@ -73,6 +74,8 @@ _UNIT_FACTORS: Final = {
     "hours": ((24, "days"),),
 }
 _NAMES_SHOWN_MAX: Final = 8
+# Roles that share a process cannot be added, removed or given other listeners at run time.
+_NEED_PROCESSES: Final = ROLE_COUNTS | {"listeners"}
 
 
 class SettingDescription(NamedTuple):
@@ -241,6 +244,8 @@ def _with_unit(text: str, kind: Kind, name: str) -> str:
 def _dynamic(row: Setting) -> str:
     if row.name in broker_config.TLS_SETTINGS:
         return "yes, with the prefix of a listener"
+    if row.name in _NEED_PROCESSES:
+        return "yes, with kproc.transport=process"
     return "yes" if broker_config.is_live(row.name) else "no: read at the start"
 
 

@@ -33,7 +33,7 @@ class LogSettings:
 
     # -- topics
     auto_create_topics_enable: bool = setting(
-        BOOLEAN, True, "Create a missing topic when a client asks for its metadata."
+        BOOLEAN, True, "Create a missing topic when a client requests its metadata."
     )
     num_partitions: int = setting(
         INT, 1, "Number of partitions of topics that are created without a count.", at_least(1)
@@ -232,7 +232,11 @@ class LogSettings:
         dynamic=CLUSTER,
     )
     log_cleaner_io_buffer_size: int = setting(
-        INT, 524_288, "Size in bytes of the cleaner's reads.", at_least(0), dynamic=CLUSTER
+        INT,
+        524_288,
+        "Size in bytes of the cleaner's reads. Below 64 KiB, 64 KiB count.",
+        at_least(0),
+        dynamic=CLUSTER,
     )
     log_cleaner_io_max_bytes_per_second: float = setting(
         DOUBLE,

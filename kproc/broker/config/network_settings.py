@@ -73,9 +73,9 @@ class NetworkSettings:
     inter_broker_listener_name: str | None = setting(
         STRING,
         None,
-        "The protected listener: it accepts connections even if the broker has max.connections. The broker then "
-        "closes the longest idle connections of the unprotected listener with the most. Needs a second "
-        "listener to have an effect.",
+        "Name of the protected listener. It accepts connections even if the broker has max.connections. For each, the "
+        "broker closes the longest idle connection of the other listener with the most connections. Has an effect "
+        "only if there is another listener.",
     )
     security_inter_broker_protocol: str = setting(
         STRING,

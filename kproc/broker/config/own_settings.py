@@ -65,8 +65,8 @@ class OwnSettings:
     kproc_drain_timeout_ms: int = setting(
         LONG,
         10_000,
-        "Time in ms that a stop waits for requests in progress. Afterwards a Handler has half of this time to close "
-        "its logs, and any other role 1 s.",
+        "Time in ms that a stop waits for requests in progress. Afterwards a Handler has half of this time, but at "
+        "least 1 s, to close its logs, and any other role 1 s.",
         at_least(0),
     )
     kproc_request_receive_timeout_ms: int = setting(
@@ -108,7 +108,7 @@ class OwnSettings:
     kproc_metrics_listener: str = setting(
         STRING,
         "",
-        "host:port of the HTTP server for Prometheus, which serves GET /metrics. Empty: no such server.",
+        "host:port of the HTTP server for Prometheus: /metrics, /health/live and /health/ready. Empty: no such server.",
         _ADDRESS,
     )
     kproc_allow_unauthenticated_network: tuple[str, ...] = setting(

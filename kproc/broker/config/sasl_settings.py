@@ -78,8 +78,8 @@ class SaslSettings:
     sasl_server_callback_handler_class: str | None = setting(
         STRING,
         None,
-        "Only Kafka's OAuthBearerValidatorCallbackHandler is accepted, which kproc has built in. kproc cannot run Java "
-        "classes.",
+        "Class that validates OAUTHBEARER tokens. Only Kafka's OAuthBearerValidatorCallbackHandler is accepted, which "
+        "kproc has built in, because kproc cannot run Java classes.",
         per_listener=True,
         per_mechanism=True,
     )

@@ -34,7 +34,7 @@ class TlsSettings:
     ssl_keystore_type: str = setting(
         STRING,
         "JKS",
-        "Format of the file, PEM or PKCS12. JKS, the default: detect it. Convert a Java key store to PKCS12 first.",
+        "Format of the file: PEM, PKCS12, or JKS for detection. Convert Java's key stores to PKCS12 first.",
         one_of(*_STORE_TYPES),
         dynamic=PER_BROKER,
         per_listener=True,
@@ -73,7 +73,7 @@ class TlsSettings:
     ssl_truststore_type: str = setting(
         STRING,
         "JKS",
-        "Format of the file, PEM or PKCS12. JKS, the default: detect it. Convert a Java key store to PKCS12 first.",
+        "Format of the file: PEM, PKCS12, or JKS for detection. Convert Java's key stores to PKCS12 first.",
         one_of(*_STORE_TYPES),
         dynamic=PER_BROKER,
         per_listener=True,

@@ -38,6 +38,6 @@ class TransactionSettings:
     add_partitions_to_txn_retry_backoff_max_ms: int = setting(
         INT,
         100,
-        "Time in ms that adding a partition waits while the producer's last transaction ends.",
+        "Maximum time in ms that adding a partition waits while the producer's last transaction ends.",
         at_least(0),
     )
