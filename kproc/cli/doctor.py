@@ -154,12 +154,14 @@ class _DoctorReport:
         yield "left_out.txt", "".join(f"{problem}\n" for problem in self.problems) or "nothing\n"
 
     def findings(self) -> list[str]:
-        """Return a line for each partition that is refused or not compacted, and each directory that is not served."""
+        """Return the lines to print: problems, partitions refused or not compacted, directories not served."""
         from kproc.cli.status import offline_lines, uncleanable_lines, unserved_lines
 
         if self._status is None:
             return []
+        problem = self._status.get("problem")
         return [
+            *([f"problem: {problem}"] if problem else []),
             *offline_lines(self._status),
             *uncleanable_lines(self._status),
             *unserved_lines(self._status),

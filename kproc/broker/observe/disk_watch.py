@@ -1,13 +1,20 @@
-"""DiskWatch: notices that the disk of the data directory is full, from the failed writes that roles count.
+"""DiskWatch: notices that the disk of the data directory is full, or will be within a day.
+
+Roles count the writes that failed because the disk was full.
 
 "Full" means that a write failed, not that a threshold was crossed: 300 kB are enough for most records and not for a
 batch of 500 kB. The disk counts as full until there is more room than that write needed and no write has failed for a
 second. The second condition covers quotas, which the free bytes of a file system do not show.
+
+The disk "fills" if the free bytes will be gone within a day at the rate of the last hour. The rate is known ten minutes
+after the start.
 """
 
 from __future__ import annotations
 
+import math
 import os
+from collections import deque
 from collections.abc import Callable, Hashable, Mapping
 from logging import Logger
 from typing import Any, Final
@@ -19,6 +26,11 @@ _CALM_NS: Final = NS_PER_S
 _REPEAT_NS: Final = 60 * NS_PER_S
 # Bytes needed besides the write itself, for index entries and the files of a new segment.
 _SPARE_BYTES: Final = 65_536
+_RATE_SAMPLE_NS: Final = 60 * NS_PER_S
+_RATE_SAMPLES: Final = 61  # An hour.
+_RATE_SAMPLES_MIN: Final = 11
+_WARN_S: Final = 86_400
+_REPEAT_WARNING_NS: Final = 3600 * NS_PER_S
 
 Shortages = Mapping[Hashable, tuple[int, int]]
 
@@ -44,6 +56,8 @@ class DiskWatch:
         self._wanted_bytes = 0
         self._last_ns: int | None = None  # Time of the last failed write, or None if the disk is not full.
         self._told_ns: int | None = None
+        self._next_warning_ns = 0
+        self._rate_samples: deque[tuple[int, int]] = deque(maxlen=_RATE_SAMPLES)  # Time, free bytes.
         self.free_bytes = self.total_bytes = 0
 
     @property
@@ -53,13 +67,34 @@ class DiskWatch:
 
     @property
     def problem(self) -> str | None:
-        """One line for `kproc status` and `top`, or None if the disk is not full."""
+        """One line for `kproc status` and `top`, or None if the disk is not full and does not fill within a day."""
         if not self.is_full:
-            return None
+            return self._warning
         return (
             f"the disk of {self._directory} is full: {self.free_bytes:,} bytes are free of {self.total_bytes:,}, "
             "writes are refused with KAFKA_STORAGE_ERROR until there is room"
         )
+
+    @property
+    def _warning(self) -> str | None:
+        left_s = self.time_to_full_s
+        if left_s is None or left_s >= _WARN_S:
+            return None
+        return (
+            f"the disk of {self._directory} is full in {_duration(left_s)} at the rate of the last hour: "
+            f"{self.free_bytes:,} bytes are free of {self.total_bytes:,}; lower the retention of topics "
+            "(kproc topic list shows their sizes), or enlarge the disk"
+        )
+
+    @property
+    def time_to_full_s(self) -> float | None:
+        """Seconds until no byte is free at the rate of the last hour: infinite if it does not fill, None if unknown."""
+        if len(self._rate_samples) < _RATE_SAMPLES_MIN:
+            return None
+        (first_ns, first_free), (last_ns, last_free) = self._rate_samples[0], self._rate_samples[-1]
+        if last_free >= first_free:
+            return math.inf
+        return self.free_bytes * (last_ns - first_ns) / (first_free - last_free) / NS_PER_S
 
     def sample(self, now_ns: int) -> None:
         """Compare the counters with the last sample. May be called at any rate; works at most twice a second."""
@@ -67,6 +102,8 @@ class DiskWatch:
             return
         self._next_look_ns = now_ns + _LOOK_NS
         self.measure()
+        if not self._rate_samples or now_ns - self._rate_samples[-1][0] >= _RATE_SAMPLE_NS:
+            self._rate_samples.append((now_ns, self.free_bytes))
         found = self._shortages()
         # At the first sample, a write may have failed long before this process started. Count it only if the disk has
         # no space for it now, either.
@@ -98,7 +135,10 @@ class DiskWatch:
         self.total_bytes = facts.f_blocks * facts.f_frsize
 
     def log_changes(self, logger: Logger, now_ns: int) -> None:
-        """Log the beginning and the end of a full disk, and once a minute that it is still full."""
+        """Log the beginning and the end of a full disk, and once a minute that it is still full.
+
+        Log once an hour that it will be full within a day.
+        """
         if self.is_full:
             if self._told_ns is None or now_ns - self._told_ns >= _REPEAT_NS:
                 self._told_ns = now_ns
@@ -110,12 +150,22 @@ class DiskWatch:
                 self._directory,
                 f"{self.free_bytes:,}",
             )
+        elif now_ns >= self._next_warning_ns and (warning := self._warning) is not None:
+            self._next_warning_ns = now_ns + _REPEAT_WARNING_NS
+            logger.warning("%s", warning)
 
     def describe(self) -> dict[str, Any]:
         """Return the disk's section of `kproc status --json`. Measures again."""
         self.measure()
+        left_s = self.time_to_full_s
         return {
             "free_bytes": self.free_bytes,
             "used_bytes": self.total_bytes - self.free_bytes,
             "is_full": self.is_full,
+            "full_in_s": None if left_s is None or math.isinf(left_s) else round(left_s),
         }
+
+
+def _duration(seconds: float) -> str:
+    minutes = round(seconds / 60)
+    return f"{minutes} min" if minutes < 120 else f"{minutes // 60} h"

@@ -318,6 +318,8 @@ def _broker(status: Mapping[str, Any]) -> Iterator[Metric]:
         ("kproc_disk_used_bytes", "Used bytes of the data directory's disk.", status["disk"]["used_bytes"]),
         ("kafka_log_logcleanermanager_uncleanable_bytes", "Log sizes of the partitions that are not compacted.",
          status["uncleanable"]["bytes"]),
+        ("kproc_disk_time_to_full_seconds", "Until no byte is free, at the rate of the last hour. Only while it fills.",
+         status["disk"]["full_in_s"]),
         ("kproc_disk_full", "1 while there is no room for what clients write.", int(status["disk"]["is_full"])),
     )  # fmt: skip
     uncleanable = Metric(

@@ -130,3 +130,9 @@ def test_versions_are_shown_for_uninstalled_checkout(monkeypatch: pytest.MonkeyP
 def test_doctor_hides_passwords_of_urls() -> None:
     text = doctor.hidden('"sasl.oauthbearer.jwks.endpoint.url": "https://user:hunter2@host/keys?t=hunter2"')
     assert "hunter2" not in text
+
+
+def test_problem_of_the_status_is_printed() -> None:
+    report = doctor._DoctorReport("127.0.0.1:9092", None)
+    report._status = {"problem": "the disk of /data is full in 16 h", "data": "/data"}
+    assert report.findings() == ["problem: the disk of /data is full in 16 h"]

@@ -51,7 +51,12 @@ def test_nearly_full_disk_is_not_full_until_write_fails() -> None:
         "the disk of /data is full: 300,000 bytes are free of 24,000,000, "
         "writes are refused with KAFKA_STORAGE_ERROR until there is room"
     )
-    assert disk.watch.describe() == {"free_bytes": 300_000, "used_bytes": 23_700_000, "is_full": True}
+    assert disk.watch.describe() == {
+        "free_bytes": 300_000,
+        "used_bytes": 23_700_000,
+        "is_full": True,
+        "full_in_s": None,
+    }
 
 
 def test_disk_is_full_until_failed_write_would_fit() -> None:
@@ -99,3 +104,55 @@ def test_the_beginning_each_minute_and_the_end_are_logged_once(caplog: pytest.Lo
     assert [record.getMessage() for record in caplog.records][2:] == [
         "there is room again on the disk of /data: 600,000 bytes are free"
     ]
+
+
+def fill(disk: Disk, minutes: int, blocks_each: int) -> DiskWatch:
+    """Take this many blocks of the free ones each minute."""
+    for _ in range(minutes):
+        disk.facts.f_bavail -= blocks_each
+        disk.after(60)
+    return disk.watch
+
+
+def test_time_to_full_is_known_after_ten_minutes() -> None:
+    disk = Disk(Facts(f_bavail=10_000))
+    disk.after()
+    watch = fill(disk, 9, 10)
+    assert (watch.time_to_full_s, watch.describe()["full_in_s"], watch.problem) == (None, None, None)
+    watch = fill(disk, 1, 10)
+    assert watch.describe()["full_in_s"] == 9_900 / 10 * 60
+    assert watch.problem == (
+        "the disk of /data is full in 16 h at the rate of the last hour: 9,900,000 bytes are free of 24,000,000; "
+        "lower the retention of topics (kproc topic list shows their sizes), or enlarge the disk"
+    )
+
+
+def test_disk_that_lasts_longer_than_a_day_is_no_problem() -> None:
+    disk = Disk(Facts(f_bavail=20_000))
+    disk.after()
+    watch = fill(disk, 20, 10)
+    assert watch.describe()["full_in_s"] == 19_800 / 10 * 60
+    assert watch.problem is None
+
+
+def test_disk_that_gets_freer_has_no_time_to_full() -> None:
+    disk = Disk(Facts(f_bavail=1_000))
+    disk.after()
+    watch = fill(disk, 20, -1)
+    assert (watch.describe()["full_in_s"], watch.problem) == (None, None)
+
+
+def test_rate_is_that_of_the_last_hour() -> None:
+    disk = Disk(Facts(f_bavail=20_000))
+    disk.after()
+    assert fill(disk, 30, 50).problem is not None
+    assert fill(disk, 61, 0).problem is None
+
+
+def test_filling_disk_is_logged_once_an_hour(caplog: pytest.LogCaptureFixture) -> None:
+    disk = Disk(Facts(f_bavail=12_000))
+    disk.after()
+    fill(disk, 69, 10)
+    assert [record.levelname for record in caplog.records] == ["WARNING"]
+    fill(disk, 1, 10)
+    assert [record.levelname for record in caplog.records] == ["WARNING", "WARNING"]

@@ -62,7 +62,7 @@ def scraped(rig: HandlerRig) -> dict[str, float]:
         "topics": 1,
         "partitions": 1,
         "shared_memory_unmapped_bytes": 0,
-        "disk": {"free_bytes": 1, "used_bytes": 1, "is_full": False},
+        "disk": {"free_bytes": 1, "used_bytes": 1, "is_full": False, "full_in_s": None},
         "certificates": {},
         "uncleanable": {"count": 0, "bytes": 0, "first": []},
         "network": figures.describe(rows, {}),

@@ -37,7 +37,8 @@ def test_metrics_have_kafkas_names() -> None:
     partitions.update(make_report({("t", 0): Uncleanable("why", 77)}))
     status = {
         "uptime_ms": 0, "topics": 1, "partitions": 1, "shared_memory_unmapped_bytes": 0,
-        "disk": {"free_bytes": 1, "used_bytes": 1, "is_full": False}, "uncleanable": partitions.describe(),
+        "disk": {"free_bytes": 1, "used_bytes": 1, "is_full": False, "full_in_s": None},
+        "uncleanable": partitions.describe(),
         "certificates": {},
     }  # fmt: skip
     text = "".join(text_of(family) for family in _broker(status))
