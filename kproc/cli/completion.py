@@ -72,6 +72,15 @@ def complete_setting_names(context: typer.Context, incomplete: str) -> list[str]
     return _beginning(incomplete, _setting_names(context.params))
 
 
+def complete_described_settings(context: typer.Context, incomplete: str) -> list[str]:
+    """Return names of settings of the resource on the command line, or without one of every kind of resource."""
+    if context.params.get("topic") or context.params.get("group"):
+        return complete_setting_names(context, incomplete)
+    from kproc.cli.setting_reference import all_descriptions
+
+    return _beginning(incomplete, {each.name for each in all_descriptions()})
+
+
 def complete_settings(context: typer.Context, incomplete: str) -> list[str]:
     """Return `complete_setting_names` with `=` behind each name, because a value follows."""
     return [f"{name}=" for name in complete_setting_names(context, incomplete)]

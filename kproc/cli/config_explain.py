@@ -19,7 +19,7 @@ from kproc.cli.common import (
     print_text,
     usage_error,
 )
-from kproc.cli.completion import complete_setting_names
+from kproc.cli.completion import complete_described_settings
 from kproc.cli.configs import Group, Topic, find_resource, read_configs
 from kproc.cli.lines import print_line
 
@@ -42,7 +42,9 @@ _SOURCES: Final = {
 def explain_settings(
     names: Annotated[
         list[str],
-        typer.Argument(metavar="NAME...", help="Names of settings.", autocompletion=complete_setting_names),
+        typer.Argument(
+            metavar="NAME...", help="Names of settings.", autocompletion=complete_described_settings
+        ),
     ],
     bootstrap: Bootstrap = DEFAULT_BOOTSTRAP,
     topic: Topic = None,
