@@ -18,6 +18,7 @@ from kproc.cli.common import DEFAULT_BOOTSTRAP, Bootstrap, Failure, connect_for_
 from kproc.cli.completion import complete_groups, complete_topics
 from kproc.cli.formatting import Formatter, compile_format
 from kproc.cli.lines import print_note
+from kproc.cli.patterns import RecordFilter, is_topic_pattern, matching_topics
 from kproc.cli.positions import Where, chosen_partitions, find_positions, parse_where
 from kproc.cli.unserved import Partition, explain_unserved
 
@@ -53,49 +54,75 @@ Template = Annotated[
         "[default: %s\\n; with several topics %t\\t%s\\n]",
     ),
 ]
+Topics = Annotated[
+    list[str],
+    typer.Argument(
+        metavar="TOPIC...",
+        help="Topics to read. 'orders-*' or '^orders-[0-9]' stand for the topics that match now.",
+        autocompletion=complete_topics,
+    ),
+]
+Start = Annotated[
+    str,
+    typer.Option(
+        "--from",
+        "-o",
+        metavar="WHERE",
+        help="beginning, end, an offset, -N (the last N of each), @MILLISECONDS or an ISO 8601 time; "
+        "with --group only where nothing is committed.",
+    ),
+]
+Until = Annotated[
+    str | None,
+    typer.Option(
+        metavar="WHERE", help="Stop before this position, given as for --from. [default: the present end]"
+    ),
+]
+KeyPattern = Annotated[
+    str | None,
+    typer.Option(metavar="REGEX", help="Only records whose key has a match of this regular expression."),
+]
+ValuePattern = Annotated[
+    str | None,
+    typer.Option(metavar="REGEX", help="Only records whose value has a match of this regular expression."),
+]
+Follow = Annotated[
+    bool,
+    typer.Option(
+        "--follow",
+        "-F",
+        help="Wait for more records at the end, and for an unreachable broker. Implied by --from end.",
+    ),
+]
+Group = Annotated[
+    str | None,
+    typer.Option(
+        "--group",
+        "-g",
+        metavar="GROUP",
+        help="Read as a member of this group: continue at its offsets and commit printed records.",
+        autocompletion=complete_groups,
+    ),
+]
+Partitions = Annotated[
+    list[int] | None,
+    typer.Option("--partition", "-p", min=0, help="Only this partition; may be repeated."),
+]
 
 
 def consume(
-    topics: Annotated[
-        list[str],
-        typer.Argument(metavar="TOPIC", help="Topics to read.", autocompletion=complete_topics),
-    ],
+    topics: Topics,
     bootstrap: Bootstrap = DEFAULT_BOOTSTRAP,
-    start: Annotated[
-        str,
-        typer.Option(
-            "--from",
-            "-o",
-            metavar="WHERE",
-            help="beginning, end, an offset, -N (the last N of each), @MILLISECONDS or an ISO 8601 time; "
-            "with --group only where nothing is committed.",
-        ),
-    ] = "beginning",
+    start: Start = "beginning",
+    until: Until = None,
     count: Annotated[
         int | None, typer.Option("--count", "-n", min=1, help="Stop after this many records.")
     ] = None,
-    follow: Annotated[
-        bool,
-        typer.Option(
-            "--follow",
-            "-F",
-            help="Wait for more records at the end, and for an unreachable broker. Implied by --from end.",
-        ),
-    ] = False,
-    group: Annotated[
-        str | None,
-        typer.Option(
-            "--group",
-            "-g",
-            metavar="GROUP",
-            help="Read as a member of this group: continue at its offsets and commit printed records.",
-            autocompletion=complete_groups,
-        ),
-    ] = None,
-    partition: Annotated[
-        list[int] | None,
-        typer.Option("--partition", "-p", min=0, help="Only this partition; may be repeated."),
-    ] = None,
+    follow: Follow = False,
+    group: Group = None,
+    partition: Partitions = None,
+    key: KeyPattern = None,
+    grep: ValuePattern = None,
     template: Template = None,
     skip_unreadable: SkipUnreadable = False,
     isolation: Annotated[
@@ -103,21 +130,35 @@ def consume(
         typer.Option(help="read-committed: without aborted transactions, up to the first open one."),
     ] = Isolation.UNCOMMITTED,
 ) -> None:
-    """Write records to the standard output, up to the current end, or for ever with --follow."""
-    topics = list(dict.fromkeys(topics))
-    formatter = compile_format(
-        template or (r"%s\n" if len(topics) == 1 else r"%t\t%s\n"), for_terminal=sys.stdout.isatty()
-    )
+    """Write records to the standard output, up to the current end, or for ever with --follow.
+
+    Regular expressions are Python's. They see keys and values as UTF-8 text, and of each the first MiB.
+    """
     where = parse_where("--from", start)
     follow = follow or where == "end"
+    end = parse_where("--until", until) if until is not None else "end"
+    if until is not None and follow:
+        usage_error(
+            "--until stops the command, but --follow and --from end wait for more records: leave one out"
+        )
+    wanted = RecordFilter(key, grep) if key is not None or grep is not None else None
+    topics = list(dict.fromkeys(topics))
+    is_single = len(topics) == 1 and not is_topic_pattern(topics[0])
+    formatter = compile_format(
+        template or (r"%s\n" if is_single else r"%t\t%s\n"), for_terminal=sys.stdout.isatty()
+    )
     if group is not None and partition:
         usage_error("--group and --partition exclude each other: the group says who reads what")
     if group == "":
         usage_error("--group: must not be empty")
+    topics = _found_topics(bootstrap, topics)
     if group is not None:
         _check_coordinator(bootstrap, group)
-    span = _span(bootstrap, topics, where, partition, isolation)
+    span = _span(bootstrap, topics, where, end, partition, isolation)
     unserved = _check_unserved(bootstrap, span, follow=follow)
+    # A group begins at its own offsets.
+    if group is None and (problem := _start_beyond_end(start, where, span, follow=follow)):
+        print_note(f"kproc: {problem}")
     is_watched = sys.stdout.isatty() and sys.stderr.isatty()
     reader = _reader(
         bootstrap,
@@ -129,9 +170,35 @@ def consume(
         tells=is_watched,
         skips_unreadable=skip_unreadable,
     )
-    _copy(reader, formatter, count, followed=topics if is_watched and follow else [])
+    _copy(reader, formatter, count, wanted, followed=topics if is_watched and follow else [])
     if unserved:
         raise Failure(f"not read: {'; '.join(unserved)}")
+
+
+def _found_topics(bootstrap: str, names: list[str]) -> list[str]:
+    """Return the names, with patterns replaced by the topics that they match. Internal topics match none."""
+    if not any(map(is_topic_pattern, names)):
+        return names
+    from kproc.cli.common import topic_metadata
+
+    with connect_for_records(bootstrap) as client:
+        known = [str(row["name"]) for row in topic_metadata(client, None) if not row.get("is_internal")]
+    return matching_topics(names, known)
+
+
+def _start_beyond_end(start: str, where: Where, span: OffsetRange, *, follow: bool) -> str | None:
+    """Return a line if --from is behind the last record, so that a typing error does not look like an empty topic."""
+    beyond = span.beyond
+    if not beyond:
+        return None
+    # A time is often later than the last record of some partition, so the other partitions must be empty, too.
+    if not isinstance(where, int) and any(span.starts[each] < span.ends[each] for each in span.starts):
+        return None
+    (topic, number), end = max(beyond.items(), key=lambda each: each[1])
+    more = len(beyond) - 1
+    others = f" and of {more} more partition{'s' * (more > 1)}" if more else ""
+    done = "reading begins at the end" if follow else "nothing is read there"
+    return f"--from {start} is beyond the end of {topic}-{number} (offset {end}){others}: {done}"
 
 
 def _check_coordinator(bootstrap: str, group: str) -> None:
@@ -158,7 +225,14 @@ def _check_unserved(bootstrap: str, span: OffsetRange, *, follow: bool) -> list[
     return lines
 
 
-def _copy(reader: RecordReader, formatter: Formatter, count: int | None, *, followed: list[str]) -> None:
+def _copy(
+    reader: RecordReader,
+    formatter: Formatter,
+    count: int | None,
+    wanted: RecordFilter | None,
+    *,
+    followed: list[str],
+) -> None:
     left = count if count is not None else sys.maxsize
     write, flush = sys.stdout.buffer.write, sys.stdout.buffer.flush
     with _ending() as ending:
@@ -168,15 +242,16 @@ def _copy(reader: RecordReader, formatter: Formatter, count: int | None, *, foll
             if followed:
                 print_note(f"kproc: following {', '.join(followed)}; Ctrl-C ends")
             while left > 0 and not reader.is_done and not ending.number:
-                # Read no more than is wanted, because with --group the rest would be committed without having been
-                # printed.
-                records = reader.read(min(left, BATCH_RECORDS))
-                for record in records:
+                # With --group the records in `taken` are committed, so it must not have more than --count allows.
+                taken = matches = reader.read(min(left, BATCH_RECORDS) if wanted is None else BATCH_RECORDS)
+                if wanted is not None:
+                    taken, matches = wanted.select(taken, left)
+                for record in matches:
                     write(formatter(record))
                 flush()
-                if records:
-                    reader.printed(records)
-                left -= len(records)
+                if taken:
+                    reader.printed(taken)
+                left -= len(matches)
         finally:
             reader.close()
     if ending.number == signal.SIGINT:
@@ -248,10 +323,11 @@ def _span(
     bootstrap: str,
     topics: list[str],
     where: Where,
+    until: Where,
     wanted: list[int] | None,
     isolation: Isolation,
 ) -> OffsetRange:
-    """Return the first offset and the present end of each partition, from the broker itself."""
+    """Return the first and the last offset to read of each partition, from the broker itself."""
     from kproc.cli.record_reader import OffsetRange
     from kproc.cli.topics import checked_topics
     from kproc.common.reading import READ_COMMITTED, READ_UNCOMMITTED
@@ -261,12 +337,18 @@ def _span(
     errors: dict[Partition, str] = {}
     starts: dict[Partition, int] = {}
     ends: dict[Partition, int] = {}
+    beyond: dict[Partition, int] = {}
     with connect_for_records(bootstrap) as client:
         for metadata in checked_topics(client, topics):
             topic = str(metadata["name"])
             known = [row["partition_index"] for row in metadata["partitions"]]
             numbers = chosen_partitions(topic, known, wanted)
             positions = find_positions(client, topic, numbers, where, errors, isolation=level)
-            starts.update(((topic, number), offset) for number, offset in positions.found.items())
-            ends.update(((topic, number), offset) for number, offset in positions.ends.items())
-    return OffsetRange(starts, ends, errors)
+            beyond.update(((topic, number), positions.ends[number]) for number in positions.beyond)
+            last = positions.ends
+            if until != "end":
+                last = find_positions(client, topic, list(last), until, errors, isolation=level).found
+            begun = positions.found.items()
+            starts.update(((topic, number), offset) for number, offset in begun if number in last)
+            ends.update(((topic, number), offset) for number, offset in last.items())
+    return OffsetRange(starts, ends, errors, beyond)

@@ -54,12 +54,14 @@ def _timestamp_ms(time: datetime) -> int:
 class Positions(NamedTuple):
     """Offsets by partition: the log's start, its end, and the requested position, which lies between.
 
-    Partitions that are not served are in none of the three.
+    `beyond` are the partitions with an end before the requested position, or with only records before the requested
+    time. Partitions that are not served are in none of the four.
     """
 
     starts: dict[int, int]
     ends: dict[int, int]
     found: dict[int, int]
+    beyond: list[int]
 
     def at(self, number: int, offset: int) -> int:
         """Return the offset, or the nearest one that the partition has."""
@@ -82,16 +84,19 @@ def find_positions(
     starts = served_offsets(client, topic, dict.fromkeys(numbers, EARLIEST), errors)
     ends = served_offsets(client, topic, dict.fromkeys(starts, LATEST), errors, isolation=isolation)
     numbers = list(ends)
+    beyond: list[int] = []
     if isinstance(where, datetime):
         times = dict.fromkeys(numbers, _timestamp_ms(where))
         stamped = served_offsets(client, topic, times, errors, isolation=isolation)
         numbers = list(stamped)
+        beyond = [number for number in numbers if stamped[number] < 0 and starts[number] < ends[number]]
         wanted = {number: stamped[number] if stamped[number] >= 0 else ends[number] for number in numbers}
     elif isinstance(where, int):
+        beyond = [number for number in numbers if where > ends[number]]
         wanted = {number: where if where >= 0 else ends[number] + where for number in numbers}
     else:
         wanted = ends if where == "end" else starts
-    positions = Positions(starts, ends, {})
+    positions = Positions(starts, ends, {}, beyond)
     positions.found.update((number, positions.at(number, wanted[number])) for number in numbers)
     return positions
 

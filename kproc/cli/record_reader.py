@@ -32,13 +32,15 @@ LEAVE_WITHIN_S: Final = 10.0
 
 
 class OffsetRange(NamedTuple):
-    """The range to read of each partition: its first offset, and the end that it had when the command began."""
+    """The range to read of each partition: its first offset, and the offset before which it ends."""
 
     starts: Mapping[Partition, int]
     ends: Mapping[Partition, int]
     # Partitions that the broker does not serve, with their errors. They are in neither `starts` nor `ends`, but a group
     # may assign them to us.
     unserved: Mapping[Partition, str] = MappingProxyType({})
+    # Partitions in which the requested start is behind the last record, with their ends.
+    beyond: Mapping[Partition, int] = MappingProxyType({})
 
 
 class Progress:

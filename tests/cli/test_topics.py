@@ -203,3 +203,27 @@ def _end_offset(capsys: pytest.CaptureFixture[str], bootstrap: str) -> int:
         told(call_kproc(capsys, "topic", "describe", "there", "-f", "json", "-b", bootstrap))
     )
     return int(described["records"])
+
+
+def test_consume_ends_filters_and_topic_patterns(kproc, topic):
+    name = topic(partitions=1)
+    other = f"{name}-2"
+    told(kproc(f"topic create {other}"))
+    told(kproc(f"produce {name} -K :", stdin="k1:apple\nk2:pear\nk3:fig\nx:apple\n"))
+    told(kproc(f"produce {other}", stdin="apple"))
+    assert told(kproc(f"consume {name} --from 1 --until 3")).split() == ["pear", "fig"]
+    assert told(kproc(f"consume {name} --until -1")).split() == ["apple", "pear", "fig"]
+    assert told(kproc(f"consume {name} --until 2000-01-01")) == ""
+    assert told(kproc(f"consume {name} --until end --key ^k --grep a.?p")).split() == ["apple"]
+    assert told(kproc(f"consume {name} --until 99 --grep a -n 2")).split() == ["apple", "pear"]
+    assert told(kproc("consume", f"{name}*", "--grep", "^apple$")).split() == [name, "apple"] * 2 + [other, "apple"]
+    assert told(kproc("consume", f"^{name}$", "--key", "x")).split() == [name, "apple"]
+    assert told(kproc("consume", name, "--group", other, "--grep", "fig", "--count", "1")) == "fig\n"
+    # The record that did not match before it counts as read, the one after it does not.
+    assert told(kproc("consume", name, "--group", other)) == "apple\n"
+    late = kproc("consume", name, "--from", "9")
+    assert (late.returncode, late.stdout) == (0, "")
+    assert late.stderr == (
+        f"kproc: --from 9 is beyond the end of {name}-0 (offset 4): nothing is read there\n"
+    )
+    told(kproc(f"topic delete {other}"))

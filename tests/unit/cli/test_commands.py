@@ -59,7 +59,10 @@ def called(capsys, monkeypatch):
                 "--timeout",
             ],
         ),
-        ("consume", ["--from", "--count", "--follow", "--format", "--partition", "--group"]),
+        (
+            "consume",
+            ["--from", "--until", "--count", "--follow", "--key", "--grep", "--format", "--partition", "--group"],
+        ),
         ("status", ["--json", "--bootstrap"]),
     ],
 )
