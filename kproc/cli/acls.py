@@ -112,7 +112,10 @@ class NamedResources:
     user: Users = None
 
     def named(self, *, with_cluster: bool = False) -> list[tuple[ResourceType, str]]:
-        """Return type and name of each resource."""
+        """Return (type, name) of each resource that the options name.
+
+        `with_cluster`: also the cluster, if its option is not given.
+        """
         from kproc.broker.security.acl import CLUSTER_NAME, ResourceType
 
         lists = (

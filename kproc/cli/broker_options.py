@@ -21,7 +21,7 @@ _READY_BYTES_MAX: Final = 1 << 20
 
 
 class Option(NamedTuple):
-    """One option: its names; of a setting its name; a placeholder for its value (empty: a switch); its help."""
+    """An option of `serve` or `dev`: its names, setting (or ""), placeholder of the value (or "") and help."""
 
     names: tuple[str, ...]
     setting: str

@@ -60,7 +60,7 @@ app = typer.Typer(
 
 
 def _show(parser: CommandParser) -> None:
-    """Show a command among the others that has a parser of its own, which kproc.cli.main asks before all this.
+    """List a command with its own parser (serve, dev) in the help. kproc.cli.main runs it before this module is loaded.
 
     Its options are declared once more for the shell, which completes what it finds here.
     """

@@ -22,7 +22,10 @@ _NUMBERS_SHOWN: Final = 8
 
 
 class GroupMember:
-    """A member of the group. A partition without a committed offset begins at its start of the span."""
+    """A member of the group that `kproc consume --group` joins.
+
+    A partition without a committed offset begins at its start of the span.
+    """
 
     def __init__(
         self, group: str, topics: Sequence[str], span: OffsetRange, progress: Progress, *, tells: bool

@@ -101,7 +101,7 @@ def delete(
 
 
 def _report(done: str, results: list[dict[str, Any]], tolerated: int | None, output: Format) -> None:
-    """Print the result for each topic. Raise a Failure with the errors, if any."""
+    """Print `done` for each topic that succeeded. Raise a Failure with the errors, except the code `tolerated`."""
     refusals = [
         explain(result["name"], result["error_code"], result.get("error_message"))
         for result in results

@@ -273,7 +273,10 @@ def _check_writable(config: Path, *, dry_run: bool, yes: bool) -> None:
 def _keep(
     config: Path | None, settings: Mapping[str, str], *, dry_run: bool, yes: bool, output: Format
 ) -> None:
-    """Show what would change in the file, ask, write. Messages go to stderr where stdout is JSON."""
+    """Offer to write the proposed settings into the file: show the change, ask, write.
+
+    Messages go to stderr where stdout is JSON.
+    """
     say = print_notes if output is Format.JSON else print_block
     if config is None:
         if output is Format.TABLE:

@@ -116,7 +116,7 @@ class _AnswerFields(dict[str, Any]):
 
 
 class _PendingRequest(NamedTuple):
-    """A request without a response yet."""
+    """A request that was sent and whose response was not read yet."""
 
     api_key: int
     api_version: int

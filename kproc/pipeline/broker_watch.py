@@ -24,7 +24,7 @@ _LATELY_NS: Final = 120 * NS_PER_S
 
 
 class _WatchedCluster:
-    """The watch of one cluster."""
+    """One cluster of a pipeline, with an idle connection whose end shows that the broker is gone."""
 
     def __init__(self, access: Access) -> None:
         self.access = access
@@ -36,7 +36,7 @@ class _WatchedCluster:
         self.say_ns = 0
 
     def check(self) -> None:
-        """Check the connection and reconnect if it has ended. On failure set `reason`."""
+        """Check whether the connection has ended, and then reconnect. On failure set `reason`."""
         if self.sock is not None and not self._has_ended():
             return
         for host, port in parse_bootstrap(self.bootstrap):
@@ -73,7 +73,10 @@ class _WatchedCluster:
 
 
 class BrokerWatch:
-    """The watch of a run's clusters. The run's loop calls `check` as often as it can."""
+    """Reports when a cluster of a pipeline run becomes unreachable, and when it is back.
+
+    The run's loop calls `check` as often as it can.
+    """
 
     def __init__(self, accesses: Iterable[Access], note: Callable[[str], None], clock: Clock) -> None:
         self._seen = [_WatchedCluster(each) for each in sorted(set(accesses), key=str)]

@@ -191,7 +191,10 @@ class Reset:
 
 
 def plan_reset(pipeline: Pipeline, checkpoint: Path, sinks: tuple[Sink, ...]) -> Reset:
-    """Return the reset of these sinks, with the paths that exist."""
+    """Plan the reset of these sinks: the checkpoints to remove, and the file logs to rename.
+
+    Paths that do not exist are left out. Nothing changes before carry_out().
+    """
     removed = [checkpoint / sink.name for sink in sinks]
     removed += [checkpoint / STATE_DIRECTORY / "sources" / sink.name for sink in sinks]
     logs = [

@@ -67,5 +67,5 @@ def _spark_reason(text: str) -> str:
 
 
 def sentence(text: str) -> str:
-    """Return Spark's message without its SQLSTATE and without the position in the SQL text."""
+    """Shorten a message of Spark to what users need: without its SQLSTATE and without the position in the SQL text."""
     return " ".join(_POSITION.sub("", _SQLSTATE.sub("", text)).split()).rstrip(";")

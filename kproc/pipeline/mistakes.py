@@ -11,7 +11,7 @@ _T = TypeVar("_T")
 
 
 class SpecErrors:
-    """The errors that were found so far."""
+    """The errors of a specification that were found so far, so that one run reports them together."""
 
     def __init__(self) -> None:
         self._found: list[SpecError] = []

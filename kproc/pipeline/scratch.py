@@ -20,7 +20,10 @@ _NAME: Final = re.compile(r"kproc-spark-\d+-[a-z0-9_]{8}")
 
 
 class Scratch:
-    """A new locked directory. Creating it first removes the directories of ended runs."""
+    """The temporary directory of one pipeline run, locked until its processes have ended.
+
+    Creating it first removes the directories of ended runs.
+    """
 
     def __init__(self) -> None:
         sweep(Path(tempfile.gettempdir()))

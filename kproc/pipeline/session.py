@@ -262,7 +262,7 @@ def settings(
 
 
 def _jars(given: tuple[str, ...]) -> list[str]:
-    """Return the paths of the jars. A directory stands for all of its jars."""
+    """Return the paths of the jars that the specification names. A directory stands for all jars in it."""
     answer: list[str] = []
     for item in given:
         if os.path.isdir(item):
@@ -282,7 +282,7 @@ def _local_cores(master: str) -> int:
 
 
 def last_words(log: Path) -> str:
-    """Return the line of the JVM's log that most likely has the reason for its end."""
+    """Return the line of the JVM's log that most likely has the reason why the JVM has ended."""
     lines = [line.strip() for line in log.read_text(errors="replace").splitlines() if line.strip()]
     telling = [
         line for line in lines if re.match(r"(Error|Exception in|Caused by|Unrecognized|Invalid)", line)

@@ -95,7 +95,10 @@ class SpecTable:
         return key if isinstance(key, str) and key in self._values else None
 
     def without(self, key: str) -> SpecTable:
-        """Return a copy without `key`. A missing name gets a placeholder, because a name is required."""
+        """Return a copy without `key`, so that the caller can parse the rest and find further errors.
+
+        If `key` is `name`, it becomes "unnamed", because a name is required.
+        """
         left = {k: v for k, v in self._values.items() if k != key}
         return SpecTable(left | ({"name": "unnamed"} if key == "name" else {}), self._places, self.path)
 

@@ -28,7 +28,10 @@ UInt64s = np.ndarray[Any, np.dtype[np.uint64]]
 
 
 def digest(rows: RowColumns) -> int:
-    """Return the digest of these rows. For several batches add their digests modulo DIGEST_COUNT."""
+    """Return a digest of these rows, which a repeated task must match.
+
+    For several batches add their digests modulo DIGEST_COUNT.
+    """
     hashes = _hashes(rows.values)
     if rows.keys is not None:
         _mix(hashes, _hashes(rows.keys))

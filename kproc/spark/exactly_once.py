@@ -114,7 +114,10 @@ class BatchCommit:
     # -- a task
 
     def is_done(self, task: int) -> bool:
-        """Steps 1 and 2. Return True if this task has nothing left to do."""
+        """Return True if this task need not write.
+
+        Its batch or a later one is decided then, and its rows are committed, if necessary by this call (steps 1 and 2).
+        """
         if not self._has_marks:
             return False
         decision = self._decision()
@@ -127,14 +130,17 @@ class BatchCommit:
         return listed is None or self._broker.finish(self._identity(listed), commit=True)
 
     def start(self, task: int) -> ProducerIdentity | None:
-        """Steps 3 and 4. Return a transaction to write in, or None if the rows are committed already."""
+        """Begin the task's transaction, which fences its other attempts.
+
+        Return None if one of them has committed the rows (steps 3 and 4).
+        """
         identity = self._broker.init(self._id(task))
         return None if self._is_marked(task) else identity
 
     def prepare(
         self, task: int, identity: ProducerIdentity, place: TopicPartition, *, records: int, digest: int
     ) -> PreparedTask:
-        """End of step 5: write the mark after the rows, and return the open transaction.
+        """Write the mark after the rows, and return the open transaction for the driver (end of step 5).
 
         place: a partition of the transaction. records, digest: of the task's rows.
         """
@@ -149,7 +155,9 @@ class BatchCommit:
     # -- the driver
 
     def commit(self, prepared: Sequence[PreparedTask], done: Iterable[int]) -> None:
-        """Steps 6 to 9. `done` are the tasks that found their rows committed.
+        """Decide the batch and commit its transactions, in the driver (steps 6 to 9).
+
+        `done` are the tasks that found their rows committed.
 
         Raises TransactionLost if a transaction is not open any more, and OtherRows if a partly committed batch differs.
         """
@@ -238,7 +246,10 @@ class BatchCommit:
             self._commit_each(again.values())
 
     def _is_committed(self, listed: Slot) -> bool:
-        """Steps 2 to 4 for a listed task that Spark does not run any more. Return True if its rows are committed."""
+        """Return True if the rows of a listed task are committed.
+
+        The task is one that Spark does not run any more (steps 2 to 4).
+        """
         if self._broker.finish(self._identity(listed), commit=True):
             return True
         self._broker.init(self._id(listed.task))

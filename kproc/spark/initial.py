@@ -20,7 +20,10 @@ from kproc.spark.options import SourceOptions
 
 
 class InitialOffsets:
-    """The file of one source. The process that plans the query writes it once."""
+    """The file with the offsets at which a query began (option checkpointState).
+
+    The process that plans the query writes it once for each source.
+    """
 
     def __init__(self, path: Path) -> None:
         self.path = path

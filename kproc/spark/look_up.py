@@ -193,11 +193,11 @@ class LookUp:
             pause(SETTLE_PAUSE_MS)
 
     def starting(self, partitions: list[TopicPartition]) -> Offsets:
-        """Return where a new query begins."""
+        """Return the offsets at which a new query begins, by its option (startingOffsets or startingTimestamp)."""
         return self._resolve(self._options.starting, partitions, is_start=True)
 
     def bounds(self, partitions: list[TopicPartition]) -> tuple[Offsets, Offsets]:
-        """Return where a batch begins and ends.
+        """Return the offsets at which a batch query begins and ends, by its options.
 
         Both are of the same partitions. If one is deleted in between, this raises UnknownTopic.
         """

@@ -63,7 +63,7 @@ def to_json(
     ids: Mapping[str, bytes] | None = None,
     start: Mapping[TopicPartition, int] | None = None,
 ) -> dict[str, dict[str, int]]:
-    """Return the document for Spark, in the one order.
+    """Return the offsets as the document that Spark stores, with its keys always in the same order.
 
     `ids`: ids of the topics; those of topics without an offset are left out. `start`: where the batch begins, for a
     query's first batch.
@@ -81,7 +81,10 @@ def to_json(
 
 
 def from_json(document: Mapping[str, Any]) -> Offsets:
-    """Return the offsets of a document without its notes. Raise ValueError with the place and the wrong value."""
+    """Return the offsets of a document that to_json() made, without its notes (topic ids, start).
+
+    Raise ValueError with the place and the wrong value.
+    """
     if not isinstance(document, Mapping):
         raise ValueError(f'it is not of the form {{"topic": {{"0": 23}}}}: {document!r}')
     found: Offsets = {}
@@ -101,7 +104,10 @@ def from_json(document: Mapping[str, Any]) -> Offsets:
 
 
 def ids_of(document: Mapping[str, Any]) -> TopicIds:
-    """Return the topic ids in a document's notes. Documents of earlier versions and of Spark's connector have none."""
+    """Return the topic ids that the notes of an offset document have.
+
+    Documents of earlier versions and of Spark's connector have none.
+    """
     found: TopicIds = {}
     for key in document:
         word, *parts = key.split(":")
@@ -112,7 +118,7 @@ def ids_of(document: Mapping[str, Any]) -> TopicIds:
 
 
 def start_of(start: Mapping[str, Any], end: Mapping[str, Any]) -> Offsets:
-    """Return where the batch with this end begins.
+    """Return the offsets at which the batch that ends at `end` begins.
 
     A query's first batch has its start in its end. Every later batch begins where Spark says: at the end before it.
     """
@@ -130,7 +136,7 @@ def start_of(start: Mapping[str, Any], end: Mapping[str, Any]) -> Offsets:
 
 
 def without_topics(offsets: Mapping[TopicPartition, int], topics: Collection[str]) -> Offsets:
-    """Return the offsets of the other topics."""
+    """Return the offsets without those of these topics."""
     return {partition: offset for partition, offset in offsets.items() if partition.topic not in topics}
 
 

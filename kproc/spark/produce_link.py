@@ -81,7 +81,7 @@ def produce_frame(version: int, correlation_id: int, client_id: str, request: Pr
 
 
 def _count(count: int, is_flexible: bool) -> bytes:
-    """Encode the number of elements of an array, or of bytes."""
+    """Encode the length of an array or of bytes: a varint of count + 1 in a flexible version, else an int32."""
     return encode_unsigned_varint(count + 1) if is_flexible else INT32.pack(count)
 
 

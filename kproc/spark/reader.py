@@ -132,7 +132,7 @@ class BatchReader(DataSourceReader):
 
 @dataclass(frozen=True, slots=True)
 class _Bounds:
-    """Where a stream's next batch begins and where it may end."""
+    """The offsets at which a stream's next batch begins, and those up to which it may go."""
 
     begin: Offsets
     end: Offsets
@@ -235,7 +235,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return to_json(end, ids=self._ids, start=first)
 
     def _next_bounds(self, start: dict[str, Any]) -> _Bounds:
-        """Return where the next batch begins and where it may end. Report lost records.
+        """Return the offsets at which the next batch begins and may end. Report lost records.
 
         With failOnDataLoss=false a topic that was deleted and created again is read from its log's start, because it
         is another topic. One that is gone keeps its last offset, so that it goes on there if it comes back.
@@ -274,7 +274,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return _Bounds(begin, {**{each: begin[each] for each in self._gone}, **end}, is_recreated=bool(again))
 
     def _rest(self) -> None:
-        """Pause because there are no new records.
+        """Pause, because there are no new records and Spark calls again at once.
 
         Without a trigger interval Spark calls latestOffset 80 times a second. The pause doubles up to IDLE_MS_MAX.
         """

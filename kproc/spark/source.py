@@ -48,7 +48,10 @@ class KprocDataSource(DataSource):
             return batch_reader(dict(self.options), schema)
 
     def streamReader(self, schema: StructType) -> DataSourceStreamReader:
-        """Return the reader of `spark.readStream`. For wrong options it is one that raises the error later."""
+        """Return the reader of `spark.readStream`.
+
+        For invalid options return one that raises the error at its first call.
+        """
         from kproc.spark.reader import RejectedStreamReader, stream_reader
 
         try:

@@ -366,7 +366,7 @@ def _encode(
     session_id: int,
     topics: Sequence[FetchTopicResult],
 ) -> list[bytes | FileRange]:
-    """Encode any response."""
+    """Encode a Fetch response with any number of topics and partitions."""
     flexible = version >= _FLEXIBLE
     if version >= _SESSIONS:
         out = bytearray(_HEADS[version].pack(0, correlation_id, throttle_ms, error_code, session_id))

@@ -44,7 +44,7 @@ def _invalid(why: str) -> KafkaError:
 
 
 def check_small(codec: int, payload: Buffer, count: int) -> bool:
-    """Check `count` records at the depth `lengths`. `payload` is the batch without its header.
+    """Check the lengths of `count` records (depth `lengths`, see module). `payload` is the batch without its header.
 
     Always returns True, so that a condition can contain the call. Raises INVALID_RECORD for a wrong length or count,
     and CORRUPT_MESSAGE for damaged compressed data.

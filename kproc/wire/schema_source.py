@@ -123,7 +123,7 @@ def supported_versions(api_key: int) -> range:
 
 
 def make_schemas() -> Iterator[tuple[int, int, str, Schema]]:
-    """Yield (API key, version, direction, schema) of everything in kio."""
+    """Yield (API key, version, direction, schema) of every message that the package kio defines."""
     for key in ApiKey:
         for version in supported_versions(key):
             for direction, load in (("request", load_request_schema), ("response", load_response_schema)):
@@ -132,7 +132,7 @@ def make_schemas() -> Iterator[tuple[int, int, str, Schema]]:
 
 
 def make_table() -> str:
-    """Make the text of schemas.jsonl."""
+    """Return the text of schemas.jsonl, which is generated from the package kio."""
     return "".join(
         json.dumps([*where, encode_schema(schema)], separators=(",", ":")) + "\n"
         for *where, schema in make_schemas()

@@ -35,7 +35,7 @@ def encode_schema(schema: Schema) -> list[Any]:
 
 
 def decode_schema(plain: list[Any]) -> Schema:
-    """Return the schema that `encode_schema` encoded."""
+    """Return the schema that `encode_schema` has encoded as JSON values."""
     path, is_flexible, fields = plain
     return Schema(path, is_flexible, tuple(_decode_field(field) for field in fields))
 

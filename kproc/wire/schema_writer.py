@@ -108,7 +108,7 @@ class EncodedRows:
         return self.count
 
     def size_bytes(self) -> int:
-        """Return the size of all rows."""
+        """Return the size of all encoded rows in bytes."""
         return self._piece_bytes + len(self.data)
 
     def last_bytes(self, position: int) -> bytes:
@@ -116,7 +116,7 @@ class EncodedRows:
         return bytes(self.data[position - self._piece_bytes :])
 
     def seal(self) -> None:
-        """Make a piece of the rows in `data` if they are many."""
+        """Move the rows in `data` to the finished pieces if they are many."""
         # A piece is never copied again, but small ones are cheaper to copy than to send one by one.
         if len(self.data) >= PIECE_BYTES:
             self.pieces.append(bytes(self.data))

@@ -55,7 +55,7 @@ LimitsFor = Callable[[DynamicSettings, Resolve], ConnectionLimits]
 
 
 class Acceptor(Role):
-    """One per listener; one instance runs in one role."""
+    """Accepts the connections of one listener within the quotas and passes them to the Processors. One per listener."""
 
     def __init__(
         self,
@@ -134,7 +134,10 @@ class Acceptor(Role):
         self._queue.detach(peer)
 
     def use_only(self, peers: frozenset[AgentId]) -> None:
-        """Pass sockets to these Processors only. Some of them may not have started yet."""
+        """Pass new sockets to these Processors only, because they serve this listener.
+
+        Some of them may not have started yet.
+        """
         self._queue.use_only(peers)
 
     def apply_settings(self, settings: DynamicSettings) -> None:
@@ -358,7 +361,10 @@ class Acceptor(Role):
             self._queue.hand_off(Accepted(sock, flags, packed, port), now_ns)
 
     def _say_refused(self, why: str, packed: bytes, now_ns: int) -> None:
-        """Log a refusal, once a second at most: a client that retries at once must not fill the disk with log lines."""
+        """Log that a connection was rejected, at most once a second.
+
+        A client that retries at once must not fill the disk with log lines.
+        """
         self._refused_count += 1
         if now_ns >= self._next_refused_ns:
             self._next_refused_ns = now_ns + _SAY_NS
@@ -392,7 +398,7 @@ class Acceptor(Role):
         self._backoff_until_ns = now_ns + _BACKOFF_NS
 
     def _close_parked(self, now_ns: int) -> int:
-        """Close the sockets whose delay is over."""
+        """Close the rejected sockets whose delay is over, and return their number."""
         due = self._parked.pop_due(now_ns)
         for sock in due:
             sock.close()
@@ -421,7 +427,10 @@ class Acceptor(Role):
 
 
 def _has_no_input() -> bool:
-    """Replace a check of links, which an Acceptor does not have: everything it gets comes over descriptors."""
+    """Return False: an Acceptor has no links that could hold input before it sleeps.
+
+    All its input comes over descriptors.
+    """
     return False
 
 

@@ -61,7 +61,7 @@ class ConnectionCounts:
         self._sum(address, listener, change)
 
     def drop(self, source: Hashable) -> None:
-        """Drop a source that has ended, with its connections."""
+        """Remove a Processor that has ended from the counts, with its connections."""
         self._unheard.discard(source)
         for (address, listener), count in self._sources.pop(source, {}).items():
             self._sum(address, listener, -count)

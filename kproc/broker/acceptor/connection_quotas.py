@@ -34,7 +34,7 @@ _REPORT_NS: Final = 3_000_000_000
 
 
 class ConnectionQuotas:
-    """The quotas of one listener."""
+    """The limits of one listener on connections and their rates. Its Acceptor asks it before and after each accept."""
 
     def __init__(
         self,
@@ -100,7 +100,7 @@ class ConnectionQuotas:
         return now_ns >= self._ready_ns and self._has_slot(now_ns)
 
     def cancel_admission(self, now_ns: int) -> None:
-        """Remove the recorded event, because accept() found no connection after all."""
+        """Remove the event that `admit` has recorded, because accept() found no connection after all."""
         if self._has_ticket:
             self._has_ticket = False
             self._uncount(now_ns)
@@ -225,7 +225,10 @@ class ConnectionQuotas:
 
     @property
     def has_excess(self) -> bool:
-        """Return True if there are too many connections and `evictions` waits until the counts have settled."""
+        """Return True if the broker has too many connections.
+
+        `evictions` then waits to see whether a migration causes that.
+        """
         return self._excess_since_ns > 0
 
     def evictions(self, now_ns: int) -> int:

@@ -52,7 +52,10 @@ class _HandoffTarget:
 
 
 class HandoffQueue:
-    """One per Acceptor. Calls `release` for each socket that a Processor counts from now on."""
+    """Passes accepted sockets to the Processors in turn. One per Acceptor.
+
+    Calls `release` for each socket that a Processor counts from now on.
+    """
 
     def __init__(
         self,
@@ -125,7 +128,7 @@ class HandoffQueue:
         return count
 
     def pauses(self) -> list[int]:
-        """Return the times at which the Processors that had no room may be tried again."""
+        """Return the times (monotonic ns) at which Processors that had no room for a socket can be tried again."""
         return [each.paused_until_ns for each in self._targets if each.paused_until_ns]
 
     def evict(self, count: int) -> None:

@@ -14,7 +14,7 @@ _NS: Final = 1_000_000_000
 
 
 class WindowedRate:
-    """One sensor: events per second."""
+    """Events per second over a window of several samples of equal length, like the Rate of Kafka."""
 
     __slots__ = ("_at", "_lasts", "_length_ns", "_starts", "_sums")
 

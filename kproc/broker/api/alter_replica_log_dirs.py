@@ -36,7 +36,7 @@ def _prepare(_context: RequestContext, request: dict[str, Any]) -> Iterator[None
 
 
 def _name_once(request: dict[str, Any]) -> Iterator[None]:
-    """Keep the last directory of each partition, because no slice sees the partitions of the others.
+    """Keep the last directory of each partition, because a slice of a divided request does not see the other slices.
 
     A request that is not divided does not need this: `handle_alter_replica_log_dirs` answers each partition once.
     """

@@ -14,7 +14,10 @@ Name = tuple[str, str]
 
 
 def may_ask(context: RequestContext) -> bool:
-    """Return True if the client has authenticated by something other than a token, because tokens make no tokens."""
+    """Return True if the client may use the APIs of delegation tokens (KIP-48).
+
+    It must have authenticated, and not by a token.
+    """
     protocol = context.services.endpoints[context.listener_index].protocol
     principal = context.principal
     return not (

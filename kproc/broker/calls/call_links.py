@@ -35,7 +35,7 @@ _NIL: Final = _encode(None)
 
 
 class _Open(NamedTuple):
-    """A call without its last reply."""
+    """A call that was sent and has not got its last reply."""
 
     peer: AgentId
     on_reply: Callable[[Any], None]
@@ -60,7 +60,7 @@ class UnreadCall(NamedTuple):
 
 
 class Calls:
-    """The open calls of one agent, by token."""
+    """The calls that one role has sent and that have not got their last reply, by token."""
 
     def __init__(self, containment: Containment) -> None:
         self._containment = containment
@@ -115,7 +115,10 @@ class Calls:
         self._containment.run("what a reply was for", found.owner, found.on_reply, reply)
 
     def withdraw(self, outbox: Outbox) -> Iterator[UnreadCall]:
-        """Yield the calls that a peer never read before it ended in order. They are closed here."""
+        """Yield the calls that a peer never read before it ended in order, so that they can be sent to another role.
+
+        They are closed here.
+        """
         for kind, view in outbox.untaken():
             if kind != CALL:
                 continue

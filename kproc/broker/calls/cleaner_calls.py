@@ -11,13 +11,13 @@ from kproc.broker.storage.compaction_files import SegmentIdentity
 
 
 class Done(Reply):
-    """The outcome: `error` is None, or the reason why it failed."""
+    """The outcome of a task of the cleaner: `error` is None, or the reason why it failed."""
 
     error: str | None
 
 
 class LogDirRequest(msgspec.Struct, array_like=True):
-    """Topics, and indexes of their partitions."""
+    """The partitions whose sizes DescribeLogDirs requests: topics, and indexes of their partitions."""
 
     topics: list[tuple[str, list[int]]]
 
@@ -32,14 +32,14 @@ class LogDirUsage(Reply):
 
 
 class PartitionRequest(FromImage):
-    """One partition."""
+    """A call about one partition to its owner, for example to enforce its retention."""
 
     topic: str
     partition: int
 
 
 class Deleted(Reply):
-    """The number of deleted segments."""
+    """The number of segments that an owner has deleted by retention."""
 
     count: int
 
@@ -53,7 +53,7 @@ class LogRequest(msgspec.Struct, array_like=True):
 
 
 class LogInfo(msgspec.Struct, array_like=True):
-    """The state of a log, from its owner."""
+    """The state of a log that the cleaner needs to compact it, from the log's owner."""
 
     start_offset: int
     end_offset: int
@@ -64,14 +64,14 @@ class LogInfo(msgspec.Struct, array_like=True):
 
 
 class CompactionPrepared(Reply):
-    """The state of the log, or the reason why it cannot be compacted now."""
+    """The owner's reply before a compaction: the state of the log, or the reason why it cannot be compacted now."""
 
     facts: LogInfo | None = None
     refused: str = ""
 
 
 class SwapRequest(LogRequest):
-    """The segments to replace, and the new segment."""
+    """The cleaner's call to replace segments of a log with one that it has compacted."""
 
     old: list[SegmentIdentity]
     new: SegmentIdentity

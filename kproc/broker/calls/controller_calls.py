@@ -58,7 +58,7 @@ class LeaderEpochsRequest(msgspec.Struct, array_like=True):
 
 
 class RaisedLeaderEpochs(Outcome):
-    """The epochs of the partitions, in their order."""
+    """The new leader epochs of the partitions, in the order of the request."""
 
     epochs: list[int]
 

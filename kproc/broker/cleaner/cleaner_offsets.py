@@ -15,7 +15,10 @@ from kproc.broker.storage.offset_checkpoints import read_offset_checkpoint, writ
 
 
 class CleanerOffsets:
-    """Read once, written after each pass. Owned by the cleaner."""
+    """The offset up to which each log is compacted.
+
+    Read from cleaner-offset-checkpoint at the start, written after each pass. Owned by the cleaner.
+    """
 
     def __init__(self, fs: Fs, directory: Path) -> None:
         self._fs = fs

@@ -37,7 +37,7 @@ Row = dict[str, Any]
 
 
 def acl_in(record: r.AclAdded) -> Acl:
-    """Return the rule in a record."""
+    """Return the ACL rule that a record of the metadata log adds."""
     return Acl(
         ResourceType(record.resource_type),
         record.resource_name,
@@ -50,7 +50,7 @@ def acl_in(record: r.AclAdded) -> Acl:
 
 
 def acl_records(acls: AclTable) -> Iterator[r.AclAdded]:
-    """Return the records that rebuild the rules."""
+    """Return the metadata records that rebuild all ACL rules, for a snapshot."""
     # A snapshot keeps the ids of the rules, because a later AclRemoved names a rule by its id.
     return (_record(acl_id, acl) for acl_id, acl in acls.items())
 

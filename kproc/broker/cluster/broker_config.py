@@ -94,7 +94,7 @@ def find_setting(name: str) -> Setting | None:
 
 
 def is_tls(name: str) -> bool:
-    """Return True if this is a listener's own TLS setting, on which its new connections depend."""
+    """Return True if this is a TLS setting of a single listener. Changing it changes the listener's new connections."""
     listener, plain = split_listener_key(name)
     return bool(listener) and plain in TLS_SETTINGS
 
@@ -105,7 +105,7 @@ def is_store(name: str) -> bool:
 
 
 def check_node(resource_name: str, node_id: int, *, or_all: bool = True) -> str:
-    """Return the key in `broker_configs` for the name of a BROKER resource.
+    """Return the key in `broker_configs` for the name of a BROKER resource: "" for all brokers, otherwise the node id.
 
     or_all: also accept the empty name, which stands for all brokers.
 
@@ -201,7 +201,7 @@ def listeners_problem(config: Config, text: str | None) -> str | None:
 def check_listeners_change(
     config: Config, before: str | None, after: str | None, resolvable: Set[str]
 ) -> None:
-    """Reject a value of `listeners` that the running broker could not open. None means no dynamic value.
+    """Raise KafkaError for a value of `listeners` that the running broker could not open. None means no dynamic value.
 
     resolvable: the host names in the request that were resolved. The supervisor binds the listeners and must not wait
     for a name server, so any other name is rejected.

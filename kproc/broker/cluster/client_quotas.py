@@ -73,7 +73,7 @@ class ClientQuotas:
         self.version += 1
 
     def of(self, entity: Entity) -> Mapping[str, float]:
-        """Return the quotas of exactly this entity, without defaults."""
+        """Return the quotas that are set for exactly this entity (user, client id or both), without defaults."""
         return self._entities.get(entity, {})
 
     def entities(self) -> Iterator[tuple[Entity, Mapping[str, float]]]:
@@ -120,7 +120,7 @@ class ClientQuotas:
         }
 
     def records(self) -> Iterator[r.ClientQuotaSet]:
-        """Yield the records that rebuild these quotas."""
+        """Yield the metadata records that rebuild these quotas, for a snapshot."""
         for entity, quotas in self._entities.items():
             for key, value in quotas.items():
                 yield r.ClientQuotaSet(entity, key, value)

@@ -62,7 +62,10 @@ class ConfigChanges:
         self._check_tls = check_tls
 
     def alter(self, body: dict[str, Any], *, incremental: bool) -> tuple[Reply, list[r.Record]]:
-        """Handle both APIs. `incremental` changes the named configs; the old API replaces all configs of a resource."""
+        """Handle IncrementalAlterConfigs, or without `incremental` AlterConfigs.
+
+        The first changes the named configs, the second replaces all configs of a resource.
+        """
         resources: list[dict[str, Any]] = body["resources"]
         keys = [self._key(resource) for resource in resources]
         times = Counter(keys)
@@ -213,7 +216,10 @@ class ConfigChanges:
     def _refuse_unusable_keys(
         self, before: dict[str, str], after: dict[str, str], changes: list[Change]
     ) -> None:
-        """Reject keys and certificates that a TLS listener could not use. The listener then keeps its present ones."""
+        """Raise KafkaError for keys and certificates that a TLS listener could not use.
+
+        The listener then keeps its present ones.
+        """
         if self._check_tls is None:
             return
         old, new = DynamicSettings(before), DynamicSettings(after)
@@ -238,14 +244,14 @@ class ConfigChanges:
             return self._config.listeners
 
     def _refuse_to_ask_nobody(self, after: dict[str, str]) -> None:
-        """Reject a change by which a listener that other hosts reach would no longer require certificates."""
+        """Raise KafkaError if a listener that other hosts reach would not require certificates any more."""
         for each in self._listeners(DynamicSettings(after)):
             changed = after.get(listener_key(each.name, CLIENT_AUTH))
             if changed is not None and (problem := exposure_error(self._config, each, each.host, changed)):
                 raise KafkaError(ErrorCode.INVALID_REQUEST, f"{CLIENT_AUTH}={changed}: {problem}")
 
     def _refuse_together(self, wanted: dict[str, dict[str, str]]) -> dict[str, KafkaError]:
-        """Return the error of each node's change that must be rejected, by node.
+        """Check the changes for this node and for all nodes together. Return the errors of rejected changes by node.
 
         `wanted` has the configs to store for this node and for all nodes. A node's values override those for all nodes,
         so only both together show the values in force. If one change is rejected, the other is checked again.
@@ -328,7 +334,7 @@ def _not_a_list(name: str, operation: int) -> KafkaError:
 
 
 def _check_list(name: str, operation: int, value: str) -> None:
-    """Reject a list with an empty element, or with a repeated one unless it is appended or removed."""
+    """Raise KafkaError for a list with an empty element, or with a repeated one unless it is appended or removed."""
     if problem := list_problem(name, value, may_repeat=operation in OP_NAMES):
         raise KafkaError(ErrorCode.INVALID_CONFIG, problem)
 
@@ -343,7 +349,7 @@ def _edit_list(before: str, operation: int, value: str) -> str:
 
 
 def _difference(before: dict[str, str], after: dict[str, str]) -> list[tuple[str, str | None]]:
-    """Return the configs to set, and with None those to remove. An unchanged config needs no record.
+    """Return the changes from `before` to `after`: configs with the new value, or with None if they are removed.
 
     Raises KafkaError for a value that APPEND has made too long for a response.
     """

@@ -18,7 +18,10 @@ CONNECTION_LIMITS: Final = frozenset((PER_IP, PER_IP_OVERRIDES, *LIMITS_OF_LISTE
 
 
 def check_change(config: Config, node: str, stored: Mapping[str, Mapping[str, str]]) -> None:
-    """Reject the change for `node` if no client could connect with `stored`, the configs of all nodes after it."""
+    """Raise KafkaError (INVALID_REQUEST) if the change for `node` sets a connection limit that admits no client (0).
+
+    `stored`: the configs of all nodes as they would be after the change.
+    """
     for key, value in stored.get(node, {}).items():
         if split_listener_key(key)[1] in LIMITS_OF_LISTENERS and int(value) < 1:
             raise _refused(f"Invalid {key} {value}")

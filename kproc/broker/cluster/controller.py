@@ -46,7 +46,7 @@ def failure_reply(code: ErrorCode, message: str | None) -> Reply:
 
 
 def failure_of(reply: Reply) -> KafkaError | None:
-    """Return the error in a reply of the controller, or None.
+    """Return the error of the whole operation in a reply of the controller, or None if there is none.
 
     If the controller died before it replied, the error is retriable.
     """
@@ -67,7 +67,10 @@ def lost_with_controller() -> KafkaError:
 
 
 def random_producer_id() -> int:
-    """Return where the producer ids of a controller begin: at random above PRODUCER_ID_MIN."""
+    """Return a random start for the producer ids of a controller.
+
+    It is above PRODUCER_ID_MIN, so that the ids differ from those of other brokers, which count from 0.
+    """
     return PRODUCER_ID_MIN + uuid.uuid4().int % 2**40 * PRODUCER_ID_BLOCK_COUNT
 
 
@@ -89,7 +92,10 @@ def _first_character(topic_id: bytes) -> str:
 def do_at_once(
     state: ControllerState, log: MetadataLog, image: ClusterImage, op: str, body: dict[str, Any]
 ) -> Reply:
-    """Decide on an operation and commit it, before or without a controller that serves. FatalError if it is refused."""
+    """Decide on an operation and commit it, before the controller serves or while the broker is stopped.
+
+    Raises FatalError if the operation is rejected.
+    """
     reply, records = state.handle(op, body)
     failure = failure_of(reply)
     if failure is not None:

@@ -170,9 +170,10 @@ def _stored_rows(
     override_source: int,
     names: Iterable[str] | None,
 ) -> list[dict[str, Any]]:
-    """Return the rows of a resource whose configs are stored.
+    """Return the rows of a resource (group, client-metrics subscription) whose configs exist only in the metadata.
 
-    The table names the broker setting that Kafka shows as the default's synonym, or nothing.
+    `overrides`: the stored configs; the others have their fixed default. `table`: each config, and the broker setting
+    shown as the default's synonym, or "".
     """
     wanted = None if names is None else set(names)
     rows: list[dict[str, Any]] = []

@@ -45,7 +45,10 @@ def left_out(image: ClusterImage, config: Config) -> dict[str, str]:
 
 
 def _clashes(overrides: Mapping[str, str], config: Config) -> dict[str, str]:
-    """Return the stored settings that conflict with the static settings, which can have changed since."""
+    """Return the stored settings that conflict with the configuration, with the reasons.
+
+    The configuration can have changed since they were stored.
+    """
     found: dict[str, str] = {}
     usable = dict(overrides)
     problem = listeners_problem(config, usable.get("listeners"))
@@ -87,7 +90,7 @@ def processors_in_force(config: Config, settings: DynamicSettings) -> dict[str, 
 
 
 def check_processors(config: Config, image: ClusterImage, stored: Mapping[str, Mapping[str, str]]) -> None:
-    """Reject a change after which all sets together have more Processors than the metrics slab has rows.
+    """Raise KafkaError if all sets of Processors together would have more Processors than the metrics slab has rows.
 
     stored: the configs of all nodes after the change.
     """

@@ -20,7 +20,7 @@ _UNHONOURED: Final = "kproc does not support groups of this kind"
 
 
 class GroupConfigRow(NamedTuple):
-    """A row: the config, and the names of the broker settings that bound it in Kafka."""
+    """A row of the table of group configs: the config, and the names of the broker settings that bound it in Kafka."""
 
     config: TopicConfig
     synonym: str
@@ -29,7 +29,10 @@ class GroupConfigRow(NamedTuple):
 
 
 def _reset(value: str) -> str | None:
-    """Return an error unless the value is earliest, latest or by_duration:<ISO-8601 duration of at least 0>."""
+    """Return an error for an invalid share.auto.offset.reset.
+
+    Valid are earliest, latest and by_duration:<ISO-8601 duration of at least 0>.
+    """
     if value in ("earliest", "latest") or _BY_DURATION.fullmatch(value):
         return None
     return (

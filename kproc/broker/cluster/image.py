@@ -63,13 +63,16 @@ class TopicImage(msgspec.Struct):
         return self.name in INTERNAL_TOPICS
 
     def blocks(self) -> Iterator[tuple[int, int]]:
-        """Return (first index, count) of each block."""
+        """Return (first index, count) of each block of partitions.
+
+        A block was added by one CreateTopics or CreatePartitions. Owners are chosen by block (placement.py).
+        """
         ends = [*self.block_starts[1:], len(self.partitions)]
         return ((start, end - start) for start, end in zip(self.block_starts, ends, strict=True))
 
 
 class MovedPartition(msgspec.Struct, frozen=True):
-    """A partition whose owner changed with the routing table; `partition.owner` is the new one."""
+    """A partition that got another owner because the count of Handlers changed. `partition.owner` is the new one."""
 
     topic: TopicImage
     partition: PartitionImage

@@ -41,7 +41,7 @@ def requested_levels(
 
 
 def _level(name: str, operation: int, value: str | None, known: Mapping[str, str]) -> str | None:
-    """Return a logger's new level, or None if it shall inherit the level of its parent."""
+    """Return the level that an operation gives a logger, or None if it shall inherit the level of its parent."""
     if operation >= OP_APPEND:
         raise KafkaError(
             ErrorCode.INVALID_REQUEST,

@@ -296,7 +296,7 @@ class MetadataLog:
         return position, data[position:end]
 
     def _check_synced(self, path: Path, end: int) -> None:
-        """Raise Corrupt if a file's valid batches end below its last confirmed sync: no torn write can cause that."""
+        """Raise Corrupt if a file's valid batches end below its last confirmed sync. No torn write can cause that."""
         descriptor = self._fs.open(path)
         try:
             synced = self._fs.read_synced_mark(descriptor)
@@ -353,7 +353,10 @@ class MetadataLog:
         self._adopt(descriptor, path, size)
 
     def _adopt(self, descriptor: int, path: Path, size: int) -> None:
-        """Close the current file and append to this one from now on. Its directory entry must be durable."""
+        """Close the present log file and append to this one from now on.
+
+        The caller has made its directory entry durable.
+        """
         self.close()
         self._descriptor = descriptor
         self._path = path

@@ -29,7 +29,10 @@ _SEED_STEP: Final = 0x9E37_79B9
 
 
 def weight(key_crc: int, handler: int) -> int:
-    """Return the weight of `handler` for the partition with `key_crc` (murmur3's finaliser over both)."""
+    """Return the rank of `handler` among the owners of the partition with `key_crc`; the largest weight wins.
+
+    It is murmur3's finaliser over both.
+    """
     x = key_crc ^ ((handler + 1) * _SEED_STEP & _MASK_32)
     x = ((x ^ (x >> 16)) * 0x85EB_CA6B) & _MASK_32
     x = ((x ^ (x >> 13)) * 0xC2B2_AE35) & _MASK_32
@@ -37,7 +40,10 @@ def weight(key_crc: int, handler: int) -> int:
 
 
 def owners_of_block(topic_id: bytes, *, first_index: int, count: int, handler_count: int) -> list[int]:
-    """Return the owners of the block of `count` partitions that begins at `first_index`, in the partitions' order."""
+    """Return the owner of each partition from `first_index` on, for `count` partitions that are added together.
+
+    Each Handler gets at most its share of them, rounded up.
+    """
     # Do not hash for nothing, because most small brokers have one Handler.
     if handler_count == 1:
         return [0] * count

@@ -36,7 +36,9 @@ def check_change(
     node: str,
     stored: Mapping[str, Mapping[str, str]],
 ) -> None:
-    """Refuse, as Kafka does, a change of a count for `node`, given `stored`, all nodes' configs after the change.
+    """Raise KafkaError, as Kafka does, for an invalid change of a role's count for `node`.
+
+    `stored` has all nodes' configs after the change.
 
     `before`: what is stored for `node` now. `in_force`: the dynamic configs that this broker follows now, without the
     stored counts that were left out.

@@ -71,7 +71,11 @@ class ScramUsers:
         return sorted({name for users in self._by_kind.values() for name in users})
 
     def find(self, kind: ScramKind, name: str) -> FoundCredential:
-        """Return the credential of a user. An unknown user gets a fake one in the shape of most users' credentials."""
+        """Return the credential of a user.
+
+        For an unknown user return a made-up one like those of most users, because an error would reveal which users
+        exist.
+        """
         shape = self._shape(kind.number)
         secret = self.secret or self._unstored_secret
         # Also do this work for a user that exists, because otherwise the time would reveal whether the user exists.
@@ -84,7 +88,10 @@ class ScramUsers:
         )
 
     def _shape(self, mechanism: int) -> CredentialShape:
-        """Return the most frequent shape of the users' credentials, or USUAL_SHAPE if there is no user."""
+        """Return the most frequent shape (iterations, salt) of the users' credentials, for made-up ones.
+
+        USUAL_SHAPE if there is no user.
+        """
         if mechanism not in self._shapes:
             # Of equally frequent shapes take the largest. The choice must not depend on the order of the users,
             # because a fake credential that changes would reveal that its user does not exist.

@@ -73,7 +73,7 @@ class TopicChanges:
         self._quotas = MutationQuotas(lambda: image.client_quotas, now_ns, seconds=seconds)
 
     def create(self, body: dict[str, Any]) -> tuple[Reply, list[r.Record]]:
-        """Serve CreateTopics; `body` is the request."""
+        """Handle CreateTopics. `body`: the request's fields. Return the reply and the records to write."""
         topics: list[dict[str, Any]] = body["topics"]
         times = Counter(topic["name"] for topic in topics)
         pending = self._new_pending(body)
@@ -144,7 +144,7 @@ class TopicChanges:
         return {"responses": responses, THROTTLE: mutations.throttle_ms}, records
 
     def add_partitions(self, body: dict[str, Any]) -> tuple[Reply, list[r.Record]]:
-        """Serve CreatePartitions; `body` is the request."""
+        """Handle CreatePartitions. `body`: the request's fields. Return the reply and the records to write."""
         topics: list[dict[str, Any]] = body["topics"]
         times = Counter(topic["name"] for topic in topics)
         pending = self._new_pending(body)
@@ -199,7 +199,7 @@ class TopicChanges:
         }
 
     def _shown(self, configs: dict[str, str], pending: PendingTopics) -> list[dict[str, Any]]:
-        """Return the configs in force, for the response of CreateTopics v5 and later."""
+        """Return the configs that a new topic has in force, for the response of CreateTopics v5 and later."""
         key = tuple(configs.items())
         if key not in pending.shown:
             rows = describe_topic(configs, self._image, self._config)
@@ -310,7 +310,10 @@ class TopicChanges:
         return r.PartitionsAdded(topic_id, first_index, slots, generations, (0,) * count)
 
     def _find(self, name: str | None, topic_id: bytes) -> TopicImage:
-        """Return the topic of a DeleteTopics entry."""
+        """Return the topic that a DeleteTopics entry names, by its name or its id.
+
+        Raise KafkaError if it does not exist.
+        """
         if name is None:
             topic = self._image.topic_by_id(topic_id)
             if topic is None:
@@ -325,7 +328,10 @@ class TopicChanges:
 
 
 def _each_once(wishes: list[dict[str, Any]], key: Callable[[dict[str, Any]], object]) -> list[dict[str, Any]]:
-    """Return the first entry of each name. Clients find results by name, so a repeated name gets one result."""
+    """Return the first entry of each topic in a request.
+
+    Clients find results by name, so a repeated name gets one result.
+    """
     firsts: dict[object, dict[str, Any]] = {}
     for wish in wishes:
         firsts.setdefault(key(wish), wish)

@@ -76,7 +76,7 @@ class TopicConfig:
 
 
 def not_a(kind: Kind) -> str:
-    """Return Kafka's error message for text that cannot be parsed as `kind`."""
+    """Return Kafka's error message for a config value that cannot be parsed as `kind`."""
     if kind is Kind.BOOLEAN:
         return "Expected value to be either true or false"
     return f"Not a number of type {kind.kafka_name}"
@@ -92,7 +92,10 @@ _NO_TIERS: Final = "there is no tiered storage"
 
 
 def _only(*words: str) -> Check:
-    """Return a check that a list has only `words`. It may be empty: such a topic keeps all records (KIP-1161)."""
+    """Return a check that a list has only `words` as elements.
+
+    It may be empty: such a topic keeps all records (KIP-1161).
+    """
     listed = ", ".join(words)
     return Check(
         f"empty, or some of {listed}",

@@ -32,7 +32,7 @@ def _check_principals(text: str) -> str | None:
 
 @dataclass(frozen=True, init=False, repr=False, eq=False)
 class AuthorizerSettings:
-    """Access control lists, super users, and the default without a matching rule."""
+    """Settings of the authorizer: access control lists, super users, and the decision without a matching rule."""
 
     authorizer_class_name: str = setting(
         STRING,

@@ -217,7 +217,10 @@ def did_you_mean(name: str, table: Mapping[str, Setting]) -> str:
 
 
 def derive(values: dict[str, Any], warnings: list[str]) -> None:
-    """Apply the rules that span several settings to `values`. A name that is missing there has its default."""
+    """Derive the settings in `values` that depend on several others, such as log.dir and the listeners.
+
+    A name that is missing there has its default.
+    """
     together(
         lambda: _derive_directory(values),
         lambda: _derive_node_id(values),

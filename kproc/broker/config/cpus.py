@@ -94,7 +94,7 @@ def _ratio(quota: str, period: str) -> float | None:
 
 
 def _read(path: Path) -> str | None:
-    """Return the file's text, or None if this kernel or container does not have it."""
+    """Return the text of a file of /proc or of the cgroups, or None if this kernel or container does not have it."""
     try:
         return path.read_text(encoding="ascii")
     except (OSError, UnicodeDecodeError):

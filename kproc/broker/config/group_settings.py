@@ -17,7 +17,7 @@ from kproc.broker.config.values import (
 
 @dataclass(frozen=True, init=False, repr=False, eq=False)
 class GroupSettings:
-    """Sessions, sizes, and the topic of committed offsets."""
+    """Settings of consumer groups: sessions, sizes, and the topic of committed offsets."""
 
     group_min_session_timeout_ms: int = setting(
         INT, 6_000, "Shortest session timeout in ms that a member may request.", at_least(0)

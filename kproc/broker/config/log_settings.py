@@ -29,7 +29,7 @@ DOUBLE_MAX: Final = 1.7976931348623157e308  # Java's Double.MAX_VALUE.
 
 @dataclass(frozen=True, init=False, repr=False, eq=False)
 class LogSettings:
-    """Topics, segments, retention, compaction, fetching, producing."""
+    """Settings of topics, segments, retention, compaction, fetching and producing."""
 
     # -- topics
     auto_create_topics_enable: bool = setting(

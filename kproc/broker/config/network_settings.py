@@ -36,7 +36,7 @@ def _check_overrides(text: str) -> str | None:
 
 @dataclass(frozen=True, init=False, repr=False, eq=False)
 class NetworkSettings:
-    """Identity, data directory, listeners, connections and their limits."""
+    """Settings of identity, data directory, listeners, and connections with their limits."""
 
     # -- identity and place
     node_id: int = setting(

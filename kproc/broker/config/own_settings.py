@@ -46,7 +46,7 @@ _ADDRESS: Final = Check("host:port, or empty", _check_address)
 
 @dataclass(frozen=True, init=False, repr=False, eq=False)
 class OwnSettings:
-    """Durability, transports, control and metrics listeners, request log."""
+    """Settings that only kproc has: durability, transports, control and metrics listeners, request log."""
 
     kproc_flush: str = setting(
         STRING,

@@ -41,7 +41,7 @@ _URL_SCHEMES: Final = ("file", "http", "https")
 
 @dataclass(frozen=True, init=False, repr=False, eq=False)
 class SaslSettings:
-    """Mechanisms, credentials, sessions."""
+    """Settings of SASL: mechanisms, credentials, sessions."""
 
     sasl_enabled_mechanisms: tuple[str, ...] = setting(
         LIST,

@@ -23,7 +23,7 @@ def _check_key(key: Secret | None) -> str | None:
 
 @dataclass(frozen=True, init=False, repr=False, eq=False)
 class TokenSettings:
-    """The key of the tokens' secrets, and the lifetime of tokens."""
+    """Settings of delegation tokens: the key of the tokens' secrets, and the lifetime of tokens."""
 
     delegation_token_secret_key: Secret | None = setting(
         PASSWORD,

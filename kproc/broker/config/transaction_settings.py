@@ -9,7 +9,7 @@ from kproc.broker.config.values import INT, at_least, setting
 
 @dataclass(frozen=True, init=False, repr=False, eq=False)
 class TransactionSettings:
-    """Timeouts, expiry, and the topic of transactional ids."""
+    """Settings of transactions: timeouts, expiry, and the topic of transactional ids."""
 
     transaction_max_timeout_ms: int = setting(
         INT, 900_000, "Longest transaction.timeout.ms that a producer may request.", at_least(1)

@@ -27,7 +27,10 @@ Failure = tuple[int, str | None] | None
 
 
 def add_change_calls(served: CallHandlers, decide: Decide) -> None:
-    """Add handlers to `served` for all calls about the metadata. They respond with the reply of `decide`."""
+    """Register the controller's handlers for all calls that change the metadata.
+
+    Each responds with the reply that `decide` returns for the operation.
+    """
 
     def change(body: Change, on_reply: OnResult[Changed]) -> None:
         def on_decided(reply: dict[str, Any]) -> None:

@@ -86,7 +86,10 @@ class PendingCommit:
 
 
 class Controller(LinkedRole):
-    """One per broker."""
+    """The controller role: decides on changes of the metadata, logs them and sends them to the other roles.
+
+    One per broker.
+    """
 
     def __init__(
         self,
@@ -135,19 +138,19 @@ class Controller(LinkedRole):
         return self._operations.status
 
     def answer_scrapes(self, scrapes: Scrapes) -> None:
-        """Serve the metrics listener from now on."""
+        """Answer the HTTP requests of the metrics listener from now on."""
         self._scrapes = scrapes
         self._epoll.register(scrapes.fileno(), select.EPOLLIN)
 
     def send_to_handler(
         self, index: int, call: Call[B, R], body: B, on_reply: Callable[[R | Lost], None], /
     ) -> None:
-        """Send a request to a Handler."""
+        """Send a call to a Handler. `on_reply` gets the reply, or Lost if the Handler has ended."""
         owner = handler_id(index)
         self._calls.send(self._outbox(owner), owner, call, body, on_reply)
 
     def attach(self, link: Link) -> None:
-        """Send a snapshot to a peer that has started; it follows by deltas from then on."""
+        """Send a snapshot of the metadata to a role that has started. From then on it follows by deltas."""
         super().attach(link)
         if link.peer == CONTROL_PROCESSOR:
             # The control listener's Processor gets no deltas, because it has no image.
@@ -181,7 +184,10 @@ class Controller(LinkedRole):
         self._answer_known()
 
     def set_linked(self) -> None:
-        """Note that every running Handler is attached by now."""
+        """Record that every running Handler has its link to this new controller.
+
+        From then on names of deleted topics can become free.
+        """
         self._names.all_linked()
 
     def _due_ms(self, now_ns: int) -> int:
@@ -384,7 +390,7 @@ class Controller(LinkedRole):
         self._answer_known()
 
     def _answer_known(self) -> None:
-        """Answer, in order, the changes that every Handler has acknowledged."""
+        """Reply to the requests whose change every Handler has acknowledged, in the order of the changes."""
         # In order, because a client that has seen a later change must find the earlier ones, too.
         while self._commits and not self._commits[0].waiting_for:
             commit = self._commits.popleft()

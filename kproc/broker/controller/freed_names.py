@@ -48,29 +48,29 @@ class FreedNames:
         return bool(self._waiting)
 
     def all_linked(self) -> None:
-        """Note that every running Handler is attached by now."""
+        """Record that every running Handler is attached, so that the names which a Handler may hold are known."""
         self._is_linked = True
         self._release_free()
 
     def attach(self, handler: AgentId) -> None:
-        """Note a Handler that has started: it may have any directory open until it acknowledges its snapshot."""
+        """Record that a Handler has started. It may have any directory open until it acknowledges its snapshot."""
         # It may have opened any directory by the metadata of its predecessor. Its first acknowledgement ends the doubt.
         self._known[handler] = -1
 
     def detach(self, handler: AgentId) -> None:
-        """Forget a Handler that has died: it has nothing open."""
+        """Remove a Handler that has died, because it has no directory open."""
         self._known.pop(handler, None)
         self._release_free()
 
     def acknowledged(self, handler: AgentId, version: int) -> None:
-        """Note that the Handler has carried out the metadata up to this version."""
+        """Record that the Handler has carried out the changes of the metadata up to this version."""
         # Ignore a late acknowledgement of a Handler that has died, because otherwise all would wait for its next one.
         if handler in self._known:
             self._known[handler] = version
             self._release_free()
 
     def deleted(self, names: Iterable[str], version: int) -> None:
-        """Note that topics of these names were deleted with this version."""
+        """Record that topics of these names were deleted with this version of the metadata."""
         self._deleted.update(dict.fromkeys(names, version))
 
     def held(self, names: Collection[str]) -> frozenset[str]:
@@ -80,7 +80,10 @@ class FreedNames:
         return frozenset(name for name in names if name in self._deleted)
 
     def wait(self, names: frozenset[str], on_free: Callable[[frozenset[str]], None]) -> None:
-        """Call `on_free` with an empty set when all names are free, or after WAIT_NS with the names that are not."""
+        """Call `on_free` when no Handler has directories of these names open, with an empty set.
+
+        After WAIT_NS call it with the names that still are in use.
+        """
         self._waiting.append(_NameWait(names, self._now_ns() + WAIT_NS, on_free))
 
     def tick(self, *, is_stopping: bool) -> None:

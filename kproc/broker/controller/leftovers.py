@@ -32,7 +32,10 @@ _NAMES_MAX: Final = 10_000
 
 
 class OrphanedDirectories:
-    """Names whose old directories can reappear after a power loss. The controller has one instance."""
+    """Moves directories of deleted topics away before a topic with the same name is created.
+
+    Keeps the names of deleted topics whose directories a power loss can bring back. The controller has one instance.
+    """
 
     def __init__(self, fs: Fs, directory: Path) -> None:
         self._fs = fs
@@ -51,7 +54,11 @@ class OrphanedDirectories:
             self._is_unsure = True
 
     def clear(self, image: ClusterImage, records: Iterable[r.Record]) -> None:
-        """Move whatever has the name of a partition that these records will create. Raises StorageFailure."""
+        """Move away directories with the names of partitions that these records will create, so that these start empty.
+
+        Rename a directory for deletion if the deletion of its topic was interrupted, otherwise set it aside. Raises
+        StorageFailure.
+        """
         names = {each.topic_id: each.name for each in records if isinstance(each, r.TopicCreated)}
         has_moved = False
         for each in records:

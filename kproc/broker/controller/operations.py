@@ -72,7 +72,7 @@ class _ScaleRequest:
         self.waiting: list[OnReply] = []
 
     def answer(self) -> None:
-        """Answer every waiting request with the present state."""
+        """Reply to every request that waits for this change, with its result or its present state."""
         waiting, self.waiting = self.waiting, []
         for on_reply in waiting:
             if self.reply is None:
@@ -84,7 +84,10 @@ class _ScaleRequest:
 
 
 class Operations:
-    """The table of operations of one controller. It does not know which transport runs the roles."""
+    """Handles kproc's own operations, such as status, scale and rebalance, for one controller.
+
+    It does not know whether roles are processes or threads.
+    """
 
     def __init__(self, plan: Plan, status: Status, ask_supervisor: AskSupervisor) -> None:
         self.status = status
@@ -225,7 +228,7 @@ class Operations:
 
 
 def _passes_on(on_reply: OnReply) -> OnReply:
-    """Return a callback that responds to an operation with the supervisor's reply."""
+    """Return a callback for the supervisor's reply. It answers the client's operation with the same result or error."""
 
     def on_supervisor_reply(reply: dict[str, Any]) -> None:
         if reply.get("lost"):

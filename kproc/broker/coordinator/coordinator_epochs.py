@@ -25,7 +25,7 @@ logger = logging.getLogger(__name__)
 
 
 class CoordinatorEpochs:
-    """The epochs that one Handler has requested, and those that it has received and not used yet."""
+    """Coordinator epochs that one Handler has requested from the controller, or received and not used yet."""
 
     def __init__(
         self,

@@ -180,7 +180,7 @@ class CoordinatorLog(Generic[C]):
         return later
 
     def abandon(self) -> None:
-        """Fail the queued writes, because the coordinator was discarded."""
+        """Answer the queued writes with an error, because their coordinator was discarded."""
         writes, self._writes = self._writes, []
         for write in writes:
             write.on_done(ErrorCode.UNKNOWN_SERVER_ERROR)

@@ -47,7 +47,10 @@ _UNLOADED: Final = frozenset({ShardState.OPENING, ShardState.LOADING})
 
 
 class CoordinatorRuntime:
-    """The coordinators of one Handler. It calls `work` in each duty cycle and sleeps for at most `due_ms`."""
+    """Loads and runs the group and transaction coordinators of one Handler.
+
+    The Handler calls `work` in each duty cycle and sleeps for at most `due_ms`.
+    """
 
     def __init__(
         self,
@@ -285,7 +288,10 @@ class CoordinatorRuntime:
             del self._shards[key]
 
     def _absent_with_records(self, name: str) -> list[PartitionKey]:
-        """Return our partitions of a topic that have records and no coordinator."""
+        """Return the partitions of a coordinators' topic that this Handler owns and whose coordinator is not loaded.
+
+        Partitions without a directory are left out, because they have no records. The callers load the coordinators.
+        """
         topic = self._image().topic(name)
         return [
             key
@@ -323,7 +329,10 @@ class CoordinatorRuntime:
             self.dirty.pop(log, None)
 
     def _discard(self, coordinator: Coordinator) -> None:
-        """Discard a coordinator that an exception left half changed. Clients look it up again, and it is reloaded."""
+        """Discard a coordinator that an unexpected exception left half changed.
+
+        Its clients look it up again, and it is loaded again from its log.
+        """
         for key, shard in list(self._shards.items()):
             log = shard.log
             if log is not None and log.coordinator is coordinator:
@@ -377,7 +386,7 @@ class CoordinatorRuntime:
     # -- the duty cycle ----------------------------------------------------------------------------------------
 
     def flush(self) -> None:
-        """Append the writes that were queued since the last call."""
+        """Append the records that coordinators have queued since the last call to their logs."""
         while self.dirty:
             logs = list(self.dirty)
             self.dirty.clear()

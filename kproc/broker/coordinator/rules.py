@@ -26,7 +26,7 @@ ApplyRecord = Callable[[int, int], None]
 
 @dataclass(frozen=True)
 class KnownTopics:
-    """The topics of the metadata, for coordinators whose state refers to topics."""
+    """The topics that exist or were deleted, for coordinators, whose state names topics by id or name."""
 
     id_of: Callable[[str], bytes | None]  # The id of the topic that has a name now, or None.
     deleted: Mapping[bytes, str]  # Id to name of the topics whose deletion is recorded.
@@ -39,7 +39,7 @@ class KnownTopics:
 
 
 class Producer(NamedTuple):
-    """In whose transaction records are written."""
+    """The producer in whose transaction records are written."""
 
     producer_id: int
     epoch: int
@@ -96,7 +96,7 @@ class Coordinator(Protocol):
         """Prepare for requests, because the whole log was replayed."""
 
     def tick(self, name: str) -> None:
-        """Handle the deadline that was set under that name."""
+        """Handle the deadline that the coordinator has set under this name."""
 
     def topics_deleted(self, topics: KnownTopics) -> None:
         """Drop the state about deleted topics."""

@@ -33,7 +33,7 @@ WAIT_MS: Final = 200
 
 
 class ShardState(Enum):
-    """The state of a shard. A partition without a shard is absent."""
+    """The state of a coordinator's partition at this Handler. A partition without a Shard object is absent."""
 
     OPENING = "opening"
     LOADING = "loading"

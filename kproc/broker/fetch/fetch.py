@@ -166,7 +166,10 @@ class ClientFetch:
             others.read_all()
 
     def resume(self, local: DelayedFetch) -> None:
-        """Take over a request for one partition of ours that has waited by the fast path. Replaces `start`."""
+        """Take over a request for one partition of ours that the fast path has parked and that now gets another result.
+
+        Replaces `start`.
+        """
         self.bytes_max = self._find_bytes_max()
         self._positions = [0]
         self._local = local

@@ -40,7 +40,10 @@ def failed_read(code: int) -> PartitionRead:
 
 
 def _not_yet(start: int, end: int) -> PartitionRead:
-    """Return an empty read: the log's arrival or its first sync wakes the Fetch like an append. -1: unknown offset."""
+    """Return an empty read without an error for a log that is still in transfer or recovery.
+
+    Its arrival or first sync wakes the Fetch like an append. -1: unknown offset.
+    """
     return PartitionRead(0, start, end, -1, [], 0)
 
 

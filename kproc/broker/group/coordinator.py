@@ -81,7 +81,10 @@ _MS_PER_MINUTE: Final = 60_000
 
 
 class GroupCoordinator:
-    """The coordinator of one partition. The runtime creates it at the first request for the partition."""
+    """The group coordinator of one partition of __consumer_offsets.
+
+    The runtime creates it at the first request for the partition.
+    """
 
     def __init__(
         self, config: Config, timing: Timing, deadlines: Deadlines[DueOf], log: CoordinatorLog[Any]
@@ -204,7 +207,7 @@ class GroupCoordinator:
                 group.discard_pending(oldest_id, self._timing.now_ms())
 
     def _delete_unused(self, group_id: str) -> None:
-        """Delete a group without a record in the log that no client is about to join."""
+        """Remove a group that has no record in the log and that no client is about to join."""
         group = self._groups.get(group_id)
         if group is not None and group.has_no_history:
             self._delete_without_offsets(group_id)

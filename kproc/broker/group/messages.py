@@ -30,7 +30,7 @@ class JoinRequest(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class JoinedMember(msgspec.Struct, frozen=True):
-    """A member as the JoinGroup response describes it to the leader."""
+    """A member in the list that a JoinGroup response gives to the leader."""
 
     member_id: str
     group_instance_id: str | None
@@ -79,7 +79,7 @@ class HeartbeatRequest(NamedTuple):
 
 
 class CommitRequest(msgspec.Struct, frozen=True, kw_only=True):
-    """An OffsetCommit or a TxnOffsetCommit whose topics exist."""
+    """An OffsetCommit or TxnOffsetCommit request, reduced to the topics that exist."""
 
     group_id: str
     member_id: str

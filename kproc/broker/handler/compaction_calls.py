@@ -41,21 +41,21 @@ class CompactionCalls:
         self.swaps: deque[tuple[SwapRequest, OnResult[Swapped]]] = deque()
 
     def prepare(self, body: LogRequest, on_reply: OnResult[CompactionPrepared]) -> None:
-        """Reply with the log's offsets, segments and producers, or with the reason why not."""
+        """Reply with the log's offsets, segments and producers, or with the reason why the log cannot be compacted."""
         if self._is_stopping:
             on_reply(CompactionPrepared(refused=_STOPPING))
         else:
             on_reply(_try(CompactionPrepared, body, lambda: self._facts(body)))
 
     def swap(self, body: SwapRequest, on_reply: OnResult[Swapped]) -> None:
-        """Queue a swap for `work`."""
+        """Queue a replacement of segments by the compacted one, which `work` carries out."""
         if self._is_stopping:
             on_reply(Swapped(refused=_STOPPING))
         else:
             self.swaps.append((body, on_reply))
 
     def work(self) -> int:
-        """Do one swap and reply. The caller must not call this while a sync round is running."""
+        """Carry out one queued swap and reply. The caller must not call this while a sync round is running."""
         body, on_reply = self.swaps.popleft()
         on_reply(_try(Swapped, body, lambda: self._swap(body)))
         return 1

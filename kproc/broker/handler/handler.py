@@ -543,7 +543,7 @@ class Handler(LinkedRole):
         self._update_metrics()
 
     def _update_metrics(self) -> None:
-        """Add what was counted since the last tick to the metrics, and set the gauges."""
+        """Add to the metrics what the Handler's parts have counted since the last tick, and set the gauges."""
         values = self._metrics.values
         for slot, count in self._rates.drain_throttles().items():
             values[slot] += count

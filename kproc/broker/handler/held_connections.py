@@ -50,7 +50,7 @@ _RECORD_BYTES: Final = 200
 
 
 class ParkedBytes:
-    """The memory of all records that the held connections of one Handler have sent in a ring."""
+    """The bytes of all parked records of one Handler's held connections, without frames in the arena."""
 
     __slots__ = ("total",)
 

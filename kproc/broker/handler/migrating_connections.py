@@ -90,7 +90,7 @@ class MigratingConnections:
             peer.outbox.push(CLOSE, HEAD.pack(connection_id, sequence, 0, 0))
 
     def gave_away(self, origin: ClientPeer, connection_id: int, now_ns: int) -> None:
-        """Record that another Processor has the socket. Its claim can still be unread in another ring."""
+        """Record that another Processor has the connection's socket. Its claim can still be unread in another ring."""
         moving = self._moving.get(connection_id)
         if moving is not None and moving.origin is origin:  # Otherwise the connection was claimed already.
             self._await_claim(connection_id, moving, now_ns)

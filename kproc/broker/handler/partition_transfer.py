@@ -157,7 +157,10 @@ class PartitionTransfer:
     # -- for the APIs ------------------------------------------------------------------------------------------
 
     def later(self, key: PartitionKey, on_ready: OnReady) -> None:
-        """Call back in a later duty cycle, within the time for opening logs. For long work on a partition."""
+        """Call `on_ready` in a later duty cycle, within the time for opening logs.
+
+        For work on a partition that takes long.
+        """
         self._deferred.setdefault(key, []).append(self._contained("what waited for a partition", on_ready))
         self.is_opening = True
 
@@ -464,7 +467,7 @@ class PartitionTransfer:
 
 
 class _Asked:
-    """A claim of this Handler until its last reply."""
+    """A claim that this Handler has sent, until its last reply. It is the callback for the replies."""
 
     __slots__ = ("_arrived", "_version", "_when_image", "arrivals")
 

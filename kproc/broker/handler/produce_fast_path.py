@@ -234,7 +234,10 @@ class ProduceFastPaths:
     def learn(
         self, request: HandlerRequest, frame: memoryview, destination: Destination
     ) -> ProduceFastPath | None:
-        """See ProduceFastPath.learn."""
+        """Return a fast path learned from a frame that the general path has parsed, or None if its form is unusual.
+
+        `frame` is without its length.
+        """
         return ProduceFastPath.learn(request, frame, destination, self._queue, self._counts)
 
     def count(self) -> int:

@@ -27,7 +27,10 @@ WARM_BYTES: Final = 16 << 20
 
 
 class Arena:
-    """The owner's side. One per agent that sends large frames."""
+    """The arena as its owner uses it: allocates and frees blocks for large frames.
+
+    One per agent that sends large frames.
+    """
 
     __slots__ = (
         "_data",
@@ -62,7 +65,7 @@ class Arena:
 
     @property
     def fd(self) -> int:
-        """The descriptor to hand to readers."""
+        """The descriptor of the arena's memory, to be sent to the roles that read blocks."""
         return self.region.fd
 
     @property
@@ -169,7 +172,10 @@ class Arena:
 
 
 class ArenaReader:
-    """A peer's side. It gives views of blocks by the offsets and lengths that the owner sent, and checks them."""
+    """An arena as a peer of its owner uses it.
+
+    It returns views of blocks by the offsets and lengths that the owner sent, and checks them.
+    """
 
     __slots__ = ("_capacity", "_data", "region")
 

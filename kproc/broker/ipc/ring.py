@@ -80,7 +80,7 @@ def format_ring(region: Region, offset: int, capacity: int) -> None:
 
 
 class _RingEnd:
-    """The base of both ends: the words, the record bytes, and the check that a ring is there."""
+    """Base of RingProducer and RingConsumer: the ring's words and record bytes, and the check that a ring is there."""
 
     __slots__ = ("_data", "_mask", "_words", "capacity", "record_bytes_max")
 
@@ -108,7 +108,7 @@ class _RingEnd:
 
 
 class RingProducer(_RingEnd):
-    """The writing end. One per ring, owned by the producing agent."""
+    """The writing end of a ring. One per ring, owned by the agent that sends."""
 
     __slots__ = ("_end", "_published", "_reserved", "_run_end", "_start", "_written")
 
@@ -312,7 +312,7 @@ class RingProducer(_RingEnd):
 
 
 class RingConsumer(_RingEnd):
-    """The reading end. One per ring, owned by the consuming agent."""
+    """The reading end of a ring. One per ring, owned by the agent that receives."""
 
     __slots__ = ("_lent", "_next")
 

@@ -40,7 +40,7 @@ def make_eventfd() -> int:
 
 
 class Waker:
-    """Wakes one agent. Every producer for that agent has its own."""
+    """Wakes one agent if it sleeps. Each agent that sends to it has its own Waker."""
 
     __slots__ = ("_eventfd", "_index", "_words")
 
@@ -77,7 +77,7 @@ def wake_all(wakers: Iterable[Waker]) -> None:
 
 
 class Sleeper:
-    """The sleeping side. One per agent, which alone stores its sleeping word.
+    """The means by which an agent sleeps until it is woken. One per agent, which alone writes its sleeping word.
 
     Register `fd` with EPOLLIN | EPOLLET and pass `is_edge_triggered=True`. Then epoll reports every signal once, and
     `cancel()` is one store. With a level-triggered poll, `cancel()` must drain the eventfd. That costs a system call,

@@ -58,7 +58,7 @@ REQUEST_WORDS: Final = _TIMINGS_AT + ROLES_MAX * _TIMING_WORDS
 
 
 class Count(NamedTuple):
-    """One cell at the time of reading."""
+    """A counter or gauge as it was read: its kind, and its labels `a` and `b` (see the module's table)."""
 
     kind: int
     a: int
@@ -75,7 +75,7 @@ def _timings_at(start: int, processor: int) -> int:
 
 
 def read_counts(words: memoryview, start: int, part: int) -> Iterator[Count]:
-    """Yield every cell of one role. `start` is the word behind the slab's rows."""
+    """Yield every counter and gauge that one role has in the slab. `start` is the word behind the slab's rows."""
     at = _counts_at(start, part)
     for cell in range(at, at + _COUNT_WORDS, _CELL_WORDS):
         tag = words[cell]
@@ -101,7 +101,10 @@ def read_timings(words: memoryview, start: int, processor: int, into: dict[int, 
 
 
 class Counts:
-    """The writer's side of one role's cells. It counts in a dict, which `store` copies into the shared words."""
+    """A role's counters by kind and labels (API and version, for example).
+
+    It counts in a dict, which `store` copies into shared words.
+    """
 
     __slots__ = ("_at", "_cells", "_counts", "_words")
 
@@ -132,7 +135,7 @@ class Counts:
         return self._counts.get(_PRESENT | kind << 48 | a << 16 | (b & 0xFFFF), 0)
 
     def keys_of(self, kind: int) -> list[int]:
-        """Return every `a` that was counted under a kind."""
+        """Return every label `a` that has a counter of this kind, for example all listeners."""
         return [(tag >> 16) & 0xFFFF for tag in self._counts if (tag >> 48) & 0x7FFF == kind]
 
     def store(self) -> None:
@@ -150,7 +153,7 @@ class Counts:
 
 
 class Timings:
-    """The writer's side of one Processor's histograms."""
+    """The histograms of request times that one Processor writes, by API, in the slab."""
 
     __slots__ = ("_at", "_blocks", "_words")
 

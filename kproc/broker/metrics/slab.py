@@ -61,11 +61,11 @@ class Slab:
         return int(self.words[self.metric_word(row, name)])
 
     def counts(self, part: int) -> Counts:
-        """Return the writer's side of a role's counts of requests and connections. Only that role may use it."""
+        """Return the object with which a role counts requests and connections. Only that role may use it."""
         return Counts(self.words, REQUESTS_WORD, part)
 
     def timings(self, processor: int) -> Timings:
-        """Return the writer's side of a Processor's histograms. Only that Processor may use it."""
+        """Return the object with which a Processor writes its histograms. Only that Processor may use it."""
         return Timings(self.words, REQUESTS_WORD, processor)
 
     def read_counts(self, part: int) -> Iterator[Count]:
@@ -81,7 +81,7 @@ class Slab:
 
 
 class MetricsRow:
-    """The writer's side of one row. Count in the list `values`; `store` publishes all of them."""
+    """The row of the slab that one role writes. Count in the list `values`; `store` publishes all of them."""
 
     def __init__(self, slab: Slab, row: int, pid: int) -> None:
         self.slab = slab

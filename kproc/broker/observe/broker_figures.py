@@ -40,7 +40,10 @@ NO_TRAFFIC: Final = (0, 0, 0, 0)
 
 
 class ShownKeys(Generic[Key]):
-    """The keys that have a series of their own: the first ones, until they are deleted."""
+    """The topics, partitions or groups that have a metric series of their own.
+
+    These are the first ones up to a limit, until they are deleted.
+    """
 
     def __init__(self, limit: int) -> None:
         self._limit = limit
@@ -87,7 +90,10 @@ FIGURES: Final[Call[FromImage, HandlerFigures]] = Call("figures", FromImage, Han
 
 
 class BrokerFigures:
-    """Collects the Handlers' metrics. One per role that answers scrapes."""
+    """Gathers the Handlers' metrics by a call to each, for every scrape, and waits 2 s at most.
+
+    Also chooses which topics and groups get series of their own. The controller, which answers scrapes, has one.
+    """
 
     def __init__(
         self,
@@ -212,11 +218,14 @@ class BrokerFigures:
 
     @property
     def offline(self) -> int:
-        """Number of offline partitions."""
+        """Number of offline partitions of all Handlers."""
         return sum(reply.offline for reply in self._replies.values())
 
     def traffic(self) -> dict[str, list[int]]:
-        """Return [bytes in, records in, bytes out, fetches] by topic since the broker's start. Others are left out."""
+        """Return [bytes in, records in, bytes out, fetches] by topic since the broker's start.
+
+        Topics without a series of their own are summed in `others`.
+        """
         names = self.topics.choose(self._image().topics_by_name)
         self._totals = {name: self._totals.get(name, [0, 0, 0, 0]) for name in names}
         return self._totals

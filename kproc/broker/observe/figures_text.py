@@ -134,7 +134,10 @@ def _group_lags(figures: BrokerFigures, groups: Sequence[Group]) -> Iterator[str
 
 
 def _about(figures: BrokerFigures) -> Iterator[str]:
-    """Yield metrics about the scrape itself. They come last, because the others count what they leave out."""
+    """Yield metrics about the scrape itself, such as the number of topics that it left out.
+
+    They come last, because the families before them count what they leave out.
+    """
     left_out = {
         "topics": figures.topics.left_out,
         "partitions": figures.partitions.left_out,

@@ -36,7 +36,10 @@ def unserved_kinds(rows: Sequence[Row]) -> list[str]:
 
 
 def not_ready(rows: Sequence[Row]) -> list[Row]:
-    """Return the roles that are not running; roles that are just being added do not count."""
+    """Return the roles that are not running, for the readiness probe.
+
+    Roles that start for the first time, as in a scale-up, do not count.
+    """
     return [row for row in rows if row["state"] in _ILL or (row["state"] == STARTING and row["restarts"])]
 
 

@@ -13,7 +13,10 @@ logger = logging.getLogger(__name__)
 
 
 class KnownEnds:
-    """Reads the files again when they were replaced. One per role that answers scrapes."""
+    """Starts and recovery points of logs that no Handler has opened, from the checkpoint files, for the metrics.
+
+    One per role that answers scrapes.
+    """
 
     def __init__(self, fs: Fs, directory: Path) -> None:
         self._fs = fs
@@ -23,7 +26,7 @@ class KnownEnds:
         self._recovery_points: dict[PartitionId, int] = {}
 
     def refresh(self) -> None:
-        """Read the files if they were replaced."""
+        """Read the checkpoint files again if the cleaner has replaced them."""
         names = (checkpoints.LOG_START_FILE, checkpoints.RECOVERY_POINT_FILE)
         try:
             files = tuple(self._identity(name) for name in names)
@@ -39,6 +42,6 @@ class KnownEnds:
         return (0, 0) if facts is None else (facts.st_ino, facts.st_mtime_ns)
 
     def get(self, topic_id: bytes, partition: int) -> tuple[int, int]:
-        """Return (log start, recovery point) of a partition; 0 for an unknown one."""
+        """Return (log start, recovery point) of a partition by the checkpoint files; 0 for an unknown one."""
         key = (topic_id, partition)
         return self._log_starts.get(key, 0), self._recovery_points.get(key, 0)

@@ -68,7 +68,7 @@ class Response(NamedTuple):
 
 
 class _Scraper:
-    """One connection: the received part of its request, then the unsent part of its answer."""
+    """One connection of the metrics listener: the received part of its request, then the rest of its response."""
 
     __slots__ = (
         "accepts_gzip", "address", "fd", "has_body", "is_waiting", "later", "received", "since_ns", "sock", "unsent",
@@ -87,7 +87,7 @@ class _Scraper:
         self.is_waiting = False  # True while it waits for the metrics.
 
     def respond(self, response: Response) -> None:
-        """Set the answer to be sent."""
+        """Set the response that is to be sent on this connection."""
         self.unsent, self.later = memoryview(response.head), memoryview(response.body)
 
 
@@ -132,7 +132,7 @@ class MetricsResponder:
         return self._epoll.fileno()
 
     def work(self) -> int:
-        """Handle all ready connections without blocking, and return the number of events."""
+        """Handle all ready connections of the metrics listener without blocking. Return the number of events."""
         self._look(self._clock.now_ns())
         events = self._epoll.poll(0)
         is_called = False
@@ -177,7 +177,10 @@ class MetricsResponder:
                 self._evict(self._surplus(), "too many connections, and its address has most of them")
 
     def _surplus(self) -> _Scraper:
-        """Return the connection to close for a new one."""
+        """Return the connection to close for a new one above the limit.
+
+        It is one of the address that has most connections.
+        """
         # The address with the most connections loses one: if possible one without a complete request, and then the
         # oldest. So a flood of idle connections does not end a scrape that is being answered.
         counts = Counter(scraper.address for scraper in self._scrapers.values())
@@ -373,7 +376,7 @@ class Scrapes:
         return self._responder.fileno()
 
     def work(self) -> int:
-        """Handle the events that are ready. Return the amount of work."""
+        """Handle the events of the HTTP connections and continue to gather metrics. Return the amount of work."""
         return self._responder.work() + self._figures.work()
 
     def due_ms(self, now_ns: int) -> int:

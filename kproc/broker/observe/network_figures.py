@@ -52,7 +52,7 @@ CONTROL: Final = "CONTROL"
 
 
 class ApiFigures:
-    """The metrics of one API, summed over all roles."""
+    """The request metrics of one API (counts, errors, times), summed over all roles."""
 
     __slots__ = ("errors", "key", "requests", "times")
 
@@ -101,11 +101,14 @@ class NetworkFigures:
         self._seen = set(self._found_at_start())
 
     def add_roles(self, processes: Iterable[Mapping[str, Any]]) -> None:
-        """Include these roles from now on."""
+        """Include the rows of these roles in the metrics from now on."""
         self._seen |= set(_agents(processes))
 
     def sample(self, processes: Iterable[Mapping[str, Any]], now_ns: int) -> None:
-        """Take a sample for the idle shares, at most once a second."""
+        """Take a sample of the roles' sleep times, from which `idle` computes shares.
+
+        Does nothing within a second of the last one.
+        """
         if now_ns < self._next_look_ns:
             return
         self._next_look_ns = now_ns + _LOOK_NS

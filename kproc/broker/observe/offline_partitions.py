@@ -29,14 +29,14 @@ class OfflineReport(msgspec.Struct, array_like=True):
 
 
 class OfflineNoted(Reply):
-    """The controller has the report."""
+    """The reply to an OfflineReport: the controller has stored it."""
 
 
 REPORT_OFFLINE: Final = Call("offline_partitions", OfflineReport, OfflineNoted)
 
 
 class OfflineNews:
-    """The Handler's side: reports its offline partitions. The Handler calls `report` about once a second."""
+    """Reports a Handler's offline partitions to the controller. The Handler calls `report` about once a second."""
 
     __slots__ = ("_ask_controller", "_handler", "_told")
 
@@ -60,13 +60,13 @@ class OfflineNews:
 
 
 class OfflinePartitions:
-    """The controller's side: the last report of each running Handler."""
+    """The offline partitions of all Handlers at the controller: the last report of each running Handler."""
 
     def __init__(self) -> None:
         self._by_handler: dict[int, OfflineReport] = {}
 
     def update(self, report: OfflineReport) -> None:
-        """Store a Handler's report."""
+        """Replace the stored report of the Handler that has sent this one."""
         self._by_handler[report.handler] = report
 
     def remove(self, handler: int) -> None:

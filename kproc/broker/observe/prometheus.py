@@ -59,7 +59,11 @@ _Figure = tuple[str, str, float | None]
 
 
 class Exposition:
-    """Renders the result of `describe`, which is the answer to `kproc status`, and the histograms; then `more`."""
+    """Renders the metrics in the text format of Prometheus.
+
+    They are those of `kproc status` (`describe`), the histograms of requests, and the text about topics, logs and
+    groups that `more` returns.
+    """
 
     def __init__(
         self,

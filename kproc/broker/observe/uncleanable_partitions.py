@@ -33,26 +33,26 @@ class UncleanableReport(msgspec.Struct, array_like=True):
 
 
 class UncleanableNoted(Reply):
-    """The controller has the report."""
+    """The reply to an UncleanableReport: the controller has stored it."""
 
 
 REPORT_UNCLEANABLE: Final = Call("uncleanable_partitions", UncleanableReport, UncleanableNoted)
 
 
 def make_report(found: Mapping[tuple[str, int], Uncleanable]) -> UncleanableReport:
-    """Make the cleaner's report of its partitions by topic and index."""
+    """Make the cleaner's report from its uncleanable partitions, which `found` has by topic and index."""
     first = [(*key, found[key].reason[:_REASON_MAX]) for key in sorted(found)[:SHOWN_MAX]]
     return UncleanableReport(len(found), sum(each.size_bytes for each in found.values()), first)
 
 
 class UncleanablePartitions:
-    """The controller's side: the cleaner's last report."""
+    """The partitions that the cleaner cannot compact, at the controller: the cleaner's last report."""
 
     def __init__(self) -> None:
         self._report = UncleanableReport(0, 0, [])
 
     def update(self, report: UncleanableReport) -> None:
-        """Store a report."""
+        """Replace the stored report by the cleaner's new one."""
         self._report = report
 
     def describe(self) -> dict[str, Any]:
@@ -68,7 +68,7 @@ class UncleanablePartitions:
 
     @property
     def problem(self) -> str | None:
-        """A line for the status, or None if every log can be compacted."""
+        """One line for the status, or None if the cleaner can compact every log."""
         count = self._report.count
         if not count:
             return None

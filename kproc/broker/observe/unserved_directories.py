@@ -21,7 +21,10 @@ SHOWN_MAX: Final = 20
 
 
 class UnservedDirectories:
-    """Lists the directories again when a name in the data directory or the metadata have changed."""
+    """The partition directories that no topic serves, with the reasons, for the status.
+
+    Lists them again when the data directory or the metadata have changed.
+    """
 
     def __init__(self, fs: Fs, directory: Path, image: Callable[[], ClusterImage | None]) -> None:
         self._fs = fs
@@ -31,7 +34,7 @@ class UnservedDirectories:
         self._reasons: dict[str, str] = {}  # By name.
 
     def describe(self) -> dict[str, Any]:
-        """Return the count, and the first SHOWN_MAX by name."""
+        """Return the number of these directories, and the first SHOWN_MAX by name with the reasons."""
         self._refresh()
         return {
             "count": len(self._reasons),

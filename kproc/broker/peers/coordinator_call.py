@@ -242,7 +242,9 @@ class _ItemInWork:
 
 
 class _ItemParts(NamedTuple):
-    """An operation on items, for OwnersRequest.
+    """The operation on items that OwnersRequest carries out.
+
+    It routes the items, handles ours and sends the others to their owners.
 
     A Handler without the coordinator answers NOT_COORDINATOR to the client, which then looks for the coordinator. An
     item is never forwarded twice.

@@ -146,7 +146,10 @@ def answer_by_topic(
 
 
 class _PartitionParts(NamedTuple):
-    """An operation on partitions, for OwnersRequest."""
+    """The operation on partitions that OwnersRequest carries out.
+
+    It routes the parts, handles ours and sends the others to their owners.
+    """
 
     services: Services
     name: str

@@ -18,7 +18,7 @@ _SHIFT: Final = 30
 
 
 class ActivityWheel:
-    """All connections of one Processor, ordered by their `last_active_ns`."""
+    """All connections of one Processor by the second of their last activity, to find idle ones quickly."""
 
     def __init__(self) -> None:
         self._slots: dict[int, set[Connection]] = {}

@@ -21,7 +21,7 @@ SEGMENT_BYTES_MAX: Final = 65_400
 
 @final
 class FileSend:
-    """A file range that is being sent. Each send updates `position` and `remaining`."""
+    """A range of a file that is being sent as part of an answer. Each send updates `position` and `remaining`."""
 
     __slots__ = ("file", "position", "remaining")
 
@@ -38,7 +38,7 @@ Part = bytes | memoryview | FileSend
 
 
 def detached(part: Part) -> Part:
-    """Return a part that stays valid after the pass, because it does not lie in a ring."""
+    """Return a part of an answer that stays valid after the pass: copied if it lies in a ring."""
     return part if isinstance(part, FileSend) else unsent(part, 0)
 
 

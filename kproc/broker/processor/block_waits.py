@@ -23,7 +23,10 @@ _RETRIES: Final = 64  # Limit of addresses in one retry, and of frames of each a
 
 
 class BlockWaits:
-    """One per Processor."""
+    """The connections that wait for memory for an unfinished large frame, and the order in which they get it.
+
+    One per Processor.
+    """
 
     __slots__ = ("_budget", "_free_counts", "_memories", "_next_retry_ns", "_reaper", "_state", "_table")
 

@@ -54,7 +54,10 @@ class ListenerCounts:
 
 
 class ClientCounters:
-    """The counters of one Processor's clients."""
+    """Counts the connections of clients in the metrics, by listener, and in the reports to the Acceptors.
+
+    One per Processor.
+    """
 
     __slots__ = ("_values", "listeners", "reporter")
 

@@ -47,7 +47,10 @@ _ID_TIME_SHIFT, _ID_NUMBER_SHIFT = 20, 9
 
 
 class ConnectionTable:
-    """One per Processor. A connection is in all of its tables or in none."""
+    """The connections of one Processor: registers, pauses and closes them.
+
+    A connection is in all of its tables or in none.
+    """
 
     __slots__ = (
         "_activity", "_budget", "_clock", "_closed_listeners", "_handlers",
@@ -127,7 +130,7 @@ class ConnectionTable:
         return connection
 
     def keep(self, connection: Connection) -> None:
-        """Enter the connection in every table."""
+        """Add the connection to every table: it is new, migrated here, or came back from a failed migration."""
         (connection.next_home or connection.home).homes += 1
         self.by_fd[connection.fd] = connection
         self.by_id[connection.id] = connection
@@ -186,7 +189,7 @@ class ConnectionTable:
         self.close(connection, str(error))
 
     def contain(self, what: str, error: Exception) -> None:
-        """Count and log an unexpected error."""
+        """Count and log an unexpected error, and let the Processor continue."""
         self._state.containment.caught(what, error)
 
     def hung_up(self, connection: Connection) -> None:
@@ -208,7 +211,7 @@ class ConnectionTable:
     # -- waiting -----------------------------------------------------------------------------------------------
 
     def update_interest(self, connection: Connection) -> None:
-        """Set what the connection waits for, by the table in connection_state.py.
+        """Set the events that epoll reports for the connection, by the table in connection_state.py.
 
         A connection that is not read may be able to go on: to its next home, with its migration, with stalled requests.
         A draining connection is closed after its last answer.
@@ -231,7 +234,10 @@ class ConnectionTable:
             self.watch.set(connection, ACTIVE)
 
     def _resume_paused(self, connection: Connection) -> None:
-        """Do what a paused connection waited for, if it can be done now."""
+        """Continue a paused connection as far as it can be now.
+
+        That can be a change of its home, a step of its migration, or stalled requests.
+        """
         if connection.next_home is not None and not connection.inflight:
             connection.change_home(connection.next_home)
         if connection.migration is not None:

@@ -25,7 +25,7 @@ _NOT_NOW: Final = (BlockingIOError, InterruptedError)
 
 
 class _AcceptorSocket:
-    """One Acceptor: its socket, and the changes that have not been sent to it."""
+    """The socket to one Acceptor, and the acknowledgements and changes of counts that have not been sent over it."""
 
     __slots__ = ("answers", "changes", "is_new", "peer", "sock")
 
@@ -38,7 +38,9 @@ class _AcceptorSocket:
 
 
 class CountReporter:
-    """One per Processor, called by the thread that runs it.
+    """Reports a Processor's connections and registered sockets to the Acceptors.
+
+    One per Processor, called by its thread.
 
     `has_unsent` says whether `flush` has anything to send. `on_unsent` is called at every change.
     """

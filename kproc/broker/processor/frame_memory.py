@@ -28,7 +28,10 @@ _GROWTH: Final = 4
 
 
 class FrameMemory:
-    """Blocks for the unfinished frames of one Processor. `shares` has the bytes of each client address."""
+    """Blocks of memory for the unfinished large frames of one Processor.
+
+    `shares` has the bytes that each client address holds.
+    """
 
     __slots__ = ("_owner", "shares")
 
@@ -70,7 +73,7 @@ class FrameMemory:
         return None if offset is None else Block(self, offset, length, self._owner.view(offset, size))
 
     def assign(self, connection: Connection, block: Block) -> None:
-        """Assign a reserved block to a connection."""
+        """Give a reserved block to a connection, which receives its frame into it."""
         connection.block = block
         self.shares.put(connection, len(block.view))
 
@@ -94,7 +97,7 @@ class FrameMemory:
         self._owner.free(block.offset)
 
     def release(self, connection: Connection, block: Block) -> None:
-        """Free the block of a frame that will not be received."""
+        """Free the block of a frame that will not be received any further."""
         self.hand_out(connection, block)
         self._owner.free(block.offset)
 
@@ -106,7 +109,7 @@ class FrameMemory:
 
 
 class FrameMemories:
-    """Both memories of a Processor: its arena, and that of clients that have not logged in."""
+    """The two memories for large frames of a Processor: its arena, and the one for clients that have not logged in."""
 
     __slots__ = ("arena", "logins")
 
@@ -116,7 +119,7 @@ class FrameMemories:
 
     @property
     def free_counts(self) -> tuple[int, int]:
-        """The number of blocks freed so far in each of them."""
+        """The number of blocks freed so far in the arena and in the memory of clients that have not logged in."""
         return self.arena.free_count, self.logins.free_count
 
     def of(self, connection: Connection) -> FrameMemory:
@@ -164,7 +167,7 @@ class LoginBlocks:
         return offset
 
     def view(self, offset: int, length: int) -> memoryview:
-        """Return the first bytes of a block, writable."""
+        """Return the first `length` bytes of a block, writable, to receive into."""
         return self._blocks[offset][:length]
 
     def free(self, offset: int) -> None:

@@ -16,7 +16,7 @@ from kproc.broker.transport.agent import AgentId, Link
 
 
 class HandlerAssignment:
-    """One per Processor."""
+    """Chooses the home Handler of each connection, as Handlers come and go. One per Processor."""
 
     __slots__ = ("_blocks", "_handlers", "_migration", "_table", "_timed")
 

@@ -16,7 +16,10 @@ if TYPE_CHECKING:
 
 
 class HandlerSet:
-    """One per Processor. handler_assignment.py decides which connection has which of them as its home."""
+    """The Handlers that a Processor has, with their links and the router among them.
+
+    One per Processor. handler_assignment.py chooses each connection's home.
+    """
 
     __slots__ = (
         "_given_router", "_looks", "by_id", "by_index", "inboxes", "may_have_answers", "only",
@@ -41,12 +44,15 @@ class HandlerSet:
         self.may_have_answers = False
 
     def links_changed(self) -> None:
-        """Update the tables after a Handler got or lost its link."""
+        """Update the list of response rings after a Handler got or lost its link."""
         self.inboxes = [each.inbox for each in self.by_id.values() if each.inbox is not None]
         self._looks = [inbox.is_empty for inbox in self.inboxes]
 
     def choose_routing(self) -> HandlerPeer | None:
-        """Switch the router on or off. Return the Handler if there is only one."""
+        """Route requests by partition if there are several Handlers.
+
+        Return the Handler if there is only one, which is then every connection's home.
+        """
         self.router = self._given_router if len(self.by_id) > 1 else None
         self.only = next(iter(self.by_id.values())) if len(self.by_id) == 1 else None
         return self.only
@@ -59,11 +65,11 @@ class HandlerSet:
         )
 
     def senders(self) -> list[Sender]:
-        """Return the sending ends of all request rings."""
+        """Return the sending ends of the request rings of all Handlers that have a link."""
         return [each.link.sender for each in self.by_id.values() if each.link is not None]
 
     def has_answers(self) -> bool:
-        """Return True if a response ring has records that were not taken. Called at every sleep."""
+        """Return True if a response ring has records that this Processor has not read. Called at every sleep."""
         # A loop, because any() over a generator costs 0.2 us more.
         for is_empty in self._looks:
             if not is_empty():
@@ -104,7 +110,10 @@ class HandlerSet:
             handler.notify(DISCONNECTED, HEAD.pack(connection.id, 0, 0, flags))
 
     def publish(self) -> None:
-        """Publish the records of this pass. A Handler whose ring had no room for all of them is entered again."""
+        """Publish the records that this pass has written into request rings.
+
+        If a ring had no room for all of them, its Handler stays in `unpublished`.
+        """
         waiting = list(self.unpublished)
         self.unpublished.clear()
         for handler in waiting:

@@ -75,7 +75,7 @@ class BegunHandshake(NamedTuple):
 
 
 class Handshakes:
-    """One per Processor that has had a TLS connection."""
+    """Limits and paces the TLS handshakes of one Processor (module docstring). Made at its first TLS connection."""
 
     __slots__ = (
         "_begun", "_begun_max", "_begun_shares", "_certificates", "_clock", "_connections", "_hello_bytes",
@@ -109,7 +109,7 @@ class Handshakes:
 
     @property
     def has_turns(self) -> bool:
-        """Return True if a connection waits for its turn, or first records take too much memory."""
+        """Return True if a client waits for the answer to its first record, or first records take too much memory."""
         return bool(self._turns) or self._hello_bytes > _HELLO_BYTES_MAX
 
     def wait_ms(self, longest_ms: int) -> int:
@@ -119,7 +119,7 @@ class Handshakes:
         return min(longest_ms, _BLOCKED_MS) if self._is_blocked else 0
 
     def opened(self, transport: TlsTransport) -> None:
-        """Start the timeout of a new connection."""
+        """Start the time limit in which a new TLS connection must send its first record."""
         self._open[transport.fd] = self._state.now_ns + self._timeout_ns
 
     def wait_for_turn(self, transport: TlsTransport) -> None:
@@ -131,7 +131,7 @@ class Handshakes:
         self._state.press()
 
     def received_hello(self, transport: TlsTransport, size: int) -> None:
-        """Account for a client's first record, of which `size` bytes have arrived so far."""
+        """Count the memory of a client's first record, of which `size` bytes have arrived so far."""
         connection = self._connections[transport.fd] = self._table.by_fd[transport.fd]
         self._hello_bytes += size - self._hello_shares.amount_of(connection)
         self._hello_shares.put(connection, size)

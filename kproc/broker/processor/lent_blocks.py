@@ -21,7 +21,10 @@ _PRODUCE: Final = ApiKey.PRODUCE.to_bytes(2, "big")  # A frame begins with its A
 
 
 class LentBlocks:
-    """One per Processor. Others only read `by_request`."""
+    """The arena blocks that a Processor has lent to Handlers, until their requests are answered or the blocks recalled.
+
+    One per Processor.
+    """
 
     __slots__ = ("_arena", "_seen", "by_request")
 
@@ -62,7 +65,7 @@ class LentBlocks:
                 self._seen[key] = True
 
     def free_recalled(self, connection_id: int, sequence: int) -> None:
-        """Free a recalled block. Its request is not answered yet."""
+        """Free a recalled block that its Handler does not use any more. The block's request is not answered yet."""
         offset, handler, length = self.by_request.get((connection_id, sequence), (_RECALLED, None, 0))
         if handler is not None and offset != _RECALLED:
             self._arena.free(offset)
@@ -85,5 +88,5 @@ class LentBlocks:
                 del self.by_request[key]
 
     def has_any_at(self, handler: HandlerPeer) -> bool:
-        """Return True if a Handler has any block."""
+        """Return True if this Handler has any block of the arena."""
         return any(lent_to is handler for _, lent_to, _ in self.by_request.values())

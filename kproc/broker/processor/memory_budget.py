@@ -48,7 +48,10 @@ class QueuedRequests:
 
 
 class MemoryBudget:
-    """One per Processor. Both limits are the broker's, divided by its number of Processors; -1 means no limit."""
+    """A Processor's share of queued.max.requests and queued.max.request.bytes.
+
+    It is the broker's limit divided by the number of Processors; -1 means no limit.
+    """
 
     __slots__ = (
         "_arena", "_bytes_max", "_handlers", "_processor_count", "_processors_in_all", "_queued",
@@ -74,11 +77,11 @@ class MemoryBudget:
         self.is_limited = bytes_max > 0 or requests_max > 0
 
     def apply_settings(self, settings: DynamicSettings) -> None:
-        """Update the number of Processors from changed settings."""
+        """Update the number of Processors, by which the limits are divided, from changed settings."""
         self._processor_count = self._processors_in_all(settings)
 
     def has_room(self) -> bool:
-        """Return True if a new request may be read."""
+        """Return True if a new request may be read without exceeding the limits."""
         senders = self._handlers.senders()
         if self._requests_max > 0:
             waiting = self._queued.count(senders)

@@ -16,7 +16,7 @@ from kproc.broker.transport.envelope import HEAD, SOCKET_NS, SOCKET_TIME
 
 
 class MeteredTransport:
-    """A transport, and the time spent in it."""
+    """A transport that measures the time spent in its calls, for a client with a request_percentage quota."""
 
     __slots__ = ("_now_ns", "fd", "inner", "sock", "used_ns")
 
@@ -60,7 +60,10 @@ class MeteredTransport:
 
 
 class MeteredConnections:
-    """One per Processor."""
+    """Measures the time that the Processor spends at the sockets of clients with a request_percentage quota (KIP-124).
+
+    One per Processor.
+    """
 
     __slots__ = ("_by_id", "_handlers", "_metered", "_now_ns")
 

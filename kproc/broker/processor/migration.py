@@ -51,7 +51,10 @@ _RETRY_NS: Final = 100_000_000  # Pause when the target has no room, or there is
 
 
 class ConnectionMigration:
-    """One per Processor, which calls `work` in each duty cycle while `is_active`."""
+    """Migrates connections to other Processors and adopts theirs, step by step.
+
+    One per Processor, which calls `work` in each duty cycle while `is_active`.
+    """
 
     __slots__ = (
         "_arrived", "_asked", "_attempt", "_by_peer", "_clock", "_counters", "_handlers", "_is_over", "_memory",
@@ -239,7 +242,7 @@ class ConnectionMigration:
         return done
 
     def advance(self, connection: Connection) -> None:
-        """Give the connection away if no answer but the kept ones is outstanding any more."""
+        """Send the connection to its target if no answer but the kept ones is outstanding any more."""
         state = connection.migration
         if (
             state is not None

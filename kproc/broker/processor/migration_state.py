@@ -6,7 +6,7 @@ from kproc.broker.transport.agent import AgentId
 
 
 class MigrationState:
-    """The state of one migration; held by the connection while it migrates."""
+    """The progress of one connection's migration to another Processor. The connection holds it while it migrates."""
 
     __slots__ = ("attempt", "is_asked", "is_lost", "kept", "target")
 

@@ -84,7 +84,10 @@ _COUNTED_MAX: Final = 1000  # Limit of counted records of a ring, because they a
 
 
 class Processor(Role):
-    """Owns the client connections given to it. One instance runs in one role."""
+    """Reads the requests of client connections, forwards them to Handlers and sends the answers.
+
+    One instance runs in one role.
+    """
 
     __slots__ = (
         "_assignment", "_block_waits", "_blocks", "_budget", "_counters", "_descriptor_end", "_doze_fd",
@@ -415,7 +418,7 @@ class Processor(Role):
         return self._tls.transport(sock, listener)
 
     def use_listeners(self, names: list[str]) -> None:
-        """Set the names of the listeners, by index."""
+        """Set the names of the open listeners, by index, after listeners were added or removed."""
         if self.tls_listeners is not None:
             self.tls_listeners.use_names(names)
 

@@ -11,7 +11,7 @@ logger = logging.getLogger(__name__)
 
 
 class ProcessorState:
-    """One per Processor. Its parts read and write it; one thread runs them all."""
+    """The state that all parts of one Processor share: metrics, time of the cycle, and whether it stops or leaves."""
 
     __slots__ = (
         "containment",
@@ -45,7 +45,10 @@ class ProcessorState:
         return not (self.is_stopping or self.is_leaving)
 
     def press(self) -> None:
-        """Have Processor._relieve called in each pass, because a connection waits from now on."""
+        """Have Processor._relieve called in each pass.
+
+        A connection waits from now on for something that no descriptor reports.
+        """
         self.is_pressed = True
 
     def make_due(self) -> None:

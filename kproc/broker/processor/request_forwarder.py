@@ -37,7 +37,10 @@ _REQUESTS: Final = SLOT["requests"]
 
 
 class RequestForwarder:
-    """One per Processor. RequestReader calls it with the bytes of one connection at a time."""
+    """Puts the frames that clients have sent into the request rings of Handlers. One per Processor.
+
+    RequestReader calls it with the bytes of one connection at a time.
+    """
 
     __slots__ = (
         "_blocks", "_budget", "_counts", "_handlers", "_memories", "_request_bytes_max", "_state", "_table", "_timed",
@@ -247,7 +250,10 @@ class RequestForwarder:
     # -- bytes that wait ---------------------------------------------------------------------------------------
 
     def forward_held(self, connection: Connection) -> None:
-        """Forward the held bytes: whole frames that waited for room or for another Handler."""
+        """Forward the bytes that a connection holds.
+
+        They are whole frames that waited for room in a ring or for another Handler.
+        """
         link = connection.home.link
         view = link.sender.reserve(HEAD_BYTES + len(connection.held)) if link is not None else None
         if view is None:
@@ -256,7 +262,10 @@ class RequestForwarder:
             self.forward_behind_held(connection, view, 0)
 
     def forward_behind_held(self, connection: Connection, view: memoryview, count: int) -> None:
-        """Forward the held bytes, and `count` more that lie in `view` behind the room for them."""
+        """Forward the connection's held bytes together with `count` new ones.
+
+        The new bytes were received into `view`, behind room for the held ones.
+        """
         held = connection.held
         start = HEAD_BYTES + len(held)
         view[HEAD_BYTES:start] = held
@@ -272,7 +281,7 @@ class RequestForwarder:
             self._park(connection, rest)
 
     def _park(self, connection: Connection, frames: bytes) -> None:
-        """Keep whole frames, and stall the connection until there is room for them."""
+        """Keep whole frames in memory, and stall the connection until a ring has room for them."""
         self._store(connection, frames)
         self._table.stall(connection)
 

@@ -51,7 +51,10 @@ _REQUESTS: Final = SLOT["requests"]
 
 
 class RequestReader:
-    """One per Processor. `read_ready` is for all events of a poll, `read` for one readable connection."""
+    """Receives from the clients' sockets that are readable, mostly straight into request rings. One per Processor.
+
+    `read_ready` is for all events of a poll, `read` for one connection.
+    """
 
     __slots__ = (
         "_budget", "_counts", "_failed", "_find", "_forwarder", "_handlers", "_state", "_table", "read", "read_ready",
@@ -186,7 +189,7 @@ class RequestReader:
             self._table.close_failed(connection, error)
 
     def _close_failed(self) -> None:
-        """Close the connections that could not be read."""
+        """Close the connections whose socket could not be read in this pass."""
         for connection, error in self._failed:
             if isinstance(error, OSError):
                 self._table.close(connection, str(error))
@@ -270,7 +273,7 @@ class RequestReader:
     # -- connections that had no room --------------------------------------------------------------------------
 
     def retry_stalled(self) -> None:
-        """Continue the connections that had no room; those that still have none stall again."""
+        """Continue the stalled connections. Those whose frames still find no room in a ring stall again."""
         for connection in list(self._table.stalled):
             is_throttled = Pause.THROTTLED in connection.pauses and not self._state.is_stopping
             if connection.migration is not None or is_throttled:

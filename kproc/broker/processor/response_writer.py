@@ -66,7 +66,7 @@ _BEHIND_HEAD: Final = slice(HEAD_BYTES, None)
 
 
 class ResponseWriter:
-    """One per Processor."""
+    """Sends the Handlers' answers to the clients, in the order of each connection's requests. One per Processor."""
 
     metered: MeteredConnections  # Set by the Processor.
     __slots__ = (
@@ -303,7 +303,7 @@ class ResponseWriter:
             assert kind == NO_OP, kind
 
     def _send(self, connection: Connection) -> None:
-        """Send the answers of this pass."""
+        """Send the answers that a connection has queued in this pass."""
         if connection.fd not in self._table.by_fd:
             return
         try:
@@ -334,7 +334,7 @@ class ResponseWriter:
             self._table.update_interest(connection)
 
     def _handle_notice(self, kind: int, view: memoryview) -> None:
-        """Handle a record about a connection that is not an answer."""
+        """Handle a Handler's record about a connection that is not an answer, such as MOVED, BLOCK_FREE or THROTTLE."""
         connection_id, sequence, _, _ = HEAD.unpack_from(view)
         connection = self._table.by_id.get(connection_id)
         if kind == MOVED:

@@ -67,7 +67,7 @@ class FrameProgress:
 
 
 class SlowFrames:
-    """The progress of all unfinished frames of one Processor."""
+    """Measures how fast the unfinished frames of one Processor arrive."""
 
     def __init__(self, receive_ns_max: int) -> None:
         self._receive_ns_max = receive_ns_max
@@ -117,7 +117,7 @@ class SlowFrames:
 
 
 class SlowFrameReaper:
-    """One per Processor. Closes connections by the rules of SlowFrames."""
+    """Closes connections whose unfinished requests hold memory for too long (module docstring). One per Processor."""
 
     __slots__ = ("_budget", "_slow_frames", "_state", "_table")
 

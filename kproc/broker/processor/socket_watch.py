@@ -22,7 +22,10 @@ from kproc.broker.processor.connection_state import ACTIVE, DETACHED, PAUSED
 
 
 class EpollWatch:
-    """One per Processor. Only it writes `Connection.interest`, except when a broken connection is closed."""
+    """Registers the connections' sockets with epoll. One per Processor.
+
+    Only it writes `Connection.interest`, except when a broken connection is closed.
+    """
 
     __slots__ = ("epoll",)
 
@@ -46,7 +49,7 @@ class EpollWatch:
         connection.interest = DETACHED
 
     def set(self, connection: Connection, interest: int) -> None:
-        """Watch a connection for `interest` from now on: ACTIVE, PAUSED or WRITING."""
+        """Watch a connection for these events from now on: ACTIVE (readable), WRITING or PAUSED."""
         before = connection.interest
         if before == interest or (before == DETACHED and interest == PAUSED):
             return

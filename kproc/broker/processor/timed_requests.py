@@ -35,7 +35,7 @@ _NS_PER_US: Final = 1000
 
 
 class _Timed:
-    """The times of one request, as far as they are known."""
+    """The times of one sampled request, as far as they are known."""
 
     __slots__ = ("api_key", "frame_bytes", "handler", "start_ns", "taken_ns", "times")
 
@@ -49,7 +49,7 @@ class _Timed:
 
 
 class TimedRequests:
-    """One per Processor."""
+    """Measures the times of a sample of requests for the metrics. One per Processor."""
 
     __slots__ = ("_clock", "_open", "_timed_at_ns", "_timings", "leaving")
 
@@ -77,7 +77,7 @@ class TimedRequests:
         self._open.pop((connection.id, connection.next_sequence), None)
 
     def answered(self, connection_id: int, sequence: int, body: memoryview) -> None:
-        """Store the Handler's times from TIMES; the answer is right behind it."""
+        """Store the times that the Handler has sent in a TIMES record. The answer to the request is right behind it."""
         timed = self._open.pop((connection_id, sequence), None)
         if timed is None:
             return

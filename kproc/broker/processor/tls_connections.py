@@ -43,7 +43,7 @@ _COMPLAINT_NS: Final = 1_000_000_000
 
 
 class TlsConnections:
-    """One per Processor that has had a TLS connection."""
+    """The TLS contexts, handshakes and unread decrypted bytes of one Processor. Made at its first TLS connection."""
 
     __slots__ = (
         "_clock", "_contexts", "_leave_pause_ns", "_listeners", "_next_complaint_ns", "_next_leave_ns", "_share",
@@ -122,11 +122,14 @@ class TlsConnections:
         return self.handshakes.wait_ms(_LEAVE_MS if self._state.is_leaving else _REST_MS)
 
     def every_second(self) -> None:
-        """Close connections with an expired certificate or a late handshake."""
+        """Close TLS connections with an expired certificate or a handshake that takes too long."""
         self.handshakes.expire()
 
     def _close_next(self) -> int:
-        """Close the next connection that cannot migrate, if one is due. Its requests in work are answered first."""
+        """On leaving, close the next TLS connection if one is due, because TLS connections cannot migrate.
+
+        Its requests in work are answered first.
+        """
         staying = [
             each for each in self._table.by_fd.values() if each.state is OPEN and not each.transport.can_move
         ]

@@ -20,7 +20,10 @@ if TYPE_CHECKING:
 
 
 class TlsListeners:
-    """One per Processor. `names` has the names of the listeners by index, also of those added at run time."""
+    """Settings and names of the TLS listeners, without any TLS code loaded. One per Processor.
+
+    `names` has the names by index, also of listeners added at run time.
+    """
 
     __slots__ = ("config", "make", "names", "on_change", "settings", "ticket_secret")
 
@@ -34,13 +37,13 @@ class TlsListeners:
         self.on_change: Callable[[], None] | None = None
 
     def use_names(self, names: Sequence[str]) -> None:
-        """Set the names of the listeners, by index."""
+        """Set the names of the open listeners, by index, after listeners were added or removed."""
         self.names = names
         if self.on_change is not None:
             self.on_change()
 
     def apply_settings(self, settings: DynamicSettings) -> None:
-        """Use the broker's changed settings."""
+        """Use changed settings of the broker for the TLS contexts of new connections."""
         self.settings = settings
         if self.on_change is not None:
             self.on_change()

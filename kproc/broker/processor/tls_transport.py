@@ -90,7 +90,10 @@ class HandshakeFailed(OSError):
 
 
 class TlsTransport:
-    """One connection. It cannot migrate to another Processor, because an SSLObject cannot be exported."""
+    """The TLS socket of one connection.
+
+    It cannot migrate to another Processor, because an SSLObject cannot be exported.
+    """
 
     __slots__ = (
         "_ahead", "_awaits_flight", "_context", "_has_ended", "_hello", "_incoming", "_is_open", "_outgoing",
@@ -224,7 +227,7 @@ class TlsTransport:
         self._step(tls)
 
     def _shake(self, tls: ssl.SSLObject) -> bool:
-        """Continue the handshake. Return True if it is over."""
+        """Continue the handshake with the bytes that have arrived. Return True if it is over."""
         came = self.sock.recv_into(self._share.scratch)
         if not came:
             raise ConnectionError("the client closed it in its handshake")

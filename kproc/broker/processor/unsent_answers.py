@@ -33,7 +33,10 @@ def unsent_bytes(connection: Connection) -> int:
 
 
 class UnsentAnswers:
-    """Closes connections that exceed the two bounds. One per Processor."""
+    """Closes connections whose unread answers, or whose large requests in Handlers, take too much memory.
+
+    One per Processor.
+    """
 
     __slots__ = ("_blocks", "_state", "_table")
 
@@ -43,7 +46,10 @@ class UnsentAnswers:
         self._state = state
 
     def work(self) -> None:
-        """Close connections until both sums are within their bounds. Called once a second."""
+        """Close connections until both sums of memory are within UNSENT_BYTES_MAX and WAITING_BYTES_MAX.
+
+        Called once a second.
+        """
         unsent = {each: unsent_bytes(each) for each in self._table.by_fd.values() if each.out or each.stash}
         self._bound(unsent, UNSENT_BYTES_MAX, "it does not read its answers")
         by_id = self._table.by_id

@@ -49,7 +49,7 @@ _MECHANISMS: Final = {1: "SCRAM-SHA-256", 2: "SCRAM-SHA-512"}
 
 
 class Described(NamedTuple):
-    """What a request did, in words, the items with which it succeeded, and a function that formats one of them.
+    """Describes what a request did: words, the items with which it succeeded, and a function that formats one of them.
 
     A request can have 100,000 items, so only those that fit into the line are formatted.
     """
@@ -66,7 +66,7 @@ CHANGES: Final[dict[int, Describe]] = {}
 
 
 class ChangeLine:
-    """What one request changed: the number of items, and the texts of the first ones."""
+    """The line about the changes of one request: the number of items, and the texts of the first ones."""
 
     __slots__ = ("_count", "_did", "_left", "_texts")
 

@@ -69,7 +69,7 @@ Key = tuple[str, str, str]
 
 
 class ClientBytes(msgspec.Struct, array_like=True):
-    """A Handler's message to the others: its counts since the last one."""
+    """A Handler's message to the other Handlers: what it has charged to clients with quotas since its last message."""
 
     told: list[list[Any]]  # Kind, user, client id, nanoseconds at its quota.
 
@@ -78,7 +78,7 @@ CLIENT_BYTES: Final = Call("client_bytes", ClientBytes, Reply)
 
 
 class _Account:
-    """One client's account: the time until which its bytes so far last at the rate of its quota."""
+    """A client's account for one quota: the time until which its use so far is paid at the quota's rate."""
 
     __slots__ = ("due_ns", "untold_ns")
 
@@ -229,12 +229,12 @@ class ClientRates:
         return told
 
     def serve(self, body: ClientBytes, on_reply: OnResult[Reply]) -> None:
-        """Handle another Handler's message."""
+        """Handle the message of another Handler with its charges."""
         self.hear(body.told)
         on_reply(Reply())
 
     def hear(self, told: list[list[Any]]) -> None:
-        """Add the charges of another Handler."""
+        """Add the charges that another Handler has made to the accounts here, because a quota spans all Handlers."""
         now_ns = self._now_ns()
         for kind, user, client_id, cost_ns in told:
             self._add((kind, user, client_id), cost_ns, now_ns)

@@ -61,7 +61,7 @@ class PartitionMoving(KafkaError):
 
 
 class Peers:
-    """Sends a role's calls to the Handlers, the controller and the cleaner, which reply later.
+    """Sends the calls of a role to Handlers, the controller and the cleaner, which reply later.
 
     ask: the role's function with the arguments (peer, call, body, on_reply, payload).
     """
@@ -277,7 +277,7 @@ class RequestContext:
         is_question: bool = False,
         count: int = 1,
     ) -> bool:
-        """Return True if the client may do that to that resource, if there is no authorizer, or for our own probe.
+        """Return True if the client may do the operation on the resource. True without an authorizer and for our probe.
 
         is_question: the client has not attempted the operation, so the audit log does not show a denial.
         count: how often the request names the resource, for the audit log.
@@ -285,7 +285,7 @@ class RequestContext:
         raise NotImplementedError
 
     def is_allowed_for_any(self, operation: Operation, resource: ResourceType) -> bool:
-        """Return True if the client may do that to some resource of that type, which need not exist."""
+        """Return True if the client may do the operation on some resource of this type, which need not exist."""
         raise NotImplementedError
 
     def count_error(self, code: int) -> None:

@@ -58,7 +58,7 @@ Fields = dict[str, Any]
 
 
 class DecodedBySteps:
-    """The fields of a request that may be large."""
+    """A large request that is decoded in bounded steps. `fields` are set after the last step."""
 
     __slots__ = ("_steps", "fields")
 

@@ -28,7 +28,10 @@ _CORRELATION: Final = Struct(">i")
 
 
 class RequestTemplate:
-    """Creates request objects with the fields of an earlier request, for requests that must wait."""
+    """Creates request objects for repetitions of a learned request that must wait.
+
+    Their fields are those of the learned one.
+    """
 
     __slots__ = ("_request", "listener_and_flags", "peer", "services")
 
@@ -61,7 +64,10 @@ class RequestTemplate:
 
 
 class FastPath(Protocol):
-    """The repeated bytes of one connection's requests. Dropped at each change of the metadata."""
+    """Handles repetitions of one connection's last request without decoding them.
+
+    Discarded at each change of the metadata.
+    """
 
     misses: int  # Requests that did not match, minus those that did: see `should_learn`.
 

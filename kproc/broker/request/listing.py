@@ -30,7 +30,7 @@ ToRows = Callable[[list[Any]], list[Fields]]
 
 
 class Page(Reply):
-    """A page of the items that one Handler lists for a request such as ListGroups."""
+    """A bounded part of the items that one Handler lists for a request such as ListGroups."""
 
     items: list[Any]
 

@@ -65,7 +65,7 @@ def _session(packed: bytes) -> Session:
 
 
 class ClientPeer:
-    """One Processor in its peer: the target of responses, its clients, and their parked requests."""
+    """A Processor as a Handler sees it: the outbox for responses, its clients, and their parked requests."""
 
     __slots__ = ("identities", "moving", "outbox", "sessions", "waiting")
 

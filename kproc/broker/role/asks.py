@@ -22,7 +22,7 @@ LOG_LEVELS: Final = "log_levels"  # The controller asks this of the supervisor, 
 
 
 class Asks:
-    """The requests of one process that are not answered yet, by token."""
+    """The requests over control sockets that this process has sent and that are not answered yet, by token."""
 
     def __init__(self) -> None:
         self._open: dict[int, tuple[Hashable, OnReply]] = {}
@@ -42,7 +42,7 @@ class Asks:
         *,
         until_ns: int | None = None,
     ) -> None:
-        """Send a request by `send`. If that drops the message because `whom` has ended, `lose` must follow.
+        """Send a request by `send`. If `send` drops the message because `whom` has ended, `lose` must be called.
 
         `expire` answers the request with {"lost": True} at `until_ns`. None means no time limit.
         """
@@ -53,7 +53,7 @@ class Asks:
         send({"do": "ask", "token": token, "what": what, "body": body})
 
     def handle_answer(self, message: dict[str, Any]) -> None:
-        """Handle a reply."""
+        """Pass a reply to the callback of its request."""
         self._end(message["token"], message["reply"])
 
     def lose(self, whom: Hashable) -> None:
@@ -84,7 +84,7 @@ class Gathering:
             on_all({})
 
     def taker(self, whom: Hashable) -> OnReply:
-        """Return the callback for the reply of `whom`."""
+        """Return a callback that stores the reply of `whom`."""
 
         def take(reply: Reply) -> None:
             self._replies[whom] = reply

@@ -25,7 +25,7 @@ _OVERFLOW: Final = SLOT["overflow"]
 
 
 class LinkedPeer:
-    """One link as its agent uses it."""
+    """The link to one peer, with its inbox and outbox."""
 
     __slots__ = ("id", "inbox", "link", "outbox")
 

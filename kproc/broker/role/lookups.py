@@ -24,7 +24,7 @@ _WAITING_MAX: Final = 64
 
 
 class _Question:
-    """Some host names, and the callback for their addresses."""
+    """A request to resolve some host names, with the callback for their addresses."""
 
     __slots__ = ("found", "hosts", "is_answered", "is_given_up", "on_found", "until_ns")
 
@@ -38,7 +38,10 @@ class _Question:
 
 
 class Lookups:
-    """One per role that resolves names. The role calls `work` from time to time while `is_busy`."""
+    """Resolves host names in a thread, so that the role never waits for a name server.
+
+    The role calls `work` from time to time while `is_busy`.
+    """
 
     def __init__(self, now_ns: Callable[[], int], look_up: Callable[[str], list[str]] | None = None) -> None:
         self._now_ns = now_ns
@@ -49,7 +52,7 @@ class Lookups:
 
     @property
     def is_busy(self) -> bool:
-        """Return True if a question is pending."""
+        """Return True if a look-up is not answered yet."""
         return bool(self._open)
 
     def ask(self, hosts: Collection[str], on_found: Callable[[Found], None]) -> None:

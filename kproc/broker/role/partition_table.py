@@ -54,12 +54,12 @@ class PartitionRow(NamedTuple):
 
     @property
     def behind_holder(self) -> tuple[int, ...]:
-        """Return the words behind the first."""
+        """Return all words of the row but the first, which has the holder and flags."""
         return self.generation, *self[2:8]
 
 
 class PartitionTable:
-    """All rows over the words of one region (or of plain memory, for threads)."""
+    """The rows of all partitions (offsets, holder, flags) over one shared region, or plain memory for threads."""
 
     def __init__(self, words: memoryview) -> None:
         self._words = words
@@ -130,11 +130,11 @@ class PartitionTable:
 
 
 def holder_word(handler_index: int, *, has_producers: bool = True) -> int:
-    """Return the first word of a row without other flags."""
+    """Return the first word of a row: the Handler that has the log open, and no flags."""
     return handler_index + _HOLDER | (0 if has_producers else _QUIET)
 
 
 def released_word(row: PartitionRow) -> int:
-    """Return the first word of a row that its holder gives up. The flags about the log stay, except CLOSED."""
+    """Return the first word of a row whose holder gives it up. The flags about the log stay, except CLOSED."""
     word = holder_word(NOBODY, has_producers=row.has_producers)
     return word | (SYNC_FAILED if row.has_failed else 0) | (RECOVERING if row.is_recovering else 0)

@@ -66,7 +66,7 @@ class PatternType(_Code):
 
 
 class Permission(_Code):
-    """The effect of a rule on the operations that it covers."""
+    """The effect of a rule on the operations that it covers: ALLOW or DENY."""
 
     UNKNOWN = 0
     ANY = 1
@@ -154,7 +154,10 @@ class Acl(msgspec.Struct, frozen=True, gc=False):
         return self.resource_name in (name, ANY_NAME)
 
     def speaks_of(self, host: str, operation: Operation) -> bool:
-        """Return True if the rule applies to this host and operation. Does not compare principals."""
+        """Return True if the rule applies to this host and operation.
+
+        An ALLOW of READ, for example, applies to DESCRIBE, too. Does not compare principals.
+        """
         if self.host not in (ANY_NAME, host):
             return False
         if self.operation in (operation, Operation.ALL):
@@ -165,7 +168,7 @@ class Acl(msgspec.Struct, frozen=True, gc=False):
 
     @property
     def order(self) -> tuple[int, str, str, int]:
-        """Kafka's sort key among the rules of one resource pattern."""
+        """The key by which Kafka sorts the rules of one resource pattern."""
         return self.operation, self.principal, self.host, self.permission
 
     def __str__(self) -> str:

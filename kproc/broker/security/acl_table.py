@@ -24,7 +24,7 @@ Bucket = Mapping[tuple[str, str], list[Acl]]
 
 
 class AclTable:
-    """All ACLs. Only the image may change them."""
+    """All ACL rules of one version of the metadata. Only the image may change them."""
 
     __slots__ = ("_by_id", "_ids", "_index", "version")
 
@@ -75,7 +75,7 @@ class AclTable:
         self.version += 1
 
     def matching(self, wanted: AclFilter) -> list[Acl]:
-        """Return the rules that match a filter, in the order of `scan`."""
+        """Return all rules that match a filter, in the order of `scan`."""
         return [acl for acl in self.scan(wanted) if acl is not None]
 
     def scan(self, wanted: AclFilter) -> Iterator[Acl | None]:
@@ -152,7 +152,10 @@ class AclIndex:
             del self._of_principals[acl.resource_type, acl.principal]
 
     def covering(self, resource_type: ResourceType, name: str) -> list[Bucket]:
-        """Return the patterns that cover a resource, in Kafka's order: its name, the longest prefix first, then `*`."""
+        """Return the rules of each pattern that covers a resource, in Kafka's order of patterns.
+
+        These are its name, then the prefixes with the longest first, then `*`.
+        """
         found: list[Bucket | None] = [self._literal.get((resource_type, name))]
         lengths = self._lengths.get(resource_type)
         # KAFKA-14265: no early stop at a prefix that does not match, because a shorter prefix behind it in the order
@@ -180,7 +183,7 @@ class AclIndex:
 
 
 def rules_in(bucket: Bucket, principal: str, host: str) -> list[Acl]:
-    """Return the rules of a pattern for a client, in Kafka's order."""
+    """Return the rules of one pattern for a client's principal and host, in the order in which Kafka tries them."""
     hosts = (host,) if host == ANY_NAME else (host, ANY_NAME)
     principals = (principal,) if principal == ANYBODY else (principal, ANYBODY)
     lists = [found for who in principals for at in hosts if (found := bucket.get((who, at)))]

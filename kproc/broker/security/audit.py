@@ -36,7 +36,7 @@ class AuditRates:
         self._by_level: dict[int, LogRate] = {}
 
     def has_room(self, level: int, now_ns: int) -> bool:
-        """Return True if one more line of that level may be logged now. Otherwise count it."""
+        """Return True if one more audit line of that level may be logged now. Otherwise count it as suppressed."""
         rate = self._by_level.get(level)
         # Make the limits when they are needed, because usually only one level is enabled.
         if rate is None:
@@ -51,7 +51,10 @@ class AuditRates:
 
 
 def level_of(is_allowed: bool, is_question: bool) -> int:
-    """Return the level at which Kafka logs such a decision."""
+    """Return the log level of a decision, as in Kafka.
+
+    It is TRACE for a question, DEBUG for what is allowed, and INFO for a denial.
+    """
     # A question, such as which topics Metadata may list, has its own level, because it is no attempt. Kafka does not
     # log it as a denial either.
     if is_question:

@@ -27,7 +27,7 @@ class Principal(NamedTuple):
         return f"a name of {size} bytes" if size > STRING_BYTES_MAX else None
 
     def pack(self) -> bytes:
-        """Encode the principal for a record between roles."""
+        """Encode the principal for the record that sends it from one role to another."""
         return b"%d\0%s\0%s" % (self.is_token, self.type.encode(), self.name.encode())
 
     @classmethod

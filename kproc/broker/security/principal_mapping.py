@@ -44,7 +44,10 @@ class _Rule(NamedTuple):
 
 
 class PrincipalMapper:
-    """The rules of one listener. Raises ValueError for invalid rules."""
+    """Maps the subject of a client's certificate to a user name by the ssl.principal.mapping.rules of one listener.
+
+    Raises ValueError for invalid rules.
+    """
 
     def __init__(self, rules: str = "DEFAULT") -> None:
         self._text = rules.strip() or "DEFAULT"

@@ -20,7 +20,7 @@ class Session(NamedTuple):
     ends_ns: int = 0
 
     def pack(self) -> bytes:
-        """Encode the session for a record between roles."""
+        """Encode the session for the record that sends it from one role to another."""
         mechanism = self.mechanism.encode()
         return _HEAD.pack(self.ends_ns, len(mechanism)) + mechanism + self.principal.pack()
 

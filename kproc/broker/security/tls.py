@@ -70,7 +70,10 @@ Sources = tuple[object, ...]
 
 
 def sources_of(value: Value) -> Sources:
-    """Return the TLS settings of a listener and the stamps of its files."""
+    """Return the TLS settings of a listener with inode, size and time of its store files.
+
+    If they are equal, the TLS context need not be made again.
+    """
     settings = [value(name) for name in SETTINGS if name.startswith("ssl.")]
     files = [_stamp(value(name)) for name in ("ssl.keystore.location", "ssl.truststore.location")]
     return (*settings, *files)
@@ -91,7 +94,7 @@ def _logs_in(config: Config, listener: str) -> bool:
 
 
 class TlsContext(NamedTuple):
-    """The TLS context of a listener, with its principal mapping, certificate and warnings."""
+    """The TLS context of a listener, with its principal mapping, its certificate's attributes, and warnings to log."""
 
     context: ssl.SSLContext
     mapper: PrincipalMapper

@@ -15,7 +15,7 @@ from kproc.common.errors import Corrupt
 
 
 class PartitionDirectory(NamedTuple):
-    """One partition's directory. The inode number tells it from a later directory of the same name."""
+    """The directory of one partition. Its inode number differs from that of a later directory with the same name."""
 
     path: Path
     topic: str

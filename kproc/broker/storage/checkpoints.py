@@ -75,13 +75,13 @@ def parse_uuid_text(text: str) -> bytes:
 
 
 def encode_lines(lines: Iterable[str]) -> bytes:
-    """Encode a checkpoint: version, number of lines, lines."""
+    """Encode a checkpoint file in Kafka's format: version, number of lines, lines."""
     body = list(lines)
     return "".join(f"{line}\n" for line in (_CHECKPOINT_VERSION, str(len(body)), *body)).encode()
 
 
 def decode_lines(content: bytes, path: Path) -> list[str]:
-    """Decode a checkpoint, and return its lines. Raises Corrupt for another version or count."""
+    """Decode a checkpoint file in Kafka's format, and return its lines. Raises Corrupt for another version or count."""
     try:
         # The count detects a file that was cut between two lines: a cut file parses otherwise.
         version, count, *lines = content.decode().splitlines()
@@ -93,13 +93,16 @@ def decode_lines(content: bytes, path: Path) -> list[str]:
 
 
 def write_offsets(fs: Fs, path: Path, offsets: Mapping[TopicPartition, int]) -> None:
-    """Replace one of Kafka's three checkpoint files."""
+    """Replace one of Kafka's offset checkpoints: of recovery points, log starts or the cleaner."""
     lines = (f"{topic} {partition} {offset}" for (topic, partition), offset in sorted(offsets.items()))
     replace_file(fs, path, encode_lines(lines))
 
 
 def read_offsets(fs: Fs, path: Path) -> dict[TopicPartition, int]:
-    """Return the entries of one of Kafka's three checkpoint files; none if it is empty, as Kafka creates it."""
+    """Return the entries of one of Kafka's offset checkpoints: of recovery points, log starts or the cleaner.
+
+    There are none if the file is missing, or empty as Kafka creates it.
+    """
     content = fs.read_file(path)
     if not content:
         return {}
@@ -151,7 +154,10 @@ def write_partition_metadata(fs: Fs, directory: Path, topic_id: bytes) -> None:
 
 
 def rewrite_partition_metadata(fs: Fs, directory: Path, topic_id: bytes) -> None:
-    """Rewrite an existing partition.metadata and sync it."""
+    """Write partition.metadata into a new file, rename it over the old one and sync it.
+
+    Called when a log is opened after a failed sync, because the page cache cannot be believed then.
+    """
     replace_file(fs, directory / PARTITION_METADATA_FILE, _partition_metadata(topic_id))
 
 
@@ -178,7 +184,7 @@ def read_partition_metadata(fs: Fs, directory: Path) -> bytes | None:
 
 
 def write_meta_properties(fs: Fs, data_directory: Path, meta: MetaProperties) -> None:
-    """Write the identity of a data directory."""
+    """Write meta.properties, the identity of a data directory: cluster id, directory id and node id."""
     lines = {
         "cluster.id": meta.cluster_id,
         "directory.id": meta.directory_id,
@@ -190,7 +196,7 @@ def write_meta_properties(fs: Fs, data_directory: Path, meta: MetaProperties) ->
 
 
 def read_meta_properties(fs: Fs, data_directory: Path) -> MetaProperties | None:
-    """Return the identity of a data directory, or None if it has none yet."""
+    """Return the identity in a data directory's meta.properties, or None if there is no such file."""
     path = data_directory / META_PROPERTIES_FILE
     content = fs.read_file(path)
     if content is None:
@@ -209,7 +215,7 @@ def read_meta_properties(fs: Fs, data_directory: Path) -> MetaProperties | None:
 
 
 def write_clean_shutdown(fs: Fs, data_directory: Path, broker_epoch: int = -1) -> None:
-    """Write the marker that every log was closed and synced. This is the last step of a clean stop."""
+    """Write the marker file that says that every log was closed and synced. This is the last step of a clean stop."""
     content = msgspec.json.encode({"version": "0", "broker_epoch": str(broker_epoch)})
     replace_file(fs, data_directory / CLEAN_SHUTDOWN_FILE, content)
 

@@ -82,7 +82,7 @@ def _charged(steps: Generator[None, None, _T], read_bytes: int) -> Generator[int
 
 
 class PassFacts(NamedTuple):
-    """The log's state at the beginning of a pass, from the owner's reply and from the files."""
+    """The state of a log when a compaction pass over it begins, from the owner's reply and from the files."""
 
     first_dirty: int
     upper_bound: int
@@ -95,7 +95,10 @@ class PassFacts(NamedTuple):
 
 
 class CompactionPass:
-    """One pass. Call map_keys(), then rewrite() and finish() for each group of the segments before `end_offset`."""
+    """One compaction pass over a log.
+
+    Call map_keys(), then rewrite() and finish() for each group of the segments before `end_offset`.
+    """
 
     def __init__(
         self,

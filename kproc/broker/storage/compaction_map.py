@@ -69,7 +69,10 @@ class KeyMap:
         self.advance(last_offset_of(header))
 
     def advance(self, offset: int) -> None:
-        """Advance to an offset. Only gaps, aborted batches and control batches are before it."""
+        """Advance to an offset.
+
+        The caller guarantees that only gaps, aborted batches and control batches are before it, which add no keys.
+        """
         self.latest = max(self.latest, offset)
 
     def finish(self) -> Iterator[Survivors | None]:

@@ -249,7 +249,7 @@ class OsFs:
         return _get_number(descriptor, _NEWEST)
 
     def facts(self, descriptor: int) -> os.stat_result:
-        """Return mode, inode, size and times of an open file."""
+        """Return the attributes (mode, inode, size and times) of an open file."""
         try:
             return os.fstat(descriptor)
         except OSError as error:
@@ -292,7 +292,7 @@ class OsFs:
         return self.facts_at(path) is not None
 
     def facts_at(self, path: Path) -> os.stat_result | None:
-        """Return the facts of a file or directory by its path, or None if it does not exist."""
+        """Return the attributes of a file or directory by its path, or None if it does not exist."""
         try:
             return os.stat(path)
         except FileNotFoundError:

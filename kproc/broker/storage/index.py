@@ -30,7 +30,7 @@ CLOSED: Final = -1
 
 
 class _SortedFile:
-    """A file of fixed-size entries of two rising integers. Owned by one LogSegment."""
+    """An index file: entries of two integers that both rise, of fixed size. Owned by one LogSegment."""
 
     ENTRY: ClassVar[struct.Struct]
 
@@ -114,7 +114,7 @@ class _SortedFile:
         self._is_torn = False
 
     def truncate_entries(self, count: int) -> None:
-        """Keep the first `count` entries."""
+        """Remove all entries but the first `count`."""
         # Truncate only if it is needed, because every opening of a log calls this, and a truncation takes 0.7 ms on a
         # disk.
         if count != self.count:
@@ -142,7 +142,7 @@ class OffsetIndex(_SortedFile):
         self._clear_window()
 
     def truncate_entries(self, count: int) -> None:
-        """Keep the first `count` entries."""
+        """Remove all entries but the first `count`, and discard the cached entries."""
         self._clear_window()
         super().truncate_entries(count)
 
@@ -285,7 +285,7 @@ class TimeIndex(_SortedFile):
         self.last_timestamp = self._entry(count - 1)[0] if count else NO_TIMESTAMP
 
     def truncate_to(self, offset: int) -> None:
-        """Remove the entries at or after an offset."""
+        """Remove the entries for records at or after an offset, because these records were removed."""
         self.truncate_entries(self._floor(offset - self.base_offset - 1, column=1) + 1)
 
     def is_sane(self) -> bool:

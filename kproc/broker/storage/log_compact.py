@@ -37,7 +37,7 @@ class SwapRefused(Exception):
 
 
 class SegmentSwap:
-    """The part of a Log that compaction needs."""
+    """The part of a Log that replaces segments with the one that the cleaner has compacted."""
 
     __slots__ = ("_state",)
 
@@ -80,7 +80,10 @@ class SegmentSwap:
         )  # fmt: skip
 
     def _find_run(self, old: Sequence[SegmentIdentity]) -> int:
-        """Return the number of the first of these neighbours. Raises SwapRefused if they are not sealed neighbours."""
+        """Return the number of the first of these segments.
+
+        Raises SwapRefused if they are not sealed neighbours any more.
+        """
         sealed = self.segment_identities()[:-1]
         for number, identity in enumerate(sealed):
             if identity == old[0]:

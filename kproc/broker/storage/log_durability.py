@@ -24,7 +24,7 @@ SEALED_TOGETHER_MAX: Final = 32
 
 
 class LogDurability:
-    """The part of a Log that syncs it."""
+    """The part of a Log that syncs its files and records which records are on the disk."""
 
     __slots__ = ("_has_failed", "_state", "flushed_ms")
 
@@ -178,7 +178,10 @@ class LogDurability:
         self.sync_now(self.sync_point())
 
     def sync_most(self) -> None:
-        """Sync until one more sync point covers the rest. Blocks. Raises StorageFailure."""
+        """Sync sealed segments in several points, until one last sync point covers the rest. Blocks.
+
+        Raises StorageFailure.
+        """
         while len(self._state.unsynced.segments) > SEALED_TOGETHER_MAX:
             self.sync_now(self.sync_point())
 
@@ -205,7 +208,10 @@ class LogDurability:
         )
 
     def write_again(self) -> None:
-        """Write everything behind the recovery point again and sync it, after a failed sync. Raises StorageFailure."""
+        """Write everything behind the recovery point again and sync it.
+
+        Called after a failed sync, because the kernel may have dropped the pages. Raises StorageFailure.
+        """
         state = self._state
         segments = [*state.unsynced.segments, state.active]
         written = failed_sync.write_again(state.fs, segments, state.recovery_point)

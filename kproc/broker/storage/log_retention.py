@@ -22,7 +22,10 @@ class LogRetention:
         self._state = state
 
     def retention_victims(self, now_ms: int) -> tuple[str, list[SegmentInfo]]:
-        """Return (reason, segments to delete, oldest first), by the log's start, retention.ms or retention.bytes."""
+        """Return (reason, segments to delete, oldest first).
+
+        The rule that deletes most decides: the log's start, retention.ms or retention.bytes.
+        """
         state = self._state
         segments = state.segment_info()
         reason, count = victims(segments, state.config, now_ms=now_ms, start_offset=state.start_offset)

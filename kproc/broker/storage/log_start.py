@@ -49,7 +49,10 @@ def write_start(fs: Fs, directory: Path, epochs: LeaderEpochs, *, durable: bool 
 
 
 class StartRecords(NamedTuple):
-    """Facts from outside a log's directory that decide whether its first segments may be missing."""
+    """Records of a log's start outside its directory, and facts about the last stop.
+
+    They decide whether its first segments may be missing.
+    """
 
     # The largest start in the checkpoints of the data directory and in the dead owner's row. None: there is none.
     recorded_start: int | None

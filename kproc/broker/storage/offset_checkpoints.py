@@ -64,7 +64,10 @@ class OffsetCheckpoint:
 
 
 def read_offset_checkpoint(fs: Fs, data_directory: Path, file_name: str) -> OffsetCheckpoint:
-    """Read both files. A damaged one is logged and counts as empty. Raises StorageFailure."""
+    """Read one of Kafka's offset checkpoints and the file with topic ids beside it.
+
+    A damaged file is logged and counts as empty. Raises StorageFailure.
+    """
     path = data_directory / file_name
     found = OffsetCheckpoint()
     content = fs.read_file(by_id_path(path))
@@ -97,7 +100,9 @@ def write_offset_checkpoint(
     names: Mapping[bytes, str],
     unconfirmed: Mapping[tuple[str, int], int] = MappingProxyType({}),
 ) -> None:
-    """Replace both files, the one with ids first. `names` has the name of every topic id in `offsets`.
+    """Replace an offset checkpoint of Kafka and the file with ids beside it.
+
+    `names` has the name of every topic id in `offsets`.
 
     `unconfirmed` has entries of Kafka's file that could not be checked yet. They are written to that file again.
     """
@@ -114,7 +119,7 @@ def write_offset_checkpoint(
 def discard_offsets(
     fs: Fs, data_directory: Path, partitions: Collection[PartitionId], names: Mapping[bytes, str]
 ) -> None:
-    """Remove what all checkpoints say of partitions whose files are replaced while the broker is stopped.
+    """Remove partitions from all offset checkpoints, because their files are replaced while the broker is stopped.
 
     `names` has the name of every existing topic id. Raises StorageFailure.
     """

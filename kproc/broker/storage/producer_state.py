@@ -99,7 +99,7 @@ class Verification:
 
 
 class ProducerTable:
-    """All producers of one partition. Owned by one Log."""
+    """All idempotent and transactional producers of one partition. Owned by one Log."""
 
     __slots__ = ("_open", "by_id", "end_offset", "first_open_offset", "verifying")
 
@@ -349,7 +349,7 @@ class ProducerTable:
             del self.by_id[entry.producer_id]
 
     def load(self, entries: Iterable[ProducerEntry]) -> None:
-        """Take over entries that a snapshot or another owner held."""
+        """Add the entries of a snapshot or of the partition's former owner."""
         for entry in entries:
             self._put(entry)
         self._find_first_open()
@@ -369,7 +369,7 @@ class ProducerTable:
 
     @staticmethod
     def from_export(exported: list[Any], end_offset: int) -> ProducerTable:
-        """Return the table that `export` described."""
+        """Return the table of a partition whose former owner has exported its producers by `export`."""
         table = ProducerTable(end_offset)
         table.load(msgspec.convert(exported, list[ProducerEntry]))
         return table

@@ -85,7 +85,7 @@ class TrustedEnd(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class LastStop:
-    """Facts about a log's last owner that are stored outside of the log's directory."""
+    """Information about a log from outside its directory: checkpoints, and the row that its last owner published."""
 
     recovery_point: int = 0  # A sync has confirmed every record below it.
     start_offset: int = 0  # DeleteRecords has moved the log's start there.
@@ -335,7 +335,10 @@ class _Loader:
         return ends[len(segments) - 1]
 
     def _check_published(self, trusted: TrustedEnd) -> None:
-        """Check that the dead owner's segment exists and is as long as it had published."""
+        """Raise Corrupt unless the segment that the dead owner published exists and is as long as published.
+
+        Retention may have deleted it since.
+        """
         for segment in self._segments:
             if segment.base_offset == trusted.segment_base:
                 # The owner published its row after its write had returned, so no crash of a role makes the file

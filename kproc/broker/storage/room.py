@@ -20,7 +20,7 @@ def counting(fs: Fs, values: list[int]) -> Fs:
 
 
 class CountingFs:
-    """An Fs that delegates to another one. `counting` creates it."""
+    """An Fs that calls another one and counts its failures by a full disk. `counting` creates it."""
 
     def __init__(self, fs: Fs, values: list[int]) -> None:
         self._fs = fs
@@ -33,7 +33,7 @@ class CountingFs:
         return method
 
     def open(self, path: Path, *, create: bool = False, writable: bool = True) -> int:
-        """Call the wrapped Fs, and count a full disk."""
+        """Open a file by the wrapped Fs. If the disk is full, count that in the metrics and raise."""
         try:
             return self._fs.open(path, create=create, writable=writable)
         except DiskFull:
@@ -41,7 +41,7 @@ class CountingFs:
             raise
 
     def write(self, descriptor: int, buffers: Sequence[Buffer], *, position: int) -> None:
-        """Call the wrapped Fs, and count a full disk."""
+        """Write by the wrapped Fs. If the disk is full, count that in the metrics and raise."""
         try:
             self._fs.write(descriptor, buffers, position=position)
         except DiskFull:
@@ -49,7 +49,7 @@ class CountingFs:
             raise
 
     def make_directory(self, path: Path) -> bool:
-        """Call the wrapped Fs, and count a full disk."""
+        """Create a directory by the wrapped Fs. If the disk is full, count that in the metrics and raise."""
         try:
             return self._fs.make_directory(path)
         except DiskFull:

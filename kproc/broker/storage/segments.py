@@ -215,11 +215,11 @@ class SegmentList:
         return self._doomed[0].due_ms if self._doomed else None
 
     def doomed(self) -> list[Doomed]:
-        """Return the files that wait to be unlinked, for the partition's next owner."""
+        """Return the files that were renamed to .deleted and wait to be unlinked, for the partition's next owner."""
         return list(self._doomed)
 
     def doom(self, doomed: list[Doomed]) -> None:
-        """Add files that wait to be unlinked, from the partition's last owner."""
+        """Add files to unlink later, which the partition's last owner has renamed to .deleted."""
         self._doomed.extend(doomed)
 
     def move(self, directory: Path) -> None:

@@ -40,7 +40,11 @@ class SearchPaused(Exception):
 
 
 class TimestampSearch:
-    """The state of a search. Call `begin` before each slice, and `search_batch` for each batch whose header matches."""
+    """The state of a search.
+
+    Call `start_slice` before each slice, and `search_batch` for each batch whose header shows that it can have the
+    record.
+    """
 
     __slots__ = (
         "_bytes_left", "_open", "_records_left", "_slice_bytes", "_slice_records", "from_offset", "scanned",

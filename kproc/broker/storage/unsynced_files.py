@@ -34,7 +34,7 @@ class UnsyncedFiles:
             self.files.append(path)
 
     def remove_segments(self, segments: Collection[LogSegment]) -> None:
-        """Remove segments that are synced or deleted."""
+        """Remove segments from the list, because they were synced or deleted."""
         self.segments = [segment for segment in self.segments if segment not in segments]
 
     def open_names(self, fs: Fs) -> tuple[int | None, tuple[int, ...]]:

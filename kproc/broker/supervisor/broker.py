@@ -75,7 +75,7 @@ logger = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SupervisorCalls:
-    """The controller's calls to the supervisor, or to BrokerProcess where roles share a process."""
+    """The functions by which the controller calls the supervisor, or BrokerProcess if all roles share a process."""
 
     send_request: AskSupervisor
     send_settings: Callable[[DynamicSettings], None]
@@ -85,7 +85,10 @@ class SupervisorCalls:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RoleParts:
-    """The parts of one role that depend on how roles are run. A role has the optional parts that its builder reads."""
+    """Parts of a role that differ between processes, threads and inline roles.
+
+    Optional ones are set only for the roles that need them.
+    """
 
     doze: Sleeper
     metrics: MetricsRow
@@ -100,7 +103,7 @@ class RoleParts:
 
 
 def build_role(agent: AgentId, plan: Plan, parts: RoleParts) -> Agent:
-    """Build one role, before it has any link.
+    """Create the object of one role with its parts, before it has any link.
 
     Raises FatalError if the host lacks a resource or the data belong to another cluster, and Corrupt or StorageFailure
     if the metadata log cannot be used.

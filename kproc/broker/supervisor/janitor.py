@@ -20,7 +20,10 @@ _PAUSE_S: Final = 0.05
 
 
 class Janitor:
-    """The broker's side. Create it before anything else is opened, so that its process inherits no descriptors."""
+    """Starts the process that removes the broker's temporary directory when the broker has ended.
+
+    Create it before anything else is opened, so that the process inherits no descriptors.
+    """
 
     def __init__(self, directory: str) -> None:
         self._directory = directory

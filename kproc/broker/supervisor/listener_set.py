@@ -49,7 +49,7 @@ class ListenerSet:
         self._configured = {each.name: each for each in self._config.listeners}
 
     def names(self) -> dict[int, str]:
-        """Return the names of the present listeners by index."""
+        """Return the names of the listeners that are open now, by index."""
         return {at: each.name for at, each in enumerate(self._children.plan.endpoints) if each.name}
 
     def configured_endpoint(self, index: int) -> EndPoint:

@@ -111,7 +111,10 @@ class Regions:
         return True
 
     def connect_migration(self, one: Child, other: Child) -> None:
-        """Send two Processors a socket pair over which connections can migrate. Raises like `connect`."""
+        """Send two Processors a socket pair over which connections can migrate.
+
+        Raises BrokenPipeError or ConnectionResetError if one of them has just died.
+        """
         self._pair("migration", one, other)
 
     def release(self, agent: AgentId, *, is_final: bool = False) -> None:

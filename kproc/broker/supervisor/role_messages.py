@@ -37,7 +37,7 @@ OnReply = Callable[[dict[str, Any]], None]
 
 
 class RoleMessages:
-    """Handles the messages of one role. Only the thread that runs the role calls it."""
+    """Handles the supervisor's messages to one role. Only the thread that runs the role calls it."""
 
     def __init__(self, agent: Agent, send: Send) -> None:
         self._agent = agent
@@ -56,11 +56,14 @@ class RoleMessages:
 
     @property
     def owes_news(self) -> bool:
-        """True while the supervisor waits for a change that only `report` notices."""
+        """True while the supervisor waits for a condition that only `report` detects, such as the end of a drain."""
         return self._awaits_drain or bool(self._leaving_handlers) or bool(self._await_still)
 
     def handle(self, message: dict[str, Any]) -> bool:
-        """Handle one of the messages listed at the head of this file. Return False for any other."""
+        """Handle a message of the supervisor that every kind of process handles in the same way (module docstring).
+
+        Return False for any other message.
+        """
         handler = self._handlers.get(message["do"])
         if handler is None:
             return False

@@ -68,7 +68,7 @@ class ScaleFailed(Exception):
 
 @dataclass
 class TargetState:
-    """The numbers of roles, and the listeners, that the settings ask for."""
+    """The numbers of Processors and Handlers, and the listeners, that the settings in force require."""
 
     handlers: int
     pools: dict[str, int]  # By listener; "" is the common set, of all listeners without a set of their own.

@@ -24,7 +24,10 @@ _TURN_MS_MAX: Final = 100
 
 
 class Shutdown:
-    """One stop. The supervisor creates it. `turn(ms)` runs one turn of its loop and waits at most that many ms."""
+    """One stop of a broker: the order in which its roles drain and close.
+
+    `turn(ms)` runs one turn of the supervisor's loop and waits at most that many ms.
+    """
 
     def __init__(self, children: Children, clock: Clock, turn: Callable[[int], None]) -> None:
         self._children = children

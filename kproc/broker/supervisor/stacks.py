@@ -31,7 +31,10 @@ _fd = -1
 
 
 def install() -> int:
-    """Prepare this process, once and again after a fork. Return the memfd's descriptor, which stays open."""
+    """Prepare this process to write its stacks into a memfd at SIGUSR1. Call it once, and again after a fork.
+
+    Return the memfd's descriptor, which stays open.
+    """
     global _fd
     if _fd < 0 or not _is_ours(f"/proc/self/fd/{_fd}"):
         _fd = os.memfd_create(NAME, os.MFD_CLOEXEC)
@@ -105,7 +108,7 @@ def _catches(pid: int) -> bool:
 
 
 class _Handle:
-    """A pidfd. It still refers to the same process after the kernel has reused the pid."""
+    """A pidfd of a process. It still refers to the same process after the kernel has reused the pid."""
 
     def __init__(self, pid: int) -> None:
         self._fd = os.pidfd_open(pid)

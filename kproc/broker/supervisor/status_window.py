@@ -44,7 +44,10 @@ _SILENT_MS: Final = 1500
 
 
 class StatusWindow:
-    """The listening socket. One per supervisor. `describe` returns the status at each request."""
+    """The socket at which the supervisor itself answers `kproc status`, for a time when other roles hang.
+
+    One per supervisor. `describe` returns the status at each request.
+    """
 
     def __init__(self, describe: Callable[[], dict[str, Any]]) -> None:
         self._describe = describe

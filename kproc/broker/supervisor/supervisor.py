@@ -319,7 +319,7 @@ class Supervisor:
             self._operations.advance()
 
     def _handle_event(self, fd: int) -> None:
-        """Handle a readable descriptor."""
+        """Handle a readable descriptor: a signal, the status window, a child, or the end of kproc.exit.with.pid."""
         if fd == self._signals.fd:
             self._handle_signal(self._signals.read())
         elif fd == self._guardian:
@@ -447,7 +447,7 @@ class Supervisor:
         }
 
     def _send_processes(self) -> None:
-        """Send the list of processes to the controller, which shows it."""
+        """Send the controller the list of all processes, which it shows in the status and in the metrics."""
         role = self._table.get(CONTROLLER)
         # Do not queue a list for every change. A stopped controller gets only the latest list when it continues.
         self._owes_processes = role is None or role.is_backed_up

@@ -110,7 +110,7 @@ def _check_contexts(config: Config, settings: DynamicSettings, names: list[str])
 
 
 def _check_in_child(config: Config, settings: DynamicSettings, names: list[str]) -> list[str]:
-    """Run `_look` in a child process and return its lines."""
+    """Run `_check_contexts` in a child process and return its lines, so that its keys and memory end with the child."""
     reading, writing = os.pipe()
     pid = os.fork()
     if not pid:

@@ -179,7 +179,10 @@ class TransactionCoordinator:
             add.on_code(decision)
 
     def _confirm_added(self, name: str, add: WaitingAdd, code: int) -> None:
-        """Answer an AddPartitionsToTxn whose partitions an earlier one was writing. If that write failed, add them."""
+        """Answer an AddPartitionsToTxn whose partitions an earlier request was already writing.
+
+        If that write failed, add them.
+        """
         entry = self._entries.get(name)
         current = entry.appended if entry is not None else None
         if code or rules.add(current, add.request, self._timing.wall_ms()) == ErrorCode.NONE:
@@ -262,7 +265,7 @@ class TransactionCoordinator:
         self._log.write(Write([record], on_written, apply, is_awaited=is_awaited))
 
     def _finish_write(self, entry: Entry) -> None:
-        """Resume the adds that wait, when all writes for the id have ended."""
+        """Count the end of a write. When none is pending, resume the AddPartitionsToTxn requests that wait."""
         if not entry.finish_write() or self._is_over:
             return
         if entry.appended is None:
@@ -289,7 +292,7 @@ class TransactionCoordinator:
         entry.appended = target
 
     def _resume(self, name: str) -> None:
-        """Handle the adds that wait, in their order."""
+        """Handle the AddPartitionsToTxn requests that waited for the end of the last transaction, in order."""
         for add in self._waiting.pop(name, ()):
             self._add(name, add)
 
@@ -308,7 +311,7 @@ class TransactionCoordinator:
         self._write(entry, target, on_written)
 
     def _fence(self, entry: Entry, on_done: OnCode, spare_id: int = NO_ID) -> None:
-        """Abort an ongoing transaction with a raised epoch."""
+        """Abort an ongoing transaction with a raised epoch, so that its producer cannot write any more."""
         current = entry.settled
         if self._is_over or current is None or current.state != State.ONGOING:
             on_done(self._refusal())
@@ -360,7 +363,7 @@ class TransactionCoordinator:
             self._deadlines.bring_forward((self, _TIMEOUTS), self._timing.now_ms() + interval_ms)
 
     def _expire_waiting(self) -> None:
-        """Answer the adds that have waited long enough. The others continue to wait."""
+        """Answer the AddPartitionsToTxn requests that have waited too long. The others continue to wait."""
         for name in list(self._waiting):
             self._resume(name)
 

@@ -29,7 +29,7 @@ class Environment(NamedTuple):
 
 
 class WaitingAdd(NamedTuple):
-    """An add that waits until the last transaction is completed."""
+    """An AddPartitionsToTxn request that waits until the last transaction of its id is completed."""
 
     until_ms: int
     request: AddRequest
@@ -74,7 +74,7 @@ class Entry:
         return self._unappended[-1] if self._unappended else self.appended
 
     def start_write(self, target: Transaction) -> None:
-        """Count a write of a state. It follows all pending writes."""
+        """Count a write of a new state for this transactional id. It follows all pending writes."""
         latest = self.latest
         assert latest is None or latest.state in PREDECESSORS[target.state], (
             f"{self.name}: {latest.state.word} to {target.state.word}"
@@ -123,7 +123,7 @@ class Entry:
     # -- markers -----------------------------------------------------------------------------------------------
 
     def owe_markers(self) -> None:
-        """Start sending markers to all partitions: the decision is durable."""
+        """Record that every partition of the transaction needs a marker, because the decision is durable."""
         assert self.appended is not None
         self.awaits_sync = False
         self._unmarked = set(self.appended.partitions)
@@ -162,7 +162,7 @@ class Entry:
             self._unsent[key] = None
 
     def mark(self, key: PartitionKey) -> bool:
-        """Record that a partition has its marker. Return True if all have."""
+        """Record that a partition has its marker. Return True if all partitions have theirs."""
         self._unsent.pop(key, None)
         self._unmarked.discard(key)
         return not self._unmarked

@@ -16,7 +16,9 @@ class InitRequest(msgspec.Struct, frozen=True):
 
 
 class AddRequest(msgspec.Struct, frozen=True, array_like=True):
-    """Partitions to add or to verify: of AddPartitionsToTxn, AddOffsetsToTxn, Produce or TxnOffsetCommit.
+    """Partitions to add to a transaction or to verify.
+
+    Caused by AddPartitionsToTxn, AddOffsetsToTxn, Produce or TxnOffsetCommit.
 
     It reaches a coordinator of another Handler as the list of its fields.
     """
@@ -28,7 +30,7 @@ class AddRequest(msgspec.Struct, frozen=True, array_like=True):
 
 
 class EndRequest(msgspec.Struct, frozen=True):
-    """An EndTxn."""
+    """An EndTxn request as its coordinator gets it."""
 
     producer_id: int
     epoch: int

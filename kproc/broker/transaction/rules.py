@@ -31,7 +31,7 @@ from kproc.common.errors import ErrorCode
 
 
 class Needs(Enum):
-    """The information that a decision still needs."""
+    """Information that must be requested before a decision can be made, such as a new producer id."""
 
     ID = "an unused producer id"
 

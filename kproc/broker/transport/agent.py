@@ -26,7 +26,7 @@ class AgentId(NamedTuple):
 
 
 class Sender(Protocol):
-    """The producing end of a link: records become visible at `publish()`, never before."""
+    """The sending end of a link. Records become visible to the receiver at `publish()`, never before."""
 
     record_bytes_max: int
     capacity: int
@@ -53,7 +53,10 @@ class Sender(Protocol):
 
 
 class Receiver(Protocol):
-    """The consuming end. `poll` returns a batch, `release` frees its bytes, `finish` says that no `poll` follows."""
+    """The receiving end of a link.
+
+    `poll` returns a batch, `release` frees its bytes, `finish` says that no `poll` follows.
+    """
 
     def poll(self, limit: int) -> Sequence[tuple[int, memoryview]]: ...
     def release(self) -> None: ...
@@ -68,7 +71,7 @@ class Wakeable(Protocol):
 
 
 class BlockOwner(Protocol):
-    """An agent's own arena."""
+    """The memory from which an agent allocates blocks for large frames: its arena, or LoginBlocks."""
 
     capacity: int
     lent_bytes: int

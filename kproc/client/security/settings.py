@@ -169,7 +169,7 @@ def read_client_config(path: Path, environment: Environment | None = None) -> di
 
 
 def _provided(name: str, value: str, environment: Environment | None) -> str:
-    """Return the value with its variables replaced."""
+    """Return the value with `${env:...}`, `${file:...}` and `${dir:...}` replaced, as by Kafka's ConfigProviders."""
 
     def find_value(match: re.Match[str]) -> str:
         kind, what = match[1], match[2]

@@ -26,7 +26,7 @@ _MEMFD_PROBE_BYTES: Final = 4 * _MIB
 
 
 class CheckResult(enum.StrEnum):
-    """Result of a check."""
+    """The verdict of a check of the host."""
 
     OK = "ok"
     CHANGE = "change"
@@ -108,7 +108,7 @@ class Host:
 
 @dataclass(frozen=True)
 class HostCheck:
-    """A check: `read` reads and judges the value; the other fields are texts for users."""
+    """A check of the host: `read` reads and judges the value; the other fields are texts for users."""
 
     name: str
     read: Callable[[Host], CheckedValue]
@@ -118,7 +118,7 @@ class HostCheck:
 
 
 class Row(NamedTuple):
-    """The result of a check."""
+    """The result of a check of the host, as `kproc tune list` shows it."""
 
     name: str
     value: str

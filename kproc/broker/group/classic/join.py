@@ -212,7 +212,10 @@ class ClassicJoin:
             )
 
     def _fence(self, member: Member, member_id: str) -> None:
-        """Give the member its new id. Waiting requests under the old id are of the process before the restart."""
+        """Give a static member its new id.
+
+        Requests that wait under the old id are from its process before the restart; they get FENCED_INSTANCE_ID.
+        """
         state = self._state
         old_id = member.member_id
         state.roster.answer_join(member, join_failed(ErrorCode.FENCED_INSTANCE_ID, old_id))

@@ -161,7 +161,10 @@ class ClassicState:
             then(code, 0)
 
     def remove(self, member: Member, code: ErrorCode) -> None:
-        """Remove a member. A waiting request of it gets `code`, after which a live client joins again."""
+        """Remove a member from the group.
+
+        If it has a waiting request, answer that with `code`; a live client joins again.
+        """
         self.roster.answer_join(member, join_failed(code, UNKNOWN_MEMBER_ID))
         self.answer_sync(member, SyncResult(code))
         self.roster.remove(member)

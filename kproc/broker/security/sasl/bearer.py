@@ -49,7 +49,7 @@ Validate = Callable[[str], Claims]
 
 
 class TokenMechanism:
-    """OAUTHBEARER with a way to judge tokens."""
+    """The mechanism OAUTHBEARER of one listener, with the function that validates tokens."""
 
     name = OAUTHBEARER
 
@@ -62,7 +62,7 @@ class TokenMechanism:
 
 
 class TokenExchange:
-    """One client's run: one message, or two if its token is bad."""
+    """One client's run through OAUTHBEARER: one message with the token, and a second one if the token is rejected."""
 
     def __init__(self, validate: Validate) -> None:
         self._validate = validate

@@ -16,7 +16,7 @@ from kproc.broker.security.sasl.unsecured_tokens import UnsecuredValidator
 
 
 class Surroundings(NamedTuple):
-    """The settings and functions that a role passes to its mechanisms."""
+    """The config, the look-up of users and the clock that a role passes to its SASL mechanisms."""
 
     config: Config
     find_user: FindUser
@@ -24,7 +24,7 @@ class Surroundings(NamedTuple):
 
 
 def make_listener(listener: str, around: Surroundings) -> SaslListener:
-    """Return the mechanisms of a listener. Its settings were validated at the start."""
+    """Create the SASL mechanisms that a listener offers. Its settings were validated at the start."""
     config = around.config
     names = enabled_mechanisms(config, listener)
     return SaslListener(

@@ -48,7 +48,7 @@ _TOKEN_EXTENSION: Final = "tokenauth"  # noqa: S105 - a word of the protocol
 
 
 class ScramKind(NamedTuple):
-    """One of the two mechanisms."""
+    """One of the mechanisms SCRAM-SHA-256 and SCRAM-SHA-512: its name, Kafka's number and its hash."""
 
     name: str
     number: int  # In Kafka's requests and records.
@@ -179,7 +179,7 @@ def _hmac(kind: ScramKind, key: bytes, message: bytes) -> bytes:
 
 
 class ScramMechanism:
-    """One of the two mechanisms, set up with the settings of one listener.
+    """SCRAM-SHA-256 or SCRAM-SHA-512, set up with the settings of one listener.
 
     `is_strict`: the client's last nonce must be the one that the server sent (CVE-2024-56128). librdkafka before 2.6.1
     sends its own half twice, which is let pass otherwise.

@@ -27,7 +27,7 @@ class ExpectedClaims(NamedTuple):
 
 
 class SignedValidator:
-    """Judges tokens by a set of keys."""
+    """Validates signed tokens (JWT) by the keys of a key set, and checks their claims."""
 
     def __init__(self, keys: KeySet, expected: ExpectedClaims, now_ms: Callable[[], int]) -> None:
         self._keys = keys
