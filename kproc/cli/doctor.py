@@ -264,7 +264,7 @@ class _DoctorReport:
             role, pid = f"{row['role']}-{row['index']}", row["pid"]
             if not isinstance(pid, int) or pid in found:
                 continue
-            # The role becomes a path in the archive.
+            # Accept only plain names, because the role becomes a path in the archive.
             if _ROLE.fullmatch(role) and self._process.is_parent_of(pid):
                 found[pid] = role
             else:

@@ -70,7 +70,7 @@ def alter(
                 names = ", ".join(change["name"] for change in changes)
                 done.append({"name": name, "result": f"changed: {names}"})
     finally:
-        # What was done before a refusal is told all the same.
+        # Print the finished changes even if a later one was rejected, because they stay in force.
         print_done(done, "{name} {result}", output)
 
 

@@ -115,7 +115,8 @@ def topic_offsets(value: object) -> Offsets | None:
     answer: Offsets = {}
     for topic, partitions in value.items():
         if topic.startswith("@"):
-            # A note of kproc's source (spark/offsets.py). Topic names cannot contain `@`.
+            # Skip a note of kproc's source (spark/offsets.py). It cannot be a topic, because topic names cannot contain
+            # `@`.
             continue
         if not isinstance(partitions, dict) or not all(
             str(partition).isdecimal() and type(offset) is int for partition, offset in partitions.items()

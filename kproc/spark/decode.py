@@ -156,7 +156,8 @@ class Decoder:
             waiting, self._waiting = self._waiting, []
             self._waiting_rows = self._waiting_bytes = 0
             table = self._emit(waiting, data)
-            # One batch can hold many more records than `rows_max`. Slices share its memory.
+            # A single batch can hold many more records than `rows_max`. Emit its table in slices, which share its
+            # memory. A table usually ends just above `rows_max`, so only one of more than twice that is cut.
             for first in range(0, table.num_rows, 2 * self._rows_max):
                 yield table.slice(first, 2 * self._rows_max)
 

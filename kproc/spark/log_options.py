@@ -33,7 +33,7 @@ _SIMPLE: Final[OptionTable] = {
     "check.crcs": ("check_crcs", read_flag),
 }
 _KNOWN: Final = (*_SIMPLE, "path", "startingOffsets", "endingOffsets", "includeHeaders")
-# Options of format("kproc") that users will try, and their names here.
+# Options of format("kproc") that users will try here, and the names of the options that do the same.
 _REFUSED: Final = {
     "subscribe": "it is topics here",
     "subscribepattern": "it is topicsPattern here",

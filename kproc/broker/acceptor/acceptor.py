@@ -97,7 +97,7 @@ class Acceptor(Role):
             elsewhere=rate_events_elsewhere,
         )
         self._base_events = self._values[_EVENTS]
-        # Refused sockets, by the time to close them, in ns.
+        # Rejected sockets with the time in ns at which they are closed, so that a client cannot retry at once.
         self._parked: Deadlines[socket.socket] = Deadlines()
         self._is_watching = False
         self._is_level_triggered = False
@@ -452,7 +452,7 @@ def _is_loopback(sock: socket.socket) -> bool:
     if not isinstance(peer, tuple):
         return True
     host = str(peer[0])
-    # A listening socket of IPv6 reports IPv4 clients as ::ffff:a.b.c.d.
+    # Compare with ::ffff:127., too, because a listening socket of IPv6 reports IPv4 clients in this form.
     return host.startswith(("127.", "::ffff:127.")) or host == "::1"
 
 

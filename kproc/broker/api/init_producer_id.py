@@ -95,7 +95,7 @@ class ProducerIdAllocator:
             on_id, _ = self._waiting.popleft()
             self._next += 1
             on_id(self._next - 1)
-        # More callers waited than the block has ids.
+        # Request another block if more callers waited than this one has ids.
         if self._waiting:
             self._request_block()
 

@@ -65,7 +65,7 @@ class OffsetsToCommit:
                     self._refused[topic_at, part_at] = unknown_topic
                 elif not 0 <= index < len(topic.partitions):
                     self._refused[topic_at, part_at] = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
-                # Kafka counts characters, not bytes, in spite of the setting's name.
+                # Count characters, as Kafka does in spite of the setting's name, so that both accept the same metadata.
                 elif len(part["committed_metadata"] or "") > services.config.offset_metadata_max_bytes:
                     self._too_large.append((topic_at, part_at))
                 else:

@@ -100,7 +100,7 @@ def _topic_of(image: ClusterImage, row: Fields) -> TopicImage | None:
 
 def _as_known(version: int, code: int) -> int:
     """Replace a code that the client's version does not know."""
-    # Producers before Kafka 2.0 fail at COORDINATOR_LOAD_IN_PROGRESS (KAFKA-7296).
+    # Producers before Kafka 2.0 fail at COORDINATOR_LOAD_IN_PROGRESS (KAFKA-7296). They retry the other code.
     if version < _LOADING_SINCE and code == ErrorCode.COORDINATOR_LOAD_IN_PROGRESS:
         return ErrorCode.COORDINATOR_NOT_AVAILABLE
     if version < _ABORTABLE_SINCE and code == ErrorCode.TRANSACTION_ABORTABLE:

@@ -64,7 +64,7 @@ class StrayDirectories:
         self._log_unreadable(found)
         self._suspects = {each: self._suspects.get(each, now_ns) for each in found if each.problem is None}
         for suspect, since_ns in list(self._suspects.items()):
-            # Found by two scans that are far enough apart, see above.
+            # Set it aside only if two scans that are far enough apart have found it (see the module's docstring).
             if now_ns - since_ns >= self._wait_ns:
                 del self._suspects[suspect]
                 self._when_let_go(

@@ -111,9 +111,9 @@ class CoordinatorLog(Generic[C]):
         self.began_ns = clock.now_ns()
         self.is_loaded = False
         self.is_damaged = False
-        # A Shortage ended the load. It starts again later, with another CoordinatorLog.
+        # True if a Shortage ended the load. The load starts again later, with another CoordinatorLog.
         self.is_starved = False
-        # A Shortage interrupted a change of the log, which rejects writes until it is opened again.
+        # True if a Shortage interrupted a change of the log, which then rejects writes until it is opened again.
         self.is_interrupted = False
         self._codec = kind.codec
         self._end_transaction = kind.end_transaction

@@ -185,7 +185,7 @@ class Status:
             try:
                 names = os.listdir(f"/proc/{pid}/fd")
             except OSError:
-                # The process has ended since the supervisor's last message.
+                # The process has ended since the supervisor's last message, so it holds no memory.
                 continue
             for name in names:
                 try:
@@ -195,7 +195,7 @@ class Status:
                         facts = os.stat(f"/proc/{pid}/fd/{name}")
                         seen[facts.st_ino] = facts.st_blocks * 512
                 except OSError:
-                    # The process has closed the descriptor since listdir().
+                    # The process has closed the descriptor since listdir(), so skip it.
                     continue
         return sum(seen.values())
 

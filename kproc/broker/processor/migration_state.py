@@ -16,7 +16,7 @@ class MigrationState:
         # Tells a MOVED of this attempt from a late one of an attempt that was given up.
         self.attempt = attempt
         self.is_asked = False
-        # The Handler that keeps its answers died during the migration: the connection must be closed.
+        # True if the Handler that keeps its answers died during the migration: the connection must then be closed.
         self.is_lost = False
         self.kept: list[int] = []
 

@@ -79,7 +79,7 @@ class RequestForwarder:
         if count > LENGTH_BYTES and connection.inflight < INFLIGHT_MAX:
             (length,) = unpack_length(view, HEAD_BYTES)
             if length == count - LENGTH_BYTES <= self._request_bytes_max and connection.is_introduced:
-                # One whole frame, as nearly every read brings.
+                # Handle one whole frame without a search for frames, because nearly every read brings one.
                 if self._handlers.router is None:
                     self._commit(connection, view, end, 1)
                     return

@@ -59,7 +59,7 @@ class TimedRequests:
         self._open: dict[tuple[int, int], _Timed] = {}
         # By the low byte of the API key. APIs with equal low bytes share the 10 ms.
         self._timed_at_ns = [-_GAP_NS] * 256
-        # Answered, but perhaps not sent yet.
+        # Requests that their Handler has answered, but whose answers may not be sent completely yet.
         self.leaving: dict[tuple[int, int], _Timed] = {}
 
     def start(self, connection: Connection, frame: memoryview, handler: AgentId, now_ns: int) -> int:

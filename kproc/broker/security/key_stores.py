@@ -122,7 +122,8 @@ def _read(settings: StoreSettings) -> tuple[str, bytes, str]:
     """Return the setting with the location (for errors), the content of the file, and its format."""
     where = f"{settings.prefix}.location={settings.location}"
     try:
-        # The controller reads it when a client changes the setting.
+        # A client can set any path, and the controller reads it. A FIFO or an endless file must not block the
+        # controller.
         data = read_regular(settings.location, _STORE_BYTES_MAX)
     except OSError as error:
         raise ConfigError(f"{where}: {error.strerror}") from error

@@ -39,7 +39,7 @@ class _SortedFile:
     def __init__(self, fs: Fs, path: Path, base_offset: int, count: int, fd: int) -> None:
         self._fs = fs
         self._fd = fd
-        self._is_torn = False  # A failed write may have left bytes behind the last entry.
+        self._is_torn = False  # True if a failed write may have left bytes behind the last entry.
         self.path = path
         self.base_offset = base_offset
         self.count = count

@@ -112,12 +112,12 @@ class LogState:
         self.snapshots = ProducerSnapshots()
         self.unsynced = UnsyncedFiles()
         self.offline_reason: str | None = None  # If set, appends are rejected until the log is opened again.
-        # The log is offline because a shortage interrupted a change of its files. Opening it again completes the
-        # change.
+        # True while the log is offline because a Shortage interrupted a change of its files. Its owner opens it again
+        # at the next request, which completes the change.
         self.can_reopen = False
-        # The log's start is on the disk for certain. Only then are segments below it unlinked.
+        # True once the log's start is on the disk for certain. Only then are segments below it unlinked.
         self.is_start_synced = False
-        # A failed write may have left bytes behind the log's end. They must be truncated before the next write.
+        # True if a failed write may have left bytes behind the log's end. They must be truncated before the next write.
         self.is_torn = False
 
     # -- derived values -----------------------------------------------------------------------------------
@@ -215,7 +215,7 @@ class LogState:
         unconfirmed = self.unconfirmed
         while unconfirmed and unconfirmed[0][1] <= synced:
             unconfirmed.popleft()
-        # A sync can end inside an append that rolled segments.
+        # A sync can end inside an append that rolled segments. The rest of this append stays hidden.
         if unconfirmed and unconfirmed[0][0] < synced:
             unconfirmed[0] = synced, unconfirmed[0][1]
         self.high_watermark = unconfirmed[0][0] if unconfirmed else self.end_offset

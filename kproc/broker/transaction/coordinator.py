@@ -110,7 +110,8 @@ class TransactionCoordinator:
             if entry.appended.state in PREPARED:
                 decided.append(entry)
 
-        # The last coordinator may have died before its decisions were durable.
+        # Sync the decisions before their markers are sent, because the last coordinator may have died before they were
+        # durable.
         if decided:
             self._markers.start_after_sync(decided)
 

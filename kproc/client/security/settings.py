@@ -35,7 +35,7 @@ _LIBRDKAFKA: Final = {
     "ssl.key.pem": "ssl.keystore.key",
     "ssl.certificate.pem": "ssl.keystore.certificate.chain",
 }
-# What Kafka's clients have and nothing here depends on.
+# Settings of Kafka's clients that are accepted and have no effect here.
 _WITHOUT_EFFECT: Final = (
     "security.providers",
     "ssl.provider",

@@ -17,7 +17,7 @@ from kproc.client.security.settings import PROTOCOLS, Store, Tls
 _VERSIONS: Final = {"TLSv1.2": ssl.TLSVersion.TLSv1_2, "TLSv1.3": ssl.TLSVersion.TLSv1_3}
 _JKS: Final = b"\xfe\xed\xfe\xed"
 _ASN1_SEQUENCE: Final = b"\x30"
-# OpenSSL's numbers of what X.509 verification finds (X509_V_ERR_...).
+# OpenSSL's numbers of the errors of X.509 verification (X509_V_ERR_...).
 _EXPIRED: Final = 10
 _WRONG_HOST: Final = (62, 63, 64)
 # Parts of the names of the alerts by which a broker refuses a client's certificate.

@@ -47,7 +47,7 @@ def topics_of_all(metadatas: Iterable[bytes]) -> frozenset[str] | None:
     None if one of the subscriptions cannot be read, or if they are too large. The group may then read any topic.
     """
     topics: set[str] = set()
-    # The members of a large group usually send equal bytes.
+    # Parse equal bytes once, because the members of a large group usually send the same.
     distinct = set(metadatas)
     if sum(map(len, distinct)) > SUBSCRIPTIONS_BYTES_MAX:
         return None
