@@ -66,7 +66,9 @@ def _show(parser: CommandParser) -> None:
     """
 
     def run(**_options: object) -> None:
-        raise AssertionError(f"kproc.cli.main runs {parser.command} without this library")
+        raise AssertionError(
+            f"bug in kproc: kproc.cli.main must run `kproc {parser.command}` by its own parser; please report it"
+        )
 
     parameters = [_parameter(number, action) for number, action in enumerate(parser.shown_options())]
     run.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]

@@ -153,7 +153,9 @@ def _targets(
             new = positions.found[number]
             if shift is not None:
                 if old is None:
-                    raise Failure(f"{topic}-{number}: nothing is committed that could be moved by --shift")
+                    raise Failure(
+                        f"{topic}-{number}: no offset is committed, so --shift cannot move it; use --to"
+                    )
                 # Keep within the log, because a consumer that begins outside of it goes where its auto.offset.reset
                 # says.
                 new = positions.at(number, old + shift)
@@ -173,6 +175,6 @@ def _commit(client: Client, group: str, rows: Iterable[dict[str, Any]]) -> None:
     # The commit names no member, which a group with members rejects: its members would overwrite the offsets, or not
     # notice them.
     if ErrorCode.UNKNOWN_MEMBER_ID in codes:
-        raise Failure(f"{group} has members: stop them first")
+        raise Failure(f"group {group} has members: stop its consumers first")
     if codes:
         raise Failure(explain(group, min(codes)))

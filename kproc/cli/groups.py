@@ -297,7 +297,7 @@ def delete(
 
     known = {
         ErrorCode.GROUP_ID_NOT_FOUND: "unknown group",
-        ErrorCode.NON_EMPTY_GROUP: "it has members: stop them first",
+        ErrorCode.NON_EMPTY_GROUP: "it has members: stop its consumers first",
     }
     with connect(bootstrap) as client:
         answer = client.call_latest(ApiKey.DELETE_GROUPS, {"groups_names": groups})

@@ -92,7 +92,7 @@ def read_line(line: bytes) -> Outgoing:
         raise BadLine("the value is missing; null is a tombstone")
     timestamp = _number(fields, "timestamp", -1, _TIMESTAMP_MAX)
     if timestamp == 0:
-        raise BadLine("timestamp: 0 cannot be sent, the client library takes it for none given")
+        raise BadLine("timestamp: 0 cannot be sent, because librdkafka treats it as no timestamp")
     return Outgoing(
         _bytes("key", fields.get("key")),
         _bytes("value", fields["value"]),
@@ -128,7 +128,7 @@ def _headers(value: Any) -> list[tuple[str, bytes | None]]:
             raise BadLine("headers: expected [[name, value], ...] or an object")
         name, its_value = pair
         if "\0" in name:
-            raise BadLine("headers: a name cannot hold a zero byte, the client library would cut it there")
+            raise BadLine("headers: a name cannot hold a zero byte, because librdkafka would cut it there")
         headers.append((name, _bytes(f"header {name}", its_value)))
     return headers
 

@@ -276,7 +276,7 @@ class Client:
         Raises ClientError if responses are unread.
         """
         if self._pending or self._received:
-            raise ClientError("answers to earlier requests have not been read")
+            raise ClientError(f"cannot detach the socket to {self.address}: receive all responses first")
         return self._socket
 
     # -- bytes
@@ -451,7 +451,9 @@ class Client:
         response: int32 length, int32 correlation id, UTF-8 JSON {"error": null or text, "result": {...}}
         """
         if self._pending:
-            raise ClientError("answers to earlier requests have not been read")
+            raise ClientError(
+                f"cannot send {op} to {self.address}: receive the responses to earlier requests first"
+            )
         self.log_in_if_due()
         self._correlation_id += 1
         pending = _PendingRequest(STATUS_KEY, STATUS_VERSION, self._correlation_id)

@@ -50,7 +50,10 @@ def check_java(environ: Mapping[str, str]) -> None:
     printed = subprocess.run([java, "-version"], capture_output=True, text=True, check=False)  # noqa: S603
     version = re.search(r'version "(\d+)(?:\.(\d+))?', printed.stderr)
     if version is None:
-        raise PipelineError(f"{java} -version does not say what it is: {printed.stderr.strip()[:200]}")
+        raise PipelineError(
+            f"cannot find the version in the output of `{java} -version`: {printed.stderr.strip()[:200]}; "
+            "set JAVA_HOME to another Java"
+        )
     major = int(version[2]) if version[1] == "1" and version[2] else int(version[1])  # 1.8 is Java 8
     if major < JAVA_MIN:
         raise PipelineError(

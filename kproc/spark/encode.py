@@ -265,7 +265,7 @@ def encode_headers(headers: pa.Array) -> pa.Array:
     keys = flat.field("key").cast(pa.binary())
     values = flat.field("value").cast(pa.binary())
     if keys.null_count or flat.null_count:
-        raise NullHeader("a header without a key: Kafka has no such thing")
+        raise NullHeader("a record has a null header, or one with a null key: Kafka requires a key")
     value_lengths = _payload_lengths(values)
     each = pc.binary_join_element_wise(
         _varints([_zigzag(ragged(keys)[1])]),

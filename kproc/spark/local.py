@@ -102,12 +102,14 @@ def _directory_by_status(cluster: Cluster, node: int) -> Path | None:
         with Client.connect(host, port, timeout_ms=_ASK_MS, security=security) as client:
             status = client.operate("status")
         if status.get("authorizer"):
-            logger.debug("node %d has an authorizer, which files go past: they are not read unasked", node)
+            logger.debug(
+                "node %d has an authorizer, which reading its files would bypass: fetching instead", node
+            )
             return None
         directory = Path(str(status["data"]))
         return _validated(directory, cluster, node)
     except (ClientError, KeyError, WrongDirectory) as error:
-        logger.debug("records of node %d are fetched: %s", node, error)
+        logger.debug("fetching records of node %d instead of reading its files: %s", node, error)
         return None
 
 

@@ -269,7 +269,8 @@ class PartitionFiles:
     def _offset_of_time(self, bases: list[int], timestamp_ms: int) -> int | None:
         for base, following in zip(bases, [*bases[1:], None], strict=True):
             entries = self._time_index(base)
-            # The active segment's time index lags behind its records.
+            # Skip a segment whose newest timestamp is older. Always read the active one, whose time index lags behind
+            # its records.
             if following is not None and len(entries) and entries["timestamp"][-1] < timestamp_ms:
                 continue
             earlier = int(np.searchsorted(entries["timestamp"], timestamp_ms, side="left")) - 1
@@ -291,7 +292,8 @@ class PartitionFiles:
                         if record.timestamp_ms >= timestamp_ms:
                             return record.offset
         except BadBatch as error:
-            # In the last segment the tail can be incomplete.
+            # The tail of the last segment can be incomplete, because its owner may be writing it. Anywhere else it is
+            # damage.
             if not is_last:
                 raise Corrupt(f"{self._path(base)}: {error}") from None
         finally:
@@ -365,7 +367,7 @@ class PartitionFiles:
                 return look(self.bases())
             except FileNotFoundError:
                 continue
-        raise Corrupt(f"{self}: a segment is listed, and not there")
+        raise Corrupt(f"{self}: a segment is in the directory's list, but its file does not exist")
 
     def _size(self, base: int) -> int:
         try:
@@ -446,7 +448,7 @@ class PartitionFiles:
                 break
             looks = looks + 1 if decoder.next_offset == before else 0
             if looks > _LOOKS:
-                raise Corrupt(f"{self}: the segment with offset {before} is listed, and not there")
+                raise Corrupt(f"{self}: no file exists for the listed segment with offset {before}")
         yield from decoder.flush()
 
     def _read_segment(

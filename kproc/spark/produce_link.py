@@ -116,7 +116,9 @@ class ProduceLink:
         try:
             version = client.negotiate(ApiKey.PRODUCE, newest=NEWEST_VERSION)
             if version < OLDEST_VERSION:
-                raise ClientError(f"{client.address} is too old: no record batches of version 2")
+                raise ClientError(
+                    f"{client.address} is too old: it does not accept record batches of version 2 (Kafka since 0.11)"
+                )
             return cls(client, version)
         except BaseException:
             client.close()
@@ -222,7 +224,9 @@ class ProduceLink:
             try:
                 answers.append(codec.decode_response(ApiKey.PRODUCE, self.version, frame))
             except ProtocolError as error:
-                raise ConnectionLost(f"{self.address} sent an answer that cannot be read: {error}") from error
+                raise ConnectionLost(
+                    f"{self.address} sent a response to Produce that cannot be decoded: {error}"
+                ) from error
         return answers
 
     def _lost(self, error: OSError) -> ConnectionLost:

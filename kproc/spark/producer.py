@@ -359,7 +359,7 @@ class BatchProducer:
 
     def _handle_response(self, node: _Node, correlation_id: int, fields: dict[str, Any]) -> None:
         if not node.requests or node.requests[0].correlation_id != correlation_id:
-            raise ClientError(f"{_shown(node)} answered request {correlation_id} out of turn")
+            raise ClientError(f"{_shown(node)} answered request {correlation_id} before an earlier one")
         # Keep the request in `node.requests` until all its batches are settled. If the connection fails in between,
         # `_disconnect` queues the remaining ones again.
         request = node.requests[0]
@@ -368,7 +368,9 @@ class BatchProducer:
             for row in topic["partition_responses"]:
                 found = request.batches.pop((topic["name"], row["index"]), None)
                 if found is None:
-                    raise ClientError(f"{_shown(node)} answered about {topic['name']}-{row['index']} unasked")
+                    raise ClientError(
+                        f"{_shown(node)} answered for {topic['name']}-{row['index']}, which the request lacks"
+                    )
                 self._handle_result(*found, row)
         node.requests.popleft()
         for lane, batch in request.batches.values():

@@ -313,7 +313,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             try:
                 self._newest({})
             except ClientError as error:
-                logger.warning("no newest offsets to report: %s", str(error))
+                logger.warning("cannot report the newest offsets: %s", str(error))
                 return None
         return to_json(self._ends or {})
 

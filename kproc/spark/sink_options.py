@@ -193,12 +193,14 @@ def _exactly_once(options: Mapping[str, str]) -> ExactlyOnce | None:
     )
     given = parse_table(options, _TRANSACTIONS)
     if ("app_id" in given) != ("version" in given):
-        raise OptionError("txnAppId and txnVersion go together: who writes, and the number of this write")
+        raise OptionError(
+            "set both txnAppId (who writes) and txnVersion (the number of this write), or neither"
+        )
     if chosen == EXACTLY_ONCE:
         return ExactlyOnce(**given)
     # Without transactions kafka.transaction.timeout.ms has no effect. It is accepted.
     if "app_id" in given:
-        raise OptionError(f"txnAppId goes with delivery={EXACTLY_ONCE}")
+        raise OptionError(f"txnAppId has an effect only with delivery={EXACTLY_ONCE}: set that, too")
     return None
 
 

@@ -97,7 +97,9 @@ class _Task:
         try:
             yield from files.read(decoder, isolation=self._options.isolation)
         except (OffsetGone, HalfReplaced, OSError) as error:
-            logger.info("%s: the rest is fetched: %s", self._wanted.partition, error)
+            logger.info(
+                "%s: reading the rest by Fetch instead of from files: %s", self._wanted.partition, error
+            )
 
     def _from_log_start(self, offset: int) -> int:
         partition = self._wanted.partition
@@ -138,7 +140,7 @@ class _Task:
 
     def _after_loss(self, offset: int) -> int:
         """Report the loss after OFFSET_OUT_OF_RANGE, and return the offset to continue at."""
-        # The error itself does not contain the log's start.
+        # Request the log's start, because the error does not contain it.
         log_start = self._from_log_start(offset)
         if log_start > offset:
             return log_start

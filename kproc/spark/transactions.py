@@ -92,7 +92,7 @@ class Transactions:
                 {"name": topic, "partitions": partitions} for topic, partitions in by_topic.items()
             ],
         }
-        # From version 4 on this request is for brokers only (KIP-890).
+        # Use version 3 at most, because later versions of this request are for brokers only (KIP-890).
         answer = self._send_request(
             ApiKey.ADD_PARTITIONS_TO_TXN, _name(identity), fields, newest=3, codes_of=_partition_codes
         )
@@ -169,7 +169,9 @@ class Transactions:
         for topic in answer["groups"][0]["topics"]:
             for row in topic["partitions"]:
                 if row["error_code"] == ErrorCode.UNSTABLE_OFFSET_COMMIT:
-                    raise Unsettled(f"an open transaction has offsets of {group}")
+                    raise Unsettled(
+                        f"an open transaction has pending offsets of group {group}; they are not final yet"
+                    )
                 self._check(row["error_code"], f"OffsetFetch of {group}")
                 found[row["partition_index"]] = Mark(row["committed_offset"], row["metadata"] or "")
         return {partition: found.get(partition, Mark(-1, "")) for partition in partitions}

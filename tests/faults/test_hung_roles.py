@@ -49,7 +49,7 @@ def test_stopped_role_is_reported_once_until_it_resumes(
         assert processes(control)[role] == pid, "reported, not killed"
         name = f"{role[0]}-{role[1]}"
         assert broker.log().count(f"{name} (pid {pid}) hangs") == 1
-        assert broker.log().count(f"{name} goes on again") == 1
+        assert broker.log().count(f"{name} runs again after a hang") == 1
 
 
 def test_stopped_processor_does_not_block_admin_calls_or_scale(

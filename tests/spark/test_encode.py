@@ -135,7 +135,7 @@ def test_encoder_rejects_record_above_max_request_size() -> None:
 
 def test_a_header_without_a_key_is_refused() -> None:
     column = pa.array([[{"key": None, "value": b"v"}]], pa.list_(HEADER_TYPE))
-    with pytest.raises(NullHeader, match="header without a key"):
+    with pytest.raises(NullHeader, match="null header, or one with a null key"):
         encode_headers(column)
 
 

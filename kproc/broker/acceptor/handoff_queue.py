@@ -146,7 +146,7 @@ class HandoffQueue:
                     target.sock.send(message)
                 # The socket is full, or the Processor has ended. ConnectionQuotas.evictions requests it again later.
                 except OSError as error:
-                    logger.info("%s cannot be asked to close connections: %s", target.peer, error)
+                    logger.info("cannot request %s to close connections: %s", target.peer, error)
 
     @property
     def is_empty(self) -> bool:
@@ -192,7 +192,7 @@ class HandoffQueue:
             except OSError as error:
                 # The Processor has ended or died. We keep the sockets that it did not acknowledge until the supervisor
                 # tells us to detach it; `detach` then reads its last acknowledgements.
-                logger.info("%s cannot take a connection: %s", target.peer, error)
+                logger.info("cannot pass a connection to %s: %s", target.peer, error)
                 target.is_gone = True
                 continue
             if is_sent:
@@ -215,7 +215,7 @@ class HandoffQueue:
                 # messages that it had sent.
                 continue
             except OSError as error:
-                logger.info("%s: handoff socket: %s", target.peer, error)
+                logger.info("cannot read the handoff socket of %s: %s", target.peer, error)
                 message = b""
             if not message:
                 self._unwatch(target)  # The Processor is ending, and detach() follows.

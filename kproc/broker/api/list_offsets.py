@@ -228,7 +228,7 @@ def find_offset(owned: OwnedPartition, partition: PartitionImage, search: Search
     except KafkaError as error:
         return _failed(index, error.code)
     except (Corrupt, OSError) as error:
-        logger.error("look-up in %s-%d: %s", *owned.key, error)
+        logger.error("cannot look up an offset in %s-%d: %s", *owned.key, error)
         return _failed(index, ErrorCode.KAFKA_STORAGE_ERROR)
     offset, at_ms = found if found is not None else (-1, -1)
     return {

@@ -199,7 +199,7 @@ class Cleaner(LinkedRole):
         try:
             self._strays.scan(self._image, now_ns)
         except StorageFailure as error:
-            logger.warning("looking for directories of no topic: %s", error)
+            logger.warning("cannot look for stray directories: %s", error)
 
     def _write_checkpoints_due(self) -> None:
         try:
@@ -228,7 +228,9 @@ class Cleaner(LinkedRole):
             return
         if not self._image.version:
             # This cleaner started during the stop. Without the metadata it cannot tell which logs were closed in order.
-            logger.info("no metadata have come before the stop; the next start recovers")
+            logger.info(
+                "the cleaner got no metadata before the stop, so it does not mark it as clean; the next start recovers"
+            )
             return
         # Write the marker after the checkpoints. The marker makes the next start believe them without reading the logs,
         # and after a crash in between they would be wrong.
@@ -363,7 +365,7 @@ class Cleaner(LinkedRole):
                     logger.warning("cannot remove %s of a deleted topic: %s", path, error)
                     self._add_deleted([topic])
 
-        # At a stop the Handlers have closed all files already.
+        # Do not wait at a stop, because the Handlers have closed all files already.
         if at_once:
             remove()
         elif self._left_of(topic):
@@ -377,7 +379,8 @@ class Cleaner(LinkedRole):
         try:
             return read_topic_id(self._fs, path) == topic.topic_id
         except StorageFailure as error:
-            # Its topic is unknown, so it stays and is reported as a directory of no topic.
+            # The directory's topic id cannot be read, so it may belong to another topic. Leave it: it is reported as a
+            # stray directory.
             logger.warning("not removing %s, which has a deleted topic's name: %s", path, error)
             return False
 

@@ -162,7 +162,7 @@ class Compactor:
 
     def _run(self) -> Steps:
         while True:
-            # Until the controller's snapshot has come, no topic is known.
+            # Wait for the controller's snapshot, because no topic is known before it.
             while not self._image().version:
                 yield None
             best = yield from self._survey()
@@ -449,7 +449,7 @@ class Compactor:
         try:
             self._fs.unlink(path)
         except StorageFailure as failure:
-            logger.warning("%s stays: %s", path, failure)
+            logger.warning("cannot unlink the replaced file %s: %s", path, failure)
         return 1
 
     # -- settings ----------------------------------------------------------------------------------------------

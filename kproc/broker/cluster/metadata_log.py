@@ -126,7 +126,7 @@ class MetadataLog:
         except OSError as error:
             # After a failed fsync Linux marks the pages as clean, so a second sync would succeed without writing them.
             # The next start rewrites the last batch (_continue_log).
-            raise FatalError(f"sync of {self._path}: {error}") from error
+            raise FatalError(f"cannot sync the metadata log {self._path}: {error}") from error
         self._size += len(batch)
         self.version += len(records)
 
@@ -246,7 +246,7 @@ class MetadataLog:
         # A snapshot is synced before its rename, so no crash leaves a damaged one under its final name.
         if end != len(data) or not records or not isinstance(records[0], r.ClusterRegistered):
             raise Corrupt(f"{path}: damaged at byte {end}; it was complete when it was renamed into place")
-        # A file that ends between two batches looks whole.
+        # Compare the number of records, because a file that was cut between two batches looks whole.
         expected = dict(decode_records(data)[0].headers).get(_RECORD_COUNT)
         if expected is not None and expected != b"%d" % len(records):
             raise Corrupt(f"{path}: damaged, because it has {len(records)} of {expected.decode()} records")
@@ -377,12 +377,12 @@ class MetadataLog:
         # After any other error the content of the disk is unknown. The controller ends, and its successor reads the
         # file again.
         if not isinstance(error, Shortage):
-            raise FatalError(f"write to {self._path}: {error}") from error
+            raise FatalError(f"cannot write to the metadata log {self._path}: {error}") from error
         try:
             # Without this, the next batch would follow half a batch, and a start would take it for a torn tail.
             self._fs.truncate(self._descriptor, self._size)
         except OSError as second:
-            raise FatalError(f"cutting off half a write from {self._path}: {second}") from second
+            raise FatalError(f"cannot truncate a failed write in {self._path}: {second}") from second
         raise KafkaError(
             ErrorCode.KAFKA_STORAGE_ERROR, f"The metadata log cannot grow: {error.strerror}."
         ) from error

@@ -150,7 +150,8 @@ class Operations:
         scale = next((each for each in (*self._scales, *self._past_scales) if each.ticket == ticket), None)
         if scale is None:
             raise OperationFailed(
-                "nobody remembers that change: the controller was restarted; see kproc status"
+                f"change {ticket!r} is unknown: the controller was restarted, or {_REMEMBERED} later changes have "
+                "ended; kproc status shows the present numbers"
             )
         scale.waiting.append(on_reply)
         if scale.reply is not None:

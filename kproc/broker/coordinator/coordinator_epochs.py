@@ -91,7 +91,7 @@ class CoordinatorEpochs:
             error = failure_of(reply)
             # The shard opens again after a moment and requests the epochs anew, so nothing is retried here.
             if error is not None or isinstance(reply, Lost):
-                logger.info("no epochs for the coordinators of %s yet: %s", name, error)
+                logger.info("cannot get epochs for the coordinators of %s yet: %s", name, error)
                 return
             epochs = dict(zip(keys, reply.epochs, strict=True))
             for key in still:

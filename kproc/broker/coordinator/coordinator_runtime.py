@@ -270,7 +270,7 @@ class CoordinatorRuntime:
                     # The log is offline. An administrator has to act, so frequent attempts would only fill the log.
                     shard.state, shard.try_at_ms = ShardState.FAILED, now_ms + _OFFLINE_MS
                 else:
-                    logger.info("%s-%d is left out: %s", *key, error)
+                    logger.info("the coordinator of %s-%d is not opened: %s", *key, error)
                     shard.state = None
             shard.is_settled = bool(shard.waiting)
         self._update(shard)

@@ -80,7 +80,7 @@ class CompactionCalls:
         image = self._image()
         partition = image.partition(body.topic, body.partition)
         if partition is None or image.topics_by_name[body.topic].topic_id != body.topic_id:
-            raise SwapRefused("the topic is gone")
+            raise SwapRefused("the topic was deleted")
         log = self._partitions.get(body.topic, partition).log
         return CompactionPrepared(
             LogInfo(
@@ -100,5 +100,5 @@ def _try(answer: type[_Answer], body: LogRequest, what: Callable[[], _Answer]) -
     except (SwapRefused, KafkaError) as refusal:
         return answer(refused=str(refusal))
     except (OSError, Corrupt) as error:
-        logger.error("compaction of %s-%d: %s", body.topic, body.partition, error)
+        logger.error("compaction of %s-%d failed: %s", body.topic, body.partition, error)
         return answer(refused=str(error))

@@ -319,7 +319,7 @@ class HeldConnections:
             connection_id, sequence, _, _ = HEAD.unpack_from(each.records[0][1])
             if self._services.clients.refusals.has_room(self._services.clock.now_ns()):
                 logger.warning(
-                    "closing connection %d: it sent %d bytes of requests that wait for its turn",
+                    "closing connection %d: its waiting requests take %d bytes, and all such requests too many",
                     connection_id,
                     each.parked_bytes,
                 )

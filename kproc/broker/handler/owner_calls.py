@@ -164,6 +164,6 @@ def enforce_retention(
         transfers.when_ready(moving.key, on_ready)
         return
     except (KafkaError, OSError) as error:
-        logger.warning("retention of %s-%d: %s", body.topic, body.partition, error)
+        logger.warning("cannot delete old segments of %s-%d: %s", body.topic, body.partition, error)
         count = 0
     on_reply(Deleted(count))

@@ -429,7 +429,9 @@ class PartitionTransfer:
             self._partitions.import_state(topic, partition, state)
         except (Corrupt, OSError) as error:
             # This is not fatal. At first use the log is opened from its files, which reports the damage to the client.
-            logger.error("transfer of %s-%d: %s", topic.name, partition.index, error)
+            logger.error(
+                "cannot open %s-%d from its transferred state: %s", topic.name, partition.index, error
+            )
 
     def _reopen(self, key: PartitionKey) -> None:
         retired = self._retired.pop(key)
@@ -463,7 +465,7 @@ class PartitionTransfer:
         for key in list(self._retired):
             self._reopen(key)
         if self._arrivals:
-            raise OSError(f"{len(self._arrivals)} partitions were on their way between Handlers")
+            raise OSError(f"{len(self._arrivals)} partitions were still being transferred to this Handler")
 
 
 class _Asked:
@@ -509,7 +511,7 @@ def moved_between(before: ClusterImage, after: ClusterImage) -> list[MovedPartit
         known = before.topics_by_id.get(topic_id)
         if known is None:
             continue
-        # The topic may have more partitions now.
+        # Compare only the partitions that both images have. A partition that was added since has no former owner.
         for old, new in zip(known.partitions, topic.partitions, strict=False):
             if old.owner != new.owner:
                 moved.append(MovedPartition(topic, new, old.owner))

@@ -335,7 +335,7 @@ class Partitions:
             # state, which also writes a snapshot of the producers into the directory.
             state = log.export_state() if is_ours and not log.state.can_reopen else None
         except (StorageFailure, Corrupt) as error:
-            logger.error("transfer of %s-%d: %s", *key, error)
+            logger.error("cannot transfer %s-%d with its state: %s", *key, error)
             state = None
         owned.publish()
         log.close(clean=False)
@@ -515,7 +515,7 @@ class Partitions:
         closed: set[Log] = set()
 
         def fail(log: Log, error: OSError) -> None:
-            logger.error("closing %s: %s", log.state.directory.name, error)
+            logger.error("cannot close the log %s cleanly: %s", log.state.directory.name, error)
             errors.append(error)
 
         for owned in partitions:

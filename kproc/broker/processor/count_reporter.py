@@ -95,7 +95,7 @@ class CountReporter:
                 # The Acceptor is slow or stopped, so its socket is full. Further changes are added to the waiting ones.
                 self.has_unsent = True
             except OSError as error:
-                logger.info("%s cannot be told of connections: %s", reader.peer, error)
+                logger.info("cannot report connections to %s: %s", reader.peer, error)
                 del self._readers[reader.sock]
 
     def _change(self, key: Key, change: int) -> None:

@@ -157,7 +157,7 @@ class Handshakes:
             key, (transport, since_ns) = self._next_turn()
             connection = self._table.by_fd[transport.fd]
             if transport.has_left():
-                self._table.close(connection, "the client closed it before its handshake")
+                self._table.close(connection, "the client closed the connection before its TLS handshake")
                 closed += 1
             # The client has probably given up, and an answer to it would cost another client's turn.
             elif since_ns < oldest_ns:

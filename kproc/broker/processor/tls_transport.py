@@ -183,7 +183,9 @@ class TlsTransport:
         outgoing = self._outgoing
         # Bound only the replies. `_unsent` may be part of an answer, which the client may read slowly.
         if outgoing.pending and not self._flush(0) and outgoing.pending > _UNSENT_REPLIES_MAX:
-            raise OSError("the client does not read what its own messages of TLS bring about")
+            raise OSError(
+                "the client does not read the replies to its TLS messages (KeyUpdate, renegotiation)"
+            )
 
     # -- the handshake -----------------------------------------------------------------------------------------
 
@@ -195,7 +197,7 @@ class TlsTransport:
         scratch = self._share.scratch
         came = self.sock.recv_into(scratch)
         if not came:
-            raise ConnectionError("the client closed it before its handshake")
+            raise ConnectionError("the client closed the connection before its TLS handshake")
         self._hello = hello = self._hello + bytes(scratch[:came])
         self._share.handshakes.received_hello(self, len(hello))
         if hello[0] != _HANDSHAKE or (len(hello) > 1 and hello[1] != _MAJOR_VERSION):
@@ -230,7 +232,7 @@ class TlsTransport:
         """Continue the handshake with the bytes that have arrived. Return True if it is over."""
         came = self.sock.recv_into(self._share.scratch)
         if not came:
-            raise ConnectionError("the client closed it in its handshake")
+            raise ConnectionError("the client closed the connection during its TLS handshake")
         if self._awaits_flight:
             self._awaits_flight = False
             self._share.handshakes.advanced(self)

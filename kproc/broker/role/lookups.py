@@ -81,7 +81,9 @@ class Lookups:
                 self._open.remove(question)
                 question.on_found(question.found)
             elif now_ns >= question.until_ns:
-                logger.error("no name server says anything of %s", ", ".join(sorted(question.hosts)))
+                logger.error(
+                    "no name server has answered in time about %s", ", ".join(sorted(question.hosts))
+                )
                 question.is_given_up = True
                 self._open.remove(question)
                 question.on_found({host: [] for host in question.hosts})

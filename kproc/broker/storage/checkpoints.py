@@ -62,15 +62,15 @@ def uuid_text(raw: bytes) -> str:
     return base64.urlsafe_b64encode(raw).rstrip(b"=").decode("ascii")
 
 
-def parse_uuid_text(text: str) -> bytes:
-    """Parse an id, and return its 16 bytes. Raises Corrupt."""
+def parse_uuid_text(text: str, path: Path) -> bytes:
+    """Parse an id in Kafka's base64, and return its 16 bytes. Raises Corrupt, which names the file `path`."""
     try:
         # Kafka's text has no padding, and b64decode requires it: 16 bytes are 22 characters and two signs.
         raw = base64.b64decode(text + "==", altchars=b"-_", validate=True)
     except (binascii.Error, ValueError) as error:
-        raise Corrupt(f"not a 16-byte id in URL-safe base64: {text!r}") from error
+        raise Corrupt(f"{path} is damaged: id {text!r} is not 16 bytes in URL-safe base64") from error
     if len(raw) != 16:
-        raise Corrupt(f"not a 16-byte id in URL-safe base64: {text!r}")
+        raise Corrupt(f"{path} is damaged: id {text!r} is not 16 bytes in URL-safe base64")
     return raw
 
 
@@ -180,7 +180,7 @@ def read_partition_metadata(fs: Fs, directory: Path) -> bytes | None:
     fields = dict(line.split(": ", 1) for line in lines if ": " in line)
     if fields.get("version") != "0" or "topic_id" not in fields:
         raise Corrupt(f"{path}: not a partition.metadata of version 0")
-    return parse_uuid_text(fields["topic_id"])
+    return parse_uuid_text(fields["topic_id"], path)
 
 
 def write_meta_properties(fs: Fs, data_directory: Path, meta: MetaProperties) -> None:

@@ -90,14 +90,14 @@ class SegmentSwap:
                 if sealed[number : number + len(old)] == list(old):
                     return number
                 break
-        raise SwapRefused("the segments have changed meanwhile")
+        raise SwapRefused("the log's segments have changed since the pass began")
 
     def _check_cleaned(self, new: SegmentIdentity) -> None:
         """Raise SwapRefused unless the cleaner's files exist and the .log file has the size and inode of `new`."""
         state = self._state
         for suffix in (INDEX_SUFFIX, TIME_INDEX_SUFFIX):
             if not state.fs.exists(self._compaction_path(new.base_offset, suffix, CLEANED_SUFFIX)):
-                raise SwapRefused(f"the new segment has no {suffix}")
+                raise SwapRefused(f"the compacted segment has no {suffix} file")
         try:
             descriptor = state.fs.open(self._compaction_path(new.base_offset, LOG_SUFFIX, CLEANED_SUFFIX))
         except StorageFailure as failure:
@@ -107,7 +107,7 @@ class SegmentSwap:
         # A restarted cleaner writes files of the same names, so only the inode shows that this file belongs to the
         # request.
         if (facts.st_size, facts.st_ino) != (new.size, new.inode):
-            raise SwapRefused("the new segment is another one")
+            raise SwapRefused("the compacted segment has another size or inode than the cleaner named")
 
     def _compaction_path(self, base: int, suffix: str, second: str = "") -> Path:
         return self._state.directory / (segment_file_name(base, suffix) + second)

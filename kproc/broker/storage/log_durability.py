@@ -223,6 +223,6 @@ class LogDurability:
         self.sync()
         failed_sync.remove_note(state.fs, state.directory)
         logger.warning(
-            "log=written_again partition=%s-%d bytes=%d: a sync of it had failed",
+            "log=written_again partition=%s-%d bytes=%d: written and synced again after a failed sync",
             state.topic, state.partition, written,
         )  # fmt: skip

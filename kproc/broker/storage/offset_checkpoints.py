@@ -171,7 +171,7 @@ def _decode(content: bytes, path: Path) -> dict[PartitionId, int]:
             raise Corrupt(f"{path}: version {version!r} with {count!r} lines is not known")
         for line in lines:
             topic_id, index, at = line.split(" ")
-            offsets[checkpoints.parse_uuid_text(topic_id), int(index)] = int(at)
+            offsets[checkpoints.parse_uuid_text(topic_id, path), int(index)] = int(at)
     except ValueError as error:
         raise Corrupt(f"{path}: not a checkpoint: {error}") from error
     return offsets

@@ -158,7 +158,7 @@ class SegmentList:
             try:
                 self._retire(segment, due_ms=due_ms, with_snapshot=True)
             except Shortage as failure:
-                logger.warning("%s stays: %s", segment.path(LOG_SUFFIX), failure)
+                logger.warning("cannot delete segment %s now: %s", segment.path(LOG_SUFFIX), failure)
                 break
             gone.append(segment)
         del self._segments[: len(gone)], self._bases[: len(gone)]

@@ -183,7 +183,7 @@ class ChildRole:
     def _attach_slab(self, _message: dict[str, Any], fd: int) -> None:
         region = Region.attach(fd, kind=RegionKind.SLAB)
         self._slab = Slab(region.words, is_new=False)
-        # The mapping stays valid after its descriptor is closed.
+        # Close the descriptor, because the mapping stays valid without it and descriptors are limited.
         region.close_fd()
 
     def _keep_fd(self, message: dict[str, Any], fd: int) -> None:
@@ -280,7 +280,7 @@ class ChildRole:
             if unknown is not None:
                 logger.info("%s was not recovered in this run; the next start recovers", unknown)
         except OSError as error:
-            logger.error("closing: %s", error)
+            logger.error("cannot close cleanly, so the next start recovers: %s", error)
             is_clean = False
         self._is_running = False
         self._send({"do": "closed", "is_clean": is_clean})

@@ -82,6 +82,6 @@ class HeartbeatMonitor:
                 logger.error("killing %s: kproc.hung.kill is set", role.agent)
                 role.child.kill()
         elif was_hung and not role.hung_ms:
-            logger.warning("%s goes on again", role.agent)
+            logger.warning("%s runs again after a hang", role.agent)
         if role.hung_ms or was_hung:
             self._on_change()

@@ -395,7 +395,7 @@ class BrokerProcess:
             self._post(agent, agent.drain)
         while not all(agent.is_drained() for agent in draining) and self._failure is None:
             if self._plan.clock.now_ns() >= deadline_ns:
-                logger.warning("stopping without having answered everything: kproc.drain.timeout.ms is over")
+                logger.warning("stopping although requests are unanswered: kproc.drain.timeout.ms is over")
                 break
             self._run_briefly()
         is_clean = self._failure is None
@@ -413,7 +413,7 @@ class BrokerProcess:
                     agent.finish(is_clean=is_clean)
                 is_clean = agent.close() is None and is_clean
             except OSError as error:
-                logger.error("closing %s: %s", agent.id, error)
+                logger.error("cannot close %s cleanly, so the next start recovers: %s", agent.id, error)
                 is_clean = False
 
     def _in_waves(self, waves: Sequence[Sequence[str]]) -> list[Agent]:

@@ -80,7 +80,7 @@ class ListenerSet:
                 logger.error("%s", error)
                 shut[each] = str(error)
         if not endpoints:
-            logger.error("listeners: none of those that were set can be bound; opening those of the start")
+            logger.error("listeners: none of the stored listeners can be bound; opening the configured ones")
             for each in self._config.listeners:
                 endpoints[each.name], socks[each.name] = yield from self._open(each)
         for at in range(len(self._children.plan.endpoints)):

@@ -156,7 +156,7 @@ class Reloader:
         stored = self._in_force().overrides.get(name)
         if not is_live(name):
             if is_as_started:
-                logger.info("reload: %s=%s is what runs", name, _shown(name, value))
+                logger.info("reload: %s=%s is in force already", name, _shown(name, value))
             else:
                 logger.warning("reload: %s=%s needs a restart", name, _shown(name, value))
         elif stored is not None and stored != self._applied.get(name):
@@ -228,7 +228,7 @@ class Reloader:
                 self._fs.unlink(self._note)
         except StorageFailure as error:
             logger.warning(
-                "reload: %s cannot be written (%s): what is applied outlives the next start",
+                "reload: cannot write %s (%s): the applied settings stay in force after the next start",
                 self._note,
                 error,
             )

@@ -304,7 +304,9 @@ class Scaler:
         if not (
             yield from self._wait(lambda: all(r.child is None or r.is_drained for r in leaving), _LEAVE_NS)
         ):
-            logger.warning("closing Processors that could not give every connection away in time")
+            logger.warning(
+                "closing Processors before all of their connections have migrated: the time is over"
+            )
         yield from self._close(leaving)
 
     def assign_acceptors(self) -> None:
@@ -339,7 +341,9 @@ class Scaler:
             yield from self._part(f"listener {names[index]}", 1, 0, self._remove_listener(index))
         yield from self._try_listeners(new)
         if not self._listeners.names():
-            logger.error("listeners: none of those that were set can be opened; opening the old ones again")
+            logger.error(
+                "listeners: none of the new listeners can be opened; opening the previous ones again"
+            )
             yield from self._try_listeners(list(before.values()))
         self._children.on_change()
 
@@ -412,7 +416,7 @@ class Scaler:
             return all(role.child is None or (not role.users and role.is_drained) for role in leaving)
 
         if not (yield from self._wait(is_free, _LEAVE_NS)):
-            logger.warning("closing Handlers that could not finish every request in time")
+            logger.warning("closing Handlers before all of their requests are finished: the time is over")
         yield from self._close(leaving)
 
     def _count_handlers(self, count: int) -> Steps:

@@ -127,7 +127,7 @@ class ServiceManager:
             self._socket.sendto(message.encode(), self._address)
         except OSError as error:
             if not self._has_failed:
-                logger.warning("the service manager cannot be told: %s", error)
+                logger.warning("cannot notify the service manager: %s", error)
             self._has_failed = True
 
 

@@ -50,7 +50,7 @@ class Shutdown:
         # others.
         is_drained = self._await(lambda role: role.is_drained, draining, deadline_ns)
         if not is_drained:
-            logger.warning("stopping without having answered everything: kproc.drain.timeout.ms is over")
+            logger.warning("stopping although requests are unanswered: kproc.drain.timeout.ms is over")
         for wave in CLOSE_WAVES:
             expected = self._table.of(*wave)
             # A writer that is dead by now has not closed its files. The cleaner writes the marker of a clean stop only

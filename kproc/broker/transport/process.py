@@ -211,7 +211,7 @@ def _run_child(
     except BaseException as error:  # noqa: BLE001 - nothing may travel up into the parent's stack.
         if isinstance(error, (FatalError, KafkaError)) and isinstance(error.__cause__, OSError):
             # Log one line, because the host lacks a resource or has failed, and a stack would explain nothing.
-            logger.error("%s cannot go on: %s", agent, error)
+            logger.error("%s cannot continue: %s", agent, error)
         else:
             sys.stderr.write(textwrap.indent(printable_lines(traceback.format_exc()), "  "))
     finally:

@@ -78,7 +78,7 @@ def write(path: Path, text: str) -> None:
     except FileNotFoundError:
         mode = stat.S_IFREG | 0o644
     if not stat.S_ISREG(mode):
-        raise ConfigError(f"{target} is not a file, and it would be replaced")
+        raise ConfigError(f"{target} is not a regular file, so it is not replaced; name another file")
     descriptor, name = tempfile.mkstemp(prefix=f".{target.name}.", dir=target.parent)
     try:
         with open(descriptor, "wb") as file:

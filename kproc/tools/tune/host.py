@@ -245,7 +245,7 @@ def _throttled(host: Host) -> CheckedValue:
         periods, throttled = int(fields.get("nr_periods", 0)), int(fields.get("nr_throttled", 0))
         if periods and throttled > periods / 100:
             return CheckedValue(f"{100 * throttled / periods:.0f} % of {periods} periods", CheckResult.CHANGE)
-    return CheckedValue("never, or no quota", CheckResult.OK) if texts else _NOT_SHOWN
+    return CheckedValue("at most 1 % of the periods, or no quota", CheckResult.OK) if texts else _NOT_SHOWN
 
 
 def _limit(

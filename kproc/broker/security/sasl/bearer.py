@@ -79,12 +79,12 @@ class TokenExchange:
             raise ExchangeFailed(f"{self._refused.why}; and the refusal was not acknowledged")
         match = _INITIAL.fullmatch(token.decode("utf-8", "replace"))
         if match is None:
-            raise ExchangeFailed("an OAUTHBEARER message that is not in order")
+            raise ExchangeFailed("a malformed OAUTHBEARER message")
         pairs = dict(pair.split("=", 1) for pair in match["pairs"].split("\x01")[:-1])
         scheme, _, bearer = pairs.get("auth", "").partition(" ")
         # RFC 6750 defines the scheme, and RFC 7235 lets clients write it in any case.
         if scheme.lower() != "bearer":
-            raise ExchangeFailed("an OAUTHBEARER message without a bearer token")
+            raise ExchangeFailed("an OAUTHBEARER message without auth=Bearer and a token")
         try:
             claims = self._validate(bearer.strip())
         except BadToken as error:

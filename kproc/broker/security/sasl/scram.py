@@ -225,7 +225,7 @@ class ScramExchange:
     def _evaluate_first(self, token: bytes) -> _ServerFirst:
         match = _CLIENT_FIRST.fullmatch(_text(token))
         if match is None:
-            raise ExchangeFailed("a first SCRAM message that is not in order")
+            raise ExchangeFailed("a malformed first SCRAM message")
         # RFC 5802 writes a comma as =2C and an equals sign as =3D. Decode =3D last, because otherwise =3D2C would
         # become a comma.
         name = match["name"].replace("=2C", ",").replace("=3D", "=")
@@ -251,7 +251,7 @@ class ScramExchange:
     def _evaluate_final(self, first: _ServerFirst, token: bytes) -> bytes:
         match = _CLIENT_FINAL.fullmatch(_text(token))
         if match is None:
-            raise ExchangeFailed("a final SCRAM message that is not in order")
+            raise ExchangeFailed("a malformed final SCRAM message")
         # RFC 5802: c= repeats the client's first bytes. A server that did not check it would accept a downgrade by
         # somebody in between.
         if match["channel"] != _NO_CHANNEL_BINDING:

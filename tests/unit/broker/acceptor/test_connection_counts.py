@@ -33,6 +33,6 @@ def test_counts_are_sums_over_sources_and_go_with_them(caplog: pytest.LogCapture
     counts.drop("a")
     assert (counts.total, counts.of_address(ONE), dict(counts.listeners())) == (3, 2, {0: 1, 1: 2})
     counts.add("b", ONE, 1, -5)
-    assert "3 connections too few" in caplog.text
+    assert "3 more closed connections" in caplog.text
     assert (counts.total, counts.of_address(ONE)) == (1, 0)
     counts.drop("nobody")

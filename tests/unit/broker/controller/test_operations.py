@@ -54,7 +54,7 @@ def test_who_asked_for_a_long_change_is_told_to_ask_again(
     unknown = peers[0].ask_own("scale", ticket="another")
     rig.settle()
     assert late == again
-    assert "nobody remembers" in unknown[0]["error"]
+    assert "is unknown: the controller was restarted" in unknown[0]["error"]
 
 
 def test_counts_that_could_not_be_reached_are_not_kept(

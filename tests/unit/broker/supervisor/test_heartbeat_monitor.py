@@ -64,7 +64,7 @@ def test_role_without_a_beat_is_marked_until_it_beats_again(caplog: pytest.LogCa
     assert (rig.role.hung_ms, rig.children.changes) == (0, 3)
     assert [record.message.split(":")[0] for record in caplog.records] == [
         f"{HANDLER} (pid 77) hangs",
-        f"{HANDLER} goes on again",
+        f"{HANDLER} runs again after a hang",
     ]
     assert rig.children.kills == 0
 

@@ -311,7 +311,7 @@ def test_child_that_the_host_lets_down_says_so_in_one_line(
 
     assert family.end(family.fork(main)) == 70
     said = capfd.readouterr().err
-    assert f"{NAME} cannot go on: metadata log in /data: no space left" in said
+    assert f"{NAME} cannot continue: metadata log in /data: no space left" in said
     assert "Traceback" not in said
 
 

@@ -111,7 +111,7 @@ def test_write_keeps_mode_and_link_and_leaves_no_other_file(tmp_path):
 def test_write_refuses_to_replace_what_is_no_file(tmp_path):
     path = tmp_path / "pipe"
     os.mkfifo(path)
-    with pytest.raises(ConfigError, match="is not a file"):
+    with pytest.raises(ConfigError, match="is not a regular file"):
         write(path, "a=1")
     assert path.is_fifo()
 
