@@ -12,6 +12,7 @@ import typer
 from kproc.cli.common import (
     DEFAULT_BOOTSTRAP,
     Bootstrap,
+    Failure,
     Format,
     OutputFormat,
     connect,
@@ -105,7 +106,11 @@ def _present_values(
     except (ClientError, OSError) as error:
         return {}, str(error)
     with client:
-        rows = read_configs(client, find_resource(client, topic, group, loggers=False), names)
+        try:
+            rows = read_configs(client, find_resource(client, topic, group), names)
+        # The description is useful without the value, for example for a user without the right to read it.
+        except (ClientError, Failure) as error:
+            return {}, str(error)
     return {(named, row["name"]): row for row in rows}, None
 
 

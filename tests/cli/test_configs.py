@@ -112,5 +112,8 @@ def test_config_explain_shows_present_value(broker: BrokerUnderTest, topic, caps
     assert shown.splitlines()[-1].split(maxsplit=1) == ["now", "5000 (set for this topic)"]
     shown = call_kproc(capsys, "config", "explain", "log.dirs", "log.segment.delete.delay.ms", *at).stdout
     assert "set at the start by file, environment or command line" in shown
+    shown = call_kproc(capsys, "config", "explain", "flush.ms", "-t", f"{name}-missing", *at).stdout
+    assert shown.startswith("flush.ms (topic)\n")
+    assert "The present value is unknown: " in shown
     # Without --topic, a topic's setting has no present value.
     assert "  now  " not in call_kproc(capsys, "config", "explain", "flush.ms", *at).stdout
