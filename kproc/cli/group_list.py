@@ -116,11 +116,7 @@ def _add_lags(client: Client, rows: Mapping[str, dict[str, Any]], gaps: Gaps) ->
 
     if not rows:
         return
-    fields = {"groups": list(rows), "include_authorized_operations": False}
-    for group in client.call_latest(ApiKey.DESCRIBE_GROUPS, fields)["groups"]:
-        # Kafka describes only classic groups by this request. The others get an error, or are dead in older versions.
-        if not group["error_code"] and group["group_state"] != "Dead":
-            rows[group["group_id"]]["members"] = len(group["members"])
+    _add_members(client, rows)
     refused: dict[str, int] = {}
     committed = committed_offsets(client, list(rows), refused)
     if refused:
@@ -143,6 +139,24 @@ def _add_lags(client: Client, rows: Mapping[str, dict[str, Any]], gaps: Gaps) ->
             rows[group]["lag"] = sum(lags.values())
             behind[group] = [position for position, lag in lags.items() if lag]
     _add_ages(client, rows, behind, gaps)
+
+
+def _add_members(client: Client, rows: Mapping[str, dict[str, Any]]) -> None:
+    from kproc.wire.header import ApiKey
+
+    # KIP-848: groups of the new protocol are described by a request of their own.
+    new = [name for name, row in rows.items() if row["type"] == "consumer"]
+    described: list[dict[str, Any]] = []
+    if len(new) < len(rows):
+        names = list(rows.keys() - set(new))
+        fields = {"groups": names, "include_authorized_operations": False}
+        described += client.call_latest(ApiKey.DESCRIBE_GROUPS, fields)["groups"]
+    if new and ApiKey.CONSUMER_GROUP_DESCRIBE in client.api_versions():
+        fields = {"group_ids": new, "include_authorized_operations": False}
+        described += client.call_latest(ApiKey.CONSUMER_GROUP_DESCRIBE, fields)["groups"]
+    for group in described:
+        if not group["error_code"]:
+            rows[group["group_id"]]["members"] = len(group["members"])
 
 
 def _add_ages(

@@ -21,7 +21,7 @@ from kproc.cli.common import (
     print_table,
     topic_metadata,
 )
-from kproc.cli.human import format_byte_rate, format_bytes, format_duration
+from kproc.cli.human import format_bytes, format_duration
 from kproc.cli.lines import print_note
 from kproc.cli.offsets import FoundOffset, find_offsets
 from kproc.cli.topic_usage import Gaps, Rates, Retention, TrafficMeter, log_sizes, retentions
@@ -33,6 +33,8 @@ if TYPE_CHECKING:
     from kproc.client import Client
 
 _NAMED_MAX: Final = 3  # Offline partitions that the line below the table names.
+# Columns that a narrow terminal does not show, in the order in which they are dropped.
+_DROPPED: Final = ("PARTS", "OUT/S", "RETENTION", "WRITTEN")
 _OLDEST: Final = 0  # Every record is at or after this time.
 
 
@@ -77,7 +79,7 @@ def list_topics(
 ) -> None:
     """List topics with size, traffic, retention and last write.
 
-    SIZE: bytes of the records on the disk. IN, OUT: bytes that producers sent and consumers got per second. RETENTION:
+    SIZE: bytes of the records on the disk. IN/S, OUT/S: bytes per second from producers and to consumers. RETENTION:
     the used share of the limit by time or by bytes, and this limit; at 100 % the oldest records are deleted next.
     WRITTEN: time since the newest record. A dash is an unknown figure.
 
@@ -97,9 +99,9 @@ def list_topics(
     if output is Format.JSON:
         print_json(rows)
     else:
-        header = ("TOPIC", "PARTS", "SIZE", "IN", "OUT", "RETENTION", "WRITTEN")
+        header = ("TOPIC", "PARTS", "SIZE", "IN/S", "OUT/S", "RETENTION", "WRITTEN")
         now_ms = SystemClock().wall_ms()
-        print_table(header, [_cells(row, now_ms) for row in rows], drop=("PARTS", "OUT"), cut=("TOPIC",))
+        print_table(header, [_cells(row, now_ms) for row in rows], drop=_DROPPED, cut=("TOPIC",))
         print_count(len(rows), "topic")
     gaps.report()
     if errors:
@@ -180,7 +182,7 @@ def _cells(row: Mapping[str, Any], now_ms: int) -> list[object]:
         row["name"],
         row["partitions"],
         None if size is None else format_bytes(size),
-        *(None if each is None else format_byte_rate(each) for each in traffic),
+        *(None if each is None else format_bytes(each) for each in traffic),
         _retention_cell(row),
         None if last_ms is None else format_duration(now_ms - last_ms),
     ]

@@ -141,14 +141,17 @@ class TrafficMeter:
     """
 
     def __init__(self, client: Client, bootstrap: str, gaps: Gaps) -> None:
-        from kproc.client import ClientError
+        from kproc.client import ClientError, ConnectionLost
 
         self._client = client
         self._gaps = gaps
         self._counter = _connect_locally(client, bootstrap)
         try:
             self._before = self._sample()
-        except ClientError:  # It is no kproc broker, or the user may not see its traffic.
+        except ClientError as error:
+            # Kafka closes the connection. Any other error is the reason why a kproc broker does not tell.
+            if not isinstance(error, ConnectionLost):
+                gaps.add("traffic out", str(error))
             self.close()
             self._counter = None
             self._before = self._sample()

@@ -17,6 +17,8 @@ import pytest
 from kproc.common.errors import ErrorCode
 from kproc.wire.header import ApiKey
 from tests.support.acls import acl_fields
+from tests.support.command_line import call_kproc, told
+from tests.support.groups import commit, find_coordinator
 from tests.support.raw import NO_TOPIC_ID, Closed, RawClient, batch, fetch_fields, produce_fields, values_of
 from tests.support.secured import SecuredBroker, log_in
 from tests.support.topics import fresh_name
@@ -35,7 +37,7 @@ SETTINGS = {
     "auto.create.topics.enable": "true",
 }
 PARTITIONS = 8  # Both Handlers own some.
-TOPIC = 2
+TOPIC, GROUP = 2, 3
 READ, WRITE, DESCRIBE = 3, 4, 8
 DENIED = int(ErrorCode.TOPIC_AUTHORIZATION_FAILED)
 
@@ -186,9 +188,7 @@ def _parked(alice: RawClient) -> int:
     return sum(row.get("parked", 0) for row in rows)
 
 
-def test_users_on_one_processor_keep_their_own_rights(
-    broker: SecuredBroker, log: tuple[str, bytes]
-) -> None:
+def test_users_on_one_processor_keep_their_own_rights(broker: SecuredBroker, log: tuple[str, bytes]) -> None:
     """The same bytes from many connections, by turns: what is remembered of one is nothing to the others."""
     name, _ = log
     clients = [(user, client_of(broker, user)) for user in ("alice", "bob") * 4]
@@ -303,7 +303,9 @@ def test_connections_keep_principal_when_a_handler_dies(changing: SecuredBroker)
             client.close()
 
 
-@pytest.mark.parametrize("op", ["status", "clients", "topics", "scale", "rebalance", "kill_client", "stop", "stacks"])
+@pytest.mark.parametrize(
+    "op", ["status", "clients", "topics", "scale", "rebalance", "kill_client", "stop", "stacks"]
+)
 def test_kproc_operations_without_right_are_denied(bob: RawClient, alice: RawClient, op: str) -> None:
     answer = _operate(bob, op=op)
     assert answer["error"]
@@ -311,14 +313,50 @@ def test_kproc_operations_without_right_are_denied(bob: RawClient, alice: RawCli
     assert not _operate(alice, op="ping")["error"]
 
 
-def test_command_without_right_prints_the_denial(broker: SecuredBroker, tmp_path: Path) -> None:
-    properties = tmp_path / "bob.properties"
-    lines = [f"{name}={value}" for name, value in broker.java(user="bob").items()]
-    properties.write_text("\n".join(lines) + "\n")
-    properties.chmod(0o600)
+@pytest.fixture
+def properties(broker: SecuredBroker, tmp_path: Path) -> str:
+    """A file for commands by which bob logs in."""
+    path = tmp_path / "bob.properties"
+    path.write_text("".join(f"{name}={value}\n" for name, value in broker.java(user="bob").items()))
+    path.chmod(0o600)
+    return str(path)
+
+
+def test_overviews_show_dashes_for_what_a_user_may_not_see(
+    broker: SecuredBroker,
+    alice: RawClient,
+    log: tuple[str, bytes],
+    properties: str,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    name, _ = log
+    alice.produce(name, batch(b"x"))
+    find_coordinator(alice, name)
+    wait_until(lambda: commit(alice, name, name, {0: 0})[0] == 0, what="a committed offset")
+    change(alice, name, DESCRIBE)
+    change(alice, name, DESCRIBE, kind=GROUP)
+    options = ("-b", broker.bootstrap, "--command-config", properties)
+    done = call_kproc(capsys, "topic", "list", "-i", "0.01", *options)
+    (row,) = [line.split() for line in told(done).splitlines() if line.startswith(name)]
+    assert row[:6] == [name, str(PARTITIONS), "-", "-", "-", "-"]
+    assert done.stderr == (
+        f"kproc: not shown: traffic out ({broker.bootstrap}: User:bob may not do that: it needs the right DESCRIBE on "
+        "the cluster); sizes (they need the right DESCRIBE on the cluster); retention of some topics "
+        "(TOPIC_AUTHORIZATION_FAILED)\n"
+    )
+    done = call_kproc(capsys, "group", "list", *options)
+    (row,) = [line.split() for line in told(done).splitlines() if line.startswith(name)]
+    assert row[:5] == [name, "Empty", "0", "1", "-"]
+    assert done.stderr == "kproc: not shown: the age of lags (it needs the right READ on the topics)\n"
+    done = call_kproc(capsys, "topic", "describe", name, *options)
+    assert told(done).splitlines()[2].split()[3:6] == ["0", "1", "1"]
+    assert done.stderr.count("\n") == 1
+
+
+def test_command_without_right_prints_the_denial(broker: SecuredBroker, properties: str) -> None:
     command = [sys.executable, "-m", "kproc", "acl", "list", "--bootstrap", broker.bootstrap]
     done = subprocess.run(
-        [*command, "--command-config", str(properties)],
+        [*command, "--command-config", properties],
         capture_output=True,
         text=True,
         check=False,

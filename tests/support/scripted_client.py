@@ -12,7 +12,15 @@ from kproc.wire.header import ApiKey
 from kproc.wire.record_batch import encode_batch
 from kproc.wire.records import Record
 
+NOW_MS = 1_800_000_000_000
 DEFAULT_CONFIGS = {"cleanup.policy": "delete", "retention.ms": "604800000", "retention.bytes": "-1"}
+
+
+class StoppedClock:
+    """Takes the place of SystemClock in commands, so that ages are exact on a busy machine."""
+
+    def wall_ms(self) -> int:
+        return NOW_MS
 
 
 @dataclass
@@ -40,6 +48,7 @@ class ScriptedGroup:
 
     offsets: dict[tuple[str, int], int] = field(default_factory=dict)
     members: int = 0
+    type: str = "classic"
     error: ErrorCode = ErrorCode.NONE
 
 
@@ -206,12 +215,19 @@ class ScriptedClient:
             ]
         }
 
+    def _consumer_group_describe(self, fields: Mapping[str, Any]) -> dict[str, Any]:
+        rows = [
+            {"group_id": name, "error_code": 0, "members": [{}] * self.groups[name].members}
+            for name in fields["group_ids"]
+        ]
+        return {"groups": rows}
+
     def _list_groups(self, _fields: Mapping[str, Any]) -> dict[str, Any]:
         rows = [
             {
                 "group_id": name,
                 "group_state": "Stable" if group.members else "Empty",
-                "group_type": "classic",
+                "group_type": group.type,
                 "protocol_type": "consumer",
             }
             for name, group in self.groups.items()
@@ -222,7 +238,9 @@ class ScriptedClient:
         rows = [
             {
                 "group_id": name,
-                "error_code": int(self.groups[name].error),
+                "error_code": int(self.groups[name].error)
+                if self.groups[name].type == "classic"
+                else int(ErrorCode.GROUP_ID_NOT_FOUND),
                 "group_state": "Stable",
                 "members": [{}] * self.groups[name].members,
             }

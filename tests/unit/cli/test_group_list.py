@@ -7,13 +7,12 @@ from typing import Any
 import pytest
 
 from kproc.cli import group_list, lag_age
-from kproc.common.clock import SystemClock
 from kproc.common.errors import ErrorCode
 from kproc.wire.header import ApiKey
 from kproc.wire.record_batch import encode_batch, stamp_append_time
 from kproc.wire.records import Record
 from tests.support.command_line import call_kproc, described, told
-from tests.support.scripted_client import ScriptedClient, ScriptedGroup, ScriptedLog
+from tests.support.scripted_client import NOW_MS, ScriptedClient, ScriptedGroup, ScriptedLog, StoppedClock
 
 MINUTE_MS = 60_000
 
@@ -22,10 +21,10 @@ MINUTE_MS = 60_000
 def broker(monkeypatch: pytest.MonkeyPatch) -> ScriptedClient:
     client = ScriptedClient()
     monkeypatch.setattr(group_list, "connect", lambda _bootstrap: client)
-    now_ms = SystemClock().wall_ms()
+    monkeypatch.setattr(group_list, "SystemClock", StoppedClock)
     client.logs = {
-        ("orders", 0): ScriptedLog([now_ms - (100 - number) * MINUTE_MS for number in range(100)]),
-        ("orders", 1): ScriptedLog([now_ms - 30_000] * 10),
+        ("orders", 0): ScriptedLog([NOW_MS - (100 - number) * MINUTE_MS for number in range(100)]),
+        ("orders", 1): ScriptedLog([NOW_MS - 30_000] * 10),
     }
     client.groups = {
         "billing": ScriptedGroup({("orders", 0): 40, ("orders", 1): 4}, members=2),
@@ -76,6 +75,15 @@ def test_groups_are_sorted(
     broker: ScriptedClient, capsys: pytest.CaptureFixture[str], order: str, names: list[str]
 ) -> None:
     assert list(listed(capsys, "--sort", order)) == names
+
+
+def test_members_of_groups_of_the_new_protocol_are_counted(
+    broker: ScriptedClient, capsys: pytest.CaptureFixture[str]
+) -> None:
+    broker.groups["next"] = ScriptedGroup({("orders", 0): 99}, members=3, type="consumer")
+    assert listed(capsys)["next"]["members"] == 3
+    broker.unserved = {ApiKey.CONSUMER_GROUP_DESCRIBE}
+    assert listed(capsys)["next"]["members"] is None
 
 
 def test_number_of_requests_does_not_grow_with_groups(

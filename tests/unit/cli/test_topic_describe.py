@@ -7,11 +7,10 @@ from typing import Any
 import pytest
 
 from kproc.cli import topic_describe
-from kproc.common.clock import SystemClock
 from kproc.common.errors import ErrorCode
 from kproc.wire.header import ApiKey
 from tests.support.command_line import call_kproc, described, refused, told
-from tests.support.scripted_client import ScriptedClient, ScriptedLog
+from tests.support.scripted_client import NOW_MS, ScriptedClient, ScriptedLog, StoppedClock
 
 REASON = "files are missing or truncated: the log ends at 10, and records up to 40 were synced"
 
@@ -27,10 +26,10 @@ def broker(monkeypatch: pytest.MonkeyPatch) -> ScriptedClient:
             f"{name}-{number}: {errors[name, number]}: {REASON}" for name, number in errors
         ],
     )
-    now_ms = SystemClock().wall_ms()
+    monkeypatch.setattr(topic_describe, "SystemClock", StoppedClock)
     client.logs = {
-        ("orders", 0): ScriptedLog([now_ms - 3000] * 20, start=5),
-        ("orders", 1): ScriptedLog([now_ms - 90_000] * 7),
+        ("orders", 0): ScriptedLog([NOW_MS - 3000] * 20, start=5),
+        ("orders", 1): ScriptedLog([NOW_MS - 90_000] * 7),
         ("other", 0): ScriptedLog(),
     }
     client.configs = {"orders": {"retention.ms": "1000"}}

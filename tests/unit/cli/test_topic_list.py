@@ -8,11 +8,10 @@ from typing import Any
 import pytest
 
 from kproc.cli import topic_list, topic_usage
-from kproc.common.clock import SystemClock
 from kproc.common.errors import ErrorCode
 from kproc.wire.header import ApiKey
 from tests.support.command_line import call_kproc, described, told
-from tests.support.scripted_client import ScriptedClient, ScriptedLog
+from tests.support.scripted_client import NOW_MS, ScriptedClient, ScriptedLog, StoppedClock
 
 DAY_MS = 86_400_000
 
@@ -22,13 +21,13 @@ def broker(monkeypatch: pytest.MonkeyPatch) -> ScriptedClient:
     client = ScriptedClient()
     for module in (topic_list, topic_usage):
         monkeypatch.setattr(module, "connect", lambda _bootstrap: client)
-    now_ms = SystemClock().wall_ms()
+    monkeypatch.setattr(topic_list, "SystemClock", StoppedClock)
     client.logs = {
-        ("orders", 0): ScriptedLog([now_ms - 4 * DAY_MS, now_ms - 3_000]),
-        ("orders", 1): ScriptedLog([now_ms - DAY_MS] * 3),
-        ("clicks", 0): ScriptedLog([now_ms - 7_200_000] * 50),
+        ("orders", 0): ScriptedLog([NOW_MS - 4 * DAY_MS, NOW_MS - 3_000]),
+        ("orders", 1): ScriptedLog([NOW_MS - DAY_MS] * 3),
+        ("clicks", 0): ScriptedLog([NOW_MS - 7_200_000] * 50),
         ("empty", 0): ScriptedLog(),
-        ("__consumer_offsets", 0): ScriptedLog([now_ms]),
+        ("__consumer_offsets", 0): ScriptedLog([NOW_MS]),
     }
     client.internal = {"__consumer_offsets"}
     client.configs = {"clicks": {"retention.bytes": "10000"}, "empty": {"cleanup.policy": "compact"}}
@@ -45,7 +44,7 @@ def test_table_shows_sizes_retention_and_last_write(
     broker: ScriptedClient, capsys: pytest.CaptureFixture[str]
 ) -> None:
     lines = told(call_kproc(capsys, "topic", "list", "--interval", "0")).splitlines()
-    assert lines[0].split() == ["TOPIC", "PARTS", "SIZE", "IN", "OUT", "RETENTION", "WRITTEN"]
+    assert lines[0].split() == ["TOPIC", "PARTS", "SIZE", "IN/S", "OUT/S", "RETENTION", "WRITTEN"]
     assert [" ".join(line.split()) for line in lines[1:]] == [
         "clicks 1 4.9 KiB - - 50% of 9.8 KiB 120m",
         "empty 1 0 B - - compact -",
