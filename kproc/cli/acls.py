@@ -21,10 +21,11 @@ from kproc.cli.common import (
     usage_error,
 )
 from kproc.cli.completion import complete_groups, complete_topics, complete_transactional_ids
+from kproc.cli.consent import Consent
 from kproc.cli.lines import print_line
 
 if TYPE_CHECKING:
-    from kproc.broker.security.acl import AclFilter, Operation, PatternType, Permission, ResourceType
+    from kproc.broker.security.acl import Acl, AclFilter, Operation, PatternType, Permission, ResourceType
 
 app = typer.Typer(help="Show, change and check access control rules.", no_args_is_help=True)
 
@@ -249,12 +250,13 @@ def delete_acls(
     host: OfHost = None,
     deny: Annotated[bool, typer.Option("--deny", help="Only rules that deny.")] = False,
     everything: Annotated[bool, typer.Option("--all", help="All rules, if nothing else is named.")] = False,
-    dry_run: Annotated[bool, typer.Option("--dry-run", help="Only show what would be deleted.")] = False,
+    consent: Consent = Consent(),
     output: OutputFormat = Format.TABLE,
 ) -> None:
-    """Delete the rules that match all options. A resource's name must be equal to the name in the rule.
+    """Delete the rules that match all options. Shows them and asks, unless --yes is given.
 
-    An option that is not given matches any rule: `kproc acl delete alice` deletes every rule for alice.
+    A resource's name must be equal to the name in the rule. An option that is not given matches any rule: `kproc acl
+    delete alice` deletes every rule for alice.
     """
     from kproc.broker.security.acl import Operation, PatternType, Permission, host_of_rule
 
@@ -263,6 +265,7 @@ def delete_acls(
         usage_error("say which rules: a principal, a resource, an operation, --host, --deny, or --all")
     if prefixed and not named:
         usage_error("--prefixed: name a resource")
+    consent.check("acl delete")
     pattern = PatternType.PREFIXED if prefixed else PatternType.LITERAL if named else PatternType.ANY
     # A rule of another tool may have a host that is not an address. It applies to nobody, but must be deletable.
     where = None if host is None else host_of_rule(host) or host
@@ -281,15 +284,23 @@ def delete_acls(
         )
     ]
     with connect(bootstrap) as client:
-        # DeleteAcls has no validate_only, so a dry run lists what the same filters match.
-        shown = [rule for each in filters for rule in describe(client, each)] if dry_run else None
-        found = delete(client, filters) if shown is None else shown
-    if not found:
+        if consent.needs_plan:
+            # DeleteAcls has no validate_only, so list what the same filters match.
+            rows = _rows([rule for each in filters for rule in describe(client, each)], "would delete")
+            if not consent.obtain(rows, _DONE, output):
+                return
+        found = delete(client, filters)
+    print_done(_rows(found, "deleted"), _DONE, output)
+
+
+_DONE = "{result} {rule}"
+
+
+def _rows(rules: Sequence[Acl], result: str) -> list[dict[str, Any]]:
+    """Return a row for each rule. Raise a Failure if there is none."""
+    if not rules:
         raise Failure("there is no such rule")
-    result = "would delete" if dry_run else "deleted"
-    print_done(
-        [row_of(rule) | {"result": result} for rule in dict.fromkeys(found)], "{result} {rule}", output
-    )
+    return [row_of(rule) | {"result": result} for rule in dict.fromkeys(rules)]
 
 
 @app.command("check")

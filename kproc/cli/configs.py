@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from math import inf
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Final, NamedTuple
 
@@ -27,6 +28,7 @@ from kproc.cli.completion import (
     complete_settings,
     complete_topics,
 )
+from kproc.cli.consent import Consent
 from kproc.cli.lines import print_line, print_note
 from kproc.cli.topics import explain
 
@@ -157,10 +159,13 @@ def set_configs(
             help="Also set the lines NAME=VALUE of this file; - reads the standard input. Use it for passwords.",
         ),
     ] = None,
-    dry_run: Annotated[bool, typer.Option("--dry-run", help="Only validate the change.")] = False,
+    consent: Consent = Consent(),
     output: OutputFormat = Format.TABLE,
 ) -> None:
     """Change settings at run time, of the broker unless a topic or a group is named.
+
+    A change that resets a setting or can delete records (a shorter retention) is shown and confirmed first, unless
+    --yes is given.
 
     Every user of the host can read a command line. Give passwords with --file instead.
 
@@ -176,8 +181,9 @@ def set_configs(
     with connect(bootstrap) as client:
         resource = find_resource(client, topic, group, loggers=loggers)
         _reject_unset_of_read_only(client, resource, unset)
-        alter_configs(client, resource, changes, dry_run=dry_run)
-    done = "would change" if dry_run else "changed"
+        confirm_changes(client, resource, changes, consent, "config set")
+        alter_configs(client, resource, changes, dry_run=consent.dry_run)
+    done = "would change" if consent.dry_run else "changed"
     names = ", ".join(change["name"] for change in changes)
     print_done(
         [{"result": done, "resource": str(resource), "names": names}], "{result} {resource}: {names}", output
@@ -239,6 +245,78 @@ def config_changes(option: str, settings: list[str] | None, unset: list[str] | N
         for name, value in pairs(option, settings or ())
     ]
     return changes + [{"name": name, "config_operation": _DELETE, "value": None} for name in unset or ()]
+
+
+# Settings by which records are deleted sooner if they are lowered, and those that delete records by their policy.
+_RETENTION: Final = frozenset(
+    (
+        "retention.ms",
+        "retention.bytes",
+        "log.retention.ms",
+        "log.retention.minutes",
+        "log.retention.hours",
+        "log.retention.bytes",
+    )
+)
+_POLICIES: Final = frozenset(("cleanup.policy", "log.cleanup.policy"))
+# The source of a value that a client has set for a resource of this kind.
+_CHOSEN_IN: Final = {_TOPIC: "topic", _BROKER: "broker", _GROUP: "group"}
+
+
+def confirm_changes(
+    client: Client, resource: Resource, changes: list[dict[str, Any]], consent: Consent, command: str
+) -> None:
+    """Ask for a confirmation if one of the changes loses a setting's value, or can delete records."""
+    if not consent.needs_plan or consent.dry_run or resource.kind == _LOGGERS:
+        return
+    names = [change["name"] for change in changes]
+    before = {row["name"]: row for row in read_configs(client, resource, names)}
+    rows = [
+        {
+            "setting": change["name"],
+            "resource": str(resource),
+            "from": _text(before[change["name"]]["value"]),
+            "to": _text(change["value"]),
+        }
+        for change in changes
+        if change["name"] in before and _is_risky(resource, before[change["name"]], change["value"])
+    ]
+    if rows:
+        words = "{setting} of {resource}: {from} -> {to}"
+        consent.check(f"{command} {', '.join(row['setting'] for row in rows)}")
+        consent.obtain(rows, words, Format.TABLE, question="change?")
+
+
+def _text(value: str | None) -> str:
+    return "default" if value is None else value or "(empty)"
+
+
+def _is_risky(resource: Resource, before: dict[str, Any], value: str | None) -> bool:
+    """Return True if a change to `value` loses a chosen value, or deletes records that the present value keeps."""
+    name, old = before["name"], before["value"]
+    if value is None:
+        return _is_chosen(resource, before)
+    if name in _POLICIES:
+        return bool(_listed(value) - _listed(old or ""))
+    return name in _RETENTION and _limit(value) < _limit(old)
+
+
+def _is_chosen(resource: Resource, row: dict[str, Any]) -> bool:
+    """Return True if a client has set the value for this resource, so that a reset loses it."""
+    return bool(row["source"] == _CHOSEN_IN.get(resource.kind))
+
+
+def _listed(value: str) -> set[str]:
+    return {each.strip() for each in value.split(",")}
+
+
+def _limit(value: str | None) -> float:
+    """Parse a limit of retention. No value and -1 mean no limit."""
+    try:
+        number = float(value) if value else -1.0
+    except ValueError:
+        return inf  # The broker rejects it.
+    return inf if number < 0 else number
 
 
 def alter_configs(

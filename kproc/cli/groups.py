@@ -21,6 +21,7 @@ from kproc.cli.common import (
     print_table,
 )
 from kproc.cli.completion import complete_groups
+from kproc.cli.consent import Consent
 from kproc.cli.lines import print_line
 from kproc.cli.offsets import FoundOffset, find_offsets
 from kproc.cli.topics import explain
@@ -289,17 +290,25 @@ def parse_assignment(data: bytes) -> list[Partition]:
 
 @app.command()
 def delete(
-    groups: Groups, bootstrap: Bootstrap = DEFAULT_BOOTSTRAP, output: OutputFormat = Format.TABLE
+    groups: Groups,
+    bootstrap: Bootstrap = DEFAULT_BOOTSTRAP,
+    consent: Consent = Consent(),
+    output: OutputFormat = Format.TABLE,
 ) -> None:
-    """Delete groups without members, and their committed offsets."""
+    """Delete groups without members, and their committed offsets. Shows them and asks, unless --yes is given."""
     from kproc.common.errors import ErrorCode
     from kproc.wire.header import ApiKey
 
     known = {
         ErrorCode.GROUP_ID_NOT_FOUND: "unknown group",
-        ErrorCode.NON_EMPTY_GROUP: "it has members: stop its consumers first",
+        ErrorCode.NON_EMPTY_GROUP: _HAS_MEMBERS,
     }
+    consent.check("group delete")
     with connect(bootstrap) as client:
+        if consent.needs_plan:
+            rows = _deletions(client, bootstrap, groups)
+            if not consent.obtain(rows, _DELETION, output):
+                return
         answer = client.call_latest(ApiKey.DELETE_GROUPS, {"groups_names": groups})
     results = answer["results"]
     refusals = [
@@ -309,3 +318,18 @@ def delete(
     ]
     done = [{"group": row["group_id"], "result": "deleted"} for row in results if not row["error_code"]]
     print_done(done, "{result} {group}", output, refusals)
+
+
+_HAS_MEMBERS = "it has members: stop its consumers first"
+_DELETION = "{result} {group} (committed offsets: {offsets})"
+
+
+def _deletions(client: Client, bootstrap: str, groups: list[str]) -> list[dict[str, Any]]:
+    """Return what a deletion of these groups would delete. Raise a Failure if one of them cannot be deleted."""
+    names = list(dict.fromkeys(groups))
+    rows, refusals = described_groups(client, bootstrap, names)
+    refusals += [f"{name}: {_HAS_MEMBERS}" for name, row in rows.items() if row["members"]]
+    if refusals:
+        raise Failure("; ".join(refusals))
+    committed = committed_offsets(client, names)
+    return [{"group": name, "result": "would delete", "offsets": len(committed[name])} for name in names]

@@ -26,6 +26,7 @@ from kproc.cli.common import (
     print_json,
     print_table,
 )
+from kproc.cli.consent import Consent
 from kproc.cli.lines import print_block, print_line, print_note, print_notes
 from kproc.common.printable import printable, printable_json, printable_lines
 
@@ -152,12 +153,13 @@ def status(spec: Spec, bootstrap: SpecBootstrap = None, output: OutputFormat = F
 def reset(
     spec: Spec,
     sink: Annotated[list[str] | None, typer.Option(help="Only this sink; may be repeated.")] = None,
-    yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask for confirmation.")] = False,
+    consent: Consent = Consent(),
 ) -> None:
     """Delete the checkpoints of sinks, after showing them. The next run starts where the specification says."""
     from kproc.pipeline.checkpoint import local_checkpoint, plan_reset, query_state
     from kproc.pipeline.lock import CheckpointLock
 
+    consent.check("pipeline reset")
     with _one_line(verbose=False):
         pipeline = _load(spec, None)
         sinks = _chosen(pipeline, sink)
@@ -178,8 +180,9 @@ def reset(
                 print_line(
                     f"set aside {path}: the files stay, but Spark's readers will see only those of the next run"
                 )
-            if not yes and not typer.confirm("go on?"):
-                raise Failure("nothing was changed")
+            if consent.dry_run:
+                return
+            consent.ask("go on?")
             plan.carry_out()
     print_line("reset")
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from dataclasses import dataclass
 from typing import Annotated, Any
 
@@ -20,6 +21,7 @@ from kproc.cli.common import (
     print_table,
     usage_error,
 )
+from kproc.cli.consent import Consent
 from kproc.common.errors import ErrorCode
 
 Row = dict[str, Any]
@@ -115,14 +117,25 @@ def delete_quotas(
     quotas: Quotas,
     bootstrap: Bootstrap = DEFAULT_BOOTSTRAP,
     owner: QuotaOwner = QuotaOwner(),
+    consent: Consent = Consent(),
     output: OutputFormat = Format.TABLE,
 ) -> None:
-    """Delete quotas. Then the next most specific quota applies, if there is one."""
+    """Delete quotas. Shows them and asks, unless --yes is given.
+
+    Then the next most specific quota applies, if there is one.
+    """
     names = owner.names()
-    there = {row["quota"] for row in _quotas(bootstrap) if row["of"] == names}
+    consent.check("quota delete")
+    there = {row["quota"]: row["value"] for row in _quotas(bootstrap) if row["of"] == names}
     for key in quotas:
         if key not in there:
             raise Failure(f"{_shown(names)} has no quota {key}{_others(there)}")
+    plan = [
+        {"result": "would delete", "of": _shown(names), "quota": key, "value": there[key]} for key in quotas
+    ]
+    words = "{result} {quota} of {of}, which is {value:.15g}"
+    if not consent.obtain(plan, words, output):
+        return
     _change(bootstrap, names, [{"key": key, "value": 0.0, "remove": True} for key in quotas])
     rows = [{"result": "deleted", "of": _shown(names), "quota": key} for key in quotas]
     print_done(rows, "{result} {quota} of {of}", output)
@@ -147,7 +160,7 @@ def _quotas(bootstrap: str) -> list[Row]:
     ]
 
 
-def _others(there: set[str]) -> str:
+def _others(there: Collection[str]) -> str:
     return f"; it has {', '.join(sorted(there))}" if there else ""
 
 

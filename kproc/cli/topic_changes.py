@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -21,8 +21,9 @@ from kproc.cli.completion import (
     complete_topic_setting_names,
     complete_topics,
 )
-from kproc.cli.configs import alter_configs, config_changes, topic_resource
-from kproc.cli.positions import chosen_partitions, find_positions, parse_where
+from kproc.cli.configs import alter_configs, config_changes, confirm_changes, topic_resource
+from kproc.cli.consent import Consent
+from kproc.cli.positions import Positions, chosen_partitions, find_positions, parse_where
 from kproc.cli.topics import TIMEOUT_MS, Settings, checked_topics, explain
 from kproc.cli.unserved import Partition, explain_unserved
 
@@ -53,32 +54,41 @@ def alter(
             autocompletion=complete_topic_setting_names,
         ),
     ] = None,
+    consent: Consent = Consent(),
     output: OutputFormat = Format.TABLE,
 ) -> None:
-    """Change a topic: its number of partitions, its settings, or both."""
+    """Change a topic: its number of partitions, its settings, or both.
+
+    A change that resets a setting or can delete records (a shorter retention) is shown and confirmed first, unless
+    --yes is given.
+    """
     changes = config_changes("--config", config, unset)
     if partitions is None and not changes:
         usage_error("nothing to change: give --partitions, --config or --unset")
     done = []
     try:
         with connect(bootstrap) as client:
-            if partitions is not None:
-                _grow(client, name, partitions)
-                done.append({"name": name, "result": f"has {partitions} partitions"})
+            resource, dry_run = topic_resource(name), consent.dry_run
             if changes:
-                alter_configs(client, topic_resource(name), changes)
+                confirm_changes(client, resource, changes, consent, "topic alter")
+            if partitions is not None:
+                _grow(client, name, partitions, dry_run=dry_run)
+                result = f"{'would have' if dry_run else 'has'} {partitions} partitions"
+                done.append({"name": name, "result": result})
+            if changes:
+                alter_configs(client, resource, changes, dry_run=dry_run)
                 names = ", ".join(change["name"] for change in changes)
-                done.append({"name": name, "result": f"changed: {names}"})
+                done.append({"name": name, "result": f"{'would change' if dry_run else 'changed'}: {names}"})
     finally:
         # Print the finished changes even if a later one was rejected, because they stay in force.
         print_done(done, "{name} {result}", output)
 
 
-def _grow(client: Client, name: str, count: int) -> None:
+def _grow(client: Client, name: str, count: int, *, dry_run: bool) -> None:
     from kproc.wire.header import ApiKey
 
     topic = {"name": name, "count": count, "assignments": None}
-    fields = {"topics": [topic], "timeout": TIMEOUT_MS, "validate_only": False}
+    fields = {"topics": [topic], "timeout": TIMEOUT_MS, "validate_only": dry_run}
     [result] = client.call_latest(ApiKey.CREATE_PARTITIONS, fields)["results"]
     if result["error_code"]:
         raise Failure(explain(name, result["error_code"], result.get("error_message")))
@@ -99,21 +109,29 @@ def trim(
         list[int] | None,
         typer.Option("--partition", "-p", min=0, help="Only this partition; may be repeated."),
     ] = None,
+    consent: Consent = Consent(),
     output: OutputFormat = Format.TABLE,
 ) -> None:
-    """Delete a topic's oldest records permanently."""
+    """Delete a topic's oldest records permanently. Shows how many and asks, unless --yes is given."""
     from kproc.wire.header import ApiKey
 
     where = parse_where("--before", before)
     if where == "beginning":
         usage_error("--before beginning: nothing stands before the beginning")
+    consent.check("topic trim")
     with connect(bootstrap) as client:
         [metadata] = checked_topics(client, [name])
         known = [row["partition_index"] for row in metadata["partitions"]]
         errors: dict[Partition, str] = {}
         chosen = chosen_partitions(name, known, partition)
-        found = find_positions(client, name, chosen, where, errors).found
-        rows = [{"partition_index": number, "offset": offset} for number, offset in found.items()]
+        positions = find_positions(client, name, chosen, where, errors)
+        if consent.needs_plan:
+            plan = _trims(name, positions)
+            if not consent.obtain(plan, _TRIM, output):
+                if errors:
+                    raise Failure("; ".join(explain_unserved(bootstrap, errors)))
+                return
+        rows = [{"partition_index": number, "offset": offset} for number, offset in positions.found.items()]
         fields = {"topics": [{"name": name, "partitions": rows}], "timeout": TIMEOUT_MS}
         answer = client.call_latest(ApiKey.DELETE_RECORDS, fields)
     results = sorted(answer["topics"][0]["partitions"], key=lambda row: int(row["partition_index"]))
@@ -127,3 +145,20 @@ def trim(
         if not row["error_code"]
     ]
     print_done(done, "{topic}-{partition} begins at {start_offset}", output, refusals)
+
+
+_TRIM = "{result} {topic}-{partition} before offset {start_offset} (records: {records})"
+
+
+def _trims(name: str, positions: Positions) -> list[dict[str, Any]]:
+    """Return what a deletion before the positions would delete, by partition."""
+    return [
+        {
+            "topic": name,
+            "partition": number,
+            "result": "would delete",
+            "records": offset - positions.starts[number],
+            "start_offset": offset,
+        }
+        for number, offset in sorted(positions.found.items())
+    ]

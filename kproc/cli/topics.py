@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -19,6 +20,10 @@ from kproc.cli.common import (
     topic_metadata,
 )
 from kproc.cli.completion import complete_topic_settings, complete_topics
+from kproc.cli.consent import Consent
+from kproc.cli.offsets import find_offsets
+from kproc.cli.unserved import Partition
+from kproc.common.reading import EARLIEST, LATEST
 
 if TYPE_CHECKING:
     from kproc.client import Client
@@ -86,18 +91,78 @@ def delete(
     names: Names,
     bootstrap: Bootstrap = DEFAULT_BOOTSTRAP,
     if_exists: Annotated[bool, typer.Option("--if-exists", help="A missing topic is no error.")] = False,
+    consent: Consent = Consent(),
     output: OutputFormat = Format.TABLE,
 ) -> None:
-    """Delete topics and their records."""
+    """Delete topics and their records. Shows what is lost and asks, unless --yes is given.
+
+    `kproc topic delete orders --dry-run` only shows it.
+    """
     from kproc.common.errors import ErrorCode
     from kproc.wire.header import ApiKey
 
+    consent.check("topic delete")
     with connect(bootstrap) as client:
+        if consent.needs_plan:
+            rows = _deletions(client, names, if_exists=if_exists)
+            if not rows:
+                print_done(rows, _DELETION, output)
+                return
+            if not consent.obtain(rows, _DELETION, output):
+                return
         answer = client.call_latest(ApiKey.DELETE_TOPICS, {"topic_names": names, "timeout": TIMEOUT_MS})
     # Tolerate the error instead of checking first: another client can delete the topic between the check and the
     # deletion.
     tolerated = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION if if_exists else None
     _report("deleted", answer["responses"], tolerated, output)
+
+
+_DELETION = "{result} {name} (partitions: {partitions}, records: {records})"
+
+
+def _deletions(client: Client, names: list[str], *, if_exists: bool) -> list[dict[str, Any]]:
+    """Return what a deletion of these topics would delete. Raise a Failure for an unknown one, unless `if_exists`."""
+    from kproc.common.errors import ErrorCode
+
+    topics = topic_metadata(client, list(dict.fromkeys(names)))
+    tolerated = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION if if_exists else None
+    refusals = [
+        explain(topic["name"], topic["error_code"])
+        for topic in topics
+        if topic["error_code"] not in (0, tolerated)
+    ]
+    if refusals:
+        raise Failure("; ".join(refusals))
+    found = [topic for topic in topics if not topic["error_code"]]
+    partitions = [(topic["name"], row["partition_index"]) for topic in found for row in topic["partitions"]]
+    records = _record_counts(client, partitions)
+    return [
+        {
+            "name": topic["name"],
+            "result": "would delete",
+            "partitions": len(topic["partitions"]),
+            "records": "unknown" if records is None else records[topic["name"]],
+        }
+        for topic in found
+    ]
+
+
+def _record_counts(client: Client, partitions: list[Partition]) -> Counter[str] | None:
+    """Return by topic the number of offsets from start to end of the logs that are served.
+
+    None: the broker's listener does not tell, because it is a control listener.
+    """
+    from kproc.wire.header import ApiKey
+
+    if ApiKey.LIST_OFFSETS not in client.api_versions():
+        return None
+    errors: dict[Partition, str] = {}
+    starts = find_offsets(client, dict.fromkeys(partitions, EARLIEST), errors)
+    ends = find_offsets(client, dict.fromkeys(starts, LATEST), errors)
+    counts: Counter[str] = Counter()
+    for partition, end in ends.items():
+        counts[partition[0]] += end.offset - starts[partition].offset
+    return counts
 
 
 def _report(done: str, results: list[dict[str, Any]], tolerated: int | None, output: Format) -> None:

@@ -28,6 +28,7 @@ from kproc.cli.common import (
     usage_error,
 )
 from kproc.cli.completion import complete_topics, complete_transactional_ids
+from kproc.cli.consent import Consent
 from kproc.cli.lines import print_line
 from kproc.cli.topics import checked_topics, explain
 from kproc.common.clock import SystemClock
@@ -163,9 +164,10 @@ def abort(
         ),
     ] = None,
     bootstrap: Bootstrap = DEFAULT_BOOTSTRAP,
+    consent: Consent = Consent(),
     output: OutputFormat = Format.TABLE,
 ) -> None:
-    """Abort the open transaction of an id, or a hanging one in one partition.
+    """Abort the open transaction of an id, or a hanging one in one partition. Asks, unless --yes is given.
 
     By id the coordinator aborts it and fences the producer: its next request fails, and a new producer of the same id
     may begin at once. Name a hanging transaction, which no coordinator knows, by topic, partition and start offset. The
@@ -173,19 +175,38 @@ def abort(
     """
     if (transactional_id is None) == (topic is None):
         usage_error("name a transactional id, or --topic, --partition and --start-offset")
+    if topic is not None and start_offset is None:
+        usage_error("--start-offset: find-hanging shows it")
+    consent.check("txn abort")
     with connect(bootstrap) as client:
         if transactional_id is not None:
-            _fence(client, transactional_id)
-            done: Row = {"transactional_id": transactional_id, "result": "aborted"}
-            words = "{result} the transaction of {transactional_id}"
+            _abort_by_id(client, transactional_id, consent, output)
         else:
-            if start_offset is None:
-                usage_error("--start-offset: find-hanging shows it")
             assert topic is not None
-            _write_abort(client, topic, partition, start_offset)
-            done = {"topic": topic, "partition": partition, "start_offset": start_offset, "result": "aborted"}
-            words = "{result} the transaction at {topic}-{partition} from offset {start_offset} on"
-    print_done([done], words, output)
+            assert start_offset is not None
+            _abort_hanging(client, topic, partition, start_offset, consent, output)
+
+
+def _abort_by_id(client: Client, transactional_id: str, consent: Consent, output: Format) -> None:
+    [described] = _described(client, [transactional_id])
+    row: Row = {"transactional_id": transactional_id, "result": "would abort"}
+    words = "{result} the transaction of {transactional_id}"
+    plan = {**row, "state": described["transaction_state"], "producer_id": described["producer_id"]}
+    more = ", which is in state {state}, and fence producer {producer_id}"
+    if consent.obtain([plan], words + more, output, question="abort?"):
+        _fence(client, described)
+        print_done([{**row, "result": "aborted"}], words, output)
+
+
+def _abort_hanging(
+    client: Client, topic: str, partition: int, start_offset: int, consent: Consent, output: Format
+) -> None:
+    producer = _open_producer(client, topic, partition, start_offset)
+    row: Row = {"topic": topic, "partition": partition, "start_offset": start_offset, "result": "would abort"}
+    words = "{result} the transaction at {topic}-{partition} from offset {start_offset} on"
+    if consent.obtain([row], words, output, question="abort?"):
+        _write_abort(client, topic, partition, producer)
+        print_done([{**row, "result": "aborted"}], words, output)
 
 
 @app.command("find-hanging")
@@ -306,12 +327,12 @@ def _facts(row: Row) -> Row:
     }
 
 
-def _fence(client: Client, transactional_id: str) -> None:
+def _fence(client: Client, described: Row) -> None:
     """Abort as a new producer of that id would (Admin.fenceProducers of KIP-664), and wait until it is done."""
     from kproc.common.errors import ErrorCode
     from kproc.wire.header import ApiKey
 
-    (described,) = _described(client, [transactional_id])
+    transactional_id = described["transactional_id"]
     fields = {
         "transactional_id": transactional_id,
         # InitProducerId sets the timeout of the id. Repeat the present one, so that the abort changes nothing else.
@@ -356,10 +377,8 @@ def _producers(client: Client, partitions: dict[str, list[int]]) -> list[tuple[s
     return found
 
 
-def _write_abort(client: Client, topic: str, partition: int, start_offset: int) -> None:
-    """End one producer's transaction at one partition by WriteTxnMarkers."""
-    from kproc.wire.header import ApiKey
-
+def _open_producer(client: Client, topic: str, partition: int, start_offset: int) -> Row:
+    """Return the producer with an open transaction from `start_offset` on. Raise a Failure if there is none."""
     checked_topics(client, [topic])
     found = [
         row
@@ -368,13 +387,20 @@ def _write_abort(client: Client, topic: str, partition: int, start_offset: int) 
     ]
     if not found:
         raise Failure(f"{topic}-{partition}: no open transaction begins at offset {start_offset}")
+    return found[0]
+
+
+def _write_abort(client: Client, topic: str, partition: int, producer: Row) -> None:
+    """End one producer's transaction at one partition by WriteTxnMarkers."""
+    from kproc.wire.header import ApiKey
+
     marker = {
-        "producer_id": found[0]["producer_id"],
-        "producer_epoch": found[0]["producer_epoch"],
+        "producer_id": producer["producer_id"],
+        "producer_epoch": producer["producer_epoch"],
         "transaction_result": _ABORT,
         "topics": [{"name": topic, "partition_indexes": [partition]}],
         # The coordinator epoch is -1 before the first marker of a producer.
-        "coordinator_epoch": max(0, found[0]["coordinator_epoch"]),
+        "coordinator_epoch": max(0, producer["coordinator_epoch"]),
     }
     answer = client.call_latest(ApiKey.WRITE_TXN_MARKERS, {"markers": [marker]})
     (result,) = answer["markers"][0]["topics"][0]["partitions"]

@@ -32,6 +32,7 @@ from kproc.cli.common import (
     print_table,
     usage_error,
 )
+from kproc.cli.consent import Consent
 from kproc.common.errors import ErrorCode
 
 if TYPE_CHECKING:
@@ -116,22 +117,27 @@ def delete_user(
     mechanism: Mechanisms = None,
     data: Data = None,
     config: ServerConfig = None,
+    consent: Consent = Consent(),
     output: OutputFormat = Format.TABLE,
 ) -> None:
-    """Delete a user. It cannot log in any more. Its connections stay until their sessions end."""
+    """Delete a user, after a confirmation or with --yes. It cannot log in any more.
+
+    Its connections stay until their sessions end.
+    """
+    consent.check("user delete")
     offline = _offline(data, config)
     there = dict(_users(bootstrap, offline)).get(name, {})
     kinds = [kind for kind in _kinds(mechanism) if kind.number in there]
     if not kinds:
         by = f" by {' or '.join(mechanism)}" if mechanism else ""
         raise Failure(f"there is no user {name}{by}")
+    words = "{result} {user} by {mechanism}"
+    plan = [{"result": "would delete", "user": name, "mechanism": kind.name} for kind in kinds]
+    if not consent.obtain(plan, words, output):
+        return
     rows = [{"name": name, "mechanism": kind.number} for kind in kinds]
     _change([{"deletions": [row], "upsertions": []} for row in rows], bootstrap, offline)
-    print_done(
-        [{"result": "deleted", "user": name, "mechanism": kind.name} for kind in kinds],
-        "{result} {user} by {mechanism}",
-        output,
-    )
+    print_done([row | {"result": "deleted"} for row in plan], words, output)
 
 
 @app.command("list")

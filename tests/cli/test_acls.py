@@ -71,16 +71,16 @@ def test_acl_add_list_and_delete(kproc: Kproc) -> None:
     ]
     would = kproc("delete alice --dry-run --operation read")
     assert would.stdout.splitlines() == ["would delete ALLOW User:alice READ on topic t from 10.0.0.7"]
-    gone = kproc("delete alice --operation read")
+    gone = kproc("delete alice --operation read --yes")
     assert gone.stdout.splitlines() == ["deleted ALLOW User:alice READ on topic t from 10.0.0.7"]
     assert len(rules(kproc, "--topic t")) == 3
-    assert kproc("delete --topic audit-").returncode == 1, "a name alone is no prefix"
-    assert kproc("delete --topic audit- --prefixed").returncode == 0
-    assert kproc("delete --deny").returncode == 0
+    assert kproc("delete --topic audit- --yes").returncode == 1, "a name alone is no prefix"
+    assert kproc("delete --topic audit- --prefixed --yes").returncode == 0
+    assert kproc("delete --deny --yes").returncode == 0
     assert len(rules(kproc)) == 3
-    assert kproc("delete --all").returncode == 0
+    assert kproc("delete --all --yes").returncode == 0
     assert rules(kproc) == []
-    nothing = kproc("delete bob")
+    nothing = kproc("delete bob --yes")
     assert (nothing.returncode, nothing.stderr) == (1, "kproc: there is no such rule\n")
 
 
@@ -173,7 +173,7 @@ def test_acl_host_is_normalized_as_broker_compares_it(kproc: Kproc) -> None:
     assert (added.stdout, added.stderr) == (f"added {rule}\n", "")
     assert kproc("check alice write --topic t --host 2001:DB8::000a").returncode == 0
     assert kproc("check alice write --topic t --host 2001:db8::b").returncode == 1
-    assert kproc("delete --host 2001:db8::a").stdout == f"deleted {rule}\n"
+    assert kproc("delete --host 2001:db8::a --yes").stdout == f"deleted {rule}\n"
 
 
 def test_acl_delete_of_host_name_written_by_another_tool(guarded: ServedBroker, kproc: Kproc) -> None:
@@ -181,7 +181,7 @@ def test_acl_delete_of_host_name_written_by_another_tool(guarded: ServedBroker, 
     with RawClient(guarded.bootstrap) as client:
         client.call(ApiKey.CREATE_ACLS, 3, {"creations": [rule]})
     assert (
-        kproc("delete --host broker-1").stdout == "deleted ALLOW User:alice WRITE on topic t from broker-1\n"
+        kproc("delete --host broker-1 --yes").stdout == "deleted ALLOW User:alice WRITE on topic t from broker-1\n"
     )
 
 

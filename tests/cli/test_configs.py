@@ -21,11 +21,11 @@ def test_config_set_reads_settings_from_file_and_stdin(
     name, at = topic(), ("-b", broker.bootstrap)
     file = tmp_path / "settings"
     file.write_text("# ours\nretention.ms=12345\nsegment.bytes = 2000000\n")
-    done = call_kproc(capsys, "config", "set", "--topic", name, "--file", str(file), *at)
+    done = call_kproc(capsys, "config", "set", "--topic", name, "--file", str(file), "--yes", *at)
     assert (done.returncode, done.stderr) == (0, "")
     assert done.stdout == f"changed topic {name}: retention.ms, segment.bytes\n"
     done = call_kproc(
-        capsys, "config", "set", "--topic", name, "--file", "-", "--unset", "retention.ms", *at,
+        capsys, "config", "set", "--topic", name, "--file", "-", "--unset", "retention.ms", "--yes", *at,
         stdin="max.message.bytes=7777\n",
     )  # fmt: skip
     assert (done.returncode, done.stderr) == (0, "")
@@ -71,7 +71,7 @@ def test_config_get_says_that_setting_has_no_effect(broker: BrokerUnderTest, cap
         assert all(name in listed for name in names)
     finally:
         unset = [word for name in names for word in ("--unset", name)]
-        assert call_kproc(capsys, "config", "set", *unset, *at).returncode == 0
+        assert call_kproc(capsys, "config", "set", "--yes", *unset, *at).returncode == 0
 
 
 def test_config_get_all_fits_terminal_of_80_columns(

@@ -53,15 +53,15 @@ def test_group_with_members_cannot_be_moved_or_deleted(kproc, broker, filled):
             f"nothing was changed: {name} has members (1), stop them first, then add --execute"
         ]
         assert "stop them first" in refused(kproc(f"group seek {name} --to end --topic {filled} --execute"))
-        assert "stop them first" in refused(kproc(f"group delete {name}"))
+        assert "stop them first" in refused(kproc(f"group delete {name} --yes"))
     finally:
         consumer.close()
 
 
 def test_group_delete_removes_the_group(kproc, group):
-    assert told(kproc(f"group delete {group}")) == f"deleted {group}\n"
+    assert told(kproc(f"group delete {group} --yes")) == f"deleted {group}\n"
     assert refused(kproc(f"group describe {group}")) == f"kproc: {group}: unknown group\n"
-    assert refused(kproc(f"group delete {group}")) == f"kproc: {group}: unknown group\n"
+    assert refused(kproc(f"group delete {group} --yes")) == f"kproc: {group}: unknown group\n"
 
 
 @pytest.mark.parametrize(
@@ -75,7 +75,7 @@ def test_group_delete_removes_the_group(kproc, group):
         ("group seek nobody-{group} --to end", 1, "has committed nothing"),
         ("group list --state sleepy", 2, "--state 'sleepy'"),
         ("topic trim {topic} --before beginning", 2, "nothing stands before"),
-        ("topic trim {topic} --before end --partition 9", 1, "no partition 9"),
+        ("topic trim {topic} --before end --partition 9 --yes", 1, "no partition 9"),
         ("topic alter {topic}", 2, "nothing to change"),
         ("topic alter {topic} --partitions 2", 1, "already has 2 partition"),
         ("config set", 2, "nothing to change"),
@@ -94,20 +94,20 @@ def test_failed_group_commands_print_one_line(kproc, filled, group, command, cod
 
 def test_trim_deletes_the_oldest_records(kproc, filled):
     assert (
-        told(kproc(f"topic trim {filled} --before 4")) == f"{filled}-0 begins at 4\n{filled}-1 begins at 4\n"
+        told(kproc(f"topic trim {filled} --before 4 --yes")) == f"{filled}-0 begins at 4\n{filled}-1 begins at 4\n"
     )
-    assert told(kproc(f"topic trim {filled} --before end --partition 1")) == f"{filled}-1 begins at 10\n"
+    assert told(kproc(f"topic trim {filled} --before end --partition 1 --yes")) == f"{filled}-1 begins at 10\n"
     [row] = described(kproc(f"topic describe {filled} --format json"))
     assert [each["start_offset"] for each in row["partitions"]] == [4, 10]
 
 
 def test_alter_changes_partitions_and_settings(kproc, filled):
-    command = f"topic alter {filled} --partitions 3 --config retention.ms=60000 --config segment.ms=70000"
+    command = f"topic alter {filled} --partitions 3 --config retention.ms=60000 --config segment.ms=70000 --yes"
     told(kproc(command))
     [row] = described(kproc(f"topic describe {filled} --format json"))
     assert len(row["partitions"]) == 3
     assert row["configs"] == {"retention.ms": "60000", "segment.ms": "70000"}
-    told(kproc(f"topic alter {filled} --unset segment.ms"))
+    told(kproc(f"topic alter {filled} --unset segment.ms --yes"))
     [row] = described(kproc(f"topic describe {filled} --format json"))
     assert row["configs"] == {"retention.ms": "60000"}
 
@@ -116,12 +116,12 @@ def test_settings_of_the_broker_are_set_shown_and_unset(kproc):
     name = "log.retention.bytes"
     assert "would change" in told(kproc(f"config set {name}=123456789 --dry-run"))
     assert [row["source"] for row in described(kproc(f"config get {name} --format json"))] == ["default"]
-    told(kproc(f"config set {name}=123456789"))
+    told(kproc(f"config set {name}=123456789 --yes"))
     assert described(kproc(f"config get {name} --format json")) == [
         {"name": name, "value": "123456789", "source": "broker", "read_only": False, "no_effect": None}
     ]
     assert name in told(kproc("config get"))
-    told(kproc(f"config set --unset {name}"))
+    told(kproc(f"config set --unset {name} --yes"))
     assert name not in told(kproc("config get"))
     assert name in told(kproc("config get --all"))
 
@@ -129,18 +129,49 @@ def test_settings_of_the_broker_are_set_shown_and_unset(kproc):
 def test_changing_commands_print_json(kproc, filled, group):
     name = fresh_name()
     assert described(kproc(f"topic create {name} --format json")) == [{"name": name, "result": "created"}]
-    assert described(kproc(f"topic alter {name} -p 2 -c retention.ms=60000 --unset segment.ms -f json")) == [
+    assert described(kproc(f"topic alter {name} -p 2 -c retention.ms=60000 --unset segment.ms --yes -f json")) == [
         {"name": name, "result": "has 2 partitions"},
         {"name": name, "result": "changed: retention.ms, segment.ms"},
     ]
     assert described(kproc(f"config set --topic {name} segment.ms=70000 --format json")) == [
         {"result": "changed", "resource": f"topic {name}", "names": "segment.ms"}
     ]
-    assert described(kproc(f"topic delete {name} --format json")) == [{"name": name, "result": "deleted"}]
-    assert described(kproc(f"topic trim {filled} --before 4 --partition 1 --format json")) == [
+    assert described(kproc(f"topic delete {name} --yes --format json")) == [{"name": name, "result": "deleted"}]
+    assert described(kproc(f"topic trim {filled} --before 4 --partition 1 --yes --format json")) == [
         {"topic": filled, "partition": 1, "start_offset": 4}
     ]
-    assert described(kproc(f"group delete {group} --format json")) == [{"group": group, "result": "deleted"}]
+    assert described(kproc(f"group delete {group} --yes --format json")) == [{"group": group, "result": "deleted"}]
+
+
+def test_dry_run_shows_what_would_be_done_and_does_nothing(kproc, filled, group):
+    for command, expected in (
+        (f"topic delete {filled}", f"would delete {filled} (partitions: 2, records: 20)\n"),
+        (
+            f"topic trim {filled} --before -4",
+            f"would delete {filled}-0 before offset 6 (records: 6)\n"
+            f"would delete {filled}-1 before offset 6 (records: 6)\n",
+        ),
+        (f"group delete {group}", f"would delete {group} (committed offsets: 2)\n"),
+        (
+            f"topic alter {filled} -p 3 --config retention.ms=1",
+            f"{filled} would have 3 partitions\n{filled} would change: retention.ms\n",
+        ),
+    ):
+        assert told(kproc(f"{command} --dry-run")) == expected
+    [row] = described(kproc(f"topic describe {filled} --format json"))
+    assert (row["records"], len(row["partitions"]), row["configs"]) == (20, 2, {})
+    assert refused(kproc("topic delete no-such --dry-run")) == "kproc: no-such: unknown topic\n"
+    assert told(kproc("topic delete no-such --dry-run --if-exists")) == ""
+
+
+def test_risky_change_of_settings_needs_a_confirmation(kproc, filled):
+    for command, name in (
+        (f"topic alter {filled} -c retention.ms=1", "topic alter retention.ms"),
+        (f"config set --topic {filled} cleanup.policy=compact", "config set cleanup.policy"),
+    ):
+        assert f"{name}: there is no terminal to ask" in refused(kproc(command), 2)
+    told(kproc(f"config set --topic {filled} retention.ms=-1 segment.ms=70000"))
+    assert "segment.ms: there is no terminal" in refused(kproc(f"topic alter {filled} --unset segment.ms"), 2)
 
 
 def test_topic_alter_reports_first_change_if_second_fails(kproc, filled):

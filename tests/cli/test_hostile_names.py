@@ -130,7 +130,7 @@ def command_lines(data: Path) -> dict[str, list[list[str]]]:
         "topic describe": [["t"], [NAME]],
         "topic alter": [[NAME, "--partitions", "4"], ["t", "--config", f"{NAME}=1"]],
         "topic verify": [["t"], [NAME]],
-        "topic trim": [[NAME, "--before", "1"]],
+        "topic trim": [[NAME, "--before", "1", "--yes"]],
         "topic delete": [[NAME, "--yes"]],
         "group list": [[]],
         "group describe": [["members"], [NAME]],
@@ -151,7 +151,7 @@ def command_lines(data: Path) -> dict[str, list[list[str]]]:
         "user delete": [[NAME, "--yes"]],
         "quota list": [[]],
         "quota set": [["--user", NAME, "producer_byte_rate=1"]],
-        "quota delete": [["--user", NAME, "producer_byte_rate"], ["--user", NAME]],
+        "quota delete": [["--user", NAME, "producer_byte_rate", "--yes"], ["--user", NAME]],
     }
 
 

@@ -47,7 +47,7 @@ def test_quotas_are_set_listed_and_deleted(kproc: Kproc) -> None:
     ]  # fmt: skip
     assert any(f"user {name}" in line and "12.5" in line for line in kproc("list").stdout.splitlines())
     whose = f"--user {name} --every-client"
-    assert kproc(f"delete {whose} request_percentage producer_byte_rate").returncode == 0
+    assert kproc(f"delete {whose} request_percentage producer_byte_rate --yes").returncode == 0
     assert quotas_of(kproc, name) == []
 
 
@@ -57,20 +57,20 @@ def test_client_ids_and_addresses_have_quotas_too(kproc: Kproc) -> None:
     assert quotas_of(kproc, name) == [({"client-id": name}, "controller_mutation_rate", 5.0)]
     assert kproc("set --address 10.9.8.7 connection_creation_rate=20").returncode == 0
     assert quotas_of(kproc, "10.9.8.7") == [({"ip": "10.9.8.7"}, "connection_creation_rate", 20.0)]
-    assert kproc(f"delete --client {name} controller_mutation_rate").returncode == 0
-    assert kproc("delete --address 10.9.8.7 connection_creation_rate").returncode == 0
+    assert kproc(f"delete --client {name} controller_mutation_rate --yes").returncode == 0
+    assert kproc("delete --address 10.9.8.7 connection_creation_rate --yes").returncode == 0
 
 
 def test_quota_delete_of_missing_quota_fails_and_keeps_others(kproc: Kproc) -> None:
     name = fresh_name("alice")
-    nothing = kproc(f"delete --user {name} producer_byte_rate")
+    nothing = kproc(f"delete --user {name} producer_byte_rate --yes")
     assert (nothing.returncode, nothing.stdout) == (1, "")
     assert nothing.stderr == f"kproc: user {name} has no quota producer_byte_rate\n"
     assert kproc(f"set --user {name} producer_byte_rate=5").returncode == 0
-    other = kproc(f"delete --user {name} producer_byte_rate consumer_byte_rate")
+    other = kproc(f"delete --user {name} producer_byte_rate consumer_byte_rate --yes")
     assert other.stderr == f"kproc: user {name} has no quota consumer_byte_rate; it has producer_byte_rate\n"
     assert quotas_of(kproc, name) == [({"user": name}, "producer_byte_rate", 5.0)]
-    assert kproc(f"delete --user {name} producer_byte_rate").returncode == 0
+    assert kproc(f"delete --user {name} producer_byte_rate --yes").returncode == 0
 
 
 @pytest.mark.parametrize(

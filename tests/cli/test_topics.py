@@ -32,7 +32,7 @@ def test_topic_command_life_cycle(kproc):
     assert described["configs"] == {"retention.ms": "60000"}
     assert [row["partition"] for row in described["partitions"]] == [0, 1, 2]
     assert name in told(kproc(f"topic describe {name}"))
-    assert told(kproc(f"topic delete {name}")) == f"deleted {name}\n"
+    assert told(kproc(f"topic delete {name} --yes")) == f"deleted {name}\n"
     assert refused(kproc(f"topic describe {name}")) == f"kproc: {name}: unknown topic\n"
 
 
@@ -52,8 +52,8 @@ def test_topic_exists_and_unknown_topic_errors_are_one_line(kproc):
     told(kproc(f"topic create {name}"))
     assert refused(kproc(f"topic create {name}")) == f"kproc: {name}: exists already\n"
     told(kproc(f"topic create {name} --if-not-exists"))
-    assert refused(kproc("topic delete no-such-topic")) == "kproc: no-such-topic: unknown topic\n"
-    told(kproc("topic delete no-such-topic --if-exists"))
+    assert refused(kproc("topic delete no-such-topic --yes")) == "kproc: no-such-topic: unknown topic\n"
+    told(kproc("topic delete no-such-topic --if-exists --yes"))
     assert "bad/name" in refused(kproc("topic create bad/name"))
     assert refused(kproc("topic create", fresh_name(), "--config", "no.such.config=1"))
 

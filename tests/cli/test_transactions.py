@@ -95,7 +95,7 @@ def test_open_transaction_is_listed_and_described(kproc: Kproc, opened: Opened) 
 
 def test_txn_abort_by_id_fences_its_producer(kproc: Kproc, opened: Opened) -> None:
     name = opened.id
-    assert kproc(f"txn abort {name}").stdout == f"aborted the transaction of {name}\n"
+    assert kproc(f"txn abort {name} --yes").stdout == f"aborted the transaction of {name}\n"
     (described,) = rows(kproc(f"txn describe {name} --format json"))
     assert described["state"] == "Empty", "as a new producer of that id finds it"
     assert described["timeout_ms"] == 50_000, "it is still its own"
@@ -106,7 +106,7 @@ def test_txn_abort_by_id_fences_its_producer(kproc: Kproc, opened: Opened) -> No
 
 def test_unknown_ids_and_half_a_place_are_refused(kproc: Kproc) -> None:
     assert "no-such: unknown transactional id" in refused(kproc("txn describe no-such"))
-    assert "no-such: unknown transactional id" in refused(kproc("txn abort no-such"))
+    assert "no-such: unknown transactional id" in refused(kproc("txn abort no-such --yes"))
     assert "name a transactional id, or --topic" in refused(kproc("txn abort"), code=2)
     assert "--start-offset" in refused(kproc("txn abort --topic t"), code=2)
     assert "--pattern '['" in refused(kproc("txn list --pattern ["), code=2)
@@ -159,8 +159,8 @@ def test_hanging_transaction_is_found_and_aborted(tmp_path: Path, capsys) -> Non
         (hanging,) = json.loads(found.stdout)
         assert (hanging["topic"], hanging["partition"], hanging["start_offset"]) == ("t", 0, 0)
         assert "no open transaction begins at offset 7" in refused(
-            kproc("txn abort --topic t --partition 0 --start-offset 7")
+            kproc("txn abort --topic t --partition 0 --start-offset 7 --yes")
         )
-        done = kproc("txn abort --topic t --partition 0 --start-offset 0")
+        done = kproc("txn abort --topic t --partition 0 --start-offset 0 --yes")
         assert done.stdout == "aborted the transaction at t-0 from offset 0 on\n"
         assert kproc("txn find-hanging --longer-than 0").stdout == "no hanging transaction\n"

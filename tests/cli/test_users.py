@@ -81,9 +81,9 @@ def test_user_commands_on_stopped_broker_keep_clean_marker(tmp_path: Path, kproc
     where = ("--data", tmp_path / "data")
     assert kproc("add", "bob", "-m", "scram-sha-256", "--iterations", 5000, *where, stdin="w").returncode == 0
     assert users(kproc, *where) == [("bob", "SCRAM-SHA-256", 5000)]
-    assert kproc("delete", "bob", *where).returncode == 0
+    assert kproc("delete", "bob", "--yes", *where).returncode == 0
     assert users(kproc, *where) == []
-    gone = kproc("delete", "bob", *where)
+    gone = kproc("delete", "bob", "--yes", *where)
     assert (gone.returncode, gone.stderr) == (1, "kproc: there is no user bob\n")
     assert marker.read_bytes() == before
 
@@ -94,7 +94,7 @@ def test_user_commands_report_bad_settings_before_password(
     settings, data = tmp_path / "server.properties", tmp_path / "data"
     settings.write_text("listeners=SASL_PLAINTEXT://127.0.0.1:0\n")
     where = ("--config", settings, "--data", data)
-    for command in (("add", "alice", "--password-file", tmp_path / "none"), ("list",), ("delete", "alice")):
+    for command in (("add", "alice", "--password-file", tmp_path / "none"), ("list",), ("delete", "alice", "--yes")):
         told = kproc(*command, *where)
         assert (told.returncode, told.stdout) == (2, "")
         assert told.stderr.startswith(
@@ -121,7 +121,7 @@ def test_users_of_a_running_broker(tmp_path: Path, kproc: Kproc, monkeypatch: py
         ]  # fmt: skip
         assert can_log_in(broker, "carol", "carols-word")
         assert (
-            kproc("delete", "carol", "-m", "SCRAM-SHA-512", *where).stdout
+            kproc("delete", "carol", "-m", "SCRAM-SHA-512", "--yes", *where).stdout
             == "deleted carol by SCRAM-SHA-512\n"
         )
         assert not can_log_in(broker, "carol", "carols-word")

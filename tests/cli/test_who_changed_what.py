@@ -21,7 +21,11 @@ def test_grep_of_the_guide_finds_who_deleted_a_topic(
     found = re.search(r"```sh\n(grep .* kproc\.log)\n```", guide)
     assert found is not None
     with ServedBroker(tmp_path / "data", settings={"num.io.threads": 2}) as broker:
-        for command in ("create orders orders-2 payments", "delete payments orders", "delete orders-2"):
+        for command in (
+            "create orders orders-2 payments",
+            "delete payments orders --yes",
+            "delete orders-2 --yes",
+        ):
             told(call_kproc(capsys, "topic", *command.split(), "-b", broker.bootstrap))
         told(call_kproc(capsys, "scale", "--handlers", "1", "-b", broker.bootstrap))
         log = broker.log()

@@ -62,7 +62,7 @@ def words(broker, tmp_path: Path) -> Iterator[Path]:
     made = run_here("produce", "words", "--bootstrap", broker.bootstrap, stdin="1\n2\n2\n")
     assert made.returncode == 0, made.stderr
     yield spec
-    gone = run_here("topic", "delete", "words", "--bootstrap", broker.bootstrap)
+    gone = run_here("topic", "delete", "words", "--yes", "--bootstrap", broker.bootstrap)
     assert gone.returncode == 0, gone.stderr
 
 

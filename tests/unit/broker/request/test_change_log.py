@@ -199,7 +199,7 @@ def test_divided_request_has_one_bounded_line(alice: ScriptedProcessor, lines: l
     assert len(line) < 2000
 
 
-def test_divided_request_of_a_client_that_leaves_has_a_line(
+def test_divided_request_of_client_that_leaves_has_a_line(
     alice: ScriptedProcessor, lines: list[str]
 ) -> None:
     alice.send(ApiKey.ALTER_CLIENT_QUOTAS, 1, quotas(1000))

@@ -1,0 +1,72 @@
+"""Consent to commands that destroy something: the options --yes and --dry-run, or a question on the terminal.
+
+Such a command first shows what it would do. On a terminal it then asks. A script gives --yes, because a command that
+waited for an answer there would hang, and one that did not ask would destroy data by a mistake in a variable.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Annotated, Any
+
+import typer
+
+from kproc.cli.common import Format, print_done
+from kproc.cli.failure import Failure, usage_error
+from kproc.cli.lines import print_note, print_notes
+
+Yes = Annotated[bool, typer.Option("--yes", "-y", help="Do not ask for confirmation.")]
+DryRun = Annotated[bool, typer.Option("--dry-run", help="Only show what would be done.")]
+
+
+@dataclass(frozen=True)
+class Consent:
+    """The options of a destructive command. `needs_plan`: it must find out what it would do before it does it."""
+
+    yes: Yes = False
+    dry_run: DryRun = False
+
+    @property
+    def needs_plan(self) -> bool:
+        """True if the command shows what it would do, before it asks or instead of doing it."""
+        return self.dry_run or not self.yes
+
+    def check(self, command: str) -> None:
+        """Reject a command that nobody has confirmed and nobody can be asked about."""
+        if not (self.yes or self.dry_run or _has_terminal()):
+            usage_error(f"{command}: there is no terminal to ask for confirmation; give --yes or --dry-run")
+
+    def obtain(
+        self, rows: Sequence[dict[str, Any]], words: str, output: Format, *, question: str = "delete?"
+    ) -> bool:
+        """Return True if the command may do what the rows say, each a line by the template `words`.
+
+        With --dry-run, print the rows as the result of the command and return False. Without --yes show them and ask,
+        and raise a Failure if the user declines.
+        """
+        if self.dry_run:
+            print_done(rows, words, output)
+            return False
+        if not self.yes:
+            # A pipe that reads the output of the command gets nothing of this.
+            for row in rows:
+                print_note(words.format_map(row))
+            self.ask(question)
+        return True
+
+    def ask(self, question: str) -> None:
+        """Ask, unless --yes is given. Raise a Failure if the user declines."""
+        if self.yes:
+            return
+        print_notes(f"{question} [y/N] ")
+        answer = sys.stdin.readline()
+        if not answer.endswith("\n"):
+            print_notes("\n")
+        if answer.strip().lower() not in ("y", "yes"):
+            raise Failure("nothing was changed")
+
+
+def _has_terminal() -> bool:
+    return sys.stdin.isatty() and sys.stderr.isatty()
