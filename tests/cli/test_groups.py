@@ -52,8 +52,10 @@ def test_group_with_members_cannot_be_moved_or_deleted(kproc, broker, filled):
         assert shown[4:] == [
             f"nothing was changed: {name} has members (1), stop them first, then add --execute"
         ]
-        assert "stop them first" in refused(kproc(f"group seek {name} --to end --topic {filled} --execute"))
-        assert "stop them first" in refused(kproc(f"group delete {name} --yes"))
+        assert "stop its consumers first" in refused(
+            kproc(f"group seek {name} --to end --topic {filled} --execute")
+        )
+        assert "stop its consumers first" in refused(kproc(f"group delete {name} --yes"))
     finally:
         consumer.close()
 

@@ -625,6 +625,6 @@ def test_stop_during_transfer_closes_unclaimed_partitions(start: Start) -> None:
     assert (row.end_offset, row.recovery_point) == (1, 1), "synced, as by any stop"
     rig.handlers[0] = None
     rig.handler(1).do_work(0)
-    with pytest.raises(OSError, match="on their way"):
+    with pytest.raises(OSError, match="being transferred"):
         rig.handler(1).close()
     rig.handlers[1] = None
