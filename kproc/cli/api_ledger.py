@@ -29,7 +29,7 @@ def api(
         rows.append(
             {
                 "key": int(key),
-                "api": _camel(key.name),
+                "api": camel_case(key.name),
                 "versions": f"{entry.advertised_lo}-{entry.hi}" if entry is not None else None,
                 "differences": entry.differences if entry is not None else None,
             }
@@ -46,6 +46,6 @@ def api(
             print_block(textwrap.fill(text, 100, initial_indent="- ", subsequent_indent="  ") + "\n")
 
 
-def _camel(name: str) -> str:
+def camel_case(name: str) -> str:
     """Format the name of an API as Kafka does: LIST_OFFSETS becomes ListOffsets."""
     return "".join(word.capitalize() for word in name.split("_"))

@@ -27,6 +27,7 @@ from kproc.cli import (
     import_log,
     latency,
     lifecycle,
+    monitor,
     perf,
     pipeline,
     produce,
@@ -113,6 +114,7 @@ app.command("ping", short_help="Ask a broker whether it answers.")(lifecycle.pin
 app.command("stop", short_help="Stop a broker of this host and wait for its end.")(lifecycle.stop)
 app.command("status", short_help="Show processes, CPU, memory, connections and rates.")(status.status)
 app.command("top", short_help="Watch processes, APIs and the bottleneck.")(top.top)
+app.command("monitor", short_help="Print the requests of clients as they are answered.")(monitor.monitor)
 app.command("latency", short_help="Measure round trips to a broker.")(latency.latency)
 app.add_typer(perf.app, name="perf")
 app.command("clients", short_help="Show every connection and what it sends.")(clients.clients)

@@ -5,7 +5,7 @@ The client's own part of each time is measured by the same code against a socket
 
 from __future__ import annotations
 
-import os
+import secrets
 import socket
 import time
 from contextlib import ExitStack
@@ -78,7 +78,7 @@ class RoundTripProbe(Protocol):
 
 def latency(
     request: Annotated[
-        RequestName, typer.Option("--request", "-r", help="The request to measure.")
+        RequestName, typer.Option("--request", help="The request to measure.")
     ] = RequestName.API_VERSIONS,
     produce: Annotated[
         str | None,
@@ -117,7 +117,7 @@ def latency(
     ] = None,
     interval: Annotated[
         float,
-        typer.Option("--interval", "-i", metavar="MS", min=0, max=60_000, help="Time between two samples."),
+        typer.Option("--interval", metavar="MS", min=0, max=60_000, help="Time between two samples."),
     ] = 10.0,
     bootstrap: Bootstrap = DEFAULT_BOOTSTRAP,
     output: OutputFormat = Format.TABLE,
@@ -284,9 +284,9 @@ class _ProduceProbe:
     def __init__(self, client: Client, topic: str, partition: int, size: int, acks: Acks) -> None:
         from kproc.tools.perf.round_trip import ACKS, equal_records, produce_request
 
-        # A consumer recognises our record among others by these bytes.
-        self.stamp = os.urandom(_STAMP_BYTES)
-        batch = equal_records(1, self.stamp + bytes(size - _STAMP_BYTES))
+        # A consumer recognises our record among others by these bytes. They are text for whoever prints the topic.
+        self.stamp = secrets.token_hex(_STAMP_BYTES // 2).encode()
+        batch = equal_records(1, self.stamp.ljust(size, b"x"))
         self.request = produce_request(client, topic, partition, batch, ACKS[acks])
         self.name = f"Produce of {size} B to {topic}-{partition} with acks={acks}"
         self.client, self.topic, self.partition = client, topic, partition

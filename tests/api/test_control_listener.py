@@ -113,6 +113,8 @@ def test_control_listener_handles_kproc_operations(control: str) -> None:
         assert ("processor", "control") in roles
         assert admin.operate("clients")["clients"] is not None
         assert admin.operate("topics")["silent"] == []
+        with pytest.raises(ClientError, match="a control listener sees no requests of clients"):
+            admin.operate("monitor", watch="w")
         with pytest.raises(ClientError, match="unknown operation 'dance'"):
             admin.operate("dance")
 

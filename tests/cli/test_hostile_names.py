@@ -35,12 +35,11 @@ NAME = "x\x1b]0;owned\x07\x1b[31m\n2026-11-25 level=ERROR forged\r\x9b2J\x7f\u20
 ELSEWHERE = {
     "serve": "a broker's own settings", "dev": "the same", "stop": "a pid", "version": "no broker", "api": "no broker",
     "scale": "numbers", "rebalance": "numbers", "ping": "an address", "tune": "numbers", "tune list": "this host",
-    "latency": "numbers", "perf produce": "numbers", "perf consume": "numbers",
     "pipeline run": "tests/spark", "pipeline check": "a file of the user's", "pipeline status": "the same",
     "pipeline reset": "the same",
     "bench compare": "a checkout", "bench report": "a checkout", "bench simulate": "a checkout",
     "bench sweep": "a checkout", "topic create": "the user's own arguments", "import-log": "no broker",
-    "convert-log": "no broker",
+    "convert-log": "no broker", "config explain": "no broker",
 }  # fmt: skip
 
 
@@ -121,6 +120,10 @@ def command_lines(data: Path) -> dict[str, list[list[str]]]:
         "status": [[], ["--apis"]],
         "top": [["--once", "--interval", "0.2"]],
         "clients": [[]],
+        "monitor": [["--seconds", "0.2", "--topic", NAME], ["--seconds", "0.2"], ["--api", NAME]],
+        "latency": [["--produce", NAME], ["--end-to-end", "t", "--count", "2"]],
+        "perf produce": [[NAME], ["t", "--records", "2"]],
+        "perf consume": [[NAME], ["t", "--once"]],
         "kill-client": [[NAME]],
         "doctor": [["-o", str(data.parent / "a.tar.gz")]],
         "dump-log": [[log], [log, "--records"], ["--verify", str(data)], [NAME]],

@@ -198,8 +198,8 @@ def setting_values() -> list[str]:
 
 # -- kproc's own operations ----------------------------------------------------------------------------------------
 
-_OPERATIONS: Final = ("ping", "status", "clients", "topics", "scale", "kill-client", "no-such", "")
-_MEMBERS: Final = ("op", "processors", "handlers", "ticket", "id", "x", "", "\x1b[2J", "\ud800")
+_OPERATIONS: Final = ("ping", "status", "clients", "topics", "scale", "kill-client", "monitor", "no-such", "")
+_MEMBERS: Final = ("op", "processors", "handlers", "ticket", "id", "watch", "x", "", "\x1b[2J", "\ud800")
 
 
 def odd_json(source: random.Random) -> bytes:

@@ -52,7 +52,25 @@ class KillClient(_AnyOperation, tag="kill-client"):
     id: str
 
 
-OwnOperation = Ping | ShowStatus | ShowClients | ShowTopics | Scale | Rebalance | KillClient
+# A watch is named by its caller. Its patterns are names, which end with `*` to mean all that begin so.
+_WatchName = Annotated[str, msgspec.Meta(min_length=1, max_length=64)]
+_Pattern = Annotated[str, msgspec.Meta(max_length=32_767)]
+
+
+class ReadMonitor(_AnyOperation, tag="monitor"):
+    """Return the requests that clients sent since the last call for this watch. The first call begins the watch.
+
+    The Handlers answer, not the controller (handler/request_monitor.py).
+    """
+
+    watch: _WatchName
+    apis: list[str] = []
+    client: _Pattern | None = None
+    user: _Pattern | None = None
+    topic: _Pattern | None = None
+
+
+OwnOperation = Ping | ShowStatus | ShowClients | ShowTopics | Scale | Rebalance | KillClient | ReadMonitor
 
 
 class _Named(msgspec.Struct):

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import logging
 import struct
+from collections.abc import Callable
 from typing import Final
 
 from kproc.broker.cluster.dynamic_settings import current_value
@@ -21,6 +22,7 @@ from kproc.broker.handler.migrating_connections import MigratingConnections
 from kproc.broker.handler.processor_peer import BATCH_MIN, ProcessorPeer
 from kproc.broker.handler.produce_fast_path import ProduceFastPaths
 from kproc.broker.handler.request_log import LoggedRequest, RequestLog, open_request_log
+from kproc.broker.handler.request_monitor import RequestMonitor
 from kproc.broker.metrics.requests import REQUESTS
 from kproc.broker.produce.append_queue import AppendQueue
 from kproc.broker.produce.produce import Destination, RecordRouter
@@ -78,7 +80,9 @@ class ClientRequests:
         "_divided",
         "_due",
         "_fetch_paths",
+        "_file_log",
         "_make_request",
+        "_monitor",
         "_produce",
         "_produce_paths",
         "_queue",
@@ -104,6 +108,7 @@ class ClientRequests:
         produce: RecordRouter,
         queue: AppendQueue,
         coordinators: CoordinatorRuntime,
+        on_watched: Callable[[], None],
     ) -> None:
         self._services = services
         self._due = due
@@ -114,8 +119,11 @@ class ClientRequests:
         self._fetch_paths = FetchFastPaths(services, queue)
         # Timed requests of this duty cycle that are still being handled.
         self._timed: list[HandlerRequest] = []
-        # While the request log is on, every request uses the general path and logs its response.
-        self.log: RequestLog | None = None
+        self._monitor = services.clients.monitor = RequestMonitor(services, on_watched)
+        self._file_log: RequestLog | None = None
+        # While this is set, every request uses the general path and logs its response. The monitor, while somebody
+        # watches, or the request log.
+        self.log: RequestLog | RequestMonitor | None = None
         self._make_request = HandlerRequest
         self.rates = services.client_rates
         self.moving = MigratingConnections()
@@ -142,20 +150,26 @@ class ClientRequests:
         """Switch the request log by the dynamic configs in force. The caller must also discard the fast paths."""
         services = self._services
         self.close()
-        self.log = open_request_log(
+        self._file_log = open_request_log(
             services.config,
             lambda name: current_value(services.image, services.config, name),
             services.handler_index,
             now_ns=services.clock.now_ns,
             wall_ms=services.clock.wall_ms,
         )
+        self.choose_log()
+
+    def choose_log(self) -> None:
+        """Use the monitor if somebody watches, or else the request log. The caller must also discard the fast paths."""
+        self._monitor.log = self._file_log
+        self.log = self._monitor if self._monitor.is_on else self._file_log
         self._make_request = HandlerRequest if self.log is None else LoggedRequest
 
     def close(self) -> None:
         """Write the request log's pending lines."""
-        if self.log is not None:
-            self.log.close()
-            self.log = None
+        if self._file_log is not None:
+            self._file_log.close()
+        self._file_log = self._monitor.log = self.log = None
 
     def count(self) -> tuple[int, int]:
         """Return the numbers of handled requests and of malformed frames since the last call."""

@@ -129,6 +129,7 @@ class Handler(LinkedRole):
             produce=self._produce,
             queue=self._append_queue,
             coordinators=self._coordinators,
+            on_watched=self._switch_monitor,
         )
         self._offline = OfflineNews(agent_id.index, ask_controller)
         self._owner_calls = OwnerCalls(self._services, produce=self._produce, compaction=self._compaction)
@@ -494,8 +495,13 @@ class Handler(LinkedRole):
         if self._has_image and self._is_linked:
             self._coordinators.load_eagerly()
 
+    def _switch_monitor(self) -> None:
+        """Use the general path for all requests while somebody watches them, and fast paths again afterwards."""
+        self._requests.choose_log()
+        self._discard_fast_paths()
+
     def _discard_fast_paths(self) -> None:
-        """Discard all fast paths, because they refer to topics and owners of the old metadata."""
+        """Discard all fast paths. They refer to the topics and owners of the metadata from which they were learned."""
         for client in self._clients.values():
             client.clear_paths()
 

@@ -18,7 +18,7 @@ import logging
 import os
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 import msgspec
 import orjson
@@ -35,6 +35,10 @@ from kproc.common.regular_file import open_regular
 from kproc.wire import codec
 from kproc.wire.file_range import FileRange
 from kproc.wire.header import ApiKey, first_flexible
+from kproc.wire.hot_produce import PRODUCE_VERSIONS, decode_produce
+
+if TYPE_CHECKING:
+    from kproc.broker.handler.request_monitor import RequestMonitor
 
 logger = logging.getLogger(__name__)
 
@@ -45,6 +49,7 @@ _BYTES_SHOWN_MAX: Final = 16  # The length of a topic id. Longer bytes are recor
 _BODY_SHOWN_MAX: Final = 16 << 10
 _ALTERS: Final = (int(ApiKey.ALTER_CONFIGS), int(ApiKey.INCREMENTAL_ALTER_CONFIGS))
 _WITH_TOKENS: Final = (int(ApiKey.RENEW_DELEGATION_TOKEN), int(ApiKey.EXPIRE_DELEGATION_TOKEN))
+_PRODUCE: Final = int(ApiKey.PRODUCE)
 _AUTHENTICATE: Final = int(ApiKey.SASL_AUTHENTICATE)
 _ALTER_USERS: Final = int(ApiKey.ALTER_USER_SCRAM_CREDENTIALS)
 _TOPIC, _BROKER = 2, 4
@@ -136,17 +141,19 @@ def _open(path: Path) -> int:
 
 
 class LoggedRequest(HandlerRequest):
-    """A request that logs its response. Used instead of HandlerRequest while the log is on."""
+    """A request that logs its response. Used instead of HandlerRequest while the log is on, or a monitor."""
 
-    __slots__ = ("_log", "begun_ns", "client_address", "endpoint", "shown")
+    __slots__ = ("_log", "begun_ns", "body_bytes", "client_address", "endpoint", "error", "shown")
 
-    _log: RequestLog
+    _log: RequestLog | RequestMonitor
+    error: int  # The first error code of the response, or 0.
+    body_bytes: int
     client_address: str
     endpoint: Endpoint  # Stored, because the listener may be removed before the response.
     shown: Any
     begun_ns: int
 
-    def start_entry(self, log: RequestLog, body: memoryview | None) -> None:
+    def start_entry(self, log: RequestLog | RequestMonitor, body: memoryview | None) -> None:
         """Store the request's fields for the line, because the frame is overwritten after this duty cycle.
 
         body: None if the header is incomplete.
@@ -155,7 +162,13 @@ class LoggedRequest(HandlerRequest):
         self.client_address = self.client_host
         self.endpoint = self.services.endpoints[self.listener_index]
         self.begun_ns = log.now_ns()
+        self.error = 0
+        self.body_bytes = len(body) if body is not None else 0
         self.shown = loggable(self.api_key, self.api_version, body) if body is not None else None
+
+    def count_error(self, code: int) -> None:
+        super().count_error(code)
+        self.error = self.error or code
 
     def send(self, frame: bytes) -> None:
         super().send(frame)
@@ -176,16 +189,31 @@ class LoggedRequest(HandlerRequest):
 
 
 def loggable(api_key: int, version: int, body: memoryview) -> Any:
-    """Return the fields of a request without secrets, the size of a large one, or None if it cannot be decoded."""
-    if len(body) > _BODY_SHOWN_MAX:
+    """Return the fields of a request without secrets, the size of a large one, or None if it cannot be decoded.
+
+    The topics of a large Produce are shown, too, because its records need not be decoded for that.
+    """
+    is_large = len(body) > _BODY_SHOWN_MAX
+    if is_large and (api_key != _PRODUCE or version not in PRODUCE_VERSIONS):
         return {"sizeInBytes": len(body)}
     try:
+        if is_large:
+            return {"sizeInBytes": len(body), "topic_data": _produce_topics(version, body)}
         if version >= first_flexible(api_key):
             body = after_header_tags(body)
         fields = codec.decode_request(api_key, version, body)
     except (ProtocolError, KeyError, ValueError):
         return None
     return _plain(hide_secrets(api_key, fields))
+
+
+def _produce_topics(version: int, body: memoryview) -> list[dict[str, str]]:
+    if version >= first_flexible(_PRODUCE):
+        body = after_header_tags(body)
+    return [
+        {"name": each.name} if each.name is not None else {"topic_id": (each.topic_id or b"").hex()}
+        for each in decode_produce(version, body).topics
+    ]
 
 
 def hide_secrets(api_key: int, fields: Any) -> Any:

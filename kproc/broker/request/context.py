@@ -29,6 +29,7 @@ if TYPE_CHECKING:
     from kproc.broker.handler.logins import Logins
     from kproc.broker.handler.partition_transfer import PartitionTransfer
     from kproc.broker.handler.partitions import Partitions
+    from kproc.broker.handler.request_monitor import RequestMonitor
     from kproc.broker.peers.owners import HandledCall
     from kproc.broker.request.client_rates import ClientRates, Meter
     from kproc.broker.request.divided_requests import DividedRequests
@@ -122,13 +123,16 @@ class OwnerServices:
 class ClientServices:
     """The services that handle the requests of clients of one role, whatever their API."""
 
-    __slots__ = ("divided", "logins", "refusals", "served")
+    __slots__ = ("divided", "logins", "monitor", "refusals", "served")
 
     def __init__(self, *, served: frozenset[int] | None = None) -> None:
         # The API keys that this role serves, or None for all. The control listener serves few.
         self.served = served
         self.refusals = LogRate(getLogger(__name__), "and %d more connections were closed for their requests")
         self.logins: Logins | None = None  # None: this role handles no logins.
+        self.monitor: RequestMonitor | None = (
+            None  # None: nobody can watch the requests of this role's clients.
+        )
         self.divided: DividedRequests  # Set by the reader of the requests.
 
 

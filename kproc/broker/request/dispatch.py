@@ -11,6 +11,7 @@ from kproc.broker.calls.controller_calls import OWN, OwnAnswer, OwnRequest
 from kproc.broker.calls.own_operations import (
     InvalidOperation,
     Ping,
+    ReadMonitor,
     ShowClients,
     ShowStatus,
     ShowTopics,
@@ -144,6 +145,15 @@ def _handle_private(request: HandlerRequest, body: memoryview) -> None:
     if not request.is_allowed(right, ResourceType.CLUSTER, CLUSTER_NAME):
         reason = f"{request.principal} may not do that: it needs the right {right.name} on the cluster"
         on_reply(OwnAnswer(error=reason))
+        return
+    if isinstance(operation, ReadMonitor):
+        monitor = request.services.clients.monitor
+        if monitor is not None:
+            monitor.respond(operation, on_reply)
+        else:
+            on_reply(
+                OwnAnswer(error="a control listener sees no requests of clients: monitor another listener")
+            )
         return
 
     def on_done(reply: OwnAnswer | Lost) -> None:

@@ -119,7 +119,7 @@ class ProduceConnection:
         self.totals = LoadTotals()
         self._topic = topic
         self._partitions = partitions
-        self._value = bytes(record_bytes)
+        self._value = b"x" * record_bytes
         self._batch_records = batch_records
         self._acks = acks
         self._left = records_left

@@ -278,3 +278,14 @@ def test_request_above_16_kib_is_logged_as_its_size() -> None:
         body = body[parse_request_header(body)[1] :]
         shown = loggable(ApiKey.DESCRIBE_GROUPS, 0, body)
         assert shown == (fields if is_shown else {"sizeInBytes": len(body)})
+
+
+@pytest.mark.parametrize(
+    ("version", "topic"), [(7, {"name": "t"}), (12, {"name": "t"}), (13, {"topic_id": "07" * 16})]
+)
+def test_large_produce_is_logged_with_its_topics(version: int, topic: dict[str, str]) -> None:
+    fields = produce_fields([("t", b"\x07" * 16, [(0, batch(b"x" * 20_000))])])
+    body = _body(ApiKey.PRODUCE, version, fields)
+    assert loggable(ApiKey.PRODUCE, version, body) == {"sizeInBytes": len(body), "topic_data": [topic]}
+    assert loggable(ApiKey.PRODUCE, version, body[:20]) is None
+    assert loggable(ApiKey.PRODUCE, 99, body) == {"sizeInBytes": len(body)}

@@ -391,6 +391,11 @@ def test_kproc_operations_need_describe_or_alter_on_cluster(start: Start) -> Non
         words = f"User:bob may not do that: it needs the right {right} on the cluster"
         assert refused == {"error": words, "result": None}
         assert private(rig, ADMIN, op, **fields) is None
+    assert private(rig, BOB, "monitor", watch="w") == {
+        "error": "User:bob may not do that: it needs the right ALTER on the cluster",
+        "result": None,
+    }
+    assert private(rig, ADMIN, "monitor", watch="w") == {"error": None, "result": {"lines": [], "lost": 0}}
     assert private(rig, BOB, "ping") == {"error": None, "result": {}}
     change(rig, OF_CLUSTER, "kafka-cluster", DESCRIBE, who="bob")
     assert private(rig, BOB, "status") is None

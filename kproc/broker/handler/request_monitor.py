@@ -1,0 +1,278 @@
+"""RequestMonitor: the requests of one Handler's clients while somebody watches them by `kproc monitor`.
+
+A watch begins with its first call and ends when nobody has called for some seconds. Between two calls it stores a
+bounded number of lines and counts the others as lost. While there is a watch, the monitor takes the place of the
+request log (request_log.py): every request uses the general path, and no fast path is learned. While there is none,
+no request is checked for it.
+
+A client calls one Handler, which calls the others and joins their lines.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import TYPE_CHECKING, Any, Final
+
+import msgspec
+
+from kproc.broker.calls.calls import Call, Lost, OnResult, Reply
+from kproc.broker.calls.controller_calls import OwnAnswer
+from kproc.broker.calls.own_operations import ReadMonitor
+from kproc.broker.observe.network_figures import api_name
+from kproc.broker.peers.registered_calls import handles
+from kproc.broker.request.context import Services
+from kproc.broker.request.dispatch import PRIVATE_API_KEY
+from kproc.common.bounded import short_name
+from kproc.common.errors import ErrorCode
+
+if TYPE_CHECKING:
+    from kproc.broker.handler.request_log import LoggedRequest, RequestLog
+
+LINES_MAX: Final = 500
+"""Most lines that a watch stores between two calls."""
+WATCHES_MAX: Final = 8
+IDLE_NS: Final = 5_000_000_000
+_NAMES_MAX: Final = 3  # Names of topics, groups and transactional ids in a line.
+_NS_PER_US: Final = 1000
+
+
+class WatchBody(msgspec.Struct, array_like=True):
+    """A call for the lines of a watch."""
+
+    operation: ReadMonitor
+
+
+class RequestLine(msgspec.Struct, array_like=True):
+    """One request. `error` is the first error code in its response, "" without one."""
+
+    time_ms: int
+    api: str
+    version: int
+    topics: list[str]
+    others: list[str]
+    """Groups and transactional ids."""
+    more: int
+    """Number of further names."""
+    user: str
+    client: str
+    address: str
+    request_bytes: int
+    response_bytes: int
+    took_us: int
+    outcome: str
+    error: str
+
+
+class WatchedLines(Reply):
+    """The lines since the last call, and the number of requests that are in no line."""
+
+    lines: list[RequestLine] = msgspec.field(default_factory=list)
+    lost: int = 0
+    refused: str = ""
+
+
+READ_WATCH: Final[Call[WatchBody, WatchedLines]] = Call("read_watch", WatchBody, WatchedLines)
+
+
+class _Watch:
+    """The lines for one caller."""
+
+    __slots__ = ("filter", "lines", "lost", "read_ns")
+
+    def __init__(self, operation: ReadMonitor) -> None:
+        self.filter = operation
+        self.lines: list[RequestLine] = []
+        self.lost = 0
+        self.read_ns = 0
+
+    def wants(self, line: RequestLine) -> bool:
+        wanted = self.filter
+        return (
+            (not wanted.apis or line.api in wanted.apis)
+            and _matches(wanted.client, (line.client,))
+            and _matches(wanted.user, (line.user, line.user.removeprefix("User:")))
+            and _matches(wanted.topic, line.topics)
+        )
+
+
+def _matches(pattern: str | None, names: tuple[str, ...] | list[str]) -> bool:
+    """Return True if a name equals the pattern, or begins with it if the pattern ends with `*`."""
+    if pattern is None:
+        return True
+    if pattern.endswith("*"):
+        return any(name.startswith(pattern[:-1]) for name in names)
+    return pattern in names
+
+
+class _JoinedLines:
+    """The lines of all Handlers for one call. on_reply: called when all Handlers have replied or died."""
+
+    __slots__ = ("_lines", "_lost", "_on_reply", "_refused", "_waiting")
+
+    def __init__(self, handlers: int, on_reply: Callable[[OwnAnswer], None]) -> None:
+        self._waiting = handlers
+        self._on_reply = on_reply
+        self._lines: list[RequestLine] = []
+        self._lost = 0
+        self._refused = ""
+
+    def add(self, reply: WatchedLines | Lost) -> None:
+        # The lines of a Handler that has died are gone with it. Its successor begins anew.
+        if not isinstance(reply, Lost):
+            self._lines += reply.lines
+            self._lost += reply.lost
+            self._refused = self._refused or reply.refused
+        self._waiting -= 1
+        if self._waiting:
+            return
+        if self._refused:
+            self._on_reply(OwnAnswer(error=self._refused))
+            return
+        self._lines.sort(key=lambda line: line.time_ms)
+        rows = [msgspec.structs.asdict(line) for line in self._lines]
+        self._on_reply(OwnAnswer(result={"lines": rows, "lost": self._lost}))
+
+
+class RequestMonitor:
+    """The watches of one Handler. on_switched: called when the first watch has begun or the last one has ended."""
+
+    __slots__ = ("_on_switched", "_services", "_watches", "log")
+
+    def __init__(self, services: Services, on_switched: Callable[[], None]) -> None:
+        self._services = services
+        self._on_switched = on_switched
+        self._watches: dict[str, _Watch] = {}
+        self.log: RequestLog | None = None  # The request log, which gets every request, too.
+
+    @property
+    def is_on(self) -> bool:
+        return bool(self._watches)
+
+    # -- calls
+
+    def respond(self, operation: ReadMonitor, on_reply: Callable[[OwnAnswer], None]) -> None:
+        """Respond with the lines of all Handlers."""
+        services = self._services
+        handlers = range(services.image.handler_count)
+        joined = _JoinedLines(len(handlers), on_reply)
+        for handler in handlers:
+            if handler == services.handler_index:
+                joined.add(self.read(operation))
+            else:
+                services.peers.ask(handler, READ_WATCH, WatchBody(operation), joined.add)
+
+    def read(self, operation: ReadMonitor) -> WatchedLines:
+        """Return the lines of a watch since the last call. The first call begins the watch."""
+        watch = self._watches.get(operation.watch)
+        if watch is None:
+            if len(self._watches) >= WATCHES_MAX:
+                return WatchedLines(refused=f"{WATCHES_MAX} monitors run already, which is the limit")
+            watch = self._watches[operation.watch] = _Watch(operation)
+            if len(self._watches) == 1:
+                self._on_switched()
+        watch.read_ns = self.now_ns()
+        answer = WatchedLines(lines=watch.lines, lost=watch.lost)
+        watch.lines, watch.lost = [], 0
+        return answer
+
+    # -- in the place of the request log
+
+    def now_ns(self) -> int:
+        return self._services.clock.now_ns()
+
+    def add(self, request: LoggedRequest, outcome: str, response_bytes: int) -> None:
+        """Add the line of a request with a response to each watch that wants it."""
+        if self.log is not None:
+            self.log.add(request, outcome, response_bytes)
+        if request.api_key == PRIVATE_API_KEY or not self._watches:
+            return
+        line = self._line(request, outcome, response_bytes)
+        for watch in self._watches.values():
+            if watch.wants(line):
+                if len(watch.lines) < LINES_MAX:
+                    watch.lines.append(line)
+                else:
+                    watch.lost += 1
+
+    def flush(self) -> None:
+        """Write the request log's lines, and end the watches that nobody reads. Called in every duty cycle."""
+        if self.log is not None:
+            self.log.flush()
+        too_old_ns = self.now_ns() - IDLE_NS
+        for name in [name for name, watch in self._watches.items() if watch.read_ns < too_old_ns]:
+            del self._watches[name]
+            if not self._watches:
+                self._on_switched()
+
+    def _line(self, request: LoggedRequest, outcome: str, response_bytes: int) -> RequestLine:
+        topics, others = _names(request, self._services)
+        client_id = (request.client_id_bytes or b"").decode("utf-8", "replace")
+        return RequestLine(
+            time_ms=self._services.clock.wall_ms(),
+            api=api_name(request.api_key),
+            version=request.api_version,
+            topics=topics[:_NAMES_MAX],
+            others=others[:_NAMES_MAX],
+            more=max(0, len(topics) - _NAMES_MAX) + max(0, len(others) - _NAMES_MAX),
+            user=short_name(str(request.principal)),
+            client=short_name(client_id),
+            address=request.client_address.removeprefix("/"),
+            request_bytes=request.body_bytes,
+            response_bytes=response_bytes,
+            took_us=(self.now_ns() - request.begun_ns) // _NS_PER_US,
+            outcome=outcome,
+            error=_error_name(request.error) if request.error else "",
+        )
+
+
+@handles(READ_WATCH)
+def handle_read_watch(services: Services, body: WatchBody, on_reply: OnResult[WatchedLines]) -> None:
+    """Send another Handler the lines of our clients' requests."""
+    monitor = services.clients.monitor
+    on_reply(monitor.read(body.operation) if monitor is not None else WatchedLines())
+
+
+def _names(request: LoggedRequest, services: Services) -> tuple[list[str], list[str]]:
+    """Return the topics, and the groups and transactional ids, that a request names."""
+    shown = request.shown
+    if not isinstance(shown, dict):
+        return [], []
+    topics: list[str] = []
+    others: list[str] = []
+    for key, value in shown.items():
+        if key.startswith("topic") and isinstance(value, list):
+            topics += (short_name(name) for name in _topic_names(value, services))
+        elif key in ("group_id", "group", "key", "transactional_id") and isinstance(value, str) and value:
+            others.append(short_name(value))
+        elif key in ("groups", "groups_names", "coordinator_keys", "transactional_ids") and isinstance(
+            value, list
+        ):
+            others += (short_name(name) for name in _group_names(value))
+    return topics, others
+
+
+def _topic_names(rows: list[Any], services: Services) -> Iterator[str]:
+    for row in rows:
+        if isinstance(row, str):
+            yield row
+        elif isinstance(row, dict):
+            name = row.get("name") or row.get("topic")
+            if name:
+                yield name
+            elif topic_id := row.get("topic_id"):
+                known = services.image.topics_by_id.get(bytes.fromhex(topic_id))
+                yield known.name if known is not None else topic_id
+
+
+def _group_names(rows: list[Any]) -> Iterator[str]:
+    for row in rows:
+        name = row.get("group_id") if isinstance(row, dict) else row
+        if isinstance(name, str):
+            yield name
+
+
+def _error_name(code: int) -> str:
+    try:
+        return ErrorCode(code).name
+    except ValueError:
+        return str(code)

@@ -1,0 +1,152 @@
+"""`kproc monitor`: the requests of a running broker's clients as they are answered, a line each."""
+
+from __future__ import annotations
+
+import secrets
+import sys
+import time
+from typing import TYPE_CHECKING, Annotated, Any, Final
+
+import typer
+
+from kproc.cli.api_ledger import camel_case
+from kproc.cli.common import (
+    DEFAULT_BOOTSTRAP,
+    Bootstrap,
+    Format,
+    OutputFormat,
+    chosen_names,
+    connect,
+)
+from kproc.cli.completion import complete_topics
+from kproc.cli.lines import print_line, print_note
+from kproc.common.printable import printable, printable_json
+
+if TYPE_CHECKING:
+    from kproc.client import Client
+
+_POLL_S: Final = 0.1
+_NAME_BYTES: Final = 8
+_SECONDS_MAX: Final = 86_400.0
+_ANONYMOUS: Final = "User:ANONYMOUS"
+_OUTCOMES: Final = {"Send": "ok", "NoOp": "no answer", "CloseConnection": "closed"}
+
+
+def monitor(
+    api: Annotated[
+        list[str] | None,
+        typer.Option("--api", metavar="NAME", help="Only this API, such as Produce; may be repeated."),
+    ] = None,
+    client: Annotated[
+        str | None,
+        typer.Option(
+            "--client", metavar="ID", help="Only this client id. A * at the end stands for any rest."
+        ),
+    ] = None,
+    user: Annotated[
+        str | None,
+        typer.Option(
+            "--user", metavar="NAME", help="Only this user, alice or User:alice, or a prefix with *."
+        ),
+    ] = None,
+    topic: Annotated[
+        str | None,
+        typer.Option(
+            "--topic",
+            metavar="TOPIC",
+            help="Only requests that name this topic, or a prefix with *.",
+            autocompletion=complete_topics,
+        ),
+    ] = None,
+    count: Annotated[
+        int | None, typer.Option("--count", "-n", metavar="N", min=1, help="Stop after this many requests.")
+    ] = None,
+    seconds: Annotated[
+        float | None,
+        typer.Option("--seconds", "-s", metavar="S", min=0.1, max=_SECONDS_MAX, help="Stop after this time."),
+    ] = None,
+    bootstrap: Bootstrap = DEFAULT_BOOTSTRAP,
+    output: OutputFormat = Format.TABLE,
+) -> None:
+    """Print each request when it is answered: time, API, topics, result, duration, sizes, client. Ctrl-C ends it.
+
+    A line shows the sizes of request and response. With --format json, each line is an object. The broker handles
+    Produce and Fetch more slowly while a monitor runs. If there are more than some thousand requests a second, lines
+    are left out, and a message says how many. It needs ALTER on the cluster where access is controlled, and a listener
+    of the same host.
+    """
+    filters = {
+        "apis": chosen_names("--api", api, _api_names()),
+        "client": client,
+        "user": user,
+        "topic": topic,
+    }
+    with connect(bootstrap) as connection:
+        _follow(connection, filters, count, seconds, output)
+
+
+def _api_names() -> list[str]:
+    from kproc.wire.header import ApiKey
+
+    return [camel_case(key.name) for key in ApiKey]
+
+
+def _follow(
+    connection: Client, filters: dict[str, Any], count: int | None, seconds: float | None, output: Format
+) -> None:
+    # The broker ends a watch that nobody reads, so a name that is never used again is enough.
+    watch = secrets.token_hex(_NAME_BYTES)
+    left = count if count is not None else sys.maxsize
+    end_s = time.monotonic() + (seconds if seconds is not None else float("inf"))
+    connection.operate("monitor", watch=watch, **filters)
+    if sys.stdout.isatty() and sys.stderr.isatty():
+        print_note("kproc: requests from now on; Ctrl-C ends")
+    while left > 0 and time.monotonic() < end_s:
+        time.sleep(max(0.0, min(_POLL_S, end_s - time.monotonic())))
+        answer = connection.operate("monitor", watch=watch, **filters)
+        for row in answer["lines"][:left]:
+            _print(row, output)
+        sys.stdout.flush()
+        left -= len(answer["lines"])
+        if answer["lost"]:
+            print_note(f"kproc: {answer['lost']} more requests are not shown; give a filter to see fewer")
+
+
+def _print(row: dict[str, Any], output: Format) -> None:
+    if output is Format.JSON:
+        import orjson
+
+        sys.stdout.buffer.write(printable_json(orjson.dumps(row, option=orjson.OPT_APPEND_NEWLINE)))
+        return
+    print_line(format_row(row))
+
+
+def format_row(row: dict[str, Any]) -> str:
+    """Return the line of one request."""
+    clock = time.strftime("%H:%M:%S", time.localtime(row["time_ms"] / 1000))
+    names = [*row["topics"], *row["others"]]
+    about = ",".join(names) + (f",+{row['more']}" if row["more"] else "")
+    result = row["error"] or _OUTCOMES.get(row["outcome"], row["outcome"])
+    words = [
+        f"{clock}.{row['time_ms'] % 1000:03d}",
+        row["api"],
+        about or "-",
+        result,
+        f"{row['took_us'] / 1000:.2f}ms",
+        f"{_size(row['request_bytes'])}>{_size(row['response_bytes'])}",
+        row["client"] or "-",
+    ]
+    # Without a login, every user is the same.
+    if row["user"] != _ANONYMOUS:
+        words.append(row["user"])
+    words.append(row["address"])
+    return printable(" ".join(words))
+
+
+def _size(size: int) -> str:
+    """Return a size in bytes with three digits: 512, 16.4k, 1.05M."""
+    for unit in ("", "k", "M"):
+        if size < 1000:
+            return f"{size:.3g}{unit}" if unit else str(int(size))
+        size /= 1000  # type: ignore[assignment]
+    return f"{size:.3g}G"

@@ -1,0 +1,173 @@
+"""The monitor: requests of all Handlers' clients while somebody watches, bounded, and nothing otherwise."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack
+from pathlib import Path
+from typing import Any
+
+import orjson
+import pytest
+
+from kproc.broker.handler.request_monitor import IDLE_NS, LINES_MAX, WATCHES_MAX
+from kproc.broker.request.dispatch import PRIVATE_API_KEY
+from kproc.broker.transport.envelope import FLAG_LOOPBACK
+from kproc.wire.header import ApiKey
+from tests.support.handler_rig import HandlerRig, parts_of
+from tests.support.raw import batch, fetch_fields, produce_fields
+from tests.support.request_log import lines as logged_lines
+from tests.support.request_log import switch
+
+Start = Callable[..., HandlerRig]
+NO_ID = bytes(16)
+ADMIN = 99
+
+
+@pytest.fixture
+def start(tmp_path: Path) -> Iterator[Start]:
+    with ExitStack() as stack:
+        yield lambda **more: stack.enter_context(HandlerRig(tmp_path, **more))
+
+
+def operate(rig: HandlerRig, watch: str = "w", **filters: Any) -> dict[str, Any]:
+    """The answer to one `monitor` operation."""
+    body = orjson.dumps({"op": "monitor", "watch": watch, **filters})
+    head = PRIVATE_API_KEY.to_bytes(2, "big") + bytes(2) + (7).to_bytes(4, "big") + b"\0\1c"
+    frame = (len(head) + len(body)).to_bytes(4, "big") + head + body
+    rig.processors[0].send_frames([frame], connection=ADMIN, flags=FLAG_LOOPBACK)
+    (answer,) = rig.processors[0].answers()
+    return dict(orjson.loads(answer.frame[8:]))
+
+
+def watched(rig: HandlerRig, watch: str = "w", **filters: Any) -> list[dict[str, Any]]:
+    """The lines since the last call."""
+    return list(operate(rig, watch, **filters)["result"]["lines"])
+
+
+def produce(
+    rig: HandlerRig, topic: str = "t", *, index: int = 0, partition: int = 0, size: int = 100
+) -> None:
+    fields = produce_fields([(topic, NO_ID, [(partition, batch(b"x" * size))])])
+    rig.processors[index].ask(ApiKey.PRODUCE, 9, fields)
+
+
+def end_watches(rig: HandlerRig) -> None:
+    rig.advance_ms(IDLE_NS // 1_000_000 + 1)
+    produce(rig)
+
+
+def test_watched_requests_have_topic_client_sizes_and_result(start: Start) -> None:
+    rig = start()
+    rig.create_topic("t")
+    rig.processors[0].introduce("10.1.2.3")
+    assert watched(rig) == []
+    produce(rig)
+    produce(rig, "missing", size=30_000)
+    first, second = watched(rig)
+    assert (first["api"], first["version"], first["topics"], first["client"]) == ("Produce", 9, ["t"], "test")
+    assert (first["user"], first["address"], first["error"]) == ("User:ANONYMOUS", "10.1.2.3", "")
+    assert first["request_bytes"] > 100
+    assert first["response_bytes"] > 20
+    assert (second["topics"], second["error"]) == (["missing"], "UNKNOWN_TOPIC_OR_PARTITION")
+    assert watched(rig) == [], "each line is read once, and a monitor does not see itself"
+
+
+def test_time_of_a_parked_fetch_counts_its_wait(start: Start) -> None:
+    rig = start()
+    rig.create_topic("t")
+    watched(rig)
+    rig.processors[0].send(ApiKey.FETCH, 12, fetch_fields([("t", NO_ID, [(0, 0)])], max_wait_ms=500))
+    rig.settle()
+    assert watched(rig) == []
+    rig.advance_ms(500)
+    rig.processors[0].answers()
+    (line,) = watched(rig)
+    assert (line["api"], line["took_us"]) == ("Fetch", pytest.approx(500_000, abs=2000))
+
+
+def test_fast_paths_are_used_again_when_nobody_watches(start: Start) -> None:
+    rig = start()
+    rig.create_topic("t")
+    requests = parts_of(rig.handler()).requests
+    produce(rig)
+    assert rig.fast_paths()
+    watched(rig)
+    produce(rig)
+    assert not rig.fast_paths()
+    assert requests.log is not None
+    end_watches(rig)
+    produce(rig)
+    assert requests.log is None
+    assert rig.fast_paths()
+    assert watched(rig) == [], "a watch that has ended begins anew"
+
+
+def test_lines_of_all_handlers_are_joined(start: Start) -> None:
+    rig = start(handlers=2)
+    rig.create_topic("t", partitions=2)
+    watched(rig)
+    for index in (0, 1):
+        produce(rig, index=index, partition=index)
+    assert [line["api"] for line in watched(rig)] == ["Produce", "Produce"]
+
+
+@pytest.mark.parametrize(
+    ("filters", "count"),
+    [
+        ({}, 3),
+        ({"apis": ["Produce"]}, 2),
+        ({"apis": ["Metadata", "Heartbeat"]}, 1),
+        ({"topic": "t"}, 1),
+        ({"topic": "t*"}, 2),
+        ({"topic": "x*"}, 0),
+        ({"client": "test"}, 3),
+        ({"client": "tes"}, 0),
+        ({"user": "ANONYMOUS", "topic": "*"}, 2),
+        ({"user": "User:AN*"}, 3),
+    ],
+)
+def test_filters_choose_requests(start: Start, filters: dict[str, Any], count: int) -> None:
+    rig = start()
+    for name in ("t", "tt"):
+        rig.create_topic(name)
+    watched(rig, **filters)
+    produce(rig, "t")
+    produce(rig, "tt")
+    rig.processors[0].ask(ApiKey.METADATA, 9, {"topics": []})
+    assert len(watched(rig)) == count
+
+
+def test_watch_that_is_full_counts_the_rest(start: Start) -> None:
+    rig = start()
+    watched(rig)
+    for _ in range(LINES_MAX + 7):
+        rig.processors[0].send(ApiKey.API_VERSIONS, 0, {})
+    rig.processors[0].answers()
+    result = operate(rig)["result"]
+    assert (len(result["lines"]), result["lost"]) == (LINES_MAX, 7)
+    assert operate(rig)["result"] == {"lines": [], "lost": 0}
+
+
+def test_number_of_watches_is_bounded(start: Start) -> None:
+    rig = start()
+    for number in range(WATCHES_MAX):
+        assert operate(rig, f"w{number}")["error"] is None
+    assert operate(rig, "one more")["error"] == f"{WATCHES_MAX} monitors run already, which is the limit"
+    assert operate(rig, "w0")["error"] is None
+    end_watches(rig)
+    assert operate(rig, "one more")["error"] is None
+
+
+def test_request_log_gets_every_request_while_somebody_watches(start: Start) -> None:
+    rig = start()
+    rig.create_topic("t")
+    watched(rig, topic="other")
+    switch(rig, "all")
+    produce(rig)
+    end_watches(rig)
+    produce(rig)
+    names = [line["requestHeader"]["requestApiKeyName"] for line in logged_lines(rig)]
+    assert names == ["PRODUCE"] * 3
+    switch(rig, "off")
+    assert parts_of(rig.handler()).requests.log is None

@@ -1,0 +1,42 @@
+"""The line of a request in `kproc monitor`."""
+
+from __future__ import annotations
+
+import time
+from typing import Any
+
+import pytest
+
+from kproc.cli.monitor import format_row
+
+ROW: dict[str, Any] = {
+    "time_ms": 1_700_000_000_042, "api": "Produce", "version": 9, "topics": ["orders"], "others": [], "more": 0,
+    "user": "User:ANONYMOUS", "client": "shop", "address": "10.1.2.3", "request_bytes": 16_412,
+    "response_bytes": 57, "took_us": 4371, "outcome": "Send", "error": "",
+}  # fmt: skip
+
+
+def words(**changes: Any) -> list[str]:
+    return format_row({**ROW, **changes}).split(" ")
+
+
+def test_line_has_time_api_topic_result_sizes_and_client() -> None:
+    clock = time.strftime("%H:%M:%S", time.localtime(1_700_000_000))
+    assert words() == [f"{clock}.042", "Produce", "orders", "ok", "4.37ms", "16.4k>57", "shop", "10.1.2.3"]
+
+
+@pytest.mark.parametrize(
+    ("changes", "at", "word"),
+    [
+        ({"error": "NOT_COORDINATOR"}, 3, "NOT_COORDINATOR"),
+        ({"outcome": "CloseConnection"}, 3, "closed"),
+        ({"topics": []}, 2, "-"),
+        ({"topics": ["a", "b"], "others": ["g"], "more": 2}, 2, "a,b,g,+2"),
+        ({"user": "User:alice"}, 7, "User:alice"),
+        ({"client": ""}, 6, "-"),
+        ({"client": "x\x1b[2J"}, 6, "x\\x1b[2J"),
+        ({"request_bytes": 999, "response_bytes": 1_050_000}, 5, "999>1.05M"),
+    ],
+)
+def test_line_shows(changes: dict[str, Any], at: int, word: str) -> None:
+    assert words(**changes)[at] == word
