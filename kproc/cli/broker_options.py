@@ -6,6 +6,7 @@ It is built with argparse, because the library behind the other commands takes l
 from __future__ import annotations
 
 import argparse
+import os
 import stat
 import textwrap
 from collections.abc import Callable, Sequence
@@ -113,6 +114,19 @@ class CommandParser(argparse.ArgumentParser):
 
     def run(self, arguments: Sequence[str]) -> int:
         """Run the command until the broker has stopped. Return its exit code."""
+        try:
+            return self._run(arguments)
+        except Exception as error:
+            # A broker that has come so far removes the variable and reports its failures itself.
+            if "NOTIFY_SOCKET" in os.environ:
+                from kproc.broker.supervisor.service_manager import ServiceManager
+
+                manager = ServiceManager.of_environment(os.environ)
+                manager.failed(str(error))
+                manager.close()
+            raise
+
+    def _run(self, arguments: Sequence[str]) -> int:
         given, unknown = self.parse_known_args(arguments)
         if unknown:
             what = "No such option" if unknown[0].startswith("-") else "Got unexpected extra argument"

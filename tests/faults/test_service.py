@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.support.broker import ServedBroker
+from tests.support.broker import ServedBroker, run_kproc
 from tests.support.status import processes
 from tests.support.wait import wait_until
 
@@ -112,6 +112,27 @@ def test_watchdog_with_stopped_cleaner_is_fed(
                 assert manager.recv(4096) == b"WATCHDOG=1"
         finally:
             os.kill(pid, signal.SIGCONT)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "reason"),
+    [
+        (["--set", "num.io.threads=many"], "num.io.threads"),
+        (["--config", "/missing.toml"], "/missing.toml"),
+        (["--no-such-option"], "No such option: --no-such-option"),
+        (["--ready-file", "/missing/ready.json"], "the directory does not exist"),
+    ],
+)
+@pytest.mark.transports("process")
+def test_wrong_settings_notify_systemd_of_the_reason(
+    manager: socket.socket, arguments: list[str], reason: str, tmp_path: Path
+) -> None:
+    """The unit's RestartPreventExitStatus has this exit code."""
+    done = run_kproc("serve", "--data", str(tmp_path / "data"), *arguments)
+    assert done.returncode == 2
+    (told,) = heard(manager)
+    assert told.startswith("STATUS=")
+    assert reason in told
 
 
 def test_failed_start_notifies_systemd_of_the_reason(tmp_path: Path, transport: str, manager: socket.socket) -> None:

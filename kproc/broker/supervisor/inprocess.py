@@ -388,7 +388,7 @@ class BrokerProcess:
     def _stop(self) -> int:
         """Drain within kproc.drain.timeout.ms, then close the roles in order. Return the exit status."""
         self._controller.status.phase = "stopping"
-        self._manager.stopping("stopping")
+        self._manager.stopping("stopping" if self._failure is None else f"stopping: {self._failure}")
         deadline_ns = self._plan.clock.now_ns() + self._config.kproc_drain_timeout_ms * 1_000_000
         draining = self._in_waves(DRAIN_WAVES)
         for agent in draining:

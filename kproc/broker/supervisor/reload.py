@@ -80,6 +80,7 @@ class Reloader:
         self._applied: dict[str, str] = {}
         self._open = 0
         self._is_wanted_again = False
+        self.problem: str | None = None  # The reason why the last reload, or a part of it, failed.
 
     @property
     def can_reload(self) -> bool:
@@ -125,9 +126,11 @@ class Reloader:
         if self._open:
             self._is_wanted_again = True
             return
+        self.problem = None
         try:
             config = self._reread()
         except ConfigError as error:
+            self.problem = str(error)
             for line in str(error).splitlines():
                 logger.error("reload: %s", line)
             logger.error("reload: nothing was changed")
@@ -207,7 +210,8 @@ class Reloader:
         problem = failure.message if failure is not None else reply["responses"][0]["error_message"]
         for name, value, done in wanted:
             if problem:
-                logger.error("reload: %s=%s is refused: %s", name, _shown(name, value), problem)
+                self.problem = f"{name}={_shown(name, value)} is refused: {problem}"
+                logger.error("reload: %s", self.problem)
                 self._applied.pop(name, None)
                 # Forget the value of the file, so that the next reload tries it again.
                 self._file_values.pop(name, None)

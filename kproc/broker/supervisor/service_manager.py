@@ -3,7 +3,8 @@
 READY=1      clients may connect, or a reload has ended
 RELOADING=1  a reload of the configuration begins
 STOPPING=1   a stop begins
-STATUS=...   a line for people
+STATUS=...   a line for people: the address, or the reason of a failure (of the start, of a reload, of a stop, of the
+             watchdog)
 WATCHDOG=1   the supervisor's loop runs, and every running role has had a duty cycle within the watchdog time. The
              cleaner does not count.
 
@@ -37,6 +38,7 @@ class ServiceManager:
         self._next_ns = 0
         self._is_ready = False  # The service manager expects no watchdog messages before READY=1.
         self._withheld: str | None = None
+        self._ready_status = ""
         self._has_failed = False
         self._socket: socket.socket | None = None
         # An address with @ is a name in Linux's abstract namespace. The kernel marks such a name by a leading zero
@@ -66,7 +68,8 @@ class ServiceManager:
 
     def ready(self, status: str) -> None:
         """Report that clients may connect."""
-        self._send(f"READY=1\nSTATUS={_line(status)}")
+        self._ready_status = _line(status)
+        self._send(f"READY=1\nSTATUS={self._ready_status}")
         self._is_ready = True
 
     def reloading(self) -> None:
@@ -74,9 +77,10 @@ class ServiceManager:
         # systemd requires MONOTONIC_USEC in this message for services of Type=notify-reload.
         self._send(f"RELOADING=1\nMONOTONIC_USEC={self._clock.now_ns() // _NS_PER_US}")
 
-    def reloaded(self) -> None:
-        """Report the end of a reload: each change is in force, was rejected, or needs a restart."""
-        self._send("READY=1")
+    def reloaded(self, problem: str | None = None) -> None:
+        """Report the end of a reload: each change is in force, was rejected (`problem`), or needs a restart."""
+        failed = "" if problem is None else f"; the last reload failed: {_line(problem)}"
+        self._send(f"READY=1\nSTATUS={self._ready_status}{failed}")
 
     def stopping(self, status: str) -> None:
         """Report that a stop has begun."""
@@ -105,12 +109,13 @@ class ServiceManager:
         withheld = silent(self.watchdog_ns)
         if withheld is None:
             self._send("WATCHDOG=1")
+            if self._withheld is not None:
+                self._send(f"STATUS={self._ready_status}")
         elif withheld != self._withheld:
-            logger.error(
-                "%s made no duty cycle for %d s: the watchdog of the service manager is not fed",
-                withheld,
-                self.watchdog_ns // NS_PER_S,
-            )
+            # If the watchdog ends the broker, this line stays as the reason.
+            hung = f"{withheld} made no duty cycle for {self.watchdog_ns // NS_PER_S} s"
+            logger.error("%s: the watchdog of the service manager is not fed", hung)
+            self._send(f"STATUS={hung}")
         self._withheld = withheld
 
     def close(self) -> None:

@@ -160,6 +160,9 @@ class Supervisor:
         self._owes_processes = False
         self._has_started = False
         self._must_stop = self._is_reloading = False
+        self._certificate_problem: str | None = (
+            None  # The reason why SIGHUP could not renew the certificates.
+        )
         self._failure: str | None = None
         self._status = 0  # The exit status of the process.
 
@@ -312,7 +315,7 @@ class Supervisor:
             self._send_processes()
         if self._is_reloading and not self._reloader.is_busy:
             self._is_reloading = False
-            self._manager.reloaded()
+            self._manager.reloaded(self._reloader.problem or self._certificate_problem)
         if self._has_started and not self._must_stop:
             # Let no change begin while connections migrate for an operation, because it could remove their target.
             self._scaler.advance(may_begin=not self._operations.is_busy)
@@ -346,6 +349,7 @@ class Supervisor:
     def _renew_certificates(self) -> None:
         """Let every Processor read keys and certificates again. If one cannot be used, all keep those in use."""
         checked = self._check_keys()
+        self._certificate_problem = checked.problem
         if checked.problem is not None:
             logger.error("reload: %s; the certificates in use stay", checked.problem)
             return

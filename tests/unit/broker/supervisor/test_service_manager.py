@@ -50,10 +50,17 @@ def test_states_are_told_in_order(receiver: Receiver) -> None:
 def test_a_reload_is_told_from_its_beginning_to_its_end(receiver: Receiver) -> None:
     clock = ManualClock()
     manager = ServiceManager(receiver.address, clock=clock)
+    manager.ready("serving at x")
+    receiver.received()
     manager.reloading()
+    manager.reloaded("cannot read\nthe file")
     manager.reloaded()
     manager.close()
-    assert receiver.received() == [f"RELOADING=1\nMONOTONIC_USEC={clock.now_ns() // 1000}", "READY=1"]
+    assert receiver.received() == [
+        f"RELOADING=1\nMONOTONIC_USEC={clock.now_ns() // 1000}",
+        "READY=1\nSTATUS=serving at x; the last reload failed: cannot read the file",
+        "READY=1\nSTATUS=serving at x",
+    ]
 
 
 def test_watchdog_is_fed_thrice_unless_role_is_silent(receiver: Receiver) -> None:
@@ -81,11 +88,11 @@ def test_watchdog_is_fed_thrice_unless_role_is_silent(receiver: Receiver) -> Non
     silent[0] = "handler-0"
     clock.advance_ms(1000)
     manager.feed(look)
-    assert receiver.received() == []
+    assert receiver.received() == ["STATUS=handler-0 made no duty cycle for 3 s"]
     silent[0] = None
     clock.advance_ms(1000)
     manager.feed(look)
-    assert receiver.received() == ["WATCHDOG=1"]
+    assert receiver.received() == ["WATCHDOG=1", "STATUS=x"]
     manager.close()
 
 
