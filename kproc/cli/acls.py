@@ -21,7 +21,7 @@ from kproc.cli.common import (
     usage_error,
 )
 from kproc.cli.completion import complete_groups, complete_topics, complete_transactional_ids
-from kproc.cli.consent import Consent
+from kproc.cli.consent import Consent, DryRun
 from kproc.cli.lines import print_line
 
 if TYPE_CHECKING:
@@ -188,6 +188,7 @@ def add_acls(
     prefixed: Prefixed = False,
     host: Hosts = None,
     rights: RuleRights = RuleRights(),
+    dry_run: DryRun = False,
     output: OutputFormat = Format.TABLE,
 ) -> None:
     """Add a rule for each combination of principal, host, operation and resource. Existing rules stay.
@@ -195,7 +196,7 @@ def add_acls(
     `kproc acl add alice --producer --topic orders`, `kproc acl add bob --consumer --topic orders --group billing`,
     `kproc acl add carol --operation read --topic logs- --prefixed --host 10.0.0.7`.
     """
-    from kproc.broker.security.acl import ANY_NAME, Acl
+    from kproc.broker.security.acl import ANY_NAME, Acl, PatternType
 
     rights.validate(resources)
     named = resources.named(with_cluster=rights.idempotent)
@@ -212,8 +213,13 @@ def add_acls(
         for what in rights.operations_on(kind)
     ]
     with connect(bootstrap) as client:
-        create(client, rules)
-    print_done([row_of(rule) | {"result": "added"} for rule in rules], "{result} {rule}", output)
+        if dry_run:
+            # CreateAcls has no validate_only. This fails as the creation would if there is no authorizer.
+            describe(client, _filters([], PatternType.ANY)[0])
+        else:
+            create(client, rules)
+    result = "would add" if dry_run else "added"
+    print_done([row_of(rule) | {"result": result} for rule in rules], _DONE, output)
 
 
 @app.command("list")

@@ -20,6 +20,7 @@ from kproc.cli.common import (
     print_json,
     print_table,
 )
+from kproc.cli.consent import DryRun
 from kproc.cli.lines import print_line
 
 
@@ -92,14 +93,20 @@ def kill_client(
     connection_id: Annotated[
         str, typer.Argument(metavar="ID", help="The connection, as `kproc clients` shows it.")
     ],
+    dry_run: DryRun = False,
     bootstrap: Bootstrap = DEFAULT_BOOTSTRAP,
     output: OutputFormat = Format.TABLE,
 ) -> None:
     """Close one connection. Its requests in progress get no answer."""
     with connect(bootstrap) as client:
-        if not client.operate("kill-client", id=connection_id)["is_killed"]:
-            raise Failure(f"there is no connection {connection_id}; kproc clients shows all")
-    print_done([{"id": connection_id, "result": "closed"}], "{result} {id}", output)
+        if dry_run:
+            is_there = any(row["id"] == connection_id for row in client.operate("clients")["clients"])
+        else:
+            is_there = client.operate("kill-client", id=connection_id)["is_killed"]
+    if not is_there:
+        raise Failure(f"there is no connection {connection_id}; kproc clients shows all")
+    result = "would close" if dry_run else "closed"
+    print_done([{"id": connection_id, "result": result}], "{result} {id}", output)
 
 
 def add_rates(rows: list[dict[str, Any]], before: dict[str, dict[str, Any]], interval_s: float) -> None:

@@ -21,6 +21,7 @@ from kproc.cli.common import (
     usage_error,
 )
 from kproc.cli.completion import complete_topics
+from kproc.cli.consent import DryRun
 from kproc.cli.groups import Group, committed_offsets
 from kproc.cli.lines import print_line
 from kproc.cli.positions import Where, chosen_partitions, find_positions, parse_where
@@ -60,12 +61,15 @@ def seek(
     execute: Annotated[
         bool, typer.Option("--execute", help="Move the offsets. Without this option they are only shown.")
     ] = False,
+    dry_run: DryRun = False,
     bootstrap: Bootstrap = DEFAULT_BOOTSTRAP,
     output: OutputFormat = Format.TABLE,
 ) -> None:
     """Move a group's committed offsets. It must have no members. Without --execute the change is only shown."""
     if (where is None) == (shift is None):
         usage_error("give either --to or --shift")
+    if dry_run and execute:
+        usage_error("give either --dry-run, which is the default, or --execute")
     target = parse_where("--to", where) if where is not None else None
     with connect(bootstrap) as client:
         committed = committed_offsets(client, [group])[group]

@@ -23,6 +23,7 @@ from kproc.cli.common import (
     connect,
     print_json,
 )
+from kproc.cli.consent import DryRun
 from kproc.cli.failure import Failure
 from kproc.cli.lines import print_line
 
@@ -86,6 +87,7 @@ def stop(
             help="Seconds to wait for its end.",
         ),
     ] = 60.0,
+    dry_run: DryRun = False,
     bootstrap: Bootstrap = DEFAULT_BOOTSTRAP,
 ) -> None:
     """Stop a broker of this host gracefully and wait for its end. Exit code 1 if there is none or it does not end.
@@ -102,6 +104,9 @@ def stop(
         else:
             process = _process_at(bootstrap)
         with process:
+            if dry_run:
+                print_line(f"would stop: pid {process.pid}")
+                return
             process.signal(signal.SIGTERM)
             if not process.wait(timeout):
                 raise Failure(

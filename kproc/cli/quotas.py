@@ -21,7 +21,7 @@ from kproc.cli.common import (
     print_table,
     usage_error,
 )
-from kproc.cli.consent import Consent
+from kproc.cli.consent import Consent, DryRun
 from kproc.common.errors import ErrorCode
 
 Row = dict[str, Any]
@@ -102,13 +102,15 @@ def set_quotas(
     assignments: Assignments,
     bootstrap: Bootstrap = DEFAULT_BOOTSTRAP,
     owner: QuotaOwner = QuotaOwner(),
+    dry_run: DryRun = False,
     output: OutputFormat = Format.TABLE,
 ) -> None:
     """Set quotas of a user, a client id, both together, or an address. They apply at once."""
     names = owner.names()
     ops = [{"key": key, "value": value, "remove": False} for key, value in map(_assignment, assignments)]
-    _change(bootstrap, names, ops)
-    rows = [{"result": "set", "of": _shown(names), "quota": op["key"], "value": op["value"]} for op in ops]
+    _change(bootstrap, names, ops, dry_run=dry_run)
+    result, of = "would set" if dry_run else "set", _shown(names)
+    rows = [{"result": result, "of": of, "quota": op["key"], "value": op["value"]} for op in ops]
     print_done(rows, "{result} {quota} of {of} to {value:.15g}", output)
 
 
@@ -178,12 +180,12 @@ def _shown(names: Names) -> str:
     )
 
 
-def _change(bootstrap: str, names: Names, ops: list[Row]) -> None:
+def _change(bootstrap: str, names: Names, ops: list[Row], *, dry_run: bool = False) -> None:
     from kproc.wire.header import ApiKey
 
     entity = [{"entity_type": kind, "entity_name": name} for kind, name in names.items()]
     with connect(bootstrap) as client:
-        body = {"entries": [{"entity": entity, "ops": ops}], "validate_only": False}
+        body = {"entries": [{"entity": entity, "ops": ops}], "validate_only": dry_run}
         (entry,) = client.call_latest(ApiKey.ALTER_CLIENT_QUOTAS, body)["entries"]
     if entry["error_code"]:
         raise _refused(entry["error_code"], entry["error_message"])

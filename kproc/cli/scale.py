@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated, Final
 
 import typer
 
@@ -13,11 +13,19 @@ from kproc.cli.common import (
     Format,
     OutputFormat,
     connect,
+    print_done,
     print_json,
     print_table,
     usage_error,
 )
+from kproc.cli.configs import broker_settings
+from kproc.cli.consent import DryRun
 from kproc.cli.lines import print_line
+
+if TYPE_CHECKING:
+    from kproc.client import Client
+
+_SETTINGS: Final = {"processors": "num.network.threads", "handlers": "num.io.threads"}
 
 
 def scale(
@@ -43,6 +51,7 @@ def scale(
             help="Number of Handlers, which own partitions.",
         ),
     ] = None,
+    dry_run: DryRun = False,
     bootstrap: Bootstrap = DEFAULT_BOOTSTRAP,
     output: OutputFormat = Format.TABLE,
 ) -> None:
@@ -50,8 +59,12 @@ def scale(
     if processors is None and handlers is None:
         usage_error("scale: name --processors, --handlers or both")
     wanted = {"processors": processors, "handlers": handlers}
+    requested = {name: count for name, count in wanted.items() if count is not None}
     with connect(bootstrap) as client:
-        answer = client.scale(**{name: count for name, count in wanted.items() if count is not None})
+        if dry_run:
+            _print_plan(client, requested, output)
+            return
+        answer = client.scale(**requested)
     if output is Format.JSON:
         print_json(answer)
         return
@@ -59,6 +72,21 @@ def scale(
         print_line(f"{step['what']}: {step['from']} -> {step['to']} in {step['took_ms']} ms")
     counts = answer["counts"]
     print_line(f"processors={counts['processors']} handlers={counts['handlers']}")
+
+
+def _print_plan(client: Client, counts: dict[str, int], output: Format) -> None:
+    """Print the present and the wanted number of processes."""
+    present = broker_settings(client, [_SETTINGS[name] for name in counts])
+    rows = [
+        {
+            "result": "would change",
+            "what": name,
+            "from": int(present[_SETTINGS[name]]),
+            "to": count,
+        }
+        for name, count in counts.items()
+    ]
+    print_done(rows, "{result} {what}: {from} -> {to}", output)
 
 
 def rebalance(bootstrap: Bootstrap = DEFAULT_BOOTSTRAP, output: OutputFormat = Format.TABLE) -> None:

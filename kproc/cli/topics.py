@@ -20,7 +20,7 @@ from kproc.cli.common import (
     topic_metadata,
 )
 from kproc.cli.completion import complete_topic_settings, complete_topics
-from kproc.cli.consent import Consent
+from kproc.cli.consent import Consent, DryRun
 from kproc.cli.offsets import find_offsets
 from kproc.cli.unserved import Partition
 from kproc.common.reading import EARLIEST, LATEST
@@ -60,6 +60,7 @@ def create(
     if_not_exists: Annotated[
         bool, typer.Option("--if-not-exists", help="An existing topic is no error.")
     ] = False,
+    dry_run: DryRun = False,
     output: OutputFormat = Format.TABLE,
 ) -> None:
     """Create topics."""
@@ -76,14 +77,14 @@ def create(
             for name in names
         ],
         "timeout": TIMEOUT_MS,
-        "validate_only": False,
+        "validate_only": dry_run,
     }
     with connect(bootstrap) as client:
         answer = client.call_latest(ApiKey.CREATE_TOPICS, fields)
     # Tolerate the error instead of checking first: another client can create the topic between the check and the
     # creation.
     tolerated = ErrorCode.TOPIC_ALREADY_EXISTS if if_not_exists else None
-    _report("created", answer["topics"], tolerated, output)
+    _report("would create" if dry_run else "created", answer["topics"], tolerated, output)
 
 
 @app.command()

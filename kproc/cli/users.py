@@ -32,7 +32,7 @@ from kproc.cli.common import (
     print_table,
     usage_error,
 )
-from kproc.cli.consent import Consent
+from kproc.cli.consent import Consent, DryRun
 from kproc.common.errors import ErrorCode
 
 if TYPE_CHECKING:
@@ -88,6 +88,7 @@ def add_user(
     password_file: PasswordFile = None,
     data: Data = None,
     config: ServerConfig = None,
+    dry_run: DryRun = False,
     output: OutputFormat = Format.TABLE,
 ) -> None:
     """Add a user, or change its password. The password comes from a prompt or a file, never from an argument.
@@ -98,6 +99,19 @@ def add_user(
     if not name.isascii() or "\0" in name:
         usage_error(f"{name!r}: SCRAM user names must be ASCII")
     offline = _offline(data, config)  # Nobody types a password for settings that cannot be used.
+    words = "{result} {user} by {mechanism}"
+    if dry_run:
+        there = dict(_users(bootstrap, offline)).get(name, {})
+        rows = [
+            {
+                "result": "would change the password of" if kind.number in there else "would add",
+                "user": name,
+                "mechanism": kind.name,
+            }
+            for kind in kinds
+        ]
+        print_done(rows, words, output)
+        return
     password = _password(name, password_file)
     requests = []
     for kind in kinds:  # A request names a user once.
@@ -107,7 +121,7 @@ def add_user(
         requests.append({"deletions": [], "upsertions": [row | {"salted_password": salted}]})
     _change(requests, bootstrap, offline)
     rows = [{"result": "added", "user": name, "mechanism": kind.name} for kind in kinds]
-    print_done(rows, "{result} {user} by {mechanism}", output)
+    print_done(rows, words, output)
 
 
 @app.command("delete")

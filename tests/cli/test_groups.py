@@ -96,15 +96,20 @@ def test_failed_group_commands_print_one_line(kproc, filled, group, command, cod
 
 def test_trim_deletes_the_oldest_records(kproc, filled):
     assert (
-        told(kproc(f"topic trim {filled} --before 4 --yes")) == f"{filled}-0 begins at 4\n{filled}-1 begins at 4\n"
+        told(kproc(f"topic trim {filled} --before 4 --yes"))
+        == f"{filled}-0 begins at 4\n{filled}-1 begins at 4\n"
     )
-    assert told(kproc(f"topic trim {filled} --before end --partition 1 --yes")) == f"{filled}-1 begins at 10\n"
+    assert (
+        told(kproc(f"topic trim {filled} --before end --partition 1 --yes")) == f"{filled}-1 begins at 10\n"
+    )
     [row] = described(kproc(f"topic describe {filled} --format json"))
     assert [each["start_offset"] for each in row["partitions"]] == [4, 10]
 
 
 def test_alter_changes_partitions_and_settings(kproc, filled):
-    command = f"topic alter {filled} --partitions 3 --config retention.ms=60000 --config segment.ms=70000 --yes"
+    command = (
+        f"topic alter {filled} --partitions 3 --config retention.ms=60000 --config segment.ms=70000 --yes"
+    )
     told(kproc(command))
     [row] = described(kproc(f"topic describe {filled} --format json"))
     assert len(row["partitions"]) == 3
@@ -131,18 +136,24 @@ def test_settings_of_the_broker_are_set_shown_and_unset(kproc):
 def test_changing_commands_print_json(kproc, filled, group):
     name = fresh_name()
     assert described(kproc(f"topic create {name} --format json")) == [{"name": name, "result": "created"}]
-    assert described(kproc(f"topic alter {name} -p 2 -c retention.ms=60000 --unset segment.ms --yes -f json")) == [
+    assert described(
+        kproc(f"topic alter {name} -p 2 -c retention.ms=60000 --unset segment.ms --yes -f json")
+    ) == [
         {"name": name, "result": "has 2 partitions"},
         {"name": name, "result": "changed: retention.ms, segment.ms"},
     ]
     assert described(kproc(f"config set --topic {name} segment.ms=70000 --format json")) == [
         {"result": "changed", "resource": f"topic {name}", "names": "segment.ms"}
     ]
-    assert described(kproc(f"topic delete {name} --yes --format json")) == [{"name": name, "result": "deleted"}]
+    assert described(kproc(f"topic delete {name} --yes --format json")) == [
+        {"name": name, "result": "deleted"}
+    ]
     assert described(kproc(f"topic trim {filled} --before 4 --partition 1 --yes --format json")) == [
         {"topic": filled, "partition": 1, "start_offset": 4}
     ]
-    assert described(kproc(f"group delete {group} --yes --format json")) == [{"group": group, "result": "deleted"}]
+    assert described(kproc(f"group delete {group} --yes --format json")) == [
+        {"group": group, "result": "deleted"}
+    ]
 
 
 def test_dry_run_shows_what_would_be_done_and_does_nothing(kproc, filled, group):
@@ -202,3 +213,25 @@ def test_every_printing_command_has_json_output():
     for path, command in commands(typer.main.get_command(app)):
         names = {name for option in command.params for name in option.opts}
         assert path in silent or path.startswith("bench ") or names & {"--format", "--json"}, path
+
+
+def test_dry_run_of_changing_commands_changes_nothing(kproc, topic):
+    name, there = fresh_name(), topic()
+    for command, expected in (
+        (f"topic create {name}", f"would create {name}\n"),
+        (
+            f"user add {name} -m SCRAM-SHA-256",
+            f"would add {name} by SCRAM-SHA-256\n",
+        ),
+        (
+            f"quota set --user {name} producer_byte_rate=7",
+            f"would set producer_byte_rate of user {name} to 7\n",
+        ),
+        (f"config set --topic {there} retention.ms=1", f"would change topic {there}: retention.ms\n"),
+    ):
+        assert told(kproc(f"{command} --dry-run")) == expected
+    assert "processors: " in told(kproc("scale --processors 3 --dry-run"))
+    assert "give either --dry-run" in refused(kproc("group seek g --to end --dry-run --execute"), 2)
+    assert f"{there}: exists already" in refused(kproc(f"topic create {there} --dry-run"))
+    assert "there is no connection" in refused(kproc("kill-client 1.2.3.4:5 --dry-run"))
+    assert name not in told(kproc("topic list")) + told(kproc("user list")) + told(kproc("quota list"))
