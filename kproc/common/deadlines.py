@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import heapq
 import itertools
+import sys
 from collections.abc import Hashable, Iterator
 from typing import Final, Generic, TypeVar
 
@@ -67,10 +68,10 @@ class Deadlines(Generic[K]):
         elif at is not None and (at == self.first or len(self._heap) > _STALE_MIN + 4 * len(self._at)):
             self._remove_stale()
 
-    def pop_due(self, now: int) -> list[K]:
-        """Remove and return the keys whose deadline has passed, in the order of their deadlines."""
+    def pop_due(self, now: int, count_max: int = sys.maxsize) -> list[K]:
+        """Remove and return up to `count_max` keys whose deadline has passed, in the order of their deadlines."""
         due: list[K] = []
-        while self.first <= now:
+        while self.first <= now and len(due) < count_max:
             key = self._heap[0][2]
             due.append(key)
             self.discard(key)

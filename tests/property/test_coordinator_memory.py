@@ -37,7 +37,7 @@ from kproc.common.clock import NS_PER_MS, ManualClock
 from kproc.common.deadlines import Deadlines
 from kproc.common.errors import ErrorCode
 from kproc.wire.record_batch import decode_records, parse_header
-from tests.support.coordinators import ALL_TOPICS, UNGUARDED
+from tests.support.coordinators import ALL_TOPICS, UNGUARDED, run_steps
 from tests.support.failing_fs import FailingFs
 from tests.support.logs import NOW_MS, TOPIC_ID, LogRig
 from tests.support.owned_log import OwnedLog
@@ -245,8 +245,7 @@ class Transactions(Scene[TransactionCoordinator]):
     def sweep(self) -> None:
         coordinator = self.shard.coordinator
         coordinator.start_sweep()
-        while coordinator.is_sweeping:
-            coordinator.sweep_some()
+        run_steps(coordinator)
 
 
 names = st.sampled_from(["x", "y"])
@@ -328,7 +327,9 @@ class Groups(Scene[GroupCoordinator]):
         }
         pending = sorted(
             (key.group_id, key.topic, key.partition, value.record_offset)
-            for key, value in offsets.pending.items()
+            for group_id in offsets.pending.group_ids()
+            for key in offsets.pending.keys_of(group_id)
+            for value in offsets.pending.values_of(key)
         )
         return committed, pending
 

@@ -281,7 +281,7 @@ class GroupMachine(RuleBasedStateMachine):
     def _restore(self) -> None:
         rig = self.rig
         if rig.log:
-            rig.group = ClassicGroup.restore(rig.log[-1], rig.environment, rig.now_ms)
+            rig.restore(rig.log[-1])
             assert rig.group.snapshot() == rig.log[-1]
         else:
             rig.group = ClassicGroup("g", rig.environment)

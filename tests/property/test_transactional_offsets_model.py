@@ -19,6 +19,7 @@ from hypothesis import strategies as st
 
 from kproc.broker.config import Config
 from kproc.broker.coordinator import coordinator_log
+from kproc.broker.coordinator import steps as coordinator_steps
 from kproc.broker.coordinator.coordinator_log import CoordinatorLog
 from kproc.broker.coordinator.rules import Marker, Producer
 from kproc.broker.group.coordinator import CommitRequest, GroupCoordinator
@@ -80,7 +81,10 @@ class Scene:
         self.shard: CoordinatorLog[GroupCoordinator] = CoordinatorLog(
             kind, OwnedLog(self.log), Config(), clock, Deadlines(), {}, 0, UNGUARDED
         )
-        with patch.object(coordinator_log, "LOAD_CHUNK_BYTES", chunk_bytes):
+        with (
+            patch.object(coordinator_log, "LOAD_CHUNK_BYTES", chunk_bytes),
+            patch.object(coordinator_steps, "STEP_COST", 1),
+        ):
             while not self.shard.is_loaded:
                 self.shard.load_some(ALL_TOPICS)
                 assert not self.shard.is_damaged

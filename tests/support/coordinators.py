@@ -14,6 +14,12 @@ def _fail(coordinator: Coordinator) -> None:
     raise AssertionError(f"{coordinator} raised")
 
 
+def run_steps(coordinator: Coordinator) -> None:
+    """Run all steps, as the runtime does in several duty cycles."""
+    while coordinator.has_steps:
+        coordinator.run_step()
+
+
 # Every topic exists, with one id; none was deleted.
 ALL_TOPICS: Final = KnownTopics(lambda _name: TOPIC_ID, {}, lambda _name, _index: 0)
 UNGUARDED: Final = Guard(Containment(), _fail)

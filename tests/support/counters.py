@@ -86,10 +86,12 @@ class Counters:
         self.to_sweep = deque(self.values)
 
     @property
-    def is_sweeping(self) -> bool:
+    def has_steps(self) -> bool:
         return bool(self.to_sweep)
 
-    def sweep_some(self) -> int:
+    def run_step(self) -> int:
+        if not self.to_sweep:
+            return 0
         self.events.append(f"swept {self.to_sweep.popleft()}")
         return 1
 

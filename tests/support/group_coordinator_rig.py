@@ -12,6 +12,7 @@ from kproc.broker.group.messages import CommitRequest, JoinRequest, SyncRequest
 from kproc.broker.group.records import CommittedOffset, OffsetKey
 from kproc.common.clock import NS_PER_MS, ManualClock
 from kproc.common.deadlines import Deadlines
+from tests.support.coordinators import run_steps
 
 TOPIC_ID = bytes(range(16))
 
@@ -97,6 +98,7 @@ class Rig:
             else:
                 self.coordinator.replay(entry.key, entry.value, offset, entry.producer)
         self.coordinator.finish_loading(self.known_topics())
+        run_steps(self.coordinator)
 
     def known_topics(self) -> KnownTopics:
         return KnownTopics(self.topics.get, self.deleted, lambda _name, _index: self.leader_epoch)
@@ -168,8 +170,7 @@ class Rig:
 
     def sweep(self) -> None:
         self.coordinator.start_sweep()
-        while self.coordinator.is_sweeping:
-            self.coordinator.sweep_some()
+        run_steps(self.coordinator)
         self.log.sync()
 
     def states(self) -> dict[str, str]:

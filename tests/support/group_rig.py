@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+from collections import deque
 from collections.abc import Callable
 from typing import Any, Generic, TypeVar
 
@@ -68,6 +69,12 @@ class GroupRig:
             Config(**config), self._random_id, self.clock.wall_ms, self._persist
         )
         self.group = ClassicGroup("g", self.environment)
+
+    def restore(self, snapshot: GroupSnapshot) -> None:
+        """Replace the group by one that was read from the log."""
+        self.group = ClassicGroup(snapshot.group_id, self.environment)
+        deque(self.group.restore(snapshot), maxlen=0)
+        self.group.start_sessions(self.now_ms)
 
     def _random_id(self) -> str:
         self.ids += 1

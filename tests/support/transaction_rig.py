@@ -14,6 +14,7 @@ from kproc.broker.transaction.state import PartitionKey, Transaction
 from kproc.common.clock import ManualClock
 from kproc.common.deadlines import Deadlines
 from kproc.common.errors import ErrorCode, KafkaError
+from tests.support.coordinators import run_steps
 
 NAME = "payments"
 P0, P1 = ("orders", 0), ("orders", 1)
@@ -89,6 +90,7 @@ class CoordinatorRig:
         for offset, (key, value) in enumerate(records):
             self.coordinator.replay(key, value, offset, None)
         self.coordinator.finish_loading(KnownTopics(lambda _name: b"", {}, lambda _name, _index: 0))
+        run_steps(self.coordinator)
 
     def now_ms(self) -> int:
         return self.clock.now_ns() // 1_000_000
@@ -108,6 +110,7 @@ class CoordinatorRig:
         for coordinator, name in self.deadlines.pop_due(self.now_ms()):
             assert coordinator is self.coordinator
             coordinator.tick(name)
+            run_steps(coordinator)
 
     def pass_ms(self, duration_ms: int) -> None:
         """Let time pass, with the ticks that the coordinator asks for."""

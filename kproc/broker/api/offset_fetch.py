@@ -328,11 +328,13 @@ def _all_offsets(
     if offsets.has_more_than(group_id, division.SLICE_ROWS):
         listed = [TopicPartitions(topic, ZERO_UUID, list(found)) for topic, found in of_group.items()]
         return OffsetsResult(listed=listed)
-    return OffsetsResult(
-        [
-            TopicOffsets(
-                topic, ZERO_UUID, [row(topic, index, committed) for index, committed in found.items()]
-            )
-            for topic, found in of_group.items()
+    topics = []
+    for topic, found in of_group.items():
+        rows = [
+            row(topic, index, committed)
+            for index, committed in found.items()
+            if not offsets.is_hidden(topic, committed)
         ]
-    )
+        if rows:
+            topics.append(TopicOffsets(topic, ZERO_UUID, rows))
+    return OffsetsResult(topics)

@@ -1,19 +1,19 @@
 """CoordinatorLog: one coordinator and its log. It loads the coordinator from the log, and appends its writes.
 
 The load runs in steps, one per duty cycle: first it reads the log, then it replays the last record of each key
-(coordinator_replay.py). Writes are queued until the end of a drain, so that the commits of many consumers become one
-batch, one pwritev and one fdatasync. A batch belongs to one transaction or to none, so a write of another producer
-begins another batch. A marker is appended behind all earlier writes and takes effect at once.
+(coordinator_replay.py), then the coordinator prepares for requests (steps.py). Writes are queued until the end of a
+drain, so that the commits of many consumers become one batch, one pwritev and one fdatasync. A batch belongs to one
+transaction or to none, so a write of another producer begins another batch. A marker is appended behind all earlier
+writes and takes effect at once.
 """
 
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterator, Sequence
-from itertools import islice
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any, Final, Generic, NamedTuple, TypeVar
 
-from kproc.broker.coordinator.coordinator_replay import CoordinatorReplay, ReplayedRecord
+from kproc.broker.coordinator.coordinator_replay import CoordinatorReplay
 from kproc.broker.coordinator.rules import (
     Code,
     Coordinator,
@@ -24,6 +24,7 @@ from kproc.broker.coordinator.rules import (
     Producer,
     Write,
 )
+from kproc.broker.coordinator.steps import Steps, Work
 from kproc.broker.storage.fs import Shortage
 from kproc.broker.storage.results import AppendResult
 from kproc.broker.storage.validate import COORDINATOR
@@ -40,12 +41,13 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger(__name__)
 
-# The size of one step when the log is read, and when records are replayed. A step takes 2 to 5 ms. Batches of one
-# record each take longest.
+# Bytes of the log that are read at once.
 LOAD_CHUNK_BYTES: Final = 128 << 10
-LOAD_CHUNK_RECORDS: Final = 1_000
-# Bytes of values after which such a step ends. The record of a group of 7,000 members has 0.9 MB and takes 35 ms.
-LOAD_CHUNK_VALUE_BYTES: Final = 256 << 10
+# Costs in steps, in units of about 1 us: a replayed record, bytes of its value per unit.
+_REPLAY_COST: Final = 5
+_VALUE_BYTES: Final = 10
+# The cost between two places where a step can end.
+_PART_COST: Final = 200
 # Upper limit of a record's bytes besides key and value: lengths, deltas, attributes, header count.
 _RECORD_OVERHEAD_BYTES: Final = 32
 _BATCH_OVERHEAD_BYTES: Final = 128
@@ -109,6 +111,7 @@ class CoordinatorLog(Generic[C]):
         self._guard = guard
         self.coordinator = kind.make(self, deadlines, epoch)
         self.began_ns = clock.now_ns()
+        self.is_replayed = False  # True when the coordinator has all records and prepares for requests.
         self.is_loaded = False
         self.is_damaged = False
         # True if a Shortage ended the load. The load starts again later, with another CoordinatorLog.
@@ -121,48 +124,48 @@ class CoordinatorLog(Generic[C]):
         self._waits_for_sync = config.kproc_flush == "group"
         self._dirty = dirty
         self._writes: list[Write] = []
-        self._replay = CoordinatorReplay(
-            owned.log.state.start_offset, has_transactions=kind.end_transaction is not None
-        )
-        self._survivors: Iterator[ReplayedRecord] | None = None
+        self._steps = Steps()  # Of the replay.
+        self._steps.add(self._replay_all(has_transactions=kind.end_transaction is not None))
 
     # -- loading -----------------------------------------------------------------------------------------------
 
     def load_some(self, topics: KnownTopics) -> None:
-        """Run one step of the load: read a chunk of the log, or replay some of its records."""
+        """Run one step of the load: read a chunk of the log, replay some of its records, or prepare for requests."""
+        if not self.is_replayed:
+            if not self._replay_some():
+                return
+            self.is_replayed = True
+            self.coordinator.finish_loading(topics)
+        self.coordinator.run_step()
+        self.is_loaded = not self.coordinator.has_steps
+
+    def _replay_some(self) -> bool:
+        """Run one step of the replay. Return True if all records are replayed."""
         try:
-            is_done = self._load_chunk()
+            self._steps.run()
+            return not self._steps
         except Shortage as error:
             self.is_starved = True
             logger.warning("cannot load the coordinator of %s-%d now: %s", *self.owned.key, error)
-            return
         except (Corrupt, KafkaError, OSError, ValueError) as error:
             # As in Kafka, such a partition has no coordinator. To continue with a part of its state would be worse.
             self.is_damaged = True
             logger.error("the coordinator of %s-%d cannot be loaded: %s", *self.owned.key, error)
-            return
-        if is_done:
-            self.is_loaded = True
-            del self._replay, self._survivors
-            self.coordinator.finish_loading(topics)
+        return False
 
-    def _load_chunk(self) -> bool:
-        """Run one step of the load. Return True if the load is complete."""
-        log, replay = self.owned.log, self._replay
-        if replay.next_offset < log.state.end_offset:
-            replay.add(log.reader.read_bytes(replay.next_offset, LOAD_CHUNK_BYTES))
-            if replay.next_offset < log.state.end_offset:
-                return False
-        if self._survivors is None:
-            self._survivors = replay.survivors()
-        count = value_bytes = 0
-        for record in islice(self._survivors, LOAD_CHUNK_RECORDS):
+    def _replay_all(self, *, has_transactions: bool) -> Work:
+        """Read the log in chunks, then replay the last record of each key."""
+        log = self.owned.log
+        replay = CoordinatorReplay(log.state.start_offset, has_transactions=has_transactions)
+        while replay.next_offset < log.state.end_offset:
+            yield from replay.add(log.reader.read_bytes(replay.next_offset, LOAD_CHUNK_BYTES))
+        cost = 0
+        for record in replay.survivors():
             self.coordinator.replay(*record)
-            count += 1
-            value_bytes += len(record.value or b"")
-            if value_bytes > LOAD_CHUNK_VALUE_BYTES:
-                return False
-        return count < LOAD_CHUNK_RECORDS
+            cost += _REPLAY_COST + len(record.value or b"") // _VALUE_BYTES
+            if cost > _PART_COST:
+                yield cost
+                cost = 0
 
     # -- writing -----------------------------------------------------------------------------------------------
 

@@ -10,6 +10,7 @@ from collections.abc import Iterator
 from typing import Final, NamedTuple
 
 from kproc.broker.coordinator.rules import Producer
+from kproc.broker.coordinator.steps import Work
 from kproc.broker.storage.validate import read_marker
 from kproc.common.errors import Corrupt
 from kproc.wire.batch_header import CRC_FROM, HEADER, HEADER_BYTES
@@ -19,6 +20,9 @@ from kproc.wire.latest_records import LatestRecords, Row, offset_delta_of, read_
 from kproc.wire.record_batch import CODEC_MASK, CONTROL, LOG_OVERHEAD_BYTES, TRANSACTIONAL
 
 _unpack_header: Final = HEADER.unpack_from
+# Bytes that are read for one unit of cost (see Steps), and between two places where a step can end.
+_BYTES_PER_COST: Final = 6
+_PART_BYTES: Final = 2_000
 
 
 class ReplayedRecord(NamedTuple):
@@ -51,13 +55,13 @@ class CoordinatorReplay:
         self._bases: dict[bytes | None, int] = {}
         self._pending: dict[int, dict[bytes | None, _PendingRecord]] = {}  # By producer id.
 
-    def add(self, data: bytes) -> None:
+    def add(self, data: bytes) -> Work:
         """Read the complete batches of `data`, which begins at `next_offset`. The last batch may be incomplete.
 
         Raises Corrupt for a wrong checksum, or if `data` has no complete batch.
         """
         view = memoryview(data)
-        position = 0
+        position = reported = 0
         while position + HEADER_BYTES <= len(data):
             header = _unpack_header(view, position)
             base_offset, length, _, _, crc, attributes, last_delta, _, _, producer_id, epoch, _, count = (
@@ -90,8 +94,12 @@ class CoordinatorReplay:
                     self._bases.update(dict.fromkeys(rows, base_offset))
             self.next_offset = base_offset + last_delta + 1
             position = end
+            if position - reported > _PART_BYTES:
+                yield (position - reported) // _BYTES_PER_COST
+                reported = position
         if not position:
             raise Corrupt(f"no batch at offset {self.next_offset}")
+        yield (position - reported) // _BYTES_PER_COST
 
     def _add_one(self, raw: bytes, base_offset: int) -> None:
         """Add a batch of one record, a frequent case."""
@@ -121,10 +129,15 @@ class CoordinatorReplay:
                 self._rows[key], self._bases[key] = row, base_offset
 
     def survivors(self) -> Iterator[ReplayedRecord]:
-        """Yield the records that count, then the pending ones. Keys whose last record is a tombstone are left out."""
-        for key, row in self._rows.items():
+        """Yield the records that count, then the pending ones. Keys whose last record is a tombstone are left out.
+
+        Call it once. It removes what it yields, because freeing the memory of all records at once would take long.
+        """
+        for key in list(self._rows):
+            row = self._rows[key]
             if row[2] is not None:
-                yield ReplayedRecord(key, row[2], self._bases[key] + offset_delta_of(row), None)
+                del self._rows[key]
+                yield ReplayedRecord(key, row[2], self._bases.pop(key) + offset_delta_of(row), None)
         for pending in self._pending.values():
             for key, (base_offset, row, producer) in pending.items():
                 counted = self._rows.get(key)

@@ -17,6 +17,7 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
+from kproc.broker.coordinator import steps
 from kproc.broker.coordinator.coordinator_epochs import CoordinatorEpochs
 from kproc.broker.coordinator.coordinator_log import CoordinatorKind, CoordinatorLog, Guard
 from kproc.broker.coordinator.rules import Code, Coordinator, DueOf, KnownTopics, Marker, OnCode
@@ -42,6 +43,8 @@ _OFFLINE_MS: Final = 5_000
 # The metrics show the loads of the last 30 s, as in Kafka, and at most 1,000 of them.
 _LOADS_KEPT_NS: Final = 30 * NS_PER_S
 _LOADS_MAX: Final = 1_000
+# Timers in one duty cycle. The sessions of 100,000 groups can end together, and each end appends a record.
+_TIMERS_PER_CYCLE: Final = 48
 
 _UNLOADED: Final = frozenset({ShardState.OPENING, ShardState.LOADING})
 
@@ -77,14 +80,16 @@ class CoordinatorRuntime:
         self._busy: dict[PartitionKey, Shard[Any]] = {}
         self._epochs = CoordinatorEpochs(image, ask_controller, lambda key: self._try_at(key, 0))
         self._on_loaded: list[tuple[str, Callable[[], None]]] = []  # (topic, callback of `when_loaded`).
-        self._sweeping: deque[Coordinator] = deque()
+        # The coordinators that have steps, in the order of their turns. Some of them are released already and still
+        # answer their waiting requests. A coordinator that loads is not among them.
+        self._stepping: dict[Coordinator, None] = {}
         now_ms = clock.now_ns() // NS_PER_MS
         self._sweep_at_ms = {kind.topic: now_ms + kind.sweep_interval_ms for kind in kinds}
         self._next_sweep_ms = min(self._sweep_at_ms.values(), default=NEVER)
         self._is_stopping = False
         self.dirty: dict[CoordinatorLog[Any], None] = {}
         # While all of these are empty, only the next timer and the next sweep can be due.
-        self._unfinished = (self.dirty, self._busy, self._sweeping, self._epochs.unsent)
+        self._unfinished = (self.dirty, self._busy, self._stepping, self._epochs.unsent)
         self._guard = Guard(containment, self._discard)
         # By topic: the end and the duration of each recent load of a coordinator, in ns.
         self._loads: dict[str, deque[tuple[int, int]]] = {
@@ -327,6 +332,7 @@ class CoordinatorRuntime:
             log.coordinator.resign()
             log.flush()
             self.dirty.pop(log, None)
+            self._step_later(log.coordinator)
 
     def _discard(self, coordinator: Coordinator) -> None:
         """Discard a coordinator that an unexpected exception left half changed.
@@ -343,6 +349,7 @@ class CoordinatorRuntime:
                     self._try_at(key, _TRY_AGAIN_MS)
                 self._containment.run("discarding a coordinator", None, coordinator.abandon)
                 self._containment.run("discarding a coordinator", None, log.abandon)
+                self._step_later(coordinator)
 
     # -- changes of the metadata -------------------------------------------------------------------------------
 
@@ -364,14 +371,19 @@ class CoordinatorRuntime:
                 self.release((each.topic.name, each.partition.index))
 
     def topics_deleted(self, topics: Sequence[TopicImage]) -> None:
-        """Release the coordinators of deleted internal topics. The others remove their state about deleted topics."""
+        """Release the coordinators of deleted internal topics. The others start to remove their state about topics."""
         names = {topic.name for topic in topics}
         for key in list(self._shards):
             if key[0] in names:
                 self.release(key)
         known = self._known_topics()
-        for coordinator in self.loaded():
-            self._guard.run(coordinator, "the end of a topic", coordinator.topics_deleted, known)
+        for shard in list(self._shards.values()):
+            # A coordinator that still replays its log learns the deleted topics at the end of its replay.
+            if shard.log is None or not shard.log.is_replayed or shard.state is ShardState.FAILED:
+                continue
+            coordinator = shard.log.coordinator
+            if self._guard.run(coordinator, "the end of a topic", coordinator.topics_deleted, known):
+                self._step_later(coordinator)
 
     def drain(self) -> None:
         """Release all coordinators at a stop. Requests that wait for a load get COORDINATOR_NOT_AVAILABLE."""
@@ -404,14 +416,14 @@ class CoordinatorRuntime:
         if self._next_sweep_ms < due_ms:
             due_ms = self._next_sweep_ms
         if any(self._unfinished):
-            if self.dirty or self._sweeping or self._epochs.unsent:
+            if self.dirty or self._stepping or self._epochs.unsent:
                 return 0
             due_ms = min(due_ms, *(shard.due_ms for shard in self._busy.values()))
         left_ms = due_ms - now_ns // NS_PER_MS
         return left_ms if left_ms > 0 else 0
 
     def work(self, now_ns: int) -> int:
-        """Run what is due: timers, one step of a load, one step of a sweep. Return the amount of work.
+        """Run what is due: timers, one step of a load, one step of coordinators. Return the amount of work.
 
         This runs in every duty cycle, so it returns after one check if nothing is due.
         """
@@ -421,8 +433,9 @@ class CoordinatorRuntime:
         now_ms = now_ns // NS_PER_MS
         work = 0
         if self._deadlines.first <= now_ms:
-            for coordinator, name in self._deadlines.pop_due(now_ms):
+            for coordinator, name in self._deadlines.pop_due(now_ms, _TIMERS_PER_CYCLE):
                 self._guard.run(coordinator, "a timer of a coordinator", coordinator.tick, name)
+                self._step_later(coordinator)
                 work += 1
         if self._busy:
             work += self._work_on_shards(now_ms)
@@ -430,9 +443,9 @@ class CoordinatorRuntime:
             self._epochs.send_requests()
         if now_ms >= self._next_sweep_ms:
             self._start_sweeps(now_ms)
-        if self._sweeping:
+        if self._stepping:
             work += 1
-            self._sweep_some()
+            self._run_steps()
         self.flush()
         self.due_ms = self._next_deadline_ms(now_ns)
         return work
@@ -472,9 +485,33 @@ class CoordinatorRuntime:
     def _start_sweep(self, name: str) -> None:
         for coordinator in self.loaded(name):
             if self._guard.run(coordinator, "a sweep", coordinator.start_sweep):
-                self._sweeping.append(coordinator)
+                self._step_later(coordinator)
 
-    def _sweep_some(self) -> None:
-        coordinator = self._sweeping[0]
-        if not coordinator.is_sweeping or not self._guard.run(coordinator, "a sweep", coordinator.sweep_some):
-            self._sweeping.popleft()
+    @property
+    def has_steps(self) -> bool:
+        """True if a coordinator has steps to run. A released one may still have to answer its waiting requests."""
+        return bool(self._stepping)
+
+    def _step_later(self, coordinator: Coordinator) -> None:
+        """Run the steps of a coordinator from the next `work` on, if it has any."""
+        if coordinator.has_steps:
+            self._stepping[coordinator] = None
+
+    def _run_steps(self) -> None:
+        """Run steps of the coordinators by turns, until they have cost as much as one step."""
+        cost = 0
+        while self._stepping and cost < steps.STEP_COST:
+            coordinator = next(iter(self._stepping))
+            del self._stepping[coordinator]
+            cost += self._run_step(coordinator)
+
+    def _run_step(self, coordinator: Coordinator) -> int:
+        cost = 0
+
+        def run() -> None:
+            nonlocal cost
+            cost = coordinator.run_step()
+
+        if self._guard.run(coordinator, "a step of a coordinator", run):
+            self._step_later(coordinator)
+        return cost

@@ -8,7 +8,7 @@ is answered when the change is as durable as acks=all promises.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Container, Mapping
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Final, NamedTuple, Protocol
@@ -16,6 +16,7 @@ from typing import Final, NamedTuple, Protocol
 import msgspec
 
 from kproc.common.errors import ErrorCode
+from kproc.wire.primitives import ZERO_UUID
 
 Code = int
 OnCode = Callable[[Code], None]
@@ -33,9 +34,21 @@ class KnownTopics:
     epoch_of: Callable[[str, int], int]  # The leader epoch of a partition, or -1.
 
     @cached_property
-    def deleted_names(self) -> frozenset[str]:
-        """The names of the topics whose deletion is recorded. Some names may be in use again."""
-        return frozenset(self.deleted.values())
+    def gone(self) -> DeletedTopics:
+        """The deleted topics, as they are at the first use of this property."""
+        names = frozenset(name for name in self.deleted.values() if self.id_of(name) is None)
+        return DeletedTopics(self.deleted, names)
+
+
+class DeletedTopics(NamedTuple):
+    """The topics whose deletion is recorded: their ids, and those of their names that were not in use again."""
+
+    ids: Container[bytes]
+    names: frozenset[str]
+
+    def has(self, name: str, topic_id: bytes) -> bool:
+        """Return True for a topic that was deleted. One without an id is identified by its name."""
+        return topic_id in self.ids or (topic_id == ZERO_UUID and name in self.names)
 
 
 class Producer(NamedTuple):
@@ -84,7 +97,10 @@ class Timing(msgspec.Struct, frozen=True):
 
 
 class Coordinator(Protocol):
-    """The rules of one partition. After an unexpected exception, the coordinator is discarded and loaded again."""
+    """The rules of one partition. After an unexpected exception, the coordinator is discarded and loaded again.
+
+    Work on the whole state is only started by its method. The runtime calls `run_step` while there is such work.
+    """
 
     def replay(self, key: bytes | None, value: bytes | None, offset: int, producer: Producer | None) -> None:
         """Replay one record, in the order of the log. Raises Corrupt if it cannot be read.
@@ -93,28 +109,28 @@ class Coordinator(Protocol):
         """
 
     def finish_loading(self, topics: KnownTopics) -> None:
-        """Prepare for requests, because the whole log was replayed."""
+        """Start to prepare for requests, because the whole log was replayed. None comes while `has_steps` is True."""
 
     def tick(self, name: str) -> None:
         """Handle the deadline that the coordinator has set under this name."""
 
     def topics_deleted(self, topics: KnownTopics) -> None:
-        """Drop the state about deleted topics."""
+        """Start to drop the state about deleted topics. Requests must not see it any more."""
 
     def start_sweep(self) -> None:
-        """Begin a sweep over the whole state, for example for expired offsets."""
+        """Start a sweep over the whole state, for example for expired offsets."""
 
     @property
-    def is_sweeping(self) -> bool:
-        """True if `sweep_some` has work."""
+    def has_steps(self) -> bool:
+        """True if `run_step` has work."""
 
-    def sweep_some(self) -> int:
-        """Sweep a part of the state, some ms of work; return how much was done."""
+    def run_step(self) -> int:
+        """Run one step of the started work, a few ms; return its cost (see Steps)."""
 
     def resign(self) -> None:
-        """Answer waiting requests with NOT_COORDINATOR, because another Handler takes over.
+        """Append the queued writes, because another Handler takes over.
 
-        No method may be called afterwards.
+        This starts to answer waiting requests with NOT_COORDINATOR. Afterwards only `run_step` may be called.
         """
 
     def abandon(self) -> None:

@@ -7,7 +7,7 @@
 
 absent: no shard. Nobody has used the partition, or it belongs to another Handler.
 opening: the log is still in transfer from another Handler, or an eager coordinator waits for its epoch.
-loading: the coordinator replays its log, one step in a duty cycle.
+loading: the coordinator replays its log and prepares for requests, one step in a duty cycle.
 ready: requests are handled.
 failed: the log cannot be opened or replayed. Clients get NOT_COORDINATOR.
 """

@@ -14,10 +14,12 @@ import logging
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import partial
+from itertools import islice
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 from kproc.broker.coordinator.rules import (
     Code,
+    DeletedTopics,
     DueOf,
     KeyAndValue,
     KnownTopics,
@@ -27,6 +29,7 @@ from kproc.broker.coordinator.rules import (
     Write,
     write_error,
 )
+from kproc.broker.coordinator.steps import STEP_COST, Steps, Work
 from kproc.broker.group.classic.group import ClassicGroup, GroupEnvironment, join_refusal
 from kproc.broker.group.classic.state import OnWritten
 from kproc.broker.group.messages import (
@@ -70,8 +73,14 @@ R = TypeVar("R")
 # Limits of one coordinator. A client whose member id was discarded joins again.
 UNWRITTEN_GROUPS_MAX: Final = 5_000
 PENDING_MEMBERS_MAX: Final = 5_000
-# Groups in one step of a sweep, which takes some ms.
-SWEPT_AT_ONCE: Final = 64
+# Tombstones of offsets that one step writes for one group.
+TOMBSTONES_AT_ONCE: Final = 200
+# Costs in steps, in units of about 1 us: to build a group, to check one, to end one, per tombstone, per response.
+_BUILD_COST: Final = 25
+_CHECK_COST: Final = 6
+_RESIGN_COST: Final = 8
+_TOMBSTONE_COST: Final = 12
+_RESPONSE_COST: Final = 100
 # Responses to joins and syncs in one duty cycle. Each takes about 0.1 ms, and a group of 10,000 members would take 1 s
 # if all were sent in the cycle in which its join phase ends.
 RESPONSES_AT_ONCE: Final = 64
@@ -104,7 +113,9 @@ class GroupCoordinator:
         self.offsets = GroupOffsets()
         self._replayed: dict[str, GroupSnapshot] = {}
         self._unknown_types: set[int] = set()
-        self._to_sweep: deque[str] = deque()
+        self._steps = Steps()
+        self._is_sweeping = False
+        self._is_over = False  # True after the coordinator has resigned or was abandoned.
         # Responses to joins and syncs that are not sent yet, in the order of their decisions.
         self._responses: deque[Callable[[], None]] = deque()
         self._sends_later = False  # True while they have a deadline.
@@ -139,25 +150,40 @@ class GroupCoordinator:
             self._replayed[key_of.group_id] = content
 
     def finish_loading(self, topics: KnownTopics) -> None:
-        """Create the groups from the replayed records, and remove the offsets of deleted topics."""
-        now_ms = self._timing.now_ms()
-        for group_id, snapshot in self._replayed.items():
-            # Build the groups only now, because every record replaces the one before, and a group that is built has
-            # deadlines.
-            self._groups[group_id] = ClassicGroup.restore(snapshot, self._environment, now_ms)
-            self._after_change(group_id)
-        self._replayed.clear()
+        """Start to create the groups from the replayed records, and to remove the offsets of deleted topics."""
+        self._steps.add(self._finish_loading(topics))
+
+    def _finish_loading(self, topics: KnownTopics) -> Work:
+        # Build the groups only now, because every record replaces the one before.
+        replayed, self._replayed = self._replayed, {}
+        for group_id in list(replayed):
+            group = ClassicGroup(group_id, self._environment)
+            yield from group.restore(replayed.pop(group_id))
+            self._groups[group_id] = group
+            yield _BUILD_COST
+        count = 0
         # KIP-211: offsets without a group record belong to a tool or to a consumer that assigns its partitions by
         # itself. The sweep finds them by their group.
         for group_id in self.offsets.group_ids():
             self._group_of_offsets(group_id)
-        self.topics_deleted(topics)
-        if count := self.offsets.count_by_name(topics):
+            count += self.offsets.count_by_name(group_id, topics)
+            yield _BUILD_COST + self._count_offsets(group_id)
+        if topics.deleted:
+            yield from self._remove_deleted(topics.gone)
+        # Start all sessions at the end, because clients cannot send heartbeats before. This is far quicker.
+        for group_id, group in list(self._groups.items()):
+            group.start_sessions(self._timing.now_ms())
+            self._after_change(group_id)
+            yield 2 + len(group.roster)
+        if count:
             logger.warning(
                 "%d committed offsets have unknown topic ids, as in files of another broker: they count for the topics "
                 "of the same names",
                 count,
             )
+
+    def _count_offsets(self, group_id: str) -> int:
+        return sum(map(len, self.offsets.of_group(group_id).values()))
 
     def _group_of_offsets(self, group_id: str) -> ClassicGroup:
         """Return the group of a committed offset.
@@ -252,6 +278,8 @@ class GroupCoordinator:
         """Append the state of a group; return True if it is in the log now."""
 
         def on_done(code: Code) -> None:
+            if self._is_over:
+                return  # The steps of the resignation answer the requests that wait for this write.
             on_written(code, self._timing.now_ms())
             self._after_change(snapshot.group_id)
 
@@ -336,11 +364,23 @@ class GroupCoordinator:
         self._remove(doomed, lambda error: on_done(write_error(error), subscribed))
 
     def topics_deleted(self, topics: KnownTopics) -> None:
-        """Remove the offsets of deleted topics."""
+        """Hide the offsets of deleted topics and start to remove them."""
         self._log.flush()
-        doomed = self.offsets.keys_of_deleted(topics)
-        if doomed:
-            self._remove(doomed, _log_error)
+        self.offsets.hidden = topics.gone
+        self._steps.add(self._remove_deleted(topics.gone))
+
+    def _remove_deleted(self, topics: DeletedTopics) -> Work:
+        for group_id in self.offsets.group_ids():
+            keys = self.offsets.keys_of_deleted(group_id, topics)
+            for first in range(0, len(keys), TOMBSTONES_AT_ONCE):
+                # Check each offset again, because a client may have committed another one since the last step.
+                part = keys[first : first + TOMBSTONES_AT_ONCE]
+                self._remove([key for key in part if self.offsets.is_deleted(key, topics)], _log_error)
+                yield _TOMBSTONE_COST * len(part)
+            yield _CHECK_COST + self._count_offsets(group_id)
+        self._log.flush()
+        if self.offsets.hidden is topics:
+            self.offsets.hidden = None
 
     def _remove(self, keys: Sequence[OffsetKey], on_done: OnCode, also: Iterable[str] = ()) -> None:
         """Write tombstones for offsets, and for the groups in `also`, which are deleted with them."""
@@ -429,7 +469,9 @@ class GroupCoordinator:
 
     def start_sweep(self) -> None:
         """Start to look for expired offsets and empty groups. Called every offsets.retention.check.interval.ms."""
-        self._to_sweep = deque(self._groups)
+        if not self._is_sweeping:
+            self._is_sweeping = True
+            self._steps.add(self._sweep_all())
         self._pending = {
             (group_id, member_id): None
             for group_id, member_id in self._pending
@@ -439,51 +481,79 @@ class GroupCoordinator:
             group_id: None for group_id in self._unwritten if not self._groups[group_id].generation
         }
 
-    @property
-    def is_sweeping(self) -> bool:
-        """True if `sweep_some` has work."""
-        return bool(self._to_sweep)
+    def _sweep_all(self) -> Work:
+        """Remove expired offsets, and empty groups without offsets."""
+        for group_id in list(self._groups):
+            before: list[OffsetKey] = []
+            while len(expired := self._sweep(group_id)) == TOMBSTONES_AT_ONCE and expired != before:
+                # The group may have more. The next step begins when these are removed, or could not be removed.
+                before = expired
+                yield STEP_COST
+            yield _CHECK_COST + self._count_offsets(group_id) + _TOMBSTONE_COST * (len(expired) + 1)
+        self._is_sweeping = False
 
-    def sweep_some(self) -> int:
-        """Remove expired offsets, and empty groups without offsets, of some groups. Return the number of groups."""
-        self._log.flush()
-        wall_ms = self._timing.wall_ms()
-        count = min(SWEPT_AT_ONCE, len(self._to_sweep))
-        for _ in range(count):
-            self._sweep(self._to_sweep.popleft(), wall_ms)
-        return count
-
-    def _sweep(self, group_id: str, wall_ms: int) -> None:
+    def _sweep(self, group_id: str) -> list[OffsetKey]:
+        """Remove up to TOMBSTONES_AT_ONCE expired offsets of a group, and the group if no others are left."""
         group = self._groups.get(group_id)
         if group is None:
-            return
-        retention_ms = self._config.offsets_retention_minutes * _MS_PER_MINUTE
-        expired = self.offsets.expired_of(
-            group_id, group.offset_expires_from_ms, now_ms=wall_ms, retention_ms=retention_ms
+            return []
+        found = self.offsets.expired_of(
+            group_id,
+            group.offset_expires_from_ms,
+            now_ms=self._timing.wall_ms(),
+            retention_ms=self._config.offsets_retention_minutes * _MS_PER_MINUTE,
         )
+        expired = list(islice(found, TOMBSTONES_AT_ONCE))
         # An offset of an open transaction does not expire, so its group is not empty of offsets.
         is_last = group.is_empty and len(expired) == len(self.offsets.keys_of(group_id))
         if is_last and group.has_no_history and not expired:
             self._remove_group(group_id)  # The log has no record of it.
         elif expired or is_last:
             self._remove(expired, _log_error, also=[group_id] if is_last else ())
+        return expired
+
+    @property
+    def has_steps(self) -> bool:
+        """True if `run_step` has work."""
+        return bool(self._steps)
+
+    def run_step(self) -> int:
+        """Run one step of a load, a sweep, the removal of deleted topics or a resignation. Return its cost."""
+        if not self._is_over:
+            self._log.flush()  # The work must see the state after all writes.
+        return self._steps.run()
 
     # -- release -----------------------------------------------------------------------------------------------
 
     def resign(self) -> None:
-        """Answer all waiting requests with NOT_COORDINATOR, because another Handler takes over the partition."""
+        """Start to answer all waiting requests with NOT_COORDINATOR, because another Handler takes over."""
         self._log.flush()
         self.abandon()
 
     def abandon(self) -> None:
         """Resign without appending the queued writes, because an exception left the state half changed."""
+        self._is_over = True
+        # From now on no timer and no request finds a group.
         groups, self._groups = self._groups, {}
-        for group_id, group in groups.items():
+        self._deadlines.discard((self, _RESPONSES))
+        self._steps.replace(self._resign_all(groups))
+
+    def _resign_all(self, groups: dict[str, ClassicGroup]) -> Work:
+        for group_id in list(groups):
+            # Each part frees the memory of its groups, because freeing all of it at the end would take long, too.
+            group = groups.pop(group_id)
+            member_count = len(group.roster)
             self._deadlines.discard((self, group_id))
             group.resign()
-        self._deadlines.discard((self, _RESPONSES))
+            yield _RESIGN_COST + 2 * member_count
+            while self._responses:
+                self._responses.popleft()()
+                yield _RESPONSE_COST
         while self._responses:
             self._responses.popleft()()
+            yield _RESPONSE_COST
+        while self.offsets.discard_group():
+            yield 1
 
 
 def _unknown_member(group_id: str) -> Code:

@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterator, Mapping
 from itertools import accumulate
 from typing import Final
 
-from kproc.broker.coordinator.rules import KnownTopics, Producer
+from kproc.broker.coordinator.rules import DeletedTopics, KnownTopics, Producer
 from kproc.broker.group.pending_offsets import PendingOffsets
 from kproc.broker.group.records import NO_EPOCH, NO_EXPIRY, CommittedOffset, OffsetKey
 from kproc.wire.primitives import ZERO_UUID
@@ -29,11 +29,13 @@ _NOTHING: Final[Mapping[str, ByPartition]] = {}
 class GroupOffsets:
     """The committed and pending offsets of one coordinator."""
 
-    __slots__ = ("_by_group", "pending")
+    __slots__ = ("_by_group", "hidden", "pending")
 
     def __init__(self) -> None:
         self._by_group: dict[str, ByTopic] = {}
         self.pending = PendingOffsets()
+        # Deleted topics whose offsets are being removed in steps. No response shows these offsets any more.
+        self.hidden: DeletedTopics | None = None
 
     def __len__(self) -> int:
         return sum(len(partitions) for topics in self._by_group.values() for partitions in topics.values())
@@ -55,12 +57,21 @@ class GroupOffsets:
         self, group_id: str, topic: str, partition: int, topic_id: bytes = ZERO_UUID
     ) -> CommittedOffset | None:
         """Return one offset, or None. With a topic id, an offset of an earlier topic of that name does not count."""
-        found = self.of_group(group_id).get(topic, {}).get(partition)
+        found = self._find(group_id, topic, partition)
+        if found is not None and self.is_hidden(topic, found):
+            return None
         # KIP-848 named topics by id in OffsetFetch, so that a consumer does not get an offset of a deleted topic of the
         # same name. Older commits have no id and count for any.
         if found is None or ZERO_UUID in (topic_id, found.topic_id) or topic_id == found.topic_id:
             return found
         return None
+
+    def _find(self, group_id: str, topic: str, partition: int) -> CommittedOffset | None:
+        return self.of_group(group_id).get(topic, {}).get(partition)
+
+    def is_hidden(self, topic: str, value: CommittedOffset) -> bool:
+        """Return True if an offset is of a deleted topic and will be removed."""
+        return self.hidden is not None and self.hidden.has(topic, value.topic_id)
 
     def put(
         self, key: OffsetKey, value: CommittedOffset, record_offset: int, producer: Producer | None
@@ -78,7 +89,7 @@ class GroupOffsets:
     def end_transaction(self, producer_id: int, *, is_commit: bool) -> None:
         """Commit or drop a producer's pending offsets, because its marker was appended."""
         for key, value in self.pending.pop(producer_id).items():
-            known = self.get(key.group_id, key.topic, key.partition)
+            known = self._find(key.group_id, key.topic, key.partition)
             # A commit outside of the transaction that is later in the log is newer than the pending one, so it stays.
             if is_commit and (known is None or value.record_offset > known.record_offset):
                 self._store(key, value)
@@ -112,57 +123,56 @@ class GroupOffsets:
         known = set(keys)
         return keys + [key for key in self.pending.keys_of(group_id) if key not in known]
 
-    def keys_of_deleted(self, topics: KnownTopics) -> list[OffsetKey]:
-        """Return the keys of all offsets of topics whose deletion is recorded, even if the name is in use again.
+    def keys_of_deleted(self, group_id: str, topics: DeletedTopics) -> list[OffsetKey]:
+        """Return the keys of a group's offsets of deleted topics."""
+        keys = [
+            OffsetKey(group_id, topic, partition)
+            for topic, partitions in self.of_group(group_id).items()
+            for partition, value in partitions.items()
+            if topics.has(topic, value.topic_id)
+        ]
+        pending = self.pending.keys_of(group_id)
+        return keys + [key for key in pending if key not in keys and self.is_deleted(key, topics)]
 
-        An offset without a topic id is identified by name. It is returned if the name was deleted and is not in use.
-        """
-        keys: dict[OffsetKey, None] = {}
-        for group_id, by_topic in self._by_group.items():
-            for topic, partitions in by_topic.items():
-                is_gone = topic in topics.deleted_names and topics.id_of(topic) is None
-                for partition, value in partitions.items():
-                    if value.topic_id in topics.deleted or (is_gone and value.topic_id == ZERO_UUID):
-                        keys[OffsetKey(group_id, topic, partition)] = None
-        for key, value in self.pending.items():
-            is_gone = key.topic in topics.deleted_names and topics.id_of(key.topic) is None
-            if value.topic_id in topics.deleted or (is_gone and value.topic_id == ZERO_UUID):
-                keys[key] = None
-        return list(keys)
+    def is_deleted(self, key: OffsetKey, topics: DeletedTopics) -> bool:
+        """Return True if an offset is of a deleted topic. A pending one counts if none is committed."""
+        committed = self._find(key.group_id, key.topic, key.partition)
+        if committed is not None:
+            return topics.has(key.topic, committed.topic_id)
+        return any(topics.has(key.topic, value.topic_id) for value in self.pending.values_of(key))
 
-    def count_by_name(self, topics: KnownTopics) -> int:
-        """Drop the topic id of every offset whose topic id is unknown. Return how many there are.
+    def count_by_name(self, group_id: str, topics: KnownTopics) -> int:
+        """Drop the topic id of every offset of a group whose topic id is unknown. Return how many there are.
 
         Such offsets come from files of another broker, or the metadata were restored. A leader epoch above the
         partition's is dropped, too: a consumer that got it would wait for metadata with that epoch and never touch the
         partition, and only its opening raises the epoch.
         """
         count = 0
-        for key, value in self._items():
-            if value.leader_epoch > topics.epoch_of(key.topic, key.partition):
-                value.leader_epoch = NO_EPOCH
-            if value.topic_id not in (ZERO_UUID, topics.id_of(key.topic)):
-                value.topic_id = ZERO_UUID
-                count += 1
+        for topic, partitions in self.of_group(group_id).items():
+            known_ids = ZERO_UUID, topics.id_of(topic)
+            for partition, value in partitions.items():
+                count += _count_by_name(topic, partition, value, topics, known_ids)
+        for key in self.pending.keys_of(group_id):
+            known_ids = ZERO_UUID, topics.id_of(key.topic)
+            for value in self.pending.values_of(key):
+                count += _count_by_name(key.topic, key.partition, value, topics, known_ids)
         return count
 
-    def _items(self) -> Iterator[tuple[OffsetKey, CommittedOffset]]:
-        """Yield all offsets, including pending ones."""
-        for group_id, topics in self._by_group.items():
-            for topic, partitions in topics.items():
-                for partition, value in partitions.items():
-                    yield OffsetKey(group_id, topic, partition), value
-        yield from self.pending.items()
+    def discard_group(self) -> bool:
+        """Discard the offsets of one group, to free their memory in steps. Return False if no group is left."""
+        if self._by_group:
+            self._by_group.popitem()
+        return bool(self._by_group)
 
     def expired_of(
         self, group_id: str, expires_from: ExpiresFrom, *, now_ms: int, retention_ms: int
-    ) -> list[OffsetKey]:
-        """Return the offsets whose retention has expired (KIP-211). The group's state decides when retention begins.
+    ) -> Iterator[OffsetKey]:
+        """Yield the offsets whose retention has expired (KIP-211). The group's state decides when retention begins.
 
         If a client set an expiry itself (OffsetCommit v2-4), that replaces the retention. An offset that an open
         transaction may replace does not expire before the transaction has ended.
         """
-        expired: list[OffsetKey] = []
         for topic, partitions in self.of_group(group_id).items():
             for partition, value in partitions.items():
                 since_ms = expires_from(topic, value.commit_timestamp_ms)
@@ -174,5 +184,20 @@ class GroupOffsets:
                 if value.expire_timestamp_ms != NO_EXPIRY:
                     ends_ms = value.expire_timestamp_ms
                 if now_ms >= ends_ms and not self.pending.has(group_id, topic, partition):
-                    expired.append(OffsetKey(group_id, topic, partition))
-        return expired
+                    yield OffsetKey(group_id, topic, partition)
+
+
+def _count_by_name(
+    topic: str,
+    partition: int,
+    value: CommittedOffset,
+    topics: KnownTopics,
+    known_ids: tuple[bytes | None, ...],
+) -> int:
+    if value.leader_epoch > topics.epoch_of(topic, partition):
+        value.leader_epoch = NO_EPOCH
+    # The offset of a topic that was deleted keeps its id, by which it is removed.
+    if value.topic_id in known_ids or value.topic_id in topics.deleted:
+        return 0
+    value.topic_id = ZERO_UUID
+    return 1

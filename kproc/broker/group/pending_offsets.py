@@ -5,8 +5,6 @@ No response shows them. A marker commits or drops them. Like the committed offse
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-
 from kproc.broker.group.records import CommittedOffset, OffsetKey
 
 TopicPartition = tuple[str, int]
@@ -70,7 +68,7 @@ class PendingOffsets:
         """Return the keys of a group's pending offsets."""
         return [OffsetKey(group_id, *partition) for partition in self._producers.get(group_id, ())]
 
-    def items(self) -> Iterator[tuple[OffsetKey, CommittedOffset]]:
-        """Yield all pending offsets. A key comes once for each producer."""
-        for offsets in self._by_producer.values():
-            yield from offsets.items()
+    def values_of(self, key: OffsetKey) -> list[CommittedOffset]:
+        """Return the pending offsets of a partition, one for each producer."""
+        producers = self._producers.get(key.group_id, {}).get((key.topic, key.partition), ())
+        return [self._by_producer[producer_id][key] for producer_id in producers]

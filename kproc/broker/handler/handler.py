@@ -268,6 +268,7 @@ class Handler(LinkedRole):
                 or self._requests.large
                 or self._requests.without_room
                 or self._requests.resting
+                or self._coordinators.has_steps
                 or any(each.has_overflow for each in self._outboxes)
                 or self.has_input()
             )
@@ -277,6 +278,7 @@ class Handler(LinkedRole):
             or self._requests.without_room
             or self._requests.resting
             or self._requests.moving.has_holders()
+            or self._coordinators.has_steps
         )
         return super().is_drained() and is_synced and is_answered
 

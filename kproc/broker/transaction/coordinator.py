@@ -18,12 +18,12 @@ state, and other requests get CONCURRENT_TRANSACTIONS, as in Kafka. Two things d
 from __future__ import annotations
 
 import logging
-from collections import deque
 from collections.abc import Callable, Iterator
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
 from kproc.broker.coordinator.rules import Code, DueOf, KnownTopics, OnCode, Producer, Write, write_error
+from kproc.broker.coordinator.steps import Steps, Work
 from kproc.broker.transaction import rules
 from kproc.broker.transaction.entry import Entry, Environment, WaitingAdd
 from kproc.broker.transaction.marker_delivery import MARKERS, MarkerDelivery
@@ -56,8 +56,9 @@ logger = logging.getLogger(__name__)
 
 OnGranted = Callable[[Granted], None]
 
-# Transactional ids in one step of a sweep, which takes some ms.
-SWEPT_AT_ONCE: Final = 256
+# Costs in steps, in units of about 1 us: to check a transactional id, to write a record of one.
+_CHECK_COST: Final = 5
+_WRITE_COST: Final = 60
 # The names of the deadlines.
 _TIMEOUTS, _WAITING = "timeouts", "waiting"
 _CONCURRENT: Final = ErrorCode.CONCURRENT_TRANSACTIONS
@@ -79,7 +80,8 @@ class TransactionCoordinator:
         self._markers = MarkerDelivery(self, environment, log, deadlines, epoch)
         # By id, the adds that wait for the end of its last transaction.
         self._waiting: dict[str, list[WaitingAdd]] = {}
-        self._to_sweep: deque[str] = deque()
+        self._steps = Steps()
+        self._is_sweeping = False
         self._is_over = False
         self.state_counts = [0] * len(State)  # The number of ids in each state.
 
@@ -103,13 +105,16 @@ class TransactionCoordinator:
     def finish_loading(self, topics: KnownTopics) -> None:
         """Start the timeouts, and send the markers of decided transactions, which may not have been sent yet."""
         del topics  # Sending a marker shows whether its partition was deleted.
+        self._steps.add(self._finish_loading())
+
+    def _finish_loading(self) -> Work:
         decided: list[Entry] = []
-        for entry in self._entries.values():
+        for entry in list(self._entries.values()):
             assert entry.appended is not None
             self._follow(entry, entry.appended)
             if entry.appended.state in PREPARED:
                 decided.append(entry)
-
+            yield _CHECK_COST
         # Sync the decisions before their markers are sent, because the last coordinator may have died before they were
         # durable.
         if decided:
@@ -344,13 +349,15 @@ class TransactionCoordinator:
         if name == MARKERS:
             self._markers.send_due()
         elif name == _TIMEOUTS:
-            self._abort_timed_out()
+            self._steps.add(self._abort_timed_out())
         else:
             self._expire_waiting()
 
-    def _abort_timed_out(self) -> None:
+    def _abort_timed_out(self) -> Work:
         wall_ms = self._timing.wall_ms()
         for name in list(self._ongoing):
+            if name not in self._ongoing:
+                continue  # It has ended since the first step.
             entry = self._entries[name]
             # As in Kafka, a transaction with a pending state is checked again the next time.
             current = entry.settled
@@ -359,6 +366,8 @@ class TransactionCoordinator:
             if current is not None and wall_ms > current.ends_at_ms:
                 logger.info("aborting the transaction of %s: its timeout has expired", short_name(name))
                 self._fence(entry, partial(_log_error, "abort of a transaction after its timeout"))
+                yield _WRITE_COST
+            yield _CHECK_COST
         if self._ongoing:
             interval_ms = self._config.transaction_abort_timed_out_transaction_cleanup_interval_ms
             self._deadlines.bring_forward((self, _TIMEOUTS), self._timing.now_ms() + interval_ms)
@@ -370,26 +379,37 @@ class TransactionCoordinator:
 
     def start_sweep(self) -> None:
         """Start to look for unused ids. Called every transaction.remove.expired.transaction.cleanup.interval.ms."""
-        self._to_sweep = deque(self._entries)
+        if not self._is_sweeping:
+            self._is_sweeping = True
+            self._steps.add(self._sweep())
+
+    def _sweep(self) -> Work:
+        """Remove ids that were unused for transactional.id.expiration.ms."""
+        unused_since_ms = self._timing.wall_ms() - self._config.transactional_id_expiration_ms
+        for name in list(self._entries):
+            entry = self._entries.get(name)
+            current = entry.settled if entry is not None else None
+            if (
+                entry is not None
+                and current is not None
+                and current.state in IDLE
+                and current.updated_ms <= unused_since_ms
+            ):
+                self._remove(entry)
+                yield _WRITE_COST
+            yield _CHECK_COST
+        self._is_sweeping = False
 
     @property
-    def is_sweeping(self) -> bool:
-        """True if `sweep_some` has work."""
-        return bool(self._to_sweep)
+    def has_steps(self) -> bool:
+        """True if `run_step` has work."""
+        return bool(self._steps)
 
-    def sweep_some(self) -> int:
-        """Remove ids that were unused for transactional.id.expiration.ms. Return the number of checked ids."""
-        self._log.flush()
-        unused_since_ms = self._timing.wall_ms() - self._config.transactional_id_expiration_ms
-        count = min(SWEPT_AT_ONCE, len(self._to_sweep))
-        for _ in range(count):
-            entry = self._entries.get(self._to_sweep.popleft())
-            if entry is None:
-                continue
-            current = entry.settled
-            if current is not None and current.state in IDLE and current.updated_ms <= unused_since_ms:
-                self._remove(entry)
-        return count
+    def run_step(self) -> int:
+        """Run one step of a load, a sweep, the aborts after a timeout or a resignation. Return its cost."""
+        if not self._is_over:
+            self._log.flush()  # The work must see the state after all writes.
+        return self._steps.run()
 
     def _remove(self, entry: Entry) -> None:
         entry.start_removal()
@@ -440,7 +460,7 @@ class TransactionCoordinator:
         """Do nothing: the marker of a deleted partition is answered with an error that counts as written."""
 
     def resign(self) -> None:
-        """Answer all waiting requests with NOT_COORDINATOR, because another Handler takes over the partition."""
+        """Start to answer all waiting requests with NOT_COORDINATOR, because another Handler takes over."""
         self._log.flush()
         self.abandon()
 
@@ -449,8 +469,16 @@ class TransactionCoordinator:
         self._is_over = self._markers.is_over = True
         for name in (_TIMEOUTS, MARKERS, _WAITING):
             self._deadlines.discard((self, name))
+        self._steps.replace(self._answer_waiting())
+
+    def _answer_waiting(self) -> Work:
         for name in list(self._waiting):
             self._resume(name)
+            yield _WRITE_COST
+        # Freeing the memory of all ids at once would take long, too.
+        while self._entries:
+            self._entries.popitem()
+            yield 1
 
 
 def _no_id(error: KafkaError) -> ErrorCode:

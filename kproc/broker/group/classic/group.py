@@ -21,6 +21,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Final
 
+from kproc.broker.coordinator.steps import Work
 from kproc.broker.group.classic.join import ClassicJoin, join_refusal
 from kproc.broker.group.classic.members import Member
 from kproc.broker.group.classic.rebalance import ClassicRebalance
@@ -46,6 +47,9 @@ from kproc.common.errors import ErrorCode
 
 __all__ = ["ClassicGroup", "GroupEnvironment", "join_refusal"]
 
+# The cost of restoring one member (see Steps).
+_RESTORE_COST: Final = 8
+
 
 class ClassicGroup:
     """One group, owned by the coordinator of its `__consumer_offsets` partition.
@@ -66,11 +70,9 @@ class ClassicGroup:
         self._join = ClassicJoin(state, rebalance)
         self._sync = ClassicSync(state, rebalance)
 
-    @classmethod
-    def restore(cls, snapshot: GroupSnapshot, environment: GroupEnvironment, now_ms: int) -> ClassicGroup:
-        """Return the group of a record in the log. The session of each member starts now."""
-        group = cls(snapshot.group_id, environment)
-        state, roster = group.state, group.roster
+    def restore(self, snapshot: GroupSnapshot) -> Work:
+        """Restore a new group from its record in the log. `start_sessions` follows."""
+        state, roster = self.state, self.roster
         state.generation = snapshot.generation
         state.current_state_timestamp_ms = snapshot.current_state_timestamp_ms
         roster.protocol_type = snapshot.protocol_type or None
@@ -78,18 +80,21 @@ class ClassicGroup:
         # No coordinator writes members without a protocol, and no member could rejoin such a group.
         if snapshot.protocol_name is not None and snapshot.protocol_type:
             for each in snapshot.members:
-                member = Member.from_snapshot(each, snapshot.protocol_name)
-                roster.add(member)
-                state.renew(member, now_ms)
+                roster.add(Member.from_snapshot(each, snapshot.protocol_name))
+                yield _RESTORE_COST
         if snapshot.leader in roster.members:
             roster.leader = snapshot.leader
         state.update_topics()
         if roster.members:
             state.current = GroupState.STABLE
-        if len(roster) > environment.config.group_max_size:
+
+    def start_sessions(self, now_ms: int) -> None:
+        """Start the session of each member of a restored group."""
+        for member in self.roster.members.values():
+            self.state.renew(member, now_ms)
+        if len(self.roster) > self.state.environment.config.group_max_size:
             # group.max.size was lowered. The last members to rejoin are rejected. Until then all may commit.
-            group._rebalance.prepare(now_ms, f"{len(roster)} members are more than group.max.size")
-        return group
+            self._rebalance.prepare(now_ms, f"{len(self.roster)} members are more than group.max.size")
 
     # JoinGroup, SyncGroup and deadlines, handled by the parts.
 

@@ -52,11 +52,11 @@ class Notes:
         raise NotImplementedError
 
     @property
-    def is_sweeping(self) -> bool:
-        raise NotImplementedError
+    def has_steps(self) -> bool:
+        return False
 
-    def sweep_some(self) -> int:
-        raise NotImplementedError
+    def run_step(self) -> int:
+        return 0
 
     def resign(self) -> None:
         raise NotImplementedError

@@ -201,7 +201,7 @@ def test_waiters_of_one_topic_ignore_coordinators_of_others(
     Client(rig).ask(rig, calls, "add", *NAMES)
     Client(rig).ask(rig, calls, "add", *NAMES)
     runtime(rig).release((TOPIC, 0))
-    monkeypatch.setattr("kproc.broker.coordinator.coordinator_log.LOAD_CHUNK_BYTES", 1)
+    monkeypatch.setattr("kproc.broker.coordinator.steps.STEP_COST", 1)
     loaded: list[str] = []
     runtime(rig).when_loaded(TOPIC, lambda: loaded.append(TOPIC))
     runtime(rig).when_loaded(GROUP_METADATA_TOPIC, lambda: loaded.append("groups"))
@@ -241,7 +241,7 @@ def test_a_marker_is_taken_by_a_coordinator_that_has_loaded(
     for _ in range(2):
         Client(rig).ask(rig, calls, "add", *NAMES)
     runtime(rig).release((TOPIC, 0))
-    monkeypatch.setattr("kproc.broker.coordinator.coordinator_log.LOAD_CHUNK_BYTES", 1)
+    monkeypatch.setattr("kproc.broker.coordinator.steps.STEP_COST", 1)
     with pytest.raises(KafkaError) as raised:
         end(rig, 0, 0, 7, is_commit=True)
     assert raised.value.code == ErrorCode.COORDINATOR_LOAD_IN_PROGRESS
@@ -258,7 +258,7 @@ def test_step_of_replay_ends_after_large_records(
     for _ in range(2):
         Client(rig).ask(rig, calls, "add", *NAMES)
     runtime(rig).release((TOPIC, 0))
-    monkeypatch.setattr("kproc.broker.coordinator.coordinator_log.LOAD_CHUNK_VALUE_BYTES", 0)
+    monkeypatch.setattr("kproc.broker.coordinator.steps.STEP_COST", 1)
     with pytest.raises(KafkaError) as raised:
         end(rig, 0, 0, 7, is_commit=True)
     assert raised.value.code == ErrorCode.COORDINATOR_LOAD_IN_PROGRESS
@@ -331,7 +331,7 @@ def test_parked_requests_run_in_order_before_later_ones(
     for _ in range(2):
         Client(rig).ask(rig, calls, "add", *NAMES)
     runtime(rig).release((TOPIC, 0))
-    monkeypatch.setattr("kproc.broker.coordinator.coordinator_log.LOAD_CHUNK_BYTES", 1)
+    monkeypatch.setattr("kproc.broker.coordinator.steps.STEP_COST", 1)
     clients = [Client(rig) for _ in range(4)]
     for client in clients[:3]:
         client.begin(calls, "add", "n0")
@@ -406,7 +406,7 @@ def test_a_sweep_that_raises_gives_its_coordinator_up(
     rig.create_topic(TOPIC)
     Client(rig).ask(rig, calls, "add", "n")
     first = coordinator(rig)
-    monkeypatch.setattr(first, "sweep_some", lambda: 1 // 0)
+    monkeypatch.setattr(first, "run_step", lambda: 1 // 0)
     rig.advance_ms(SWEEP_MS)
     assert first.events[-1] == "resigned"
     assert coordinator(rig) is not first

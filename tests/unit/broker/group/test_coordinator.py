@@ -11,6 +11,7 @@ from kproc.broker.group.messages import CommitRequest, SyncRequest
 from kproc.broker.group.records import OffsetKey, encode_offset_key
 from kproc.common.deadlines import NEVER
 from kproc.common.errors import Corrupt, ErrorCode
+from tests.support.coordinators import run_steps
 from tests.support.group_coordinator_rig import Rig
 
 
@@ -143,6 +144,7 @@ def test_who_waits_is_sent_to_the_next_owner(rig: Rig) -> None:
     rig.settle()
     waiting = rig.join()
     rig.coordinator.resign()
+    run_steps(rig.coordinator)
     assert waiting[0].error_code == ErrorCode.NOT_COORDINATOR
     assert rig.deadlines.first == NEVER
 
@@ -181,5 +183,6 @@ def test_join_responses_of_large_group_take_several_ticks(rig: Rig) -> None:
 def test_join_responses_of_large_group_are_sent_on_resignation(rig: Rig) -> None:
     answers = joined_by_many(rig)
     rig.coordinator.resign()
+    run_steps(rig.coordinator)
     assert {len(answer) for answer in answers} == {1}
     rig.pass_ms(0)

@@ -9,6 +9,7 @@ import pytest
 from kproc.broker.group.messages import LeavingMember
 from kproc.broker.group.records import OffsetKey, decode_record
 from kproc.wire.primitives import ZERO_UUID
+from tests.support.coordinators import run_steps
 from tests.support.group_coordinator_rig import Rig
 
 
@@ -37,6 +38,7 @@ def test_deleted_topic_drops_offsets_and_namesake_gets_none(rig: Rig) -> None:
     rig.delete_topic("t", b"n" * 16)
     assert rig.coordinator.offsets.get("g", "t", 0, b"n" * 16) is None
     rig.coordinator.topics_deleted(rig.known_topics())
+    run_steps(rig.coordinator)
     rig.log.sync()
     assert (rig.offset("t"), rig.offset("u")) == (None, 2)
 
@@ -96,6 +98,7 @@ def test_offsets_that_count_by_name_go_with_their_topic(rig: Rig) -> None:
     rig.make()
     rig.delete_topic("t")
     rig.coordinator.topics_deleted(rig.known_topics())
+    run_steps(rig.coordinator)
     rig.log.sync()
     assert rig.offset() is None
 

@@ -10,6 +10,7 @@ from kproc.broker.coordinator.rules import Producer
 from kproc.broker.group.messages import LeavingMember
 from kproc.broker.group.records import OffsetKey
 from kproc.common.errors import ErrorCode
+from tests.support.coordinators import run_steps
 from tests.support.group_coordinator_rig import LoggedRecord, Rig
 
 A, B = Producer(7, 0), Producer(8, 3)
@@ -138,6 +139,7 @@ def test_a_deleted_topic_takes_pending_offsets_along(rig: Rig, again: Any) -> No
     rig.log.flush()
     rig.delete_topic("t")
     rig.coordinator.topics_deleted(rig.known_topics())
+    run_steps(rig.coordinator)
     rig.log.sync()
     again()
     rig.end(A.producer_id, is_commit=True)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from kproc.broker.group.classic.group import ClassicGroup
 from kproc.common.errors import ErrorCode
 from tests.support.group_rig import REBALANCE_MS, GroupRig
 
@@ -68,7 +67,7 @@ def test_a_static_member_returns_to_a_full_group(rig: GroupRig) -> None:
 def test_a_group_that_is_too_large_when_loaded_rebalances(rig: GroupRig) -> None:
     members = rig.make_stable(3)
     rig.configure(group_max_size=2)
-    rig.group = ClassicGroup.restore(rig.log[-1], rig.environment, rig.now_ms)
+    rig.restore(rig.log[-1])
     assert rig.state == "PreparingRebalance"
     assert rig.can_commit(members[2]) == ErrorCode.NONE  # What the rebalance is for.
     joins = rig.rejoin_all(members)
@@ -82,7 +81,7 @@ def test_a_group_that_is_too_large_when_loaded_rebalances(rig: GroupRig) -> None
 def test_or_when_some_do_not_rejoin(rig: GroupRig) -> None:
     members = rig.make_stable(3)
     rig.configure(group_max_size=2)
-    rig.group = ClassicGroup.restore(rig.log[-1], rig.environment, rig.now_ms)
+    rig.restore(rig.log[-1])
     join = rig.join(members[2])
     rig.pass_ms(REBALANCE_MS)
     assert join.value.leader == members[2]

@@ -18,7 +18,7 @@ READS_A_AND_BB = (("range", SUBSCRIPTION),)
 
 def reloaded(rig: GroupRig, snapshot: GroupSnapshot | None = None) -> ClassicGroup:
     """The group as a successor has it."""
-    rig.group = ClassicGroup.restore(snapshot or rig.log[-1], rig.environment, rig.now_ms)
+    rig.restore(snapshot or rig.log[-1])
     return rig.group
 
 

@@ -10,6 +10,7 @@ from kproc.broker.transaction.messages import AddRequest, Granted
 from kproc.broker.transaction.records import decode_record, encode_key, encode_value
 from kproc.broker.transaction.state import EXHAUSTED_EPOCH, NO_TIME, State, Transaction
 from kproc.common.errors import Corrupt, ErrorCode, KafkaError
+from tests.support.coordinators import run_steps
 from tests.support.transaction_rig import ABORT, COMMIT, NAME, P0, P1, TIMEOUT_MS, CoordinatorRig
 
 CONCURRENT = int(ErrorCode.CONCURRENT_TRANSACTIONS)
@@ -357,7 +358,7 @@ def test_nothing_waits_for_the_last_state_and_for_a_tombstone() -> None:
     assert rig.word == "CompleteCommit"
     rig.clock.advance_ms(2_000)
     rig.coordinator.start_sweep()
-    rig.coordinator.sweep_some()
+    run_steps(rig.coordinator)
     assert words(rig)[-2:] == ["CompleteCommit", "-"]
     assert list(rig.coordinator.overviews()) == []
     assert rig.log.unsynced == []
@@ -402,6 +403,7 @@ def test_resigning_redirects_waiters_and_sends_no_markers() -> None:
     added = rig.add(next_one)
     rig.work()
     rig.coordinator.resign()
+    run_steps(rig.coordinator)
     assert added == [ErrorCode.NOT_COORDINATOR]
     rig.take_markers()
     assert words(rig)[-1] == "PrepareCommit"
@@ -416,6 +418,7 @@ def test_decision_durable_after_resignation_is_left_to_next() -> None:
     rig.log.holds_syncs = True
     ended = rig.end(producer, COMMIT)
     rig.coordinator.resign()
+    run_steps(rig.coordinator)
     rig.log.sync()
     assert codes(ended) == [NONE]
     rig.work()
@@ -451,8 +454,7 @@ def test_an_id_whose_tombstone_could_not_be_written_is_kept() -> None:
 
 def sweep(rig: CoordinatorRig) -> None:
     rig.coordinator.start_sweep()
-    while rig.coordinator.is_sweeping:
-        rig.coordinator.sweep_some()
+    run_steps(rig.coordinator)
 
 
 def test_looking_in_shows_each_id() -> None:
@@ -492,8 +494,7 @@ def test_counts_by_state_match_ids_over_random_changes() -> None:
     assert counts() == {"Empty": 1, "Ongoing": 1, "CompleteCommit": 1, "CompleteAbort": 1}
     rig.clock.advance_ms(2_000)
     rig.coordinator.start_sweep()
-    while rig.coordinator.is_sweeping:
-        rig.coordinator.sweep_some()
+    run_steps(rig.coordinator)
     assert counts() == {"Ongoing": 1}
     rig.restart(rig.log.records)
     assert counts() == {"Ongoing": 1}

@@ -1,0 +1,50 @@
+"""Steps: the long work of a coordinator, divided so that a duty cycle runs only a few ms of it.
+
+A coordinator can have 100,000 groups or transactional ids, and work on all of them takes seconds: the end of a load, a
+sweep, the deletion of a topic, a resignation. The coordinator starts such work, and CoordinatorRuntime runs its steps.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Iterator
+from typing import Final
+
+# Each `next` does a part of some work and returns its cost, in units of about 1 us.
+Work = Iterator[int]
+
+# A step ends at this cost.
+STEP_COST: Final = 3_000
+
+
+class Steps:
+    """The unfinished work of one coordinator. It is done in the order in which it was started."""
+
+    __slots__ = ("_queue",)
+
+    def __init__(self) -> None:
+        self._queue: deque[Work] = deque()
+
+    def __bool__(self) -> bool:
+        return bool(self._queue)
+
+    def add(self, work: Work) -> None:
+        """Start work behind the present one."""
+        self._queue.append(work)
+
+    def replace(self, work: Work) -> None:
+        """Discard all unfinished work and start other work. The present work may call this, too."""
+        self._queue.clear()
+        self._queue.append(work)
+
+    def run(self) -> int:
+        """Run one step. Return its cost."""
+        cost = 0
+        while self._queue and cost < STEP_COST:
+            work = self._queue[0]
+            part = next(work, None)
+            if part is not None:
+                cost += part
+            elif self._queue[0] is work:
+                self._queue.popleft()
+        return cost
