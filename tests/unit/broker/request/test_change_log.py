@@ -199,9 +199,7 @@ def test_divided_request_has_one_bounded_line(alice: ScriptedProcessor, lines: l
     assert len(line) < 2000
 
 
-def test_divided_request_of_client_that_leaves_has_a_line(
-    alice: ScriptedProcessor, lines: list[str]
-) -> None:
+def test_divided_request_of_client_that_leaves_has_a_line(alice: ScriptedProcessor, lines: list[str]) -> None:
     alice.send(ApiKey.ALTER_CLIENT_QUOTAS, 1, quotas(1000))
     while not alice._rig.controller_calls:
         pass_once(alice._rig)
@@ -226,6 +224,18 @@ def test_only_first_commit_without_member_has_a_line(alice: ScriptedProcessor, l
     assert lines == [
         f"User:alice from 192.0.2.7 set committed offsets of group {group} (1): t-0 (to 0)" for group in "gh"
     ]
+
+
+def test_remembered_commits_are_bounded_in_entries_and_bytes() -> None:
+    log, respond = ChangeLog(), registry.APIS[ApiKey.OFFSET_COMMIT].error_response
+    for number in range(2500):
+        group = f"{number}".ljust(32_000 if number < 100 else 200, "g")
+        request = {
+            "group_id": group, "generation_id_or_member_epoch": -1, "member_id": "", "topics": [],
+        }  # fmt: skip
+        log.log_response(context_of(ApiKey.OFFSET_COMMIT, request), respond(request, 0, None))
+        assert len(log._commits) <= 1000
+        assert log._commits.size_bytes <= 1 << 18
 
 
 @pytest.mark.parametrize(
