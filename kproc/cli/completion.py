@@ -73,7 +73,7 @@ def complete_setting_names(context: typer.Context, incomplete: str) -> list[str]
 
 
 def complete_described_settings(context: typer.Context, incomplete: str) -> list[str]:
-    """Return names of settings of the resource on the command line, or without one of every kind of resource."""
+    """Return names of settings of the resource on the command line, or of all kinds of resources if it names none."""
     if context.params.get("topic") or context.params.get("group"):
         return complete_setting_names(context, incomplete)
     from kproc.cli.setting_reference import all_descriptions

@@ -53,7 +53,7 @@ class GroupMember:
         consumer.subscribe(self._topics, on_assign=self._on_assign, on_revoke=self._on_revoke)
 
     def on_printed(self, records: Sequence[Consumed]) -> None:
-        """Allow the commit of these records' offsets."""
+        """Allow the commit of these records' offsets, because they were printed."""
         after = {(record.topic, record.partition): record.offset + 1 for record in records}
         for partition, offset in after.items():
             self.on_skipped(partition, offset)

@@ -23,7 +23,7 @@ def print_line(text: str = "") -> None:
 
 
 def print_note(text: str) -> None:
-    """Write one line to standard error and flush it."""
+    """Print one line on standard error and flush it."""
     sys.stderr.write(f"{printable(text)}\n")
     sys.stderr.flush()
 

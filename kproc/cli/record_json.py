@@ -50,7 +50,7 @@ _TIMESTAMP_MAX: Final = (1 << 63) - 1
 
 
 def write_line(record: Consumed) -> bytes:
-    """Encode a record as a line."""
+    """Encode a record as one line of JSON."""
     import orjson
 
     fields = {

@@ -22,7 +22,7 @@ class PipelineError(Exception):
 
 
 class AlreadyRunning(PipelineError):
-    """Another process holds the checkpoint."""
+    """Another process runs the same checkpoint and holds its lock."""
 
 
 def reason_of(error: BaseException) -> str:

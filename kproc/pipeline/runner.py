@@ -110,7 +110,7 @@ class StopSignals:
 
 @dataclass
 class _Query:
-    """A started query."""
+    """A query of the run that was started, with its sink, frame and totals."""
 
     sink: Sink
     frame: DataFrame

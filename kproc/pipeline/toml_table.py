@@ -36,7 +36,7 @@ def show(path: KeyPath) -> str:
 
 
 class Places:
-    """The line of each key in a file."""
+    """The line number of each key in a specification's file, for error messages."""
 
     def __init__(self, file: str, text: str) -> None:
         self.file = file
@@ -208,7 +208,7 @@ class SpecTable:
         return found[0]
 
     def finish(self) -> None:
-        """Reject keys that were not read."""
+        """Raise SpecError for keys of this table that were not read, because they are unknown."""
         for key in self._values:
             if key not in self._asked:
                 raise self.error(key, f"unknown key{did_you_mean(key, self._asked) or self._list_known()}")

@@ -287,7 +287,7 @@ def _without_nulls(column: pa.Array) -> pa.Array:
 
 
 def _payload_lengths(column: pa.Array) -> Int64s:
-    """Return the length of each row, and -1 for null, as records encode it."""
+    """Return the length of each row of a binary column, and -1 for null, as records encode both."""
     lengths = ragged(column)[1]
     if column.null_count:
         lengths[np.asarray(column.is_null())] = -1

@@ -75,7 +75,7 @@ class LookUp:
 
     @property
     def cluster(self) -> Cluster:
-        """This process's connections."""
+        """The connections to the brokers, which all readers of this process share."""
         return cluster_of(self._options.bootstrap, self._options.look_up)
 
     # -- partitions

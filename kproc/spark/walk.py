@@ -29,7 +29,7 @@ _RUN_MAX: Final = 1024
 
 
 class WantedFields(NamedTuple):
-    """The fields that the query reads."""
+    """The record fields that the query reads, so that the others need not be found."""
 
     timestamp: bool
     offset: bool
@@ -57,7 +57,7 @@ class Fields(NamedTuple):
         return len(self.end)
 
     def filtered(self, rows: Array) -> Fields:
-        """Return the rows of a mask."""
+        """Return the fields of those records for which the mask `rows` is True."""
         return Fields._make(None if column is None else column[rows] for column in self)
 
 

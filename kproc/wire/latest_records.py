@@ -32,7 +32,7 @@ _SHAPES_MAX: Final = 256
 
 
 class _Shape(NamedTuple):
-    """Records with the same widths and lengths of all fields."""
+    """A group of records whose fields have the same widths and lengths, so that one regular expression matches them."""
 
     # Matches a run of such records, which may be empty.
     match: Callable[[bytes, int], re.Match[bytes] | None]
@@ -98,7 +98,7 @@ class LatestRecords:
 
 
 def offset_delta_of(row: Row) -> int:
-    """Return the offset delta of a row."""
+    """Return the offset delta of a record that `of` or `read_row` has returned."""
     delta = row[0]
     return read_varint(delta, 0)[0] if isinstance(delta, bytes) else delta
 

@@ -336,7 +336,10 @@ class Acceptor(Role):
         return any(mask & select.POLLIN for _, mask in poll.poll(0))
 
     def _handle_accepted(self, sock: socket.socket, address: object, now_ns: int) -> None:
-        """Pass one accepted socket to a Processor, close it later, or close it now."""
+        """Pass an accepted socket to a Processor, or close it.
+
+        It is closed at once above the count of its address, and later above its rate.
+        """
         packed, port = _remote(address)
         answer = self.quotas.admit_address(packed, now_ns)
         if answer == TOO_MANY:
@@ -377,7 +380,7 @@ class Acceptor(Role):
             self._refused_count = 0
 
     def _configure(self, sock: socket.socket) -> int:
-        """Set the socket's options; return the flags that travel with it."""
+        """Set the socket's options. Return the flags (TLS, login, loopback) that are sent with it to a Processor."""
         sock.setblocking(False)
         # These are the options of Kafka's SocketServer. Answers are sent whole, so Nagle's algorithm could only delay
         # their last segment. Keepalive finds clients whose host vanished without closing the connection.

@@ -43,7 +43,7 @@ class _Open(NamedTuple):
     call: Call[Any, Any]
 
     def decode_reply(self, raw: memoryview) -> Any:
-        """Decode a reply. Another one follows if it `is_open`."""
+        """Decode a reply of this call. A further reply follows if the decoded one `is_open`."""
         # nil: the peer lives, but the call raised an unexpected exception there, which its log shows. The outcome is
         # unknown, as if the peer had died.
         return Lost() if raw == _NIL else self.call.decode_reply(raw)

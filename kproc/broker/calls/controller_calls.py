@@ -26,7 +26,7 @@ class Outcome(Reply, kw_only=True):
 
 
 class Change(msgspec.Struct, array_like=True):
-    """An operation on the metadata, and the fields of the request for it."""
+    """A call to the controller for an operation that changes the metadata, with the operation's fields."""
 
     op: str
     fields: dict[str, Any]
@@ -39,7 +39,7 @@ class Changed(Outcome):
 
 
 class ProducerIdsRequest(msgspec.Struct, array_like=True):
-    """A request for a block of producer ids."""
+    """A Handler's call to the controller for a block of producer ids."""
 
 
 class ProducerIds(Outcome):
@@ -70,7 +70,7 @@ class LogLevels(msgspec.Struct, array_like=True):
 
 
 class OwnRequest(msgspec.Struct, array_like=True):
-    """One of kproc's own operations (controller/operations.py)."""
+    """A client's request for one of kproc's own operations, sent on to the controller (controller/operations.py)."""
 
     operation: OwnOperation
 

@@ -15,7 +15,7 @@ _Count = Annotated[int, msgspec.Meta(ge=-(1 << 31), le=(1 << 31) - 1)]
 
 
 class _AnyOperation(msgspec.Struct, tag_field="op"):
-    """One JSON object. Unknown members are ignored."""
+    """Base of kproc's own operations: a JSON object with the operation's name in `op`. Unknown members are ignored."""
 
 
 class Ping(_AnyOperation, tag="ping"):
@@ -27,7 +27,7 @@ class ShowStatus(_AnyOperation, tag="status"):
 
 
 class ShowClients(_AnyOperation, tag="clients"):
-    """List all connections."""
+    """List all connections of clients, for `kproc clients`."""
 
 
 class ShowTopics(_AnyOperation, tag="topics"):
@@ -43,7 +43,7 @@ class Scale(_AnyOperation, tag="scale"):
 
 
 class Rebalance(_AnyOperation, tag="rebalance"):
-    """Move connections from busy Processors to idle ones."""
+    """Migrate connections from busy Processors to idle ones, for `kproc rebalance`."""
 
 
 class KillClient(_AnyOperation, tag="kill-client"):

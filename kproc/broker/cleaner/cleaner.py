@@ -56,7 +56,10 @@ _PARTITIONS_PER_PASS: Final = 64
 
 
 class Cleaner(LinkedRole):
-    """The cleaner role. One process per broker runs it."""
+    """The cleaner role: retention, compaction, checkpoints, and the removal of deleted directories.
+
+    One process per broker runs it.
+    """
 
     def __init__(
         self,

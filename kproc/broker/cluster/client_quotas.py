@@ -45,7 +45,7 @@ Row = dict[str, Any]
 
 
 class ClientQuotas:
-    """The quotas at one version of the image. Only the image writes it."""
+    """All client quotas at one version of the metadata. Only the image changes them."""
 
     __slots__ = ("_entities", "version")
 

@@ -47,7 +47,7 @@ class PartitionImage(msgspec.Struct, gc=False):
 
 
 class TopicImage(msgspec.Struct):
-    """One topic. Partitions are dense: `partitions[n].index == n`."""
+    """One topic with its partitions and configs. Partitions are dense: `partitions[n].index == n`."""
 
     name: str
     topic_id: bytes
@@ -160,7 +160,7 @@ class ClusterImage:
 
     @classmethod
     def from_snapshot(cls, data: bytes | memoryview) -> ClusterImage:
-        """Return the image of a `snapshot()`."""
+        """Return the image that `snapshot()` has encoded."""
         image = cls()
         image.apply(data)
         return image

@@ -56,7 +56,7 @@ class HandlersCounted(msgspec.Struct, frozen=True, array_like=True, tag=3):
 
 
 class TopicCreated(msgspec.Struct, frozen=True, array_like=True, tag=4):
-    """A topic without partitions; `PartitionsAdded` follows in the same delta."""
+    """A topic was created, without partitions; `PartitionsAdded` follows in the same delta."""
 
     name: str
     topic_id: bytes
@@ -171,7 +171,7 @@ class AclAdded(msgspec.Struct, frozen=True, array_like=True, tag=16):
 
 
 class AclRemoved(msgspec.Struct, frozen=True, array_like=True, tag=17):
-    """The rule with that id was removed."""
+    """The ACL rule with that id was removed."""
 
     acl_id: bytes
 

@@ -32,7 +32,7 @@ Row = dict[str, Any]
 
 
 class ScramUsers:
-    """The users at one version of the image. Only the image writes it."""
+    """The SCRAM credentials of all users at one version of the metadata. Only the image changes them."""
 
     __slots__ = ("_by_kind", "_shapes", "_unstored_secret", "secret")
 
@@ -63,7 +63,7 @@ class ScramUsers:
         self._shapes.pop(mechanism, None)
 
     def of(self, name: str) -> dict[int, ScramCredential]:
-        """Return a user's credentials by mechanism."""
+        """Return the SCRAM credentials of a user, by mechanism."""
         return {number: users[name] for number, users in self._by_kind.items() if name in users}
 
     def names(self) -> list[str]:
@@ -100,7 +100,7 @@ class ScramUsers:
         return self._shapes[mechanism]
 
     def records(self) -> Iterator[r.Record]:
-        """Yield the records that rebuild these users."""
+        """Yield the metadata records that rebuild the SCRAM credentials of all users, for a snapshot."""
         if self.secret:
             yield r.ScramSecretMade(self.secret)
         for mechanism, users in self._by_kind.items():
@@ -118,7 +118,10 @@ class UserChanges:
         self._make_secret = make_secret
 
     def alter(self, body: Row) -> tuple[Row, list[r.Record]]:
-        """Handle the request. Each user succeeds or fails alone. Upsertions contain keys instead of a password."""
+        """Handle AlterUserScramCredentials. Each user succeeds or fails alone.
+
+        Upsertions contain keys instead of a password.
+        """
         rows = [(row, False) for row in body["deletions"]] + [(row, True) for row in body["upsertions"]]
         times = Counter(row["name"] for row, _ in rows)
         results: list[Row] = []

@@ -61,5 +61,5 @@ class DynamicSettings(msgspec.Struct, frozen=True):
 
     @classmethod
     def of_message(cls, message: Mapping[str, Any]) -> DynamicSettings:
-        """Decode a message of `as_message`."""
+        """Decode settings that `as_message` has encoded."""
         return cls(dict(message["overrides"]), dict(message["ip_rates"]))

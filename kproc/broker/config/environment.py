@@ -36,14 +36,14 @@ _SERVICE_LINK: Final = r"KPROC_(.*_)?(SERVICE_HOST|SERVICE_PORT(_.*)?|PORT(_\d+_
 
 
 class VariableValue(NamedTuple):
-    """The value of a setting, and the variable that has it."""
+    """The value of a setting that comes from an environment variable, and the variable's name."""
 
     value: str
     variable: str
 
 
 def variable_of(name: str) -> str:
-    """Return the variable of a setting."""
+    """Return the name of the environment variable that can set a setting."""
     return PREFIX + name.removeprefix(_OWN_PREFIX).replace(".", "_").upper()
 
 

@@ -26,14 +26,14 @@ class JaasError(ValueError):
 
 
 class JaasLine(NamedTuple):
-    """One login module with its options."""
+    """A parsed sasl.jaas.config line: one login module with its options."""
 
     module: str  # Without its package.
     options: dict[str, str]
 
 
 def parse_jaas(text: str) -> JaasLine:
-    """Parse a JAAS line. Raises JaasError."""
+    """Parse a line of sasl.jaas.config. Raises JaasError, which quotes no option."""
     tokens = [*_tokens(text)]
     if not tokens:
         raise JaasError("the login module is missing")

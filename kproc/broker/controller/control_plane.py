@@ -222,7 +222,7 @@ class ControlPlane:
 
 
 class _ControlRequest(HandlerRequest):
-    """A request that frees its place in the queue when it is answered."""
+    """A request of the control listener. Its answer frees its place among the requests that the controller holds."""
 
     __slots__ = ("plane",)
 

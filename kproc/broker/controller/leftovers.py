@@ -45,7 +45,7 @@ class OrphanedDirectories:
         self._is_unsure = True
 
     def deleted(self, names: Iterable[str]) -> None:
-        """Record that topics of these names were deleted."""
+        """Record that topics of these names were deleted, so that their directories' renames may not be durable."""
         self._freed.update(names)
         # Forget the names rather than let them grow without limit. The next creation then syncs the directory, which is
         # always right.

@@ -86,7 +86,7 @@ class Guard(NamedTuple):
 
 
 class _Span(NamedTuple):
-    """Consecutive records of one write that are in the same batch."""
+    """Consecutive records of one coordinator's write that were encoded into the same batch."""
 
     batch: int  # The number of the batch.
     at: int  # The number of the first record within the batch.

@@ -100,7 +100,7 @@ class CoordinatorRuntime:
     # -- requests ----------------------------------------------------------------------------------------------
 
     def image(self) -> ClusterImage:
-        """Return our present metadata."""
+        """Return this Handler's present metadata."""
         return self._image()
 
     def ready_log(self, key: PartitionKey) -> CoordinatorLog[Any]:

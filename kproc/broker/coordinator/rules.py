@@ -89,7 +89,7 @@ class Marker(msgspec.Struct, frozen=True, array_like=True):
 
 
 class Timing(msgspec.Struct, frozen=True):
-    """The clocks and the random numbers of coordinators."""
+    """The clocks and the random numbers that coordinators use, so that tests can replace them."""
 
     now_ms: Callable[[], int]  # monotonic
     wall_ms: Callable[[], int]

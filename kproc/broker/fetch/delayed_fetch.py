@@ -17,7 +17,7 @@ from kproc.wire.hot import FetchPartition
 
 
 class FetchPart(msgspec.Struct, array_like=True):
-    """One partition of a Fetch, with the client's request for it."""
+    """One partition of a Fetch: its topic, and the offset and limits that the client requests."""
 
     topic: str
     # The id tells a topic from one that is created later under the same name.

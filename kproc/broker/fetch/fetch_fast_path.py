@@ -58,7 +58,10 @@ _START_BYTES: Final = 8  # First fields of a frame: its length, API key, version
 
 
 class FetchFastPath:
-    """The repeated bytes of one connection's Fetch requests, and the partition that they read."""
+    """Handles repetitions of a connection's last Fetch by comparing bytes.
+
+    Has the repeated bytes, and the partition that they read.
+    """
 
     __slots__ = (
         "_bytes_max",

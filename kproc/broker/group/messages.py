@@ -71,7 +71,7 @@ class SyncResult(msgspec.Struct, frozen=True):
 
 
 class HeartbeatRequest(NamedTuple):
-    """A Heartbeat request."""
+    """A Heartbeat request as its coordinator gets it."""
 
     member_id: str
     group_instance_id: str | None
@@ -113,7 +113,7 @@ class LeaveResult(msgspec.Struct, frozen=True):
 
 
 class DescribedMember(msgspec.Struct, frozen=True):
-    """One member of a DescribeGroups response."""
+    """One member of a group in a DescribeGroups response."""
 
     member_id: str
     group_instance_id: str | None
@@ -124,7 +124,7 @@ class DescribedMember(msgspec.Struct, frozen=True):
 
 
 class DescribedGroup(msgspec.Struct, frozen=True):
-    """A group of a DescribeGroups response."""
+    """One group in a DescribeGroups response, with its members."""
 
     group_id: str
     state: str
@@ -134,7 +134,7 @@ class DescribedGroup(msgspec.Struct, frozen=True):
 
 
 class GroupOverview(msgspec.Struct, frozen=True):
-    """A group of a ListGroups response."""
+    """One group in a ListGroups response."""
 
     group_id: str
     protocol_type: str

@@ -65,7 +65,7 @@ class CompactionCalls:
         self.swaps.clear()
 
     def drain(self) -> None:
-        """Reject all calls from now on."""
+        """Reject all calls of the cleaner from now on, because the Handler stops."""
         self._is_stopping = True
 
     def _swap(self, body: SwapRequest) -> Swapped:

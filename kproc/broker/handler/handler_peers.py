@@ -21,7 +21,7 @@ _AWAY_NS: Final = NS_PER_S
 
 
 class UnlinkedCall(NamedTuple):
-    """A call to a Handler without a link."""
+    """A call to a Handler that has no link now. It is kept, to be sent again."""
 
     peer: AgentId
     call: Call[Any, Any]

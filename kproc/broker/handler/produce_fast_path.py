@@ -45,7 +45,10 @@ _record_layout: Final = lru_cache(1024)(Struct)
 
 
 class ProduceFastPath:
-    """The repeated bytes of one connection's Produce requests, and the partition that they append to."""
+    """Handles repetitions of a connection's last Produce by comparing bytes.
+
+    Has the repeated bytes, and the partition that they append to.
+    """
 
     __slots__ = (
         "_counts",
@@ -130,7 +133,7 @@ class ProduceFastPath:
 
     @property
     def outbox(self) -> Outbox | KeptAnswers:
-        """The outbox of the connection's Processor."""
+        """The outbox to the Processor of this fast path's connection."""
         return self._requests.peer.outbox
 
     def handle(self, record: memoryview) -> bool:

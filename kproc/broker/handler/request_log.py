@@ -109,7 +109,7 @@ class RequestLog:
         self._lines.append(printable_json(orjson.dumps(line, option=orjson.OPT_APPEND_NEWLINE)))
 
     def flush(self) -> None:
-        """Write the added lines."""
+        """Write the lines that were added in this duty cycle to the request log's file."""
         if not self._lines:
             return
         text, self._lines = b"".join(self._lines), []

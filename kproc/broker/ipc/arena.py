@@ -158,7 +158,7 @@ class Arena:
         return self.capacity - self.lent_bytes
 
     def lent_count(self) -> int:
-        """Return the number of allocated blocks."""
+        """Return the number of blocks that are allocated in the arena."""
         return len(self._lent)
 
     def resident_bytes(self) -> int:
@@ -186,7 +186,10 @@ class ArenaReader:
 
     @classmethod
     def attach(cls, fd: int, *, generation: int | None = None) -> Self:
-        """Own a received descriptor, or raise RegionMismatch and leave it with the caller."""
+        """Attach to the arena of a received descriptor, which this object then owns.
+
+        Raise RegionMismatch otherwise, and leave the descriptor to the caller.
+        """
         return cls(Region.attach(fd, kind=RegionKind.ARENA, generation=generation))
 
     @property

@@ -41,7 +41,10 @@ LINE_BYTES: Final = 128
 
 
 class Word(NamedTuple):
-    """One shared 64-bit word. `starts_line` gives its writer a cache line of its own."""
+    """One 64-bit word that several processes share.
+
+    `starts_line` puts it into a cache line that only its writer writes.
+    """
 
     name: str
     doc: str

@@ -289,7 +289,7 @@ class RingProducer(_RingEnd):
         return self._written, int(self._words[_HEAD])
 
     def drop_views(self) -> None:
-        """Drop the reservation."""
+        """Discard a reservation that was not committed."""
         if self._reserved is not None:
             self._reserved.release()
             self._reserved = None

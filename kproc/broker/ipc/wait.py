@@ -111,7 +111,7 @@ class Sleeper:
             self.drain()
 
     def drain(self) -> None:
-        """Make the eventfd unreadable again."""
+        """Read the eventfd, so that a level-triggered poll does not report it again."""
         try:
             os.eventfd_read(self.fd)
         except BlockingIOError:

@@ -76,7 +76,7 @@ class Group(NamedTuple):
 
 
 class HandlerFigures(Reply):
-    """The metrics of one Handler."""
+    """A Handler's reply with its metrics of topics, logs and groups, for a scrape."""
 
     since: int  # Start of the counts in ns. It changes if the Handler is restarted.
     traffic: dict[str, list[int]]  # By topic: bytes in, records in, bytes out, fetches.

@@ -204,7 +204,7 @@ class MetricsResponder:
         scraper.sock.close()
 
     def _advance(self, scraper: _Scraper) -> None:
-        """Receive and send without blocking."""
+        """Receive the rest of a scraper's request, then send the rest of its response, as far as the socket allows."""
         try:
             # The scraper has sent its request and waits. epoll reports only errors and hang-ups then.
             if scraper.is_waiting:

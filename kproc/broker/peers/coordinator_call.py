@@ -81,7 +81,7 @@ class CoordinatorCalls(Generic[C]):
         return made
 
     def of(self, services: Services) -> TopicCoordinators[C]:
-        """Return the coordinators of this Handler."""
+        """Return the TopicCoordinators of this Handler for the operations' internal topic."""
         return services.owner.coordinators[self.topic]
 
     def handle_call(self, services: Services, body: ItemsRequest, on_reply: OnResult[Answers]) -> None:

@@ -44,7 +44,7 @@ class EveryHandler(NamedTuple):
                 services.peers.ask(handler, self.call, self.body, partial(_on_reply, listing))
 
     def handle_call(self, on_reply: OnResult[Page]) -> None:
-        """Send another Handler our items."""
+        """Reply to another Handler's call with the items that this Handler lists."""
         services = self.services
         self.coordinators.when_loaded(
             lambda: services.clients.divided.add_pages(ListedPages(self.own_items(), on_reply))

@@ -16,7 +16,7 @@ HandleCall = Callable[[Services, B, OnResult[R]], None]
 
 
 class RegisteredCall(NamedTuple):
-    """A call and the function that handles it."""
+    """A kind of call between Handlers, and the function that handles it at the receiver."""
 
     call: Call[Any, Any]
     handle: HandleCall[Any, Any]

@@ -29,7 +29,7 @@ VERIFY: Final = TRANSACTIONS.operation("verify", AddRequest, list[int])
 
 
 class TxnProducer(NamedTuple):
-    """A producer as the coordinator of its transaction knows it."""
+    """The producer of a transaction: its transactional id, producer id and epoch."""
 
     transactional_id: str
     producer_id: int

@@ -28,7 +28,7 @@ class AddressShares:
         members[connection] = amount
 
     def remove(self, connection: Connection) -> None:
-        """Remove a connection, if it is present."""
+        """Remove a connection with its amount, if it is present."""
         key = share_key(connection.origin.address)
         members = self._members.get(key, {})
         amount = members.pop(connection, None)
@@ -40,7 +40,7 @@ class AddressShares:
             del self._members[key], self._sums[key]
 
     def amount_of(self, connection: Connection) -> int:
-        """Return the amount of a connection."""
+        """Return how much of the resource a connection holds."""
         return self._members.get(share_key(connection.origin.address), {}).get(connection, 0)
 
     def share_of(self, connection: Connection) -> int:

@@ -67,7 +67,7 @@ class Block:
 
     @property
     def received(self) -> memoryview:
-        """Return the bytes that have arrived."""
+        """Return the bytes of the frame that have arrived in this block."""
         return self.view[: self.filled]
 
     @property

@@ -78,7 +78,7 @@ NO_PAUSE: Final = Pause(0)
 
 
 class MuteState(enum.Enum):
-    """Kafka's names of the mute states."""
+    """Kafka's names for the reasons why a connection is not read (SocketServer's mute states)."""
 
     NOT_MUTED = "NOT_MUTED"
     MUTED = "MUTED"
@@ -88,7 +88,7 @@ class MuteState(enum.Enum):
 
 
 def mute_state(*, is_read: bool, is_throttled: bool, has_work: bool) -> MuteState:
-    """Return the state for these three facts. A throttled connection is never read."""
+    """Return the mute state that Kafka would show for a connection. A throttled connection is never read."""
     if is_throttled:
         return (
             MuteState.MUTED_AND_THROTTLED_AND_RESPONSE_PENDING if has_work else MuteState.MUTED_AND_THROTTLED

@@ -60,7 +60,7 @@ _EXPIRED: Final = "its client's certificate has expired"
 
 
 class WaitingHello(NamedTuple):
-    """A client whose first record is complete, and the time when it was."""
+    """A client that waits for the answer to its first TLS record, and the time when that record was complete."""
 
     transport: TlsTransport
     since_ns: int
@@ -187,7 +187,7 @@ class Handshakes:
         return key, next(iter(waiting.values()))
 
     def _remove_turn(self, connection: Connection) -> None:
-        """Remove a connection from those that wait for a turn, if it does."""
+        """Remove a connection from the clients that wait for an answer to their first record, if it is one of them."""
         key = _key_of(connection)
         waiting = self._turns.get(key, {})
         if waiting.pop(connection.fd, None) is not None and not waiting:
@@ -291,7 +291,7 @@ class Handshakes:
                 self._table.close(self._table.by_fd[fd], "no TLS handshake came in time")
 
     def remove(self, transport: TlsTransport) -> None:
-        """Remove a connection that is closed."""
+        """Remove all state about the handshake of a connection that is closed."""
         self._close_handshake(transport)
         self._certificates.discard(transport.fd)
 

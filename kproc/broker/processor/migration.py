@@ -344,7 +344,7 @@ class ConnectionMigration:
     # -- messages of other Processors --------------------------------------------------------------------------
 
     def _read(self, channel: MigrationChannel) -> bool:
-        """Handle the messages of another Processor. Return False if it has ended."""
+        """Handle the messages of another Processor about migrations. Return False if that Processor has ended."""
         while True:
             try:
                 message = channel.receive()

@@ -46,7 +46,7 @@ WINDOW: Final = 16
 
 
 class MigratedConnection(msgspec.Struct, array_like=True, frozen=True):
-    """The state of a connection, without its descriptors."""
+    """The state of a connection that migrates, as it is sent to its new Processor; descriptors are sent beside it."""
 
     id: int
     origin: Origin

@@ -12,7 +12,7 @@ from typing import Final, NamedTuple
 
 
 class LoginLimits(NamedTuple):
-    """Limits for a client that logs in."""
+    """Limits for a client that has not logged in: bytes of a request, and duration of the login."""
 
     bytes_max: int = 524_288  # Size of a request.
     ns_max: int = 0  # Duration of the login; 0 means no limit.

@@ -207,7 +207,7 @@ class Processor(Role):
         self._reporter.attach(peer, sock)
 
     def apply_settings(self, settings: DynamicSettings) -> None:
-        """Use the broker's changed settings."""
+        """Use changed dynamic settings: limits of memory, and TLS settings of the listeners."""
         self._budget.apply_settings(settings)
         if self.tls_listeners is not None:
             self.tls_listeners.apply_settings(settings)

@@ -284,7 +284,10 @@ class ResponseWriter:
         return queued
 
     def _enqueue_other(self, connection: Connection, kind: int, body: bytes | memoryview) -> None:
-        """Queue an answer that is more than one frame, or none. Close the connection behind it if it says so."""
+        """Queue an answer that is not one plain frame (SEND_PARTS, CLOSE, NO_OP).
+
+        CLOSE closes the connection behind it.
+        """
         if kind == SEND_PARTS:
             files = self.files
             # A range takes no memory, so it is not read while the client does not read.

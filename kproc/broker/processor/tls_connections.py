@@ -109,7 +109,7 @@ class TlsConnections:
 
     @property
     def is_busy(self) -> bool:
-        """Return True if `work` must be called again although no descriptor may report anything."""
+        """Return True if `work` must be called in the next pass, too, although no descriptor may report anything."""
         share = self._share
         return bool(share.unread) or share.is_spent or self.handshakes.has_turns or self._state.is_leaving
 

@@ -172,7 +172,7 @@ class TlsTransport:
         return count
 
     def _handle_close_notify(self, count: int) -> int:
-        """Handle close_notify. The caller first gets the `count` bytes that came before it."""
+        """Handle the client's close_notify alert. The caller first gets the `count` bytes that came before it."""
         self._has_ended = True
         if count:
             self._share.has_more(self.fd)
@@ -415,7 +415,7 @@ class TlsTransport:
         self._flush(0)
 
     def close(self) -> None:
-        """Close our descriptor."""
+        """Close this process's descriptor of the socket."""
         self._share.unread.discard(self.fd)
         self._share.handshakes.remove(self)
         self.sock.close()

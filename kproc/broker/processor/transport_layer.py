@@ -46,7 +46,7 @@ class Transport(Protocol):
         """Shut the connection down, even if another process has a copy of its descriptor."""
 
     def close(self) -> None:
-        """Close our descriptor."""
+        """Close this process's descriptor of the socket."""
 
 
 class PlaintextTransport:

@@ -65,7 +65,7 @@ class DeferredRecords(NamedTuple):
     version: int
 
     def fail(self, code: int, message: str | None = None) -> None:
-        """Deliver an error to the request."""
+        """Give the request an error as the result of this partition."""
         self.target.decide(failed(self.partition, code, message))
 
 
@@ -118,14 +118,14 @@ class ForwardedProduce(PendingProduce):
 
 
 class ForwardedPart(Part):
-    """One partition of a ForwardedProduce."""
+    """One partition of a Produce call of another Handler (ForwardedProduce)."""
 
     request: ForwardedProduce
 
     __slots__ = ()
 
     def return_records(self, topic_id: bytes, index: int, records: bytearray | memoryview | None) -> None:
-        """Return the records to the sender."""
+        """Return this partition's records to the Handler that sent them, because the partition has moved."""
         self.request.return_records(self.at, topic_id, index, records)
 
 

@@ -228,7 +228,7 @@ class PendingProduce(Join[Result | None]):
 
 
 class Part:
-    """One partition of a PendingProduce."""
+    """One partition of a PendingProduce: the target that gets its result."""
 
     __slots__ = ("acks", "at", "request", "transactional_id")
 

@@ -97,7 +97,7 @@ class ChangeLine:
 
 
 class ChangeLog:
-    """Writes the change log of one role."""
+    """Writes a log line for each administrative change that one role handles, with principal and address."""
 
     __slots__ = ("_commits",)
 
@@ -122,7 +122,7 @@ class ChangeLog:
         )
 
     def finish(self, context: RequestContext, line: ChangeLine) -> None:
-        """Log what was collected."""
+        """Log the changes of a request that were collected in `line`."""
         context.services.containment.run("the log line of a change", None, line.log, context)
 
     def _collect(self, context: RequestContext, request: Fields, response: Fields, line: ChangeLine) -> None:

@@ -194,7 +194,7 @@ class ClientRates:
     # -- metrics -----------------------------------------------------------------------------------------------
 
     def record_throttle(self, kind: str, duration_ms: int) -> None:
-        """Count a throttle for the metrics."""
+        """Count a throttled request in the metrics. `kind` is the quota that caused it."""
         times, durations = _METRICS[kind]
         self._throttles[times] += 1
         self._throttles[durations] += duration_ms
@@ -285,7 +285,7 @@ class ClientRates:
 
 
 class Meter:
-    """Measures the Handler's time for one request."""
+    """Measures the Handler's time for one request of a client with a request_percentage quota."""
 
     __slots__ = ("_begun_ns", "_key", "_percentage", "_rates", "_stopped_ns")
 

@@ -376,7 +376,7 @@ class DividedRequest:
             part.reply(error_response(part.decoded, int(ErrorCode.UNKNOWN_SERVER_ERROR), None))
 
     def close(self) -> None:
-        """Close the client's connection."""
+        """Close the client's connection instead of answering the request."""
         if not self.is_over:
             self.is_over = True
             self._log_changes()

@@ -106,7 +106,7 @@ class Listing:
             self.add_page(page, is_last=is_last)
 
     def collect(self, items: Items) -> None:
-        """Collect these items in the next steps."""
+        """Collect these items of this Handler, a page in each step."""
         self._items = items
 
     def add_page(self, items: list[Any], *, is_last: bool) -> None:
@@ -180,7 +180,7 @@ class ListedPages:
         return not self.is_over
 
     def step(self) -> None:
-        """Send the next page."""
+        """Send the next page to the Handler that called."""
         page, self.is_over = next_page(self._items)
         self._on_reply(Page(items=page, is_open=not self.is_over))
 
@@ -190,7 +190,7 @@ class ListedPages:
         self._on_reply(None)
 
     def abandon(self) -> None:
-        """Send nothing more."""
+        """Send no further page, because the Handler that called has ended."""
         self.is_over = True
 
 

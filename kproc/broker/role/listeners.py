@@ -167,7 +167,7 @@ def close_listener(sock: socket.socket) -> None:
 
 
 def find(endpoints: Sequence[Endpoint], name: str) -> Endpoint:
-    """Return the endpoint called `name`."""
+    """Return the endpoint of the listener called `name`, which must exist."""
     return next(each for each in endpoints if each.name == name)
 
 

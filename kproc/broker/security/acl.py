@@ -43,7 +43,7 @@ class Operation(_Code):
 
 
 class ResourceType(_Code):
-    """The type of a resource."""
+    """The type of a resource in an ACL rule, with Kafka's number."""
 
     UNKNOWN = 0
     ANY = 1

@@ -77,7 +77,7 @@ class AuditRecord(NamedTuple):
 
 
 def message(record: AuditRecord) -> str:
-    """Format the line about one decision."""
+    """Format a decision as Kafka's audit log does."""
     text = (
         f"Principal = {shown(record.principal)} is {'Allowed' if record.is_allowed else 'Denied'} "
         f"operation = {record.operation.name} from host = {record.host} "

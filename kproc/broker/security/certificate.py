@@ -33,7 +33,7 @@ _ESCAPED: Final = re.compile(r'[,=+<>#;"\\]')
 
 
 class MalformedCertificate(ValueError):
-    """The bytes are not a certificate."""
+    """The bytes are not an X.509 certificate in DER or PEM."""
 
 
 class CertificateFacts(NamedTuple):

@@ -32,7 +32,7 @@ class Principal(NamedTuple):
 
     @classmethod
     def unpack(cls, packed: bytes) -> Principal:
-        """Decode the result of `pack`."""
+        """Decode a principal that `pack` has encoded."""
         is_token, kind, name = packed.split(b"\0", 2)
         return cls(kind.decode(), name.decode(), is_token == b"1")
 

@@ -26,7 +26,7 @@ class Session(NamedTuple):
 
     @classmethod
     def unpack(cls, packed: bytes) -> Session:
-        """Decode the result of `pack`."""
+        """Decode a session that `pack` has encoded."""
         ends_ns, length = _HEAD.unpack_from(packed)
         principal_at = _HEAD.size + length
         mechanism = packed[_HEAD.size : principal_at].decode()

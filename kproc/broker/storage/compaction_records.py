@@ -337,7 +337,7 @@ def rebuild(
 
 
 def all_spans(header: Header, raw: bytes, position: int, end: int) -> list[Span]:
-    """Return every record of a control batch, for rebuild()."""
+    """Return the spans of all records of a control batch, which rebuild() then keeps."""
     spans = []
     try:
         for _ in repeat(None, header[RECORD_COUNT]):

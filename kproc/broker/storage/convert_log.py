@@ -39,7 +39,7 @@ _RECORD_BYTES: Final = 16  # Approximate overhead of a record.
 
 
 class Converted(NamedTuple):
-    """Counts of a partition's conversion."""
+    """The numbers of segments and records that the conversion of a partition has rewritten."""
 
     segments: int
     records: int

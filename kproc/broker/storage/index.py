@@ -280,7 +280,7 @@ class TimeIndex(_SortedFile):
         return timestamp, self.base_offset + relative
 
     def truncate_entries(self, count: int) -> None:
-        """Keep the first `count` entries."""
+        """Remove all entries but the first `count`."""
         super().truncate_entries(count)
         self.last_timestamp = self._entry(count - 1)[0] if count else NO_TIMESTAMP
 

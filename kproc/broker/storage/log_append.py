@@ -116,7 +116,7 @@ class Run(msgspec.Struct, gc=False):
 
 
 class LogAppender:
-    """The part of a Log that writes records."""
+    """The part of a Log that appends batches."""
 
     __slots__ = ("_clock", "_is_epoch_begun", "_producers", "_state")
 

@@ -34,7 +34,7 @@ def _to_the_end(look: Callable[[TimestampSearch], RecordPosition | None]) -> Rec
 
 
 class LogReader:
-    """The part of a Log that finds records."""
+    """The part of a Log that finds and reads records."""
 
     __slots__ = ("_segments", "_state", "_tail")
 

@@ -54,7 +54,7 @@ PartitionId = tuple[bytes, int]
 
 @dataclass
 class OffsetCheckpoint:
-    """One of Kafka's checkpoint files, and the file with topic ids beside it."""
+    """The content of one of Kafka's offset checkpoints, and of the file with topic ids beside it."""
 
     by_id: dict[PartitionId, int] = field(default_factory=dict)
     # Kafka's file. Its entries are hints: see `confirms_log_start`.

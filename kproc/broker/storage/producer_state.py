@@ -52,7 +52,7 @@ BatchMark = tuple[int, int, int, int]
 
 
 class ProducerEntry(msgspec.Struct, frozen=True, gc=False, array_like=True):
-    """One producer's state; the newest batch is last."""
+    """The state of one producer in one partition; the newest of its batches is last."""
 
     producer_id: int
     epoch: int

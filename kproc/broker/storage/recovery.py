@@ -117,7 +117,7 @@ class LastStop:
 
 @dataclass(slots=True)
 class Loaded:
-    """A log's state as loaded from its files."""
+    """The segments, leader epochs and producers of a log that was opened, as loaded from its files."""
 
     segments: list[LogSegment]
     epochs: LeaderEpochs

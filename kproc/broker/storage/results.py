@@ -54,7 +54,7 @@ class SyncPoint(NamedTuple):
 
 
 class RecordPosition(NamedTuple):
-    """A record found by its timestamp."""
+    """Offset and timestamp of a record that was looked up by its timestamp."""
 
     offset: int
     timestamp: int

@@ -97,7 +97,7 @@ class DataDirectory:
         return meta.cluster_id
 
     def _lines_of_identity(self, node_id: int) -> str:
-        """Format the instructions to restore meta.properties."""
+        """Format the lines with which the user can restore meta.properties, as part of an error message."""
         try:
             cluster_id = metadata_log.read_cluster_id(self._fs, self.path)
         except Corrupt:  # The next start, with meta.properties, reports the damage of the metadata.

@@ -64,7 +64,7 @@ _COPY_BYTES: Final = 1 << 20
 
 
 class ImportedPartition(NamedTuple):
-    """An imported partition, with counts."""
+    """An imported partition: its source, and the numbers of its segments and converted records."""
 
     source: Path
     topic: str

@@ -122,7 +122,7 @@ class RolesTable:
         return self._roles.get(agent)
 
     def add(self, agent: AgentId, *, pool: str = "") -> ManagedRole:
-        """Add a role. Children keeps it alive from its start on."""
+        """Add a role to the table. From its start on the supervisor restarts it when it dies."""
         assert agent not in self._roles, agent
         role = self._roles[agent] = ManagedRole(agent, pool=pool)
         return role
@@ -132,7 +132,7 @@ class RolesTable:
         del self._roles[agent]
 
     def of(self, *roles: str) -> list[ManagedRole]:
-        """Return every role of these kinds."""
+        """Return all managed roles of these kinds, such as HANDLER."""
         return [each for each in self if each.agent.role in roles]
 
     def handlers(self) -> list[ManagedRole]:

@@ -50,7 +50,10 @@ class ServiceManager:
 
     @classmethod
     def of_environment(cls, environment: Mapping[str, str]) -> Self:
-        """Create it from the environment that systemd sets. Ignore a watchdog for another process (WATCHDOG_PID)."""
+        """Create a ServiceManager from the environment that systemd sets.
+
+        Ignore a watchdog for another process (WATCHDOG_PID).
+        """
         address = environment.get("NOTIFY_SOCKET", "")
         if address and not address.startswith(("/", "@")):
             logger.warning("NOTIFY_SOCKET=%s is neither a path nor an abstract name: left out", address)
@@ -83,7 +86,7 @@ class ServiceManager:
         self._send(f"READY=1\nSTATUS={self._ready_status}{failed}")
 
     def stopping(self, status: str) -> None:
-        """Report that a stop has begun."""
+        """Report to the service manager that a stop has begun (STOPPING=1)."""
         self._send(f"STOPPING=1\nSTATUS={_line(status)}")
 
     def failed(self, reason: str) -> None:

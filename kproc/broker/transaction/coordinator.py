@@ -303,7 +303,7 @@ class TransactionCoordinator:
             self._add(name, add)
 
     def _prepare(self, entry: Entry, target: Transaction, on_done: OnCode) -> None:
-        """Write Prepare*, then send the markers."""
+        """Write PrepareCommit or PrepareAbort, and send the markers when it is durable."""
 
         def on_written(code: int) -> None:
             # A decision that is in the log is final, even if its sync has failed.
@@ -345,7 +345,7 @@ class TransactionCoordinator:
     # -- time --------------------------------------------------------------------------------------------------
 
     def tick(self, name: str) -> None:
-        """Handle the deadline of that name."""
+        """Handle one of the coordinator's deadlines: timeouts of transactions, waiting requests, or markers to send."""
         if name == MARKERS:
             self._markers.send_due()
         elif name == _TIMEOUTS:

@@ -84,11 +84,11 @@ class Entry:
         self._writes += 1
 
     def discard_unappended(self, target: Transaction) -> None:
-        """Remove a target whose record is in the log now, or whose write failed."""
+        """Remove a state from the pending ones, because its record is in the log now, or its write failed."""
         self._unappended.remove(target)
 
     def start_removal(self) -> None:
-        """Count the write of a tombstone."""
+        """Count the write of the tombstone that removes this transactional id."""
         self._pending = State.DEAD
         self._writes += 1
 

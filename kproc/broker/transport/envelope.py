@@ -133,7 +133,7 @@ def pack_sequences(sequences: Iterable[int]) -> bytes:
 
 
 def unpack_sequences(view: memoryview) -> list[int]:
-    """Decode the output of `pack_sequences`."""
+    """Decode sequences that `pack_sequences` has encoded."""
     return array("I", bytes(view)).tolist()
 
 

@@ -213,7 +213,7 @@ def security_names(properties: Mapping[str, str]) -> list[str]:
 
 
 class _SecurityParser:
-    """Parser of one set of properties."""
+    """Parser of the TLS and SASL settings in one set of client properties."""
 
     def __init__(self, given: Mapping[str, str], prefix: str) -> None:
         self._prefix = prefix

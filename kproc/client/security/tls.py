@@ -262,7 +262,7 @@ def _pkcs12(store: Store, content: bytes, name: str) -> tuple[Any, Any, list[Any
 
 @contextlib.contextmanager
 def _in_memory(content: bytes) -> Iterator[str]:
-    """Yield the path of a file in memory with these bytes."""
+    """Yield a path under which OpenSSL can read these bytes from memory."""
     descriptor = os.memfd_create("client-key", os.MFD_CLOEXEC)
     try:
         with open(descriptor, "wb", closefd=False) as file:

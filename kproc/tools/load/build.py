@@ -28,7 +28,7 @@ class CompilerMissing(RuntimeError):
 
 
 class ForeignCache(RuntimeError):
-    """Another user can write to the cache, so no program in it is run."""
+    """Another user can write to the cache of compiled load generators, so none of them is run."""
 
 
 def compiler() -> str | None:

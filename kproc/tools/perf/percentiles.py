@@ -38,7 +38,7 @@ class Percentiles:
         self.count += 1
 
     def merge(self, other: Percentiles) -> None:
-        """Add the times of another object."""
+        """Add the times that another Percentiles has counted."""
         if not other.count:
             return
         self.smallest_ns = min(self.smallest_ns, other.smallest_ns) if self.count else other.smallest_ns

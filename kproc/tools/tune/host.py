@@ -41,7 +41,7 @@ class CheckedValue(NamedTuple):
 
 
 class PythonBuild(NamedTuple):
-    """Build options of the running interpreter."""
+    """Build options of the running interpreter, such as profile-guided optimisation."""
 
     version: str
     configured: str | None  # The options of its configure script.

@@ -127,7 +127,7 @@ class ClassicState:
         self.current_state_timestamp_ms = self.environment.wall_ms()
 
     def wake_by(self, deadline_ms: int) -> int:
-        """Make sure that a tick comes at `deadline_ms` at the latest. Return it."""
+        """Make sure that `tick` is called at `deadline_ms` at the latest, and return `deadline_ms`."""
         self.wake_ms = min(self.wake_ms, deadline_ms)
         return deadline_ms
 

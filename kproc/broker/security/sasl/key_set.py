@@ -114,7 +114,7 @@ class _Connections:
                     each.shutdown(socket.SHUT_RDWR)
 
     def close(self) -> None:
-        """Close the descriptors."""
+        """Close the duplicated descriptors of the fetch's sockets."""
         with self._lock:
             for each in self._sockets:
                 each.close()

@@ -23,7 +23,7 @@ class KeysAwaited(Exception):
 
 
 class AuthenticatedUser(NamedTuple):
-    """The authenticated user of a client."""
+    """The user that a SASL exchange has authenticated, and the expiry of the credential."""
 
     name: str
     expires_ms: int | None = None  # Expiry of the credential in ms since 1970. None: never.

@@ -47,7 +47,7 @@ class PlainPasswords:
 
 
 class PlainMechanism:
-    """PLAIN with a fixed set of users."""
+    """The mechanism PLAIN of one listener, with the users of its JAAS line."""
 
     name = PLAIN
 

@@ -102,7 +102,7 @@ class CredentialShape(NamedTuple):
 
     @classmethod
     def of(cls, credential: ScramCredential) -> Self:
-        """Return the shape of a credential."""
+        """Return the shape of a user's credential."""
         if _KAFKAS_SALT.fullmatch(credential.salt):
             return cls(credential.iterations, is_kafkas=True)
         return cls(credential.iterations, len(credential.salt))
@@ -164,7 +164,7 @@ def keys_for_password(upsertion: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def new_salt(kind: ScramKind) -> bytes:
-    """Return a random salt."""
+    """Return a random salt for a new credential."""
     return secrets.token_bytes(kind.key_bytes)
 
 

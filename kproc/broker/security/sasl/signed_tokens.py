@@ -18,7 +18,7 @@ _ALGORITHMS: Final = (
 
 
 class ExpectedClaims(NamedTuple):
-    """The claims that a token must have."""
+    """The claims that a signed token must have, the allowed clock skew, and the claim that has the user's name."""
 
     audience: Collection[str]  # One of these; empty: any.
     issuer: str | None
