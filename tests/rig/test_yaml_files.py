@@ -12,6 +12,7 @@ pytest.importorskip("yaml", reason="pyyaml is not installed")
 
 import yaml
 
+from kproc import health
 from kproc.broker.config import SETTINGS, Config
 from kproc.cli.serve import SERVE
 from tests.support.broker import ROOT
@@ -70,9 +71,28 @@ def test_image_takes_settings_from_file_and_environment() -> None:
     environment = read("service/compose.yml")["services"]["broker"]["environment"]
     file = ROOT / "scripts" / "service" / "image.properties"
     config = Config.build(file=file, environment=environment | {"KPROC_NUM_IO_THREADS": "3"})
-    assert [str(each) for each in config.listeners] == ["PLAINTEXT://:9092"]
-    assert [str(each) for each in config.advertised_listeners] == ["PLAINTEXT://broker:9092"]
+    assert [str(each) for each in config.listeners] == ["SASL_PLAINTEXT://:9092"]
+    assert [str(each) for each in config.advertised_listeners] == ["SASL_PLAINTEXT://broker:9092"]
     assert config.num_io_threads == 3
+    (script,) = read("service/compose.yml")["services"]["broker"]["command"]
+    # What the example runs after it has added the user is what the image runs.
+    assert script.splitlines()[-1] == f"exec {' '.join(entry)}"
+
+
+def test_image_opens_no_listener_without_login_to_the_network() -> None:
+    config = Config.build(file=ROOT / "scripts" / "service" / "image.properties")
+    assert config.kproc_allow_unauthenticated_network == ()
+    assert [each.host for each in config.listeners] == ["127.0.0.1"]
+    assert config.kproc_metrics_listener == health.DEFAULT_ADDRESS
+
+
+def test_image_is_based_on_a_digest() -> None:
+    lines = (ROOT / "scripts" / "service" / "Dockerfile").read_text().splitlines()
+    (base,) = [line for line in lines if line.startswith("ARG BASE=")]
+    assert re.fullmatch(r"ARG BASE=python:3\.12-slim@sha256:[0-9a-f]{64}", base)
+    assert {line.split()[1] for line in lines if line.startswith("FROM")} == {"${BASE}"}
+    # The health check's file is linked by a path that has the version of the base.
+    assert any("lib/python3.12/site-packages/kproc/health.py /opt/kproc/health.py" in line for line in lines)
 
 
 def test_compose_example_client_waits_for_healthy_broker() -> None:
