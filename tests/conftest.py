@@ -168,6 +168,9 @@ def _take_own_temporary_directory(config: pytest.Config) -> None:
     own = tempfile.TemporaryDirectory(prefix="test-run-", ignore_cleanup_errors=True)
     os.chmod(own.name, 0o711)  # Other users can enter it: the modes of what is in it must do.
     os.environ["TMPDIR"] = tempfile.tempdir = own.name
+    # A profile of the developer would name the broker of every command that gets no --bootstrap.
+    os.environ["XDG_CONFIG_HOME"] = str(Path(own.name, "config"))
+    os.environ.pop("KPROC_PROFILE", None)
     config.add_cleanup(own.cleanup)
     # Nor is anything kept of modules that tests wrote.
     written = f"{KEPT_MODULES}{os.environ['PYTEST_DEBUG_TEMPROOT']}"

@@ -31,6 +31,7 @@ from kproc.cli import (
     perf,
     pipeline,
     produce,
+    profiles,
     quotas,
     scale,
     serve,
@@ -110,6 +111,7 @@ app.add_typer(users.app, name="user")
 app.add_typer(quotas.app, name="quota")
 app.command("produce", short_help="Send each line of the standard input as a record.")(produce.produce)
 app.command("consume", short_help="Write records to the standard output.")(consume.consume)
+app.add_typer(profiles.app, name="profile")
 app.command("ping", short_help="Ask a broker whether it answers.")(lifecycle.ping)
 app.command("stop", short_help="Stop a broker of this host and wait for its end.")(lifecycle.stop)
 app.command("status", short_help="Show processes, CPU, memory, connections and rates.")(status.status)

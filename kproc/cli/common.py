@@ -22,6 +22,14 @@ from kproc.cli.failure import Failure as Failure
 from kproc.cli.failure import usage_error as usage_error
 from kproc.cli.human import is_quantity
 from kproc.cli.lines import print_block, print_line
+from kproc.cli.profile_store import (
+    BOOTSTRAP_VARIABLE,
+    COMMAND_CONFIG_VARIABLE,
+    PROFILE_VARIABLE,
+    Connection,
+    complete_profiles,
+    find_connection,
+)
 from kproc.common.printable import printable, printable_json
 
 if TYPE_CHECKING:
@@ -39,11 +47,15 @@ class Format(StrEnum):
 Bootstrap = Annotated[
     str,
     typer.Option(
-        "--bootstrap", "-b", metavar="HOST:PORT", envvar="KPROC_BOOTSTRAP", help="The broker to talk to."
+        "--bootstrap",
+        "-b",
+        metavar="HOST:PORT",
+        # find_connection() reads the variable, because its place is between --profile and the profile in use.
+        help=f"The broker to talk to. [env var: {BOOTSTRAP_VARIABLE}; default: {DEFAULT_BOOTSTRAP}]",
+        show_default=False,
     ),
 ]
 _BROKERS = {"bootstrap", "from_broker"}  # The parameters by which commands name the broker to connect to.
-COMMAND_CONFIG_VARIABLE = "KPROC_COMMAND_CONFIG"
 CommandConfig = Annotated[
     Path | None,
     typer.Option(
@@ -51,6 +63,15 @@ CommandConfig = Annotated[
         metavar="FILE",
         help="Properties file for TLS and login, with the names of Kafka's clients. "
         f"[env var: {COMMAND_CONFIG_VARIABLE}]",
+    ),
+]
+UsedProfile = Annotated[
+    str | None,
+    typer.Option(
+        "--profile",
+        metavar="NAME",
+        help=f"The saved connection to use (kproc profile list). [env var: {PROFILE_VARIABLE}]",
+        autocompletion=complete_profiles,
     ),
 ]
 OutputFormat = Annotated[Format, typer.Option("--format", "-f", help="Format of the output.")]
@@ -67,6 +88,16 @@ SECONDS_MAX = INT_MAX // 1000
 def use_command_config(path: Path | None) -> None:
     """Set the file of `--command-config` for all connections of this command. None: use the environment's."""
     _command_config.path = path
+    _command_config.has_variable = True
+
+
+def use_connection(connection: Connection, path: Path | None) -> None:
+    """Set the file of `--command-config`, or else that of the profile, for all connections of this command.
+
+    A profile without a file stands for a connection without TLS and login, whatever the environment says.
+    """
+    _command_config.path = path or connection.command_config
+    _command_config.has_variable = connection.profile is None
 
 
 def command_config() -> Path | None:
@@ -83,9 +114,10 @@ class _CommandConfig:
     """The client configuration file of this command. It is read when the command connects."""
 
     path: Path | None = None
+    has_variable = True  # The environment's file counts.
 
     def in_force(self) -> Path | None:
-        named = os.environ.get(COMMAND_CONFIG_VARIABLE)
+        named = os.environ.get(COMMAND_CONFIG_VARIABLE) if self.has_variable else None
         return self.path or (Path(named) if named else None)
 
     def properties(self) -> dict[str, str]:
@@ -176,20 +208,36 @@ def connect_for_records(bootstrap: str, *, timeout_ms: int = 10_000) -> Client:
 
 
 def with_command_config(command: Callable[..., Any]) -> Callable[..., Any]:
-    """Add the option --command-config to a command whose parameters show that it connects to a broker."""
+    """Add --command-config to a command whose parameters show that it connects to a broker.
+
+    Add --profile, too, if its --bootstrap has the usual default.
+    """
     parameters = inspect.signature(command, eval_str=True).parameters
     if not _BROKERS & parameters.keys():
         return command
 
+    takes_profile = "bootstrap" in parameters and parameters["bootstrap"].default == DEFAULT_BOOTSTRAP
+
     @functools.wraps(command)
     def run(*arguments: Any, command_config: Path | None = None, **options: Any) -> Any:
-        use_command_config(command_config)
+        if takes_profile:
+            connection = find_connection(options["bootstrap"], options.pop("profile"))
+            options["bootstrap"] = connection.bootstrap
+            use_connection(connection, command_config)
+        else:
+            use_command_config(command_config)
         return command(*arguments, **options)
 
-    option = inspect.Parameter(
-        "command_config", inspect.Parameter.KEYWORD_ONLY, default=None, annotation=CommandConfig
-    )
-    everything = (*parameters.values(), option)
+    everything = [
+        # None shows that the option is not given.
+        each.replace(default=None) if takes_profile and each.name == "bootstrap" else each
+        for each in parameters.values()
+    ]
+    added = {"command_config": CommandConfig} | ({"profile": UsedProfile} if takes_profile else {})
+    everything += [
+        inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=None, annotation=annotation)
+        for name, annotation in added.items()
+    ]
     run.__signature__ = inspect.Signature(everything)  # type: ignore[attr-defined]
     run.__annotations__ = {each.name: each.annotation for each in everything}
     return run

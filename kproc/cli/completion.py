@@ -14,7 +14,8 @@ from typing import TYPE_CHECKING, Final
 
 import typer
 
-from kproc.cli.common import DEFAULT_BOOTSTRAP, Failure, connect, topic_metadata, use_command_config
+from kproc.cli.common import Failure, connect, topic_metadata, use_connection
+from kproc.cli.profile_store import find_connection
 
 if TYPE_CHECKING:
     from kproc.client import Client
@@ -157,7 +158,6 @@ def _names_from_broker(
     The request runs in a daemon thread, because a name server can block `connect` for longer than any timeout of ours.
     """
     found: list[str] = []
-    bootstrap = str(context.params.get("bootstrap") or DEFAULT_BOOTSTRAP)
 
     def run() -> None:
         from kproc.broker.config.values import ConfigError
@@ -165,8 +165,11 @@ def _names_from_broker(
         from kproc.common.errors import KafkaError
 
         try:
-            use_command_config(Path(given) if (given := context.params.get("command_config")) else None)
-            with connect(bootstrap, timeout_ms=int(1000 * WAIT_S)) as client:
+            connection = find_connection(context.params.get("bootstrap"), context.params.get("profile"))
+            use_connection(
+                connection, Path(given) if (given := context.params.get("command_config")) else None
+            )
+            with connect(connection.bootstrap, timeout_ms=int(1000 * WAIT_S)) as client:
                 found.extend(ask(client))
         except (ClientError, ConfigError, KafkaError, Failure):
             return  # Without a broker there are no names. The command itself will report the reason.

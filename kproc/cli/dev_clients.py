@@ -8,7 +8,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from kproc.cli.failure import DEFAULT_BOOTSTRAP
+from kproc.cli.failure import Failure
+from kproc.cli.profile_store import BOOTSTRAP_VARIABLE, PROFILE_VARIABLE, find_connection
 
 if TYPE_CHECKING:
     from kproc.client.security.settings import ClientSecurity
@@ -37,7 +38,7 @@ def banner(
         shown = (f"{name} ({count} partition{'s' * (count != 1)})" for name, count in topics.items())
         lines.append(f"  {'topics':<10}{', '.join(shown)}")
     lines += ["", "Try in another terminal:"]
-    if bootstrap != DEFAULT_BOOTSTRAP:
+    if not _is_default(bootstrap):
         lines.append(f"  export KPROC_BOOTSTRAP={shlex.quote(bootstrap)}")
     if command_config is not None:
         lines.append(f"  export KPROC_COMMAND_CONFIG={shlex.quote(str(command_config))}")
@@ -56,6 +57,19 @@ def _other_addresses(ready: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
         yield "control", str(ready["control"])
     if "metrics" in ready:
         yield "metrics", f"http://{ready['metrics']}/metrics"
+
+
+def _is_default(bootstrap: str) -> bool:
+    """Return True if commands connect to this address when no option names a broker."""
+    try:
+        connection = find_connection(None, None)
+    except Failure:
+        return False
+    # Another terminal may not have this one's variables.
+    return connection.bootstrap == bootstrap and connection.source not in (
+        BOOTSTRAP_VARIABLE,
+        PROFILE_VARIABLE,
+    )
 
 
 def _commands(topic: str | None) -> Sequence[str]:

@@ -16,7 +16,6 @@ from typing import IO, TYPE_CHECKING, Annotated, Any, Self
 import typer
 
 from kproc.cli.common import (
-    COMMAND_CONFIG_VARIABLE,
     DEFAULT_BOOTSTRAP,
     SECONDS_MAX,
     Failure,
@@ -28,6 +27,7 @@ from kproc.cli.common import (
 )
 from kproc.cli.consent import Consent
 from kproc.cli.lines import print_block, print_line, print_note, print_notes
+from kproc.cli.profile_store import BOOTSTRAP_VARIABLE, COMMAND_CONFIG_VARIABLE
 from kproc.common.printable import printable, printable_json, printable_lines
 
 if TYPE_CHECKING:
@@ -226,7 +226,7 @@ def outside(bootstrap: str | None) -> Outside:
     return Outside(
         bootstrap=bootstrap,
         client_config=None if given is None else str(given.absolute()),
-        default_bootstrap=os.environ.get("KPROC_BOOTSTRAP") or DEFAULT_BOOTSTRAP,
+        default_bootstrap=os.environ.get(BOOTSTRAP_VARIABLE) or DEFAULT_BOOTSTRAP,
         default_client_config=str(Path(named).absolute()) if named else None,
     )
 

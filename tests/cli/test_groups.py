@@ -209,6 +209,9 @@ def test_every_printing_command_has_json_output():
         "top",
         "pipeline check",
         "pipeline reset",
+        "profile add",
+        "profile use",
+        "profile remove",
     }
     for path, command in commands(typer.main.get_command(app)):
         names = {name for option in command.params for name in option.opts}

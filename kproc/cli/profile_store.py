@@ -1,0 +1,195 @@
+"""The file of `kproc profile`: saved connections of this user by name.
+
+A profile has a broker's address and the path of a client configuration file. Passwords stay in that file, or where it
+refers to. The file belongs to the user and has mode 600. It is replaced atomically.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import re
+import stat
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Final, NamedTuple
+
+from kproc.cli.failure import DEFAULT_BOOTSTRAP, Failure, usage_error
+
+BOOTSTRAP_VARIABLE: Final = "KPROC_BOOTSTRAP"
+COMMAND_CONFIG_VARIABLE: Final = "KPROC_COMMAND_CONFIG"
+PROFILE_VARIABLE: Final = "KPROC_PROFILE"
+_NAME: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}", re.ASCII)
+_BYTES_MAX: Final = 1 << 20
+_OTHERS_WRITE: Final = 0o022
+
+
+class Profile(NamedTuple):
+    """A saved connection: a bootstrap list, and the path of a client configuration file or None."""
+
+    bootstrap: str
+    command_config: str | None = None
+
+
+@dataclass
+class Profiles:
+    """The content of the file. `current` is the profile that commands use if nothing else names a broker."""
+
+    by_name: dict[str, Profile] = field(default_factory=dict)
+    current: str | None = None
+
+    def get(self, name: str) -> Profile:
+        """Return a profile. Raise a Failure if it does not exist."""
+        if name not in self.by_name:
+            known = f"there are {', '.join(sorted(self.by_name))}" if self.by_name else "there are none yet"
+            raise Failure(f"no profile {name!r}: {known} (kproc profile list)")
+        return self.by_name[name]
+
+
+class Connection(NamedTuple):
+    """The broker that a command connects to, and what named it: an option, a variable, a profile or the default."""
+
+    bootstrap: str
+    source: str
+    profile: str | None = None
+    # The client configuration file of the profile.
+    command_config: Path | None = None
+
+
+def find_connection(bootstrap: str | None, profile: str | None) -> Connection:
+    """Return the connection by the precedence that COMMANDS.md describes. None: the option is not given.
+
+    A profile counts as a whole, so that its credentials are never sent to an address of another source.
+    """
+    if bootstrap is not None:
+        if profile is not None:
+            usage_error("--bootstrap and --profile exclude each other: both name the broker")
+        return Connection(bootstrap, "--bootstrap")
+    if profile is not None:
+        return _connection_of(load_profiles(), profile, "--profile")
+    if named := os.environ.get(BOOTSTRAP_VARIABLE):
+        return Connection(named, BOOTSTRAP_VARIABLE)
+    if os.environ.get(COMMAND_CONFIG_VARIABLE):
+        return Connection(DEFAULT_BOOTSTRAP, "the default")
+    if name := os.environ.get(PROFILE_VARIABLE):
+        return _connection_of(load_profiles(), name, PROFILE_VARIABLE)
+    profiles = load_profiles()
+    if profiles.current is not None:
+        return _connection_of(profiles, profiles.current, "kproc profile use")
+    return Connection(DEFAULT_BOOTSTRAP, "the default")
+
+
+def _connection_of(profiles: Profiles, name: str, source: str) -> Connection:
+    found = profiles.get(name)
+    file = Path(found.command_config) if found.command_config is not None else None
+    return Connection(found.bootstrap, source, name, file)
+
+
+def check_name(name: str) -> str:
+    """Return the name, or raise a usage error. No allowed name needs quotes in a shell or looks like an option."""
+    if not _NAME.fullmatch(name):
+        usage_error(f"{name!r}: a profile's name has up to 64 letters, digits, dots, dashes and underscores")
+    return name
+
+
+def profiles_path() -> Path:
+    """Return the path of the file, in the directory that the XDG Base Directory Specification names."""
+    base = os.environ.get("XDG_CONFIG_HOME", "")
+    # The specification says that a relative path is invalid and must be ignored.
+    if not os.path.isabs(base):
+        base = os.path.join(os.path.expanduser("~"), ".config")
+    return Path(base, "kproc", "profiles.json")
+
+
+def load_profiles() -> Profiles:
+    """Return the saved profiles. A file of another user than root and ours counts as missing, as with ssh."""
+    path = profiles_path()
+    try:
+        descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
+    # After sudo, HOME can be a directory of another user.
+    except (FileNotFoundError, NotADirectoryError, PermissionError):
+        return Profiles()
+    with open(descriptor, "rb") as file:
+        info = os.fstat(descriptor)
+        if info.st_uid not in (0, os.geteuid()):
+            return Profiles()
+        if not stat.S_ISREG(info.st_mode):
+            raise Failure(f"{path} is not a regular file")
+        if info.st_mode & _OTHERS_WRITE:
+            raise Failure(f"{path}: other users can change it, so it is not used: chmod 600 {path}")
+        content = file.read(_BYTES_MAX)
+    import json
+
+    try:
+        return _decode(json.loads(content))
+    except (ValueError, TypeError, KeyError, AttributeError, RecursionError):
+        raise Failure(f"{path} is not a file of `kproc profile`: repair or remove it") from None
+
+
+def complete_profiles(incomplete: str) -> list[str]:
+    """Return the names of profiles that begin with `incomplete`, for the shell."""
+    try:
+        return sorted(name for name in load_profiles().by_name if name.startswith(incomplete))
+    except Failure:
+        return []  # The command itself will report the reason.
+
+
+@contextmanager
+def change_profiles() -> Iterator[Profiles]:
+    """Return the saved profiles, and write them when the block ends without an error.
+
+    Two commands at the same time change the file one after the other.
+    """
+    directory = profiles_path().parent
+    directory.mkdir(0o700, parents=True, exist_ok=True)
+    lock = os.open(directory, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        profiles = load_profiles()
+        yield profiles
+        _save(profiles)
+    finally:
+        os.close(lock)
+
+
+def _save(profiles: Profiles) -> None:
+    import json
+
+    # Replace the target of a symbolic link, because the file can be one of a repository of dotfiles.
+    path = profiles_path().resolve()
+    part = path.with_name(f".{path.name}.{os.urandom(8).hex()}")
+    content = json.dumps(_encode(profiles), indent=2) + "\n"
+    try:
+        with open(os.open(part, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600), "w") as file:
+            file.write(content)
+            file.flush()
+            os.fsync(file.fileno())
+        part.rename(path)
+    except BaseException:
+        with suppress(FileNotFoundError):
+            part.unlink()
+        raise
+
+
+def _encode(profiles: Profiles) -> dict[str, Any]:
+    rows = {name: profile._asdict() for name, profile in sorted(profiles.by_name.items())}
+    return {"current": profiles.current, "profiles": rows}
+
+
+def _decode(content: Any) -> Profiles:
+    """Raise an error of its types or keys for content that `_encode` does not produce."""
+    by_name = {str(name): _decode_profile(name, row) for name, row in content["profiles"].items()}
+    current = content["current"]
+    if current is not None and current not in by_name:
+        raise ValueError("current")
+    return Profiles(by_name, current)
+
+
+def _decode_profile(name: str, row: dict[str, Any]) -> Profile:
+    profile = Profile(**row)
+    texts = (profile.bootstrap, profile.command_config or "")
+    if not _NAME.fullmatch(name) or not all(isinstance(text, str) for text in texts):
+        raise ValueError(name)
+    return profile
