@@ -52,6 +52,7 @@ _RATE_REACHED: Final = 0.97
 _HOST_BUSY: Final = 0.95
 _STATUS_MS: Final = 2000
 _LEADER_S: Final = 10.0
+_RETRY_S: Final = 0.05
 
 
 Topic = Annotated[
@@ -136,6 +137,8 @@ def produce(
         if create:
             _create(client, topic, partitions)
         target = _find_target(client, bootstrap, topic)
+    if create:
+        _wait_until_served(target, topic)
     batch_records = records_per_request(size, batch_bytes, rate, connections)
     parts = _split(target.partitions, connections)
     shares = split_records(records, connections)
@@ -262,6 +265,22 @@ def _find_target(client: Client, bootstrap: str, topic: str) -> LedTopic:
     return LedTopic({each["partition_index"]: brokers[each["leader_id"]] for each in row["partitions"]})
 
 
+def _wait_until_served(target: LedTopic, topic: str) -> None:
+    """Wait until the leaders serve all partitions. Kafka names a new topic's leader before that leader knows of it."""
+    from kproc.cli.offsets import served_offsets
+    from kproc.common.reading import LATEST
+
+    end_s = time.monotonic() + _LEADER_S
+    for leader, numbers in target.by_leader().items():
+        with connect(leader) as client:
+            while True:
+                problems: dict[tuple[str, int], str] = {}
+                served_offsets(client, topic, dict.fromkeys(numbers, LATEST), problems)
+                if not problems or time.monotonic() > end_s:
+                    break
+                time.sleep(_RETRY_S)
+
+
 def _find_spans(target: LedTopic, topic: str) -> dict[int, tuple[int, int]]:
     """Return the first offset and the end of each partition that has records. Raise a Failure if none has."""
     from kproc.cli.offsets import served_offsets
@@ -307,7 +326,7 @@ def _create(client: Client, topic: str, partitions: int) -> None:
         (metadata,) = topic_metadata(client, [topic])
         if not metadata["error_code"] and all(each["leader_id"] >= 0 for each in metadata["partitions"]):
             return
-        time.sleep(0.05)
+        time.sleep(_RETRY_S)
 
 
 def _split(partitions: Sequence[int], connections: int) -> list[list[int]]:
@@ -554,7 +573,7 @@ def _show(
 def _headline(plan: LoadPlan, totals: LoadTotals, used: LoadUsage, connections: int) -> str:
     verb = "produced to" if plan.kind == "produce" else "consumed from"
     details = (
-        f"of {plan.details['record_bytes']} B, {plan.details['records_per_request']} a request, "
+        f"of {plan.details['record_bytes']} B, up to {plan.details['records_per_request']} a request, "
         f"acks={plan.details['acks']}, "
         if plan.kind == "produce"
         else ""

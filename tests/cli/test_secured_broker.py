@@ -98,6 +98,9 @@ def test_kproc_commands_accept_client_file(
         ["config", "get"],
         ["ping"],
         ["latency", "--count", "1"],
+        ["monitor", "--seconds", "0.1"],
+        ["perf", "produce", "load", "--create", "--records", "1"],
+        ["perf", "consume", "load", "--once"],
         ["group", "list"],
     ):
         done = call_kproc(capsys, *command, *where)
