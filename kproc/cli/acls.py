@@ -259,7 +259,9 @@ def delete_acls(
     consent: Consent = Consent(),
     output: OutputFormat = Format.TABLE,
 ) -> None:
-    """Delete the rules that match all options. Shows them and asks, unless --yes is given.
+    """Delete the rules that match all options.
+
+    Without --yes the command shows them and asks first.
 
     A resource's name must be equal to the name in the rule. An option that is not given matches any rule: `kproc acl
     delete alice` deletes every rule for alice.

@@ -295,7 +295,10 @@ def delete(
     consent: Consent = Consent(),
     output: OutputFormat = Format.TABLE,
 ) -> None:
-    """Delete groups without members, and their committed offsets. Shows them and asks, unless --yes is given."""
+    """Delete groups without members, and their committed offsets.
+
+    Without --yes the command shows them and asks first.
+    """
     from kproc.common.errors import ErrorCode
     from kproc.wire.header import ApiKey
 

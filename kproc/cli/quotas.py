@@ -122,7 +122,9 @@ def delete_quotas(
     consent: Consent = Consent(),
     output: OutputFormat = Format.TABLE,
 ) -> None:
-    """Delete quotas. Shows them and asks, unless --yes is given.
+    """Delete quotas.
+
+    Without --yes the command shows them and asks first.
 
     Then the next most specific quota applies, if there is one.
     """

@@ -112,7 +112,10 @@ def trim(
     consent: Consent = Consent(),
     output: OutputFormat = Format.TABLE,
 ) -> None:
-    """Delete a topic's oldest records permanently. Shows how many and asks, unless --yes is given."""
+    """Delete a topic's oldest records permanently.
+
+    Without --yes the command shows how many and asks first.
+    """
     from kproc.wire.header import ApiKey
 
     where = parse_where("--before", before)

@@ -95,7 +95,9 @@ def delete(
     consent: Consent = Consent(),
     output: OutputFormat = Format.TABLE,
 ) -> None:
-    """Delete topics and their records. Shows what is lost and asks, unless --yes is given.
+    """Delete topics and their records.
+
+    Without --yes the command shows what is lost and asks first.
 
     `kproc topic delete orders --dry-run` only shows it.
     """

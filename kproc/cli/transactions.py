@@ -167,7 +167,9 @@ def abort(
     consent: Consent = Consent(),
     output: OutputFormat = Format.TABLE,
 ) -> None:
-    """Abort the open transaction of an id, or a hanging one in one partition. Asks, unless --yes is given.
+    """Abort the open transaction of an id, or a hanging one in one partition.
+
+    Without --yes the command asks first.
 
     By id the coordinator aborts it and fences the producer: its next request fails, and a new producer of the same id
     may begin at once. Name a hanging transaction, which no coordinator knows, by topic, partition and start offset. The
