@@ -59,7 +59,7 @@ COLUMNS: Final = {
 
 
 class RequestName(StrEnum):
-    """The request to measure."""
+    """A request whose round trips `kproc latency` can measure."""
 
     API_VERSIONS = "api-versions"
     METADATA = "metadata"

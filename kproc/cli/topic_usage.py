@@ -1,4 +1,4 @@
-"""What topics use: bytes on the disk, bytes per second, and how much of their retention. One request for all topics.
+"""Usage of topics: bytes on the disk, bytes per second, and how much of their retention. One request for all topics.
 
 The broker can lack an API (a control listener, an old Kafka) or the user a right. The figure is then None, and a line
 says so (Gaps).
@@ -34,7 +34,7 @@ class Gaps:
         self._reasons: dict[str, str] = {}
 
     def add(self, what: str, reason: str) -> None:
-        """Add a figure. The first reason of each is kept."""
+        """Add a figure that cannot be shown, with the reason. The first reason of each figure is kept."""
         self._reasons.setdefault(what, reason)
 
     def lacks(self, client: Client, key: ApiKey, what: str) -> bool:
@@ -45,7 +45,7 @@ class Gaps:
         return True
 
     def report(self) -> None:
-        """Print one line if there are any."""
+        """Print one line about the figures that cannot be shown, if there are any."""
         if self._reasons:
             told = "; ".join(f"{what} ({reason})" for what, reason in self._reasons.items())
             print_note(f"kproc: not shown: {told}")

@@ -464,7 +464,7 @@ class Client:
         except ConnectionLost as error:
             # Kafka closes the connection for an unknown API key, and kproc for a peer without permission.
             raise ConnectionLost(
-                f"{error}: no kproc broker, or one that does not let us ask for {op}"
+                f"{error}: it is not a kproc broker, or it rejects `{op}` from this client"
             ) from error
         self._check_correlation(int.from_bytes(frame[:4], "big", signed=True), pending)
         return self._operation_result(frame[4:])

@@ -272,7 +272,7 @@ class BatchCommit:
             if not self._broker.finish(self._identity(slot), commit=True):
                 raise TransactionLost(
                     f"the transaction of task {slot.task} was ended while the batch was committed; when the "
-                    "batch runs again, what is missing of it is written"
+                    "batch runs again, its missing rows are written"
                 )
 
     def _decide(self, driver: ProducerIdentity, slots: Mapping[int, Slot]) -> None:

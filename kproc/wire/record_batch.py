@@ -238,7 +238,8 @@ def check_from_client(header: BatchHeader) -> None:
     # KIP-98: an idempotent batch has a sequence, by which its retry is recognized.
     if header.producer_id > NO_PRODUCER_ID and header.base_sequence < 0:
         raise KafkaError(
-            ErrorCode.INVALID_RECORD, f"sequence {header.base_sequence} with producer id {header.producer_id}"
+            ErrorCode.INVALID_RECORD,
+            f"producer {header.producer_id} sent a batch without a sequence ({header.base_sequence})",
         )
 
 

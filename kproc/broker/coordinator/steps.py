@@ -38,7 +38,7 @@ class Steps:
         self._queue.append(work)
 
     def run(self) -> int:
-        """Run one step. Return its cost."""
+        """Run one step of the oldest unfinished work. Return its cost."""
         cost = 0
         while self._queue and cost < STEP_COST:
             work = self._queue[0]

@@ -37,13 +37,13 @@ _NS_PER_US: Final = 1000
 
 
 class WatchBody(msgspec.Struct, array_like=True):
-    """A call for the lines of a watch."""
+    """A call to another Handler for the request lines that it has collected for a watch (`kproc monitor`)."""
 
     operation: ReadMonitor
 
 
 class RequestLine(msgspec.Struct, array_like=True):
-    """One request. `error` is the first error code in its response, "" without one."""
+    """One answered request of a client, for `kproc monitor`. `error` is the first error code in its response, or ""."""
 
     time_ms: int
     api: str
@@ -64,7 +64,7 @@ class RequestLine(msgspec.Struct, array_like=True):
 
 
 class WatchedLines(Reply):
-    """The lines since the last call, and the number of requests that are in no line."""
+    """The reply to a watch: the request lines since the last call, and the number of requests without a line."""
 
     lines: list[RequestLine] = msgspec.field(default_factory=list)
     lost: int = 0
@@ -75,7 +75,7 @@ READ_WATCH: Final[Call[WatchBody, WatchedLines]] = Call("read_watch", WatchBody,
 
 
 class _Watch:
-    """The lines for one caller."""
+    """The request lines that a Handler collects for one `kproc monitor`."""
 
     __slots__ = ("filter", "lines", "lost", "read_ns")
 
@@ -181,7 +181,7 @@ class RequestMonitor:
         return self._services.clock.now_ns()
 
     def add(self, request: LoggedRequest, outcome: str, response_bytes: int) -> None:
-        """Add the line of a request with a response to each watch that wants it."""
+        """Add the line of an answered request to each watch whose filters it matches."""
         if self.log is not None:
             self.log.add(request, outcome, response_bytes)
         if request.api_key == PRIVATE_API_KEY or not self._watches:

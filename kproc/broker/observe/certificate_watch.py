@@ -20,7 +20,7 @@ _WAY_OUT: Final = "renew it and send SIGHUP"
 
 
 class CertificateWatch:
-    """The certificate of each TLS listener in use, with the time at which it, or an issuer of its chain, ends."""
+    """The certificates of the TLS listeners, with the times at which they, or issuers in their chains, expire."""
 
     def __init__(self, clock: Clock) -> None:
         self._clock = clock

@@ -36,7 +36,7 @@ def change_metadata(config: Config, operations: Sequence[tuple[str, Row]], fs: F
 
 
 def read_metadata(config: Config, fs: Fs | None = None) -> ClusterImage:
-    """Return the metadata of the directory. Raises like `change_metadata`."""
+    """Return the metadata in the data directory of a stopped broker. Raises like `change_metadata`."""
     with _open_metadata(config, fs or OsFs()) as (_log, image, _cluster_id):
         return image
 

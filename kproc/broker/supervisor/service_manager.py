@@ -117,7 +117,7 @@ class ServiceManager:
         elif withheld != self._withheld:
             # If the watchdog ends the broker, this line stays as the reason.
             hung = f"{withheld} made no duty cycle for {self.watchdog_ns // NS_PER_S} s"
-            logger.error("%s: the watchdog of the service manager is not fed", hung)
+            logger.error("%s: sending no watchdog message to the service manager", hung)
             self._send(f"STATUS={hung}")
         self._withheld = withheld
 

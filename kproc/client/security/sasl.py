@@ -149,10 +149,10 @@ def _scram_challenge(server_first: str, address: str, nonce: str) -> _ScramChall
     try:
         salt, iterations = base64.b64decode(fields["s"], validate=True), int(fields["i"])
     except (KeyError, ValueError):
-        raise SecurityFailed(f"{address} does not answer as SCRAM has it") from None
+        raise SecurityFailed(f"{address} sent an invalid SCRAM message") from None
     # RFC 5802: the server's nonce continues the client's. Otherwise the answer could be an old one.
     if not server_nonce.startswith(nonce) or server_nonce == nonce:
-        raise SecurityFailed(f"{address} does not answer to our login, but to another")
+        raise SecurityFailed(f"{address} answered with the nonce of another SCRAM login")
     # A broker in the middle could ask for few iterations and then guess the password from our proof (RFC 7677, section
     # 4).
     if not _ITERATIONS_MIN <= iterations <= _ITERATIONS_MAX:

@@ -59,7 +59,7 @@ class LoadTotals:
 
 
 class LoadConnection(Protocol):
-    """One thread's part of a load."""
+    """One connection of a load, which a thread of its own runs."""
 
     totals: LoadTotals
 

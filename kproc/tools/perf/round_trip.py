@@ -71,7 +71,7 @@ def equal_records(count: int, value: bytes) -> bytes:
 
 
 def produce_request(client: Client, topic: str, partition: int, batch: bytes, acks: int) -> FixedRequest:
-    """Return a Produce of one batch."""
+    """Return a request that produces one batch."""
     fields = {
         "transactional_id": None,
         "acks": acks,

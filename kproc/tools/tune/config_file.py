@@ -40,7 +40,7 @@ def edited(text: str, settings: Mapping[str, str], *, is_toml: bool) -> str:
     if {**before, **settings} != after:
         wanted = ", ".join(f"{name}={value}" for name, value in settings.items())
         raise ConfigError(
-            f"the file sets one of these in a way that kproc does not edit; put them there: {wanted}"
+            f"the file sets one of these in a form that kproc cannot edit; change it by hand: {wanted}"
         )
     return new
 

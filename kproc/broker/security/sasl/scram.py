@@ -255,7 +255,7 @@ class ScramExchange:
         # RFC 5802: c= repeats the client's first bytes. A server that did not check it would accept a downgrade by
         # somebody in between.
         if match["channel"] != _NO_CHANNEL_BINDING:
-            raise ExchangeFailed("channel binding, which is not offered")
+            raise ExchangeFailed("the client requests channel binding, which kproc does not offer")
         # RFC 5802: the client must repeat the whole nonce. Otherwise a recorded final message could be sent again.
         if match["nonce"] != first.nonce and (
             self._mechanism.is_strict or match["nonce"] != first.client_nonce + first.nonce

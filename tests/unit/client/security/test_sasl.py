@@ -73,10 +73,10 @@ def test_broker_without_proof_of_password_is_rejected() -> None:
     [
         (b"r=nonceX,s=QUJD,i=4095", "4096 is the least"),
         (b"r=nonceX,s=QUJD,i=99999999999", "iterations"),
-        (b"r=other,s=QUJD,i=4096", "to another"),
-        (b"r=nonce,s=QUJD,i=4096", "to another"),
-        (b"r=nonceX,s=*,i=4096", "as SCRAM has it"),
-        (b"nonsense", "as SCRAM has it"),
+        (b"r=other,s=QUJD,i=4096", "nonce of another"),
+        (b"r=nonce,s=QUJD,i=4096", "nonce of another"),
+        (b"r=nonceX,s=*,i=4096", "sent an invalid SCRAM message"),
+        (b"nonsense", "sent an invalid SCRAM message"),
     ],
 )
 def test_first_message_of_a_broker_that_no_client_may_accept(first: bytes, words: str) -> None:

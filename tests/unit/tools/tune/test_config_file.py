@@ -74,7 +74,7 @@ def test_toml_edit_keeps_comments_and_blank_lines():
 
 def test_key_inside_long_string_is_kept_or_edit_rejected():
     text = 'note = """\nnum.io.threads = 2\n"""\n'
-    with pytest.raises(ConfigError, match=r"put them there: num\.network\.threads=3"):
+    with pytest.raises(ConfigError, match=r"change it by hand: num\.network\.threads=3"):
         edited(text, WANTED, is_toml=True)
 
 
