@@ -7,7 +7,8 @@ from typing import Any
 import pytest
 
 from kproc.cli.bottleneck import Finding
-from kproc.cli.perf import LoadPlan, LoadUsage, find_limit, records_per_request, split_records
+from kproc.cli.perf import records_per_request, split_records
+from kproc.cli.perf_run import LoadPlan, LoadUsage, find_limit
 from kproc.tools.perf.load import LoadTotals
 from tests.support.status_rows import role, start, status
 

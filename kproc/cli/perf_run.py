@@ -1,0 +1,250 @@
+"""The run of a load (`kproc perf`): progress, the report, and what limited the load."""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
+
+from kproc.cli.bottleneck import Finding, Status, busy_share, find_bottleneck, name_of
+from kproc.cli.common import Format, connect, print_json, print_table, print_text
+from kproc.cli.latency import COLUMNS, SECONDS_MAX
+from kproc.cli.lines import LiveLine, print_line
+
+if TYPE_CHECKING:
+    from kproc.client import Client
+    from kproc.tools.perf.load import LoadConnection, LoadRun, LoadTotals
+
+SECONDS: Final = 10.0
+_UPDATE_S: Final = 0.5
+_CLIENT_BUSY: Final = 0.85
+_RATE_REACHED: Final = 0.97
+_HOST_BUSY: Final = 0.95
+_STATUS_MS: Final = 2000
+
+
+@dataclass(frozen=True)
+class LoadPlan:
+    """The kind of a load with its limits and further fields of the report."""
+
+    kind: str
+    topic: str
+    seconds: float | None
+    records: int | None
+    rate: float | None
+    details: Mapping[str, Any]
+
+    @property
+    def seconds_max(self) -> float:
+        return self.seconds or (SECONDS if self.records is None else SECONDS_MAX)
+
+
+def run_load(bootstrap: str, plan: LoadPlan, workers: Sequence[LoadConnection], output: Format) -> None:
+    from kproc.tools.perf.load import LoadRun
+
+    load, line = LoadRun(workers), LiveLine()
+    progress = ProgressLine(line)
+    with StatusReader(bootstrap) as reader:
+        before = reader.read()
+        host = _host_cpu_s()  # Its import takes CPU time that is not the load's.
+        cpu_s = time.process_time()
+        is_interrupted = False
+        began_s = time.monotonic()
+        try:
+            took_s = load.run(plan.seconds_max, lambda now_s: progress.show(load, now_s), _UPDATE_S)
+        except KeyboardInterrupt:
+            is_interrupted = True
+            took_s = time.monotonic() - began_s
+        finally:
+            line.clear()
+        used = LoadUsage(
+            took_s, time.process_time() - cpu_s, (_host_cpu_s() - host) / took_s / (os.cpu_count() or 1)
+        )
+        after = reader.read()
+    totals = load.totals()
+    if totals.requests:
+        limit = find_limit(plan, totals, used, before, after, len(workers))
+        _show(bootstrap, plan, totals, used, limit, _busy_roles(before, after), len(workers), output)
+    if is_interrupted:
+        raise KeyboardInterrupt
+
+
+class ProgressLine:
+    """Shows progress: rates since the last update, and percentiles since the start."""
+
+    def __init__(self, line: LiveLine) -> None:
+        self._line = line
+        self._records = self._size = 0
+        self._at_s = 0.0
+
+    def show(self, load: LoadRun, now_s: float) -> None:
+        if not self._line.is_due or now_s <= self._at_s:
+            return
+        totals = load.totals()
+        passed_s = now_s - self._at_s
+        rate, mb = (totals.records - self._records) / passed_s, (totals.size - self._size) / passed_s / 1e6
+        self._records, self._size, self._at_s = totals.records, totals.size, now_s
+        ms = totals.times.in_ms()
+        self._line.update(
+            f"{now_s:.0f} s  {rate:,.0f} records/s  {mb:.1f} MB/s  p50 {ms['p50']:.2f}  p99 {ms['p99']:.2f} ms"
+        )
+
+
+class LoadUsage(NamedTuple):
+    """Duration of a load in seconds, this program's CPU seconds in it, and the share of the host's cores in use."""
+
+    seconds: float
+    client_cpu_s: float
+    host_busy: float
+
+    @property
+    def client_share(self) -> float:
+        return self.client_cpu_s / self.seconds
+
+
+def _host_cpu_s() -> float:
+    from kproc.tools.tune.measure import machine_cpu_seconds
+
+    return machine_cpu_seconds()
+
+
+class StatusReader:
+    """Reads the broker's status before and after a load. Kafka has none, and kproc gives it to its own host only."""
+
+    def __init__(self, bootstrap: str) -> None:
+        self._client: Client | None = connect(bootstrap, timeout_ms=_STATUS_MS)
+
+    def __enter__(self) -> StatusReader:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        if self._client is not None:
+            self._client.close()
+
+    def read(self) -> Status | None:
+        """Return the status, or None if the broker does not give it."""
+        from kproc.client import ClientError
+
+        if self._client is None:
+            return None
+        try:
+            return self._client.operate("status")
+        except ClientError:
+            self._client.close()
+            self._client = None
+            return None
+
+
+def find_limit(
+    plan: LoadPlan,
+    totals: LoadTotals,
+    used: LoadUsage,
+    before: Status | None,
+    after: Status | None,
+    connections: int,
+) -> Finding:
+    """Return what limited the load: a quota, the rate, this program, a stage of the broker, or nothing but waiting."""
+    if totals.throttled_ms:
+        return Finding(
+            "quota", f"the broker throttled the connections for {totals.throttled_ms} ms: kproc quota list"
+        )
+    if plan.rate is not None:
+        # Each connection may still wait for the response to one request.
+        in_flight = connections * plan.details.get("records_per_request", 1)
+        if totals.records + in_flight >= _RATE_REACHED * plan.rate * used.seconds:
+            return Finding("--rate", f"the broker kept up with {plan.rate:g} records/s")
+    if used.client_share >= _CLIENT_BUSY:
+        share = f"{100 * used.client_share:.0f} % of a core"
+        return Finding("client CPU", f"this program used {share}, and one Python process has only one")
+    # Our own use of the host's cores counts here, so find_bottleneck must not judge them.
+    found = find_bottleneck(after, before, used.seconds) if after is not None else None
+    if found is not None and found.stage != "none":
+        return found
+    if used.host_busy >= _HOST_BUSY:
+        cores = os.cpu_count() or 1
+        own = f"{100 * used.client_share:.0f} % of one by this program"
+        return Finding("CPU", f"the host's {cores} cores are used up, {own}")
+    waits = f"each of {connections} connections waits for its response; more of them: --connections"
+    if found is None:
+        return Finding(
+            "round trips", f"{waits}; the broker's own load is unknown, because it gives us no status"
+        )
+    return Finding("round trips", f"{waits}; in the broker {found.reason}")
+
+
+def _busy_roles(before: Status | None, after: Status | None) -> dict[str, float]:
+    """Return the share of the load's time in which each role of the broker worked."""
+    if before is None or after is None:
+        return {}
+    earlier = {name_of(row): row for row in before["processes"]}
+    shares = {name_of(row): busy_share(row, earlier.get(name_of(row))) for row in after["processes"]}
+    return {name: round(share, 3) for name, share in shares.items() if share is not None}
+
+
+def _show(
+    bootstrap: str,
+    plan: LoadPlan,
+    totals: LoadTotals,
+    used: LoadUsage,
+    limit: Finding,
+    roles: Mapping[str, float],
+    connections: int,
+    output: Format,
+) -> None:
+    rates = {
+        "records_per_s": round(totals.records / used.seconds, 1),
+        "mb_per_s": round(totals.size / used.seconds / 1e6, 3),
+        "requests_per_s": round(totals.requests / used.seconds, 1),
+    }
+    ms = totals.times.in_ms() if totals.times.count else None
+    if output is Format.JSON:
+        print_json(
+            {
+                "load": plan.kind,
+                "topic": plan.topic,
+                "address": bootstrap,
+                "connections": connections,
+                **plan.details,
+                "rate": plan.rate,
+                "seconds": round(used.seconds, 3),
+                "records": totals.records,
+                "requests": totals.requests,
+                "bytes": totals.size,
+                **({"passes": totals.passes} if plan.kind == "consume" else {}),
+                **rates,
+                "latency_ms": ms,
+                "throttled_ms": totals.throttled_ms,
+                "client_cores": round(used.client_share, 3),
+                "broker_roles_busy": roles,
+                "limit": {"stage": limit.stage, "reason": limit.reason},
+            }
+        )
+        return
+    print_text(_headline(plan, totals, used, connections))
+    print_line()
+    header = ["RECORDS/S", "MB/S", "REQUESTS/S"]
+    row: list[object] = [
+        f"{rates['records_per_s']:.0f}",
+        f"{rates['mb_per_s']:.1f}",
+        f"{rates['requests_per_s']:.0f}",
+    ]
+    if ms is not None:
+        header += [f"{name}_MS" for name in COLUMNS]
+        row += [f"{ms[column]:.2f}" for column in COLUMNS.values()]
+    print_table(header, [row], drop=("MIN_MS", "MEAN_MS", "P90_MS"))
+    print_line()
+    print_text(f"limit: {limit.stage}: {limit.reason}", indent="  ")
+
+
+def _headline(plan: LoadPlan, totals: LoadTotals, used: LoadUsage, connections: int) -> str:
+    verb = "produced to" if plan.kind == "produce" else "consumed from"
+    details = (
+        f"of {plan.details['record_bytes']} B, up to {plan.details['records_per_request']} a request, "
+        f"acks={plan.details['acks']}, "
+        if plan.kind == "produce"
+        else ""
+    )
+    lanes = f"{connections} connection{'' if connections == 1 else 's'}"
+    return f"{totals.records} records {verb} {plan.topic} in {used.seconds:.1f} s, {details}{lanes}"
