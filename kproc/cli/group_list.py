@@ -23,7 +23,7 @@ from kproc.cli.common import (
 from kproc.cli.groups import committed_offsets
 from kproc.cli.human import format_duration
 from kproc.cli.lag_age import Position, record_times
-from kproc.cli.offsets import find_offsets
+from kproc.cli.offsets import PATIENCE_MS, find_offsets
 from kproc.cli.topic_usage import Gaps
 from kproc.cli.topics import explain
 from kproc.cli.unserved import Partition
@@ -67,6 +67,7 @@ def list_groups(
     wanted = chosen_names("--state", state, STATES)
     gaps = Gaps()
     with connect(bootstrap) as client:
+        client.timeout_ms = PATIENCE_MS
         answer = client.call_latest(ApiKey.LIST_GROUPS, {"states_filter": wanted, "types_filter": []})
         if answer["error_code"]:
             raise Failure(explain("groups", answer["error_code"]))

@@ -12,6 +12,8 @@ if TYPE_CHECKING:
     from kproc.client import Client
 
 _TIMEOUT_MS: Final = 30_000
+PATIENCE_MS: Final = 60_000
+"""Time for an answer about many logs. A broker has to open each that was not used since its start."""
 
 
 class FoundOffset(NamedTuple):

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from contextlib import ExitStack
 from enum import StrEnum
-from typing import TYPE_CHECKING, Annotated, Any, Final
+from typing import Annotated, Any, Final
 
 import typer
 
@@ -23,19 +23,24 @@ from kproc.cli.common import (
 )
 from kproc.cli.human import format_bytes, format_duration
 from kproc.cli.lines import print_note
-from kproc.cli.offsets import FoundOffset, find_offsets
-from kproc.cli.topic_usage import Gaps, Rates, Retention, TrafficMeter, log_sizes, retentions
+from kproc.cli.offsets import PATIENCE_MS
+from kproc.cli.topic_usage import (
+    Gaps,
+    LogFigures,
+    Rates,
+    Retention,
+    TrafficMeter,
+    connect_locally,
+    requested_logs,
+    retentions,
+    surveyed_logs,
+)
 from kproc.cli.unserved import Partition
 from kproc.common.clock import SystemClock
-from kproc.common.reading import MAX_TIMESTAMP
-
-if TYPE_CHECKING:
-    from kproc.client import Client
 
 _NAMED_MAX: Final = 3  # Offline partitions that the line below the table names.
 # Columns that a narrow terminal does not show, in the order in which they are dropped.
 _DROPPED: Final = ("PARTS", "OUT/S", "RETENTION", "WRITTEN")
-_OLDEST: Final = 0  # Every record is at or after this time.
 
 
 class TopicOrder(StrEnum):
@@ -88,9 +93,19 @@ def list_topics(
     gaps, errors = Gaps(), dict[Partition, str]()
     with ExitStack() as stack:
         client = stack.enter_context(connect(bootstrap))
-        meter = stack.enter_context(TrafficMeter(client, bootstrap, gaps)) if interval else None
+        client.timeout_ms = PATIENCE_MS
+        local = connect_locally(client, bootstrap)
+        if local is not None:
+            stack.enter_context(local)
+        meter = TrafficMeter(client, local, gaps) if interval else None
         topics = [each for each in topic_metadata(client, None) if internal or not each.get("is_internal")]
-        rows = _rows(client, topics, gaps, errors)
+        partitions = [
+            (topic["name"], each["partition_index"]) for topic in topics for each in topic["partitions"]
+        ]
+        logs = surveyed_logs(local, errors) if local is not None else None
+        if logs is None:
+            logs = requested_logs(client, partitions, gaps, errors)
+        rows = _rows(topics, logs, retentions(client, gaps, [topic["name"] for topic in topics]))
         rates = meter.measure(interval, [row["name"] for row in rows]) if meter is not None else {}
     for row in rows:
         measured = rates.get(row["name"], Rates())
@@ -119,34 +134,23 @@ def sort_rows(rows: list[dict[str, Any]], order: TopicOrder) -> None:
 
 
 def _rows(
-    client: Client, topics: list[dict[str, Any]], gaps: Gaps, errors: dict[Partition, str]
+    topics: list[dict[str, Any]], logs: Mapping[Partition, LogFigures], limits: Mapping[str, Retention]
 ) -> list[dict[str, Any]]:
-    from kproc.wire.header import ApiKey
-
-    numbers = {topic["name"]: [each["partition_index"] for each in topic["partitions"]] for topic in topics}
-    sizes = log_sizes(client, gaps, None)
-    limits = retentions(client, gaps, numbers)
-    newest: dict[Partition, FoundOffset] = {}
-    oldest: dict[Partition, FoundOffset] = {}
-    if not gaps.lacks(client, ApiKey.LIST_OFFSETS, "last writes"):
-        # Skip empty logs, because a kproc broker opens a log for the look-up.
-        used = [(name, at) for name, each in numbers.items() for at in each if sizes.get((name, at), 1)]
-        newest = find_offsets(client, dict.fromkeys(used, MAX_TIMESTAMP), errors)
-        aging = [each for each in newest if each[0] in limits and limits[each[0]].has_time]
-        oldest = find_offsets(client, dict.fromkeys(aging, _OLDEST), {})
     now_ms = SystemClock().wall_ms()
     rows = []
-    for name, indexes in numbers.items():
-        known = [sizes[name, at] for at in indexes if (name, at) in sizes]
-        writes = [newest[name, at].timestamp_ms for at in indexes if (name, at) in newest]
-        ages = [now_ms - oldest[name, at].timestamp_ms for at in indexes if (name, at) in oldest]
+    for topic in topics:
+        name, partitions = topic["name"], topic["partitions"]
+        keys = [(name, each["partition_index"]) for each in partitions]
+        known = [logs[key] for key in keys if key in logs]
+        sizes = [each.bytes for each in known if each.bytes is not None]
+        ages = [now_ms - each.oldest_ms for each in known if each.oldest_ms >= 0]
         rows.append(
             {
                 "name": name,
-                "partitions": len(indexes),
-                "size_bytes": sum(known) if known else None,
-                "last_write_ms": max((each for each in writes if each >= 0), default=None),
-                **_retention(limits.get(name), max(known, default=None), max(ages, default=0)),
+                "partitions": len(partitions),
+                "size_bytes": sum(sizes) if sizes else None,
+                "last_write_ms": max((each.newest_ms for each in known if each.newest_ms >= 0), default=None),
+                **_retention(limits.get(name), max(sizes, default=None), max(ages, default=0)),
             }
         )
     return rows

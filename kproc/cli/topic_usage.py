@@ -9,12 +9,13 @@ from __future__ import annotations
 import ipaddress
 import time
 from collections.abc import Iterable, Mapping
-from types import TracebackType
-from typing import TYPE_CHECKING, Final, NamedTuple, Self
+from typing import TYPE_CHECKING, Final, NamedTuple
 
 from kproc.cli.common import connect
 from kproc.cli.lines import print_note
+from kproc.cli.offsets import FoundOffset, find_offsets
 from kproc.cli.unserved import Partition
+from kproc.common.reading import MAX_TIMESTAMP
 
 if TYPE_CHECKING:
     from kproc.client import Client
@@ -25,6 +26,7 @@ _POLICY: Final = "cleanup.policy"
 _RETENTION_MS: Final = "retention.ms"
 _RETENTION_BYTES: Final = "retention.bytes"
 _NO_TRAFFIC: Final = (0, 0, 0)
+_OLDEST: Final = 0  # Every record is at or after this time.
 
 
 class Gaps:
@@ -140,19 +142,18 @@ class TrafficMeter:
     traffic in, and the traffic out is unknown.
     """
 
-    def __init__(self, client: Client, bootstrap: str, gaps: Gaps) -> None:
-        from kproc.client import ClientError, ConnectionLost
+    def __init__(self, client: Client, local: Client | None, gaps: Gaps) -> None:
+        from kproc.client import ClientError
 
         self._client = client
         self._gaps = gaps
-        self._counter = _connect_locally(client, bootstrap)
+        self._counter = local
         try:
             self._before = self._sample()
         except ClientError as error:
-            # Kafka closes the connection. Any other error is the reason why a kproc broker does not tell.
-            if not isinstance(error, ConnectionLost):
-                gaps.add("traffic out", str(error))
-            self.close()
+            if self._counter is None:
+                raise
+            gaps.add("traffic out", str(error))  # An older kproc, or the user has no right.
             self._counter = None
             self._before = self._sample()
         self._began_s = time.monotonic()
@@ -178,19 +179,6 @@ class TrafficMeter:
                 rates[name] = Rates(max(0, after[name][0] - self._before[name][0]) / seconds)
         return rates
 
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, stack: TracebackType | None
-    ) -> None:
-        self.close()
-
-    def close(self) -> None:
-        """Close the connection for the counts, if there is one."""
-        if self._counter is not None:
-            self._counter.close()
-
     def _sample(self) -> dict[str, tuple[int, int, int]]:
         """Return (bytes in, records in, bytes out) by topic up to now. Without a counter only the first one counts."""
         if self._counter is None:
@@ -202,8 +190,8 @@ class TrafficMeter:
         return {row["name"]: (row["bytes_in"], row["records_in"], row["bytes_out"]) for row in rows}
 
 
-def _connect_locally(client: Client, bootstrap: str) -> Client | None:
-    """Return another connection for kproc's own operations, or None if the broker is on another host.
+def connect_locally(client: Client, bootstrap: str) -> Client | None:
+    """Return another connection for kproc's own operations, or None if the broker is no kproc of this host.
 
     Another one, because Kafka closes a connection with a request that it does not know, and logs an error.
     """
@@ -212,6 +200,61 @@ def _connect_locally(client: Client, bootstrap: str) -> Client | None:
     if not ipaddress.ip_address(client.peer[0].partition("%")[0]).is_loopback:
         return None
     try:
-        return connect(bootstrap)
+        local = connect(bootstrap)
     except ClientError:
         return None
+    try:
+        local.operate("ping")
+    except ClientError:
+        local.close()
+        return None
+    return local
+
+
+class LogFigures(NamedTuple):
+    """The bytes of a partition's log (None: unknown), and the times of its newest and oldest record in ms (or -1)."""
+
+    bytes: int | None
+    newest_ms: int
+    oldest_ms: int
+
+
+def surveyed_logs(local: Client, errors: dict[Partition, str]) -> dict[Partition, LogFigures] | None:
+    """Return the figures of all logs, which a kproc broker takes from their files; None if it does not tell.
+
+    ListOffsets would make it open each log, for a millisecond each. Offline partitions are added to `errors`.
+    """
+    from kproc.client import ClientError
+
+    try:
+        answer = local.operate("logs")
+    except ClientError:
+        return None
+    errors.update({(row["topic"], row["partition"]): row["reason"] for row in answer["offline"]["first"]})
+    return {
+        (topic["name"], number): LogFigures(size, newest_ms, oldest_ms)
+        for topic in answer["topics"]
+        for number, size, newest_ms, oldest_ms in topic["partitions"]
+    }
+
+
+def requested_logs(
+    client: Client, partitions: list[Partition], gaps: Gaps, errors: dict[Partition, str]
+) -> dict[Partition, LogFigures]:
+    """Return the figures of logs by Kafka's protocol. Partitions that are not served are added to `errors`."""
+    from kproc.wire.header import ApiKey
+
+    sizes = log_sizes(client, gaps, None)
+    newest: dict[Partition, FoundOffset] = {}
+    oldest: dict[Partition, FoundOffset] = {}
+    if not gaps.lacks(client, ApiKey.LIST_OFFSETS, "last writes"):
+        used = [each for each in partitions if sizes.get(each, 1)]
+        newest = find_offsets(client, dict.fromkeys(used, MAX_TIMESTAMP), errors)
+        oldest = find_offsets(client, dict.fromkeys(newest, _OLDEST), {})
+    nowhere = FoundOffset(-1, -1)
+    return {
+        each: LogFigures(
+            sizes.get(each), newest.get(each, nowhere).timestamp_ms, oldest.get(each, nowhere).timestamp_ms
+        )
+        for each in partitions
+    }

@@ -304,7 +304,7 @@ def test_connections_keep_principal_when_a_handler_dies(changing: SecuredBroker)
 
 
 @pytest.mark.parametrize(
-    "op", ["status", "clients", "topics", "scale", "rebalance", "kill_client", "stop", "stacks"]
+    "op", ["status", "clients", "topics", "logs", "scale", "rebalance", "kill_client", "stop", "stacks"]
 )
 def test_kproc_operations_without_right_are_denied(bob: RawClient, alice: RawClient, op: str) -> None:
     answer = _operate(bob, op=op)

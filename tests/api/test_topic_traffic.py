@@ -1,9 +1,10 @@
-"""kproc's operation `topics`: traffic by topic, summed over all Handlers."""
+"""kproc's operations `topics` and `logs`: traffic and files by topic."""
 
 from __future__ import annotations
 
 import pytest
 
+from kproc.common.clock import SystemClock
 from tests.support.broker import BrokerUnderTest
 from tests.support.raw import RawClient, batch
 from tests.support.status import connect
@@ -31,3 +32,19 @@ def test_traffic_counts_what_was_produced_and_fetched(
         "fetches": row["fetches"],
     }
     assert row["fetches"] > 0
+
+
+@pytest.mark.every_transport
+def test_survey_has_the_figures_of_every_partition(
+    broker: BrokerUnderTest, client: RawClient, three: str
+) -> None:
+    if broker.pid is None:
+        pytest.skip("only a kproc broker answers")
+    with connect(broker.bootstrap) as admin:
+        answer = admin.operate("logs")
+    (row,) = [each for each in answer["topics"] if each["name"] == three]
+    (_, size, newest_ms, oldest_ms), *empty = row["partitions"]
+    assert size == 5 * len(batch(b"0"))
+    assert abs(newest_ms - SystemClock().wall_ms()) < 600_000
+    assert oldest_ms >= 0
+    assert empty == [[1, 0, -1, -1], [2, 0, -1, -1]]

@@ -198,7 +198,7 @@ def setting_values() -> list[str]:
 
 # -- kproc's own operations ----------------------------------------------------------------------------------------
 
-_OPERATIONS: Final = ("ping", "status", "clients", "topics", "scale", "kill-client", "monitor", "no-such", "")
+_OPERATIONS: Final = ("ping", "status", "clients", "topics", "logs", "scale", "kill-client", "monitor", "no-such", "")
 _MEMBERS: Final = ("op", "processors", "handlers", "ticket", "id", "watch", "x", "", "\x1b[2J", "\ud800")
 
 

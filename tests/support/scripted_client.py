@@ -81,8 +81,25 @@ class ScriptedClient:
         return {int(key): (0, 99) for key in ApiKey if key not in self.unserved}
 
     def operate(self, op: str) -> dict[str, Any]:
-        assert op == "topics"
-        return {"topics": self.traffic.pop(0), "silent": []}
+        if op == "ping":
+            return {}
+        if op == "topics":
+            return {"topics": self.traffic.pop(0), "silent": []}
+        assert op == "logs"
+        topics = [
+            {"name": name, "partitions": [[at, *self._survey(self.logs[name, at])] for at in each]}
+            for name, each in self._numbers().items()
+        ]
+        offline = [
+            {"topic": topic, "partition": number, "reason": "damaged"}
+            for (topic, number), log in self.logs.items()
+            if log.error
+        ]
+        return {"topics": topics, "offline": {"count": len(offline), "first": offline}}
+
+    def _survey(self, log: ScriptedLog) -> tuple[int, int, int]:
+        times = log.times[log.start :]
+        return log.size, max(times, default=-1), times[0] if times else -1
 
     def call_latest(
         self, key: ApiKey, fields: Mapping[str, Any], *, newest: int | None = None

@@ -31,6 +31,23 @@ class LogDirUsage(Reply):
     usable_bytes: int
 
 
+class LogFigures(msgspec.Struct, array_like=True):
+    """What a partition's files say: bytes of the records, and when the newest and the oldest were written, in ms.
+
+    A time is -1 if there is no record. The newest time is the broker's, and the oldest one is the record's timestamp.
+    """
+
+    bytes: int
+    newest_ms: int
+    oldest_ms: int
+
+
+class LogFiguresReply(Reply):
+    """The figures of partitions, in the shape of the request."""
+
+    figures: list[list[LogFigures]]
+
+
 class PartitionRequest(FromImage):
     """A call about one partition to its owner, for example to enforce its retention."""
 
@@ -86,6 +103,9 @@ class Swapped(Reply):
 
 # The cleaner writes the checkpoints when its metadata are as new as the sender's.
 WRITE_CHECKPOINTS: Final[Call[FromImage, Done]] = Call("write_checkpoints", FromImage, Done)
+READ_LOG_FIGURES: Final[Call[LogDirRequest, LogFiguresReply]] = Call(
+    "log_figures", LogDirRequest, LogFiguresReply
+)
 DESCRIBE_LOG_DIR: Final[Call[LogDirRequest, LogDirUsage]] = Call(
     "describe_log_dir", LogDirRequest, LogDirUsage
 )

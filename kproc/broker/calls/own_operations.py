@@ -34,6 +34,10 @@ class ShowTopics(_AnyOperation, tag="topics"):
     """Return the traffic of each topic since the start of the Handlers."""
 
 
+class ShowLogs(_AnyOperation, tag="logs"):
+    """Return the sizes of all logs and the times of their records, from the files."""
+
+
 class Scale(_AnyOperation, tag="scale"):
     """Change the counts of roles, or return the state of a change by its ticket."""
 
@@ -70,7 +74,9 @@ class ReadMonitor(_AnyOperation, tag="monitor"):
     topic: _Pattern | None = None
 
 
-OwnOperation = Ping | ShowStatus | ShowClients | ShowTopics | Scale | Rebalance | KillClient | ReadMonitor
+OwnOperation = (
+    Ping | ShowStatus | ShowClients | ShowTopics | ShowLogs | Scale | Rebalance | KillClient | ReadMonitor
+)
 
 
 class _Named(msgspec.Struct):

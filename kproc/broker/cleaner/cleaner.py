@@ -19,6 +19,7 @@ from kproc.broker.calls.calls import B, Call, FromImage, Lost, OnResult, R
 from kproc.broker.calls.cleaner_calls import (
     DESCRIBE_LOG_DIR,
     ENFORCE_RETENTION,
+    READ_LOG_FIGURES,
     WRITE_CHECKPOINTS,
     Deleted,
     Done,
@@ -31,7 +32,7 @@ from kproc.broker.cluster.dynamic_settings import log_overrides
 from kproc.broker.cluster.image import ClusterImage, PartitionImage, TopicImage
 from kproc.broker.config import Config
 from kproc.broker.metrics.slab import MetricsRow
-from kproc.broker.observe.log_dir_usage import log_dir_usage
+from kproc.broker.observe.log_dir_usage import log_dir_usage, read_log_figures
 from kproc.broker.observe.uncleanable_partitions import REPORT_UNCLEANABLE, make_report
 from kproc.broker.role.linked_role import LinkedPeer, LinkedRole
 from kproc.broker.role.partition_table import PartitionTable
@@ -88,6 +89,9 @@ class Cleaner(LinkedRole):
         self._wait_for_checkpoint: list[tuple[int, OnResult[Done]]] = []
         self._served = CallHandlers(self.containment)
         self._served.add(WRITE_CHECKPOINTS, self._await_checkpoint)
+        self._served.add(
+            READ_LOG_FIGURES, lambda body, on_reply: on_reply(read_log_figures(self._directory, body))
+        )
         self._served.add(
             DESCRIBE_LOG_DIR, lambda body, on_reply: on_reply(log_dir_usage(self._directory, body))
         )

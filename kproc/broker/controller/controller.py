@@ -149,6 +149,10 @@ class Controller(LinkedRole):
         owner = handler_id(index)
         self._calls.send(self._outbox(owner), owner, call, body, on_reply)
 
+    def send_to_cleaner(self, call: Call[B, R], body: B, on_reply: Callable[[R | Lost], None], /) -> None:
+        """Send a request to the cleaner."""
+        self._calls.send(self._outbox(CLEANER), CLEANER, call, body, on_reply)
+
     def attach(self, link: Link) -> None:
         """Send a snapshot of the metadata to a role that has started. From then on it follows by deltas."""
         super().attach(link)

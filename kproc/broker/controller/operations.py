@@ -1,4 +1,4 @@
-"""kproc's own operations, as the controller serves them: status, topics, scale, rebalance, clients, kill-client.
+"""kproc's own operations, as the controller serves them: status, topics, logs, scale, rebalance, clients, kill-client.
 
 calls/own_operations.py has their bodies. Each may answer later: operations on processes are forwarded to the
 supervisor, which alone starts and stops them. Counts chosen here are first stored as dynamic configs, so that they
@@ -20,11 +20,13 @@ from kproc.broker.calls.own_operations import (
     Rebalance,
     Scale,
     ShowClients,
+    ShowLogs,
     ShowStatus,
     ShowTopics,
 )
 from kproc.broker.cluster.controller import failure_of
 from kproc.broker.cluster.role_counts import role_count_max
+from kproc.broker.observe.log_survey import LogSurvey
 from kproc.broker.observe.network_figures import CONTROL
 from kproc.broker.observe.status import Status
 from kproc.broker.observe.topic_traffic import TopicTraffic
@@ -119,6 +121,8 @@ class Operations:
                 self._show_clients(on_reply)
             elif isinstance(operation, ShowTopics):
                 self._traffic.request(partial(answered, on_reply))
+            elif isinstance(operation, ShowLogs):
+                self._show_logs(on_reply)
             elif isinstance(operation, KillClient):
                 self._ask("kill_client", {"id": operation.id}, _passes_on(on_reply))
             else:
@@ -131,6 +135,15 @@ class Operations:
             on_reply,
             {**self.status.describe(), "apis": [each.row() for each in self.status.figures.apis()]},
         )
+
+    def _show_logs(self, on_reply: OnReply) -> None:
+        def on_done(topics: list[dict[str, Any]] | None) -> None:
+            if topics is None:
+                refused(on_reply, "the cleaner is being restarted; try again")
+            else:
+                answered(on_reply, {"topics": topics, "offline": self.status.offline.describe()})
+
+        LogSurvey(self.controller.image, self.controller.send_to_cleaner, on_done).advance()
 
     # -- scale -------------------------------------------------------------------------------------------------
 

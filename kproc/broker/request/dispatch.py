@@ -13,6 +13,7 @@ from kproc.broker.calls.own_operations import (
     Ping,
     ReadMonitor,
     ShowClients,
+    ShowLogs,
     ShowStatus,
     ShowTopics,
     decode_operation,
@@ -40,7 +41,7 @@ PRIVATE_VERSION: Final = 0
 # No operation needs a longer body, and JSON is decoded in one step.
 _PRIVATE_BYTES_MAX: Final = 64 << 10
 # With an authorizer these need DESCRIBE on the cluster, all others ALTER.
-_PRIVATE_READING: Final = (ShowStatus, ShowClients, ShowTopics)
+_PRIVATE_READING: Final = (ShowStatus, ShowClients, ShowTopics, ShowLogs)
 _API_VERSIONS: Final = int(ApiKey.API_VERSIONS)
 _FETCH: Final = int(ApiKey.FETCH)
 _API_VERSIONS_SERVED: Final = range(5)

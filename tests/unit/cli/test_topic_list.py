@@ -151,6 +151,21 @@ def test_rates_come_from_the_counters_of_a_local_broker(
     assert done.stderr == ""
 
 
+def test_figures_of_a_local_broker_come_from_its_survey_of_logs(
+    broker: ScriptedClient, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """ListOffsets would make it open every log."""
+    by_protocol = listed(capsys)
+    assert ApiKey.LIST_OFFSETS in broker.requests
+    broker.requests.clear()
+    monkeypatch.setattr(ScriptedClient, "peer", ("127.0.0.1", 9092))
+    assert listed(capsys) == by_protocol
+    assert broker.requests == [ApiKey.METADATA, ApiKey.DESCRIBE_CONFIGS]
+    broker.logs["orders", 1].error = ErrorCode.KAFKA_STORAGE_ERROR
+    done = call_kproc(capsys, "topic", "list", "--interval", "0")
+    assert done.stderr == "kproc: not served: orders-1; kproc topic describe shows the reasons\n"
+
+
 def test_rates_of_another_broker_are_the_growth_of_its_logs(
     broker: ScriptedClient, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -383,6 +383,7 @@ def test_kproc_operations_need_describe_or_alter_on_cluster(start: Start) -> Non
         ("status", "DESCRIBE", {}),
         ("clients", "DESCRIBE", {}),
         ("topics", "DESCRIBE", {}),
+        ("logs", "DESCRIBE", {}),
         ("scale", "ALTER", {}),
         ("rebalance", "ALTER", {}),
         ("kill-client", "ALTER", {"id": "127.0.0.1:1-127.0.0.1:2-0-0"}),
