@@ -54,7 +54,10 @@ def _run(module: str, arguments: list[str]) -> None:
     """Run `main(arguments)` of a module in `bench/`, and exit with its result."""
     root = Path(__file__).resolve().parents[2]
     if not (root / "bench" / "compare.py").exists():
-        raise Failure("kproc bench needs a checkout of kproc: its benchmarks are not part of the package")
+        raise Failure(
+            "kproc bench needs a checkout of kproc: its benchmarks are not part of the package; "
+            "kproc perf loads a running broker without one"
+        )
     if str(root) not in sys.path:
         sys.path.insert(0, str(root))
     try:
