@@ -352,10 +352,8 @@ class Handler(LinkedRole):
         due, requests = self._due, self._requests
         due.ns = NEVER  # What follows and still waits presses.
         if requests.large or requests.without_room:
-            due.press()
             work += requests.work_large()
         if requests.resting:
-            due.press()
             work += requests.resume_resting()
         if self._is_stopping or self._is_leaving:
             due.press()
@@ -384,7 +382,16 @@ class Handler(LinkedRole):
         if self._partitions.unsynced:
             due.press()
             self._partitions.start_sync()
-        if due.ns == 0 or self._transfers.is_opening or self._unlinked.waiting:
+        # Check the large requests here, because every part of this cycle can make one: a coordinator that has loaded
+        # wakes a request for a long list, for example.
+        if (
+            due.ns == 0
+            or requests.large
+            or requests.without_room
+            or requests.resting
+            or self._transfers.is_opening
+            or self._unlinked.waiting
+        ):
             due.ns = 0
         else:
             due.ns = min(self._deadlines.first, now_ns + self._coordinators.due_ms * NS_PER_MS)

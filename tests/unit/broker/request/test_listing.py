@@ -343,3 +343,33 @@ def test_offset_fetch_of_another_handlers_group_lists_all(start: Start, version:
         assert [each["group_id"] for each in answers] == names
     assert [sum(len(each["partitions"]) for each in answer["topics"]) for answer in answers] == [20] * 4 + [0]
     assert {answer["error_code"] for answer in answers} == {0}
+
+
+def test_request_divided_after_a_load_continues_at_once(
+    start: Start, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The coordinator wakes it late in a duty cycle, behind the place where large requests continue."""
+    rig = start()
+    for name in ("__consumer_offsets", *(f"t{at}" for at in range(20))):
+        rig.create_topic(name)
+    processor, handler = rig.processors[0], rig.handler()
+    row = {
+        "partition_index": 0,
+        "committed_offset": 1,
+        "committed_leader_epoch": -1,
+        "committed_metadata": "",
+    }
+    fields = {"group_id": "g", "generation_id_or_member_epoch": -1, "member_id": ""}
+    topics = [{"name": f"t{at}", "partitions": [row]} for at in range(20)]
+    processor.ask(ApiKey.OFFSET_COMMIT, 7, {**fields, "topics": topics})
+    parts_of(handler).coordinators.release(("__consumer_offsets", 0))
+    rig.settle()
+    monkeypatch.setattr("kproc.broker.coordinator.steps.STEP_COST", 1)
+    with slices_of(3):
+        processor.send(ApiKey.OFFSET_FETCH, 5, {"group_id": "g", "topics": None}, connection=LARGE_ONE)
+        answers: list[Any] = []
+        while not answers:
+            handler.do_work(0)
+            answers = processor.answers(settles=False)
+            assert answers or handler.next_deadline_ms() == 0
+    assert len(answers[0].fields(ApiKey.OFFSET_FETCH, 5)["topics"]) == 20
