@@ -16,6 +16,8 @@ _PARSER: Final = re.compile(_RULE)
 _NAMED_GROUP: Final = re.compile(r"\(\?<([A-Za-z][A-Za-z0-9]*)>")
 _NAMED_REFERENCE: Final = re.compile(r"\\k<([A-Za-z][A-Za-z0-9]*)>")
 _REPLACEMENT: Final = re.compile(r"\\(.)|\$\{([A-Za-z][A-Za-z0-9]*)\}|\$(\d+)|([^\\$]+)|(.)", re.DOTALL)
+# No pattern has so many groups, and int() rejects numbers of very many digits.
+_GROUP_DIGITS_MAX: Final = 9
 
 
 class NoMatchingRule(Exception):
@@ -98,7 +100,7 @@ def _replacement(text: str, pattern: re.Pattern[str]) -> tuple[str | int, ...]:
     for escaped, name, digits, plain, other in _REPLACEMENT.findall(text):
         if digits:
             # Java takes as many digits as name an existing group.
-            length = len(digits)
+            length = min(len(digits), _GROUP_DIGITS_MAX)
             while length > 1 and int(digits[:length]) > pattern.groups:
                 length -= 1
             number = int(digits[:length])

@@ -22,6 +22,7 @@ from __future__ import annotations
 
 import base64
 import binascii
+import re
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Final, NamedTuple
@@ -30,6 +31,7 @@ import msgspec
 
 from kproc.broker.storage.format import INT32_MAX
 from kproc.broker.storage.fs import Fs, replace_file, sync_directory
+from kproc.common.bounded import short_name
 from kproc.common.errors import Corrupt
 from kproc.wire.primitives import INT64_MAX
 
@@ -44,6 +46,8 @@ PARTITION_METADATA_FILE: Final = "partition.metadata"
 _CHECKPOINT_VERSION: Final = "0"
 _PARTITION_METADATA_BYTES: Final = len("version: 0\ntopic_id: ") + 22  # Without a newline at its end.
 _META_VERSION: Final = "1"
+# More digits than a 64-bit number has are damage. For very many, int() would explain a limit of Python.
+_NUMBER: Final = re.compile(r"[+-]?[0-9]{1,19}", re.ASCII)
 
 TopicPartition = tuple[str, int]
 
@@ -74,6 +78,13 @@ def parse_uuid_text(text: str, path: Path) -> bytes:
     return raw
 
 
+def parse_number(text: str) -> int:
+    """Parse a number of a file. Raises ValueError with the beginning of a text that is none."""
+    if not _NUMBER.fullmatch(text):
+        raise ValueError(f"{short_name(text)!r} is not a number")
+    return int(text)
+
+
 def encode_lines(lines: Iterable[str]) -> bytes:
     """Encode a checkpoint file in Kafka's format: version, number of lines, lines."""
     body = list(lines)
@@ -85,7 +96,7 @@ def decode_lines(content: bytes, path: Path) -> list[str]:
     try:
         # The count detects a file that was cut between two lines: a cut file parses otherwise.
         version, count, *lines = content.decode().splitlines()
-        if version != _CHECKPOINT_VERSION or int(count) != len(lines):
+        if version != _CHECKPOINT_VERSION or parse_number(count) != len(lines):
             raise Corrupt(f"{path}: version {version!r}, {count!r} entries said, {len(lines)} found")
     except ValueError as error:
         raise Corrupt(f"{path}: not a checkpoint: {error}") from error
@@ -110,9 +121,9 @@ def read_offsets(fs: Fs, path: Path) -> dict[TopicPartition, int]:
     for line in decode_lines(content, path):
         try:
             topic, partition, offset = line.split(" ")
-            offsets[topic, int(partition)] = int(offset)
+            offsets[topic, parse_number(partition)] = parse_number(offset)
         except ValueError as error:
-            raise Corrupt(f"{path}: bad line {line!r}") from error
+            raise Corrupt(f"{path}: bad line {short_name(line)!r}") from error
     return offsets
 
 
@@ -136,9 +147,9 @@ def read_leader_epochs(fs: Fs, directory: Path) -> list[tuple[int, int]] | None:
     epochs: list[tuple[int, int]] = []
     for line in decode_lines(content, path):
         try:
-            epoch, offset = map(int, line.split(" "))
+            epoch, offset = map(parse_number, line.split(" "))
         except ValueError as error:
-            raise Corrupt(f"{path}: bad line {line!r}") from error
+            raise Corrupt(f"{path}: bad line {short_name(line)!r}") from error
         if not (0 <= epoch <= INT32_MAX and 0 <= offset <= INT64_MAX):
             raise Corrupt(f"{path}: {line!r} is out of range")
         # Both columns rise in a file that was written whole, so anything else is damage.
@@ -209,9 +220,12 @@ def read_meta_properties(fs: Fs, data_directory: Path) -> MetaProperties | None:
     try:
         if fields["version"] != _META_VERSION:
             raise Corrupt(f"{path}: version {fields['version']!r} is not known")
-        return MetaProperties(fields["cluster.id"], int(fields["node.id"]), fields["directory.id"])
-    except (KeyError, ValueError) as error:
-        raise Corrupt(f"{path}: missing or bad {error}") from error
+        node_id = parse_number(fields["node.id"])
+        return MetaProperties(fields["cluster.id"], node_id, fields["directory.id"])
+    except KeyError as error:
+        raise Corrupt(f"{path}: {error.args[0]} is missing") from error
+    except ValueError as error:
+        raise Corrupt(f"{path}: node.id: {error}") from error
 
 
 def write_clean_shutdown(fs: Fs, data_directory: Path, broker_epoch: int = -1) -> None:

@@ -167,11 +167,12 @@ def _decode(content: bytes, path: Path) -> dict[PartitionId, int]:
     offsets: dict[PartitionId, int] = {}
     try:
         version, count, *lines = body.decode("ascii").splitlines()
-        if version != _VERSION or int(count) != len(lines):
+        if version != _VERSION or checkpoints.parse_number(count) != len(lines):
             raise Corrupt(f"{path}: version {version!r} with {count!r} lines is not known")
         for line in lines:
             topic_id, index, at = line.split(" ")
-            offsets[checkpoints.parse_uuid_text(topic_id, path), int(index)] = int(at)
+            partition = checkpoints.parse_uuid_text(topic_id, path), checkpoints.parse_number(index)
+            offsets[partition] = checkpoints.parse_number(at)
     except ValueError as error:
         raise Corrupt(f"{path}: not a checkpoint: {error}") from error
     return offsets

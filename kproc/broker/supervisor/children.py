@@ -357,17 +357,25 @@ class Children:
 
     def kill_all(self) -> None:
         """Kill the children that did not end in time: stopped by SIGSTOP, in a loop, or waiting for a disk."""
-        self.is_stopping = True
         for role in self.table:
             if role.child is not None:
                 logger.warning("%s did not end in time: killing it", role.agent)
+        self._kill_all()
+
+    def _kill_all(self) -> None:
+        self.is_stopping = True
+        for role in self.table:
+            if role.child is not None:
                 role.child.kill()
                 role.child.reap()
                 role.child = None
 
     def close(self) -> None:
-        """Kill every child and release every region."""
-        self.kill_all()
+        """Kill every child and release every region.
+
+        Only a start that has failed leaves children. They were not told to end, so the log has no line about them.
+        """
+        self._kill_all()
         self.regions.close()
 
 

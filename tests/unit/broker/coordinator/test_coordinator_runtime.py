@@ -9,14 +9,17 @@ from typing import Any
 
 import pytest
 
+from kproc.broker.cluster.image import PartitionImage
 from kproc.broker.cluster.internal_topics import COORDINATOR_TOPICS, GROUP_METADATA_TOPIC
 from kproc.broker.coordinator.partitioning import partition_for
 from kproc.broker.coordinator.rules import Marker
 from kproc.broker.coordinator.shard import WAIT_MS, ShardState
 from kproc.broker.handler.coordinator_kinds import all_kinds
 from kproc.broker.handler.owned_partition import OwnedPartition
+from kproc.broker.handler.partitions import Partitions
 from kproc.broker.peers.coordinator_call import CoordinatorCalls, Item
 from kproc.broker.peers.registered_calls import REGISTERED_CALLS
+from kproc.broker.request.context import PartitionMoving
 from kproc.broker.role.roles import CONTROLLER
 from kproc.broker.storage.fs import Shortage
 from kproc.broker.storage.log import Log
@@ -344,6 +347,24 @@ def test_parked_requests_run_in_order_before_later_ones(
     clients[3].begin(calls, "add", "n0")
     rig.settle()
     assert clients[3].outcomes[-1] == {"value": 4}
+
+
+def test_parked_request_finds_log_that_arrives_before_its_time(
+    start: Start, calls: CoordinatorCalls[Counters], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The runtime opens the partition again by itself. No other request comes for it."""
+    rig = start()
+    rig.create_topic(TOPIC)
+    client = Client(rig)
+
+    def fail(_self: Partitions, name: str, partition: PartitionImage) -> OwnedPartition:
+        raise PartitionMoving((name, partition.index), -1, -1)
+
+    with monkeypatch.context() as moving:
+        moving.setattr(Partitions, "get", fail)
+        assert client.ask(rig, calls, "add", "n") == []
+    rig.advance_ms(WAIT_MS // 2)
+    assert client.outcomes == [{"value": 1}]
 
 
 def test_client_leaving_while_coordinator_loads_is_harmless(

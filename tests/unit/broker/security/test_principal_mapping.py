@@ -21,6 +21,7 @@ ORG = "CN=Duke,OU=JavaSoft,O=Sun Microsystems,C=US"
         "RULE:^cn=(.?),ou=(.?),dc=(.?),dc=(.?)$/$1@$2/U",
         "RULE:^CN=([^,ADEFLTU,]+)(,.*|$)/$1/",
         "RULE:^CN=([^,DEFAULT,]+)(,.*|$)/$1/",
+        f"RULE:^CN=(.*?)$/${'1' * 5_000}/",
     ],
 )
 def test_valid_rules(rules: str) -> None:

@@ -92,6 +92,23 @@ def test_meta_properties_round_trip_and_read_kafkas(tmp_path: Path) -> None:
             checkpoints.read_meta_properties(FS, tmp_path)
 
 
+@pytest.mark.parametrize("text", ["x", "1_0", "7" * 5_000])
+def test_bad_node_id_is_named_in_a_short_message(tmp_path: Path, text: str) -> None:
+    (tmp_path / "meta.properties").write_text(f"version=1\ncluster.id=c\nnode.id={text}\ndirectory.id=d\n")
+    with pytest.raises(Corrupt, match=r"meta\.properties: node\.id: '.*' is not a number$") as raised:
+        checkpoints.read_meta_properties(FS, tmp_path)
+    assert len(str(raised.value)) < 500
+
+
+@pytest.mark.parametrize("content", [f"0\n{'7' * 5_000}\n", f"0\n1\nt 0 {'7' * 5_000}\n"])
+def test_checkpoint_with_a_long_number_is_named_in_short(tmp_path: Path, content: str) -> None:
+    path = tmp_path / "recovery-point-offset-checkpoint"
+    path.write_text(content)
+    with pytest.raises(Corrupt, match=r"not a checkpoint: '7+.*' is not a number|bad line 't 0 7+") as raised:
+        checkpoints.read_offsets(FS, path)
+    assert len(str(raised.value)) < 500
+
+
 def test_the_clean_shutdown_marker_counts_once(tmp_path: Path) -> None:
     checkpoints.write_clean_shutdown(FS, tmp_path, 12)
     assert (tmp_path / ".kafka_cleanshutdown").read_text() == '{"version":"0","broker_epoch":"12"}'

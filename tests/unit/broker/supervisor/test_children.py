@@ -190,3 +190,35 @@ class FakeRegions:
 
     def connect_migration(self, one: object, other: object) -> None:
         self.pairs.append((one, other))
+
+    def close(self) -> None:
+        """Nothing is left to release."""
+
+
+class HungChild:
+    """A child that does not end by itself."""
+
+    def __init__(self) -> None:
+        self.is_killed = False
+
+    def kill(self) -> None:
+        self.is_killed = True
+
+    def reap(self) -> int:
+        assert self.is_killed, "reaping a child that runs would block"
+        return -9
+
+
+@pytest.mark.parametrize(("was_stopped", "lines"), [(True, 1), (False, 0)])
+def test_only_children_that_were_told_to_end_are_late(
+    caplog: pytest.LogCaptureFixture, was_stopped: bool, lines: int
+) -> None:
+    """A start that fails, such as by a bad note of a reload, kills its children without a line about them."""
+    planner, child = Planner(), HungChild()
+    role = planner.table.add(CONTROLLER)
+    role.child = child  # type: ignore[assignment]
+    if was_stopped:
+        planner.kill_all()
+    planner.close()
+    assert (child.is_killed, role.child, planner.is_stopping) == (True, None, True)
+    assert ["did not end in time" in record.message for record in caplog.records] == [True] * lines
