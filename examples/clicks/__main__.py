@@ -16,7 +16,6 @@ from types import FrameType
 from typing import TYPE_CHECKING, Final, NoReturn
 
 from kproc.cli.common import (
-    COMMAND_CONFIG_VARIABLE,
     Failure,
     command_config_in_force,
     print_table,
@@ -24,6 +23,7 @@ from kproc.cli.common import (
 )
 from kproc.cli.lines import print_line, print_note
 from kproc.cli.main import exit_code_of
+from kproc.cli.profile_store import COMMAND_CONFIG_VARIABLE
 
 if TYPE_CHECKING:
     from examples.clicks.run import Result

@@ -89,6 +89,7 @@ def use_command_config(path: Path | None) -> None:
     """Set the file of `--command-config` for all connections of this command. None: use the environment's."""
     _command_config.path = path
     _command_config.has_variable = True
+    _command_config.connection = None
 
 
 def use_connection(connection: Connection, path: Path | None) -> None:
@@ -98,6 +99,15 @@ def use_connection(connection: Connection, path: Path | None) -> None:
     """
     _command_config.path = path or connection.command_config
     _command_config.has_variable = connection.profile is None
+    _command_config.connection = connection
+
+
+def profile_in_use() -> str | None:
+    """Return the name and the address of the profile that this command uses, or None without a profile."""
+    connection = _command_config.connection
+    if connection is None or connection.profile is None:
+        return None
+    return f"{connection.profile} ({connection.bootstrap})"
 
 
 def command_config() -> Path | None:
@@ -115,6 +125,7 @@ class _CommandConfig:
 
     path: Path | None = None
     has_variable = True  # The environment's file counts.
+    connection: Connection | None = None
 
     def in_force(self) -> Path | None:
         named = os.environ.get(COMMAND_CONFIG_VARIABLE) if self.has_variable else None

@@ -13,7 +13,7 @@ from typing import Annotated, Any
 
 import typer
 
-from kproc.cli.common import Format, print_done
+from kproc.cli.common import Format, print_done, profile_in_use
 from kproc.cli.failure import Failure, usage_error
 from kproc.cli.lines import print_note, print_notes
 
@@ -60,7 +60,9 @@ class Consent:
         """Ask, unless --yes is given. Raise a Failure if the user declines."""
         if self.yes:
             return
-        print_notes(f"{question} [y/N] ")
+        # The command line does not say which broker a profile names.
+        profile = profile_in_use()
+        print_notes(f"{f'profile {profile}: ' if profile is not None else ''}{question} [y/N] ")
         answer = sys.stdin.readline()
         if not answer.endswith("\n"):
             print_notes("\n")

@@ -39,7 +39,7 @@ ELSEWHERE = {
     "pipeline reset": "the same",
     "bench compare": "a checkout", "bench report": "a checkout", "bench simulate": "a checkout",
     "bench sweep": "a checkout", "topic create": "the user's own arguments", "import-log": "no broker",
-    "convert-log": "no broker", "config explain": "no broker",
+    "convert-log": "no broker",
     "profile add": "the user's own arguments", "profile list": "a file of the user's",
     "profile use": "the same", "profile show": "the same", "profile remove": "the same",
 }  # fmt: skip

@@ -4,16 +4,18 @@ from __future__ import annotations
 
 import io
 import sys
+from pathlib import Path
 from typing import Any
 
 import pytest
 import typer.main
 
 from kproc.cli.commands import app
-from kproc.cli.common import Format
+from kproc.cli.common import Format, use_connection
 from kproc.cli.configs import Resource, _is_risky
 from kproc.cli.consent import Consent
 from kproc.cli.failure import Failure
+from kproc.cli.profile_store import Profile, change_profiles, find_connection
 from tests.support.command_line import call_kproc, commands
 
 DESTRUCTIVE = {
@@ -131,3 +133,18 @@ def test_change_is_risky_if_it_loses_a_value_or_records(
     name: str, old: str | None, source: str, new: str | None, is_risky: bool
 ) -> None:
     assert _is_risky(TOPIC, {"name": name, "value": old, "source": source}, new) is is_risky
+
+
+def test_question_names_the_profile_in_use(at_terminal: Any, tmp_path: Path, monkeypatch: Any) -> None:
+    """The command line does not say which broker it is."""
+    monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path))
+    with change_profiles() as profiles:
+        profiles.by_name["prod"] = Profile("10.0.0.5:9092")
+    for connection, expected in (
+        (find_connection(None, "prod"), "profile prod (10.0.0.5:9092): delete? [y/N] "),
+        (find_connection("a:1", None), "delete? [y/N] "),
+    ):
+        use_connection(connection, None)
+        shown = at_terminal("y\n")
+        Consent().ask("delete?")
+        assert shown.text() == expected

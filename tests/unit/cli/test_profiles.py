@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
 
@@ -25,12 +26,13 @@ VARIABLES = ("KPROC_BOOTSTRAP", "KPROC_COMMAND_CONFIG", "KPROC_PROFILE")
 
 
 @pytest.fixture(autouse=True)
-def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     """A configuration directory without profiles."""
     for name in VARIABLES:
         monkeypatch.delenv(name, raising=False)
     monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path / "config"))
-    return tmp_path
+    yield tmp_path
+    common.use_command_config(None)  # Forget the connection of the last command.
 
 
 @pytest.fixture
