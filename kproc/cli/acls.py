@@ -57,7 +57,6 @@ Operations = Annotated[
     list[str] | None,
     typer.Option(
         "--operation",
-        "-o",
         metavar="OPERATION",
         help="An operation: read, write, describe ...; may be repeated.",
     ),
@@ -66,7 +65,7 @@ Deny = Annotated[
     bool, typer.Option("--deny", help="Deny instead of allow. Such rules win over those that allow.")
 ]
 Principals = Annotated[
-    list[str], typer.Argument(metavar="PRINCIPAL...", help="alice, which is User:alice; '*' is everybody.")
+    list[str], typer.Argument(metavar="PRINCIPAL", help="alice, which is User:alice; '*' is everybody.")
 ]
 Hosts = Annotated[
     list[str] | None,
@@ -87,11 +86,11 @@ ForOldProducers = Annotated[
 ]
 OfPrincipal = Annotated[
     str | None,
-    typer.Option("--principal", "-p", metavar="PRINCIPAL", help="Only rules that name this principal."),
+    typer.Option("--principal", metavar="PRINCIPAL", help="Only rules that name this principal."),
 ]
 OfPrincipals = Annotated[
     list[str] | None,
-    typer.Argument(metavar="[PRINCIPAL...]", help="Only rules that name them; '*' is User:* alone."),
+    typer.Argument(metavar="PRINCIPAL", help="Only rules that name them; '*' is User:* alone."),
 ]
 OfHost = Annotated[str | None, typer.Option("--host", metavar="ADDRESS", help="Only rules for this address.")]
 Covering = Annotated[
@@ -191,10 +190,9 @@ def add_acls(
     dry_run: DryRun = False,
     output: OutputFormat = Format.TABLE,
 ) -> None:
-    """Add a rule for each combination of principal, host, operation and resource. Existing rules stay.
+    """Add rules. Existing rules stay.
 
-    `kproc acl add alice --producer --topic orders`, `kproc acl add bob --consumer --topic orders --group billing`,
-    `kproc acl add carol --operation read --topic logs- --prefixed --host 10.0.0.7`.
+    There will be a rule for each combination of principal, host, operation and resource.
     """
     from kproc.broker.security.acl import ANY_NAME, Acl, PatternType
 
@@ -230,7 +228,7 @@ def list_acls(
     covering: Covering = False,
     output: OutputFormat = Format.TABLE,
 ) -> None:
-    """List rules: all of them, or those that name a principal or a resource."""
+    """List rules, all or those of a principal or resource."""
     from kproc.broker.security.acl import PatternType
 
     named = resources.named()
@@ -322,10 +320,7 @@ def check(
     ] = _ANY_HOST,
     output: OutputFormat = Format.TABLE,
 ) -> None:
-    """Show whether a principal may do an operation, and which rule decides. Exit code 1 if it may not.
-
-    `kproc acl check alice write --topic orders --host 10.0.0.7`
-    """
+    """Show whether a principal is allowed, and by which rule. Exit code 1 if it is not."""
     named = resources.named()
     if not named:
         usage_error("name a resource: --topic, --group, --transactional-id, --cluster ...")

@@ -34,19 +34,22 @@ def compare(context: typer.Context) -> None:
 
 @app.command("report", context_settings=AS_THEY_ARE)
 def report(context: typer.Context) -> None:
-    """Make tables, plots and a page of samples, and find regressions between commits."""
+    """Make tables and plots of samples, and find regressions."""
     _run("bench.report", context.args)
 
 
 @app.command("simulate", context_settings=AS_THEY_ARE)
 def simulate(context: typer.Context) -> None:
-    """Simulate a broker on more cores, with service times measured here."""
+    """Simulate more cores, with service times measured here."""
     _run("bench.simulate", context.args)
 
 
 @app.command("sweep", context_settings=AS_THEY_ARE)
 def sweep(context: typer.Context) -> None:
-    """Measure throughput over processes and connections, and fit the Universal Scalability Law."""
+    """Measure throughput over processes and connections.
+
+    The Universal Scalability Law is fitted to the samples.
+    """
     _run("bench.sweep", context.args)
 
 

@@ -67,7 +67,6 @@ class CommandParser(argparse.ArgumentParser):
             self.add_argument(*option.names, dest=option.setting, help=option.text, **value)
         self.add_argument(
             "--port",
-            "-p",
             type=int,
             metavar="N",
             help="Port on 127.0.0.1, instead of --listeners. 0: any free port.",
@@ -110,7 +109,10 @@ class CommandParser(argparse.ArgumentParser):
             action.help = f"{option.text}  [{option.setting}{f'; default: {told}' if told else ''}]".replace(
                 "%", "%%"
             )
-        return super().format_help()
+        from kproc.cli.examples import example_lines
+
+        examples = "".join(f"  {line}\n" for line in example_lines(self.command))
+        return f"{super().format_help()}\nExamples:\n{examples}"
 
     def run(self, arguments: Sequence[str]) -> int:
         """Run the command until the broker has stopped. Return its exit code."""

@@ -50,6 +50,7 @@ from kproc.cli.broker_options import CommandParser
 from kproc.cli.common import with_command_config, with_option_groups
 from kproc.cli.completion import complete_settings, mend_bash_words
 from kproc.cli.failure import Failure, UsageText, one_line
+from kproc.cli.help import HelpCommand, HelpGroup, rejected_value
 from kproc.cli.lines import print_line
 
 app = typer.Typer(
@@ -57,7 +58,7 @@ app = typer.Typer(
     no_args_is_help=True,
     rich_markup_mode=None,  # Plain help has no box drawing in logs and appears 40 ms sooner.
     pretty_exceptions_enable=False,
-    context_settings={"help_option_names": ["-h", "--help"]},
+    context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 120},
 )
 
 
@@ -125,16 +126,10 @@ app.command("scale", short_help="Change the number of processes; no connection i
 app.command("rebalance", short_help="Move connections from busy processes to idle ones.")(scale.rebalance)
 app.add_typer(tune.app, name="tune", short_help="Propose process counts for this machine, by measuring.")
 app.add_typer(pipeline.app, name="pipeline")
-app.command("doctor", short_help="Collect status, settings, stacks and logs for a problem report.")(
-    doctor.doctor
-)
+app.command("doctor", short_help="Collect status, stacks and logs for a problem report.")(doctor.doctor)
 app.command("dump-log", short_help="Show or check batches and index entries in log files.")(dump_log.dump_log)
-app.command("import-log", short_help="Import another broker's partition files into existing topics.")(
-    import_log.import_log
-)
-app.command("convert-log", short_help="Convert messages from before Kafka 0.11 to the current format.")(
-    convert_log.convert_log
-)
+app.command("import-log", short_help="Import partition files of another broker.")(import_log.import_log)
+app.command("convert-log", short_help="Convert messages from before Kafka 0.11.")(convert_log.convert_log)
 app.command("api", short_help="Show which APIs are served, in which versions.")(api_ledger.api)
 app.add_typer(bench.app, name="bench")
 
@@ -151,6 +146,19 @@ def _complete_options(group: typer.Typer) -> None:
 
 
 _complete_options(app)
+
+
+def _use_plain_help(group: typer.Typer) -> None:
+    for command in group.registered_commands:
+        command.cls = HelpCommand
+    for part in group.registered_groups:
+        part.cls = HelpGroup
+        if part.typer_instance is not None:
+            _use_plain_help(part.typer_instance)
+
+
+app.info.cls = HelpGroup
+_use_plain_help(app)
 
 
 def _show_version(wanted: bool) -> None:
@@ -186,6 +194,7 @@ def invoke(arguments: Sequence[str]) -> int:
         result: Any = app(args=list(arguments), prog_name="kproc", standalone_mode=False)
     except USAGE_ERRORS as error:
         message = str(error.format_message()).rstrip(".")  # type: ignore[attr-defined]
+        message = rejected_value(error, arguments) or message
         command = getattr(getattr(error, "ctx", None), "command_path", "kproc")
         # `kproc` or `kproc topic` without a command shows the help text, which is the error's message.
         if "Usage:" in message:

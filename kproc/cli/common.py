@@ -62,7 +62,7 @@ CommandConfig = Annotated[
         "--command-config",
         metavar="FILE",
         help="Properties file for TLS and login, with the names of Kafka's clients. "
-        f"[env var: {COMMAND_CONFIG_VARIABLE}]",
+        f"[env: {COMMAND_CONFIG_VARIABLE}]",
     ),
 ]
 UsedProfile = Annotated[

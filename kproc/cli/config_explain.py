@@ -43,9 +43,7 @@ _SOURCES: Final = {
 def explain_settings(
     names: Annotated[
         list[str],
-        typer.Argument(
-            metavar="NAME...", help="Names of settings.", autocompletion=complete_described_settings
-        ),
+        typer.Argument(metavar="NAME", help="Names of settings.", autocompletion=complete_described_settings),
     ],
     bootstrap: Bootstrap = DEFAULT_BOOTSTRAP,
     topic: Topic = None,

@@ -100,7 +100,9 @@ def get_configs(
     ] = False,
     output: OutputFormat = Format.TABLE,
 ) -> None:
-    """Show settings, of the broker unless a topic or a group is named, and where each value comes from.
+    """Show settings and where each value comes from.
+
+    The settings are those of the broker, unless a topic or a group is named.
 
     With --loggers: the level of each logger. A logger without a level has that of root.
     """
@@ -162,7 +164,7 @@ def set_configs(
     consent: Consent = Consent(),
     output: OutputFormat = Format.TABLE,
 ) -> None:
-    """Change settings at run time, of the broker unless a topic or a group is named.
+    """Change settings of the broker, a topic or a group.
 
     A change that resets a setting or can delete records (a shorter retention) is shown and confirmed first, unless
     --yes is given.

@@ -57,7 +57,7 @@ Template = Annotated[
 Topics = Annotated[
     list[str],
     typer.Argument(
-        metavar="TOPIC...",
+        metavar="TOPIC",
         help="Topics to read. 'orders-*' or '^orders-[0-9]' stand for the topics that match now.",
         autocompletion=complete_topics,
     ),

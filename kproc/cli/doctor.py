@@ -51,7 +51,7 @@ _SECRET: Final = re.compile(
 
 def doctor(
     output: Annotated[
-        Path | None, typer.Option("--output", "-o", metavar="FILE", help="The archive (.tar.gz) to write.")
+        Path | None, typer.Option("--output", metavar="FILE", help="The archive (.tar.gz) to write.")
     ] = None,
     log: Annotated[
         Path | None,

@@ -47,9 +47,7 @@ def dump_log(
             "--verify", help="Check everything and show only problems. Exit code 1 if there are any."
         ),
     ] = False,
-    records: Annotated[
-        bool, typer.Option("--records", "-r", help="Also show the records of each batch.")
-    ] = False,
+    records: Annotated[bool, typer.Option("--records", help="Also show the records of each batch.")] = False,
     output: OutputFormat = Format.TABLE,
 ) -> None:
     """Show the batches and index entries in log files, or check them; reads only, also while a broker runs."""

@@ -52,7 +52,7 @@ def list_groups(
     output: OutputFormat = Format.TABLE,
     sort: Annotated[GroupOrder, typer.Option("--sort", help="Column to sort by.")] = GroupOrder.NAME,
     state: Annotated[
-        list[str] | None, typer.Option("--state", help=f"Only these: {', '.join(STATES)}.")
+        list[str] | None, typer.Option("--state", metavar="STATE", help=f"Only these: {', '.join(STATES)}.")
     ] = None,
 ) -> None:
     """List groups with state, members and lag.

@@ -110,7 +110,7 @@ def latency(
     acks: Annotated[Acks, typer.Option("--acks", help="Acknowledgements of a Produce.")] = Acks.ALL,
     seconds: Annotated[
         float,
-        typer.Option("--seconds", "-s", metavar="S", min=0.01, max=SECONDS_MAX, help="Stop after this time."),
+        typer.Option("--seconds", metavar="S", min=0.01, max=SECONDS_MAX, help="Stop after this time."),
     ] = 10.0,
     count: Annotated[
         int | None, typer.Option("--count", "-n", metavar="N", min=1, help="Stop after this many samples.")

@@ -39,7 +39,6 @@ def ping(
         float,
         typer.Option(
             "--timeout",
-            "-t",
             metavar="S",
             min=0.001,
             max=SECONDS_MAX,
@@ -70,17 +69,16 @@ def ping(
 def stop(
     ready_file: Annotated[
         Path | None,
-        typer.Option("--ready-file", "-r", metavar="FILE", help="The broker's ready file."),
+        typer.Option("--ready-file", metavar="FILE", help="The broker's ready file."),
     ] = None,
     pid: Annotated[
         int | None,
-        typer.Option("--pid", "-p", metavar="PID", min=2, max=INT_MAX, help="The broker's process id."),
+        typer.Option("--pid", metavar="PID", min=2, max=INT_MAX, help="The broker's process id."),
     ] = None,
     timeout: Annotated[
         float,
         typer.Option(
             "--timeout",
-            "-t",
             metavar="S",
             min=0,
             max=SECONDS_MAX,

@@ -54,7 +54,6 @@ Seconds = Annotated[
     float | None,
     typer.Option(
         "--seconds",
-        "-s",
         metavar="S",
         min=0.1,
         max=SECONDS_MAX,
@@ -113,7 +112,7 @@ def produce(
     bootstrap: Bootstrap = DEFAULT_BOOTSTRAP,
     output: OutputFormat = Format.TABLE,
 ) -> None:
-    """Produce equal records as fast as the broker takes them, or at a rate. They stay in TOPIC.
+    """Produce equal records at full speed or at a rate. They stay in TOPIC.
 
     Each connection has one request in flight. With --rate, latency counts from the time when a request was due, and a
     request holds at most the records of 5 ms.
@@ -173,7 +172,7 @@ def consume(
     bootstrap: Bootstrap = DEFAULT_BOOTSTRAP,
     output: OutputFormat = Format.TABLE,
 ) -> None:
-    """Fetch TOPIC from its start to its present end, again and again. No group, and nothing is committed.
+    """Fetch TOPIC from start to end, again and again. No group, and nothing is committed.
 
     Each connection has one request in flight.
     """

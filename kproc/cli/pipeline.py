@@ -122,7 +122,7 @@ def check(
 
 @app.command("status")
 def status(spec: Spec, bootstrap: SpecBootstrap = None, output: OutputFormat = Format.TABLE) -> None:
-    """Show the progress of each query: its last batch, offsets and lag. Needs no Spark."""
+    """Show the last batch, offsets and lag of each query. Needs no Spark."""
     from kproc.pipeline.status import pipeline_status
 
     with _one_line(verbose=False):
@@ -152,7 +152,9 @@ def status(spec: Spec, bootstrap: SpecBootstrap = None, output: OutputFormat = F
 @app.command("reset")
 def reset(
     spec: Spec,
-    sink: Annotated[list[str] | None, typer.Option(help="Only this sink; may be repeated.")] = None,
+    sink: Annotated[
+        list[str] | None, typer.Option(metavar="SINK", help="Only this sink; may be repeated.")
+    ] = None,
     consent: Consent = Consent(),
 ) -> None:
     """Delete the checkpoints of sinks, after showing them. The next run starts where the specification says."""

@@ -139,9 +139,7 @@ def produce(
     ] = CompressionType.NONE,
     acks: Annotated[
         Acks,
-        typer.Option(
-            "--acks", "-a", help="Acknowledgement to wait for: none, the broker's, or all replicas'."
-        ),
+        typer.Option("--acks", help="Acknowledgement to wait for: none, the broker's, or all replicas'."),
     ] = Acks.ALL,
     idempotent: Annotated[
         bool, typer.Option("--idempotent", help="Avoid duplicates by retries. Needs --acks all.")

@@ -48,11 +48,11 @@ EveryAddress = Annotated[
 Assignments = Annotated[
     list[str],
     typer.Argument(
-        metavar="QUOTA=VALUE...",
+        metavar="QUOTA=VALUE",
         help=f"{_KEYS}.",
     ),
 ]
-Quotas = Annotated[list[str], typer.Argument(metavar="QUOTA...", help="Names of the quotas to delete.")]
+Quotas = Annotated[list[str], typer.Argument(metavar="QUOTA", help="Names of the quotas to delete.")]
 
 
 @dataclass(frozen=True)
@@ -105,7 +105,7 @@ def set_quotas(
     dry_run: DryRun = False,
     output: OutputFormat = Format.TABLE,
 ) -> None:
-    """Set quotas of a user, a client id, both together, or an address. They apply at once."""
+    """Set quotas of a user, a client id, both, or an address. They apply at once."""
     names = owner.names()
     ops = [{"key": key, "value": value, "remove": False} for key, value in map(_assignment, assignments)]
     _change(bootstrap, names, ops, dry_run=dry_run)

@@ -33,7 +33,6 @@ def scale(
         int | None,
         typer.Option(
             "--processors",
-            "-p",
             metavar="N",
             min=1,
             max=INT_MAX,
@@ -44,7 +43,6 @@ def scale(
         int | None,
         typer.Option(
             "--handlers",
-            "-n",
             metavar="M",
             min=1,
             max=INT_MAX,

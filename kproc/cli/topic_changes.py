@@ -57,7 +57,7 @@ def alter(
     consent: Consent = Consent(),
     output: OutputFormat = Format.TABLE,
 ) -> None:
-    """Change a topic: its number of partitions, its settings, or both.
+    """Change the partitions and settings of a topic.
 
     A change that resets a setting or can delete records (a shorter retention) is shown and confirmed first, unless
     --yes is given.

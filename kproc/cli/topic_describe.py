@@ -35,7 +35,9 @@ _SET_ON_TOPIC: Final = 1  # The source DYNAMIC_TOPIC_CONFIG.
 def describe(
     names: Names, bootstrap: Bootstrap = DEFAULT_BOOTSTRAP, output: OutputFormat = Format.TABLE
 ) -> None:
-    """Show partitions with their offsets and sizes, and the settings that differ from the broker's.
+    """Show partitions and the settings of topics.
+
+    Partitions have their offsets and sizes. Settings are those that differ from the broker's.
 
     STABLE: the last stable offset; with read_committed consumers read up to it. TXNS: open transactions, which hold it
     back. WRITTEN: time since the newest record. A partition that is not served has its reason instead.

@@ -87,8 +87,6 @@ def list_topics(
     SIZE: bytes of the records on the disk. IN/S, OUT/S: bytes per second from producers and to consumers. RETENTION:
     the used share of the limit by time or by bytes, and this limit; at 100 % the oldest records are deleted next.
     WRITTEN: time since the newest record. A dash is an unknown figure.
-
-    Which topic grows fastest: kproc topic list --sort rate-in
     """
     gaps, errors = Gaps(), dict[Partition, str]()
     with ExitStack() as stack:

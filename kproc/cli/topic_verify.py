@@ -40,7 +40,7 @@ def verify(
     ] = None,
     output: OutputFormat = Format.TABLE,
 ) -> None:
-    """Read all records and report batches that consumers cannot read. Exit code 1 if there are any."""
+    """Read all records and report unreadable batches. Exit code 1 if there are any."""
     rows: list[dict[str, Any]] = []
     errors: dict[Partition, str] = {}
     with connect_for_records(bootstrap) as client:

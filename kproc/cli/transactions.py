@@ -62,7 +62,7 @@ def list_transactions(
     bootstrap: Bootstrap = DEFAULT_BOOTSTRAP,
     output: OutputFormat = Format.TABLE,
     state: Annotated[
-        list[str] | None, typer.Option("--state", help=f"Only these: {', '.join(STATES)}.")
+        list[str] | None, typer.Option("--state", metavar="STATE", help=f"Only these: {', '.join(STATES)}.")
     ] = None,
     longer_than: Annotated[
         float,
@@ -116,7 +116,7 @@ Ids = Annotated[
 
 @app.command()
 def describe(ids: Ids, bootstrap: Bootstrap = DEFAULT_BOOTSTRAP, output: OutputFormat = Format.TABLE) -> None:
-    """Show the transaction of each id: its producer, timeout, age and partitions."""
+    """Show transactions with producer, timeout, age, partitions."""
     with connect(bootstrap) as client:
         described = [_facts(row) for row in _described(client, ids)]
     if output is Format.JSON:
@@ -143,12 +143,16 @@ def describe(ids: Ids, bootstrap: Bootstrap = DEFAULT_BOOTSTRAP, output: OutputF
 def abort(
     transactional_id: Annotated[
         str | None,
-        typer.Argument(metavar="[ID]", help="A transactional id.", autocompletion=complete_transactional_ids),
+        typer.Argument(metavar="ID", help="A transactional id.", autocompletion=complete_transactional_ids),
     ] = None,
     topic: Annotated[
         str | None,
         typer.Option(
-            "--topic", "-t", help="The topic with a hanging transaction.", autocompletion=complete_topics
+            "--topic",
+            "-t",
+            metavar="TOPIC",
+            help="The topic with a hanging transaction.",
+            autocompletion=complete_topics,
         ),
     ] = None,
     partition: Annotated[
@@ -167,7 +171,7 @@ def abort(
     consent: Consent = Consent(),
     output: OutputFormat = Format.TABLE,
 ) -> None:
-    """Abort the open transaction of an id, or a hanging one in one partition.
+    """Abort an open or a hanging transaction.
 
     Without --yes the command asks first.
 
@@ -215,7 +219,9 @@ def _abort_hanging(
 def find_hanging(
     topic: Annotated[
         list[str] | None,
-        typer.Option("--topic", "-t", help="Only these topics.", autocompletion=complete_topics),
+        typer.Option(
+            "--topic", "-t", metavar="TOPIC", help="Only these topics.", autocompletion=complete_topics
+        ),
     ] = None,
     longer_than: Annotated[
         float,

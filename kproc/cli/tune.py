@@ -320,7 +320,7 @@ def list_settings(
     ] = None,
     output: OutputFormat = Format.TABLE,
 ) -> None:
-    """Check settings of this host: value, wanted value, reason, remedy. Exit code 1 if one is not as wanted."""
+    """Check settings of this host, with reason and remedy. Exit code 1 if one is not as wanted."""
     from kproc.tools.tune.host import CHECKS, CheckResult, Host, check_host
 
     ignored = set(ignore or ())

@@ -57,7 +57,7 @@ def test_acl_add_list_and_delete(kproc: Kproc) -> None:
         "added ALLOW Group:admins READ on topic t from 10.0.0.7",
         "added ALLOW Group:admins DESCRIBE_CONFIGS on topic t from 10.0.0.7",
     ]
-    assert kproc("add * --deny -o ALL --topic audit- --prefixed --group g --cluster").returncode == 0
+    assert kproc("add * --deny --operation ALL --topic audit- --prefixed --group g --cluster").returncode == 0
     assert rules(kproc, "--principal *") == [
         "DENY User:* ALL on topics that begin with audit- from any host",
         "DENY User:* ALL on groups that begin with g from any host",
@@ -85,10 +85,10 @@ def test_acl_add_list_and_delete(kproc: Kproc) -> None:
 
 
 def test_acl_list_includes_covering_prefix_and_wildcard_acls(kproc: Kproc) -> None:
-    kproc("add a -o read --topic *")
-    kproc("add a -o read --topic or --prefixed")
-    kproc("add a -o read --topic orders")
-    kproc("add a -o read --topic other")
+    kproc("add a --operation read --topic *")
+    kproc("add a --operation read --topic or --prefixed")
+    kproc("add a --operation read --topic orders")
+    kproc("add a --operation read --topic other")
     assert len(rules(kproc, "--topic orders")) == 1
     assert len(rules(kproc, "--topic orders --covering")) == 3
 
@@ -169,7 +169,7 @@ def test_acl_check_prints_decision_and_rule(kproc: Kproc) -> None:
 
 def test_acl_host_is_normalized_as_broker_compares_it(kproc: Kproc) -> None:
     rule = "ALLOW User:alice WRITE on topic t from 2001:db8:0:0:0:0:0:a"
-    added = kproc("add alice -o write --topic t --host 2001:db8::A")
+    added = kproc("add alice --operation write --topic t --host 2001:db8::A")
     assert (added.stdout, added.stderr) == (f"added {rule}\n", "")
     assert kproc("check alice write --topic t --host 2001:DB8::000a").returncode == 0
     assert kproc("check alice write --topic t --host 2001:db8::b").returncode == 1
@@ -186,7 +186,7 @@ def test_acl_delete_of_host_name_written_by_another_tool(guarded: ServedBroker, 
 
 
 def test_acl_check_of_several_resources_fails_if_one_is_denied(kproc: Kproc) -> None:
-    kproc("add alice -o write --topic a")
+    kproc("add alice --operation write --topic a")
     assert kproc("check alice write --topic a --topic a").returncode == 0
     both = kproc("check alice write --topic a --topic b")
     assert both.returncode == 1
@@ -197,14 +197,14 @@ def test_acl_check_of_several_resources_fails_if_one_is_denied(kproc: Kproc) -> 
     ("command", "words"),
     [
         ("add alice --topic t", "say what is meant: --operation, --producer or --consumer"),
-        ("add alice -o read", "name what the rules are about"),
-        ("add alice -o fly --topic t", "operation 'fly': expected one of all, read, write"),
-        ("add alice -o any --topic t", "operation 'any': expected one of"),
+        ("add alice --operation read", "name what the rules are about"),
+        ("add alice --operation fly --topic t", "operation 'fly': expected one of all, read, write"),
+        ("add alice --operation any --topic t", "operation 'any': expected one of"),
         ("add alice --producer --group g", "--producer: name topics, transactional ids, or both"),
         ("add alice --consumer --topic t", "--consumer: name topics and groups"),
         ("add alice --producer --topic t --deny", "--producer and --consumer are for what is allowed"),
-        ("add alice -o read --idempotent --topic t", "--idempotent is for --producer"),
-        ("add alice -o read --topic t --host broker-1", "--host broker-1: expected an IP address"),
+        ("add alice --operation read --idempotent --topic t", "--idempotent is for --producer"),
+        ("add alice --operation read --topic t --host broker-1", "--host broker-1: expected an IP address"),
         ("check alice read --topic t --host 10.0.0.0/8", "--host 10.0.0.0/8: expected an IP address"),
         ("delete", "say which rules"),
         ("delete alice --prefixed", "--prefixed: name a resource"),
@@ -222,7 +222,7 @@ def test_acl_invalid_arguments_are_rejected_before_connecting(
 
 
 def test_acl_add_names_acl_rejected_by_broker(kproc: Kproc) -> None:
-    answer = kproc("add alice -o read --topic= ")
+    answer = kproc("add alice --operation read --topic= ")
     assert answer.returncode == 1
     assert answer.stderr == (
         "kproc: ALLOW User:alice READ on topic  from any host: Invalid empty resource name\n"

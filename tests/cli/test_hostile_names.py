@@ -127,7 +127,7 @@ def command_lines(data: Path) -> dict[str, list[list[str]]]:
         "perf produce": [[NAME], ["t", "--records", "2"]],
         "perf consume": [[NAME], ["t", "--once"]],
         "kill-client": [[NAME]],
-        "doctor": [["-o", str(data.parent / "a.tar.gz")]],
+        "doctor": [["--output", str(data.parent / "a.tar.gz")]],
         "dump-log": [[log], [log, "--records"], ["--verify", str(data)], [NAME]],
         "produce": [[NAME]],
         "consume": [["t"], ["t", "--format", "json"], [NAME], ["t", "--group", NAME, "--from", "begin"]],

@@ -106,11 +106,15 @@ def test_stop_of_broker_with_relative_data_directory(tmp_path: Path, capsys: Cap
         wait_until(ready_file.exists, seconds=30, what="it is ready")
         bootstrap = json.loads(ready_file.read_text())["bootstrap"]
         archive = tmp_path / "a.tar.gz"
-        told = call_kproc(capsys, "doctor", "-b", bootstrap, "-o", str(archive), "--log", str(tmp_path / "log"))
+        told = call_kproc(capsys, "doctor", "-b", bootstrap, "--output", str(archive), "--log", str(tmp_path / "log"))
         assert told.stderr.splitlines() == [
             "kproc: left out: metrics.txt: the broker has no metrics listener (serve --metrics-listener)"
         ]
-        where = {"address": ("-b", bootstrap), "ready file": ("-r", str(ready_file)), "pid": ("-p", str(broker.pid))}
+        where = {
+            "address": ("-b", bootstrap),
+            "ready file": ("--ready-file", str(ready_file)),
+            "pid": ("--pid", str(broker.pid)),
+        }
         told = call_kproc(capsys, "stop", *where[by])
         assert (told.returncode, told.stderr) == (0, "")
         assert broker.wait(20) == 0
@@ -165,7 +169,7 @@ def test_doctor_archive_contains_no_records_or_secrets(
         pid = processes(broker.bootstrap)["handler", 1]
         log = tmp_path / "log"
         log.write_text(broker.log() + f"ssl.keystore.password={SECRET} and more\nlast line\n")
-        told = call_kproc(capsys, "doctor", "-b", broker.bootstrap, "-o", str(archive), "--log", str(log))
+        told = call_kproc(capsys, "doctor", "-b", broker.bootstrap, "--output", str(archive), "--log", str(log))
         assert told.returncode == 0, told.stderr
         assert told.stderr == ""
         assert processes(broker.bootstrap)["handler", 1] == pid
@@ -199,7 +203,7 @@ def test_doctor_lists_what_it_could_not_collect(tmp_path: Path, transport: str, 
         pid = processes(broker.bootstrap)["handler", 0]
         os.kill(pid, signal.SIGSTOP)
         try:
-            told = call_kproc(capsys, "doctor", "-b", broker.bootstrap, "-o", str(tmp_path / "a.tar.gz"))
+            told = call_kproc(capsys, "doctor", "-b", broker.bootstrap, "--output", str(tmp_path / "a.tar.gz"))
         finally:
             os.kill(pid, signal.SIGCONT)
     assert told.returncode == 0

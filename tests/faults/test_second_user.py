@@ -228,7 +228,7 @@ def test_second_users_live_status_window_is_not_trusted(
             stop = call_kproc(capsys, "stop", "-b", host_and_port)
             assert (stop.returncode, stop.stdout) == (1, "")
             archive = shared / "a.tar.gz"
-            call_kproc(capsys, "doctor", "-b", host_and_port, "-o", str(archive))
+            call_kproc(capsys, "doctor", "-b", host_and_port, "--output", str(archive))
             assert log_of(archive).keys() == {"versions.txt", "left_out.txt"}
     assert processes(served.bootstrap), "the other broker serves on"
 
@@ -244,7 +244,7 @@ def test_second_users_port_is_not_trusted(
         assert stop.returncode == 1
         assert f"does not listen at 127.0.0.1:{port}" in stop.stderr
         archive = shared / "a.tar.gz"
-        call_kproc(capsys, "doctor", "-b", f"127.0.0.1:{port}", "-o", str(archive))
+        call_kproc(capsys, "doctor", "-b", f"127.0.0.1:{port}", "--output", str(archive))
         assert log_of(archive).keys() == {"versions.txt", "status.json", "settings.json", "left_out.txt"}
     assert processes(served.bootstrap), "the broker serves on"
 
@@ -279,7 +279,7 @@ def test_doctor_reads_log_by_descriptor_not_by_name(
         log.unlink()
         log.with_name("log (deleted)").symlink_to(secret)
         archive = shared / "a.tar.gz"
-        told = call_kproc(capsys, "doctor", "-b", broker.bootstrap, "-o", str(archive))
+        told = call_kproc(capsys, "doctor", "-b", broker.bootstrap, "--output", str(archive))
         log.touch()  # The rig reads it at the end.
         assert told.returncode == 0
     found = log_of(archive)

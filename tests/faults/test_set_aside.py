@@ -103,7 +103,7 @@ def test_start_without_metadata_log_sets_records_aside(tmp_path: Path) -> None:
             assert f"not served: {name}: a topic of its name was created" in shown
         assert "MOVING.md" in shown
         archive = tmp_path / "report.tar.gz"
-        told = run_kproc("doctor", "-o", str(archive), "-b", broker.bootstrap).stdout
+        told = run_kproc("doctor", "--output", str(archive), "-b", broker.bootstrap).stdout
         assert f"not served: {names[0]}" in told
         log = broker.log()
         assert all(name in log for name in names)

@@ -148,4 +148,4 @@ def test_number_out_of_range_is_a_usage_error(called, command):
     answer = called(f"{command} --bootstrap 127.0.0.1:1" if not command.startswith("tune") else command)
     assert answer.returncode == 2
     assert re.fullmatch(r"kproc: [^\n]+\n", answer.stderr)
-    assert "Invalid value for" in answer.stderr
+    assert ": expected a " in answer.stderr

@@ -110,7 +110,7 @@ def _known(report: doctor._DoctorReport, data: Path) -> str:
 
 
 def test_doctor_refuses_to_replace_what_is_no_file(tmp_path: Path) -> None:
-    """Root's `kproc doctor -o /dev/null` took the device from the host."""
+    """Root's `kproc doctor --output /dev/null` took the device from the host."""
     path = tmp_path / "pipe"
     os.mkfifo(path)
     with pytest.raises(Failure, match="is not a regular file"):

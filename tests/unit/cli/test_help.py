@@ -1,0 +1,148 @@
+"""The help of every command: groups, whole summaries, plain placeholders, examples that parse, flags."""
+
+from __future__ import annotations
+
+import re
+import shlex
+from collections import defaultdict
+from typing import Any
+
+import pytest
+from typer.main import get_command
+
+from kproc.cli import serve
+from kproc.cli.commands import app
+from kproc.cli.examples import EXAMPLES, example_lines
+from kproc.cli.help import COMMAND_GROUPS, SUMMARY_CHARACTERS_MAX, placeholder, summary
+from tests.support.command_line import call_kproc
+
+PLACEHOLDERS = {
+    "ADDRESS", "BYTES", "DIR", "DIRECTORY", "FILE", "FILE|-", "FORMAT", "FROM", "GROUP", "HOST:PORT", "ID", "IP",
+    "KIND", "LIST", "M", "MECHANISM", "MINUTES", "MS", "N", "NAME", "NAME:N", "NAME=VALUE", "OPERATION", "PATH", "PID",
+    "PRINCIPAL", "QUOTA", "QUOTA=VALUE", "REGEX", "S", "SINK", "SPEC.toml", "STATE", "TEXT", "TOPIC", "TOPIC[:P,...]",
+    "TYPE:NAME", "WHERE",
+}  # fmt: skip
+# A number of partitions and the number of one are both -p in rpk, too. --records of perf counts, as --count does.
+SAME_MEANING = ({"--partition", "--partitions"}, {"--count", "--records"})
+OWN_PARSER = {parser.command: parser for parser in (serve.SERVE, serve.DEV)}
+
+
+def _walk(command: Any, path: str, parent: Any = None):
+    context = command.context_class(command, info_name=path.rpartition(" ")[2] or "kproc", parent=parent)
+    yield path, command, context
+    for name, each in getattr(command, "commands", {}).items():
+        yield from _walk(each, f"{path} {name}".strip(), context)
+
+
+def _runs_alone(command: Any) -> bool:
+    return not getattr(command, "commands", None) or command.invoke_without_command
+
+
+ROOT = get_command(app)
+TREE = {path: (command, context) for path, command, context in _walk(ROOT, "")}
+LEAVES = [path for path, (command, _) in TREE.items() if path and _runs_alone(command)]
+# Their help is that of the programs in bench/, which need a checkout.
+OURS = [path for path in LEAVES if not path.startswith("bench ")]
+
+
+def test_every_command_has_a_group() -> None:
+    grouped = [name for names in COMMAND_GROUPS.values() for name in names]
+    assert len(grouped) == len(set(grouped))
+    assert set(ROOT.commands) - set(grouped) == set()
+
+
+def test_every_summary_is_short_and_whole() -> None:
+    long = {path: summary(command) for path, (command, _) in TREE.items() if path}
+    assert {path: text for path, text in long.items() if len(text) > SUMMARY_CHARACTERS_MAX} == {}
+    assert [path for path, text in long.items() if not text.endswith(".") or text.endswith("...")] == []
+
+
+def test_placeholders_are_known_words() -> None:
+    unknown = []
+    for path, (command, context) in TREE.items():
+        if path in OWN_PARSER:
+            continue
+        for each in command.get_params(context):
+            word = placeholder(command, each)
+            if each.opts[0].startswith("-") and "|" in word and word != "FILE|-":
+                continue  # A short list of choices is shown as it is.
+            if word and word not in PLACEHOLDERS:
+                unknown.append(f"{path} {each.opts[0]} {word}")
+    for path, parser in OWN_PARSER.items():
+        words = [each.metavar for each in parser.shown_options() if each.metavar]
+        unknown += [f"{path} {word}" for word in words if word not in PLACEHOLDERS]
+    assert unknown == []
+
+
+def test_short_flags_have_one_meaning() -> None:
+    meanings = defaultdict(set)
+    for command, context in TREE.values():
+        for each in command.get_params(context):
+            names = [*each.opts, *each.secondary_opts]
+            for name in names:
+                if re.fullmatch("-[^-]", name):
+                    meanings[name].add(max(names, key=len))
+    several = {name: long for name, long in meanings.items() if len(long) > 1 and long not in SAME_MEANING}
+    assert several == {}
+
+
+@pytest.mark.parametrize("path", OURS)
+def test_examples_parse(path: str) -> None:
+    lines = example_lines(path)
+    assert len(lines) >= 2
+    for line in lines:
+        assert len(line) < 79
+        _parse(line)
+
+
+def test_examples_name_commands() -> None:
+    assert set(EXAMPLES) - {""} - set(LEAVES) == set()
+    for line in example_lines(""):
+        _parse(line)
+
+
+def _parse(line: str) -> None:
+    words = shlex.split(line, comments=True)
+    words = words[words.index("kproc") + 1 :]
+    if "<" in words:
+        words = words[: words.index("<")]
+    if words[0] in OWN_PARSER:
+        OWN_PARSER[words[0]].parse_args(words[1:])
+        return
+    command, context = TREE[""]
+    if words == ["--version"]:
+        return
+    while words and words[0] in getattr(command, "commands", {}):
+        command = command.commands[words.pop(0)]
+    command.make_context(command.name, words, parent=context)
+
+
+@pytest.mark.parametrize("columns", ["80", "120"])
+def test_help_is_plain_and_fits(capsys, monkeypatch, columns: str) -> None:
+    monkeypatch.setenv("COLUMNS", columns)
+    monkeypatch.delenv("KPROC_BOOTSTRAP", raising=False)
+    for path in ("", "topic", *OURS):
+        shown = call_kproc(capsys, *path.split(), "--help").stdout
+        assert max(map(len, shown.splitlines())) <= int(columns), path
+        assert not re.search(r"<\w+( range|\[\w+\])?>|\{|x<=|<=x|COMMAND \[ARGS\]|\]\.\.\.", shown), path
+
+
+@pytest.mark.parametrize(
+    ("line", "said"),
+    [
+        ("topic create t -p x", "--partitions x: expected a whole number from -1 to 2147483647"),
+        ("topic create t --partitions=-5", "--partitions -5: expected a whole number from -1 to 2147483647"),
+        ("topic create t -px", "--partitions x: expected a whole number from -1 to 2147483647"),
+        ("group list --sort foo", "--sort foo: expected one of name, "),
+        ("latency -n 0", "--count 0: expected a whole number of at least 1"),
+        ("ping --timeout soon", "--timeout soon: expected a number from 0"),
+        ("consume t -p x -p 3", "--partition: expected a whole number of at least 0"),
+    ],
+)
+def test_rejected_value_is_named_with_what_is_expected(capsys, line: str, said: str) -> None:
+    answer = call_kproc(capsys, *line.split())
+    assert answer.returncode == 2
+    assert answer.stderr.startswith(f"kproc: {said}"), answer.stderr
+    assert answer.stderr.endswith(
+        f"(see kproc {' '.join(line.split()[: 2 if line[0] in 'tg' else 1])} --help)\n"
+    )
