@@ -51,7 +51,7 @@ Bootstrap = Annotated[
         "-b",
         metavar="HOST:PORT",
         # find_connection() reads the variable, because its place is between --profile and the profile in use.
-        help=f"The broker to talk to. [env var: {BOOTSTRAP_VARIABLE}; default: {DEFAULT_BOOTSTRAP}]",
+        help=f"The broker to talk to. [env: {BOOTSTRAP_VARIABLE}; default: {DEFAULT_BOOTSTRAP}]",
         show_default=False,
     ),
 ]
@@ -70,7 +70,7 @@ UsedProfile = Annotated[
     typer.Option(
         "--profile",
         metavar="NAME",
-        help=f"The saved connection to use (kproc profile list). [env var: {PROFILE_VARIABLE}]",
+        help=f"The saved connection to use (kproc profile list). [env: {PROFILE_VARIABLE}]",
         autocompletion=complete_profiles,
     ),
 ]

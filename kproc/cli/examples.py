@@ -107,6 +107,10 @@ EXAMPLES: Final[Mapping[str, str]] = {
         kproc top --interval 1
         kproc top --once
     """,
+    "monitor": """
+        kproc monitor --api Produce --topic orders
+        kproc monitor --user alice --seconds 10 --format json
+    """,
     "clients": """
         kproc clients --sort bytes --interval 5
         kproc clients --format json
@@ -176,6 +180,26 @@ EXAMPLES: Final[Mapping[str, str]] = {
     "quota delete": """
         kproc quota delete --user alice producer_byte_rate
         kproc quota delete --every-client request_percentage --yes
+    """,
+    "profile add": """
+        kproc profile add staging --bootstrap 10.0.0.5:9092 --use
+        kproc profile add prod -b kafka:9093 --command-config prod.properties
+    """,
+    "profile list": """
+        kproc profile list
+        kproc profile list --format json
+    """,
+    "profile use": """
+        kproc profile use staging
+        kproc profile use --none
+    """,
+    "profile show": """
+        kproc profile show
+        kproc profile show staging --format json
+    """,
+    "profile remove": """
+        kproc profile remove staging
+        kproc profile remove staging old-staging
     """,
     "scale": """
         kproc scale --handlers 4

@@ -63,7 +63,7 @@ def monitor(
     ] = None,
     seconds: Annotated[
         float | None,
-        typer.Option("--seconds", "-s", metavar="S", min=0.1, max=_SECONDS_MAX, help="Stop after this time."),
+        typer.Option("--seconds", metavar="S", min=0.1, max=_SECONDS_MAX, help="Stop after this time."),
     ] = None,
     bootstrap: Bootstrap = DEFAULT_BOOTSTRAP,
     output: OutputFormat = Format.TABLE,

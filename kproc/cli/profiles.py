@@ -49,7 +49,7 @@ def add(
     use: Annotated[bool, typer.Option("--use", help="Use it from now on.")] = False,
     replace: Annotated[bool, typer.Option("--replace", help="Replace a profile of this name.")] = False,
 ) -> None:
-    """Save a connection, such as `kproc profile add staging -b 10.0.0.5:9092 --use`."""
+    """Save a connection under a name."""
     check_name(name)
     _check_address(address)
     if file is not None and not file.is_file():
@@ -91,7 +91,7 @@ def use(
     ] = None,
     none: Annotated[bool, typer.Option("--none", help="Use no profile any more.")] = False,
 ) -> None:
-    """Choose the connection of commands that name no broker themselves."""
+    """Choose the connection of commands that name none."""
     if none == (name is not None):
         usage_error("give the NAME of a profile, or --none")
     with change_profiles() as profiles:
@@ -148,7 +148,7 @@ def show(
 def remove(
     names: Annotated[
         list[str],
-        typer.Argument(metavar="NAME...", help="Names of profiles.", autocompletion=complete_profiles),
+        typer.Argument(metavar="NAME", help="Names of profiles.", autocompletion=complete_profiles),
     ],
 ) -> None:
     """Remove saved connections.
