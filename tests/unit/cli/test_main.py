@@ -37,7 +37,7 @@ MISTAKES = [
     ("no-such-command", "No such command 'no-such-command'"),
     ("topic crate", "No such command 'crate'"),
     ("produce", "Missing argument 'TOPIC'"),
-    ("consume", "Missing argument 'TOPIC...'"),
+    ("consume", "Missing argument 'TOPIC'"),
     ("topic create", "Missing argument"),
     ("serve --no-such-option", "No such option"),
     ("serve --processors many", "--processors"),
