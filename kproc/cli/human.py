@@ -1,4 +1,4 @@
-"""Formats sizes, rates and times for people: 1.2 MiB, 340/s, 5m32s. JSON output has the exact numbers instead."""
+"""Formats sizes and times for people: 1.2 MiB, 5m32s. JSON output has the exact numbers instead."""
 
 from __future__ import annotations
 
@@ -6,8 +6,7 @@ import re
 from typing import Final
 
 _UNITS: Final = ("B", "KiB", "MiB", "GiB", "TiB", "PiB", "EiB")
-_COUNTS: Final = ("", "k", "M", "G", "T", "P", "E")
-_QUANTITY: Final = re.compile(r"-?\d+(\.\d+)?( ?([KMGTPE]i)?B|[kMGTPE])?(/s)?|(\d+[ydhms])+|\d+%")
+_QUANTITY: Final = re.compile(r"-?\d+(\.\d+)?( ([KMGTPE]i)?B)?|(\d+[ydhms])+|\d+%")
 _SECOND_MS: Final = 1000
 _MINUTE_MS: Final = 60 * _SECOND_MS
 _HOUR_MS: Final = 60 * _MINUTE_MS
@@ -17,19 +16,13 @@ _YEAR_MS: Final = 365 * _DAY_MS
 
 def format_bytes(count: float) -> str:
     """Format a number of bytes with a binary unit: 999 B, 1.2 KiB, 15 MiB."""
-    number, unit = _scaled(count, 1024, _UNITS)
-    return f"{number} {unit}"
-
-
-def format_byte_rate(per_s: float) -> str:
-    """Format bytes per second: 1.2 MiB/s."""
-    return f"{format_bytes(per_s)}/s"
-
-
-def format_rate(per_s: float) -> str:
-    """Format a number of things per second: 0.4/s, 340/s, 12k/s."""
-    number, unit = _scaled(per_s, 1000, _COUNTS)
-    return f"{number}{unit}/s"
+    at = 0
+    # From 1023.5 on a number would be rounded to the next unit.
+    while abs(count) >= 1023.5 and at < len(_UNITS) - 1:
+        count /= 1024
+        at += 1
+    has_decimal = at and abs(count) < 9.95
+    return f"{count:.1f} {_UNITS[at]}" if has_decimal else f"{count:.0f} {_UNITS[at]}"
 
 
 def format_duration(ms: float) -> str:
@@ -55,17 +48,6 @@ def format_duration(ms: float) -> str:
 def is_quantity(text: str) -> bool:
     """Return True for a number, or for a text that a function of this module has made of one."""
     return _QUANTITY.fullmatch(text) is not None
-
-
-def _scaled(value: float, step: int, units: tuple[str, ...]) -> tuple[str, str]:
-    """Return (number, unit). Numbers below 10 have one decimal, unless they are whole and have no prefix."""
-    at = 0
-    # From 999.5 on a number would be rounded to four digits.
-    while abs(value) >= step - 0.5 and at < len(units) - 1:
-        value /= step
-        at += 1
-    has_decimal = abs(value) < 9.95 and (at or value != int(value))
-    return f"{value:.1f}" if has_decimal else f"{value:.0f}", units[at]
 
 
 def _two_units(ms: int, large: tuple[int, str], small: tuple[int, str]) -> str:

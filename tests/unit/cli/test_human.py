@@ -1,10 +1,10 @@
-"""Sizes, rates and durations for people."""
+"""Sizes and durations for people."""
 
 from __future__ import annotations
 
 import pytest
 
-from kproc.cli.human import format_byte_rate, format_bytes, format_duration, format_rate, is_quantity
+from kproc.cli.human import format_bytes, format_duration, is_quantity
 
 SECOND, MINUTE, HOUR, DAY = 1000, 60_000, 3_600_000, 86_400_000
 
@@ -21,15 +21,11 @@ SECOND, MINUTE, HOUR, DAY = 1000, 60_000, 3_600_000, 86_400_000
         (1_048_575, "1.0 MiB"),
         (5 << 30, "5.0 GiB"),
         (1 << 70, "1024 EiB"),
+        (0.4, "0 B"),
     ],
 )
 def test_bytes_have_a_binary_unit_and_few_digits(count: int, text: str) -> None:
     assert format_bytes(count) == text
-
-
-@pytest.mark.parametrize(("rate", "text"), [(0, "0/s"), (0.42, "0.4/s"), (340, "340/s"), (12_345, "12k/s")])
-def test_rates_are_short(rate: float, text: str) -> None:
-    assert format_rate(rate) == text
 
 
 @pytest.mark.parametrize(
@@ -52,9 +48,7 @@ def test_durations_are_as_kubectl_writes_them(ms: int, text: str) -> None:
     assert format_duration(ms) == text
 
 
-@pytest.mark.parametrize(
-    "text", ["7", "-1", "1.5", format_bytes(5000), format_byte_rate(2e6), "12k/s", "5m32s", "80%"]
-)
+@pytest.mark.parametrize("text", ["7", "-1", "1.5", format_bytes(5000), "5m32s", "80%"])
 def test_a_formatted_number_is_a_quantity(text: str) -> None:
     assert is_quantity(text)
 
