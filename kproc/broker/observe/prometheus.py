@@ -35,7 +35,7 @@ _US_PER_S: Final = 1_000_000
 # for each API, so the others have the total time in coarse buckets. `kproc status --apis` has all times.
 _DETAILED: Final = frozenset(("Produce", "Fetch"))
 _TOTAL_BOUNDS_US: Final = tuple(1 << power for power in (*range(7, 18), 19, 21, 23, 25))  # 128 us to 34 s
-_PART_BOUNDS_US: Final = tuple(1 << power for power in range(7, 24, 2))  # 128 us to 8 s
+_PART_BOUNDS_US: Final = tuple(1 << power for power in range(7, 23, 3))  # 128 us to 4 s
 _COARSE_BOUNDS_US: Final = tuple(1 << power for power in range(10, 23, 4))  # 1 ms to 4 s
 # Must stay 0, and an alert rule watches for the first increase. A rule sees none if the series begins with it.
 _ALWAYS_SHOWN: Final = frozenset(("contained_failures", "hanging_transactions", "wakeups_rescued"))

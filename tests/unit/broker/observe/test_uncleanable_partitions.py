@@ -36,7 +36,8 @@ def test_metrics_have_kafkas_names() -> None:
     partitions = UncleanablePartitions()
     partitions.update(make_report({("t", 0): Uncleanable("why", 77)}))
     status = {
-        "uptime_ms": 0, "topics": 1, "partitions": 1, "shared_memory_unmapped_bytes": 0,
+        "uptime_ms": 0, "topics": 1, "internal_topics": 0, "partitions": 1, "internal_partitions": 0,
+        "shared_memory_unmapped_bytes": 0,
         "disk": {"free_bytes": 1, "used_bytes": 1, "is_full": False, "full_in_s": None},
         "uncleanable": partitions.describe(),
         "certificates": {},
