@@ -1,18 +1,31 @@
-"""kproc: a Kafka-protocol broker for one host, built from processes.
+"""Start a Kafka-protocol broker from Python, for tests, notebooks and pipelines of one host.
 
-Importing this package costs nothing: the embedded broker is looked up on first use, so that a role that only
-needs `kproc.wire` never pays for it. ARCHITECTURE.md draws what lives where.
+    import kproc
+
+    with kproc.Broker({"num.partitions": 3}) as broker:
+        broker.create_topic("orders")
+        producer = Producer({"bootstrap.servers": broker.bootstrap})  # any Kafka client
+
+- `kproc.Broker`: a broker in processes of its own, stopped at the end of the block. See help(kproc.Broker).
+- `kproc.BrokerFailed`: the broker did not start or stop; the message has the last lines of its log.
+- `kproc.ConfigError`: a setting has a wrong value; the message names it.
+- In pytest, the fixtures `kproc_broker` and `kproc_topic` need no import.
+- On the command line: `kproc --help`.
 """
+
+# Importing this package costs nothing: the embedded broker is loaded on first use, so that a role that only needs
+# kproc.wire never pays for it. ARCHITECTURE.md shows the packages.
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from kproc.embedded import Broker
+    from kproc.broker.config.values import ConfigError
+    from kproc.embedded import Broker, BrokerFailed
 
 __version__ = "0.1.0"
-__all__ = ["Broker", "__version__"]
+__all__ = ["Broker", "BrokerFailed", "ConfigError", "__version__"]
 
 
 def __dir__() -> list[str]:
@@ -20,9 +33,13 @@ def __dir__() -> list[str]:
 
 
 def __getattr__(name: str) -> Any:
-    """Import the embedded broker only when somebody asks for it (PEP 562)."""
-    if name == "Broker":
-        from kproc.embedded import Broker
+    """Import the embedded broker and its errors on first use (PEP 562)."""
+    if name in ("Broker", "BrokerFailed"):
+        from kproc import embedded
 
-        return Broker
+        return getattr(embedded, name)
+    if name == "ConfigError":
+        from kproc.broker.config.values import ConfigError
+
+        return ConfigError
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

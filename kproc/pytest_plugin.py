@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import re
 import uuid
-from collections.abc import Iterator, Mapping
+from collections.abc import Generator, Iterator, Mapping
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any, Final
 
@@ -30,6 +30,18 @@ def pytest_configure(config: pytest.Config) -> None:
         "markers",
         "kproc_topic(partitions=1, configs={}): partitions and configs of this test's kproc_topic",
     )
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_makereport(item: pytest.Item) -> Generator[None, pytest.TestReport, pytest.TestReport]:
+    """Add the broker's last log lines to the report of a failed test that uses `kproc_broker`."""
+    report = yield
+    if report.failed:
+        # Only a test with fixtures has them. An item of another plugin may have none.
+        broker = getattr(item, "funcargs", {}).get("kproc_broker")
+        if broker is not None and (text := broker.log_text().strip()):
+            report.sections.append(("Last log lines of kproc_broker", text))
+    return report
 
 
 @pytest.fixture(scope="session")

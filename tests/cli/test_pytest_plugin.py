@@ -50,6 +50,10 @@ TESTS = (
     def test_refused(kproc_topic):
         pass
 
+    def test_failed(kproc_broker, monkeypatch):
+        monkeypatch.setattr(kproc_broker, "log_text", lambda: "WARN the disk is full")
+        assert kproc_broker is None
+
     def test_settings(kproc_broker):
         assert kproc_broker.settings["num.io.threads"] == 2
         assert {row["role"] for row in kproc_broker.processes} != set()
@@ -86,6 +90,12 @@ def test_pytest_plugin_reads_kproc_settings_fixture(shown: str) -> None:
 def test_pytest_plugin_reports_invalid_topic_setting(shown: str) -> None:
     assert "ERROR test_it.py::test_refused" in shown, shown
     assert "Unknown topic config name: no.such.setting" in shown
+
+
+def test_pytest_plugin_shows_the_log_of_the_broker_of_a_failed_test(shown: str) -> None:
+    report = shown.partition("_ test_failed _")[2].partition("PASSES")[0]
+    assert "Last log lines of kproc_broker" in report, shown
+    assert "WARN the disk is full" in report.partition("Last log lines")[2], shown
 
 
 def test_pytest_plugin_tolerates_stopped_broker(shown: str) -> None:

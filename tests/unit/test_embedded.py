@@ -30,8 +30,20 @@ def scratch(tmp_path, monkeypatch):
 
 def test_the_package_names_it_without_loading_it():
     code = "import sys, kproc; assert 'kproc.embedded' not in sys.modules; assert kproc.Broker"
+    code += (
+        "; assert issubclass(kproc.BrokerFailed, RuntimeError) and issubclass(kproc.ConfigError, ValueError)"
+    )
     root = Path(__file__).resolve().parents[2]
     subprocess.run([sys.executable, "-c", code], cwd=root, check=True, timeout=30)
+
+
+def test_help_of_the_package_begins_with_what_one_can_do() -> None:
+    lines = (kproc.__doc__ or "").splitlines()
+    assert lines[0].startswith("Start a Kafka-protocol broker")
+    assert "    with kproc.Broker(" in "\n".join(lines[:6])
+    assert {f"`kproc.{name}`" for name in kproc.__all__ if name != "__version__"} <= set(
+        (kproc.__doc__ or "").replace(":", "").split()
+    )
 
 
 def test_an_unknown_name_of_the_package_is_an_attribute_error():
