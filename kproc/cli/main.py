@@ -1,12 +1,13 @@
 """`kproc`: the one place where errors become a line and an exit code.
 
-Exit codes: 0 done, 1 it went wrong (refused connection, unknown topic), 2 the command was wrong, 130 Ctrl-C.
+COMMANDS.md has the table of exit codes.
 The library behind most commands takes longer to load than the broker: `serve` and `dev` do without it.
 """
 
 from __future__ import annotations
 
 import contextlib
+import errno
 import os
 import signal
 import sys
@@ -88,17 +89,28 @@ def _expected(error: Exception) -> Failure | None:
         return Failure(one_line(str(error)))
     if isinstance(error, OSError) and not isinstance(error, BrokenPipeError):
         named = f"{error.filename}: " if error.filename else ""
-        return Failure(one_line(f"{named}{error.strerror or error}"))
+        return Failure(one_line(f"{named}{error.strerror or error}{_advice(error)}"))
     return None
 
 
+def _advice(error: OSError) -> str:
+    """Return what to do about a denied operation, because the system's words name no cause."""
+    if error.errno not in (errno.EPERM, errno.EACCES):
+        return ""
+    if error.filename:
+        return f" (user {os.geteuid()} has no access: run the command as the owner of the file)"
+    return f" (the system denies it to user {os.geteuid()}: run the command as the user of the broker, or as root)"
+
+
 def _complain(failure: Failure) -> int:
+    from kproc.cli.error_meanings import explained
+
     # If nobody reads stderr either, the exit code still reports the failure.
     with contextlib.suppress(OSError):
         if isinstance(failure, UsageText):
             print_notes(f"{failure}\n")
         else:
-            lines = (f"kproc: {failure}", *(f"  {detail}" for detail in failure.details))
+            lines = (f"kproc: {explained(str(failure))}", *(f"  {detail}" for detail in failure.details))
             print_notes("".join(f"{printable(line)}\n" for line in lines))
     return failure.exit_code
 

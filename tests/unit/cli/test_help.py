@@ -5,15 +5,19 @@ from __future__ import annotations
 import re
 import shlex
 from collections import defaultdict
+from pathlib import Path
 from typing import Any
 
 import pytest
 from typer.main import get_command
 
-from kproc.cli import serve
+from kproc.cli import main, serve
 from kproc.cli.commands import app
+from kproc.cli.error_meanings import MEANINGS
 from kproc.cli.examples import EXAMPLES, example_lines
+from kproc.cli.failure import Failure, usage_error
 from kproc.cli.help import COMMAND_GROUPS, SUMMARY_CHARACTERS_MAX, placeholder, summary
+from kproc.common.errors import ErrorCode, KafkaError
 from tests.support.command_line import call_kproc
 
 PLACEHOLDERS = {
@@ -146,3 +150,48 @@ def test_rejected_value_is_named_with_what_is_expected(capsys, line: str, said: 
     assert answer.stderr.endswith(
         f"(see kproc {' '.join(line.split()[: 2 if line[0] in 'tg' else 1])} --help)\n"
     )
+
+
+def test_exit_codes_are_those_of_the_document(capsys, monkeypatch) -> None:
+    document = (Path(main.__file__).parents[1] / "COMMANDS.md").read_text(encoding="utf-8")
+    table = document.partition("## Exit codes")[2].partition("\n## ")[0]
+    documented = {int(code) for code in re.findall(r"^\| (\d+) \|", table, re.MULTILINE)}
+
+    def raises(error: BaseException):
+        def command() -> int:
+            raise error
+
+        return command
+
+    monkeypatch.setattr(main, "_abandon_stdout", lambda: None)
+    commands = [
+        lambda: 0,
+        raises(Failure("no broker")),
+        raises(KafkaError(ErrorCode.GROUP_ID_NOT_FOUND)),
+        lambda: usage_error("wrong"),
+        raises(KeyboardInterrupt()),
+        raises(BrokenPipeError()),
+    ]
+    assert {main.exit_code_of(command) for command in commands} == documented
+
+
+@pytest.mark.parametrize(
+    ("error", "said"),
+    [
+        (KafkaError(ErrorCode.GROUP_ID_NOT_FOUND), "kproc: GROUP_ID_NOT_FOUND (the group does not exist)\n"),
+        (Failure("t: TOPIC_AUTHORIZATION_FAILED"), "kproc: t: TOPIC_AUTHORIZATION_FAILED (no right on the topic; "),
+        (Failure("TOPIC_ALREADY_EXISTS: t"), "kproc: TOPIC_ALREADY_EXISTS: t\n"),
+        (PermissionError(1, "Operation not permitted"), "kproc: Operation not permitted (the system denies "),
+        (PermissionError(13, "Permission denied", "/f"), "kproc: /f: Permission denied (user "),
+    ],
+)
+def test_bare_names_of_errors_are_explained(capsys, error: Exception, said: str) -> None:
+    def command() -> int:
+        raise error
+
+    assert main.exit_code_of(command) == 1
+    assert capsys.readouterr().err.startswith(said)
+
+
+def test_explained_names_are_kafkas() -> None:
+    assert set(MEANINGS) - set(ErrorCode.__members__) == set()
