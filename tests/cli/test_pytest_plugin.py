@@ -92,7 +92,7 @@ def test_pytest_plugin_reports_invalid_topic_setting(shown: str) -> None:
     assert "Unknown topic config name: no.such.setting" in shown
 
 
-def test_pytest_plugin_shows_the_log_of_the_broker_of_a_failed_test(shown: str) -> None:
+def test_pytest_plugin_shows_the_log_with_a_failed_test(shown: str) -> None:
     report = shown.partition("_ test_failed _")[2].partition("PASSES")[0]
     assert "Last log lines of kproc_broker" in report, shown
     assert "WARN the disk is full" in report.partition("Last log lines")[2], shown
