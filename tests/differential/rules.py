@@ -295,10 +295,12 @@ def _group_of_a_refused_commit(case: Case) -> bool:
 
 
 def _group_of_a_refused_join(case: Case) -> bool:
-    """Groups that Kafka shows, which a client without protocols wanted to join."""
+    """Groups that Kafka shows and that never had a member: its client has no protocols, or left before it joined."""
     joined = {
         step.body["group_id"] for step in case.before if step.api == "join_group" and not step.body["protocols"]
     }
+    left = {step.body["group_id"] for step in case.before if step.api == "leave_group"}
+    joined |= left - {step.body["group_id"] for step in case.before if step.api == "sync_group"}
     if case.step.api == "list_groups" and case.difference.path == ("groups", ITEMS):
         kproc, kafka = ({row["group_id"] for row in each["groups"]} for each in (case.kproc, case.kafka))
         return kproc < kafka and kafka - kproc <= joined

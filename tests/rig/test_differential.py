@@ -115,14 +115,17 @@ def test_list_groups_rule_needs_a_commit_without_member() -> None:
 
 
 def test_list_groups_rule_of_rejected_join() -> None:
-    def rule(kproc: str, kafka: str, protocols: list[dict[str, Any]]) -> str | None:
+    def rule(kproc: str, kafka: str, protocols: list[dict[str, Any]], *later: str) -> str | None:
         answers = [{"groups": [{"group_id": each} for each in names]} for names in (kproc, kafka)]
         (difference,) = compare(*answers)[0]
         before = [Step(0, "join_group", 2, {"group_id": "b", "protocols": protocols})]
+        before += [Step(0, api, 2, {"group_id": "b"}) for api in later]
         return rule_for(Case(Step(0, "list_groups", 0, {}), difference, *answers, before))
 
     assert rule("a", "ab", []) == "a group that a refused JoinGroup named"
     assert rule("a", "ab", [{"name": "range"}]) is rule("ab", "a", []) is rule("b", "ab", []) is None
+    assert rule("a", "ab", [{"name": "range"}], "leave_group") == "a group that a refused JoinGroup named"
+    assert rule("a", "ab", [{"name": "range"}], "sync_group", "leave_group") is None
 
 
 def test_timestamp_rule_needs_negative_largest_timestamp() -> None:
