@@ -243,12 +243,17 @@ def _sizes_on_disk(case: Case) -> bool:
 
 
 def _header_kept(case: Case) -> bool:
-    """A batch's base timestamp when it is compressed anew, and a largest one that is no time."""
+    """A batch's base timestamp when it is compressed anew, and a largest one that is no time.
+
+    Produce answers with the largest one if the batch is in the log already.
+    """
     kproc, kafka = case.difference.kproc, case.difference.kafka
     field = case.step.api, *case.difference.path[-1:]
     if field == ("fetch", "base_time"):
         return True
-    is_largest = field in (("fetch", "max_time"), ("describe_producers", "last_timestamp"))
+    is_largest = field in (
+        ("fetch", "max_time"), ("describe_producers", "last_timestamp"), ("produce", "log_append_time"),
+    )  # fmt: skip
     return is_largest and kafka == _NO_TIMESTAMP and isinstance(kproc, int) and kproc < _NO_TIMESTAMP
 
 

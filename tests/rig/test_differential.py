@@ -134,5 +134,7 @@ def test_timestamp_rule_needs_negative_largest_timestamp() -> None:
 
     assert rule("describe_producers", "last_timestamp", -501, -1) == "timestamps in a batch's header"
     assert rule("fetch", "max_time", -501, -1) == "timestamps in a batch's header"
+    assert rule("produce", "log_append_time", -500, -1) == "timestamps in a batch's header"
+    assert rule("produce", "log_append_time", 5, -1) is None
     assert rule("describe_producers", "last_timestamp", 5, -1) is None
     assert rule("describe_producers", "last_timestamp", -501, 5) is None
