@@ -130,7 +130,8 @@ def test_list_groups_rule_of_rejected_join() -> None:
 
 def test_timestamp_rule_needs_negative_largest_timestamp() -> None:
     def rule(api: str, field: str, kproc: int, kafka: int) -> str | None:
-        return rule_for(Case(Step(0, api, 0, {}), Difference(("rows", 0, field), kproc, kafka), {}, {}))
+        step = Step(0, api, 0, {"topic_data": []})
+        return rule_for(Case(step, Difference(("rows", 0, field), kproc, kafka), {}, {}))
 
     assert rule("describe_producers", "last_timestamp", -501, -1) == "timestamps in a batch's header"
     assert rule("fetch", "max_time", -501, -1) == "timestamps in a batch's header"
