@@ -241,7 +241,10 @@ def surveyed_logs(local: Client, errors: dict[Partition, str]) -> dict[Partition
 def requested_logs(
     client: Client, partitions: list[Partition], gaps: Gaps, errors: dict[Partition, str]
 ) -> dict[Partition, LogFigures]:
-    """Return the figures of logs by Kafka's protocol. Partitions that are not served are added to `errors`."""
+    """Request the size and the times of the newest and oldest record of each log by Kafka's protocol.
+
+    Partitions that are not served are added to `errors`.
+    """
     from kproc.wire.header import ApiKey
 
     sizes = log_sizes(client, gaps, None)

@@ -44,7 +44,10 @@ def _write_string(path: str, is_flexible: bool, is_nullable: bool) -> Writer:
 
 
 def _write_message(write_string: Writer) -> Writer:
-    """Write an error message, shortened to the limit of a string: it may quote a long text that a client sent."""
+    """Return a writer of error messages. It shortens them to the limit of a string.
+
+    A message may quote a long text that a client sent.
+    """
 
     def write_message(out: bytearray, value: Any) -> None:
         write_string(out, None if value is None else shortened(value))

@@ -95,9 +95,10 @@ def merge(
 def parse_given(
     given: Mapping[str, SourcedValue], table: Mapping[str, Setting], warnings: list[str]
 ) -> dict[str, Any]:
-    """Parse the values of the settings in `table`, and reject or warn of other names.
+    """Parse the given settings that `table` knows, and a listener's own ones (`listener.name.<listener>.<name>`).
 
-    Appends to `warnings`. Raises one ConfigError with all errors, so that a user sees them at once.
+    Other names are rejected, or appended to `warnings` if kproc.unknown.settings is `warn`. Raises one ConfigError with
+    all errors, so that a user sees them at once.
     """
     values: dict[str, Any] = {}
     errors: list[str] = []

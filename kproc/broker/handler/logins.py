@@ -192,7 +192,11 @@ class Logins:
         except KeysAwaited:
             # Count the attempts instead of measuring the time, because a stopping Handler completes all waits at once.
             if len(token) > _WAITING_TOKEN_BYTES_MAX:
-                self._refuse(request, login, Refused(f"a token of {len(token)} bytes while keys are loaded"))
+                problem = (
+                    f"a token of {len(token)} bytes is too large to wait until the keys are loaded; the limit is "
+                    f"{_WAITING_TOKEN_BYTES_MAX} bytes; log in again later"
+                )
+                self._refuse(request, login, Refused(problem))
             elif attempt == _KEYS_ATTEMPTS:
                 self._refuse(request, login, Refused("the keys of tokens could not be loaded"))
             else:

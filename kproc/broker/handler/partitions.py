@@ -214,7 +214,8 @@ class Partitions:
         """Hide records that no sync has confirmed and no client can have read, because a power loss could remove them.
 
         If the last owner died, its row has the high watermark. It is unknown in three cases: the whole broker crashed,
-        the owner died before its first sync after such a crash, or the owner died while it wrote the row.
+        the owner died before its first sync after such a crash, or the owner died while it wrote the row. Then all
+        readers wait for the next sync, because they could otherwise see the high watermark decrease.
         """
         log = owned.log
         visible = max(

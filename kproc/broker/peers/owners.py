@@ -137,9 +137,10 @@ class OwnersRequest(Generic[P, A]):
             self._on_done(self.answers)
 
     def _on_reply(self, ats: list[int], sent_by: int, reply: Answers | Lost) -> None:
-        """Handle one owner's answers, or its death.
+        """Handle one owner's answers, or its death. The outcome of the parts of a dead owner is unknown.
 
-        A rejected part is routed again only with metadata newer than `sent_by`, so that this ends.
+        A part that the owner rejected is routed again if our metadata is newer than `sent_by`. Otherwise its outcome
+        is unknown, too, because it would go to the same owner for ever.
         """
         if isinstance(reply, Lost):
             reply = Answers([None] * len(ats), sent_by)
@@ -182,7 +183,7 @@ class HandledCall(Generic[A]):
             services.owner.forwarded[self] = None
 
     def on_answer(self, at: int, answer: A) -> None:
-        """Store the answer of the part at this position. The last answer finishes the call."""
+        """Store the answer of the part at this position. With the last answer, reply to the Handler that called."""
         assert self._left > 0, "a part was answered twice"
         self._answers[at] = answer
         self._left -= 1

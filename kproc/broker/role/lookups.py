@@ -19,7 +19,8 @@ Found = Mapping[str, list[str]]
 """Addresses by host; none for a name that means nothing, or that nobody could say anything about in time."""
 
 _PATIENCE_NS: Final = 5_000_000_000
-# Limit of pending questions, because clients can cause them. Any more are answered at once, without addresses.
+# Limit of pending look-ups of host names, because clients' requests can cause them. More are answered at once, without
+# addresses, instead of waiting for a slow name server.
 _WAITING_MAX: Final = 64
 
 

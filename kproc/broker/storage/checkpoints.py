@@ -219,7 +219,7 @@ def read_meta_properties(fs: Fs, data_directory: Path) -> MetaProperties | None:
             fields[key.strip()] = value.strip()
     try:
         if fields["version"] != _META_VERSION:
-            raise Corrupt(f"{path}: version {fields['version']!r} is not known")
+            raise Corrupt(f"{path}: version {fields['version']!r} is not known; expected {_META_VERSION}")
         node_id = parse_number(fields["node.id"])
         return MetaProperties(fields["cluster.id"], node_id, fields["directory.id"])
     except KeyError as error:

@@ -243,7 +243,10 @@ def finish_swaps(fs: Fs, directory: Path) -> list[str]:
 
 
 def _finish_swap(fs: Fs, directory: Path, base: int) -> None:
-    """Take steps 2 and 3 for a .log.swap file, after a crash behind step 1."""
+    """Take steps 2 and 3 of the module's docstring for a .log.swap file, after a crash behind step 1.
+
+    A damaged file is left to the caller, which removes it. All old segments still exist then.
+    """
     end_offset = _read_swap_end(fs, directory, base)
     if end_offset is None:
         if fs.exists(directory / segment_file_name(base, LOG_SUFFIX)):

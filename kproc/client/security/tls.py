@@ -137,7 +137,7 @@ def _words(code: str) -> str:
 
 
 def _other_protocol() -> str:
-    return f"security.protocol is to be that of its listener ({', '.join(PROTOCOLS)})"
+    return f"set security.protocol to that of the listener ({', '.join(PROTOCOLS)})"
 
 
 # ---- certificates and keys ------------------------------------------------------------------------------------

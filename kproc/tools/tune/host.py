@@ -213,7 +213,7 @@ def _governor(host: Host) -> CheckedValue:
         if (text := host.text(str(path.relative_to(host.root))))
     }
     if not kinds:
-        return CheckedValue("none: the host of the machine decides", CheckResult.OK)
+        return CheckedValue("none here: the host of this virtual machine decides", CheckResult.OK)
     return _judge(", ".join(sorted(kinds)), kinds <= {"performance", "schedutil"})
 
 

@@ -187,7 +187,8 @@ class KeySet:
     def find(self, key_id: str | None) -> Key | None:
         """Return the key with that id, or the only key if the id is None. Return None if there is none.
 
-        Raises KeysAwaited while the keys are being loaded.
+        An unknown id starts a load, at most every _PAUSE_MS, because the issuer may have published a new key. Raises
+        KeysAwaited while a load may still bring the key.
         """
         now_ms = self._now_ms()
         if now_ms >= self._due_ms:

@@ -142,7 +142,7 @@ def test_broker_that_wants_a_certificate_is_told_of(certificates: Certificates) 
 
 def test_peer_without_tls_is_told_of(certificates: Certificates) -> None:
     trust = {"ssl.truststore.location": str(certificates.ca)}
-    with pytest.raises(SecurityFailed, match=r"does not speak TLS: security\.protocol"):
+    with pytest.raises(SecurityFailed, match=r"does not speak TLS: set security\.protocol"):
         shaken(lambda sock: sock.sendall(b"\0\0\0\x04oops" * bool(sock.recv(1))), trust)
     with pytest.raises(ConnectionBroken, match=r"closed the connection during the TLS handshake"):
         shaken(lambda sock: sock.sendall(sock.recv(65536)[:0]), trust)
