@@ -68,7 +68,7 @@ EXAMPLES: Final[Mapping[str, str]] = {
         kproc consume 'orders-*' --from 2026-01-31T12:00:00 --grep ERROR
     """,
     "group list": """
-        kproc group list --sort lag            # which group lags most
+        kproc group list --sort lag            # which group lags, since when
         kproc group list --state empty
     """,
     "group describe": """

@@ -59,8 +59,6 @@ def list_groups(
 
     LAG: records between the committed offsets and the ends of all partitions. BEHIND: age of the oldest record that is
     not committed, so the time since when the group lags. A dash is an unknown figure, or no committed offset.
-
-    Which group lags most, and since when: kproc group list --sort lag
     """
     from kproc.wire.header import ApiKey
 
