@@ -146,6 +146,7 @@ def command_lines(data: Path) -> dict[str, list[list[str]]]:
         "txn find-hanging": [[], ["--max-age", "0s"]],
         "txn abort": [[NAME, "--yes"]],
         "config get": [["--topic", NAME], ["--group", NAME], [NAME], ["--loggers"]],
+        "config explain": [[NAME]],
         "config set": [[f"{NAME}=1"], ["--group", NAME, "consumer.session.timeout.ms=x"]],
         "acl list": [[], ["--topic", NAME]],
         "acl add": [[NAME, "read", "--topic", NAME]],
