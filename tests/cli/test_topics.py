@@ -226,4 +226,4 @@ def test_consume_ends_filters_and_topic_patterns(kproc, topic):
     assert late.stderr == (
         f"kproc: --from 9 is beyond the end of {name}-0 (offset 4): nothing is read there\n"
     )
-    told(kproc(f"topic delete {other}"))
+    told(kproc(f"topic delete {other} --yes"))

@@ -45,7 +45,7 @@ def acl(broker: SecuredBroker, tmp_path: Path, capsys: pytest.CaptureFixture[str
         assert done.returncode == 0, done.stderr
 
     yield call
-    call("delete --all")
+    call("delete --all --yes")
 
 
 def make_topic(broker: SecuredBroker, name: str) -> None:

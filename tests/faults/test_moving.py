@@ -201,8 +201,8 @@ def move_to_kproc(variables: dict[str, str], data: Path, orders: list[bytes]) ->
         assert read_partition(broker.bootstrap, "orders", 1, 1) == [b"committed"]
         assert latest_of(broker.bootstrap) == sorted(set(KEYS))
         assert committed(broker.bootstrap) == 3
-        change = ("config", "set", "cleanup.policy=delete", "--topic", "latest", "--bootstrap", broker.bootstrap)
-        assert run_kproc(*change).returncode == 0
+        change = ("config", "set", "cleanup.policy=delete", "--topic", "latest", "--yes")
+        assert run_kproc(*change, "--bootstrap", broker.bootstrap).returncode == 0
 
 
 def copy_back(broker: ServedBroker, variables: dict[str, str], orders: list[bytes]) -> None:

@@ -23,6 +23,9 @@ from kproc.common.clock import Clock
 from kproc.common.errors import ErrorCode
 
 REMOVE_EXPIRED: Final = "remove_expired_tokens"
+# Field of a reply for the change log: the id of a changed token, for which Kafka's responses have no field.
+# RequestContext.reply removes it.
+LOG_ONLY: Final = "log_only"
 _REMOVED_AT_ONCE: Final = 1000  # Limit of records in one batch. The next tick removes the others.
 # Limits, because every user who has logged in may create tokens, and every role stores them until they expire. Kafka
 # has none.
@@ -180,11 +183,11 @@ def _expires(token: r.DelegationTokenSet, at_ms: int) -> Handled:
 
 
 def _changed(token: r.DelegationTokenSet, expires_ms: int) -> Reply:
-    """Return the response for a token that ends at another time. Its id is for the change log."""
+    """Return the response for a token that ends at another time, with its id for the change log."""
     return {
         "error_code": int(ErrorCode.NONE),
         "expiry_timestamp": expires_ms,
-        "token_id": token.token_id,
+        LOG_ONLY: token.token_id,
     }
 
 

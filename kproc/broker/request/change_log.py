@@ -18,6 +18,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from kproc.broker.calls.own_operations import KillClient, OwnOperation, Rebalance, Scale
+from kproc.broker.cluster.delegation_tokens import LOG_ONLY
 from kproc.broker.config.settings import is_secret
 from kproc.broker.config.values import HIDDEN, without_url_secrets
 from kproc.broker.security.acl import Operation, PatternType, Permission, ResourceType
@@ -419,7 +420,7 @@ def _expired_token(_request: Fields, response: Fields) -> Described:
 
 
 def _format_token(response: Fields) -> str:
-    return f"{shown(response['token_id'])} (until {response['expiry_timestamp']})"
+    return f"{shown(response[LOG_ONLY])} (until {response['expiry_timestamp']})"
 
 
 # -- kproc's own operations ------------------------------------------------------------------------------------

@@ -12,6 +12,7 @@ from copy import copy
 from logging import getLogger
 from typing import TYPE_CHECKING, Any
 
+from kproc.broker.cluster.delegation_tokens import LOG_ONLY
 from kproc.broker.metrics.requests import ERRORS, Counts
 from kproc.broker.request.change_log import CHANGES, ChangeLog
 from kproc.broker.role.roles import CLEANER, CONTROLLER, handler_id
@@ -313,6 +314,7 @@ class RequestContext:
         if self.meter is not None:
             self.settle()
         answer = dict(fields)
+        answer.pop(LOG_ONLY, None)
         # The responses of DescribeQuorum, WriteTxnMarkers and some old versions have no field for the throttle time.
         # Their connections are throttled nevertheless.
         if self.throttle_ms and codec.has_response_field(self.api_key, self.api_version, "throttle_time"):

@@ -10,6 +10,7 @@ import pytest
 
 from kproc.broker.api import load_all
 from kproc.broker.calls.own_operations import KillClient, OwnOperation, Rebalance, Scale, ShowStatus
+from kproc.broker.cluster.delegation_tokens import LOG_ONLY
 from kproc.broker.request import registry
 from kproc.broker.request.change_log import CHANGES, ChangeLog, logger
 from kproc.broker.security.principal import Principal
@@ -132,7 +133,7 @@ def test_responses_of_every_version_can_be_described(key: int, lines: list[str])
         if key == ApiKey.OFFSET_COMMIT:
             request |= {"member_id": "", "generation_id_or_member_epoch": -1}
         context = context_of(ApiKey(key), request)
-        response = {"token_id": "t"} | api.error_response(request, int(ErrorCode.NONE), None)
+        response = {"token_id": "t", LOG_ONLY: "t"} | api.error_response(request, int(ErrorCode.NONE), None)
         ChangeLog().log_response(context, response)
         ChangeLog().log_response(context, api.error_response(request, int(ErrorCode.INVALID_REQUEST), None))
         assert not context.services.containment.count
@@ -281,7 +282,7 @@ def test_users_and_tokens_are_named_without_their_secrets(lines: list[str]) -> N
     results = [{"user": name, "error_code": 0, "error_message": None} for name in ("bob", "eve\x1b")]
     key = ApiKey.ALTER_USER_SCRAM_CREDENTIALS
     ChangeLog().log_response(context_of(key, users), {"results": results})
-    answer = {"error_code": 0, "expiry_timestamp": 5, "token_id": "id"}
+    answer = {"error_code": 0, "expiry_timestamp": 5, LOG_ONLY: "id"}
     ChangeLog().log_response(context_of(ApiKey.RENEW_DELEGATION_TOKEN, {"hmac": b"h"}), answer)
     assert lines == [
         r"User:alice from 192.0.2.7 changed users (2): bob (deleted SCRAM-SHA-256), eve\x1b (set SCRAM-SHA-512)",
