@@ -26,7 +26,7 @@ from kproc.cli.profile_store import (
     BOOTSTRAP_VARIABLE,
     COMMAND_CONFIG_VARIABLE,
     PROFILE_VARIABLE,
-    Connection,
+    ChosenConnection,
     complete_profiles,
     find_connection,
 )
@@ -92,7 +92,7 @@ def use_command_config(path: Path | None) -> None:
     _command_config.connection = None
 
 
-def use_connection(connection: Connection, path: Path | None) -> None:
+def use_connection(connection: ChosenConnection, path: Path | None) -> None:
     """Set the file of `--command-config`, or else that of the profile, for all connections of this command.
 
     A profile without a file stands for a connection without TLS and login, whatever the environment says.
@@ -125,7 +125,7 @@ class _CommandConfig:
 
     path: Path | None = None
     has_variable = True  # The environment's file counts.
-    connection: Connection | None = None
+    connection: ChosenConnection | None = None
 
     def in_force(self) -> Path | None:
         named = os.environ.get(COMMAND_CONFIG_VARIABLE) if self.has_variable else None

@@ -48,7 +48,7 @@ class Profiles:
         return self.by_name[name]
 
 
-class Connection(NamedTuple):
+class ChosenConnection(NamedTuple):
     """The broker that a command connects to, and what named it: an option, a variable, a profile or the default."""
 
     bootstrap: str
@@ -58,7 +58,7 @@ class Connection(NamedTuple):
     command_config: Path | None = None
 
 
-def find_connection(bootstrap: str | None, profile: str | None) -> Connection:
+def find_connection(bootstrap: str | None, profile: str | None) -> ChosenConnection:
     """Return the connection by the precedence that COMMANDS.md describes. None: the option is not given.
 
     A profile counts as a whole, so that its credentials are never sent to an address of another source.
@@ -66,25 +66,25 @@ def find_connection(bootstrap: str | None, profile: str | None) -> Connection:
     if bootstrap is not None:
         if profile is not None:
             usage_error("--bootstrap and --profile exclude each other: both name the broker")
-        return Connection(bootstrap, "--bootstrap")
+        return ChosenConnection(bootstrap, "--bootstrap")
     if profile is not None:
         return _connection_of(load_profiles(), profile, "--profile")
     if named := os.environ.get(BOOTSTRAP_VARIABLE):
-        return Connection(named, BOOTSTRAP_VARIABLE)
+        return ChosenConnection(named, BOOTSTRAP_VARIABLE)
     if os.environ.get(COMMAND_CONFIG_VARIABLE):
-        return Connection(DEFAULT_BOOTSTRAP, "the default")
+        return ChosenConnection(DEFAULT_BOOTSTRAP, "the default")
     if name := os.environ.get(PROFILE_VARIABLE):
         return _connection_of(load_profiles(), name, PROFILE_VARIABLE)
     profiles = load_profiles()
     if profiles.current is not None:
         return _connection_of(profiles, profiles.current, "kproc profile use")
-    return Connection(DEFAULT_BOOTSTRAP, "the default")
+    return ChosenConnection(DEFAULT_BOOTSTRAP, "the default")
 
 
-def _connection_of(profiles: Profiles, name: str, source: str) -> Connection:
+def _connection_of(profiles: Profiles, name: str, source: str) -> ChosenConnection:
     found = profiles.get(name)
     file = Path(found.command_config) if found.command_config is not None else None
-    return Connection(found.bootstrap, source, name, file)
+    return ChosenConnection(found.bootstrap, source, name, file)
 
 
 def check_name(name: str) -> str:

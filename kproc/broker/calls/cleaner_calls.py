@@ -31,8 +31,8 @@ class LogDirUsage(Reply):
     usable_bytes: int
 
 
-class LogFigures(msgspec.Struct, array_like=True):
-    """What a partition's files say: bytes of the records, and when the newest and the oldest were written, in ms.
+class LogFileFigures(msgspec.Struct, array_like=True):
+    """Figures from a partition's files: bytes of the records, and when the newest and the oldest were written, in ms.
 
     A time is -1 if there is no record. The newest time is the broker's, and the oldest one is the record's timestamp.
     """
@@ -45,7 +45,7 @@ class LogFigures(msgspec.Struct, array_like=True):
 class LogFiguresReply(Reply):
     """The figures of partitions, in the shape of the request."""
 
-    figures: list[list[LogFigures]]
+    figures: list[list[LogFileFigures]]
 
 
 class PartitionRequest(FromImage):

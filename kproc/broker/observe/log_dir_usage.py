@@ -10,7 +10,7 @@ import shutil
 from contextlib import suppress
 from pathlib import Path
 
-from kproc.broker.calls.cleaner_calls import LogDirRequest, LogDirUsage, LogFigures, LogFiguresReply
+from kproc.broker.calls.cleaner_calls import LogDirRequest, LogDirUsage, LogFiguresReply, LogFileFigures
 from kproc.broker.storage.format import LOG_SUFFIX
 from kproc.common.clock import NS_PER_MS
 from kproc.wire.batch_header import BASE_TIMESTAMP, HEADER, HEADER_BYTES
@@ -54,7 +54,7 @@ def read_log_figures(directory: Path, asked: LogDirRequest) -> LogFiguresReply:
     )
 
 
-def log_figures(directory: str) -> LogFigures:
+def log_figures(directory: str) -> LogFileFigures:
     """Return the figures of one partition. They are those of an empty log if its directory is missing or unreadable."""
     total, newest_ns, first = 0, -1, ""
     try:
@@ -70,8 +70,8 @@ def log_figures(directory: str) -> LogFigures:
                         # The names are offsets with leading zeros.
                         first = min(first or entry.path, entry.path)
     except OSError:
-        return LogFigures(0, -1, -1)
-    return LogFigures(
+        return LogFileFigures(0, -1, -1)
+    return LogFileFigures(
         total, newest_ns // NS_PER_MS if total else -1, _first_timestamp(first) if total else -1
     )
 

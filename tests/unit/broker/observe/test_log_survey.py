@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from kproc.broker.calls.calls import Lost
-from kproc.broker.calls.cleaner_calls import LogDirRequest, LogFigures, LogFiguresReply
+from kproc.broker.calls.cleaner_calls import LogDirRequest, LogFiguresReply, LogFileFigures
 from kproc.broker.cluster import records as r
 from kproc.broker.cluster.image import ClusterImage
 from kproc.broker.observe import log_survey
@@ -39,7 +39,7 @@ class Rig:
 
     def reply(self) -> None:
         request, on_reply = self.asked.pop()
-        on_reply(LogFiguresReply([[LogFigures(10 + at, 2, 1) for at in each] for _, each in request.topics]))
+        on_reply(LogFiguresReply([[LogFileFigures(10 + at, 2, 1) for at in each] for _, each in request.topics]))
 
 
 def test_survey_asks_for_some_partitions_at_a_time(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -70,9 +70,9 @@ def test_figures_are_those_of_the_files(tmp_path: Path) -> None:
         os.utime(path, (offset, 77 + offset))
     (directory / f"{200:020}.log").touch()
     (directory / f"{0:020}.index").write_bytes(b"x" * 100)
-    expected = LogFigures(len(batches[0]) + len(batches[1]), 177_000, 5000)
+    expected = LogFileFigures(len(batches[0]) + len(batches[1]), 177_000, 5000)
     assert log_figures(str(directory)) == expected
-    missing = LogFigures(0, -1, -1)
+    missing = LogFileFigures(0, -1, -1)
     assert read_log_figures(tmp_path, LogDirRequest([("t", [0, 1])])).figures == [[expected, missing]]
 
 
