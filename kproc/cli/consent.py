@@ -53,11 +53,11 @@ class Consent:
             # A pipe that reads the output of the command gets nothing of this.
             for row in rows:
                 print_note(words.format_map(row))
-            self.ask(question)
+            self.require(question)
         return True
 
-    def ask(self, question: str) -> None:
-        """Ask, unless --yes is given. Raise a Failure if the user declines."""
+    def require(self, question: str) -> None:
+        """Ask for consent, unless --yes is given. Raise a Failure if the user declines."""
         if self.yes:
             return
         # The command line does not say which broker a profile names.

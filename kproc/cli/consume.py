@@ -216,7 +216,7 @@ def _check_coordinator(bootstrap: str, group: str) -> None:
 
 def _check_unserved(bootstrap: str, span: OffsetRange, *, follow: bool) -> list[str]:
     """Return a line for each partition that is not served. Raise a Failure if no other one can be read."""
-    lines = explain_unserved(bootstrap, span.unserved)
+    lines = list(explain_unserved(bootstrap, span.unserved).values())
     if lines and not span.starts:
         raise Failure("; ".join(lines))
     if follow:  # The command may never end, so say it now.

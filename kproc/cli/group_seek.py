@@ -81,7 +81,7 @@ def seek(
         members = 0 if execute else _member_count(client, group)
     _print_seek(group, rows, output, members=members, execute=execute)
     if errors:
-        raise Failure(f"not moved: {'; '.join(explain_unserved(bootstrap, errors))}")
+        raise Failure(f"not moved: {'; '.join(explain_unserved(bootstrap, errors).values())}")
 
 
 def _print_seek(

@@ -54,8 +54,7 @@ def describe(
         errors: dict[Partition, str] = {}
         rows, refusals = described_groups(client, bootstrap, groups)
         described = describe_groups(client, rows, errors)
-    lines = explain_unserved(bootstrap, errors)
-    line_of = dict(zip(sorted(errors), lines, strict=True))
+    line_of = explain_unserved(bootstrap, errors)
     for group in described:
         for row in group["partitions"]:
             row["error"] = line_of.get((row["topic"], row["partition"]))

@@ -184,7 +184,7 @@ def reset(
                 )
             if consent.dry_run:
                 return
-            consent.ask("go on?")
+            consent.require("go on?")
             plan.carry_out()
     print_line("reset")
 

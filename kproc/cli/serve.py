@@ -98,7 +98,7 @@ def _run_serve(given: argparse.Namespace, flags: list[Flag]) -> int:
     return _run(
         config,
         ready_file=given.ready_file,
-        on_ready=lambda ready: _print_ready(_serve_text(config, ready)),
+        on_ready=lambda ready: _print_ready(_format_ready_line(config, ready)),
         quiet=given.quiet,
         reread=reread,
     )
@@ -300,7 +300,7 @@ def _run(
     )
 
 
-def _serve_text(config: Config, ready: dict[str, Any]) -> str:
+def _format_ready_line(config: Config, ready: dict[str, Any]) -> str:
     """Return the line of `kproc serve` with the addresses and the kind of flush."""
     addresses = ", ".join(
         f"{name} {listener['bound']}"

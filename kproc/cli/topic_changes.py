@@ -132,13 +132,13 @@ def trim(
             plan = _trims(name, positions)
             if not consent.obtain(plan, _TRIM, output):
                 if errors:
-                    raise Failure("; ".join(explain_unserved(bootstrap, errors)))
+                    raise Failure("; ".join(explain_unserved(bootstrap, errors).values()))
                 return
         rows = [{"partition_index": number, "offset": offset} for number, offset in positions.found.items()]
         fields = {"topics": [{"name": name, "partitions": rows}], "timeout": TIMEOUT_MS}
         answer = client.call_latest(ApiKey.DELETE_RECORDS, fields)
     results = sorted(answer["topics"][0]["partitions"], key=lambda row: int(row["partition_index"]))
-    refusals = explain_unserved(bootstrap, errors)
+    refusals = list(explain_unserved(bootstrap, errors).values())
     refusals += [
         explain(f"{name}-{row['partition_index']}", row["error_code"]) for row in results if row["error_code"]
     ]

@@ -45,7 +45,7 @@ def describe(
     gaps, errors = Gaps(), dict[Partition, str]()
     with connect(bootstrap) as client:
         described = _describe(client, checked_topics(client, names), gaps, errors)
-    line_of = dict(zip(sorted(errors), explain_unserved(bootstrap, errors), strict=True))
+    line_of = explain_unserved(bootstrap, errors)
     for topic in described:
         for row in topic["partitions"]:
             row["error"] = line_of.get((topic["name"], row["partition"]))

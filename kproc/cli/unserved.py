@@ -15,18 +15,18 @@ _TRIES: Final = 5
 _PAUSE_S: Final = 0.2
 
 
-def explain_unserved(bootstrap: str, errors: Mapping[Partition, str]) -> list[str]:
+def explain_unserved(bootstrap: str, errors: Mapping[Partition, str]) -> dict[Partition, str]:
     """Return a line for each partition, in their order: its error, and the reason if the broker reports one.
 
     Reasons are part of kproc's status. Kafka reports none, nor does a broker that denies its status to this client.
     """
     offline = {partition for partition, error in errors.items() if error == _OFFLINE}
     reasons = _reasons(bootstrap, offline.issubset) if offline else {}
-    return [
-        f"{topic}-{number}: {errors[topic, number]}"
+    return {
+        (topic, number): f"{topic}-{number}: {errors[topic, number]}"
         + (f": {one_line(reasons[topic, number])}" if (topic, number) in reasons else "")
         for topic, number in sorted(errors)
-    ]
+    }
 
 
 def explain_coordinator(bootstrap: str) -> str | None:

@@ -66,7 +66,7 @@ TESTS = (
 
 @pytest.fixture(scope="module")
 def shown(tmp_path_factory: pytest.TempPathFactory) -> str:
-    """What one run of all these tests prints, with a line for the outcome of each."""
+    """Return the output of one run of all these tests, with a line for the outcome of each."""
     done = run_pytest(tmp_path_factory.mktemp("inner"), TESTS, "-rA")
     assert done.returncode == 1, done.stdout + done.stderr
     return done.stdout

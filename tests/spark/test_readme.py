@@ -1,4 +1,4 @@
-"""What the README says about Spark runs as it stands there: the Python example, and the pipeline until Ctrl-C.
+"""Run the README's Spark examples as they stand there: the Python example, and the pipeline until Ctrl-C.
 
 The pipeline runs in a directory with files that are named like modules of the standard library. Spark starts its Python
 workers there, those of the source among them.

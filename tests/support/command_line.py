@@ -64,7 +64,7 @@ def commands(group, before: str = ""):
 
 
 def told(answer: subprocess.CompletedProcess[str]) -> str:
-    """What a command wrote that succeeded."""
+    """Return the output of a command that must have succeeded."""
     assert answer.returncode == 0, answer.stderr
     return answer.stdout
 

@@ -53,7 +53,7 @@ def error_response(_request: Fields, code: int, message: str | None) -> Fields:
 
 
 @_END.handler
-def _end_transaction(
+def _handle_end_transaction(
     coordinator: TransactionCoordinator, name: str, request: EndRequest, on_outcome: OnGranted
 ) -> None:
     coordinator.end(name, request, on_outcome)

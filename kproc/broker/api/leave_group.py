@@ -56,7 +56,7 @@ def error_response(_request: Fields, code: int, message: str | None) -> Fields:
 
 
 @_LEAVE.handler
-def _leave_group(
+def _handle_leave_group(
     coordinator: GroupCoordinator, group_id: str, members: list[LeavingMember], on_outcome: LeaveReply
 ) -> None:
     coordinator.leave(group_id, members, on_outcome)

@@ -146,5 +146,5 @@ def test_question_names_the_profile_in_use(at_terminal: Any, tmp_path: Path, mon
     ):
         use_connection(connection, None)
         shown = at_terminal("y\n")
-        Consent().ask("delete?")
+        Consent().require("delete?")
         assert shown.text() == expected

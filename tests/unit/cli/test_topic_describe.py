@@ -22,9 +22,9 @@ def broker(monkeypatch: pytest.MonkeyPatch) -> ScriptedClient:
     monkeypatch.setattr(
         topic_describe,
         "explain_unserved",
-        lambda _bootstrap, errors: [
-            f"{name}-{number}: {errors[name, number]}: {REASON}" for name, number in errors
-        ],
+        lambda _bootstrap, errors: {
+            (name, number): f"{name}-{number}: {errors[name, number]}: {REASON}" for name, number in errors
+        },
     )
     monkeypatch.setattr(topic_describe, "SystemClock", StoppedClock)
     client.logs = {
