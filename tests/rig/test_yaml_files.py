@@ -12,9 +12,9 @@ pytest.importorskip("yaml", reason="pyyaml is not installed")
 
 import yaml
 
-from kproc import health
 from kproc.broker.config import SETTINGS, Config
 from kproc.cli.serve import SERVE
+from kproc.tools import health
 from tests.support.broker import ROOT
 from tests.support.monitoring import alerts
 
@@ -92,7 +92,7 @@ def test_image_is_based_on_a_digest() -> None:
     assert re.fullmatch(r"ARG BASE=python:3\.12-slim@sha256:[0-9a-f]{64}", base)
     assert {line.split()[1] for line in lines if line.startswith("FROM")} == {"${BASE}"}
     # The health check's file is linked by a path that has the version of the base.
-    assert any("lib/python3.12/site-packages/kproc/health.py /opt/kproc/health.py" in line for line in lines)
+    assert any("lib/python3.12/site-packages/kproc/tools/health.py /opt/kproc/health.py" in line for line in lines)
 
 
 def test_compose_example_client_waits_for_healthy_broker() -> None:

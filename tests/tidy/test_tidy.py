@@ -39,7 +39,6 @@ LAYERS: dict[str, set[str]] = {
     "client": {"wire"},
     "broker.cluster": {"broker.security", "wire", "broker.storage"},
     "embedded": {"wire", "client"},
-    "health": set(),
     "spark": {"wire", "broker.storage", "client"},
     "broker.calls": {"broker.storage", "broker.transport", "broker.cluster"},
     "pytest_plugin": {"embedded"},

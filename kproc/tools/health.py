@@ -1,4 +1,4 @@
-"""`python -I -m kproc.health [HOST:PORT]`: a health check for containers. The exit code is 0 if the broker is ready.
+"""`python -I -m kproc.tools.health [HOST:PORT]`: a health check for containers. Exit code 0: the broker is ready.
 
 It requests /health/ready from the broker's metrics listener (--metrics-listener), by default 127.0.0.1:9404, and prints
 the answer. A container runs its check every few seconds, so this module imports nothing but sockets, and the image
@@ -39,7 +39,7 @@ def check(address: str) -> tuple[bool, str]:
 def main() -> int:
     """Check the address on the command line. Return the exit code."""
     if len(sys.argv) > 2:
-        sys.stderr.write("usage: python -I -m kproc.health [HOST:PORT]\n")
+        sys.stderr.write("usage: python -I -m kproc.tools.health [HOST:PORT]\n")
         return 2
     is_ready, line = check(sys.argv[1] if len(sys.argv) == 2 else DEFAULT_ADDRESS)
     # Any process can answer at the port. kproc.common.printable would cost the import of `re`.

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from kproc import health
+from kproc.tools import health
 
 READY = b'HTTP/1.1 200 OK\r\nContent-Length: 16\r\n\r\n{"status":"ok"}\n'
 ILL = b'HTTP/1.1 503 Service Unavailable\r\n\r\n{"status":"not well"}\n'
