@@ -15,15 +15,11 @@ from pathlib import Path
 from types import FrameType
 from typing import TYPE_CHECKING, Final, NoReturn
 
-from kproc.cli.common import (
-    Failure,
-    command_config_in_force,
-    print_table,
-    use_command_config,
-)
+from kproc.cli.common import Failure, command_config_in_force, use_command_config
 from kproc.cli.lines import print_line, print_note
 from kproc.cli.main import exit_code_of
 from kproc.cli.profile_store import COMMAND_CONFIG_VARIABLE
+from kproc.cli.tables import print_table
 
 if TYPE_CHECKING:
     from examples.clicks.run import Result

@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
-from kproc.cli.common import Failure, fits, print_count, print_table
+from kproc.cli.common import Failure
 from kproc.cli.configs import broker_settings
+from kproc.cli.tables import fits, print_count, print_table
 from kproc.cli.topics import explain
 from kproc.common.errors import ErrorCode
 

@@ -7,8 +7,9 @@ from typing import Annotated
 
 import typer
 
-from kproc.cli.common import Format, OutputFormat, print_json, print_table
+from kproc.cli.common import Format, OutputFormat, print_json
 from kproc.cli.lines import print_block, print_line
+from kproc.cli.tables import print_table
 
 
 def api(

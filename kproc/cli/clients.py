@@ -18,10 +18,10 @@ from kproc.cli.common import (
     connect,
     print_done,
     print_json,
-    print_table,
 )
 from kproc.cli.consent import DryRun
 from kproc.cli.lines import print_line
+from kproc.cli.tables import print_table
 
 
 class Order(StrEnum):

@@ -17,12 +17,11 @@ from kproc.cli.common import (
     OutputFormat,
     connect,
     print_json,
-    print_text,
     usage_error,
 )
 from kproc.cli.completion import complete_described_settings
 from kproc.cli.configs import Group, Topic, find_resource, read_configs
-from kproc.cli.lines import print_line
+from kproc.cli.lines import print_line, print_text
 
 if TYPE_CHECKING:
     from kproc.cli.setting_reference import SettingDescription

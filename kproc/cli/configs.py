@@ -19,7 +19,6 @@ from kproc.cli.common import (
     pairs,
     print_done,
     print_json,
-    print_table,
     usage_error,
 )
 from kproc.cli.completion import (
@@ -30,6 +29,7 @@ from kproc.cli.completion import (
 )
 from kproc.cli.consent import Consent
 from kproc.cli.lines import print_line, print_note
+from kproc.cli.tables import print_table
 from kproc.cli.topics import explain
 
 if TYPE_CHECKING:

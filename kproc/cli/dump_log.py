@@ -9,8 +9,9 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from kproc.cli.common import Failure, Format, OutputFormat, print_json, print_table, usage_error
+from kproc.cli.common import Failure, Format, OutputFormat, print_json, usage_error
 from kproc.cli.lines import print_line, print_note
+from kproc.cli.tables import print_table
 
 if TYPE_CHECKING:
     from kproc.broker.storage.log_dump import DumpedBatch, Problem

@@ -16,14 +16,13 @@ from kproc.cli.common import (
     OutputFormat,
     chosen_names,
     connect,
-    print_count,
     print_json,
-    print_table,
 )
 from kproc.cli.groups import committed_offsets
 from kproc.cli.human import format_duration
 from kproc.cli.lag_age import Position, record_times
 from kproc.cli.offsets import PATIENCE_MS, find_offsets
+from kproc.cli.tables import print_count, print_table
 from kproc.cli.topic_usage import Gaps
 from kproc.cli.topics import explain
 from kproc.cli.unserved import Partition

@@ -16,15 +16,14 @@ from kproc.cli.common import (
     OutputFormat,
     connect,
     print_json,
-    print_table,
-    print_text,
     usage_error,
 )
 from kproc.cli.completion import complete_topics
 from kproc.cli.consent import DryRun
 from kproc.cli.groups import Group, committed_offsets
-from kproc.cli.lines import print_line
+from kproc.cli.lines import print_line, print_text
 from kproc.cli.positions import Where, chosen_partitions, find_positions, parse_where
+from kproc.cli.tables import print_table
 from kproc.cli.topics import checked_topics, explain
 from kproc.cli.unserved import Partition, explain_unserved
 

@@ -24,14 +24,13 @@ from kproc.cli.common import (
     connect,
     connect_for_records,
     print_json,
-    print_table,
-    print_text,
     usage_error,
 )
 from kproc.cli.completion import complete_topics
-from kproc.cli.lines import LiveLine, print_line
+from kproc.cli.lines import LiveLine, print_line, print_text
 from kproc.cli.positions import chosen_partitions
 from kproc.cli.produce import Acks
+from kproc.cli.tables import print_table
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -2,14 +2,16 @@
 
 Clients choose names, and a broker, or a process that answers in its place, chooses the other texts. `print_line` and
 `print_note` write one line whatever the text contains. `print_block` is for text whose line ends are the command's own.
-Tables and JSON (cli/common.py) use this module, too.
+Tables (tables.py) and JSON (common.py) use this module, too.
 """
 
 from __future__ import annotations
 
 import shutil
 import sys
+import textwrap
 import time
+from collections.abc import Iterable
 from typing import Final
 
 from kproc.common.printable import printable, printable_lines
@@ -37,6 +39,32 @@ def print_notes(text: str) -> None:
     """Write text to standard error as `print_block` does."""
     sys.stderr.write(printable_lines(text))
     sys.stderr.flush()
+
+
+def print_facts(facts: Iterable[str]) -> None:
+    """Print facts separated by two blanks. On a terminal, print as many in a line as fit."""
+    facts = [printable(fact) for fact in facts]
+    if not sys.stdout.isatty():
+        print_line("  ".join(facts))
+        return
+    width = shutil.get_terminal_size().columns
+    lines = [facts[0]]
+    for fact in facts[1:]:
+        if len(lines[-1]) + 2 + len(fact) <= width:
+            lines[-1] += f"  {fact}"
+        else:
+            lines.append(fact)
+    for line in lines:
+        print_line(line)
+
+
+def print_text(text: str, indent: str = "") -> None:
+    """Print a sentence. On a terminal, break it between words and begin further lines with `indent`."""
+    text = printable(text)
+    if sys.stdout.isatty():
+        width = shutil.get_terminal_size().columns
+        text = textwrap.fill(text, width, subsequent_indent=indent, break_on_hyphens=False)
+    print_block(f"{text}\n")
 
 
 class LiveLine:

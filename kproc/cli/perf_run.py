@@ -9,9 +9,10 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from kproc.cli.bottleneck import Finding, Status, busy_share, find_bottleneck, name_of
-from kproc.cli.common import Format, connect, print_json, print_table, print_text
+from kproc.cli.common import Format, connect, print_json
 from kproc.cli.latency import COLUMNS, SECONDS_MAX
-from kproc.cli.lines import LiveLine, print_line
+from kproc.cli.lines import LiveLine, print_line, print_text
+from kproc.cli.tables import print_table
 
 if TYPE_CHECKING:
     from kproc.client import Client

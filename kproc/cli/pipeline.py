@@ -23,11 +23,11 @@ from kproc.cli.common import (
     OutputFormat,
     command_config,
     print_json,
-    print_table,
 )
 from kproc.cli.consent import Consent
 from kproc.cli.lines import print_block, print_line, print_note, print_notes
 from kproc.cli.profile_store import BOOTSTRAP_VARIABLE, COMMAND_CONFIG_VARIABLE
+from kproc.cli.tables import print_table
 from kproc.common.printable import printable, printable_json, printable_lines
 
 if TYPE_CHECKING:

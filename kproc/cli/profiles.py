@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from kproc.cli.common import Failure, Format, OutputFormat, print_json, print_table, usage_error
+from kproc.cli.common import Failure, Format, OutputFormat, print_json, usage_error
 from kproc.cli.failure import DEFAULT_PORT
 from kproc.cli.lines import print_line
 from kproc.cli.profile_store import (
@@ -18,6 +18,7 @@ from kproc.cli.profile_store import (
     find_connection,
     load_profiles,
 )
+from kproc.cli.tables import print_table
 
 app = typer.Typer(help="Save connections by name and choose one.", no_args_is_help=True)
 

@@ -15,12 +15,12 @@ from kproc.cli.common import (
     connect,
     print_done,
     print_json,
-    print_table,
     usage_error,
 )
 from kproc.cli.configs import broker_settings
 from kproc.cli.consent import DryRun
 from kproc.cli.lines import print_line
+from kproc.cli.tables import print_table
 
 if TYPE_CHECKING:
     from kproc.client import Client

@@ -9,17 +9,10 @@ from typing import Annotated, Any
 import typer
 
 from kproc.broker.storage.set_aside import WAY_OUT
-from kproc.cli.common import (
-    DEFAULT_BOOTSTRAP,
-    Bootstrap,
-    Format,
-    OutputFormat,
-    print_facts,
-    print_json,
-    print_table,
-)
-from kproc.cli.lines import print_line, print_note
+from kproc.cli.common import DEFAULT_BOOTSTRAP, Bootstrap, Format, OutputFormat, print_json
+from kproc.cli.lines import print_facts, print_line, print_note
 from kproc.cli.status_source import StatusSource
+from kproc.cli.tables import print_table
 
 # Column, key in the answer, and how a cell is made of its value.
 COLUMNS = (

@@ -5,20 +5,11 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, Final
 
-from kproc.cli.common import (
-    DEFAULT_BOOTSTRAP,
-    Bootstrap,
-    Format,
-    OutputFormat,
-    connect,
-    print_facts,
-    print_json,
-    print_table,
-    print_text,
-)
+from kproc.cli.common import DEFAULT_BOOTSTRAP, Bootstrap, Format, OutputFormat, connect, print_json
 from kproc.cli.human import format_bytes, format_duration
-from kproc.cli.lines import print_line
+from kproc.cli.lines import print_facts, print_line, print_text
 from kproc.cli.offsets import find_offsets
+from kproc.cli.tables import print_table
 from kproc.cli.topic_usage import Gaps, log_sizes
 from kproc.cli.topics import Names, checked_topics
 from kproc.cli.unserved import Partition, explain_unserved

@@ -16,14 +16,13 @@ from kproc.cli.common import (
     Format,
     OutputFormat,
     connect,
-    print_count,
     print_json,
-    print_table,
     topic_metadata,
 )
 from kproc.cli.human import format_bytes, format_duration
 from kproc.cli.lines import print_note
 from kproc.cli.offsets import PATIENCE_MS
+from kproc.cli.tables import print_count, print_table
 from kproc.cli.topic_usage import (
     Gaps,
     LogFigures,

@@ -15,11 +15,11 @@ from kproc.cli.common import (
     OutputFormat,
     connect_for_records,
     print_json,
-    print_table,
 )
 from kproc.cli.lines import print_line
 from kproc.cli.offsets import served_offsets
 from kproc.cli.positions import chosen_partitions
+from kproc.cli.tables import print_table
 from kproc.cli.topics import Names, checked_topics
 from kproc.cli.unserved import Partition, explain_unserved
 from kproc.common.reading import EARLIEST, LATEST

@@ -21,15 +21,14 @@ from kproc.cli.common import (
     chosen_names,
     connect,
     print_done,
-    print_facts,
     print_json,
-    print_table,
     topic_metadata,
     usage_error,
 )
 from kproc.cli.completion import complete_topics, complete_transactional_ids
 from kproc.cli.consent import Consent
-from kproc.cli.lines import print_line
+from kproc.cli.lines import print_facts, print_line
+from kproc.cli.tables import print_table
 from kproc.cli.topics import checked_topics, explain
 from kproc.common.clock import SystemClock
 

@@ -11,17 +11,9 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from kproc.cli.common import (
-    Failure,
-    Format,
-    OutputFormat,
-    connect,
-    print_json,
-    print_table,
-    print_text,
-    usage_error,
-)
-from kproc.cli.lines import print_block, print_line, print_notes
+from kproc.cli.common import Failure, Format, OutputFormat, connect, print_json, usage_error
+from kproc.cli.lines import print_block, print_line, print_notes, print_text
+from kproc.cli.tables import print_table
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

@@ -26,13 +26,12 @@ from kproc.cli.common import (
     Format,
     OutputFormat,
     connect,
-    print_count,
     print_done,
     print_json,
-    print_table,
     usage_error,
 )
 from kproc.cli.consent import Consent, DryRun
+from kproc.cli.tables import print_count, print_table
 from kproc.common.errors import ErrorCode
 
 if TYPE_CHECKING:

@@ -1,11 +1,12 @@
-"""Tables and durations of the command line."""
+"""Tables of commands, and the table of `kproc status`."""
 
 from __future__ import annotations
 
 import pytest
 
-from kproc.cli.common import _cut, _narrowed, print_facts, print_table, print_text
+from kproc.cli.lines import print_facts, print_text
 from kproc.cli.status import COLUMNS, _duration, _print_status
+from kproc.cli.tables import _cut, _narrowed, print_table
 from tests.support.command_line import call_kproc, told
 
 STATUS = {
