@@ -63,6 +63,7 @@ from tests.support.budget import (  # noqa: E402
     leaves_out_all,
     leaves_out_slow,
 )
+from tests.support.few_reports import FewReports  # noqa: E402
 from tests.support.java_tools import tools_process  # noqa: E402
 from tests.support.proc import Holdings  # noqa: E402
 from tests.support.topics import TopicFactory  # noqa: E402
@@ -135,6 +136,8 @@ def pytest_configure(config: pytest.Config) -> None:
     if config.option.only_compile:
         config.pluginmanager.register(NoTests())
     config.pluginmanager.register(Budget(config, config.getoption("cpu_report")), "budget")
+    if hasattr(config, "workerinput"):
+        config.pluginmanager.register(FewReports())
     config.addinivalue_line("markers", "own_broker: starts brokers with settings; skipped with --bootstrap")
     config.addinivalue_line(
         "markers",
