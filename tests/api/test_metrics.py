@@ -27,7 +27,7 @@ from tests.support.raw import RawClient, batch
 from tests.support.status import connect, health, processes, scraped, wait_replaced
 from tests.support.status import status as status_of
 from tests.support.topics import fresh_name
-from tests.support.wait import wait_until
+from tests.support.wait import PATIENCE_SECONDS, wait_until
 
 pytestmark = pytest.mark.own_broker
 
@@ -63,7 +63,7 @@ def scrape(broker: BrokerUnderTest) -> dict[str, Metric]:
 
     def is_fresh() -> bool:
         nonlocal text
-        with urllib.request.urlopen(f"http://{address}/metrics", timeout=10) as response:
+        with urllib.request.urlopen(f"http://{address}/metrics", timeout=PATIENCE_SECONDS) as response:
             assert response.headers["Content-Type"].startswith("text/plain; version=0.0.4")
             now = response.read().decode()
         is_new, text = bool(text) and now != text, now
@@ -88,8 +88,7 @@ def test_first_request_of_a_client_is_the_first_that_is_counted(transport: str) 
     with kproc.Broker({"kproc.metrics.listener": "127.0.0.1:0"}, transport=transport) as broker:
 
         def figures() -> dict[str, float]:
-            with urllib.request.urlopen(f"http://{broker.ready['metrics']}/metrics", timeout=10) as response:
-                lines = response.read().decode().splitlines()
+            lines = scraped(broker.ready["metrics"]).splitlines()
             samples = [line.rpartition(" ") for line in lines if not line.startswith("#")]
             return {name: float(number) for name, _, number in samples if float(number)}
 
@@ -253,7 +252,7 @@ def test_scrape_of_broker_with_one_topic_is_small() -> None:
         text = wait_until(is_counted, what="the timed requests are stored")
         assert 10_000 < len(text) < 60_000
         request = urllib.request.Request(url, headers={"Accept-Encoding": "gzip"})
-        with urllib.request.urlopen(request, timeout=10) as response:
+        with urllib.request.urlopen(request, timeout=PATIENCE_SECONDS) as response:
             assert response.headers["Content-Encoding"] == "gzip"
             compressed = response.read()
         assert len(compressed) < len(text) / 5

@@ -22,7 +22,7 @@ from tests.support.groups import commit, find_coordinator
 from tests.support.raw import NO_TOPIC_ID, Closed, RawClient, batch, fetch_fields, produce_fields, values_of
 from tests.support.secured import SecuredBroker, log_in
 from tests.support.topics import fresh_name
-from tests.support.wait import wait_until
+from tests.support.wait import PATIENCE_SECONDS, wait_until
 
 pytestmark = [pytest.mark.own_broker, pytest.mark.transports("process")]
 
@@ -360,7 +360,7 @@ def test_command_without_right_prints_the_denial(broker: SecuredBroker, properti
         capture_output=True,
         text=True,
         check=False,
-        timeout=60,
+        timeout=PATIENCE_SECONDS,
     )
     assert done.returncode == 1
     assert done.stderr == "kproc: rules: access denied: this needs ALTER or DESCRIBE on the cluster\n"

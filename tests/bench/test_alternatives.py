@@ -27,7 +27,7 @@ from tests.support.broker import (
 from tests.support.proc import thread_count
 from tests.support.raw import RawClient, batch, fetch_fields, produce_fields, values_of
 from tests.support.topics import fresh_name
-from tests.support.wait import wait_until
+from tests.support.wait import PATIENCE_SECONDS, wait_until
 
 pytestmark = [pytest.mark.long, pytest.mark.own_broker]
 FOR_EVER_MS = 60_000
@@ -170,4 +170,4 @@ def test_alternative_transport_rejects_tls(tmp_path: Path, kind: str) -> None:
 def run_alternative(kind: str, *arguments: str) -> subprocess.CompletedProcess[str]:
     """Run a broker that is expected to end by itself."""
     command = [*alternative_command(kind), *arguments]
-    return subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=60, check=False)
+    return subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=PATIENCE_SECONDS, check=False)

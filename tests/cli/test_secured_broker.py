@@ -22,7 +22,7 @@ from tests.support.secured import closes_within_a_handshake
 
 pytestmark = pytest.mark.long
 
-SECONDS = 30
+SECONDS = 120
 
 
 @pytest.fixture(scope="module")

@@ -18,7 +18,7 @@ pytestmark = [
     pytest.mark.long,
     pytest.mark.skipif(shutil.which("openssl") is None, reason="no openssl on the PATH"),
 ]
-SECONDS = 240
+SECONDS = 600
 DOCUMENTS = ("SECURITY.md", "DAYTWO.md")
 
 

@@ -14,6 +14,7 @@ import pytest
 from kproc.embedded import kproc_command
 from kproc.pipeline.python_code import resolve
 from tests.support.broker import ROOT
+from tests.support.wait import PATIENCE_SECONDS
 
 pytestmark = [pytest.mark.long, pytest.mark.transports("process"), pytest.mark.own_broker]
 
@@ -43,7 +44,7 @@ def project(tmp_path: Path) -> Path:
     return directory
 
 
-def run_in(project: Path, command: list[str], seconds: float = 120) -> str:
+def run_in(project: Path, command: list[str], seconds: float = PATIENCE_SECONDS) -> str:
     """Run to the end, with kproc found by PYTHONPATH; the output. Nothing of the project may be imported."""
     environment = {**os.environ, "PYTHONPATH": str(ROOT)}
     done = subprocess.run(
@@ -76,7 +77,13 @@ def test_kproc_command_beside_shadowing_modules_runs_own_package(project: Path) 
     environment = {key: value for key, value in os.environ.items() if key != "PYTHONPATH"}
     command = kproc_command("serve", "--help")
     done = subprocess.run(
-        command, cwd=project, env=environment, capture_output=True, text=True, check=False, timeout=60
+        command,
+        cwd=project,
+        env=environment,
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=PATIENCE_SECONDS,
     )
     assert done.returncode == 0, done.stderr
     assert "usage: kproc serve" in done.stdout.lower()

@@ -15,7 +15,7 @@ from tests.support.broker import ROOT, ServedBroker
 from tests.support.command_line import call_kproc, refused, told
 from tests.support.proc import heed_signals
 from tests.support.topics import fresh_name
-from tests.support.wait import wait_until
+from tests.support.wait import PATIENCE_SECONDS, wait_until
 
 pytestmark = [pytest.mark.long, pytest.mark.transports("process")]
 
@@ -135,7 +135,7 @@ def test_closed_stdout_ends_consume(kproc, broker, topic):
     try:
         command = [sys.executable, "-m", "kproc", "consume", name, "-b", broker.bootstrap]
         answer = subprocess.run(
-            command, cwd=ROOT, stdout=writing, stderr=subprocess.PIPE, text=True, timeout=30, check=False
+            command, cwd=ROOT, stdout=writing, stderr=subprocess.PIPE, text=True, timeout=PATIENCE_SECONDS, check=False
         )
     finally:
         os.close(writing)
@@ -163,7 +163,7 @@ def test_produce_prints_one_line_when_broker_ends(tmp_path, capsys):
             child.stdin.flush()
             wait_until(lambda: _end_offset(capsys, served.bootstrap) >= 1, what="the record has arrived")
             served.stop()
-            _, stderr = child.communicate(b"y\n", timeout=60)
+            _, stderr = child.communicate(b"y\n", timeout=PATIENCE_SECONDS)
             address = served.bootstrap
         assert child.returncode == 1
         assert stderr.decode() == f"kproc: cannot connect to {address}: connection refused\n"

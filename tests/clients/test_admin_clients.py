@@ -18,6 +18,7 @@ pytest.importorskip("kafka", reason="kafka_python is not installed")
 from tests.support.broker import BrokerUnderTest
 from tests.support.raw import RawClient, batch
 from tests.support.topics import fresh_name
+from tests.support.wait import PATIENCE_SECONDS
 
 pytestmark = [pytest.mark.clients, pytest.mark.transports("process", "thread", slow=["thread"])]
 
@@ -176,7 +177,7 @@ def test_confluent_admin(broker: BrokerUnderTest, filled: str) -> None:
     all_of(admin.create_partitions([NewPartitions(name, 4)]))
     described = all_of(admin.describe_topics(TopicCollection([name]), include_authorized_operations=True))
     assert [len(row.partitions) for row in described.values()] == [4]
-    assert name in admin.list_topics(timeout=15).topics
+    assert name in admin.list_topics(timeout=PATIENCE_SECONDS).topics
     cluster = admin.describe_cluster(include_authorized_operations=True).result(15)
     assert cluster.controller.id == 1
     assert admin.cluster_id

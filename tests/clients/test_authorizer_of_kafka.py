@@ -19,6 +19,7 @@ from kproc.broker.security.principal import Identity, Principal
 from kproc.wire.header import ApiKey, kafka_name
 from tests.support.java_tools import JVM
 from tests.support.kafka_jars import classpath, missing_reason
+from tests.support.wait import PATIENCE_SECONDS
 
 pytestmark = [
     pytest.mark.java,
@@ -154,7 +155,7 @@ def test_decisions_and_audit_lines_equal_standard_authorizer() -> None:
         capture_output=True,
         text=True,
         check=False,
-        timeout=120,
+        timeout=PATIENCE_SECONDS,
     )
     assert done.returncode == 0, done.stderr[-3000:]
     theirs = iter(done.stdout.splitlines())

@@ -19,7 +19,7 @@ from tests.support.broker import BrokerUnderTest
 from tests.support.group_scene import GroupScene, MemberProcess
 from tests.support.kafka_jars import missing_reason
 from tests.support.topics import TopicFactory, fresh_name
-from tests.support.wait import pause, wait_until
+from tests.support.wait import pause, stretched, wait_until
 
 pytestmark = [
     pytest.mark.clients,
@@ -30,9 +30,6 @@ pytestmark = [
 
 PARTITIONS = 8
 MAKES = ("confluent", "kafka-python", "aiokafka", "java")
-QUIET_SECONDS = (
-    2.0  # Several heartbeats of every member: a rebalance that is still to come has begun by then.
-)
 
 
 @pytest.fixture
@@ -52,10 +49,15 @@ def cooperative(broker: BrokerUnderTest, topic: TopicFactory) -> Iterator[GroupS
         yield running
 
 
+def wait_quiet() -> None:
+    """Wait for several heartbeats of every member: a rebalance that is still to come has begun by then."""
+    pause(stretched(2_000) / 1000)
+
+
 def rebalances_until_settled(scene: GroupScene, before: int) -> int:
     """How many it took, those included that begin after the group looks settled."""
     scene.settle()
-    pause(QUIET_SECONDS)
+    wait_quiet()
     scene.settle()
     return scene.generation() - before
 
@@ -100,7 +102,7 @@ def test_static_members_rejoin_without_rebalance(
 ) -> None:
     scene.start(*makes, instances=True)
     scene.settle()
-    pause(QUIET_SECONDS)
+    wait_quiet()
     scene.settle()
     generation = scene.generation()
     for make in makes:
@@ -113,7 +115,7 @@ def test_static_members_rejoin_without_rebalance(
         (new,) = scene.start(make, instances=True)
         scene.settle()
         assert new.owned == owned
-    pause(QUIET_SECONDS)
+    wait_quiet()
     scene.settle()
     assert scene.generation() == generation
     scene.finish_producing()

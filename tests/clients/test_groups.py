@@ -23,7 +23,7 @@ from tests.support.groups import find_coordinator, offsets_of  # noqa: E402
 from tests.support.raw import Closed, RawClient  # noqa: E402
 from tests.support.records import samples  # noqa: E402
 from tests.support.topics import TopicFactory, fresh_name  # noqa: E402
-from tests.support.wait import wait_until  # noqa: E402
+from tests.support.wait import PATIENCE_SECONDS, wait_until  # noqa: E402
 
 pytestmark = [pytest.mark.clients, pytest.mark.transports("process", "thread", slow=["thread"])]
 
@@ -166,18 +166,18 @@ def test_admin_client_describes_alters_and_deletes_groups(
     with consumer(broker.bootstrap, group, name) as one:
         read([one], 12)
         one.commit(asynchronous=False)
-        shown = admin.describe_consumer_groups([group])[group].result(timeout=10)
+        shown = admin.describe_consumer_groups([group])[group].result(timeout=PATIENCE_SECONDS)
         assert (shown.state.name, len(shown.members)) == ("STABLE", 1)
         assert len(shown.members[0].assignment.topic_partitions) == PARTITIONS
-    listed = admin.list_consumer_groups().result(timeout=10)
+    listed = admin.list_consumer_groups().result(timeout=PATIENCE_SECONDS)
     assert group in {row.group_id for row in listed.valid}
     assert not listed.errors
     wanted = confluent_kafka.ConsumerGroupTopicPartitions(group, [TopicPartition(name, 0, 1)])
-    admin.alter_consumer_group_offsets([wanted])[group].result(timeout=10)
+    admin.alter_consumer_group_offsets([wanted])[group].result(timeout=PATIENCE_SECONDS)
     everything = confluent_kafka.ConsumerGroupTopicPartitions(group)
-    found = admin.list_consumer_group_offsets([everything])[group].result(timeout=10)
+    found = admin.list_consumer_group_offsets([everything])[group].result(timeout=PATIENCE_SECONDS)
     assert {part.partition: part.offset for part in found.topic_partitions}[0] == 1
-    admin.delete_consumer_groups([group])[group].result(timeout=10)
+    admin.delete_consumer_groups([group])[group].result(timeout=PATIENCE_SECONDS)
     with RawClient(broker.bootstrap) as raw:
         assert offsets_of(raw, group) == {}
 

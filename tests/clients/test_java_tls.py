@@ -19,6 +19,7 @@ from tests.support.certificates import Authority, Certificates
 from tests.support.java_tools import CONSOLE_CONSUMER, CONSOLE_PRODUCER, JVM, TOPIC_COMMAND, run_tool
 from tests.support.kafka_jars import classpath, missing_reason
 from tests.support.topics import fresh_name
+from tests.support.wait import PATIENCE_SECONDS
 
 pytestmark = [
     pytest.mark.java,
@@ -110,7 +111,7 @@ def test_ssl_principal_mapping_equals_java(tmp_path: Path) -> None:
         ["java", *JVM, "-cp", classpath(), str(SOURCE), str(pem), *RULES],
         capture_output=True,
         check=True,
-        timeout=60,
+        timeout=PATIENCE_SECONDS,
     )
     ours: list[str] = []
     for each in issued:

@@ -12,6 +12,7 @@ from tests.support.adapters import kcat as client
 from tests.support.broker import BrokerUnderTest
 from tests.support.records import FIRST_TIMESTAMP_MS, Sample, assert_same, payload
 from tests.support.topics import TopicFactory, fresh_name
+from tests.support.wait import PATIENCE_SECONDS
 
 pytestmark = [
     pytest.mark.clients,
@@ -60,7 +61,7 @@ def test_kcat_lists_broker_topic_and_partitions(broker: BrokerUnderTest, topic: 
     done = subprocess.run(
         [str(client.EXECUTABLE), "-b", broker.bootstrap, "-L", "-J"],
         capture_output=True,
-        timeout=30,
+        timeout=PATIENCE_SECONDS,
         check=True,
     )
     listing = json.loads(done.stdout)
@@ -84,7 +85,7 @@ def test_kcat_query_finds_offset_of_timestamp(broker: BrokerUnderTest, topic: To
         "-t",
         f"{name}:0:{FIRST_TIMESTAMP_MS + 4500}",
     ]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=30, check=True)
+    done = subprocess.run(command, capture_output=True, text=True, timeout=PATIENCE_SECONDS, check=True)
     assert done.stdout.strip() == f"{name} [0] offset 5"
 
 

@@ -11,17 +11,18 @@ from kproc.wire.header import ApiKey
 from tests.support.broker import TRANSPORTS
 from tests.support.raw import Closed, RawConnection
 from tests.support.secured import log_in, secured
-from tests.support.wait import wait_until
+from tests.support.wait import stretched, wait_until
 
 pytestmark = pytest.mark.clients
 
 
 @pytest.mark.parametrize("kind", [*TRANSPORTS, *ALTERNATIVES])
 def test_sasl_login_on_every_transport(tmp_path: Path, kind: str) -> None:
-    settings = {"connections.max.reauth.ms": 600}
+    session_ms = stretched(600)
+    settings = {"connections.max.reauth.ms": session_ms}
     with secured(tmp_path / "data", transport=kind, settings=settings) as broker:
         with RawConnection(broker.bootstrap) as client:
-            assert log_in(client)["session_lifetime"] == 600
+            assert log_in(client)["session_lifetime"] == session_ms
             assert client.call(ApiKey.METADATA, 1, {"topics": None})["brokers"]
             assert log_in(client)["error_code"] == 0
             wait_until(lambda: is_over(client), what="the end of the session")

@@ -17,7 +17,7 @@ from pathlib import Path
 import pytest
 
 from tests.support.broker import ROOT
-from tests.support.wait import wait_until
+from tests.support.wait import PATIENCE_SECONDS, wait_until
 
 pytestmark = [pytest.mark.clients, pytest.mark.own_broker]
 
@@ -29,7 +29,7 @@ NOT_PACKED = {"__pycache__", ".mypy_cache", "auto"}
 def hatchling(source: Path, target: str, out: Path) -> Path:
     """What the build backend makes of a directory."""
     command = [sys.executable, "-m", "hatchling", "build", "-t", target, "-d", str(out)]
-    done = subprocess.run(command, cwd=source, capture_output=True, text=True, timeout=120, check=False)
+    done = subprocess.run(command, cwd=source, capture_output=True, text=True, timeout=PATIENCE_SECONDS, check=False)
     assert done.returncode == 0, done.stderr
     [built] = out.iterdir()
     return built
@@ -56,7 +56,7 @@ def installed(wheel: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     (packages / "borrowed.pth").write_text("\n".join(borrowed), encoding="utf-8")
     pip = [sys.executable, "-m", "pip", "--python", str(home / "bin" / "python"), "install", "--quiet"]
     pip += ["--no-deps", "--no-index", "--ignore-installed", "--disable-pip-version-check", str(wheel)]
-    subprocess.run(pip, check=True, timeout=120)
+    subprocess.run(pip, check=True, timeout=PATIENCE_SECONDS)
     return home / "bin"
 
 
@@ -104,7 +104,7 @@ def test_an_installed_kproc_serves_records(installed: Path, tmp_path: Path) -> N
             input=stdin,
             capture_output=True,
             text=True,
-            timeout=60,
+            timeout=PATIENCE_SECONDS,
             check=False,
         )
         assert (done.returncode, done.stderr) == (0, "")
@@ -142,6 +142,6 @@ def test_installed_wheel_provides_pytest_fixtures(installed: Path, tmp_path: Pat
     environment = {name: value for name, value in os.environ.items() if not name.startswith("PYTHON")}
     command = [installed / "python", "-m", "pytest", "-q", "-p", "no:cacheprovider"]
     done = subprocess.run(
-        command, cwd=tmp_path, env=environment, capture_output=True, text=True, timeout=120, check=False
+        command, cwd=tmp_path, env=environment, capture_output=True, text=True, timeout=PATIENCE_SECONDS, check=False
     )
     assert done.returncode == 0, done.stdout + done.stderr

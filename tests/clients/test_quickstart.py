@@ -10,13 +10,14 @@ from pathlib import Path
 import pytest
 
 from tests.support.broker import ROOT
+from tests.support.wait import PATIENCE_SECONDS
 
 pytestmark = pytest.mark.clients
 
 
 def run(*command: str, cwd: Path = ROOT) -> subprocess.CompletedProcess[str]:
     return subprocess.run(
-        [sys.executable, *command], cwd=cwd, capture_output=True, text=True, timeout=120, check=False
+        [sys.executable, *command], cwd=cwd, capture_output=True, text=True, timeout=PATIENCE_SECONDS, check=False
     )
 
 

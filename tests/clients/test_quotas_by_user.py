@@ -20,7 +20,7 @@ from tests.support.wait import wait_until
 
 pytestmark = pytest.mark.clients
 
-SECONDS = 20.0
+SECONDS = 60.0
 
 
 @pytest.fixture(scope="module")

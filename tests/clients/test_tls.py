@@ -26,7 +26,7 @@ from tests.support.certificates import Certificates
 from tests.support.raw import address_of
 from tests.support.secured import PASSWORDS, closes_within_a_handshake, sasl_settings
 from tests.support.topics import fresh_name
-from tests.support.wait import wait_until
+from tests.support.wait import PATIENCE_SECONDS, wait_until
 
 pytestmark = [pytest.mark.clients]
 VALUES = [b"%d" % number + b"x" * number for number in range(0, 3000, 7)] + [b"y" * 900_000]
@@ -149,12 +149,12 @@ def test_kcat(tls_broker: TlsBroker) -> None:
     topic = fresh_name("kcat")
     options = [f"-X{name}={value}" for name, value in tls_broker.librdkafka().items()]
     lines = "".join(f"line {number}\n" for number in range(200)).encode()
-    subprocess.run(["kcat", "-P", "-t", topic, *options], input=lines, check=True, timeout=30)
+    subprocess.run(["kcat", "-P", "-t", topic, *options], input=lines, check=True, timeout=PATIENCE_SECONDS)
     done = subprocess.run(
         ["kcat", "-C", "-e", "-q", "-o", "beginning", "-t", topic, *options],
         capture_output=True,
         check=True,
-        timeout=30,
+        timeout=PATIENCE_SECONDS,
     )
     assert done.stdout == lines
 
@@ -234,7 +234,7 @@ def openssl(tls_broker: TlsBroker, *arguments: str, stdin: bytes = b"") -> str:
     """What `openssl s_client` prints."""
     command = ["openssl", "s_client", "-connect", tls_broker.address("SSL")]
     command += ["-CAfile", str(tls_broker.files.ca), *arguments]
-    done = subprocess.run(command, input=stdin, capture_output=True, check=False, timeout=20)
+    done = subprocess.run(command, input=stdin, capture_output=True, check=False, timeout=PATIENCE_SECONDS)
     return (done.stdout + done.stderr).decode(errors="replace")
 
 
@@ -263,7 +263,7 @@ def test_tls_sessions_resume_at_any_processor(tls_broker: TlsBroker, version: ss
 def ask_versions(tls_broker: TlsBroker, context: ssl.SSLContext, session: Any) -> tuple[Any, bool]:
     """One ApiVersions request on a connection of its own: its session, and whether it resumed the given one."""
     body = b"\0\x12\0\0\0\0\0\1\0\4test"
-    raw = socket.create_connection(address_of(tls_broker.address("SSL")), timeout=10)
+    raw = socket.create_connection(address_of(tls_broker.address("SSL")), timeout=PATIENCE_SECONDS)
     with context.wrap_socket(raw, server_hostname="localhost", session=session) as sock:
         sock.sendall(len(body).to_bytes(4, "big") + body)
         assert sock.recv(4)

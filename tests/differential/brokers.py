@@ -26,7 +26,7 @@ SETTINGS = {
 }
 # Its controller would wait this long for more to write.
 _KAFKA_SETTINGS = {"controller.quorum.append.linger.ms": "0"}
-_READY_SECONDS = 40.0
+_READY_SECONDS = 240.0
 # Quick from the first request on, and few threads: the brokers' own time is most of what a run takes.
 JVM = ("-Xmx1G", "-Xms512m", *short_lived_jvm())
 # Both write to the disk before they answer a change; in memory that takes no time.

@@ -18,8 +18,8 @@ from tests.differential.protocol import KEYS, read_answer, request_frame
 from tests.differential.symbols import Batch, Moment, Ref, Subscription, WireId, Words
 from tests.support.raw import address_of
 
-ANSWER_SECONDS = 20.0
-_CONNECT_SECONDS = 10.0
+ANSWER_SECONDS = 120.0
+_CONNECT_SECONDS = 60.0
 _FETCH, _PRODUCE, _DESCRIBE_LOG_DIRS, _DESCRIBE_QUORUM = KEYS["fetch"], KEYS["produce"], 35, 55
 _PREFIX = re.compile(r"d[0-9a-f]{7}-")
 _UUID = re.compile(r"[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}")

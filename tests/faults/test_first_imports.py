@@ -15,7 +15,7 @@ from tests.support.certificates import Certificates
 from tests.support.raw import RawClient
 from tests.support.secured import MECHANISMS, secured
 from tests.support.status import health, scraped, status
-from tests.support.wait import wait_until
+from tests.support.wait import PATIENCE_SECONDS, wait_until
 
 pytestmark = [
     pytest.mark.faults,
@@ -89,5 +89,6 @@ def test_logins_over_tls_import_no_module(
     with secured(tmp_path / "data", certificates=Certificates(tmp_path)) as broker:
         since = broker.log().index("kproc ready")  # Before the first login, which makes the users.
         for mechanism in MECHANISMS:
-            confluent_kafka.Consumer({**broker.confluent(mechanism), "group.id": "g"}).list_topics(timeout=20)
+            consumer = confluent_kafka.Consumer({**broker.confluent(mechanism), "group.id": "g"})
+            consumer.list_topics(timeout=PATIENCE_SECONDS)
         assert imported(broker, since) == []

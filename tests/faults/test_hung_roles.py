@@ -8,6 +8,7 @@ import signal
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -17,12 +18,15 @@ from tests.support.checker import Load, clients_are_served
 from tests.support.command_line import call_kproc
 from tests.support.raw import RawClient, batch
 from tests.support.status import Role, connect, health, processes, rows, scraped, wait_replaced
-from tests.support.wait import pause, wait_until
+from tests.support.wait import pause, stretched, wait_until
 
 pytestmark = [pytest.mark.faults, pytest.mark.own_broker, pytest.mark.transports("process")]
 
-HUNG_MS = 600
-SETTINGS = {"num.network.threads": 2, "num.io.threads": 2, "kproc.hung.ms": HUNG_MS}
+
+def hung_settings(**more: object) -> dict[str, Any]:
+    """Settings with a short time until a role hangs, during which every role gets the processor on a busy machine."""
+    own = {"num.network.threads": 2, "num.io.threads": 2, "kproc.hung.ms": stretched(600)}
+    return own | {name.replace("_", "."): value for name, value in more.items()}
 
 
 def state(bootstrap: str, role: Role) -> tuple[str, int]:
@@ -34,14 +38,14 @@ def state(bootstrap: str, role: Role) -> tuple[str, int]:
 def test_stopped_role_is_reported_once_until_it_resumes(
     tmp_path: Path, transport: str, role: Role
 ) -> None:
-    settings = {**SETTINGS, "kproc.control.listener": "127.0.0.1:0"}
+    settings = hung_settings(kproc_control_listener="127.0.0.1:0")
     with ServedBroker(tmp_path / "data", transport=transport, settings=settings) as broker:
         control = broker.control  # A stopped Acceptor or Processor would keep us out of the data plane.
         pid = processes(control)[role]
         os.kill(pid, signal.SIGSTOP)
         try:
             wait_until(lambda: state(control, role)[0] == "hung", what="it is seen")
-            assert state(control, role)[1] >= HUNG_MS
+            assert state(control, role)[1] >= settings["kproc.hung.ms"]
             pause(1.0)
         finally:
             os.kill(pid, signal.SIGCONT)
@@ -56,7 +60,7 @@ def test_stopped_processor_does_not_block_admin_calls_or_scale(
     tmp_path: Path, transport: str
 ) -> None:
     """Questions that it never answers are given up: else they would fill the control listener's queue for good."""
-    settings = {**SETTINGS, "kproc.control.listener": "127.0.0.1:0"}
+    settings = hung_settings(kproc_control_listener="127.0.0.1:0")
     with (
         ServedBroker(tmp_path / "data", transport=transport, settings=settings) as broker,
         ExitStack() as stack,
@@ -77,7 +81,7 @@ def test_stopped_processor_does_not_block_admin_calls_or_scale(
 
 
 def test_hung_role_is_replaced_if_configured(tmp_path: Path, transport: str) -> None:
-    settings = {**SETTINGS, "kproc.hung.kill": "true"}
+    settings = hung_settings(kproc_hung_kill="true")
     with ServedBroker(tmp_path / "data", transport=transport, settings=settings) as broker:
         pid = processes(broker.bootstrap)["cleaner", 0]
         os.kill(pid, signal.SIGSTOP)
@@ -85,10 +89,11 @@ def test_hung_role_is_replaced_if_configured(tmp_path: Path, transport: str) -> 
 
 
 def test_resumed_broker_reports_no_hung_role(tmp_path: Path, transport: str) -> None:
-    with ServedBroker(tmp_path / "data", transport=transport, settings=SETTINGS, new_session=True) as broker:
+    settings = hung_settings()
+    with ServedBroker(tmp_path / "data", transport=transport, settings=settings, new_session=True) as broker:
         for pid in broker.pids():
             os.kill(pid, signal.SIGSTOP)
-        pause(3.0)  # Longer than the supervisor's own gap, and than kproc.hung.ms.
+        pause(5 * settings["kproc.hung.ms"] / 1000)  # Longer than the supervisor's own gap, and than kproc.hung.ms.
         for pid in broker.pids():
             os.kill(pid, signal.SIGCONT)
         wait_until(lambda: bool(processes(broker.bootstrap)), what="it answers")
@@ -101,7 +106,7 @@ def test_sigstop_of_random_roles_under_load_loses_nothing(
 ) -> None:
     rounds, seed = int(pytestconfig.getoption("rounds")), int(pytestconfig.getoption("seed"))
     source = random.Random(seed)
-    with ServedBroker(tmp_path / "data", transport=transport, settings=SETTINGS) as broker:
+    with ServedBroker(tmp_path / "data", transport=transport, settings=hung_settings()) as broker:
         with RawClient(broker.bootstrap) as client:
             client.create_topic("load", partitions=6)
         alive = processes(broker.bootstrap)
@@ -124,7 +129,7 @@ def test_stop_with_hung_role_closes_the_others_cleanly(
     tmp_path: Path, transport: str, role: Role
 ) -> None:
     """It drains nothing and closes nothing; the Handlers have their own time for their logs."""
-    settings = {**SETTINGS, "kproc.drain.timeout.ms": 1000}
+    settings = hung_settings(kproc_drain_timeout_ms=stretched(1000))
     broker = ServedBroker(tmp_path / "data", transport=transport, settings=settings)
     with broker:
         with RawClient(broker.bootstrap) as client:
@@ -138,7 +143,7 @@ def test_stop_with_hung_role_closes_the_others_cleanly(
 
 
 def test_health_names_hung_role_until_it_resumes(tmp_path: Path, transport: str) -> None:
-    settings = {**SETTINGS, "kproc.metrics.listener": "127.0.0.1:0"}
+    settings = hung_settings(kproc_metrics_listener="127.0.0.1:0")
     with ServedBroker(tmp_path / "data", transport=transport, settings=settings) as broker:
         address = broker.metrics
         pids = processes(broker.bootstrap)
@@ -159,7 +164,7 @@ def test_health_names_hung_role_until_it_resumes(tmp_path: Path, transport: str)
 
 def test_health_and_metrics_work_with_stopped_cleaner(tmp_path: Path, transport: str) -> None:
     """Health checks must not depend on the role that compacts: Kubernetes would restart a broker that serves."""
-    settings = {**SETTINGS, "kproc.metrics.listener": "127.0.0.1:0"}
+    settings = hung_settings(kproc_metrics_listener="127.0.0.1:0")
     with ServedBroker(tmp_path / "data", transport=transport, settings=settings) as broker:
         address = broker.metrics
         wait_until(lambda: health(address, "ready")[0] == 200, what="it is ready")
@@ -179,7 +184,7 @@ def test_status_at_client_listener_names_hung_role(
     tmp_path: Path, transport: str, role: Role, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """With one Handler and one Processor, so that the question meets it."""
-    settings = {**SETTINGS, "num.network.threads": 1, "num.io.threads": 1}
+    settings = hung_settings(num_network_threads=1, num_io_threads=1)
     with ServedBroker(tmp_path / "data", transport=transport, settings=settings) as broker:
         pids = processes(broker.bootstrap)
         os.kill(pids[role], signal.SIGSTOP)
@@ -219,11 +224,11 @@ def test_status_of_broker_with_all_processes_stopped(
 
 
 def test_scrape_is_answered_and_names_hung_handler(tmp_path: Path, transport: str) -> None:
-    settings = {**SETTINGS, "kproc.metrics.listener": "127.0.0.1:0"}
+    settings = hung_settings(kproc_metrics_listener="127.0.0.1:0")
     with ServedBroker(tmp_path / "data", transport=transport, settings=settings) as broker:
         pid = processes(broker.bootstrap)["handler", 1]
         silent = "kproc_metrics_silent_handlers"
-        assert f"{silent} 0\n" in scraped(broker.metrics)
+        wait_until(lambda: f"{silent} 0\n" in scraped(broker.metrics), what="everybody answers")
         os.kill(pid, signal.SIGSTOP)
         try:
             wait_until(lambda: f"{silent} 1\n" in scraped(broker.metrics), what="it is missed")

@@ -20,14 +20,13 @@ from kproc.wire.header import ApiKey
 from tests.support.raw import Closed, RawConnection
 from tests.support.secured import SecuredBroker, log_in, secured
 from tests.support.status import Role, connect, processes, wait_replaced
-from tests.support.wait import wait_until
+from tests.support.wait import stretched, wait_until
 
 pytestmark = [pytest.mark.faults, pytest.mark.own_broker, pytest.mark.transports("process")]
 
 SETTINGS = {
     "num.network.threads": 2,
     "num.io.threads": 2,
-    "connections.max.reauth.ms": 1_500,
     "group.initial.rebalance.delay.ms": 0,
 }
 TOPIC = "t"
@@ -111,7 +110,8 @@ def stored(broker: SecuredBroker, count: int) -> Counter[int]:
 @contextmanager
 def started(tmp_path: Path) -> Iterator[tuple[SecuredBroker, Producer, Crowd]]:
     """A broker, a producer that prolongs its session again and again, and clients that come and go."""
-    with secured(tmp_path / "data", settings=SETTINGS) as broker:
+    settings = {**SETTINGS, "connections.max.reauth.ms": stretched(1_500)}
+    with secured(tmp_path / "data", settings=settings) as broker:
         with broker.logged_in() as connection:
             topic = {
                 "name": TOPIC,
@@ -161,7 +161,7 @@ def test_scaling_while_clients_authenticate_and_reauthenticate(tmp_path: Path) -
             sent += 200
             go_on(clients)
         assert stored(broker, sent) == acknowledged == Counter(range(sent))
-        assert broker.counted("sessions_prolonged") > 0
+        wait_until(lambda: broker.counted("sessions_prolonged") > 0, what="the producer prolongs its session")
 
 
 def scale(broker: SecuredBroker, processors: int, handlers: int) -> None:

@@ -16,7 +16,7 @@ from tests.support.broker import ROOT, ServedBroker, run_kproc
 from tests.support.java_tools import run_process
 from tests.support.kafka_jars import missing_reason
 from tests.support.secured_kafka import JVM
-from tests.support.wait import wait_until
+from tests.support.wait import PATIENCE_SECONDS, wait_until
 
 pytest.importorskip("confluent_kafka", reason="confluent is not installed: it writes and reads")
 
@@ -66,7 +66,7 @@ def run_step(block: str, **variables: str) -> str:
         env={**os.environ, **variables, "PYTHONPATH": str(ROOT)},
         capture_output=True,
         text=True,
-        timeout=120,
+        timeout=PATIENCE_SECONDS,
         check=False,
     )
     assert done.returncode == 0, f"{block}\n{done.stdout}{done.stderr}"

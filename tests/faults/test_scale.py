@@ -60,7 +60,7 @@ def test_random_scaling_under_load_loses_no_record(
                 assert {"processors": found["processor"], "handlers": found["handler"]} == wanted
                 load.wait_progress(f"round {number}, {wanted}")
             violations = load.finish()
-            assert load.acknowledged_count > 100 * rounds
+            assert load.acknowledged_count >= 24 * rounds  # One of each producer
         assert not violations, f"seed {seed}, {len(violations)} in all:\n" + "\n".join(violations[:20])
 
 

@@ -27,6 +27,7 @@ from tests.support.command_line import call_kproc
 from tests.support.raw import RawClient, address_of, batch
 from tests.support.second_user import NOBODY, as_nobody
 from tests.support.status import processes
+from tests.support.wait import PATIENCE_SECONDS
 
 pytestmark = [
     pytest.mark.faults,
@@ -120,7 +121,7 @@ def test_second_user_reads_no_key_password_or_clients_file() -> None:
 def test_second_user_can_still_be_a_client(served: ServedBroker) -> None:
 
     def connect() -> bool:
-        with socket.create_connection(address_of(served.bootstrap), timeout=10):
+        with socket.create_connection(address_of(served.bootstrap), timeout=PATIENCE_SECONDS):
             return True
 
     assert as_nobody(connect) is True

@@ -12,7 +12,7 @@ import pytest
 
 from tests.support.broker import ServedBroker, run_kproc
 from tests.support.status import processes
-from tests.support.wait import wait_until
+from tests.support.wait import PATIENCE_SECONDS, stretched, wait_until
 
 pytestmark = [
     pytest.mark.faults,
@@ -28,7 +28,7 @@ def manager(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[socket.
     """The end of the service manager; the broker that the test starts inherits its address."""
     with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as sock:
         sock.bind(str(tmp_path / "notify"))
-        sock.settimeout(20)
+        sock.settimeout(PATIENCE_SECONDS)
         monkeypatch.setenv("NOTIFY_SOCKET", str(tmp_path / "notify"))
         monkeypatch.setenv("WATCHDOG_USEC", str(WATCHDOG_S * 1_000_000))
         yield sock
@@ -42,7 +42,7 @@ def heard(manager: socket.socket) -> list[str]:
         while True:
             answer.append(manager.recv(4096).decode())
     except BlockingIOError:
-        manager.settimeout(20)
+        manager.settimeout(PATIENCE_SECONDS)
         return answer
 
 
@@ -77,7 +77,7 @@ def test_systemd_reload_is_notified(tmp_path: Path, transport: str, manager: soc
 def test_watchdog_is_not_fed_while_a_role_hangs(
     tmp_path: Path, transport: str, manager: socket.socket
 ) -> None:
-    settings = {"kproc.hung.ms": 600}
+    settings = {"kproc.hung.ms": stretched(600)}
     with ServedBroker(tmp_path / "data", transport=transport, settings=settings) as broker:
         pid = processes(broker.bootstrap)["handler", 0]
         os.kill(pid, signal.SIGSTOP)
@@ -91,7 +91,7 @@ def test_watchdog_is_not_fed_while_a_role_hangs(
                 manager.recv(4096)
         finally:
             os.kill(pid, signal.SIGCONT)
-        manager.settimeout(20)
+        manager.settimeout(PATIENCE_SECONDS)
         assert manager.recv(4096) == b"WATCHDOG=1"
 
 
@@ -100,14 +100,14 @@ def test_watchdog_with_stopped_cleaner_is_fed(
     tmp_path: Path, transport: str, manager: socket.socket
 ) -> None:
     """A log that the cleaner cannot read must not make systemd kill the broker, and again after each start."""
-    settings = {"kproc.hung.ms": 600}
+    settings = {"kproc.hung.ms": stretched(600)}
     with ServedBroker(tmp_path / "data", transport=transport, settings=settings) as broker:
         pid = processes(broker.bootstrap)["cleaner", 0]
         os.kill(pid, signal.SIGSTOP)
         try:
             wait_until(lambda: f"cleaner-0 (pid {pid}) hangs" in broker.log(), what="it hangs")
             heard(manager)
-            manager.settimeout(20)
+            manager.settimeout(PATIENCE_SECONDS)
             for _ in range(4):  # The watchdog's whole time, and a third of it more.
                 assert manager.recv(4096) == b"WATCHDOG=1"
         finally:

@@ -21,7 +21,7 @@ from tests.support.broker import BrokerUnderTest
 from tests.support.proc import child_pids, pss_bytes
 from tests.support.raw import RawClient, batch, produce_fields
 from tests.support.status import connect, rows
-from tests.support.wait import pause, wait_until
+from tests.support.wait import pause, stretched, wait_until
 
 pytestmark = [pytest.mark.faults, pytest.mark.own_broker, pytest.mark.transports("process")]
 
@@ -116,14 +116,15 @@ def test_queued_requests_limit_pushes_back_through_tcp(
         clients[0].create_topic("t")
         with connect(broker.bootstrap) as operator:
             control = str(operator.operate("status")["control"])
-        pause(0.3)  # Roles store their counts ten times a second.
+        pause(stretched(300) / 1000)  # Roles store their counts ten times a second.
         before, passed_on_before = memory(broker), passed_on(control)
         senders = [threading.Thread(target=each.send, args=(ApiKey.PRODUCE, 9, fields)) for each in clients]
         os.kill(handler, signal.SIGSTOP)
         try:
             for sender in senders:
                 sender.start()
-            pause(1.0)
+            wait_until(lambda: passed_on(control) > passed_on_before, what="the first requests are counted")
+            pause(stretched(1_000) / 1000)  # More than may be passed on would be by now.
             grown = memory(broker) - before
             assert 0 < passed_on(control) - passed_on_before <= passed_on_max
         finally:

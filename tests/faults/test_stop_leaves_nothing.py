@@ -21,7 +21,7 @@ from tests.support.proc import is_alive, listening, living, shared_memory_names,
 from tests.support.raw import RawClient
 from tests.support.records import samples
 from tests.support.status import processes
-from tests.support.wait import pause, wait_until
+from tests.support.wait import PATIENCE_SECONDS, pause, wait_until
 
 pytestmark = [
     pytest.mark.faults,
@@ -29,7 +29,7 @@ pytestmark = [
     pytest.mark.transports("process", "thread", "inline", slow=["inline"]),
 ]
 
-CLEAN_STOP_SECONDS = 60.0
+CLEAN_STOP_SECONDS = 240.0
 
 
 def use(bootstrap: str) -> None:
@@ -177,7 +177,7 @@ def test_embedded_broker_ends_with_its_python_process(tmp_path: Path) -> None:
     )
     before = temporary_names()
     done = subprocess.run(
-        [sys.executable, "-c", program], cwd=ROOT, capture_output=True, text=True, timeout=30, check=False
+        [sys.executable, "-c", program], cwd=ROOT, capture_output=True, text=True, timeout=PATIENCE_SECONDS, check=False
     )
     assert done.returncode == 3, done.stderr
     pid = int(done.stdout.split()[0])

@@ -16,6 +16,7 @@ from cryptography.x509.oid import NameOID
 
 from tests.support.broker import ServedBroker
 from tests.support.raw import address_of
+from tests.support.wait import PATIENCE_SECONDS
 
 pytestmark = [pytest.mark.faults]
 API_VERSIONS = b"\0\0\0\x0e\0\x12\0\0\0\0\0\1\0\4test"
@@ -63,10 +64,10 @@ def test_client_behind_flood_of_its_address_is_served(tmp_path: Path) -> None:
     hello = hello_of(context)
     with ServedBroker(tmp_path / "data", settings=settings, listener="SSL") as broker:
         for _ in range(FLOOD):
-            with socket.create_connection(address_of(broker.bootstrap), timeout=30) as sock:
+            with socket.create_connection(address_of(broker.bootstrap), timeout=PATIENCE_SECONDS) as sock:
                 sock.sendall(hello)
         with (
-            socket.create_connection(address_of(broker.bootstrap), timeout=30) as sock,
+            socket.create_connection(address_of(broker.bootstrap), timeout=PATIENCE_SECONDS) as sock,
             context.wrap_socket(sock) as tls,
         ):
             tls.sendall(API_VERSIONS)

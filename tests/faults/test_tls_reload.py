@@ -22,7 +22,7 @@ from tests.support.broker import ServedBroker
 from tests.support.certificates import LOCAL_NAMES, Certificates
 from tests.support.raw import address_of
 from tests.support.status import status
-from tests.support.wait import wait_until
+from tests.support.wait import PATIENCE_SECONDS, wait_until
 
 pytestmark = [pytest.mark.faults]
 LOCATION = "listener.name.ssl.ssl.keystore.location"
@@ -61,7 +61,7 @@ class Connection:
 
     def __init__(self, files: Certificates, broker: ServedBroker, listener: str = "SSL") -> None:
         context = ssl.create_default_context(cafile=str(files.ca))
-        raw = socket.create_connection(address_of(broker.listeners[listener]["bound"]), timeout=10)
+        raw = socket.create_connection(address_of(broker.listeners[listener]["bound"]), timeout=PATIENCE_SECONDS)
         self._sock = context.wrap_socket(raw, server_hostname="localhost")
         self.open.append(self)
 
@@ -235,7 +235,7 @@ def test_tls_listener_is_added_and_removed_at_run_time(files: Certificates) -> N
 
         def is_open() -> bool:
             try:
-                raw = socket.create_connection(("127.0.0.1", port), timeout=10)
+                raw = socket.create_connection(("127.0.0.1", port), timeout=PATIENCE_SECONDS)
             except ConnectionRefusedError:
                 return False
             with context.wrap_socket(raw, server_hostname="localhost") as sock:

@@ -19,7 +19,7 @@ from tests.support.certificates import Certificates
 from tests.support.configs import set_config
 from tests.support.raw import RawClient, address_of
 from tests.support.status import processes
-from tests.support.wait import wait_until
+from tests.support.wait import PATIENCE_SECONDS, wait_until
 
 pytestmark = [pytest.mark.faults]
 ASK = b"\0\x12\0\0\0\0\0\1\0\4test"
@@ -97,7 +97,7 @@ def test_rebalance_does_not_migrate_tls_connections(tmp_path: Path) -> None:
         context = ssl.create_default_context(cafile=str(files.ca))
         socks = []
         for _ in range(9):
-            raw = stack.enter_context(socket.create_connection(address, timeout=10))
+            raw = stack.enter_context(socket.create_connection(address, timeout=PATIENCE_SECONDS))
             socks.append(stack.enter_context(context.wrap_socket(raw, server_hostname="localhost")))
         with RawClient(broker.bootstrap) as operator:
             assert set_config(operator, "num.network.threads", "5") == (0, None)

@@ -32,7 +32,7 @@ pytestmark = [
 ]
 
 SOURCE, TARGET, GROUP, PARTITIONS = "source", "target", "copiers", 2
-SECONDS = 30.0
+SECONDS = 120.0
 # librdkafka 2.16 forgets the broker when all connections to it have broken, and what waits for it then waits for ever.
 CLIENT = {"reconnect.backoff.max.ms": 200, "metadata.recovery.strategy": "none"}
 AT_ONCE = 20

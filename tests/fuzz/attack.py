@@ -59,10 +59,10 @@ PROBE: Final = "probe"
 EXPECTED_ERRORS: Final = ("kproc.broker.role.lookups: ",)  # Somebody's name for an address in a quota.
 # These wait for others or for data; an answer that does not come from them says nothing.
 PARKED: Final = frozenset({ApiKey.FETCH, ApiKey.JOIN_GROUP, ApiKey.SYNC_GROUP})
-ANSWER_SECONDS: Final = 30.0
+ANSWER_SECONDS: Final = 240.0
 PATIENCE_SECONDS: Final = 0.3  # For answers behind a parked one.
 IDLE_SHARE_MAX: Final = 0.25  # Of one core, for all roles together.
-IDLE_SECONDS: Final = 20.0
+IDLE_SECONDS: Final = 120.0
 PSS_GROWTH_MAX: Final = 400 << 20
 DESCRIPTORS_GROWTH_MAX: Final = 400
 OWN_SHARE: Final = 0.01  # Requests for kproc's own operations.

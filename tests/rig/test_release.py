@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from tests.support.broker import ROOT
+from tests.support.wait import PATIENCE_SECONDS
 
 DATED = "## [1.2.3] - 2026-11-23\n"
 
@@ -38,7 +39,7 @@ def release(repository: Path, *arguments: str) -> tuple[int, str]:
         [repository / "scripts" / "release", *arguments],
         capture_output=True,
         text=True,
-        timeout=30,
+        timeout=PATIENCE_SECONDS,
         check=False,
     )
     return done.returncode, done.stdout + done.stderr

@@ -11,6 +11,7 @@ import pytest
 
 from tests.support import kafka_jars
 from tests.support.broker import ROOT
+from tests.support.wait import PATIENCE_SECONDS
 
 FAKE_PYTHON = """#!/bin/sh
 echo "ran: $*"
@@ -44,7 +45,7 @@ def run(checkout: Path, *command: str, **environment: str) -> subprocess.Complet
         capture_output=True,
         text=True,
         check=False,
-        timeout=60,
+        timeout=PATIENCE_SECONDS,
     )
 
 
@@ -53,7 +54,7 @@ def test_scripts_test_of_whole_suite_uses_workers(checkout: Path) -> None:
     lines = done.stdout.splitlines()
     workers = 2 * len(os.sched_getaffinity(0))
     options = "-m not slow --transports process,thread,inline"
-    assert f"ran: -m pytest {options} -n {workers} --dist loadfile --timeout 300" in lines
+    assert f"ran: -m pytest {options} -n {workers} --dist loadfile --timeout 900" in lines
     assert any(line.startswith(f"+ the whole suite with {workers} workers: about ") for line in lines)
     assert "ran: -m tests.support.kafka_jars --if-possible" in lines
 
@@ -88,7 +89,7 @@ def test_ci_run_ends_with_code_of_tests(checkout: Path) -> None:
     done = run_ci(checkout, "-v", PYTEST_CODE="3")
     assert done.returncode == 3
     lines = done.stdout.splitlines()
-    assert any("--timeout 300 --ignore=tests/tidy -v" in line for line in lines if line.startswith("ran: "))
+    assert any("--timeout 900 --ignore=tests/tidy -v" in line for line in lines if line.startswith("ran: "))
     assert "== 3 passed in 1 s ==" in lines
 
 

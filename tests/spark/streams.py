@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from pyspark.sql.streaming import StreamingQuery
 
 # A first micro-batch starts Python processes, on two cores beside other tests.
-BATCH_SECONDS = 240.0
+BATCH_SECONDS = 600.0
 
 
 def send(bootstrap: str, topic: str, values: list[str], *, partition: int = 0, **config: Any) -> None:

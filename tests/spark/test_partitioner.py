@@ -17,6 +17,7 @@ from tests.support.broker import BrokerUnderTest  # noqa: E402
 from tests.support.jvm import SHORT_LIVED  # noqa: E402
 from tests.support.kafka_jars import classpath, missing_reason  # noqa: E402
 from tests.support.topics import TopicFactory  # noqa: E402
+from tests.support.wait import PATIENCE_SECONDS  # noqa: E402
 
 # What org.apache.kafka.common.utils.Utils.murmur2 gives, as a signed number; `test_java_agrees` asks it anew.
 JAVA = {
@@ -85,7 +86,7 @@ def test_java_agrees(tmp_path: Path) -> None:
         ["java", *SHORT_LIVED, "-cp", classpath(), str(tmp_path / "Murmur.java"), str(tmp_path / "keys")],
         capture_output=True,
         text=True,
-        timeout=120,
+        timeout=PATIENCE_SECONDS,
         check=True,
     )
     wanted = [int(line) & 0xFFFFFFFF for line in done.stdout.split()]

@@ -19,9 +19,10 @@ from kproc.pipeline.sinks import start_stream
 from kproc.pipeline.spec import parse_spec
 from kproc.pipeline.toml_table import SpecError
 from tests.support.topics import TopicFactory, fresh_name
+from tests.support.wait import PATIENCE_SECONDS
 
 pytestmark = pytest.mark.transports("process")
-BATCH_SECONDS = 240
+BATCH_SECONDS = 600
 
 CHECKED = """
 [pipeline]
@@ -296,8 +297,8 @@ schema = "id long"
             {"bootstrap.servers": broker.bootstrap, "group.id": "g", "enable.auto.commit": False}
         )
         consumer.assign([TopicPartition(copy, 0, 0)])
-        end = consumer.get_watermark_offsets(TopicPartition(copy, 0), timeout=10)[1]
-        messages = consumer.consume(end, timeout=10)
+        end = consumer.get_watermark_offsets(TopicPartition(copy, 0), timeout=PATIENCE_SECONDS)[1]
+        messages = consumer.consume(end, timeout=PATIENCE_SECONDS)
         consumer.close()
         lake = [row.id for row in spark.read.parquet(f"{tmp_path}/lake").collect()]
         return sorted(json.loads(each.value())["id"] for each in messages), sorted(lake)

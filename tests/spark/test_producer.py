@@ -25,6 +25,7 @@ from tests.support.broker import BrokerUnderTest, ServedBroker  # noqa: E402
 from tests.support.raw import RawClient, values_of  # noqa: E402
 from tests.support.scripted_broker import HANG_UP_AFTER, HANG_UP_BEFORE, SILENCE, ScriptedBroker, Verdict  # noqa: E402
 from tests.support.topics import TopicFactory  # noqa: E402
+from tests.support.wait import stretched  # noqa: E402
 
 TOPIC = "t"
 QUICK: dict[str, Any] = {"backoff_ms": 5, "backoff_ms_max": 20}
@@ -35,7 +36,7 @@ class Running:
 
     def __init__(self, bootstrap: str, **settings: Any) -> None:
         self.settings = ProducerSettings(**{**QUICK, **settings})
-        self.cluster = Cluster(bootstrap, Connecting(backoff_ms=5, backoff_ms_max=50, retry_ms=200))
+        self.cluster = Cluster(bootstrap, Connecting(backoff_ms=5, backoff_ms_max=50, retry_ms=60_000))
         self.producer = BatchProducer(self.cluster, self.settings)
         self.given: dict[int, list[bytes]] = {}
 
@@ -215,10 +216,10 @@ def test_producer_fails_at_once_on_fatal_error(code: ErrorCode, words: str) -> N
 def test_producer_delivery_timeout_names_the_last_error() -> None:
     refuse = lambda *_: ErrorCode.NOT_ENOUGH_REPLICAS  # noqa: E731
     with ScriptedBroker(TOPIC, 1, refuse) as broker:
-        with running(broker.bootstrap, delivery_timeout_ms=300) as run:
+        with running(broker.bootstrap, delivery_timeout_ms=2_000) as run:
             run.send(0)
             with pytest.raises(
-                ProduceFailed, match=r"t-0: not acknowledged .*\(0.3 s\); last: NOT_ENOUGH_REPLICAS"
+                ProduceFailed, match=r"t-0: not acknowledged .*\(2 s\); last: NOT_ENOUGH_REPLICAS"
             ):
                 run.producer.flush()
         with running(broker.bootstrap, retries=2) as run:
@@ -230,7 +231,7 @@ def test_producer_delivery_timeout_names_the_last_error() -> None:
 
 
 def test_producer_treats_missing_response_as_lost_connection() -> None:
-    settings = {"request_timeout_ms": 200}
+    settings = {"request_timeout_ms": stretched(500)}
     with (
         ScriptedBroker(TOPIC, 1, scripted(iter([SILENCE]))) as broker,
         running(broker.bootstrap, **settings) as run,

@@ -28,6 +28,7 @@ from tests.spark.streams import numbered, recreate_topic, send
 from tests.support.broker import BrokerUnderTest, ServedBroker
 from tests.support.spark_readers import batch, between, stream, trim, values
 from tests.support.topics import TopicFactory, fresh_name
+from tests.support.wait import PATIENCE_SECONDS
 
 pytest.importorskip("pyspark.sql.streaming.datasource", reason="needs the spark extra")
 pytest.importorskip("pyarrow", reason="needs the spark extra")
@@ -550,7 +551,7 @@ def test_offsets_are_committed_for_lag_tools(broker: BrokerUnderTest, topic: Top
     reader.commit({"@start": {name: {"0": 0}}, name: {"0": 0, "1": 7}})
     consumer = Consumer({"bootstrap.servers": broker.bootstrap, "group.id": group})
     try:
-        found = consumer.committed([ConfluentPartition(name, 0), ConfluentPartition(name, 1)], timeout=20)
+        found = consumer.committed([ConfluentPartition(name, 0), ConfluentPartition(name, 1)], timeout=PATIENCE_SECONDS)
     finally:
         consumer.close()
     assert [each.offset for each in found] == [0, 7]

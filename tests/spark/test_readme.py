@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
 # The pipeline runs in a session of its own, as a reader starts it; of Spark itself nothing may be left.
 pytestmark = [pytest.mark.spark, pytest.mark.transports("process")]
-SPARK_SECONDS = 240.0
+SPARK_SECONDS = 600.0
 
 
 @pytest.fixture(autouse=True)

@@ -12,7 +12,7 @@ from bench.peers.base import free_ports
 from tests.spark.streams import BATCH_SECONDS, Stream, numbered, send
 from tests.support.broker import BrokerUnderTest, ServedBroker
 from tests.support.topics import TopicFactory
-from tests.support.wait import wait_until
+from tests.support.wait import PATIENCE_SECONDS, wait_until
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -40,7 +40,7 @@ def test_stream_restart_with_latest_loses_nothing(
     admin = AdminClient({"bootstrap.servers": broker.bootstrap})
     admin.create_partitions([NewPartitions(name, 3)])[name].result(30)
     wait_until(
-        lambda: len(admin.list_topics(name, timeout=10).topics[name].partitions) == 3,
+        lambda: len(admin.list_topics(name, timeout=PATIENCE_SECONDS).topics[name].partitions) == 3,
         what="a third partition",
     )
     send(broker.bootstrap, name, numbered(190, 5))

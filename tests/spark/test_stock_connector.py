@@ -24,7 +24,7 @@ PARTITIONS = 3
 RECORDS = 300
 STEP_MS = 1000
 BEGAN_MS = 1_767_225_600_000
-BATCH_SECONDS = 120
+BATCH_SECONDS = 600
 
 
 # kproc's own source shows the same in test_source.py and test_pipeline.py; here, by hand, from the same specifications.

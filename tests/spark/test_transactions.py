@@ -27,7 +27,7 @@ class Scripted(Cluster):
     """A cluster whose coordinators answer one request after the other as they are told."""
 
     def __init__(self, answers: Iterator[tuple[ApiKey, dict[str, Any] | Exception]]) -> None:
-        super().__init__("127.0.0.1:1", Connecting(backoff_ms=1, backoff_ms_max=1, retry_ms=500))
+        super().__init__("127.0.0.1:1", Connecting(backoff_ms=1, backoff_ms_max=1, retry_ms=60_000))
         self.answers = answers
         self.asked: list[tuple[ApiKey, Mapping[str, Any], int | None]] = []
         self.looked_up: list[tuple[str, bool]] = []
@@ -58,7 +58,7 @@ class Scripted(Cluster):
 
 def scripted(*answers: tuple[ApiKey, dict[str, Any] | Exception]) -> tuple[Transactions, Scripted]:
     cluster = Scripted(iter(answers))
-    return Transactions(cluster, timeout_ms=60_000, limit_ms=500), cluster
+    return Transactions(cluster, timeout_ms=60_000, limit_ms=60_000), cluster
 
 
 def ended(code: int) -> tuple[ApiKey, dict[str, Any]]:

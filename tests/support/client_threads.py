@@ -11,7 +11,7 @@ from confluent_kafka import Consumer, KafkaError, KafkaException, Message, Produ
 from tests.support.wait import pause
 
 # Longer than any restart of a role and shorter than a test run's patience. A client that takes longer is stuck.
-STUCK_SECONDS: Final = 60.0
+STUCK_SECONDS: Final = 240.0
 _COMMON: Final = {"reconnect.backoff.ms": 20, "reconnect.backoff.max.ms": 200, "log_level": 0}
 
 

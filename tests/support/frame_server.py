@@ -43,7 +43,7 @@ class FrameServer:
             with contextlib.suppress(OSError):
                 connection.shutdown(socket.SHUT_RDWR)
         for thread in self._threads[1:]:
-            thread.join(5)
+            thread.join()
         if problem is None:
             assert not self.errors, self.errors
 

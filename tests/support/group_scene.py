@@ -23,10 +23,10 @@ from tests.support.groups import describe, find_coordinator, offsets_of
 from tests.support.java_tools import JVM
 from tests.support.kafka_jars import classpath
 from tests.support.raw import RawClient
-from tests.support.wait import wait_until
+from tests.support.wait import PATIENCE_SECONDS, stretched, wait_until
 
 ROOT = Path(__file__).resolve().parent.parent.parent
-SESSION_MS = 6_000  # group.min.session.timeout.ms.
+SESSION_MS = 6_000  # group.min.session.timeout.ms; longer on a busy machine, where a member may not run for seconds.
 # A JVM alone takes half a minute to begin on a machine with ten times as many busy processes as cores.
 START_SECONDS = 120.0
 STATIC_SESSION_MS = 30_000  # A static member's next process takes seconds to begin, on a busy machine many.
@@ -94,8 +94,8 @@ class MemberProcess:
         self._wait()
 
     def _wait(self) -> None:
-        self._process.wait(30)
-        self._reader.join(30)
+        self._process.wait(PATIENCE_SECONDS)
+        self._reader.join(PATIENCE_SECONDS)
         assert self._process.stdout is not None
         self._process.stdout.close()
 
@@ -142,7 +142,7 @@ class GroupScene:
         self, kind: type[BaseException] | None, problem: BaseException | None, trace: TracebackType | None
     ) -> None:
         self._stop.set()
-        self._producer.join(30)
+        self._producer.join(PATIENCE_SECONDS)
         for member in (*self.members, *self._past):
             if problem is not None:
                 problem.add_note(member.said())
@@ -161,7 +161,7 @@ class GroupScene:
         return started
 
     def _start(self, make: str, instance: str | None) -> MemberProcess:
-        session_ms = str(STATIC_SESSION_MS if instance else SESSION_MS)
+        session_ms = str(max(STATIC_SESSION_MS if instance else SESSION_MS, stretched(SESSION_MS // 2)))
         if make == "java":
             command = ["java", *JVM, "-cp", classpath(), "org.apache.kafka.tools.VerifiableConsumer"]
             command += ["--bootstrap-server", self.bootstrap, "--topic", self.topic]
@@ -259,7 +259,7 @@ class GroupScene:
     def finish_producing(self) -> None:
         """Nothing new comes; what was produced has been acknowledged."""
         self._stop.set()
-        self._producer.join(30)
+        self._producer.join(PATIENCE_SECONDS)
 
     def wait_delivered(self, seconds: float = 30.0) -> None:
         """Every record that was acknowledged has come to somebody."""
@@ -286,4 +286,4 @@ class GroupScene:
             )
             number += 1
             producer.poll(0)
-        producer.flush(20)
+        producer.flush(PATIENCE_SECONDS)

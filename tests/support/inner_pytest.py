@@ -12,7 +12,7 @@ def run_pytest(directory: Path, source: str, *arguments: str) -> subprocess.Comp
     """Write `source` to a test file in `directory` and run it in a fresh pytest."""
     (directory / "test_it.py").write_text(textwrap.dedent(source), encoding="utf-8")
     command = [sys.executable, "-m", "pytest", "-q", "-W", "error", "-p", "no:cacheprovider", *arguments]
-    return subprocess.run(command, cwd=directory, capture_output=True, text=True, timeout=60, check=False)
+    return subprocess.run(command, cwd=directory, capture_output=True, text=True, timeout=300, check=False)
 
 
 def passed(done: subprocess.CompletedProcess[str], count: int) -> None:

@@ -7,6 +7,8 @@ import subprocess
 import sys
 from pathlib import Path
 
+from tests.support.wait import PATIENCE_SECONDS
+
 ROOT = Path(__file__).resolve().parents[3]
 
 
@@ -19,6 +21,6 @@ def kproc(*arguments: str, stdin: str = "", **environment: str) -> subprocess.Co
         input=stdin,
         capture_output=True,
         text=True,
-        timeout=60,
+        timeout=PATIENCE_SECONDS,
         check=False,
     )

@@ -17,10 +17,9 @@ from kproc.wire import codec
 from kproc.wire.header import ApiKey
 from kproc.wire.record_batch import decode_records, encode_batch, parse_header
 from kproc.wire.records import Record
-from tests.support.wait import wait_until
+from tests.support.wait import PATIENCE_SECONDS, wait_until
 
 CLIENT_ID = "raw-test"
-TIMEOUT_SECONDS = 15.0
 NO_TOPIC_ID = bytes(16)
 Fields = dict[str, Any]
 
@@ -38,7 +37,7 @@ def address_of(bootstrap: str) -> tuple[str, int]:
 class RawConnection:
     """One connection: send, receive, call."""
 
-    def __init__(self, bootstrap: str, *, timeout: float = TIMEOUT_SECONDS, source: str = "") -> None:
+    def __init__(self, bootstrap: str, *, timeout: float = PATIENCE_SECONDS, source: str = "") -> None:
         self.socket = socket.create_connection(
             address_of(bootstrap), timeout, (source, 0) if source else None
         )
@@ -100,8 +99,8 @@ class RawConnection:
             filled += received
         return bytes(buffer)
 
-    def is_closed_by_broker(self, seconds: float = 5.0) -> bool:
-        """Whether the broker closes it within that time, saying nothing before."""
+    def is_closed_by_broker(self, seconds: float = PATIENCE_SECONDS) -> bool:
+        """Return True if the broker closes the connection within that time and sends nothing before."""
         self.socket.settimeout(seconds)
         try:
             return self.socket.recv(1) == b""
@@ -110,7 +109,7 @@ class RawConnection:
         except TimeoutError:
             return False
         finally:
-            self.socket.settimeout(TIMEOUT_SECONDS)
+            self.socket.settimeout(PATIENCE_SECONDS)
 
 
 def batch(*values: bytes, timestamp_ms: int = 1_700_000_000_000, **more: Any) -> bytes:

@@ -15,6 +15,7 @@ from typing import Any
 from kproc.broker.ipc.layout import RING_HEADER, WORD_BYTES, ring_bytes
 from kproc.broker.ipc.region import Region, RegionKind
 from kproc.broker.ipc.ring import RingConsumer, RingProducer, format_ring
+from tests.support.wait import PATIENCE_SECONDS
 
 
 def make_ring(capacity: int, *, generation: int = 1, start_sequence: int = 0) -> Region:
@@ -33,7 +34,7 @@ def open_ring(capacity: int, *, start_sequence: int = 0) -> Iterator[tuple[RingP
         yield RingProducer(region), RingConsumer(region)
 
 
-CHILD_SECONDS_MAX = 30
+CHILD_SECONDS_MAX = 240
 
 
 class Forked:
@@ -58,7 +59,7 @@ class Forked:
                 os._exit(status)
         os.close(write_end)
 
-    def result(self, seconds: float = 10.0) -> Any:
+    def result(self, seconds: float = PATIENCE_SECONDS) -> Any:
         """What the child returned; AssertionError if it failed or took too long."""
         deadline = time.monotonic() + seconds
         poller = select.poll()

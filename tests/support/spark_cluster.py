@@ -13,8 +13,8 @@ from pathlib import Path
 from tests.support.jvm import SHORT_LIVED
 from tests.support.wait import wait_until
 
-START_SECONDS = 120.0
-STOP_SECONDS = 30.0
+START_SECONDS = 480.0
+STOP_SECONDS = 120.0
 _MASTER = re.compile(r"Starting Spark master at (spark://\S+)")
 
 

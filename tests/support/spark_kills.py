@@ -21,7 +21,7 @@ from tests.support.broker import ROOT, ServedBroker
 from tests.support.proc import child_pids, living
 from tests.support.raw import Closed, RawClient
 from tests.support.status import Role, processes, wait_replaced
-from tests.support.wait import pause, wait_until
+from tests.support.wait import PATIENCE_SECONDS, pause, wait_until
 
 ONE_JVM = "local[2,50]"
 KINDS_OF_ONE_JVM = ("driver", "worker", "role", "broker")
@@ -227,7 +227,7 @@ def read_all(bootstrap: str, topic: str) -> Counter[bytes]:
     found: Counter[bytes] = Counter()
     try:
         ends = {
-            number: consumer.get_watermark_offsets(TopicPartition(topic, number), timeout=30)[1]
+            number: consumer.get_watermark_offsets(TopicPartition(topic, number), timeout=PATIENCE_SECONDS)[1]
             for number in range(PARTITIONS)
         }
         consumer.assign([TopicPartition(topic, number, 0) for number in ends])

@@ -11,13 +11,15 @@ from kproc.client import Client, ClientError
 from kproc.client.security.settings import ClientSecurity
 from tests.support.proc import is_alive
 from tests.support.raw import address_of
-from tests.support.wait import wait_until
+from tests.support.wait import PATIENCE_SECONDS, wait_until
 
 Role = tuple[str, int]
+# A role that dies with the request closes the connection. Only a role that hangs lets it pass.
+STATUS_MS = 20_000
 
 
 def processes(
-    bootstrap: str, *, timeout_ms: int = 2_000, security: ClientSecurity | None = None
+    bootstrap: str, *, timeout_ms: int = STATUS_MS, security: ClientSecurity | None = None
 ) -> dict[Role, int]:
     """(role, index) -> pid, as `kproc status` shows them; only rows that have a process."""
     return {
@@ -28,14 +30,14 @@ def processes(
 
 
 def rows(
-    bootstrap: str, timeout_ms: int = 2_000, security: ClientSecurity | None = None
+    bootstrap: str, timeout_ms: int = STATUS_MS, security: ClientSecurity | None = None
 ) -> list[dict[str, Any]]:
     """The rows of `kproc status`."""
     return list(status(bootstrap, timeout_ms=timeout_ms, security=security)["processes"])
 
 
 def status(
-    bootstrap: str, *, timeout_ms: int = 2_000, security: ClientSecurity | None = None
+    bootstrap: str, *, timeout_ms: int = STATUS_MS, security: ClientSecurity | None = None
 ) -> dict[str, Any]:
     """The answer to `kproc status`."""
     with connect(bootstrap, timeout_ms=timeout_ms, security=security) as client:
@@ -72,7 +74,7 @@ def wait_replaced(
 def health(address: str, path: str) -> tuple[int, dict[str, Any]]:
     """HTTP status and JSON of a path below /health."""
     try:
-        with urllib.request.urlopen(f"http://{address}/health/{path}", timeout=10) as response:
+        with urllib.request.urlopen(f"http://{address}/health/{path}", timeout=PATIENCE_SECONDS) as response:
             return response.status, json.load(response)
     except urllib.error.HTTPError as refusal:
         return refusal.code, json.load(refusal)
@@ -80,6 +82,6 @@ def health(address: str, path: str) -> tuple[int, dict[str, Any]]:
 
 def scraped(address: str) -> str:
     """What the metrics listener answers."""
-    with urllib.request.urlopen(f"http://{address}/metrics", timeout=10) as response:
+    with urllib.request.urlopen(f"http://{address}/metrics", timeout=PATIENCE_SECONDS) as response:
         text: str = response.read().decode()
         return text

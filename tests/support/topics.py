@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from confluent_kafka import IsolationLevel, TopicPartition
 from confluent_kafka.admin import AdminClient, NewTopic, OffsetSpec
 
-from tests.support.wait import wait_until
+from tests.support.wait import PATIENCE_SECONDS, wait_until
 
 _numbers = itertools.count()
 
@@ -33,11 +33,11 @@ class TopicFactory:
         admin = AdminClient({"bootstrap.servers": self._bootstrap})
         admin.create_topics(
             [NewTopic(name, num_partitions=partitions, replication_factor=1, config=dict(configs or {}))]
-        )[name].result(timeout=30)
+        )[name].result(timeout=PATIENCE_SECONDS)
 
         def visible() -> bool:
             # Kafka answers CreateTopics before its brokers know the topic.
-            found = admin.list_topics(name, timeout=10).topics[name]
+            found = admin.list_topics(name, timeout=PATIENCE_SECONDS).topics[name]
             return (
                 found.error is None
                 and len([p for p in found.partitions.values() if p.leader >= 0]) == partitions

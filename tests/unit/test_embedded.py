@@ -17,7 +17,7 @@ import kproc
 from kproc.client import Client, ClientError
 from kproc.common.sessions import session_members, wait_ended, wait_session_ends
 from kproc.embedded import Broker, BrokerFailed
-from tests.support.wait import wait_until
+from tests.support.wait import PATIENCE_SECONDS, stretched, wait_until
 
 
 @pytest.fixture
@@ -34,7 +34,7 @@ def test_the_package_names_it_without_loading_it():
         "; assert issubclass(kproc.BrokerFailed, RuntimeError) and issubclass(kproc.ConfigError, ValueError)"
     )
     root = Path(__file__).resolve().parents[2]
-    subprocess.run([sys.executable, "-c", code], cwd=root, check=True, timeout=30)
+    subprocess.run([sys.executable, "-c", code], cwd=root, check=True, timeout=PATIENCE_SECONDS)
 
 
 def test_help_of_the_package_begins_with_what_one_can_do() -> None:
@@ -89,11 +89,8 @@ def test_start_failure_reason_survives_removed_directory(scratch, obstacle):
 
 
 def test_a_broker_that_is_never_ready_is_killed(scratch, monkeypatch):
-    sleeper = [
-        sys.executable,
-        "-c",
-        "import signal, sys; sys.stderr.write('hello'); sys.stderr.flush(); signal.pause()",
-    ]
+    # A shell, because on a busy machine Python takes longer to start than the broker is waited for.
+    sleeper = ["sh", "-c", "printf hello >&2; exec sleep 600"]
     monkeypatch.setattr(Broker, "_command", lambda self, ready_file: sleeper)
     broker = Broker(start_timeout_ms=1_000)
     with pytest.raises(BrokerFailed, match="was not ready in 1000 ms; its stderr:\nhello"):
@@ -116,7 +113,7 @@ while True:
 
 @pytest.mark.parametrize(
     ("behaviour", "complaint"),
-    [("leave", "processes outlived their supervisor"), ("stay", "did not stop in 300 ms")],
+    [("leave", "processes outlived their supervisor"), ("stay", "did not stop in {} ms")],
 )
 def test_a_session_that_does_not_end_is_killed_and_told(scratch, monkeypatch, behaviour, complaint):
     monkeypatch.setattr(
@@ -124,11 +121,12 @@ def test_a_session_that_does_not_end_is_killed_and_told(scratch, monkeypatch, be
         "_command",
         lambda self, ready_file: [sys.executable, "-c", SLOW_TO_DIE, behaviour, str(ready_file)],
     )
-    broker = Broker(stop_timeout_ms=300).start()
+    stop_ms = stretched(300)
+    broker = Broker(stop_timeout_ms=stop_ms).start()
     session = broker.pid
     assert broker.is_running
     assert (broker.bootstrap, broker.host, broker.port) == ("127.0.0.1:1", "127.0.0.1", 1)
-    with pytest.raises(BrokerFailed, match=complaint):
+    with pytest.raises(BrokerFailed, match=complaint.format(stop_ms)):
         broker.stop()
     assert session_members(session) == []
     broker.stop()  # Nothing is left to stop.
@@ -165,7 +163,7 @@ def test_forked_child_leaving_block_keeps_parents_broker(scratch):
         assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == 0, "there it is over"
         assert broker.is_running
         assert directory.exists()
-        with socket.create_connection((broker.host, broker.port), timeout=10):
+        with socket.create_connection((broker.host, broker.port), timeout=PATIENCE_SECONDS):
             pass
 
 
@@ -210,7 +208,7 @@ def test_the_tests_own_error_is_not_hidden_by_the_brokers(scratch, monkeypatch):
         "_command",
         lambda self, ready_file: [sys.executable, "-c", SLOW_TO_DIE, "leave", str(ready_file)],
     )
-    with pytest.raises(KeyError) as caught, Broker(stop_timeout_ms=300):
+    with pytest.raises(KeyError) as caught, Broker(stop_timeout_ms=stretched(300)):
         raise KeyError("mine")
     assert any("outlived" in note for note in caught.value.__notes__)
 

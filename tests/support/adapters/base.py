@@ -7,11 +7,13 @@ from types import TracebackType
 from typing import Protocol
 
 from tests.support.records import Received, Sample
+from tests.support.wait import stretched
 
 LARGEST_MESSAGE_BYTES = 25_000_000
-# Long enough for 20 MB through a slow codec on two shared cores; a hang still ends the test.
-TIMEOUT_SECONDS = 60.0
-FETCH_WAIT_MS = 5_000
+# Long enough for 20 MB through a slow codec on two busy cores; a hang still ends the test.
+TIMEOUT_SECONDS = 240.0
+# Long enough that a busy machine delivers a record in half of it.
+FETCH_WAIT_MS = stretched(5_000)
 
 
 class Tail(Protocol):

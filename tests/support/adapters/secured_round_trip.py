@@ -10,7 +10,7 @@ from typing import Any, Final, NamedTuple
 from tests.support.secured import PASSWORDS, unsecured_token
 from tests.support.wait import wait_until
 
-SECONDS: Final = 30.0
+SECONDS: Final = 120.0
 
 
 class Access(NamedTuple):

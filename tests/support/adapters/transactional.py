@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator
 from types import TracebackType
 from typing import Any, Protocol, Self
 
-SECONDS = 30.0
+SECONDS = 120.0
 
 
 class Fenced(Exception):

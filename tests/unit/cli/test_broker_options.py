@@ -10,6 +10,7 @@ import pytest
 
 from kproc.cli.main import run
 from tests.support.kproc_command import ROOT
+from tests.support.wait import PATIENCE_SECONDS
 
 
 def test_serve_help_shows_every_default_like_other_help(capsys):
@@ -34,7 +35,7 @@ def test_a_shell_completes_the_options_of_serve_and_dev(typed, found):
         env=environ,
         capture_output=True,
         text=True,
-        timeout=30,
+        timeout=PATIENCE_SECONDS,
         check=False,
     )
     assert done.stdout.split() == [found]

@@ -15,6 +15,7 @@ from kproc import __version__
 from kproc.cli.main import run
 from tests.support.command_line import call_kproc
 from tests.support.kproc_command import ROOT, kproc
+from tests.support.wait import PATIENCE_SECONDS
 
 
 @pytest.fixture
@@ -120,7 +121,7 @@ def test_something_else_on_the_port_is_told_apart():
         with connection:
             connection.recv(100)
             connection.sendall(b"HTTP/1.1 400 Bad Request\r\n\r\n")
-            _, stderr = child.communicate(timeout=30)
+            _, stderr = child.communicate(timeout=PATIENCE_SECONDS)
     assert child.returncode == 1
     assert re.fullmatch(r"kproc: 127\.0\.0\.1:\d+ does not speak Kafka's protocol: .*b'HTTP'\n", stderr)
 
@@ -136,7 +137,7 @@ def test_closed_pipe_ends_command_silently():
             stdout=writing,
             stderr=subprocess.PIPE,
             text=True,
-            timeout=30,
+            timeout=PATIENCE_SECONDS,
             check=False,
         )
     finally:
@@ -153,7 +154,7 @@ def test_version_loads_nothing_heavy():
         "print(*sys.modules, file=sys.stderr)"
     )
     answer = subprocess.run(
-        [sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, timeout=30, check=False
+        [sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, timeout=PATIENCE_SECONDS, check=False
     )
     assert answer.returncode == 0, answer.stderr
     loaded = set(answer.stderr.split())
@@ -163,7 +164,7 @@ def test_version_loads_nothing_heavy():
 
 def test_the_broker_loads_no_client_library():
     code = "import sys; import kproc.cli.main, kproc.broker.config; sys.exit('confluent_kafka' in sys.modules)"
-    assert subprocess.run([sys.executable, "-c", code], cwd=ROOT, timeout=30, check=False).returncode == 0
+    assert subprocess.run([sys.executable, "-c", code], cwd=ROOT, timeout=PATIENCE_SECONDS, check=False).returncode == 0
 
 
 def test_the_version_is_an_option_too(capsys):

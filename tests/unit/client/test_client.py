@@ -27,7 +27,7 @@ Script = Callable[[socket.socket], None]
 
 
 @contextmanager
-def peer(script: Script, timeout_ms: int = 5_000) -> Iterator[Client]:
+def peer(script: Script, timeout_ms: int = 120_000) -> Iterator[Client]:
     """A client connected to a peer that runs `script` once."""
     failures: list[BaseException] = []
     with socket.create_server(("127.0.0.1", 0)) as server:

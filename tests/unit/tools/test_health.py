@@ -13,6 +13,7 @@ from pathlib import Path
 import pytest
 
 from kproc.tools import health
+from tests.support.wait import PATIENCE_SECONDS
 
 READY = b'HTTP/1.1 200 OK\r\nContent-Length: 16\r\n\r\n{"status":"ok"}\n'
 ILL = b'HTTP/1.1 503 Service Unavailable\r\n\r\n{"status":"not well"}\n'
@@ -68,7 +69,7 @@ def test_script_of_the_image_imports_no_more_than_sockets() -> None:
     """It runs every few seconds, so its cost is counted in imports."""
     with answering(READY.replace(b"ok", b"\x1b[31m")) as address:
         command = [sys.executable, "-I", "-S", "-X", "importtime", health.__file__, address]
-        done = subprocess.run(command, capture_output=True, text=True, timeout=60)
+        done = subprocess.run(command, capture_output=True, text=True, timeout=PATIENCE_SECONDS)
     assert (done.returncode, done.stdout) == (0, '{"status":"\\x1b[31m"}\n')
     imported = {line.rpartition("|")[2].strip() for line in done.stderr.splitlines()}
     assert "socket" in imported

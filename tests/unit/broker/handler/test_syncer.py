@@ -12,7 +12,7 @@ import pytest
 from kproc.broker.handler.syncer import InlineSyncer, ThreadSyncer
 from tests.support.wait import wait_until
 
-DEADLINE_S = 10.0
+DEADLINE_S = 120.0
 
 
 @dataclass(eq=False)

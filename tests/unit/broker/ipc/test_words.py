@@ -14,7 +14,7 @@ from kproc.broker.ipc import words as words_module
 from kproc.broker.ipc.region import Region, RegionKind
 from kproc.broker.ipc.words import RowWriter, cast_words, fence, read_row
 from tests.support.ring_pair import Forked
-from tests.support.wait import wait_until
+from tests.support.wait import PATIENCE_SECONDS, wait_until
 
 LITMUS_SECONDS = 0.4
 
@@ -73,7 +73,8 @@ def test_rows_are_never_torn_between_processes(region):
     last = 0
     words = region.words
     deadline = time.monotonic() + LITMUS_SECONDS
-    while time.monotonic() < deadline:
+    # A busy machine may run the reader alone for most of the time.
+    while time.monotonic() < deadline or rows <= 100 or words[1] <= 100:
         row = read_row(words, 0, 8)
         if row is None:
             given_up += 1
@@ -115,7 +116,7 @@ def test_fence_works_in_child_forked_during_fence():
     assert words_module._lock.acquire(blocking=False)
     try:
         # The child gets a copy of the held lock and no thread that would ever release it.
-        assert Forked(lambda: fence() or "fenced").result(seconds=5) == "fenced"
+        assert Forked(lambda: fence() or "fenced").result() == "fenced"
     finally:
         words_module._lock.release()
     fence()
@@ -126,7 +127,7 @@ def test_fence_of_several_threads_does_not_deadlock():
     for thread in threads:
         thread.start()
     for thread in threads:
-        thread.join(10)
+        thread.join(PATIENCE_SECONDS)
         assert not thread.is_alive()
 
 

@@ -14,7 +14,7 @@ from kproc.broker.role.lookups import Found, Lookups
 from kproc.common.clock import ManualClock
 from tests.support.acceptor_rig import AcceptorRig
 
-SECONDS = 10.0
+SECONDS = 120.0
 
 
 class Names:

@@ -23,7 +23,7 @@ from kproc.common.errors import FatalError
 from tests.support.wait import wait_until
 
 NAME = AgentId("handler", 7)
-DEADLINE_S = 10.0
+DEADLINE_S = 120.0
 PR_GET_PDEATHSIG = 2
 
 

@@ -15,7 +15,7 @@ from kproc.broker.transport.envelope import SEND
 from kproc.broker.transport.thread import AgentThread, Pipe, PipeReceiver, PipeSender
 
 CAPACITY = 4096
-DEADLINE_S = 10.0
+DEADLINE_S = 120.0
 
 
 @pytest.fixture

@@ -11,7 +11,7 @@ import pytest
 from kproc.client import ClientError
 from kproc.tools.perf.load import LoadRun, LoadTotals, Pace
 from kproc.tools.perf.round_trip import count_records, equal_records
-from tests.support.wait import wait_until
+from tests.support.wait import PATIENCE_SECONDS, wait_until
 
 
 def test_request_that_is_late_counts_from_its_due_time() -> None:
@@ -72,7 +72,7 @@ class Steps:
         self.is_closed = True
 
 
-def run(*connections: Any, seconds: float = 5.0) -> LoadRun:
+def run(*connections: Any, seconds: float = PATIENCE_SECONDS) -> LoadRun:
     load = LoadRun(connections)
     load.run(seconds, lambda _: None, 1.0)
     return load
@@ -82,7 +82,7 @@ def test_load_ends_when_all_connections_are_done() -> None:
     begin = time.monotonic()
     load = run(Steps(3), Steps(4))
     assert load.totals().requests == 7
-    assert time.monotonic() - begin < 4
+    assert time.monotonic() - begin < PATIENCE_SECONDS
 
 
 def test_error_of_a_connection_ends_the_load() -> None:
@@ -91,6 +91,4 @@ def test_error_of_a_connection_ends_the_load() -> None:
 
 
 def test_load_ends_when_its_time_is_over() -> None:
-    begin = time.monotonic()
-    run(Steps(1 << 60), seconds=0.05)
-    assert time.monotonic() - begin < 4
+    assert run(Steps(1 << 60), seconds=0.05).totals().requests > 0
