@@ -66,6 +66,7 @@ from tests.support.budget import (  # noqa: E402
 from tests.support.few_reports import FewReports  # noqa: E402
 from tests.support.java_tools import tools_process  # noqa: E402
 from tests.support.proc import Holdings  # noqa: E402
+from tests.support.skips import Skips  # noqa: E402
 from tests.support.topics import TopicFactory  # noqa: E402
 from tests.support.wait import wait_until  # noqa: E402
 
@@ -88,7 +89,7 @@ BUSY_FIRST = ("simulation", "fuzz", "rig", "bench", "property", "wire")
 WAITING_SHARE = 0.85
 HAS_FAILED = pytest.StashKey[bool]()
 # A test of a plain run that hangs ends with the stacks of its threads.
-HANG_SECONDS = 300
+HANG_SECONDS = 900
 # Client libraries end their threads and sockets a little after `close()` returns.
 LEAK_SETTLE_SECONDS = 5.0
 # Records of tests have fixed times, years ago. By default retention takes them all five minutes after the
@@ -135,6 +136,7 @@ def pytest_configure(config: pytest.Config) -> None:
     _take_own_temporary_directory(config)
     if config.option.only_compile:
         config.pluginmanager.register(NoTests())
+    config.pluginmanager.register(Skips(), "skips")
     config.pluginmanager.register(Budget(config, config.getoption("cpu_report")), "budget")
     if hasattr(config, "workerinput"):
         config.pluginmanager.register(FewReports())
