@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import re
+from pathlib import Path
 from xml.etree import ElementTree
 
 import pytest
 
+from bench.figures import TARGETS, block_of, replaced
 from kproc import __version__
 from tests.tidy.sources import ROOT
 
@@ -56,3 +58,12 @@ def test_commands_it_shows_exist(readme: str) -> None:
     shown = set(re.findall(r"^\s*(?:\$ )?kproc (\w+)", readme, re.MULTILINE))
     assert shown
     assert shown <= set(commands)
+
+
+@pytest.mark.parametrize("path", TARGETS, ids=lambda path: path.name)
+def test_measured_figures_have_markers_date_and_commit(path: Path) -> None:
+    text = path.read_text(encoding="utf-8")
+    block = block_of(text)
+    assert replaced(text, block, path.name) == text
+    assert re.match(r"Measured on 20\d\d-[01]\d-[0-3]\d at commit [0-9a-f]{7,12}\b.*, in \d+ rounds?: ", block)
+    assert "\n| | Kafka | kproc | ratio |" in block
