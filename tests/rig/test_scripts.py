@@ -104,6 +104,29 @@ def test_scripts_check_fails_when_types_do(checkout: Path) -> None:
     assert run(checkout, "scripts/check", MYPY_CODE="1").returncode == 1
 
 
+def run_check_pythons(checkout: Path, *arguments: str, **codes: str) -> subprocess.CompletedProcess[str]:
+    """Run `scripts/check-pythons` where only 3.12 is installed, with the fake interpreter."""
+    python = checkout / "bin" / "python3.12"
+    python.parent.mkdir()
+    shutil.copy(checkout / "venv/bin/python", python)
+    path = f"{python.parent}:/usr/bin:/bin"
+    return run(checkout, "scripts/check-pythons", *arguments, PATH=path, HOME=str(checkout), **codes)
+
+
+def test_scripts_check_pythons_checks_installed_ones(checkout: Path) -> None:
+    done = run_check_pythons(checkout, "--test", "3.12")
+    assert done.returncode == 0, done.stdout
+    assert "+ .venv-3.12/bin/python -m mypy" in done.stdout
+    assert done.stdout.splitlines()[-1] == "== 3 passed in 1 s =="
+
+
+def test_scripts_check_pythons_names_what_fails(checkout: Path) -> None:
+    done = run_check_pythons(checkout, "3.12", "3.13", MYPY_CODE="1")
+    assert done.returncode == 1
+    assert "Python 3.13: not installed" in done.stdout
+    assert done.stdout.splitlines()[-1] == "failed with Python 3.12 3.13"
+
+
 def test_jars_that_cannot_be_fetched_are_one_line(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
