@@ -293,16 +293,19 @@ def _options_in(group: Any) -> list[inspect.Parameter]:
 
 def topic_metadata(client: Client, names: list[str] | None) -> list[dict[str, Any]]:
     """Return the broker's metadata of topics, or of all topics for None. This never creates a topic."""
+    topics: list[dict[str, Any]] = request_metadata(client, names)["topics"]
+    return topics
+
+
+def request_metadata(client: Client, names: list[str] | None) -> dict[str, Any]:
+    """Return the response to a request of Metadata about these topics, or all for None: topics and brokers."""
     from kproc.wire.header import ApiKey
 
     fields = {
         "topics": None if names is None else [{"topic_id": None, "name": name} for name in names],
         "allow_auto_topic_creation": False,
-        "include_cluster_authorized_operations": False,
-        "include_topic_authorized_operations": False,
     }
-    topics: list[dict[str, Any]] = client.call_latest(ApiKey.METADATA, fields)["topics"]
-    return topics
+    return client.call_latest(ApiKey.METADATA, fields)
 
 
 def print_json(value: Any) -> None:

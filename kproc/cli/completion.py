@@ -145,8 +145,7 @@ def _loggers(client: Client) -> list[str]:
         "resource_name": str(cluster["controller_id"]),
         "configuration_keys": None,
     }
-    fields = {"resources": [wanted], "include_synonyms": False, "include_documentation": False}
-    [answer] = client.call_latest(ApiKey.DESCRIBE_CONFIGS, fields)["results"]
+    [answer] = client.call_latest(ApiKey.DESCRIBE_CONFIGS, {"resources": [wanted]})["results"]
     return [str(row["name"]) for row in answer["configs"]]
 
 

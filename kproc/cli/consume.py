@@ -207,9 +207,8 @@ def _check_coordinator(bootstrap: str, group: str) -> None:
     from kproc.common.errors import ErrorCode
     from kproc.wire.header import ApiKey
 
-    fields = {"groups": [group], "include_authorized_operations": False}
     with connect_for_records(bootstrap) as client:
-        (row,) = client.call_latest(ApiKey.DESCRIBE_GROUPS, fields)["groups"]
+        (row,) = client.call_latest(ApiKey.DESCRIBE_GROUPS, {"groups": [group]})["groups"]
     if row["error_code"] == ErrorCode.NOT_COORDINATOR and (reason := explain_coordinator(bootstrap)):
         raise Failure(f"group {group} has no coordinator: {reason}")
 

@@ -147,11 +147,9 @@ def _add_members(client: Client, rows: Mapping[str, dict[str, Any]]) -> None:
     described: list[dict[str, Any]] = []
     if len(new) < len(rows):
         names = list(rows.keys() - set(new))
-        fields = {"groups": names, "include_authorized_operations": False}
-        described += client.call_latest(ApiKey.DESCRIBE_GROUPS, fields)["groups"]
+        described += client.call_latest(ApiKey.DESCRIBE_GROUPS, {"groups": names})["groups"]
     if new and ApiKey.CONSUMER_GROUP_DESCRIBE in client.api_versions():
-        fields = {"group_ids": new, "include_authorized_operations": False}
-        described += client.call_latest(ApiKey.CONSUMER_GROUP_DESCRIBE, fields)["groups"]
+        described += client.call_latest(ApiKey.CONSUMER_GROUP_DESCRIBE, {"group_ids": new})["groups"]
     for group in described:
         if not group["error_code"]:
             rows[group["group_id"]]["members"] = len(group["members"])

@@ -105,8 +105,7 @@ def _member_count(client: Client, group: str) -> int:
     """Return the number of a group's members, because the broker rejects a move of a group that has any."""
     from kproc.wire.header import ApiKey
 
-    fields = {"groups": [group], "include_authorized_operations": False}
-    [described] = client.call_latest(ApiKey.DESCRIBE_GROUPS, fields)["groups"]
+    [described] = client.call_latest(ApiKey.DESCRIBE_GROUPS, {"groups": [group]})["groups"]
     return len(described["members"])
 
 

@@ -125,8 +125,8 @@ def described_groups(
     from kproc.common.errors import ErrorCode
     from kproc.wire.header import ApiKey
 
-    fields = {"groups": names, "include_authorized_operations": False}
-    rows = {row["group_id"]: row for row in client.call_latest(ApiKey.DESCRIBE_GROUPS, fields)["groups"]}
+    answer = client.call_latest(ApiKey.DESCRIBE_GROUPS, {"groups": names})
+    rows = {row["group_id"]: row for row in answer["groups"]}
     found: dict[str, dict[str, Any]] = {}
     refusals = []
     for name in names:

@@ -258,12 +258,7 @@ def _request_probe(client: Client, name: RequestName) -> _RequestProbe:
 
     if name is RequestName.API_VERSIONS:
         return _RequestProbe("ApiVersions", client, FixedRequest(client, ApiKey.API_VERSIONS, 0, {}), check)
-    fields = {
-        "topics": [],
-        "allow_auto_topic_creation": False,
-        "include_cluster_authorized_operations": False,
-        "include_topic_authorized_operations": False,
-    }
+    fields = {"topics": [], "allow_auto_topic_creation": False}
     version = client.negotiate(ApiKey.METADATA)
     request = FixedRequest(client, ApiKey.METADATA, version, fields)
     return _RequestProbe("Metadata of the broker", client, request, check)

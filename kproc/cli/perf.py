@@ -19,6 +19,8 @@ from kproc.cli.common import (
     OutputFormat,
     connect,
     connect_for_records,
+    request_metadata,
+    topic_metadata,
 )
 from kproc.cli.completion import complete_topics
 from kproc.cli.latency import SECONDS_MAX
@@ -226,15 +228,8 @@ def _find_target(client: Client, bootstrap: str, topic: str) -> LedTopic:
     """Return the topic with its leaders. Raise a Failure if it does not exist or a partition has no leader."""
     from kproc.cli.topics import explain
     from kproc.common.errors import ErrorCode
-    from kproc.wire.header import ApiKey
 
-    fields = {
-        "topics": [{"topic_id": None, "name": topic}],
-        "allow_auto_topic_creation": False,
-        "include_cluster_authorized_operations": False,
-        "include_topic_authorized_operations": False,
-    }
-    answer = client.call_latest(ApiKey.METADATA, fields)
+    answer = request_metadata(client, [topic])
     (row,) = answer["topics"]
     if row["error_code"] == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION:
         raise Failure(
@@ -293,7 +288,6 @@ def _address(host: str, port: int) -> str:
 
 def _create(client: Client, topic: str, partitions: int) -> None:
     """Create the topic unless it exists, and wait until its partitions have leaders."""
-    from kproc.cli.common import topic_metadata
     from kproc.cli.topics import explain
     from kproc.client.requests import topic_creation
     from kproc.common.errors import ErrorCode
