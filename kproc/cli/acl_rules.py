@@ -6,9 +6,9 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from kproc.cli.common import Failure
-from kproc.cli.configs import broker_settings
+from kproc.cli.config_requests import broker_settings
+from kproc.cli.failure import explain
 from kproc.cli.tables import fits, print_count, print_table
-from kproc.cli.topics import explain
 from kproc.common.errors import ErrorCode
 
 if TYPE_CHECKING:

@@ -22,7 +22,6 @@ if TYPE_CHECKING:
 
 WAIT_S: Final = 1.5
 """Total time for the name server, the connection and the responses."""
-_BROKER_LOGGER: Final = 8
 # A leading dash would be an option, and zsh replaces a leading `=` by a command's path.
 _HARMLESS: Final = re.compile(r"[A-Za-z0-9._:@/+][A-Za-z0-9._:@/+=-]{0,254}", re.ASCII)
 
@@ -137,16 +136,10 @@ def _transactional_ids(client: Client) -> list[str]:
 
 
 def _loggers(client: Client) -> list[str]:
-    from kproc.wire.header import ApiKey
+    from kproc.cli.config_requests import find_resource, read_configs
 
-    cluster = client.call_latest(ApiKey.DESCRIBE_CLUSTER, {"include_cluster_authorized_operations": False})
-    wanted = {
-        "resource_type": _BROKER_LOGGER,
-        "resource_name": str(cluster["controller_id"]),
-        "configuration_keys": None,
-    }
-    [answer] = client.call_latest(ApiKey.DESCRIBE_CONFIGS, {"resources": [wanted]})["results"]
-    return [str(row["name"]) for row in answer["configs"]]
+    rows = read_configs(client, find_resource(client, None, None, loggers=True), None)
+    return [str(row["name"]) for row in rows]
 
 
 def _names_from_broker(

@@ -20,7 +20,8 @@ from kproc.cli.common import (
     usage_error,
 )
 from kproc.cli.completion import complete_described_settings
-from kproc.cli.configs import Group, Topic, find_resource, read_configs
+from kproc.cli.config_requests import find_resource, read_configs
+from kproc.cli.configs import Group, Topic
 from kproc.cli.lines import print_line, print_text
 
 if TYPE_CHECKING:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import sys
 from math import inf
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Final, NamedTuple
+from typing import TYPE_CHECKING, Annotated, Any, Final
 
 import typer
 
@@ -27,14 +27,21 @@ from kproc.cli.completion import (
     complete_settings,
     complete_topics,
 )
+from kproc.cli.config_requests import (
+    BROKER,
+    GROUP,
+    LOGGERS,
+    TOPIC,
+    Resource,
+    alter_configs,
+    find_resource,
+    read_configs,
+)
 from kproc.cli.consent import Consent
 from kproc.cli.lines import print_line, print_note
 from kproc.cli.tables import print_table
-from kproc.cli.topics import explain
 
 if TYPE_CHECKING:
-    from kproc.broker.cluster.topic_config import TopicConfig
-    from kproc.broker.config import Setting
     from kproc.client import Client
 
 app = typer.Typer(help="Show and change settings of a running broker.", no_args_is_help=True)
@@ -58,31 +65,7 @@ Loggers = Annotated[
     ),
 ]
 
-# DescribeConfigs: ConfigSource. The two a user did not choose are hidden without --all.
-_SOURCES: Final = {
-    1: "topic",
-    2: "broker",
-    3: "all brokers",
-    4: "start",
-    5: "default",
-    6: "logger",
-    7: "client metrics",
-    8: "group",
-}
-_UNCHOSEN: Final = ("default",)
-_TOPIC, _BROKER, _LOGGERS, _GROUP = 2, 4, 8, 32
 _SET, _DELETE = 0, 1
-
-
-class Resource(NamedTuple):
-    """A resource with settings: Kafka's resource type, and the resource's name."""
-
-    kind: int
-    name: str
-
-    def __str__(self) -> str:
-        kinds = {_TOPIC: "topic", _BROKER: "broker", _LOGGERS: "log levels of broker", _GROUP: "group"}
-        return f"{kinds[self.kind]} {self.name}"
 
 
 @app.command("get")
@@ -119,7 +102,7 @@ def get_configs(
         )
     if missing:
         raise Failure(f"{resource} has no setting {', '.join(sorted(missing))}")
-    shown = [row for row in rows if names or show_all or row["source"] not in _UNCHOSEN]
+    shown = [row for row in rows if names or show_all or row["source"] != "default"]
     if output is Format.JSON:
         print_json(shown)
         return
@@ -262,14 +245,14 @@ _RETENTION: Final = frozenset(
 )
 _POLICIES: Final = frozenset(("cleanup.policy", "log.cleanup.policy"))
 # The source of a value that a client has set for a resource of this kind.
-_CHOSEN_IN: Final = {_TOPIC: "topic", _BROKER: "broker", _GROUP: "group"}
+_CHOSEN_IN: Final = {TOPIC: "topic", BROKER: "broker", GROUP: "group"}
 
 
 def confirm_changes(
     client: Client, resource: Resource, changes: list[dict[str, Any]], consent: Consent, command: str
 ) -> None:
     """Ask for a confirmation if one of the changes loses a setting's value, or can delete records."""
-    if not consent.needs_plan or consent.dry_run or resource.kind == _LOGGERS:
+    if not consent.needs_plan or consent.dry_run or resource.kind == LOGGERS:
         return
     names = [change["name"] for change in changes]
     before = {row["name"]: row for row in read_configs(client, resource, names)}
@@ -319,85 +302,3 @@ def _limit(value: str | None) -> float:
     except ValueError:
         return inf  # The broker rejects it.
     return inf if number < 0 else number
-
-
-def alter_configs(
-    client: Client, resource: Resource, changes: list[dict[str, Any]], *, dry_run: bool = False
-) -> None:
-    """Apply all of the changes, or raise a Failure with the broker's reason."""
-    from kproc.wire.header import ApiKey
-
-    wanted = {"resource_type": resource.kind, "resource_name": resource.name, "configs": changes}
-    fields = {"resources": [wanted], "validate_only": dry_run}
-    [answer] = client.call_latest(ApiKey.INCREMENTAL_ALTER_CONFIGS, fields)["responses"]
-    if answer["error_code"]:
-        raise Failure(explain(resource, answer["error_code"], answer.get("error_message")))
-
-
-def topic_resource(name: str) -> Resource:
-    """Return the resource of a topic."""
-    return Resource(_TOPIC, name)
-
-
-def all_settings(client: Client) -> list[dict[str, Any]]:
-    """Return every setting of the broker, as `config get --all --format json` shows them."""
-    return read_configs(client, find_resource(client, None, None), None)
-
-
-def broker_settings(client: Client, names: list[str]) -> dict[str, str]:
-    """Return the values of these settings of the broker. Settings that it hides or does not have are missing."""
-    rows = read_configs(client, find_resource(client, None, None), names)
-    return {row["name"]: row["value"] for row in rows if row["value"] is not None}
-
-
-def find_resource(client: Client, topic: str | None, group: str | None, *, loggers: bool = False) -> Resource:
-    """Return the resource of a topic, of a group, of the loggers, or else of the broker."""
-    from kproc.wire.header import ApiKey
-
-    if (topic is not None) + (group is not None) + loggers > 1:
-        usage_error("give one of --topic, --group and --loggers")
-    if topic is not None:
-        return topic_resource(topic)
-    if group is not None:
-        return Resource(_GROUP, group)
-    # The name of a broker's resource is its node id, which only the broker knows. DescribeCluster is the smallest
-    # request that tells it.
-    cluster = client.call_latest(ApiKey.DESCRIBE_CLUSTER, {"include_cluster_authorized_operations": False})
-    return Resource(_LOGGERS if loggers else _BROKER, str(cluster["controller_id"]))
-
-
-def read_configs(client: Client, resource: Resource, names: list[str] | None) -> list[dict[str, Any]]:
-    """Return name, value, source and read-only mark of each setting, sorted by name."""
-    from kproc.wire.header import ApiKey
-
-    wanted = {"resource_type": resource.kind, "resource_name": resource.name, "configuration_keys": names}
-    fields = {"resources": [wanted], "include_synonyms": False, "include_documentation": False}
-    [answer] = client.call_latest(ApiKey.DESCRIBE_CONFIGS, fields)["results"]
-    if answer["error_code"]:
-        raise Failure(explain(resource, answer["error_code"], answer.get("error_message")))
-    return [
-        {
-            "name": row["name"],
-            "value": "(hidden)" if row["is_sensitive"] else row["value"],
-            "source": _SOURCES.get(row["config_source"], str(row["config_source"])),
-            "read_only": row["read_only"],
-            "no_effect": _unhonoured(resource, row["name"]),
-        }
-        for row in sorted(answer["configs"], key=lambda row: str(row["name"]))
-    ]
-
-
-def _unhonoured(resource: Resource, name: str) -> str | None:
-    """Return the reason why a setting has no effect, or None if it has one."""
-    from kproc.broker.cluster.broker_config import find_setting
-    from kproc.broker.cluster.group_config import GROUP_CONFIGS
-    from kproc.broker.cluster.topic_config import TOPIC_CONFIGS
-
-    row: Setting | TopicConfig | None
-    if resource.kind == _TOPIC:
-        row = TOPIC_CONFIGS.get(name)
-    elif resource.kind == _GROUP:
-        row = GROUP_CONFIGS[name].config if name in GROUP_CONFIGS else None
-    else:
-        row = find_setting(name)
-    return row.unhonoured if row is not None else None

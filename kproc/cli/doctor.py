@@ -196,7 +196,7 @@ class _DoctorReport:
 
     def _make_settings(self) -> str:
         from kproc.cli.common import connect
-        from kproc.cli.configs import all_settings
+        from kproc.cli.config_requests import all_settings
 
         with connect(self._bootstrap) as client:
             rows = all_settings(client)

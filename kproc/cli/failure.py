@@ -30,6 +30,21 @@ def usage_error(message: str) -> NoReturn:
     raise Failure(message, exit_code=2)
 
 
+def explain(resource: object, code: int, message: str | None = None) -> str:
+    """Format the error code of a topic or another resource, with the broker's message or our own words."""
+    from kproc.client import code_name
+    from kproc.common.errors import ErrorCode
+
+    known = {
+        ErrorCode.UNKNOWN_TOPIC_OR_PARTITION: "unknown topic",
+        ErrorCode.TOPIC_ALREADY_EXISTS: "exists already",
+    }
+    if code == ErrorCode.INVALID_REPLICATION_FACTOR:
+        told = (message or code_name(code)).rstrip(".")
+        return f"{resource}: {told}; a broker started with --clamp-replication counts it as 1"
+    return f"{resource}: {known.get(ErrorCode(code)) if code in known else message or code_name(code)}"
+
+
 def one_line(text: str) -> str:
     """Return the text without line breaks and repeated blanks."""
     return " ".join(text.split())

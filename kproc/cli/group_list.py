@@ -18,13 +18,13 @@ from kproc.cli.common import (
     connect,
     print_json,
 )
+from kproc.cli.failure import explain
 from kproc.cli.groups import committed_offsets
 from kproc.cli.human import format_duration
 from kproc.cli.lag_age import Position, record_times
 from kproc.cli.offsets import PATIENCE_MS, find_offsets
 from kproc.cli.tables import print_count, print_table
 from kproc.cli.topic_usage import Gaps
-from kproc.cli.topics import explain
 from kproc.cli.unserved import Partition
 from kproc.common.clock import SystemClock
 from kproc.common.lag import lag_between

@@ -20,11 +20,12 @@ from kproc.cli.common import (
 )
 from kproc.cli.completion import complete_topics
 from kproc.cli.consent import DryRun
+from kproc.cli.failure import explain
 from kproc.cli.groups import Group, committed_offsets
 from kproc.cli.lines import print_line, print_text
 from kproc.cli.positions import Where, chosen_partitions, find_positions, parse_where
 from kproc.cli.tables import print_table
-from kproc.cli.topics import checked_topics, explain
+from kproc.cli.topics import checked_topics
 from kproc.cli.unserved import Partition, explain_unserved
 
 if TYPE_CHECKING:

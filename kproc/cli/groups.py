@@ -20,10 +20,10 @@ from kproc.cli.common import (
 )
 from kproc.cli.completion import complete_groups
 from kproc.cli.consent import Consent
+from kproc.cli.failure import explain
 from kproc.cli.lines import print_facts, print_line
 from kproc.cli.offsets import FoundOffset, find_offsets
 from kproc.cli.tables import print_table
-from kproc.cli.topics import explain
 from kproc.cli.unserved import Partition, explain_coordinator, explain_unserved
 from kproc.common.lag import lag_between
 from kproc.common.reading import LATEST

@@ -23,6 +23,7 @@ from kproc.cli.common import (
     topic_metadata,
 )
 from kproc.cli.completion import complete_topics
+from kproc.cli.failure import explain
 from kproc.cli.latency import SECONDS_MAX
 from kproc.cli.perf_run import SECONDS, LoadPlan, run_load
 from kproc.cli.produce import Acks
@@ -226,7 +227,6 @@ class LedTopic(NamedTuple):
 
 def _find_target(client: Client, bootstrap: str, topic: str) -> LedTopic:
     """Return the topic with its leaders. Raise a Failure if it does not exist or a partition has no leader."""
-    from kproc.cli.topics import explain
     from kproc.common.errors import ErrorCode
 
     answer = request_metadata(client, [topic])
@@ -288,7 +288,6 @@ def _address(host: str, port: int) -> str:
 
 def _create(client: Client, topic: str, partitions: int) -> None:
     """Create the topic unless it exists, and wait until its partitions have leaders."""
-    from kproc.cli.topics import explain
     from kproc.client.requests import topic_creation
     from kproc.common.errors import ErrorCode
     from kproc.wire.header import ApiKey

@@ -17,7 +17,7 @@ from kproc.cli.common import (
     print_json,
     usage_error,
 )
-from kproc.cli.configs import broker_settings
+from kproc.cli.config_requests import broker_settings
 from kproc.cli.consent import DryRun
 from kproc.cli.lines import print_line
 from kproc.cli.tables import print_table

@@ -21,10 +21,12 @@ from kproc.cli.completion import (
     complete_topic_setting_names,
     complete_topics,
 )
-from kproc.cli.configs import alter_configs, config_changes, confirm_changes, topic_resource
+from kproc.cli.config_requests import alter_configs, topic_resource
+from kproc.cli.configs import config_changes, confirm_changes
 from kproc.cli.consent import Consent
+from kproc.cli.failure import explain
 from kproc.cli.positions import Positions, chosen_partitions, find_positions, parse_where
-from kproc.cli.topics import TIMEOUT_MS, Settings, checked_topics, explain
+from kproc.cli.topics import TIMEOUT_MS, Settings, checked_topics
 from kproc.cli.unserved import Partition, explain_unserved
 
 if TYPE_CHECKING:

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any
 
 from kproc.cli.common import DEFAULT_BOOTSTRAP, Bootstrap, Format, OutputFormat, connect, print_json
+from kproc.cli.config_requests import SET_ON_TOPIC, describe_configs, topic_resource
 from kproc.cli.human import format_bytes, format_duration
 from kproc.cli.lines import print_facts, print_line, print_text
 from kproc.cli.offsets import find_offsets
@@ -18,9 +19,6 @@ from kproc.common.reading import EARLIEST, LATEST, MAX_TIMESTAMP, READ_COMMITTED
 
 if TYPE_CHECKING:
     from kproc.client import Client
-
-_TOPIC: Final = 2  # The resource type of topics in DescribeConfigs.
-_SET_ON_TOPIC: Final = 1  # The source DYNAMIC_TOPIC_CONFIG.
 
 
 def describe(
@@ -127,21 +125,14 @@ def _open_transactions(
 def _topic_settings(client: Client, names: list[str], gaps: Gaps) -> dict[str, dict[str, str | None]]:
     """Return the settings that are set on the topics themselves. A topic whose settings are hidden is left out."""
     from kproc.client import code_name
-    from kproc.wire.header import ApiKey
 
-    resources = [
-        {"resource_type": _TOPIC, "resource_name": name, "configuration_keys": None} for name in names
-    ]
-    fields = {"resources": resources, "include_synonyms": False, "include_documentation": False}
     found: dict[str, dict[str, str | None]] = {}
-    for result in client.call_latest(ApiKey.DESCRIBE_CONFIGS, fields)["results"]:
+    for result in describe_configs(client, map(topic_resource, names), None):
         if result["error_code"]:
             gaps.add("settings", code_name(result["error_code"]))
             continue
         own = {
-            row["name"]: row["value"]
-            for row in result["configs"]
-            if row.get("config_source") == _SET_ON_TOPIC
+            row["name"]: row["value"] for row in result["configs"] if row.get("config_source") == SET_ON_TOPIC
         }
         found[result["resource_name"]] = own
     return found

@@ -12,6 +12,7 @@ from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from kproc.cli.common import connect
+from kproc.cli.config_requests import describe_configs, topic_resource
 from kproc.cli.lines import print_note
 from kproc.cli.offsets import FoundOffset, find_offsets
 from kproc.cli.unserved import Partition
@@ -21,7 +22,6 @@ if TYPE_CHECKING:
     from kproc.client import Client
     from kproc.wire.header import ApiKey
 
-_TOPIC: Final = 2  # The resource type of topics in DescribeConfigs.
 _POLICY: Final = "cleanup.policy"
 _RETENTION_MS: Final = "retention.ms"
 _RETENTION_BYTES: Final = "retention.bytes"
@@ -110,12 +110,8 @@ def retentions(client: Client, gaps: Gaps, names: Iterable[str]) -> dict[str, Re
     if gaps.lacks(client, ApiKey.DESCRIBE_CONFIGS, "retention"):
         return {}
     keys = [_POLICY, _RETENTION_MS, _RETENTION_BYTES]
-    resources = [
-        {"resource_type": _TOPIC, "resource_name": name, "configuration_keys": keys} for name in names
-    ]
-    fields = {"resources": resources, "include_synonyms": False, "include_documentation": False}
     found: dict[str, Retention] = {}
-    for row in client.call_latest(ApiKey.DESCRIBE_CONFIGS, fields)["results"]:
+    for row in describe_configs(client, map(topic_resource, names), keys):
         if row["error_code"]:
             gaps.add("retention of some topics", code_name(row["error_code"]))
             continue

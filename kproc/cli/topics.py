@@ -21,6 +21,7 @@ from kproc.cli.common import (
 )
 from kproc.cli.completion import complete_topic_settings, complete_topics
 from kproc.cli.consent import Consent, DryRun
+from kproc.cli.failure import explain
 from kproc.cli.offsets import find_offsets
 from kproc.cli.unserved import Partition
 from kproc.common.reading import EARLIEST, LATEST
@@ -177,21 +178,6 @@ def _report(done: str, results: list[dict[str, Any]], tolerated: int | None, out
     ]
     rows = [{"name": result["name"], "result": done} for result in results if not result["error_code"]]
     print_done(rows, "{result} {name}", output, refusals)
-
-
-def explain(topic: object, code: int, message: str | None = None) -> str:
-    """Format a topic's error for a Failure, with the broker's message or our own words."""
-    from kproc.client import code_name
-    from kproc.common.errors import ErrorCode
-
-    known = {
-        ErrorCode.UNKNOWN_TOPIC_OR_PARTITION: "unknown topic",
-        ErrorCode.TOPIC_ALREADY_EXISTS: "exists already",
-    }
-    if code == ErrorCode.INVALID_REPLICATION_FACTOR:
-        told = (message or code_name(code)).rstrip(".")
-        return f"{topic}: {told}; a broker started with --clamp-replication counts it as 1"
-    return f"{topic}: {known.get(ErrorCode(code)) if code in known else message or code_name(code)}"
 
 
 def checked_topics(client: Client, names: list[str]) -> list[dict[str, Any]]:

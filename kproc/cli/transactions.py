@@ -27,9 +27,10 @@ from kproc.cli.common import (
 )
 from kproc.cli.completion import complete_topics, complete_transactional_ids
 from kproc.cli.consent import Consent
+from kproc.cli.failure import explain
 from kproc.cli.lines import print_facts, print_line
 from kproc.cli.tables import print_table
-from kproc.cli.topics import checked_topics, explain
+from kproc.cli.topics import checked_topics
 from kproc.common.clock import SystemClock
 
 if TYPE_CHECKING:

@@ -12,7 +12,8 @@ import typer.main
 
 from kproc.cli.commands import app
 from kproc.cli.common import Format, use_connection
-from kproc.cli.configs import Resource, _is_risky
+from kproc.cli.config_requests import Resource
+from kproc.cli.configs import _is_risky
 from kproc.cli.consent import Consent
 from kproc.cli.failure import Failure
 from kproc.cli.profile_store import Profile, change_profiles, find_connection
