@@ -128,11 +128,9 @@ def _groups(client: Client) -> list[str]:
 
 
 def _transactional_ids(client: Client) -> list[str]:
-    from kproc.wire.header import ApiKey
+    from kproc.cli.transaction_requests import request_transactions
 
-    fields = {"state_filters": [], "producer_id_filters": [], "duration_filter": -1}
-    answer = client.call_latest(ApiKey.LIST_TRANSACTIONS, fields, newest=1)
-    return [str(row["transactional_id"]) for row in answer["transaction_states"]]
+    return [str(row["transactional_id"]) for row in request_transactions(client)]
 
 
 def _loggers(client: Client) -> list[str]:

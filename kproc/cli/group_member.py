@@ -158,14 +158,13 @@ class GroupMember:
         self._refusal = refusal
 
     def _print_partitions(self, partitions: list[Any]) -> None:
-        by_topic: dict[str, list[int]] = {}
-        for topic, number in sorted(_pairs(partitions)):
-            by_topic.setdefault(topic, []).append(number)
+        from kproc.client.requests import numbers_by_topic
+
         shown = ", ".join(
             f"{topic} [{','.join(map(str, numbers))}]"
             if len(numbers) <= _NUMBERS_SHOWN
             else f"{len(numbers)} partitions of {topic}"
-            for topic, numbers in by_topic.items()
+            for topic, numbers in numbers_by_topic(sorted(_pairs(partitions))).items()
         )
         self._print_note(
             f"reads {shown}" if shown else "has no partition left for us: other members read them"

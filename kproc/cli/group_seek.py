@@ -114,13 +114,13 @@ def _chosen(
     client: Client, topics: list[str] | None, committed: dict[Partition, int]
 ) -> dict[str, list[int]]:
     """Return the partitions to move, by topic."""
-    chosen: dict[str, list[int]] = {}
+    from kproc.client.requests import numbers_by_topic
+
     if not topics:
         if not committed:
             raise Failure("the group has committed nothing: name topics by --topic")
-        for name, number in sorted(committed):
-            chosen.setdefault(name, []).append(number)
-        return chosen
+        return numbers_by_topic(sorted(committed))
+    chosen: dict[str, list[int]] = {}
     for item in topics:
         name, _, numbers = item.partition(":")
         [metadata] = checked_topics(client, [name])

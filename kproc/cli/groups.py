@@ -168,14 +168,13 @@ def committed_offsets(
 
 def _pending_offsets(client: Client, partitions: dict[str, list[Partition]]) -> dict[str, set[Partition]]:
     """Return the partitions with an uncommitted offset of an open transaction, by group (UNSTABLE_OFFSET_COMMIT)."""
+    from kproc.client.requests import numbers_by_topic
     from kproc.common.errors import ErrorCode
 
     groups = []
     for name, of_group in partitions.items():
-        topics: dict[str, list[int]] = {}
-        for topic, number in of_group:
-            topics.setdefault(topic, []).append(number)
-        rows = [{"name": topic, "partition_indexes": numbers} for topic, numbers in topics.items()]
+        numbers = numbers_by_topic(of_group).items()
+        rows = [{"name": topic, "partition_indexes": each} for topic, each in numbers]
         groups.append({"group_id": name, "topics": rows})
     return {
         name: {

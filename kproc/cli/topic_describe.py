@@ -13,6 +13,7 @@ from kproc.cli.offsets import find_offsets
 from kproc.cli.tables import print_table
 from kproc.cli.topic_usage import Gaps, log_sizes
 from kproc.cli.topics import Names, checked_topics
+from kproc.cli.transaction_requests import open_transactions
 from kproc.cli.unserved import Partition, explain_unserved
 from kproc.common.clock import SystemClock
 from kproc.common.reading import EARLIEST, LATEST, MAX_TIMESTAMP, READ_COMMITTED
@@ -100,26 +101,21 @@ def _open_transactions(
 
     if gaps.lacks(client, ApiKey.DESCRIBE_PRODUCERS, "open transactions"):
         return {}
-    topics: dict[str, list[int]] = {}
-    for name, number in partitions:
-        topics.setdefault(name, []).append(number)
-    fields = {"topics": [{"name": name, "partition_indexes": each} for name, each in topics.items()]}
-    opened: dict[Partition, list[dict[str, int]]] = {}
-    for topic in client.call_latest(ApiKey.DESCRIBE_PRODUCERS, fields)["topics"]:
-        for row in topic["partitions"]:
-            if row["error_code"]:
-                gaps.add("open transactions", code_name(row["error_code"]))
-                continue
-            opened[topic["name"], row["partition_index"]] = [
-                {
-                    "producer_id": each["producer_id"],
-                    "producer_epoch": each["producer_epoch"],
-                    "start_offset": each["current_txn_start_offset"],
-                }
-                for each in sorted(row["active_producers"], key=lambda each: each["current_txn_start_offset"])
-                if each["current_txn_start_offset"] >= 0
-            ]
-    return opened
+    refused: dict[Partition, dict[str, Any]] = {}
+    found = open_transactions(client, partitions, refused)
+    for row in refused.values():
+        gaps.add("open transactions", code_name(row["error_code"]))
+    return {
+        partition: [
+            {
+                "producer_id": each["producer_id"],
+                "producer_epoch": each["producer_epoch"],
+                "start_offset": each["current_txn_start_offset"],
+            }
+            for each in rows
+        ]
+        for partition, rows in found.items()
+    }
 
 
 def _topic_settings(client: Client, names: list[str], gaps: Gaps) -> dict[str, dict[str, str | None]]:

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import time
 from collections import Counter
-from collections.abc import Callable, Collection
-from typing import TYPE_CHECKING, Annotated, Any, Final, TypeVar
+from collections.abc import Iterable
+from typing import TYPE_CHECKING, Annotated, Final
 
 import typer
 
@@ -31,6 +30,16 @@ from kproc.cli.failure import explain
 from kproc.cli.lines import print_facts, print_line
 from kproc.cli.tables import print_table
 from kproc.cli.topics import checked_topics
+from kproc.cli.transaction_requests import (
+    Row,
+    abort_by_fencing,
+    describe_transactions,
+    open_transactions,
+    partitions_of_producers,
+    request_transactions,
+    write_abort,
+)
+from kproc.cli.unserved import Partition
 from kproc.common.clock import SystemClock
 
 if TYPE_CHECKING:
@@ -49,12 +58,6 @@ STATES: Final = (
 )
 # transaction.max.timeout.ms by default: no transaction that a coordinator knows is open for longer.
 _LONGEST_MINUTES: Final = 15.0
-_WAIT_SECONDS: Final = 30.0  # For a coordinator that loads, or that writes the markers of an abort.
-_STEP_SECONDS: Final = 0.1
-_ABORT: Final = False  # In WriteTxnMarkers.
-
-Row = dict[str, Any]
-T = TypeVar("T")
 
 
 @app.command("list")
@@ -83,7 +86,7 @@ def list_transactions(
     """List transactional ids with their states."""
     states = chosen_names("--state", state, STATES)
     with connect(bootstrap) as client:
-        found = _listed(
+        found = request_transactions(
             client,
             states=states,
             duration_ms=int(longer_than * 1000) if longer_than >= 0 else -1,
@@ -118,7 +121,7 @@ Ids = Annotated[
 def describe(ids: Ids, bootstrap: Bootstrap = DEFAULT_BOOTSTRAP, output: OutputFormat = Format.TABLE) -> None:
     """Show transactions with producer, timeout, age, partitions."""
     with connect(bootstrap) as client:
-        described = [_facts(row) for row in _described(client, ids)]
+        described = [_facts(row) for row in describe_transactions(client, ids)]
     if output is Format.JSON:
         print_json(described)
         return
@@ -194,13 +197,13 @@ def abort(
 
 
 def _abort_by_id(client: Client, transactional_id: str, consent: Consent, output: Format) -> None:
-    [described] = _described(client, [transactional_id])
+    [described] = describe_transactions(client, [transactional_id])
     row: Row = {"transactional_id": transactional_id, "result": "would abort"}
     words = "{result} the transaction of {transactional_id}"
     plan = {**row, "state": described["transaction_state"], "producer_id": described["producer_id"]}
     more = ", which is in state {state}, and fence producer {producer_id}"
     if consent.obtain([plan], words + more, output, question="abort?"):
-        _fence(client, described)
+        abort_by_fencing(client, described)
         print_done([{**row, "result": "aborted"}], words, output)
 
 
@@ -211,7 +214,7 @@ def _abort_hanging(
     row: Row = {"topic": topic, "partition": partition, "start_offset": start_offset, "result": "would abort"}
     words = "{result} the transaction at {topic}-{partition} from offset {start_offset} on"
     if consent.obtain([row], words, output, question="abort?"):
-        _write_abort(client, topic, partition, producer)
+        write_abort(client, topic, partition, producer)
         print_done([{**row, "result": "aborted"}], words, output)
 
 
@@ -253,69 +256,6 @@ def find_hanging(
         raise typer.Exit(1)
 
 
-# -- what is asked ---------------------------------------------------------------------------------------------
-
-
-def _listed(
-    client: Client,
-    *,
-    states: list[str] | None = None,
-    producer_ids: list[int] | None = None,
-    duration_ms: int = -1,
-    pattern: str | None = None,
-) -> list[Row]:
-    """Return the rows of ListTransactions."""
-    from kproc.common.errors import ErrorCode
-    from kproc.wire.header import ApiKey
-
-    fields = {
-        "state_filters": states or [],
-        "producer_id_filters": producer_ids or [],
-        "duration_filter": duration_ms,
-        "transactional_id_pattern": pattern,
-    }
-
-    def request() -> tuple[Row, set[int]]:
-        answer = client.call_latest(ApiKey.LIST_TRANSACTIONS, fields)
-        return answer, {answer["error_code"]}
-
-    answer = _retry_until_loaded(request)
-    if answer["error_code"] == ErrorCode.INVALID_REGULAR_EXPRESSION:
-        usage_error(f"--pattern {pattern!r}: no regular expression")
-    if answer["error_code"]:
-        raise Failure(explain("transactions", answer["error_code"]))
-    rows: list[Row] = answer["transaction_states"]
-    return rows
-
-
-def _states(client: Client, ids: list[str]) -> list[Row]:
-    """Return the rows of DescribeTransactions."""
-    from kproc.wire.header import ApiKey
-
-    def request() -> tuple[list[Row], set[int]]:
-        answer = client.call_latest(ApiKey.DESCRIBE_TRANSACTIONS, {"transactional_ids": ids})
-        rows: list[Row] = answer["transaction_states"]
-        return rows, {row["error_code"] for row in rows}
-
-    return _retry_until_loaded(request)
-
-
-def _described(client: Client, ids: list[str]) -> list[Row]:
-    """Return the rows of DescribeTransactions. Raise a Failure if an id is unknown or has another error."""
-    from kproc.common.errors import ErrorCode
-
-    rows = _states(client, ids)
-    words = {ErrorCode.TRANSACTIONAL_ID_NOT_FOUND: "unknown transactional id"}
-    refusals = [
-        explain(row["transactional_id"], row["error_code"], words.get(row["error_code"]))
-        for row in rows
-        if row["error_code"]
-    ]
-    if refusals:
-        raise Failure("; ".join(refusals))
-    return rows
-
-
 def _facts(row: Row) -> Row:
     began_ms = row["transaction_start_time"]
     is_open = row["transaction_state"] == "Ongoing" and began_ms >= 0
@@ -335,85 +275,23 @@ def _facts(row: Row) -> Row:
     }
 
 
-def _fence(client: Client, described: Row) -> None:
-    """Abort as a new producer of that id would (Admin.fenceProducers of KIP-664), and wait until it is done."""
-    from kproc.common.errors import ErrorCode
-    from kproc.wire.header import ApiKey
-
-    transactional_id = described["transactional_id"]
-    fields = {
-        "transactional_id": transactional_id,
-        # InitProducerId sets the timeout of the id. Repeat the present one, so that the abort changes nothing else.
-        "transaction_timeout": described["transaction_timeout"],
-        "producer_id": -1,
-        "producer_epoch": -1,
-    }
-
-    def request() -> tuple[int, set[int]]:
-        code: int = client.call_latest(ApiKey.INIT_PRODUCER_ID, fields)["error_code"]
-        return code, {code}
-
-    # KIP-664: an InitProducerId without a producer id fences the present producer. It gets CONCURRENT_TRANSACTIONS
-    # until the markers of the abort are written, so repeat it until then.
-    code = _retry_until_loaded(request, also={ErrorCode.CONCURRENT_TRANSACTIONS})
-    if code == ErrorCode.CONCURRENT_TRANSACTIONS:
-        raise Failure(
-            f"{transactional_id}: still being aborted after {_WAIT_SECONDS:g} s; "
-            f"kproc txn describe shows its partitions"
-        )
-    if code:
-        raise Failure(explain(transactional_id, code))
-
-
-def _producers(client: Client, partitions: dict[str, list[int]]) -> list[tuple[str, int, Row]]:
-    """Return (topic, partition, producer) of each open transaction in these partitions, by DescribeProducers."""
-    from kproc.wire.header import ApiKey
-
-    topics = [{"name": name, "partition_indexes": numbers} for name, numbers in partitions.items()]
-    answer = client.call_latest(ApiKey.DESCRIBE_PRODUCERS, {"topics": topics})
-    found = []
-    for topic in answer["topics"]:
-        for part in topic["partitions"]:
-            name = f"{topic['name']}-{part['partition_index']}"
-            if part["error_code"]:
-                raise Failure(explain(name, part["error_code"], part["error_message"]))
-            found += [
-                (str(topic["name"]), int(part["partition_index"]), row)
-                for row in part["active_producers"]
-                if row["current_txn_start_offset"] >= 0
-            ]
+def _open_transactions(client: Client, partitions: Iterable[Partition]) -> dict[Partition, list[Row]]:
+    """Return `open_transactions`. Raise a Failure for a partition with an error."""
+    refused: dict[Partition, Row] = {}
+    found = open_transactions(client, partitions, refused)
+    for (topic, number), row in refused.items():
+        raise Failure(explain(f"{topic}-{number}", row["error_code"], row["error_message"]))
     return found
 
 
 def _open_producer(client: Client, topic: str, partition: int, start_offset: int) -> Row:
     """Return the producer with an open transaction from `start_offset` on. Raise a Failure if there is none."""
     checked_topics(client, [topic])
-    found = [
-        row
-        for _, _, row in _producers(client, {topic: [partition]})
-        if row["current_txn_start_offset"] == start_offset
-    ]
+    rows = _open_transactions(client, [(topic, partition)])[topic, partition]
+    found = [row for row in rows if row["current_txn_start_offset"] == start_offset]
     if not found:
         raise Failure(f"{topic}-{partition}: no open transaction begins at offset {start_offset}")
     return found[0]
-
-
-def _write_abort(client: Client, topic: str, partition: int, producer: Row) -> None:
-    """End one producer's transaction at one partition by WriteTxnMarkers."""
-    from kproc.wire.header import ApiKey
-
-    marker = {
-        "producer_id": producer["producer_id"],
-        "producer_epoch": producer["producer_epoch"],
-        "transaction_result": _ABORT,
-        "topics": [{"name": topic, "partition_indexes": [partition]}],
-        # The coordinator epoch is -1 before the first marker of a producer.
-        "coordinator_epoch": max(0, producer["coordinator_epoch"]),
-    }
-    answer = client.call_latest(ApiKey.WRITE_TXN_MARKERS, {"markers": [marker]})
-    (result,) = answer["markers"][0]["topics"][0]["partitions"]
-    if result["error_code"]:
-        raise Failure(explain(f"{topic}-{partition}", result["error_code"]))
 
 
 def _hanging(client: Client, names: list[str] | None, idle_ms: int) -> list[Row]:
@@ -423,18 +301,21 @@ def _hanging(client: Client, names: list[str] | None, idle_ms: int) -> list[Row]
     partition as part of it.
     """
     topics = topic_metadata(client, None) if names is None else checked_topics(client, names)
-    partitions = {
-        str(topic["name"]): [each["partition_index"] for each in topic["partitions"]] for topic in topics
-    }
+    partitions = [
+        (str(topic["name"]), int(each["partition_index"])) for topic in topics for each in topic["partitions"]
+    ]
     now_ms = _now_ms()
     candidates = [
-        each for each in _producers(client, partitions) if each[2]["last_timestamp"] <= now_ms - idle_ms
+        (topic, number, row)
+        for (topic, number), rows in _open_transactions(client, partitions).items()
+        for row in rows
+        if row["last_timestamp"] <= now_ms - idle_ms
     ]
     if not candidates:
         return []
     # Look up the coordinators last and only for the candidates, because ListTransactions asks every coordinator of the
     # broker.
-    known = _partitions_of_producers(client, sorted({row["producer_id"] for _, _, row in candidates}))
+    known = partitions_of_producers(client, sorted({row["producer_id"] for _, _, row in candidates}))
     return [
         {
             "topic": topic,
@@ -448,34 +329,6 @@ def _hanging(client: Client, names: list[str] | None, idle_ms: int) -> list[Row]
         for topic, number, row in candidates
         if (row["producer_id"], topic, number) not in known
     ]
-
-
-def _partitions_of_producers(client: Client, producer_ids: list[int]) -> set[tuple[int, str, int]]:
-    """Return (producer id, topic, partition) of these producers' transactions that the coordinators know."""
-    listed = _listed(client, producer_ids=producer_ids)
-    if not listed:
-        return set()
-    return {
-        (int(row["producer_id"]), str(each["topic"]), int(number))
-        for row in _states(client, [str(row["transactional_id"]) for row in listed])
-        # A transactional id with an error has expired since it was listed.
-        if not row["error_code"]
-        for each in row["topics"]
-        for number in each["partitions"]
-    }
-
-
-def _retry_until_loaded(ask: Callable[[], tuple[T, Collection[int]]], also: Collection[int] = ()) -> T:
-    """Repeat a request until no error code asks for a retry. Return the last response after _WAIT_SECONDS at most."""
-    from kproc.common.errors import ErrorCode
-
-    early = {ErrorCode.COORDINATOR_LOAD_IN_PROGRESS, *also}
-    for _ in range(round(_WAIT_SECONDS / _STEP_SECONDS)):
-        answer, codes = ask()
-        if not early.intersection(codes):
-            break
-        time.sleep(_STEP_SECONDS)
-    return answer
 
 
 def _now_ms() -> int:

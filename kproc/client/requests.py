@@ -130,6 +130,14 @@ def topic_creation(
     }
 
 
+def numbers_by_topic(partitions: Iterable[Partition]) -> dict[str, list[int]]:
+    """Return the numbers of the partitions by topic, in their order."""
+    numbers: dict[str, list[int]] = {}
+    for topic, number in partitions:
+        numbers.setdefault(topic, []).append(number)
+    return numbers
+
+
 def _by_topic(rows: Mapping[_P, dict[str, Any]]) -> list[dict[str, Any]]:
     topics: dict[str, list[dict[str, Any]]] = {}
     for (topic, _), row in rows.items():

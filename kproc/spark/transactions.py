@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, Final
 
 from kproc.client import ApiError, ClientError, code_name
+from kproc.client.requests import numbers_by_topic
 from kproc.common.errors import ErrorCode
 from kproc.spark.brokers import RETRIABLE, Cluster, Unreachable, pause
 from kproc.spark.exactly_once import Mark, Unsettled
@@ -81,15 +82,12 @@ class Transactions:
         return code not in _ENDED
 
     def _add(self, identity: ProducerIdentity, places: Iterable[TopicPartition]) -> int:
-        by_topic: dict[str, list[int]] = {}
-        for topic, partition in places:
-            by_topic.setdefault(topic, []).append(partition)
         fields = {
             "v3_and_below_transactional_id": identity.transactional_id,
             "v3_and_below_producer_id": identity.producer_id,
             "v3_and_below_producer_epoch": identity.epoch,
             "v3_and_below_topics": [
-                {"name": topic, "partitions": partitions} for topic, partitions in by_topic.items()
+                {"name": topic, "partitions": numbers} for topic, numbers in numbers_by_topic(places).items()
             ],
         }
         # Use version 3 at most, because later versions of this request are for brokers only (KIP-890).
