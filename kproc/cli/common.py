@@ -169,14 +169,9 @@ def librdkafka_security() -> Mapping[str, Any]:
 
 def connect(bootstrap: str, *, timeout_ms: int = 10_000) -> Client:
     """Connect to the first broker of a bootstrap list that answers. If none does, raise the last one's error."""
-    from kproc.broker.config.listeners import split_address
-    from kproc.broker.config.values import ConfigError
     from kproc.client import Client, ConnectionFailed
 
-    try:
-        addresses = [split_address(item, default_port=DEFAULT_PORT) for item in bootstrap.split(",")]
-    except ConfigError as error:
-        usage_error(f"--bootstrap: {error}")
+    addresses = bootstrap_addresses(bootstrap)
     security = client_security()
     for host, port in addresses[:-1]:
         try:
@@ -185,6 +180,17 @@ def connect(bootstrap: str, *, timeout_ms: int = 10_000) -> Client:
             continue  # The next broker may be up. If none is, the user sees the last one's error.
     host, port = addresses[-1]
     return _introduced(Client.connect(host, port, timeout_ms=timeout_ms, security=security))
+
+
+def bootstrap_addresses(bootstrap: str) -> list[tuple[str, int]]:
+    """Parse a bootstrap list. An invalid address is a usage error."""
+    from kproc.broker.config.listeners import split_address
+    from kproc.broker.config.values import ConfigError
+
+    try:
+        return [split_address(item, default_port=DEFAULT_PORT) for item in bootstrap.split(",")]
+    except ConfigError as error:
+        usage_error(f"--bootstrap: {error}")
 
 
 def _introduced(client: Client) -> Client:
@@ -310,9 +316,14 @@ def request_metadata(client: Client, names: list[str] | None) -> dict[str, Any]:
 
 def print_json(value: Any) -> None:
     """Print one indented JSON document, with keys in the order in which they were built."""
+    print_block(format_json(value))
+
+
+def format_json(value: Any) -> str:
+    """Format one indented JSON document with control characters escaped."""
     import orjson
 
-    print_block(printable_json(orjson.dumps(value, option=orjson.OPT_INDENT_2)).decode() + "\n")
+    return printable_json(orjson.dumps(value, option=orjson.OPT_INDENT_2)).decode() + "\n"
 
 
 def print_done(

@@ -25,10 +25,10 @@ from typing import TYPE_CHECKING, Annotated, Any, BinaryIO, Final, Self
 
 import typer
 
-from kproc.cli.common import DEFAULT_BOOTSTRAP, Bootstrap
+from kproc.cli.common import DEFAULT_BOOTSTRAP, Bootstrap, format_json
 from kproc.cli.failure import Failure, one_line
 from kproc.cli.lines import print_line, print_note
-from kproc.common.printable import printable, printable_json
+from kproc.common.printable import printable
 
 if TYPE_CHECKING:
     from kproc.broker.supervisor.broker_process import VerifiedBroker
@@ -154,18 +154,10 @@ class _DoctorReport:
         yield "left_out.txt", "".join(f"{problem}\n" for problem in self.problems) or "nothing\n"
 
     def findings(self) -> list[str]:
-        """Return the lines to print: problems, partitions refused or not compacted, directories not served."""
-        from kproc.cli.status import offline_lines, uncleanable_lines, unserved_lines
+        """Return the lines to print about problems in the status."""
+        from kproc.cli.status import problem_lines
 
-        if self._status is None:
-            return []
-        problem = self._status.get("problem")
-        return [
-            *([f"problem: {problem}"] if problem else []),
-            *offline_lines(self._status),
-            *uncleanable_lines(self._status),
-            *unserved_lines(self._status),
-        ]
+        return [line for lines in problem_lines(self._status or {}) for line in lines]
 
     def _try(self, name: str, make: Callable[[], str]) -> str | None:
         from kproc.client import ClientError
@@ -192,7 +184,7 @@ class _DoctorReport:
                 self._process = source.open_process(self._status)
             except NotABroker as error:
                 self._doubt = str(error)
-        return _json(self._status)
+        return format_json(self._status)
 
     def _make_settings(self) -> str:
         from kproc.cli.common import connect
@@ -203,7 +195,7 @@ class _DoctorReport:
         for row in rows:
             if _SECRET.search(f"{row['name']}="):
                 row["value"] = "(hidden)"
-        return _json(rows)
+        return format_json(rows)
 
     def _make_metrics(self) -> str:
         import http.client
@@ -324,9 +316,3 @@ def _version(package: str) -> str:
         return metadata.version(package)
     except metadata.PackageNotFoundError:
         return "not installed as a package"
-
-
-def _json(value: Any) -> str:
-    import orjson
-
-    return printable_json(orjson.dumps(value, option=orjson.OPT_INDENT_2)).decode() + "\n"

@@ -7,8 +7,7 @@ from typing import Annotated
 
 import typer
 
-from kproc.cli.common import Failure, Format, OutputFormat, print_json, usage_error
-from kproc.cli.failure import DEFAULT_PORT
+from kproc.cli.common import Failure, Format, OutputFormat, bootstrap_addresses, print_json, usage_error
 from kproc.cli.lines import print_line
 from kproc.cli.profile_store import (
     Profile,
@@ -52,7 +51,7 @@ def add(
 ) -> None:
     """Save a connection under a name."""
     check_name(name)
-    _check_address(address)
+    bootstrap_addresses(address)
     if file is not None and not file.is_file():
         usage_error(f"--command-config {file}: there is no such file")
     with change_profiles() as profiles:
@@ -165,14 +164,3 @@ def remove(
         if was_used:
             profiles.current = None
     print_line(f"removed {', '.join(names)}" + ("; no profile is in use now" if was_used else ""))
-
-
-def _check_address(text: str) -> None:
-    from kproc.broker.config.listeners import split_address
-    from kproc.broker.config.values import ConfigError
-
-    try:
-        for item in text.split(","):
-            split_address(item, default_port=DEFAULT_PORT)
-    except ConfigError as error:
-        usage_error(f"--bootstrap: {error}")

@@ -11,7 +11,6 @@ import re
 import time
 from typing import Final
 
-from kproc.cli.failure import Failure
 from kproc.cli.lines import print_note
 from kproc.common.errors import ErrorCode
 
@@ -81,16 +80,9 @@ def named(text: str) -> str:
 
 
 def _is_disk_full(bootstrap: str) -> bool:
-    """Return True if the broker's status says that its disk is full.
-
-    Kafka has no status, and a broker can deny it to this client.
-    """
+    """Return True if the broker's status says that its disk is full."""
     from kproc.cli.status_source import StatusSource
-    from kproc.client import ClientError
-    from kproc.common.errors import KafkaError
 
-    try:
-        with StatusSource(bootstrap) as source:
-            return bool(source.request_status()["disk"]["is_full"])
-    except (ClientError, KafkaError, Failure, OSError, KeyError):
-        return False
+    with StatusSource(bootstrap) as source:
+        status = source.find_status()
+    return status is not None and bool(status.get("disk", {}).get("is_full"))

@@ -105,13 +105,9 @@ def _print_apis(apis: list[dict[str, Any]]) -> None:
 def _print_status(answer: dict[str, Any]) -> None:
     _print_facts_of(answer)
     print_line()
-    if answer.get("problem"):
-        print_line(f"problem: {answer['problem']}")
-        print_line()
-    for lines in (offline_lines(answer), uncleanable_lines(answer), unserved_lines(answer)):
-        if lines:
-            for line in (*lines, ""):
-                print_line(line)
+    for lines in problem_lines(answer):
+        for line in (*lines, ""):
+            print_line(line)
     rows = [
         [
             make(row[key]) if make is not None and row.get(key) is not None else row.get(key)
@@ -155,41 +151,37 @@ def _print_facts_of(answer: dict[str, Any]) -> None:
     print_facts(what)
 
 
+def problem_lines(answer: Mapping[str, Any]) -> list[list[str]]:
+    """Return the lines of each kind of problem in a status. A kind without lines is left out."""
+    problem = answer.get("problem")
+    kinds = (
+        [f"problem: {problem}"] if problem else [],
+        offline_lines(answer),
+        _first_lines(answer, "uncleanable", "not compacted", "{topic}-{partition}: {reason}"),
+        _unserved_lines(answer),
+    )
+    return [lines for lines in kinds if lines]
+
+
 def offline_lines(answer: Mapping[str, Any]) -> list[str]:
     """Return a line for each offline partition that the broker names, and a line with the number of the others."""
-    offline = answer.get("offline")
-    if not offline or not offline["count"]:
-        return []
-    lines = [
-        f"offline: {row['topic']}-{row['partition']} at handler {row['handler']}: {row['reason']}"
-        for row in offline["first"]
-    ]
-    more = offline["count"] - len(lines)
-    return [*lines, f"offline: {more} more"] if more else lines
+    return _first_lines(answer, "offline", "offline", "{topic}-{partition} at handler {handler}: {reason}")
 
 
-def uncleanable_lines(answer: Mapping[str, Any]) -> list[str]:
-    """Return a line for each partition that is not compacted because a batch of it cannot be read."""
-    uncleanable = answer.get("uncleanable")
-    if not uncleanable or not uncleanable["count"]:
-        return []
-    lines = [
-        f"not compacted: {row['topic']}-{row['partition']}: {row['reason']}" for row in uncleanable["first"]
-    ]
-    more = uncleanable["count"] - len(lines)
-    return [*lines, f"not compacted: {more} more"] if more else lines
-
-
-def unserved_lines(answer: Mapping[str, Any]) -> list[str]:
+def _unserved_lines(answer: Mapping[str, Any]) -> list[str]:
     """Return a line for each partition's directory that is not served, and a line on how to get the records back."""
-    unserved = answer.get("unserved_directories")
-    if not unserved or not unserved["count"]:
+    lines = _first_lines(answer, "unserved_directories", "not served", "{directory}: {reason}")
+    return [*lines, f"these directories of {answer['data']}: {WAY_OUT}"] if lines else []
+
+
+def _first_lines(answer: Mapping[str, Any], key: str, label: str, words: str) -> list[str]:
+    """Return a line by the template `words` for each row in the status, and one with the number of the others."""
+    found = answer.get(key)
+    if not found or not found["count"]:
         return []
-    lines = [f"not served: {row['directory']}: {row['reason']}" for row in unserved["first"]]
-    more = unserved["count"] - len(lines)
-    if more:
-        lines.append(f"not served: {more} more")
-    return [*lines, f"these directories of {answer['data']}: {WAY_OUT}"]
+    lines = [f"{label}: {words.format_map(row)}" for row in found["first"]]
+    more = found["count"] - len(lines)
+    return [*lines, f"{label}: {more} more"] if more else lines
 
 
 def _format_count(count: int | None, internal: int | None) -> str:

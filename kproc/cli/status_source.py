@@ -14,7 +14,7 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Any, Final, Self
 
 from kproc.cli.common import connect
-from kproc.cli.failure import DEFAULT_PORT
+from kproc.cli.failure import DEFAULT_PORT, Failure
 
 if TYPE_CHECKING:
     from kproc.broker.supervisor.broker_process import VerifiedBroker
@@ -60,6 +60,16 @@ class StatusSource:
             return known
         self.notice = None
         return answer
+
+    def find_status(self) -> dict[str, Any] | None:
+        """Return the status, or None: Kafka has none, and a broker can deny it to this client."""
+        from kproc.client import ClientError
+        from kproc.common.errors import KafkaError
+
+        try:
+            return self.request_status()
+        except (ClientError, KafkaError, Failure, OSError):
+            return None
 
     def open_process(self, status: dict[str, Any]) -> VerifiedBroker:
         """Open the broker's process that the last answer names. Raise NotABroker unless the kernel confirms the answer.

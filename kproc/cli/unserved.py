@@ -6,7 +6,7 @@ import threading
 from collections.abc import Callable, Collection, Mapping
 from typing import Final
 
-from kproc.cli.failure import Failure, one_line
+from kproc.cli.failure import one_line
 
 Partition = tuple[str, int]
 _OFFLINE: Final = "KAFKA_STORAGE_ERROR"
@@ -48,19 +48,16 @@ def explain_coordinator(bootstrap: str) -> str | None:
 def _reasons(bootstrap: str, is_enough: Callable[[Collection[Partition]], bool]) -> dict[Partition, str]:
     """Return the reasons of the offline partitions in the status. Request it again until `is_enough` returns True."""
     from kproc.cli.status_source import StatusSource
-    from kproc.client import ClientError
-    from kproc.common.errors import KafkaError
 
     found: dict[Partition, str] = {}
-    try:
-        with StatusSource(bootstrap) as source:
-            for attempt in range(_TRIES):
-                if attempt:
-                    threading.Event().wait(_PAUSE_S)
-                offline = source.request_status()["offline"]
-                found = {(row["topic"], row["partition"]): str(row["reason"]) for row in offline["first"]}
-                if is_enough(found.keys()) or offline["count"] > len(offline["first"]):
-                    break
-    except (ClientError, KafkaError, Failure, OSError, KeyError):
-        return found  # A client without access to the status gets only the error's name.
+    with StatusSource(bootstrap) as source:
+        for attempt in range(_TRIES):
+            if attempt:
+                threading.Event().wait(_PAUSE_S)
+            offline = (source.find_status() or {}).get("offline")
+            if offline is None:
+                break  # A client without access to the status gets only the error's name.
+            found = {(row["topic"], row["partition"]): str(row["reason"]) for row in offline["first"]}
+            if is_enough(found.keys()) or offline["count"] > len(offline["first"]):
+                break
     return found
