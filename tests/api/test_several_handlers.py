@@ -21,6 +21,7 @@ from tests.support.raw import (
     values_of,
 )
 from tests.support.topics import fresh_name
+from tests.support.wait import PATIENCE_SECONDS
 
 pytestmark = [pytest.mark.own_broker, pytest.mark.every_transport]
 
@@ -231,7 +232,7 @@ def test_concurrent_producers_lose_nothing(connect: Callable[[], RawClient], top
     for thread in threads:
         thread.start()
     for thread in threads:
-        thread.join(30)
+        thread.join(PATIENCE_SECONDS)
     assert not problems
     found = fetch_all(connect(), topic, list(range(PARTITIONS)))
     values = [value for values in found.values() for value in values]

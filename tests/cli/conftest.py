@@ -13,6 +13,7 @@ from tests.support.broker import BrokerUnderTest
 from tests.support.command_line import Kproc, call_kproc
 from tests.support.raw import RawClient, batch
 from tests.support.topics import fresh_name
+from tests.support.wait import PATIENCE_SECONDS
 
 PILL = hostile.record(b"\0\0\0\x7e\2v\0")
 
@@ -34,7 +35,7 @@ def filled(broker, topic) -> str:
     producer = Producer({"bootstrap.servers": broker.bootstrap})
     for number in range(20):
         producer.produce(name, b"%d" % number, partition=number % 2)
-    assert producer.flush(10) == 0
+    assert producer.flush(PATIENCE_SECONDS) == 0
     return name
 
 

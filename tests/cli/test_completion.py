@@ -13,6 +13,7 @@ from kproc.cli import completion
 from kproc.cli.main import run
 from tests.support.command_line import call_kproc
 from tests.support.topics import fresh_name
+from tests.support.wait import PATIENCE_SECONDS
 
 pytestmark = [pytest.mark.long, pytest.mark.transports("process")]
 
@@ -127,14 +128,14 @@ def test_completion_does_not_wait_for_name_server(complete, monkeypatch):
 
     def connect(_bootstrap: str, *, timeout_ms: int) -> object:
         asked.set()
-        answered.wait(30)
+        answered.wait(PATIENCE_SECONDS)
         raise completion.Failure("too late")
 
     monkeypatch.setattr(completion, "WAIT_S", 0.1)
     monkeypatch.setattr(completion, "connect", connect)
     try:
         assert complete("consume t", bootstrap="slow.example:9092") == []
-        assert asked.is_set()
+        assert asked.wait(PATIENCE_SECONDS)
         assert not answered.is_set()
         assert [each.name for each in threading.enumerate() if each.name == "completion"] == ["completion"]
     finally:

@@ -17,7 +17,7 @@ from kproc.client import Client
 from kproc.wire.header import ApiKey
 from tests.support.broker import ROOT, forked_broker
 from tests.support.proc import living
-from tests.support.wait import wait_until
+from tests.support.wait import PATIENCE_SECONDS, wait_until
 
 pytestmark = pytest.mark.long
 
@@ -125,7 +125,7 @@ def test_embedded_broker_ends_with_its_parent(how, tmp_path):
         stdout=subprocess.PIPE,
         stderr=subprocess.DEVNULL,
     ) as parent:
-        assert select.select([parent.stdout], [], [], 30)[0]
+        assert select.select([parent.stdout], [], [], PATIENCE_SECONDS)[0]
         pids = [int(word) for word in parent.stdout.readline().split()]
         if how == "kill":
             parent.send_signal(signal.SIGKILL)

@@ -14,6 +14,7 @@ from confluent_kafka import Producer
 from tests.support.broker import ROOT
 from tests.support.command_line import Kproc, call_kproc
 from tests.support.proc import heed_signals
+from tests.support.wait import PATIENCE_SECONDS
 
 pytestmark = [pytest.mark.long, pytest.mark.transports("process")]
 
@@ -48,7 +49,7 @@ def test_consume_json_round_trips_through_produce_json(kproc, broker, topic):
     producer.produce(first, None, b"k", partition=0, timestamp=now_ms + 1, headers=[("a", b"1"), ("a", b"")])
     producer.produce(first, b"", None, partition=0, timestamp=-1)
     producer.produce(first, "\u00e9\n\u2028\0".encode(), b"", partition=1, timestamp=now_ms + 2)
-    assert producer.flush(10) == 0
+    assert producer.flush(PATIENCE_SECONDS) == 0
     lines = kproc(f"consume {first} -f json").stdout
     done = kproc(f"produce {second} --json -v", stdin=lines)
     assert (done.returncode, done.stderr) == (0, f"kproc: sent 4 records to {second}\n")
@@ -154,7 +155,7 @@ def on_a_terminal(*arguments: str, typed: bytes) -> tuple[bytes, int]:
         finally:
             os.close(ours)
             try:
-                process.wait(30)
+                process.wait(PATIENCE_SECONDS)
             finally:
                 process.kill()
     return shown.replace(b"\r\n", b"\n"), process.returncode

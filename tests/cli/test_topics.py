@@ -123,7 +123,7 @@ def test_consume_follow_ends_at_ctrl_c_with_one_line(kproc, broker, topic):
         assert follower.stdout.readline() == b"first\n"
         assert follower.stdout.readline() == b"second\n"
         follower.send_signal(signal.SIGINT)
-        assert follower.wait(10) == 130
+        assert follower.wait(PATIENCE_SECONDS) == 130
         assert follower.stderr.read() == b"kproc: interrupted\n"
 
 

@@ -20,7 +20,7 @@ from kproc.wire.record_batch import TRANSACTIONAL
 from tests.support.broker import ServedBroker
 from tests.support.command_line import Kproc, call_kproc, refused
 from tests.support.raw import RawClient, batch, produce_fields
-from tests.support.wait import wait_until
+from tests.support.wait import PATIENCE_SECONDS, wait_until
 
 pytestmark = [pytest.mark.long, pytest.mark.transports("process")]
 
@@ -49,7 +49,7 @@ def opened(broker, topic) -> Iterator[Opened]:
     producer.begin_transaction()
     for partition in (0, 1):
         producer.produce(name, b"v", partition=partition)
-    assert producer.flush(10) == 0
+    assert producer.flush(PATIENCE_SECONDS) == 0
     opened = Opened(transactional_id, name, producer)
     del producer
     yield opened

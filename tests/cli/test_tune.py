@@ -12,6 +12,7 @@ import pytest
 from kproc.tools.load.build import compiler
 from tests.support.broker import ROOT, run_kproc
 from tests.support.command_line import run_here
+from tests.support.wait import PATIENCE_SECONDS
 
 pytestmark = pytest.mark.long
 
@@ -114,7 +115,7 @@ def test_tune_of_loaded_broker_uses_its_metrics(broker):
     )]  # fmt: skip
     with subprocess.Popen(load, cwd=ROOT, env={**os.environ, "PYTHONPATH": str(ROOT)}) as running:
         answer = run_kproc("tune", "--from", broker.bootstrap, "--seconds", "2", "--format", "json")
-        assert running.wait(60) == 0
+        assert running.wait(PATIENCE_SECONDS) == 0
     assert answer.returncode == 0, answer.stderr
     roles = {row["role"]: row for row in json.loads(answer.stdout)["roles"]}
     for role in ("processor", "handler"):

@@ -12,6 +12,7 @@ from tests.support.broker import ServedBroker
 from tests.support.java_tools import run_tool
 from tests.support.kafka_jars import missing_reason
 from tests.support.raw import RawClient
+from tests.support.wait import PATIENCE_SECONDS
 
 pytestmark = pytest.mark.transports("process")
 
@@ -197,9 +198,9 @@ def test_confluent_kafka(guarded: ServedBroker) -> None:
     refused = binding("x", restype=ResourceType.BROKER)
     created = admin.create_acls([*rules, refused])
     for rule in rules:
-        assert created[rule].result(15) is None
+        assert created[rule].result(PATIENCE_SECONDS) is None
     with pytest.raises(KafkaException, match="The only valid name for the CLUSTER resource is kafka-cluster"):
-        created[refused].result(15)
+        created[refused].result(PATIENCE_SECONDS)
 
     def filter_of(
         name: str | None, pattern: ResourcePatternType = ResourcePatternType.ANY
@@ -208,13 +209,14 @@ def test_confluent_kafka(guarded: ServedBroker) -> None:
             ResourceType.ANY, name, pattern, "User:alice", None, AclOperation.ANY, AclPermissionType.ANY
         )
 
-    assert set(admin.describe_acls(filter_of(None)).result(15)) == set(rules)
-    assert set(admin.describe_acls(filter_of("ck-a", ResourcePatternType.MATCH)).result(15)) == set(rules[:2])
+    assert set(admin.describe_acls(filter_of(None)).result(PATIENCE_SECONDS)) == set(rules)
+    matching = filter_of("ck-a", ResourcePatternType.MATCH)
+    assert set(admin.describe_acls(matching).result(PATIENCE_SECONDS)) == set(rules[:2])
     deleted = admin.delete_acls([filter_of("ck-a"), filter_of("nothing")])
-    assert [set(future.result(15)) for future in deleted.values()] == [{rules[0]}, set()]
-    assert set(admin.describe_acls(filter_of(None)).result(15)) == set(rules[1:])
+    assert [set(future.result(PATIENCE_SECONDS)) for future in deleted.values()] == [{rules[0]}, set()]
+    assert set(admin.describe_acls(filter_of(None)).result(PATIENCE_SECONDS)) == set(rules[1:])
     (future,) = admin.delete_acls([filter_of(None)]).values()
-    assert set(future.result(15)) == set(rules[1:])
+    assert set(future.result(PATIENCE_SECONDS)) == set(rules[1:])
 
 
 @pytest.mark.clients

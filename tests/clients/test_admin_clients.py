@@ -169,7 +169,7 @@ def test_confluent_admin(broker: BrokerUnderTest, filled: str) -> None:
     admin = AdminClient({"bootstrap.servers": broker.bootstrap})
 
     def all_of(futures: dict[Any, Any]) -> dict[Any, Any]:
-        return {key: future.result(15) for key, future in futures.items()}
+        return {key: future.result(PATIENCE_SECONDS) for key, future in futures.items()}
 
     name = fresh_name("ck")
     all_of(admin.create_topics([NewTopic(name, 2, 1)], validate_only=True))
@@ -178,7 +178,7 @@ def test_confluent_admin(broker: BrokerUnderTest, filled: str) -> None:
     described = all_of(admin.describe_topics(TopicCollection([name]), include_authorized_operations=True))
     assert [len(row.partitions) for row in described.values()] == [4]
     assert name in admin.list_topics(timeout=PATIENCE_SECONDS).topics
-    cluster = admin.describe_cluster(include_authorized_operations=True).result(15)
+    cluster = admin.describe_cluster(include_authorized_operations=True).result(PATIENCE_SECONDS)
     assert cluster.controller.id == 1
     assert admin.cluster_id
     topic, node = ConfigResource("topic", name), ConfigResource("broker", "1")
@@ -196,16 +196,16 @@ def test_confluent_admin(broker: BrokerUnderTest, filled: str) -> None:
         admin.list_offsets({latest: OffsetSpec.latest()}, isolation_level=IsolationLevel.READ_UNCOMMITTED)
     )
     assert [row.offset for row in found.values()] == [RECORDS]
-    elected = admin.elect_leaders(ElectionType.PREFERRED, [TopicPartition(filled, 0)]).result(15)
+    elected = admin.elect_leaders(ElectionType.PREFERRED, [TopicPartition(filled, 0)]).result(PATIENCE_SECONDS)
     assert all(error is None or "not needed" in str(error).lower() for error in elected.values())
     anything = AclBindingFilter(
         *(ResourceType.ANY, None, ResourcePatternType.ANY, None, None),
         *(AclOperation.ANY, AclPermissionType.ANY),
     )
-    assert admin.describe_acls(anything).result(15) == [], "librdkafka's word for SECURITY_DISABLED"
+    assert admin.describe_acls(anything).result(PATIENCE_SECONDS) == [], "librdkafka's word for SECURITY_DISABLED"
     with pytest.raises(KafkaException, match="No Authorizer is configured"):
         all_of(admin.delete_acls([anything]))
-    assert admin.describe_user_scram_credentials().result(15) == {}
+    assert admin.describe_user_scram_credentials().result(PATIENCE_SECONDS) == {}
     all_of(admin.delete_topics([name]))
 
 

@@ -127,7 +127,7 @@ def test_an_installed_kproc_serves_records(installed: Path, tmp_path: Path) -> N
         assert kproc("consume", "greetings", "--bootstrap", bootstrap) == "hello\nthere\n"
     finally:
         broker.terminate()
-        broker.wait(60)
+        broker.wait(PATIENCE_SECONDS)
     assert broker.returncode == 0, (tmp_path / "log").read_text(encoding="utf-8")
 
 

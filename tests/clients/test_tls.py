@@ -79,7 +79,7 @@ def produce(options: dict[str, Any], topic: str, values: list[bytes]) -> None:
     for value in values:
         producer.produce(topic, value, on_delivery=lambda error, _: failed.append(error) if error else None)
         producer.poll(0)
-    assert producer.flush(30) == 0
+    assert producer.flush(PATIENCE_SECONDS) == 0
     assert failed == []
 
 

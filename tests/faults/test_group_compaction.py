@@ -25,7 +25,7 @@ from tests.support.groups import (
 from tests.support.proc import living
 from tests.support.raw import RawClient
 from tests.support.status import processes, wait_replaced
-from tests.support.wait import wait_until
+from tests.support.wait import PATIENCE_SECONDS, wait_until
 
 pytestmark = [pytest.mark.faults, pytest.mark.own_broker, pytest.mark.transports("process")]
 
@@ -66,7 +66,7 @@ class Committers:
     def stop(self) -> None:
         self._stop.set()
         for thread in self._threads:
-            thread.join(30)
+            thread.join(PATIENCE_SECONDS)
 
 
 def check(bootstrap: str, last: dict[str, int]) -> None:

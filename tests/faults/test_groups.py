@@ -25,7 +25,7 @@ from tests.support.groups import Member, commit, describe, fetch_group, find_coo
 from tests.support.proc import living
 from tests.support.raw import RawClient
 from tests.support.status import connect, processes, wait_replaced
-from tests.support.wait import pause, wait_until
+from tests.support.wait import PATIENCE_SECONDS, pause, wait_until
 
 pytestmark = [pytest.mark.faults, pytest.mark.own_broker, pytest.mark.transports("process")]
 
@@ -97,7 +97,7 @@ class Changes:
         pause(self._source.uniform(0, 0.3))
         with contextlib.suppress(ProcessLookupError):  # It has left already.
             os.kill(pid, signal.SIGKILL)
-        thread.join(60)
+        thread.join(PATIENCE_SECONDS)
         assert not thread.is_alive()
         return f"{count} Handlers and kill -9 of {role}"
 

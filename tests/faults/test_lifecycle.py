@@ -18,7 +18,7 @@ from tests.support.broker_starts import start_kproc
 from tests.support.command_line import call_kproc
 from tests.support.raw import RawClient, batch
 from tests.support.status import processes, rows
-from tests.support.wait import wait_until
+from tests.support.wait import PATIENCE_SECONDS, wait_until
 
 pytestmark = [pytest.mark.own_broker, pytest.mark.transports("process"), pytest.mark.usefixtures("fork_server")]
 
@@ -117,7 +117,7 @@ def test_stop_of_broker_with_relative_data_directory(tmp_path: Path, capsys: Cap
         }
         told = call_kproc(capsys, "stop", *where[by])
         assert (told.returncode, told.stderr) == (0, "")
-        assert broker.wait(20) == 0
+        assert broker.wait(PATIENCE_SECONDS) == 0
     finally:
         broker.kill()
         broker.wait()
@@ -243,7 +243,7 @@ def test_pid_1_reaps_orphans_and_stops_in_order(tmp_path: Path) -> None:
         wait_until(lambda: len(children_of(init)) > before, what="a process is left to it")
         wait_until(lambda: len(children_of(init)) == before, what="it is reaped")
         os.kill(init, signal.SIGTERM)
-        assert unshared.wait(30) == 0
+        assert unshared.wait(PATIENCE_SECONDS) == 0
         assert not ready_file.exists()
         assert "the stop was not clean" not in log.read_text()
     finally:

@@ -20,7 +20,7 @@ from kproc.wire.header import ApiKey
 from tests.support.raw import Closed, RawConnection
 from tests.support.secured import SecuredBroker, log_in, secured
 from tests.support.status import Role, connect, processes, wait_replaced
-from tests.support.wait import stretched, wait_until
+from tests.support.wait import PATIENCE_SECONDS, stretched, wait_until
 
 pytestmark = [pytest.mark.faults, pytest.mark.own_broker, pytest.mark.transports("process")]
 
@@ -85,7 +85,7 @@ def send(producer: Producer, acknowledged: Counter[int], numbers: range) -> None
     for number in numbers:
         producer.produce(TOPIC, b"%d" % number, partition=number % 4, on_delivery=noted(number))
         producer.poll(0.005)
-    assert producer.flush(60) == 0
+    assert producer.flush(PATIENCE_SECONDS) == 0
 
 
 def stored(broker: SecuredBroker, count: int) -> Counter[int]:

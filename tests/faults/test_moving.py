@@ -90,7 +90,7 @@ def create_topics(bootstrap: str) -> None:
     ]
     admin = AdminClient({"bootstrap.servers": bootstrap})
     for future in admin.create_topics(topics).values():
-        future.result(30)
+        future.result(PATIENCE_SECONDS)
 
 
 def produce(bootstrap: str, topic: str, values: list[bytes], *, keys: list[bytes] | None = None) -> None:
@@ -98,7 +98,7 @@ def produce(bootstrap: str, topic: str, values: list[bytes], *, keys: list[bytes
     producer = Producer({"bootstrap.servers": bootstrap, "enable.idempotence": True})
     for number, value in enumerate(values):
         producer.produce(topic, value, key=keys[number] if keys else None, partition=0)
-    assert producer.flush(30) == 0
+    assert producer.flush(PATIENCE_SECONDS) == 0
 
 
 def produce_latest(bootstrap: str) -> None:
@@ -106,7 +106,7 @@ def produce_latest(bootstrap: str) -> None:
     producer = Producer({"bootstrap.servers": bootstrap})
     for key in KEYS:
         producer.produce("latest", key + bytes(300_000), key=key, partition=0)
-        assert producer.flush(30) == 0
+        assert producer.flush(PATIENCE_SECONDS) == 0
 
 
 def await_gaps(directory: Path) -> None:

@@ -24,7 +24,7 @@ from tests.support.java_tools import JVM
 from tests.support.kafka_jars import streams_classpath, streams_missing_reason
 from tests.support.raw import RawClient
 from tests.support.status import processes, wait_replaced
-from tests.support.wait import wait_until
+from tests.support.wait import PATIENCE_SECONDS, wait_until
 
 pytest.importorskip("confluent_kafka", reason="confluent is not installed: it reads what Java writes")
 
@@ -86,7 +86,7 @@ class WordCount:
         assert self._process.stdin is not None
         self._process.stdin.close()
         try:
-            return self._process.wait(60)
+            return self._process.wait(PATIENCE_SECONDS)
         except subprocess.TimeoutExpired:
             self._process.kill()
             return self._process.wait()
@@ -135,7 +135,7 @@ class Load(threading.Thread):
         """All that was sent is in the topic."""
         self._stopping.set()
         self.join()
-        assert self._producer.flush(60) == 0
+        assert self._producer.flush(PATIENCE_SECONDS) == 0
 
 
 def wait_for_work(bootstrap: str) -> None:

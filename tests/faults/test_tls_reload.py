@@ -141,13 +141,13 @@ def alter(broker: ServedBroker, **settings: str | None) -> None:
     ]
     resource = ConfigResource(ResourceType.BROKER, "1", incremental_configs=entries)
     for future in admin.incremental_alter_configs([resource]).values():
-        future.result(20)
+        future.result(PATIENCE_SECONDS)
 
 
 def described(broker: ServedBroker, name: str) -> Any:
     admin = AdminClient({"bootstrap.servers": broker.listeners["PLAINTEXT"]["bound"]})
     (future,) = admin.describe_configs([ConfigResource(ResourceType.BROKER, "1")]).values()
-    return future.result(20)[name]
+    return future.result(PATIENCE_SECONDS)[name]
 
 
 def test_status_shows_the_end_of_the_certificate_in_use(files: Certificates) -> None:

@@ -65,7 +65,7 @@ def test_scale_down_of_processors_loses_no_record_of_tls_clients(tmp_path: Path)
         for threads in ("2", "1", "2"):
             for _ in range(100):
                 send()
-            assert [each.flush(30) for each in producers] == [0] * len(producers), "all are connected"
+            assert [each.flush(PATIENCE_SECONDS) for each in producers] == [0] * len(producers), "all are connected"
             assert set_config(operator, "num.network.threads", threads) == (0, None)
 
             def has_changed(wanted: int = int(threads)) -> bool:
@@ -73,7 +73,7 @@ def test_scale_down_of_processors_loses_no_record_of_tls_clients(tmp_path: Path)
                 return processors(broker) == wanted
 
             wait_until(has_changed, seconds=40, what=f"{threads} Processors")
-        assert [each.flush(30) for each in producers] == [0] * len(producers)
+        assert [each.flush(PATIENCE_SECONDS) for each in producers] == [0] * len(producers)
         assert failed == []
         consumer = Consumer({**options, "group.id": "g", "auto.offset.reset": "earliest"})
         consumer.subscribe(["t"])

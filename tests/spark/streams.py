@@ -9,7 +9,7 @@ import pytest
 from confluent_kafka import Producer
 from confluent_kafka.admin import AdminClient, NewTopic
 
-from tests.support.wait import wait_until
+from tests.support.wait import PATIENCE_SECONDS, wait_until
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -24,14 +24,14 @@ def send(bootstrap: str, topic: str, values: list[str], *, partition: int = 0, *
     producer = Producer({"bootstrap.servers": bootstrap, **config})
     for value in values:
         producer.produce(topic, value=value.encode(), partition=partition)
-    left = producer.flush(30)
+    left = producer.flush(PATIENCE_SECONDS)
     assert left == 0, f"{left} records were not acknowledged"
 
 
 def recreate_topic(bootstrap: str, topic: str) -> None:
     """Delete the topic and create it again, empty, with one partition."""
     admin = AdminClient({"bootstrap.servers": bootstrap})
-    admin.delete_topics([topic])[topic].result(30)
+    admin.delete_topics([topic])[topic].result(PATIENCE_SECONDS)
 
     def is_created() -> bool:
         problem = admin.create_topics([NewTopic(topic, 1, 1)])[topic].exception(30)

@@ -13,6 +13,7 @@ from tests.support.broker import ROOT, run_kproc
 from tests.support.spark_cluster import standalone_cluster
 from tests.support.spark_session import missing_reason
 from tests.support.topics import TopicFactory
+from tests.support.wait import PATIENCE_SECONDS
 
 pytestmark = [pytest.mark.spark, pytest.mark.slow, pytest.mark.transports("process")]
 RECORDS = 200
@@ -99,7 +100,7 @@ def consumed(bootstrap: str, topic: str) -> dict[str, int]:
     try:
         parts = [TopicPartition(topic, number, 0) for number in range(2)]
         consumer.assign(parts)
-        count = sum(consumer.get_watermark_offsets(part, 10)[1] for part in parts)
+        count = sum(consumer.get_watermark_offsets(part, PATIENCE_SECONDS)[1] for part in parts)
         found = {}
         for _ in range(count):
             message = consumer.poll(10)

@@ -16,7 +16,7 @@ pytest.importorskip("matplotlib")
 
 from tests.support.proc import heed_signals, living
 from tests.support.spark_session import missing_reason
-from tests.support.wait import wait_until
+from tests.support.wait import PATIENCE_SECONDS, wait_until
 
 pytestmark = [
     pytest.mark.spark,
@@ -65,7 +65,7 @@ def test_interrupted_example_leaves_nothing(
         example.send_signal(number)
         assert example.stderr is not None
         told = example.stderr.read().splitlines()
-        assert example.wait(60) == 128 + number
+        assert example.wait(PATIENCE_SECONDS) == 128 + number
     assert told[-2:] == ["stopping Spark", last_line]
     assert len(started) > 5
     assert living(process.pid for process in started) == []

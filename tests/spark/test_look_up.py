@@ -28,20 +28,21 @@ from kproc.spark.reader import TopicRange
 from kproc.spark.schema import spark_schema
 from kproc.wire.header import ApiKey
 from tests.support.spark_readers import batch, values
+from tests.support.wait import PATIENCE_SECONDS
 
 pytestmark = [pytest.mark.transports("process"), pytest.mark.usefixtures("own_connections")]
 
 
 def delete(bootstrap: str, topic: str) -> None:
     admin = AdminClient({"bootstrap.servers": bootstrap})
-    admin.delete_topics([topic])[topic].result(30)
+    admin.delete_topics([topic])[topic].result(PATIENCE_SECONDS)
 
 
 def send_at(bootstrap: str, topic: str, *timestamps_ms: int) -> None:
     producer = Producer({"bootstrap.servers": bootstrap})
     for at in timestamps_ms:
         producer.produce(topic, value=b"v", partition=0, timestamp=at)
-    assert producer.flush(30) == 0
+    assert producer.flush(PATIENCE_SECONDS) == 0
 
 
 def test_timestamp_out_of_spark_range_is_an_error(

@@ -111,7 +111,7 @@ def test_partitioner_agrees_with_librdkafka(
     producer = Producer({"bootstrap.servers": broker.bootstrap, "partitioner": "murmur2_random"})
     for key in keys:
         producer.produce(name, key=key, value=b"v", on_delivery=on_delivery)
-    assert producer.flush(30) == 0
+    assert producer.flush(PATIENCE_SECONDS) == 0
     wanted = partitions_by_key(pa.array(keys, pa.binary()), 5).tolist()
     assert [got[key] for key in keys] == wanted
 

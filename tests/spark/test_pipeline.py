@@ -157,7 +157,7 @@ def send_all(bootstrap: str, topic: str, values: list[Any]) -> None:
     producer = Producer({"bootstrap.servers": bootstrap})
     for value in values:
         producer.produce(topic, value if isinstance(value, bytes) else json.dumps(value).encode())
-    assert producer.flush(30) == 0
+    assert producer.flush(PATIENCE_SECONDS) == 0
 
 
 def run(spark: Any, pipeline: Pipeline, state: Path) -> QueryFigures:

@@ -12,7 +12,7 @@ import pytest
 
 pytest.importorskip("pyspark")
 
-from tests.support.wait import wait_until
+from tests.support.wait import PATIENCE_SECONDS, wait_until
 
 SPEC = """
 [pipeline]
@@ -50,5 +50,5 @@ def test_pipeline_exit_with_parent_ends_run_and_jvm(tmp_path: Path) -> None:
         wait_until(lambda: children(run.pid), what="the JVM starts", seconds=120)
         jvm = children(run.pid)[0]
         alive.kill()
-        assert run.wait(60) == -signal.SIGKILL
+        assert run.wait(PATIENCE_SECONDS) == -signal.SIGKILL
     wait_until(lambda: not Path(f"/proc/{jvm}").exists(), what="the JVM ends", seconds=120)

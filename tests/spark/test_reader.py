@@ -94,7 +94,7 @@ def test_reader_positions_by_offsets_timestamps_and_patterns(broker: BrokerUnder
         for offset in range(100):
             producer.produce(name, value=b"v", partition=partition, timestamp=1000 * partition + offset + 1)
     producer.produce(other, value=b"v", partition=0)
-    assert producer.flush(30) == 0
+    assert producer.flush(PATIENCE_SECONDS) == 0
 
     def asked(**options: str) -> list[tuple[str, int, int, int]]:
         return offsets_of(batch(broker.bootstrap, **options))
@@ -264,7 +264,7 @@ def test_available_now_reads_offsets_of_its_start_only(
     send(broker.bootstrap, name, numbered(50, 10))
     first = reader.latestOffset(start, ReadMaxRows(30))
     admin = AdminClient({"bootstrap.servers": broker.bootstrap})
-    admin.create_partitions([NewPartitions(name, 2)])[name].result(30)
+    admin.create_partitions([NewPartitions(name, 2)])[name].result(PATIENCE_SECONDS)
     second = reader.latestOffset(first, ReadMaxRows(30))
     assert without_notes(second) == {name: {"0": 50}}
     assert reader.latestOffset(second, ReadMaxRows(30)) is second
@@ -367,7 +367,7 @@ def test_a_loss_is_an_error_or_a_warning(
 
     # Gone altogether. Its offset is kept, and its loss is reported once.
     admin = AdminClient({"bootstrap.servers": broker.bootstrap})
-    admin.delete_topics([name])[name].result(30)
+    admin.delete_topics([name])[name].result(PATIENCE_SECONDS)
     with pytest.raises(DataLoss, match=rf"{name}-0 does not exist any more; it was read up to offset 4"):
         fresh.latestOffset({name: {"0": 4}}, ReadAllAvailable())
     caplog.clear()
@@ -515,7 +515,7 @@ def test_planned_batch_loses_only_records_of_deleted_topic(
     end = strict.latestOffset(start, ReadAllAvailable())
     tasks = [repr(each) for each in strict.partitions(start, end)]
     admin = AdminClient({"bootstrap.servers": broker.bootstrap})
-    admin.delete_topics([gone])[gone].result(30)
+    admin.delete_topics([gone])[gone].result(PATIENCE_SECONDS)
 
     # As after a restart, which runs the batch that was planned once more.
     with pytest.raises(DataLoss, match=rf"{gone}-0 is to be read up to offset 10, and does not exist any more"):

@@ -28,6 +28,7 @@ from kproc.spark.offsets import TopicPartition
 from kproc.spark.options import parse_source
 from tests.support.kafka_jars import missing_reason
 from tests.support.transactions import Values, committed_fetch, read_committed
+from tests.support.wait import PATIENCE_SECONDS
 
 pytestmark = [
     pytest.mark.usefixtures("own_connections"),
@@ -46,7 +47,7 @@ def produce(peer: KafkaPeer, topic: str, values: list[bytes], **settings: str) -
     producer = Producer({"bootstrap.servers": peer.bootstrap, "linger.ms": 5, **settings})
     for value in values:
         producer.produce(topic, value, key=value[:2], headers=[("h", value[:1])], partition=0)
-    assert producer.flush(30) == 0
+    assert producer.flush(PATIENCE_SECONDS) == 0
 
 
 def values_of(peer: KafkaPeer, topic: str, **options: str) -> list[bytes]:
@@ -141,7 +142,7 @@ def test_kproc_rebuilds_kafkas_transaction_index(
     for number in range(60):
         producer = producers[number % 3 if number > 56 else chance.randrange(3)]
         producer.produce(topic, b"%d " % number + bytes(chance.choice((10, 3000))), partition=0)
-        assert producer.flush(30) == 0
+        assert producer.flush(PATIENCE_SECONDS) == 0
         if number % 3 == 0 and number < 55:
             if chance.random() < 0.5:
                 producer.abort_transaction(30)

@@ -11,6 +11,7 @@ from confluent_kafka import Producer
 from tests.spark.streams import numbered, send
 from tests.support.broker import BrokerUnderTest
 from tests.support.topics import TopicFactory
+from tests.support.wait import PATIENCE_SECONDS
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -48,7 +49,7 @@ def fill(bootstrap: str, topic: str, partitions: int) -> list[tuple[Any, ...]]:
                     headers=row[7],
                     timestamp=FIRST_MS + 1000 * partition + offset,
                 )
-        assert producer.flush(30) == 0
+        assert producer.flush(PATIENCE_SECONDS) == 0
     return rows
 
 

@@ -12,7 +12,7 @@ from bench.peers.kafka import KafkaPeer
 from tests.spark.streams import numbered, send
 from tests.support.kafka_jars import missing_reason
 from tests.support.topics import TopicFactory, wait_for_markers
-from tests.support.wait import wait_until
+from tests.support.wait import PATIENCE_SECONDS, wait_until
 
 pytest.importorskip("pyspark.sql.streaming.datasource", reason="needs the spark extra")
 pytest.importorskip("pyarrow", reason="needs the spark extra")
@@ -40,7 +40,7 @@ def transact(bootstrap: str, topic: str, first: int, count: int, *, commit: bool
     producer.begin_transaction()
     for value in numbered(first, count):
         producer.produce(topic, value=value.encode(), partition=0)
-    assert producer.flush(30) == 0
+    assert producer.flush(PATIENCE_SECONDS) == 0
     if commit:
         producer.commit_transaction(30)
     else:
@@ -60,7 +60,7 @@ def test_transactions_are_read_as_kafkas_consumer_reads_them(kafka: str) -> None
     open_one.init_transactions(30)
     open_one.begin_transaction()
     open_one.produce(topic, value=b"open", partition=0)
-    assert open_one.flush(30) == 0
+    assert open_one.flush(PATIENCE_SECONDS) == 0
 
     committed = [*numbered(0, 50), *numbered(80, 45)]
     options: dict[str, Any] = {
@@ -109,6 +109,6 @@ def test_offsets_times_patterns_and_losses(kafka: str) -> None:
     with pytest.raises(DataLoss, match=rf"{topic}-1 is to be read from offset 0, its log starts at 40"):
         reader.partitions(start, end)
     admin = AdminClient({"bootstrap.servers": kafka})
-    admin.delete_topics([topic])[topic].result(30)
+    admin.delete_topics([topic])[topic].result(PATIENCE_SECONDS)
     with pytest.raises(DataLoss, match=rf"{topic}-0 does not exist any more"):
         reader.latestOffset({topic: end[topic]}, ReadAllAvailable())

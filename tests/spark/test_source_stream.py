@@ -38,7 +38,7 @@ def test_stream_restart_with_latest_loses_nothing(
 
     # It goes on from its checkpoint: new records, and a partition that was not there.
     admin = AdminClient({"bootstrap.servers": broker.bootstrap})
-    admin.create_partitions([NewPartitions(name, 3)])[name].result(30)
+    admin.create_partitions([NewPartitions(name, 3)])[name].result(PATIENCE_SECONDS)
     wait_until(
         lambda: len(admin.list_topics(name, timeout=PATIENCE_SECONDS).topics[name].partitions) == 3,
         what="a third partition",

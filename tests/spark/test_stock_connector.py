@@ -18,6 +18,7 @@ from kproc.pipeline.sinks import start_stream, write_table
 from kproc.pipeline.spec import parse_spec
 from tests.support import spark_jars
 from tests.support.topics import TopicFactory
+from tests.support.wait import PATIENCE_SECONDS
 
 pytestmark = pytest.mark.transports("process")
 PARTITIONS = 3
@@ -55,7 +56,7 @@ def produce(bootstrap: str, topic: str, first: int, count: int) -> list[tuple[An
         at = BEGAN_MS + number * STEP_MS
         producer.produce(topic, value, key, partition, timestamp=at, headers=[("n", str(number).encode())])
         rows.append((partition, offset, at, key, value, ("n", str(number).encode())))
-    assert producer.flush(30) == 0
+    assert producer.flush(PATIENCE_SECONDS) == 0
     return rows
 
 

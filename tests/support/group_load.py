@@ -12,7 +12,7 @@ from confluent_kafka import Consumer, KafkaException, Producer, TopicPartition
 
 from tests.support.groups import offsets_of
 from tests.support.raw import Closed, RawClient
-from tests.support.wait import wait_until
+from tests.support.wait import PATIENCE_SECONDS, wait_until
 
 _READ_SECONDS = 10.0  # For a coordinator to be there again, and for the last records to be processed.
 
@@ -61,7 +61,7 @@ class GroupLoad:
         self._is_enough.set()
         self._stop.set()
         for thread in self._threads:
-            thread.join(60)
+            thread.join(PATIENCE_SECONDS)
 
     def wait_settled(self, what: str, seconds: float) -> None:
         """Every member has its share, and commits go on."""
@@ -98,7 +98,7 @@ class GroupLoad:
     def wait_processed(self) -> None:
         """Nothing more is produced, and the members have processed all that was acknowledged."""
         self._is_enough.set()
-        self._threads[0].join(60)
+        self._threads[0].join(PATIENCE_SECONDS)
 
         def missing() -> list[tuple[int, int]]:
             with self._lock:

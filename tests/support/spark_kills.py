@@ -147,7 +147,7 @@ class Copying:
             with suppress(psutil.NoSuchProcess):
                 process.kill()
         self._job.kill()
-        self._job.wait(30)
+        self._job.wait(PATIENCE_SECONDS)
         self.start_job()
         return True
 
@@ -188,7 +188,7 @@ class Copying:
         self.family()
         if self._job is not None and self._job.poll() is None:
             self._job.kill()
-            self._job.wait(30)
+            self._job.wait(PATIENCE_SECONDS)
         self.broker.stop()
         for pid in living(self.seen):
             with suppress(ProcessLookupError):

@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING
 from tests.support import spark_jars
 from tests.support.jvm import SHORT_LIVED
 from tests.support.spark_home import jvm_variables, keep_home
+from tests.support.wait import PATIENCE_SECONDS
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -101,7 +102,7 @@ def spark_session(**settings: str) -> Iterator[SparkSession]:
         gateway.shutdown()
         if gateway.proc is not None:
             gateway.proc.stdin.close()
-            gateway.proc.wait(30)
+            gateway.proc.wait(PATIENCE_SECONDS)
 
 
 if __name__ == "__main__":

@@ -57,7 +57,7 @@ def wait_for_markers(bootstrap: str, topic: str, *, partitions: int = 1, seconds
     wanted = {TopicPartition(topic, number): OffsetSpec.latest() for number in range(partitions)}
 
     def ends(isolation: IsolationLevel) -> list[int]:
-        found = admin.list_offsets(wanted, isolation_level=isolation, request_timeout=30)
+        found = admin.list_offsets(wanted, isolation_level=isolation, request_timeout=PATIENCE_SECONDS)
         return [each.result().offset for each in found.values()]
 
     def is_decided() -> bool:

@@ -11,6 +11,7 @@ from kproc.broker.config import Config
 from kproc.cli.main import run
 from kproc.cli.serve import _build
 from tests.support.kproc_command import kproc
+from tests.support.wait import PATIENCE_SECONDS
 
 
 def test_mistakes_and_warnings_of_a_file_are_one_block(tmp_path, capsys):
@@ -58,5 +59,5 @@ def test_configuration_from_a_pipe_is_read_once(tmp_path):
     read: list[Config] = []
     reader = threading.Thread(target=lambda: read.append(_build([], [], file=path)), daemon=True)
     reader.start()
-    reader.join(10)
+    reader.join(PATIENCE_SECONDS)
     assert [config.log_dirs for config in read] == [str(tmp_path)]

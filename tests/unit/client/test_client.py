@@ -22,6 +22,7 @@ from kproc.client import (
 )
 from kproc.wire import codec
 from kproc.wire.header import ApiKey, parse_request_header
+from tests.support.wait import PATIENCE_SECONDS
 
 Script = Callable[[socket.socket], None]
 
@@ -143,7 +144,7 @@ def test_a_silent_peer_ends_in_a_timeout():
     def script(connection: socket.socket) -> None:
         read_frame(connection)
         connection.sendall(b"\x00\x00\x00\x10half")  # Half an answer does not prolong the deadline for ever.
-        done.wait(10)
+        done.wait(PATIENCE_SECONDS)
 
     with peer(script, timeout_ms=50) as client:
         try:

@@ -17,6 +17,7 @@ from kproc.broker.transport.envelope import FLAG_LOOPBACK
 from tests.support.acceptor_rig import AcceptorRig, ScriptedProcessor, peers, ports
 from tests.support.links import LinkMaker
 from tests.support.processor_rig import no_more_descriptors, reset
+from tests.support.wait import PATIENCE_SECONDS
 
 # -- the usual case ------------------------------------------------------------------------------------------
 
@@ -48,7 +49,7 @@ def test_handed_over_socket_is_the_clients_and_ready_to_use(rig: AcceptorRig) ->
     assert sock.getsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY) == 1
     assert sock.getsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE) == 1
     client.send(b"hello")
-    assert select.select([sock], [], [], 5)[0]
+    assert select.select([sock], [], [], PATIENCE_SECONDS)[0]
     assert sock.recv(10) == b"hello"
 
 
@@ -126,7 +127,7 @@ def test_unconfigurable_socket_is_closed_and_next_served(
     first, second = rig.connect(2)
     rig.step()
     assert sum(rig.taken()) == 1
-    assert select.select([first], [], [], 5)[0]
+    assert select.select([first], [], [], PATIENCE_SECONDS)[0]
     assert first.recv(1) == b""
     with pytest.raises(BlockingIOError):
         second.recv(1)
@@ -179,7 +180,7 @@ def test_close_ends_what_nobody_registered(start: Callable[..., AcceptorRig]) ->
     rig.processors[0].sock.close()  # With both sockets unread in it.
     rig.acceptor.close()
     for client in clients:
-        assert select.select([client], [], [], 5)[0]
+        assert select.select([client], [], [], PATIENCE_SECONDS)[0]
         assert client.recv(1) == b""
 
 

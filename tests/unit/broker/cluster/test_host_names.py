@@ -12,6 +12,7 @@ import pytest
 from kproc.broker.role.lookups import Lookups
 from kproc.broker.role.roles import handler_id
 from tests.support.controller_rig import ControllerRig, Reply, ScriptedPeer
+from tests.support.wait import PATIENCE_SECONDS
 
 
 @pytest.fixture
@@ -31,7 +32,7 @@ def test_a_change_that_names_a_host_holds_nobody_up(
     answers = threading.Event()
 
     def look_up(host: str) -> list[str]:
-        answers.wait(10)
+        answers.wait(PATIENCE_SECONDS)
         if host == "nowhere.example":
             raise OSError("Name or service not known")
         return ["10.0.0.1"]
@@ -49,7 +50,7 @@ def test_a_change_that_names_a_host_holds_nobody_up(
     assert named == unknown == []
     assert not rig.controller.is_drained()
     answers.set()
-    lookups.wait(10)
+    lookups.wait(PATIENCE_SECONDS)
     rig.settle()
     assert named[0]["entries"][0]["error_code"] == 0
     assert "nowhere.example is not a valid IP or resolvable host" in unknown[0]["entries"][0]["error_message"]

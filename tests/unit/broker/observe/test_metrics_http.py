@@ -13,6 +13,7 @@ import pytest
 
 from kproc.broker.observe.metrics_http import CONNECTIONS_MAX, MetricsResponder
 from kproc.common.clock import ManualClock
+from tests.support.wait import PATIENCE_SECONDS
 
 GET = b"GET /metrics HTTP/1.1\r\nHost: localhost\r\n\r\n"
 
@@ -44,7 +45,7 @@ class Rig:
         return "text/plain; version=0.0.4", self.body
 
     def connect(self, request: bytes = b"", source: str = "127.0.0.1") -> socket.socket:
-        made = socket.create_connection(self._address, timeout=5, source_address=(source, 0))
+        made = socket.create_connection(self._address, timeout=PATIENCE_SECONDS, source_address=(source, 0))
         sock = self._stack.enter_context(made)
         if request:
             sock.sendall(request)

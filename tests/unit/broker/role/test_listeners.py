@@ -14,6 +14,7 @@ from kproc.broker.role import listeners
 from kproc.broker.role.listeners import find
 from kproc.common.errors import FatalError
 from tests.support.bound_listeners import bind
+from tests.support.wait import PATIENCE_SECONDS
 
 
 @pytest.fixture
@@ -82,7 +83,8 @@ def test_backlog_holds_clients_before_anybody_accepts(sockets: list[socket.socke
     """Kafka's testListenBacklogSize."""
     (endpoint,) = bind(sockets, "PLAINTEXT://127.0.0.1:0", socket_listen_backlog_size=128)
     listeners.start_listening(sockets, Config.build({"socket.listen.backlog.size": "128"}))
-    clients = [socket.create_connection(("127.0.0.1", endpoint.bound_port), timeout=5) for _ in range(100)]
+    address = ("127.0.0.1", endpoint.bound_port)
+    clients = [socket.create_connection(address, timeout=PATIENCE_SECONDS) for _ in range(100)]
     for client in clients:
         client.close()
 

@@ -22,6 +22,7 @@ from kproc.common.clock import ManualClock
 from kproc.common.errors import ErrorCode
 from kproc.wire import codec
 from kproc.wire.header import ApiKey, parse_request_header
+from tests.support.wait import PATIENCE_SECONDS
 
 Answer = Callable[[ApiKey, int, dict[str, Any]], dict[str, Any] | None]
 
@@ -39,7 +40,7 @@ class ScriptedBroker:
 
     def close(self) -> None:
         self.probe.close()
-        self._thread.join(10)
+        self._thread.join(PATIENCE_SECONDS)
 
     def problem(self) -> str | None:
         """What came of it."""

@@ -24,6 +24,7 @@ from kproc.broker.supervisor.status_window import (
     window_owner,
 )
 from kproc.cli.status_source import _windows
+from tests.support.wait import PATIENCE_SECONDS
 
 ALL_SEALS = fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_GROW | fcntl.F_SEAL_WRITE | fcntl.F_SEAL_SEAL
 
@@ -151,7 +152,7 @@ def test_look_in_waits_for_place_in_full_backlog(monkeypatch: pytest.MonkeyPatch
         monkeypatch.setattr("kproc.broker.supervisor.status_window.select.select", wait)
         thread = threading.Thread(target=lambda: found.append(request_status(name, timeout_ms=30_000)))
         thread.start()
-        assert has_waited.wait(10), found
+        assert has_waited.wait(PATIENCE_SECONDS), found
         descriptor = memfd(b'{"a": 1}')
         while thread.is_alive():
             asker, _ = listening.accept()
