@@ -2,7 +2,7 @@
 
     python -m bench.figures                          # less than 8 minutes on a quiet machine, with Apache Kafka
     python -m bench.figures --test-log LOG           # LOG: the output of scripts/test or .ci/run, for the tests' time
-    python -m bench.figures --short                  # about 2 minutes; prints the blocks and writes nothing
+    python -m bench.figures --short                  # 3 minutes; prints the blocks and writes nothing
 
 The cells are those of `kproc bench compare` that the README shows. Without Kafka's jars its column stays empty. The
 samples go to `bench/results/<time>-figures/`, the table to README.md, the same table with ranges and CPU to
@@ -31,7 +31,7 @@ BEGIN: Final = "<!-- Figures: `python -m bench.figures` writes what follows, up 
 END: Final = "<!-- End of the figures. -->"
 TARGETS: Final = (REPOSITORY / "README.md", REPOSITORY / "bench" / "RESULTS.md")
 NAMES: Final = {YARDSTICK: "Kafka", JUDGED: "kproc"}
-MINUTES, SHORT_MINUTES = 7.5, 1.8
+MINUTES, SHORT_MINUTES = 7.5, 3.0
 ROUNDS: Final = 5
 Row = Mapping[str, Any]
 
@@ -118,9 +118,9 @@ def table(found: Mapping[tuple[str, str], Figure], *, with_range: bool) -> list[
     head = [*NAMES.values(), "ratio", *(["its range"] if with_range else [])]
     lines = [f"| | {' | '.join(head)} |", "|---" * (len(head) + 1) + "|"]
     for line in LINES:
-        figure = found.get((line.cell, line.metric))
-        if figure is None or not (with_range or line.is_in_readme):
+        if not (with_range or line.is_in_readme):
             continue
+        figure = found.get((line.cell, line.metric), Figure())
         ratios = figure.ratios()
         cells = [line.title, *(text_of(figure.median(peer), figure.unit) for peer in NAMES)]
         cells.append(digits(statistics.median(ratios)) if ratios else "-")
@@ -133,9 +133,9 @@ def table(found: Mapping[tuple[str, str], Figure], *, with_range: bool) -> list[
 def origin(about: Row, rounds: int, *, is_short: bool) -> list[str]:
     """Return the lines above a table: when, where and of which commit its figures are, and if they may be quoted."""
     python = f"{about['python'].partition(' ')[0]} ({about['python'].rpartition(', ')[2].rstrip(')')})"
+    commit = f"{about['commit']}{' with local changes' if about['has_local_changes'] else ''}"
     lines = [
-        f"Measured on {about['time'][:10]} at commit {about['commit']}"
-        f"{' with local changes' if about['has_local_changes'] else ''}, in {rounds} rounds: {about['cpu']}, "
+        f"Measured on {about['time'][:10]} at commit {commit}, in {rounds} round{'s' * (rounds > 1)}: {about['cpu']}, "
         f"{about['cores']} cores, {about['memory_gb']:g} GB, Linux {about['kernel']}, CPython {python}."
     ]
     doubts = []
@@ -220,9 +220,7 @@ def parse(arguments: Sequence[str] | None) -> argparse.Namespace:
     """Parse the command line."""
     summary = (__doc__ or "").partition("\n")[0]
     parser = argparse.ArgumentParser(prog="python -m bench.figures", description=summary)
-    parser.add_argument(
-        "--short", action="store_true", help="about 2 minutes; print the blocks and write nothing"
-    )
+    parser.add_argument("--short", action="store_true", help="3 minutes; print the blocks and write nothing")
     parser.add_argument("--samples", type=Path, metavar="DIR", help="measure nothing; use the samples in DIR")
     parser.add_argument(
         "--test-log", type=Path, metavar="FILE", help="output of scripts/test, for the tests' time"
