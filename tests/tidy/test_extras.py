@@ -17,6 +17,7 @@ IMPORT = re.compile(r"\s*(?:import|from) ([A-Za-z_]\w*)[\w.]*(?: import .*| as \
 OURS = {"kproc", "bench", "examples", "tests", "scripts"}
 # Modules that are not called after what brings them.
 BROUGHT_BY = {
+    "_pytest": "pytest",
     "py4j": "pyspark",
     "re2": "google-re2",
     "PIL": "matplotlib",
