@@ -19,7 +19,7 @@ from kproc.cli.completion import complete_groups, complete_topics
 from kproc.cli.formatting import Formatter, compile_format
 from kproc.cli.lines import print_note
 from kproc.cli.patterns import RecordFilter, is_topic_pattern, matching_topics
-from kproc.cli.positions import Where, chosen_partitions, find_positions, parse_where
+from kproc.cli.positions import Partitions, Where, chosen_partitions, find_positions, parse_where
 from kproc.cli.unserved import Partition, explain_unserved
 
 if TYPE_CHECKING:
@@ -103,10 +103,6 @@ Group = Annotated[
         help="Read as a member of this group: continue at its offsets and commit printed records.",
         autocompletion=complete_groups,
     ),
-]
-Partitions = Annotated[
-    list[int] | None,
-    typer.Option("--partition", "-p", min=0, help="Only this partition; may be repeated."),
 ]
 
 
@@ -340,8 +336,7 @@ def _span(
     with connect_for_records(bootstrap) as client:
         for metadata in checked_topics(client, topics):
             topic = str(metadata["name"])
-            known = [row["partition_index"] for row in metadata["partitions"]]
-            numbers = chosen_partitions(topic, known, wanted)
+            numbers = chosen_partitions(metadata, wanted)
             positions = find_positions(client, topic, numbers, where, errors, isolation=level)
             beyond.update(((topic, number), positions.ends[number]) for number in positions.beyond)
             last = positions.ends

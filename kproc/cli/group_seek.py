@@ -124,8 +124,7 @@ def _chosen(
     for item in topics:
         name, _, numbers = item.partition(":")
         [metadata] = checked_topics(client, [name])
-        known = [row["partition_index"] for row in metadata["partitions"]]
-        chosen[name] = chosen_partitions(name, known, _partition_numbers(item, numbers))
+        chosen[name] = chosen_partitions(metadata, _partition_numbers(item, numbers))
     return chosen
 
 

@@ -269,7 +269,7 @@ def _check_partition(client: Client, topic: str, partition: int) -> None:
     from kproc.cli.topics import checked_topics
 
     (metadata,) = checked_topics(client, [topic])
-    chosen_partitions(topic, [row["partition_index"] for row in metadata["partitions"]], [partition])
+    chosen_partitions(metadata, [partition])
 
 
 class _ProduceProbe:

@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Mapping
 from datetime import UTC, datetime, timedelta
-from typing import TYPE_CHECKING, Final, NamedTuple
+from typing import TYPE_CHECKING, Annotated, Any, Final, NamedTuple
+
+import typer
 
 from kproc.cli.common import Failure, usage_error
 from kproc.cli.offsets import served_offsets
@@ -15,6 +18,10 @@ if TYPE_CHECKING:
     from kproc.client import Client
 
 Where = str | int | datetime
+Partitions = Annotated[
+    list[int] | None,
+    typer.Option("--partition", "-p", min=0, help="Only this partition; may be repeated."),
+]
 # 19 digits hold every offset. Python refuses to parse texts of more than 4,300 digits.
 _OFFSET: Final = re.compile(r"[+-]?[0-9]{1,19}")
 _MILLISECONDS: Final = re.compile(r"@[+-]?[0-9]{1,19}")
@@ -101,9 +108,10 @@ def find_positions(
     return positions
 
 
-def chosen_partitions(topic: str, known: list[int], wanted: list[int] | None) -> list[int]:
-    """Return the wanted partitions, or all if none is named. Raise a Failure for one that does not exist."""
+def chosen_partitions(metadata: Mapping[str, Any], wanted: list[int] | None) -> list[int]:
+    """Return the wanted partitions of a topic, or all if none is named. Raise a Failure for one that does not exist."""
+    known = [row["partition_index"] for row in metadata["partitions"]]
     for number in wanted or ():
         if number not in known:
-            raise Failure(f"{topic}: no partition {number}; there are {len(known)}")
+            raise Failure(f"{metadata['name']}: no partition {number}; there are {len(known)}")
     return sorted(set(wanted)) if wanted else known

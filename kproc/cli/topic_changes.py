@@ -25,7 +25,7 @@ from kproc.cli.config_requests import alter_configs, topic_resource
 from kproc.cli.configs import config_changes, confirm_changes
 from kproc.cli.consent import Consent
 from kproc.cli.failure import explain
-from kproc.cli.positions import Positions, chosen_partitions, find_positions, parse_where
+from kproc.cli.positions import Partitions, Positions, chosen_partitions, find_positions, parse_where
 from kproc.cli.topics import TIMEOUT_MS, Settings, checked_topics
 from kproc.cli.unserved import Partition, explain_unserved
 
@@ -107,10 +107,7 @@ def trim(
         ),
     ],
     bootstrap: Bootstrap = DEFAULT_BOOTSTRAP,
-    partition: Annotated[
-        list[int] | None,
-        typer.Option("--partition", "-p", min=0, help="Only this partition; may be repeated."),
-    ] = None,
+    partition: Partitions = None,
     consent: Consent = Consent(),
     output: OutputFormat = Format.TABLE,
 ) -> None:
@@ -126,10 +123,8 @@ def trim(
     consent.check("topic trim")
     with connect(bootstrap) as client:
         [metadata] = checked_topics(client, [name])
-        known = [row["partition_index"] for row in metadata["partitions"]]
         errors: dict[Partition, str] = {}
-        chosen = chosen_partitions(name, known, partition)
-        positions = find_positions(client, name, chosen, where, errors)
+        positions = find_positions(client, name, chosen_partitions(metadata, partition), where, errors)
         if consent.needs_plan:
             plan = _trims(name, positions)
             if not consent.obtain(plan, _TRIM, output):

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Annotated, Any, Final
-
-import typer
+from typing import TYPE_CHECKING, Any, Final
 
 from kproc.cli.batch_check import check_batches, fetch_batches
 from kproc.cli.common import (
@@ -18,7 +16,7 @@ from kproc.cli.common import (
 )
 from kproc.cli.lines import print_line
 from kproc.cli.offsets import served_offsets
-from kproc.cli.positions import chosen_partitions
+from kproc.cli.positions import Partitions, chosen_partitions
 from kproc.cli.tables import print_table
 from kproc.cli.topics import Names, checked_topics
 from kproc.cli.unserved import Partition, explain_unserved
@@ -34,10 +32,7 @@ _SHOWN_MAX: Final = 20
 def verify(
     names: Names,
     bootstrap: Bootstrap = DEFAULT_BOOTSTRAP,
-    partition: Annotated[
-        list[int] | None,
-        typer.Option("--partition", "-p", min=0, help="Only this partition; may be repeated."),
-    ] = None,
+    partition: Partitions = None,
     output: OutputFormat = Format.TABLE,
 ) -> None:
     """Read all records and report unreadable batches. Exit code 1 if there are any."""
@@ -45,8 +40,7 @@ def verify(
     errors: dict[Partition, str] = {}
     with connect_for_records(bootstrap) as client:
         for topic in checked_topics(client, names):
-            known = [each["partition_index"] for each in topic["partitions"]]
-            numbers = chosen_partitions(topic["name"], known, partition)
+            numbers = chosen_partitions(topic, partition)
             starts = served_offsets(client, topic["name"], dict.fromkeys(numbers, EARLIEST), errors)
             ends = served_offsets(client, topic["name"], dict.fromkeys(starts, LATEST), errors)
             rows += [_verify(client, topic["name"], each, starts[each], ends[each]) for each in ends]
