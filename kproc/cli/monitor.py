@@ -19,6 +19,7 @@ from kproc.cli.common import (
     connect,
 )
 from kproc.cli.completion import complete_topics
+from kproc.cli.human import format_bytes
 from kproc.cli.lines import print_line, print_note
 from kproc.common.printable import printable, printable_json
 
@@ -133,7 +134,8 @@ def format_row(row: dict[str, Any]) -> str:
         about or "-",
         result,
         f"{row['took_us'] / 1000:.2f}ms",
-        f"{_size(row['request_bytes'])}>{_size(row['response_bytes'])}",
+        # The parts of a line are separated by blanks.
+        ">".join(format_bytes(row[key]).replace(" ", "") for key in ("request_bytes", "response_bytes")),
         row["client"] or "-",
     ]
     # Without a login, every user is the same.
@@ -141,12 +143,3 @@ def format_row(row: dict[str, Any]) -> str:
         words.append(row["user"])
     words.append(row["address"])
     return printable(" ".join(words))
-
-
-def _size(size: int) -> str:
-    """Return a size in bytes with three digits: 512, 16.4k, 1.05M."""
-    for unit in ("", "k", "M"):
-        if size < 1000:
-            return f"{size:.3g}{unit}" if unit else str(int(size))
-        size /= 1000  # type: ignore[assignment]
-    return f"{size:.3g}G"

@@ -10,6 +10,7 @@ import typer
 
 from kproc.broker.storage.set_aside import WAY_OUT
 from kproc.cli.common import DEFAULT_BOOTSTRAP, Bootstrap, Format, OutputFormat, print_json
+from kproc.cli.human import format_duration
 from kproc.cli.lines import print_facts, print_line, print_note
 from kproc.cli.status_source import StatusSource
 from kproc.cli.tables import print_table
@@ -128,7 +129,7 @@ def _print_status(answer: dict[str, Any]) -> None:
 def _print_facts_of(answer: dict[str, Any]) -> None:
     where = [
         f"cluster {answer['cluster_id']}",
-        f"up {_duration(answer['uptime_ms'])}",
+        f"up {format_duration(answer['uptime_ms'])}",
         "listeners " + " ".join(f"{name}={_address(value)}" for name, value in answer["listeners"].items()),
         f"control {answer['control']}" if answer.get("control") else "",
         f"metrics http://{answer['metrics']}/metrics" if answer.get("metrics") else "",
@@ -196,10 +197,3 @@ def _address(listener: Any) -> str:
 
 def _day(wall_ms: int) -> str:
     return datetime.datetime.fromtimestamp(wall_ms / 1000, datetime.UTC).strftime("%Y-%m-%d")
-
-
-def _duration(milliseconds: int) -> str:
-    seconds = milliseconds // 1000
-    days, seconds = divmod(seconds, 86_400)
-    clock = f"{seconds // 3600}:{seconds // 60 % 60:02}:{seconds % 60:02}"
-    return f"{days}d {clock}" if days else clock

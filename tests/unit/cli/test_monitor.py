@@ -22,7 +22,7 @@ def words(**changes: Any) -> list[str]:
 
 def test_line_has_time_api_topic_result_sizes_and_client() -> None:
     clock = time.strftime("%H:%M:%S", time.localtime(1_700_000_000))
-    assert words() == [f"{clock}.042", "Produce", "orders", "ok", "4.37ms", "16.4k>57", "shop", "10.1.2.3"]
+    assert words() == [f"{clock}.042", "Produce", "orders", "ok", "4.37ms", "16KiB>57B", "shop", "10.1.2.3"]
 
 
 @pytest.mark.parametrize(
@@ -35,7 +35,7 @@ def test_line_has_time_api_topic_result_sizes_and_client() -> None:
         ({"user": "User:alice"}, 7, "User:alice"),
         ({"client": ""}, 6, "-"),
         ({"client": "x\x1b[2J"}, 6, "x\\x1b[2J"),
-        ({"request_bytes": 999, "response_bytes": 1_050_000}, 5, "999>1.05M"),
+        ({"request_bytes": 999, "response_bytes": 1_050_000}, 5, "999B>1.0MiB"),
     ],
 )
 def test_line_shows(changes: dict[str, Any], at: int, word: str) -> None:

@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import pytest
-
 from kproc.cli.lines import print_facts, print_text
-from kproc.cli.status import COLUMNS, _duration, _print_status
+from kproc.cli.status import COLUMNS, _print_status
 from kproc.cli.tables import _cut, _narrowed, print_table
 from tests.support.command_line import call_kproc, told
 
@@ -66,7 +64,7 @@ def test_a_table_without_rows_is_its_header(capsys):
 def test_status_shows_each_process_and_the_memory_in_all(capsys):
     _print_status(STATUS)
     lines = capsys.readouterr().out.splitlines()
-    assert lines[0] == "cluster abc  up 1:02:03  listeners PLAINTEXT=127.0.0.1:1"
+    assert lines[0] == "cluster abc  up 62m  listeners PLAINTEXT=127.0.0.1:1"
     assert lines[1] == "data /data  transport process  flush group  topics 1  partitions 4"
     assert lines[3].split()[:4] == ["ROLE", "INDEX", "PID", "STATE"]
     assert " ".join(lines[4].split()) == "supervisor 0 7 running 0 - - - 2.0 - - - - - -"
@@ -92,11 +90,6 @@ def test_status_counts_transactional_ids_by_state_if_any(capsys):
     assert "partitions 4  transactional ids 2 Ongoing, 10 CompleteCommit\n" in capsys.readouterr().out
     _print_status({**STATUS, "transactions": dict.fromkeys(counts, 0)})
     assert "transactional ids" not in capsys.readouterr().out
-
-
-@pytest.mark.parametrize(("ms", "text"), [(0, "0:00:00"), (59_999, "0:00:59"), (90_061_000, "1d 1:01:01")])
-def test_durations(ms, text):
-    assert _duration(ms) == text
 
 
 def test_narrow_terminal_hides_least_important_columns() -> None:
