@@ -17,6 +17,7 @@ import typer
 from kproc.cli.common import DEFAULT_BOOTSTRAP, Bootstrap, Failure, connect_for_records, usage_error
 from kproc.cli.completion import complete_groups, complete_topics
 from kproc.cli.formatting import Formatter, compile_format
+from kproc.cli.human import counted
 from kproc.cli.lines import print_note
 from kproc.cli.patterns import RecordFilter, is_topic_pattern, matching_topics
 from kproc.cli.positions import Partitions, Where, chosen_partitions, find_positions, parse_where
@@ -192,7 +193,7 @@ def _start_beyond_end(start: str, where: Where, span: OffsetRange, *, follow: bo
         return None
     (topic, number), end = max(beyond.items(), key=lambda each: each[1])
     more = len(beyond) - 1
-    others = f" and of {more} more partition{'s' * (more > 1)}" if more else ""
+    others = f" and of {counted(more, 'more partition')}" if more else ""
     done = "reading begins at the end" if follow else "nothing is read there"
     return f"--from {start} is beyond the end of {topic}-{number} (offset {end}){others}: {done}"
 

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from kproc.cli.failure import Failure
+from kproc.cli.human import counted
 from kproc.cli.profile_store import BOOTSTRAP_VARIABLE, PROFILE_VARIABLE, find_connection
 
 if TYPE_CHECKING:
@@ -35,7 +36,7 @@ def banner(
     lines = [f"kproc is ready at {bootstrap}. Ctrl-C stops it and {kept}."]
     lines += [f"  {name:<10}{text}" for name, text in _other_addresses(ready)]
     if topics:
-        shown = (f"{name} ({count} partition{'s' * (count != 1)})" for name, count in topics.items())
+        shown = (f"{name} ({counted(count, 'partition')})" for name, count in topics.items())
         lines.append(f"  {'topics':<10}{', '.join(shown)}")
     lines += ["", "Try in another terminal:"]
     if not _is_default(bootstrap):

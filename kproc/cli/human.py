@@ -45,6 +45,11 @@ def format_duration(ms: float) -> str:
     return _two_units(ms, (_YEAR_MS, "y"), (_DAY_MS, "d"))
 
 
+def counted(count: int, noun: str) -> str:
+    """Return the number with the noun, which has an s unless it is 1: 1 record, 2 records."""
+    return f"{count} {noun}{'' if count == 1 else 's'}"
+
+
 def is_quantity(text: str) -> bool:
     """Return True for a number, or for a text that a function of this module has made of one."""
     return _QUANTITY.fullmatch(text) is not None

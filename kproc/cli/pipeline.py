@@ -25,6 +25,7 @@ from kproc.cli.common import (
     print_json,
 )
 from kproc.cli.consent import Consent
+from kproc.cli.human import counted
 from kproc.cli.lines import print_block, print_line, print_note, print_notes
 from kproc.cli.profile_store import BOOTSTRAP_VARIABLE, COMMAND_CONFIG_VARIABLE
 from kproc.cli.tables import print_table
@@ -116,7 +117,7 @@ def check(
             for line in check_with_spark(pipeline, os.environ, verbose=verbose):
                 print_line(line)
     parts = (("source", pipeline.sources), ("transform", pipeline.transforms), ("sink", pipeline.sinks))
-    counts = ", ".join(f"{len(found)} {word}{'' if len(found) == 1 else 's'}" for word, found in parts)
+    counts = ", ".join(counted(len(found), word) for word, found in parts)
     print_line(f"{spec}: {counts}, nothing wrong")
 
 

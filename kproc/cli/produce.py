@@ -25,6 +25,7 @@ from kproc.cli.common import (
 )
 from kproc.cli.completion import complete_topics
 from kproc.cli.formatting import unescape
+from kproc.cli.human import counted
 from kproc.cli.lines import print_note
 from kproc.cli.record_json import BadLine, Headers, Outgoing, read_line
 from kproc.cli.refusals import DEBUG, Refusals
@@ -170,7 +171,7 @@ def produce(
     if parser is not None:
         parser.report_missing()
     if verbose:
-        print_note(f"kproc: sent {count} record{'s' * (count != 1)} to {topic}")
+        print_note(f"kproc: sent {counted(count, 'record')} to {topic}")
 
 
 def _settings(

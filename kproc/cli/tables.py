@@ -11,7 +11,7 @@ import textwrap
 from collections.abc import Iterable, Sequence
 from typing import Final
 
-from kproc.cli.human import is_quantity
+from kproc.cli.human import counted, is_quantity
 from kproc.cli.lines import print_line, print_text
 from kproc.common.printable import printable
 
@@ -61,7 +61,7 @@ def print_table(
 def print_count(count: int, what: str) -> None:
     """Print the number of rows of a table, but only on a terminal, because the line would disturb a pipe's reader."""
     if sys.stdout.isatty():
-        print_line(f"({count} {what}{'' if count == 1 else 's'})")
+        print_line(f"({counted(count, what)})")
 
 
 def fits(header: Sequence[str], rows: Iterable[Sequence[object]], cut: Sequence[str]) -> bool:
