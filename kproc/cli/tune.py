@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import sys
 import time
 from enum import StrEnum
 from pathlib import Path
@@ -12,6 +11,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from kproc.cli.common import Failure, Format, OutputFormat, connect, print_json, usage_error
+from kproc.cli.consent import Consent
 from kproc.cli.lines import print_block, print_line, print_notes, print_text
 from kproc.cli.tables import print_table
 
@@ -65,8 +65,7 @@ def tune(
             "--connections", min=1, max=10_000, help="Number of connections, instead of the workload's."
         ),
     ] = None,
-    dry_run: Annotated[bool, typer.Option("--dry-run", help="Show the change without writing it.")] = False,
-    yes: Annotated[bool, typer.Option("--yes", "-y", help="Write without asking.")] = False,
+    consent: Consent = Consent(),
     from_broker: Annotated[
         str | None,
         typer.Option(
@@ -86,19 +85,19 @@ def tune(
     """
     if context.invoked_subcommand is not None:
         return
-    if config is None and yes:
+    if config is None and consent.yes:
         usage_error("--yes: there is nothing to write without --config FILE")
     if config is not None:
         # Check this first, because measuring takes a minute.
-        _check_writable(config, dry_run=dry_run, yes=yes)
+        _check_writable(config, consent)
     if from_broker is not None:
         live = _propose_live(from_broker, seconds)
         _show_live(live, output)
-        _keep(config, live.settings, dry_run=dry_run, yes=yes, output=output)
+        _keep(config, live.settings, consent, output)
         return
     proposal = _measure(workload, seconds, rounds, connections)
     _show(proposal, workload, output)
-    _keep(config, proposal.settings, dry_run=dry_run, yes=yes, output=output)
+    _keep(config, proposal.settings, consent, output)
 
 
 def _measure(workload: WorkloadName, seconds: float, rounds: int, connections: int | None) -> Proposal:
@@ -247,24 +246,17 @@ def _show_live(live: LiveProposal, output: Format) -> None:
         print_line(f"- {remark}")
 
 
-def _check_writable(config: Path, *, dry_run: bool, yes: bool) -> None:
+def _check_writable(config: Path, consent: Consent) -> None:
     from kproc.tools.tune import config_file
 
     is_toml = config.suffix.lower() == ".toml"
     config_file.edited(config_file.read(config), {"num.io.threads": "1"}, is_toml=is_toml)
-    if dry_run:
-        return
-    if not yes and not sys.stdin.isatty():
-        usage_error(
-            f"--config {config}: there is no terminal to ask for confirmation; give --yes or --dry-run"
-        )
-    if not os.access(config.resolve().parent, os.W_OK):
+    consent.check(f"--config {config}")
+    if not consent.dry_run and not os.access(config.resolve().parent, os.W_OK):
         raise Failure(f"{config}: its directory cannot be written to")
 
 
-def _keep(
-    config: Path | None, settings: Mapping[str, str], *, dry_run: bool, yes: bool, output: Format
-) -> None:
+def _keep(config: Path | None, settings: Mapping[str, str], consent: Consent, output: Format) -> None:
     """Offer to write the proposed settings into the file: show the change, ask, write.
 
     Messages go to stderr where stdout is JSON.
@@ -287,11 +279,10 @@ def _keep(
         say(f"{config} has these settings already\n")
         return
     say(change)
-    if dry_run:
+    if consent.dry_run:
         say(f"{config} is left as it is (--dry-run)\n")
         return
-    if not yes:
-        typer.confirm(f"write {config}?", abort=True, err=output is Format.JSON)
+    consent.require(f"write {config}?")
     config_file.write(config, after)
     say(f"written to {config}; it holds from the broker's next start\n")
 
