@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from kproc.cli.common import DEFAULT_BOOTSTRAP, Bootstrap, Format, OutputFormat, connect, print_json
 from kproc.cli.config_requests import SET_ON_TOPIC, describe_configs, topic_resource
 from kproc.cli.human import format_bytes, format_duration
 from kproc.cli.lines import print_facts, print_line, print_text
-from kproc.cli.offsets import find_offsets
+from kproc.cli.offsets import FoundOffset, find_offsets
 from kproc.cli.tables import print_table
 from kproc.cli.topic_usage import Gaps, log_sizes
 from kproc.cli.topics import Names, checked_topics
@@ -46,10 +46,44 @@ def describe(
     gaps.report()
 
 
-def _describe(
-    client: Client, topics: list[dict[str, Any]], gaps: Gaps, errors: dict[Partition, str]
-) -> list[dict[str, Any]]:
-    numbers = {topic["name"]: [row["partition_index"] for row in topic["partitions"]] for topic in topics}
+class _Figures(NamedTuple):
+    """Figures of partitions. Those that are not served are missing in all of them but `sizes`."""
+
+    starts: dict[Partition, FoundOffset]
+    stable: dict[Partition, FoundOffset]
+    ends: dict[Partition, FoundOffset]
+    newest: dict[Partition, FoundOffset]
+    sizes: dict[Partition, int]
+    opened: dict[Partition, list[dict[str, int]]]
+    """The open transactions of partitions whose last stable offset lags, as far as the broker tells them."""
+
+    def records(self, topic: str) -> int:
+        """Return the number of offsets between the starts and the ends of a topic's logs."""
+        return sum(end.offset - self.starts[key].offset for key, end in self.ends.items() if key[0] == topic)
+
+    def describe(self, topic: str, row: Mapping[str, Any]) -> dict[str, Any]:
+        """Return the figures of the partition with this row of Metadata."""
+        key = topic, row["partition_index"]
+        is_served = key in self.ends
+        is_held_back = is_served and self.stable[key].offset < self.ends[key].offset
+        last_ms = self.newest[key].timestamp_ms if key in self.newest else -1
+        return {
+            "partition": key[1],
+            "leader": row["leader_id"],
+            "leader_epoch": row.get("leader_epoch"),
+            "start_offset": self.starts[key].offset if is_served else None,
+            "end_offset": self.ends[key].offset if is_served else None,
+            "last_stable_offset": self.stable[key].offset if is_served else None,
+            "open_transactions": self.opened.get(key) if is_held_back else [],
+            "size_bytes": self.sizes.get(key),
+            "last_write_ms": last_ms if last_ms >= 0 else None,
+        }
+
+
+def _find_figures(
+    client: Client, numbers: Mapping[str, list[int]], gaps: Gaps, errors: dict[Partition, str]
+) -> _Figures:
+    """Request the figures of these partitions of topics. Partitions that are not served are added to `errors`."""
     partitions = [(name, number) for name, each in numbers.items() for number in each]
     # Each look-up narrows the partitions for the next one, so that a partition that is not served costs one error and
     # not four.
@@ -62,31 +96,22 @@ def _describe(
     # Only partitions whose last stable offset lags have open transactions, so usually this request is not sent at all.
     held_back = [each for each in ends if stable[each].offset < ends[each].offset]
     opened = _open_transactions(client, held_back, gaps) if held_back else {}
+    return _Figures(starts, stable, ends, newest, sizes, opened)
+
+
+def _describe(
+    client: Client, topics: list[dict[str, Any]], gaps: Gaps, errors: dict[Partition, str]
+) -> list[dict[str, Any]]:
+    numbers = {topic["name"]: [row["partition_index"] for row in topic["partitions"]] for topic in topics}
+    figures = _find_figures(client, numbers, gaps, errors)
     settings = _topic_settings(client, list(numbers), gaps)
-
-    def describe_partition(name: str, row: dict[str, Any]) -> dict[str, Any]:
-        key = name, row["partition_index"]
-        is_served = key in ends
-        last_ms = newest[key].timestamp_ms if key in newest else -1
-        return {
-            "partition": key[1],
-            "leader": row["leader_id"],
-            "leader_epoch": row.get("leader_epoch"),
-            "start_offset": starts[key].offset if is_served else None,
-            "end_offset": ends[key].offset if is_served else None,
-            "last_stable_offset": stable[key].offset if is_served else None,
-            "open_transactions": opened.get(key) if key in held_back else [],
-            "size_bytes": sizes.get(key),
-            "last_write_ms": last_ms if last_ms >= 0 else None,
-        }
-
     return [
         {
             "name": topic["name"],
             "id": _topic_id_text(topic.get("topic_id")),
-            "records": sum(ends[key].offset - starts[key].offset for key in ends if key[0] == topic["name"]),
+            "records": figures.records(topic["name"]),
             "configs": settings.get(topic["name"]),
-            "partitions": [describe_partition(topic["name"], row) for row in topic["partitions"]],
+            "partitions": [figures.describe(topic["name"], row) for row in topic["partitions"]],
         }
         for topic in topics
     ]
