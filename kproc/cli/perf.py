@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import time
 from collections.abc import Sequence
-from contextlib import ExitStack
 from typing import TYPE_CHECKING, Annotated, Final, NamedTuple
 
 import typer
@@ -30,7 +29,6 @@ from kproc.cli.produce import Acks
 
 if TYPE_CHECKING:
     from kproc.client import Client
-    from kproc.tools.perf.load import LoadConnection
 
 app = typer.Typer(
     name="perf",
@@ -140,23 +138,20 @@ def produce(
         rate,
         {"acks": acks.value, "record_bytes": size, "records_per_request": batch_records},
     )
-    with ExitStack() as stack:
-        workers: list[LoadConnection] = []
-        for index, (numbers, share) in enumerate(zip(parts, shares, strict=True)):
-            pace = Pace(rate / batch_records, index, connections) if rate is not None else None
-            worker = ProduceConnection(
-                target.connect,
-                topic,
-                numbers,
-                record_bytes=size,
-                batch_records=batch_records,
-                acks=ACKS[acks],
-                records_left=share,
-                pace=pace,
-            )
-            stack.callback(worker.close)
-            workers.append(worker)
-        run_load(bootstrap, plan, workers, output)
+    workers = (
+        ProduceConnection(
+            target.connect,
+            topic,
+            numbers,
+            record_bytes=size,
+            batch_records=batch_records,
+            acks=ACKS[acks],
+            records_left=share,
+            pace=Pace(rate / batch_records, index, connections) if rate is not None else None,
+        )
+        for index, (numbers, share) in enumerate(zip(parts, shares, strict=True))
+    )
+    run_load(bootstrap, plan, workers, output)
 
 
 @app.command("consume")
@@ -185,21 +180,19 @@ def consume(
         target = _find_target(client, bootstrap, topic)
     spans = _find_spans(target, topic)
     plan = LoadPlan("consume", topic, seconds, records, None, {"fetch_bytes": fetch_bytes})
-    with ExitStack() as stack:
-        workers: list[LoadConnection] = []
-        shares = split_records(records, connections)
-        for numbers, share in zip(_split(sorted(spans), connections), shares, strict=True):
-            worker = ConsumeConnection(
-                target.connect,
-                topic,
-                {number: spans[number] for number in numbers},
-                fetch_bytes=fetch_bytes,
-                is_once=once,
-                records_left=share,
-            )
-            stack.callback(worker.close)
-            workers.append(worker)
-        run_load(bootstrap, plan, workers, output)
+    parts = _split(sorted(spans), connections)
+    workers = (
+        ConsumeConnection(
+            target.connect,
+            topic,
+            {number: spans[number] for number in numbers},
+            fetch_bytes=fetch_bytes,
+            is_once=once,
+            records_left=share,
+        )
+        for numbers, share in zip(parts, split_records(records, connections), strict=True)
+    )
+    run_load(bootstrap, plan, workers, output)
 
 
 # -- the topic and its leaders

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping
+from contextlib import ExitStack, closing
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from kproc.cli.bottleneck import Finding, Status, busy_share, find_bottleneck, name_of
 from kproc.cli.common import Format, connect, print_json
+from kproc.cli.human import counted
 from kproc.cli.latency import COLUMNS, SECONDS_MAX
 from kproc.cli.lines import LiveLine, print_line, print_text
 from kproc.cli.tables import print_table
@@ -42,12 +44,15 @@ class LoadPlan:
         return self.seconds or (SECONDS if self.records is None else SECONDS_MAX)
 
 
-def run_load(bootstrap: str, plan: LoadPlan, workers: Sequence[LoadConnection], output: Format) -> None:
+def run_load(bootstrap: str, plan: LoadPlan, workers: Iterable[LoadConnection], output: Format) -> None:
+    """Open the connections one after the other, run them, and report. They are closed in any case."""
     from kproc.tools.perf.load import LoadRun
 
-    load, line = LoadRun(workers), LiveLine()
-    progress = ProgressLine(line)
-    with StatusReader(bootstrap) as reader:
+    with ExitStack() as stack:
+        connections = [stack.enter_context(closing(each)) for each in workers]
+        load, line = LoadRun(connections), LiveLine()
+        progress = ProgressLine(line)
+        reader = stack.enter_context(StatusReader(bootstrap))
         before = reader.read()
         host = _host_cpu_s()  # Its import takes CPU time that is not the load's.
         cpu_s = time.process_time()
@@ -66,8 +71,14 @@ def run_load(bootstrap: str, plan: LoadPlan, workers: Sequence[LoadConnection], 
         after = reader.read()
     totals = load.totals()
     if totals.requests:
-        limit = find_limit(plan, totals, used, before, after, len(workers))
-        _show(bootstrap, plan, totals, used, limit, _busy_roles(before, after), len(workers), output)
+        limit = find_limit(plan, totals, used, before, after, len(connections))
+        report = LoadReport(
+            bootstrap, plan, totals, used, limit, _busy_roles(before, after), len(connections)
+        )
+        if output is Format.JSON:
+            print_json(report.as_json())
+        else:
+            report.print()
     if is_interrupted:
         raise KeyboardInterrupt
 
@@ -184,59 +195,70 @@ def _busy_roles(before: Status | None, after: Status | None) -> dict[str, float]
     return {name: round(share, 3) for name, share in shares.items() if share is not None}
 
 
-def _show(
-    bootstrap: str,
-    plan: LoadPlan,
-    totals: LoadTotals,
-    used: LoadUsage,
-    limit: Finding,
-    roles: Mapping[str, float],
-    connections: int,
-    output: Format,
-) -> None:
-    rates = {
-        "records_per_s": round(totals.records / used.seconds, 1),
-        "mb_per_s": round(totals.size / used.seconds / 1e6, 3),
-        "requests_per_s": round(totals.requests / used.seconds, 1),
-    }
-    ms = totals.times.in_ms() if totals.times.count else None
-    if output is Format.JSON:
-        print_json(
-            {
-                "load": plan.kind,
-                "topic": plan.topic,
-                "address": bootstrap,
-                "connections": connections,
-                **plan.details,
-                "rate": plan.rate,
-                "seconds": round(used.seconds, 3),
-                "records": totals.records,
-                "requests": totals.requests,
-                "bytes": totals.size,
-                **({"passes": totals.passes} if plan.kind == "consume" else {}),
-                **rates,
-                "latency_ms": ms,
-                "throttled_ms": totals.throttled_ms,
-                "client_cores": round(used.client_share, 3),
-                "broker_roles_busy": roles,
-                "limit": {"stage": limit.stage, "reason": limit.reason},
-            }
-        )
-        return
-    print_text(_headline(plan, totals, used, connections))
-    print_line()
-    header = ["RECORDS/S", "MB/S", "REQUESTS/S"]
-    row: list[object] = [
-        f"{rates['records_per_s']:.0f}",
-        f"{rates['mb_per_s']:.1f}",
-        f"{rates['requests_per_s']:.0f}",
-    ]
-    if ms is not None:
-        header += [f"{name}_MS" for name in COLUMNS]
-        row += [f"{ms[column]:.2f}" for column in COLUMNS.values()]
-    print_table(header, [row], drop=("MIN_MS", "MEAN_MS", "P90_MS"))
-    print_line()
-    print_text(f"limit: {limit.stage}: {limit.reason}", indent="  ")
+@dataclass(frozen=True)
+class LoadReport:
+    """The result of a load: what was done, what it took, and what limited it."""
+
+    bootstrap: str
+    plan: LoadPlan
+    totals: LoadTotals
+    used: LoadUsage
+    limit: Finding
+    roles: Mapping[str, float]
+    connections: int
+
+    def rates(self) -> dict[str, float]:
+        """Return records, megabytes and requests per second."""
+        totals, seconds = self.totals, self.used.seconds
+        return {
+            "records_per_s": round(totals.records / seconds, 1),
+            "mb_per_s": round(totals.size / seconds / 1e6, 3),
+            "requests_per_s": round(totals.requests / seconds, 1),
+        }
+
+    def latency_ms(self) -> dict[str, float] | None:
+        """Return the percentiles, or None with acks=0, where nothing is answered."""
+        return self.totals.times.in_ms() if self.totals.times.count else None
+
+    def as_json(self) -> dict[str, Any]:
+        plan, totals, used = self.plan, self.totals, self.used
+        return {
+            "load": plan.kind,
+            "topic": plan.topic,
+            "address": self.bootstrap,
+            "connections": self.connections,
+            **plan.details,
+            "rate": plan.rate,
+            "seconds": round(used.seconds, 3),
+            "records": totals.records,
+            "requests": totals.requests,
+            "bytes": totals.size,
+            **({"passes": totals.passes} if plan.kind == "consume" else {}),
+            **self.rates(),
+            "latency_ms": self.latency_ms(),
+            "throttled_ms": totals.throttled_ms,
+            "client_cores": round(used.client_share, 3),
+            "broker_roles_busy": self.roles,
+            "limit": {"stage": self.limit.stage, "reason": self.limit.reason},
+        }
+
+    def print(self) -> None:
+        """Print a sentence about the load, a table of its rates and times, and a sentence about its limit."""
+        print_text(_headline(self.plan, self.totals, self.used, self.connections))
+        print_line()
+        rates, ms = self.rates(), self.latency_ms()
+        header = ["RECORDS/S", "MB/S", "REQUESTS/S"]
+        row: list[object] = [
+            f"{rates['records_per_s']:.0f}",
+            f"{rates['mb_per_s']:.1f}",
+            f"{rates['requests_per_s']:.0f}",
+        ]
+        if ms is not None:
+            header += [f"{name}_MS" for name in COLUMNS]
+            row += [f"{ms[column]:.2f}" for column in COLUMNS.values()]
+        print_table(header, [row], drop=("MIN_MS", "MEAN_MS", "P90_MS"))
+        print_line()
+        print_text(f"limit: {self.limit.stage}: {self.limit.reason}", indent="  ")
 
 
 def _headline(plan: LoadPlan, totals: LoadTotals, used: LoadUsage, connections: int) -> str:
@@ -247,5 +269,5 @@ def _headline(plan: LoadPlan, totals: LoadTotals, used: LoadUsage, connections: 
         if plan.kind == "produce"
         else ""
     )
-    lanes = f"{connections} connection{'' if connections == 1 else 's'}"
+    lanes = counted(connections, "connection")
     return f"{totals.records} records {verb} {plan.topic} in {used.seconds:.1f} s, {details}{lanes}"

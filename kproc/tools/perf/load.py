@@ -185,7 +185,6 @@ class ConsumeConnection:
         fetch_bytes: int,
         is_once: bool,
         records_left: int | None = None,
-        pace: Pace | None = None,
     ) -> None:
         self.totals = LoadTotals()
         self._topic = topic
@@ -193,7 +192,6 @@ class ConsumeConnection:
         self._limits = FetchLimits(fetch_bytes, wait_ms=_FETCH_WAIT_MS)
         self._is_once = is_once
         self._left = records_left
-        self._pace = pace
         self._clients = {number: connect(number) for number in spans}
         self._versions = {number: client.negotiate(ApiKey.FETCH) for number, client in self._clients.items()}
         self._offsets = {number: start for number, (start, _) in spans.items()}
@@ -210,10 +208,7 @@ class ConsumeConnection:
         client, offset = self._clients[partition], self._offsets[partition]
         fields = fetch_fields((self._topic, partition), offset, self._limits)
         request = FixedRequest(client, ApiKey.FETCH, self._versions[partition], fields)
-        begin_ns: int | None = time.perf_counter_ns()
-        if self._pace is not None and (begin_ns := self._pace.wait(stop)) is None:
-            return False
-        assert begin_ns is not None
+        begin_ns = time.perf_counter_ns()
         client.log_in_if_due()
         request.send()
         frame = request.receive()
@@ -292,7 +287,3 @@ class LoadRun:
         if self._errors:
             raise self._errors[0]
         return time.monotonic() - began_s
-
-    def close(self) -> None:
-        for connection in self._connections:
-            connection.close()
