@@ -14,9 +14,10 @@ from kproc.broker.cluster.image import ClusterImage
 from kproc.broker.controller.freed_names import FreedNames
 from kproc.broker.handler.owned_partition import OwnedPartition
 from kproc.broker.handler.partitions import Partitions
+from kproc.broker.storage.last_stop import TrustedEnd
 from kproc.broker.storage.log_append import LogAppender
 from kproc.broker.storage.log_durability import LogDurability
-from kproc.broker.storage.recovery import TrustedEnd, _Loader
+from kproc.broker.storage.log_end import LogEndFinder
 from kproc.broker.storage.results import AppendResult, SyncPoint
 from kproc.broker.storage.segment import LogSegment
 from kproc.broker.storage.unsynced_files import UnsyncedFiles
@@ -108,14 +109,14 @@ def _strike_off_all(durability: LogDurability, point: SyncPoint) -> None:
 
 
 _mark_synced = LogDurability.mark_synced
-_cut_tail = _Loader._cut_tail
+_cut_tail = LogEndFinder._cut_tail
 
 
-def _refuse_what_follows(loader: _Loader, number: int, *rest: object) -> None:
+def _refuse_what_follows(finder: LogEndFinder, number: int, *rest: object) -> None:
     """Recovery that takes every bad batch before a later one for damage."""
-    if any(later.size for later in loader._segments[number + 1 :]) or rest[0].reason.startswith("the next"):  # type: ignore[attr-defined]
+    if any(later.size for later in finder._segments[number + 1 :]) or rest[0].reason.startswith("the next"):  # type: ignore[attr-defined]
         raise Corrupt("a later segment holds records")
-    _cut_tail(loader, number, *rest)  # type: ignore[arg-type]
+    _cut_tail(finder, number, *rest)  # type: ignore[arg-type]
 
 
 def _no_sync(segment: LogSegment, *, indexes: bool) -> list[int]:
@@ -136,14 +137,14 @@ def _namesakes_are_not_told_apart() -> Iterator[None]:
         yield
 
 
-def _refuse_missing(loader: _Loader, trusted: TrustedEnd) -> None:
+def _refuse_missing(finder: LogEndFinder, trusted: TrustedEnd) -> None:
     """Recovery that wants the published segment, deleted or not."""
-    if all(segment.base_offset != trusted.segment_base for segment in loader._segments):
+    if all(segment.base_offset != trusted.segment_base for segment in finder._segments):
         raise Corrupt(f"no segment {trusted.segment_base}, which had been published")
-    _check_published(loader, trusted)
+    _check_published(finder, trusted)
 
 
-_check_published = _Loader._check_published
+_check_published = LogEndFinder._check_published
 
 
 @contextmanager
@@ -217,9 +218,9 @@ def _append_at_once(
 MUTATIONS: Final[dict[str, Callable[[], AbstractContextManager[object]]]] = {
     "none": nullcontext,
     "round-covers-what-came-later": lambda: mock.patch.object(LogDurability, "mark_synced", _strike_off_all),
-    "torn-tail-is-damage": lambda: mock.patch.object(_Loader, "_cut_tail", _refuse_what_follows),
+    "torn-tail-is-damage": lambda: mock.patch.object(LogEndFinder, "_cut_tail", _refuse_what_follows),
     "namesake-rename-unchecked": _namesakes_are_not_told_apart,
-    "lost-deletion-refused": lambda: mock.patch.object(_Loader, "_check_published", _refuse_missing),
+    "lost-deletion-refused": lambda: mock.patch.object(LogEndFinder, "_check_published", _refuse_missing),
     "successor-syncs-no-names": lambda: mock.patch.object(UnsyncedFiles, "add_inherited"),
     "failed-sync-is-forgotten": _failed_syncs_are_forgotten,
     "failed-sync-is-not-written-again": lambda: mock.patch(

@@ -22,9 +22,9 @@ from kproc.broker.produce.verification import TransactionalProduce
 from kproc.broker.role.purgatory import Purgatory
 from kproc.broker.storage.log_append import LogAppender
 from kproc.broker.storage.log_durability import LogDurability
+from kproc.broker.storage.log_end import LogEndFinder
 from kproc.broker.storage.log_state import LogState
 from kproc.broker.storage.producer_state import ProducerTable
-from kproc.broker.storage.recovery import _Loader
 from kproc.broker.transaction.coordinator import TransactionCoordinator
 from kproc.broker.transaction.entry import Entry
 from kproc.broker.transaction.marker_delivery import MarkerDelivery
@@ -57,7 +57,7 @@ def _moved_while_verified(_result: object, produce: Any, moved: Any) -> bool:
 
 STATES: Final = (
     RareState(
-        "recovery cut a torn tail", _Loader, "find_end", lambda _, loader, **__: loader.truncated_bytes > 0
+        "recovery cut a torn tail", LogEndFinder, "find_end", lambda _, finder, __: finder.truncated_bytes > 0
     ),
     RareState("the metadata was compacted", MetadataLog, "_write_snapshot"),
     RareState(

@@ -2,7 +2,7 @@
 
 A crash of the owner leaves a part of the last write at the end of a file, without a good batch behind it. If a good
 batch follows a bad one, the host has lost power and kept unsynced pages in another order, or the file is damaged.
-recovery.py decides between the two by what a sync had confirmed, and logs whether good batches are truncated.
+log_end.py decides between the two by what a sync had confirmed, and logs whether good batches are truncated.
 `kproc` commands that verify a stopped log report a good batch behind a bad one as damage.
 """
 

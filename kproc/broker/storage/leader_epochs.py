@@ -50,6 +50,11 @@ class LeaderEpochs:
         self._starts.append(start)
         return True
 
+    def assign_newer(self, epoch: int | None, start: int) -> None:
+        """Add an epoch that was found in a batch header, if it is newer than the latest one."""
+        if epoch is not None and epoch > self.latest:
+            self.assign(epoch, start)
+
     def truncate_from(self, end: int) -> bool:
         """Remove epochs that begin at or after the log's end. Return True if there were any."""
         before = len(self._epochs)

@@ -29,6 +29,7 @@ from typing import Any, Final
 from kproc.broker.storage import checkpoints
 from kproc.broker.storage.format import INT32_MAX
 from kproc.broker.storage.fs import Fs, StorageFailure
+from kproc.broker.storage.last_stop import LastStop, TrustedEnd
 from kproc.broker.storage.leader_epochs import LeaderEpochs
 from kproc.broker.storage.log_append import LogAppender
 from kproc.broker.storage.log_compact import SegmentSwap
@@ -48,7 +49,7 @@ from kproc.broker.storage.log_start import write_start
 from kproc.broker.storage.log_state import LogIdentity, LogState
 from kproc.broker.storage.producer_snapshots import ProducerSnapshots
 from kproc.broker.storage.producer_state import ProducerTable
-from kproc.broker.storage.recovery import LastStop, Loaded, TrustedEnd
+from kproc.broker.storage.recovery import Loaded
 from kproc.broker.storage.results import AppendResult, ReadResult, RecordPosition, SyncPoint
 from kproc.broker.storage.segment import LogSegment
 from kproc.broker.storage.segments import Doomed

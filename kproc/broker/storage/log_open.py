@@ -8,10 +8,11 @@ from kproc.broker.storage import checkpoints
 from kproc.broker.storage.catalog import describe_topic_id
 from kproc.broker.storage.directory_names import WAY_OUT_OF_LOSS
 from kproc.broker.storage.fs import Fs
+from kproc.broker.storage.last_stop import LastStop
 from kproc.broker.storage.leader_epochs import LeaderEpochs
 from kproc.broker.storage.log_config import LogConfig
 from kproc.broker.storage.producer_state import ProducerTable
-from kproc.broker.storage.recovery import LastStop, Loaded, load
+from kproc.broker.storage.recovery import Loaded, load
 from kproc.broker.storage.segment import LogSegment
 from kproc.broker.storage.segment_files import holds_records, holds_synced_records
 from kproc.common.errors import Corrupt

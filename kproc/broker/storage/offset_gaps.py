@@ -2,7 +2,7 @@
 
 Kafka's cleaner drops the last batches of a segment if newer records replace all of their keys. The segment then ends
 below the next one's base offset. kproc's cleaner keeps an empty batch there, because a segment that ends too early has
-lost records (recovery.py). Imported files get such an empty batch, too. Without it the log would look damaged when
+lost records (log_end.py). Imported files get such an empty batch, too. Without it the log would look damaged when
 cleanup.policy becomes delete.
 """
 

@@ -1,0 +1,362 @@
+"""LogEndFinder: finds the valid end of a log that is being opened, and truncates a torn tail.
+
+The end of the last owner (last_stop.py) decides which bytes to believe, which to scan and which to truncate:
+
+- clean     The clean-shutdown marker says that all logs were closed and synced. No checksum is verified. The headers
+            behind the last index entry are walked to find the log's end.
+- trusted   The owner died, but the host did not. The page cache is intact, and the owner's published row says up to
+            which position batches are complete. Batches behind it were never acknowledged. They are verified and kept
+            up to the first incomplete one.
+- unclean   Neither is known: the host lost power, the whole broker died with its published rows, or a sync had failed.
+            All batches from the recovery point on are verified: lengths, order of offsets, CRC-32C.
+
+A bad batch, or a segment that ends before the next one begins, is one of two things:
+
+- Damage, if it is below an offset or position that a sync had confirmed or a dead owner had published. The finder
+  raises Corrupt and leaves the files as they are. The confirmed end is known from the recovery point, and from marks in
+  attributes: of each .log file (fs.write_synced_mark), which may lag by a page and one sync, and of the directory
+  (fs.write_newest_mark), which may lag by a segment.
+- A torn tail, if it is above. No such record was acknowledged to acks=all, and a power loss keeps unsynced pages in
+  any order. The finder truncates the log there, including good batches behind the bad one.
+"""
+
+from __future__ import annotations
+
+import logging
+from pathlib import Path
+
+from kproc.broker.storage.batch_scan import (
+    BadBatch,
+    describe_old_format,
+    find_good_batch,
+    find_old_format,
+    walk_checked,
+    walk_headers,
+)
+from kproc.broker.storage.directory_names import sync_names
+from kproc.broker.storage.format import LOG_SUFFIX
+from kproc.broker.storage.fs import Fs
+from kproc.broker.storage.index_checks import has_right_times, rewind_indexes
+from kproc.broker.storage.last_stop import LastStop, TrustedEnd
+from kproc.broker.storage.leader_epochs import LeaderEpochs
+from kproc.broker.storage.log_config import LogConfig
+from kproc.broker.storage.segment import LogSegment
+from kproc.broker.storage.segment_rebuild import SegmentRebuild
+from kproc.common.errors import Corrupt
+from kproc.wire.batch_header import LEADER_EPOCH, last_offset_of
+from kproc.wire.primitives import INT64_MAX
+
+logger = logging.getLogger(__name__)
+
+
+class LogEndFinder:
+    """The search for the end of one log. `find_end` changes `segments` and `epochs`, and fills the other fields."""
+
+    def __init__(
+        self,
+        fs: Fs,
+        directory: Path,
+        config: LogConfig,
+        segments: list[LogSegment],
+        epochs: LeaderEpochs,
+        *,
+        whole_below: int,
+    ) -> None:
+        self._fs = fs
+        self._directory = directory
+        self._config = config
+        self._segments = segments
+        self._epochs = epochs
+        self._whole_below = whole_below  # Segments below this base offset were synced as a whole.
+        self.truncated_bytes = 0
+        # Segments below the believed end whose indexes were rebuilt. The new indexes are not synced yet.
+        self.rebuilt: list[LogSegment] = []
+        # The first transactional offset that was scanned. ProducerReplay rebuilds transaction indexes from there on.
+        self.first_transactional: int | None = None
+        self.without_aborts: list[LogSegment] = []  # Segments whose whole transaction index must be rebuilt.
+
+    def find_end(self, last: LastStop) -> int:
+        """Verify the segments as the module describes, truncate a torn tail, and complete the indexes.
+
+        Returns the log's end offset. Raises Corrupt for damage.
+        """
+        # A clean stop has synced everything. Otherwise only batches below the recovery point are believed, unless a
+        # dead owner has published more.
+        believed_end = INT64_MAX if last.clean else last.recovery_point
+        if last.trusted is not None:
+            self._check_published(last.trusted)
+            believed_end = last.trusted.end_offset
+        end_offset = self._segments[0].base_offset
+        ends: list[int] = []
+        for number, segment in enumerate(self._segments):
+            # No crash leaves overlapping segments, because every removal of a segment is synced before new records take
+            # its offsets. So a file was copied into the directory.
+            if segment.base_offset < end_offset:
+                raise Corrupt(f"{segment.path(LOG_SUFFIX)} begins below {end_offset}, where the last ends")
+            end_offset = self._find_segment_end(number, believed_end, last)
+            ends.append(end_offset)
+        return self._drop_empty_end(ends, believed_end)
+
+    def _find_segment_end(self, number: int, believed_end: int, last: LastStop) -> int:
+        """Believe a sealed segment below the believed end, or scan the segment. Return the offset where it ends."""
+        segment, is_only_owner_dead = self._segments[number], last.trusted is not None
+        if number < len(self._segments) - 1:
+            following = self._segments[number + 1].base_offset
+            # A segment that ends exactly at the recovery point is scanned: it may have been synced while it was active,
+            # and then without its indexes.
+            if following < believed_end or (following == believed_end and is_only_owner_dead):
+                self._believe_sealed(segment, following, is_checked=not is_only_owner_dead)
+                return following
+        # Only a clean close records the checksum of the active segment's transaction index, so only then can it be
+        # compared.
+        if last.clean:
+            self._check_aborts(segment)
+        # After a clean stop, or if only the owner died, all pages of the indexes exist, and the indexes are continued.
+        # After a power loss any page of an unsynced index may be missing, so they are rebuilt from the first batch on.
+        has_whole_indexes = last.clean or is_only_owner_dead
+        walk_from = rewind_indexes(self._fs, segment, believed_end) if has_whole_indexes else 0
+        if not walk_from:
+            segment.reset_indexes()
+        end_offset = self._scan(number, walk_from, believed_end)
+        segment.close_indexes()
+        return end_offset
+
+    def _drop_empty_end(self, ends: list[int], believed_end: int) -> int:
+        """Remove empty segments behind a gap, and return the log's end.
+
+        A power loss after a roll causes this: the new, empty segment's name is on the disk, but the last batches before
+        it are not. Compaction may leave a gap, too, but always with records behind it.
+        """
+        segments = self._segments
+        while not (lost := segments[-1]).size and believed_end < lost.base_offset:
+            if len(segments) == 1 or ends[len(segments) - 2] == lost.base_offset:
+                break
+            # The batches before it were synced as well as its name, so no power loss has taken any. Kafka's cleaner has
+            # left the gap.
+            if lost.base_offset <= self._whole_below:
+                break
+            logger.warning(
+                "log=truncated end_offset=%d segment=%s", ends[len(segments) - 2], lost.path(LOG_SUFFIX)
+            )
+            self._remove_from(len(segments) - 1)
+        return ends[len(segments) - 1]
+
+    def _check_published(self, trusted: TrustedEnd) -> None:
+        """Raise Corrupt unless the segment that the dead owner published exists and is as long as published.
+
+        Retention may have deleted it since.
+        """
+        for segment in self._segments:
+            if segment.base_offset == trusted.segment_base:
+                # The owner published its row after its write had returned, so no crash of a role makes the file
+                # shorter.
+                if trusted.position > segment.size:
+                    size = f"{segment.path(LOG_SUFFIX)} has {segment.size} bytes"
+                    raise Corrupt(f"{size}, {trusted.position} had been published")
+                return
+        if self._segments[0].base_offset == trusted.end_offset:
+            # Retention deleted the published segment, and the owner died before it published the new one.
+            return
+        raise Corrupt(f"{self._directory} has no segment {trusted.segment_base}, which had been published")
+
+    def _check_gap(self, number: int, end_offset: int) -> None:
+        """Raise BadBatch if a segment ends before the next one begins, unless compaction may have left the gap.
+
+        A power loss can keep the next segment and lose the last pages of this one.
+        """
+        if number == len(self._segments) - 1:
+            return
+        segment, following = self._segments[number], self._segments[number + 1].base_offset
+        if end_offset >= following or not self._ends_are_joined(segment):
+            return
+        raise BadBatch(segment.size, f"the next segment begins at offset {following}, not at {end_offset}")
+
+    def _check_sealed_end(self, segment: LogSegment, following: int) -> None:
+        """Raise Corrupt if a believed segment does not end where the next one begins.
+
+        No crash causes this below the believed end: a file was truncated or removed outside the broker. Reads only the
+        headers behind the last index entry, in one small read per segment.
+        """
+        if not self._ends_are_joined(segment):
+            return
+        last = segment.index.last()
+        end_offset = segment.base_offset
+        try:
+            for _, header in walk_headers(
+                self._fs, segment.descriptor(), last[1] if last is not None else 0, segment.size
+            ):
+                end_offset = last_offset_of(header) + 1
+        except BadBatch as problem:
+            raise Corrupt(f"{segment.path(LOG_SUFFIX)}: {problem}") from problem
+        if end_offset != following:
+            raise Corrupt(
+                f"{segment.path(LOG_SUFFIX)} ends at offset {end_offset}, but the next segment begins at {following}: "
+                "a file is missing or truncated"
+            )
+
+    def _ends_are_joined(self, segment: LogSegment) -> bool:
+        """Return True unless compaction may have removed records from a segment's end.
+
+        A file that Kafka's cleaner has written has no mark of synced bytes. A compacted file is never empty: kproc's
+        cleaner keeps the last batch without its records, and `import-log` adds one where Kafka's cleaner kept none.
+        """
+        is_deleting_only = "compact" not in self._config.cleanup_policy
+        return is_deleting_only or not segment.size or bool(segment.read_synced_mark())
+
+    def _believe_sealed(self, segment: LogSegment, following: int, *, is_checked: bool) -> None:
+        """Believe a segment below the believed end. Complete its indexes, and check that the next one follows it."""
+        self._complete_sealed(segment, is_checked=is_checked)
+        # A dead owner has checked the ends when it opened the log, so its successor need not read them again.
+        if is_checked:
+            self._check_sealed_end(segment, following)
+        segment.close()
+
+    def _complete_sealed(self, segment: LogSegment, *, is_checked: bool) -> None:
+        """Complete the indexes of a segment below the believed end, without verifying its batches.
+
+        With `is_checked` its transaction and time index are checked first, because the host may have lost power.
+        """
+        if is_checked:
+            self._check_aborts(segment)
+        if is_checked and not segment.needs_index and not has_right_times(self._fs, segment):
+            segment.reset_indexes()
+            segment.needs_index = True
+        if segment.needs_index:
+            logger.info("index=rebuild segment=%s", segment.path(LOG_SUFFIX))
+            rebuild = SegmentRebuild(segment, self._config.index_interval_bytes)
+            try:
+                rebuild.run(walk_headers(self._fs, segment.descriptor(), 0, segment.size))
+            except BadBatch as problem:
+                raise Corrupt(f"{segment.path(LOG_SUFFIX)}: {problem}") from problem
+            segment.seal()
+            segment.needs_index = False
+            self.rebuilt.append(segment)
+
+    def _check_aborts(self, segment: LogSegment) -> None:
+        """Empty a transaction index that does not match the checksum in its segment's mark.
+
+        A file was damaged or removed outside the broker. ProducerReplay fills the index from the log. Without its rows,
+        read_committed consumers would see aborted records.
+        """
+        if segment.has_right_aborts():
+            return
+        logger.warning("transaction_index=rebuild segment=%s", segment.path(LOG_SUFFIX))
+        segment.txn_index.truncate_to(segment.base_offset)
+        self.without_aborts.append(segment)
+        if self.first_transactional is None:
+            self.first_transactional = segment.base_offset
+
+    def _scan(self, number: int, walk_from: int, believed_end: int) -> int:
+        """Walk a segment's batches from `walk_from` on, verify those behind `believed_end`, and truncate a torn tail.
+
+        Returns the offset where the segment ends.
+        """
+        segment = self._segments[number]
+        if believed_end != INT64_MAX:
+            # ProducerReplay adds the rows of the markers that the scan finds. An older segment keeps its rows, because
+            # compaction may have removed the records that they name.
+            finds_all = not walk_from and segment is self._segments[-1]
+            segment.txn_index.truncate_to(segment.base_offset if finds_all else believed_end)
+        rebuild = SegmentRebuild(segment, self._config.index_interval_bytes)
+        rebuild.end_position = walk_from
+        try:
+            rebuild.run(
+                walk_checked(
+                    self._fs, segment.descriptor(), walk_from, segment.size, believed_end=believed_end
+                )
+            )
+            self._check_gap(number, rebuild.next_offset)
+        except BadBatch as problem:
+            self._cut_tail(number, problem, rebuild, believed_end)
+        if self.first_transactional is None:
+            self.first_transactional = rebuild.first_transactional
+        for epoch, first_offset in rebuild.epoch_starts:
+            # leader-epoch-checkpoint is not synced when an epoch begins. After a power loss it may lack the last ones.
+            self._epochs.assign_newer(epoch, first_offset)
+        if number < len(self._segments) - 1:
+            segment.is_joined = rebuild.next_offset == self._segments[number + 1].base_offset
+            segment.seal()
+            segment.close()
+        segment.needs_index = False
+        return rebuild.next_offset
+
+    def _cut_tail(self, number: int, problem: BadBatch, rebuild: SegmentRebuild, believed_end: int) -> None:
+        """Truncate the log at a bad batch if it is a torn tail. Raise Corrupt and change nothing if it is damage.
+
+        A torn tail comes from a power loss before a sync, or from an owner that was killed in the middle of a write.
+        """
+        segment = self._segments[number]
+        # Messages of Kafka before 0.11 look like a bad batch. Truncating them would destroy a log that `kproc convert-
+        # log` can still save.
+        refuse_old_format(self._fs, segment, problem.position)
+        where = f"{segment.path(LOG_SUFFIX)}: {problem}"
+        # A sync had confirmed these bytes, or an owner whose host is alive had published them. No crash tears such
+        # bytes.
+        if rebuild.next_offset < believed_end:
+            raise Corrupt(f"{where}; it had been whole: synced, or published by its owner") from problem
+        # The recovery point comes from a checkpoint, which is a minute old by default. The mark in the file's attribute
+        # is newer, so it shows damage that the checkpoint cannot.
+        if problem.position < (synced := segment.read_synced_mark()):
+            raise Corrupt(f"{where}; {synced} bytes had been synced") from problem
+        # The round that set the directory's mark had synced this whole segment, and the name of a later one.
+        if segment.base_offset < self._whole_below:
+            raise Corrupt(f"{where}; the whole segment had been synced") from problem
+        # The log will end here, so the segments behind go, too. If one of them was synced, this one had been synced
+        # before it, because every sync point covers the segments before its last one.
+        behind = self._segments[number + 1 :]
+        for later in behind:
+            if later.read_synced_mark():
+                raise Corrupt(f"{where}; a later segment was synced") from problem
+            later.close()
+        cut = segment.size - problem.position + sum(later.size for later in behind)
+        logger.warning(
+            "log=truncated bytes=%d end_offset=%d behind=%s %s",
+            cut, rebuild.next_offset, self._what_follows(number, problem, rebuild), where,
+        )  # fmt: skip
+        segment.truncate(problem.position)
+        self.truncated_bytes += cut
+        self._remove_from(number + 1)
+
+    def _remove_from(self, number: int) -> None:
+        """Remove the segments from `number` on. New records will take their offsets.
+
+        Rename the files, sync the directory, then unlink them. If this process dies before the sync, the .deleted
+        files show its successor that the directory must be synced (finish_interrupted).
+        """
+        doomed: list[Path] = []
+        for segment in self._segments[number:]:
+            segment.close()
+            doomed += segment.mark_deleted()
+        if doomed:
+            sync_names(self._fs, self._directory)
+        for path in doomed:
+            self._fs.unlink(path)
+        del self._segments[number:]
+
+    def _what_follows(self, number: int, problem: BadBatch, rebuild: SegmentRebuild) -> str:
+        """Return words for the log message: whether good batches are truncated together with the torn one."""
+        segment = self._segments[number]
+        if any(later.size for later in self._segments[number + 1 :]):
+            return "segments"
+        epochs = {epoch for epoch, _ in self._epochs.entries()}
+        epochs |= self._epochs_before(segment, rebuild.end_position)
+        good = find_good_batch(
+            self._fs, segment.descriptor(), problem.position + 1, segment.size,
+            next_offset=rebuild.next_offset, epochs=tuple(sorted(epochs)),
+        )  # fmt: skip
+        return "nothing" if good is None else f"batch_at_{good}"
+
+    def _epochs_before(self, segment: LogSegment, end_position: int) -> set[int]:
+        """Return the epochs of the batches before a position, because leader-epoch-checkpoint may be missing."""
+        headers = walk_headers(self._fs, segment.descriptor(), 0, end_position)
+        return {header[LEADER_EPOCH] for _, header in headers}
+
+
+def refuse_old_format(fs: Fs, segment: LogSegment, position: int) -> None:
+    """Raise Corrupt if a message of format 0 or 1 (Kafka before 0.11) is at a position of a segment.
+
+    Without this check, the first start after a crash would take such a log for a torn tail and truncate it.
+    """
+    magic = find_old_format(fs, segment.descriptor(), position, segment.size)
+    if magic is not None:
+        raise Corrupt(describe_old_format(segment.path(LOG_SUFFIX), magic))
