@@ -1,22 +1,8 @@
-"""Scaler: adds and removes Processors, Handlers and listeners until they match the settings, while clients work.
+"""Scaler: brings Processors, Handlers and listeners to the numbers of the settings, while clients work.
 
-A change is a generator. It yields a condition to wait for, which the supervisor checks at every turn of its loop. There
-is one change at a time. Settings that come meanwhile are compared when it has ended. Every condition also becomes true
-when the role concerned dies, so a change always ends, in a consistent state: children.py restarts a role that stays
-and does not restart a role that leaves. A new role that cannot start makes its change fail.
-
-listener, new        bind, tell Handlers, start its Acceptor
-                     (one that cannot be opened is skipped until `listeners` changes again; kproc status shows it)
-listener, gone       close the port, end its Acceptor, close its connections
-Processors, more     start, link, ready; tell the Acceptors; spread connections
-Processors, fewer    Acceptors stop using them; they migrate their connections to the others, drained, close, detach
-Handlers, more       start, link, ready; the routing table counts them, partitions are transferred
-Handlers, fewer      the routing table does not count them any more; they transfer partitions and park nothing;
-                     Processors give their connections another home; drained and unused, close, detach
-
-A part of a change can fail by itself. The other parts are carried out, and the failed part is retried when the settings
-change again. A change that ends without reaching the wanted state counts as failed. It would otherwise be retried in a
-loop.
+It decides when a change begins, what it is to reach and who is told of its end; scale_steps.py has the steps. There is
+one change at a time. Settings that come meanwhile are compared when it has ended. A change that ends without reaching
+the wanted state counts as failed. It would otherwise be retried in a loop.
 
 Sets of Processors: `num.network.threads` is the size of one set for all listeners. A listener with
 `listener.name.<x>.num.network.threads` has a set of its own. When a listener gets its own set, its connections stay
@@ -25,61 +11,17 @@ where they are. When it loses that set, they migrate to the common one.
 
 from __future__ import annotations
 
-import logging
-from collections.abc import Callable, Generator, Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping
 from typing import Any, Final
 
-from kproc.broker.cluster.dynamic_settings import listeners_in_force, processors_in_force
-from kproc.broker.cluster.role_counts import IO_THREADS
-from kproc.broker.config import Config, EndPoint
+from kproc.broker.config import EndPoint
 from kproc.broker.config.dynamic import DynamicSettings
-from kproc.broker.role.roles import (
-    ACCEPTOR,
-    CONTROLLER,
-    PROCESSOR,
-    acceptor_id,
-    handler_id,
-    is_control,
-    processor_id,
-)
-from kproc.broker.supervisor.balance import Balancer
 from kproc.broker.supervisor.children import Children
-from kproc.broker.supervisor.listener_set import NO_PLACES, ListenerSet
-from kproc.broker.supervisor.roles_table import ManagedRole
-from kproc.common.errors import FatalError
+from kproc.broker.supervisor.listener_set import ListenerSet
+from kproc.broker.supervisor.scale_steps import Condition, ScaleSteps, Steps, TargetState
 
-logger = logging.getLogger(__name__)
-
-Condition = Callable[[], bool]
-Steps = Generator[Condition, None, None]
-_START_NS: Final = 30_000_000_000
-# A request may stay in work for any time, for example a Produce that waits for a slow disk. After this time a leaving
-# role is closed nevertheless, and its remaining connections are closed as if it had died.
-_LEAVE_NS: Final = 60_000_000_000
-_CLOSE_NS: Final = 10_000_000_000
 # Most steps in one turn. No correct change has so many without a wait, and a faulty one must not block the supervisor.
 _STEPS_PER_TURN: Final = 64
-
-
-class ScaleFailed(Exception):
-    """A change could not be made. The message names the reason."""
-
-
-@dataclass
-class TargetState:
-    """The numbers of Processors and Handlers, and the listeners, that the settings in force require."""
-
-    handlers: int
-    pools: dict[str, int]  # By listener; "" is the common set, of all listeners without a set of their own.
-    listeners: dict[str, EndPoint]
-
-    @classmethod
-    def of(cls, config: Config, settings: DynamicSettings) -> TargetState:
-        """Read the wanted state from the settings. Skip sets of Processors whose listener does not exist."""
-        listeners = {each.name: each for each in listeners_in_force(config, settings)}
-        pools = processors_in_force(config, settings)
-        return cls(settings.integer(IO_THREADS, config.num_io_threads), pools, listeners)
 
 
 class Scaler:
@@ -91,6 +33,7 @@ class Scaler:
         self._config = children.plan.config
         self._clock = children.plan.clock
         self._listeners = listeners
+        self.changes = ScaleSteps(children, listeners)
         self._requested: TargetState | None = None
         self._current: TargetState | None = None  # The state that the present change is to reach.
         self._has_new_target = False  # True if the settings have changed since the present change began.
@@ -98,15 +41,8 @@ class Scaler:
         self._failed_target: TargetState | None = None
         self._steps: Steps | None = None
         self._condition: Condition = lambda: True
-        self._deadline_ns = 0
-        self._is_late = False
-        self._done: list[dict[str, Any]] = []
         self._waiters: list[tuple[int, int, Callable[[dict[str, Any]], None]]] = []
-        self._errors: list[str] = []  # Errors of the last change.
-        # Listeners that could not be opened, with the reasons. They are not retried until `listeners` changes.
-        self._skipped: dict[EndPoint, str] = {}
         self._reported_problem: str | None = None
-        self.balancer = Balancer(children)
 
     @property
     def is_busy(self) -> bool:
@@ -115,18 +51,17 @@ class Scaler:
 
     def skip_listeners(self, skipped: Mapping[EndPoint, str]) -> None:
         """Skip listeners that could not be opened at the start. `skipped` has the reasons, which `problem` reports."""
-        self._skipped.update(skipped)
+        self.changes.skipped.update(skipped)
 
     @property
     def problem(self) -> str | None:
         """The reasons why the settings in force were not reached, or None if they were or are being tried."""
         problems = []
         if self._requested is not None:
-            problems = [
-                self._skipped[each] for each in self._requested.listeners.values() if each in self._skipped
-            ]
+            skipped = self.changes.skipped
+            problems = [skipped[each] for each in self._requested.listeners.values() if each in skipped]
         if self._has_failed:
-            problems += self._errors
+            problems += self.changes.errors
         return "; ".join(problems) or None
 
     @property
@@ -137,14 +72,14 @@ class Scaler:
         """Set the wanted state. The change begins at the next `advance`."""
         before, self._requested = self._requested, TargetState.of(self._config, settings)
         if before is not None and before.listeners != self._requested.listeners:
-            self._skipped.clear()
+            self.changes.skipped.clear()
         if before != self._requested:
             self._has_new_target = True
             self._failed_target = None
 
     def respond_when_settled(self, on_reply: Callable[[dict[str, Any]], None]) -> None:
         """Call back when no change is left, with the changes since this call, their duration and any error."""
-        self._waiters.append((len(self._done), self._clock.now_ns(), on_reply))
+        self._waiters.append((len(self.changes.done), self._clock.now_ns(), on_reply))
 
     def advance(self, *, may_begin: bool = True) -> None:
         """Continue the change while its conditions are true, by at most _STEPS_PER_TURN steps.
@@ -154,8 +89,7 @@ class Scaler:
         for _ in range(_STEPS_PER_TURN):
             if self._steps is None and not (may_begin and self._start_change()):
                 break
-            self._is_late = bool(self._deadline_ns) and self._clock.now_ns() >= self._deadline_ns
-            if not self._is_late and not self._condition():
+            if not self.changes.should_continue(self._condition):
                 break
             self._step()
         if self.problem != self._reported_problem:
@@ -168,9 +102,9 @@ class Scaler:
         if target is None:
             self._respond_to_waiters()
             return False
-        self._errors = []
+        self.changes.errors = []
         self._current, self._has_new_target = target, False
-        self._steps = self._change(target)
+        self._steps = self.changes.change(target)
         self._condition = lambda: True
         return True
 
@@ -182,7 +116,6 @@ class Scaler:
             self._condition = next(self._steps)
         except StopIteration:
             self._steps = None
-            self._deadline_ns = 0
             self._finish_change()
 
     def _finish_change(self) -> None:
@@ -191,14 +124,10 @@ class Scaler:
         assert tried is not None
         if self._has_new_target:
             return
-        if not self._errors and not self._is_reached(tried):
-            self._fail("the change did not reach its target, although no step failed")
-        if self._errors:
+        if not self.changes.errors and not self._is_reached(tried):
+            self.changes.fail("the change did not reach its target, although no step failed")
+        if self.changes.errors:
             self._failed_target = tried
-
-    def _fail(self, why: str) -> None:
-        logger.error("%s", why)
-        self._errors.append(why)
 
     def _respond_to_waiters(self) -> None:
         waiters, self._waiters = self._waiters, []
@@ -206,10 +135,14 @@ class Scaler:
         now_ns = self._clock.now_ns()
         for start, asked_ns, on_reply in waiters:
             took_ms = (now_ns - asked_ns) // 1_000_000
-            reply: dict[str, Any] = {"counts": counts, "steps": self._done[start:], "took_ms": took_ms}
-            on_reply({**reply, "error": "; ".join(self._errors)} if self._has_failed else reply)
+            reply: dict[str, Any] = {
+                "counts": counts,
+                "steps": self.changes.done[start:],
+                "took_ms": took_ms,
+            }
+            on_reply({**reply, "error": "; ".join(self.changes.errors)} if self._has_failed else reply)
         if waiters:
-            self._done.clear()
+            self.changes.done.clear()
 
     def _target(self) -> TargetState | None:
         """Return the wanted state, or None if it is reached already or its change has failed."""
@@ -219,264 +152,9 @@ class Scaler:
         return wanted
 
     def _is_reached(self, wanted: TargetState) -> bool:
-        names = set(self._reachable(wanted))
+        names = set(self.changes.reachable(wanted))
         return (
             len(self._table.handlers()) == wanted.handlers
             and self._table.pools() == wanted.pools
             and (not names or set(self._listeners.names().values()) == names)
         )
-
-    def _reachable(self, wanted: TargetState) -> dict[str, EndPoint]:
-        """Return the wanted listeners without those that could not be opened."""
-        return {name: each for name, each in wanted.listeners.items() if each not in self._skipped}
-
-    # -- one change --------------------------------------------------------------------------------------------
-
-    def _change(self, wanted: TargetState) -> Steps:
-        """Carry out one change in an order that always leaves a target for connections and partitions.
-
-        Roles are added before others are removed. Listeners change before the sets of Processors that serve them.
-        """
-        yield from self._change_listeners(wanted)
-        if wanted.handlers > (have := len(self._table.handlers())):
-            yield from self._part("handlers", have, wanted.handlers, self._add_handlers(wanted.handlers))
-        before = self._table.pools()
-        for pool, count in wanted.pools.items():
-            if count > (have := before.get(pool, 0)):
-                what = f"processors {pool}".rstrip()
-                yield from self._part(what, have, count, self._add_processors(pool, count - have))
-        for pool, have in before.items():
-            if (count := wanted.pools.get(pool, 0)) < have:
-                what = f"processors {pool}".rstrip()
-                yield from self._part(what, have, count, self._remove_processors(pool, have - count))
-        if wanted.handlers < (have := len(self._table.handlers())):
-            yield from self._part("handlers", have, wanted.handlers, self._remove_handlers(wanted.handlers))
-
-    def _part(self, what: str, before: int, after: int, steps: Steps) -> Steps:
-        """Carry out one part of a change. Record its failure, so that the other parts go on."""
-        try:
-            yield from self._logged_part(what, before, after, steps)
-        except ScaleFailed as failure:
-            self._fail(str(failure))
-
-    def _logged_part(self, what: str, before: int, after: int, steps: Steps) -> Steps:
-        began_ns = self._clock.now_ns()
-        logger.info("scaling %s: from %d to %d", what, before, after)
-        yield from steps
-        took_ms = (self._clock.now_ns() - began_ns) // 1_000_000
-        logger.info("scaled %s: from %d to %d in %d ms", what, before, after, took_ms)
-        self._done.append({"what": what, "from": before, "to": after, "took_ms": took_ms})
-
-    def _wait(self, condition: Condition, timeout_ns: int) -> Generator[Condition, None, bool]:
-        """Wait until a condition is true. Return False if `timeout_ns` passed first."""
-        self._deadline_ns = self._clock.now_ns() + timeout_ns
-        yield condition
-        self._deadline_ns = 0
-        return not self._is_late or condition()
-
-    # -- Processors --------------------------------------------------------------------------------------------
-
-    def _add_processors(self, pool: str, count: int) -> Steps:
-        taken = {role.agent.index for role in self._table.of(PROCESSOR) if not is_control(role.agent)}
-        # Reuse the lowest indexes, because an index chooses the row in the slab, and a row stays for ever.
-        free = [index for index in range(len(taken) + count) if index not in taken]
-        yield from self._start([self._table.add(processor_id(index), pool=pool) for index in free[:count]])
-        self.assign_acceptors()
-        yield from self.balancer.spread(pool)
-
-    def _remove_processors(self, pool: str, count: int) -> Steps:
-        """Remove the Processors with the highest indexes of a set.
-
-        If no Processor of the set remains, their connections migrate to the common set.
-        """
-        roles = self._table.processors(pool)
-        leaving = roles[len(roles) - count :]
-        for role in leaving:
-            role.mark_leaving()
-        staying = self._table.processors(pool) or self._table.processors("")
-        assert staying, "no count is below 1"
-        self.assign_acceptors()
-        for role in leaving:
-            role.targets = tuple(each.agent for each in staying)
-            for target in staying:
-                self._children.connect_migration(role, target)
-            self._children.send(role, {"do": "leave", "targets": role.targets})
-        if not (
-            yield from self._wait(lambda: all(r.child is None or r.is_drained for r in leaving), _LEAVE_NS)
-        ):
-            logger.warning(
-                "closing Processors before all of their connections have migrated: the time is over"
-            )
-        yield from self._close(leaving)
-
-    def assign_acceptors(self) -> None:
-        """Tell each Acceptor which Processors serve its listener."""
-        listeners = self._listeners.names()
-        pools = self._table.pools()
-        for role in self._table.of(ACCEPTOR):
-            if is_control(role.agent) or role.is_leaving:
-                continue
-            pool = listeners[role.agent.index].lower()
-            serving = self._table.processors(pool if pool in pools else "")
-            role.serving = tuple(each.agent for each in serving)
-            self._children.send(role, role.serving_message())
-
-    # -- listeners ---------------------------------------------------------------------------------------------
-
-    def _change_listeners(self, wanted: TargetState) -> Steps:
-        """Close listeners before opening others, which may use their ports.
-
-        If no new listener can be opened, reopen the old ones, so that clients can still correct the setting.
-        """
-        names = self._listeners.names()
-        before = {name: self._listeners.configured_endpoint(at) for at, name in names.items()}
-        new = [each for name, each in self._reachable(wanted).items() if name not in before]
-        if not (yield from self._listeners.has_free_indexes(len(new))):
-            for end_point in new:
-                self._skip_listener(end_point, f"listeners: {end_point} has no place: {NO_PLACES}")
-            new = []
-        if not self._reachable(wanted):
-            return  # Keep the present listeners, because without any no client could correct the setting.
-        for index in [at for at, name in names.items() if name not in wanted.listeners]:
-            yield from self._part(f"listener {names[index]}", 1, 0, self._remove_listener(index))
-        yield from self._try_listeners(new)
-        if not self._listeners.names():
-            logger.error(
-                "listeners: none of the new listeners can be opened; opening the previous ones again"
-            )
-            yield from self._try_listeners(list(before.values()))
-        self._children.on_change()
-
-    def _try_listeners(self, end_points: list[EndPoint]) -> Steps:
-        """Open these listeners. Skip those that cannot be opened, so that they do not delay other changes."""
-        for end_point in end_points:
-            try:
-                yield from self._logged_part(
-                    f"listener {end_point.name}", 0, 1, self._add_listener(end_point)
-                )
-                self._skipped.pop(end_point, None)
-            except ScaleFailed as failure:
-                self._skip_listener(end_point, str(failure))
-
-    def _skip_listener(self, end_point: EndPoint, why: str) -> None:
-        logger.error("%s", why)
-        self._skipped[end_point] = why
-
-    def _add_listener(self, end_point: EndPoint) -> Steps:
-        try:
-            role = yield from self._listeners.add(end_point)
-        except FatalError as error:
-            raise ScaleFailed(str(error)) from error
-        try:
-            yield from self._start([role])
-        except ScaleFailed:
-            self._listeners.close(role.agent.index)
-            yield from self._listeners.release_index(role.agent.index)
-            raise
-        self.assign_acceptors()
-
-    def _remove_listener(self, index: int) -> Steps:
-        role = self._table[acceptor_id(index)]
-        role.mark_leaving()
-        self._listeners.close(index)
-        self._children.send(role, {"do": "stop"})
-        yield from self._wait(lambda: role.child is None or role.is_drained, _CLOSE_NS)
-        yield from self._close([role])
-        yield from self._listeners.release_index(index)
-
-    # -- Handlers ----------------------------------------------------------------------------------------------
-
-    def _add_handlers(self, count: int) -> Steps:
-        have = len(self._table.handlers())
-        new = [self._table.add(handler_id(index)) for index in range(have, count)]
-        yield from self._start(new)
-        try:
-            yield from self._count_handlers(count)
-        except ScaleFailed:
-            # The controller rejected the new count. The routing table does not count the new Handlers, so they would
-            # never own a partition.
-            yield from self._dismiss_handlers(new)
-            raise
-
-    def _remove_handlers(self, count: int) -> Steps:
-        yield from self._count_handlers(count)
-        yield from self._dismiss_handlers(self._table.handlers()[count:])
-
-    def _dismiss_handlers(self, leaving: list[ManagedRole]) -> Steps:
-        """Close Handlers that the routing table does not count, once they are drained and no Processor uses them."""
-        for role in leaving:
-            role.mark_leaving()
-            self._children.send(role, {"do": "leave"})
-            for user in self._table.of(PROCESSOR):
-                if not is_control(user.agent) and user.child is not None:
-                    role.users.add(user.agent)
-                    self._children.send(user, {"do": "handler_leaving", "peer": role.agent})
-
-        def is_free() -> bool:
-            return all(role.child is None or (not role.users and role.is_drained) for role in leaving)
-
-        if not (yield from self._wait(is_free, _LEAVE_NS)):
-            logger.warning("closing Handlers before all of their requests are finished: the time is over")
-        yield from self._close(leaving)
-
-    def _count_handlers(self, count: int) -> Steps:
-        """Let the controller set the number of Handlers. Repeat the request if the controller dies before it replies.
-
-        Raises ScaleFailed if the controller rejects the number.
-        """
-        # Set the number before the request, so that a controller that restarts meanwhile begins with it.
-        before, self._children.handler_count = self._children.handler_count, count
-        controller = self._table[CONTROLLER]
-        while True:
-            replies: list[dict[str, Any]] = []
-            yield lambda: controller.is_ready and controller.child is not None
-            self._children.send_request(controller, "set_handler_count", {"count": count}, replies.append)
-            yield lambda replies=replies: bool(replies)  # type: ignore[misc]
-            if not replies[0].get("lost"):
-                if "failure" in replies[0]:
-                    self._children.handler_count = before
-                    raise ScaleFailed(f"the routing table cannot be changed: {replies[0]['failure'][1]}")
-                return
-
-    # -- both --------------------------------------------------------------------------------------------------
-
-    def _start(self, roles: list[ManagedRole]) -> Steps:
-        """Start new roles and wait until they are ready. If one fails, all of them are removed."""
-        # A role on trial gets no successor if it ends (Children._on_exit).
-        for role in roles:
-            role.is_trial = True
-        problem = None
-        try:
-            for role in roles:
-                # Start it as a restart, because its partitions may be open in another Handler, or a dead Handler may
-                # have left them unclean.
-                self._children.start(role, is_restart=True)
-            for role in roles:
-                self._children.introduce(role)
-        except (OSError, FatalError) as error:
-            problem = str(error)
-        if problem is None:
-            in_time = yield from self._wait(
-                lambda: all(r.is_ready or r.child is None for r in roles), _START_NS
-            )
-            if all(role.is_ready and role.child is not None for role in roles):
-                for role in roles:
-                    role.is_trial = False
-                return
-            problem = "a new role ended at once" if in_time else "a new role was not ready in time"
-        yield from self._close(roles)
-        raise ScaleFailed(f"the number of roles cannot be raised: {problem}")
-
-    def _close(self, roles: list[ManagedRole]) -> Steps:
-        """Let roles close their files and end. Kill a role that takes longer than _CLOSE_NS."""
-        for role in roles:
-            self._children.send(role, {"do": "close", "is_clean": True})
-            if role.child is None and self._table.get(role.agent) is role:
-                # It was never forked, or it ended before it was marked as leaving, so no exit will remove it.
-                self._children.discard(role)
-        if not (yield from self._wait(lambda: all(role.child is None for role in roles), _CLOSE_NS)):
-            for role in roles:
-                if role.child is not None:
-                    logger.warning("%s did not end in time: killing it", role.agent)
-                    role.child.kill()
-            yield lambda: all(role.child is None for role in roles)

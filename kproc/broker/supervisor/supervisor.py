@@ -37,7 +37,8 @@ from kproc.broker.supervisor.listener_set import ListenerSet
 from kproc.broker.supervisor.listening import ListeningSockets
 from kproc.broker.supervisor.reload import Reloader, Reread
 from kproc.broker.supervisor.roles_table import ManagedRole
-from kproc.broker.supervisor.scale import Scaler, TargetState
+from kproc.broker.supervisor.scale import Scaler
+from kproc.broker.supervisor.scale_steps import TargetState
 from kproc.broker.supervisor.service_manager import ServiceManager
 from kproc.broker.supervisor.shutdown import Shutdown
 from kproc.broker.supervisor.status_window import StatusWindow, describe_from_outside
@@ -234,7 +235,7 @@ class Supervisor:
         # Link the roles after all have been forked, because a link needs both its processes.
         for role in self._table:
             self._children.introduce(role)
-        self._scaler.assign_acceptors()
+        self._scaler.changes.assign_acceptors()
 
     def _finish(self, steps: Generator[Callable[[], bool], None, T], deadline_ns: int) -> T | None:
         """Run the loop until these steps are done and return their result, or None if the broker must stop before."""

@@ -35,7 +35,7 @@ class SupervisorOperations:
     def __init__(self, children: Children, scaler: Scaler) -> None:
         self._children = children
         self._scaler = scaler
-        self._balancer = scaler.balancer
+        self._balancer = scaler.changes.balancer
         self._clock = children.plan.clock
         self._is_automatic = children.plan.config.kproc_rebalance == "auto"
         self._next_look_ns = 0

@@ -9,7 +9,7 @@ import pytest
 
 from kproc.broker.role.asks import LOST
 from kproc.broker.role.roles import CONTROLLER, HANDLER, PROCESSOR, acceptor_id, handler_id, processor_id
-from kproc.broker.supervisor.scale import Steps, TargetState
+from kproc.broker.supervisor.scale_steps import Steps, TargetState
 from tests.support.scale_rig import Rig
 
 
@@ -223,7 +223,7 @@ def test_ineffective_change_is_not_retried_endlessly(
     def nothing(_wanted: TargetState) -> Steps:
         yield from ()
 
-    monkeypatch.setattr(rig.scaler, "_change", nothing)
+    monkeypatch.setattr(rig.scaler.changes, "change", nothing)
     rig.want(processors=3)
     assert "did not reach its target" in rig.settled[0]["error"]
     assert not rig.scaler.is_busy
@@ -241,6 +241,6 @@ def test_steps_that_never_wait_leave_the_supervisor_its_loop(
             assert asked < 10_000, "the supervisor hears of nothing any more"
             yield lambda: True
 
-    monkeypatch.setattr(rig.scaler, "_change", endless)
+    monkeypatch.setattr(rig.scaler.changes, "change", endless)
     rig.want(processors=3)
     assert rig.scaler.is_busy
