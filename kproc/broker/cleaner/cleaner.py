@@ -175,7 +175,7 @@ class Cleaner(LinkedRole):
             on_reply(reply)
 
     def _report_uncleanable(self) -> None:
-        report = make_report(self._compactor.uncleanable())
+        report = make_report(self._compactor.survey.uncleanable())
         outbox = self._outbox(CONTROLLER)
         # A report is a call with an answer, so send only news.
         if report != self._reported and outbox is not None:

@@ -16,7 +16,7 @@ import logging
 from collections import deque
 from collections.abc import Callable, Generator, Iterator
 from pathlib import Path
-from typing import Any, Final, NamedTuple, TypeVar
+from typing import Final, TypeVar
 
 from kproc.broker.calls.call_links import AskHandler
 from kproc.broker.calls.calls import Call, Lost, R
@@ -29,14 +29,11 @@ from kproc.broker.calls.cleaner_calls import (
     Swapped,
     SwapRequest,
 )
-from kproc.broker.cleaner.cleaner_offsets import CleanerOffsets
-from kproc.broker.cluster.dynamic_settings import current_value, log_overrides
-from kproc.broker.cluster.image import ClusterImage, PartitionImage, TopicImage
+from kproc.broker.cleaner.compaction_survey import CompactionSurvey, Steps
+from kproc.broker.cluster.image import ClusterImage, TopicImage
 from kproc.broker.config import Config
 from kproc.broker.metrics.slab import MetricsRow
 from kproc.broker.metrics.spec import SLOT
-from kproc.broker.observe.log_dir_usage import log_bytes
-from kproc.broker.observe.uncleanable_partitions import Uncleanable
 from kproc.broker.role.partition_table import PartitionTable
 from kproc.broker.storage.compaction import CompactionPass, PassFacts, SegmentChanged
 from kproc.broker.storage.compaction_files import SegmentIdentity, deleted_files, remove_cleaned
@@ -54,30 +51,22 @@ from kproc.broker.storage.segment_files import (
     first_timestamp,
     info_from_files,
     sealed_segments,
-    segment_bases,
 )
 from kproc.common.clock import NS_PER_MS, Clock
 from kproc.common.errors import Corrupt
 
 logger = logging.getLogger(__name__)
 
-# Time of one slice; one step is a chunk of log.cleaner.io.buffer.size.
+# Time of one slice. One step is a chunk of log.cleaner.io.buffer.size.
 _SLICE_NS: Final = 5_000_000
-_PARTITIONS_PER_STEP: Final = 16
 _IDLE_MS: Final = 500
 # Shortest pause, because log.cleaner.backoff.ms=0 would otherwise make the cleaner loop over all logs without a rest.
 _PAUSE_MS_MIN: Final = 100
 # Limit of a wait in ns, because with a rate near 0 the computed wait is not a finite integer.
 _WAIT_NS_MAX: Final = 1 << 62
 
-Steps = Generator[int | None, None, Any]
+
 L = TypeVar("L", bound=LogRequest)
-
-
-class _Candidate(NamedTuple):
-    topic: TopicImage
-    partition: PartitionImage
-    ratio: float
 
 
 class Compactor:
@@ -94,18 +83,15 @@ class Compactor:
         ask: AskHandler,
         metrics: MetricsRow,
     ) -> None:
-        self._config = config
         self._clock = clock
         self._fs = fs
-        self._table = table
         self._image = image
         self._ask_handler = ask
         self._values = metrics.values
         self._directory = Path(config.log_dirs)
-        self._offsets = CleanerOffsets(fs, self._directory)
-        # Damaged logs, by topic id and index. They are not compacted before the next start, as in Kafka.
-        self._uncleanable: dict[tuple[bytes, int], Uncleanable] = {}
-        self._postponed_ns: dict[tuple[bytes, int], int] = {}
+        self.survey = CompactionSurvey(
+            config=config, clock=clock, fs=fs, table=table, image=image, metrics=metrics
+        )
         self._replaced: deque[tuple[int, Path]] = deque()  # (time of unlinking in ns, path)
         self._steps = self._run()
         self._is_waiting = False
@@ -136,9 +122,9 @@ class Compactor:
         """Return the time of the next step in ns. Uses the present settings, so that a raised rate shortens a wait."""
         wait_ns = 0.0
         if self._is_pausing:
-            wait_ns = max(int(self._setting("log.cleaner.backoff.ms")), _PAUSE_MS_MIN) * NS_PER_MS
+            wait_ns = max(int(self.survey.setting("log.cleaner.backoff.ms")), _PAUSE_MS_MIN) * NS_PER_MS
         elif self._moved_bytes:
-            rate = float(self._setting("log.cleaner.io.max.bytes.per.second"))
+            rate = float(self.survey.setting("log.cleaner.io.max.bytes.per.second"))
             wait_ns = self._moved_bytes * 1e9 / rate if rate > 0 else 0.0
         return self._stepped_ns + int(min(wait_ns, _WAIT_NS_MAX))
 
@@ -165,7 +151,7 @@ class Compactor:
             # Wait for the controller's snapshot, because no topic is known before it.
             while not self._image().version:
                 yield None
-            best = yield from self._survey()
+            best = yield from self.survey.find_dirtiest()
             if best is None:
                 self._is_pausing = True
                 # work() resumes the generator here when the pause is over.
@@ -181,34 +167,14 @@ class Compactor:
                     logger.warning(
                         "compaction of %s-%d was given up: %s", topic.name, partition.index, problem
                     )
-                self._postpone(topic, partition.index)
+                self.survey.postpone(topic, partition.index)
             except Exception as problem:
                 # As in Kafka, a damaged log is skipped until the next start, so that the others are still compacted.
                 logger.error(
                     "%s-%d is not compacted until the next start: %s",
                     topic.name, partition.index, problem, exc_info=not isinstance(problem, Corrupt),
                 )  # fmt: skip
-                self._mark_uncleanable(topic, partition.index, problem)
-
-    def _mark_uncleanable(self, topic: TopicImage, index: int, problem: Exception) -> None:
-        size_bytes = log_bytes(self._directory / f"{topic.name}-{index}")
-        reason = str(problem) or type(problem).__name__
-        self._uncleanable[topic.topic_id, index] = Uncleanable(reason, size_bytes)
-        self._count_uncleanable()
-
-    def _count_uncleanable(self) -> None:
-        found = self._uncleanable.values()
-        self._values[SLOT["compaction_uncleanable_partitions"]] = len(found)
-        self._values[SLOT["compaction_uncleanable_bytes"]] = sum(each.size_bytes for each in found)
-
-    def uncleanable(self) -> dict[tuple[str, int], Uncleanable]:
-        """Return the damaged logs, which are not compacted, by topic and index."""
-        found = {}
-        topics = self._image().topics_by_id
-        for (topic_id, index), each in self._uncleanable.items():
-            if topic_id in topics:
-                found[topics[topic_id].name, index] = each
-        return found
+                self.survey.mark_uncleanable(topic, partition.index, problem)
 
     def _send_request(self, call: Call[L, R], body: L) -> Generator[None, None, R | Lost | None]:
         """Send a call to the owner and wait. Returns its reply, or None if the partition does not exist any more."""
@@ -221,77 +187,6 @@ class Compactor:
             yield None
         return replies[0]
 
-    # -- what to compact ---------------------------------------------------------------------------------------
-
-    def _survey(self) -> Steps:
-        """Find the dirtiest log that is due, from rows and files. Return a _Candidate or None."""
-        self._remove_deleted_topics()
-        best: _Candidate | None = None
-        largest = 0.0
-        looked_at = 0
-        for topic in list(self._image().topics_by_name.values()):
-            config = self._config_of(topic)
-            if not config.is_compacting:
-                continue
-            for partition in topic.partitions:
-                looked_at += 1
-                # A survey of many partitions would exceed the slice, and the cleaner would seem to hang.
-                if looked_at % _PARTITIONS_PER_STEP == 0:
-                    yield 0
-                section = self._assess(topic, partition, config)
-                if section is None:
-                    continue
-                largest = max(largest, section.ratio)
-                if section.is_due(config) and (best is None or section.ratio > best.ratio):
-                    best = _Candidate(topic, partition, section.ratio)
-        self._values[SLOT["compaction_dirty_percent_max"]] = int(100 * largest)
-        return best
-
-    def _remove_deleted_topics(self) -> None:
-        """Remove the entries of topics that no longer exist."""
-        topics = self._image().topics_by_id
-        for known in (self._uncleanable, self._postponed_ns):
-            for key in [key for key in known if key[0] not in topics]:
-                del known[key]
-        self._count_uncleanable()
-
-    def _assess(self, topic: TopicImage, partition: PartitionImage, config: LogConfig) -> DirtySection | None:
-        """Return the section of a log that its files and row show as compactable, or None."""
-        key = (topic.topic_id, partition.index)
-        if key in self._uncleanable or self._postponed_ns.get(key, 0) > self._clock.now_ns():
-            return None
-        self._postponed_ns.pop(key, None)
-        directory = self._directory / f"{topic.name}-{partition.index}"
-        row = self._table.read(partition)
-        checkpoint = self._offsets.get(topic, partition.index)
-        # Everything before the active segment is compacted already, so the directory need not be read.
-        if row is not None and checkpoint is not None and checkpoint >= row.segment_base:
-            return None
-        try:
-            bases = segment_bases(self._fs, directory)
-            if row is not None:
-                # The owner may have rolled after it had published this row, and the row's end offset must be that of
-                # the last segment.
-                bases = [base for base in bases if base <= row.segment_base]
-            # The active segment is never compacted, so a log with one segment has nothing to compact.
-            if len(bases) < 2:
-                return None
-            # If no Handler has the log open, the active segment's end is unknown. Its base is enough, because only the
-            # segments before it are compacted.
-            end_offset = bases[-1] if row is None else row.end_offset
-            start_offset = bases[0] if row is None else max(row.start_offset, bases[0])
-            return assess(
-                info_from_files(self._fs, directory, bases, end_offset),
-                config,
-                CompactionLimits(start_offset, end_offset, end_offset if row is None else row.recovery_point),
-                checkpoint=checkpoint,
-                now_ms=self._clock.wall_ms(),
-                first_timestamp=lambda base: first_timestamp(self._fs, directory, base),
-            )
-        except StorageFailure:
-            # The log was never written to, or its topic was deleted just now.
-            return None
-
     # -- one log -----------------------------------------------------------------------------------------------
 
     def _compact(self, topic: TopicImage, index: int) -> Steps:
@@ -303,9 +198,9 @@ class Compactor:
                 PREPARE_COMPACTION, LogRequest(topic.name, topic.topic_id, index)
             )
             known = answer.facts if isinstance(answer, CompactionPrepared) else None
-            config = self._config_of(topic)
+            config = self.survey.config_of(topic)
             if known is None or not config.is_compacting:
-                self._postpone(topic, index)
+                self.survey.postpone(topic, index)
                 return
             directory = self._directory / f"{topic.name}-{index}"
             remove_cleaned(self._fs, directory)
@@ -313,16 +208,16 @@ class Compactor:
             if not (section.is_due(config) or (has_begun and section.cleanable_bytes)):
                 # _assess() took the log's end for the last stable offset, because only the owner knows open
                 # transactions. With them, less is compactable.
-                self._postpone(topic, index)
+                self.survey.postpone(topic, index)
                 return
             has_begun = True
             end_offset = yield from self._run_pass(topic, index, directory, config, facts)
             if end_offset is None:
-                self._postpone(topic, index)
+                self.survey.postpone(topic, index)
                 return
             # Sync the renames before recording the offset: until then the log is not clean on the disk.
             sync_directory(self._fs, directory)
-            self._offsets.put(self._image(), topic, index, end_offset)
+            self.survey.offsets.put(self._image(), topic, index, end_offset)
             if end_offset >= section.first_uncleanable:
                 self._values[SLOT["compactions"]] += 1
                 self._values[SLOT["compaction_last_run_ms"]] = self._clock.wall_ms()
@@ -337,7 +232,7 @@ class Compactor:
             info_from_files(self._fs, directory, bases, known.end_offset),
             config,
             CompactionLimits(known.start_offset, known.stable_offset, known.synced_offset),
-            checkpoint=self._offsets.get(topic, index),
+            checkpoint=self.survey.offsets.get(topic, index),
             now_ms=self._clock.wall_ms(),
             first_timestamp=lambda base: first_timestamp(self._fs, directory, base),
         )
@@ -363,7 +258,7 @@ class Compactor:
             delete_retention_ms=config.delete_retention_ms,
             now_ms=self._clock.wall_ms(),
             memory_bytes=self._memory_bytes(),
-            chunk_bytes=int(self._setting("log.cleaner.io.buffer.size")),
+            chunk_bytes=int(self.survey.setting("log.cleaner.io.buffer.size")),
         )
         before, started_ns = sum(each.size for each in facts.segments), self._clock.now_ns()
         try:
@@ -454,21 +349,6 @@ class Compactor:
 
     # -- settings ----------------------------------------------------------------------------------------------
 
-    def _postpone(self, topic: TopicImage, index: int) -> None:
-        """Do not compact this log again within log.cleaner.backoff.ms (at least 1 s): the cause may last."""
-        backoff_ms = max(1000, int(self._setting("log.cleaner.backoff.ms")))
-        self._postponed_ns[topic.topic_id, index] = self._clock.now_ns() + backoff_ms * NS_PER_MS
-
     def _memory_bytes(self) -> int:
-        share = float(self._setting("log.cleaner.io.buffer.load.factor"))
-        return int(int(self._setting("log.cleaner.dedupe.buffer.size")) * share)
-
-    def _setting(self, name: str) -> str:
-        """Return the present value of a dynamic setting of the broker."""
-        value = current_value(self._image(), self._config, name)
-        assert value is not None, name
-        return value
-
-    def _config_of(self, topic: TopicImage) -> LogConfig:
-        live = self._image().topic_by_id(topic.topic_id) or topic
-        return LogConfig.of(self._config, log_overrides(self._image(), live, self._config.node_id))
+        share = float(self.survey.setting("log.cleaner.io.buffer.load.factor"))
+        return int(int(self.survey.setting("log.cleaner.dedupe.buffer.size")) * share)

@@ -30,8 +30,8 @@ def test_successor_goes_on_at_the_cleaner_offset_of_the_topic_id(rig: Rig) -> No
     rig.run()
     t = rig.cluster.image.topics_by_name["t"]
     namesake = msgspec.structs.replace(t, topic_id=bytes(15) + b"n")
-    assert successor._offsets.get(t, 0) == log.state.active_base == 2
-    assert successor._offsets.get(namesake, 0) is None
+    assert successor.survey.offsets.get(t, 0) == log.state.active_base == 2
+    assert successor.survey.offsets.get(namesake, 0) is None
     assert rig.asked == []
     assert rig.offsets() == {("t", 0): 2}
 

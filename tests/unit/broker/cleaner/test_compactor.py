@@ -95,7 +95,7 @@ def test_a_record_on_the_disk_is_not_dropped_for_one_that_is_not(rig: Rig, is_pu
     rig.fill("t", "a", "b")
     rig.fill("t", "a", sync=False)
     if not is_published:  # Without a row the cleaner has to ask.
-        rig.table = rig.compactor._table = PartitionTable(memoryview(bytearray(8 * ROW_WORDS * 64)).cast("Q"))
+        rig.table = rig.compactor.survey._table = PartitionTable(memoryview(bytearray(8 * ROW_WORDS * 64)).cast("Q"))
     before = log.state.size_bytes
     rig.run()
     assert (rig.offsets(), log.state.size_bytes) == ({("t", 0): 2}, before)
@@ -282,7 +282,7 @@ def test_damaged_log_is_uncleanable_until_its_topic_is_deleted(rig: Rig) -> None
     path.write_bytes(path.read_bytes()[:-1] + b"!")
     rig.after(BACKOFF_MS)
     rig.after(BACKOFF_MS)
-    found = rig.compactor.uncleanable()
+    found = rig.compactor.survey.uncleanable()
     assert list(found) == [("bad", 0)]
     assert "CRC-32C" in found["bad", 0].reason
     assert rig.value("compaction_uncleanable_partitions") == 1
@@ -293,4 +293,4 @@ def test_damaged_log_is_uncleanable_until_its_topic_is_deleted(rig: Rig) -> None
     assert len(rig.asked) == asked
     rig.cluster.do("delete_topics", topics=[delete_wish("bad")])
     rig.after(BACKOFF_MS)
-    assert (rig.compactor.uncleanable(), rig.value("compaction_uncleanable_partitions")) == ({}, 0)
+    assert (rig.compactor.survey.uncleanable(), rig.value("compaction_uncleanable_partitions")) == ({}, 0)
