@@ -192,23 +192,23 @@ class Handler:
         """End the round that runs, or begin one."""
         if self.transfers.is_opening:
             self.transfers.open_deferred()
-        if self.partitions.syncing:
+        if self.partitions.group_commit.syncing:
             self.syncer.end()
-            self.partitions.finish_sync()
+            self.partitions.group_commit.finish_round()
             self.transfers.retire()
         else:
-            self.partitions.start_sync()
+            self.partitions.group_commit.start_round()
 
     def drain(self) -> None:
         """Rounds until nobody waits for the disk, as before a stop that has the time."""
         self.coordinators.flush()
-        while self.partitions.unsynced or self.partitions.syncing:
+        while self.partitions.group_commit.unsynced or self.partitions.group_commit.syncing:
             self.sync()
 
     def close(self) -> bool:
         """As Handler.close does it; whether the next start has nothing to recover."""
         self.syncer.end()
-        self.partitions.finish_sync()
+        self.partitions.group_commit.finish_round()
         unknown = self.partitions.unknown_log()
         try:
             try:
@@ -250,7 +250,7 @@ class Handler:
 
     def swap(self) -> None:
         """The swap that waits, unless a round is in work."""
-        if self.desk.swaps and not self.partitions.syncing:
+        if self.desk.swaps and not self.partitions.group_commit.syncing:
             self.desk.work()
 
 

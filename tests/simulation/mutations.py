@@ -98,7 +98,7 @@ def _answered_at_once(self: Any, offset: int, on_done: Callable[[int], None]) ->
         _WHEN_SYNCED(self, offset, on_done)
         return
     if self.log.state.recovery_point < offset:
-        self._owner.unsynced[self] = None
+        self._unsynced[self] = None
     on_done(0)
 
 

@@ -74,6 +74,7 @@ class Handler(LinkedRole):
         "_deadlines",
         "_due",
         "_epoch_raises",
+        "_group_commit",
         "_has_image",
         "_is_leaving",
         "_is_linked",
@@ -113,6 +114,7 @@ class Handler(LinkedRole):
         self._deadlines = self._purgatory.deadlines
         self._syncer = syncer
         self._partitions = make_partitions(lambda: self._services.image, self._purgatory)
+        self._group_commit = self._partitions.group_commit
         self._services = self._make_services(config, endpoints)
         self._transfers, self._rates = self._services.owner.transfers, self._services.client_rates
         self._append_queue = AppendQueue(self._services)
@@ -260,7 +262,7 @@ class Handler(LinkedRole):
             return not (
                 len(self._partitions)
                 or not self._transfers.is_idle
-                or self._partitions.syncing
+                or self._group_commit.syncing
                 or len(self._purgatory)
                 or len(self._calls)
                 or self._unlinked.waiting
@@ -272,7 +274,9 @@ class Handler(LinkedRole):
                 or any(each.has_overflow for each in self._outboxes)
                 or self.has_input()
             )
-        is_synced = not self._partitions.unsynced and not self._partitions.syncing and self._transfers.is_idle
+        is_synced = (
+            not self._group_commit.unsynced and not self._group_commit.syncing and self._transfers.is_idle
+        )
         is_answered = not (
             self._requests.large
             or self._requests.without_room
@@ -288,7 +292,7 @@ class Handler(LinkedRole):
         Returns `Partitions.unknown_log` after the last round of syncs, because that round can take a log offline.
         """
         self._syncer.close()
-        self._partitions.finish_sync()
+        self._group_commit.finish_round()
         unknown = self._partitions.unknown_log()
         try:
             self._transfers.close()
@@ -339,7 +343,7 @@ class Handler(LinkedRole):
         for _, client in self._serving:
             work += drain(client)
         now_ns = self._clock.now_ns()
-        if now_ns >= self._due.ns or self._partitions.unsynced:
+        if now_ns >= self._due.ns or self._group_commit.unsynced:
             work += self._do_due(now_ns)
         return work
 
@@ -361,13 +365,13 @@ class Handler(LinkedRole):
         if requests.log is not None:
             due.press()
             requests.log.flush()
-        if self._partitions.syncing:
+        if self._group_commit.syncing:
             due.press()
-            work += self._partitions.finish_sync()
+            work += self._group_commit.finish_round()
             self._transfers.retire()
         if self._compaction.swaps:
             due.press()
-            if not self._partitions.syncing:
+            if not self._group_commit.syncing:
                 work += self._compaction.work()
         if self._deadlines.first <= now_ns:
             work += self._purgatory.expire()
@@ -379,9 +383,9 @@ class Handler(LinkedRole):
             self._append_queue.flush()
         # Start the sync last. Otherwise writes of the coordinators' timers would wait for the next cycle, which can be
         # 100 ms away.
-        if self._partitions.unsynced:
+        if self._group_commit.unsynced:
             due.press()
-            self._partitions.start_sync()
+            self._group_commit.start_round()
         # Check the large requests here, because every part of this cycle can make one: a coordinator that has loaded
         # wakes a request for a long list, for example.
         if (
@@ -573,9 +577,9 @@ class Handler(LinkedRole):
         values[SLOT["bytes_appended"]] += queue.bytes
         values[SLOT["append_calls"]] += queue.append_calls
         values[SLOT["forwarded"]] += self._produce.forwarded
-        values[SLOT["syncs"]] += self._partitions.syncs
+        values[SLOT["syncs"]] += self._group_commit.rounds
         queue.batches = queue.bytes = queue.append_calls = 0
-        self._produce.forwarded = self._partitions.syncs = 0
+        self._produce.forwarded = self._group_commit.rounds = 0
         values[SLOT["ring_records"]] = sum(
             client.outbox.waiting(_COUNTED_MAX) for client in self._clients.values()
         )

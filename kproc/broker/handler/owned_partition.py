@@ -14,7 +14,7 @@ from kproc.broker.storage.log import Log
 from kproc.common.errors import ErrorCode, FatalError
 
 if TYPE_CHECKING:
-    from kproc.broker.handler.partitions import Partitions
+    from kproc.broker.role.purgatory import Purgatory
 
 
 class OwnedPartition:
@@ -23,10 +23,10 @@ class OwnedPartition:
     __slots__ = (
         "_holder_word",
         "_log_state",
-        "_owner",
         "_purgatory",
         "_quiet_word",
         "_row",
+        "_unsynced",
         "_waiting",
         "_watchers",
         "_woken_at",
@@ -38,17 +38,25 @@ class OwnedPartition:
     )
 
     def __init__(
-        self, owner: Partitions, key: PartitionKey, log: Log, row: RowWriter, partition: PartitionImage
+        self,
+        key: PartitionKey,
+        log: Log,
+        row: RowWriter,
+        partition: PartitionImage,
+        *,
+        handler_index: int,
+        purgatory: Purgatory,
+        unsynced: dict[OwnedPartition, None],
     ) -> None:
         self.key = key
         self.log = log
         self._log_state = log.state
         self.slot = partition.slot
         self.generation = partition.slot_generation
-        self._owner = owner
-        self._purgatory, self._watchers = owner.purgatory, owner.purgatory.watchers
-        self._holder_word = holder_word(owner.handler_index)
-        self._quiet_word = holder_word(owner.handler_index, has_producers=False)
+        self._unsynced = unsynced
+        self._purgatory, self._watchers = purgatory, purgatory.watchers
+        self._holder_word = holder_word(handler_index)
+        self._quiet_word = holder_word(handler_index, has_producers=False)
         self._row = row
         # The high watermark at the last wake-up of parked requests. Used while records are hidden.
         self._woken_at = 0
@@ -64,7 +72,7 @@ class OwnedPartition:
         successor must not trust the row's high watermark.
         """
         self.log.state.hide_from(offset)
-        self._owner.unsynced[self] = None
+        self._unsynced[self] = None
         if is_recovery:
             self.recovered_end = self._log_state.end_offset
             self._holder_word |= RECOVERING
@@ -129,7 +137,7 @@ class OwnedPartition:
         except Exception as error:
             raise FatalError(f"cannot publish an append to {self.key}: {error!r}") from error
         if self._log_state.unconfirmed:
-            self._owner.unsynced[self] = None
+            self._unsynced[self] = None
             self._wake_readers()
         elif self.key in self._watchers:
             self._purgatory.check(self.key)
@@ -151,7 +159,7 @@ class OwnedPartition:
             on_done(0)
             return
         self._waiting.append((offset, on_done))
-        self._owner.unsynced[self] = None
+        self._unsynced[self] = None
 
     def on_synced(self, failure: OSError | None) -> None:
         """Handle the end of a sync round: call back the requests that it covered, or all with an error if it failed."""
@@ -165,9 +173,9 @@ class OwnedPartition:
                 except Exception as error:  # noqa: BLE001 - contained: the other callbacks must run
                     self._contain(on_done, error)
             if waiting or self._log_state.unconfirmed:
-                self._owner.unsynced[self] = None
+                self._unsynced[self] = None
             else:  # The round also covered requests that came while it ran.
-                self._owner.unsynced.pop(self, None)
+                self._unsynced.pop(self, None)
             self._wake_readers()
             return
         # A callback may wait again. The new list makes it wait for the next round. Otherwise this loop would not end.
@@ -180,4 +188,4 @@ class OwnedPartition:
 
     def _contain(self, on_done: Callable[[int], None], error: Exception) -> None:
         owner = getattr(on_done, "owner", None)
-        self._owner.containment.caught("an answer that waited for the disk", error, owner)
+        self._purgatory.containment.caught("an answer that waited for the disk", error, owner)

@@ -1,14 +1,13 @@
-"""Partitions: the partitions that one Handler owns. It publishes their rows, syncs, transfers and deletes them.
+"""Partitions: the partitions that one Handler owns. It opens, transfers, reconfigures and deletes them.
 
 Only this Handler writes these logs and their rows in the shared table. A log is opened at its first use
-(log_opener.py).
+(log_opener.py). group_commit.py syncs the logs that requests wait for.
 """
 
 from __future__ import annotations
 
 import logging
 from collections.abc import Callable
-from concurrent.futures import Executor, ThreadPoolExecutor
 from pathlib import Path
 from typing import Any, Final
 
@@ -16,18 +15,17 @@ from kproc.broker.cluster.image import ClusterImage, PartitionImage, TopicImage
 from kproc.broker.config import Config
 from kproc.broker.config.descriptor_limit import share_of_descriptors
 from kproc.broker.handler.checkpoint import Checkpoint
+from kproc.broker.handler.close_logs import close_logs
+from kproc.broker.handler.group_commit import GroupCommit
 from kproc.broker.handler.log_opener import LogOpener
 from kproc.broker.handler.owned_partition import OwnedPartition
-from kproc.broker.handler.syncer import Syncer, sync_one
+from kproc.broker.handler.syncer import Syncer
 from kproc.broker.request.context import PartitionKey
 from kproc.broker.role.partition_table import PartitionRow, PartitionTable, released_word
 from kproc.broker.role.purgatory import Purgatory
 from kproc.broker.storage import checkpoints
 from kproc.broker.storage.fs import Fs, Shortage, StorageFailure
-from kproc.broker.storage.log import (
-    Log,
-    SyncPoint,
-)
+from kproc.broker.storage.log import Log
 from kproc.broker.storage.log_state import LogTraffic
 from kproc.broker.storage.segments import ColdSegments
 from kproc.common.clock import Clock
@@ -35,14 +33,6 @@ from kproc.common.errors import Corrupt, ErrorCode, KafkaError
 
 logger = logging.getLogger(__name__)
 
-# Limit of descriptors that one sync round opens, for sealed segments and new directories. The other logs wait for the
-# next round.
-_ROUND_DESCRIPTORS_MAX: Final = 400
-
-# Threads for the syncs at a stop. They run in parallel, because the file system's journal commits once for all of them.
-_SYNC_THREADS: Final = 32
-# Logs that are closed together. Each has some descriptors open while it is synced, so the number is limited.
-_CLOSED_TOGETHER: Final = 128
 # A transaction counts as hanging this long after the longest transaction timeout, as in Kafka.
 _LATE_MS: Final = 300_000
 # Limit of producers that all partitions of a Handler remember together: about 100 MB.
@@ -79,9 +69,6 @@ class Partitions:
         self.purgatory = purgatory
         self.containment = purgatory.containment
         self._waits_for_sync = config.waits_for_sync
-        self.unsynced: dict[OwnedPartition, None] = {}
-        self._syncer = syncer
-        self.syncing: dict[Log, OwnedPartition] = {}
         self._opener = LogOpener(
             directory,
             config=config,
@@ -93,9 +80,8 @@ class Partitions:
             fs=fs,
         )
         self._open: dict[PartitionKey, OwnedPartition] = {}
+        self.group_commit = GroupCommit(syncer, purgatory, self._open.get)
         self._damaged: dict[PartitionKey, str] = {}
-        # Logs whose last sync could not start because of a Shortage, with the reason.
-        self._short: dict[PartitionKey, str] = {}
         # Partitions that were offline at the last tick, with the reason.
         self.offline: dict[PartitionKey, str] = {}
         # Transactions that were open for too long at the last tick: partition and producer id.
@@ -105,7 +91,6 @@ class Partitions:
         # most 3,000 descriptors.
         self._cold = ColdSegments(share_of_descriptors(12, most=1000))
         self.since_ns = clock.now_ns()
-        self.syncs = 0
         # Called with (partition, topic id, epoch) if a log has a higher leader epoch than the metadata. Set by the
         # Handler.
         self.raise_epoch: Callable[[PartitionKey, bytes, int], None] = lambda _key, _topic_id, _epoch: None
@@ -125,7 +110,7 @@ class Partitions:
             if not owned.log.state.is_offline:
                 return owned
             # A log that a running sync uses must not be closed.
-            if not owned.log.state.can_reopen or owned.log in self.syncing:
+            if not owned.log.state.can_reopen or owned.log in self.group_commit.syncing:
                 raise KafkaError(
                     ErrorCode.KAFKA_STORAGE_ERROR,
                     f"{topic}-{partition.index} is offline: {owned.log.state.offline_reason}",
@@ -140,7 +125,7 @@ class Partitions:
         """
         logger.warning("opening %s-%d again: %s", *owned.key, owned.log.state.offline_reason)
         del self._open[owned.key]
-        self.unsynced.pop(owned, None)
+        self.group_commit.unsynced.pop(owned, None)
         owned.log.close(clean=False)
         try:
             return self._open_log(owned.key, partition)
@@ -241,7 +226,15 @@ class Partitions:
         log.state.on_surprise = self.containment.caught
         log.state.traffic = self.traffic_of(key[0])
         log.state.segments.cold = self._cold
-        owned = OwnedPartition(self, key, log, self._table.writer(partition.slot), partition)
+        owned = OwnedPartition(
+            key,
+            log,
+            self._table.writer(partition.slot),
+            partition,
+            handler_index=self.handler_index,
+            purgatory=self.purgatory,
+            unsynced=self.group_commit.unsynced,
+        )
         if is_distrusted:
             owned.distrust()
         logger.debug("opened %s-%d: offsets %d to %d", *key, log.state.start_offset, log.state.end_offset)
@@ -249,63 +242,6 @@ class Partitions:
         if log.state.leader_epoch > partition.leader_epoch:
             self.raise_epoch(key, log.state.topic_id, log.state.leader_epoch)
         return owned
-
-    # -- group commit ------------------------------------------------------------------------------------------
-
-    def start_sync(self) -> None:
-        """Start a round of fdatasync for all partitions that a request waits for, unless a round is running."""
-        if self.syncing or not self.unsynced:
-            return
-        points: list[tuple[Log, SyncPoint]] = []
-        waiting, self.unsynced = self.unsynced, {}
-        descriptors = 0  # Descriptors that are open for this round only.
-        for owned in waiting:
-            if descriptors >= _ROUND_DESCRIPTORS_MAX:
-                self.unsynced[owned] = None  # Left for the next round.
-                continue
-            try:
-                points.append((owned.log, owned.log.durability.sync_point()))
-            except Shortage as error:
-                # Fail only the waiting requests. tick() and the next request try to sync the records again.
-                self._fail_round(owned, error)
-                continue
-            # A segment of this log cannot be opened, so the log cannot be synced and goes offline. The others go on.
-            except OSError as error:
-                owned.log.state.set_offline(str(error))
-                owned.on_synced(error)
-                continue
-            self.syncing[owned.log] = owned
-            descriptors += len(points[-1][1].fds) - 1
-        if points:
-            self.syncs += 1
-            self._syncer.submit(points)
-
-    def _fail_round(self, owned: OwnedPartition, error: Shortage) -> None:
-        """Fail the requests that wait for a sync that could not start. The log stays open."""
-        if owned.key not in self._short:
-            logger.warning("cannot sync %s-%d now: %s", *owned.key, error)
-        self._short[owned.key] = str(error)
-        owned.on_synced(error)
-
-    def finish_sync(self) -> int:
-        """Handle the results of the sync thread. Return the number of logs."""
-        outcomes = self._syncer.collect()
-        for log, point, error in outcomes:
-            owned = self.syncing.pop(log)
-            if error is None:
-                log.durability.mark_synced(point)
-                owned.mark_recovered()
-                if self._short:
-                    self._short.pop(owned.key, None)
-            else:
-                log.durability.sync_failed(point, str(error))
-                owned.distrust()
-            if self._open.get(owned.key) is owned:  # Otherwise the topic was deleted while the round ran.
-                owned.publish()
-                owned.on_synced(error)
-                if error is not None:
-                    self.purgatory.check(owned.key)  # Parked readers that wait for the sync get the error.
-        return len(outcomes)
 
     # -- transfer ----------------------------------------------------------------------------------------------
 
@@ -322,9 +258,9 @@ class Partitions:
         owned = self._open[key]
         log = owned.log
         is_waited_for = owned.is_waited_for or log.state.unconfirmed
-        if log in self.syncing or (is_waited_for and not log.state.is_offline):
+        if log in self.group_commit.syncing or (is_waited_for and not log.state.is_offline):
             return None
-        self.unsynced.pop(owned, None)
+        self.group_commit.unsynced.pop(owned, None)
         # Remove it before the callbacks, because a callback may `get` the partition, which would reopen an interrupted
         # log.
         del self._open[key]
@@ -346,7 +282,7 @@ class Partitions:
     def abandon(self, key: PartitionKey) -> None:
         """Close a partition of a deleted topic that has another owner by now. That Handler renames the directory."""
         owned = self._open.pop(key)
-        self.unsynced.pop(owned, None)
+        self.group_commit.unsynced.pop(owned, None)
         owned.log.close(clean=False)
         owned.on_synced(OSError("the topic was deleted"))
         self.purgatory.check(key)
@@ -390,7 +326,7 @@ class Partitions:
             owned = self._open.pop(key, None)
             if owned is not None:
                 owned.on_synced(OSError("the topic was deleted"))
-                self.unsynced.pop(owned, None)
+                self.group_commit.unsynced.pop(owned, None)
             try:
                 if owned is not None:
                     owned.log.rename_for_delete()
@@ -424,8 +360,10 @@ class Partitions:
             if offline_reason is not None:
                 offline[owned.key] = offline_reason
             # If a running round uses the log, that may be enough. If not, the next tick finds the log again.
-            elif log not in self.syncing and (log.state.unconfirmed or log.durability.is_flush_due(now_ms)):
-                self.unsynced[owned] = None
+            elif log not in self.group_commit.syncing and (
+                log.state.unconfirmed or log.durability.is_flush_due(now_ms)
+            ):
+                self.group_commit.unsynced[owned] = None
         self.offline = offline
         self.hanging = hanging
         self._trim_producers()
@@ -493,50 +431,8 @@ class Partitions:
         return None
 
     def close(self, *, is_clean: bool) -> None:
-        """Sync, snapshot and close every log, so that the next start need not recover.
-
-        Several threads sync in parallel, because one fdatasync after another took 10 s for 2,000 partitions. Raises the
-        first error after all logs are closed.
-        """
-        everything = list(self._open.values())
-        errors: list[OSError] = []
-        with ThreadPoolExecutor(_SYNC_THREADS) as pool:
-            for first in range(0, len(everything), _CLOSED_TOGETHER):
-                some = everything[first : first + _CLOSED_TOGETHER]
-                errors += self._close_some(some, pool if is_clean else None)
-        self._open.clear()
-        if errors:
-            raise errors[0]
-
-    @staticmethod
-    def _close_some(partitions: list[OwnedPartition], pool: Executor | None) -> list[OSError]:
-        """Close some logs and return the errors. With a `pool`, sync them in it first, so that the close is clean."""
-        points: list[tuple[Log, SyncPoint]] = []
-        errors: list[OSError] = []
-        closed: set[Log] = set()
-
-        def fail(log: Log, error: OSError) -> None:
-            logger.error("cannot close the log %s cleanly: %s", log.state.directory.name, error)
-            errors.append(error)
-
-        for owned in partitions:
-            if pool is not None and not owned.log.state.is_offline:
-                try:
-                    points.append((owned.log, owned.log.prepare_close()))
-                except OSError as error:
-                    fail(owned.log, error)
-        if pool is not None:
-            for log, point, problem in pool.map(sync_one, *zip(*points, strict=True)) if points else ():
-                if problem is None:
-                    log.durability.mark_synced(point)
-                    closed.add(log)
-                else:
-                    log.durability.sync_failed(point, str(problem))
-                    fail(log, problem)
-        for owned in partitions:
-            owned.log.close_files()
-            if owned.log in closed:
-                owned.publish_closed()
-            else:
-                owned.publish()
-        return errors
+        """Close every log, cleanly if `is_clean`. Raises the first error after all logs are closed."""
+        try:
+            close_logs(self.opened(), is_clean=is_clean)
+        finally:
+            self._open.clear()

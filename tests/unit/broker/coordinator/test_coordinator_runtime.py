@@ -456,7 +456,7 @@ def test_coordinator_timer_writes_are_flushed_before_sleep(
     rig.handler(0)._due.press()  # As the request does that sets the timer.
     rig.handler(0)._work()
     assert ours.values == {"n": 1}
-    assert rig.partitions().syncing
+    assert rig.partitions().group_commit.syncing
 
 
 # -- interrupted logs ----------------------------------------------------------------------------------------

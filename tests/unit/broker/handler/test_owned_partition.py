@@ -132,7 +132,7 @@ def test_topic_deletion_during_round_answers_waiters_at_once(rig: HandlerRig) ->
     assert results(processor.answers()) == [(1, int(ErrorCode.KAFKA_STORAGE_ERROR), -1)]
     syncer.end_round()
     assert processor.answers() == []
-    assert not rig.partitions().syncing
+    assert not rig.partitions().group_commit.syncing
 
 
 def test_recreated_topic_is_untouched_by_round_of_old_one(rig: HandlerRig) -> None:
