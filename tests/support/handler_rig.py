@@ -455,7 +455,7 @@ class HandlerRig:
 
     def taken(self, index: int = 0) -> int:
         """How many requests went by a fast path, since the Handler counted them last."""
-        return self.handler(index)._requests.fast_path_count
+        return self.handler(index)._requests._learner.fast_path_count
 
     # -- running ---------------------------------------------------------------------------------------------
 

@@ -1,7 +1,8 @@
-"""ClientRequests: reads requests from the Processors' rings, handles them or queues them, and learns fast paths.
+"""ClientRequests: reads requests from the Processors' rings, and handles them or queues them.
 
 Produce requests are queued in the AppendQueue until the end of a batch; all others are handled at once. Large
 requests are handled in steps, one per duty cycle, and their connection is held meanwhile (held_connections.py).
+fast_path_learner.py learns from the handled requests. connection_news.py handles the other records of a Processor.
 
 Views of rings and arenas are valid only until the end of the `drain` that polled them.
 """
@@ -15,12 +16,12 @@ from typing import Final
 
 from kproc.broker.cluster.dynamic_settings import current_value
 from kproc.broker.coordinator.coordinator_runtime import CoordinatorRuntime
-from kproc.broker.fetch.fetch_fast_path import FetchFastPath, FetchFastPaths
+from kproc.broker.handler.connection_news import ConnectionNews, meter_socket
+from kproc.broker.handler.fast_path_learner import FastPathLearner
 from kproc.broker.handler.held_connections import HeldConnections
 from kproc.broker.handler.logins import Logins
 from kproc.broker.handler.migrating_connections import MigratingConnections
 from kproc.broker.handler.processor_peer import BATCH_MIN, ProcessorPeer
-from kproc.broker.handler.produce_fast_path import ProduceFastPaths
 from kproc.broker.handler.request_log import LoggedRequest, RequestLog, open_request_log
 from kproc.broker.handler.request_monitor import RequestMonitor
 from kproc.broker.metrics.requests import REQUESTS
@@ -28,31 +29,21 @@ from kproc.broker.produce.append_queue import AppendQueue
 from kproc.broker.produce.produce import Destination, RecordRouter
 from kproc.broker.request.context import Services
 from kproc.broker.request.dispatch import after_header_tags, dispatch
-from kproc.broker.request.fast_path import CONNECTION_BYTES, FastPath, NoFastPath, should_learn
+from kproc.broker.request.fast_path import CONNECTION_BYTES, NoFastPath
 from kproc.broker.request.request import HandlerRequest
 from kproc.broker.request.routing import OWNER, body_key
 from kproc.broker.role.due_time import DueTime
 from kproc.broker.transport.envelope import (
     BLOCK,
-    BLOCK_FREE,
-    DISCONNECTED,
     FLAG_LOGIN,
-    FLAG_MOVED,
     FLAG_PROBE,
     FLAG_TIMED,
     HEAD,
     HEAD_BYTES,
     HINT,
-    IDENTITY,
-    METERED,
-    MOVE_OUT,
-    RECALL_BLOCK,
     REQUEST,
     REQUEST_BLOCK,
     SEQUENCE_MASK,
-    SOCKET_NS,
-    SOCKET_TIME,
-    unpack_sequences,
 )
 from kproc.common.errors import ProtocolError
 from kproc.wire.header import REQUEST_HEADER, ApiKey, first_flexible
@@ -79,12 +70,12 @@ class ClientRequests:
         "_coordinators",
         "_divided",
         "_due",
-        "_fetch_paths",
         "_file_log",
+        "_learner",
         "_make_request",
         "_monitor",
+        "_news",
         "_produce",
-        "_produce_paths",
         "_queue",
         "_services",
         "_timed",
@@ -115,8 +106,7 @@ class ClientRequests:
         self._produce = produce
         self._queue = queue
         self._coordinators = coordinators
-        self._produce_paths = ProduceFastPaths(services, queue, _PRODUCE_SERVED)
-        self._fetch_paths = FetchFastPaths(services, queue)
+        self._learner = FastPathLearner(services, queue, _PRODUCE_SERVED)
         # Timed requests of this duty cycle that are still being handled.
         self._timed: list[HandlerRequest] = []
         self._monitor = services.clients.monitor = RequestMonitor(services, on_watched)
@@ -132,6 +122,7 @@ class ClientRequests:
         self._divided = services.clients.divided = self.held.divided
         self.large = self._divided.jobs  # Requests and answers that are handled in steps.
         self.without_room, self.resting = self.held.without_room, self.held.resting
+        self._news = ConnectionNews(services, queue, held=self.held, logins=self.logins, moving=self.moving)
         self.served = self.refused = 0  # Handled requests and malformed frames since the last `count`.
 
     # -- wiring ------------------------------------------------------------------------------------------------
@@ -173,15 +164,10 @@ class ClientRequests:
 
     def count(self) -> tuple[int, int]:
         """Return the numbers of handled requests and of malformed frames since the last call."""
-        served = self.served + self._produce_paths.count() + self._fetch_paths.count()
+        served = self.served + self._learner.count()
         refused = self.refused
         self.served = self.refused = 0
         return served, refused
-
-    @property
-    def fast_path_count(self) -> int:
-        """Number of requests that the fast paths have handled since the last `count`."""
-        return self._produce_paths.fast_path_count + self._fetch_paths.fast_path_count
 
     # -- draining -----------------------------------------------------------------------------------------------
 
@@ -212,8 +198,9 @@ class ClientRequests:
                 elif kind == REQUEST_BLOCK:
                     self._handle_block(client, view)
                 else:
+                    self._due.press()
                     try:
-                        self._on_news(client, kind, view)
+                        self._news.handle(client, kind, view)
                     except Exception as error:  # noqa: BLE001 - contained
                         self._services.containment.caught("the record of a Processor", error)
             # Append the queued batches before `release`, because their records lie in the ring.
@@ -270,6 +257,7 @@ class ClientRequests:
 
         Returns False if the connection is being closed, so that its further frames must be discarded.
         """
+        # This function is not divided, because every request of the general path would pay for the calls.
         begin, end = place
         frame = view[begin:end]
         if head[3] & FLAG_LOGIN:
@@ -321,49 +309,12 @@ class ClientRequests:
             return True
         if destination is not None:
             if record is None or path is None or isinstance(path, NoFastPath):
-                self._learn_produce(client, key, path, request, frame, destination)
+                self._learner.learn_produce(client, key, path, request, frame, destination)
         elif (
             api_key == _FETCH and record is None and begin == HEAD_BYTES + _LENGTH_BYTES and end == len(view)
         ):
-            self._learn_fetch(client, key, path, request, view, len(body))
+            self._learner.learn_fetch(client, key, path, request, view, len(body))
         return True
-
-    def _learn_produce(
-        self,
-        client: ProcessorPeer,
-        key: bytes,
-        path: FastPath | None,
-        request: HandlerRequest,
-        frame: memoryview,
-        destination: Destination,
-    ) -> None:
-        if should_learn(path):
-            learned = self._produce_paths.learn(request, frame, destination)
-            self._adopt(client, key, path, learned)
-
-    def _learn_fetch(
-        self,
-        client: ProcessorPeer,
-        key: bytes,
-        path: FastPath | None,
-        request: HandlerRequest,
-        record: memoryview,
-        body_bytes: int,
-    ) -> None:
-        if isinstance(path, FetchFastPath) and path.repeats(record):
-            return  # The fast path could not handle this request, but it may handle the next one.
-        if should_learn(path):
-            self._adopt(client, key, path, self._fetch_paths.learn(request, record, body_bytes))
-
-    def _adopt(
-        self, client: ProcessorPeer, key: bytes, before: FastPath | None, learned: FastPath | None
-    ) -> None:
-        """Replace the connection's fast path. The old object stays as it is, because a parked request uses it."""
-        if learned is not None:
-            learned.misses = before.misses if before is not None else 0
-            client.paths[key] = learned
-        elif before is None:
-            client.paths[key] = NoFastPath()
 
     def _mark_done(self) -> None:
         """Record the end of local work for the timed requests of this duty cycle that have no response yet."""
@@ -371,46 +322,6 @@ class ClientRequests:
         for request in self._timed:
             request.done_ns = now_ns
         self._timed.clear()
-
-    def _on_news(self, client: ProcessorPeer, kind: int, view: memoryview) -> None:
-        """Handle a Processor's record about a connection: login, disconnect, migration, socket time, block recall."""
-        self._due.press()
-        connection_id, attempt, _, flags = HEAD.unpack_from(view)
-        if kind == IDENTITY:
-            client.requests.introduce(connection_id, view[HEAD_BYTES:])
-            # The fast path was learned with the rights of the former session, which can have another principal.
-            key = view[:CONNECTION_BYTES].tobytes()
-            client.paths.pop(key, None)
-            # A held connection has its HeldConnection in the place of a fast path, so that its requests are still
-            # parked.
-            if key in client.held:
-                client.paths[key] = client.held[key]
-        elif kind == SOCKET_TIME:
-            self._charge_socket_time(client, connection_id, view[HEAD_BYTES:])
-        elif kind == RECALL_BLOCK:
-            # Append the queued Produce requests first, because their records can be in that block.
-            self._queue.flush()
-            key = view[:CONNECTION_BYTES].tobytes()
-            if key not in client.held or self.held.copy_block(client, key, attempt):
-                client.outbox.push(BLOCK_FREE, HEAD.pack(connection_id, attempt, 0, 0))
-        elif kind == MOVE_OUT:
-            # Append the queued Produce requests first, so that their responses go to the old Processor.
-            self._queue.flush()
-            self.moving.move_out(client.requests, connection_id, attempt)
-        elif kind == DISCONNECTED:
-            key = view[:CONNECTION_BYTES].tobytes()
-            self.held.abandon(client, key)
-            client.requests.forget(connection_id)
-            client.paths.pop(key, None)
-            client.metered.discard(connection_id)
-            if flags & FLAG_MOVED:
-                # Keep an unfinished re-authentication, because it continues at the next Processor.
-                self.moving.gave_away(client.requests, connection_id, self._services.clock.now_ns())
-            else:
-                self.logins.discard_login(connection_id)
-                self.moving.gone(client.requests, connection_id)
-        else:
-            self.moving.move_in(client.requests, connection_id, unpack_sequences(view[HEAD_BYTES:]))
 
     # -- large requests ------------------------------------------------------------------------------------------
 
@@ -511,30 +422,13 @@ class ClientRequests:
         if not self.rates.is_metered(request):
             return self._handle(request, body)
         if request.connection_id not in client.metered:
-            self._meter_socket(client, request.connection_id, request.client_id_bytes or b"")
+            meter_socket(client, request.connection_id, request.client_id_bytes or b"", is_on=True)
         self._queue.flush()
         meter = self.rates.meter(request)
         destination = self._handle(request, body)
         self._queue.flush()
         meter.stop()
         return destination
-
-    def _meter_socket(
-        self, client: ProcessorPeer, connection_id: int, client_id: bytes, *, is_on: bool = True
-    ) -> None:
-        """Make the Processor start (or stop, without `is_on`) measuring its time for a connection."""
-        (client.metered.add if is_on else client.metered.discard)(connection_id)
-        client.outbox.push(METERED, HEAD.pack(connection_id, is_on, 0, 0), client_id)
-
-    def _charge_socket_time(self, client: ProcessorPeer, connection_id: int, body: memoryview) -> None:
-        """Charge a client for the time that its Processor spent on the socket."""
-        (used_ns,) = SOCKET_NS.unpack_from(body)
-        client_id = bytes(body[SOCKET_NS.size :])
-        identity = client.requests.identities.get(connection_id)
-        if identity is not None and not self.rates.on_socket_time(
-            identity.principal.name, client_id, used_ns
-        ):
-            self._meter_socket(client, connection_id, client_id, is_on=False)
 
     def _throttle(self, request: HandlerRequest, body_bytes: int) -> None:
         """Count a Produce's bytes. If the client is above its quota, throttle its connection from now on."""
