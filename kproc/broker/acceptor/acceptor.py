@@ -16,6 +16,7 @@ import socket
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Final
 
+from kproc.broker.acceptor.accepted_socket import configure, flags_of, is_loopback, remote_address
 from kproc.broker.acceptor.connection_counts import ConnectionCounts
 from kproc.broker.acceptor.connection_limits import ConnectionLimits, Resolve
 from kproc.broker.acceptor.connection_quotas import TOO_MANY, ConnectionQuotas
@@ -24,11 +25,11 @@ from kproc.broker.config.dynamic import DynamicSettings
 from kproc.broker.config.listeners import is_address
 from kproc.broker.metrics.slab import MetricsRow
 from kproc.broker.metrics.spec import SLOT
-from kproc.broker.role.handoff import NO_ADDRESS, address_text, pack_address
+from kproc.broker.role.handoff import address_text
 from kproc.broker.role.lookups import Found, Lookups
 from kproc.broker.role.role import Role
 from kproc.broker.transport.agent import STORE_MS, AgentId, Link
-from kproc.broker.transport.envelope import FLAG_LOOPBACK, FLAG_SASL, FLAG_TLS
+from kproc.broker.transport.envelope import FLAG_LOOPBACK
 from kproc.common.clock import Clock
 from kproc.common.deadlines import Deadlines
 
@@ -340,7 +341,7 @@ class Acceptor(Role):
 
         It is closed at once above the count of its address, and later above its rate.
         """
-        packed, port = _remote(address)
+        packed, port = remote_address(address)
         answer = self.quotas.admit_address(packed, now_ns)
         if answer == TOO_MANY:
             self._say_refused("too many", packed, now_ns)
@@ -354,7 +355,8 @@ class Acceptor(Role):
             self._parked.bring_forward(sock, now_ns + answer)
         else:
             try:
-                flags = self._configure(sock)
+                configure(sock, self._send_buffer_bytes)
+                flags = self._protocol_flags | (FLAG_LOOPBACK if is_loopback(sock) else 0)
             # The client has already reset this socket. The others can be used.
             except OSError as error:
                 logger.info("closing a connection from %s: %s", address, error)
@@ -378,18 +380,6 @@ class Acceptor(Role):
                 self._refused_count,
             )
             self._refused_count = 0
-
-    def _configure(self, sock: socket.socket) -> int:
-        """Set the socket's options. Return the flags (TLS, login, loopback) that are sent with it to a Processor."""
-        sock.setblocking(False)
-        # These are the options of Kafka's SocketServer. Answers are sent whole, so Nagle's algorithm could only delay
-        # their last segment. Keepalive finds clients whose host vanished without closing the connection.
-        if sock.family != socket.AF_UNIX:
-            sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-        sock.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
-        if self._send_buffer_bytes > 0:
-            sock.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, self._send_buffer_bytes)
-        return self._protocol_flags | (FLAG_LOOPBACK if _is_loopback(sock) else 0)
 
     def _on_no_descriptors(self, error: OSError, now_ns: int) -> None:
         """Free descriptors by closing the sockets whose close is only delayed; then wait before accepting again."""
@@ -435,28 +425,6 @@ def _has_no_input() -> bool:
     All its input comes over descriptors.
     """
     return False
-
-
-def flags_of(protocol: str) -> int:
-    """Return the flags that travel with every connection of a listener with this security protocol."""
-    return FLAG_TLS * protocol.endswith("SSL") | FLAG_SASL * protocol.startswith("SASL")
-
-
-def _remote(address: object) -> tuple[bytes, int]:
-    """Return a client's packed address (handoff.pack_address) and port; NO_ADDRESS and 0 for a Unix socket."""
-    if not isinstance(address, tuple):
-        return NO_ADDRESS, 0
-    return pack_address(address[0]), int(address[1])
-
-
-def _is_loopback(sock: socket.socket) -> bool:
-    """Return True if the peer has a loopback address, or the socket is a Unix socket."""
-    peer = sock.getpeername()
-    if not isinstance(peer, tuple):
-        return True
-    host = str(peer[0])
-    # Compare with ::ffff:127., too, because a listening socket of IPv6 reports IPv4 clients in this form.
-    return host.startswith(("127.", "::ffff:127.")) or host == "::1"
 
 
 _ACCEPTED: Final = SLOT["connections_accepted"]

@@ -10,7 +10,7 @@ from collections.abc import Callable
 
 import pytest
 
-from kproc.broker.acceptor.acceptor import Acceptor
+from kproc.broker.acceptor.accepted_socket import configure
 from kproc.broker.metrics.spec import SLOT
 from kproc.broker.transport.agent import AgentId, Link
 from kproc.broker.transport.envelope import FLAG_LOOPBACK
@@ -120,9 +120,10 @@ def test_unconfigurable_socket_is_closed_and_next_served(
     rig: AcceptorRig, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Kafka's testExceptionInAcceptor."""
-    real, failures = Acceptor._configure, [OSError(errno.EINVAL, "reset meanwhile")]
+    failures = [OSError(errno.EINVAL, "reset meanwhile")]
     monkeypatch.setattr(
-        Acceptor, "_configure", lambda self, sock: _raise(failures.pop()) if failures else real(self, sock)
+        "kproc.broker.acceptor.acceptor.configure",
+        lambda *sock_and_bytes: _raise(failures.pop()) if failures else configure(*sock_and_bytes),
     )
     first, second = rig.connect(2)
     rig.step()

@@ -9,7 +9,6 @@ from collections.abc import Callable
 
 import pytest
 
-from kproc.broker.acceptor.acceptor import Acceptor
 from kproc.broker.acceptor.connection_limits import UNLIMITED, ConnectionLimits
 from kproc.broker.config.dynamic import DynamicSettings
 from kproc.broker.role.handoff import CREDITS, pack_address
@@ -350,11 +349,11 @@ def test_socket_that_cannot_be_configured_is_not_counted(
     """Kafka's testExceptionInAcceptor."""
     rig = ready(start(1, limits=ConnectionLimits(broker_max=1)))
 
-    def fail(self: Acceptor, sock: socket.socket) -> int:
+    def fail(sock: socket.socket, send_buffer_bytes: int) -> None:
         monkeypatch.undo()
         raise OSError("reset meanwhile")
 
-    monkeypatch.setattr(Acceptor, "_configure", fail)
+    monkeypatch.setattr("kproc.broker.acceptor.acceptor.configure", fail)
     first, second = rig.connect(2)
     rig.step(2)
     assert is_closed(first)
