@@ -33,12 +33,11 @@ from kproc.broker.processor.migration_channel import (
     TAKEN,
     ArrivedConnection,
     MigrationChannel,
-    unsent_of,
+    restore_connection,
 )
 from kproc.broker.processor.migration_state import MigrationState
 from kproc.broker.processor.processor_state import ProcessorState
 from kproc.broker.processor.timed_requests import TimedRequests
-from kproc.broker.processor.transport_layer import PlaintextTransport
 from kproc.broker.transport.agent import AgentId
 from kproc.broker.transport.envelope import FLAG_MOVED, HEAD, MOVE_IN, MOVE_OUT, SEQUENCE_MASK, pack_sequences
 from kproc.common.clock import Clock
@@ -405,34 +404,15 @@ class ConnectionMigration:
 
     def _adopt(self, given: ArrivedConnection) -> None:
         """Register a connection that another Processor gave. TAKEN has already been sent."""
-        state, sock = given.state, given.sock
+        state = given.state
         assert state is not None
-        assert sock is not None
         # The home may have died or left since the other Processor packed the state.
         home = self._handlers.by_index.get(state.home)
         if home is None or home.link is None:
             home = self._handlers.least_busy()
-        last_active_ns = max(state.last_active_ns, 0)
-        connection = Connection(
-            state.id,
-            PlaintextTransport(sock),
-            origin=state.origin,
-            counters=self._counters,
-            home=home,
-            now_ns=last_active_ns,
-        )
-        connection.accept_login(state.session)  # A connection that has not logged in does not migrate.
+        connection = restore_connection(given, home, self._counters)
         if state.kept:
             connection.target = self._handlers.by_index[state.target]
-        connection.client = state.client
-        connection.next_sequence, connection.next_send = state.next_sequence, state.next_send
-        connection.stash = {sequence: (kind, record) for sequence, kind, record in state.stash}
-        connection.inflight = len(state.kept) + len(state.stash)
-        connection.held = state.held
-        connection.out = unsent_of(given)
-        connection.state = state.state
-        if state.is_stalled:
-            connection.pauses |= Pause.STALLED
         block = given.read_block()
         if block is not None:
             self._memory.assign(connection, block)

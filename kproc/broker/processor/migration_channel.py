@@ -24,10 +24,12 @@ import msgspec
 
 from kproc.broker.ipc.fdpass import TruncatedDescriptor, recv_fd, send_fd
 from kproc.broker.processor.answer_parts import FileSend, Part
-from kproc.broker.processor.connection import Block, Connection, Origin
+from kproc.broker.processor.connection import Block, Connection, ConnectionCounters, Origin
 from kproc.broker.processor.connection_state import ConnectionState, Pause
 from kproc.broker.processor.files import OpenFile
 from kproc.broker.processor.frame_memory import FrameMemory
+from kproc.broker.processor.handler_peer import HandlerPeer
+from kproc.broker.processor.transport_layer import PlaintextTransport
 from kproc.broker.security.session import Session
 from kproc.broker.transport.agent import AgentId
 
@@ -279,13 +281,45 @@ def state_of(connection: Connection, kept: list[int]) -> MigratedConnection:
     )
 
 
-def unsent_of(given: ArrivedConnection) -> list[Part] | None:
+def restore_connection(
+    given: ArrivedConnection, home: HandlerPeer, counters: ConnectionCounters
+) -> Connection:
+    """Create the connection at its new Processor, with the state that `state_of` returned at the former one.
+
+    The caller must assign the target of its requests, its block, its throttle and its place in the tables.
+    """
+    state, sock = given.state, given.sock
+    assert state is not None
+    assert sock is not None
+    connection = Connection(
+        state.id,
+        PlaintextTransport(
+            sock
+        ),  # A TLS connection does not migrate, because the session cannot be exported.
+        origin=state.origin,
+        counters=counters,
+        home=home,
+        now_ns=max(state.last_active_ns, 0),
+    )
+    connection.accept_login(state.session)  # A connection that has not logged in does not migrate.
+    connection.client = state.client
+    connection.next_sequence, connection.next_send = state.next_sequence, state.next_send
+    connection.stash = {sequence: (kind, record) for sequence, kind, record in state.stash}
+    connection.inflight = len(state.kept) + len(state.stash)
+    connection.held = state.held
+    connection.out = _unsent_of(state, given.files)
+    connection.state = state.state
+    if state.is_stalled:
+        connection.pauses |= Pause.STALLED
+    return connection
+
+
+def _unsent_of(state: MigratedConnection, files: list[OpenFile]) -> list[Part] | None:
     """Return the answers that were not sent yet, with their open files; None if there are none."""
-    assert given.state is not None
-    if not given.state.out:
+    if not state.out:
         return None
-    files = iter(given.files)
-    return [item if isinstance(item, bytes) else FileSend(next(files), *item) for item in given.state.out]
+    left = iter(files)
+    return [item if isinstance(item, bytes) else FileSend(next(left), *item) for item in state.out]
 
 
 def _decode(data: bytes) -> MigratedConnection:
