@@ -14,9 +14,10 @@ from typing import Final
 import msgspec
 
 from kproc.broker.cluster import records as r
-from kproc.broker.cluster.acls import acl_in, acl_records
+from kproc.broker.cluster.acls import acl_in
 from kproc.broker.cluster.broker_config import problem_with
 from kproc.broker.cluster.client_quotas import ClientQuotas
+from kproc.broker.cluster.image_records import snapshot_records
 from kproc.broker.cluster.internal_topics import INTERNAL_TOPICS
 from kproc.broker.cluster.placement import owners_of_block
 from kproc.broker.cluster.scram_users import ScramUsers
@@ -217,44 +218,7 @@ class ClusterImage:
 
     def snapshot(self) -> bytes:
         """Encode the whole image for a process that starts. Later deltas continue from `version`."""
-        return r.encode_snapshot(self.version, list(self.snapshot_records()))
-
-    def snapshot_records(self) -> Iterator[r.Record]:
-        """Yield the fewest records that rebuild this image, in an order in which they can be applied."""
-        if self.cluster_id:
-            yield r.ClusterRegistered(self.cluster_id)
-        # Before the topics that exist, because one of them may have the name of a deleted one. In records that an older
-        # kproc can read, which a downgrade needs. The start comes between the finished deletions and the others.
-        for topic_id, name in self.deleted_topics.items():
-            if topic_id not in self.unfinished_deletions:
-                yield from _deletion_records(topic_id, name)
-        if self.broker_epoch >= 0:
-            yield r.BrokerStarted(self.broker_epoch, was_clean=True)
-        for topic_id, name in self.deleted_topics.items():
-            if topic_id in self.unfinished_deletions:
-                yield from _deletion_records(topic_id, name)
-        yield r.HandlersCounted(self.handler_count)
-        if self.next_producer_id:
-            yield r.ProducerIdsTaken(self.next_producer_id)
-        # A snapshot keeps unusable settings, too. After a downgrade and an upgrade they are in force again.
-        for stored in (self.broker_configs, self.unusable_configs):
-            for node, configs in stored.items():
-                for name, value in configs.items():
-                    yield r.BrokerConfigSet(node, name, value)
-        for (kind, resource), configs in self.resource_configs.items():
-            for name, value in configs.items():
-                yield r.ResourceConfigSet(kind, resource, name, value)
-        for feature, level in self.feature_levels.items():
-            yield r.FeatureLevelSet(feature, level)
-        yield from self.client_quotas.records()
-        yield from acl_records(self.acls)
-        yield from self.delegation_tokens.values()
-        yield from self.scram_users.records()
-        if self.retired_slots:
-            slots, generations = zip(*self.retired_slots, strict=True)
-            yield r.SlotsRetired(slots, generations)
-        for topic in self.topics_by_name.values():
-            yield from _topic_records(topic)
+        return r.encode_snapshot(self.version, list(snapshot_records(self)))
 
     def _set_broker_config(self, node: str, name: str, value: str | None) -> None:
         # Another version of kproc may have stored it. An unusable value must not keep the broker from starting.
@@ -420,26 +384,6 @@ class ClusterImage:
             else:
                 places.append((self.slots_used + n - len(self.retired_slots), 1))
         return places
-
-
-def _deletion_records(topic_id: bytes, name: str) -> Iterator[r.Record]:
-    yield r.TopicCreated(name, topic_id)
-    yield r.TopicDeleted(topic_id)
-
-
-def _topic_records(topic: TopicImage) -> Iterator[r.Record]:
-    yield r.TopicCreated(topic.name, topic.topic_id)
-    for start, count in topic.blocks():
-        block = topic.partitions[start : start + count]
-        yield r.PartitionsAdded(
-            topic.topic_id,
-            start,
-            tuple(partition.slot for partition in block),
-            tuple(partition.slot_generation for partition in block),
-            tuple(partition.leader_epoch for partition in block),
-        )
-    for name, value in topic.configs.items():
-        yield r.TopicConfigSet(topic.topic_id, name, value)
 
 
 def _set_or_remove(configs: dict[str, str], name: str, value: str | None) -> None:

@@ -32,6 +32,7 @@ import msgspec
 
 from kproc.broker.cluster import records as r
 from kproc.broker.cluster.image import ClusterImage, ImageChange
+from kproc.broker.cluster.image_records import snapshot_records
 from kproc.broker.storage.catalog import describe_topic_id, list_partitions
 from kproc.broker.storage.format import METADATA_DIRECTORY
 from kproc.broker.storage.fs import Fs, Shortage, StorageFailure, sync_directory
@@ -394,9 +395,9 @@ class MetadataLog:
         """
         path = self._directory / f"{image.version:020d}-{0:010d}.checkpoint"
         temporary = path.with_name(path.name + _TEMPORARY)
-        records = image.snapshot_records()
+        records = snapshot_records(image)
         # A second pass, because a list of all records of a large cluster would take memory.
-        record_count = sum(1 for _ in image.snapshot_records())
+        record_count = sum(1 for _ in snapshot_records(image))
         base_offset = 0
         size = 0
         self._fs.unlink(temporary)

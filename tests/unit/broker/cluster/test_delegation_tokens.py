@@ -11,6 +11,7 @@ import pytest
 from kproc.broker.cluster import records as r
 from kproc.broker.cluster.delegation_tokens import LOG_ONLY, REMOVE_EXPIRED
 from kproc.broker.cluster.image import ClusterImage
+from kproc.broker.cluster.image_records import snapshot_records
 from kproc.broker.config import Config
 from kproc.broker.config.values import ConfigError
 from kproc.common.errors import ErrorCode
@@ -96,7 +97,7 @@ def test_what_is_stored_is_no_secret(cluster: InMemoryController) -> None:
 def test_tokens_outlive_the_controller(cluster: InMemoryController) -> None:
     token = create(cluster, owner=CARL)
     again = InMemoryController({"delegation.token.secret.key": KEY})
-    again.image.apply_records(list(cluster.image.snapshot_records()), 100)
+    again.image.apply_records(list(snapshot_records(cluster.image)), 100)
     assert (
         ClusterImage.from_snapshot(again.image.snapshot()).delegation_tokens
         == cluster.image.delegation_tokens

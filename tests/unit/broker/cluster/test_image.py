@@ -7,6 +7,7 @@ from hypothesis import strategies as st
 from kproc.broker.cluster import image as image_module
 from kproc.broker.cluster import records as r
 from kproc.broker.cluster.image import ClusterImage
+from kproc.broker.cluster.image_records import snapshot_records
 from kproc.common.errors import FatalError
 from tests.support.in_memory_controller import InMemoryController, changes, delete_wish, topic
 
@@ -52,7 +53,7 @@ def test_snapshot_after_deletions_is_readable_by_older_versions():
         cluster.create(topic("t", 2), topic("a.b"))
         cluster.do("delete_topics", topics=[delete_wish("t"), delete_wish("a.b")])
     cluster.create(topic("t", 1), topic("a_b"))
-    records = list(cluster.image.snapshot_records())
+    records = list(snapshot_records(cluster.image))
     assert {r.encode_record(record)[1] for record in records} <= FIRST_TAGS
     again = ClusterImage.from_snapshot(cluster.image.snapshot())
     assert contents(again) == contents(cluster.image)

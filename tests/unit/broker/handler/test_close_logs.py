@@ -12,21 +12,10 @@ from kproc.broker.handler import close_logs
 from kproc.broker.storage.fs import DiskFailed
 from kproc.broker.storage.log import SyncPoint
 from kproc.broker.storage.log_durability import LogDurability
-from kproc.common.errors import ErrorCode
 from tests.support.handler_rig import HandlerRig
 from tests.support.partition_requests import produce
 
 Start = Callable[..., HandlerRig]
-STORAGE_ERROR = int(ErrorCode.KAFKA_STORAGE_ERROR)
-TOPIC_RESOURCE = 2
-SET = 0
-
-
-def deleted(rig: HandlerRig) -> list[Path]:
-    return [path for path in rig.directory.iterdir() if path.name.endswith("-delete")]
-
-
-# -- opening -------------------------------------------------------------------------------------------------
 
 
 def recovered(directory: Path) -> int:
