@@ -83,7 +83,7 @@ def run(workload: str, seed: int, *, only: int | None = None) -> tuple[int, Foun
     fs.on_change = on_change
     try:
         # Logs are closed side by side; here one after the other, so that a seed says in which order.
-        with mock.patch("kproc.broker.handler.partitions.ThreadPoolExecutor", SimulatedExecutor):
+        with mock.patch("kproc.broker.handler.close_logs.ThreadPoolExecutor", SimulatedExecutor):
             for _ in range(kind.steps_per_run):
                 drive(scene, kind)
     except Violation as problem:

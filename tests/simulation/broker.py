@@ -101,7 +101,7 @@ def prepare() -> None:
             ("kproc.broker.supervisor.child", "open_first_end"): processes.open_first_end,
             ("kproc.broker.supervisor.child", "open_second_end"): processes.open_second_end,
             ("kproc.broker.supervisor.child", "set_role"): lambda _name: None,
-            ("kproc.broker.handler.partitions", "ThreadPoolExecutor"): processes.SimulatedExecutor,
+            ("kproc.broker.handler.close_logs", "ThreadPoolExecutor"): processes.SimulatedExecutor,
             ("kproc.broker.supervisor.signals", "SignalPipe"): SimulatedSignals,
             ("kproc.broker.supervisor.ready", "raise_nofile_limit"): lambda: None,
             ("kproc.broker.supervisor.tls_check", "_check_in_child"): tls_check._check_contexts,

@@ -313,13 +313,13 @@ def _judge(scene: Scene, fs: FaultyDisk, contents: str) -> None:
 
 
 def calls_of(name: str) -> list[str]:
-    with mock.patch("kproc.broker.handler.partitions.ThreadPoolExecutor", SimulatedExecutor):
+    with mock.patch("kproc.broker.handler.close_logs.ThreadPoolExecutor", SimulatedExecutor):
         return _Run(name).count()
 
 
 def try_one(name: str, number: int, error: int) -> str | None:
     """Fail one call of a path; return the promise that this breaks."""
-    with mock.patch("kproc.broker.handler.partitions.ThreadPoolExecutor", SimulatedExecutor):
+    with mock.patch("kproc.broker.handler.close_logs.ThreadPoolExecutor", SimulatedExecutor):
         run = _Run(name)
         try:
             run.fail(number, error)
