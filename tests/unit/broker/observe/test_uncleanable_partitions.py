@@ -9,18 +9,18 @@ from kproc.broker.observe.uncleanable_partitions import (
     UncleanablePartitions,
     make_report,
 )
-from kproc.cli.status import uncleanable_lines
+from kproc.cli.status import problem_lines
 
 
 def test_report_names_the_first_and_counts_all() -> None:
     found = {("t", index): Uncleanable("why " * 200, 10) for index in range(SHOWN_MAX + 5)}
     partitions = UncleanablePartitions()
-    assert (partitions.problem, uncleanable_lines({"uncleanable": partitions.describe()})) == (None, [])
+    assert (partitions.problem, problem_lines({"uncleanable": partitions.describe()})) == (None, [])
     partitions.update(make_report(found))
     shown = partitions.describe()
     assert (shown["count"], shown["bytes"], len(shown["first"])) == (25, 250, SHOWN_MAX)
     assert max(len(row["reason"]) for row in shown["first"]) == 300
-    lines = uncleanable_lines({"uncleanable": shown})
+    (lines,) = problem_lines({"uncleanable": shown})
     assert lines[0].startswith("not compacted: t-0: why ")
     assert lines[-1] == "not compacted: 5 more"
     assert partitions.problem == "25 partitions are not compacted: a batch cannot be read"
@@ -28,7 +28,7 @@ def test_report_names_the_first_and_counts_all() -> None:
 
 def test_lines_of_an_answer_without_them_are_empty() -> None:
     """The supervisor answers without them, and so does an older broker."""
-    assert uncleanable_lines({"uncleanable": None}) == uncleanable_lines({}) == []
+    assert problem_lines({"uncleanable": None}) == problem_lines({}) == []
 
 
 def test_metrics_have_kafkas_names() -> None:

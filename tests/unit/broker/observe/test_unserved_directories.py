@@ -11,7 +11,7 @@ from kproc.broker.observe.unserved_directories import SHOWN_MAX, UnservedDirecto
 from kproc.broker.storage import checkpoints
 from kproc.broker.storage.fs import DiskFailed, OsFs
 from kproc.broker.storage.set_aside import set_aside
-from kproc.cli.status import unserved_lines
+from kproc.cli.status import problem_lines
 
 ID = b"i" * 16
 UNIQUE = "f" * 32
@@ -64,7 +64,7 @@ def test_unserved_directories_have_reasons(tmp_path: Path) -> None:
     assert reasons["old-0"] == "a test says so"
     assert "no topic has this partition" in reasons["foreign-0"]
     assert "Kafka was moving" in reasons["moving-0"]
-    lines = unserved_lines({"unserved_directories": shown, "data": "/d"})
+    (lines,) = problem_lines({"unserved_directories": shown, "data": "/d"})
     assert lines[0].startswith("not served: foreign-0: no topic")
     assert "MOVING.md" in lines[-1]
 
@@ -109,5 +109,5 @@ def test_unserved_directories_are_bounded(tmp_path: Path) -> None:
         make(data, f"t{number}-0")
     shown = UnservedDirectories(OsFs(), data, lambda: image_of("known")).describe()
     assert (shown["count"], len(shown["first"])) == (SHOWN_MAX + 2, SHOWN_MAX)
-    assert "not served: 2 more" in unserved_lines({"unserved_directories": shown, "data": "/d"})
-    assert unserved_lines({"unserved_directories": {"count": 0, "first": []}, "data": "/d"}) == []
+    assert "not served: 2 more" in problem_lines({"unserved_directories": shown, "data": "/d"})[0]
+    assert problem_lines({"unserved_directories": {"count": 0, "first": []}, "data": "/d"}) == []
