@@ -11,13 +11,16 @@ from pathlib import Path
 
 from rich._export_format import CONSOLE_SVG_FORMAT
 from rich.console import Console
+from rich.text import Text
 
 import kproc
-from kproc.cli.status_source import StatusSource
-from kproc.cli.top import View
+from kproc.cli.top import all_pages
+from kproc.cli.top_links import Links
+from kproc.cli.top_page import Reading
+from kproc.cli.top_screen import Mode, View, render
 from kproc.tools.load.run import run_load
 
-WIDTH, HEIGHT = 100, 22
+WIDTH, HEIGHT = 100, 16
 LOADS = (
     ("produce", {"topic": "clicks", "connections": 16, "partitions": 8}),
     ("tail", {"topic": "orders", "consumers": 3, "batch_bytes": 16_000}),
@@ -39,16 +42,19 @@ def main() -> None:
         for load in loads:
             load.start()
         time.sleep(3)
-        with StatusSource(broker.bootstrap) as source:
-            first, began = source.request_status(), time.monotonic()
-            time.sleep(2)
-            view = View(source.request_status(), first, time.monotonic() - began)
+        links, pages = Links(broker.bootstrap), all_pages()
+        view = View(pages[0], Reading(pages[0].open(links)), pages[0].columns[0])
+        view.reading.read([])
+        time.sleep(2)
+        view.snapshot = view.reading.read([])
+        links.close()
         for load in loads:
             load.join()
     console = Console(
         record=True, width=WIDTH, file=io.StringIO(), highlight=False, force_terminal=True, color_system="truecolor"
     )
-    console.print(view.render(WIDTH, HEIGHT))
+    for line in render(view, pages, Mode(interval_s=2.0), WIDTH, HEIGHT).lines:
+        console.print(Text.assemble(*line))
     target.write_text(console.export_svg(title="kproc top", code_format=FORMAT, unique_id="top"), encoding="utf-8")
 
 

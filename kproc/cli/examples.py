@@ -104,8 +104,9 @@ EXAMPLES: Final[Mapping[str, str]] = {
         kproc status --bootstrap 127.0.0.1:9091 --format json
     """,
     "top": """
-        kproc top --interval 1
-        kproc top --once
+        kproc top --page groups                # which group lags, live
+        kproc top --page topics --sort SIZE --interval 5
+        kproc top --once --page requests --format json
     """,
     "monitor": """
         kproc monitor --api Produce --topic orders

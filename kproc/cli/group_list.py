@@ -59,28 +59,14 @@ def list_groups(
     LAG: records between the committed offsets and the ends of all partitions. BEHIND: age of the oldest record that is
     not committed, so the time since when the group lags. A dash is an unknown figure, or no committed offset.
     """
-    from kproc.wire.header import ApiKey
-
     wanted = chosen_names("--state", state, STATES)
     gaps = Gaps()
     with connect(bootstrap) as client:
         client.timeout_ms = PATIENCE_MS
-        answer = client.call_latest(ApiKey.LIST_GROUPS, {"states_filter": wanted, "types_filter": []})
-        if answer["error_code"]:
-            raise Failure(explain("groups", answer["error_code"]))
-        rows = [
-            {
-                "group": row["group_id"],
-                "state": row.get("group_state"),
-                "type": row.get("group_type"),
-                "protocol_type": row["protocol_type"],
-                "members": None,
-                "lag": None,
-                "lag_since_ms": None,
-            }
-            for row in answer["groups"]
-        ]
-        _add_lags(client, {row["group"]: row for row in rows}, gaps)
+        rows = listed_groups(client, wanted)
+        by_name = {row["group"]: row for row in rows}
+        add_members(client, by_name)
+        add_ages(client, by_name, add_lags(client, by_name, gaps), gaps)
     sort_rows(rows, sort)
     if output is Format.JSON:
         print_json(rows)
@@ -96,6 +82,27 @@ def list_groups(
     gaps.report()
 
 
+def listed_groups(client: Client, states: list[str]) -> list[dict[str, Any]]:
+    """Return a row for each group in one of these states, or for all groups, without members and lags."""
+    from kproc.wire.header import ApiKey
+
+    answer = client.call_latest(ApiKey.LIST_GROUPS, {"states_filter": states, "types_filter": []})
+    if answer["error_code"]:
+        raise Failure(explain("groups", answer["error_code"]))
+    return [
+        {
+            "group": row["group_id"],
+            "state": row.get("group_state"),
+            "type": row.get("group_type"),
+            "protocol_type": row["protocol_type"],
+            "members": None,
+            "lag": None,
+            "lag_since_ms": None,
+        }
+        for row in answer["groups"]
+    ]
+
+
 def sort_rows(rows: list[dict[str, Any]], order: GroupOrder) -> None:
     """Sort the rows in place. Rows without the figure come last, and equal ones are in the order of their names."""
     rows.sort(key=lambda row: str(row["group"]))
@@ -107,20 +114,19 @@ def sort_rows(rows: list[dict[str, Any]], order: GroupOrder) -> None:
         rows.sort(key=lambda row: -1 if row[order.value] is None else row[order.value], reverse=True)
 
 
-def _add_lags(client: Client, rows: Mapping[str, dict[str, Any]], gaps: Gaps) -> None:
-    """Add the number of members, the lag and its begin to the rows. One request of each kind serves all groups."""
+def add_lags(client: Client, rows: Mapping[str, dict[str, Any]], gaps: Gaps) -> dict[str, list[Position]]:
+    """Add the lags to the rows. Return by group the positions that have a lag. Two requests serve all groups."""
     from kproc.client import code_name
     from kproc.wire.header import ApiKey
 
     if not rows:
-        return
-    _add_members(client, rows)
+        return {}
     refused: dict[str, int] = {}
     committed = committed_offsets(client, list(rows), refused)
     if refused:
         gaps.add("the lag of some groups", code_name(next(iter(refused.values()))))
     if gaps.lacks(client, ApiKey.LIST_OFFSETS, "lags"):
-        return
+        return {}
     errors: dict[Partition, str] = {}
     partitions = sorted({partition for offsets in committed.values() for partition in offsets})
     ends = find_offsets(client, dict.fromkeys(partitions, LATEST), errors)
@@ -136,12 +142,15 @@ def _add_lags(client: Client, rows: Mapping[str, dict[str, Any]], gaps: Gaps) ->
         if lags:
             rows[group]["lag"] = sum(lags.values())
             behind[group] = [position for position, lag in lags.items() if lag]
-    _add_ages(client, rows, behind, gaps)
+    return behind
 
 
-def _add_members(client: Client, rows: Mapping[str, dict[str, Any]]) -> None:
+def add_members(client: Client, rows: Mapping[str, dict[str, Any]]) -> None:
+    """Add the number of members to the rows. At most two requests serve all groups."""
     from kproc.wire.header import ApiKey
 
+    if not rows:
+        return
     # KIP-848: groups of the new protocol are described by a request of their own.
     new = [name for name, row in rows.items() if row["type"] == "consumer"]
     described: list[dict[str, Any]] = []
@@ -155,22 +164,31 @@ def _add_members(client: Client, rows: Mapping[str, dict[str, Any]]) -> None:
             rows[group["group_id"]]["members"] = len(group["members"])
 
 
-def _add_ages(
-    client: Client, rows: Mapping[str, dict[str, Any]], behind: Mapping[str, list[Position]], gaps: Gaps
-) -> None:
-    """Add the time of the oldest record that is not committed, for the groups with the largest lags first."""
+def add_ages(
+    client: Client,
+    rows: Mapping[str, dict[str, Any]],
+    behind: Mapping[str, list[Position]],
+    gaps: Gaps,
+    known: Mapping[Position, int] | None = None,
+) -> dict[Position, int]:
+    """Add the time of the oldest record that is not committed, for the groups with the largest lags first.
+
+    Return the times of the records by position. Those in `known` are not read again.
+    """
     from kproc.wire.header import ApiKey
 
     groups = sorted(behind, key=lambda group: rows[group]["lag"], reverse=True)
     positions = [position for group in groups for position in behind[group]]
     if not positions or gaps.lacks(client, ApiKey.FETCH, "ages of lags"):
-        return
-    times = record_times(client, positions)
+        return {}
+    times = {each: known[each] for each in positions if each in known} if known else {}
+    times |= record_times(client, [each for each in positions if each not in times])
     if not times:
         gaps.add("the age of lags", "it needs the right READ on the topics")
     for group in groups:
-        known = [times[position] for position in behind[group] if position in times]
-        rows[group]["lag_since_ms"] = min((each for each in known if each >= 0), default=None)
+        of_group = [times[position] for position in behind[group] if position in times]
+        rows[group]["lag_since_ms"] = min((each for each in of_group if each >= 0), default=None)
+    return times
 
 
 def _cells(row: Mapping[str, Any], now_ms: int) -> list[object]:

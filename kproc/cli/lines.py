@@ -1,5 +1,7 @@
 """Writes the output of commands with control characters escaped. Commands write text in no other way.
 
+`kproc top` draws screens, with the same escapes (top_screen.py).
+
 Clients choose names, and a broker, or a process that answers in its place, chooses the other texts. `print_line` and
 `print_note` write one line whatever the text contains. `print_block` is for text whose line ends are the command's own.
 Tables (tables.py) and JSON (common.py) use this module, too.

@@ -6,8 +6,10 @@ broker's `status` has the same limit.
 
 from __future__ import annotations
 
+import contextlib
 import pwd
 import re
+import socket
 from collections.abc import Iterator
 from contextlib import ExitStack
 from types import TracebackType
@@ -50,7 +52,8 @@ class StatusSource:
             answer = self._request_from_broker(patience_ms)
         except (AnswerTimeout, ConnectionFailed, ConnectionLost) as error:
             self.close()
-            known = _from_window(_ports(self._bootstrap))
+            # Another broker of this host may listen at the same port.
+            known = _from_window(_ports(self._bootstrap)) if is_of_this_host(self._bootstrap) else None
             if known is None:
                 if isinstance(error, (ConnectionFailed, ConnectionLost)):
                     raise
@@ -107,6 +110,24 @@ class StatusSource:
         self, kind: type[BaseException] | None, error: BaseException | None, stack: TracebackType | None
     ) -> None:
         self.close()
+
+
+def is_of_this_host(bootstrap: str) -> bool:
+    """Return True if an address of a bootstrap list is one of this host. A name that cannot be resolved is not."""
+    from kproc.broker.config.listeners import split_address
+
+    for item in bootstrap.split(","):
+        host, _ = split_address(item, default_port=DEFAULT_PORT)
+        try:
+            found = socket.getaddrinfo(host, 0, type=socket.SOCK_STREAM)
+        except (OSError, UnicodeError):
+            continue
+        for family, kind, protocol, _, address in found:
+            # The kernel binds a socket to an address of this host only.
+            with contextlib.suppress(OSError), socket.socket(family, kind, protocol) as probe:
+                probe.bind(address)
+                return True
+    return False
 
 
 def _ports(bootstrap: str) -> set[str]:

@@ -115,10 +115,11 @@ def _cut(header: Sequence[str], table: list[list[str]], names: Sequence[str], wi
     for at in columns:
         for row in table:
             if len(row[at]) > widths[at]:
-                row[at] = _shortened(row[at], widths[at])
+                row[at] = shortened(row[at], widths[at])
 
 
-def _shortened(cell: str, room: int) -> str:
+def shortened(cell: str, room: int) -> str:
+    """Shorten a cell to `room` characters: a sentence keeps its first words, and a name loses its middle."""
     if " " in cell:
         words = textwrap.shorten(cell, room, placeholder="", break_long_words=False, break_on_hyphens=False)
         # If fewer characters are left, the cell is a name with blanks, not a sentence.

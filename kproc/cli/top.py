@@ -1,288 +1,341 @@
-"""`kproc top`: a broker as it works: roles, APIs, and which stage holds the others up."""
+"""`kproc top`: a broker as it works, in pages: processes, topics, groups, connections, requests.
+
+top_page.py has the data of a page, top_screen.py draws it, top_terminal.py is the terminal. This module has the options
+and the loop of keys. One thread at a time reads the broker, so that keys work while it does not answer.
+"""
 
 from __future__ import annotations
 
-import contextlib
-import os
-import select
-import sys
-import termios
+import threading
 import time
-import tty
-from collections.abc import Iterator, Mapping, Sequence
-from typing import TYPE_CHECKING, Annotated, Any
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import TYPE_CHECKING, Annotated, Any, Final
 
 import typer
 
-from kproc.broker.metrics.histogram import Histogram
-from kproc.cli.bottleneck import Finding, busy_share, find_bottleneck, name_of, request_rate
-from kproc.cli.common import DEFAULT_BOOTSTRAP, Bootstrap, Failure
-from kproc.cli.status import offline_lines
-from kproc.cli.status_source import StatusSource
-from kproc.common.printable import printable
+from kproc.cli.common import DEFAULT_BOOTSTRAP, Bootstrap, Format, OutputFormat, print_json, usage_error
+from kproc.cli.failure import Failure
+from kproc.cli.lines import print_line, print_note
 
 if TYPE_CHECKING:
-    from rich.console import Group
-    from rich.table import Table
-    from rich.text import Text
+    from kproc.cli.top_links import Links
+    from kproc.cli.top_page import Page, Snapshot
+    from kproc.cli.top_screen import View
 
-Status = Mapping[str, Any]
-_NARROW, _WIDE = 70, 100
-_OFFLINE_MAX = 3
-_QUIT = b"qQ\x03\x1b"
+_INTERVAL_S: Final = 2.0
+_ONCE_S: Final = 1.0
+_FIRST_S: Final = 0.5
+"""Time until the second reading, because there is no rate before it."""
+_RETRY_S: Final = 5.0
+"""Time until the next try after an answer that a retry hardly changes, such as a missing right."""
+_IDLE_S: Final = 3600.0
+
+
+class PageName(StrEnum):
+    """A page of `kproc top`."""
+
+    PROCESSES = "processes"
+    TOPICS = "topics"
+    GROUPS = "groups"
+    CONNECTIONS = "connections"
+    REQUESTS = "requests"
 
 
 def top(
-    bootstrap: Bootstrap = DEFAULT_BOOTSTRAP,
+    page: Annotated[PageName, typer.Option("--page", help="The page to begin with.")] = PageName.PROCESSES,
+    sort: Annotated[
+        str | None, typer.Option("--sort", metavar="NAME", help="Column to sort by, such as LAG or IN/S.")
+    ] = None,
+    is_reversed: Annotated[bool, typer.Option("--reverse", help="Reverse the order.")] = False,
+    wanted: Annotated[
+        str, typer.Option("--filter", metavar="TEXT", help="Show only rows with this text.")
+    ] = "",
     interval: Annotated[
-        float,
-        typer.Option("--interval", "-i", metavar="S", min=0.2, max=60, help="Seconds between two updates."),
-    ] = 2.0,
-    once: Annotated[bool, typer.Option("--once", help="Print one update, on any output.")] = False,
+        float | None,
+        typer.Option(
+            "--interval",
+            "-i",
+            metavar="S",
+            min=0.2,
+            max=3600,
+            help="Seconds between two updates. [default: 2; with --once: 1]",
+            show_default=False,
+        ),
+    ] = None,
+    once: Annotated[
+        bool, typer.Option("--once", help="Print one update of the page, on any output.")
+    ] = False,
+    bootstrap: Bootstrap = DEFAULT_BOOTSTRAP,
+    output: OutputFormat = Format.TABLE,
 ) -> None:
-    """Watch a broker: processes, queues, APIs with their times, and the bottleneck by name. q ends it."""
-    if not once and not (sys.stdin.isatty() and sys.stdout.isatty()):
-        raise Failure("top needs a terminal; --once does not", exit_code=2)
-    with StatusSource(bootstrap) as source:
-        first = source.request_status()
-        began_s, host = time.monotonic(), _host_times()
-        if once:
-            time.sleep(min(interval, 1.0))
-            status = source.request_status()
-            _print_once(View(status, first, time.monotonic() - began_s, _busy_since(host)))
-            return
-        _watch(source, first, began_s, interval)
+    """Watch a broker: processes, topics, groups, connections and requests, a page each.
 
+    \b
+    1-5, Tab       another page
+    < > (arrows)   choose the column to sort by
+    r              reverse the order
+    /              show only rows with a text; Esc shows all
+    up, down       scroll
+    space          pause
+    ?              help with the columns of the page
+    q              quit
 
-class View:
-    """The screen for two successive responses to `status`."""
-
-    def __init__(
-        self, status: Status, before: Status | None, seconds: float, host_busy: float | None = None
-    ) -> None:
-        self.status = status
-        self.before = before
-        self.seconds = max(seconds, 0.001)
-        self._host_busy = host_busy
-        self._rows = {name_of(row): row for row in before["processes"]} if before is not None else {}
-        self._apis = {api["key"]: api for api in before["apis"]} if before is not None else {}
-
-    def bottleneck(self) -> Finding:
-        return find_bottleneck(self.status, self.before, self.seconds, self._host_busy)
-
-    def render(self, width: int, height: int) -> Group:
-        """Return the head, the roles and the APIs, as many as fit on the screen."""
-        from rich.console import Group
-        from rich.text import Text
-
-        stage, reason = self.bottleneck()
-        lines = [Text(printable(self._head()), no_wrap=True, overflow="ellipsis")]
-        color = "bold" if stage == "none" else "bold red"
-        lines.append(
-            Text.assemble(("bottleneck ", "bold"), (printable(stage), color), printable(f": {reason}"))
-        )
-        if self.status.get("problem"):
-            lines.append(Text.assemble(("problem ", "bold red"), printable(self.status["problem"])))
-        lines += self._offline_lines(width)
-        used = 1 + sum(-(-len(line) // max(1, width)) for line in lines[1:])
-        rows = self.status["processes"]
-        room = max(1, height - used - 2)
-        shown_roles = rows[: max(1, min(len(rows), room - 3))]
-        room -= len(shown_roles) + 2
-        return Group(
-            *lines, self._roles(shown_roles, width), *([self._api_table(room, width)] if room > 0 else [])
-        )
-
-    def _offline_lines(self, width: int) -> list[Text]:
-        """Return the lines of the first few offline partitions, so that the rest of the screen stays visible."""
-        from rich.text import Text
-
-        lines = offline_lines(self.status)
-        shown = lines[:_OFFLINE_MAX]
-        if len(lines) > _OFFLINE_MAX:
-            more = self.status["offline"]["count"] - _OFFLINE_MAX
-            shown.append(f"offline: {more} more: kproc status")
-        texts = [Text(printable(line), style="red", no_wrap=True) for line in shown]
-        for text in texts:
-            text.truncate(width, overflow="ellipsis")
-        return texts
-
-    def _head(self) -> str:
-        status = self.status
-        rate = request_rate(status, self.before, self.seconds)
-        connections = sum(row["connections"] for row in status["processes"] if row["role"] == "processor")
-        sent = [self._grown(name) / self.seconds / 1e6 for name in ("bytes_in", "bytes_out")]
-        cpu = sum({row["pid"]: row["cpu_percent"] for row in status["processes"]}.values())
-        return (
-            f"{status['transport']}, up {status['uptime_ms'] // 1000} s, {connections} connections, "
-            f"{rate or 0:.0f} requests/s, in {sent[0]:.1f} out {sent[1]:.1f} MB/s, CPU {cpu:.0f} %"
-        )
-
-    def _grown(self, counter: str) -> int:
-        grown = 0
-        for row in self.status["processes"]:
-            earlier = self._rows.get(name_of(row))
-            if row["role"] == "processor" and earlier is not None:
-                grown += max(0, row["counters"][counter] - earlier["counters"][counter])
-        return grown
-
-    def _roles(self, rows: list[Mapping[str, Any]], width: int) -> Table:
-        table = _table("ROLE", "STATE", "CPU%", "IDLE%", "CONNS", "REQ/S")
-        if width >= _NARROW:
-            _add_columns(table, "RING%", "QUEUE", "PARKED")
-        if width >= _WIDE:
-            _add_columns(table, "PSS_MB", "BEAT_MS", "RESTARTS")
-        for row in rows:
-            earlier = self._rows.get(name_of(row))
-            busy = busy_share(row, earlier)
-            grown = row["requests_total"] - earlier["requests_total"] if earlier is not None else 0
-            cells = [
-                name_of(row),
-                row["state"],
-                f"{row['cpu_percent']:.0f}",
-                f"{100 - 100 * busy:.0f}" if busy is not None and row["role"] != "supervisor" else "-",
-                str(row["connections"]),
-                f"{max(0, grown) / self.seconds:.0f}",
-                f"{100 * row['ring_fill']:.0f}",
-                str(row["counters"]["ring_records"]),
-                str(row["parked"]),
-                f"{row['pss_bytes'] / 1e6:.1f}",
-                str(row["heartbeat_age_ms"] if row["heartbeat_age_ms"] is not None else "-"),
-                str(row["restarts"]),
-            ]
-            is_late = row["state"] != "running" or (busy is not None and busy > 0.9)
-            table.add_row(*_as_texts(cells, table), style="red" if is_late else "")
-        return table
-
-    def _api_table(self, room: int, width: int) -> Table:
-        table = _table("API", "REQ/S", "P50_MS", "P99_MS", "REQUESTS")
-        if width >= _NARROW:
-            _add_columns(table, "ERRORS")
-        if width >= _WIDE:
-            _add_columns(table, "QUEUE_MS", "LOCAL_MS", "REMOTE_MS")
-        rates = {api["key"]: self._api_rate(api) for api in self.status["apis"]}
-        apis = sorted(self.status["apis"], key=lambda api: (-rates[api["key"]], -api["requests_total"]))
-        for api in apis[: max(1, room - 1)]:
-            times = self._total_times(api)
-            cells = [
-                api["request"],
-                f"{rates[api['key']]:.0f}",
-                f"{times.quantile(0.5) / 1000:.2f}" if times.count else "-",
-                f"{times.quantile(0.99) / 1000:.2f}" if times.count else "-",
-                str(api["requests_total"]),
-                str(api["errors_total"]),
-                *(
-                    f"{api['times'][name]['mean']:.2f}" if api["timed"] else "-"
-                    for name in ("RequestQueueTimeMs", "LocalTimeMs", "RemoteTimeMs")
-                ),
-            ]
-            table.add_row(*_as_texts(cells, table))
-        return table
-
-    def _api_rate(self, api: Mapping[str, Any]) -> float:
-        earlier = self._apis.get(api["key"])
-        if self.before is None:
-            return 0.0
-        grown = api["requests_total"] - (earlier["requests_total"] if earlier is not None else 0)
-        return float(max(0, grown)) / self.seconds
-
-    def _total_times(self, api: Mapping[str, Any]) -> Histogram:
-        """Return the histogram of total times in the interval, or of all requests if none was timed in it."""
-        whole = Histogram.of_buckets(api["total_time_buckets"])
-        earlier = self._apis.get(api["key"])
-        if earlier is None:
-            return whole
-        recent = whole.since(Histogram.of_buckets(earlier["total_time_buckets"]))
-        return recent if recent.count else whole
-
-
-def _table(*columns: str) -> Table:
-    from rich.table import Table
-
-    table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0), header_style="bold")
-    _add_columns(table, *columns)
-    return table
-
-
-def _as_texts(cells: Sequence[str], table: Table) -> list[Text]:
-    """Convert a row's cells to Text, because rich would interpret a string in brackets as markup."""
-    from rich.text import Text
-
-    return [Text(printable(cell)) for cell in cells[: len(table.columns)]]
-
-
-def _add_columns(table: Table, *columns: str) -> None:
-    for column in columns:
-        is_text = column in ("ROLE", "STATE", "API")
-        table.add_column(column, no_wrap=True, justify="left" if is_text else "right", overflow="ellipsis")
-
-
-def _print_once(view: View) -> None:
-    from rich.console import Console
-
-    width = None if sys.stdout.isatty() else 120
-    console = Console(width=width, highlight=False, no_color=not sys.stdout.isatty())
-    console.print(view.render(console.width, 1000))
-
-
-def _watch(source: StatusSource, first: Status, began_s: float, interval_s: float) -> None:
-    from rich.console import Console
-    from rich.live import Live
-
-    console = Console(highlight=False)
-    status, before, seconds, host, busy = first, None, 0.0, _host_times(), None
-    with (
-        _keys() as wants_to_quit,
-        Live(console=console, screen=True, auto_refresh=False, vertical_overflow="crop") as live,
-    ):
-        while True:
-            live.update(
-                View(status, before, seconds, busy).render(console.width, console.height), refresh=True
-            )
-            if wants_to_quit(interval_s):
-                return
-            before = status
-            status = source.request_status()
-            now_s = time.monotonic()
-            seconds, began_s = now_s - began_s, now_s
-            busy, host = _busy_since(host), _host_times()
-
-
-def _host_times() -> tuple[int, int]:
-    """Return (used CPU time, all CPU time) of this host in ticks. The broker runs here, or it would not answer."""
-    with open("/proc/stat", "rb") as file:
-        fields = [int(field) for field in file.readline().split()[1:9]]
-    return sum(fields) - fields[3] - fields[4], sum(fields)  # idle and iowait
-
-
-def _busy_since(before: tuple[int, int]) -> float | None:
-    used, total = _host_times()
-    return (used - before[0]) / (total - before[1]) if total > before[1] else None
-
-
-@contextlib.contextmanager
-def _keys() -> Iterator[Any]:
-    """Read the terminal key by key, without echo, until the context ends.
-
-    Yields a function that waits up to `timeout_s` and returns True if q was pressed.
+    A page is read only while it is shown. The top right corner shows how long the broker took for it, and how often it
+    is read. Readings that take long come less often, so that they take at most 5 % of a core. A dash is a figure
+    that is not known, or not yet. Topics and groups are shown of any broker, the other pages of a kproc broker on this
+    host. Without a terminal, or with --format json, one update is printed.
     """
-    fd = sys.stdin.fileno()
-    before = termios.tcgetattr(fd)
+    from kproc.cli.top_links import Links
+    from kproc.cli.top_page import Reading
+    from kproc.cli.top_screen import View
 
-    def wants_to_quit(timeout_s: float) -> bool:
-        end_s = time.monotonic() + timeout_s
-        while (left_s := end_s - time.monotonic()) > 0:
-            ready, _, _ = select.select([fd], [], [], left_s)
-            if ready:
-                pressed = os.read(fd, 64)
-                if not pressed or any(key in _QUIT for key in pressed[:1]):
-                    return True
-        return False
-
-    # In cbreak mode a key arrives without Enter, and Ctrl-C still raises KeyboardInterrupt, which raw mode would
-    # prevent.
-    tty.setcbreak(fd)
+    pages = all_pages()
+    links = Links(bootstrap)
+    views = [
+        View(each, Reading(each.open(links)), each.column(each.sort) or each.columns[0]) for each in pages
+    ]
+    view = next(each for each in views if each.page.name == page)
+    view.is_reversed, view.wanted = is_reversed, wanted
+    if sort is not None:
+        column = view.page.column(sort)
+        if column is None:
+            titles = ", ".join(each.title for each in view.page.columns)
+            usage_error(f"--sort {sort}: the page {page} has the columns {titles}")
+        view.column = column
     try:
-        yield wants_to_quit
+        if once or output is Format.JSON or not _has_terminal():
+            if not once and output is not Format.JSON:
+                print_note("kproc: there is no terminal, so this is one update")
+            _print_once(view, interval or _ONCE_S, output)
+        else:
+            _Loop(links, views, views.index(view), interval or _INTERVAL_S).run()
     finally:
-        termios.tcsetattr(fd, termios.TCSADRAIN, before)
+        links.close()
+
+
+def all_pages() -> list[Page]:
+    from kproc.cli.top_groups import GROUPS
+    from kproc.cli.top_status import CONNECTIONS, PROCESSES, REQUESTS
+    from kproc.cli.top_topics import TOPICS
+
+    return [PROCESSES, TOPICS, GROUPS, CONNECTIONS, REQUESTS]
+
+
+def _has_terminal() -> bool:
+    import sys
+
+    return sys.stdin.isatty() and sys.stdout.isatty()
+
+
+def _print_once(view: View, interval_s: float, output: Format) -> None:
+    """Print one update with rates of the interval before it: the lines above the table, and all rows."""
+    import shutil
+    import sys
+
+    from kproc.cli.top_screen import plain, table_lines
+
+    view.reading.read([])
+    time.sleep(interval_s)
+    view.snapshot = view.reading.read(None, has_survey=True)
+    rows = view.rows()
+    if output is Format.JSON:
+        print_json({"page": view.page.name, "interval_s": interval_s, **view.snapshot.values, "rows": rows})
+        return
+    width = shutil.get_terminal_size().columns if sys.stdout.isatty() else None
+    for line in (*view.snapshot.head, *table_lines(view.page, None, rows, width)):
+        print_line(plain(line))
+
+
+@dataclass
+class _Answer:
+    """The result of a reading: its data, or the reason why there is none."""
+
+    view: View
+    snapshot: Snapshot | None = None
+    error: str | None = None
+    retry_s: float = 0.0
+    cause: Exception | None = None
+    """The exception. Without an `error` it is a bug of kproc."""
+
+
+class _Loop:
+    """The pages on a terminal, until the user quits."""
+
+    def __init__(self, links: Links, views: list[View], at: int, interval_s: float) -> None:
+        from kproc.cli.top_screen import Mode
+
+        self._links = links
+        self._views = views
+        self._at = at
+        self._mode = Mode(interval_s)
+        self._is_reading = False
+        self._answer: _Answer | None = None
+        self._names: list[str] = []
+        self._capacity = 1
+
+    def run(self) -> None:
+        """Show pages until the user quits. Raises ClientError at once if the broker cannot be reached at first."""
+        from kproc.cli.top_terminal import Terminal, TerminalClosed
+        from kproc.client import AuthenticationFailed, ConnectionFailed
+
+        # An error message on the user's own screen is better than a screen with nothing but an error.
+        first = self._read(self._view, [])
+        if isinstance(first.cause, (AuthenticationFailed, ConnectionFailed)):
+            raise first.cause
+        self._apply(first)
+        try:
+            with Terminal() as terminal:
+                while True:
+                    self._draw(terminal)
+                    self._start_reading(terminal.wake)
+                    for key in terminal.wait(self._wait_s()):
+                        if not self.press(key):
+                            return
+                    answer, self._answer = self._answer, None
+                    if answer is not None:
+                        self._is_reading = False
+                        self._apply(answer)
+        except TerminalClosed:
+            return
+
+    @property
+    def _view(self) -> View:
+        return self._views[self._at]
+
+    # -- reading
+
+    def _wait_s(self) -> float:
+        if self._is_reading or self._mode.is_paused:
+            return _IDLE_S
+        return max(0.0, self._view.due_s - time.monotonic())
+
+    def _start_reading(self, wake: Callable[[], None]) -> None:
+        if self._is_reading or self._mode.is_paused or time.monotonic() < self._view.due_s:
+            return
+        self._is_reading = True
+        view, names = self._view, list(self._names)
+
+        def work() -> None:
+            self._answer = self._read(view, names)
+            wake()
+
+        # A daemon, so that the command can end while the broker does not answer.
+        threading.Thread(target=work, name="top-reader", daemon=True).start()
+
+    def _read(self, view: View, names: Sequence[str]) -> _Answer:
+        """Read the page. Every error becomes a part of the answer, because a thread has nobody to raise it to."""
+        from kproc.cli.error_meanings import explained
+        from kproc.cli.top_links import NotOffered
+        from kproc.client import AnswerTimeout, ClientError, ConnectionFailed, ConnectionLost
+        from kproc.common.errors import KafkaError
+
+        try:
+            return _Answer(view, view.reading.read(names))
+        except NotOffered as error:
+            return _Answer(view, error=str(error), retry_s=_IDLE_S)
+        except (AnswerTimeout, ConnectionFailed, ConnectionLost) as error:
+            return _Answer(view, error=f"{error}; trying again", cause=error)
+        except (ClientError, Failure, KafkaError) as error:
+            return _Answer(view, error=explained(str(error)), retry_s=_RETRY_S, cause=error)
+        except Exception as error:  # noqa: BLE001 - the main thread raises it
+            return _Answer(view, cause=error)
+
+    def _apply(self, answer: _Answer) -> None:
+        from kproc.cli.top_page import Reading
+
+        view = answer.view
+        if answer.cause is not None and answer.error is None:
+            raise answer.cause
+        view.error = answer.error
+        wait_s = max(self._mode.interval_s, answer.retry_s, view.reading.update_pace.rest_s)
+        if answer.snapshot is not None:
+            view.snapshot = answer.snapshot
+            if not view.has_rates:
+                wait_s = min(wait_s, _FIRST_S)
+            view.has_rates = True
+        else:
+            # Counters of another run of the broker would give wrong rates.
+            self._links.close()
+            for each in self._views:
+                each.reading = Reading(each.page.open(self._links))
+                each.has_rates = False
+        view.due_s = time.monotonic() + wait_s
+
+    def _draw(self, terminal: Any) -> None:
+        from kproc.cli.top_screen import ansi, render
+
+        pages = [view.page for view in self._views]
+        screen = render(self._view, pages, self._mode, *terminal.size)
+        self._names, self._capacity = screen.names, max(1, screen.capacity)
+        self._view.first = screen.first
+        terminal.draw([ansi(line, has_colour=terminal.has_colour) for line in screen.lines])
+
+    # -- keys
+
+    def press(self, key: str) -> bool:
+        """Handle one key. Return False if the user quits."""
+        if self._mode.is_typing:
+            self._type(key)
+        elif self._mode.is_help:
+            if key in ("q", "Q", "escape", "?", "h", "enter", " "):
+                self._set(is_help=False)
+        elif key in ("q", "Q"):
+            return False
+        elif key in ("?", "h"):
+            self._set(is_help=True)
+        elif key == " ":
+            self._set(is_paused=not self._mode.is_paused)
+        elif key == "/":
+            self._view.wanted = ""
+            self._set(is_typing=True)
+        elif key == "escape":
+            self._view.wanted = ""
+        elif key in ("tab", "backtab"):
+            self._show((self._at + (1 if key == "tab" else -1)) % len(self._views))
+        elif key.isdecimal() and 1 <= int(key) <= len(self._views):
+            self._show(int(key) - 1)
+        elif key in ("r", "R"):
+            self._view.is_reversed = not self._view.is_reversed
+        elif key in ("<", ",", "left", ">", ".", "right"):
+            self._sort_by_neighbour(-1 if key in ("<", ",", "left") else 1)
+        else:
+            self._scroll(key)
+        return True
+
+    def _set(self, **changes: bool) -> None:
+        self._mode = self._mode._replace(**changes)
+
+    def _show(self, at: int) -> None:
+        self._at = at
+        self._names = []
+        # The first rates are means of the time since the page was shown last, so that two readings follow at once.
+        view = self._view
+        view.has_rates = False
+        view.due_s = min(view.due_s, time.monotonic())
+
+    def _type(self, key: str) -> None:
+        view = self._view
+        if key == "escape":
+            view.wanted = ""
+        elif key == "backspace":
+            view.wanted = view.wanted[:-1]
+        elif len(key) == 1 and key.isprintable():
+            view.wanted += key
+        if key in ("escape", "enter"):
+            self._set(is_typing=False)
+
+    def _sort_by_neighbour(self, step: int) -> None:
+        view = self._view
+        columns = view.page.columns
+        view.column = columns[(columns.index(view.column) + step) % len(columns)]
+        view.is_reversed = False
+
+    def _scroll(self, key: str) -> None:
+        steps = {
+            "up": -1, "k": -1, "down": 1, "j": 1, "pageup": -self._capacity, "pagedown": self._capacity,
+            "home": -(1 << 30), "end": 1 << 30,
+        }  # fmt: skip
+        # The renderer limits it to the rows that there are.
+        self._view.first = max(0, self._view.first + steps.get(key, 0))

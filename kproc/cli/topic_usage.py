@@ -46,11 +46,16 @@ class Gaps:
         self.add(what, f"{client.address} does not serve {key.name}")
         return True
 
+    def text(self) -> str | None:
+        """Return the figures that cannot be shown, with the reasons, or None."""
+        told = "; ".join(f"{what} ({reason})" for what, reason in self._reasons.items())
+        return f"not shown: {told}" if told else None
+
     def report(self) -> None:
         """Print one line about the figures that cannot be shown, if there are any."""
-        if self._reasons:
-            told = "; ".join(f"{what} ({reason})" for what, reason in self._reasons.items())
-            print_note(f"kproc: not shown: {told}")
+        text = self.text()
+        if text is not None:
+            print_note(f"kproc: {text}")
 
 
 def log_sizes(client: Client, gaps: Gaps, topics: Mapping[str, Iterable[int]] | None) -> dict[Partition, int]:
@@ -159,8 +164,13 @@ class TrafficMeter:
     def measure(self, interval_s: float, names: Iterable[str]) -> dict[str, Rates]:
         """Return the rates of topics, over at least `interval_s` since the creation."""
         time.sleep(max(0.0, self._began_s + interval_s - time.monotonic()))
+        return self.advance(names)
+
+    def advance(self, names: Iterable[str]) -> dict[str, Rates]:
+        """Return the rates of topics since the last call, or since the creation."""
         after = self._sample()
-        seconds = max(1e-3, time.monotonic() - self._began_s)
+        now_s = time.monotonic()
+        seconds = max(1e-3, now_s - self._began_s)
         rates = {}
         for name in names:
             if self._counter is not None:
@@ -173,6 +183,7 @@ class TrafficMeter:
             elif name in self._before and name in after:
                 # Retention makes a log smaller.
                 rates[name] = Rates(max(0, after[name][0] - self._before[name][0]) / seconds)
+        self._before, self._began_s = after, now_s
         return rates
 
     def _sample(self) -> dict[str, tuple[int, int, int]]:

@@ -206,7 +206,6 @@ def test_every_printing_command_has_json_output():
         "doctor",
         "produce",
         "version",
-        "top",
         "pipeline check",
         "pipeline reset",
         "profile add",

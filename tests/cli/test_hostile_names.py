@@ -120,7 +120,10 @@ def command_lines(data: Path) -> dict[str, list[list[str]]]:
     log = str(data / "t-0" / "00000000000000000000.log")
     return {
         "status": [[], ["--apis"]],
-        "top": [["--once", "--interval", "0.2"]],
+        "top": [
+            ["--once", "--interval", "0.2", "--page", page]
+            for page in ("processes", "topics", "groups", "connections", "requests")
+        ],
         "clients": [[]],
         "monitor": [["--seconds", "0.2", "--topic", NAME], ["--seconds", "0.2"], ["--api", NAME]],
         "latency": [["--produce", NAME], ["--end-to-end", "t", "--count", "2"]],

@@ -21,6 +21,7 @@ def role(name: str, index: int = 0, *, slept: float = 1.0, **more: Any) -> dict[
         "hung_ms": 0,
         "pool": "",
         "cpu_percent": 10.0,
+        "cpu_seconds": 0.1,
         "idle_percent": None,
         "pss_bytes": 1_000_000,
         "connections": 0,
@@ -48,11 +49,14 @@ def status(
 def start(now: dict[str, Any]) -> dict[str, Any]:
     """The look before: all counters at 0."""
     rows = [
-        {**row, "requests_total": 0, "counters": dict.fromkeys(row["counters"], 0)}
+        {**row, "requests_total": 0, "cpu_seconds": 0.0, "counters": dict.fromkeys(row["counters"], 0)}
         for row in now["processes"]
     ]
-    apis = [{**api, "requests_total": 0, "total_time_buckets": []} for api in now["apis"]]
-    return {**now, "processes": rows, "apis": apis}
+    apis = [
+        {**api, "requests_total": 0, "errors_total": 0, "timed": 0, "total_time_buckets": []}
+        for api in now["apis"]
+    ]
+    return {**now, "uptime_ms": now["uptime_ms"] - 1000, "processes": rows, "apis": apis}
 
 
 def api(

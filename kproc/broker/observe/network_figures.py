@@ -285,4 +285,6 @@ def _shown(histogram: Histogram, unit: int) -> dict[str, float]:
         "p50": round(histogram.quantile(0.5) / unit, 3),
         "p99": round(histogram.quantile(0.99) / unit, 3),
         "max": round(histogram.largest / unit, 3),
+        # Lets a reader compute the mean of an interval.
+        "sum": round(histogram.total / unit, 3),
     }

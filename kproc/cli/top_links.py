@@ -1,0 +1,72 @@
+"""The connections of `kproc top`. A page opens the one that it needs, and an error closes all."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from kproc.cli.common import Failure, connect
+from kproc.cli.offsets import PATIENCE_MS
+from kproc.cli.status_source import StatusSource, is_of_this_host
+from kproc.cli.topic_usage import connect_locally
+
+if TYPE_CHECKING:
+    from kproc.client import Client
+
+
+class NotOffered(Failure):
+    """The broker cannot show a page from where this command runs. The message says why. A retry would fail, too."""
+
+
+class Links:
+    """Connections to one broker. One thread uses them at a time."""
+
+    def __init__(self, bootstrap: str) -> None:
+        self.bootstrap = bootstrap
+        self._status = StatusSource(bootstrap)
+        self._client: Client | None = None
+        self._local: Client | None = None
+        self._has_tried = False
+
+    @property
+    def client(self) -> Client:
+        """A connection for requests of Kafka's protocol."""
+        if self._client is None:
+            self._client = connect(self.bootstrap)
+            self._client.timeout_ms = PATIENCE_MS
+        return self._client
+
+    @property
+    def local(self) -> Client | None:
+        """A connection for kproc's own operations, or None if the broker is no kproc that we reach by the loopback."""
+        if self._local is None and not self._has_tried:
+            self._local = connect_locally(self.client, self.bootstrap)
+            self._has_tried = True
+        return self._local
+
+    def request_status(self) -> tuple[dict[str, Any], str | None]:
+        """Return the broker's status, and a notice if it came from its supervisor. Raises NotOffered."""
+        if not is_of_this_host(self.bootstrap):
+            raise NotOffered(
+                f"{self.bootstrap} is another host: kproc shows processes, connections and requests only to commands "
+                "on its own host. Topics and groups are shown from anywhere"
+            )
+        return self._status.request_status(), self._status.notice
+
+    def require_local(self) -> Client:
+        """Return the connection for kproc's own operations. Raises NotOffered if there is none."""
+        local = self.local
+        if local is None:
+            raise NotOffered(
+                f"{self.bootstrap} does not show its connections: that takes a kproc broker on this host, and an "
+                "address of the loopback such as 127.0.0.1"
+            )
+        return local
+
+    def close(self) -> None:
+        """Close all connections. The next use of each opens it again."""
+        self._status.close()
+        for each in (self._client, self._local):
+            if each is not None:
+                each.close()
+        self._client = self._local = None
+        self._has_tried = False

@@ -1,0 +1,220 @@
+"""Pages of `kproc top` as data: columns, rows, their order, and how often they are read.
+
+A page is a plain object. Its source reads the broker, only while the page is shown: `survey` reads what every row needs
+for the order, and `update` what changes often, or what only the rows on the screen need. Nothing here knows a terminal.
+"""
+
+from __future__ import annotations
+
+import re
+import time
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
+
+from kproc.cli.human import format_bytes, format_duration
+
+if TYPE_CHECKING:
+    from kproc.cli.top_links import Links
+
+Row = Mapping[str, Any]
+_UPDATE_REST: Final = 20
+_SURVEY_REST: Final = 50
+"""A part of a page rests for this multiple of the time that it took: it takes at most 5 % or 2 % of a core."""
+
+
+_DIGITS: Final = re.compile(r"([0-9]{1,18})")
+
+
+class Span(NamedTuple):
+    """A piece of a line. `style` is a list of words that top_screen.py knows, such as "bold red"."""
+
+    text: str
+    style: str = ""
+
+
+Line = Sequence[Span]
+
+
+class Column(NamedTuple):
+    """A column: its title, the key of its value in a row, and how a value is shown. None is shown as a dash.
+
+    width: least width, so that columns keep their place while values change.
+    is_text: aligned to the left and sorted in ascending order. Numbers are sorted in descending order.
+    """
+
+    title: str
+    key: str
+    width: int
+    show: Callable[[Any], str] = str
+    is_text: bool = False
+
+    def cell(self, row: Row) -> str:
+        """Return a row's cell in this column, not escaped."""
+        value = row[self.key]
+        return "-" if value is None else self.show(value)
+
+
+class Snapshot(NamedTuple):
+    """The data of a page at one time: its rows, the lines above the table, and further values for JSON."""
+
+    rows: list[dict[str, Any]]
+    head: list[Line]
+    values: dict[str, Any]
+
+
+class Source(NamedTuple):
+    """Reads the data of one page. Both functions raise ClientError or Failure with the reason if they cannot.
+
+    update: returns the data. Its argument is the names of the rows on the screen, or None for all rows.
+    survey: reads what `update` does not read each time, or None.
+    """
+
+    update: Callable[[Sequence[str] | None], Snapshot]
+    survey: Callable[[], None] | None = None
+
+
+@dataclass(frozen=True)
+class Page:
+    """A page: what it shows, and how its data is read.
+
+    name_key: key of the value by which a row is found again.
+    dropped: titles of columns that a narrow terminal does not show, in the order in which they are dropped.
+    sort: title of the column by which the rows are sorted at first.
+    style: the style of a row.
+    legend: the columns in words, for the help.
+    """
+
+    name: str
+    name_key: str
+    columns: tuple[Column, ...]
+    dropped: tuple[str, ...]
+    sort: str
+    open: Callable[[Links], Source]
+    style: Callable[[Row], str] = lambda _row: ""
+    legend: tuple[tuple[str, str], ...] = ()
+
+    def column(self, title: str) -> Column | None:
+        """Return the column with a title, in any case, or None."""
+        return next((each for each in self.columns if each.title.lower() == title.lower()), None)
+
+
+class Pace:
+    """Limits how often a part of a page is read: it rests for a multiple of the time that the last reading took."""
+
+    def __init__(self, rest: int) -> None:
+        self._rest = rest
+        self.took_s = 0.0
+        self._next_s = 0.0
+
+    @property
+    def is_due(self) -> bool:
+        """True if the part may be read again."""
+        return time.monotonic() >= self._next_s
+
+    @property
+    def rest_s(self) -> float:
+        """Time between two readings in seconds, at least."""
+        return self.took_s * self._rest
+
+    def run(self, read: Callable[[], Any]) -> Any:
+        """Read the part, and return what `read` returns."""
+        began_s = time.monotonic()
+        try:
+            return read()
+        finally:
+            ended_s = time.monotonic()
+            self.took_s = ended_s - began_s
+            self._next_s = ended_s + self.rest_s
+
+
+@dataclass
+class Reading:
+    """A source with its paces and its last data."""
+
+    source: Source
+    survey_pace: Pace = field(default_factory=lambda: Pace(_SURVEY_REST))
+    update_pace: Pace = field(default_factory=lambda: Pace(_UPDATE_REST))
+
+    def read(self, names: Sequence[str] | None, *, has_survey: bool = False) -> Snapshot:
+        """Read the data: the rows named `names` completely, the survey only if it is due or `has_survey` says so."""
+        if self.source.survey is not None and (has_survey or self.survey_pace.is_due):
+            self.survey_pace.run(self.source.survey)
+        snapshot: Snapshot = self.update_pace.run(lambda: self.source.update(names))
+        return snapshot
+
+    def cost(self, interval_s: float) -> str:
+        """Return how long the broker took for the last reading, and how often it is read."""
+        text = f"{_ms(self.update_pace.took_s)} every {_seconds(max(interval_s, self.update_pace.rest_s))}"
+        if self.source.survey is not None and self.survey_pace.took_s:
+            every_s = max(interval_s, self.survey_pace.rest_s)
+            text += f" + {_ms(self.survey_pace.took_s)} every {_seconds(every_s)}"
+        return text
+
+
+def arrange(
+    page: Page, rows: Iterable[dict[str, Any]], column: Column, *, is_reversed: bool = False, wanted: str = ""
+) -> list[dict[str, Any]]:
+    """Return the rows with the text `wanted` in a text column, sorted by a column.
+
+    Equal rows are in the order of their names. Rows without a value come last, in both directions.
+    """
+    texts = [each for each in page.columns if each.is_text]
+    wanted = wanted.lower()
+    found = [row for row in rows if not wanted or any(wanted in each.cell(row).lower() for each in texts)]
+    found.sort(key=lambda row: _natural(row[page.name_key]))
+    known = [row for row in found if row[column.key] is not None]
+    key = column.key
+    known.sort(
+        key=lambda row: _natural(row[key]) if column.is_text else row[key],
+        reverse=is_reversed == column.is_text,
+    )
+    return known + [row for row in found if row[column.key] is None]
+
+
+def _natural(text: object) -> list[str | int]:
+    """Return a sort key by which t-2 comes before t-10."""
+    pieces = _DIGITS.split(str(text).lower())
+    return [int(each) if at % 2 else each for at, each in enumerate(pieces)]
+
+
+def per_second(now: float, before: float | None, seconds: float) -> float | None:
+    """Return the rate of a counter. It is unknown without an earlier value, or if the counter has begun anew."""
+    if before is None or now < before or seconds <= 0:
+        return None
+    return (now - before) / seconds
+
+
+def total(values: Iterable[float | None]) -> float | None:
+    """Return the sum of the known values, or None if there are values and none is known."""
+    given = list(values)
+    known = [value for value in given if value is not None]
+    return sum(known) if known or not given else None
+
+
+def show_count(value: float) -> str:
+    """Format a number or a rate: 0, 0.5, 12, 3,400."""
+    return f"{value:.1f}" if 0 < abs(value) < 9.95 and value != int(value) else f"{value:,.0f}"
+
+
+def show_rate(value: float) -> str:
+    """Format bytes per second as a number of bytes; 0 is short, so that idle rows are quiet."""
+    return format_bytes(value) if value else "0"
+
+
+def show_ms(value: float) -> str:
+    """Format a time in ms with two decimals below 100 ms."""
+    return f"{value:.2f}" if value < 100 else f"{value:.0f}"
+
+
+def show_age(value_ms: float) -> str:
+    """Format a duration in ms."""
+    return format_duration(value_ms)
+
+
+def _ms(seconds: float) -> str:
+    return f"{1000 * seconds:.0f} ms"
+
+
+def _seconds(seconds: float) -> str:
+    return f"{seconds:.1f} s" if seconds < 10 and seconds != int(seconds) else f"{seconds:.0f} s"

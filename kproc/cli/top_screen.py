@@ -1,0 +1,284 @@
+"""Renders a page of `kproc top`: data and choices of the user in, lines out. It knows no terminal.
+
+Every text of the broker is escaped here, in the cells of the table and in all other lines.
+"""
+
+from __future__ import annotations
+
+import textwrap
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import Final, NamedTuple
+
+from kproc.cli.tables import shortened
+from kproc.cli.top_page import Column, Line, Page, Reading, Row, Snapshot, Span, arrange
+from kproc.common.printable import printable
+
+_GAP: Final = 2
+_NAME_LEAST: Final = 16
+_TEXT_MOST: Final = 28
+_NOTE_LINES_MAX: Final = 3
+# SGR parameters by word. NO_COLOR turns off the colours, but not the attributes (https://no-color.org).
+_ATTRIBUTES: Final = {"bold": "1", "dim": "2", "reverse": "7"}
+_COLOURS: Final = {"red": "31", "green": "32", "yellow": "33", "cyan": "36"}
+_FOOTER: Final = (
+    ("<>", "sort"),
+    ("r", "reverse"),
+    ("/", "filter"),
+    ("space", "pause"),
+    ("?", "help"),
+    ("q", "quit"),
+)
+KEYS: Final = (
+    ("1-5, Tab", "another page"),
+    ("< > or arrows", "the column to sort by"),
+    ("r", "reverse the order"),
+    ("/", "show only rows with a text; Esc shows all"),
+    ("up, down, PgUp, PgDn", "scroll"),
+    ("space", "pause; the broker is not asked meanwhile"),
+    ("? or h", "this help"),
+    ("q", "quit"),
+)
+
+
+@dataclass
+class View:
+    """A page with the choices of the user and the last data. It lives as long as the command."""
+
+    page: Page
+    reading: Reading
+    column: Column
+    is_reversed: bool = False
+    wanted: str = ""
+    first: int = 0
+    snapshot: Snapshot | None = None
+    error: str | None = None
+    due_s: float = 0.0
+    """Monotonic time of the next reading."""
+    has_rates: bool = False
+    """False if the last reading had no earlier one, or only one from long ago."""
+
+    def rows(self) -> list[Row]:
+        """Return the rows in the chosen order."""
+        rows = self.snapshot.rows if self.snapshot is not None else []
+        return list(arrange(self.page, rows, self.column, is_reversed=self.is_reversed, wanted=self.wanted))
+
+
+class Mode(NamedTuple):
+    """The state that all pages share."""
+
+    interval_s: float
+    is_paused: bool = False
+    is_help: bool = False
+    is_typing: bool = False
+
+
+class Screen(NamedTuple):
+    """The lines of a screen, the names of the rows on it, the number of the first one, and how many rows fit."""
+
+    lines: list[Line]
+    names: list[str]
+    first: int
+    capacity: int
+
+
+def render(view: View, pages: Sequence[Page], mode: Mode, width: int, height: int) -> Screen:
+    """Return a screen of `height` lines, none wider than `width`."""
+    lines = [_tabs(view, pages, mode, width)]
+    shown: list[Row] = []
+    first, capacity, count = view.first, 0, ""
+    if mode.is_help:
+        lines += _help(view.page, width)
+    else:
+        lines += _notes(view, width)
+        # The header of the table and the footer take a line each.
+        capacity = max(0, height - len(lines) - 2)
+        rows = view.rows()
+        first = max(0, min(view.first, len(rows) - capacity))
+        shown = rows[first : first + capacity]
+        if view.snapshot is not None:
+            lines += table_lines(view.page, view.column, shown, width)
+            if not shown:
+                lines.append([Span(_nothing(view), "dim")])
+        if len(shown) < len(rows):
+            count = f"{first + 1}-{first + len(shown)} of {len(rows)}"
+    lines = lines[: max(0, height - 1)]
+    lines += [[] for _ in range(height - 1 - len(lines))]
+    lines.append(_footer(view, mode, count, width))
+    return Screen(lines, [str(row[view.page.name_key]) for row in shown], first, capacity)
+
+
+def table_lines(
+    page: Page, by: Column | None, rows: Sequence[Row], width: int | None, *, is_styled: bool = True
+) -> list[Line]:
+    """Return the header and the rows. Columns that do not fit are dropped; None as width shows all, uncut."""
+    cells = {column: [printable(column.cell(row)) for row in rows] for column in page.columns}
+    columns, widths = _fit(page, cells, width)
+    header: list[Span] = []
+    for column, room in zip(columns, widths, strict=True):
+        if header:
+            header.append(Span(" " * _GAP))
+        title = column.title
+        before, after = ("", " " * (room - len(title))) if column.is_text else (" " * (room - len(title)), "")
+        style = "bold reverse" if column is by and is_styled else "bold"
+        header += [Span(before), Span(title, style), Span(after)]
+    lines: list[Line] = [header]
+    for number, row in enumerate(rows):
+        texts = [
+            _aligned(cells[column][number], room, is_left=column.is_text)
+            for column, room in zip(columns, widths, strict=True)
+        ]
+        lines.append([Span((" " * _GAP).join(texts), page.style(row))])
+    return [_cut(line, width) if width is not None else line for line in lines]
+
+
+def _fit(page: Page, cells: dict[Column, list[str]], width: int | None) -> tuple[list[Column], list[int]]:
+    """Return the columns that fit, and their widths. The first column gets the space that the others leave."""
+    longest = {
+        column: max([len(column.title), *(_width(cell) for cell in each)]) for column, each in cells.items()
+    }
+    widths = {column: max(column.width, longest[column]) for column in page.columns}
+    columns = list(page.columns)
+    if width is None:
+        return columns, [longest[column] for column in columns]
+    for column in columns[1:]:
+        if column.is_text:
+            widths[column] = max(len(column.title), min(longest[column], max(column.width, _TEXT_MOST)))
+    name = columns[0]
+    for title in page.dropped:
+        least = min(longest[name], max(_NAME_LEAST, name.width))
+        if least + sum(widths[each] + _GAP for each in columns[1:]) <= width:
+            break
+        columns = [each for each in columns if each.title != title]
+    room = width - sum(widths[each] + _GAP for each in columns[1:])
+    widths[name] = max(len(name.title), min(widths[name], room))
+    return columns, [widths[each] for each in columns]
+
+
+def _aligned(cell: str, room: int, *, is_left: bool) -> str:
+    size = _width(cell)
+    if size > room:
+        cell = shortened(cell, room) if size == len(cell) and room > 3 else _crop(cell, room)
+        size = _width(cell)
+    return cell + " " * (room - size) if is_left else " " * (room - size) + cell
+
+
+def _tabs(view: View, pages: Sequence[Page], mode: Mode, width: int) -> Line:
+    """Return the line with the pages' keys and names, and how often the broker is asked."""
+    line: list[Span] = []
+    for number, page in enumerate(pages, 1):
+        is_shown = page is view.page
+        name = f" {number} {page.name} "
+        line.append(Span(name, "bold reverse" if is_shown else ""))
+    pace = "paused" if mode.is_paused else view.reading.cost(mode.interval_s) if view.snapshot else ""
+    return _cut(_spread(line, [Span(pace, "bold yellow" if mode.is_paused else "dim")], width), width)
+
+
+def _footer(view: View, mode: Mode, count: str, width: int) -> Line:
+    """Return the line with the keys, or with the filter while the user types it."""
+    if mode.is_typing:
+        keys: list[Span] = [Span("/", "bold"), Span(printable(view.wanted)), Span(" ", "reverse")]
+        keys.append(Span("  Enter keeps it, Esc shows all rows", "dim"))
+    else:
+        keys = []
+        for key, what in _FOOTER:
+            keys += [Span(key, "bold"), Span(f" {what}  ", "dim")]
+        if view.wanted:
+            count = f"{count} with {printable(view.wanted)!r}".strip()
+    return _cut(_spread(keys, [Span(count)], width), width)
+
+
+def _notes(view: View, width: int) -> list[Line]:
+    """Return the error, if there is one, and the lines about the whole page."""
+    lines: list[Line] = []
+    if view.error is not None:
+        texts = textwrap.wrap(printable(view.error), max(1, width), break_on_hyphens=False)
+        if view.snapshot is not None:
+            texts = texts[:_NOTE_LINES_MAX]
+        lines += [[Span(text, "bold red")] for text in texts]
+    elif view.snapshot is None:
+        lines.append([Span("reading...", "dim")])
+    if view.snapshot is not None:
+        for line in view.snapshot.head:
+            lines += _wrapped(line, width)
+    return lines
+
+
+def _wrapped(line: Line, width: int) -> list[Line]:
+    """Break the last span of a line, so that a sentence is shown whole, in at most _NOTE_LINES_MAX lines."""
+    line = [Span(printable(text), style) for text, style in line]
+    if sum(_width(span.text) for span in line) <= width or not line:
+        return [line]
+    before = sum(_width(span.text) for span in line[:-1])
+    if before >= width:
+        return [_cut(line, width)]
+    text, style = line[-1]
+    pieces = textwrap.wrap(text, width, initial_indent=" " * before, break_on_hyphens=False)[:_NOTE_LINES_MAX]
+    first, *others = pieces or [""]
+    return [_cut([*line[:-1], Span(first[before:], style)], width), *([Span(each, style)] for each in others)]
+
+
+def _help(page: Page, width: int) -> list[Line]:
+    lines: list[Line] = [[], [Span("Keys", "bold")]]
+    lines += [_cut([Span(f"  {keys:22}", "bold"), Span(what)], width) for keys, what in KEYS]
+    lines += [[], [Span(f"Columns of {page.name}", "bold")]]
+    lines += [_cut([Span(f"  {title:10}", "bold"), Span(what)], width) for title, what in page.legend]
+    return lines
+
+
+def _nothing(view: View) -> str:
+    if view.wanted:
+        return f"no row with {printable(view.wanted)!r}; Esc shows all"
+    return f"no {view.page.name}"
+
+
+def _spread(left: Sequence[Span], right: Sequence[Span], width: int) -> Line:
+    """Return a line with the second part at the right edge. It is left out if there is no room for it."""
+    gap = width - sum(_width(span.text) for span in (*left, *right))
+    return [*left, Span(" " * gap), *right] if gap >= 1 else list(left)
+
+
+def _cut(line: Iterable[Span], width: int) -> Line:
+    """Return as much of a line as fits."""
+    cut: list[Span] = []
+    for text, style in line:
+        if width <= 0:
+            break
+        cut.append(Span(_crop(text, width), style))
+        width -= _width(cut[-1].text)
+    return cut
+
+
+def _width(text: str) -> int:
+    """Return the number of cells of a terminal that a text takes. Clients may choose names with wide characters."""
+    if text.isascii():
+        return len(text)
+    from rich.cells import cell_len
+
+    return cell_len(text)
+
+
+def _crop(text: str, width: int) -> str:
+    if text.isascii():
+        return text[:width]
+    from rich.cells import cell_len, set_cell_size
+
+    return text if cell_len(text) <= width else set_cell_size(text, width)
+
+
+def plain(line: Line) -> str:
+    """Return a line as text."""
+    return "".join(span.text for span in line).rstrip()
+
+
+def ansi(line: Line, *, has_colour: bool) -> str:
+    """Return a line with the terminal's codes for its styles."""
+    parts = []
+    for text, style in line:
+        codes = [
+            _ATTRIBUTES.get(word) or _COLOURS[word]
+            for word in style.split()
+            if has_colour or word in _ATTRIBUTES
+        ]
+        parts.append(f"\x1b[{';'.join(codes)}m{text}\x1b[0m" if codes else text)
+    return "".join(parts)

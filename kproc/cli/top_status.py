@@ -1,0 +1,422 @@
+"""The pages `processes`, `requests` and `connections` of `kproc top`, from two successive answers of the broker."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping, Sequence
+from typing import Any, Final
+
+from kproc.broker.metrics.histogram import Histogram
+from kproc.cli.bottleneck import busy_share, find_bottleneck, name_of, request_rate
+from kproc.cli.clients import STATES, add_rates
+from kproc.cli.human import format_bytes, format_duration
+from kproc.cli.status import offline_lines
+from kproc.cli.top_links import Links
+from kproc.cli.top_page import (
+    Column,
+    Line,
+    Page,
+    Row,
+    Snapshot,
+    Source,
+    Span,
+    per_second,
+    show_age,
+    show_count,
+    show_ms,
+    show_rate,
+    total,
+)
+
+Status = Mapping[str, Any]
+_OFFLINE_MAX: Final = 3
+_BUSY: Final = 0.9
+_ANONYMOUS: Final = "User:ANONYMOUS"
+# Column of the page of requests, and the part of the time that it shows.
+_PARTS: Final = {"queue_ms": "RequestQueueTimeMs", "local_ms": "LocalTimeMs", "remote_ms": "RemoteTimeMs"}
+
+
+class _Statuses:
+    """The last two statuses of a broker, with the time between them."""
+
+    def __init__(self, links: Links) -> None:
+        self._links = links
+        self.now: Status = {}
+        self.before: Status | None = None
+        self.seconds = 0.0
+        self.host_busy: float | None = None
+        self._taken_s = 0.0
+        self._host = _host_times()
+
+    def request(self) -> str | None:
+        """Request the next status. Return the notice that came with it."""
+        status, notice = self._links.request_status()
+        now_s, host = time.monotonic(), _host_times()
+        # Counters of another run of the broker say nothing about this one.
+        is_same = bool(self.now) and status["uptime_ms"] >= self.now["uptime_ms"]
+        self.before = self.now if is_same else None
+        self.now, self.seconds, self._taken_s = status, max(0.001, now_s - self._taken_s), now_s
+        self.host_busy = (
+            (host[0] - self._host[0]) / (host[1] - self._host[1]) if host[1] > self._host[1] else None
+        )
+        self._host = host
+        return notice
+
+
+def _host_times() -> tuple[int, int]:
+    """Return (used CPU time, all CPU time) of this host in ticks. The broker runs here, or it would not answer."""
+    with open("/proc/stat", "rb") as file:
+        fields = [int(field) for field in file.readline().split()[1:9]]
+    return sum(fields) - fields[3] - fields[4], sum(fields)  # idle and iowait
+
+
+# -- processes
+
+
+def _open_processes(links: Links) -> Source:
+    statuses = _Statuses(links)
+
+    def update(_names: Sequence[str] | None) -> Snapshot:
+        notice = statuses.request()
+        return processes_snapshot(
+            statuses.now, statuses.before, statuses.seconds, statuses.host_busy, notice=notice
+        )
+
+    return Source(update)
+
+
+def processes_snapshot(
+    status: Status,
+    before: Status | None,
+    seconds: float,
+    host_busy: float | None = None,
+    *,
+    notice: str | None = None,
+) -> Snapshot:
+    """Return the roles, with the bottleneck and the broker's problems, from two successive statuses."""
+    earlier = {name_of(row): row for row in before["processes"]} if before is not None else {}
+    rows = [_process(row, earlier.get(name_of(row)), seconds) for row in status["processes"]]
+    stage, reason = find_bottleneck(status, before, seconds, host_busy)
+    head: list[Line] = [[Span(_broker_line(status, before, seconds, rows))]]
+    if notice is not None:
+        head.append([Span("notice ", "bold yellow"), Span(notice)])
+    style = "bold" if stage == "none" else "bold red"
+    head.append([Span("bottleneck ", "bold"), Span(stage, style), Span(f": {reason}")])
+    if status.get("problem"):
+        head.append([Span("problem ", "bold red"), Span(status["problem"])])
+    head += [[Span(line, "red")] for line in _some_offline_lines(status)]
+    values = {
+        "bottleneck": {"stage": stage, "reason": reason},
+        "problem": status.get("problem"),
+        "notice": notice,
+        "uptime_ms": status["uptime_ms"],
+    }
+    return Snapshot(rows, head, values)
+
+
+def _process(row: Row, before: Row | None, seconds: float) -> dict[str, Any]:
+    # A restarted role begins its counters anew.
+    if before is not None and before["pid"] != row["pid"]:
+        before = None
+    busy = busy_share(row, before)
+    cpu = per_second(row["cpu_seconds"], _earlier(before, "cpu_seconds"), seconds)
+    return {
+        "name": name_of(row),
+        "role": row["role"],
+        "index": row["index"],
+        "pid": row["pid"],
+        "state": row["state"],
+        "cpu_percent": None if cpu is None else round(100 * cpu, 1),
+        "idle_percent": None if busy is None or row["role"] == "supervisor" else round(100 - 100 * busy, 1),
+        "connections": row["connections"],
+        "requests_per_s": per_second(row["requests_total"], _earlier(before, "requests_total"), seconds),
+        "bytes_in_per_s": _grown(row, before, "bytes_in", seconds),
+        "bytes_out_per_s": _grown(row, before, "bytes_out", seconds),
+        "ring_fill_percent": round(100 * row["ring_fill"], 1),
+        "queue": row["counters"]["ring_records"],
+        "parked": row["parked"],
+        "pss_bytes": row["pss_bytes"],
+        "heartbeat_age_ms": row["heartbeat_age_ms"],
+        "restarts": row["restarts"],
+    }
+
+
+def _earlier(before: Row | None, key: str) -> float | None:
+    return None if before is None else float(before[key])
+
+
+def _grown(row: Row, before: Row | None, counter: str, seconds: float) -> float | None:
+    earlier = None if before is None else before["counters"][counter]
+    return per_second(row["counters"][counter], earlier, seconds)
+
+
+def _broker_line(status: Status, before: Status | None, seconds: float, rows: Sequence[Row]) -> str:
+    processors = [row for row in rows if row["role"] == "processor"]
+    rate = request_rate(status, before, seconds)
+    traffic = [total(row[key] for row in processors) for key in ("bytes_in_per_s", "bytes_out_per_s")]
+    # Roles that are threads of one process share its CPU time.
+    cpu = total({row["pid"]: row["cpu_percent"] for row in rows}.values())
+    shown = [
+        "-" if rate is None else show_count(rate),
+        *("-" if each is None else format_bytes(each) for each in traffic),
+        "-" if cpu is None else f"{cpu:.0f}",
+    ]
+    return (
+        f"{status['transport']}, up {format_duration(status['uptime_ms'])}, "
+        f"{sum(row['connections'] for row in processors)} connections, "
+        "{} requests/s, in {}/s out {}/s, CPU {} %".format(*shown)
+    )
+
+
+def _some_offline_lines(status: Status) -> list[str]:
+    """Return the lines of the first few offline partitions, so that the rest of the screen stays visible."""
+    lines = offline_lines(status)
+    shown = lines[:_OFFLINE_MAX]
+    if len(lines) > _OFFLINE_MAX:
+        shown.append(f"offline: {status['offline']['count'] - _OFFLINE_MAX} more: kproc status")
+    return shown
+
+
+def _process_style(row: Row) -> str:
+    if row["state"] != "running":
+        return "red"
+    return "yellow" if row["idle_percent"] is not None and row["idle_percent"] < 100 * (1 - _BUSY) else ""
+
+
+def _show_percent(value: float) -> str:
+    return f"{value:.0f}"
+
+
+PROCESSES: Final = Page(
+    name="processes",
+    name_key="name",
+    columns=(
+        Column("ROLE", "name", 14, is_text=True),
+        Column("STATE", "state", 8, is_text=True),
+        Column("CPU%", "cpu_percent", 4, _show_percent),
+        Column("IDLE%", "idle_percent", 5, _show_percent),
+        Column("CONNS", "connections", 5, show_count),
+        Column("REQ/S", "requests_per_s", 7, show_count),
+        Column("RING%", "ring_fill_percent", 5, _show_percent),
+        Column("QUEUE", "queue", 5, show_count),
+        Column("PARKED", "parked", 6, show_count),
+        Column("PSS", "pss_bytes", 8, format_bytes),
+        Column("BEAT_MS", "heartbeat_age_ms", 7, show_count),
+        Column("RESTARTS", "restarts", 8, show_count),
+        Column("PID", "pid", 7),
+    ),
+    dropped=("PID", "BEAT_MS", "RING%", "RESTARTS", "QUEUE", "PSS", "PARKED"),
+    sort="ROLE",
+    open=_open_processes,
+    style=_process_style,
+    legend=(
+        ("STATE", "red unless running; see kproc status --help"),
+        ("CPU%", "of one core"),
+        ("IDLE%", "time that it waited for work; near 0 (yellow): it limits the others"),
+        ("RING%", "fill of the rings that it writes; near 100: the readers are slow"),
+        ("QUEUE", "messages in these rings"),
+        ("PARKED", "requests that wait for records, members or time"),
+        ("PSS", "memory, shared pages divided among their users"),
+        ("BEAT_MS", "time since its last sign of life"),
+        ("RESTARTS", "how often the supervisor has started it again"),
+    ),
+)
+
+
+# -- requests
+
+
+def _open_requests(links: Links) -> Source:
+    statuses = _Statuses(links)
+
+    def update(_names: Sequence[str] | None) -> Snapshot:
+        notice = statuses.request()
+        return requests_snapshot(statuses.now, statuses.before, statuses.seconds, notice=notice)
+
+    return Source(update)
+
+
+def requests_snapshot(
+    status: Status, before: Status | None, seconds: float, *, notice: str | None = None
+) -> Snapshot:
+    """Return the APIs with their rates and times, from two successive statuses."""
+    earlier = {api["key"]: api for api in before["apis"]} if before is not None else None
+    rows = [_api(api, earlier, seconds) for api in status["apis"]]
+    rates = [total(row[key] for row in rows) for key in ("requests_per_s", "errors_per_s")]
+    shown = ["-" if rate is None else show_count(rate) for rate in rates]
+    head: list[Line] = [[Span(f"{shown[0]} requests/s, {shown[1]} errors/s; times in ms")]]
+    if notice is not None:
+        head.insert(0, [Span("notice ", "bold yellow"), Span(notice)])
+    return Snapshot(rows, head, {"notice": notice})
+
+
+def _api(api: Row, earlier: Mapping[int, Row] | None, seconds: float) -> dict[str, Any]:
+    # An API that the earlier status does not have had no request until then.
+    nothing = {"requests_total": 0, "errors_total": 0, "total_time_buckets": [], "timed": 0, "times": {}}
+    before = None if earlier is None else earlier.get(api["key"], nothing)
+    rate = per_second(api["requests_total"], _earlier(before, "requests_total"), seconds)
+    row: dict[str, Any] = {
+        "api": api["request"],
+        "requests_per_s": rate,
+        "errors_per_s": per_second(api["errors_total"], _earlier(before, "errors_total"), seconds),
+        "p50_ms": None,
+        "p99_ms": None,
+        **dict.fromkeys(_PARTS),
+        "requests_total": api["requests_total"],
+        "errors_total": api["errors_total"],
+    }
+    if before is None or not rate:
+        return row
+    whole = Histogram.of_buckets(api["total_time_buckets"])
+    recent = whole.since(Histogram.of_buckets(before["total_time_buckets"]))
+    # The broker does not time every request. If none of this interval was timed, the times are those of all.
+    if not recent.count:
+        recent, before = whole, nothing
+    if recent.count:
+        row["p50_ms"], row["p99_ms"] = recent.quantile(0.5) / 1000, recent.quantile(0.99) / 1000
+        for key, part in _PARTS.items():
+            row[key] = _mean_between(api, before, part)
+    return row
+
+
+def _mean_between(api: Row, before: Row, part: str) -> float | None:
+    """Return the mean of a part of the time for the requests between two statuses, in ms."""
+    count = api["timed"] - before["timed"]
+    if count <= 0:
+        return None
+    return max(0.0, (_sum_ms(api, part) - _sum_ms(before, part)) / float(count))
+
+
+def _sum_ms(api: Row, part: str) -> float:
+    if not api["timed"]:
+        return 0.0
+    times: Row = api["times"][part]
+    # An older broker does not tell the sum, and its rounded mean is all that there is.
+    return float(times.get("sum", times["mean"] * api["timed"]))
+
+
+def _api_style(row: Row) -> str:
+    if row["errors_per_s"]:
+        return "yellow"
+    return "dim" if row["requests_per_s"] == 0 else ""
+
+
+REQUESTS: Final = Page(
+    name="requests",
+    name_key="api",
+    columns=(
+        Column("API", "api", 20, is_text=True),
+        Column("REQ/S", "requests_per_s", 8, show_count),
+        Column("ERR/S", "errors_per_s", 6, show_count),
+        Column("P50_MS", "p50_ms", 7, show_ms),
+        Column("P99_MS", "p99_ms", 7, show_ms),
+        Column("QUEUE_MS", "queue_ms", 8, show_ms),
+        Column("LOCAL_MS", "local_ms", 8, show_ms),
+        Column("REMOTE_MS", "remote_ms", 9, show_ms),
+        Column("REQUESTS", "requests_total", 11, show_count),
+        Column("ERRORS", "errors_total", 7, show_count),
+    ),
+    dropped=("ERRORS", "REQUESTS", "ERR/S", "QUEUE_MS", "LOCAL_MS"),
+    sort="REQ/S",
+    open=_open_requests,
+    style=_api_style,
+    legend=(
+        ("ERR/S", "errors in responses, also those that clients expect (yellow)"),
+        ("P50_MS", "median of the whole time of a request"),
+        ("P99_MS", "99 of 100 requests took at most this long"),
+        ("QUEUE_MS", "mean wait for a Handler; above LOCAL_MS: Handlers are busy"),
+        ("LOCAL_MS", "mean work of the Handler"),
+        ("REMOTE_MS", "mean wait for others: new records, a sync, members of a group"),
+        ("REQUESTS", "since the start of the broker, as ERRORS"),
+        ("", "kproc top itself is among them, as KprocOperation."),
+    ),
+)
+
+
+# -- connections
+
+
+class _Connections:
+    """The connections at two successive times."""
+
+    def __init__(self, links: Links) -> None:
+        self._links = links
+        self._before: dict[str, dict[str, Any]] | None = None
+        self._taken_s = 0.0
+
+    def update(self, _names: Sequence[str] | None) -> Snapshot:
+        rows = self._links.require_local().operate("clients")["clients"]
+        now_s = time.monotonic()
+        if self._before is not None:
+            add_rates(rows, self._before, max(0.001, now_s - self._taken_s))
+        self._before, self._taken_s = {row["id"]: row for row in rows}, now_s
+        return connections_snapshot(rows)
+
+
+def connections_snapshot(rows: Sequence[Row]) -> Snapshot:
+    """Return the connections, from rows of the operation `clients`, with or without rates."""
+    shown = [_connection(row) for row in rows]
+    states = [row["state"] for row in shown]
+    rate = total(row["requests_per_s"] for row in shown)
+    text = f"{len(shown)} connections, {states.count('throttled')} throttled, {states.count('held')} held"
+    head: list[Line] = [[Span(f"{text}; {'-' if rate is None else show_count(rate)} requests/s")]]
+    return Snapshot(shown, head, {})
+
+
+def _connection(row: Row) -> dict[str, Any]:
+    software = f"{row['software_name']} {row['software_version']}"
+    return {
+        "id": row["id"],
+        "client": row["client_id"] or "-",
+        "address": f"{row['address']}:{row['port']}",
+        "principal": row["principal"],
+        "software": None if row["software_name"] == "unknown" else software,
+        "state": STATES.get(row["state"], row["state"]),
+        "requests_per_s": row.get("requests_per_s"),
+        "bytes_in_per_s": row.get("bytes_in_per_s"),
+        "bytes_out_per_s": row.get("bytes_out_per_s"),
+        "age_ms": row["age_ms"],
+        "idle_ms": row["idle_ms"],
+        "listener": row["listener_name"],
+        "processor": row["processor"],
+    }
+
+
+def _connection_style(row: Row) -> str:
+    if row["state"] == "throttled":
+        return "yellow"
+    return "dim" if row["requests_per_s"] == 0 else ""
+
+
+CONNECTIONS: Final = Page(
+    name="connections",
+    name_key="id",
+    columns=(
+        Column("CLIENT", "client", 20, is_text=True),
+        Column("ADDRESS", "address", 15, is_text=True),
+        Column("PRINCIPAL", "principal", 9, is_text=True),
+        Column("SOFTWARE", "software", 8, is_text=True),
+        Column("STATE", "state", 9, is_text=True),
+        Column("REQ/S", "requests_per_s", 7, show_count),
+        Column("IN/S", "bytes_in_per_s", 8, show_rate),
+        Column("OUT/S", "bytes_out_per_s", 8, show_rate),
+        Column("AGE", "age_ms", 5, show_age),
+        Column("IDLE", "idle_ms", 5, show_age),
+        Column("LISTENER", "listener", 9, is_text=True),
+        Column("PROC", "processor", 4),
+    ),
+    dropped=("LISTENER", "PROC", "SOFTWARE", "AGE", "PRINCIPAL", "IDLE", "ADDRESS"),
+    sort="REQ/S",
+    open=lambda links: Source(_Connections(links).update),
+    style=_connection_style,
+    legend=(
+        ("PRINCIPAL", "the name in access control rules; - has not logged in yet"),
+        ("STATE", "open; held: not read, because an answer waits or something is full;"),
+        ("", "throttled: by a quota (yellow)"),
+        ("IN/S", "bytes per second from the client"),
+        ("OUT/S", "bytes per second to the client"),
+        ("IDLE", "time since its last request"),
+        ("PROC", "the Processor that has the socket"),
+        ("", "kproc clients shows the ids that kproc kill-client takes."),
+    ),
+)

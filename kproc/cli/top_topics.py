@@ -1,0 +1,164 @@
+"""The page `topics` of `kproc top`: traffic of each topic, and its size from the last survey of all logs."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any, Final
+
+from kproc.cli.common import topic_metadata
+from kproc.cli.human import format_bytes
+from kproc.cli.top_links import Links
+from kproc.cli.top_page import (
+    Column,
+    Line,
+    Page,
+    Row,
+    Snapshot,
+    Source,
+    Span,
+    per_second,
+    show_age,
+    show_count,
+    show_rate,
+    total,
+)
+from kproc.cli.topic_usage import Gaps, LogFigures, Rates, TrafficMeter, log_sizes, surveyed_logs
+from kproc.cli.unserved import Partition
+from kproc.common.clock import SystemClock
+
+if TYPE_CHECKING:
+    from kproc.client import Client
+
+
+class _Topics:
+    """The topics of a broker, with their logs as the last survey found them."""
+
+    def __init__(self, links: Links) -> None:
+        self._links = links
+        self._gaps = Gaps()
+        self._topics: list[dict[str, Any]] = []
+        self._sizes: dict[str, int] = {}
+        self._surveyed_s = 0.0
+        self._newest_ms: dict[str, int] = {}
+        self._meter: TrafficMeter | None = None
+        self._rates: dict[str, Rates] | None = None
+        self._offline: dict[Partition, str] = {}
+
+    def survey(self) -> None:
+        """Read names, sizes and times of the last write of all topics."""
+        client, local = self._links.client, self._links.local
+        self._gaps, self._offline = Gaps(), {}
+        self._topics = topic_metadata(client, None)
+        logs = surveyed_logs(local, self._offline) if local is not None else None
+        if logs is None:
+            sizes = log_sizes(client, self._gaps, None)
+            logs = {partition: LogFigures(size, -1, -1) for partition, size in sizes.items()}
+            self._gaps.add("last writes", "only a kproc broker on this host tells them without a search")
+        before, self._sizes, self._newest_ms = self._sizes, {}, {}
+        for (name, _), log in logs.items():
+            if log.bytes is not None:
+                self._sizes[name] = self._sizes.get(name, 0) + log.bytes
+            if log.newest_ms >= 0:
+                self._newest_ms[name] = max(log.newest_ms, self._newest_ms.get(name, -1))
+        now_s = time.monotonic()
+        if local is None:
+            self._gaps.add("traffic out", "only a kproc broker on this host counts it")
+            # The growth of the logs is the traffic in. Retention makes a log smaller, and the traffic is then unknown.
+            seconds = now_s - self._surveyed_s
+            self._rates = {
+                name: Rates(per_second(size, before.get(name), seconds)) for name, size in self._sizes.items()
+            }
+        self._surveyed_s = now_s
+
+    def update(self, _names: Sequence[str] | None) -> Snapshot:
+        """Return the topics with the traffic since the last update."""
+        local = self._links.local
+        if local is not None:
+            self._measure(local)
+        now_ms = SystemClock().wall_ms()
+        rows = [self._row(topic, now_ms) for topic in self._topics]
+        return topics_snapshot(rows, self._gaps.text(), self._offline)
+
+    def _measure(self, local: Client) -> None:
+        if self._meter is None:
+            self._meter = TrafficMeter(self._links.client, local, self._gaps)
+        else:
+            self._rates = self._meter.advance([topic["name"] for topic in self._topics])
+
+    def _row(self, topic: dict[str, Any], now_ms: int) -> dict[str, Any]:
+        name = topic["name"]
+        rates = (self._rates or {}).get(name, Rates())
+        # The survey may be older than the last records.
+        newest_ms = now_ms if rates.bytes_in else self._newest_ms.get(name)
+        return {
+            "topic": name,
+            "is_internal": bool(topic.get("is_internal")),
+            "partitions": len(topic["partitions"]),
+            "size_bytes": self._sizes.get(name),
+            "bytes_in_per_s": rates.bytes_in,
+            "records_in_per_s": rates.records_in,
+            "bytes_out_per_s": rates.bytes_out,
+            "last_write_ms": newest_ms,
+            "last_write_age_ms": None if newest_ms is None else max(0, now_ms - newest_ms),
+        }
+
+
+def topics_snapshot(
+    rows: list[dict[str, Any]], gaps: str | None = None, offline: dict[Partition, str] | None = None
+) -> Snapshot:
+    """Return the topics with their sums."""
+    internal = sum(row["is_internal"] for row in rows)
+    count = f"{len(rows) - internal} topics" + (f" and {internal} internal" if internal else "")
+    size = total(row["size_bytes"] for row in rows)
+    rates = [total(row[key] for row in rows) for key in ("bytes_in_per_s", "bytes_out_per_s")]
+    shown = ["-" if each is None else format_bytes(each) for each in (size, *rates)]
+    partitions = sum(row["partitions"] for row in rows)
+    head: list[Line] = [
+        [Span(f"{count}, {partitions} partitions, {shown[0]}, in {shown[1]}/s out {shown[2]}/s")]
+    ]
+    if offline:
+        names = [f"{topic}-{number}" for topic, number in sorted(offline)]
+        more = f" and {len(names) - 3} more" if len(names) > 3 else ""
+        head.append([Span("not served ", "bold red"), Span(f"{', '.join(names[:3])}{more}: kproc status")])
+    if gaps is not None:
+        head.append([Span(gaps, "dim")])
+    return Snapshot(rows, head, {})
+
+
+def _style(row: Row) -> str:
+    is_idle = not row["bytes_in_per_s"] and not row["bytes_out_per_s"]
+    return "dim" if is_idle and row["bytes_in_per_s"] is not None else ""
+
+
+def _open(links: Links) -> Source:
+    topics = _Topics(links)
+    return Source(topics.update, topics.survey)
+
+
+TOPICS: Final = Page(
+    name="topics",
+    name_key="topic",
+    columns=(
+        Column("TOPIC", "topic", 24, is_text=True),
+        Column("PARTS", "partitions", 5, show_count),
+        Column("SIZE", "size_bytes", 8, format_bytes),
+        Column("IN/S", "bytes_in_per_s", 8, show_rate),
+        Column("REC/S", "records_in_per_s", 8, show_count),
+        Column("OUT/S", "bytes_out_per_s", 8, show_rate),
+        Column("WRITTEN", "last_write_age_ms", 7, show_age),
+    ),
+    dropped=("PARTS", "REC/S", "WRITTEN", "OUT/S"),
+    sort="IN/S",
+    open=_open,
+    style=_style,
+    legend=(
+        ("SIZE", "bytes of the records on the disk"),
+        ("IN/S", "bytes per second from producers"),
+        ("REC/S", "records per second from producers"),
+        ("OUT/S", "bytes per second to consumers"),
+        ("WRITTEN", "time since the newest record"),
+        ("", "Names and sizes are read less often than rates, as the second time"),
+        ("", "at the top right says. kproc topic list shows the retention, too."),
+    ),
+)
