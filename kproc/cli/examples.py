@@ -17,6 +17,7 @@ EXAMPLES: Final[Mapping[str, str]] = {
     "serve": """
         kproc serve --data /var/lib/kproc
         kproc serve --config server.properties --set log.retention.hours=48
+        kproc serve --data /var/lib/kproc --log-file /var/log/kproc.log
     """,
     "dev": """
         kproc dev --topic orders:3 --snippets

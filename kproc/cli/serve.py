@@ -4,10 +4,11 @@ the one that the other commands are built with: both take longer than a broker's
 from __future__ import annotations
 
 import argparse
+import contextlib
 import os
 import re
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
@@ -21,6 +22,7 @@ if TYPE_CHECKING:
     from kproc.client.security.throwaway import Throwaway
 
 
+_STDERR: Final = 2
 _OTHERS_READ: Final = 0o004
 _OTHERS_WRITE: Final = 0o002
 _PARTITIONS: Final = re.compile(r"[1-9][0-9]{0,5}")
@@ -85,23 +87,48 @@ def _run_serve(given: argparse.Namespace, flags: list[Flag]) -> int:
         return _build(flags, given.settings, file=given.config, environment=environment)
 
     def reread() -> Config:
-        if given.config is None:
+        if given.config is None and given.log_file is None:
             raise ConfigError("there is no file (--config) to read again")
         # A start may read a pipe. Its content is gone at a reload, and the supervisor would wait for more.
-        if given.config.exists() and not given.config.is_file():
+        if given.config is not None and given.config.exists() and not given.config.is_file():
             raise ConfigError(f"cannot read {given.config} again: it is not a regular file")
         return build()
 
     from kproc.broker.config import ConfigError
 
     config = build()
-    return _run(
-        config,
-        ready_file=given.ready_file,
-        on_ready=lambda ready: _print_ready(_format_ready_line(config, ready)),
-        quiet=given.quiet,
-        reread=reread,
-    )
+    with _log_file(given.log_file):
+        code = _run(
+            config,
+            ready_file=given.ready_file,
+            on_ready=lambda ready: _print_ready(_format_ready_line(config, ready)),
+            quiet=given.quiet,
+            reread=reread,
+        )
+    if code and given.log_file is not None:
+        print_note(f"kproc: the broker ended with an error; the reason is in {given.log_file}")
+    return code
+
+
+@contextlib.contextmanager
+def _log_file(path: Path | None) -> Iterator[None]:
+    """Append standard error to a file while the broker runs. The caller's messages go to the former one."""
+    if path is None:
+        yield
+        return
+    from kproc.broker.supervisor import logs
+
+    former = os.dup(_STDERR)
+    try:
+        try:
+            logs.use_file(path)
+        except OSError as error:
+            usage_error(f"--log-file {path}: {error.strerror}")
+        yield
+    finally:
+        sys.stderr.flush()
+        os.dup2(former, _STDERR)
+        os.close(former)
 
 
 def _run_dev(given: argparse.Namespace, flags: list[Flag]) -> int:
@@ -170,6 +197,12 @@ SERVE.add_argument(
     "--from-env",
     action="store_true",
     help="Also read settings from the environment: KPROC_NUM_IO_THREADS for num.io.threads. They override the file.",
+)
+SERVE.add_argument(
+    "--log-file",
+    type=Path,
+    metavar="FILE",
+    help="Append the log to this file instead of the standard error. SIGHUP opens it again after a rotation.",
 )
 SERVE.add_argument("--quiet", "-q", action="store_true", help="Print warnings and errors only.")
 DEV: Final = CommandParser(

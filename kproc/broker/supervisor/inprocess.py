@@ -48,7 +48,7 @@ from kproc.broker.supervisor import preload, ready, signals
 from kproc.broker.supervisor.broker import RoleParts, SupervisorCalls, build_role
 from kproc.broker.supervisor.data_directory import DataDirectory
 from kproc.broker.supervisor.listening import ListeningSockets
-from kproc.broker.supervisor.logs import set_levels
+from kproc.broker.supervisor.logs import reopen_file, set_levels
 from kproc.broker.supervisor.regions import ARENA_WARM_BYTES
 from kproc.broker.supervisor.role_messages import handle_processor_request
 from kproc.broker.supervisor.service_manager import ServiceManager
@@ -354,6 +354,7 @@ class BrokerProcess:
         if fd == self._signals.fd:
             number = self._signals.read()
             if number == signal.SIGHUP and not self.ends_at_hangup:
+                reopen_file()
                 logger.warning("SIGHUP: this transport reads its settings at the start only")
             elif number is not None:
                 logger.info("stopping: signal=%s", signal.Signals(number).name)

@@ -1,11 +1,19 @@
-"""Logging of the roles on stderr: one line a record, as text with `level=` and `role=`, or as a JSON object."""
+"""Logging of the roles on stderr: one line a record, as text with `level=` and `role=`, or as a JSON object.
+
+With `kproc serve --log-file` a file is the standard error of all processes, so that stacks and messages of libraries
+are in it, too.
+"""
 
 from __future__ import annotations
 
 import datetime
+import errno
 import logging
+import os
+import stat
 import sys
 import textwrap
+from pathlib import Path
 from types import TracebackType
 from typing import Final
 
@@ -16,10 +24,12 @@ from kproc.common.printable import printable, printable_json, printable_lines
 logger = logging.getLogger(__name__)
 _ExceptionInfo = tuple[type[BaseException], BaseException, TracebackType | None] | tuple[None, None, None]
 
+_STDERR: Final = 2
 _FORMAT: Final = "%(asctime)s level=%(levelname)s role={role} %(name)s: %(message)s"
 
 
 _is_json = False
+_file: Path | None = None  # The file that standard error is appended to.
 
 
 def _time_of(record: logging.LogRecord) -> str:
@@ -76,6 +86,44 @@ def use_json() -> None:
     """Write every line as a JSON object. Call this before `configure`."""
     global _is_json
     _is_json = True
+
+
+def use_file(path: Path) -> None:
+    """Append standard error to a file from now on. Call this before anything is forked.
+
+    Raises OSError if the file cannot be opened.
+    """
+    global _file
+    _file = path.absolute()
+    _redirect(_file)
+
+
+def reopen_file() -> bool:
+    """Open the log file again, because it may have been renamed. Return False if there is none.
+
+    If that fails, the log says why and continues in the former file.
+    """
+    if _file is None:
+        return False
+    try:
+        _redirect(_file)
+    except OSError as error:
+        logger.error(
+            "cannot open the log file again, the former one stays in use: %s: %s", _file, error.strerror
+        )
+    return True
+
+
+def _redirect(path: Path) -> None:
+    # Without O_NONBLOCK the open of a FIFO would wait for a reader.
+    flags = os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC
+    descriptor = os.open(path, flags, 0o640)
+    try:
+        if not stat.S_ISREG(os.fstat(descriptor).st_mode):
+            raise OSError(errno.EINVAL, "not a regular file")
+        os.dup2(descriptor, _STDERR)
+    finally:
+        os.close(descriptor)
 
 
 def _formatter(role: str) -> logging.Formatter:

@@ -4,7 +4,7 @@ A child process reads them from its control socket (child.py). A role in a threa
 (inprocess.py). Replies and reports go back through `send`.
 
     messages     settings, targets, leave, handler_leaving, stop
-    requests     every role: log_levels
+    requests     every role: log_levels, reopen_log
                  Processor: clients, kill_client, move, still (answered when none of its connections is migrating any
                  more), close_listener, open_listener, listeners (their names), renew_certificates
                  Handler: endpoints
@@ -25,8 +25,9 @@ from kproc.broker.config.dynamic import DynamicSettings
 from kproc.broker.controller.controller import Controller
 from kproc.broker.handler.handler import Handler
 from kproc.broker.processor.processor import Processor
-from kproc.broker.role.asks import LOG_LEVELS, LOOK_UP, answer
+from kproc.broker.role.asks import LOG_LEVELS, LOOK_UP, REOPEN_LOG, answer
 from kproc.broker.role.listeners import Endpoint
+from kproc.broker.supervisor import logs
 from kproc.broker.transport.agent import Agent, AgentId
 from kproc.common import log_levels
 
@@ -137,6 +138,9 @@ class RoleMessages:
         agent = self._agent
         if what == LOG_LEVELS:
             log_levels.apply(body["levels"])
+            on_reply({})
+        elif what == REOPEN_LOG:
+            logs.reopen_file()
             on_reply({})
         elif isinstance(agent, Controller):
             if what == LOOK_UP:

@@ -337,6 +337,8 @@ class Supervisor:
 
     def _handle_signal(self, number: int | None) -> None:
         if number == signal.SIGHUP and self._reloader.can_reload:
+            # Do this first, so that the lines of the reload are in the new file.
+            self._operations.reopen_log()
             if self._has_started and not self._must_stop:
                 self._manager.reloading()
                 self._is_reloading = True

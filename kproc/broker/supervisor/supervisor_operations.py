@@ -14,10 +14,10 @@ from __future__ import annotations
 from collections.abc import Callable, Generator, Hashable, Iterable
 from typing import Any, Final
 
-from kproc.broker.role.asks import LOG_LEVELS, Gathering, OnReply, Reply
+from kproc.broker.role.asks import LOG_LEVELS, REOPEN_LOG, Gathering, OnReply, Reply
 from kproc.broker.role.roles import PROCESSOR
 from kproc.broker.supervisor.children import Children
-from kproc.broker.supervisor.logs import set_levels
+from kproc.broker.supervisor.logs import reopen_file, set_levels
 from kproc.broker.supervisor.roles_table import ManagedRole
 from kproc.broker.supervisor.scale import Scaler
 from kproc.broker.transport.agent import AgentId
@@ -58,6 +58,11 @@ class SupervisorOperations:
         else:
             assert what == "kill_client", what
             self._request_processors(what, body, lambda replies: on_reply(was_killed(replies)))
+
+    def reopen_log(self) -> None:
+        """Let every process open the log file again, if there is one."""
+        if reopen_file():
+            self._request_all(self._children.table, REOPEN_LOG, {}, lambda _replies: None)
 
     @property
     def is_busy(self) -> bool:

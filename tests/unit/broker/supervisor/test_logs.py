@@ -1,13 +1,17 @@
-"""Lines of the log as JSON objects."""
+"""Lines of the log as JSON objects, and the log file."""
 
 from __future__ import annotations
 
 import json
 import logging
+import os
+from collections.abc import Iterator
 from datetime import datetime
+from pathlib import Path
 
 import pytest
 
+from kproc.broker.supervisor import logs
 from kproc.broker.supervisor.logs import JsonFormatter
 
 
@@ -42,3 +46,51 @@ def test_what_is_no_unicode_is_written_all_the_same() -> None:
     with pytest.raises(UnicodeEncodeError):
         "\udcff".encode()
     assert json.loads(JsonFormatter("x").format(record("%s", "\udcff")))["message"]
+
+
+@pytest.fixture
+def standard_error(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """The standard error of this process is as before after the test."""
+    former = os.dup(2)
+    monkeypatch.setattr(logs, "_file", None)
+    yield
+    os.dup2(former, 2)
+    os.close(former)
+
+
+@pytest.mark.usefixtures("standard_error")
+def test_log_file_is_appended_to_and_opened_again_after_rename(tmp_path: Path) -> None:
+    path, old = tmp_path / "kproc.log", tmp_path / "kproc.log.1"
+    path.write_text("of the last run\n")
+    logs.use_file(path)
+    os.write(2, b"first\n")
+    path.rename(old)
+    os.write(2, b"second\n")
+    assert logs.reopen_file()
+    os.write(2, b"third\n")
+    assert old.read_text() == "of the last run\nfirst\nsecond\n"
+    assert path.read_text() == "third\n"
+    assert os.get_inheritable(2)
+
+
+@pytest.mark.usefixtures("standard_error")
+def test_log_file_that_cannot_be_opened_again_stays_in_use(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    assert not logs.reopen_file()
+    directory = tmp_path / "logs"
+    directory.mkdir()
+    logs.use_file(directory / "kproc.log")
+    directory.rename(tmp_path / "moved")
+    assert logs.reopen_file()
+    assert "cannot open the log file again" in caplog.text
+    os.write(2, b"still here\n")
+    assert (tmp_path / "moved" / "kproc.log").read_text().endswith("still here\n")
+
+
+@pytest.mark.usefixtures("standard_error")
+def test_log_file_must_be_a_regular_file(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "fifo")
+    for name, said in (("fifo", "No such device or address"), ("", "Is a directory"), ("no/log", "No such file")):
+        with pytest.raises(OSError, match=said):
+            logs.use_file(tmp_path / name)
