@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from enum import StrEnum
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -23,6 +23,9 @@ from kproc.cli.consent import DryRun
 from kproc.cli.lines import print_line
 from kproc.cli.tables import print_table
 
+if TYPE_CHECKING:
+    from kproc.client import Client
+
 
 class Order(StrEnum):
     """The column by which rows are sorted. Numbers are in descending order."""
@@ -35,6 +38,7 @@ class Order(StrEnum):
     REQUESTS = "requests"
     RATE = "rate"
     BYTES = "bytes"
+    THROTTLED = "throttled"
 
 
 HEADER = ("ID", "CLIENT", "PRINCIPAL", "SOFTWARE", "LISTENER", "PROCESSOR", "STATE", "AGE_S", "IDLE_S", "REQUESTS",
@@ -48,6 +52,7 @@ STATES = {
 }
 # Columns that a narrow terminal does not show, in the order in which they are dropped.
 DROPPED = ("LISTENER", "PROCESSOR", "IDLE_S", "SOFTWARE", "REQUESTS", "OUT_MB", "IN_MB", "AGE_S", "REQ/S")
+_THROTTLED_MAX = 10
 CUT = ("CLIENT", "PRINCIPAL", "SOFTWARE")
 
 
@@ -72,13 +77,15 @@ def clients(
     Without an interval, rates are averages over the life of a connection. ID is the argument of kill-client: the
     address of the broker, that of the client, and the process that accepted the connection. PRINCIPAL is the name in
     access control rules. User:ANONYMOUS needed no login, and - has not logged in yet. STATE: open; held (not read,
-    because something is full or an answer waits for the client); throttled by a quota.
+    because something is full or an answer waits for the client); throttled by a quota. The lines below the table say
+    for how much of its time each client was throttled, by which quota, and whose quota that is.
     """
     with connect(bootstrap) as client:
         before = client.operate("clients")["clients"] if interval else []
         if interval:
             time.sleep(interval)
         rows = client.operate("clients")["clients"]
+        add_quotas(client, rows)
     add_rates(rows, {row["id"]: row for row in before}, interval)
     sort_rows(rows, sort)
     if output is Format.JSON:
@@ -87,6 +94,8 @@ def clients(
         print_line("no client is connected")
     else:
         print_clients(rows)
+        for line in throttle_lines(rows):
+            print_line(line)
 
 
 def kill_client(
@@ -117,6 +126,55 @@ def add_rates(rows: list[dict[str, Any]], before: dict[str, dict[str, Any]], int
         for name in ("requests", "bytes_in", "bytes_out"):
             grown = row[name] - (earlier[name] if earlier is not None else 0)
             row[f"{name}_per_s"] = round(max(0, grown) / seconds, 1)
+        before_ms = earlier.get("throttled_ms", {}) if earlier is not None else {}
+        row["throttled_percent"] = {
+            quota: min(100.0, round(max(0, ms - before_ms.get(quota, 0)) / seconds / 10, 1))
+            for quota, ms in row.get("throttled_ms", {}).items()
+        }
+
+
+def add_quotas(client: Client, rows: list[dict[str, Any]]) -> None:
+    """Add to each row the quotas that have throttled its client: {name: {"value", "of"}}.
+
+    A quota that was deleted meanwhile is missing, and so are all of them without the right to see them.
+    """
+    from kproc.broker.cluster.client_quotas import ClientQuotas
+    from kproc.cli.quotas import read_quotas, shown_owner
+
+    for row in rows:
+        row["quotas"] = {}
+    throttled = [row for row in rows if row.get("throttled_ms")]
+    if not throttled:
+        return
+    quotas = ClientQuotas()
+    try:
+        for each in read_quotas(client):
+            quotas.set(tuple(sorted(each["of"].items())), each["quota"], each["value"])
+    except Failure:
+        return
+    for row in throttled:
+        user = (row["principal"] or "").removeprefix("User:")
+        for name in row["throttled_ms"]:
+            found = quotas.in_force(user, row["client_id"], name)
+            if found is not None:
+                entity, value = found
+                row["quotas"][name] = {"value": value, "of": shown_owner(dict(reversed(entity)))}
+
+
+def throttle_lines(rows: list[dict[str, Any]]) -> list[str]:
+    """Return a line for each client that a quota throttled, those first that it held for most of their time."""
+    found = []
+    for row in rows:
+        for name, percent in row["throttled_percent"].items():
+            quota = row["quotas"].get(name)
+            limit = f"{name}={quota['value']:.15g} of {quota['of']}" if quota is not None else name
+            who = f"{row['client_id'] or '-'} ({row['principal']}, {row['address']}:{row['port']})"
+            if percent > 0:
+                found.append((percent, f"throttled {percent:.0f} % of the time: {who} by {limit}"))
+    found.sort(key=lambda each: -each[0])
+    lines = [line for _, line in found[:_THROTTLED_MAX]]
+    more = len(found) - len(lines)
+    return [*lines, f"throttled: {more} more; --format json has all"] if more else lines
 
 
 def sort_rows(rows: list[dict[str, Any]], order: Order) -> None:
@@ -127,6 +185,8 @@ def sort_rows(rows: list[dict[str, Any]], order: Order) -> None:
         rows.sort(key=lambda row: (row["client_id"], row["address"], row["port"]))
     elif order is Order.PRINCIPAL:
         rows.sort(key=lambda row: (row["principal"] or "", row["client_id"], row["address"], row["port"]))
+    elif order is Order.THROTTLED:
+        rows.sort(key=lambda row: max(row["throttled_percent"].values(), default=-1.0), reverse=True)
     elif order is Order.BYTES:
         rows.sort(key=lambda row: row["bytes_in"] + row["bytes_out"], reverse=True)
     else:

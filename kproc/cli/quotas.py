@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Collection
 from dataclasses import dataclass
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -22,6 +22,9 @@ from kproc.cli.common import (
 from kproc.cli.consent import Consent, DryRun
 from kproc.cli.tables import print_count, print_table
 from kproc.common.errors import ErrorCode
+
+if TYPE_CHECKING:
+    from kproc.client import Client as BrokerClient
 
 Row = dict[str, Any]
 Names = dict[str, str | None]
@@ -91,7 +94,7 @@ def list_quotas(bootstrap: Bootstrap = DEFAULT_BOOTSTRAP, output: OutputFormat =
     if output is Format.JSON:
         print_json(rows)
     else:
-        shown = sorted((_shown(row["of"]), row["quota"], f"{row['value']:.15g}") for row in rows)
+        shown = sorted((shown_owner(row["of"]), row["quota"], f"{row['value']:.15g}") for row in rows)
         print_table(("OF", "QUOTA", "VALUE"), shown, cut=("OF",))
         print_count(len(shown), "quota")
 
@@ -108,7 +111,7 @@ def set_quotas(
     names = owner.names()
     ops = [{"key": key, "value": value, "remove": False} for key, value in map(_assignment, assignments)]
     _change(bootstrap, names, ops, dry_run=dry_run)
-    result, of = "would set" if dry_run else "set", _shown(names)
+    result, of = "would set" if dry_run else "set", shown_owner(names)
     rows = [{"result": result, "of": of, "quota": op["key"], "value": op["value"]} for op in ops]
     print_done(rows, "{result} {quota} of {of} to {value:.15g}", output)
 
@@ -132,24 +135,29 @@ def delete_quotas(
     there = {row["quota"]: row["value"] for row in _quotas(bootstrap) if row["of"] == names}
     for key in quotas:
         if key not in there:
-            raise Failure(f"{_shown(names)} has no quota {key}{_others(there)}")
+            raise Failure(f"{shown_owner(names)} has no quota {key}{_others(there)}")
     plan = [
-        {"result": "would delete", "of": _shown(names), "quota": key, "value": there[key]} for key in quotas
+        {"result": "would delete", "of": shown_owner(names), "quota": key, "value": there[key]}
+        for key in quotas
     ]
     words = "{result} {quota} of {of}, which is {value:.15g}"
     if not consent.obtain(plan, words, output):
         return
     _change(bootstrap, names, [{"key": key, "value": 0.0, "remove": True} for key in quotas])
-    rows = [{"result": "deleted", "of": _shown(names), "quota": key} for key in quotas]
+    rows = [{"result": "deleted", "of": shown_owner(names), "quota": key} for key in quotas]
     print_done(rows, "{result} {quota} of {of}", output)
 
 
 def _quotas(bootstrap: str) -> list[Row]:
-    """Return all quotas of the broker."""
+    with connect(bootstrap) as client:
+        return read_quotas(client)
+
+
+def read_quotas(client: BrokerClient) -> list[Row]:
+    """Return all quotas of the broker. Raise Failure if this user may not see them."""
     from kproc.wire.header import ApiKey
 
-    with connect(bootstrap) as client:
-        answer = client.call_latest(ApiKey.DESCRIBE_CLIENT_QUOTAS, {"components": [], "strict": False})
+    answer = client.call_latest(ApiKey.DESCRIBE_CLIENT_QUOTAS, {"components": [], "strict": False})
     if answer["error_code"]:
         raise _refused(answer["error_code"], answer["error_message"])
     return [
@@ -175,7 +183,8 @@ def _assignment(text: str) -> tuple[str, float]:
         return usage_error(f"{text}: expected QUOTA=NUMBER, such as producer_byte_rate=1000000")
 
 
-def _shown(names: Names) -> str:
+def shown_owner(names: Names) -> str:
+    """Return the owner of a quota in words, such as `user alice, every client`."""
     return ", ".join(
         f"every {_WORDS[kind]}" if name is None else f"{_WORDS[kind]} {name}" for kind, name in names.items()
     )

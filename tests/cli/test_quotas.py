@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import json
+import re
 import subprocess
 from typing import Any
 
 import pytest
+from confluent_kafka import Producer
 
 from tests.support.broker import BrokerUnderTest
-from tests.support.command_line import Kproc, call_kproc
-from tests.support.topics import fresh_name
+from tests.support.command_line import Kproc, call_kproc, told
+from tests.support.topics import TopicFactory, fresh_name
+from tests.support.wait import wait_until
 
 pytestmark = pytest.mark.transports("process")
 
@@ -93,3 +96,25 @@ def test_quota_commands_reject_invalid_arguments(kproc: Kproc, command: str, cod
     answer = kproc(command)
     assert answer.returncode == code, answer.stderr
     assert told in answer.stderr
+
+
+def test_clients_name_the_throttled_one_and_its_quota(
+    broker: BrokerUnderTest, topic: TopicFactory, capsys: pytest.CaptureFixture[str], kproc: Kproc
+) -> None:
+    name, target = fresh_name("greedy"), topic()
+    told(kproc(f"set --client {name} producer_byte_rate=1000"))
+    producer = Producer({"bootstrap.servers": broker.bootstrap, "client.id": name})
+    producer.produce(target, bytes(60_000))
+    assert producer.flush(10) == 0
+
+    def line() -> str | None:
+        shown = told(call_kproc(capsys, "clients", "--bootstrap", broker.bootstrap))
+        return next((each for each in shown.splitlines() if f": {name} (" in each), None)
+
+    found = wait_until(line, what="the throttled client is named")
+    assert re.fullmatch(
+        rf"throttled \d+ % of the time: {name} \(User:ANONYMOUS, 127\.0\.0\.1:\d+\)"
+        rf" by producer_byte_rate=1000 of client {name}",
+        found,
+    )
+    told(kproc(f"delete --client {name} producer_byte_rate --yes"))

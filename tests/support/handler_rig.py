@@ -250,7 +250,7 @@ class ScriptedProcessor:
                 connection_id, sequence, _, _ = HEAD.unpack_from(view)
                 body = view[HEAD_BYTES:]
                 if kind == THROTTLE:
-                    self.throttles.append((connection_id, THROTTLE_MS.unpack(body)[0]))
+                    self.throttles.append((connection_id, THROTTLE_MS.unpack_from(body)[0]))
                     continue
                 if kind == METERED:
                     self.metered[connection_id] = (bool(sequence), bytes(body))

@@ -184,9 +184,9 @@ class ScriptedHandler:
         self.outbox.push(METERED, HEAD.pack(connection_id, is_on, 0, 0), client_id)
         self.outbox.flush()
 
-    def throttle(self, request: Request, duration_ms: int) -> None:
+    def throttle(self, request: Request, duration_ms: int, quota: str = "producer_byte_rate") -> None:
         """StartThrottling, which comes before the answer."""
-        self.push(THROTTLE, request, THROTTLE_MS.pack(duration_ms))
+        self.push(THROTTLE, request, THROTTLE_MS.pack(duration_ms) + quota.encode())
 
     def hint(self, *parts: bytes) -> None:
         self.outbox.push(HINT, *parts)

@@ -19,6 +19,7 @@ from __future__ import annotations
 from collections.abc import Collection, Sequence
 from typing import Final
 
+from kproc.broker.cluster.client_quotas import CONSUMER_BYTE_RATE
 from kproc.broker.fetch.delayed_fetch import DelayedFetch, FetchPart
 from kproc.broker.fetch.fetch_owners import RemoteReads
 from kproc.broker.fetch.fetch_read import PartitionRead, failed_read, find_partition
@@ -346,7 +347,7 @@ class ClientFetch:
         count = sum(read.bytes for read in self.reads.values())
         context.settle()
         if count:
-            context.start_throttle(rates.fetch_wait_ms(user, client_id))
+            context.start_throttle(rates.fetch_wait_ms(user, client_id), CONSUMER_BYTE_RATE)
         if not context.throttle_ms:
             rates.on_fetch(user, client_id, count)
             return False

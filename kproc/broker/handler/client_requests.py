@@ -14,6 +14,7 @@ import struct
 from collections.abc import Callable
 from typing import Final
 
+from kproc.broker.cluster.client_quotas import PRODUCER_BYTE_RATE
 from kproc.broker.cluster.dynamic_settings import current_value
 from kproc.broker.coordinator.coordinator_runtime import CoordinatorRuntime
 from kproc.broker.handler.connection_news import ConnectionNews, meter_socket
@@ -434,7 +435,8 @@ class ClientRequests:
         """Count a Produce's bytes. If the client is above its quota, throttle its connection from now on."""
         client_id = request.client_id_bytes
         size = REQUEST_HEADER.size + len(client_id or b"") + body_bytes
-        request.start_throttle(self.rates.on_produce(request.principal.name, client_id, size))
+        throttle_ms = self.rates.on_produce(request.principal.name, client_id, size)
+        request.start_throttle(throttle_ms, PRODUCER_BYTE_RATE)
 
     def _hint(self, request: HandlerRequest, body: memoryview, owner: int) -> None:
         """Send the Processor the owner of this partition, so that it sends the next Produce there directly."""

@@ -89,7 +89,7 @@ def _throttle(context: RequestContext, duration_ms: int) -> None:
     if duration_ms:
         context.services.client_rates.record_throttle(CONTROLLER_MUTATION_RATE, duration_ms)
         # KIP-219: respond now and stop reading the connection, instead of delaying the response.
-        context.start_throttle(duration_ms)
+        context.start_throttle(duration_ms, CONTROLLER_MUTATION_RATE)
 
 
 def with_client(context: RequestContext, body: Fields, *, strict_since: int) -> Fields:

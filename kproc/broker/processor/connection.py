@@ -161,6 +161,7 @@ class Connection:
         "stash",
         "state",
         "target",
+        "throttled_ns",
         "throttled_until_ns",
         "transport",
     )
@@ -210,6 +211,8 @@ class Connection:
         self.state = OPEN
         self.pauses = NO_PAUSE
         self.throttled_until_ns = 0
+        # For how long each quota has kept this connection from being read. None for most connections.
+        self.throttled_ns: dict[str, int] | None = None
         self.migration: MigrationState | None = None
         self.last_active_ns = now_ns
         self.activity_slot = 0
@@ -254,6 +257,12 @@ class Connection:
         self.home = self.target = home
         self.next_home = None
         self.pauses &= ~Pause.NEW_HOME
+
+    def count_throttle(self, quota: str, duration_ns: int) -> None:
+        """Count for how long a quota keeps the connection from being read."""
+        times = self.throttled_ns = self.throttled_ns or {}
+        # The latest quota is the last one in the dictionary.
+        times[quota] = times.pop(quota, 0) + duration_ns
 
     def mute_state(self) -> MuteState:
         """Return Kafka's name for the present state of this connection."""

@@ -338,9 +338,16 @@ class ConnectionTable:
     def has_throttled(self) -> bool:
         return bool(self._throttles)
 
-    def throttle(self, connection: Connection, until_ns: int) -> None:
-        """Do not read the connection before `until_ns`. The caller calls `update_interest`."""
+    def throttle(self, connection: Connection, until_ns: int, quota: str = "") -> None:
+        """Do not read the connection before `until_ns`. The caller calls `update_interest`.
+
+        `quota` is the quota that the client exceeds; "" for an arrived connection, whose throttle was counted before.
+        """
         if until_ns > connection.throttled_until_ns:
+            if quota:
+                connection.count_throttle(
+                    quota, until_ns - max(connection.throttled_until_ns, self._state.now_ns)
+                )
             connection.throttled_until_ns = until_ns
             connection.pauses |= Pause.THROTTLED
             self._await_throttle(connection)

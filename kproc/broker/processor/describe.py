@@ -69,7 +69,20 @@ def describe(connection: Connection, processor: int, now_ns: int) -> dict[str, A
         "bytes_in": bytes_in,
         "bytes_out": bytes_out,
         "unsent_parts": len(connection.out or ()),
+        "throttled_ms": _throttled_ms(connection, now_ns),
     }
+
+
+def _throttled_ms(connection: Connection, now_ns: int) -> dict[str, int]:
+    """Return for how many ms each quota has kept a connection from being read so far."""
+    # The present throttle was counted as a whole when it began. Its rest is part of the latest times.
+    left_ns = max(0, connection.throttled_until_ns - now_ns)
+    found: dict[str, int] = {}
+    for quota, duration_ns in reversed((connection.throttled_ns or {}).items()):
+        passed_ns = max(0, duration_ns - left_ns)
+        left_ns -= duration_ns - passed_ns
+        found[quota] = passed_ns // 1_000_000
+    return found
 
 
 def _is_known(connection: Connection) -> bool:

@@ -421,6 +421,7 @@ class ConnectionMigration:
         connection.counters.moved_in(connection)
         if state.is_stalled:
             self._table.stalled[connection] = None
+        connection.throttled_ns = state.throttled_ns
         if state.throttled_until_ns:
             self._table.throttle(connection, state.throttled_until_ns)
         if state.kept:

@@ -67,6 +67,7 @@ class MigratedConnection(msgspec.Struct, array_like=True, frozen=True):
     state: ConnectionState
     throttled_until_ns: int  # In CLOCK_MONOTONIC, which all processes of the host share.
     last_active_ns: int
+    throttled_ns: dict[str, int] | None
 
 
 class ArrivedConnection:
@@ -278,6 +279,7 @@ def state_of(connection: Connection, kept: list[int]) -> MigratedConnection:
         state=connection.state,
         throttled_until_ns=connection.throttled_until_ns,
         last_active_ns=connection.last_active_ns,
+        throttled_ns=connection.throttled_ns,
     )
 
 

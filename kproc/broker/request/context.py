@@ -12,6 +12,7 @@ from copy import copy
 from logging import getLogger
 from typing import TYPE_CHECKING, Any
 
+from kproc.broker.cluster.client_quotas import REQUEST_PERCENTAGE
 from kproc.broker.cluster.delegation_tokens import LOG_ONLY
 from kproc.broker.metrics.requests import ERRORS, Counts
 from kproc.broker.request.change_log import CHANGES, ChangeLog
@@ -334,13 +335,16 @@ class RequestContext:
         if meter is None:
             return
         self.meter = None
-        self.start_throttle(meter.settle())
+        self.start_throttle(meter.settle(), REQUEST_PERCENTAGE)
 
-    def start_throttle(self, duration_ms: int) -> None:
-        """Throttle the client for `duration_ms`, unless this request throttles it for longer already."""
+    def start_throttle(self, duration_ms: int, quota: str) -> None:
+        """Throttle the client for `duration_ms`, unless this request throttles it for longer already.
+
+        `quota` is the name of the quota that the client exceeds.
+        """
         if duration_ms > self.throttle_ms:
             self.throttle_ms = duration_ms
-            self.throttle(duration_ms)
+            self.throttle(duration_ms, quota)
 
     def send(self, frame: bytes) -> None:
         """Send a whole frame as the response."""
@@ -372,7 +376,7 @@ class RequestContext:
         """Finish by closing the connection. A Produce with acks=0 can report an error in no other way."""
         raise NotImplementedError
 
-    def throttle(self, duration_ms: int) -> None:
+    def throttle(self, duration_ms: int, quota: str) -> None:
         """Stop reading this connection for `duration_ms`. Call it before the response, which has the duration, is sent.
 
         If it is called several times, the longest duration counts.

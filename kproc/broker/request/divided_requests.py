@@ -131,8 +131,8 @@ class SliceRequest(RequestContext):
         self._is_answered = True
         self._divided.replace_slice(self, name_rows())
 
-    def throttle(self, duration_ms: int) -> None:
-        self._divided.request.start_throttle(duration_ms)
+    def throttle(self, duration_ms: int, quota: str) -> None:
+        self._divided.request.start_throttle(duration_ms, quota)
 
     def fail(self) -> None:
         self._divided.fail_slice(self)

@@ -294,13 +294,13 @@ class HandlerRequest(RequestContext):
         if not self.is_answered:
             self.close()
 
-    def throttle(self, duration_ms: int) -> None:
+    def throttle(self, duration_ms: int, quota: str) -> None:
         """Tell the Processor not to read this connection for `duration_ms`. Call it before the response is sent.
 
         If it is called several times, the longest duration counts.
         """
         head = HEAD.pack(self.connection_id, self.sequence, 0, 0)
-        self.peer.outbox.push(THROTTLE, head, THROTTLE_MS.pack(duration_ms))
+        self.peer.outbox.push(THROTTLE, head, THROTTLE_MS.pack(duration_ms) + quota.encode())
 
     def set_client(self, software_name: str, software_version: str) -> None:
         client_id = short_name((self.client_id_bytes or b"").decode("utf-8", "replace"))

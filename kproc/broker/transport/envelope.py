@@ -9,7 +9,7 @@ DISCONNECTED   head                                    NO_OP        head (acks=0
                                                        SENDS        several SENDs with frames of equal length
 IDENTITY       head, the client's address, session     HINT         a partition's owner for the Processor's router
 MOVE_OUT       head (sequence: attempt)                MOVED        head (sequence: attempt), sequences
-MOVE_IN        head, sequences                         THROTTLE     head, milliseconds
+MOVE_IN        head, sequences                         THROTTLE     head, milliseconds, quota
                                                        NOTE         head, client software
                                                        TIMES        head, API key, throttle, three times
 SOCKET_TIME    head, ns, client id                     METERED      head (sequence: 1 or 0), client id

@@ -6,12 +6,13 @@ from typing import Any
 
 import pytest
 
-from kproc.cli.clients import Order, add_rates, print_clients, sort_rows
+from kproc.cli.clients import Order, add_rates, print_clients, sort_rows, throttle_lines
 
 
 def client(name: str, **more: Any) -> dict[str, Any]:
     row = {"id": name, "client_id": name, "address": "127.0.0.1", "port": 1, "age_ms": 10_000, "idle_ms": 0,
-           "requests": 100, "bytes_in": 1000, "bytes_out": 500, "principal": "User:ANONYMOUS"}  # fmt: skip
+           "requests": 100, "bytes_in": 1000, "bytes_out": 500, "principal": "User:ANONYMOUS",
+           "throttled_ms": {}, "quotas": {}}  # fmt: skip
     return {**row, **more}
 
 
@@ -93,3 +94,31 @@ def test_client_names_are_escaped_for_terminal(capsys: pytest.CaptureFixture[str
     shown = capsys.readouterr().out
     assert len(shown.splitlines()) == 2
     assert r"\x1b[2Jforged\nrow \u2028é" in shown
+
+
+def test_throttled_clients_are_named_with_their_quota(capsys: pytest.CaptureFixture[str]) -> None:
+    quota = {"producer_byte_rate": {"value": 1e6, "of": "user alice"}}
+    rows = [
+        connected("User:bob", throttled_ms={"request_percentage": 1000}, quotas={}),
+        connected("User:alice", throttled_ms={"producer_byte_rate": 8300}, quotas=quota),
+        connected("User:carol"),
+    ]
+    assert throttle_lines(rows) == [
+        "throttled 83 % of the time: billing (User:alice, 127.0.0.1:1) by producer_byte_rate=1000000 of user alice",
+        "throttled 10 % of the time: billing (User:bob, 127.0.0.1:1) by request_percentage",
+    ]
+    sort_rows(rows, Order.THROTTLED)
+    assert [row["principal"] for row in rows] == ["User:alice", "User:bob", "User:carol"]
+
+
+def test_throttled_time_is_that_of_the_interval() -> None:
+    before = client("a", throttled_ms={"producer_byte_rate": 4000})
+    row = client("a", throttled_ms={"producer_byte_rate": 5000, "consumer_byte_rate": 500})
+    add_rates([row], {"a": before}, 2.0)
+    assert row["throttled_percent"] == {"producer_byte_rate": 50.0, "consumer_byte_rate": 25.0}
+
+
+def test_many_throttled_clients_are_counted() -> None:
+    rows = [connected("User:a", throttled_ms={"producer_byte_rate": 100 + n}) for n in range(12)]
+    assert len(throttle_lines(rows)) == 11
+    assert throttle_lines(rows)[-1] == "throttled: 2 more; --format json has all"

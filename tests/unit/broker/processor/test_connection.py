@@ -172,3 +172,19 @@ def test_ends_of_connections_that_are_gone_do_not_gather(rig: ProcessorRig) -> N
     rig.step()
     assert client.is_closed()
     assert len(rig.processor.table._throttles) == 0
+
+
+def test_throttles_are_counted_by_quota_without_overlap(rig: ProcessorRig) -> None:
+    client = rig.connect()
+    request = ask(rig, client)
+    assert rig.processor.describe_connections()[0]["throttled_ms"] == {}
+    rig.handler.throttle(request, 500)
+    rig.handler.throttle(request, 700, "request_percentage")
+    rig.handler.answer(request, framed(b"answer"))
+    rig.step()
+    rig.advance_ms(600)
+    (row,) = rig.processor.describe_connections()
+    assert row["throttled_ms"] == {"producer_byte_rate": 500, "request_percentage": 100}
+    rig.advance_ms(1000)
+    (row,) = rig.processor.describe_connections()
+    assert row["throttled_ms"] == {"producer_byte_rate": 500, "request_percentage": 200}

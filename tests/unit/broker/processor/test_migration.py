@@ -294,7 +294,7 @@ def test_throttle_travels(rig: MoveRig) -> None:
     client.sendall(framed(b"greedy"))
     rig.step(2)
     work = only(rig.handler.take())
-    work.throttle(1000)
+    work.throttle(1000, "producer_byte_rate")
     rig.handler.answer(work, framed(b"answer"))
     rig.step(2)
     assert received(client) == framed(b"answer")
@@ -306,6 +306,8 @@ def test_throttle_travels(rig: MoveRig) -> None:
     assert seen["state"] == MuteState.MUTED_AND_THROTTLED.value
     assert rig.handler.take() == []
     rig.clock.advance_ms(1001)
+    (seen,) = rig.processors[1].describe_connections()
+    assert seen["throttled_ms"] == {"producer_byte_rate": 1000}
     rig.step(3)
     assert only(rig.handler.take()).body == b"more"
 
@@ -318,7 +320,7 @@ def test_throttle_ended_during_migration_has_ended_on_return(
     client.sendall(framed(b"greedy"))
     rig.step(2)
     work = only(rig.handler.take())
-    work.throttle(1000)
+    work.throttle(1000, "producer_byte_rate")
     rig.handler.answer(work, framed(b"answer"))
     rig.step(2)
     giver = rig.processors[0]
