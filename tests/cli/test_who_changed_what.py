@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-import re
 import subprocess
 from pathlib import Path
 
 import pytest
 
-from tests.support.broker import ROOT, ServedBroker
+from tests.support.broker import ServedBroker
 from tests.support.command_line import call_kproc, told
+from tests.support.documents import code_to_run
 
 pytestmark = [pytest.mark.long, pytest.mark.transports("process")]
 
@@ -17,9 +17,7 @@ pytestmark = [pytest.mark.long, pytest.mark.transports("process")]
 def test_grep_of_the_guide_finds_who_deleted_a_topic(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    guide = (ROOT / "kproc/OPERATING.md").read_text()
-    found = re.search(r"```sh\n(grep .* kproc\.log)\n```", guide)
-    assert found is not None
+    [search] = code_to_run("kproc/OPERATING.md", "sh")
     with ServedBroker(tmp_path / "data", settings={"num.io.threads": 2}) as broker:
         for command in (
             "create orders orders-2 payments",
@@ -30,7 +28,7 @@ def test_grep_of_the_guide_finds_who_deleted_a_topic(
         told(call_kproc(capsys, "scale", "--handlers", "1", "-b", broker.bootstrap))
         log = broker.log()
     (tmp_path / "kproc.log").write_text(log)
-    answer = subprocess.run(found[1], shell=True, cwd=tmp_path, capture_output=True, text=True, check=True)
+    answer = subprocess.run(search, shell=True, cwd=tmp_path, capture_output=True, text=True, check=True)
     [line] = answer.stdout.splitlines()
     assert line.endswith("User:ANONYMOUS from 127.0.0.1 deleted topics (2): payments, orders")
     assert "User:ANONYMOUS from 127.0.0.1 changed the number of processes (1): handlers=1\n" in log

@@ -13,6 +13,7 @@ import pytest
 
 from bench.peers.kafka import KafkaPeer
 from tests.support.broker import ROOT, ServedBroker, run_kproc
+from tests.support.documents import code_to_run
 from tests.support.java_tools import run_process
 from tests.support.kafka_jars import missing_reason
 from tests.support.secured_kafka import JVM
@@ -56,6 +57,10 @@ def steps(section: int) -> list[str]:
     blocks = re.findall(r"^ *```sh\n(.*?)^ *```", part, re.MULTILINE | re.DOTALL)
     assert blocks
     return blocks
+
+
+def test_all_blocks_of_the_guide_are_in_its_first_sections() -> None:
+    assert len(steps(1)) + len(steps(2)) == len(code_to_run("kproc/MOVING.md", "sh"))
 
 
 def run_step(block: str, **variables: str) -> str:

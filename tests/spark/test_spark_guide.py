@@ -76,7 +76,7 @@ def test_python_examples_of_spark_guide_run(
 def test_pipeline_example_of_spark_guide_runs(
     spark: SparkSession, broker: EmbeddedBroker, tmp_path: Path
 ) -> None:
-    [example] = [block for block in blocks("toml") if "[pipeline]" in block]
+    [example] = blocks("toml")
     (tmp_path / "client.properties").write_text("security.protocol=PLAINTEXT\n")
     (tmp_path / "customers.csv").write_text("customer,name\n7,Ada\n")
     text = example.replace("127.0.0.1:9092", broker.bootstrap)

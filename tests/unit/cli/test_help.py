@@ -3,22 +3,20 @@
 from __future__ import annotations
 
 import re
-import shlex
 from collections import defaultdict
 from pathlib import Path
 from typing import Any
 
 import pytest
-from typer.main import get_command
 
-from kproc.cli import main, serve
-from kproc.cli.commands import app
+from kproc.cli import main
 from kproc.cli.error_meanings import MEANINGS
 from kproc.cli.examples import EXAMPLES, example_lines
 from kproc.cli.failure import Failure, usage_error
 from kproc.cli.help import COMMAND_GROUPS, SUMMARY_CHARACTERS_MAX, placeholder, summary
 from kproc.common.errors import ErrorCode, KafkaError
 from tests.support.command_line import call_kproc
+from tests.support.command_parser import OWN_PARSER, parse_line, root
 
 PLACEHOLDERS = {
     "ADDRESS", "BYTES", "DIR", "DIRECTORY", "FILE", "FILE|-", "FORMAT", "FROM", "GROUP", "HOST:PORT", "ID", "IP",
@@ -28,7 +26,6 @@ PLACEHOLDERS = {
 }  # fmt: skip
 # A number of partitions and the number of one are both -p in rpk, too. --records of perf counts, as --count does.
 SAME_MEANING = ({"--partition", "--partitions"}, {"--count", "--records"})
-OWN_PARSER = {parser.command: parser for parser in (serve.SERVE, serve.DEV)}
 
 
 def _walk(command: Any, path: str, parent: Any = None):
@@ -42,7 +39,7 @@ def _runs_alone(command: Any) -> bool:
     return not getattr(command, "commands", None) or command.invoke_without_command
 
 
-ROOT = get_command(app)
+ROOT = root()
 TREE = {path: (command, context) for path, command, context in _walk(ROOT, "")}
 LEAVES = [path for path, (command, _) in TREE.items() if path and _runs_alone(command)]
 # Their help is that of the programs in bench/, which need a checkout.
@@ -96,29 +93,13 @@ def test_examples_parse(path: str) -> None:
     assert len(lines) >= 2
     for line in lines:
         assert len(line) < 79
-        _parse(line)
+        parse_line(line)
 
 
 def test_examples_name_commands() -> None:
     assert set(EXAMPLES) - {""} - set(LEAVES) == set()
     for line in example_lines(""):
-        _parse(line)
-
-
-def _parse(line: str) -> None:
-    words = shlex.split(line, comments=True)
-    words = words[words.index("kproc") + 1 :]
-    if "<" in words:
-        words = words[: words.index("<")]
-    if words[0] in OWN_PARSER:
-        OWN_PARSER[words[0]].parse_args(words[1:])
-        return
-    command, context = TREE[""]
-    if words == ["--version"]:
-        return
-    while words and words[0] in getattr(command, "commands", {}):
-        command = command.commands[words.pop(0)]
-    command.make_context(command.name, words, parent=context)
+        parse_line(line)
 
 
 @pytest.mark.parametrize("columns", ["80", "120"])
