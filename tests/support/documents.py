@@ -45,7 +45,6 @@ NOT_RUN: Final[dict[tuple[str, str], str]] = {
     ("bench/README.md", "python -m tests.support.kafka_jars "): _MEASURES,
     ("bench/README.md", "kproc bench sweep "): _MEASURES,
     ("bench/README.md", "kproc bench simulate "): _MEASURES,
-    ("bench/RESULTS.md", "kproc bench compare "): _MEASURES,
     ("examples/clicks/README.md", "pip install "): "5 million events take minutes; tests/examples has fewer",
     ("kproc/DAYTWO.md", "lvcreate "): "it needs root and a volume of LVM",
     ("kproc/DAYTWO.md", "/opt/kproc/bin/pip "): "it installs another version; .ci/run installs this one",
