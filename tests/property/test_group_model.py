@@ -273,7 +273,7 @@ class GroupMachine(RuleBasedStateMachine):
             return  # Or the others had no time in between.
         if clean:
             self.rig.write()
-        self.rig.group.resign()
+        list(self.rig.group.resign())
         self.rig.writing.clear()
         self.coordinator += 1
         self._restore()

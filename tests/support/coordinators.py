@@ -16,8 +16,8 @@ def _fail(coordinator: Coordinator) -> None:
 
 def run_steps(coordinator: Coordinator) -> None:
     """Run all steps, as the runtime does in several duty cycles."""
-    while coordinator.has_steps:
-        coordinator.run_step()
+    while coordinator.steps:
+        coordinator.steps.run()
 
 
 # Every topic exists, with one id; none was deleted.

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections import deque
 from collections.abc import Callable
 from typing import Any
 
@@ -11,6 +10,7 @@ import pytest
 from kproc.broker.coordinator.coordinator_log import CoordinatorLog
 from kproc.broker.coordinator.coordinator_runtime import CoordinatorRuntime
 from kproc.broker.coordinator.rules import DueOf, KnownTopics, Producer, Write
+from kproc.broker.coordinator.steps import STEP_COST, Steps, Work
 from kproc.broker.peers.coordinator_call import OnOutcome
 from kproc.common.deadlines import Deadlines
 from kproc.common.errors import ErrorCode, KafkaError
@@ -32,7 +32,7 @@ class Counters:
         self.values: dict[str, int] = {}
         self.offsets: list[int] = []  # Of all records, replayed or appended.
         self.events: list[str] = []
-        self.to_sweep: deque[str] = deque()
+        self.steps = Steps()
         self.waiting: list[OnOutcome[Any]] = []
 
     def replay(self, key: bytes | None, value: bytes | None, offset: int, producer: Producer | None) -> None:
@@ -83,17 +83,12 @@ class Counters:
 
     def start_sweep(self) -> None:
         self.events.append("sweep")
-        self.to_sweep = deque(self.values)
+        self.steps.add(self._sweep())
 
-    @property
-    def has_steps(self) -> bool:
-        return bool(self.to_sweep)
-
-    def run_step(self) -> int:
-        if not self.to_sweep:
-            return 0
-        self.events.append(f"swept {self.to_sweep.popleft()}")
-        return 1
+    def _sweep(self) -> Work:
+        for name in list(self.values):
+            self.events.append(f"swept {name}")
+            yield STEP_COST  # One in a duty cycle.
 
     def resign(self) -> None:
         self.log.flush()

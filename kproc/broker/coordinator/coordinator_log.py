@@ -136,8 +136,8 @@ class CoordinatorLog(Generic[C]):
                 return
             self.is_replayed = True
             self.coordinator.finish_loading(topics)
-        self.coordinator.run_step()
-        self.is_loaded = not self.coordinator.has_steps
+        self.coordinator.steps.run()
+        self.is_loaded = not self.coordinator.steps
 
     def _replay_some(self) -> bool:
         """Run one step of the replay. Return True if all records are replayed."""

@@ -494,7 +494,7 @@ class CoordinatorRuntime:
 
     def _step_later(self, coordinator: Coordinator) -> None:
         """Run the steps of a coordinator from the next `work` on, if it has any."""
-        if coordinator.has_steps:
+        if coordinator.steps:
             self._stepping[coordinator] = None
 
     def _run_steps(self) -> None:
@@ -510,7 +510,7 @@ class CoordinatorRuntime:
 
         def run() -> None:
             nonlocal cost
-            cost = coordinator.run_step()
+            cost = coordinator.steps.run()
 
         if self._guard.run(coordinator, "a step of a coordinator", run):
             self._step_later(coordinator)

@@ -15,6 +15,7 @@ from typing import Final, NamedTuple, Protocol
 
 import msgspec
 
+from kproc.broker.coordinator.steps import Steps
 from kproc.common.errors import ErrorCode
 from kproc.wire.primitives import ZERO_UUID
 
@@ -99,8 +100,12 @@ class Timing(msgspec.Struct, frozen=True):
 class Coordinator(Protocol):
     """The rules of one partition. After an unexpected exception, the coordinator is discarded and loaded again.
 
-    Work on the whole state is only started by its method. The runtime calls `run_step` while there is such work.
+    Work on the whole state is only started by its method. The runtime runs `steps` while there is such work.
     """
+
+    @property
+    def steps(self) -> Steps:
+        """The started work."""
 
     def replay(self, key: bytes | None, value: bytes | None, offset: int, producer: Producer | None) -> None:
         """Replay one record, in the order of the log. Raises Corrupt if it cannot be read.
@@ -109,7 +114,7 @@ class Coordinator(Protocol):
         """
 
     def finish_loading(self, topics: KnownTopics) -> None:
-        """Start to prepare for requests, because the whole log was replayed. None comes while `has_steps` is True."""
+        """Start to prepare for requests, because the whole log was replayed. None comes before `steps` is empty."""
 
     def tick(self, name: str) -> None:
         """Handle the deadline that the coordinator has set under this name."""
@@ -120,17 +125,10 @@ class Coordinator(Protocol):
     def start_sweep(self) -> None:
         """Start a sweep over the whole state, for example for expired offsets."""
 
-    @property
-    def has_steps(self) -> bool:
-        """True if `run_step` has work."""
-
-    def run_step(self) -> int:
-        """Run one step of the started work, a few ms; return its cost (see Steps)."""
-
     def resign(self) -> None:
         """Append the queued writes, because another Handler takes over.
 
-        This starts to answer waiting requests with NOT_COORDINATOR. Afterwards only `run_step` may be called.
+        This starts to answer waiting requests with NOT_COORDINATOR. Afterwards only `steps` may be run.
         """
 
     def abandon(self) -> None:

@@ -7,7 +7,7 @@ sweep, the deletion of a topic, a resignation. The coordinator starts such work,
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Final
 
 # Each `next` does a part of some work and returns its cost, in units of about 1 us.
@@ -18,11 +18,15 @@ STEP_COST: Final = 3_000
 
 
 class Steps:
-    """The unfinished work of one coordinator. It is done in the order in which it was started."""
+    """The unfinished work of one coordinator. It is done in the order in which it was started.
 
-    __slots__ = ("_queue",)
+    flush: appends the coordinator's queued writes. It runs before each step, because the work must see their effect.
+    """
 
-    def __init__(self) -> None:
+    __slots__ = ("_flush", "_queue")
+
+    def __init__(self, flush: Callable[[], None] | None = None) -> None:
+        self._flush = flush
         self._queue: deque[Work] = deque()
 
     def __bool__(self) -> bool:
@@ -32,13 +36,16 @@ class Steps:
         """Start work behind the present one."""
         self._queue.append(work)
 
-    def replace(self, work: Work) -> None:
-        """Discard all unfinished work and start other work. The present work may call this, too."""
+    def end_with(self, work: Work) -> None:
+        """Discard all unfinished work, flush no more, and do this work last. The present work may call this, too."""
+        self._flush = None
         self._queue.clear()
         self._queue.append(work)
 
     def run(self) -> int:
         """Run one step of the oldest unfinished work. Return its cost."""
+        if self._flush is not None:
+            self._flush()
         cost = 0
         while self._queue and cost < STEP_COST:
             work = self._queue[0]

@@ -84,8 +84,10 @@ _RESPONSE_COST: Final = 100
 # Responses to joins and syncs in one duty cycle. Each takes about 0.1 ms, and a group of 10,000 members would take 1 s
 # if all were sent in the cycle in which its join phase ends.
 RESPONSES_AT_ONCE: Final = 64
-# The name of the deadline at which the next responses are sent. A group of this name only gets a tick too many.
+# The names of the deadlines at which the next responses are sent, and started steps are run. A group of this name only
+# gets a tick too many.
 _RESPONSES: Final = "\0responses"
+_STEPS: Final = "\0steps"
 _MS_PER_MINUTE: Final = 60_000
 
 
@@ -113,8 +115,10 @@ class GroupCoordinator:
         self.offsets = GroupOffsets()
         self._replayed: dict[str, GroupSnapshot] = {}
         self._unknown_types: set[int] = set()
-        self._steps = Steps()
+        self.steps = Steps(log.flush)
         self._is_sweeping = False
+        # Groups that are deleted in steps, because they have many offsets. Nobody can join or commit meanwhile.
+        self._deleting: dict[str, OnCode] = {}
         self._is_over = False  # True after the coordinator has resigned or was abandoned.
         # Responses to joins and syncs that are not sent yet, in the order of their decisions.
         self._responses: deque[Callable[[], None]] = deque()
@@ -151,7 +155,7 @@ class GroupCoordinator:
 
     def finish_loading(self, topics: KnownTopics) -> None:
         """Start to create the groups from the replayed records, and to remove the offsets of deleted topics."""
-        self._steps.add(self._finish_loading(topics))
+        self.steps.add(self._finish_loading(topics))
 
     def _finish_loading(self, topics: KnownTopics) -> Work:
         # Build the groups only now, because every record replaces the one before.
@@ -201,6 +205,8 @@ class GroupCoordinator:
         """Handle a JoinGroup."""
         group = self._groups.get(group_id)
         refusal = join_refusal(group_id, request, self._environment.config, group_exists=group is not None)
+        if not refusal and group_id in self._deleting:
+            refusal = ErrorCode.COORDINATOR_LOAD_IN_PROGRESS  # All clients retry after this error.
         if refusal:
             reply(JoinResult(refusal, request.member_id))
             return
@@ -321,6 +327,8 @@ class GroupCoordinator:
         self._log.write(Write(records, lambda error: on_done(write_error(error)), apply, request.producer))
 
     def _commit_refusal(self, request: CommitRequest) -> Code:
+        if request.group_id in self._deleting:
+            return ErrorCode.COORDINATOR_LOAD_IN_PROGRESS
         group = self._groups.get(request.group_id)
         if group is not None:
             return group.can_commit(
@@ -367,7 +375,7 @@ class GroupCoordinator:
         """Hide the offsets of deleted topics and start to remove them."""
         self._log.flush()
         self.offsets.hidden = topics.gone
-        self._steps.add(self._remove_deleted(topics.gone))
+        self.steps.add(self._remove_deleted(topics.gone))
 
     def _remove_deleted(self, topics: DeletedTopics) -> Work:
         for group_id in self.offsets.group_ids():
@@ -421,11 +429,32 @@ class GroupCoordinator:
         group = self._groups.get(group_id)
         # KIP-229: only a group without members can be deleted.
         refusal = ErrorCode.GROUP_ID_NOT_FOUND if group is None else group.delete_refusal()
+        if group_id in self._deleting:
+            refusal = ErrorCode.COORDINATOR_LOAD_IN_PROGRESS
         if refusal:
             on_done(refusal)
-            return
+        elif self.offsets.has_more_than(group_id, TOMBSTONES_AT_ONCE):
+            self._deleting[group_id] = on_done
+            self.steps.add(self._delete_in_steps(group_id))
+            self._deadlines.bring_forward((self, _STEPS), self._timing.now_ms())
+        else:
+            self._delete_group_and_offsets(group_id, on_done)
+
+    def _delete_group_and_offsets(self, group_id: str, on_done: OnCode) -> None:
         keys = self.offsets.keys_of(group_id)
         self._remove(keys, lambda error: on_done(write_error(error)), also=[group_id])
+
+    def _delete_in_steps(self, group_id: str) -> Work:
+        for topic, partitions in list(self.offsets.of_group(group_id).items()):
+            keys = [OffsetKey(group_id, topic, partition) for partition in partitions]
+            for first in range(0, len(keys), TOMBSTONES_AT_ONCE):
+                part = keys[first : first + TOMBSTONES_AT_ONCE]
+                self._remove(part, _log_error)
+                yield _TOMBSTONE_COST * len(part)
+        self._log.flush()
+        # The last write has what is left: offsets of a transaction that was committed meanwhile, and those whose
+        # tombstones could not be written.
+        self._delete_group_and_offsets(group_id, self._deleting.pop(group_id))
 
     def _remove_group(self, group_id: str) -> None:
         group = self._groups.pop(group_id, None)
@@ -438,7 +467,7 @@ class GroupCoordinator:
     # -- time --------------------------------------------------------------------------------------------------
 
     def tick(self, name: str) -> None:
-        """Handle the deadline of a group, or send the next responses."""
+        """Handle the deadline of a group, or send the next responses. The runtime runs the steps after each tick."""
         if name == _RESPONSES:
             self._send_responses()
         group = self._groups.get(name)
@@ -471,7 +500,7 @@ class GroupCoordinator:
         """Start to look for expired offsets and empty groups. Called every offsets.retention.check.interval.ms."""
         if not self._is_sweeping:
             self._is_sweeping = True
-            self._steps.add(self._sweep_all())
+            self.steps.add(self._sweep_all())
         self._pending = {
             (group_id, member_id): None
             for group_id, member_id in self._pending
@@ -484,44 +513,60 @@ class GroupCoordinator:
     def _sweep_all(self) -> Work:
         """Remove expired offsets, and empty groups without offsets."""
         for group_id in list(self._groups):
-            before: list[OffsetKey] = []
-            while len(expired := self._sweep(group_id)) == TOMBSTONES_AT_ONCE and expired != before:
-                # The group may have more. The next step begins when these are removed, or could not be removed.
-                before = expired
-                yield STEP_COST
-            yield _CHECK_COST + self._count_offsets(group_id) + _TOMBSTONE_COST * (len(expired) + 1)
+            if self.offsets.has_more_than(group_id, TOMBSTONES_AT_ONCE):
+                yield from self._expire_by_topic(group_id)
+            expired = self._sweep(group_id)
+            few = min(self._count_offsets(group_id), TOMBSTONES_AT_ONCE)
+            yield _CHECK_COST + few + _TOMBSTONE_COST * (len(expired) + 1)
         self._is_sweeping = False
 
-    def _sweep(self, group_id: str) -> list[OffsetKey]:
-        """Remove up to TOMBSTONES_AT_ONCE expired offsets of a group, and the group if no others are left."""
+    def _expire_by_topic(self, group_id: str) -> Work:
+        """Remove the expired offsets of a group with many offsets."""
+        for topic, partitions in list(self.offsets.of_group(group_id).items()):
+            before: list[OffsetKey] = []
+            while (
+                len(expired := self._expired(group_id, [topic])) == TOMBSTONES_AT_ONCE and expired != before
+            ):
+                # The topic may have more. The next step begins when these are removed, or could not be removed.
+                self._remove(expired, _log_error)
+                before = expired
+                yield STEP_COST
+            if expired:
+                self._remove(expired, _log_error)
+            yield _CHECK_COST + len(partitions) + _TOMBSTONE_COST * len(expired)
+        self._log.flush()
+
+    def _expired(self, group_id: str, topics: Iterable[str]) -> list[OffsetKey]:
+        """Return up to TOMBSTONES_AT_ONCE expired offsets of a group in some topics."""
         group = self._groups.get(group_id)
         if group is None:
             return []
         found = self.offsets.expired_of(
             group_id,
+            topics,
             group.offset_expires_from_ms,
             now_ms=self._timing.wall_ms(),
             retention_ms=self._config.offsets_retention_minutes * _MS_PER_MINUTE,
         )
-        expired = list(islice(found, TOMBSTONES_AT_ONCE))
+        return list(islice(found, TOMBSTONES_AT_ONCE))
+
+    def _sweep(self, group_id: str) -> list[OffsetKey]:
+        """Remove the expired offsets of a group with few offsets, and the group if no others are left."""
+        group = self._groups.get(group_id)
+        if group is None or self.offsets.has_more_than(group_id, TOMBSTONES_AT_ONCE):
+            return []
+        expired = self._expired(group_id, self.offsets.of_group(group_id))
         # An offset of an open transaction does not expire, so its group is not empty of offsets.
-        is_last = group.is_empty and len(expired) == len(self.offsets.keys_of(group_id))
+        is_last = (
+            group.is_empty
+            and not self.offsets.pending.has_group(group_id)
+            and len(expired) == self._count_offsets(group_id)
+        )
         if is_last and group.has_no_history and not expired:
             self._remove_group(group_id)  # The log has no record of it.
         elif expired or is_last:
             self._remove(expired, _log_error, also=[group_id] if is_last else ())
         return expired
-
-    @property
-    def has_steps(self) -> bool:
-        """True if `run_step` has work."""
-        return bool(self._steps)
-
-    def run_step(self) -> int:
-        """Run one step of a load, a sweep, the removal of deleted topics or a resignation. Return its cost."""
-        if not self._is_over:
-            self._log.flush()  # The work must see the state after all writes.
-        return self._steps.run()
 
     # -- release -----------------------------------------------------------------------------------------------
 
@@ -535,17 +580,19 @@ class GroupCoordinator:
         self._is_over = True
         # From now on no timer and no request finds a group.
         groups, self._groups = self._groups, {}
-        self._deadlines.discard((self, _RESPONSES))
-        self._steps.replace(self._resign_all(groups))
+        for name in (_RESPONSES, _STEPS):
+            self._deadlines.discard((self, name))
+        self.steps.end_with(self._resign_all(groups))
 
     def _resign_all(self, groups: dict[str, ClassicGroup]) -> Work:
+        for on_done in self._deleting.values():
+            on_done(ErrorCode.NOT_COORDINATOR)
         for group_id in list(groups):
             # Each part frees the memory of its groups, because freeing all of it at the end would take long, too.
             group = groups.pop(group_id)
-            member_count = len(group.roster)
             self._deadlines.discard((self, group_id))
-            group.resign()
-            yield _RESIGN_COST + 2 * member_count
+            yield from group.resign()
+            yield _RESIGN_COST
             while self._responses:
                 self._responses.popleft()()
                 yield _RESPONSE_COST

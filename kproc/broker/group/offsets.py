@@ -9,7 +9,7 @@ The rules are those of Kafka's OffsetMetadataManager.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from itertools import accumulate
 from typing import Final
 
@@ -131,8 +131,9 @@ class GroupOffsets:
             for partition, value in partitions.items()
             if topics.has(topic, value.topic_id)
         ]
+        known = set(keys)
         pending = self.pending.keys_of(group_id)
-        return keys + [key for key in pending if key not in keys and self.is_deleted(key, topics)]
+        return keys + [key for key in pending if key not in known and self.is_deleted(key, topics)]
 
     def is_deleted(self, key: OffsetKey, topics: DeletedTopics) -> bool:
         """Return True if an offset is of a deleted topic. A pending one counts if none is committed."""
@@ -166,15 +167,24 @@ class GroupOffsets:
         return bool(self._by_group)
 
     def expired_of(
-        self, group_id: str, expires_from: ExpiresFrom, *, now_ms: int, retention_ms: int
+        self,
+        group_id: str,
+        topics: Iterable[str],
+        expires_from: ExpiresFrom,
+        *,
+        now_ms: int,
+        retention_ms: int,
     ) -> Iterator[OffsetKey]:
-        """Yield the offsets whose retention has expired (KIP-211). The group's state decides when retention begins.
+        """Yield the offsets of a group in some topics whose retention has expired (KIP-211).
+
+        The group's state decides when retention begins.
 
         If a client set an expiry itself (OffsetCommit v2-4), that replaces the retention. An offset that an open
         transaction may replace does not expire before the transaction has ended.
         """
-        for topic, partitions in self.of_group(group_id).items():
-            for partition, value in partitions.items():
+        by_topic = self.of_group(group_id)
+        for topic in topics:
+            for partition, value in by_topic.get(topic, {}).items():
                 since_ms = expires_from(topic, value.commit_timestamp_ms)
                 # KIP-211: the retention of an offset begins when the group stops to consume its topic, and not with the
                 # commit.

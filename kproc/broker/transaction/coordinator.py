@@ -80,7 +80,7 @@ class TransactionCoordinator:
         self._markers = MarkerDelivery(self, environment, log, deadlines, epoch)
         # By id, the adds that wait for the end of its last transaction.
         self._waiting: dict[str, list[WaitingAdd]] = {}
-        self._steps = Steps()
+        self.steps = Steps(log.flush)
         self._is_sweeping = False
         self._is_over = False
         self.state_counts = [0] * len(State)  # The number of ids in each state.
@@ -105,7 +105,7 @@ class TransactionCoordinator:
     def finish_loading(self, topics: KnownTopics) -> None:
         """Start the timeouts, and send the markers of decided transactions, which may not have been sent yet."""
         del topics  # Sending a marker shows whether its partition was deleted.
-        self._steps.add(self._finish_loading())
+        self.steps.add(self._finish_loading())
 
     def _finish_loading(self) -> Work:
         decided: list[Entry] = []
@@ -349,7 +349,7 @@ class TransactionCoordinator:
         if name == MARKERS:
             self._markers.send_due()
         elif name == _TIMEOUTS:
-            self._steps.add(self._abort_timed_out())
+            self.steps.add(self._abort_timed_out())
         else:
             self._expire_waiting()
 
@@ -381,7 +381,7 @@ class TransactionCoordinator:
         """Start to look for unused ids. Called every transaction.remove.expired.transaction.cleanup.interval.ms."""
         if not self._is_sweeping:
             self._is_sweeping = True
-            self._steps.add(self._sweep())
+            self.steps.add(self._sweep())
 
     def _sweep(self) -> Work:
         """Remove ids that were unused for transactional.id.expiration.ms."""
@@ -399,17 +399,6 @@ class TransactionCoordinator:
                 yield _WRITE_COST
             yield _CHECK_COST
         self._is_sweeping = False
-
-    @property
-    def has_steps(self) -> bool:
-        """True if `run_step` has work."""
-        return bool(self._steps)
-
-    def run_step(self) -> int:
-        """Run one step of a load, a sweep, the aborts after a timeout or a resignation. Return its cost."""
-        if not self._is_over:
-            self._log.flush()  # The work must see the state after all writes.
-        return self._steps.run()
 
     def _remove(self, entry: Entry) -> None:
         entry.start_removal()
@@ -469,7 +458,7 @@ class TransactionCoordinator:
         self._is_over = self._markers.is_over = True
         for name in (_TIMEOUTS, MARKERS, _WAITING):
             self._deadlines.discard((self, name))
-        self._steps.replace(self._answer_waiting())
+        self.steps.end_with(self._answer_waiting())
 
     def _answer_waiting(self) -> Work:
         for name in list(self._waiting):

@@ -47,8 +47,9 @@ from kproc.common.errors import ErrorCode
 
 __all__ = ["ClassicGroup", "GroupEnvironment", "join_refusal"]
 
-# The cost of restoring one member (see Steps).
+# Costs of restoring one member, and of removing one from a group that ends (see Steps).
 _RESTORE_COST: Final = 8
+_REMOVE_COST: Final = 6
 
 
 class ClassicGroup:
@@ -232,9 +233,9 @@ class ClassicGroup:
 
     # The end of the group: another Handler coordinates it, or it was deleted.
 
-    def resign(self) -> None:
+    def resign(self) -> Work:
         """Answer all waiting requests with NOT_COORDINATOR, because another Handler coordinates the group now."""
-        self._die(ErrorCode.NOT_COORDINATOR)
+        yield from self._die(ErrorCode.NOT_COORDINATOR)
         self.state.fail_writes(ErrorCode.NOT_COORDINATOR)
 
     def kill(self) -> None:
@@ -242,17 +243,20 @@ class ClassicGroup:
 
         A LeaveGroup that waits for the write of the empty group is answered by that write.
         """
-        self._die(ErrorCode.COORDINATOR_NOT_AVAILABLE)
+        for _ in self._die(ErrorCode.COORDINATOR_NOT_AVAILABLE):
+            pass  # Only a group without members is deleted.
 
-    def _die(self, code: ErrorCode) -> None:
+    def _die(self, code: ErrorCode) -> Work:
         state = self.state
         state.enter(GroupState.DEAD)
-        for member in list(state.roster.members.values()):
+        state.roster.pending.clear()
+        self._rebalance.stop()
+        # The oldest member, who usually leads, comes last: finding the next leader takes a walk past all removed ones.
+        for member in reversed(list(state.roster.members.values())):
             state.roster.answer_join(member, join_failed(code, member.member_id))
             state.answer_sync(member, SyncResult(code))
             state.roster.remove(member)
-        state.roster.pending.clear()
-        self._rebalance.stop()
+            yield _REMOVE_COST
 
     # Deletion and expiry of offsets.
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable
+from itertools import islice
 from typing import Final
 
 from kproc.broker.group.classic.members import NEVER_MS, Member
@@ -22,6 +23,9 @@ _CAN_REBALANCE = frozenset({GroupState.EMPTY, GroupState.COMPLETING_REBALANCE, G
 _ASSIGNED = frozenset({GroupState.COMPLETING_REBALANCE, GroupState.STABLE})
 # Time in ms until the record of an empty group is written again after a failed write.
 _REWRITE_MS: Final = 1_000
+# Members that one tick removes. Each takes about 7 us, and all members of a large group can miss the same deadline. The
+# tick then leaves the deadline at the present time, and the next duty cycle continues.
+_REMOVED_AT_ONCE: Final = 400
 
 
 class ClassicRebalance:
@@ -29,7 +33,7 @@ class ClassicRebalance:
 
     __slots__ = (
         "_has_newcomer", "_initial_delay_ms", "_initial_rest_ms", "_is_initial", "_join_deadline_ms",
-        "_pending_sync", "_rewrite_ms", "_state", "_sync_deadline_ms", "_until_empty_is_written",
+        "_late_count", "_pending_sync", "_rewrite_ms", "_state", "_sync_deadline_ms", "_until_empty_is_written",
     )  # fmt: skip
 
     def __init__(self, state: ClassicState) -> None:
@@ -42,6 +46,7 @@ class ClassicRebalance:
         self._has_newcomer = False  # True if a new member has joined during the present delay.
         # Members that have not sent their SyncGroup in this generation. Empty in a join phase.
         self._pending_sync: set[str] = set()
+        self._late_count = 0  # Members that were removed since the deadline of the sync phase.
         # LeaveGroup requests that are answered when the record of the empty group is written.
         self._until_empty_is_written: list[Callable[[int], None]] = []
         self._rewrite_ms = NEVER_MS  # The time at which a record that could not be written is written again.
@@ -92,6 +97,7 @@ class ClassicRebalance:
         if state.current is GroupState.COMPLETING_REBALANCE:
             self.fail_syncs(ErrorCode.REBALANCE_IN_PROGRESS, now_ms)
         self._pending_sync.clear()
+        self._late_count = 0
         self._sync_deadline_ms = self._rewrite_ms = NEVER_MS
         self._is_initial = state.current is GroupState.EMPTY
         logger.info(
@@ -149,11 +155,18 @@ class ClassicRebalance:
         state = self._state
         self._join_deadline_ms = NEVER_MS
         roster = state.roster
-        for member in [each for each in roster.members.values() if each.join_reply is None]:
-            # A static member may be restarting (KIP-345). It stays until its session expires, or until it misses the
-            # deadline of the sync phase.
-            if member.group_instance_id is None:
-                state.remove(member, ErrorCode.UNKNOWN_MEMBER_ID)
+        # A static member may be restarting (KIP-345). It stays until its session expires, or until it misses the
+        # deadline of the sync phase.
+        missing = [
+            each
+            for each in roster.members.values()
+            if each.join_reply is None and each.group_instance_id is None
+        ]
+        for member in missing[:_REMOVED_AT_ONCE]:
+            state.remove(member, ErrorCode.UNKNOWN_MEMBER_ID)
+        if len(missing) > _REMOVED_AT_ONCE:
+            self._join_deadline_ms = state.wake_by(now_ms)
+            return
         if roster.members and not roster.elect_joined_leader():
             # There are only static members, and none has joined, so nobody could assign. Wait until a session expires.
             self._join_deadline_ms = state.wake_by(now_ms + roster.rebalance_timeout_ms)
@@ -217,11 +230,16 @@ class ClassicRebalance:
         """
         state = self._state
         self._sync_deadline_ms = NEVER_MS
-        late, self._pending_sync = self._pending_sync, set()
-        for member_id in late:
+        for member_id in list(islice(self._pending_sync, _REMOVED_AT_ONCE)):
+            self._pending_sync.remove(member_id)
+            self._late_count += 1
             state.remove(state.roster.members[member_id], ErrorCode.UNKNOWN_MEMBER_ID)
-        if late and state.current in _ASSIGNED:
-            self.prepare(now_ms, f"no SyncGroup of {len(late)} members in time")
+        if self._pending_sync:
+            self._sync_deadline_ms = state.wake_by(now_ms)
+            return
+        late_count, self._late_count = self._late_count, 0
+        if late_count and state.current in _ASSIGNED:
+            self.prepare(now_ms, f"no SyncGroup of {late_count} members in time")
 
     # Sessions.
 
@@ -260,7 +278,7 @@ class ClassicRebalance:
         due = [(member.deadline_ms, member.member_id) for member in roster.members.values()]
         due += [(deadline_ms, member_id) for member_id, deadline_ms in roster.pending.items()]
         due = sorted(entry for entry in due if entry[0] <= now_ms)
-        for deadline_ms, member_id in due:
+        for deadline_ms, member_id in due[:_REMOVED_AT_ONCE]:
             # A phase with an earlier deadline ends first. The members that it removes have no session any more.
             self._expire_phases(min(deadline_ms, now_ms), now_ms)
             member = roster.members.get(member_id)
@@ -269,6 +287,9 @@ class ClassicRebalance:
             elif roster.pending.get(member_id, NEVER_MS) <= now_ms:
                 del roster.pending[member_id]
                 self._complete_join_without_the_missing(now_ms)
+        if len(due) > _REMOVED_AT_ONCE:
+            state.wake_ms = now_ms
+            return
         self._expire_phases(now_ms, now_ms)
         state.wake_ms = min(
             self._join_deadline_ms,

@@ -12,6 +12,7 @@ import pytest
 from kproc.broker.config import Config
 from kproc.broker.coordinator.coordinator_log import CoordinatorKind, CoordinatorLog
 from kproc.broker.coordinator.rules import DueOf, KnownTopics, Marker, Producer, Write
+from kproc.broker.coordinator.steps import Steps
 from kproc.broker.storage.log import LogConfig
 from kproc.common.clock import ManualClock
 from kproc.common.deadlines import Deadlines
@@ -32,6 +33,7 @@ class Notes:
     def __init__(self, log: CoordinatorLog, _deadlines: Deadlines[DueOf], _epoch: int) -> None:
         self.log = log
         self.told: list[tuple[Any, ...]] = []
+        self.steps = Steps()
 
     def replay(self, key: bytes | None, value: bytes | None, offset: int, producer: Producer | None) -> None:
         self.told.append((offset, (key or b"").decode(), producer))
@@ -50,13 +52,6 @@ class Notes:
 
     def start_sweep(self) -> None:
         raise NotImplementedError
-
-    @property
-    def has_steps(self) -> bool:
-        return False
-
-    def run_step(self) -> int:
-        return 0
 
     def resign(self) -> None:
         raise NotImplementedError

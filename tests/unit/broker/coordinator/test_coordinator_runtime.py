@@ -427,7 +427,7 @@ def test_a_sweep_that_raises_gives_its_coordinator_up(
     rig.create_topic(TOPIC)
     Client(rig).ask(rig, calls, "add", "n")
     first = coordinator(rig)
-    monkeypatch.setattr(first, "run_step", lambda: 1 // 0)
+    monkeypatch.setattr(first, "_sweep", lambda: (1 // 0 for _ in "x"))
     rig.advance_ms(SWEEP_MS)
     assert first.events[-1] == "resigned"
     assert coordinator(rig) is not first

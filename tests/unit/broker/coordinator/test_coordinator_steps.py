@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
 import msgspec
@@ -13,7 +13,7 @@ from kproc.broker.coordinator.rules import Write
 from kproc.broker.coordinator.shard import ShardState
 from kproc.broker.coordinator.steps import STEP_COST, Steps
 from kproc.broker.group.coordinator import GroupCoordinator
-from kproc.broker.group.messages import SyncRequest
+from kproc.broker.group.messages import CommitRequest, SyncRequest
 from kproc.broker.group.records import (
     CommittedOffset,
     GroupSnapshot,
@@ -331,7 +331,7 @@ def test_handler_is_drained_after_the_last_coordinator_step(
     assert handler.is_drained()
 
 
-def test_steps_run_in_order_and_are_replaced_from_within() -> None:
+def test_steps_run_in_order_and_are_ended_from_within() -> None:
     steps, done = Steps(), []
 
     def work(name: str, parts: int, cost: int) -> Iterator[int]:
@@ -341,7 +341,7 @@ def test_steps_run_in_order_and_are_replaced_from_within() -> None:
 
     def ended(name: str) -> Iterator[int]:
         done.append(name)
-        steps.replace(work("last", 1, 1))
+        steps.end_with(work("last", 1, 1))
         yield 1
         done.append("never")
 
@@ -352,3 +352,108 @@ def test_steps_run_in_order_and_are_replaced_from_within() -> None:
     steps.add(ended("c"))
     steps.run()
     assert (done[4:], bool(steps)) == (["c", "last0"], False)
+
+
+@pytest.mark.long
+def test_end_of_a_large_group_is_divided_into_steps(start: Start) -> None:
+    """All members miss the same deadline; then the coordinator resigns with as many members."""
+    rig = with_groups(start, member_counts=[MEMBERS], settings={"group.max.size": 10_000})
+    load(rig)
+    rig.settle()
+    runtime(rig).release(GROUP_PARTITION)
+    rig.handler()._due.press()
+    assert bounded(costs_of_cycles(rig))
+    load(rig)
+    rig.settle()
+    loaded = coordinator(rig)
+    rig.clock.advance_ms(SESSION_MS)
+    rig.handler()._due.press()
+    assert bounded(costs_of_cycles(rig, lambda _rig: loaded.sizes() != [("g0", "Empty", 0)]))
+
+
+def with_offsets(start: Start, count: int) -> tuple[HandlerRig, GroupCoordinator]:
+    """A Handler with one group that has many offsets, and its coordinator."""
+    rig = start(settings=RETENTION)
+    rig.create_topic(GROUP_METADATA_TOPIC)
+    found = coordinator(rig)
+    for topic in ("t", "u"):
+        for first in range(0, count // 2, 100):
+            commit(rig, "g", topic, range(first, first + 100))
+    assert len(found.offsets) == count
+    return rig, found
+
+
+def commit(rig: HandlerRig, group_id: str, topic: str, partitions: Iterable[int]) -> list[int]:
+    codes: list[int] = []
+    now_ms = rig.clock.wall_ms()
+    offsets = [
+        (OffsetKey(group_id, topic, number), CommittedOffset(offset=5, commit_timestamp_ms=now_ms))
+        for number in partitions
+    ]
+    request = CommitRequest(
+        group_id=group_id,
+        member_id="",
+        group_instance_id=None,
+        generation=-1,
+        knows_unknown_group=True,
+        offsets=offsets,
+    )
+    coordinator(rig).commit(request, codes.append)
+    coordinator(rig)._log.flush()
+    rig.settle()
+    return codes
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("way", ["delete", "sweep"])
+def test_removal_of_one_group_with_many_offsets_is_divided(start: Start, way: str) -> None:
+    rig, found = with_offsets(start, 3_000)
+    codes: list[int] = []
+    if way == "delete":
+        found.delete_group("g", codes.append)
+    else:
+        rig.clock.advance_ms(70_000)
+        runtime(rig)._start_sweep(GROUP_METADATA_TOPIC)
+    rig.handler()._due.press()
+    assert bounded(costs_of_cycles(rig, lambda _rig: bool(len(found))))
+    assert (len(found), len(found.offsets)) == (0, 0)
+    assert codes == ([0] if way == "delete" else [])
+
+
+def test_nobody_commits_to_or_joins_a_group_while_it_is_deleted(monkeypatch: pytest.MonkeyPatch) -> None:
+    rig = Rig()
+    monkeypatch.setattr("kproc.broker.group.coordinator.TOMBSTONES_AT_ONCE", 1)
+    monkeypatch.setattr("kproc.broker.coordinator.steps.STEP_COST", 1)
+    for topic in ("t", "u"):
+        rig.commit(7, topic=topic)
+    codes: list[int] = []
+    rig.coordinator.delete_group("g", codes.append)
+    in_progress = ErrorCode.COORDINATOR_LOAD_IN_PROGRESS
+    for _ in range(2):
+        rig.pass_ms(0)
+        rig.coordinator.steps.run()
+        assert rig.commit(8) == [in_progress]
+        assert [each.error_code for each in rig.join()] == [in_progress]
+        again: list[int] = []
+        rig.coordinator.delete_group("g", again.append)
+        assert again == [in_progress]
+    run_steps(rig.coordinator)
+    assert codes == []
+    rig.log.sync()
+    assert codes == [0]
+    assert (rig.offset(), rig.offset("u"), len(rig.coordinator)) == (None, None, 0)
+    rig.make()
+    assert len(rig.coordinator) == 0
+
+
+def test_resigning_coordinator_answers_a_deletion_in_steps(monkeypatch: pytest.MonkeyPatch) -> None:
+    rig = Rig()
+    monkeypatch.setattr("kproc.broker.group.coordinator.TOMBSTONES_AT_ONCE", 1)
+    for topic in ("t", "u"):
+        rig.commit(7, topic=topic)
+    codes: list[int] = []
+    rig.coordinator.delete_group("g", codes.append)
+    rig.coordinator.resign()
+    run_steps(rig.coordinator)
+    assert codes == [ErrorCode.NOT_COORDINATOR]
+    assert len(rig.deadlines) == 0

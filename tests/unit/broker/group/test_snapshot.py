@@ -101,7 +101,7 @@ def test_foreign_records_make_a_working_group(rig: GroupRig) -> None:
 def test_whoever_waits_is_told_that_the_coordinator_changed(rig: GroupRig) -> None:
     members = rig.make_stable()
     joins = [rig.join(), rig.join(members[0])]
-    rig.group.resign()
+    list(rig.group.resign())
     assert [join.code for join in joins] == [ErrorCode.NOT_COORDINATOR] * 2
     assert joins[1].value.member_id == members[0]
     assert (rig.state, rig.group.next_deadline_ms()) == ("Dead", None)
@@ -114,7 +114,7 @@ def test_also_who_waits_for_a_write(rig: GroupRig) -> None:
     members = [join.value.member_id for join in joins]
     rig.holds_writes = True
     syncs = [rig.sync(member) for member in members]
-    rig.group.resign()
+    list(rig.group.resign())
     assert [sync.code for sync in syncs] == [ErrorCode.NOT_COORDINATOR] * 2
     rig.write(ErrorCode.NOT_LEADER_OR_FOLLOWER)  # Nobody is told twice.
     assert rig.state == "Dead"
@@ -124,7 +124,7 @@ def test_also_who_left_last(rig: GroupRig) -> None:
     members = rig.make_stable()
     rig.holds_writes = True
     leave = rig.leave(*members)
-    rig.group.resign()
+    list(rig.group.resign())
     assert (leave.code, leave.value.members) == (ErrorCode.NOT_COORDINATOR, ())
     rig.write()
 
@@ -133,7 +133,7 @@ def test_also_who_restarts(rig: GroupRig) -> None:
     rig.make_stable(static=True)
     rig.holds_writes = True
     join = rig.join(group_instance_id="i1")
-    rig.group.resign()
+    list(rig.group.resign())
     assert join.code == ErrorCode.NOT_COORDINATOR
     rig.write(ErrorCode.NOT_LEADER_OR_FOLLOWER)
 

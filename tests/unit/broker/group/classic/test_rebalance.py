@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+import pytest
+
 from kproc.common.errors import ErrorCode
 from tests.support.group_rig import INITIAL_DELAY_MS, REBALANCE_MS, SESSION_MS, GroupRig
+
+REMOVED_AT_ONCE = "kproc.broker.group.classic.rebalance._REMOVED_AT_ONCE"
 
 # The first rebalance of an empty group (KIP-134).
 
@@ -296,3 +300,60 @@ def test_an_early_tick_does_nothing(rig: GroupRig) -> None:
     before = rig.group.next_deadline_ms()
     rig.group.tick(rig.now_ms)
     assert (rig.state, rig.group.next_deadline_ms()) == ("Stable", before)
+
+
+# Many members miss the same deadline.
+
+
+def tick_until_nothing_is_due(rig: GroupRig) -> int:
+    """Tick as the duty cycles do; return the number of ticks."""
+    count = 0
+    while (rig.group.next_deadline_ms() or rig.now_ms + 1) <= rig.now_ms:
+        rig.group.tick(rig.now_ms)
+        count += 1
+        assert count < 20, "it does not end"
+    return count
+
+
+def test_many_ended_sessions_take_several_ticks(rig: GroupRig, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(REMOVED_AT_ONCE, 2)
+    rig.make_stable(5)
+    rig.clock.advance_ms(SESSION_MS)
+    assert tick_until_nothing_is_due(rig) == 3
+    assert (rig.state, rig.group.generation, len(rig.group.roster)) == ("Empty", 2, 0)
+
+
+def test_many_members_that_do_not_rejoin_take_several_ticks(
+    rig: GroupRig, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(REMOVED_AT_ONCE, 2)
+    members = rig.make_stable(6)
+    join = rig.join(members[0])
+    for _ in range(REBALANCE_MS // 5_000):
+        rig.clock.advance_ms(5_000)
+        for member in members[1:]:
+            rig.heartbeat(member)
+    rig.group.tick(rig.now_ms)
+    late = rig.join(members[5])
+    assert join.is_open
+    assert tick_until_nothing_is_due(rig) >= 1
+    assert [each.member_id for each in join.value.members] == [members[0], members[5]]
+    assert late.code == ErrorCode.NONE
+
+
+def test_many_members_that_do_not_sync_take_several_ticks(
+    rig: GroupRig, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(REMOVED_AT_ONCE, 2)
+    members = rig.make_stable(5)
+    rig.rejoin_all(members)
+    for _ in range(REBALANCE_MS // 5_000):
+        rig.clock.advance_ms(5_000)
+        for member in members:
+            rig.heartbeat(member)
+    rig.group.tick(rig.now_ms)
+    assert len(rig.group.roster) == 3
+    for member in list(rig.group.roster.members):
+        rig.sync(member)  # All others send it between two ticks. The group must rebalance all the same.
+    tick_until_nothing_is_due(rig)
+    assert rig.state == "PreparingRebalance"
