@@ -22,6 +22,8 @@ from collections.abc import Callable, Iterator
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
+import msgspec
+
 from kproc.broker.coordinator.rules import Code, DueOf, KnownTopics, OnCode, Producer, Write, write_error
 from kproc.broker.coordinator.steps import Steps, Work
 from kproc.broker.transaction import rules
@@ -288,6 +290,8 @@ class TransactionCoordinator:
             self._ongoing[entry.name] = None
         else:
             self._ongoing.pop(entry.name, None)
+            if target.state in PREPARED:
+                entry.owe_markers()
 
     def _set_appended(self, entry: Entry, target: Transaction | None) -> None:
         """Set the state of an id as the log has it, and count it. None: the id was removed."""
@@ -422,6 +426,11 @@ class TransactionCoordinator:
         """
         found = self.describe(name)
         transaction = None if found is None else found.transaction
+        if transaction is not None and transaction.state in PREPARED:
+            # As in Kafka, a partition disappears from the description when it has its marker, so that an administrator
+            # sees which one holds a transaction up.
+            unmarked = self._entries[name].unmarked
+            transaction = msgspec.structs.replace(transaction, partitions=unmarked)
         self._log.write(Write([], lambda error: on_done(write_error(error), transaction)))
 
     def describe(self, name: str) -> Overview | None:

@@ -123,9 +123,8 @@ class Entry:
     # -- markers -----------------------------------------------------------------------------------------------
 
     def owe_markers(self) -> None:
-        """Record that every partition of the transaction needs a marker, because the decision is durable."""
+        """Record that every partition of the transaction needs a marker, because the decision is in the log."""
         assert self.appended is not None
-        self.awaits_sync = False
         self._unmarked = set(self.appended.partitions)
         self._unsent = dict.fromkeys(sorted(self._unmarked))
 
@@ -133,6 +132,11 @@ class Entry:
     def is_owing(self) -> bool:
         """True if a partition has no marker yet."""
         return bool(self._unmarked)
+
+    @property
+    def unmarked(self) -> frozenset[PartitionKey]:
+        """The partitions of a decided transaction that have no marker yet."""
+        return frozenset(self._unmarked)
 
     @property
     def has_unsent_markers(self) -> bool:

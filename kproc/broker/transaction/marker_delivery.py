@@ -64,7 +64,7 @@ class MarkerDelivery:
 
     def start(self, entry: Entry) -> None:
         """Send the markers of a durable decision, together with those of other transactions in this duty cycle."""
-        entry.owe_markers()
+        entry.awaits_sync = False
         self._schedule(entry, 0)
 
     def start_after_sync(self, entries: Sequence[Entry]) -> None:

@@ -182,6 +182,30 @@ def test_requests_about_an_unknown_id() -> None:
     assert not rig.log.records
 
 
+def test_description_shows_the_partitions_without_a_marker() -> None:
+    """As in Kafka: an administrator sees which partition holds the transaction up."""
+    rig = CoordinatorRig()
+    producer = rig.producer()
+    rig.add(producer, P0, P1)
+    rig.log.holds_syncs = True
+    rig.end(producer, COMMIT)
+    read: list[tuple[str, list[int]]] = []
+
+    def note(_code: int, found: Transaction | None) -> None:
+        assert found is not None
+        read.append((found.state.word, sorted(index for _, index in found.partitions)))
+
+    def look() -> None:
+        rig.coordinator.read(NAME, note)
+        rig.log.sync()
+
+    look()
+    rig.log.holds_syncs = False
+    rig.take_markers(p0=ErrorCode.NOT_LEADER_OR_FOLLOWER)
+    look()
+    assert read == [("PrepareCommit", [0, 1]), ("PrepareCommit", [0])]
+
+
 def test_described_state_is_durable() -> None:
     """DescribeTransactions showed a decision to commit that a power loss could take back."""
     rig = CoordinatorRig()
