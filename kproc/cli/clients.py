@@ -10,12 +10,12 @@ import typer
 
 from kproc.cli.common import (
     DEFAULT_BOOTSTRAP,
-    SECONDS_MAX,
     Bootstrap,
     Failure,
     Format,
     OutputFormat,
     connect,
+    interval_option,
     print_done,
     print_json,
 )
@@ -58,17 +58,7 @@ CUT = ("CLIENT", "PRINCIPAL", "SOFTWARE")
 
 def clients(
     sort: Annotated[Order, typer.Option("--sort", help="Column to sort by.")] = Order.ADDRESS,
-    interval: Annotated[
-        float,
-        typer.Option(
-            "--interval",
-            "-i",
-            metavar="S",
-            min=0,
-            max=SECONDS_MAX,
-            help="Measure rates over this many seconds.",
-        ),
-    ] = 0.0,
+    interval: Annotated[float, interval_option("Measure rates over this many seconds.")] = 0.0,
     bootstrap: Bootstrap = DEFAULT_BOOTSTRAP,
     output: OutputFormat = Format.TABLE,
 ) -> None:

@@ -84,6 +84,11 @@ SECONDS_MAX = INT_MAX // 1000
 """The longest time of an option in seconds. It is an int in ms for the broker and for librdkafka."""
 
 
+def interval_option(text: str) -> Any:
+    """Return the option for the time over which a command measures rates. 0 switches the measurement off."""
+    return typer.Option("--interval", "-i", metavar="S", min=0, max=SECONDS_MAX, help=text)
+
+
 def use_command_config(path: Path | None) -> None:
     """Set the file of `--command-config` for all connections of this command. None: use the environment's."""
     _command_config.path = path

@@ -11,11 +11,11 @@ import typer
 
 from kproc.cli.common import (
     DEFAULT_BOOTSTRAP,
-    SECONDS_MAX,
     Bootstrap,
     Format,
     OutputFormat,
     connect,
+    interval_option,
     print_json,
     topic_metadata,
 )
@@ -67,15 +67,7 @@ _KEYS: Final = {
 def list_topics(
     sort: Annotated[TopicOrder, typer.Option("--sort", help="Column to sort by.")] = TopicOrder.NAME,
     interval: Annotated[
-        float,
-        typer.Option(
-            "--interval",
-            "-i",
-            metavar="S",
-            min=0,
-            max=SECONDS_MAX,
-            help="Measure traffic over this many seconds. 0: do not measure it.",
-        ),
+        float, interval_option("Measure traffic over this many seconds. 0: do not measure it.")
     ] = 1.0,
     bootstrap: Bootstrap = DEFAULT_BOOTSTRAP,
     output: OutputFormat = Format.TABLE,
