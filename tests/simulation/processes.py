@@ -14,6 +14,7 @@ from collections.abc import Callable, Iterable, Sequence
 from functools import partial
 from typing import Any, Final
 
+from kproc.broker.handler.handler import Handler
 from kproc.broker.handler.syncer import Outcome, sync_one
 from kproc.broker.ipc import link as real_link
 from kproc.broker.ipc.wait import Sleeper
@@ -27,6 +28,7 @@ from kproc.common.errors import FatalError, KafkaError
 from tests.simulation import doubles, tls_doubles
 from tests.simulation.kernel import Epoll, Flag, error
 from tests.simulation.world import MS, Actor, World
+from tests.support.due_time import check_due_time
 
 _NEWS_MS: Final = 2
 _TURNS_MAX: Final = 64
@@ -91,7 +93,12 @@ class SimulatedRole(ChildRole):
         messages, control = self._messages, self._control
         assert messages is not None
         owes_news = not self._is_ready or messages.owes_news or control.has_unsent
+        handler = agent if isinstance(agent, Handler) else None
+        if handler is not None:
+            check_due_time(handler)  # A message of the supervisor has changed it.
         agent.do_work(_NEWS_MS if owes_news else beat_ms(self._plan.config.kproc_hung_ms))
+        if handler is not None:
+            check_due_time(handler)
         self._turns += 1
         if agent.is_called or self._turns >= _TURNS_MAX or self._sees_control():
             agent.is_called = False
