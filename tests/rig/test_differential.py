@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from tests.differential.compare import Difference, compare
+from tests.differential.compare import ITEMS, Difference, compare
 from tests.differential.rules import Case, rule_for
 from tests.differential.runner import without_ruled
 from tests.differential.steps import Step
@@ -55,12 +55,26 @@ def test_setting_rejected_only_by_kafka_is_no_documented_rule() -> None:
 
 
 def test_fetch_rule_allows_records_of_the_next_segment_only() -> None:
+    """The times in the header of a batch that was compressed anew differ, too."""
+
     def rule(kproc: list[int], kafka: list[int]) -> str | None:
         answers = [
-            {"responses": [{"topic": "t", "partitions": [{"partition_index": 0, "records": records}]}]}
-            for records in (kproc, kafka)
+            {
+                "responses": [
+                    {
+                        "topic": "t",
+                        "partitions": [
+                            {
+                                "partition_index": 0,
+                                "records": [{"base": base, "base_time": time} for base in bases],
+                            }
+                        ],
+                    }
+                ]
+            }
+            for time, bases in enumerate((kproc, kafka))
         ]
-        (difference,) = compare(*answers)[0]
+        difference = next(each for each in compare(*answers)[0] if each.path[-1] == ITEMS)
         return rule_for(Case(Step(0, "fetch", 12, {}), difference, *answers))
 
     assert rule([1, 2], [1]) == "Fetch"
