@@ -218,13 +218,13 @@ class Broker:
 
     def _change(self, api_key: ApiKey, fields: dict[str, Any], results: str) -> None:
         """Send a request that changes one topic, over a new connection."""
-        from kproc.client import Client, code_name
+        from kproc.client import Client, error_text
 
         security = self._security(None)
         with Client.connect(self.host, self.port, client_id="kproc-embedded", security=security) as client:
             [result] = client.call_latest(api_key, {**fields, "timeout": TOPIC_TIMEOUT_MS})[results]
         if result["error_code"]:
-            reason = result.get("error_message") or code_name(result["error_code"])
+            reason = result.get("error_message") or error_text(result["error_code"])
             raise RuntimeError(f"topic {result['name']}: {reason}")
 
     def _ready_value(self, key: str) -> Any:

@@ -23,11 +23,11 @@ _ORDER = ("resource_type", "resource_name", "pattern_type", "principal", "host")
 
 
 def _refused(code: int, message: str | None, what: str = "rules") -> Failure:
-    words = {
+    words: dict[int, str] = {
         ErrorCode.SECURITY_DISABLED: "the broker has no authorizer: everybody may do everything",
         ErrorCode.CLUSTER_AUTHORIZATION_FAILED: "access denied: this needs ALTER or DESCRIBE on the cluster",
     }
-    return Failure(explain(what, code, words.get(ErrorCode(code), message)))
+    return Failure(explain(what, code, words.get(code, message)))
 
 
 def create(client: Client, rules: Sequence[Acl]) -> None:

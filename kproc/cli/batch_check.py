@@ -28,14 +28,14 @@ class CheckedBatch(NamedTuple):
 
 def fetch_batches(client: Client, topic: str, partition: int, offset: int) -> bytes:
     """Fetch batches from the one with this offset on. Raises Failure for an error of the partition."""
-    from kproc.client import code_name
+    from kproc.client import error_text
     from kproc.client.requests import FetchLimits, fetch_fields
     from kproc.wire.header import ApiKey
 
     fields = fetch_fields((topic, partition), offset, FetchLimits(_FETCH_BYTES, min_bytes=0, wait_ms=0))
     row: dict[str, Any] = client.call_latest(ApiKey.FETCH, fields)["responses"][0]["partitions"][0]
     if row["error_code"]:
-        raise Failure(f"{topic}-{partition}: {code_name(row['error_code'])}")
+        raise Failure(f"{topic}-{partition}: {error_text(row['error_code'])}")
     return row["records"] or b""
 
 
@@ -66,6 +66,7 @@ def check_batches(content: bytes, offset: int) -> Iterator[CheckedBatch]:
 
 def _problem_of(batch: bytes) -> str | None:
     """Return the reason why consumers cannot read a batch, or None."""
+    from kproc.client import error_text
     from kproc.common.errors import KafkaError
     from kproc.wire.record_batch import crc_of, parse_header, walk_batch
 
@@ -77,7 +78,7 @@ def _problem_of(batch: bytes) -> str | None:
             if record.offset > header.last_offset:
                 return f"a record has offset {record.offset}, the batch ends at {header.last_offset}"
     except KafkaError as error:
-        return error.message or str(error)
+        return error.message or error_text(error.code)
     return None
 
 

@@ -160,13 +160,14 @@ class _DoctorReport:
         return [line for lines in problem_lines(self._status or {}) for line in lines]
 
     def _try(self, name: str, make: Callable[[], str]) -> str | None:
-        from kproc.client import ClientError
+        from kproc.client import ClientError, failure_text
         from kproc.common.errors import KafkaError
 
         try:
             return make()
         except (ClientError, KafkaError, Failure, OSError) as error:
-            self.problems.append(f"{name}: {one_line(str(error))}")
+            text = failure_text(error) if isinstance(error, KafkaError) else str(error)
+            self.problems.append(f"{name}: {one_line(text)}")
             return None
 
     def _broker(self) -> VerifiedBroker:

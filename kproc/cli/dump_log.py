@@ -146,6 +146,7 @@ def _records(path: Path, batch: DumpedBatch) -> list[dict[str, Any]]:
     from kproc.broker.cluster.metadata_log import DIRECTORY_NAME
     from kproc.broker.cluster.shown_records import without_secrets
     from kproc.cli.record_json import json_text
+    from kproc.client import failure_text
     from kproc.common.errors import KafkaError
     from kproc.wire.record_batch import walk_batch
 
@@ -155,7 +156,7 @@ def _records(path: Path, batch: DumpedBatch) -> list[dict[str, Any]]:
     try:
         decoded = list(islice(walk_batch(batch.content), _RECORDS_SHOWN_MAX))
     except KafkaError as error:
-        print_note(f"kproc: {path}: batch at position {batch.position}: {error}")
+        print_note(f"kproc: {path}: batch at position {batch.position}: {failure_text(error)}")
         return []
     if batch.header.record_count > _RECORDS_SHOWN_MAX:
         print_note(

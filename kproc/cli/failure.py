@@ -32,17 +32,17 @@ def usage_error(message: str) -> NoReturn:
 
 def explain(resource: object, code: int, message: str | None = None) -> str:
     """Format the error code of a topic or another resource, with the broker's message or our own words."""
-    from kproc.client import code_name
+    from kproc.client import error_text
     from kproc.common.errors import ErrorCode
 
-    known = {
+    known: dict[int, str] = {
         ErrorCode.UNKNOWN_TOPIC_OR_PARTITION: "unknown topic",
         ErrorCode.TOPIC_ALREADY_EXISTS: "exists already",
     }
     if code == ErrorCode.INVALID_REPLICATION_FACTOR:
-        told = (message or code_name(code)).rstrip(".")
+        told = (message or error_text(code)).rstrip(".")
         return f"{resource}: {told}; a broker started with --clamp-replication counts it as 1"
-    return f"{resource}: {known.get(ErrorCode(code)) if code in known else message or code_name(code)}"
+    return f"{resource}: {known.get(code) or message or error_text(code)}"
 
 
 def one_line(text: str) -> str:

@@ -116,7 +116,7 @@ def sort_rows(rows: list[dict[str, Any]], order: GroupOrder) -> None:
 
 def add_lags(client: Client, rows: Mapping[str, dict[str, Any]], gaps: Gaps) -> dict[str, list[Position]]:
     """Add the lags to the rows. Return by group the positions that have a lag. Two requests serve all groups."""
-    from kproc.client import code_name
+    from kproc.client import error_text
     from kproc.wire.header import ApiKey
 
     if not rows:
@@ -124,7 +124,7 @@ def add_lags(client: Client, rows: Mapping[str, dict[str, Any]], gaps: Gaps) -> 
     refused: dict[str, int] = {}
     committed = committed_offsets(client, list(rows), refused)
     if refused:
-        gaps.add("the lag of some groups", code_name(next(iter(refused.values()))))
+        gaps.add("the lag of some groups", error_text(next(iter(refused.values()))))
     if gaps.lacks(client, ApiKey.LIST_OFFSETS, "lags"):
         return {}
     errors: dict[Partition, str] = {}

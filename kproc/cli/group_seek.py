@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterable
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, Final
 
 import typer
 
@@ -30,6 +31,10 @@ from kproc.cli.unserved import Partition, explain_unserved
 
 if TYPE_CHECKING:
     from kproc.client import Client
+
+_GROUP_KEY: Final = 0
+_COORDINATOR_S: Final = 10.0
+_RETRY_S: Final = 0.1
 
 
 def seek(
@@ -77,6 +82,7 @@ def seek(
         errors: dict[Partition, str] = {}
         rows = _targets(client, partitions, committed, target, shift, errors)
         if execute:
+            _create_coordinator(client, group)
             _commit(client, group, rows)
         members = 0 if execute else _member_count(client, group)
     _print_seek(group, rows, output, members=members, execute=execute)
@@ -163,6 +169,23 @@ def _targets(
                 new = positions.at(number, old + shift)
             rows.append({"topic": topic, "partition": number, "committed": old, "new": new})
     return rows
+
+
+def _create_coordinator(client: Client, group: str) -> None:
+    """Look up the group's coordinator. That creates a missing __consumer_offsets, as in Kafka."""
+    from kproc.common.errors import ErrorCode
+    from kproc.wire.header import ApiKey
+
+    # Version 4 replaces the field `key` by a list of keys (KIP-699).
+    fields = {"key": group, "key_type": _GROUP_KEY}
+    end_s = time.monotonic() + _COORDINATOR_S
+    while True:
+        answer = client.call_latest(ApiKey.FIND_COORDINATOR, fields, newest=3)
+        if answer["error_code"] != ErrorCode.COORDINATOR_NOT_AVAILABLE or time.monotonic() >= end_s:
+            break
+        time.sleep(_RETRY_S)
+    if answer["error_code"]:
+        raise Failure(explain(group, answer["error_code"], answer.get("error_message")))
 
 
 def _commit(client: Client, group: str, rows: Iterable[dict[str, Any]]) -> None:

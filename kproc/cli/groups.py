@@ -24,7 +24,7 @@ from kproc.cli.failure import explain
 from kproc.cli.lines import print_facts, print_line
 from kproc.cli.offsets import FoundOffset, find_offsets
 from kproc.cli.tables import print_table
-from kproc.cli.unserved import Partition, explain_coordinator, explain_unserved
+from kproc.cli.unserved import Partition, explain_coordinator, explain_unserved, lacks_coordinators
 from kproc.common.lag import lag_between
 from kproc.common.reading import LATEST
 
@@ -131,20 +131,27 @@ def described_groups(
     refusals = []
     for name in names:
         row = rows[name]
+        is_homeless = row["error_code"] == ErrorCode.NOT_COORDINATOR
         # KIP-1043: brokers before it describe a group that does not exist as dead, and without an error.
         is_unknown = row["error_code"] == ErrorCode.GROUP_ID_NOT_FOUND or (
             not row["error_code"] and row["group_state"] == "Dead"
         )
-        if is_unknown:
+        if is_unknown or (is_homeless and has_no_groups(client)):
             refusals.append(f"{name}: unknown group")
         elif row["error_code"]:
             refusal = explain(name, row["error_code"], row.get("error_message"))
-            is_homeless = row["error_code"] == ErrorCode.NOT_COORDINATOR
             reason = explain_coordinator(bootstrap) if is_homeless else None
-            refusals.append(refusal if reason is None else f"{refusal}: {reason}")
+            refusals.append(refusal if reason is None else f"{name}: no coordinator: {reason}")
         else:
             found[name] = row
     return found, refusals
+
+
+def has_no_groups(client: Client) -> bool:
+    """Return True if no group has ever used the broker. It answers NOT_COORDINATOR then."""
+    from kproc.broker.cluster.internal_topics import GROUP_METADATA_TOPIC
+
+    return lacks_coordinators(client, GROUP_METADATA_TOPIC)
 
 
 def committed_offsets(
@@ -190,12 +197,16 @@ def _fetched_offsets(
     client: Client, groups: list[dict[str, Any]], refused: dict[str, int] | None, *, require_stable: bool
 ) -> dict[str, dict[Partition, dict[str, Any]]]:
     """Return the rows of OffsetFetch by group and partition. `refused` is the one of `committed_offsets`."""
+    from kproc.common.errors import ErrorCode
     from kproc.wire.header import ApiKey
 
     fields = {"groups": groups, "require_stable": require_stable}
     fetched: dict[str, dict[Partition, dict[str, Any]]] = {}
     for group in client.call_latest(ApiKey.OFFSET_FETCH, fields)["groups"]:
         if group["error_code"]:
+            if group["error_code"] == ErrorCode.NOT_COORDINATOR and has_no_groups(client):
+                fetched[group["group_id"]] = {}
+                continue
             if refused is None:
                 raise Failure(explain(group["group_id"], group["error_code"]))
             refused[group["group_id"]] = group["error_code"]
@@ -309,8 +320,10 @@ def delete(
             rows = _deletions(client, bootstrap, groups)
             if not consent.obtain(rows, _DELETION, output):
                 return
-        answer = client.call_latest(ApiKey.DELETE_GROUPS, {"groups_names": groups})
-    results = answer["results"]
+        results = client.call_latest(ApiKey.DELETE_GROUPS, {"groups_names": groups})["results"]
+        is_homeless = any(row["error_code"] == ErrorCode.NOT_COORDINATOR for row in results)
+        if is_homeless and has_no_groups(client):
+            known[ErrorCode.NOT_COORDINATOR] = known[ErrorCode.GROUP_ID_NOT_FOUND]
     refusals = [
         explain(row["group_id"], row["error_code"], known.get(row["error_code"]))
         for row in results

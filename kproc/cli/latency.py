@@ -247,14 +247,14 @@ def _exchange(request: FixedRequest) -> tuple[int, bytes]:
 
 
 def _request_probe(client: Client, name: RequestName) -> _RequestProbe:
-    from kproc.client import ApiError, code_name
+    from kproc.client import ApiError, error_text
     from kproc.tools.perf.round_trip import FixedRequest
     from kproc.wire.header import ApiKey
 
     def check(answer: dict[str, Any]) -> None:
         if answer.get("error_code"):
             code = answer["error_code"]
-            raise ApiError(code, f"ApiVersions: {code_name(code)}")
+            raise ApiError(code, f"ApiVersions: {error_text(code)}")
 
     if name is RequestName.API_VERSIONS:
         return _RequestProbe("ApiVersions", client, FixedRequest(client, ApiKey.API_VERSIONS, 0, {}), check)

@@ -81,7 +81,11 @@ def _expected(error: Exception) -> Failure | None:
         if len(lines) == 1:
             return Failure(lines[0], exit_code=2)
         return Failure(f"{len(lines)} settings cannot be used:", exit_code=2, details=lines)
-    if isinstance(error, (Corrupt, FatalError, KafkaError)):
+    if isinstance(error, KafkaError):
+        from kproc.client import failure_text
+
+        return Failure(one_line(failure_text(error)))
+    if isinstance(error, (Corrupt, FatalError)):
         return Failure(one_line(str(error)))
     # Do not import the client library. If it has not been imported, it cannot have raised the error.
     client = sys.modules.get("kproc.client")
@@ -103,14 +107,12 @@ def _advice(error: OSError) -> str:
 
 
 def _complain(failure: Failure) -> int:
-    from kproc.cli.error_meanings import explained
-
     # If nobody reads stderr either, the exit code still reports the failure.
     with contextlib.suppress(OSError):
         if isinstance(failure, UsageText):
             print_notes(f"{failure}\n")
         else:
-            lines = (f"kproc: {explained(str(failure))}", *(f"  {detail}" for detail in failure.details))
+            lines = (f"kproc: {failure}", *(f"  {detail}" for detail in failure.details))
             print_notes("".join(f"{printable(line)}\n" for line in lines))
     return failure.exit_code
 

@@ -35,7 +35,7 @@ def find_offsets(
     EARLIEST, LATEST and MAX_TIMESTAMP stand for the ends of the log and for its record with the largest timestamp.
     Partitions that are not served, for example because of a damaged log, are added to `errors` instead.
     """
-    from kproc.client import code_name
+    from kproc.client import error_text
     from kproc.client.requests import list_offsets_fields
     from kproc.wire.header import ApiKey
 
@@ -48,7 +48,7 @@ def find_offsets(
         for row in topic["partitions"]:
             partition = topic["name"], row["partition_index"]
             if row["error_code"]:
-                errors[partition] = code_name(row["error_code"])
+                errors[partition] = error_text(row["error_code"])
             else:
                 found[partition] = FoundOffset(row["offset"], row["timestamp"])
     return found

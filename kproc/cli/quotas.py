@@ -202,7 +202,9 @@ def _change(bootstrap: str, names: Names, ops: list[Row], *, dry_run: bool = Fal
 
 
 def _refused(code: int, message: str | None) -> Failure:
+    from kproc.client import error_text
+
     if code == ErrorCode.CLUSTER_AUTHORIZATION_FAILED:
         return Failure("access denied: this needs ALTER_CONFIGS or DESCRIBE_CONFIGS on the cluster")
     known = f" (there are {_KEYS})" if message and message.startswith("Invalid configuration key") else ""
-    return Failure(f"{message or ErrorCode(code).name}{known}")
+    return Failure(f"{message or error_text(code)}{known}")

@@ -40,7 +40,7 @@ class Refusals(logging.Handler):
         """Return the reason why the broker rejected the last records, or None if it did not. May request the status."""
         if self._last is None:
             return None
-        is_storage_error = self._last.startswith(ErrorCode.KAFKA_STORAGE_ERROR.name)
+        is_storage_error = self._last.endswith(f"({ErrorCode.KAFKA_STORAGE_ERROR.name})")
         if is_storage_error and _is_disk_full(self._bootstrap):
             return "the broker's disk is full"
         return f"the broker's last error was {self._last}"
@@ -69,13 +69,13 @@ class Refusals(logging.Handler):
 
 
 def named(text: str) -> str:
-    """Return Kafka's name of an error with librdkafka's text for it, or the text alone if it is unknown."""
+    """Return librdkafka's text for an error with Kafka's name behind it, or the text alone if it is unknown."""
     from confluent_kafka import KafkaError
 
     words = text.removeprefix("Broker: ")
     for code in ErrorCode:
         if KafkaError(int(code)).str() == text:
-            return f"{code.name} ({words})"
+            return f"{words} ({code.name})"
     return words
 
 

@@ -121,7 +121,7 @@ def _open_transactions(
     client: Client, partitions: list[Partition], gaps: Gaps
 ) -> dict[Partition, list[dict[str, int]]]:
     """Return the producers with an open transaction by partition, with the oldest transaction first."""
-    from kproc.client import code_name
+    from kproc.client import error_text
     from kproc.wire.header import ApiKey
 
     if gaps.lacks(client, ApiKey.DESCRIBE_PRODUCERS, "open transactions"):
@@ -129,7 +129,7 @@ def _open_transactions(
     refused: dict[Partition, dict[str, Any]] = {}
     found = open_transactions(client, partitions, refused)
     for row in refused.values():
-        gaps.add("open transactions", code_name(row["error_code"]))
+        gaps.add("open transactions", error_text(row["error_code"]))
     return {
         partition: [
             {
@@ -145,12 +145,12 @@ def _open_transactions(
 
 def _topic_settings(client: Client, names: list[str], gaps: Gaps) -> dict[str, dict[str, str | None]]:
     """Return the settings that are set on the topics themselves. A topic whose settings are hidden is left out."""
-    from kproc.client import code_name
+    from kproc.client import error_text
 
     found: dict[str, dict[str, str | None]] = {}
     for result in describe_configs(client, map(topic_resource, names), None):
         if result["error_code"]:
-            gaps.add("settings", code_name(result["error_code"]))
+            gaps.add("settings", error_text(result["error_code"]))
             continue
         own = {
             row["name"]: row["value"] for row in result["configs"] if row.get("config_source") == SET_ON_TOPIC

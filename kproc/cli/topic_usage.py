@@ -48,14 +48,13 @@ class Gaps:
 
     def text(self) -> str | None:
         """Return the figures that cannot be shown, with the reasons, or None."""
-        told = "; ".join(f"{what} ({reason})" for what, reason in self._reasons.items())
+        told = "; ".join(f"{what}: {reason}" for what, reason in self._reasons.items())
         return f"not shown: {told}" if told else None
 
     def report(self) -> None:
-        """Print one line about the figures that cannot be shown, if there are any."""
-        text = self.text()
-        if text is not None:
-            print_note(f"kproc: {text}")
+        """Print a line for each figure that cannot be shown."""
+        for what, reason in self._reasons.items():
+            print_note(f"kproc: not shown: {what}: {reason}")
 
 
 def log_sizes(client: Client, gaps: Gaps, topics: Mapping[str, Iterable[int]] | None) -> dict[Partition, int]:
@@ -63,7 +62,7 @@ def log_sizes(client: Client, gaps: Gaps, topics: Mapping[str, Iterable[int]] | 
 
     Empty if the broker does not tell.
     """
-    from kproc.client import code_name
+    from kproc.client import error_text
     from kproc.wire.header import ApiKey
 
     if gaps.lacks(client, ApiKey.DESCRIBE_LOG_DIRS, "sizes"):
@@ -77,7 +76,7 @@ def log_sizes(client: Client, gaps: Gaps, topics: Mapping[str, Iterable[int]] | 
     sizes: dict[Partition, int] = {}
     for directory in answer["results"]:
         if directory["error_code"]:
-            gaps.add("sizes", code_name(directory["error_code"]))
+            gaps.add("sizes", error_text(directory["error_code"]))
         for topic in directory["topics"]:
             for row in topic["partitions"]:
                 # KIP-113: a future log is the copy of a log that moves to another directory.
@@ -109,7 +108,7 @@ class Retention(NamedTuple):
 
 def retentions(client: Client, gaps: Gaps, names: Iterable[str]) -> dict[str, Retention]:
     """Return the retention of topics. Topics whose settings the user may not see are left out."""
-    from kproc.client import code_name
+    from kproc.client import error_text
     from kproc.wire.header import ApiKey
 
     if gaps.lacks(client, ApiKey.DESCRIBE_CONFIGS, "retention"):
@@ -118,7 +117,7 @@ def retentions(client: Client, gaps: Gaps, names: Iterable[str]) -> dict[str, Re
     found: dict[str, Retention] = {}
     for row in describe_configs(client, map(topic_resource, names), keys):
         if row["error_code"]:
-            gaps.add("retention of some topics", code_name(row["error_code"]))
+            gaps.add("retention of some topics", error_text(row["error_code"]))
             continue
         values = {each["name"]: each["value"] for each in row["configs"]}
         if values.keys() >= set(keys):

@@ -7,7 +7,7 @@ from collections.abc import Callable, Collection, Iterable
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 from kproc.cli.failure import Failure, explain, usage_error
-from kproc.cli.unserved import Partition
+from kproc.cli.unserved import Partition, lacks_coordinators
 
 if TYPE_CHECKING:
     from kproc.client import Client
@@ -68,10 +68,14 @@ def request_states(client: Client, ids: list[str]) -> list[Row]:
 
 def describe_transactions(client: Client, ids: list[str]) -> list[Row]:
     """Return the rows of DescribeTransactions. Raise a Failure if an id is unknown or has another error."""
+    from kproc.broker.cluster.internal_topics import TRANSACTION_STATE_TOPIC
     from kproc.common.errors import ErrorCode
 
     rows = request_states(client, ids)
     words = {ErrorCode.TRANSACTIONAL_ID_NOT_FOUND: "unknown transactional id"}
+    is_homeless = any(row["error_code"] == ErrorCode.NOT_COORDINATOR for row in rows)
+    if is_homeless and lacks_coordinators(client, TRANSACTION_STATE_TOPIC):
+        words[ErrorCode.NOT_COORDINATOR] = words[ErrorCode.TRANSACTIONAL_ID_NOT_FOUND]
     refusals = [
         explain(row["transactional_id"], row["error_code"], words.get(row["error_code"]))
         for row in rows

@@ -4,27 +4,33 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Collection, Mapping
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
+from kproc.cli.common import topic_metadata
 from kproc.cli.failure import one_line
 
+if TYPE_CHECKING:
+    from kproc.client import Client
+
 Partition = tuple[str, int]
-_OFFLINE: Final = "KAFKA_STORAGE_ERROR"
 # A Handler reports to the controller within some 100 ms why a partition is offline.
 _TRIES: Final = 5
 _PAUSE_S: Final = 0.2
 
 
 def explain_unserved(bootstrap: str, errors: Mapping[Partition, str]) -> dict[Partition, str]:
-    """Return a line for each partition, in their order: its error, and the reason if the broker reports one.
+    """Return a line for each partition, in their order: the reason that the broker reports, or else its error.
 
     Reasons are part of kproc's status. Kafka reports none, nor does a broker that denies its status to this client.
     """
-    offline = {partition for partition, error in errors.items() if error == _OFFLINE}
+    from kproc.client import error_text
+    from kproc.common.errors import ErrorCode
+
+    storage_error = error_text(ErrorCode.KAFKA_STORAGE_ERROR)
+    offline = {partition for partition, error in errors.items() if error == storage_error}
     reasons = _reasons(bootstrap, offline.issubset) if offline else {}
     return {
-        (topic, number): f"{topic}-{number}: {errors[topic, number]}"
-        + (f": {one_line(reasons[topic, number])}" if (topic, number) in reasons else "")
+        (topic, number): f"{topic}-{number}: {one_line(reasons.get((topic, number), errors[topic, number]))}"
         for topic, number in sorted(errors)
     }
 
@@ -45,6 +51,14 @@ def explain_coordinator(bootstrap: str) -> str | None:
     return "; ".join(found) or None
 
 
+def lacks_coordinators(client: Client, topic: str) -> bool:
+    """Return True if the topic of coordinators does not exist, because nothing has used one on this broker yet."""
+    from kproc.common.errors import ErrorCode
+
+    [row] = topic_metadata(client, [topic])
+    return bool(row["error_code"] == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
+
+
 def _reasons(bootstrap: str, is_enough: Callable[[Collection[Partition]], bool]) -> dict[Partition, str]:
     """Return the reasons of the offline partitions in the status. Request it again until `is_enough` returns True."""
     from kproc.cli.status_source import StatusSource
@@ -56,7 +70,7 @@ def _reasons(bootstrap: str, is_enough: Callable[[Collection[Partition]], bool])
                 threading.Event().wait(_PAUSE_S)
             offline = (source.find_status() or {}).get("offline")
             if offline is None:
-                break  # A client without access to the status gets only the error's name.
+                break  # A client without access to the status gets only the text of the error.
             found = {(row["topic"], row["partition"]): str(row["reason"]) for row in offline["first"]}
             if is_enough(found.keys()) or offline["count"] > len(offline["first"]):
                 break

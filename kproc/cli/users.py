@@ -251,7 +251,9 @@ def _users(bootstrap: str, offline: Config | None) -> list[tuple[str, dict[int, 
 
 
 def _refused(result: Row) -> Failure:
-    code = ErrorCode(result["error_code"])
+    from kproc.client import error_text
+
+    code = result["error_code"]
     if code == ErrorCode.CLUSTER_AUTHORIZATION_FAILED:
         return Failure("access denied: this needs ALTER or DESCRIBE on the cluster")
-    return Failure(f"{result.get('user', 'users')}: {result['error_message'] or code.name}")
+    return Failure(f"{result.get('user', 'users')}: {result['error_message'] or error_text(code)}")

@@ -13,9 +13,9 @@ from kproc.client.client import (
     ClientError,
     ConnectionFailed,
     ConnectionLost,
-    code_name,
     reason,
 )
+from kproc.client.error_texts import error_text, failure_text
 
 __all__ = [
     "NEWEST",
@@ -28,6 +28,7 @@ __all__ = [
     "ClientError",
     "ConnectionFailed",
     "ConnectionLost",
-    "code_name",
+    "error_text",
+    "failure_text",
     "reason",
 ]

@@ -15,8 +15,9 @@ from collections.abc import Mapping
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Final, NamedTuple, NoReturn, Self
 
+from kproc.client.error_texts import error_text
 from kproc.common.clock import NS_PER_MS, NS_PER_S, Clock, SystemClock
-from kproc.common.errors import ErrorCode, ProtocolError
+from kproc.common.errors import ProtocolError
 from kproc.wire.header import REQUEST_HEADER, ApiKey, encode_request_header
 
 if TYPE_CHECKING:
@@ -94,14 +95,6 @@ class ApiError(ClientError):
     def __init__(self, code: int, message: str) -> None:
         super().__init__(message)
         self.code = code
-
-
-def code_name(code: int) -> str:
-    """Return Kafka's name of an error code, or `error <code>` for an unknown one."""
-    try:
-        return ErrorCode(code).name
-    except ValueError:
-        return f"error {code}"
 
 
 class _AnswerFields(dict[str, Any]):
@@ -435,7 +428,7 @@ class Client:
         if self._versions is None:
             answer = self.call(ApiKey.API_VERSIONS, 0, {})
             if answer["error_code"]:
-                raise ApiError(answer["error_code"], f"ApiVersions: {code_name(answer['error_code'])}")
+                raise ApiError(answer["error_code"], f"ApiVersions: {error_text(answer['error_code'])}")
             self._versions = {
                 int(row["api_key"]): (int(row["min_version"]), int(row["max_version"]))
                 for row in answer["api_keys"]

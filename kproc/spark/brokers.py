@@ -26,7 +26,7 @@ from kproc.client import (
     ClientError,
     ConnectionFailed,
     ConnectionLost,
-    code_name,
+    error_text,
 )
 from kproc.client.requests import (
     FetchLimits,
@@ -157,7 +157,7 @@ class Cluster:
                 self._known.topics.pop(name, None)
                 continue
             if code and code != ErrorCode.LEADER_NOT_AVAILABLE:
-                raise ApiError(code, f"topic {name}: {code_name(code)}")
+                raise ApiError(code, f"topic {name}: {error_text(code)}")
             # While a topic is being created it can have no partitions. Retry, because otherwise a query would treat it
             # as a topic without records.
             if not row["partitions"]:
@@ -229,7 +229,7 @@ class Cluster:
                 partition = TopicPartition(topic["name"], row["partition_index"])
                 if row["error_code"]:
                     problem = ApiError(
-                        row["error_code"], f"ListOffsets of {partition}: {code_name(row['error_code'])}"
+                        row["error_code"], f"ListOffsets of {partition}: {error_text(row['error_code'])}"
                     )
                 else:
                     found[partition] = row["offset"]
@@ -263,7 +263,7 @@ class Cluster:
             answer = self._request(self.address(self.leader(partition)), ApiKey.FETCH, fields, newest=newest)
             if answer.get("error_code"):
                 code = answer["error_code"]
-                raise ApiError(code, f"Fetch of {partition}: {code_name(code)}")
+                raise ApiError(code, f"Fetch of {partition}: {error_text(code)}")
             return _fetched(answer["responses"][0]["partitions"][0], partition, offset)
 
         return self.retrying(f"Fetch of {partition}", attempt)
@@ -303,7 +303,7 @@ class Cluster:
             answer = self._request_any(ApiKey.FIND_COORDINATOR, fields, newest=3)
             if answer["error_code"]:
                 code = answer["error_code"]
-                raise ApiError(code, f"coordinator of {key}: {code_name(code)}")
+                raise ApiError(code, f"coordinator of {key}: {error_text(code)}")
             self._known.nodes[answer["node_id"]] = (answer["host"], answer["port"])
             return int(answer["node_id"])
 
@@ -424,7 +424,7 @@ def _fetched(row: Mapping[str, Any], partition: TopicPartition, offset: int) -> 
             f"the topic of {partition} was deleted, or deleted and created again",
         )
     if code:
-        raise ApiError(code, f"Fetch of {partition}: {code_name(code)}")
+        raise ApiError(code, f"Fetch of {partition}: {error_text(code)}")
     aborted = [(each["producer_id"], each["first_offset"]) for each in row.get("aborted_transactions") or ()]
     return Fetched(
         row["records"] or b"",

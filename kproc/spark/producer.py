@@ -24,7 +24,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final
 
-from kproc.client import ApiError, AuthenticationFailed, ClientError, code_name
+from kproc.client import ApiError, AuthenticationFailed, ClientError, error_text
 from kproc.common.clock import NS_PER_MS, Clock, SystemClock
 from kproc.common.errors import RETRIABLE, ErrorCode
 from kproc.spark.brokers import Cluster, Unreachable, pause
@@ -212,7 +212,7 @@ class BatchProducer:
             code = codes.get(lane.topic)
             if code is not None and lane.queued:
                 self._leaders.mark_stale()
-                lane.queued[0].problem = f"topic {lane.topic}: {code_name(code)}"
+                lane.queued[0].problem = f"topic {lane.topic}: {error_text(code)}"
                 self._put_off(lane, lane.queued[0])
 
     def _fill(self, now_ns: int) -> None:
@@ -284,7 +284,7 @@ class BatchProducer:
             answer = self._cluster.call(ApiKey.INIT_PRODUCER_ID, fields, newest=4)
             if answer["error_code"]:
                 code = answer["error_code"]
-                raise ApiError(code, f"no producer id from {self._cluster.bootstrap}: {code_name(code)}")
+                raise ApiError(code, f"no producer id from {self._cluster.bootstrap}: {error_text(code)}")
             return ProducerIdentity(answer["producer_id"], answer["producer_epoch"])
 
         return self._cluster.retrying("InitProducerId", attempt)
@@ -382,7 +382,7 @@ class BatchProducer:
         if code in (ErrorCode.NONE, ErrorCode.DUPLICATE_SEQUENCE_NUMBER):
             self._acknowledge(lane, batch, row["base_offset"] if not code else -1)
             return
-        text = f"{code_name(code)}{': ' + row['error_message'] if row.get('error_message') else ''}"
+        text = f"{error_text(code)}{': ' + row['error_message'] if row.get('error_message') else ''}"
         is_gap = code == ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER
         if (
             self._transaction is None
@@ -406,7 +406,7 @@ class BatchProducer:
             self._retry(lane, batch, text)
         else:
             advice = _ADVICE.get(code)
-            raise ProduceFailed(f"{lane.name}: {text}{f' ({advice})' if advice else ''}")
+            raise ProduceFailed(f"{lane.name}: {text}{f'; {advice}' if advice else ''}")
 
     def _acknowledge(self, lane: Lane, batch: QueuedBatch, base_offset: int) -> None:
         lane.under_way.remove(batch)
@@ -428,7 +428,7 @@ class BatchProducer:
         """Queue a batch that was in flight again, or raise ProduceFailed if `kafka.retries` is exhausted."""
         batch.problem = problem
         if batch.attempts > self._settings.retries:
-            raise ProduceFailed(f"{lane.name}: {problem} (kafka.retries is {self._settings.retries})")
+            raise ProduceFailed(f"{lane.name}: {problem}; kafka.retries is {self._settings.retries}")
         lane.requeue(batch)
         self._put_off(lane, batch)
 

@@ -22,7 +22,7 @@ from pyspark.sql.streaming.datasource import (
     SupportsTriggerAvailableNow,
 )
 
-from kproc.client import ApiError, ClientError, code_name
+from kproc.client import ApiError, ClientError, error_text
 from kproc.client.requests import commit_fields
 from kproc.common.clock import NS_PER_MS, SystemClock
 from kproc.spark.brokers import pause
@@ -430,6 +430,6 @@ def commit_offsets(look_up: LookUp, group: str, offsets: Mapping[TopicPartition,
         for topic in answer["topics"]:
             for row in topic["partitions"]:
                 if row["error_code"]:
-                    raise ApiError(row["error_code"], f"OffsetCommit: {code_name(row['error_code'])}")
+                    raise ApiError(row["error_code"], f"OffsetCommit: {error_text(row['error_code'])}")
 
     cluster.retrying("OffsetCommit", commit, limit_ms=COMMIT_MS)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from typing import Final
 
-from kproc.client import code_name
+from kproc.client import error_text
 from kproc.common.clock import NS_PER_MS, Clock
 from kproc.common.errors import RETRIABLE, ErrorCode
 from kproc.spark.brokers import Cluster, Unreachable, pause
@@ -88,7 +88,7 @@ class TopicLeaders:
                         + f": create it first (kproc topic create {topic})"
                     )
             elif code not in RETRIABLE or spent_ms > self._settings.max_block_ms:
-                raise ProduceFailed(f"topic {topic}: {code_name(code)}")
+                raise ProduceFailed(f"topic {topic}: {error_text(code)}")
             pause(pause_ms)
             pause_ms = min(2 * pause_ms, self._settings.backoff_ms_max)
 

@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, Final
 
-from kproc.client import ApiError, ClientError, code_name
+from kproc.client import ApiError, ClientError, error_text
 from kproc.client.requests import numbers_by_topic
 from kproc.common.errors import ErrorCode
 from kproc.spark.brokers import RETRIABLE, Cluster, Unreachable, pause
@@ -69,8 +69,8 @@ class Transactions:
         code = self._add(identity, places)
         if code in _ENDED:
             raise ProduceFailed(
-                f"the transaction {identity.transactional_id} is not open any more ({code_name(code)}): another "
-                "attempt of the task has begun, or kafka.transaction.timeout.ms is over"
+                f"the transaction {identity.transactional_id} is not open any more: {error_text(code)}. "
+                "Another attempt of the task has begun, or kafka.transaction.timeout.ms is over"
             )
         self._check(code, f"AddPartitionsToTxn of {identity.transactional_id}")
 
@@ -227,7 +227,7 @@ class Transactions:
                 if code in RETRIABLE:
                     if code in _ELSEWHERE:
                         del self._coordinators[key]
-                    raise ApiError(code, f"{api_key.name} of {name}: {code_name(code)}")
+                    raise ApiError(code, f"{api_key.name} of {name}: {error_text(code)}")
             return answer
 
         try:
@@ -237,7 +237,7 @@ class Transactions:
 
     def _check(self, code: int, what: str) -> None:
         if code:
-            raise _advised(code, f"{what}: {code_name(code)}")
+            raise _advised(code, f"{what}: {error_text(code)}")
 
 
 class OpenTransaction:

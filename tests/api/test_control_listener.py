@@ -127,7 +127,7 @@ def test_control_listener_lists_and_closes_client_connection(managed: BrokerUnde
         assert admin.operate("kill-client", id=row["id"]) == {"is_killed": True}
         assert client.is_closed_by_broker()
         assert admin.operate("kill-client", id=row["id"]) == {"is_killed": False}
-        with pytest.raises(ClientError, match=r"INVALID_REQUEST: .*`id`"):
+        with pytest.raises(ClientError, match=r"the request is invalid: .*`id`"):
             admin.operate("kill-client")
 
 

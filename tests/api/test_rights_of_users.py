@@ -340,17 +340,19 @@ def test_overviews_show_dashes_for_what_a_user_may_not_see(
     (row,) = [line.split() for line in told(done).splitlines() if line.startswith(name)]
     assert row[:6] == [name, str(PARTITIONS), "-", "-", "-", "-"]
     assert done.stderr == (
-        f"kproc: not shown: traffic out ({broker.bootstrap}: User:bob may not do that: it needs the right DESCRIBE on "
-        "the cluster); sizes (they need the right DESCRIBE on the cluster); retention of some topics "
+        f"kproc: not shown: traffic out: {broker.bootstrap}: User:bob may not do that: it needs the right DESCRIBE on "
+        "the cluster\n"
+        "kproc: not shown: sizes: they need the right DESCRIBE on the cluster\n"
+        "kproc: not shown: retention of some topics: no right on the topic; see kproc acl check "
         "(TOPIC_AUTHORIZATION_FAILED)\n"
     )
     done = call_kproc(capsys, "group", "list", *options)
     (row,) = [line.split() for line in told(done).splitlines() if line.startswith(name)]
     assert row[:5] == [name, "Empty", "0", "1", "-"]
-    assert done.stderr == "kproc: not shown: the age of lags (it needs the right READ on the topics)\n"
+    assert done.stderr == "kproc: not shown: the age of lags: it needs the right READ on the topics\n"
     done = call_kproc(capsys, "topic", "describe", name, *options)
     assert told(done).splitlines()[2].split()[3:6] == ["0", "1", "1"]
-    assert done.stderr.count("\n") == 1
+    assert done.stderr.count("\n") == 2
 
 
 def test_command_without_right_prints_the_denial(broker: SecuredBroker, properties: str) -> None:

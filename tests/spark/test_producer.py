@@ -195,13 +195,13 @@ def test_producer_reconnects_after_invalid_response() -> None:
 @pytest.mark.parametrize(
     ("code", "words"),
     [
-        (ErrorCode.TOPIC_AUTHORIZATION_FAILED, "t-1: TOPIC_AUTHORIZATION_FAILED"),
+        (ErrorCode.TOPIC_AUTHORIZATION_FAILED, r"t-1: .*\(TOPIC_AUTHORIZATION_FAILED\)"),
         (
             ErrorCode.INVALID_RECORD,
-            r"t-1: INVALID_RECORD \(a compacted topic takes no record without a key\)",
+            r"t-1: .*\(INVALID_RECORD\); a compacted topic takes no record without a key",
         ),
-        (ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER, "t-1: OUT_OF_ORDER_SEQUENCE_NUMBER .*missing on the broker"),
-        (ErrorCode.INVALID_REQUIRED_ACKS, "t-1: INVALID_REQUIRED_ACKS"),
+        (ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER, r"t-1: .*\(OUT_OF_ORDER_SEQUENCE_NUMBER\); .*missing on the broker"),
+        (ErrorCode.INVALID_REQUIRED_ACKS, r"t-1: .*\(INVALID_REQUIRED_ACKS\)"),
     ],
 )
 def test_producer_fails_at_once_on_fatal_error(code: ErrorCode, words: str) -> None:
@@ -219,13 +219,13 @@ def test_producer_delivery_timeout_names_the_last_error() -> None:
         with running(broker.bootstrap, delivery_timeout_ms=2_000) as run:
             run.send(0)
             with pytest.raises(
-                ProduceFailed, match=r"t-0: not acknowledged .*\(2 s\); last: NOT_ENOUGH_REPLICAS"
+                ProduceFailed, match=r"t-0: not acknowledged .*\(2 s\); last: .*\(NOT_ENOUGH_REPLICAS\)"
             ):
                 run.producer.flush()
         with running(broker.bootstrap, retries=2) as run:
             before = len(broker.requests)
             run.send(0)
-            with pytest.raises(ProduceFailed, match=r"NOT_ENOUGH_REPLICAS \(kafka.retries is 2\)"):
+            with pytest.raises(ProduceFailed, match=r"\(NOT_ENOUGH_REPLICAS\); kafka.retries is 2"):
                 run.producer.flush()
             assert len(broker.requests) - before == 3
 
@@ -268,7 +268,7 @@ def test_producer_splits_batches_by_max_message_bytes(
         run.producer.flush()
         assert run.producer.batch_bytes[name] <= 3_000
         run.send(0, 1, topic=name, value_bytes=5_000)
-        with pytest.raises(ProduceFailed, match=f"{name}-0: MESSAGE_TOO_LARGE.*one record is larger"):
+        with pytest.raises(ProduceFailed, match=rf"{name}-0: .*\(MESSAGE_TOO_LARGE\).*one record is larger"):
             run.producer.flush()
     with RawClient(broker.bootstrap) as client:
         got = [value for _, value in values_of(client.fetch(name, 0)["records"])]
@@ -284,7 +284,7 @@ def test_producer_with_unknown_topic_and_auto_creation(
     with running(making.bootstrap, creates_topics=False) as run:
         with pytest.raises(ProduceFailed, match=r"topic other does not exist on .*kproc topic create other"):
             run.producer.partition_count("other")
-        with pytest.raises(ProduceFailed, match="topic a b: INVALID_TOPIC_EXCEPTION"):
+        with pytest.raises(ProduceFailed, match=r"topic a b: .*\(INVALID_TOPIC_EXCEPTION\)"):
             run.producer.partition_count("a b")
 
 

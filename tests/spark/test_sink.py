@@ -153,5 +153,5 @@ def test_rejected_batch_fails_the_streaming_query(
         .trigger(availableNow=True)
         .start()
     )
-    with pytest.raises(StreamingQueryException, match=r"compacted-\d: INVALID_RECORD"):
+    with pytest.raises(StreamingQueryException, match=r"compacted-\d: .*\(INVALID_RECORD\)"):
         query.awaitTermination()

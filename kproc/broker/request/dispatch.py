@@ -137,7 +137,7 @@ def _handle_private(request: HandlerRequest, body: memoryview) -> None:
         operation = decode_operation(body)
     except InvalidOperation as error:
         request.count_error(ErrorCode.INVALID_REQUEST)
-        on_reply(OwnAnswer(error=f"{ErrorCode.INVALID_REQUEST.name}: {error}"))
+        on_reply(OwnAnswer(error=f"the request is invalid: {error}"))
         return
     if isinstance(operation, Ping):
         on_reply(OwnAnswer(result={}))

@@ -17,6 +17,7 @@ from collections.abc import Callable, Generator
 from pathlib import Path
 from typing import Final, NamedTuple
 
+from kproc.client.error_texts import error_text
 from kproc.client.security.failures import SecurityFailed
 from kproc.client.security.settings import ClientLogin
 from kproc.common.clock import SystemClock
@@ -61,7 +62,7 @@ def _choose(ask: Ask, login: ClientLogin, address: str) -> None:
         )
     if code:
         raise SecurityFailed(
-            f"{address} refuses a login ({_name(code)}): is security.protocol its listener's?"
+            f"{address} refuses a login: {error_text(code)}; is security.protocol its listener's?"
         )
 
 
@@ -71,7 +72,7 @@ def _authenticate(ask: Ask, token: bytes, login: ClientLogin, address: str) -> t
     if code:
         who = f" of {login.username}" if login.username else ""
         raise SecurityFailed(
-            f"{address} refuses the login{who} by {login.mechanism}: {message or _name(code)} ({_advice(login)})"
+            f"{address} refuses the login{who} by {login.mechanism}: {message or error_text(code)} ({_advice(login)})"
         )
     return answer.bytes(), answer.int64()
 
@@ -80,13 +81,6 @@ def _advice(login: ClientLogin) -> str:
     if login.mechanism == "OAUTHBEARER":
         return "see the token: who issued it, for whom, until when"
     return "see username and password in sasl.jaas.config"
-
-
-def _name(code: int) -> str:
-    try:
-        return ErrorCode(code).name
-    except ValueError:
-        return f"error {code}"
 
 
 # ---- mechanisms ---------------------------------------------------------------------------------------------------

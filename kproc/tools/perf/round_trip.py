@@ -6,9 +6,9 @@ from collections.abc import Mapping
 from struct import Struct
 from typing import Any, Final
 
-from kproc.client import ApiError, Client, ClientError, code_name
+from kproc.client import ApiError, Client, ClientError, error_text
 from kproc.common.clock import SystemClock
-from kproc.common.errors import ProtocolError
+from kproc.common.errors import ErrorCode, ProtocolError
 from kproc.wire import codec
 from kproc.wire.batch_header import (
     BATCH_LENGTH,
@@ -107,10 +107,9 @@ def fetched_records(answer: Mapping[str, Any]) -> bytes:
 
 
 def _why(code: int) -> str:
-    name = code_name(code)
-    return (
-        f"{name}; give the address of the broker that leads it" if name == "NOT_LEADER_OR_FOLLOWER" else name
-    )
+    text = error_text(code)
+    is_other = code == ErrorCode.NOT_LEADER_OR_FOLLOWER
+    return f"{text}; give the address of the broker that leads it" if is_other else text
 
 
 def count_records(batches: bytes, offset: int) -> tuple[int, int]:

@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 
 from kproc.cli import group_list, lag_age
+from kproc.client import error_text
 from kproc.common.errors import ErrorCode
 from kproc.wire.header import ApiKey
 from kproc.wire.record_batch import encode_batch, stamp_append_time
@@ -106,8 +107,8 @@ def test_groups_and_partitions_with_errors_hide_no_others(
     lines = [" ".join(line.split()) for line in told(done).splitlines()]
     assert lines[1:3] == ["audit Stable 1 0 - classic consumer", "billing Stable - - - classic consumer"]
     assert done.stderr == (
-        "kproc: not shown: the lag of some groups (COORDINATOR_NOT_AVAILABLE); "
-        "the lag of some partitions (KAFKA_STORAGE_ERROR)\n"
+        f"kproc: not shown: the lag of some groups: {error_text(ErrorCode.COORDINATOR_NOT_AVAILABLE)}\n"
+        f"kproc: not shown: the lag of some partitions: {error_text(ErrorCode.KAFKA_STORAGE_ERROR)}\n"
     )
 
 
@@ -117,7 +118,7 @@ def test_without_right_to_read_ages_are_unknown(
     broker.denied = {ApiKey.FETCH}
     done = call_kproc(capsys, "group", "list")
     assert " ".join(told(done).splitlines()[2].split()) == "billing Stable 2 66 - classic consumer"
-    assert done.stderr == "kproc: not shown: the age of lags (it needs the right READ on the topics)\n"
+    assert done.stderr == "kproc: not shown: the age of lags: it needs the right READ on the topics\n"
 
 
 def test_age_of_deleted_records_is_that_of_the_oldest_left(

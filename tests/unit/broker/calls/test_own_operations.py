@@ -93,7 +93,7 @@ def test_odd_operations_are_answered_with_invalid_request(scene: Scene) -> None:
         answer = scene.ask(body)
         assert answer is not None, body[:60]
         error = answer["error"]
-        assert error.startswith("INVALID_REQUEST: "), (body[:60], answer)
+        assert error.startswith("the request is invalid: "), (body[:60], answer)
         assert "\n" not in error
         assert len(error) < 200
         assert answer["result"] is None
@@ -103,7 +103,7 @@ def test_odd_operations_are_answered_with_invalid_request(scene: Scene) -> None:
 
 def test_unknown_operation_is_named(scene: Scene) -> None:
     answer = scene.ask(b'{"op":"dance"}')
-    assert answer == {"error": "INVALID_REQUEST: unknown operation 'dance'", "result": None}
+    assert answer == {"error": "the request is invalid: unknown operation 'dance'", "result": None}
 
 
 @pytest.mark.parametrize("seed", range(20))
