@@ -226,9 +226,8 @@ class _Loop:
 
     def _read(self, view: View, names: Sequence[str]) -> _Answer:
         """Read the page. Every error becomes a part of the answer, because a thread has nobody to raise it to."""
-        from kproc.cli.error_meanings import explained
         from kproc.cli.top_links import NotOffered
-        from kproc.client import AnswerTimeout, ClientError, ConnectionFailed, ConnectionLost
+        from kproc.client import AnswerTimeout, ClientError, ConnectionFailed, ConnectionLost, failure_text
         from kproc.common.errors import KafkaError
 
         try:
@@ -238,7 +237,8 @@ class _Loop:
         except (AnswerTimeout, ConnectionFailed, ConnectionLost) as error:
             return _Answer(view, error=f"{error}; trying again", cause=error)
         except (ClientError, Failure, KafkaError) as error:
-            return _Answer(view, error=explained(str(error)), retry_s=_RETRY_S, cause=error)
+            text = failure_text(error) if isinstance(error, KafkaError) else str(error)
+            return _Answer(view, error=text, retry_s=_RETRY_S, cause=error)
         except Exception as error:  # noqa: BLE001 - the main thread raises it
             return _Answer(view, cause=error)
 

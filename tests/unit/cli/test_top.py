@@ -363,7 +363,7 @@ def test_topics_of_another_host_have_growth_of_logs(
 ) -> None:
     lines = told(once(capsys, "topics")).splitlines()
     assert lines[0] == "1 topics and 1 internal, 3 partitions, 1.2 KiB, in 0 B/s out -/s"
-    assert lines[1].startswith("not shown: last writes (only a kproc broker on this host")
+    assert lines[1].startswith("not shown: last writes: only a kproc broker on this host")
     assert lines[2].split() == ["TOPIC", "PARTS", "SIZE", "IN/S", "REC/S", "OUT/S", "WRITTEN"]
     assert lines[4].split() == ["orders", "2", "1.1", "KiB", "0", "-", "-", "-"]
 
