@@ -16,8 +16,8 @@ from kproc.cli.top_page import Pace, Page, Reading, Row, Snapshot, Source, arran
 from kproc.cli.top_screen import Mode, Screen, Span, View, ansi, plain, render
 from kproc.cli.top_status import connections_snapshot, processes_snapshot, requests_snapshot
 from kproc.cli.top_terminal import parse_keys
-from kproc.client import ClientError, ConnectionFailed
-from kproc.common.errors import ErrorCode
+from kproc.client import ConnectionFailed
+from kproc.common.errors import ErrorCode, KafkaError
 from kproc.wire.header import ApiKey
 from tests.support.command_line import call_kproc, described, refused, told
 from tests.support.scripted_client import NOW_MS, ScriptedClient, ScriptedGroup, ScriptedLog, StoppedClock
@@ -296,7 +296,7 @@ def test_error_keeps_the_rows_and_the_next_reading_clears_it() -> None:
 
 
 def test_missing_right_is_explained_and_not_tried_at_once() -> None:
-    loop, _ = loop_of(ClientError("h:1: CLUSTER_AUTHORIZATION_FAILED"))
+    loop, _ = loop_of(KafkaError(ErrorCode.CLUSTER_AUTHORIZATION_FAILED))
     view = loop._view
     loop._apply(loop._read(view, []))
     assert view.error is not None
