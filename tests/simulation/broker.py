@@ -107,7 +107,7 @@ def prepare() -> None:
             ("kproc.broker.supervisor.tls_check", "_check_in_child"): tls_check._check_contexts,
             ("kproc.broker.processor.processor", "descriptor_end"): lambda: 1 << 30,
             ("kproc.broker.processor.tls_connections", "TlsTransport"): tls_doubles.SimulatedTransport,
-            ("kproc.broker.request.divided_requests", "SliceRequest"): JudgedSlice,
+            ("kproc.broker.request.divided_request", "SliceRequest"): JudgedSlice,
         }
     )
     assert real_supervisor.Supervisor is Supervisor

@@ -11,7 +11,7 @@ from dataclasses import replace
 
 from kproc.broker.coordinator import steps
 from kproc.broker.request import division
-from kproc.broker.request.divided_requests import DividedRequest, SliceRequest
+from kproc.broker.request.divided_request import DividedRequest, SliceRequest
 from kproc.broker.request.division import Slice
 from kproc.broker.request.registry import APIS
 from tests.simulation import doubles

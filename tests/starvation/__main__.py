@@ -20,7 +20,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from kproc.broker.request.divided_requests import ROWS_MAX
+from kproc.broker.request.divided_request import ROWS_MAX
 from kproc.client import ConnectionLost
 from kproc.wire import codec
 from kproc.wire.header import ApiKey

@@ -13,7 +13,8 @@ from collections import deque
 from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Final
 
-from kproc.broker.request.divided_requests import DividedRequest, DividedRequests, Job
+from kproc.broker.request.divided_request import DividedRequest
+from kproc.broker.request.divided_requests import DividedRequests, Job
 from kproc.broker.request.fast_path import CONNECTION_BYTES, FastPath
 from kproc.broker.transport.envelope import (
     BLOCK,

@@ -20,13 +20,9 @@ from kproc.broker.calls.own_operations import (
 )
 from kproc.broker.metrics.requests import REQUESTS
 from kproc.broker.request import registry
-from kproc.broker.request.divided_requests import (
-    REQUEST_BYTES_MAX,
-    ROWS_MAX,
-    DecodedBySteps,
-    handle,
-)
+from kproc.broker.request.divided_request import REQUEST_BYTES_MAX, ROWS_MAX, DecodedBySteps
 from kproc.broker.request.division import count_rows
+from kproc.broker.request.handler_call import handle
 from kproc.broker.request.request import HandlerRequest
 from kproc.broker.security.acl import CLUSTER_NAME, Operation, ResourceType
 from kproc.common.errors import ErrorCode, ProtocolError
@@ -86,7 +82,7 @@ def dispatch(request: HandlerRequest, body: memoryview) -> None:
 def _decode_large(request: HandlerRequest, api: registry.Api, body: memoryview) -> bool:
     """Decode the first rows of a large request. Return False if it has more rows than one step may handle.
 
-    Such a request is handled in later duty cycles (divided_requests.py).
+    Such a request is handled in later duty cycles (divided_request.py).
     """
     size = len(body)
     if size > REQUEST_BYTES_MAX:

@@ -5,7 +5,7 @@
 client had sent it. `JoinedAnswer` joins the answers into one for the client, with every row in the same place as
 without the division. It stores encoded bytes, because they need less memory than rows.
 
-request/divided_requests.py decides when the smaller requests are handled.
+request/divided_request.py handles the smaller requests one after the other.
 """
 
 from __future__ import annotations

@@ -13,7 +13,7 @@ import pytest
 
 from kproc.broker.handler import held_connections
 from kproc.broker.peers import controller_call
-from kproc.broker.request import divided_requests, division, registry
+from kproc.broker.request import divided_request, divided_requests, division, registry
 from kproc.broker.security.principal import Principal
 from kproc.broker.transport.envelope import CLOSE, NO_OP, SEND
 from kproc.common.errors import ErrorCode
@@ -349,7 +349,7 @@ def test_request_with_too_many_rows_ends_its_connection(
 ) -> None:
     rig = cluster(start)
     processor = rig.processors[0]
-    topics = [{"name": "t", "partitions": [0] * (divided_requests.ROWS_MAX + 1)}]
+    topics = [{"name": "t", "partitions": [0] * (divided_request.ROWS_MAX + 1)}]
     added = {"transactional_id": "x", "producer_id": 0, "producer_epoch": 0, "topics": topics}
     fields = {f"v3_and_below_{name}": value for name, value in added.items()}
     with caplog.at_level(logging.WARNING):
