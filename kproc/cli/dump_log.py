@@ -143,15 +143,15 @@ def _batches(path: Path) -> Iterator[DumpedBatch]:
 
 
 def _records(path: Path, batch: DumpedBatch) -> list[dict[str, Any]]:
-    from kproc.broker.cluster.metadata_log import DIRECTORY_NAME
     from kproc.broker.cluster.shown_records import without_secrets
+    from kproc.broker.storage.format import METADATA_DIRECTORY
     from kproc.cli.record_json import json_text
     from kproc.client import failure_text
     from kproc.common.errors import KafkaError
     from kproc.wire.record_batch import walk_batch
 
     # Output of this command is pasted into reports, and the metadata log has passwords and keys in it.
-    is_metadata = path.resolve().parent.name == DIRECTORY_NAME
+    is_metadata = path.resolve().parent.name == METADATA_DIRECTORY
 
     try:
         decoded = list(islice(walk_batch(batch.content), _RECORDS_SHOWN_MAX))

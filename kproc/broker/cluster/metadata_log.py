@@ -16,36 +16,39 @@ records were never acknowledged, so `open` cuts it off. A damaged batch with goo
 When a log is much larger than a snapshot would be, `compact_if_large` writes a snapshot and starts a new log. A crash
 between any two of its steps leaves a directory that opens to the same image.
 
-Only this file of the package handles OSError. The controller owns the log and holds the data directory's lock.
+metadata_files.py has the names and reads the batches. The controller owns the log and holds the lock of the directory.
 """
 
 from __future__ import annotations
 
 import logging
-import re
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Collection, Sequence
 from itertools import islice
 from pathlib import Path
 from typing import Final
 
-import msgspec
-
 from kproc.broker.cluster import records as r
 from kproc.broker.cluster.image import ClusterImage, ImageChange
 from kproc.broker.cluster.image_records import snapshot_records
+from kproc.broker.cluster.metadata_files import (
+    LOG_NAME,
+    SNAPSHOT_NAME,
+    START_WITHOUT,
+    batches_in,
+    has_batch_after,
+    records_of,
+    version_in,
+)
 from kproc.broker.storage.catalog import describe_topic_id, list_partitions
 from kproc.broker.storage.format import METADATA_DIRECTORY
 from kproc.broker.storage.fs import Fs, Shortage, StorageFailure, sync_directory
 from kproc.common.clock import Clock
 from kproc.common.errors import Corrupt, ErrorCode, FatalError, KafkaError
-from kproc.wire.batch_header import HEADER_BYTES
-from kproc.wire.record_batch import MAGIC, check_batch, decode_records, encode_batch, parse_header
+from kproc.wire.record_batch import decode_records, encode_batch, parse_header
 from kproc.wire.records import Record
 
 logger = logging.getLogger(__name__)
 
-DIRECTORY_NAME: Final = METADATA_DIRECTORY
-START_WITHOUT: Final = "kproc.start.without.metadata"
 # A log is not compacted below this size. Replaying 1 MiB takes about 0.4 s, which is acceptable for a start.
 COMPACT_BYTES: Final = 1 << 20
 # Compact a log that is this many times larger than the last snapshot, because it is then mostly history.
@@ -55,8 +58,6 @@ SNAPSHOT_BATCH_RECORDS: Final = 1000
 # The header of a snapshot's first record: the decimal number of records in the file. A copy of the file keeps it,
 # unlike an extended attribute.
 _RECORD_COUNT: Final = "record-count"
-_LOG_NAME: Final = re.compile(r"\d{20}\.log")
-_SNAPSHOT_NAME: Final = re.compile(r"\d{20}-\d{10}\.checkpoint")
 _TEMPORARY: Final = ".tmp"
 
 
@@ -81,7 +82,7 @@ class MetadataLog:
 
         Raises Corrupt if the log is damaged, and FatalError on I/O errors.
         """
-        log = cls(data_directory / DIRECTORY_NAME, clock, fs)
+        log = cls(data_directory / METADATA_DIRECTORY, clock, fs)
         try:
             if fs.make_directory(log._directory):
                 # Otherwise a power loss could remove the directory with all metadata, although its files were synced.
@@ -93,8 +94,8 @@ class MetadataLog:
         except Corrupt as error:
             log.close()
             raise Corrupt(
-                f"{error}; restore a copy of {DIRECTORY_NAME}, or move it away and start with {START_WITHOUT}=true: "
-                "then every topic is unknown and its files are set aside"
+                f"{error}; restore a copy of {METADATA_DIRECTORY}, or move it away and start with "
+                f"{START_WITHOUT}=true: then every topic is unknown and its files are set aside"
             ) from error
 
     @property
@@ -176,11 +177,11 @@ class MetadataLog:
             if name.endswith(_TEMPORARY):
                 self._fs.unlink(self._directory / name)
         image = ClusterImage()
-        snapshots = [name for name in names if _SNAPSHOT_NAME.fullmatch(name)]
+        snapshots = [name for name in names if SNAPSHOT_NAME.fullmatch(name)]
         may_be_cut = bool(snapshots) and self._read_snapshot(self._directory / snapshots[-1], image)
         # The log before the snapshot may still exist, if a crash came before _remove_older_than().
         snapshot_version = image.version
-        logs = [self._directory / name for name in names if _LOG_NAME.fullmatch(name)]
+        logs = [self._directory / name for name in names if LOG_NAME.fullmatch(name)]
         current = self._current_of(logs)
         last_batch, needed = self._replay_all(logs, current, image)
         self.version = image.version
@@ -211,7 +212,7 @@ class MetadataLog:
         last_batch = (0, b"")
         needed: set[str] = set()
         for path in logs:
-            if _version_in(path.name) > image.version:
+            if version_in(path.name) > image.version:
                 raise Corrupt(
                     f"{path}: the records from {image.version} on, which come before it, are missing"
                 )
@@ -242,8 +243,8 @@ class MetadataLog:
         data = self._fs.read_file(path) or b""
         records: list[r.Record] = []
         end = 0
-        for position, end in _batches(data):
-            records += _records_of(data[position:end], path)
+        for position, end in batches_in(data):
+            records += records_of(data[position:end], path)
         # A snapshot is synced before its rename, so no crash leaves a damaged one under its final name.
         if end != len(data) or not records or not isinstance(records[0], r.ClusterRegistered):
             raise Corrupt(f"{path}: damaged at byte {end}; it was complete when it was renamed into place")
@@ -254,7 +255,7 @@ class MetadataLog:
         if expected is None:
             self._compact_at = 0
         # A snapshot has fewer records than versions, so its version comes from the file's name, as in KRaft (KIP-630).
-        _apply(image, records, _version_in(path.name), path)
+        _apply(image, records, version_in(path.name), path)
         return expected is None and len(records) % SNAPSHOT_BATCH_RECORDS == 0
 
     def _check_directories(self, snapshot: Path, image: ClusterImage) -> None:
@@ -276,7 +277,7 @@ class MetadataLog:
         """Apply one file's batches to the image. Return position and bytes of the last batch."""
         data = self._fs.read_file(path) or b""
         position = end = 0
-        for position, end in _batches(data):
+        for position, end in batches_in(data):
             batch = data[position:end]
             header = parse_header(batch)
             after = header.base_offset + header.record_count
@@ -290,7 +291,7 @@ class MetadataLog:
                     f"{path}: the batch at byte {position} with records {header.base_offset} to {after} "
                     f"follows version {image.version}"
                 )
-            _apply(image, _records_of(batch, path), after, path)
+            _apply(image, records_of(batch, path), after, path)
         self._check_synced(path, end)
         if end < len(data):
             self._cut_tail(path, data, end, is_last=is_last)
@@ -312,7 +313,7 @@ class MetadataLog:
         """Cut off the torn tail that a crash during a write left. Raise Corrupt for any other damage."""
         # A torn write is the last thing in the last file. Bytes behind it were written by a later, successful write,
         # which happens only after a sync of everything before.
-        if not is_last or _has_batch_after(data, end):
+        if not is_last or has_batch_after(data, end):
             raise Corrupt(f"{path}: damaged at byte {end}, and good batches follow")
         logger.warning("metadata_log=%s torn_at=%d cut_bytes=%d", path.name, end, len(data) - end)
         descriptor = self._fs.open(path)
@@ -419,61 +420,10 @@ class MetadataLog:
     def _remove_older_than(self, version: int, needed: Collection[str] = ()) -> None:
         """Remove the files that the snapshot of `version` replaces, except the current log and the `needed` ones."""
         for name in self._fs.list_directory(self._directory):
-            is_ours = _LOG_NAME.fullmatch(name) or _SNAPSHOT_NAME.fullmatch(name)
+            is_ours = LOG_NAME.fullmatch(name) or SNAPSHOT_NAME.fullmatch(name)
             is_needed = name == self._path.name or name in needed
-            if is_ours and _version_in(name) < version and not is_needed:
+            if is_ours and version_in(name) < version and not is_needed:
                 self._fs.unlink(self._directory / name)
-
-
-def is_missing(fs: Fs, data_directory: Path) -> bool:
-    """Return True if a data directory has neither a snapshot nor a nonempty log of metadata. Raises StorageFailure."""
-    directory = data_directory / DIRECTORY_NAME
-    if not fs.exists(directory):
-        return True
-    for name in fs.list_directory(directory):
-        if _SNAPSHOT_NAME.fullmatch(name):
-            return False
-        # A first start that died before its first commit leaves an empty log, so an empty file does not count as
-        # metadata. One that begins above 0 followed a snapshot, and open() reports that it is missing.
-        if (
-            _LOG_NAME.fullmatch(name)
-            and (facts := fs.facts_at(directory / name)) is not None
-            and (facts.st_size or _version_in(name))
-        ):
-            return False
-    return True
-
-
-def read_cluster_id(fs: Fs, data_directory: Path) -> str | None:
-    """Return the cluster id in the metadata, or None if there is no readable record of it. Changes no file.
-
-    Raises StorageFailure, and Corrupt for a record that this version cannot read.
-    """
-    directory = data_directory / DIRECTORY_NAME
-    if not fs.exists(directory):
-        return None
-    for name in sorted(fs.list_directory(directory)):
-        if not (_LOG_NAME.fullmatch(name) or _SNAPSHOT_NAME.fullmatch(name)):
-            continue
-        data = fs.read_file(directory / name) or b""
-        for start, end in _batches(data):
-            for record in _records_of(data[start:end], directory / name):
-                if isinstance(record, r.ClusterRegistered):
-                    return record.cluster_id
-    return None
-
-
-def _version_in(name: str) -> int:
-    """Return the version in a file's name: that of a snapshot, or the one at which a log begins."""
-    return int(name[:20])
-
-
-def _records_of(batch: bytes, path: Path) -> list[r.Record]:
-    """Decode the metadata records of a batch whose CRC was checked. Raise Corrupt for unknown records."""
-    try:
-        return [r.decode_record(record.value or b"") for record in decode_records(batch)]
-    except (msgspec.MsgspecError, KafkaError) as error:
-        raise Corrupt(f"{path}: a record that this version of kproc cannot read: {error}") from error
 
 
 def _apply(image: ClusterImage, records: Sequence[r.Record], version: int, path: Path) -> None:
@@ -484,39 +434,3 @@ def _apply(image: ClusterImage, records: Sequence[r.Record], version: int, path:
         raise Corrupt(
             f"{path}: a record up to version {version} is about a topic or partition that the records before it lack"
         ) from error
-
-
-def _batches(data: bytes) -> Iterator[tuple[int, int]]:
-    """Yield (start, end) of each batch from the beginning, up to the first incomplete or damaged one."""
-    position = 0
-    while (end := _batch_end(data, position)) is not None:
-        yield position, end
-        position = end
-
-
-def _batch_end(data: bytes, position: int) -> int | None:
-    """Return the end of the batch at `position`, or None if it is incomplete or damaged."""
-    if position + HEADER_BYTES > len(data):
-        return None
-    total = parse_header(data, position).total_bytes
-    # A torn write can leave a header whose length points behind the end of the file, or nonsense in its place.
-    if total < HEADER_BYTES or position + total > len(data):
-        return None
-    try:
-        check_batch(memoryview(data)[position : position + total])
-    except KafkaError:
-        return None
-    return position + total
-
-
-def _has_batch_after(data: bytes, position: int) -> bool:
-    """Return True if a whole batch begins anywhere behind `position`, by its magic byte and its CRC."""
-    at = position + 1
-    # Try only positions with the magic byte, which is 16 bytes behind the start of a batch. A try at every byte would
-    # take long.
-    while (magic_at := data.find(MAGIC, at + 16)) >= 0:
-        at = magic_at - 16
-        if _batch_end(data, at) is not None:
-            return True
-        at += 1
-    return False

@@ -11,10 +11,11 @@ import uuid
 from pathlib import Path
 from typing import Final
 
-from kproc.broker.cluster import metadata_log
+from kproc.broker.cluster import metadata_files
 from kproc.broker.config import Config
 from kproc.broker.storage import checkpoints
 from kproc.broker.storage.catalog import list_partitions
+from kproc.broker.storage.format import METADATA_DIRECTORY
 from kproc.broker.storage.fs import FILE_MODE, Fs, OsFs, StorageFailure
 from kproc.broker.storage.offset_checkpoints import check_readable
 from kproc.common.errors import Corrupt, FatalError
@@ -68,14 +69,14 @@ class DataDirectory:
         Raises Corrupt if the directory belongs to another node or holds Apache Kafka's metadata.
         """
         fs, node_id = self._fs, config.node_id
-        if fs.exists(self.path / metadata_log.DIRECTORY_NAME / _QUORUM_STATE):
+        if fs.exists(self.path / METADATA_DIRECTORY / _QUORUM_STATE):
             raise Corrupt(
                 "its metadata are Apache Kafka's; kproc can import its partitions but not its metadata: see MOVING.md"
             )
         # Check the checkpoints now. Roles read them only after the marker of a clean stop was removed, so a failure
         # there would make the next start recover every log.
         check_readable(fs, self.path)
-        has_metadata = not metadata_log.is_missing(fs, self.path)
+        has_metadata = not metadata_files.is_missing(fs, self.path)
         if not has_metadata:
             self._check_partitions_without_metadata(config)
         try:
@@ -99,7 +100,7 @@ class DataDirectory:
     def _lines_of_identity(self, node_id: int) -> str:
         """Format the lines with which the user can restore meta.properties, as part of an error message."""
         try:
-            cluster_id = metadata_log.read_cluster_id(self._fs, self.path)
+            cluster_id = metadata_files.read_cluster_id(self._fs, self.path)
         except Corrupt:  # The next start, with meta.properties, reports the damage of the metadata.
             cluster_id = None
         return (
@@ -118,8 +119,8 @@ class DataDirectory:
         what = f"it has {len(partitions)} partitions, such as {partitions[0].path.name}, but no metadata"
         if not config.kproc_start_without_metadata:
             raise Corrupt(
-                f"{what}: {metadata_log.DIRECTORY_NAME} is missing or empty; restore a copy, or start with "
-                f"{metadata_log.START_WITHOUT}=true: then every topic is unknown and its files are set aside"
+                f"{what}: {METADATA_DIRECTORY} is missing or empty; restore a copy, or start with "
+                f"{metadata_files.START_WITHOUT}=true: then every topic is unknown and its files are set aside"
             )
         logger.warning("%s: %s; its partitions will be set aside", self.path, what)
 

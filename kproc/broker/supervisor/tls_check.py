@@ -12,10 +12,10 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Any, Final, NamedTuple
 
-from kproc.broker.cluster import metadata_log
 from kproc.broker.config import Config, ConfigError
 from kproc.broker.config.dynamic import DynamicSettings
 from kproc.broker.config.listeners import EndPoint
+from kproc.broker.storage.format import METADATA_DIRECTORY
 from kproc.common.printable import printable
 
 logger = logging.getLogger(__name__)
@@ -40,7 +40,7 @@ def check_before_start(config: Config) -> CheckedListeners | None:
     Returns None if the metadata log exists. The settings in force may then differ from the configuration and only the
     controller knows them, so the caller must check later.
     """
-    if (Path(config.log_dirs) / metadata_log.DIRECTORY_NAME).exists():
+    if (Path(config.log_dirs) / METADATA_DIRECTORY).exists():
         return None
     checked = check_listeners(config, DynamicSettings(), config.listeners, in_child=True)
     if checked.problem is not None:

@@ -7,11 +7,13 @@ from pathlib import Path
 
 import pytest
 
+from kproc.broker.cluster import metadata_files
 from kproc.broker.cluster import metadata_log as module
 from kproc.broker.cluster import records as r
 from kproc.broker.cluster.image import ClusterImage
-from kproc.broker.cluster.metadata_log import DIRECTORY_NAME, MetadataLog
+from kproc.broker.cluster.metadata_log import MetadataLog
 from kproc.broker.storage.checkpoints import write_partition_metadata
+from kproc.broker.storage.format import METADATA_DIRECTORY
 from kproc.broker.storage.fs import OsFs, failure
 from kproc.common.clock import ManualClock
 from kproc.common.errors import Corrupt, ErrorCode, FatalError, KafkaError
@@ -50,7 +52,7 @@ def contents(image: ClusterImage) -> dict[str, object]:
 
 
 def files(directory: Path) -> list[str]:
-    return sorted(path.name for path in (directory / DIRECTORY_NAME).iterdir())
+    return sorted(path.name for path in (directory / METADATA_DIRECTORY).iterdir())
 
 
 @pytest.fixture
@@ -90,7 +92,7 @@ def test_a_new_directory_is_made(tmp_path):
 
 def test_file_consists_of_batches_with_versions_as_offsets(three_topics):
     directory, _, sizes = three_topics
-    data = (directory / DIRECTORY_NAME / FIRST_LOG).read_bytes()
+    data = (directory / METADATA_DIRECTORY / FIRST_LOG).read_bytes()
     headers = [parse_header(data, position) for position in sizes[:-1]]
     assert [header.base_offset for header in headers] == [0, 1, 4, 7]
     assert [header.record_count for header in headers] == [1, 3, 3, 3]
@@ -98,7 +100,7 @@ def test_file_consists_of_batches_with_versions_as_offsets(three_topics):
 
 def mark_synced(directory, size):
     """As the log was marked when the controller died in its last write."""
-    descriptor = OsFs().open(directory / DIRECTORY_NAME / FIRST_LOG)
+    descriptor = OsFs().open(directory / METADATA_DIRECTORY / FIRST_LOG)
     OsFs().write_synced_mark(descriptor, size)
     OsFs().close(descriptor)
 
@@ -107,7 +109,7 @@ def mark_synced(directory, size):
 def test_open_log_damaged_below_what_was_synced_is_refused(three_topics, harm):
     """A cut at the end of a batch, and zeroes up to the end, look like a torn write, but all of it was synced."""
     directory, _, sizes = three_topics
-    path = directory / DIRECTORY_NAME / FIRST_LOG
+    path = directory / METADATA_DIRECTORY / FIRST_LOG
     for size in sizes[1:-1]:
         good = path.read_bytes()
         with open(path, "r+b") as file:
@@ -125,7 +127,7 @@ def test_a_write_torn_at_any_byte_is_cut_off_and_the_log_goes_on(three_topics, t
     for cut in range(sizes[-2] + 1, sizes[-1]):
         copy = tmp_path / f"cut-at-{cut}"
         shutil.copytree(directory, copy)
-        os.truncate(copy / DIRECTORY_NAME / FIRST_LOG, cut)
+        os.truncate(copy / METADATA_DIRECTORY / FIRST_LOG, cut)
         mark_synced(copy, sizes[-2])
         log, image = open_log(copy)
         assert contents(image) == contents(images[-2])
@@ -138,7 +140,7 @@ def test_a_write_torn_at_any_byte_is_cut_off_and_the_log_goes_on(three_topics, t
 
 def test_a_wrong_offset_in_the_last_batch_is_refused(three_topics):
     directory, _, sizes = three_topics
-    path = directory / DIRECTORY_NAME / FIRST_LOG
+    path = directory / METADATA_DIRECTORY / FIRST_LOG
     data = bytearray(path.read_bytes())
     data[sizes[-2] + 7] = 0
     path.write_bytes(data)
@@ -149,7 +151,7 @@ def test_a_wrong_offset_in_the_last_batch_is_refused(three_topics):
 @pytest.mark.parametrize("tail", [b"\0" * 500, b"\xff" * 100, b"\x02" * 64])
 def test_bytes_that_were_never_a_batch_are_cut_off(three_topics, tail):
     directory, images, sizes = three_topics
-    path = directory / DIRECTORY_NAME / FIRST_LOG
+    path = directory / METADATA_DIRECTORY / FIRST_LOG
     path.write_bytes(path.read_bytes() + tail)
     assert contents(reopened(directory)) == contents(images[-1])
     assert path.stat().st_size == sizes[-1]
@@ -157,7 +159,7 @@ def test_bytes_that_were_never_a_batch_are_cut_off(three_topics, tail):
 
 def test_damage_with_good_batches_behind_it_is_refused(three_topics):
     directory, _, sizes = three_topics
-    path = directory / DIRECTORY_NAME / FIRST_LOG
+    path = directory / METADATA_DIRECTORY / FIRST_LOG
     good = path.read_bytes()
     for position in range(sizes[1], sizes[2]):
         path.write_bytes(good[:position] + bytes([good[position] ^ 0x40]) + good[position + 1 :])
@@ -172,7 +174,7 @@ def test_damage_with_good_batches_behind_it_is_refused(three_topics):
 
 def test_a_missing_batch_is_refused(three_topics):
     directory, _, sizes = three_topics
-    path = directory / DIRECTORY_NAME / FIRST_LOG
+    path = directory / METADATA_DIRECTORY / FIRST_LOG
     good = path.read_bytes()
     path.write_bytes(good[: sizes[1]] + good[sizes[2] :])
     with pytest.raises(Corrupt, match="records 4 to 7 follows version 1"):
@@ -200,7 +202,7 @@ def test_a_full_disk_changes_nothing_and_passes(three_topics):
         log.commit(image, new_topic(4, 3))
     assert caught.value.code == ErrorCode.KAFKA_STORAGE_ERROR
     assert contents(image) == contents(images[-1])
-    assert (directory / DIRECTORY_NAME / FIRST_LOG).stat().st_size == sizes[-1]
+    assert (directory / METADATA_DIRECTORY / FIRST_LOG).stat().st_size == sizes[-1]
     log.commit(image, new_topic(4, 3))
     log.close()
     assert contents(reopened(directory)) == contents(image)
@@ -236,7 +238,7 @@ def test_batch_after_failed_sync_is_rewritten_before_use(three_topics):
     log, image = open_log(directory, fs)
     log.close()
     assert "topic-4" in image.topics_by_name
-    assert writes == [(sizes[-1], (directory / DIRECTORY_NAME / FIRST_LOG).read_bytes()[sizes[-1] :])]
+    assert writes == [(sizes[-1], (directory / METADATA_DIRECTORY / FIRST_LOG).read_bytes()[sizes[-1] :])]
     assert fs.calls == ["sync", "sync"]  # The file and its directory.
     fs.fail_sync()
     with pytest.raises(FatalError, match="Input/output error"):
@@ -313,7 +315,7 @@ def test_a_crash_in_the_middle_of_a_compaction_loses_nothing(tmp_path, monkeypat
 
 def test_half_a_snapshot_is_thrown_away(three_topics):
     directory, images, _ = three_topics
-    half = directory / DIRECTORY_NAME / f"{9:020d}-{0:010d}.checkpoint.tmp"
+    half = directory / METADATA_DIRECTORY / f"{9:020d}-{0:010d}.checkpoint.tmp"
     half.write_bytes(b"half")
     assert contents(reopened(directory)) == contents(images[-1])
     assert not half.exists()
@@ -326,7 +328,7 @@ def test_snapshot_without_its_log_is_refused(tmp_path, monkeypatch):
     log.close()
     for name in files(tmp_path):
         if name.endswith(".log"):
-            (tmp_path / DIRECTORY_NAME / name).unlink()
+            (tmp_path / METADATA_DIRECTORY / name).unlink()
     with pytest.raises(Corrupt, match=r"the log that follows .* is missing"):
         open_log(tmp_path)
 
@@ -335,7 +337,7 @@ def test_a_damaged_snapshot_is_refused(tmp_path, monkeypatch):
     log, image = grown(tmp_path, monkeypatch)
     fill_up(log, image)
     log.close()
-    path = tmp_path / DIRECTORY_NAME / files(tmp_path)[0]
+    path = tmp_path / METADATA_DIRECTORY / files(tmp_path)[0]
     data = path.read_bytes()
     path.write_bytes(data[:-1])
     with pytest.raises(Corrupt, match="it was complete when it was renamed into place"):
@@ -365,22 +367,22 @@ def test_snapshot_cut_between_two_batches_is_refused(tmp_path, monkeypatch, batc
     log, image = grown(tmp_path, monkeypatch)
     fill_up(log, image)
     log.close()
-    path = tmp_path / DIRECTORY_NAME / files(tmp_path)[0]
-    ends = [end for _, end in module._batches(path.read_bytes())]
+    path = tmp_path / METADATA_DIRECTORY / files(tmp_path)[0]
+    ends = [end for _, end in metadata_files.batches_in(path.read_bytes())]
     assert len(ends) > 2
     os.truncate(path, [0, *ends][batches])
     with pytest.raises(Corrupt, match=r"damaged.*restore a copy of __cluster_metadata-0"):
         open_log(tmp_path)
-    assert not module.is_missing(OsFs(), tmp_path)
+    assert not metadata_files.is_missing(OsFs(), tmp_path)
 
 
 def test_snapshot_without_first_record_is_refused(tmp_path, monkeypatch):
     log, image = grown(tmp_path, monkeypatch)
     fill_up(log, image)
     log.close()
-    path = tmp_path / DIRECTORY_NAME / files(tmp_path)[0]
+    path = tmp_path / METADATA_DIRECTORY / files(tmp_path)[0]
     data = path.read_bytes()
-    path.write_bytes(data[next(module._batches(data))[1] :])
+    path.write_bytes(data[next(metadata_files.batches_in(data))[1] :])
     with pytest.raises(Corrupt, match="damaged"):
         open_log(tmp_path)
 
@@ -396,7 +398,7 @@ def old_snapshot(directory: Path, monkeypatch, topic_count: int) -> tuple[Path, 
         log._compact_at = 0
         log.compact_if_large(image)
     log.close()
-    return directory / DIRECTORY_NAME / files(directory)[0], image
+    return directory / METADATA_DIRECTORY / files(directory)[0], image
 
 
 def partition_directory(directory: Path, topic: int) -> None:
@@ -417,8 +419,8 @@ def test_snapshot_of_older_kproc_is_loaded_and_replaced_at_once(tmp_path, monkey
     # Now the record count tells that it is cut.
     (snapshot,) = [name for name in files(tmp_path) if name.endswith(".checkpoint")]
     assert snapshot != path.name
-    new = tmp_path / DIRECTORY_NAME / snapshot
-    os.truncate(new, next(module._batches(new.read_bytes()))[1])
+    new = tmp_path / METADATA_DIRECTORY / snapshot
+    os.truncate(new, next(metadata_files.batches_in(new.read_bytes()))[1])
     with pytest.raises(Corrupt, match="damaged, because it has 3 of"):
         open_log(tmp_path)
 
@@ -428,7 +430,7 @@ def test_old_snapshot_cut_between_two_batches_is_refused(tmp_path, monkeypatch):
     path, _ = old_snapshot(tmp_path, monkeypatch, 7)
     for topic in range(1, 8):
         partition_directory(tmp_path, topic)
-    ends = [end for _, end in module._batches(path.read_bytes())]
+    ends = [end for _, end in metadata_files.batches_in(path.read_bytes())]
     assert len(ends) > 5
     os.truncate(path, ends[3])
     with pytest.raises(Corrupt, match=r"its end seems to be missing.*topic-\d-0.*; restore a copy of"):
@@ -455,7 +457,7 @@ def test_check_of_old_snapshots_ignores_deleted_topics(tmp_path, monkeypatch):
 def test_record_about_a_topic_that_is_missing_is_refused(three_topics):
     """The start ended with a KeyError and a traceback."""
     directory, _, _ = three_topics
-    path = directory / DIRECTORY_NAME / FIRST_LOG
+    path = directory / METADATA_DIRECTORY / FIRST_LOG
     log, _ = open_log(directory)
     log.append([r.TopicConfigSet(ids(99), "retention.ms", "1")])
     log.close()
@@ -468,8 +470,8 @@ def test_log_whose_snapshot_is_missing_is_refused(tmp_path, monkeypatch):
     log, image = grown(tmp_path, monkeypatch)
     fill_up(log, image)
     log.close()
-    (tmp_path / DIRECTORY_NAME / files(tmp_path)[0]).unlink()
-    assert not module.is_missing(OsFs(), tmp_path)
+    (tmp_path / METADATA_DIRECTORY / files(tmp_path)[0]).unlink()
+    assert not metadata_files.is_missing(OsFs(), tmp_path)
     with pytest.raises(Corrupt, match="are missing; restore a copy"):
         open_log(tmp_path)
 
@@ -561,6 +563,6 @@ def test_log_with_records_above_snapshot_stays_at_start(tmp_path, monkeypatch):
     log.close()
     _, _, snapshot, log_name = sorted(files(tmp_path), key=lambda name: (name[:20], name))
     assert (snapshot[-11:], log_name[-4:]) == (".checkpoint", ".log")
-    (tmp_path / DIRECTORY_NAME / snapshot).unlink()
+    (tmp_path / METADATA_DIRECTORY / snapshot).unlink()
     for _ in range(3):
         assert contents(reopened(tmp_path)) == contents(image)

@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 
 from kproc.broker.cluster import records as r
-from kproc.broker.cluster.metadata_log import DIRECTORY_NAME
 from kproc.broker.cluster.shown_records import without_secrets
+from kproc.broker.storage.format import METADATA_DIRECTORY
 from kproc.wire.record_batch import encode_batch
 from kproc.wire.records import Record
 from tests.support.command_line import call_kproc
@@ -53,7 +53,7 @@ def test_dump_of_directory_hides_secrets_and_skips_request_logs(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     (tmp_path / "requests-handler-0.log").write_text("{}\n")
-    directory = tmp_path / DIRECTORY_NAME
+    directory = tmp_path / METADATA_DIRECTORY
     directory.mkdir()
     rows = [Record(None, r.encode_record(record), 1) for record in SECRETS]
     (directory / f"{0:020d}.log").write_bytes(encode_batch(rows, base_offset=0, leader_epoch=0))

@@ -1,0 +1,111 @@
+"""The files of the metadata log: their names, and the batches of records in them.
+
+metadata_log.py opens, replays and writes them. The functions here change no file.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Final
+
+import msgspec
+
+from kproc.broker.cluster import records as r
+from kproc.broker.storage.format import METADATA_DIRECTORY
+from kproc.broker.storage.fs import Fs
+from kproc.common.errors import Corrupt, KafkaError
+from kproc.wire.batch_header import HEADER_BYTES
+from kproc.wire.record_batch import MAGIC, check_batch, decode_records, parse_header
+
+START_WITHOUT: Final = "kproc.start.without.metadata"
+LOG_NAME: Final = re.compile(r"\d{20}\.log")
+SNAPSHOT_NAME: Final = re.compile(r"\d{20}-\d{10}\.checkpoint")
+
+
+def is_missing(fs: Fs, data_directory: Path) -> bool:
+    """Return True if a data directory has neither a snapshot nor a nonempty log of metadata. Raises StorageFailure."""
+    directory = data_directory / METADATA_DIRECTORY
+    if not fs.exists(directory):
+        return True
+    for name in fs.list_directory(directory):
+        if SNAPSHOT_NAME.fullmatch(name):
+            return False
+        # A first start that died before its first commit leaves an empty log, so an empty file does not count as
+        # metadata. One that begins above 0 followed a snapshot, and open() reports that it is missing.
+        if (
+            LOG_NAME.fullmatch(name)
+            and (facts := fs.facts_at(directory / name)) is not None
+            and (facts.st_size or version_in(name))
+        ):
+            return False
+    return True
+
+
+def read_cluster_id(fs: Fs, data_directory: Path) -> str | None:
+    """Return the cluster id in the metadata, or None if there is no readable record of it. Changes no file.
+
+    Raises StorageFailure, and Corrupt for a record that this version cannot read.
+    """
+    directory = data_directory / METADATA_DIRECTORY
+    if not fs.exists(directory):
+        return None
+    for name in sorted(fs.list_directory(directory)):
+        if not (LOG_NAME.fullmatch(name) or SNAPSHOT_NAME.fullmatch(name)):
+            continue
+        data = fs.read_file(directory / name) or b""
+        for start, end in batches_in(data):
+            for record in records_of(data[start:end], directory / name):
+                if isinstance(record, r.ClusterRegistered):
+                    return record.cluster_id
+    return None
+
+
+def version_in(name: str) -> int:
+    """Return the version in a file's name: that of a snapshot, or the one at which a log begins."""
+    return int(name[:20])
+
+
+def records_of(batch: bytes, path: Path) -> list[r.Record]:
+    """Decode the metadata records of a batch whose CRC was checked. Raise Corrupt for unknown records."""
+    try:
+        return [r.decode_record(record.value or b"") for record in decode_records(batch)]
+    except (msgspec.MsgspecError, KafkaError) as error:
+        raise Corrupt(f"{path}: a record that this version of kproc cannot read: {error}") from error
+
+
+def batches_in(data: bytes) -> Iterator[tuple[int, int]]:
+    """Yield (start, end) of each batch from the beginning, up to the first incomplete or damaged one."""
+    position = 0
+    while (end := batch_end(data, position)) is not None:
+        yield position, end
+        position = end
+
+
+def batch_end(data: bytes, position: int) -> int | None:
+    """Return the end of the batch at `position`, or None if it is incomplete or damaged."""
+    if position + HEADER_BYTES > len(data):
+        return None
+    total = parse_header(data, position).total_bytes
+    # A torn write can leave a header whose length points behind the end of the file, or nonsense in its place.
+    if total < HEADER_BYTES or position + total > len(data):
+        return None
+    try:
+        check_batch(memoryview(data)[position : position + total])
+    except KafkaError:
+        return None
+    return position + total
+
+
+def has_batch_after(data: bytes, position: int) -> bool:
+    """Return True if a whole batch begins anywhere behind `position`, by its magic byte and its CRC."""
+    at = position + 1
+    # Try only positions with the magic byte, which is 16 bytes behind the start of a batch. A try at every byte would
+    # take long.
+    while (magic_at := data.find(MAGIC, at + 16)) >= 0:
+        at = magic_at - 16
+        if batch_end(data, at) is not None:
+            return True
+        at += 1
+    return False
