@@ -143,7 +143,7 @@ def _batches(path: Path) -> Iterator[DumpedBatch]:
 
 
 def _records(path: Path, batch: DumpedBatch) -> list[dict[str, Any]]:
-    from kproc.broker.cluster.shown_records import without_secrets
+    from kproc.broker.cluster.records import without_secrets
     from kproc.broker.storage.format import METADATA_DIRECTORY
     from kproc.cli.record_json import json_text
     from kproc.client import failure_text

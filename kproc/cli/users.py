@@ -211,7 +211,7 @@ def _offline(data: Path | None, config: Path | None) -> Config | None:
 def _change(requests: list[Row], bootstrap: str, offline: Config | None) -> None:
     """Send the changes to the broker, or apply them to its directory. Raise a Failure for one that is rejected."""
     if offline is not None:
-        from kproc.broker.supervisor.offline_users import alter_users
+        from kproc.broker.supervisor.offline_metadata import alter_users
 
         bodies = [
             {**each, "upsertions": [keys_for_password(row) for row in each["upsertions"]]}
@@ -233,7 +233,7 @@ def _change(requests: list[Row], bootstrap: str, offline: Config | None) -> None
 def _users(bootstrap: str, offline: Config | None) -> list[tuple[str, dict[int, int]]]:
     """Return every user, with the iterations of each of its mechanisms."""
     if offline is not None:
-        from kproc.broker.supervisor.offline_users import users_of
+        from kproc.broker.supervisor.offline_metadata import users_of
 
         if not Path(offline.log_dirs).is_dir():
             raise Failure(f"there is no data directory {offline.log_dirs}")

@@ -12,7 +12,7 @@ import pytest
 
 confluent_kafka = pytest.importorskip("confluent_kafka")
 
-from kproc.broker.coordinator.partitioning import partition_for  # noqa: E402
+from kproc.broker.coordinator.topic_coordinators import partition_for  # noqa: E402
 from tests.support.broker import BrokerUnderTest  # noqa: E402
 from tests.support.groups import Member, commit, find_coordinator, offsets_of, settle  # noqa: E402
 from tests.support.java_tools import CONSOLE_CONSUMER, ToolResult, run_process, run_tool  # noqa: E402

@@ -6,7 +6,7 @@ import random
 from itertools import pairwise
 from typing import NamedTuple
 
-from kproc.broker.coordinator.partitioning import partition_for
+from kproc.broker.coordinator.topic_coordinators import partition_for
 from kproc.broker.group.records import CommittedOffset
 from kproc.broker.storage.fs import StorageFailure
 from kproc.broker.storage.log import Log

@@ -7,11 +7,10 @@ import random
 from typing import TYPE_CHECKING
 
 from kproc.broker.cluster.client_quotas import CLIENT_ID, PRODUCER_BYTE_RATE, Entity
-from kproc.broker.cluster.delegation_tokens import REMOVE_EXPIRED
+from kproc.broker.cluster.delegation_tokens import REMOVE_EXPIRED, token_hmac
 from kproc.broker.cluster.image import ClusterImage
 from kproc.broker.cluster.records import DelegationTokenSet
 from kproc.broker.security.sasl.scram import KINDS, SCRAM_SHA_256, ScramCredential, credential_of
-from kproc.broker.security.tokens import token_hmac
 
 if TYPE_CHECKING:
     from tests.powerloss.scene import Scene

@@ -30,7 +30,7 @@ from kproc.broker.config import Config
 from kproc.broker.controller.answers import add_change_calls
 from kproc.broker.controller.freed_names import FreedNames
 from kproc.broker.coordinator.coordinator_runtime import CoordinatorRuntime
-from kproc.broker.coordinator.partitioning import partition_for
+from kproc.broker.coordinator.topic_coordinators import partition_for
 from kproc.broker.group.messages import CommitRequest
 from kproc.broker.group.records import CommittedOffset, OffsetKey
 from kproc.broker.handler.checkpoint import Checkpoint

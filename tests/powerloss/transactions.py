@@ -12,8 +12,8 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
 from kproc.broker.coordinator.coordinator_log import CoordinatorKind
-from kproc.broker.coordinator.partitioning import partition_for
 from kproc.broker.coordinator.rules import Marker, Producer, Timing
+from kproc.broker.coordinator.topic_coordinators import partition_for
 from kproc.broker.group.messages import CommitRequest
 from kproc.broker.group.records import CommittedOffset, OffsetKey
 from kproc.broker.handler.coordinator_kinds import transactions

@@ -15,7 +15,7 @@ from typing import Any
 
 from confluent_kafka import Producer
 
-from kproc.broker.coordinator.partitioning import partition_for
+from kproc.broker.coordinator.topic_coordinators import partition_for
 from kproc.broker.group.records import GroupSnapshot, decode_record
 from kproc.wire.batch_header import HEADER_BYTES
 from kproc.wire.record_batch import decode_records, parse_header

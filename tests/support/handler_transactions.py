@@ -6,7 +6,7 @@ from collections.abc import Callable
 from typing import Any
 
 from kproc.broker.cluster.internal_topics import TRANSACTION_STATE_TOPIC
-from kproc.broker.coordinator.partitioning import partition_for
+from kproc.broker.coordinator.topic_coordinators import partition_for
 from kproc.common.errors import ErrorCode
 from kproc.wire.batch_header import HEADER_BYTES
 from kproc.wire.header import ApiKey

@@ -9,8 +9,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
+from kproc.broker.peers.controller_call import create_topic_if_missing
 from kproc.broker.peers.coordinator_call import Fields
-from kproc.broker.peers.coordinator_topic import create_if_missing
 from kproc.broker.peers.group_call import GROUPS
 from kproc.broker.peers.transaction_call import ADD, as_known
 from kproc.broker.request.registry import api
@@ -54,7 +54,7 @@ def handle_add_offsets_to_txn(context: RequestContext, request: Fields) -> None:
         code = as_known(outcome, context.api_version, _FENCED_SINCE)
         context.reply(error_response(request, code, None))
 
-    create_if_missing(context, GROUPS.topic, on_created)
+    create_topic_if_missing(context, GROUPS.topic, on_created)
 
 
 def error_response(_request: Fields, code: int, message: str | None) -> Fields:

@@ -11,12 +11,12 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from kproc.broker.api.delegation_tokens import Name, may_ask, requester_of
+from kproc.broker.cluster.delegation_tokens import token_hmac, token_key
 from kproc.broker.cluster.records import DelegationTokenSet
 from kproc.broker.request.listing import list_items
 from kproc.broker.request.registry import api
 from kproc.broker.security.acl import Operation, ResourceType
 from kproc.broker.security.principal import Principal
-from kproc.broker.security.tokens import token_hmac, token_key
 from kproc.common.errors import ErrorCode, KafkaError
 from kproc.wire.header import ApiKey
 

@@ -14,7 +14,7 @@ from collections.abc import Collection
 from typing import TYPE_CHECKING, Any, Final
 
 from kproc.broker.cluster.internal_topics import INTERNAL_TOPICS
-from kproc.broker.peers.coordinator_topic import create_if_missing
+from kproc.broker.peers.controller_call import create_topic_if_missing
 from kproc.broker.request.division import rows_at
 from kproc.broker.request.registry import api
 from kproc.broker.request.rights import REFUSALS, denied
@@ -55,7 +55,7 @@ def handle_find_coordinator(context: RequestContext, request: Fields) -> None:
     if asked:
         # A client without the right to any of its keys must not cause the creation of a topic, so this is only for
         # `asked` keys.
-        create_if_missing(context, topic, on_created)
+        create_topic_if_missing(context, topic, on_created)
     else:
         on_created(None)
 

@@ -8,6 +8,7 @@ the answers' fields are those of Kafka's DelegationTokenControlManager.
 from __future__ import annotations
 
 import base64
+import hmac
 from collections.abc import Callable, Sequence
 from typing import Any, Final
 
@@ -18,7 +19,6 @@ from kproc.broker.cluster.image import ClusterImage
 from kproc.broker.config import Config
 from kproc.broker.config.values import LONG_MAX
 from kproc.broker.security.principal import USER
-from kproc.broker.security.tokens import token_hmac, token_key
 from kproc.common.clock import Clock
 from kproc.common.errors import ErrorCode
 
@@ -198,3 +198,14 @@ def _may_renew(token: r.DelegationTokenSet, body: dict[str, Any]) -> bool:
 def _name(principal: Sequence[str]) -> r.Name:
     kind, name = principal
     return kind, name
+
+
+def token_key(config: Config) -> bytes | None:
+    """Return delegation.token.secret.key, or None if delegation tokens are disabled."""
+    secret = config.delegation_token_secret_key
+    return secret.reveal().encode() or None if secret is not None else None
+
+
+def token_hmac(key: bytes, token_id: str) -> bytes:
+    """Return the secret that a token's owner receives. In base64 it is the password of its SCRAM logins."""
+    return hmac.digest(key, token_id.encode(), "sha512")

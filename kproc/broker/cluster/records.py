@@ -21,6 +21,9 @@ from typing import Final
 
 import msgspec
 
+from kproc.broker.config.settings import is_secret
+from kproc.broker.config.values import HIDDEN
+
 LAYOUT_VERSION: Final = 1
 CLUSTER_DEFAULT_NODE: Final = ""  # In BrokerConfigSet: the default for every node without a value of its own.
 
@@ -288,3 +291,24 @@ def encode_snapshot(version: int, records: Sequence[Record]) -> bytes:
 def decode_delta(data: bytes | memoryview) -> Delta:
     """Decode a delta or snapshot. Raise msgspec.MsgspecError if `data` is invalid."""
     return _delta_decoder.decode(data)
+
+
+def without_secrets(data: bytes) -> bytes:
+    """Return a record's bytes for output, without passwords, keys and hashes of passwords.
+
+    Bytes that are not a record are returned unchanged.
+    """
+    try:
+        record = decode_record(data)
+    except (msgspec.MsgspecError, ValueError):
+        return data
+    hidden = HIDDEN.encode()
+    match record:
+        case BrokerConfigSet(value=str(), name=name) if is_secret(name, if_unknown=True):
+            return encode_record(msgspec.structs.replace(record, value=HIDDEN))
+        case ScramSecretMade():
+            return encode_record(msgspec.structs.replace(record, secret=hidden))
+        case ScramCredentialSet():
+            keys = dict.fromkeys(("salt", "stored_key", "server_key"), hidden)
+            return encode_record(msgspec.structs.replace(record, **keys))
+    return data

@@ -17,7 +17,7 @@ import secrets
 from collections.abc import Callable, Mapping
 from typing import Final
 
-from kproc.broker.cluster.delegation_tokens import has_expired
+from kproc.broker.cluster.delegation_tokens import has_expired, token_hmac, token_key
 from kproc.broker.cluster.records import DelegationTokenSet
 from kproc.broker.config import Config
 from kproc.broker.security.sasl.mechanism import AuthenticatedUser
@@ -30,7 +30,6 @@ from kproc.broker.security.sasl.scram import (
     made_up,
     salted_password,
 )
-from kproc.broker.security.tokens import token_hmac, token_key
 
 _SECRET_BYTES: Final = 32
 # Limit of cached credentials, because an owner can create many tokens. Above it the cache is cleared.

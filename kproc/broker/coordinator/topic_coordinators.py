@@ -1,12 +1,16 @@
-"""TopicCoordinators: the coordinators of one internal topic at one Handler, as the APIs see them."""
+"""TopicCoordinators: the coordinators of one internal topic at one Handler, as the APIs see them.
+
+The partition of a group or a transactional id comes from Java's hash of its name, as in every version of Kafka.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Generic
+from functools import lru_cache
+from typing import TYPE_CHECKING, Final, Generic
 
 from kproc.broker.coordinator.coordinator_log import C
-from kproc.broker.coordinator.partitioning import partition_for
+from kproc.common.bounded import NAME_MAX
 
 if TYPE_CHECKING:
     from kproc.broker.cluster.image import PartitionImage
@@ -67,3 +71,31 @@ class TopicCoordinators(Generic[C]):
     def when_loaded(self, on_loaded: Callable[[], None]) -> None:
         """Load the coordinators of all our partitions that have records, then call back."""
         self._runtime.when_loaded(self.kind.topic, on_loaded)
+
+
+_INT32_MIN: Final = -(2**31)
+
+
+def partition_for(name: str, partition_count: int) -> int:
+    """Return the partition of a group id or transactional id, of `partition_count` partitions."""
+    if len(name) > NAME_MAX:
+        return _hash_of_long_name(name) % partition_count
+    return _hash_of_name(name) % partition_count
+
+
+def _java_abs_hash(text: str) -> int:
+    """Return the absolute value of Java's hash of a text. As in Kafka's `Utils.abs`, the smallest hash gives 0.
+
+    The hash is that of the UTF-16 units.
+    """
+    value = 0
+    data = text.encode("utf-16-be", "surrogatepass")
+    for at in range(0, len(data), 2):
+        value = (31 * value + (data[at] << 8 | data[at + 1])) & 0xFFFF_FFFF
+    signed = value - (1 << 32) if value & 0x8000_0000 else value
+    return 0 if signed == _INT32_MIN else abs(signed)
+
+
+# Each heartbeat hashes the id of its group. Names can be 32 kB long, so only a few long ones are cached.
+_hash_of_name = lru_cache(maxsize=4096)(_java_abs_hash)
+_hash_of_long_name = lru_cache(maxsize=64)(_java_abs_hash)

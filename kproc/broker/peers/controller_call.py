@@ -100,3 +100,25 @@ def with_client(context: RequestContext, body: Fields, *, strict_since: int) -> 
     """
     client_id = (context.client_id_bytes or b"").decode("utf-8", "replace")
     return {**body, CLIENT: [context.principal.name, client_id, context.api_version >= strict_since]}
+
+
+def create_topic_if_missing(
+    context: RequestContext, topic: str, on_created: Callable[[str | None], None]
+) -> None:
+    """Create an internal topic unless it exists. `on_created` gets None, or the reason why it cannot be created."""
+    image = context.services.image
+    if image.topic(topic) is not None:
+        on_created(None)
+        return
+
+    def on_reply(reply: Changed | Lost) -> None:
+        if context.services.image.topic(topic) is not None:
+            on_created(None)
+            return
+        try:
+            message = fields_of(reply)["topics"][0]["error_message"]
+        except KafkaError as error:
+            message = error.message
+        on_created(message or "")
+
+    context.ask_controller(CHANGE, Change("auto_create_topics", {"names": [topic]}), on_reply)

@@ -1,7 +1,7 @@
 """Reads and changes the metadata in the data directory of a stopped broker, without starting a role.
 
-The first user cannot log in to be created (offline_users.py). `kproc dev --topic` creates its topics here, so that they
-exist when the first client connects.
+The first SCRAM user cannot log in to be created. `kafka-storage format --add-scram` does this for Kafka; here it can be
+repeated at any time. `kproc dev --topic` creates its topics here, so that they exist when the first client connects.
 """
 
 from __future__ import annotations
@@ -75,3 +75,21 @@ def _open_metadata(config: Config, fs: Fs) -> Iterator[tuple[MetadataLog, Cluste
             log.close()
     finally:
         directory.close()
+
+
+def alter_users(config: Config, bodies: list[Row], fs: Fs | None = None) -> list[Row]:
+    """Apply AlterUserScramCredentials requests with derived keys to the data directory of `config`.
+
+    Creates the directory if it does not exist. Returns the rows of the results. Raises FatalError if a broker uses the
+    directory or it cannot be opened.
+    """
+    replies = change_metadata(config, [("alter_user_scram_credentials", body) for body in bodies], fs)
+    return [row for reply in replies for row in reply["results"]]
+
+
+def users_of(config: Config, fs: Fs | None = None) -> list[tuple[str, dict[int, int]]]:
+    """Return every user of the directory, with the iterations of each of its mechanisms."""
+    users = read_metadata(config, fs).scram_users
+    return [
+        (name, {number: each.iterations for number, each in users.of(name).items()}) for name in users.names()
+    ]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from kproc.broker.coordinator import partitioning
+from kproc.broker.coordinator import topic_coordinators
 from kproc.common.bounded import NAME_MAX, BoundedCache, short_name
 
 LONG = "n" * 32_000
@@ -38,6 +38,6 @@ def test_bounded_cache_is_emptied_at_its_entries_or_bytes() -> None:
 @pytest.mark.long
 def test_hashes_of_long_group_names_are_cached_in_few_bytes() -> None:
     for number in range(200):
-        partitioning.partition_for(f"{number}{LONG}", 50)
-    assert partitioning._hash_of_long_name.cache_info().currsize <= 64
-    assert partitioning._hash_of_name.cache_info().maxsize == 4096
+        topic_coordinators.partition_for(f"{number}{LONG}", 50)
+    assert topic_coordinators._hash_of_long_name.cache_info().currsize <= 64
+    assert topic_coordinators._hash_of_name.cache_info().maxsize == 4096

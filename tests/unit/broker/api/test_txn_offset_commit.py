@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 
 from kproc.broker.cluster.internal_topics import GROUP_METADATA_TOPIC
-from kproc.broker.coordinator.partitioning import partition_for
 from kproc.broker.coordinator.rules import Marker
+from kproc.broker.coordinator.topic_coordinators import partition_for
 from kproc.common.errors import ErrorCode
 from kproc.wire.header import ApiKey
 from tests.support.handler_rig import HandlerRig, parts_of

@@ -11,9 +11,9 @@ import pytest
 
 from kproc.broker.cluster.image import PartitionImage
 from kproc.broker.cluster.internal_topics import COORDINATOR_TOPICS, GROUP_METADATA_TOPIC
-from kproc.broker.coordinator.partitioning import partition_for
 from kproc.broker.coordinator.rules import Marker
 from kproc.broker.coordinator.shard import WAIT_MS, ShardState
+from kproc.broker.coordinator.topic_coordinators import partition_for
 from kproc.broker.handler.coordinator_kinds import all_kinds
 from kproc.broker.handler.owned_partition import OwnedPartition
 from kproc.broker.handler.partitions import Partitions

@@ -7,7 +7,7 @@ from collections.abc import Callable
 import pytest
 
 from kproc.broker.cluster.internal_topics import GROUP_METADATA_TOPIC
-from kproc.broker.coordinator.partitioning import partition_for
+from kproc.broker.coordinator.topic_coordinators import partition_for
 from kproc.broker.metrics.spec import SLOT
 from kproc.broker.transport.agent import REST_MS
 from kproc.common.errors import ErrorCode

@@ -14,7 +14,7 @@ import pytest
 from kproc.broker.calls.calls import Answers, Lost, Reply
 from kproc.broker.calls.controller_calls import CHANGE, Change
 from kproc.broker.cluster.internal_topics import GROUP_METADATA_TOPIC
-from kproc.broker.coordinator.partitioning import partition_for
+from kproc.broker.coordinator.topic_coordinators import partition_for
 from kproc.broker.fetch.fetch_owners import CANCEL_WATCH, CancelWatch
 from kproc.broker.peers.forwarding import OPERATIONS, PartitionsRequest
 from kproc.broker.role.roles import handler_id

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from kproc.broker.cluster.internal_topics import GROUP_METADATA_TOPIC
-from kproc.broker.coordinator.partitioning import partition_for
+from kproc.broker.coordinator.topic_coordinators import partition_for
 from kproc.broker.security.principal import Principal
 from kproc.broker.transport.envelope import HEAD, MOVE_IN, MOVE_OUT, pack_sequences
 from kproc.wire.header import ApiKey

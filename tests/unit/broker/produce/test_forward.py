@@ -8,7 +8,7 @@ import random
 import pytest
 
 from kproc.broker.cluster.internal_topics import GROUP_METADATA_TOPIC
-from kproc.broker.coordinator.partitioning import partition_for
+from kproc.broker.coordinator.topic_coordinators import partition_for
 from kproc.broker.request.routing import OWNER, body_key
 from kproc.broker.role.roles import handler_id
 from kproc.broker.transport.envelope import CLOSE, NO_OP

@@ -15,7 +15,7 @@ from kproc.broker.storage import checkpoints
 from kproc.broker.storage.fs import OsFs
 from kproc.broker.supervisor import data_directory
 from kproc.broker.supervisor.data_directory import DataDirectory
-from kproc.broker.supervisor.offline_users import alter_users
+from kproc.broker.supervisor.offline_metadata import alter_users
 from kproc.common.errors import FatalError
 from tests.support.ring_pair import Forked
 

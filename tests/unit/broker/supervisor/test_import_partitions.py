@@ -22,7 +22,7 @@ from kproc.broker.storage.log_config import LogConfig
 from kproc.broker.storage.offset_checkpoints import read_offset_checkpoint, write_offset_checkpoint
 from kproc.broker.storage.set_aside import set_aside
 from kproc.broker.supervisor.import_partitions import ImportedPartition, import_partitions
-from kproc.broker.supervisor.offline_users import alter_users
+from kproc.broker.supervisor.offline_metadata import alter_users
 from kproc.common.clock import ManualClock, SystemClock
 from kproc.common.errors import FatalError
 from tests.support.in_memory_controller import topic

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from kproc.broker.cluster.internal_topics import TRANSACTION_STATE_TOPIC
-from kproc.broker.coordinator.partitioning import partition_for
+from kproc.broker.coordinator.topic_coordinators import partition_for
 from kproc.wire.header import ApiKey
 from kproc.wire.record_batch import TRANSACTIONAL
 from tests.support.handler_rig import HandlerRig

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from kproc.broker.cluster import records as r
-from kproc.broker.cluster.shown_records import without_secrets
+from kproc.broker.cluster.records import without_secrets
 from kproc.broker.storage.format import METADATA_DIRECTORY
 from kproc.wire.record_batch import encode_batch
 from kproc.wire.records import Record

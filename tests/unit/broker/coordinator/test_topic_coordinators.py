@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from kproc.broker.coordinator.partitioning import partition_for
+from kproc.broker.coordinator.topic_coordinators import partition_for
 
 
 @pytest.mark.parametrize(
