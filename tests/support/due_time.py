@@ -15,15 +15,15 @@ def check_due_time(handler: Handler) -> None:
     due_ns, now_ns = handler._due.ns, handler._clock.now_ns()
     if due_ns <= now_ns:
         return
-    requests, partitions, coordinators = handler._requests, handler._partitions, handler._coordinators
+    requests, group_commit, coordinators = handler._requests, handler._group_commit, handler._coordinators
     waiting = {
         "a large request": requests.large,
         "a request without space": requests.without_room,
         "a resting connection": requests.resting,
         "the request log": requests.log is not None,
         "a stop": handler._is_stopping or handler._is_leaving,
-        "a sync in progress": partitions.syncing,
-        "a log to sync": partitions.unsynced,
+        "a sync in progress": group_commit.syncing,
+        "a log to sync": group_commit.unsynced,
         "queued batches": handler._append_queue.queued,
         "a compacted log": handler._compaction.swaps,
         "a log to open": handler._transfers.is_opening,
