@@ -68,19 +68,21 @@ Loggers = Annotated[
 _SET, _DELETE = 0, 1
 
 
+SettingNames = Annotated[
+    list[str] | None,
+    typer.Argument(metavar="NAME", help="Only these settings.", autocompletion=complete_setting_names),
+]
+ShowAll = Annotated[bool, typer.Option("--all", "-a", help="Also show settings with their default value.")]
+
+
 @app.command("get")
 def get_configs(
-    names: Annotated[
-        list[str] | None,
-        typer.Argument(metavar="NAME", help="Only these settings.", autocompletion=complete_setting_names),
-    ] = None,
+    names: SettingNames = None,
     bootstrap: Bootstrap = DEFAULT_BOOTSTRAP,
     topic: Topic = None,
     group: Group = None,
     loggers: Loggers = False,
-    show_all: Annotated[
-        bool, typer.Option("--all", "-a", help="Also show settings with their default value.")
-    ] = False,
+    show_all: ShowAll = False,
     output: OutputFormat = Format.TABLE,
 ) -> None:
     """Show settings and where each value comes from.
@@ -117,33 +119,38 @@ def get_configs(
         print_line(f"{len(rows) - len(shown)} more have their default: --all shows them")
 
 
+ChangedSettings = Annotated[
+    list[str] | None,
+    typer.Argument(metavar="NAME=VALUE", help="Settings to change.", autocompletion=complete_settings),
+]
+Unset = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--unset",
+        metavar="NAME",
+        help="Reset this setting to its default; may be repeated.",
+        autocompletion=complete_setting_names,
+    ),
+]
+ChangesFile = Annotated[
+    str | None,
+    typer.Option(
+        "--file",
+        metavar="FILE",
+        help="Also set the lines NAME=VALUE of this file; - reads the standard input. Use it for passwords.",
+    ),
+]
+
+
 @app.command("set")
 def set_configs(
-    settings: Annotated[
-        list[str] | None,
-        typer.Argument(metavar="NAME=VALUE", help="Settings to change.", autocompletion=complete_settings),
-    ] = None,
+    settings: ChangedSettings = None,
     bootstrap: Bootstrap = DEFAULT_BOOTSTRAP,
     topic: Topic = None,
     group: Group = None,
     loggers: Loggers = False,
-    unset: Annotated[
-        list[str] | None,
-        typer.Option(
-            "--unset",
-            metavar="NAME",
-            help="Reset this setting to its default; may be repeated.",
-            autocompletion=complete_setting_names,
-        ),
-    ] = None,
-    file: Annotated[
-        str | None,
-        typer.Option(
-            "--file",
-            metavar="FILE",
-            help="Also set the lines NAME=VALUE of this file; - reads the standard input. Use it for passwords.",
-        ),
-    ] = None,
+    unset: Unset = None,
+    file: ChangesFile = None,
     consent: Consent = Consent(),
     output: OutputFormat = Format.TABLE,
 ) -> None:

@@ -46,13 +46,16 @@ class GroupOrder(StrEnum):
     BEHIND = "behind"
 
 
+State = Annotated[
+    list[str] | None, typer.Option("--state", metavar="STATE", help=f"Only these: {', '.join(STATES)}.")
+]
+
+
 def list_groups(
     bootstrap: Bootstrap = DEFAULT_BOOTSTRAP,
     output: OutputFormat = Format.TABLE,
     sort: Annotated[GroupOrder, typer.Option("--sort", help="Column to sort by.")] = GroupOrder.NAME,
-    state: Annotated[
-        list[str] | None, typer.Option("--state", metavar="STATE", help=f"Only these: {', '.join(STATES)}.")
-    ] = None,
+    state: State = None,
 ) -> None:
     """List groups with state, members and lag.
 

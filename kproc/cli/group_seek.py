@@ -37,35 +37,41 @@ _COORDINATOR_S: Final = 10.0
 _RETRY_S: Final = 0.1
 
 
+Target = Annotated[
+    str | None,
+    typer.Option(
+        "--to",
+        metavar="WHERE",
+        help="beginning, end, an offset, -N (N before the end), @MILLISECONDS or an ISO 8601 time.",
+    ),
+]
+Shift = Annotated[
+    int | None,
+    typer.Option(
+        "--shift", metavar="N", min=-LONG_MAX, max=LONG_MAX, help="Move by N records, back if negative."
+    ),
+]
+SeekTopics = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--topic",
+        "-t",
+        metavar="TOPIC[:P,...]",
+        help="Only this topic or partitions. Default: all with a committed offset.",
+        autocompletion=complete_topics,
+    ),
+]
+Execute = Annotated[
+    bool, typer.Option("--execute", help="Move the offsets. Without this option they are only shown.")
+]
+
+
 def seek(
     group: Group,
-    where: Annotated[
-        str | None,
-        typer.Option(
-            "--to",
-            metavar="WHERE",
-            help="beginning, end, an offset, -N (N before the end), @MILLISECONDS or an ISO 8601 time.",
-        ),
-    ] = None,
-    shift: Annotated[
-        int | None,
-        typer.Option(
-            "--shift", metavar="N", min=-LONG_MAX, max=LONG_MAX, help="Move by N records, back if negative."
-        ),
-    ] = None,
-    topic: Annotated[
-        list[str] | None,
-        typer.Option(
-            "--topic",
-            "-t",
-            metavar="TOPIC[:P,...]",
-            help="Only this topic or partitions. Default: all with a committed offset.",
-            autocompletion=complete_topics,
-        ),
-    ] = None,
-    execute: Annotated[
-        bool, typer.Option("--execute", help="Move the offsets. Without this option they are only shown.")
-    ] = False,
+    where: Target = None,
+    shift: Shift = None,
+    topic: SeekTopics = None,
+    execute: Execute = False,
     dry_run: DryRun = False,
     bootstrap: Bootstrap = DEFAULT_BOOTSTRAP,
     output: OutputFormat = Format.TABLE,

@@ -75,49 +75,55 @@ class RoundTripProbe(Protocol):
         """Make one round trip and return its time in ns."""
 
 
+Request = Annotated[RequestName, typer.Option("--request", help="The request to measure.")]
+ProduceTopic = Annotated[
+    str | None,
+    typer.Option(
+        "--produce",
+        metavar="TOPIC",
+        help="Measure Produce: append one record to TOPIC for each sample.",
+        autocompletion=complete_topics,
+    ),
+]
+EndToEndTopic = Annotated[
+    str | None,
+    typer.Option(
+        "--end-to-end",
+        metavar="TOPIC",
+        help="Measure from the Produce of a record to its arrival at a waiting consumer.",
+        autocompletion=complete_topics,
+    ),
+]
+PartitionNumber = Annotated[
+    int, typer.Option("--partition", "-p", metavar="N", min=0, help="Partition of TOPIC.")
+]
+RecordSize = Annotated[
+    int,
+    typer.Option("--size", metavar="BYTES", min=_STAMP_BYTES, max=1 << 24, help="Size of a record's value."),
+]
+SampleSeconds = Annotated[
+    float,
+    typer.Option("--seconds", metavar="S", min=0.01, max=SECONDS_MAX, help="Stop after this time."),
+]
+SampleCount = Annotated[
+    int | None, typer.Option("--count", "-n", metavar="N", min=1, help="Stop after this many samples.")
+]
+SampleInterval = Annotated[
+    float,
+    typer.Option("--interval", metavar="MS", min=0, max=60_000, help="Time between two samples."),
+]
+
+
 def latency(
-    request: Annotated[
-        RequestName, typer.Option("--request", help="The request to measure.")
-    ] = RequestName.API_VERSIONS,
-    produce: Annotated[
-        str | None,
-        typer.Option(
-            "--produce",
-            metavar="TOPIC",
-            help="Measure Produce: append one record to TOPIC for each sample.",
-            autocompletion=complete_topics,
-        ),
-    ] = None,
-    end_to_end: Annotated[
-        str | None,
-        typer.Option(
-            "--end-to-end",
-            metavar="TOPIC",
-            help="Measure from the Produce of a record to its arrival at a waiting consumer.",
-            autocompletion=complete_topics,
-        ),
-    ] = None,
-    partition: Annotated[
-        int, typer.Option("--partition", "-p", metavar="N", min=0, help="Partition of TOPIC.")
-    ] = 0,
-    size: Annotated[
-        int,
-        typer.Option(
-            "--size", metavar="BYTES", min=_STAMP_BYTES, max=1 << 24, help="Size of a record's value."
-        ),
-    ] = 100,
+    request: Request = RequestName.API_VERSIONS,
+    produce: ProduceTopic = None,
+    end_to_end: EndToEndTopic = None,
+    partition: PartitionNumber = 0,
+    size: RecordSize = 100,
     acks: Annotated[Acks, typer.Option("--acks", help="Acknowledgements of a Produce.")] = Acks.ALL,
-    seconds: Annotated[
-        float,
-        typer.Option("--seconds", metavar="S", min=0.01, max=SECONDS_MAX, help="Stop after this time."),
-    ] = 10.0,
-    count: Annotated[
-        int | None, typer.Option("--count", "-n", metavar="N", min=1, help="Stop after this many samples.")
-    ] = None,
-    interval: Annotated[
-        float,
-        typer.Option("--interval", metavar="MS", min=0, max=60_000, help="Time between two samples."),
-    ] = 10.0,
+    seconds: SampleSeconds = 10.0,
+    count: SampleCount = None,
+    interval: SampleInterval = 10.0,
     bootstrap: Bootstrap = DEFAULT_BOOTSTRAP,
     output: OutputFormat = Format.TABLE,
 ) -> None:

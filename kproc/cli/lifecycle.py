@@ -66,25 +66,30 @@ def ping(
             )
 
 
+ReadyFile = Annotated[
+    Path | None,
+    typer.Option("--ready-file", metavar="FILE", help="The broker's ready file."),
+]
+Pid = Annotated[
+    int | None,
+    typer.Option("--pid", metavar="PID", min=2, max=INT_MAX, help="The broker's process id."),
+]
+StopTimeout = Annotated[
+    float,
+    typer.Option(
+        "--timeout",
+        metavar="S",
+        min=0,
+        max=SECONDS_MAX,
+        help="Seconds to wait for its end.",
+    ),
+]
+
+
 def stop(
-    ready_file: Annotated[
-        Path | None,
-        typer.Option("--ready-file", metavar="FILE", help="The broker's ready file."),
-    ] = None,
-    pid: Annotated[
-        int | None,
-        typer.Option("--pid", metavar="PID", min=2, max=INT_MAX, help="The broker's process id."),
-    ] = None,
-    timeout: Annotated[
-        float,
-        typer.Option(
-            "--timeout",
-            metavar="S",
-            min=0,
-            max=SECONDS_MAX,
-            help="Seconds to wait for its end.",
-        ),
-    ] = 60.0,
+    ready_file: ReadyFile = None,
+    pid: Pid = None,
+    timeout: StopTimeout = 60.0,
     dry_run: DryRun = False,
     bootstrap: Bootstrap = DEFAULT_BOOTSTRAP,
 ) -> None:

@@ -33,39 +33,43 @@ _ANONYMOUS: Final = "User:ANONYMOUS"
 _OUTCOMES: Final = {"Send": "ok", "NoOp": "no answer", "CloseConnection": "closed"}
 
 
+ApiFilter = Annotated[
+    list[str] | None,
+    typer.Option("--api", metavar="NAME", help="Only this API, such as Produce; may be repeated."),
+]
+ClientFilter = Annotated[
+    str | None,
+    typer.Option("--client", metavar="ID", help="Only this client id. A * at the end stands for any rest."),
+]
+UserFilter = Annotated[
+    str | None,
+    typer.Option("--user", metavar="NAME", help="Only this user, alice or User:alice, or a prefix with *."),
+]
+TopicFilter = Annotated[
+    str | None,
+    typer.Option(
+        "--topic",
+        metavar="TOPIC",
+        help="Only requests that name this topic, or a prefix with *.",
+        autocompletion=complete_topics,
+    ),
+]
+RequestCount = Annotated[
+    int | None, typer.Option("--count", "-n", metavar="N", min=1, help="Stop after this many requests.")
+]
+Seconds = Annotated[
+    float | None,
+    typer.Option("--seconds", metavar="S", min=0.1, max=_SECONDS_MAX, help="Stop after this time."),
+]
+
+
 def monitor(
-    api: Annotated[
-        list[str] | None,
-        typer.Option("--api", metavar="NAME", help="Only this API, such as Produce; may be repeated."),
-    ] = None,
-    client: Annotated[
-        str | None,
-        typer.Option(
-            "--client", metavar="ID", help="Only this client id. A * at the end stands for any rest."
-        ),
-    ] = None,
-    user: Annotated[
-        str | None,
-        typer.Option(
-            "--user", metavar="NAME", help="Only this user, alice or User:alice, or a prefix with *."
-        ),
-    ] = None,
-    topic: Annotated[
-        str | None,
-        typer.Option(
-            "--topic",
-            metavar="TOPIC",
-            help="Only requests that name this topic, or a prefix with *.",
-            autocompletion=complete_topics,
-        ),
-    ] = None,
-    count: Annotated[
-        int | None, typer.Option("--count", "-n", metavar="N", min=1, help="Stop after this many requests.")
-    ] = None,
-    seconds: Annotated[
-        float | None,
-        typer.Option("--seconds", metavar="S", min=0.1, max=_SECONDS_MAX, help="Stop after this time."),
-    ] = None,
+    api: ApiFilter = None,
+    client: ClientFilter = None,
+    user: UserFilter = None,
+    topic: TopicFilter = None,
+    count: RequestCount = None,
+    seconds: Seconds = None,
     bootstrap: Bootstrap = DEFAULT_BOOTSTRAP,
     output: OutputFormat = Format.TABLE,
 ) -> None:

@@ -88,17 +88,25 @@ Rate = Annotated[
 ]
 
 
+TargetTopic = Annotated[
+    str,
+    typer.Argument(
+        metavar="TOPIC", help="The topic. It must exist, or see --create.", autocompletion=complete_topics
+    ),
+]
+RecordSize = Annotated[
+    int, typer.Option("--size", metavar="BYTES", min=0, max=1 << 24, help="Size of a record's value.")
+]
+PartitionCount = Annotated[
+    int,
+    typer.Option("--partitions", min=-1, max=INT_MAX, help="With --create. -1: the broker's default."),
+]
+
+
 @app.command("produce")
 def produce(
-    topic: Annotated[
-        str,
-        typer.Argument(
-            metavar="TOPIC", help="The topic. It must exist, or see --create.", autocompletion=complete_topics
-        ),
-    ],
-    size: Annotated[
-        int, typer.Option("--size", metavar="BYTES", min=0, max=1 << 24, help="Size of a record's value.")
-    ] = 100,
+    topic: TargetTopic,
+    size: RecordSize = 100,
     batch_bytes: BatchBytes = 16_384,
     rate: Rate = None,
     connections: Connections = 4,
@@ -106,10 +114,7 @@ def produce(
     seconds: Seconds = None,
     records: Records = None,
     create: Annotated[bool, typer.Option("--create", help="Create TOPIC if it does not exist.")] = False,
-    partitions: Annotated[
-        int,
-        typer.Option("--partitions", min=-1, max=INT_MAX, help="With --create. -1: the broker's default."),
-    ] = -1,
+    partitions: PartitionCount = -1,
     bootstrap: Bootstrap = DEFAULT_BOOTSTRAP,
     output: OutputFormat = Format.TABLE,
 ) -> None:

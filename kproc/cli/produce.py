@@ -98,59 +98,68 @@ Timeout = Annotated[
 ]
 
 
+Topic = Annotated[
+    str, typer.Argument(metavar="TOPIC", help="The topic to send to.", autocompletion=complete_topics)
+]
+EmptyIsNull = Annotated[
+    bool,
+    typer.Option(
+        "--null",
+        "-Z",
+        help="Treat empty keys and values as null. A key with a null value is a tombstone.",
+    ),
+]
+JsonLines = Annotated[
+    bool,
+    typer.Option(
+        "--json",
+        "-J",
+        help="Each line is an object: value, key, headers, partition, timestamp; as consume -f json writes.",
+    ),
+]
+GivenHeaders = Annotated[
+    list[str] | None,
+    typer.Option("--header", "-H", metavar="NAME=VALUE", help="Header of every record; may be repeated."),
+]
+TargetPartition = Annotated[
+    int | None,
+    typer.Option(
+        "--partition",
+        "-p",
+        min=-1,
+        max=INT_MAX,
+        help="Target partition. Default (-1): chosen by the key, or taken from the JSON record.",
+    ),
+]
+Compression = Annotated[
+    CompressionType, typer.Option("--compression", "-z", help="Compression of the batches.")
+]
+AcksOption = Annotated[
+    Acks,
+    typer.Option("--acks", help="Acknowledgement to wait for: none, the broker's, or all replicas'."),
+]
+Idempotent = Annotated[
+    bool, typer.Option("--idempotent", help="Avoid duplicates by retries. Needs --acks all.")
+]
+Verbose = Annotated[bool, typer.Option("--verbose", "-v", help="Print the number of sent records.")]
+
+
 def produce(
-    topic: Annotated[
-        str, typer.Argument(metavar="TOPIC", help="The topic to send to.", autocompletion=complete_topics)
-    ],
+    topic: Topic,
     bootstrap: Bootstrap = DEFAULT_BOOTSTRAP,
     key: Annotated[str | None, typer.Option("--key", "-k", help="Key of every record.")] = None,
     key_separator: KeySeparator = None,
-    null: Annotated[
-        bool,
-        typer.Option(
-            "--null",
-            "-Z",
-            help="Treat empty keys and values as null. A key with a null value is a tombstone.",
-        ),
-    ] = False,
-    json: Annotated[
-        bool,
-        typer.Option(
-            "--json",
-            "-J",
-            help="Each line is an object: value, key, headers, partition, timestamp; as consume -f json writes.",
-        ),
-    ] = False,
-    header: Annotated[
-        list[str] | None,
-        typer.Option("--header", "-H", metavar="NAME=VALUE", help="Header of every record; may be repeated."),
-    ] = None,
-    partition: Annotated[
-        int | None,
-        typer.Option(
-            "--partition",
-            "-p",
-            min=-1,
-            max=INT_MAX,
-            help="Target partition. Default (-1): chosen by the key, or taken from the JSON record.",
-        ),
-    ] = None,
-    compression: Annotated[
-        CompressionType, typer.Option("--compression", "-z", help="Compression of the batches.")
-    ] = CompressionType.NONE,
-    acks: Annotated[
-        Acks,
-        typer.Option("--acks", help="Acknowledgement to wait for: none, the broker's, or all replicas'."),
-    ] = Acks.ALL,
-    idempotent: Annotated[
-        bool, typer.Option("--idempotent", help="Avoid duplicates by retries. Needs --acks all.")
-    ] = False,
+    null: EmptyIsNull = False,
+    json: JsonLines = False,
+    header: GivenHeaders = None,
+    partition: TargetPartition = None,
+    compression: Compression = CompressionType.NONE,
+    acks: AcksOption = Acks.ALL,
+    idempotent: Idempotent = False,
     timeout: Timeout = None,
     transactional_id: TransactionalId = None,
     transaction_timeout: TransactionTimeout = 60.0,
-    verbose: Annotated[
-        bool, typer.Option("--verbose", "-v", help="Print the number of sent records.")
-    ] = False,
+    verbose: Verbose = False,
 ) -> None:
     """Send each line of the standard input as a record.
 

@@ -28,27 +28,31 @@ if TYPE_CHECKING:
 _SETTINGS: Final = {"processors": "num.network.threads", "handlers": "num.io.threads"}
 
 
+Processors = Annotated[
+    int | None,
+    typer.Option(
+        "--processors",
+        metavar="N",
+        min=1,
+        max=INT_MAX,
+        help="Number of Processors, which own client connections.",
+    ),
+]
+Handlers = Annotated[
+    int | None,
+    typer.Option(
+        "--handlers",
+        metavar="M",
+        min=1,
+        max=INT_MAX,
+        help="Number of Handlers, which own partitions.",
+    ),
+]
+
+
 def scale(
-    processors: Annotated[
-        int | None,
-        typer.Option(
-            "--processors",
-            metavar="N",
-            min=1,
-            max=INT_MAX,
-            help="Number of Processors, which own client connections.",
-        ),
-    ] = None,
-    handlers: Annotated[
-        int | None,
-        typer.Option(
-            "--handlers",
-            metavar="M",
-            min=1,
-            max=INT_MAX,
-            help="Number of Handlers, which own partitions.",
-        ),
-    ] = None,
+    processors: Processors = None,
+    handlers: Handlers = None,
     dry_run: DryRun = False,
     bootstrap: Bootstrap = DEFAULT_BOOTSTRAP,
     output: OutputFormat = Format.TABLE,

@@ -37,25 +37,29 @@ Name = Annotated[
 ]
 
 
+PartitionCount = Annotated[
+    int | None,
+    typer.Option(
+        "--partitions", "-p", min=1, max=INT_MAX, help="The new number of partitions. It can only grow."
+    ),
+]
+Unset = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--unset",
+        metavar="NAME",
+        help="Reset this setting to its default; may be repeated.",
+        autocompletion=complete_topic_setting_names,
+    ),
+]
+
+
 def alter(
     name: Name,
     bootstrap: Bootstrap = DEFAULT_BOOTSTRAP,
-    partitions: Annotated[
-        int | None,
-        typer.Option(
-            "--partitions", "-p", min=1, max=INT_MAX, help="The new number of partitions. It can only grow."
-        ),
-    ] = None,
+    partitions: PartitionCount = None,
     config: Settings = None,
-    unset: Annotated[
-        list[str] | None,
-        typer.Option(
-            "--unset",
-            metavar="NAME",
-            help="Reset this setting to its default; may be repeated.",
-            autocompletion=complete_topic_setting_names,
-        ),
-    ] = None,
+    unset: Unset = None,
     consent: Consent = Consent(),
     output: OutputFormat = Format.TABLE,
 ) -> None:
@@ -96,16 +100,19 @@ def _grow(client: Client, name: str, count: int, *, dry_run: bool) -> None:
         raise Failure(explain(name, result["error_code"], result.get("error_message")))
 
 
+Before = Annotated[
+    str,
+    typer.Option(
+        "--before",
+        metavar="WHERE",
+        help="end, an offset, -N (all but the last N), @MILLISECONDS or an ISO 8601 time.",
+    ),
+]
+
+
 def trim(
     name: Name,
-    before: Annotated[
-        str,
-        typer.Option(
-            "--before",
-            metavar="WHERE",
-            help="end, an offset, -N (all but the last N), @MILLISECONDS or an ISO 8601 time.",
-        ),
-    ],
+    before: Before,
     bootstrap: Bootstrap = DEFAULT_BOOTSTRAP,
     partition: Partitions = None,
     consent: Consent = Consent(),

@@ -60,28 +60,33 @@ STATES: Final = (
 _LONGEST_MINUTES: Final = 15.0
 
 
+States = Annotated[
+    list[str] | None, typer.Option("--state", metavar="STATE", help=f"Only these: {', '.join(STATES)}.")
+]
+LongerThan = Annotated[
+    float,
+    typer.Option(
+        "--longer-than",
+        metavar="S",
+        max=SECONDS_MAX,
+        help="Only transactions that are open for more than this many seconds.",
+    ),
+]
+IdPattern = Annotated[
+    str | None,
+    typer.Option(
+        "--pattern", metavar="REGEX", help="Only ids that match this regular expression as a whole."
+    ),
+]
+
+
 @app.command("list")
 def list_transactions(
     bootstrap: Bootstrap = DEFAULT_BOOTSTRAP,
     output: OutputFormat = Format.TABLE,
-    state: Annotated[
-        list[str] | None, typer.Option("--state", metavar="STATE", help=f"Only these: {', '.join(STATES)}.")
-    ] = None,
-    longer_than: Annotated[
-        float,
-        typer.Option(
-            "--longer-than",
-            metavar="S",
-            max=SECONDS_MAX,
-            help="Only transactions that are open for more than this many seconds.",
-        ),
-    ] = -1.0,
-    pattern: Annotated[
-        str | None,
-        typer.Option(
-            "--pattern", metavar="REGEX", help="Only ids that match this regular expression as a whole."
-        ),
-    ] = None,
+    state: States = None,
+    longer_than: LongerThan = -1.0,
+    pattern: IdPattern = None,
 ) -> None:
     """List transactional ids with their states."""
     states = chosen_names("--state", state, STATES)
@@ -142,34 +147,40 @@ def describe(ids: Ids, bootstrap: Bootstrap = DEFAULT_BOOTSTRAP, output: OutputF
             print_table(("TOPIC", "PARTITION"), cells, cut=("TOPIC",))
 
 
+TransactionalId = Annotated[
+    str | None,
+    typer.Argument(metavar="ID", help="A transactional id.", autocompletion=complete_transactional_ids),
+]
+HangingTopic = Annotated[
+    str | None,
+    typer.Option(
+        "--topic",
+        "-t",
+        metavar="TOPIC",
+        help="The topic with a hanging transaction.",
+        autocompletion=complete_topics,
+    ),
+]
+HangingPartition = Annotated[
+    int, typer.Option("--partition", "-p", min=0, max=INT_MAX, help="The partition of that topic.")
+]
+StartOffset = Annotated[
+    int | None,
+    typer.Option(
+        "--start-offset",
+        min=0,
+        max=LONG_MAX,
+        help="First offset of the transaction, as find-hanging shows it.",
+    ),
+]
+
+
 @app.command()
 def abort(
-    transactional_id: Annotated[
-        str | None,
-        typer.Argument(metavar="ID", help="A transactional id.", autocompletion=complete_transactional_ids),
-    ] = None,
-    topic: Annotated[
-        str | None,
-        typer.Option(
-            "--topic",
-            "-t",
-            metavar="TOPIC",
-            help="The topic with a hanging transaction.",
-            autocompletion=complete_topics,
-        ),
-    ] = None,
-    partition: Annotated[
-        int, typer.Option("--partition", "-p", min=0, max=INT_MAX, help="The partition of that topic.")
-    ] = 0,
-    start_offset: Annotated[
-        int | None,
-        typer.Option(
-            "--start-offset",
-            min=0,
-            max=LONG_MAX,
-            help="First offset of the transaction, as find-hanging shows it.",
-        ),
-    ] = None,
+    transactional_id: TransactionalId = None,
+    topic: HangingTopic = None,
+    partition: HangingPartition = 0,
+    start_offset: StartOffset = None,
     bootstrap: Bootstrap = DEFAULT_BOOTSTRAP,
     consent: Consent = Consent(),
     output: OutputFormat = Format.TABLE,

@@ -34,46 +34,54 @@ class WorkloadName(StrEnum):
     MIXED = "mixed"
 
 
+ConfigFile = Annotated[
+    Path | None,
+    typer.Option(
+        "--config",
+        "-c",
+        metavar="FILE",
+        help="Write the counts to this file, which serve --config reads.",
+    ),
+]
+Workload = Annotated[
+    WorkloadName,
+    typer.Option("--workload", "-w", help="small: one record a request. mixed: produce and fetch."),
+]
+Seconds = Annotated[
+    float, typer.Option("--seconds", min=0.2, max=60, help="Duration of each run in seconds.")
+]
+Rounds = Annotated[
+    int,
+    typer.Option(
+        "--rounds", min=1, max=50, help="Runs of each layout. At least two are needed to judge the noise."
+    ),
+]
+Connections = Annotated[
+    int | None,
+    typer.Option(
+        "--connections", min=1, max=10_000, help="Number of connections, instead of the workload's."
+    ),
+]
+FromBroker = Annotated[
+    str | None,
+    typer.Option(
+        "--from",
+        metavar="HOST:PORT",
+        help="Use the figures of a running broker over --seconds instead of a load.",
+    ),
+]
+
+
 @app.callback(invoke_without_command=True)
 def tune(
     context: typer.Context,
-    config: Annotated[
-        Path | None,
-        typer.Option(
-            "--config",
-            "-c",
-            metavar="FILE",
-            help="Write the counts to this file, which serve --config reads.",
-        ),
-    ] = None,
-    workload: Annotated[
-        WorkloadName,
-        typer.Option("--workload", "-w", help="small: one record a request. mixed: produce and fetch."),
-    ] = WorkloadName.SMALL,
-    seconds: Annotated[
-        float, typer.Option("--seconds", min=0.2, max=60, help="Duration of each run in seconds.")
-    ] = 3.0,
-    rounds: Annotated[
-        int,
-        typer.Option(
-            "--rounds", min=1, max=50, help="Runs of each layout. At least two are needed to judge the noise."
-        ),
-    ] = 3,
-    connections: Annotated[
-        int | None,
-        typer.Option(
-            "--connections", min=1, max=10_000, help="Number of connections, instead of the workload's."
-        ),
-    ] = None,
+    config: ConfigFile = None,
+    workload: Workload = WorkloadName.SMALL,
+    seconds: Seconds = 3.0,
+    rounds: Rounds = 3,
+    connections: Connections = None,
     consent: Consent = Consent(),
-    from_broker: Annotated[
-        str | None,
-        typer.Option(
-            "--from",
-            metavar="HOST:PORT",
-            help="Use the figures of a running broker over --seconds instead of a load.",
-        ),
-    ] = None,
+    from_broker: FromBroker = None,
     output: OutputFormat = Format.TABLE,
 ) -> None:
     """Propose process counts for this machine, by measuring a few layouts with temporary brokers.
@@ -287,20 +295,20 @@ def _keep(config: Path | None, settings: Mapping[str, str], consent: Consent, ou
     say(f"written to {config}; it holds from the broker's next start\n")
 
 
+Data = Annotated[
+    Path,
+    typer.Option("--data", metavar="DIR", help="The broker's data directory, for checks of its file system."),
+]
+Ignore = Annotated[
+    list[str] | None,
+    typer.Option("--ignore", metavar="NAME", help="Ignore this setting for the exit code; may be repeated."),
+]
+
+
 @app.command("list")
 def list_settings(
-    data: Annotated[
-        Path,
-        typer.Option(
-            "--data", metavar="DIR", help="The broker's data directory, for checks of its file system."
-        ),
-    ] = Path(),
-    ignore: Annotated[
-        list[str] | None,
-        typer.Option(
-            "--ignore", metavar="NAME", help="Ignore this setting for the exit code; may be repeated."
-        ),
-    ] = None,
+    data: Data = Path(),
+    ignore: Ignore = None,
     output: OutputFormat = Format.TABLE,
 ) -> None:
     """Check settings of this host, with reason and remedy. Exit code 1 if one is not as wanted."""
