@@ -65,6 +65,10 @@ class CommandParser(argparse.ArgumentParser):
                 else {"action": "store_const", "const": "true"}
             )
             self.add_argument(*option.names, dest=option.setting, help=option.text, **value)
+        self._add_options_of_start()
+
+    def _add_options_of_start(self) -> None:
+        """Add the options that stand for no single setting."""
         self.add_argument(
             "--port",
             type=int,

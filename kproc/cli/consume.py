@@ -133,17 +133,10 @@ def consume(
     """
     where = parse_where("--from", start)
     follow = follow or where == "end"
-    end = parse_where("--until", until) if until is not None else "end"
-    if until is not None and follow:
-        usage_error(
-            "--until stops the command, but --follow and --from end wait for more records: leave one out"
-        )
+    end = _parse_until(until, follow=follow)
     wanted = RecordFilter(key, grep) if key is not None or grep is not None else None
     topics = list(dict.fromkeys(topics))
-    is_single = len(topics) == 1 and not is_topic_pattern(topics[0])
-    formatter = compile_format(
-        template or (r"%s\n" if is_single else r"%t\t%s\n"), for_terminal=sys.stdout.isatty()
-    )
+    formatter = _compile_template(template, topics)
     if group is not None and partition:
         usage_error("--group and --partition exclude each other: the group says who reads what")
     if group == "":
@@ -170,6 +163,25 @@ def consume(
     _copy(reader, formatter, count, wanted, followed=topics if is_watched and follow else [])
     if unserved:
         raise Failure(f"not read: {'; '.join(unserved)}")
+
+
+def _parse_until(text: str | None, *, follow: bool) -> Where:
+    """Parse --until, by default the present end. It excludes following."""
+    if text is None:
+        return "end"
+    until = parse_where("--until", text)
+    if follow:
+        usage_error(
+            "--until stops the command, but --follow and --from end wait for more records: leave one out"
+        )
+    return until
+
+
+def _compile_template(template: str | None, topics: list[str]) -> Formatter:
+    """Compile --format. By default lines have the topic if there can be several."""
+    is_single = len(topics) == 1 and not is_topic_pattern(topics[0])
+    default = r"%s\n" if is_single else r"%t\t%s\n"
+    return compile_format(template or default, for_terminal=sys.stdout.isatty())
 
 
 def _found_topics(bootstrap: str, names: list[str]) -> list[str]:

@@ -76,7 +76,7 @@ class GroupMember:
         """Return the message for a permanent error of the group, or None. librdkafka retries the others."""
         from confluent_kafka import KafkaError
 
-        from kproc.cli.produce import describe_error
+        from kproc.cli.record_sender import describe_error
 
         if error.code() == KafkaError._MAX_POLL_EXCEEDED:
             self._print_note("nothing was read for so long that other members took over; joining again")
@@ -143,7 +143,7 @@ class GroupMember:
         """Report a failed commit, once for each reason. A later commit covers the records, or they are shown again."""
         from confluent_kafka import KafkaError
 
-        from kproc.cli.produce import describe_error
+        from kproc.cli.record_sender import describe_error
 
         wrong = [each for each in (error, *(each.error for each in partitions)) if each is not None]
         usual = (
@@ -181,6 +181,6 @@ def _pairs(partitions: list[Any]) -> list[Partition]:
 
 
 def _words(error: Any) -> str:
-    from kproc.cli.produce import describe_error
+    from kproc.cli.record_sender import describe_error
 
     return describe_error(error.args[0])

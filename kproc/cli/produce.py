@@ -6,7 +6,6 @@ import os
 import sys
 from collections.abc import Callable, Iterator
 from enum import StrEnum
-from functools import partial
 from typing import Annotated, Any, BinaryIO
 
 import typer
@@ -17,9 +16,7 @@ from kproc.cli.common import (
     SECONDS_MAX,
     Bootstrap,
     Failure,
-    connect,
     connect_for_records,
-    librdkafka_security,
     pairs,
     usage_error,
 )
@@ -28,17 +25,10 @@ from kproc.cli.formatting import unescape
 from kproc.cli.human import counted
 from kproc.cli.lines import print_note
 from kproc.cli.record_json import BadLine, Headers, Outgoing, read_line
-from kproc.cli.refusals import DEBUG, Refusals
+from kproc.cli.record_sender import RecordSender
 
-PROPAGATION_MS = 3_000
-"""Time that librdkafka waits for an unknown topic to appear. It can be short, because auto-creation is immediate."""
-STEP_SECONDS = 30.0
-"""Time limit of beginning, committing or aborting a transaction."""
-RECORD_BYTES_MAX = 1_000_000_000
-"""The largest limit that librdkafka accepts, because the broker decides for each topic how large a record may be."""
-LINGER_MS = 5
 TIMEOUT_S_MIN = 0.1
-"""The shortest timeout of a record. librdkafka rejects one that is not longer than LINGER_MS."""
+"""The shortest timeout of a record. librdkafka rejects one that is not longer than its linger.ms."""
 CONNECT_MS = 10_000
 """Time limit of the first connection, unless --timeout is shorter."""
 
@@ -175,7 +165,7 @@ def produce(
     connect_for_records(bootstrap, timeout_ms=min(CONNECT_MS, int(1000 * (timeout or SECONDS_MAX)))).close()
     if sys.stdin.isatty() and sys.stderr.isatty():
         print_note(f"kproc: each line goes to {topic}; Ctrl-D ends")
-    sender = _RecordSender(bootstrap, topic, partition, settings)
+    sender = RecordSender(bootstrap, topic, partition, settings)
     count = _send_all(sender, _lines(sys.stdin.buffer), parser or read_line, skips_blanks=json)
     if parser is not None:
         parser.report_missing()
@@ -218,7 +208,7 @@ def _timeout_settings(timeout_s: float | None, transaction_s: float | None) -> d
 
 
 def _send_all(
-    sender: _RecordSender, lines: Iterator[bytes], read: Callable[[bytes], Outgoing], *, skips_blanks: bool
+    sender: RecordSender, lines: Iterator[bytes], read: Callable[[bytes], Outgoing], *, skips_blanks: bool
 ) -> int:
     """Send the record of each line. An invalid line ends the command, after the records before it are delivered."""
     try:
@@ -301,159 +291,3 @@ def _lines(stream: BinaryIO) -> Iterator[bytes]:
     """Yield the lines without their line ends. The last line may have none."""
     for line in stream:
         yield line.removesuffix(b"\n")
-
-
-class _RecordSender:
-    """A producer that stops at the first record that cannot be delivered."""
-
-    def __init__(
-        self,
-        bootstrap: str,
-        topic: str,
-        partition: int | None,
-        settings: dict[str, Any],
-    ) -> None:
-        from confluent_kafka import Producer
-
-        self._topic = topic
-        self._partition = partition
-        self._count = 0
-        self._error: Any = None
-        self._line: int | None = None
-        self._is_down = False
-        self._refusals = Refusals(topic, bootstrap)
-        self._bootstrap = bootstrap
-        self._producer = Producer(
-            {
-                "bootstrap.servers": bootstrap,
-                **librdkafka_security(),
-                **settings,
-                "client.id": "kproc",
-                "linger.ms": LINGER_MS,
-                "message.max.bytes": RECORD_BYTES_MAX,
-                "topic.metadata.propagation.max.ms": PROPAGATION_MS,
-                "debug": DEBUG,
-                "error_cb": self._on_error,
-            },
-            logger=self._refusals.logger,
-        )
-        self._is_transactional = "transactional.id" in settings
-        if self._is_transactional:
-            self._run_step("the transaction was not begun", self._producer.init_transactions, STEP_SECONDS)
-            self._producer.begin_transaction()
-
-    def send(self, number: int, record: Outgoing) -> None:
-        """Enqueue the record of a line. Wait while the queue is full. Raise BadLine if the record can never be sent."""
-        from confluent_kafka import KafkaException
-
-        options: dict[str, Any] = {"on_delivery": partial(self._on_delivery, number)}
-        partition = record.partition if self._partition is None else self._partition
-        if partition is not None and partition >= 0:
-            options["partition"] = partition
-        if record.headers:
-            options["headers"] = record.headers
-        if record.timestamp_ms is not None:
-            options["timestamp"] = record.timestamp_ms
-        while True:
-            try:
-                self._producer.produce(self._topic, record.value, record.key, **options)
-                break
-            # librdkafka's queue is full. Polling delivers reports, and each frees a place.
-            except BufferError:
-                self._producer.poll(0.1)
-                self._check()
-            except KafkaException as error:
-                raise BadLine(describe_error(error.args[0])) from error
-        # Serve the delivery reports now and then, because they stay in librdkafka's memory until they are polled.
-        self._producer.poll(0)
-        self._check()
-
-    def finish(self) -> int:
-        """Wait until all records are delivered, and commit. Return the number of records."""
-        self._flush()
-        if self._is_transactional:
-            what = "it is not known whether the transaction was committed"
-            self._run_step(what, self._producer.commit_transaction, STEP_SECONDS)
-        return self._count
-
-    def abandon(self) -> str:
-        """Send nothing more. Return a sentence about the records sent before."""
-        if self._is_transactional:
-            return self._abort()
-        self._flush()
-        return f"{self._count} records before it were delivered, nothing from it on was sent"
-
-    def interrupt(self) -> None:
-        """Abort an open transaction, because it would hold up readers of committed records until its timeout."""
-        if self._is_transactional:
-            self._abort()
-
-    def _flush(self) -> None:
-        while self._producer.flush(0.5):
-            self._check()
-        self._check()
-
-    def _abort(self) -> str:
-        from confluent_kafka import KafkaException
-
-        try:
-            self._producer.abort_transaction(STEP_SECONDS)
-        except KafkaException as error:
-            return f"the transaction ends by its timeout: {describe_error(error.args[0])}"
-        return "the transaction was aborted"
-
-    def _run_step(self, if_failed: str, step: Callable[[float], None], seconds: float) -> None:
-        """Run a step of the transaction, which librdkafka retries by itself. Raise a Failure if it fails."""
-        from confluent_kafka import KafkaException
-
-        try:
-            step(seconds)
-        except KafkaException as error:
-            problem = error.args[0]
-            done = self._abort() if problem.txn_requires_abort() else if_failed
-            raise Failure(f"{done}: {describe_error(problem)}") from error
-
-    def _on_delivery(self, line: int, error: Any, _message: Any) -> None:
-        if error is not None:
-            if self._error is None:
-                self._line = line
-            self._error = self._error or error
-        else:
-            self._count += 1
-            self._refusals.delivered()
-
-    def _on_error(self, error: Any) -> None:
-        from confluent_kafka import KafkaError
-
-        # Ignore the other errors. They concern one broker or a retry, and may be temporary.
-        if error.fatal():
-            self._error = self._error or error
-        elif error.code() == KafkaError._ALL_BROKERS_DOWN:
-            self._is_down = True
-
-    def _check(self) -> None:
-        if self._is_down:
-            # One closed connection makes librdkafka report that. Connect to find out: a restarted process of the broker
-            # is no reason to stop, but a refused connection is.
-            self._is_down = False
-            connect(self._bootstrap).close()
-        if self._error is not None:
-            reason = self._refusals.reason()
-            last = f"; {reason}" if reason else ""
-            where = f"line {self._line}: " if self._line is not None else ""
-            done = self._abort() if self._is_transactional else f"{self._count} records were delivered"
-            raise Failure(f"{self._topic}: {where}{describe_error(self._error)}{last} ({done})")
-        self._refusals.report()
-
-
-def describe_error(error: Any) -> str:
-    """Format an error of librdkafka as one phrase. Replace librdkafka's text if it is hard to understand."""
-    from confluent_kafka import KafkaError
-
-    known = {
-        KafkaError._UNKNOWN_TOPIC: "unknown topic",
-        KafkaError.UNKNOWN_TOPIC_OR_PART: "unknown topic or partition",
-        KafkaError._UNKNOWN_PARTITION: "unknown partition",
-        KafkaError._MSG_TIMED_OUT: "not delivered in time",
-    }
-    return known.get(error.code()) or str(error.str()).removeprefix("Broker: ").removeprefix("Local: ")

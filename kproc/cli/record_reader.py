@@ -162,7 +162,7 @@ class Assigned:
         librdkafka looks for a coordinator because there is a group id, and a broker without groups answers with an
         error. The assigned partitions need no coordinator.
         """
-        from kproc.cli.produce import describe_error
+        from kproc.cli.record_sender import describe_error
 
         return describe_error(error) if error.fatal() else None
 
@@ -360,7 +360,7 @@ class RecordReader:
     def _on_message_error(self, message: Any, error: Any) -> None:
         from confluent_kafka import KafkaError
 
-        from kproc.cli.produce import describe_error
+        from kproc.cli.record_sender import describe_error
 
         if error.code() == KafkaError._PARTITION_EOF:
             # The end may hold records that are never shown, such as a transaction's marker.
@@ -378,7 +378,7 @@ class RecordReader:
     def _on_error(self, error: Any) -> None:
         from confluent_kafka import KafkaError
 
-        from kproc.cli.produce import describe_error
+        from kproc.cli.record_sender import describe_error
 
         if error.fatal():
             self._fatal = self._fatal or describe_error(error)

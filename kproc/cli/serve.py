@@ -131,16 +131,10 @@ def _log_file(path: Path | None) -> Iterator[None]:
         os.close(former)
 
 
-def _run_dev(given: argparse.Namespace, flags: list[Flag]) -> int:
-    import shutil
-    import tempfile
-
-    topics = _parse_topics(given.topics)
-    directory = Path(tempfile.mkdtemp(prefix="kproc-dev-"))
-    owner = os.getpid()
-    throwaway = None
-    defaults: dict[str, object] = {
-        "listeners": f"{listener_protocol(given)}://127.0.0.1:{DEFAULT_PORT}",
+def _dev_defaults(directory: Path, protocol: str) -> dict[str, object]:
+    """Return the settings of `kproc dev` for a temporary directory, unless options set them."""
+    return {
+        "listeners": f"{protocol}://127.0.0.1:{DEFAULT_PORT}",
         "log.dirs": str(directory),
         "kproc.flush": "none",
         # The server.properties that Kafka ships sets 0, too, so that the first consumer of a group does not wait.
@@ -149,6 +143,17 @@ def _run_dev(given: argparse.Namespace, flags: list[Flag]) -> int:
         "kproc.clamp.replication.factor": True,
         "kproc.temporary.directory": str(directory),
     }
+
+
+def _run_dev(given: argparse.Namespace, flags: list[Flag]) -> int:
+    import shutil
+    import tempfile
+
+    topics = _parse_topics(given.topics)
+    directory = Path(tempfile.mkdtemp(prefix="kproc-dev-"))
+    owner = os.getpid()
+    throwaway = None
+    defaults = _dev_defaults(directory, listener_protocol(given))
     try:
         if given.tls or given.users:
             from kproc.client.security.throwaway import make_throwaway

@@ -18,7 +18,7 @@ from kproc.cli.tables import print_table
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from kproc.tools.tune.choice import Proposal
+    from kproc.tools.tune.choice import Proposal, Standing
     from kproc.tools.tune.live import LiveProposal
 
 _TRANSPORT = "kproc.transport"
@@ -167,22 +167,7 @@ def _show(proposal: Proposal, workload: WorkloadName, output: Format) -> None:
     unit = "MB/s" if workload is not WorkloadName.SMALL else "requests/s"
     print_table(
         ["LAYOUT", unit, "RANGE", "OF BEST", "P50 us", "P99 us", "CPU us/REQ", "CORES", "BOTTLENECK"],
-        [
-            [each.layout, "-", "-", "-", "-", "-", "-", "-", f"failed: {each.failed}"]
-            if each.failed
-            else [
-                each.layout,
-                f"{each.throughput:.0f}",
-                f"{each.low:.0f}-{each.high:.0f}",
-                f"{100 * each.ratio:.0f} %{' =' if each.is_as_good else ''}",
-                f"{each.p50_us:.0f}",
-                f"{each.p99_us:.0f}",
-                f"{each.cpu_us_per_request:.1f}",
-                f"{each.cores_used:.2f}",
-                each.bottleneck,
-            ]
-            for each in proposal.standings
-        ],
+        map(_standing_cells, proposal.standings),
     )
     print_line()
     print_line(
@@ -195,6 +180,22 @@ def _show(proposal: Proposal, workload: WorkloadName, output: Format) -> None:
     print_line(
         f"proposed: processors={layout.processors} handlers={layout.handlers} transport={layout.transport}"
     )
+
+
+def _standing_cells(standing: Standing) -> list[object]:
+    if standing.failed:
+        return [standing.layout, *[None] * 7, f"failed: {standing.failed}"]
+    return [
+        standing.layout,
+        f"{standing.throughput:.0f}",
+        f"{standing.low:.0f}-{standing.high:.0f}",
+        f"{100 * standing.ratio:.0f} %{' =' if standing.is_as_good else ''}",
+        f"{standing.p50_us:.0f}",
+        f"{standing.p99_us:.0f}",
+        f"{standing.cpu_us_per_request:.1f}",
+        f"{standing.cores_used:.2f}",
+        standing.bottleneck,
+    ]
 
 
 def _propose_live(bootstrap: str, seconds: float) -> LiveProposal:

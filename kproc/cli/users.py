@@ -112,12 +112,10 @@ def add_user(
         print_done(rows, words, output)
         return
     password = _password(name, password_file)
-    requests = []
-    for kind in kinds:  # A request names a user once.
-        salt = new_salt(kind)
-        salted = salted_password(kind, password, salt, iterations)
-        row = {"name": name, "mechanism": kind.number, "iterations": iterations, "salt": salt}
-        requests.append({"deletions": [], "upsertions": [row | {"salted_password": salted}]})
+    # A request names a user once.
+    requests = [
+        {"deletions": [], "upsertions": [_credential(name, kind, password, iterations)]} for kind in kinds
+    ]
     _change(requests, bootstrap, offline)
     rows = [{"result": "added", "user": name, "mechanism": kind.name} for kind in kinds]
     print_done(rows, words, output)
@@ -171,6 +169,14 @@ def list_users(
     else:
         print_table(("USER", "MECHANISM", "ITERATIONS"), [list(row.values()) for row in rows], cut=("USER",))
         print_count(len({row["user"] for row in rows}), "user")
+
+
+def _credential(name: str, kind: ScramKind, password: str, iterations: int) -> Row:
+    """Return the row that sets a user's password for one mechanism, with a new salt."""
+    salt = new_salt(kind)
+    salted = salted_password(kind, password, salt, iterations)
+    row = {"name": name, "mechanism": kind.number, "iterations": iterations, "salt": salt}
+    return row | {"salted_password": salted}
 
 
 def _kinds(mechanisms: list[str] | None) -> list[ScramKind]:
