@@ -28,8 +28,8 @@ _INTERVAL_S: Final = 2.0
 _ONCE_S: Final = 1.0
 _FIRST_S: Final = 0.5
 """Time until the second reading, because there is no rate before it."""
-_RETRY_S: Final = 5.0
-"""Time until the next try after an answer that a retry hardly changes, such as a missing right."""
+_RETRY_S: Final = 30.0
+"""Time until the next try after an answer that a retry hardly changes. Each denied request is a line in a log."""
 _IDLE_S: Final = 3600.0
 
 
@@ -176,15 +176,19 @@ class _Loop:
         self._capacity = 1
 
     def run(self) -> None:
-        """Show pages until the user quits. Raises ClientError at once if the broker cannot be reached at first."""
+        """Show pages until the user quits. Raises ClientError instead if the broker cannot be reached at first."""
         from kproc.cli.top_terminal import Terminal, TerminalClosed
-        from kproc.client import AuthenticationFailed, ConnectionFailed
+        from kproc.client import ConnectionFailed
 
         # An error message on the user's own screen is better than a screen with nothing but an error.
-        first = self._read(self._view, [])
-        if isinstance(first.cause, (AuthenticationFailed, ConnectionFailed)):
-            raise first.cause
-        self._apply(first)
+        try:
+            _ = self._links.client
+        except ConnectionFailed:
+            # The supervisor may know more of a broker that accepts no connection.
+            first = self._read(self._view, [])
+            if first.snapshot is None:
+                raise
+            self._apply(first)
         try:
             with Terminal() as terminal:
                 while True:
@@ -235,7 +239,10 @@ class _Loop:
         except NotOffered as error:
             return _Answer(view, error=str(error), retry_s=_IDLE_S)
         except (AnswerTimeout, ConnectionFailed, ConnectionLost) as error:
-            return _Answer(view, error=f"{error}; trying again", cause=error)
+            # The client's message on a lost connection doubts that this is a kproc broker. We know better by now.
+            is_known = isinstance(error, ConnectionLost) and view.snapshot is not None
+            reason = f"{self._links.bootstrap} has closed the connection" if is_known else str(error)
+            return _Answer(view, error=f"{reason}; trying again", cause=error)
         except (ClientError, Failure, KafkaError) as error:
             text = failure_text(error) if isinstance(error, KafkaError) else str(error)
             return _Answer(view, error=text, retry_s=_RETRY_S, cause=error)
@@ -249,9 +256,10 @@ class _Loop:
         if answer.cause is not None and answer.error is None:
             raise answer.cause
         view.error = answer.error
-        wait_s = max(self._mode.interval_s, answer.retry_s, view.reading.update_pace.rest_s)
+        wait_s = max(self._mode.interval_s, answer.retry_s)
         if answer.snapshot is not None:
             view.snapshot = answer.snapshot
+            wait_s = max(wait_s, view.reading.update_pace.rest_s)
             if not view.has_rates:
                 wait_s = min(wait_s, _FIRST_S)
             view.has_rates = True

@@ -144,7 +144,9 @@ class Reading:
         return snapshot
 
     def cost(self, interval_s: float) -> str:
-        """Return how long the broker took for the last reading, and how often it is read."""
+        """Return how long the broker took for the last reading, and how often it is read. Empty before the first."""
+        if not self.update_pace.took_s:
+            return ""
         text = f"{_ms(self.update_pace.took_s)} every {_seconds(max(interval_s, self.update_pace.rest_s))}"
         if self.source.survey is not None and self.survey_pace.took_s:
             every_s = max(interval_s, self.survey_pace.rest_s)

@@ -170,7 +170,7 @@ def _tabs(view: View, pages: Sequence[Page], mode: Mode, width: int) -> Line:
         is_shown = page is view.page
         name = f" {number} {page.name} "
         line.append(Span(name, "bold reverse" if is_shown else ""))
-    pace = "paused" if mode.is_paused else view.reading.cost(mode.interval_s) if view.snapshot else ""
+    pace = "paused" if mode.is_paused else view.reading.cost(mode.interval_s)
     return _cut(_spread(line, [Span(pace, "bold yellow" if mode.is_paused else "dim")], width), width)
 
 

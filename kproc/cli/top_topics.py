@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 from kproc.cli.common import topic_metadata
 from kproc.cli.human import format_bytes
@@ -27,9 +27,6 @@ from kproc.cli.topic_usage import Gaps, LogFigures, Rates, TrafficMeter, log_siz
 from kproc.cli.unserved import Partition
 from kproc.common.clock import SystemClock
 
-if TYPE_CHECKING:
-    from kproc.client import Client
-
 
 class _Topics:
     """The topics of a broker, with their logs as the last survey found them."""
@@ -44,17 +41,29 @@ class _Topics:
         self._meter: TrafficMeter | None = None
         self._rates: dict[str, Rates] | None = None
         self._offline: dict[Partition, str] = {}
+        self._is_counted = True  # The broker counts the traffic. The first update finds out.
+        self._may_ask = True  # The broker tells us the sizes of logs, as far as we know.
 
     def survey(self) -> None:
         """Read names, sizes and times of the last write of all topics."""
-        client, local = self._links.client, self._links.local
-        self._gaps, self._offline = Gaps(), {}
+        client = self._links.client
         self._topics = topic_metadata(client, None)
+        if not self._may_ask:
+            return
+        self._gaps, self._offline = Gaps(), {}
+        local = self._links.local
         logs = surveyed_logs(local, self._offline) if local is not None else None
         if logs is None:
             sizes = log_sizes(client, self._gaps, None)
+            # Each denied request leaves a line in the log of the broker, so do not repeat it.
+            self._may_ask = bool(sizes) or self._gaps.text() is None
             logs = {partition: LogFigures(size, -1, -1) for partition, size in sizes.items()}
-            self._gaps.add("last writes", "only a kproc broker on this host tells them without a search")
+            reason = (
+                "only a kproc broker on this host tells them"
+                if local is None
+                else "the broker does not tell them"
+            )
+            self._gaps.add("last writes", reason)
         before, self._sizes, self._newest_ms = self._sizes, {}, {}
         for (name, _), log in logs.items():
             if log.bytes is not None:
@@ -62,8 +71,7 @@ class _Topics:
             if log.newest_ms >= 0:
                 self._newest_ms[name] = max(log.newest_ms, self._newest_ms.get(name, -1))
         now_s = time.monotonic()
-        if local is None:
-            self._gaps.add("traffic out", "only a kproc broker on this host counts it")
+        if not self._is_counted:
             # The growth of the logs is the traffic in. Retention makes a log smaller, and the traffic is then unknown.
             seconds = now_s - self._surveyed_s
             self._rates = {
@@ -73,18 +81,23 @@ class _Topics:
 
     def update(self, _names: Sequence[str] | None) -> Snapshot:
         """Return the topics with the traffic since the last update."""
-        local = self._links.local
-        if local is not None:
-            self._measure(local)
+        if self._is_counted:
+            self._count()
+        if not self._is_counted:
+            self._gaps.add("traffic out", "only a kproc broker on this host counts it")
         now_ms = SystemClock().wall_ms()
         rows = [self._row(topic, now_ms) for topic in self._topics]
         return topics_snapshot(rows, self._gaps.text(), self._offline)
 
-    def _measure(self, local: Client) -> None:
-        if self._meter is None:
-            self._meter = TrafficMeter(self._links.client, local, self._gaps)
-        else:
+    def _count(self) -> None:
+        """Read the counters of the broker, if it has them for us."""
+        if self._meter is not None:
             self._rates = self._meter.advance([topic["name"] for topic in self._topics])
+        elif self._links.local is None:
+            self._is_counted = False
+        else:
+            self._meter = TrafficMeter(self._links.client, self._links.local, self._gaps)
+            self._is_counted = self._meter.is_counted
 
     def _row(self, topic: dict[str, Any], now_ms: int) -> dict[str, Any]:
         name = topic["name"]

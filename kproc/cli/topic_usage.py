@@ -160,6 +160,11 @@ class TrafficMeter:
         if self._counter is None:
             gaps.add("traffic out", "only a kproc broker on this host counts it")
 
+    @property
+    def is_counted(self) -> bool:
+        """True if the broker counts the traffic. Otherwise it is the growth of the logs."""
+        return self._counter is not None
+
     def measure(self, interval_s: float, names: Iterable[str]) -> dict[str, Rates]:
         """Return the rates of topics, over at least `interval_s` since the creation."""
         time.sleep(max(0.0, self._began_s + interval_s - time.monotonic()))

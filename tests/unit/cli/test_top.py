@@ -16,7 +16,7 @@ from kproc.cli.top_page import Pace, Page, Reading, Row, Snapshot, Source, arran
 from kproc.cli.top_screen import Mode, Screen, Span, View, ansi, plain, render
 from kproc.cli.top_status import connections_snapshot, processes_snapshot, requests_snapshot
 from kproc.cli.top_terminal import parse_keys
-from kproc.client import ConnectionFailed
+from kproc.client import ClientError, ConnectionFailed, ConnectionLost
 from kproc.common.errors import ErrorCode, KafkaError
 from kproc.wire.header import ApiKey
 from tests.support.command_line import call_kproc, described, refused, told
@@ -289,10 +289,21 @@ def test_error_keeps_the_rows_and_the_next_reading_clears_it() -> None:
     assert view.error == "cannot connect to h:1; trying again"
     assert view.snapshot is first
     assert not view.has_rates
+    assert view.due_s - time.monotonic() <= 2, "the time that an error took does not delay the next try"
     reading, view.reading = view.reading, Reading(Source(lambda _names: first))
     assert reading is not view.reading, "the next readings begin with new counters"
     loop._apply(loop._read(view, []))
     assert view.error is None
+
+
+def test_lost_connection_of_a_known_broker_is_told_shortly() -> None:
+    lost = ConnectionLost("h:1 closed the connection: it is not a kproc broker")
+    loop, _ = loop_of(snapshots()["processes"], lost)
+    view = loop._view
+    loop._apply(loop._read(view, []))
+    view.reading.update_pace.took_s = 100
+    loop._apply(loop._read(view, []))
+    assert view.error == "127.0.0.1:1 has closed the connection; trying again"
 
 
 def test_missing_right_is_explained_and_not_tried_at_once() -> None:
@@ -301,7 +312,7 @@ def test_missing_right_is_explained_and_not_tried_at_once() -> None:
     loop._apply(loop._read(view, []))
     assert view.error is not None
     assert "no right on the cluster" in view.error
-    assert view.due_s - time.monotonic() > 4
+    assert view.due_s - time.monotonic() > 20
 
 
 def test_bug_in_the_reader_is_raised_in_the_main_thread() -> None:
@@ -366,6 +377,27 @@ def test_topics_of_another_host_have_growth_of_logs(
     assert lines[1].startswith("not shown: last writes: only a kproc broker on this host")
     assert lines[2].split() == ["TOPIC", "PARTS", "SIZE", "IN/S", "REC/S", "OUT/S", "WRITTEN"]
     assert lines[4].split() == ["orders", "2", "1.1", "KiB", "0", "-", "-", "-"]
+
+
+def test_denied_requests_for_sizes_are_not_repeated(
+    broker: ScriptedClient, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def deny(op: str) -> Any:
+        if op != "ping":
+            raise ClientError("it needs the right DESCRIBE on the cluster")
+
+    monkeypatch.setattr(ScriptedClient, "peer", ("127.0.0.1", 9092))
+    broker.operate = deny  # type: ignore[method-assign,assignment]
+    broker.denied = {ApiKey.DESCRIBE_LOG_DIRS}
+    page = PAGES["topics"]
+    reading = Reading(page.open(Links("h:1")))
+    for _ in range(2):
+        snapshot = reading.read([], has_survey=True)
+        assert "sizes: they need the right DESCRIBE on the cluster" in plain(snapshot.head[-1])
+    broker.requests.clear()
+    broker.operate = None  # type: ignore[method-assign,assignment]
+    assert [row["size_bytes"] for row in reading.read([], has_survey=True).rows] == [None, None]
+    assert broker.requests == [ApiKey.METADATA]
 
 
 def test_groups_are_sorted_by_lag_with_its_age(
