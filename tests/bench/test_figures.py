@@ -131,3 +131,18 @@ def test_block_between_the_markers_is_replaced() -> None:
     assert figures.block_of(text) == "old"
     with pytest.raises(SystemExit, match=r"README\.md: expected one line"):
         replaced("before\n", "new", "README.md")
+
+
+def test_command_writes_readme_and_results(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    targets = tmp_path / "README.md", tmp_path / "RESULTS.md"
+    for path in targets:
+        path.write_text(f"before\n{BEGIN}\nold\nThe tests, kept.\n{END}\nafter\n")
+    monkeypatch.setattr(figures, "REPOSITORY", tmp_path)
+    monkeypatch.setattr(figures, "TARGETS", targets)
+    monkeypatch.setattr(figures, "read_samples", lambda _directory: ROWS)
+    assert figures.main(["--samples", str(tmp_path)]) == 0
+    readme, results = (path.read_text() for path in targets)
+    assert readme.startswith(f"before\n{BEGIN}\nMeasured on 2026-11-26 at commit 0123456789ab, ")
+    assert readme.endswith(f"|\n\nThe tests, kept.\n{END}\nafter\n")
+    assert "its range" in results
+    assert "old" not in readme + results
