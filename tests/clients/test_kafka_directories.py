@@ -23,7 +23,7 @@ from tests.support.broker import ServedBroker
 from tests.support.java_tools import JVM, PRODUCER_PERFORMANCE, run_tool
 from tests.support.kafka_jars import missing_reason
 from tests.support.raw import RawClient
-from tests.support.wait import wait_until
+from tests.support.wait import stretched, wait_until
 
 pytest.importorskip("confluent_kafka", reason="confluent is not installed: it makes the transactions")
 
@@ -151,7 +151,7 @@ def write(bootstrap: str) -> None:
         Confluent(bootstrap, "done") as done,
         Confluent(bootstrap, "undone") as undone,
         Confluent(bootstrap, "returning") as returning,
-        Confluent(bootstrap, "forgotten", TIMEOUT_MS) as forgotten,
+        Confluent(bootstrap, "forgotten", stretched(TIMEOUT_MS)) as forgotten,
     ):
         done.begin()
         for partition in range(PARTITIONS):

@@ -18,7 +18,7 @@ from tests.support.adapters.transactional import (
 from tests.support.broker import BrokerUnderTest
 from tests.support.raw import RawClient
 from tests.support.topics import TopicFactory, fresh_name
-from tests.support.wait import wait_until
+from tests.support.wait import stretched, wait_until
 
 pytest.importorskip("confluent_kafka", reason="confluent is not installed: it reads what the others write")
 pytestmark = [pytest.mark.clients, pytest.mark.transports("process")]
@@ -109,7 +109,7 @@ def test_abandoned_transaction_is_aborted_after_timeout(
     with RawClient(broker.bootstrap) as client:
         client.create_topic(name, partitions=PARTITIONS)
     with (
-        Confluent(broker.bootstrap, "left-alone", SHORT_MS) as first,
+        Confluent(broker.bootstrap, "left-alone", stretched(SHORT_MS)) as first,
         Confluent(broker.bootstrap, "other") as other,
     ):
         first.begin()
