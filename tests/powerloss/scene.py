@@ -37,7 +37,8 @@ from kproc.broker.handler.checkpoint import Checkpoint
 from kproc.broker.handler.compaction_calls import CompactionCalls
 from kproc.broker.handler.coordinator_kinds import groups
 from kproc.broker.handler.owned_partition import OwnedPartition
-from kproc.broker.handler.partition_transfer import PartitionsClaimed, PartitionTransfer, StatesGiven
+from kproc.broker.handler.partition_claims import PartitionsClaimed, StatesGiven
+from kproc.broker.handler.partition_transfer import PartitionTransfer
 from kproc.broker.handler.partitions import Partitions
 from kproc.broker.handler.syncer import Outcome, sync_one
 from kproc.broker.metrics.slab import MetricsRow

@@ -32,7 +32,8 @@ from kproc.broker.calls.cleaner_calls import (
 )
 from kproc.broker.handler import handler_figures
 from kproc.broker.handler.compaction_calls import CompactionCalls
-from kproc.broker.handler.partition_transfer import TAKE_PARTITIONS, PartitionTransfer
+from kproc.broker.handler.partition_claims import TAKE_PARTITIONS
+from kproc.broker.handler.partition_transfer import PartitionTransfer
 from kproc.broker.handler.partitions import Partitions
 from kproc.broker.observe.broker_figures import FIGURES
 from kproc.broker.observe.topic_traffic import TOPIC_TRAFFIC

@@ -28,39 +28,26 @@ from collections.abc import Callable, Iterable
 from functools import partial
 from typing import Any, Final, NamedTuple
 
-from kproc.broker.calls.calls import Call, FromImage, Lost, OnResult, Reply
+from kproc.broker.calls.calls import OnResult
 from kproc.broker.cluster.image import ClusterImage, MovedPartition, PartitionImage, TopicImage
 from kproc.broker.cluster.internal_topics import COORDINATOR_TOPICS
+from kproc.broker.handler.partition_claims import (
+    TAKE_PARTITIONS,
+    Arrival,
+    AskHolder,
+    Claim,
+    PartitionsClaimed,
+    SentClaim,
+    StateGiven,
+    StatesGiven,
+)
 from kproc.broker.handler.partitions import Partitions
 from kproc.broker.request.context import OnReady, PartitionKey, PartitionMoving
 from kproc.broker.role.partition_table import NOBODY, PartitionRow
-from kproc.common.errors import Corrupt, FatalError
+from kproc.common.errors import Corrupt
 
 logger = logging.getLogger(__name__)
 
-# Topic id, index, the partition's state or None.
-StateGiven = tuple[bytes, int, dict[str, Any] | None]
-
-
-class PartitionsClaimed(FromImage):
-    """A claim: the owner of these partitions, by metadata version `image`, requests their states from the holder."""
-
-    claimer: int
-    parts: list[tuple[bytes, int]]  # Topic id and index.
-
-
-class StatesGiven(Reply):
-    """A reply to a claim: some of the states, and the metadata version of the sender."""
-
-    image: int
-    parts: list[StateGiven]
-
-
-TAKE_PARTITIONS: Final = Call("take_partitions", PartitionsClaimed, StatesGiven)
-# (handler, call, body, on_reply)
-Ask = Callable[
-    [int, Call[PartitionsClaimed, StatesGiven], PartitionsClaimed, Callable[[StatesGiven | Lost], None]], None
-]
 
 _CLAIMED_AT_ONCE: Final = 256  # Partitions in one claim, which is then about 6 KB.
 _STATES_PER_REPLY: Final = 16  # A state is about 1 KB, and far more with many producers.
@@ -72,46 +59,12 @@ _KEEP_NS: Final = 5_000_000_000
 _OPENING_NS: Final = 20_000_000
 
 
-class _Arrival:
-    """A partition that another Handler may have open, and the requests that wait for it here."""
-
-    __slots__ = ("holder", "key", "later_holder", "row_stores", "since_ns", "waiters")
-
-    def __init__(self, key: PartitionKey, holder: int, row_stores: int, since_ns: int) -> None:
-        self.key = key
-        self.holder = holder
-        self.row_stores = row_stores  # Store count of the partition's row when the holder was called.
-        self.since_ns = since_ns
-        self.waiters: list[OnReady] = []
-        # The last owner, if the partition was transferred away and back while we waited. A rejection by `holder` is
-        # then about the time before that, so the last owner must be called, too.
-        self.later_holder: int | None = None
-
-
 class _Retired(NamedTuple):
     """The state of a partition that was closed for its next owner, until that Handler claims it."""
 
     topic_id: bytes
     state: dict[str, Any]
     since_ns: int
-
-
-class _Claim:
-    """A claim of another Handler that does not have its last reply yet."""
-
-    __slots__ = ("_image", "_left", "_on_reply")
-
-    def __init__(
-        self, image: Callable[[], ClusterImage], count: int, on_reply: OnResult[StatesGiven]
-    ) -> None:
-        self._image = image
-        self._left = count
-        self._on_reply = on_reply
-
-    def reply(self, parts: list[StateGiven]) -> None:
-        """Reply with the states of some of its partitions: (topic id, index, state or None)."""
-        self._left -= len(parts)
-        self._on_reply(StatesGiven(self._image().version, parts, is_open=self._left > 0))
 
 
 class PartitionTransfer:
@@ -123,7 +76,7 @@ class PartitionTransfer:
         handler_index: int,
         image: Callable[[], ClusterImage],
         partitions: Partitions,
-        ask: Ask,
+        ask: AskHolder,
         is_linked: Callable[[int], bool],
         now_ns: Callable[[], int],
     ) -> None:
@@ -133,10 +86,10 @@ class PartitionTransfer:
         self._ask = ask
         self._is_linked = is_linked
         self._now_ns = now_ns
-        self._arrivals: dict[PartitionKey, _Arrival] = {}
+        self._arrivals: dict[PartitionKey, Arrival] = {}
         self._retiring: dict[PartitionKey, None] = {}
         self._retired: dict[PartitionKey, _Retired] = {}
-        self._claims: dict[PartitionKey, list[_Claim]] = {}
+        self._claims: dict[PartitionKey, list[Claim]] = {}
         # (Handler, store count of the row): the last Handler that did not have the partition, or had died, and the row
         # when it was called. If the row still names it and has not changed, the log may be opened from its files. A
         # successor of that Handler that has opened the log since has also written the row, which changes the count.
@@ -264,7 +217,7 @@ class PartitionTransfer:
 
         Partitions that are still open, or still on their way to us, get their reply later.
         """
-        claim = _Claim(self._image, len(body.parts), on_reply)
+        claim = Claim(self._image, len(body.parts), on_reply)
         parts: list[StateGiven] = []
         for topic_id, index in body.parts:
             topic = self._image().topics_by_id.get(topic_id)
@@ -364,19 +317,19 @@ class PartitionTransfer:
         now_ns = self._now_ns()
         asks: list[Callable[[], None]] = []
         for start in range(0, len(keys), _CLAIMED_AT_ONCE):
-            asked = _Asked(self.when_image, self._arrived)
+            asked = SentClaim(self.when_image, self._arrived)
             parts: list[tuple[bytes, int]] = []
             for key in keys[start : start + _CLAIMED_AT_ONCE]:
                 topic = image.topics_by_name[key[0]]
                 parts.append((topic.topic_id, key[1]))
                 stores = self._partitions.row_stores(topic.partitions[key[1]])
-                arrival = self._arrivals[key] = _Arrival(key, holder, stores, now_ns)
+                arrival = self._arrivals[key] = Arrival(key, holder, stores, now_ns)
                 asked.arrivals[topic.topic_id, key[1]] = arrival
             body = PartitionsClaimed(image.version, self._handler_index, parts)
             asks.append(partial(self._ask, holder, TAKE_PARTITIONS, body, asked))
         return asks
 
-    def _arrived(self, arrival: _Arrival, topic_id: bytes, state: dict[str, Any] | None) -> None:
+    def _arrived(self, arrival: Arrival, topic_id: bytes, state: dict[str, Any] | None) -> None:
         """Handle the holder's reply for one partition, or its death.
 
         state: None if the holder did not have the partition open, or died. The log is then opened from row and files,
@@ -400,7 +353,7 @@ class PartitionTransfer:
             on_ready(True)
         self._partitions.purgatory.check(key)
 
-    def _asks_another(self, key: PartitionKey, partition: PartitionImage, arrival: _Arrival) -> bool:
+    def _asks_another(self, key: PartitionKey, partition: PartitionImage, arrival: Arrival) -> bool:
         """Return True if another Handler than the one that replied may have the partition. Claim it from that one."""
         holder = arrival.later_holder
         if holder is None:
@@ -466,42 +419,6 @@ class PartitionTransfer:
             self._reopen(key)
         if self._arrivals:
             raise OSError(f"{len(self._arrivals)} partitions were still being transferred to this Handler")
-
-
-class _Asked:
-    """A claim that this Handler has sent, until its last reply. It is the callback for the replies."""
-
-    __slots__ = ("_arrived", "_version", "_when_image", "arrivals")
-
-    def __init__(
-        self,
-        when_image: Callable[[int, Callable[[], None]], None],
-        arrived: Callable[[_Arrival, bytes, dict[str, Any] | None], None],
-    ) -> None:
-        self.arrivals: dict[tuple[bytes, int], _Arrival] = {}
-        self._when_image = when_image
-        self._arrived = arrived
-        self._version = 0
-
-    def __call__(self, reply: StatesGiven | Lost) -> None:
-        """Handle a reply. A reply from a newer image waits for ours, and so do all later replies, even Lost."""
-        if isinstance(reply, StatesGiven):
-            self._version = max(self._version, reply.image)
-        self._when_image(self._version, lambda: self._handle_reply(reply))
-
-    def _handle_reply(self, reply: StatesGiven | Lost) -> None:
-        # If the holder died, open all remaining partitions from row and files.
-        lost: list[StateGiven] = [(*each, None) for each in self.arrivals]
-        for topic_id, index, state in lost if isinstance(reply, Lost) else reply.parts:
-            arrival = self.arrivals.pop((topic_id, index), None)
-            if arrival is None:
-                continue
-            try:
-                self._arrived(arrival, topic_id, state)
-            # A contained exception would leave the partition's requests waiting for ever. So end the role; its
-            # successor claims the partition again.
-            except Exception as error:
-                raise FatalError(f"the transfer of {arrival.key} ended half way: {error!r}") from error
 
 
 def moved_between(before: ClusterImage, after: ClusterImage) -> list[MovedPartition]:

@@ -16,7 +16,7 @@ import queue
 import threading
 from collections import deque
 from collections.abc import Callable, Sequence
-from typing import Final, Protocol
+from typing import Final
 
 from kproc.broker.storage.log import Log, SyncPoint
 
@@ -28,14 +28,6 @@ _IDLE_S: Final = 5.0
 
 # The result of a round for one log: its sync point, and the error of fdatasync or None.
 Outcome = tuple[Log, SyncPoint, OSError | None]
-
-
-class Syncer(Protocol):
-    """Runs rounds of fdatasync; the Handler collects the outcomes."""
-
-    def submit(self, points: Sequence[tuple[Log, SyncPoint]]) -> None: ...
-    def collect(self) -> list[Outcome]: ...
-    def close(self) -> None: ...
 
 
 def sync_one(log: Log, point: SyncPoint) -> Outcome:
@@ -133,3 +125,7 @@ class ThreadSyncer:
                 return
             self._done.append(sync_one(*share))
             self._helped.put(None)
+
+
+# The Handler submits a round and collects its outcomes in a later duty cycle.
+Syncer = InlineSyncer | ThreadSyncer

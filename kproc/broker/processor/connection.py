@@ -11,7 +11,7 @@ An idle connection has no buffer: `held` is the empty bytes and `out` is None.
 from __future__ import annotations
 
 from socket import MSG_MORE
-from typing import TYPE_CHECKING, Final, NamedTuple, Protocol
+from typing import TYPE_CHECKING, Final, NamedTuple
 
 from kproc.broker.processor.answer_parts import SEGMENT_BYTES_MAX, FileSend, Part, detached
 from kproc.broker.processor.connection_state import (
@@ -31,6 +31,7 @@ from kproc.broker.security.session import NO_SESSION, Session
 from kproc.broker.transport.envelope import BLOCK, FLAG_LOGIN, FLAG_SASL
 
 if TYPE_CHECKING:
+    from kproc.broker.processor.connection_counters import ConnectionCounters
     from kproc.broker.processor.frame_memory import FrameMemory
 
 _BYTES: Final = frozenset({bytes, memoryview})
@@ -99,33 +100,6 @@ class Origin(NamedTuple):
     address: bytes  # The client's address in the format of handoff.pack_address.
     port: int
     accepted_ms: int  # Since 1970.
-
-
-class ConnectionCounters(Protocol):
-    """Records the events of a connection's life, in metrics and counts: connection_counters.py.
-
-    `is_timed` says whether the times of its requests are metrics.
-    """
-
-    is_timed: bool
-
-    def opened(self, connection: Connection) -> None:
-        """Record a new connection that was registered here first."""
-
-    def moved_in(self, connection: Connection) -> None:
-        """Record a connection that migrated here from another Processor."""
-
-    def is_here(self, connection: Connection) -> None:
-        """Record that the connection entered this Processor's tables: it is new, migrated here, or came back."""
-
-    def is_gone(self, connection: Connection) -> None:
-        """Record that the connection left this Processor's tables."""
-
-    def moved_away(self, connection: Connection) -> None:
-        """Record that the connection migrated to another Processor."""
-
-    def closed(self, connection: Connection) -> None:
-        """Record that the connection was closed."""
 
 
 class Connection:

@@ -61,7 +61,7 @@ class ClientCounters:
 
     __slots__ = ("_values", "listeners", "reporter")
 
-    is_timed = True
+    is_timed = True  # The times of the requests are metrics.
 
     def __init__(self, metrics: MetricsRow, processor: int, on_unsent: Callable[[], None]) -> None:
         self._values = metrics.values
@@ -69,24 +69,30 @@ class ClientCounters:
         self.reporter = CountReporter(on_unsent)
 
     def opened(self, connection: Connection) -> None:
+        """Count a new connection that was registered here first."""
         self.reporter.opened(connection.listener, connection.origin.address)
         self.listeners.opened(connection.listener)
         self._values[SLOT["connections_accepted"]] += 1
 
     def moved_in(self, connection: Connection) -> None:
+        """Count a connection that migrated here from another Processor."""
         self.reporter.opened(connection.listener, connection.origin.address)
 
     def is_here(self, connection: Connection) -> None:
+        """Count a connection that entered this Processor's tables: it is new, migrated here, or came back."""
         self.listeners.is_here(connection.listener)
 
     def is_gone(self, connection: Connection) -> None:
+        """Count a connection that left this Processor's tables."""
         self.listeners.is_gone(connection.listener)
 
     def moved_away(self, connection: Connection) -> None:
+        """Count a connection that migrated to another Processor."""
         self.reporter.closed(connection.listener, connection.origin.address)
         self._values[SLOT["connections_moved"]] += 1
 
     def closed(self, connection: Connection) -> None:
+        """Count a connection that was closed."""
         self.reporter.closed(connection.listener, connection.origin.address)
         self.listeners.closed(connection.listener)
         self._values[SLOT["connections_closed"]] += 1
@@ -110,3 +116,7 @@ class ProbeCounters:
     def closed(self, connection: Connection) -> None:
         self._values[SLOT["requests"]] -= connection.next_sequence
         self._values[SLOT["responses"]] -= connection.next_send
+
+
+# A connection tells its counters the events of its life.
+ConnectionCounters = ClientCounters | ProbeCounters

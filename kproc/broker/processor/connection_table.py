@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from kproc.broker.metrics.spec import SLOT
 from kproc.broker.processor.activity import ActivityWheel
-from kproc.broker.processor.connection import Connection, ConnectionCounters, Origin
+from kproc.broker.processor.connection import Connection, Origin
 from kproc.broker.processor.connection_state import (
     ACTIVE,
     DETACHED,
@@ -37,6 +37,7 @@ from kproc.common.clock import NS_PER_MS, Clock
 from kproc.common.deadlines import Deadlines
 
 if TYPE_CHECKING:
+    from kproc.broker.processor.connection_counters import ConnectionCounters
     from kproc.broker.processor.migration import ConnectionMigration
 
 logger = logging.getLogger(__name__)

@@ -19,9 +19,9 @@ import logging
 import select
 import socket
 from collections import deque
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
-from kproc.broker.processor.connection import Connection, ConnectionCounters
+from kproc.broker.processor.connection import Connection
 from kproc.broker.processor.connection_state import CLOSING, PAUSED, Pause
 from kproc.broker.processor.connection_table import ConnectionTable
 from kproc.broker.processor.frame_memory import FrameMemory
@@ -41,6 +41,9 @@ from kproc.broker.processor.timed_requests import TimedRequests
 from kproc.broker.transport.agent import AgentId
 from kproc.broker.transport.envelope import FLAG_MOVED, HEAD, MOVE_IN, MOVE_OUT, SEQUENCE_MASK, pack_sequences
 from kproc.common.clock import Clock
+
+if TYPE_CHECKING:
+    from kproc.broker.processor.connection_counters import ConnectionCounters
 
 logger = logging.getLogger(__name__)
 

@@ -18,13 +18,13 @@ import os
 import socket
 import struct
 from collections import deque
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 import msgspec
 
 from kproc.broker.ipc.fdpass import TruncatedDescriptor, recv_fd, send_fd
 from kproc.broker.processor.answer_parts import FileSend, Part
-from kproc.broker.processor.connection import Block, Connection, ConnectionCounters, Origin
+from kproc.broker.processor.connection import Block, Connection, Origin
 from kproc.broker.processor.connection_state import ConnectionState, Pause
 from kproc.broker.processor.files import OpenFile
 from kproc.broker.processor.frame_memory import FrameMemory
@@ -32,6 +32,9 @@ from kproc.broker.processor.handler_peer import HandlerPeer
 from kproc.broker.processor.transport_layer import PlaintextTransport
 from kproc.broker.security.session import Session
 from kproc.broker.transport.agent import AgentId
+
+if TYPE_CHECKING:
+    from kproc.broker.processor.connection_counters import ConnectionCounters
 
 FILE: Final = 1
 BLOCK: Final = 2
