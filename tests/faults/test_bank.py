@@ -32,7 +32,7 @@ def test_bank_transfers_stay_atomic_while_roles_die(
         report = bank.run(ROUNDS, strikes.strike)
         problems = report.problems + strikes.problems()
         assert not problems, f"{report.text()}\n{broker.log()[-8000:]}"
-    assert report.counts["transfers committed"] > 10, report.text()
+    assert report.counts["transfers committed"] > 3, report.text()
     assert report.counts["postings copied"] == report.counts["postings read"], report.text()
 
 

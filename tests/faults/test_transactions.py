@@ -25,7 +25,7 @@ from tests.support.adapters.transactional import SECONDS, read_all
 from tests.support.broker import ServedBroker
 from tests.support.raw import RawClient
 from tests.support.status import connect, processes, wait_replaced
-from tests.support.wait import pause
+from tests.support.wait import pause, wait_until
 
 pytestmark = [
     pytest.mark.faults,
@@ -126,7 +126,11 @@ def ledgers_of(broker: ServedBroker, what: str) -> Iterator[None]:
     for ledger in ledgers:
         ledger.start()
     try:
-        pause(0.3)
+        wait_until(
+            lambda: sum(len(ledger.committed) for ledger in ledgers) > PRODUCERS
+            or any(ledger.problem for ledger in ledgers),
+            what="the producers commit",
+        )
         yield
         pause(0.3)
     finally:

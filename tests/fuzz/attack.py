@@ -28,6 +28,7 @@ from tests.support.other_decoder import decode_as_a_consumer
 from tests.support.proc import child_pids, pss_bytes
 from tests.support.raw import NO_TOPIC_ID, Closed, RawClient, address_of, batch, split_batches, values_of
 from tests.support.status import connect as connect_operator
+from tests.support.wait import stretched
 
 SETTINGS: Final = {
     "auto.create.topics.enable": "false",
@@ -60,7 +61,7 @@ EXPECTED_ERRORS: Final = ("kproc.broker.role.lookups: ",)  # Somebody's name for
 # These wait for others or for data; an answer that does not come from them says nothing.
 PARKED: Final = frozenset({ApiKey.FETCH, ApiKey.JOIN_GROUP, ApiKey.SYNC_GROUP})
 ANSWER_SECONDS: Final = 240.0
-PATIENCE_SECONDS: Final = 0.3  # For answers behind a parked one.
+PATIENCE_SECONDS: Final = stretched(300) / 1000  # For answers behind a parked one.
 IDLE_SHARE_MAX: Final = 0.25  # Of one core, for all roles together.
 IDLE_SECONDS: Final = 120.0
 PSS_GROWTH_MAX: Final = 400 << 20
