@@ -8,13 +8,13 @@ import select
 import shutil
 import signal
 import subprocess
-import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
 
 from tests.support.broker import BrokerUnderTest
+from tests.support.command_server import kproc_on_path
 from tests.support.groups import commit, find_coordinator
 from tests.support.raw import RawClient
 from tests.support.wait import wait_until
@@ -102,6 +102,12 @@ class Shell:
         os.close(self._fd)
 
 
+@pytest.fixture(scope="module")
+def commands(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
+    with kproc_on_path(tmp_path_factory.mktemp("commands")) as directory:
+        yield directory
+
+
 @pytest.fixture
 def start_shell(tmp_path: Path) -> Iterator[Callable[[str, dict[str, str]], Shell]]:
     shells: list[Shell] = []
@@ -119,6 +125,7 @@ def start_shell(tmp_path: Path) -> Iterator[Callable[[str, dict[str, str]], Shel
 def test_completion_with_hostile_groups_runs_nothing(
     start_broker: Callable[..., BrokerUnderTest],
     start_shell: Callable[[str, dict[str, str]], Shell],
+    commands: Path,
     tmp_path: Path,
     shell_name: str,
 ) -> None:
@@ -133,7 +140,7 @@ def test_completion_with_hostile_groups_runs_nothing(
         for name in (GOOD, *hostile(str(mark))):
             wait_until(lambda name=name: commit(client, name, "t", {0: 1})[0] in (0, 24), what=name)
     environment = {
-        "PATH": f"{Path(sys.executable).parent}:/usr/bin:/bin",
+        "PATH": f"{commands}:/usr/bin:/bin",
         "HOME": str(tmp_path),
         "TERM": "xterm",
         "LANG": "C.UTF-8",
@@ -159,7 +166,7 @@ def test_completion_with_hostile_groups_runs_nothing(
 def completion_script(shell_name: str, environment: dict[str, str]) -> str:
     """The script that `kproc --install-completion` writes for the shell."""
     done = subprocess.run(
-        [str(Path(sys.executable).with_name("kproc"))],
+        ["kproc"],
         env=environment | {"_KPROC_COMPLETE": f"source_{shell_name}"},
         capture_output=True,
         text=True,

@@ -8,6 +8,8 @@ import signal
 import socket
 import subprocess
 import sys
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 
 import pytest
 
@@ -107,23 +109,22 @@ def test_the_environment_names_the_broker():
     assert f"127.0.0.1:{port}" in answer.stderr
 
 
-@pytest.mark.long
-def test_something_else_on_the_port_is_told_apart():
-    with socket.create_server(("127.0.0.1", 0)) as server:
-        port = server.getsockname()[1]
-        child = subprocess.Popen(
-            [sys.executable, "-m", "kproc", "topic", "list", "-b", f"127.0.0.1:{port}"],
-            cwd=ROOT,
-            stderr=subprocess.PIPE,
-            text=True,
-        )
-        connection, _ = server.accept()
-        with connection:
-            connection.recv(100)
-            connection.sendall(b"HTTP/1.1 400 Bad Request\r\n\r\n")
-            _, stderr = child.communicate(timeout=PATIENCE_SECONDS)
-    assert child.returncode == 1
-    assert re.fullmatch(r"kproc: 127\.0\.0\.1:\d+ does not speak Kafka's protocol: .*b'HTTP'\n", stderr)
+def test_something_else_on_the_port_is_told_apart(called):
+    with socket.create_server(("127.0.0.1", 0)) as server, ThreadPoolExecutor(1) as pool:
+
+        def answer_as_a_web_server() -> None:
+            with suppress(OSError):  # It ends when the server is shut down.
+                while True:
+                    connection, _ = server.accept()
+                    with connection:
+                        connection.recv(100)
+                        connection.sendall(b"HTTP/1.1 400 Bad Request\r\n\r\n")
+
+        pool.submit(answer_as_a_web_server)
+        answer = called(f"topic list -b 127.0.0.1:{server.getsockname()[1]}")
+        server.shutdown(socket.SHUT_RDWR)
+    assert answer.returncode == 1
+    assert re.fullmatch(r"kproc: 127\.0\.0\.1:\d+ does not speak Kafka's protocol: .*b'HTTP'\n", answer.stderr)
 
 
 @pytest.mark.long
