@@ -55,6 +55,12 @@ def test_small_benchmark_draws_topology_and_runs_one_request(module: str) -> Non
     assert text.count("The question:") == 1
 
 
+def test_holdings_are_shown_for_each_kind_of_thing() -> None:
+    answer = run("bench.holdings", "--count", "2", "--seconds", "0.1")
+    assert answer.returncode == 0, answer.stderr
+    assert len(answer.stdout.splitlines()) == 6
+
+
 class _Lossy:
     """A channel that drops the last record of a batch."""
 
