@@ -313,7 +313,8 @@ def list_settings(
     output: OutputFormat = Format.TABLE,
 ) -> None:
     """Check settings of this host, with reason and remedy. Exit code 1 if one is not as wanted."""
-    from kproc.tools.tune.host import CHECKS, CheckResult, Host, check_host
+    from kproc.tools.tune.host import Host
+    from kproc.tools.tune.host_checks import CHECKS, CheckResult, check_host
 
     ignored = set(ignore or ())
     unknown = ignored - {check.name for check in CHECKS}

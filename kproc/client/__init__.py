@@ -2,20 +2,16 @@
 
 from __future__ import annotations
 
-from kproc.client.client import (
-    NEWEST,
-    STATUS_KEY,
-    STATUS_VERSION,
+from kproc.client.client import NEWEST, STATUS_KEY, STATUS_VERSION, Client, reason
+from kproc.client.error_texts import error_text, failure_text
+from kproc.client.errors import (
     AnswerTimeout,
     ApiError,
     AuthenticationFailed,
-    Client,
     ClientError,
     ConnectionFailed,
     ConnectionLost,
-    reason,
 )
-from kproc.client.error_texts import error_text, failure_text
 
 __all__ = [
     "NEWEST",

@@ -16,6 +16,16 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Any, Final, NamedTuple, NoReturn, Self
 
 from kproc.client.error_texts import error_text
+from kproc.client.errors import (
+    AnswerTimeout,
+    ApiError,
+    AuthenticationFailed,
+    ClientError,
+    ConnectionBroken,
+    ConnectionFailed,
+    ConnectionLost,
+    SecurityFailed,
+)
 from kproc.common.clock import NS_PER_MS, NS_PER_S, Clock, SystemClock
 from kproc.common.errors import ProtocolError
 from kproc.wire.header import REQUEST_HEADER, ApiKey, encode_request_header
@@ -67,34 +77,6 @@ NEWEST: Final[Mapping[ApiKey, int]] = {
     ApiKey.CREATE_ACLS: 3,
     ApiKey.DELETE_ACLS: 3,
 }
-
-
-class ClientError(Exception):
-    """A failed exchange with the broker. The message is one line for the user."""
-
-
-class ConnectionFailed(ClientError):
-    """No connection could be made."""
-
-
-class AuthenticationFailed(ClientError):
-    """The broker rejected our login or certificate, or we do not trust its certificate. A retry would fail, too."""
-
-
-class ConnectionLost(ClientError):
-    """The broker closed the connection, or sent bytes that are not a valid response."""
-
-
-class AnswerTimeout(ClientError):
-    """No complete response arrived in time."""
-
-
-class ApiError(ClientError):
-    """The broker answered with an error code."""
-
-    def __init__(self, code: int, message: str) -> None:
-        super().__init__(message)
-        self.code = code
 
 
 class _AnswerFields(dict[str, Any]):
@@ -182,7 +164,6 @@ class Client:
         if security.tls is not None:
             from kproc.broker.config.values import ConfigError
             from kproc.client.security import tls
-            from kproc.client.security.failures import ConnectionBroken, SecurityFailed
 
             try:
                 self._socket = tls.start_tls(self._socket, host, self.address, security.tls)
@@ -200,7 +181,6 @@ class Client:
         """Log in, for the first time or again. Do nothing without a login in the settings."""
         if self._security is None or self._security.login is None:
             return
-        from kproc.client.security.failures import SecurityFailed
         from kproc.client.security.sasl import log_in
 
         # KIP-368: the lifetime counts from the broker's decision. Counting from before the login keeps us on the safe
@@ -340,7 +320,6 @@ class Client:
         """Raise the error of a failed connection. A TLS alert or a failed verification gives a precise reason."""
         if self._security is not None and self._security.tls is not None:
             from kproc.client.security import tls
-            from kproc.client.security.failures import SecurityFailed
 
             refusal = tls.refusal_of(tls.first_cause(self._socket, error), self.address)
             if isinstance(refusal, SecurityFailed):

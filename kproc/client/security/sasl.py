@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Final, NamedTuple
 
 from kproc.client.error_texts import error_text
-from kproc.client.security.failures import SecurityFailed
+from kproc.client.errors import SecurityFailed
 from kproc.client.security.settings import ClientLogin
 from kproc.common.clock import SystemClock
 from kproc.common.errors import ErrorCode

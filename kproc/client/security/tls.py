@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from kproc.broker.config.values import ConfigError
-from kproc.client.security.failures import ConnectionBroken, SecurityFailed
+from kproc.client.errors import ConnectionBroken, SecurityFailed
 from kproc.client.security.settings import PROTOCOLS, Store, Tls
 
 _VERSIONS: Final = {"TLSv1.2": ssl.TLSVersion.TLSv1_2, "TLSv1.3": ssl.TLSVersion.TLSv1_3}

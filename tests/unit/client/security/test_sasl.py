@@ -10,7 +10,7 @@ from collections.abc import Callable
 import pytest
 from scramp import ScramMechanism
 
-from kproc.client.security.failures import SecurityFailed
+from kproc.client.errors import SecurityFailed
 from kproc.client.security.sasl import log_in, scram
 from kproc.client.security.settings import ClientLogin
 

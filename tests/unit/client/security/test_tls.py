@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from kproc.broker.config.values import ConfigError
-from kproc.client.security.failures import ConnectionBroken, SecurityFailed
+from kproc.client.errors import ConnectionBroken, SecurityFailed
 from kproc.client.security.settings import parse_client_security
 from kproc.client.security.tls import client_context, first_cause, key_pem, refusal_of, start_tls
 from tests.support.certificates import Certificates

@@ -6,7 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from kproc.tools.tune.host import CHECKS, CheckResult, Host, PythonBuild, check_host, mount_of
+from kproc.tools.tune.host import Host, PythonBuild, mount_of
+from kproc.tools.tune.host_checks import CHECKS, CheckResult, check_host
 
 GOOD = {
     "proc/sys/net/core/somaxconn": "4096\n",
