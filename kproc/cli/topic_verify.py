@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Annotated, Any, Final
+
+import typer
 
 from kproc.cli.batch_check import check_batches, fetch_batches
 from kproc.cli.common import (
@@ -13,12 +15,15 @@ from kproc.cli.common import (
     OutputFormat,
     connect_for_records,
     print_json,
+    topic_metadata,
+    usage_error,
 )
+from kproc.cli.completion import complete_topics
 from kproc.cli.lines import print_line
-from kproc.cli.offsets import served_offsets
+from kproc.cli.offsets import PATIENCE_MS, served_offsets
 from kproc.cli.positions import Partitions, chosen_partitions
 from kproc.cli.tables import print_table
-from kproc.cli.topics import Names, checked_topics
+from kproc.cli.topics import checked_topics
 from kproc.cli.unserved import Partition, explain_unserved
 from kproc.common.reading import EARLIEST, LATEST
 
@@ -30,16 +35,30 @@ _SHOWN_MAX: Final = 20
 
 
 def verify(
-    names: Names,
+    names: Annotated[
+        list[str] | None,
+        typer.Argument(
+            metavar="TOPIC",
+            help="Names of topics. Default: all, internal ones too.",
+            autocompletion=complete_topics,
+        ),
+    ] = None,
     bootstrap: Bootstrap = DEFAULT_BOOTSTRAP,
     partition: Partitions = None,
     output: OutputFormat = Format.TABLE,
 ) -> None:
-    """Read all records and report unreadable batches. Exit code 1 if there are any."""
+    """Read all records and report unreadable batches. Exit code 1 if there are any.
+
+    A broker opens logs when they are used first. This command uses all of them, so it also finds partitions that cannot
+    be opened, for example because a file is missing.
+    """
+    if partition and not names:
+        usage_error("--partition: name a topic")
     rows: list[dict[str, Any]] = []
     errors: dict[Partition, str] = {}
     with connect_for_records(bootstrap) as client:
-        for topic in checked_topics(client, names):
+        client.timeout_ms = PATIENCE_MS
+        for topic in _topics(client, names):
             numbers = chosen_partitions(topic, partition)
             starts = served_offsets(client, topic["name"], dict.fromkeys(numbers, EARLIEST), errors)
             ends = served_offsets(client, topic["name"], dict.fromkeys(starts, LATEST), errors)
@@ -53,6 +72,11 @@ def verify(
     problems += [f"not read: {line}" for line in explain_unserved(bootstrap, errors).values()]
     if problems:
         raise Failure("; ".join(problems))
+
+
+def _topics(client: Client, names: list[str] | None) -> list[dict[str, Any]]:
+    known = topic_metadata(client, None) if not names else []
+    return checked_topics(client, names or sorted(topic["name"] for topic in known))
 
 
 def _verify(client: Client, topic: str, partition: int, start: int, end: int) -> dict[str, Any]:

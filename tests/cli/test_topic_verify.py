@@ -9,6 +9,7 @@ from kproc.broker.storage.fs import OsFs
 from kproc.broker.storage.log_dump import verify_partition
 from tests.support import hostile
 from tests.support.broker import BrokerUnderTest, run_kproc
+from tests.support.command_line import run_here
 from tests.support.logs import LogRig, append_one
 from tests.support.logs import batch as logged
 from tests.support.raw import RawClient, batch
@@ -36,6 +37,17 @@ def test_verify_of_readable_topic_succeeds(broker: BrokerUnderTest) -> None:
     done = run_kproc("topic", "verify", name, "-b", broker.bootstrap)
     assert (done.returncode, done.stderr) == (0, "")
     assert done.stdout.splitlines()[-1].split() == [name, "1", "5", "5", "0"]
+
+
+def test_verify_without_names_reads_all_topics(broker: BrokerUnderTest, damaged_topic: str) -> None:
+    name = fresh_name("fine")
+    with RawClient(broker.bootstrap) as client:
+        client.create_topic(name)
+    done = run_here("topic", "verify", "-b", broker.bootstrap)
+    assert done.returncode == 1
+    assert f"{damaged_topic}-0" in done.stderr
+    assert {name, damaged_topic} <= {line.split()[0] for line in done.stdout.splitlines()}
+    assert run_here("topic", "verify", "-p", "0", "-b", broker.bootstrap).returncode == 2
 
 
 def test_verify_of_files_names_unreadable_batch(tmp_path: Path) -> None:
