@@ -62,6 +62,10 @@ def read_cluster_id(fs: Fs, data_directory: Path) -> str | None:
     return None
 
 
+class NewerRecord(Corrupt):
+    """A record of a kind or layout that this version does not know. No copy helps, but a newer version does."""
+
+
 def version_in(name: str) -> int:
     """Return the version in a file's name: that of a snapshot, or the one at which a log begins."""
     return int(name[:20])
@@ -71,8 +75,14 @@ def records_of(batch: bytes, path: Path) -> list[r.Record]:
     """Decode the metadata records of a batch whose CRC was checked. Raise Corrupt for unknown records."""
     try:
         return [r.decode_record(record.value or b"") for record in decode_records(batch)]
-    except (msgspec.MsgspecError, KafkaError) as error:
-        raise Corrupt(f"{path}: a record that this version of kproc cannot read: {error}") from error
+    except KafkaError as error:
+        raise Corrupt(f"{path}: a batch that cannot be read: {error}") from error
+    except msgspec.MsgspecError as error:
+        # The batch is as it was written, because its CRC is right.
+        raise NewerRecord(
+            f"{path}: a newer version of kproc has written a record that this version cannot read ({error}); start "
+            "the newer version"
+        ) from error
 
 
 def batches_in(data: bytes) -> Iterator[tuple[int, int]]:

@@ -34,6 +34,7 @@ from kproc.broker.cluster.metadata_files import (
     LOG_NAME,
     SNAPSHOT_NAME,
     START_WITHOUT,
+    NewerRecord,
     batches_in,
     has_batch_after,
     records_of,
@@ -91,6 +92,9 @@ class MetadataLog:
         except OSError as error:
             log.close()
             raise FatalError(f"metadata log in {log._directory}: {error}") from error
+        except NewerRecord:
+            log.close()
+            raise
         except Corrupt as error:
             log.close()
             raise Corrupt(

@@ -186,8 +186,9 @@ def test_a_record_of_a_newer_kproc_is_refused_not_skipped(tmp_path, monkeypatch)
     monkeypatch.setattr(r, "encode_record", lambda _: b"\x92\x63\x01")
     log.append([r.BrokerStarted(0)])
     log.close()
-    with pytest.raises(Corrupt, match="cannot read"):
+    with pytest.raises(Corrupt, match="start the newer version") as refused:
         open_log(tmp_path)
+    assert "restore a copy" not in str(refused.value), "an older copy would lose what the newer version has changed"
 
 
 # -- a disk that fails
