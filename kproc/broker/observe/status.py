@@ -167,7 +167,8 @@ class Status:
             "ring_fill": round(counts["ring_fill_bytes"] / capacity, 4) if capacity else 0.0,
             "queue_depth": counts["requests_inflight"] + counts["overflow"],
             "parked": counts["parked"],
-            "heartbeat_age_ms": (now_ns - heartbeat_ns) // 1_000_000 if heartbeat_ns else None,
+            # The role can have stored its heartbeat after we read the clock.
+            "heartbeat_age_ms": max(0, now_ns - heartbeat_ns) // 1_000_000 if heartbeat_ns else None,
             "counters": counts,
         }
 

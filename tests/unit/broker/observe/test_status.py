@@ -149,6 +149,12 @@ def test_row_shows_ring_fill_and_queue_length(rig: StatusRig) -> None:
     assert not [name for name in row if name.startswith("_")]
 
 
+def test_heartbeat_after_the_clock_was_read_is_no_negative_age(rig: StatusRig) -> None:
+    rig.describe("processor")
+    rig.count(processor_id(0), heartbeat_ns=rig.clock.now_ns() + 15_000_000)
+    assert rig.ask()["processes"][0]["heartbeat_age_ms"] == 0
+
+
 def test_role_that_never_stored_its_row_has_no_heartbeat(rig: StatusRig) -> None:
     rig.describe("cleaner")
     assert rig.ask()["processes"][0]["heartbeat_age_ms"] is None
