@@ -12,13 +12,16 @@ from typing import Annotated
 import typer
 
 from kproc.cli.common import Failure, Format, OutputFormat, print_done
+from kproc.cli.consent import DryRun
 
 Directories = Annotated[
     list[Path], typer.Argument(metavar="DIRECTORY", help="Directories of partitions, such as DATA/orders-0.")
 ]
 
 
-def convert_log(directories: Directories, output: OutputFormat = Format.TABLE) -> None:
+def convert_log(
+    directories: Directories, dry_run: DryRun = False, output: OutputFormat = Format.TABLE
+) -> None:
     """Convert partitions with messages from before Kafka 0.11, which kproc cannot read. Stop their broker first."""
     from kproc.broker.storage.convert_log import convert_partition
     from kproc.broker.storage.format import parse_partition_directory_name
@@ -31,11 +34,12 @@ def convert_log(directories: Directories, output: OutputFormat = Format.TABLE) -
             raise Failure(f"{directory}: expected the directory of a partition, such as orders-0")
         with _locked(directory.resolve().parent):
             try:
-                converted = convert_partition(OsFs(), directory)
+                converted = convert_partition(OsFs(), directory, dry_run=dry_run)
             except Corrupt as error:
                 raise Failure(str(error)) from error
         rows.append({"directory": str(directory), **converted._asdict()})
-    print_done(rows, "{directory}: {records} records of {segments} segments converted", output)
+    did = "would be converted" if dry_run else "converted"
+    print_done(rows, f"{{directory}}: {{records}} records of {{segments}} segments {did}", output)
 
 
 @contextmanager

@@ -57,7 +57,7 @@ EXAMPLES: Final[Mapping[str, str]] = {
     """,
     "topic verify": """
         kproc topic verify orders
-        kproc topic verify orders --partition 3
+        kproc topic verify                     # all topics
     """,
     "produce": """
         echo 'alice:42' | kproc produce orders -K :
@@ -208,7 +208,7 @@ EXAMPLES: Final[Mapping[str, str]] = {
         kproc scale --processors 2 --handlers 2
     """,
     "rebalance": """
-        kproc rebalance
+        kproc rebalance --dry-run
         kproc rebalance --format json
     """,
     "tune": """
@@ -249,10 +249,10 @@ EXAMPLES: Final[Mapping[str, str]] = {
     """,
     "import-log": """
         kproc import-log /old/orders-0 /old/orders-1 --data kproc-data
-        kproc import-log kproc-data/orders-0.*-stray --data kproc-data
+        kproc import-log kproc-data/orders-0.*-stray --data kproc-data --dry-run
     """,
     "convert-log": """
-        kproc convert-log kproc-data/orders-0
+        kproc convert-log kproc-data/orders-0 --dry-run
         kproc convert-log kproc-data/orders-0 kproc-data/orders-1 --format json
     """,
     "api": """

@@ -8,6 +8,7 @@ from typing import Annotated
 import typer
 
 from kproc.cli.common import Format, OutputFormat, print_done
+from kproc.cli.consent import DryRun
 
 Sources = Annotated[
     list[Path],
@@ -24,7 +25,9 @@ Data = Annotated[
 ]
 
 
-def import_log(sources: Sources, data: Data, output: OutputFormat = Format.TABLE) -> None:
+def import_log(
+    sources: Sources, data: Data, dry_run: DryRun = False, output: OutputFormat = Format.TABLE
+) -> None:
     """Copy partitions' files into existing topics of the same names. Stop both brokers first."""
     from kproc.broker.config import Config
     from kproc.broker.storage.checkpoints import read_meta_properties
@@ -35,7 +38,9 @@ def import_log(sources: Sources, data: Data, output: OutputFormat = Format.TABLE
     settings = {"log.dirs": str(data)} if meta is None else {"log.dirs": str(data), "node.id": meta.node_id}
     rows = [
         {**each._asdict(), "source": str(each.source)}
-        for each in import_partitions(Config.build(settings), sources)
+        for each in import_partitions(Config.build(settings), sources, dry_run=dry_run)
     ]
     words = "{topic}-{partition}: {segments} segments from {source}, {converted_records} records converted"
+    if dry_run:
+        words = "would import {topic}-{partition}: {segments} segments from {source}, {converted_records} old records"
     print_done(rows, words, output)

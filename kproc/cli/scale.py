@@ -91,10 +91,12 @@ def _print_plan(client: Client, counts: dict[str, int], output: Format) -> None:
     print_done(rows, "{result} {what}: {from} -> {to}", output)
 
 
-def rebalance(bootstrap: Bootstrap = DEFAULT_BOOTSTRAP, output: OutputFormat = Format.TABLE) -> None:
+def rebalance(
+    dry_run: DryRun = False, bootstrap: Bootstrap = DEFAULT_BOOTSTRAP, output: OutputFormat = Format.TABLE
+) -> None:
     """Move connections from busy processes to idle ones; none is dropped. [kproc.rebalance=auto does it by itself]"""
     with connect(bootstrap) as client:
-        answer = client.operate("rebalance")
+        answer = client.operate("plan-rebalance" if dry_run else "rebalance")
     if output is Format.JSON:
         print_json(answer)
     elif not answer["moves"]:

@@ -50,6 +50,13 @@ class Rebalance(_AnyOperation, tag="rebalance"):
     """Migrate connections from busy Processors to idle ones, for `kproc rebalance`."""
 
 
+class PlanRebalance(_AnyOperation, tag="plan-rebalance"):
+    """Return the migrations that `rebalance` would make now, for `kproc rebalance --dry-run`.
+
+    It is no field of Rebalance, because a broker that did not know the field would move the connections.
+    """
+
+
 class KillClient(_AnyOperation, tag="kill-client"):
     """Close the connection that `clients` shows with this id."""
 
@@ -75,7 +82,16 @@ class ReadMonitor(_AnyOperation, tag="monitor"):
 
 
 OwnOperation = (
-    Ping | ShowStatus | ShowClients | ShowTopics | ShowLogs | Scale | Rebalance | KillClient | ReadMonitor
+    Ping
+    | ShowStatus
+    | ShowClients
+    | ShowTopics
+    | ShowLogs
+    | Scale
+    | Rebalance
+    | PlanRebalance
+    | KillClient
+    | ReadMonitor
 )
 
 

@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any, Final
 from kproc.broker.calls.own_operations import (
     KillClient,
     OwnOperation,
+    PlanRebalance,
     Rebalance,
     Scale,
     ShowClients,
@@ -117,6 +118,8 @@ class Operations:
                 self._scale(operation, on_reply)
             elif isinstance(operation, Rebalance):
                 self._ask("rebalance", {}, _passes_on(on_reply))
+            elif isinstance(operation, PlanRebalance):
+                self._ask("plan_rebalance", {}, _passes_on(on_reply))
             elif isinstance(operation, ShowClients):
                 self._show_clients(on_reply)
             elif isinstance(operation, ShowTopics):

@@ -11,6 +11,7 @@ from kproc.broker.calls.controller_calls import OWN, OwnAnswer, OwnRequest
 from kproc.broker.calls.own_operations import (
     InvalidOperation,
     Ping,
+    PlanRebalance,
     ReadMonitor,
     ShowClients,
     ShowLogs,
@@ -37,7 +38,7 @@ PRIVATE_VERSION: Final = 0
 # No operation needs a longer body, and JSON is decoded in one step.
 _PRIVATE_BYTES_MAX: Final = 64 << 10
 # With an authorizer these need DESCRIBE on the cluster, all others ALTER.
-_PRIVATE_READING: Final = (ShowStatus, ShowClients, ShowTopics, ShowLogs)
+_PRIVATE_READING: Final = (ShowStatus, ShowClients, ShowTopics, ShowLogs, PlanRebalance)
 _API_VERSIONS: Final = int(ApiKey.API_VERSIONS)
 _FETCH: Final = int(ApiKey.FETCH)
 _API_VERSIONS_SERVED: Final = range(5)

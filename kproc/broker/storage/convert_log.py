@@ -45,13 +45,16 @@ class Converted(NamedTuple):
     records: int
 
 
-def convert_partition(fs: Fs, directory: Path) -> Converted:
-    """Convert a partition's directory. Raises Corrupt for damage, which stays as it is, and StorageFailure."""
+def convert_partition(fs: Fs, directory: Path, *, dry_run: bool = False) -> Converted:
+    """Convert a partition's directory. Raises Corrupt for damage, which stays as it is, and StorageFailure.
+
+    dry_run: only count what a conversion would rewrite.
+    """
     segments = records = 0
     bases = segment_bases(fs, directory)
     for base in bases:
         try:
-            count = _convert_segment(fs, directory, base, is_last=base == bases[-1])
+            count = _convert_segment(fs, directory, base, is_last=base == bases[-1], dry_run=dry_run)
         except ValueError as error:  # Offsets do not increase.
             raise Corrupt(f"{directory / segment_file_name(base, LOG_SUFFIX)}: {error}") from error
         if count:
@@ -60,7 +63,7 @@ def convert_partition(fs: Fs, directory: Path) -> Converted:
     return Converted(segments, records)
 
 
-def _convert_segment(fs: Fs, directory: Path, base: int, *, is_last: bool) -> int:
+def _convert_segment(fs: Fs, directory: Path, base: int, *, is_last: bool, dry_run: bool) -> int:
     """Convert one segment, and return the number of converted records."""
     path = directory / segment_file_name(base, LOG_SUFFIX)
     source = fs.open(path, writable=False)
@@ -68,6 +71,9 @@ def _convert_segment(fs: Fs, directory: Path, base: int, *, is_last: bool) -> in
         size = fs.facts(source).st_size
         if not any(magic in OLD_MAGICS for magic, _ in _entries(fs, source, size, path, is_last=is_last)):
             return 0
+        if dry_run:
+            entries = _entries(fs, source, size, path, is_last=is_last)
+            return sum(len(_decode(content, path)[1]) for magic, content in entries if magic in OLD_MAGICS)
         temporary = path.with_name(path.name + TEMPORARY_SUFFIX)
         fs.unlink(temporary)
         target = fs.open(temporary, create=True)

@@ -24,6 +24,7 @@ from kproc.broker.cluster.internal_topics import (
     GROUP_METADATA_TOPIC,
     TRANSACTION_STATE_TOPIC,
 )
+from kproc.broker.cluster.metadata_files import is_missing
 from kproc.broker.cluster.metadata_log import MetadataLog
 from kproc.broker.config import Config
 from kproc.broker.storage import checkpoints
@@ -79,12 +80,21 @@ class _ImportSource(NamedTuple):
     partition: int
 
 
-def import_partitions(config: Config, paths: Sequence[Path], fs: Fs | None = None) -> list[ImportedPartition]:
+def import_partitions(
+    config: Config, paths: Sequence[Path], fs: Fs | None = None, *, dry_run: bool = False
+) -> list[ImportedPartition]:
     """Import directories of partitions, or all partitions of a data directory, into the data directory of `config`.
 
     Everything is checked before the first file is copied. Raises FatalError, Corrupt and StorageFailure.
+
+    dry_run: only check, and return what would be imported.
     """
     fs = fs or OsFs()
+    # To open a directory without metadata would create them.
+    if dry_run and is_missing(fs, Path(config.log_dirs)):
+        raise FatalError(
+            f"{config.log_dirs} is not the data directory of a broker; start the broker once to create it"
+        )
     with ExitStack() as stack:
         directory = DataDirectory(config, fs)
         stack.callback(directory.close)
@@ -93,11 +103,20 @@ def import_partitions(config: Config, paths: Sequence[Path], fs: Fs | None = Non
         sources = [source for path in paths for source in _sources(fs, path.absolute())]
         for data in {source.path.parent for source in sources} - {directory.path}:
             stack.enter_context(_unused(data))
-        _create_internal_topics(config, log, image, directory.cluster_id, sources)
+        checked = sources
+        if dry_run:
+            # The import would create internal topics with as many partitions as it has files for them.
+            checked = [
+                each for each in sources if each.topic not in COORDINATOR_TOPICS or image.topic(each.topic)
+            ]
+        else:
+            _create_internal_topics(config, log, image, directory.cluster_id, sources)
         _check_named_once(sources)
-        _check_partition_counts(image, sources)
-        for source in sources:
+        _check_partition_counts(image, checked)
+        for source in checked:
             _check(fs, directory.path, image, source)
+        if dry_run:
+            return [_planned(fs, source) for source in sources]
         copies = _copy_all(fs, directory.path, image, sources)
         checkpoints.remove_clean_shutdown(fs, directory.path)
         # The checkpointed offsets belong to files that were here before. A log that ends below its recovery point would
@@ -111,6 +130,13 @@ def import_partitions(config: Config, paths: Sequence[Path], fs: Fs | None = Non
         for source in sources:
             _put_in_place(fs, directory.path, source)
         return copies
+
+
+def _planned(fs: Fs, source: _ImportSource) -> ImportedPartition:
+    """Return what the import of a partition would do."""
+    segments = len(segment_bases(fs, source.path))
+    converted = convert_partition(fs, source.path, dry_run=True)
+    return ImportedPartition(*source, segments, converted.records)
 
 
 def _copy_all(

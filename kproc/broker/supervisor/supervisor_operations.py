@@ -2,11 +2,12 @@
 
 Clients cause these requests through the controller:
 
-settle       wait until the counts match the settings; reply with the changes and their duration
-rebalance    move connections from busy Processors to idle ones
-clients      every connection of every Processor
-kill_client  close one connection, wherever it is
-log_levels   change the levels of loggers, in every role
+settle          wait until the counts match the settings; reply with the changes and their duration
+rebalance       move connections from busy Processors to idle ones
+plan_rebalance  reply with the moves that a rebalance would make
+clients         every connection of every Processor
+kill_client     close one connection, wherever it is
+log_levels      change the levels of loggers, in every role
 """
 
 from __future__ import annotations
@@ -50,6 +51,8 @@ class SupervisorOperations:
             self._scaler.respond_when_settled(on_reply)
         elif what == "rebalance":
             self._rebalances.append(on_reply)
+        elif what == "plan_rebalance":
+            on_reply({"moves": self._planned_moves()})
         elif what == "clients":
             self._request_processors("clients", body, lambda replies: on_reply(joined_clients(replies)))
         elif what == LOG_LEVELS:
@@ -109,6 +112,14 @@ class SupervisorOperations:
         for on_reply in waiters:
             on_reply({"moves": moved})
         yield from self._balancer.wait_until_still(moves)
+
+    def _planned_moves(self) -> list[dict[str, Any]]:
+        """Return the moves by the last stored metrics. Processors store them twice a second at least."""
+        return [
+            {"from": source.agent.index, "to": target.agent.index, "connections": count}
+            for pool in self._children.table.pools()
+            for source, target, count in self._balancer.plan(pool, by_rate=True)
+        ]
 
     def _request_processors(
         self, what: str, body: dict[str, Any], on_all: Callable[[dict[Hashable, Reply]], None]

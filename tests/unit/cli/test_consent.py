@@ -29,6 +29,24 @@ DESTRUCTIVE = {
     "txn abort": "id",
     "pipeline reset": "no-such.toml",
 }
+_READS = "changes nothing"
+_RECORDS = "sends records, which is its purpose"
+_OWN_FILE = "changes a file of the user that lists addresses"
+WITHOUT_DRY_RUN = {
+    **dict.fromkeys(
+        (
+            "acl check", "acl list", "api", "clients", "config explain", "config get", "consume", "doctor",
+            "dump-log", "group describe", "group list", "monitor", "perf consume", "ping", "pipeline check",
+            "pipeline status", "profile list", "profile show", "quota list", "status", "top", "topic describe",
+            "topic list", "topic verify", "tune list", "txn describe", "txn find-hanging", "txn list", "user list",
+            "version", "bench compare", "bench report", "bench simulate", "bench sweep",
+        ),
+        _READS,
+    ),
+    **dict.fromkeys(("latency", "perf produce", "produce"), _RECORDS),
+    **dict.fromkeys(("profile add", "profile remove", "profile use"), _OWN_FILE),
+    "serve": "runs a broker", "dev": "runs a broker", "pipeline run": "kproc pipeline check shows what it would do",
+}  # fmt: skip
 ROWS = [{"result": "would delete", "name": "a"}, {"result": "would delete", "name": "b\x1b"}]
 WORDS = "{result} {name}"
 TOPIC = Resource(2, "t")
@@ -82,6 +100,15 @@ def test_every_command_that_deletes_takes_yes_and_dry_run() -> None:
     deleting = {path for path in options if path.endswith((" delete", " trim", " abort", " reset"))}
     assert deleting == DESTRUCTIVE.keys()
     assert not [path for path in deleting if not {"--yes", "-y", "--dry-run"} <= options[path]]
+
+
+def test_every_other_command_has_a_dry_run_or_a_reason() -> None:
+    options = {
+        path: {name for option in command.params for name in option.opts}
+        for path, command in commands(typer.main.get_command(app))
+    }
+    lacking = {path for path, names in options.items() if "--dry-run" not in names}
+    assert lacking == WITHOUT_DRY_RUN.keys()
 
 
 def test_plan_is_shown_on_stderr_before_the_question(at_terminal: Any, capsys: Any) -> None:

@@ -9,7 +9,14 @@ from typing import Any
 import pytest
 
 from kproc.broker.api import load_all
-from kproc.broker.calls.own_operations import KillClient, OwnOperation, Rebalance, Scale, ShowStatus
+from kproc.broker.calls.own_operations import (
+    KillClient,
+    OwnOperation,
+    PlanRebalance,
+    Rebalance,
+    Scale,
+    ShowStatus,
+)
 from kproc.broker.cluster.delegation_tokens import LOG_ONLY
 from kproc.broker.request import registry
 from kproc.broker.request.change_log import CHANGES, ChangeLog, logger
@@ -254,6 +261,7 @@ def test_remembered_commits_are_bounded_in_entries_and_bytes() -> None:
             "moved connections (1): 5 from 0 to 1",
         ),
         (Rebalance(), {"moves": []}, None),
+        (PlanRebalance(), {"moves": [{"from": 0, "to": 1, "connections": 5}]}, None),
         (KillClient("a-b\n"), {"is_killed": True}, r"closed connections (1): a-b\n"),
         (KillClient("a-b"), {"is_killed": False}, None),
         (ShowStatus(), {}, None),

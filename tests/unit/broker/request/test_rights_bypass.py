@@ -386,6 +386,7 @@ def test_kproc_operations_need_describe_or_alter_on_cluster(start: Start) -> Non
         ("logs", "DESCRIBE", {}),
         ("scale", "ALTER", {}),
         ("rebalance", "ALTER", {}),
+        ("plan-rebalance", "DESCRIBE", {}),
         ("kill-client", "ALTER", {"id": "127.0.0.1:1-127.0.0.1:2-0-0"}),
     ):
         refused = private(rig, BOB, op, **fields)

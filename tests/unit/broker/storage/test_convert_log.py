@@ -93,6 +93,9 @@ def test_convert_keeps_offsets_keys_values_and_timestamps(rig: LogRig) -> None:
     path = old_log(rig, OLD)
     log_bytes = bytes(batch("format 2"))
     path.write_bytes(OLD + (10).to_bytes(8, "big") + log_bytes[8:])
+    before = path.read_bytes()
+    assert convert_partition(FS, rig.directory, dry_run=True) == Converted(1, 8)
+    assert path.read_bytes() == before, "a dry run only counts"
     assert convert_partition(FS, rig.directory) == Converted(1, 8)
     assert convert_partition(FS, rig.directory) == Converted(0, 0), "a second run finds nothing"
     assert verify_partition(FS, rig.directory)[2] == []

@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+from typing import Any
+from unittest.mock import Mock
+
 import pytest
 
 from kproc.broker.role.roles import processor_id
 from kproc.broker.supervisor.balance import _moves
 from kproc.broker.supervisor.roles_table import ManagedRole
+from kproc.broker.supervisor.supervisor_operations import SupervisorOperations
 
 
 def moves(loads: list[float], held: list[int]) -> list[tuple[int, int, int]]:
@@ -37,3 +41,17 @@ def test_busy_connections_count_by_what_they_do() -> None:
 
 def test_the_only_connection_of_a_busy_processor_stays() -> None:
     assert moves([10_000.0, 0.0], [1, 0]) == []
+
+
+def test_plan_of_a_rebalance_moves_nothing() -> None:
+    """The planned moves are those of `Balancer.plan`, and neither `advance` nor a Processor hears of them."""
+    roles = [ManagedRole(processor_id(index)) for index in range(2)]
+    scaler, children = Mock(), Mock()
+    scaler.changes.balancer.plan.return_value = [(roles[0], roles[1], 5)]
+    children.table.pools.return_value = ["clients"]
+    operations = SupervisorOperations(children, scaler)
+    replies: list[dict[str, Any]] = []
+    operations.handle("plan_rebalance", {}, replies.append)
+    assert replies == [{"moves": [{"from": 0, "to": 1, "connections": 5}]}]
+    assert not operations.is_busy
+    assert not children.send_request.called

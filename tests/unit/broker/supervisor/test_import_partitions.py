@@ -267,6 +267,27 @@ def test_import_never_replaces_records(config: Config, tmp_path: Path) -> None:
     assert "has or had records of its own" in refusal(config, kafkas(tmp_path, "t-0"))
 
 
+def test_dry_run_checks_and_copies_nothing(config: Config, tmp_path: Path) -> None:
+    kafka = kafkas(tmp_path, "t-0", "t-1", "__consumer_offsets-0")
+    data = Path(config.log_dirs)
+    checkpoints.write_clean_shutdown(FS, data)
+    before = {path: path.read_bytes() for path in data.rglob("*") if path.is_file()}
+    rows = import_partitions(config, [kafka], dry_run=True)
+    assert ImportedPartition(kafka / "t-0", "t", 0, 1, 0) in rows
+    assert len(rows) == 3
+    assert {path: path.read_bytes() for path in data.rglob("*") if path.is_file()} == before
+    assert import_partitions(config, [kafka]) == rows
+
+
+def test_dry_run_reports_what_the_import_refuses(config: Config, tmp_path: Path) -> None:
+    with pytest.raises(FatalError, match="topic other does not exist"):
+        import_partitions(config, [kafkas(tmp_path, "other-0")], dry_run=True)
+    missing = Config.build({"log.dirs": str(tmp_path / "none")})
+    with pytest.raises(FatalError, match="not the data directory of a broker"):
+        import_partitions(missing, [tmp_path], dry_run=True)
+    assert not (tmp_path / "none").exists()
+
+
 def test_import_refuses_another_number_of_coordinators(config: Config, tmp_path: Path) -> None:
     kafka = kafkas(tmp_path, "__transaction_state-0", "__transaction_state-1")
     import_partitions(config, [kafka])
