@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import threading
 import time
+from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
@@ -30,6 +31,8 @@ _FIRST_S: Final = 0.5
 """Time until the second reading, because there is no rate before it."""
 _RETRY_S: Final = 30.0
 """Time until the next try after an answer that a retry hardly changes. Each denied request is a line in a log."""
+_PATIENCE_S: Final = 1.0
+"""Time that a reading of another page may still take. A hung broker must not keep the user from the processes."""
 _IDLE_S: Final = 3600.0
 
 
@@ -83,7 +86,7 @@ def top(
     q              quit
 
     A page is read only while it is shown. The top right corner shows how long the broker took for it, and how often it
-    is read. Readings that take long come less often, so that they take at most 5 % of a core. A dash is a figure
+    is read. Readings that take long come less often. A dash is a figure
     that is not known, or not yet. Topics and groups are shown of any broker, the other pages of a kproc broker on this
     host. Without a terminal, or with --format json, one update is printed.
     """
@@ -160,6 +163,15 @@ class _Answer:
     """The exception. Without an `error` it is a bug of kproc."""
 
 
+@dataclass
+class _Task:
+    """A reading in progress, with the connections that it uses."""
+
+    view: View
+    links: Links
+    began_s: float
+
+
 class _Loop:
     """The pages on a terminal, until the user quits."""
 
@@ -170,8 +182,8 @@ class _Loop:
         self._views = views
         self._at = at
         self._mode = Mode(interval_s)
-        self._is_reading = False
-        self._answer: _Answer | None = None
+        self._task: _Task | None = None
+        self._answers: deque[tuple[_Task, _Answer]] = deque()
         self._names: list[str] = []
         self._capacity = 1
 
@@ -197,10 +209,7 @@ class _Loop:
                     for key in terminal.wait(self._wait_s()):
                         if not self.press(key):
                             return
-                    answer, self._answer = self._answer, None
-                    if answer is not None:
-                        self._is_reading = False
-                        self._apply(answer)
+                    self._apply_answers()
         except TerminalClosed:
             return
 
@@ -211,22 +220,48 @@ class _Loop:
     # -- reading
 
     def _wait_s(self) -> float:
-        if self._is_reading or self._mode.is_paused:
+        if self._task is not None and self._task.view is not self._view:
+            return max(0.0, self._task.began_s + _PATIENCE_S - time.monotonic())
+        if self._task is not None or self._mode.is_paused:
             return _IDLE_S
         return max(0.0, self._view.due_s - time.monotonic())
 
     def _start_reading(self, wake: Callable[[], None]) -> None:
-        if self._is_reading or self._mode.is_paused or time.monotonic() < self._view.due_s:
+        now_s = time.monotonic()
+        task = self._task
+        if task is not None and task.view is not self._view and now_s >= task.began_s + _PATIENCE_S:
+            self._task = None
+            self._renew()
+        if self._task is not None or self._mode.is_paused or now_s < self._view.due_s:
             return
-        self._is_reading = True
+        task = self._task = _Task(self._view, self._links, now_s)
         view, names = self._view, list(self._names)
 
         def work() -> None:
-            self._answer = self._read(view, names)
+            self._answers.append((task, self._read(view, names)))
             wake()
 
         # A daemon, so that the command can end while the broker does not answer.
         threading.Thread(target=work, name="top-reader", daemon=True).start()
+
+    def _apply_answers(self) -> None:
+        while self._answers:
+            task, answer = self._answers.popleft()
+            if task is self._task:
+                self._task = None
+                self._apply(answer)
+            else:
+                task.links.close()
+
+    def _renew(self) -> None:
+        """Use other connections from now on. Counters of another run of the broker would give wrong rates."""
+        from kproc.cli.top_links import Links
+        from kproc.cli.top_page import Reading
+
+        self._links = Links(self._links.bootstrap)
+        for view in self._views:
+            view.reading = Reading(view.page.open(self._links))
+            view.has_rates = False
 
     def _read(self, view: View, names: Sequence[str]) -> _Answer:
         """Read the page. Every error becomes a part of the answer, because a thread has nobody to raise it to."""
@@ -250,8 +285,6 @@ class _Loop:
             return _Answer(view, cause=error)
 
     def _apply(self, answer: _Answer) -> None:
-        from kproc.cli.top_page import Reading
-
         view = answer.view
         if answer.cause is not None and answer.error is None:
             raise answer.cause
@@ -264,11 +297,8 @@ class _Loop:
                 wait_s = min(wait_s, _FIRST_S)
             view.has_rates = True
         else:
-            # Counters of another run of the broker would give wrong rates.
             self._links.close()
-            for each in self._views:
-                each.reading = Reading(each.page.open(self._links))
-                each.has_rates = False
+            self._renew()
         view.due_s = time.monotonic() + wait_s
 
     def _draw(self, terminal: Any) -> None:

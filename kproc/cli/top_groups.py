@@ -16,6 +16,7 @@ from kproc.cli.top_page import (
     Snapshot,
     Source,
     Span,
+    counted,
     show_age,
     show_count,
     total,
@@ -77,9 +78,8 @@ def groups_snapshot(rows: list[dict[str, Any]], gaps: str | None = None) -> Snap
     """Return the groups with their sums."""
     lag = total(row["lag"] for row in rows)
     behind = sum(bool(row["lag"]) for row in rows)
-    text = (
-        f"{len(rows)} groups, {behind} with a lag, {'-' if lag is None else show_count(lag)} records behind"
-    )
+    shown = "-" if lag is None else show_count(lag)
+    text = f"{counted(len(rows), 'group')}, {behind:,} with a lag, {shown} records behind"
     head: list[Line] = [[Span(text)]]
     if gaps is not None:
         head.append([Span(gaps, "dim")])

@@ -21,6 +21,10 @@ Row = Mapping[str, Any]
 _UPDATE_REST: Final = 20
 _SURVEY_REST: Final = 50
 """A part of a page rests for this multiple of the time that it took: it takes at most 5 % or 2 % of a core."""
+_UPDATE_LATE_S: Final = 10.0
+_SURVEY_LATE_S: Final = 60.0
+_LEAST_REST: Final = 10
+"""A busy host makes each reading long, and longer rests than these would hide what happens. 10 % is the limit then."""
 
 
 _DIGITS: Final = re.compile(r"([0-9]{1,18})")
@@ -100,10 +104,14 @@ class Page:
 
 
 class Pace:
-    """Limits how often a part of a page is read: it rests for a multiple of the time that the last reading took."""
+    """Limits how often a part of a page is read: it rests for a multiple of the time that the last reading took.
 
-    def __init__(self, rest: int) -> None:
+    A rest of more than `late_s` is shortened, to this time or to _LEAST_REST times the reading.
+    """
+
+    def __init__(self, rest: int, late_s: float) -> None:
         self._rest = rest
+        self._late_s = late_s
         self.took_s = 0.0
         self._next_s = 0.0
 
@@ -115,7 +123,7 @@ class Pace:
     @property
     def rest_s(self) -> float:
         """Time between two readings in seconds, at least."""
-        return self.took_s * self._rest
+        return min(self.took_s * self._rest, max(self._late_s, self.took_s * _LEAST_REST))
 
     def run(self, read: Callable[[], Any]) -> Any:
         """Read the part, and return what `read` returns."""
@@ -133,8 +141,8 @@ class Reading:
     """A source with its paces and its last data."""
 
     source: Source
-    survey_pace: Pace = field(default_factory=lambda: Pace(_SURVEY_REST))
-    update_pace: Pace = field(default_factory=lambda: Pace(_UPDATE_REST))
+    survey_pace: Pace = field(default_factory=lambda: Pace(_SURVEY_REST, _SURVEY_LATE_S))
+    update_pace: Pace = field(default_factory=lambda: Pace(_UPDATE_REST, _UPDATE_LATE_S))
 
     def read(self, names: Sequence[str] | None, *, has_survey: bool = False) -> Snapshot:
         """Read the data: the rows named `names` completely, the survey only if it is due or `has_survey` says so."""
@@ -197,6 +205,11 @@ def total(values: Iterable[float | None]) -> float | None:
 def show_count(value: float) -> str:
     """Format a number or a rate: 0, 0.5, 12, 3,400."""
     return f"{value:.1f}" if 0 < abs(value) < 9.95 and value != int(value) else f"{value:,.0f}"
+
+
+def counted(count: int, what: str) -> str:
+    """Return a number with its noun: 1 topic, 2,000 topics."""
+    return f"{count:,} {what}{'' if count == 1 else 's'}"
 
 
 def show_rate(value: float) -> str:

@@ -101,7 +101,7 @@ def render(view: View, pages: Sequence[Page], mode: Mode, width: int, height: in
             if not shown:
                 lines.append([Span(_nothing(view), "dim")])
         if len(shown) < len(rows):
-            count = f"{first + 1}-{first + len(shown)} of {len(rows)}"
+            count = f"{first + 1:,}-{first + len(shown):,} of {len(rows):,}"
     lines = lines[: max(0, height - 1)]
     lines += [[] for _ in range(height - 1 - len(lines))]
     lines.append(_footer(view, mode, count, width))

@@ -20,6 +20,7 @@ from kproc.cli.top_page import (
     Snapshot,
     Source,
     Span,
+    counted,
     per_second,
     show_age,
     show_count,
@@ -163,7 +164,7 @@ def _broker_line(status: Status, before: Status | None, seconds: float, rows: Se
     ]
     return (
         f"{status['transport']}, up {format_duration(status['uptime_ms'])}, "
-        f"{sum(row['connections'] for row in processors)} connections, "
+        f"{counted(sum(row['connections'] for row in processors), 'connection')}, "
         "{} requests/s, in {}/s out {}/s, CPU {} %".format(*shown)
     )
 
@@ -358,7 +359,7 @@ def connections_snapshot(rows: Sequence[Row]) -> Snapshot:
     shown = [_connection(row) for row in rows]
     states = [row["state"] for row in shown]
     rate = total(row["requests_per_s"] for row in shown)
-    text = f"{len(shown)} connections, {states.count('throttled')} throttled, {states.count('held')} held"
+    text = f"{counted(len(shown), 'connection')}, {states.count('throttled')} throttled, {states.count('held')} held"
     head: list[Line] = [[Span(f"{text}; {'-' if rate is None else show_count(rate)} requests/s")]]
     return Snapshot(shown, head, {})
 

@@ -17,6 +17,7 @@ from kproc.cli.top_page import (
     Snapshot,
     Source,
     Span,
+    counted,
     per_second,
     show_age,
     show_count,
@@ -122,14 +123,12 @@ def topics_snapshot(
 ) -> Snapshot:
     """Return the topics with their sums."""
     internal = sum(row["is_internal"] for row in rows)
-    count = f"{len(rows) - internal} topics" + (f" and {internal} internal" if internal else "")
+    count = counted(len(rows) - internal, "topic") + (f" and {internal} internal" if internal else "")
     size = total(row["size_bytes"] for row in rows)
     rates = [total(row[key] for row in rows) for key in ("bytes_in_per_s", "bytes_out_per_s")]
     shown = ["-" if each is None else format_bytes(each) for each in (size, *rates)]
-    partitions = sum(row["partitions"] for row in rows)
-    head: list[Line] = [
-        [Span(f"{count}, {partitions} partitions, {shown[0]}, in {shown[1]}/s out {shown[2]}/s")]
-    ]
+    partitions = counted(sum(row["partitions"] for row in rows), "partition")
+    head: list[Line] = [[Span(f"{count}, {partitions}, {shown[0]}, in {shown[1]}/s out {shown[2]}/s")]]
     if offline:
         names = [f"{topic}-{number}" for topic, number in sorted(offline)]
         more = f" and {len(names) - 3} more" if len(names) > 3 else ""

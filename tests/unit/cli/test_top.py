@@ -10,7 +10,7 @@ import pytest
 
 from kproc.cli import top_groups, top_links, top_topics, topic_usage
 from kproc.cli.clients import add_rates
-from kproc.cli.top import PageName, _Loop, all_pages
+from kproc.cli.top import PageName, _Loop, _Task, all_pages
 from kproc.cli.top_links import Links
 from kproc.cli.top_page import Pace, Page, Reading, Row, Snapshot, Source, arrange
 from kproc.cli.top_screen import Mode, Screen, Span, View, ansi, plain, render
@@ -22,6 +22,7 @@ from kproc.wire.header import ApiKey
 from tests.support.command_line import call_kproc, described, refused, told
 from tests.support.scripted_client import NOW_MS, ScriptedClient, ScriptedGroup, ScriptedLog, StoppedClock
 from tests.support.status_rows import api, role, start, status
+from tests.support.wait import wait_until
 
 PAGES = {page.name: page for page in all_pages()}
 SIZES = [(120, 40), (80, 24), (60, 10), (20, 3), (1, 1)]
@@ -276,7 +277,7 @@ def test_scrolling_stays_within_the_rows() -> None:
     view = view_of("topics", snapshots()["topics"], first=1 << 40)
     screen = screen_of(view)
     assert screen.first == 2000 - screen.capacity
-    assert f"{screen.first + 1}-2000 of 2000" in plain(screen.lines[-1])
+    assert f"{screen.first + 1:,}-2,000 of 2,000" in plain(screen.lines[-1])
 
 
 def test_error_keeps_the_rows_and_the_next_reading_clears_it() -> None:
@@ -315,6 +316,21 @@ def test_missing_right_is_explained_and_not_tried_at_once() -> None:
     assert view.due_s - time.monotonic() > 20
 
 
+def test_hung_reading_of_another_page_is_abandoned(monkeypatch: pytest.MonkeyPatch) -> None:
+    loop, _ = loop_of()
+    begun: list[str] = []
+    monkeypatch.setattr(loop, "_read", lambda view, _names: begun.append(view.page.name))
+    hung = _Task(loop._views[2], loop._links, time.monotonic())
+    loop._task = hung
+    loop._start_reading(lambda: None)
+    assert begun == [], "it may still answer"
+    assert 0 < loop._wait_s() <= 1
+    hung.began_s -= 2
+    loop._start_reading(lambda: None)
+    wait_until(lambda: begun == ["processes"], what="the page on the screen is read")
+    assert loop._links is not hung.links
+
+
 def test_bug_in_the_reader_is_raised_in_the_main_thread() -> None:
     loop, _ = loop_of(ZeroDivisionError())
     with pytest.raises(ZeroDivisionError):
@@ -322,12 +338,14 @@ def test_bug_in_the_reader_is_raised_in_the_main_thread() -> None:
 
 
 def test_dear_reading_rests_for_longer(monkeypatch: pytest.MonkeyPatch) -> None:
-    clock = iter([100.0, 100.3, 114.0, 116.0])
+    clock = iter([100.0, 100.3, 114.0, 116.0, 200.0, 203.0])
     monkeypatch.setattr("kproc.cli.top_page.time.monotonic", lambda: next(clock))
-    pace = Pace(50)
+    pace = Pace(50, 60.0)
     pace.run(lambda: None)
     assert not pace.is_due
     assert pace.is_due
+    pace.run(lambda: None)
+    assert pace.rest_s == 60, "not 150"
 
 
 # -- one update, by the command
@@ -373,7 +391,7 @@ def test_topics_of_another_host_have_growth_of_logs(
     broker: ScriptedClient, capsys: pytest.CaptureFixture[str]
 ) -> None:
     lines = told(once(capsys, "topics")).splitlines()
-    assert lines[0] == "1 topics and 1 internal, 3 partitions, 1.2 KiB, in 0 B/s out -/s"
+    assert lines[0] == "1 topic and 1 internal, 3 partitions, 1.2 KiB, in 0 B/s out -/s"
     assert lines[1].startswith("not shown: last writes: only a kproc broker on this host")
     assert lines[2].split() == ["TOPIC", "PARTS", "SIZE", "IN/S", "REC/S", "OUT/S", "WRITTEN"]
     assert lines[4].split() == ["orders", "2", "1.1", "KiB", "0", "-", "-", "-"]
