@@ -15,7 +15,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Final
 
-from kproc.broker.request.dispatch import PRIVATE_API_KEY
+from kproc.broker.request.own_requests import PRIVATE_API_KEY
 from kproc.common.errors import ErrorCode
 from kproc.wire import codec
 from kproc.wire.header import ApiKey

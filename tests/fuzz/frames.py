@@ -11,7 +11,7 @@ import struct
 from collections.abc import Callable, Mapping, Sequence
 from typing import Final
 
-from kproc.broker.request.dispatch import PRIVATE_API_KEY
+from kproc.broker.request.own_requests import PRIVATE_API_KEY
 from kproc.wire import codec
 from kproc.wire.header import ApiKey, first_flexible
 from kproc.wire.primitives import encode_unsigned_varint

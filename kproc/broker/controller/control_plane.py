@@ -19,8 +19,9 @@ from typing import TYPE_CHECKING, Any, Final
 from kproc.broker.calls.calls import Call
 from kproc.broker.request.client_rates import ClientRates
 from kproc.broker.request.context import ClientServices, Peers, Services
-from kproc.broker.request.dispatch import PRIVATE_API_KEY, dispatch
+from kproc.broker.request.dispatch import dispatch
 from kproc.broker.request.divided_requests import DividedRequests
+from kproc.broker.request.own_requests import PRIVATE_API_KEY
 from kproc.broker.request.request import ClientPeer, HandlerRequest
 from kproc.broker.role.linked_role import LinkedPeer
 from kproc.broker.role.plan import Plan

@@ -21,7 +21,7 @@ from kproc.broker.calls.own_operations import ReadMonitor
 from kproc.broker.observe.network_figures import api_name
 from kproc.broker.peers.registered_calls import handles
 from kproc.broker.request.context import Services
-from kproc.broker.request.dispatch import PRIVATE_API_KEY
+from kproc.broker.request.own_requests import PRIVATE_API_KEY
 from kproc.common.bounded import short_name
 from kproc.common.errors import ErrorCode
 

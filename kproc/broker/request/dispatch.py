@@ -4,41 +4,19 @@ from __future__ import annotations
 
 from typing import Final
 
-import orjson
-
-from kproc.broker.calls.calls import Lost
-from kproc.broker.calls.controller_calls import OWN, OwnAnswer, OwnRequest
-from kproc.broker.calls.own_operations import (
-    InvalidOperation,
-    Ping,
-    PlanRebalance,
-    ReadMonitor,
-    ShowClients,
-    ShowLogs,
-    ShowStatus,
-    ShowTopics,
-    decode_operation,
-)
 from kproc.broker.metrics.requests import REQUESTS
 from kproc.broker.request import registry
 from kproc.broker.request.divided_request import REQUEST_BYTES_MAX, ROWS_MAX, DecodedBySteps
 from kproc.broker.request.division import count_rows
 from kproc.broker.request.handler_call import handle
+from kproc.broker.request.own_requests import PRIVATE_API_KEY, handle_own_request
 from kproc.broker.request.request import HandlerRequest
-from kproc.broker.security.acl import CLUSTER_NAME, Operation, ResourceType
 from kproc.common.errors import ErrorCode, ProtocolError
 from kproc.wire import codec
 from kproc.wire.header import ApiKey, first_flexible
 from kproc.wire.hot import decode_fetch
 from kproc.wire.primitives import skip_tags
 
-# kproc's own operations: a frame with header v1 and a JSON body. Not advertised, loopback clients only.
-PRIVATE_API_KEY: Final = 30_000
-PRIVATE_VERSION: Final = 0
-# No operation needs a longer body, and JSON is decoded in one step.
-_PRIVATE_BYTES_MAX: Final = 64 << 10
-# With an authorizer these need DESCRIBE on the cluster, all others ALTER.
-_PRIVATE_READING: Final = (ShowStatus, ShowClients, ShowTopics, ShowLogs, PlanRebalance)
 _API_VERSIONS: Final = int(ApiKey.API_VERSIONS)
 _FETCH: Final = int(ApiKey.FETCH)
 _API_VERSIONS_SERVED: Final = range(5)
@@ -52,7 +30,7 @@ def dispatch(request: HandlerRequest, body: memoryview) -> None:
     api_key, version = request.api_key, request.api_version
     counts = request.services.counts
     if api_key == PRIVATE_API_KEY:
-        _handle_private(request, body)
+        handle_own_request(request, body)
         counts.add(REQUESTS, api_key, version)
         return
     if api_key == _API_VERSIONS and version not in _API_VERSIONS_SERVED:
@@ -112,51 +90,3 @@ def after_header_tags(body: memoryview) -> memoryview:
     if not body:
         raise ProtocolError("a frame shorter than its header")
     return body[skip_tags(body, 0) :]
-
-
-def _handle_private(request: HandlerRequest, body: memoryview) -> None:
-    # Own operations have no rights of their own, so only users of this host may send them.
-    if not request.is_from_loopback or request.api_version != PRIVATE_VERSION:
-        raise ProtocolError("private operations are for loopback clients of this version")
-
-    def on_reply(reply: OwnAnswer | Lost) -> None:
-        if isinstance(reply, Lost):
-            reply = OwnAnswer(error="the controller is being restarted; try again")
-        payload = orjson.dumps({"error": reply.error, "result": reply.result})
-        length = len(payload) + 4
-        request.send(
-            length.to_bytes(4, "big") + request.correlation_id.to_bytes(4, "big", signed=True) + payload
-        )
-
-    try:
-        if len(body) > _PRIVATE_BYTES_MAX:
-            raise InvalidOperation(f"body of {len(body)} bytes exceeds the limit of {_PRIVATE_BYTES_MAX}")
-        operation = decode_operation(body)
-    except InvalidOperation as error:
-        request.count_error(ErrorCode.INVALID_REQUEST)
-        on_reply(OwnAnswer(error=f"the request is invalid: {error}"))
-        return
-    if isinstance(operation, Ping):
-        on_reply(OwnAnswer(result={}))
-        return
-    right = Operation.DESCRIBE if isinstance(operation, _PRIVATE_READING) else Operation.ALTER
-    if not request.is_allowed(right, ResourceType.CLUSTER, CLUSTER_NAME):
-        reason = f"{request.principal} may not do that: it needs the right {right.name} on the cluster"
-        on_reply(OwnAnswer(error=reason))
-        return
-    if isinstance(operation, ReadMonitor):
-        monitor = request.services.clients.monitor
-        if monitor is not None:
-            monitor.respond(operation, on_reply)
-        else:
-            on_reply(
-                OwnAnswer(error="a control listener sees no requests of clients: monitor another listener")
-            )
-        return
-
-    def on_done(reply: OwnAnswer | Lost) -> None:
-        if isinstance(reply, OwnAnswer) and not reply.error:
-            request.services.change_log.log_operation(request, operation, reply.result)
-        on_reply(reply)
-
-    request.ask_controller(OWN, OwnRequest(operation), on_done)

@@ -12,7 +12,7 @@ import orjson
 import pytest
 
 from kproc.broker.calls.own_operations import InvalidOperation, KillClient, Scale, decode_operation
-from kproc.broker.request.dispatch import PRIVATE_API_KEY
+from kproc.broker.request.own_requests import PRIVATE_API_KEY
 from kproc.broker.transport.envelope import FLAG_LOOPBACK, SEND
 from tests.fuzz.values import odd_json
 from tests.support.handler_rig import HandlerRig, parts_of

@@ -11,7 +11,7 @@ import orjson
 import pytest
 
 from kproc.broker.handler.request_monitor import IDLE_NS, LINES_MAX, WATCHES_MAX
-from kproc.broker.request.dispatch import PRIVATE_API_KEY
+from kproc.broker.request.own_requests import PRIVATE_API_KEY
 from kproc.broker.transport.envelope import FLAG_LOOPBACK
 from kproc.wire.header import ApiKey
 from tests.support.handler_rig import HandlerRig, parts_of

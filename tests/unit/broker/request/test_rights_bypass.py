@@ -20,7 +20,7 @@ from kproc.broker.cluster import controller
 from kproc.broker.cluster.internal_topics import GROUP_METADATA_TOPIC
 from kproc.broker.processor.slow_frames import LARGE_FRAME_BYTES
 from kproc.broker.request import registry
-from kproc.broker.request.dispatch import PRIVATE_API_KEY
+from kproc.broker.request.own_requests import PRIVATE_API_KEY
 from kproc.broker.security.principal import Principal
 from kproc.broker.transport.envelope import CLOSE, FLAG_LOOPBACK, FLAG_PROBE, HEAD, REQUEST, SEND, SEND_PARTS
 from kproc.common.errors import ErrorCode
