@@ -322,8 +322,8 @@ def _run(
     quiet: bool,
     reread: Callable[[], Config] | None = None,
 ) -> int:
+    from kproc.broker.supervisor.run import run
     from kproc.broker.supervisor.service_manager import ServiceManager
-    from kproc.broker.supervisor.supervisor import run
 
     manager = ServiceManager.of_environment(os.environ)
     # Remove it from the environment, so that no child process can send notifications for the broker.

@@ -33,7 +33,7 @@ def load_broker() -> None:
     for name in (
         "kproc.cli.main",
         "kproc.broker.supervisor.service_manager",
-        "kproc.broker.supervisor.supervisor",
+        "kproc.broker.supervisor.run",
     ):
         importlib.import_module(name)
     importlib.import_module("kproc.broker.api").load_all()

@@ -18,7 +18,6 @@ from collections.abc import Callable, Generator, Hashable
 from pathlib import Path
 from typing import Any, Final, TypeVar
 
-from kproc.broker.api import load_all
 from kproc.broker.cluster.dynamic_settings import listeners_in_force
 from kproc.broker.config import Config
 from kproc.broker.config.dynamic import DynamicSettings
@@ -28,11 +27,10 @@ from kproc.broker.role.roles import (
     CONTROLLER,
     PROCESSOR,
 )
-from kproc.broker.supervisor import logs, preload, ready, signals, stacks, tls_check
+from kproc.broker.supervisor import preload, ready, signals, tls_check
 from kproc.broker.supervisor.children import Children
 from kproc.broker.supervisor.data_directory import DataDirectory
 from kproc.broker.supervisor.heartbeat_monitor import HeartbeatMonitor
-from kproc.broker.supervisor.janitor import Janitor
 from kproc.broker.supervisor.listener_set import ListenerSet
 from kproc.broker.supervisor.listening import ListeningSockets
 from kproc.broker.supervisor.reload import Reloader, Reread
@@ -56,53 +54,6 @@ _READY_TIMEOUT_NS: Final = 30_000_000_000
 _BUSY_MS: Final = 20
 _WRONG_SETTINGS: Final = 2  # The exit status for an invalid command line or configuration.
 T = TypeVar("T")
-
-
-def run(
-    config: Config,
-    *,
-    ready_file: Path | None,
-    on_ready: Callable[[dict[str, Any]], None],
-    quiet: bool,
-    manager: ServiceManager,
-    reread: Reread | None = None,
-) -> int:
-    """Run a broker until SIGTERM or SIGINT. Return the exit status.
-
-    on_ready: called with the content of the ready file when clients may connect.
-    reread: reads the configuration again at SIGHUP. Without it SIGHUP ends the broker.
-
-    Raises ConfigError if the configuration is invalid, and FatalError if the host lacks a resource.
-    """
-    logs.configure(logging.WARNING if quiet else logging.INFO)
-    load_all()
-    stacks.install()
-    # Reset SIGCHLD, because our parent may have ignored it and exec preserves that. The kernel would then reap children
-    # by itself, and waiting for them would fail.
-    signal.signal(signal.SIGCHLD, signal.SIG_DFL)
-    janitor = Janitor(config.kproc_temporary_directory) if config.kproc_temporary_directory else None
-    try:
-        if config.kproc_transport != "process":
-            # Import this late, because the other transports do not need it.
-            from kproc.broker.supervisor.inprocess import run_in_process
-
-            can_reload = reread is not None
-            return run_in_process(
-                config, ready_file=ready_file, on_ready=on_ready, manager=manager, can_reload=can_reload
-            )
-        supervisor = Supervisor(config, manager, reread)
-        try:
-            return supervisor.run(ready_file, on_ready)
-        finally:
-            supervisor.release()
-            ready.remove(ready_file)
-    except Exception as error:
-        manager.failed(str(error))
-        raise
-    finally:
-        manager.close()
-        if janitor is not None:
-            janitor.finish()
 
 
 class Supervisor:

@@ -1,0 +1,64 @@
+"""The entrance of a broker: run it in this process until SIGTERM or SIGINT, whatever transport its settings name."""
+
+from __future__ import annotations
+
+import logging
+import signal
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from kproc.broker.api import load_all
+from kproc.broker.config import Config
+from kproc.broker.supervisor import logs, ready, stacks
+from kproc.broker.supervisor.janitor import Janitor
+from kproc.broker.supervisor.reload import Reread
+from kproc.broker.supervisor.service_manager import ServiceManager
+from kproc.broker.supervisor.supervisor import Supervisor
+
+
+def run(
+    config: Config,
+    *,
+    ready_file: Path | None,
+    on_ready: Callable[[dict[str, Any]], None],
+    quiet: bool,
+    manager: ServiceManager,
+    reread: Reread | None = None,
+) -> int:
+    """Run a broker until SIGTERM or SIGINT. Return the exit status.
+
+    on_ready: called with the content of the ready file when clients may connect.
+    reread: reads the configuration again at SIGHUP. Without it SIGHUP ends the broker.
+
+    Raises ConfigError if the configuration is invalid, and FatalError if the host lacks a resource.
+    """
+    logs.configure(logging.WARNING if quiet else logging.INFO)
+    load_all()
+    stacks.install()
+    # Reset SIGCHLD, because our parent may have ignored it and exec preserves that. The kernel would then reap children
+    # by itself, and waiting for them would fail.
+    signal.signal(signal.SIGCHLD, signal.SIG_DFL)
+    janitor = Janitor(config.kproc_temporary_directory) if config.kproc_temporary_directory else None
+    try:
+        if config.kproc_transport != "process":
+            # Import this late, because the other transports do not need it.
+            from kproc.broker.supervisor.inprocess import run_in_process
+
+            can_reload = reread is not None
+            return run_in_process(
+                config, ready_file=ready_file, on_ready=on_ready, manager=manager, can_reload=can_reload
+            )
+        supervisor = Supervisor(config, manager, reread)
+        try:
+            return supervisor.run(ready_file, on_ready)
+        finally:
+            supervisor.release()
+            ready.remove(ready_file)
+    except Exception as error:
+        manager.failed(str(error))
+        raise
+    finally:
+        manager.close()
+        if janitor is not None:
+            janitor.finish()
