@@ -96,17 +96,8 @@ class ConfigChanges:
             before = self._image.broker_configs.get(node, {})
             difference = [*besides, *_difference(before, after)]
             changed[at] = [r.BrokerConfigSet(node, key, value) for key, value in difference]
-        responses = [
-            {
-                "error_code": int(errors[at].code if at in errors else ErrorCode.NONE),
-                "error_message": errors[at].message if at in errors else None,
-                "resource_type": resource["resource_type"],
-                "resource_name": resource["resource_name"],
-            }
-            for at, resource in enumerate(resources)
-        ]
         records = [record for at in sorted(changed) for record in changed[at]]
-        return {"responses": responses}, [] if body["validate_only"] else records
+        return {"responses": _rows_of(resources, errors)}, [] if body["validate_only"] else records
 
     def _key(self, resource: dict[str, Any]) -> tuple[int, str]:
         """Return a key that identifies the resource, because a broker's number can be written in several ways."""
@@ -346,6 +337,19 @@ def _edit_list(before: str, operation: int, value: str) -> str:
     if operation == OP_APPEND:
         return ",".join([*entries, *(entry for entry in dict.fromkeys(named) if entry not in entries)])
     return ",".join(entry for entry in entries if entry not in named)
+
+
+def _rows_of(resources: list[dict[str, Any]], errors: dict[int, KafkaError]) -> list[dict[str, Any]]:
+    """Return the response's row of each resource, with its error if it has one."""
+    return [
+        {
+            "error_code": int(errors[at].code if at in errors else ErrorCode.NONE),
+            "error_message": errors[at].message if at in errors else None,
+            "resource_type": resource["resource_type"],
+            "resource_name": resource["resource_name"],
+        }
+        for at, resource in enumerate(resources)
+    ]
 
 
 def _difference(before: dict[str, str], after: dict[str, str]) -> list[tuple[str, str | None]]:

@@ -277,6 +277,8 @@ class ClientFetch:
             traffic.fetches += 1
 
     def _respond(self) -> None:
+        """Encode the response from the reads of all owners, and send it."""
+        # The loop is inline, because a Fetch of a large consumer has a thousand partitions, and most have no news.
         context = self._context
         for at, read in zip(self._positions, self._local.reads, strict=True):
             self.reads[at] = read

@@ -393,20 +393,32 @@ class Processor(Role):
                 self.table.evict(flags, listener)
                 taken += 1
                 continue
-            # Refuse the socket if this Processor leaves, or if the free descriptors are reserved (descriptor_end).
-            if client_fd is not None and (self._state.is_leaving or client_fd >= self._descriptor_end):
-                if not self._state.is_leaving:
-                    self._complain_of_descriptors("those that are left are for links, not for clients")
-                os.close(client_fd)
-                serial |= REFUSED
-            elif client_fd is not None:
-                transport = self._transport(socket.socket(fileno=client_fd), listener, flags)
-                if transport is not None:
-                    self.table.open(
-                        transport, self._counters, listener=listener, flags=flags, address=address, port=port
-                    )
-                taken += 1
+            if client_fd is not None:
+                if self._can_keep(client_fd):
+                    transport = self._transport(socket.socket(fileno=client_fd), listener, flags)
+                    if transport is not None:
+                        self.table.open(
+                            transport,
+                            self._counters,
+                            listener=listener,
+                            flags=flags,
+                            address=address,
+                            port=port,
+                        )
+                    taken += 1
+                else:
+                    os.close(client_fd)
+                    serial |= REFUSED
             self._reporter.acknowledge(sock, serial)
+
+    def _can_keep(self, client_fd: int) -> bool:
+        """Return False if this Processor leaves, or if the free descriptors are reserved for links (descriptor_end)."""
+        if self._state.is_leaving:
+            return False
+        if client_fd >= self._descriptor_end:
+            self._complain_of_descriptors("those that are left are for links, not for clients")
+            return False
+        return True
 
     def _transport(self, sock: socket.socket, listener: int, flags: int) -> Transport | None:
         """Return the transport of a new connection, or None if it was closed because its listener has no usable key."""

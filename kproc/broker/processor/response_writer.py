@@ -106,6 +106,7 @@ class ResponseWriter:
 
     def send_answers(self) -> int:
         """Send the Handlers' answers, and release the rings' records. Return the number of records."""
+        # This function is not divided, because every answer would pay for the calls.
         work = 0
         lent = self._lent
         for inbox in self._handlers.inboxes:

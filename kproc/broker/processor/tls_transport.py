@@ -124,6 +124,7 @@ class TlsTransport:
 
         Raises BlockingIOError if there is nothing yet, OSError if the connection fails.
         """
+        # The two loops are inline, because every read of a TLS connection would pay for a call.
         tls = self._tls
         if tls is None:
             self._receive_hello()

@@ -429,6 +429,7 @@ class LogAppender:
 
     def _commit(self, run: Run, batches: list[memoryview], results: list[AppendResult]) -> None:
         """Write a run and make it visible. If the write fails, undo the run."""
+        # This function is not divided, because every append would pay for the calls.
         state = self._state
         segment = state.active
         snapshots = state.snapshots
