@@ -149,6 +149,9 @@ class Reading:
         if self.source.survey is not None and (has_survey or self.survey_pace.is_due):
             self.survey_pace.run(self.source.survey)
         snapshot: Snapshot = self.update_pace.run(lambda: self.source.update(names))
+        if snapshot.values.get("notice"):
+            # The supervisor answered for a broker that hangs. It needs no rest, and the user needs the news.
+            self.update_pace.took_s = 0.0
         return snapshot
 
     def cost(self, interval_s: float) -> str:

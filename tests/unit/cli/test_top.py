@@ -348,6 +348,15 @@ def test_dear_reading_rests_for_longer(monkeypatch: pytest.MonkeyPatch) -> None:
     assert pace.rest_s == 60, "not 150"
 
 
+def test_answer_of_the_supervisor_needs_no_rest(monkeypatch: pytest.MonkeyPatch) -> None:
+    clock = iter([100.0, 106.0])
+    monkeypatch.setattr("kproc.cli.top_page.time.monotonic", lambda: next(clock))
+    reading = Reading(Source(lambda _names: Snapshot([], [], {"notice": "no answer in 1500 ms"})))
+    reading.read([])
+    assert reading.update_pace.rest_s == 0
+    assert reading.cost(2.0) == ""
+
+
 # -- one update, by the command
 
 
