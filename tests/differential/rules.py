@@ -16,6 +16,7 @@ from tests.differential.symbols import Moment, Words
 _BROKER, _BROKER_LOGGER = 4, 8
 _UNKNOWN_TOPIC, _NO_LEADER, _INVALID_TOPIC, _INVALID_CONFIG = 3, 5, 17, 40
 _NO_GROUP, _NO_TRANSACTION, _NOT_COORDINATOR = 69, 105, 16
+_ILLEGAL_GENERATION, _UNKNOWN_MEMBER = 22, 25
 _OUT_OF_ORDER = 45
 _NO_MECHANISM, _ILLEGAL_SASL_STATE, _LOGIN_FAILED = 33, 34, 58
 _INVALID_REQUEST = 42
@@ -313,13 +314,20 @@ def _group_of_a_refused_join(case: Case) -> bool:
     joined = {
         step.body["group_id"] for step in case.before if step.api == "join_group" and not step.body["protocols"]
     }
-    left = {step.body["group_id"] for step in case.before if step.api == "leave_group"}
-    joined |= left - {step.body["group_id"] for step in case.before if step.api == "sync_group"}
+    synced: set[Any] = set()
+    for step in case.before:
+        if step.api == "sync_group":
+            synced.add(step.body["group_id"])
+        elif step.api == "leave_group" and step.body["group_id"] not in synced:
+            joined.add(step.body["group_id"])
     if case.step.api == "list_groups" and case.difference.path == ("groups", ITEMS):
         kproc, kafka = ({row["group_id"] for row in each["groups"]} for each in (case.kproc, case.kafka))
         return kproc < kafka and kafka - kproc <= joined
     if case.step.api == "offset_delete":
         return case.step.body["group_id"] in joined and case.codes == (_NO_GROUP, 0)
+    if case.step.api in ("offset_commit", "txn_offset_commit"):
+        is_unknown = case.codes[0] in (_NO_GROUP, _ILLEGAL_GENERATION) and case.codes[1] == _UNKNOWN_MEMBER
+        return case.step.body["group_id"] in joined and is_unknown
     row = case.difference.rows[-1] if case.difference.rows else {}
     if case.step.api not in ("describe_groups", "delete_groups") or row.get("group_id") not in joined:
         return False
