@@ -83,13 +83,15 @@ class CoordinatorRuntime:
         # The coordinators that have steps, in the order of their turns. Some of them are released already and still
         # answer their waiting requests. A coordinator that loads is not among them.
         self._stepping: dict[Coordinator, None] = {}
+        # Work that only reads many coordinators, for metrics.
+        self._surveys = steps.Steps()
         now_ms = clock.now_ns() // NS_PER_MS
         self._sweep_at_ms = {kind.topic: now_ms + kind.sweep_interval_ms for kind in kinds}
         self._next_sweep_ms = min(self._sweep_at_ms.values(), default=NEVER)
         self._is_stopping = False
         self.dirty: dict[CoordinatorLog[Any], None] = {}
         # While all of these are empty, only the next timer and the next sweep can be due.
-        self._unfinished = (self.dirty, self._busy, self._stepping, self._epochs.unsent)
+        self._unfinished = (self.dirty, self._busy, self._stepping, self._surveys, self._epochs.unsent)
         self._guard = Guard(containment, self._discard)
         # By topic: the end and the duration of each recent load of a coordinator, in ns.
         self._loads: dict[str, deque[tuple[int, int]]] = {
@@ -173,6 +175,10 @@ class CoordinatorRuntime:
                 self._try_at(key, 0)
         self._on_loaded.append((name, on_loaded))
         self._report_loaded()
+
+    def start_survey(self, work: steps.Work) -> None:
+        """Run work in steps that reads many coordinators. It must expect that they are released meanwhile."""
+        self._surveys.add(work)
 
     def _report_loaded(self) -> None:
         if not self._on_loaded:
@@ -416,7 +422,7 @@ class CoordinatorRuntime:
         if self._next_sweep_ms < due_ms:
             due_ms = self._next_sweep_ms
         if any(self._unfinished):
-            if self.dirty or self._stepping or self._epochs.unsent:
+            if self.dirty or self._stepping or self._surveys or self._epochs.unsent:
                 return 0
             due_ms = min(due_ms, *(shard.due_ms for shard in self._busy.values()))
         left_ms = due_ms - now_ns // NS_PER_MS
@@ -446,6 +452,9 @@ class CoordinatorRuntime:
         if self._stepping:
             work += 1
             self._run_steps()
+        if self._surveys:
+            work += 1
+            self._containment.run("a survey of coordinators", None, self._surveys.run)
         self.flush()
         self.due_ms = self._next_deadline_ms(now_ns)
         return work

@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from kproc.broker.coordinator.coordinator_runtime import CoordinatorRuntime
     from kproc.broker.coordinator.rules import Marker, OnCode
     from kproc.broker.coordinator.shard import OnWake
+    from kproc.broker.coordinator.steps import Work
 
 
 class TopicCoordinators(Generic[C]):
@@ -67,6 +68,10 @@ class TopicCoordinators(Generic[C]):
     def loaded(self) -> list[C]:
         """Return the loaded coordinators of the topic."""
         return self._runtime.loaded(self.kind.topic)
+
+    def start_survey(self, work: Work) -> None:
+        """Run work in steps that reads many coordinators. It must expect that they are released meanwhile."""
+        self._runtime.start_survey(work)
 
     def when_loaded(self, on_loaded: Callable[[], None]) -> None:
         """Load the coordinators of all our partitions that have records, then call back."""

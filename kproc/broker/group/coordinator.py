@@ -417,11 +417,10 @@ class GroupCoordinator:
         """Yield the groups that exist now for ListGroups. Each one is read when the iterator comes to it."""
         return (group.overview() for group in list(self._groups.values()))
 
-    def sizes(self) -> list[tuple[str, str, int]]:
-        """Return (id, state, number of members) of each group, for metrics."""
-        return [
-            (group.group_id, group.overview().state, len(group.roster)) for group in self._groups.values()
-        ]
+    def sizes(self) -> Iterator[tuple[str, str, int]]:
+        """Yield (id, state, number of members) of the groups that exist now, for metrics."""
+        for group in list(self._groups.values()):
+            yield group.group_id, group.state_name, len(group.roster)
 
     def delete_group(self, group_id: str, on_done: OnCode) -> None:
         """Handle a DeleteGroups for one group: delete it with all its offsets."""

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 from collections import Counter
+from typing import Final
 
 from kproc.broker.calls.calls import FromImage, OnResult
+from kproc.broker.coordinator.steps import Work
 from kproc.broker.handler.partitions import Partitions
 from kproc.broker.observe.broker_figures import (
     REPORTED_GROUPS_MAX,
@@ -17,9 +19,14 @@ from kproc.broker.peers.group_call import GROUPS
 from kproc.broker.request.context import Services
 from kproc.common.bounded import short_name
 
+# Costs in steps, in units of about 1 us: to count a group, to describe one besides its offsets.
+_COUNT_COST: Final = 2
+_ROW_COST: Final = 4
+
 
 def handle_call(services: Services, _body: FromImage, on_reply: OnResult[HandlerFigures]) -> None:
-    GROUPS.of(services).when_loaded(lambda: on_reply(_figures(services)))
+    groups = GROUPS.of(services)
+    groups.when_loaded(lambda: groups.start_survey(_collect(services, on_reply)))
 
 
 def handle_traffic(services: Services, _body: FromImage, on_reply: OnResult[TrafficReport]) -> None:
@@ -29,7 +36,11 @@ def handle_traffic(services: Services, _body: FromImage, on_reply: OnResult[Traf
     on_reply(TrafficReport(_traffic(partitions)))
 
 
-def _figures(services: Services) -> HandlerFigures:
+def _collect(services: Services, on_reply: OnResult[HandlerFigures]) -> Work:
+    """Collect the figures in steps, because a Handler can have 100,000 groups."""
+    rows: list[Group] = []
+    more: Counter[str] = Counter()
+    yield from _collect_groups(services, rows, more)
     partitions = services.owner.partitions
     assert isinstance(partitions, Partitions)
     sizes: dict[str, list[int]] = {}
@@ -43,8 +54,7 @@ def _figures(services: Services) -> HandlerFigures:
         flat += (index, *log.state.sizes())
         if log.state.offline_reason is not None:
             offline += 1
-    groups, more_groups = _groups(services)
-    return HandlerFigures(partitions.since_ns, _traffic(partitions), sizes, offline, groups, more_groups)
+    on_reply(HandlerFigures(partitions.since_ns, _traffic(partitions), sizes, offline, rows, more))
 
 
 def _traffic(partitions: Partitions) -> dict[str, list[int]]:
@@ -55,21 +65,21 @@ def _traffic(partitions: Partitions) -> dict[str, list[int]]:
     }
 
 
-def _groups(services: Services) -> tuple[list[Group], Counter[str]]:
-    """Return the groups, and by state the number of groups that exceed the limits of groups or offsets."""
-    rows: list[Group] = []
-    more: Counter[str] = Counter()
+def _collect_groups(services: Services, rows: list[Group], more: Counter[str]) -> Work:
+    """Add the groups to `rows`, and count those that exceed the limits of groups or offsets in `more`, by state."""
     offset_count = 0
     for coordinator in GROUPS.of(services).loaded():
         for group_id, state, members in coordinator.sizes():
             committed = coordinator.offsets.of_group(group_id)
-            offset_count += sum(map(len, committed.values()))
+            own_count = sum(map(len, committed.values()))
+            offset_count += own_count
             if len(rows) == REPORTED_GROUPS_MAX or offset_count > REPORTED_OFFSETS_MAX:
                 more[state] += 1
+                yield _COUNT_COST
                 continue
             offsets = {
                 topic: {index: each.offset for index, each in partitions.items()}
                 for topic, partitions in committed.items()
             }
             rows.append(Group(short_name(group_id), state, members, offsets))
-    return rows, more
+            yield _ROW_COST + own_count

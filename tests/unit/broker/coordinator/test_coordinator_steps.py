@@ -8,6 +8,7 @@ from typing import Any
 import msgspec
 import pytest
 
+from kproc.broker.calls.calls import FromImage
 from kproc.broker.cluster.internal_topics import GROUP_METADATA_TOPIC, TRANSACTION_STATE_TOPIC
 from kproc.broker.coordinator.rules import Write
 from kproc.broker.coordinator.shard import ShardState
@@ -24,6 +25,8 @@ from kproc.broker.group.records import (
     encode_offset_key,
     encode_offset_value,
 )
+from kproc.broker.handler.handler_figures import handle_call
+from kproc.broker.observe.broker_figures import HandlerFigures
 from kproc.broker.transaction.coordinator import TransactionCoordinator
 from kproc.broker.transaction.records import encode_key, encode_value
 from kproc.broker.transaction.state import State, Transaction
@@ -32,7 +35,7 @@ from tests.support.bytecodes import count_bytecodes
 from tests.support.coordinators import run_steps
 from tests.support.counters import runtime
 from tests.support.group_coordinator_rig import Rig
-from tests.support.handler_rig import HandlerRig
+from tests.support.handler_rig import HandlerRig, parts_of
 from tests.support.large_request_clients import STEP_BYTECODES_MAX
 
 Start = Callable[..., HandlerRig]
@@ -214,7 +217,7 @@ def test_load_of_a_large_group_restores_its_members_in_steps(start: Start) -> No
     rig = with_groups(start, member_counts=[MEMBERS], settings={"group.max.size": 10_000})
     load(rig)
     costs = costs_of_cycles(rig)
-    assert coordinator(rig).sizes() == [("g0", "Stable", MEMBERS)]
+    assert list(coordinator(rig).sizes()) == [("g0", "Stable", MEMBERS)]
     assert sorted(costs)[-2] < STEP_BYTECODES_MAX
 
 
@@ -368,7 +371,7 @@ def test_end_of_a_large_group_is_divided_into_steps(start: Start) -> None:
     loaded = coordinator(rig)
     rig.clock.advance_ms(SESSION_MS)
     rig.handler()._due.press()
-    assert bounded(costs_of_cycles(rig, lambda _rig: loaded.sizes() != [("g0", "Empty", 0)]))
+    assert bounded(costs_of_cycles(rig, lambda _rig: list(loaded.sizes()) != [("g0", "Empty", 0)]))
 
 
 def with_offsets(start: Start, count: int) -> tuple[HandlerRig, GroupCoordinator]:
@@ -457,3 +460,18 @@ def test_resigning_coordinator_answers_a_deletion_in_steps(monkeypatch: pytest.M
     run_steps(rig.coordinator)
     assert codes == [ErrorCode.NOT_COORDINATOR]
     assert len(rig.deadlines) == 0
+
+
+@pytest.mark.long
+def test_metrics_of_many_groups_are_collected_in_steps(start: Start) -> None:
+    rig = with_groups(start, member_counts=[1] * (2 * GROUPS))
+    load(rig)
+    rig.settle()
+    services = parts_of(rig.handler()).services
+    replies: list[HandlerFigures] = []
+    handle_call(services, FromImage(0), replies.append)
+    rig.handler()._due.press()
+    assert bounded(costs_of_cycles(rig, lambda _rig: not replies))
+    (figures,) = replies
+    assert len(figures.groups) == 2 * GROUPS
+    assert all((each.state, each.members) == ("Stable", 1) for each in figures.groups)
