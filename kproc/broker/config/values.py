@@ -284,19 +284,35 @@ def wire_text(value: object) -> str | None:
     return str(value)
 
 
-# The length is bounded, because a client can send 32 kB of "://", and a search from each to the end would take seconds.
-_URL_USER: Final = re.compile(r"(://)[^\s,@]{1,500}@")
-_URL_QUERY: Final = re.compile(r"(://[^\s?]{1,500}\?)\S+")
+# Where a URL can be. A match is searched once by the functions below, because a client can send 32 kB of "://", and a
+# regular expression that looks for the end of a URL from each of them would take seconds.
+_URL_WITH_USER: Final = re.compile(r"[^\s,]+")
+_URL_WITH_QUERY: Final = re.compile(r"\S+")
 
 
 def without_url_secrets(text: str) -> str:
     """Hide user, password and query of every URL in a text: `https://[hidden]@host/keys?[hidden]`."""
-    return _URL_QUERY.sub(rf"\1{HIDDEN}", without_url_user(text))
+    if "://" not in text:
+        return text
+    return _URL_WITH_QUERY.sub(_hide_query, without_url_user(text))
 
 
 def without_url_user(text: str) -> str:
     """Hide user and password of every URL in a text, but not its query."""
-    return _URL_USER.sub(rf"\1{HIDDEN}@", text)
+    return _URL_WITH_USER.sub(_hide_user, text) if "://" in text else text
+
+
+def _hide_user(found: re.Match[str]) -> str:
+    # Up to the last @, because a password can have one that is not escaped.
+    before, mark, rest = found.group().partition("://")
+    user, at, host = rest.rpartition("@")
+    return f"{before}{mark}{HIDDEN}{at}{host}" if user else found.group()
+
+
+def _hide_query(found: re.Match[str]) -> str:
+    before, mark, rest = found.group().partition("://")
+    place, question, query = rest.partition("?")
+    return f"{before}{mark}{place}{question}{HIDDEN}" if place and query else found.group()
 
 
 def show(raw: object) -> str:

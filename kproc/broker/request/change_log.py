@@ -14,7 +14,7 @@ The number in parentheses counts all items, and the texts are those of the first
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from kproc.broker.calls.own_operations import KillClient, OwnOperation, Rebalance, Scale
@@ -37,6 +37,8 @@ Fields = Mapping[str, Any]
 # Items are formatted until their texts have this many characters. security/audit.py bounds the bytes of the line.
 _TEXT_MAX: Final = 1500
 _VALUE_MAX: Final = 100
+# Settings of one topic or broker that are formatted. A request can have thousands of them.
+_SETTINGS_MAX: Final = 50
 # Pairs of connection and group whose first commit without a member is remembered.
 _COMMITS_KEPT: Final = 1000
 _COMMITS_BYTES_MAX: Final = 1 << 18
@@ -192,7 +194,7 @@ def _created_topics(request: Fields, response: Fields) -> Described:
             created[topic["name"]]["num_partitions"], topic["num_partitions"], len(topic["assignments"])
         )
         facts = [f"{count} partition{'' if count == 1 else 's'}"] if count > 0 else []
-        facts += map(_format_setting, topic["configs"])
+        facts += _format_settings(topic["configs"])
         return f"{shown(topic['name'])} ({', '.join(facts)})" if facts else shown(topic["name"])
 
     topics = (topic for topic in request["topics"] if topic["name"] in created)
@@ -312,19 +314,25 @@ def _altered(did: str, request: Fields, response: Fields) -> Described:
 def _format_resource(resource: Fields) -> str:
     kind = resource["resource_type"]
     name = shown(resource["resource_name"]) or "(all)"
-    settings = (_format_setting(row, is_broker=kind == _BROKER) for row in resource["configs"])
+    settings = _format_settings(resource["configs"], is_broker=kind == _BROKER)
     return f"{_RESOURCES.get(kind, kind)} {name}: {' '.join(settings)}"
+
+
+def _format_settings(rows: Sequence[Fields], *, is_broker: bool = False) -> list[str]:
+    texts = [_format_setting(row, is_broker=is_broker) for row in rows[:_SETTINGS_MAX]]
+    more = len(rows) - len(texts)
+    return [*texts, f"and {more} more"] if more > 0 else texts
 
 
 def _format_setting(row: Fields, *, is_broker: bool = False) -> str:
     name, operation, value = row["name"], row.get("config_operation", _SET), row["value"]
     if operation == _DELETE or value is None:
         return f"{shown(name)} unset"
-    if is_secret(name, if_unknown=is_broker):
-        value = HIDDEN
-    elif len(value) > _VALUE_MAX:
+    # Hide the secrets of a URL before the value is cut, because its user ends with an @ that may be behind the cut.
+    value = HIDDEN if is_secret(name, if_unknown=is_broker) else without_url_secrets(value)
+    if len(value) > _VALUE_MAX:
         value = f"{value[:_VALUE_MAX]}..."
-    return f"{shown(name)}{_SIGNS.get(operation, '=')}{printable(without_url_secrets(value))}"
+    return f"{shown(name)}{_SIGNS.get(operation, '=')}{printable(value)}"
 
 
 @_describes(ApiKey.ALTER_CLIENT_QUOTAS)

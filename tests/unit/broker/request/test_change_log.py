@@ -25,6 +25,7 @@ from kproc.common.containment import Containment
 from kproc.common.errors import ErrorCode
 from kproc.wire import codec
 from kproc.wire.header import ApiKey, parse_request_header
+from tests.support.bytecodes import count_bytecodes
 from tests.support.handler_rig import ScriptedProcessor
 from tests.support.large_request_clients import Fields, Start, cluster, pass_once
 from tests.support.minimal import MINIMAL
@@ -195,6 +196,26 @@ def test_settings_are_shown_and_secrets_hidden(alice: ScriptedProcessor, lines: 
         "User:alice from 192.0.2.7 changed settings (1): broker (all): "
         "listener.name.x.ssl.keystore.password=[hidden] no.such.name=[hidden]",
     ]
+
+
+def test_secret_of_a_url_is_hidden_though_the_value_is_cut(lines: list[str]) -> None:
+    key = ApiKey.INCREMENTAL_ALTER_CONFIGS
+    url = config("sasl.oauthbearer.jwks.endpoint.url", f"https://u:hunter2{'x' * 200}@h/k")
+    request = alter_configs(4, "", url)
+    ChangeLog().log_response(context_of(key, request), registry.APIS[key].error_response(request, 0, None))
+    [line] = lines
+    assert "https://[hidden]@h/k" in line
+    assert "hunter2" not in line
+
+
+def test_many_settings_of_one_resource_cost_little(lines: list[str]) -> None:
+    key = ApiKey.ALTER_CONFIGS
+    request = alter_configs(4, "", *(config(f"n{at}", "x") for at in range(9_900)))
+    context, response = context_of(key, request), registry.APIS[key].error_response(request, 0, None)
+    cost = count_bytecodes(lambda: ChangeLog().log_response(context, response), unless_in=__file__)
+    assert cost < 20_000
+    [line] = lines
+    assert "and 9850 more" in line
 
 
 def test_divided_request_has_one_bounded_line(alice: ScriptedProcessor, lines: list[str]) -> None:
