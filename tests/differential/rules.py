@@ -359,6 +359,8 @@ def _logins(case: Case) -> bool:
     told = _code_of(case.kproc)
     if can_renew and case.kafka == "closed" and told in (_NO_MECHANISM, _LOGIN_FAILED) and _is_renewed(case):
         return True  # By another mechanism.
+    if isinstance(token, (ScramFirst, ScramFinal)) and case.kafka == "closed" and _is_interrupted(case):
+        return can_renew and _is_renewed(case)
     if isinstance(token, ScramFirst):
         return not token.names_somebody and case.difference.kafka in (_LOGIN_FAILED, "closed")
     if isinstance(token, ScramFinal):
@@ -380,6 +382,12 @@ def _logins(case: Case) -> bool:
 
 def _code_of(answer: Any) -> Any:
     return answer.get("error_code") if isinstance(answer, dict) else None
+
+
+def _is_interrupted(case: Case) -> bool:
+    """Another request came between the steps of this login."""
+    own = [each.api for each in case.before if each.connection == case.step.connection]
+    return not own[-1].startswith("sasl_") if own else False
 
 
 def _is_renewed(case: Case) -> bool:
