@@ -100,6 +100,8 @@ class Operations:
         self._scales: deque[_ScaleRequest] = deque()
         self._past_scales: deque[_ScaleRequest] = deque(maxlen=_REMEMBERED)
         self._numbers = itertools.count(1)
+        self._await_logs: list[OnReply] = []
+        self._is_surveying = False
         # Part of a ticket: tells a predecessor's tickets from our own.
         self._started_ms = plan.clock.wall_ms()
         self.controller: Controller  # Set by the controller itself, when it is made.
@@ -140,11 +142,25 @@ class Operations:
         )
 
     def _show_logs(self, on_reply: OnReply) -> None:
+        # One survey at a time. Requests that come meanwhile share the next one, so that many clients do not fill the
+        # cleaner's queue.
+        self._await_logs.append(on_reply)
+        if not self._is_surveying:
+            self._start_survey()
+
+    def _start_survey(self) -> None:
+        waiting, self._await_logs = self._await_logs, []
+        self._is_surveying = True
+
         def on_done(topics: list[dict[str, Any]] | None) -> None:
-            if topics is None:
-                refused(on_reply, "the cleaner is being restarted; try again")
-            else:
-                answered(on_reply, {"topics": topics, "offline": self.status.offline.describe()})
+            self._is_surveying = False
+            for on_reply in waiting:
+                if topics is None:
+                    refused(on_reply, "the cleaner is being restarted; try again")
+                else:
+                    answered(on_reply, {"topics": topics, "offline": self.status.offline.describe()})
+            if self._await_logs:
+                self._start_survey()
 
         LogSurvey(self.controller.image, self.controller.send_to_cleaner, on_done).advance()
 

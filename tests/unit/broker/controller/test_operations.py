@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from typing import Any
+
 import pytest
 
+from kproc.broker.controller import operations
 from tests.support.controller_rig import ControllerRig, ScriptedPeer
 
 
@@ -11,6 +15,37 @@ def test_own_operation_is_answered(rig: ControllerRig, peers: tuple[ScriptedPeer
     heard = peers[0].ask_own("status")
     rig.settle()
     assert [(reply["error"], reply["result"]["cluster_id"]) for reply in heard] == [(None, "the-cluster")]
+
+
+def test_surveys_of_logs_run_one_after_the_other_and_are_shared(
+    rig: ControllerRig, peers: tuple[ScriptedPeer, ScriptedPeer], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A thousand clients must not fill the cleaner's queue."""
+    surveys: list[Callable[[Any], None]] = []
+
+    class Survey:
+        def __init__(self, _image: Any, _ask: Any, on_done: Callable[[Any], None]) -> None:
+            surveys.append(on_done)
+
+        def advance(self) -> None:
+            pass
+
+    monkeypatch.setattr(operations, "LogSurvey", Survey)
+    first = peers[0].ask_own("logs")
+    rig.settle()
+    others = [peers[at % 2].ask_own("logs") for at in range(5)]
+    rig.settle()
+    assert len(surveys) == 1
+    surveys[0](None)
+    rig.settle()
+    assert "the cleaner is being restarted" in first[0]["error"]
+    assert (len(surveys), others) == (2, [[]] * 5), "who came later may know of later topics"
+    surveys[1]([])
+    rig.settle()
+    assert [reply["result"]["topics"] for heard in others for reply in heard] == [[]] * 5
+    peers[0].ask_own("logs")
+    rig.settle()
+    assert len(surveys) == 3
 
 
 def test_scale_is_answered_when_the_supervisor_has_done_it(
