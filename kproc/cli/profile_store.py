@@ -146,6 +146,12 @@ def change_profiles() -> Iterator[Profiles]:
     directory.mkdir(0o700, parents=True, exist_ok=True)
     lock = os.open(directory, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
     try:
+        # After sudo, HOME can be another user's. That user could make the file a symbolic link to any place where root
+        # may write.
+        if os.fstat(lock).st_uid != os.geteuid():
+            raise Failure(
+                f"{directory} belongs to another user; set HOME or XDG_CONFIG_HOME to a directory of yours"
+            )
         fcntl.flock(lock, fcntl.LOCK_EX)
         profiles = load_profiles()
         yield profiles
@@ -189,7 +195,10 @@ def _decode(content: Any) -> Profiles:
 
 def _decode_profile(name: str, row: dict[str, Any]) -> Profile:
     profile = Profile(**row)
-    texts = (profile.bootstrap, profile.command_config or "")
-    if not _NAME.fullmatch(name) or not all(isinstance(text, str) for text in texts):
+    texts: tuple[Any, ...] = (
+        profile.bootstrap,
+        "" if profile.command_config is None else profile.command_config,
+    )
+    if not _NAME.fullmatch(name) or not all(isinstance(text, str) and "\0" not in text for text in texts):
         raise ValueError(name)
     return profile

@@ -13,13 +13,14 @@ import sys
 DEFAULT_ADDRESS = "127.0.0.1:9404"
 _TIMEOUT_S = 4.0
 _ANSWER_BYTES_MAX = 1 << 16
+_PORT_DIGITS_MAX = 5
 _REQUEST = b"GET /health/ready HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n"
 
 
 def check(address: str) -> tuple[bool, str]:
     """Return True if the broker is ready, and a line for people."""
     host, _, port = address.rpartition(":")
-    if not host or not port.isdecimal():
+    if not host or not port.isdecimal() or len(port) > _PORT_DIGITS_MAX:
         return False, f"{address}: expected HOST:PORT of a metrics listener"
     # As bytes, because a name as text would import the codec for international names.
     place = (host.strip("[]").encode(), int(port))

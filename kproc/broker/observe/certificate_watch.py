@@ -51,9 +51,11 @@ class CertificateWatch:
         if now_ns < self._next_log_ns:
             return
         self._next_log_ns = now_ns + _REPEAT_NS
-        has_ended = any(each["expires_ms"] <= self._clock.wall_ms() for each in self._certificates.values())
-        for line in self.problems():
-            logger.log(ERROR if has_ended else WARNING, "%s", line)
+        now_ms = self._clock.wall_ms()
+        for listener, each in self._certificates.items():
+            left_ms = each["expires_ms"] - now_ms
+            if left_ms < _WARN_MS:
+                logger.log(WARNING if left_ms > 0 else ERROR, "%s", _problem(listener, each, now_ms))
 
 
 def _problem(listener: str, certificate: Mapping[str, Any], now_ms: int) -> str:

@@ -151,6 +151,17 @@ def test_profiles_of_another_user_count_as_missing(kproc: Kproc, monkeypatch: py
         assert load_profiles().by_name == {}
 
 
+def test_profile_is_not_added_in_a_directory_of_another_user(
+    kproc: Kproc, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """After sudo with the HOME of a user, who can make the file a link to any place."""
+    told(kproc("profile add dev -b a:1"))
+    before = profiles_path().read_bytes()
+    monkeypatch.setattr(os, "geteuid", lambda: profiles_path().stat().st_uid + 1)
+    assert "belongs to another user" in refused(kproc("profile add other -b a:1"))
+    assert profiles_path().read_bytes() == before
+
+
 def test_precedence_of_connections(kproc: Kproc, monkeypatch: pytest.MonkeyPatch, security: Path) -> None:
     def source(bootstrap: str | None = None, profile: str | None = None) -> tuple[str, str]:
         found = find_connection(bootstrap, profile)

@@ -58,7 +58,10 @@ def test_listener_that_is_absent_is_not_ready() -> None:
     assert line.startswith(f"{address} does not answer (")
 
 
-@pytest.mark.parametrize("address", ["9404", ":9404", "localhost:", "localhost:http", "localhost:99999"])
+@pytest.mark.parametrize(
+    "address",
+    ["9404", ":9404", "localhost:", "localhost:http", "localhost:99999", f"127.0.0.1:{'9' * 5000}"],
+)
 def test_address_that_is_none_is_not_ready(address: str) -> None:
     is_ready, line = health.check(address)
     assert not is_ready

@@ -40,6 +40,14 @@ def test_certificate_that_ends_within_30_days_is_a_problem(left_ms: int, problem
     assert watch.describe() == {"SSL": {"subject": "CN=kproc", "expires_ms": NOW_MS + left_ms}}
 
 
+def test_only_a_certificate_that_has_ended_is_an_error(caplog: pytest.LogCaptureFixture) -> None:
+    clock, watch = watch_with(0)
+    soon = {"subject": "CN=b", "expires_ms": NOW_MS + DAY_MS}
+    watch.use({**watch.describe(), "EXTERNAL": soon})
+    watch.log_problems(LOGGER, clock.now_ns())
+    assert [record.levelname for record in caplog.records] == ["ERROR", "WARNING"]
+
+
 def test_problem_is_logged_at_once_daily_and_after_a_renewal(caplog: pytest.LogCaptureFixture) -> None:
     clock, watch = watch_with(31 * DAY_MS)
 
