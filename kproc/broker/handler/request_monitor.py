@@ -77,10 +77,11 @@ READ_WATCH: Final[Call[WatchBody, WatchedLines]] = Call("read_watch", WatchBody,
 class _Watch:
     """The request lines that a Handler collects for one `kproc monitor`."""
 
-    __slots__ = ("filter", "lines", "lost", "read_ns")
+    __slots__ = ("apis", "filter", "lines", "lost", "read_ns")
 
     def __init__(self, operation: ReadMonitor) -> None:
         self.filter = operation
+        self.apis = frozenset(operation.apis)
         self.lines: list[RequestLine] = []
         self.lost = 0
         self.read_ns = 0
@@ -88,7 +89,7 @@ class _Watch:
     def wants(self, line: RequestLine) -> bool:
         wanted = self.filter
         return (
-            (not wanted.apis or line.api in wanted.apis)
+            (not self.apis or line.api in self.apis)
             and _matches(wanted.client, (line.client,))
             and _matches(wanted.user, (line.user, line.user.removeprefix("User:")))
             and _matches(wanted.topic, line.topics)
