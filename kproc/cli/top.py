@@ -110,7 +110,7 @@ def top(
     try:
         if once or output is Format.JSON or not _has_terminal():
             if not once and output is not Format.JSON:
-                print_note("kproc: there is no terminal, so this is one update")
+                print_note("kproc: there is no terminal to draw on, so this is one update")
             _print_once(view, interval or _ONCE_S, output)
         else:
             _Loop(links, views, views.index(view), interval or _INTERVAL_S).run()
@@ -127,9 +127,11 @@ def all_pages() -> list[Page]:
 
 
 def _has_terminal() -> bool:
+    import os
     import sys
 
-    return sys.stdin.isatty() and sys.stdout.isatty()
+    # A dumb terminal, as in an editor, shows the codes of a screen as text.
+    return sys.stdin.isatty() and sys.stdout.isatty() and os.environ.get("TERM", "dumb") != "dumb"
 
 
 def _print_once(view: View, interval_s: float, output: Format) -> None:

@@ -52,7 +52,7 @@ class Terminal:
         self._wakes, self._waker = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
         self._old_wakeup_fd = -1
         self._drawn: str | None = None
-        self.has_colour = not os.environ.get("NO_COLOR") and os.environ.get("TERM") != "dumb"
+        self.has_colour = not os.environ.get("NO_COLOR")
 
     def __enter__(self) -> Self:
         # The interpreter writes a byte when a signal comes, so that `wait` ends for a new size.

@@ -34,7 +34,7 @@ class TopInTerminal:
         self.process = subprocess.Popen(
             [sys.executable, "-m", "kproc", "top", "--bootstrap", bootstrap, "--interval", "0.5"],
             cwd=ROOT,
-            env={**os.environ, "NO_COLOR": "1"},
+            env={**os.environ, "NO_COLOR": "1", "TERM": "xterm"},
             stdin=self.slave,
             stdout=self.slave,
             stderr=self.slave,

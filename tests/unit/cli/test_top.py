@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import time
 from collections.abc import Sequence
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
 from kproc.cli import top_groups, top_links, top_topics, topic_usage
 from kproc.cli.clients import add_rates
-from kproc.cli.top import PageName, _Loop, _Task, all_pages
+from kproc.cli.top import PageName, _has_terminal, _Loop, _Task, all_pages
 from kproc.cli.top_links import Links
 from kproc.cli.top_page import Pace, Page, Reading, Row, Snapshot, Source, arrange
 from kproc.cli.top_screen import Mode, Screen, Span, View, ansi, plain, render
@@ -491,7 +492,17 @@ def test_without_a_terminal_one_update_is_printed(
 ) -> None:
     done = call_kproc(capsys, "top", "--page", "groups", "--interval", "0.2")
     assert told(done).startswith("9 groups, ")
-    assert done.stderr == "kproc: there is no terminal, so this is one update\n"
+    assert done.stderr == "kproc: there is no terminal to draw on, so this is one update\n"
+
+
+@pytest.mark.parametrize(("term", "can_draw"), [("xterm-256color", True), ("dumb", False), (None, False)])
+def test_dumb_terminal_is_none(monkeypatch: pytest.MonkeyPatch, term: str | None, can_draw: bool) -> None:
+    for stream in ("stdin", "stdout"):
+        monkeypatch.setattr(f"sys.{stream}", SimpleNamespace(isatty=lambda: True))
+    monkeypatch.delenv("TERM", raising=False)
+    if term is not None:
+        monkeypatch.setenv("TERM", term)
+    assert _has_terminal() is can_draw
 
 
 def test_pages_have_the_names_of_the_option() -> None:
