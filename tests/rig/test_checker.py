@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import pytest
-
+from tests.support.cases import in_one_test
 from tests.support.checker import Acknowledged, check_log
 
 GOOD = {0: [(0, b"p:0"), (1, b"q:0"), (2, b"p:2"), (3, b"q:2")], 1: [(0, b"p:1"), (1, b"p:3")]}
@@ -14,7 +13,7 @@ def test_check_log_allows_unacknowledged_records() -> None:
     assert check_log(GOOD, ACKNOWLEDGED) == []
 
 
-@pytest.mark.parametrize(
+@in_one_test(
     ("rows", "word"),
     [
         ([(0, b"p:0"), (1, b"p:2"), (2, b"p:2")], "duplicate"),

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-import pytest
-
+from tests.support.cases import in_one_test
 from tests.support.history_checker import HistoryChecker, Outcome
 
 P, Q = ("t", 0), ("t", 1)
@@ -141,7 +140,7 @@ def cycle_through_a_session(checker: HistoryChecker) -> Logs:
     return {P: [(0, "x0")], Q: [(0, "y0")]}
 
 
-@pytest.mark.parametrize(
+@in_one_test(
     ("kind", "make"),
     [
         ("lost", lost),

@@ -10,6 +10,7 @@ import pytest
 
 from tests.soak.figures import FILES_MORE, IDLE_PERCENT_MAX, PSS_MORE, SEGMENTS_MORE, Figures
 from tests.soak.ledger import Ledger
+from tests.support.cases import in_one_test
 from tests.support.descriptors import SEGMENT, SOCKET
 
 
@@ -93,7 +94,7 @@ def test_figures_within_the_tolerances_are_as_before() -> None:
     assert after.grown_since(BEFORE) == []
 
 
-@pytest.mark.parametrize(
+@in_one_test(
     ("change", "wanted"),
     [
         ({"threads": {HANDLER: 2, ("handler", 1): 2}}, "other processes"),

@@ -12,6 +12,7 @@ from kproc.wire.header import (
     request_header_version,
     response_header_version,
 )
+from tests.support.cases import in_one_test
 from tests.wire.kio_values import EVERY_MESSAGE, entity_type
 
 # What Apache Kafka 4.3 advertises on a client listener; Produce 0-2 are advertised for librdkafka and never
@@ -63,7 +64,7 @@ def test_header_versions_are_those_of_the_schema():
             assert response_header_version(key, version) == expected, (key, version)
 
 
-@pytest.mark.parametrize("version", range(-1, 6))
+@in_one_test("version", range(-1, 6))
 def test_the_api_versions_response_has_header_0_in_every_version(version):
     assert response_header_version(ApiKey.API_VERSIONS, version) == 0
 

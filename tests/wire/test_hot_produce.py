@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 from kproc.common.errors import ProtocolError
 from kproc.wire import codec, hot
 from kproc.wire.header import ApiKey, parse_request_header
+from tests.support.cases import in_one_test
 from tests.support.wire_mutations import mutations
 
 CASES = settings(deadline=None, suppress_health_check=[HealthCheck.too_slow])
@@ -163,7 +164,7 @@ def test_produce_responses_are_the_codecs_bytes(version, topics, correlation_id,
     assert frame == codec.encode_response(ApiKey.PRODUCE, version, correlation_id, fields)
 
 
-@pytest.mark.parametrize(
+@in_one_test(
     "encode",
     [
         lambda: hot.encode_produce_response(13, 1, [("t", None, [])]),

@@ -14,6 +14,7 @@ import pytest
 from kproc.common.errors import ProtocolError
 from kproc.wire import codec, hot
 from kproc.wire.header import ApiKey, encode_response_header, parse_request_header
+from tests.support.cases import in_one_test
 from tests.wire.kio_values import EVERY_MESSAGE, entity_type, random_message
 
 MUTANTS_PER_MESSAGE = 8
@@ -86,7 +87,7 @@ def test_truncated_body_is_rejected():
                 decode(key, version, direction, body[:end])
 
 
-@pytest.mark.parametrize(
+@in_one_test(
     ("api_key", "version", "prefix"),
     [
         (ApiKey.METADATA, 1, b""),
@@ -98,13 +99,13 @@ def test_truncated_body_is_rejected():
         (ApiKey.PRODUCE, 3, struct.pack(">hhi", -1, 1, 1)),
     ],
 )
-@pytest.mark.parametrize("count", [0x7FFFFFFF, 50_000_000])
+@in_one_test("count", [0x7FFFFFFF, 50_000_000])
 def test_an_array_of_two_billion_elements_allocates_nothing(api_key, version, prefix, count):
     body = prefix + struct.pack(">i", count) + bytes(200)
     assert_refused_without_memory(api_key, version, body)
 
 
-@pytest.mark.parametrize(
+@in_one_test(
     ("api_key", "version", "prefix"),
     [
         (ApiKey.METADATA, 12, b""),
@@ -115,7 +116,7 @@ def test_an_array_of_two_billion_elements_allocates_nothing(api_key, version, pr
         (ApiKey.DESCRIBE_CLUSTER, 1, b"\0\0"),  # A count of tagged fields.
     ],
 )
-@pytest.mark.parametrize("count", [b"\xff\xff\xff\xff\x0f", b"\xff\xff\xff\xff\x07", b"\xfe\xff\xff\x7f"])
+@in_one_test("count", [b"\xff\xff\xff\xff\x0f", b"\xff\xff\xff\xff\x07", b"\xfe\xff\xff\x7f"])
 def test_compact_array_of_2_billion_elements_allocates_nothing(api_key, version, prefix, count):
     assert_refused_without_memory(api_key, version, prefix + count + b"\1" * 200)
 

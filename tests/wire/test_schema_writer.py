@@ -6,6 +6,7 @@ import pytest
 
 from kproc.wire import codec
 from kproc.wire.header import ApiKey
+from tests.support.cases import in_one_test
 
 
 def test_field_of_no_version_is_rejected_other_versions_dropped():
@@ -18,7 +19,7 @@ def test_field_of_no_version_is_rejected_other_versions_dropped():
         codec.encode_response(ApiKey.FETCH, 12, 1, {"responses": [{"partitions": [{"partition": 1}]}]})
 
 
-@pytest.mark.parametrize(
+@in_one_test(
     "fields",
     [
         {"error_code": 70_000},

@@ -13,6 +13,7 @@ from kproc.wire.header import ApiKey, parse_request_header, parse_response_heade
 from kproc.wire.primitives import encode_unsigned_varint
 from kproc.wire.schema import Field, Schema
 from kproc.wire.schema_writer import writer_of
+from tests.support.cases import in_one_test
 from tests.wire.kio_values import EVERY_MESSAGE, entity_type, random_message
 
 # Tags of one and of three bytes; short, long and empty values.
@@ -65,7 +66,7 @@ def test_unknown_tags_are_skipped_in_every_flexible_struct():
             assert codec.decode_response(key, version, head + body) == (1, fields), (key, version)
 
 
-@pytest.mark.parametrize("version", [version for version in hot.PRODUCE_VERSIONS if version >= 9])
+@in_one_test("version", [version for version in hot.PRODUCE_VERSIONS if version >= 9])
 def test_hot_produce_skips_unknown_tags(version):
     fields = {
         "acks": -1,
@@ -81,7 +82,7 @@ def test_hot_produce_skips_unknown_tags(version):
     assert request.topics[0].partitions == [(3, b"r" * 200)]
 
 
-@pytest.mark.parametrize("version", [version for version in hot.FETCH_VERSIONS if version >= 12])
+@in_one_test("version", [version for version in hot.FETCH_VERSIONS if version >= 12])
 def test_hot_fetch_skips_unknown_tags_and_reads_replica_state(version):
     key = {"topic": "t"} if version == 12 else {"topic_id": b"i" * 16}
     partition = {"partition": 2, "fetch_offset": 9, "partition_max_bytes": 11}

@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 
 from kproc.cli.clients import Order, add_rates, print_clients, sort_rows, throttle_lines
+from tests.support.cases import in_one_test
 
 
 def client(name: str, **more: Any) -> dict[str, Any]:
@@ -16,7 +17,7 @@ def client(name: str, **more: Any) -> dict[str, Any]:
     return {**row, **more}
 
 
-@pytest.mark.parametrize(
+@in_one_test(
     ("order", "first"),
     [
         (Order.ADDRESS, "b"),

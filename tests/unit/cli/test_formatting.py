@@ -9,6 +9,7 @@ import pytest
 from kproc.cli.common import Failure
 from kproc.cli.formatting import compile_format
 from kproc.cli.record_json import Consumed
+from tests.support.cases import in_one_test
 
 RECORD = Consumed(
     topic="t\u00e9",
@@ -22,7 +23,7 @@ RECORD = Consumed(
 NULLS = RECORD._replace(key=None, value=None, headers=())
 
 
-@pytest.mark.parametrize(
+@in_one_test(
     ("template", "expected"),
     [
         (r"%s\n", b"va\xfflue\n"),
@@ -45,7 +46,7 @@ def test_null_is_empty_and_its_length_minus_one():
     assert compile_format("[%k][%s][%K][%S][%h]")(NULLS) == b"[][][-1][-1][]"
 
 
-@pytest.mark.parametrize("template", ["%z", "%", "\\q", "\\", "\\x4", "%-"])
+@in_one_test("template", ["%z", "%", "\\q", "\\", "\\x4", "%-"])
 def test_an_unknown_token_is_a_usage_error(template):
     with pytest.raises(Failure, match="is not known") as caught:
         compile_format(template)

@@ -9,9 +9,10 @@ import pytest
 from kproc.cli import positions
 from kproc.cli.common import Failure
 from kproc.cli.positions import find_positions, parse_where
+from tests.support.cases import in_one_test
 
 
-@pytest.mark.parametrize(
+@in_one_test(
     ("text", "where"),
     [
         ("beginning", "beginning"),
@@ -29,7 +30,7 @@ def test_a_start_is_parsed(text, where):
     assert parse_where("--from", text) == where
 
 
-@pytest.mark.parametrize(
+@in_one_test(
     "text", ["", "tomorrow", "@", "@x", "1.5", "@99999999999999999999", "9" * 5000, "-" + "9" * 5000, "@" + "9" * 5000]
 )
 def test_a_wrong_start_is_a_usage_error(text):
@@ -38,11 +39,11 @@ def test_a_wrong_start_is_a_usage_error(text):
     assert caught.value.exit_code == 2
 
 
-@pytest.mark.parametrize(
+@in_one_test(
     "text",
     ["@-1", "@-2", "@-3", "@-100", "1969-12-31T23:59:59.999Z", "1969-12-31T23:59:59.9999Z", "0001-01-02T00:00:00Z"],
 )
-@pytest.mark.parametrize("option", ["--from", "--before", "--to"])
+@in_one_test("option", ["--from", "--before", "--to"])
 def test_a_time_before_1970_is_a_usage_error(option, text):
     """Timestamp -1 is the end for ListOffsets: `topic trim --before @-1` deleted every record."""
     with pytest.raises(Failure, match=rf"{option} '{text}': is before 1970; use ") as caught:

@@ -7,6 +7,7 @@ import json
 import pytest
 
 from kproc.cli.record_json import BadLine, Consumed, Outgoing, read_line, write_line
+from tests.support.cases import in_one_test
 
 RECORDS = [
     Consumed("t", 3, 42, 1_700_000_000_123, b"key", b"va\xfflue", [("a", b"1"), ("b", None), ("a", b"\xfe")]),
@@ -17,7 +18,7 @@ RECORDS = [
 ]
 
 
-@pytest.mark.parametrize("record", RECORDS, ids=range(len(RECORDS)))
+@in_one_test("record", RECORDS)
 def test_what_is_written_is_read_as_the_same_record(record):
     line = write_line(record)
     assert line.count(b"\n") == 1
@@ -38,7 +39,7 @@ def test_headers_may_be_an_object():
     assert read_line(b'{"value": "", "headers": {"a": "1", "b": null}}').headers == [("a", b"1"), ("b", None)]
 
 
-@pytest.mark.parametrize(
+@in_one_test(
     ("line", "words"),
     [
         ("{", "no JSON: "),

@@ -8,6 +8,7 @@ from collections.abc import Iterator
 import pytest
 
 from kproc.common import log_levels
+from tests.support.cases import in_one_test
 
 
 @pytest.fixture(autouse=True)
@@ -34,7 +35,7 @@ def test_a_logger_without_a_level_has_that_of_the_one_above_it() -> None:
     assert set(levels().values()) == {"ERROR"}
 
 
-@pytest.mark.parametrize("level", sorted(log_levels.NAMES))
+@in_one_test("level", sorted(log_levels.NAMES))
 def test_every_level_is_shown_by_the_name_that_it_was_set_by(level: str) -> None:
     log_levels.apply({"levels.one": level, "root": level})
     assert (levels()["levels.one"], log_levels.effective()["root"]) == (level, level)

@@ -14,6 +14,7 @@ from kproc.pipeline.model import Pipeline
 from kproc.pipeline.spec import parse_spec
 from kproc.pipeline.status import Extent
 from kproc.pipeline.toml_table import SpecError
+from tests.support.cases import in_one_test
 
 SPEC = """
 [pipeline]
@@ -72,7 +73,7 @@ def test_what_is_no_checkpoint_is_said_in_one_line(pipeline: Pipeline, tmp_path:
         query_state(tmp_path / "state", pipeline.sinks[0])
 
 
-@pytest.mark.parametrize(
+@in_one_test(
     "text", ["-", "17", '{"logOffset":0}', '{"t":{"x":1}}', '{"t":{"0":"1"}}', "[]", "{}"]
 )
 def test_offsets_of_other_sources_are_none_of_topics(text: str) -> None:

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import pytest
-
 from kproc.pipeline.errors import reason_of
+from tests.support.cases import in_one_test
 
 STREAM_FAILED = """[STREAM_FAILED] Query [id = 1, runId = 2] terminated with exception: Job aborted due to stage: \
 Task 0 in stage 1.0 failed 4 times: org.apache.spark.api.python.PythonException: Traceback (most recent call last):
@@ -18,7 +17,7 @@ ValueError: no such thing
 SQLSTATE: XXKST"""
 
 
-@pytest.mark.parametrize(
+@in_one_test(
     ("text", "line"),
     [
         (STREAM_FAILED, "ValueError: no such thing (steps.py:12)"),

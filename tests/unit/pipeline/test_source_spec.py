@@ -10,6 +10,7 @@ import pytest
 from kproc.pipeline.model import Pipeline
 from kproc.pipeline.spec import parse_spec
 from kproc.pipeline.toml_table import SpecError
+from tests.support.cases import in_one_test
 from tests.support.pipeline_specification import ORDERS
 
 
@@ -17,7 +18,7 @@ def parse(text: str) -> Pipeline:
     return parse_spec(text, Path("/work/p.toml"))
 
 
-@pytest.mark.parametrize(
+@in_one_test(
     ("starting", "option"),
     [
         ('"latest"', {"startingOffsets": "latest"}),

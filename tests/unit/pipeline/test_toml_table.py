@@ -9,6 +9,7 @@ import pytest
 from kproc.pipeline.model import Pipeline
 from kproc.pipeline.spec import parse_spec
 from kproc.pipeline.toml_table import SpecError, key_lines
+from tests.support.cases import in_one_test
 from tests.support.pipeline_specification import ORDERS
 
 
@@ -114,7 +115,7 @@ MISTAKES = {
 }
 
 
-@pytest.mark.parametrize("mistake", MISTAKES)
+@in_one_test("mistake", MISTAKES)
 def test_a_mistake_is_one_line_with_its_place(mistake: str) -> None:
     before, after, words = MISTAKES[mistake]
     assert before in ORDERS

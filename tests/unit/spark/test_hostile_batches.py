@@ -15,6 +15,7 @@ from kproc.spark.decode import ARROW_TYPES, Decoder
 from kproc.wire.compression import compress
 from kproc.wire.record_batch import LOG_APPEND_TIME
 from tests.support import hostile
+from tests.support.cases import in_one_test
 
 COLUMN_SETS = [["value"], ["headers"], ["timestamp", "offset"], list(ARROW_TYPES)]
 
@@ -51,8 +52,8 @@ def test_decode_adds_up_headers_of_all_records_of_a_batch(monkeypatch: pytest.Mo
     assert walk._has_too_many_headers(data, np.array([3, 0, 3]))
 
 
-@pytest.mark.parametrize("columns", COLUMN_SETS)
-@pytest.mark.parametrize(
+@in_one_test("columns", COLUMN_SETS)
+@in_one_test(
     "payload",
     [
         hostile.long_timestamp(11),

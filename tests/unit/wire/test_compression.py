@@ -12,6 +12,7 @@ import pytest
 from kproc.common.errors import ErrorCode, KafkaError
 from kproc.wire import compression
 from kproc.wire.compression import Compression, compress, decompress
+from tests.support.cases import in_one_test
 from tests.support.record_outcomes import outcome
 
 CODECS = list(Compression)
@@ -51,8 +52,8 @@ def test_lz4_is_written_with_independent_blocks_as_java_demands():
     assert (version, independent) == (1, 1)
 
 
-@pytest.mark.parametrize("codec", CODECS[1:])
-@pytest.mark.parametrize("size", [0, 1, 1000, 100_000, 3_000_000])
+@in_one_test("codec", CODECS[1:])
+@in_one_test("size", [0, 1, 1000, 100_000, 3_000_000])
 def test_the_limit_is_kept_to_the_byte(codec, size):
     raw = bytes(size)
     data = compress(codec, raw)

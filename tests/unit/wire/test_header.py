@@ -15,6 +15,7 @@ from kproc.wire.header import (
     parse_request_header,
     parse_response_header,
 )
+from tests.support.cases import in_one_test
 
 
 @pytest.mark.parametrize("version", [8, 9])
@@ -43,7 +44,7 @@ def test_negative_version_is_parsed_for_api_versions_answer():
     assert (header.api_version, position) == (-1, 10)
 
 
-@pytest.mark.parametrize(
+@in_one_test(
     ("data", "why"),
     [
         (b"", "too short"),

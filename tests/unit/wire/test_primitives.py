@@ -8,9 +8,10 @@ from hypothesis import strategies as st
 
 from kproc.common.errors import ProtocolError
 from kproc.wire import primitives as wire
+from tests.support.cases import in_one_test
 
 
-@pytest.mark.parametrize(
+@in_one_test(
     ("value", "encoded"),
     [
         (0, "00"),
@@ -27,7 +28,7 @@ def test_unsigned_varints_are_the_documented_bytes(value, encoded):
     assert wire.read_unsigned_varint(bytes.fromhex(encoded), 0) == (value, len(encoded) // 2)
 
 
-@pytest.mark.parametrize(("value", "encoded"), [(0, "00"), (-1, "01"), (1, "02"), (-64, "7f"), (64, "8001")])
+@in_one_test(("value", "encoded"), [(0, "00"), (-1, "01"), (1, "02"), (-64, "7f"), (64, "8001")])
 def test_signed_varints_are_zig_zag_coded(value, encoded):
     assert wire.encode_varint(value).hex() == encoded
     assert wire.read_varint(bytes.fromhex(encoded), 0) == (value, len(encoded) // 2)
@@ -74,7 +75,7 @@ def test_tagged_fields_are_skipped_and_cut_ones_refused():
             wire.skip_tagged_fields(tags[:end], 0)
 
 
-@pytest.mark.parametrize("text", ["", "orders", "тема", "x" * 126, "x" * 127, "x" * 32_767])
+@in_one_test("text", ["", "orders", "тема", "x" * 126, "x" * 127, "x" * 32_767])
 def test_strings_survive_the_round_trip_in_both_encodings(text):
     legacy, compact = wire.encode_string(text), wire.encode_compact_string(text)
     assert wire.read_string(legacy, 0) == (text, len(legacy))

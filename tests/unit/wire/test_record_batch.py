@@ -7,6 +7,7 @@ import pytest
 from kproc.common.errors import ErrorCode, KafkaError
 from kproc.wire import record_batch as rb
 from kproc.wire.record_batch import Record, check_batch, decode_records, encode_batch
+from tests.support.cases import in_one_test
 
 RECORDS = [Record(b"k", b"v" * 50, 1_000), Record(None, b"w", 1_005), Record(b"k2", None, 1_003)]
 
@@ -60,7 +61,7 @@ REFUSED = {
 }
 
 
-@pytest.mark.parametrize("story", REFUSED)
+@in_one_test("story", REFUSED)
 def test_a_bad_batch_is_refused_with_its_code(story):
     batch, code = REFUSED[story]
     with pytest.raises(KafkaError) as refused:

@@ -16,6 +16,7 @@ from kproc.wire.primitives import encode_varint
 from kproc.wire.record_batch import Record, check_batch, decode_records, encode_batch
 from kproc.wire.records import HEADER_COUNT_MAX, encode_records, walk_records
 from kproc.wire.records import decode_records as decode_raw
+from tests.support.cases import in_one_test
 from tests.support.record_outcomes import outcome
 
 CODECS = list(Compression)
@@ -105,7 +106,7 @@ def test_mutated_records_are_invalid_or_decode():
     assert refused > 500
 
 
-@pytest.mark.parametrize(
+@in_one_test(
     ("raw", "count", "why"),
     [
         (b"", 1, "1 records in 0 bytes"),
@@ -124,7 +125,7 @@ def test_records_that_contradict_themselves_are_refused(raw, count, why):
         decode_raw(raw, count, 0, 0)
 
 
-@pytest.mark.parametrize(
+@in_one_test(
     ("base", "delta", "stands_for"),
     [
         (-2, -(2**63), 2**63 - 2),

@@ -13,6 +13,7 @@ from kproc.wire import codec
 from kproc.wire.header import ApiKey, parse_request_header
 from kproc.wire.primitives import TAGS_MAX
 from kproc.wire.schema import RowBudget
+from tests.support.cases import in_one_test
 from tests.support.filled_requests import filled
 
 load_all()
@@ -36,7 +37,7 @@ def steps_of(key: int, version: int, body: bytes, budget: RowBudget) -> tuple[di
         pauses += 1
 
 
-@pytest.mark.parametrize("key", KEYS)
+@in_one_test("key", KEYS)
 def test_decode_by_steps_gives_the_fields_of_one_step(key: int) -> None:
     source = random.Random(key)
     api = registry.APIS[key]
@@ -70,7 +71,7 @@ def test_rows_of_all_arrays_of_a_request_count_together() -> None:
         steps_of(ApiKey.ADD_PARTITIONS_TO_TXN, 1, body, RowBudget(109, 500))
 
 
-@pytest.mark.parametrize("cut", range(1, 20))
+@in_one_test("cut", range(1, 20))
 def test_truncated_request_decoded_by_steps_is_refused(cut: int) -> None:
     body = body_of(ApiKey.DESCRIBE_GROUPS, 5, {"groups": ["abc", "def", "ghi"]})
     with pytest.raises(ProtocolError):

@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from kproc.broker.acceptor.rate import PacedRate, WindowedRate
+from tests.support.cases import in_one_test
 
 S = 1_000_000_000
 
@@ -55,8 +56,8 @@ def test_single_sample_never_divides_by_nothing() -> None:
     assert rate.per_second(0) == pytest.approx(1000), "a millisecond is the least"
 
 
-@pytest.mark.parametrize("limit", [3, 40, 700])
-@pytest.mark.parametrize("samples", [2, 11])
+@in_one_test("limit", [3, 40, 700])
+@in_one_test("samples", [2, 11])
 def test_waiting_as_told_holds_the_limit(limit: int, samples: int) -> None:
     """Kafka's loop: record, wait for the throttle, take. In the long run that is the limit."""
     rate, now_ns, taken = WindowedRate(samples, S, 0), 0, 0

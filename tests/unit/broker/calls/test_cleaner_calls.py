@@ -5,7 +5,6 @@ from __future__ import annotations
 from typing import Any
 
 import msgspec
-import pytest
 
 from kproc.broker.calls.calls import Call, FromImage
 from kproc.broker.calls.cleaner_calls import (
@@ -31,13 +30,14 @@ from kproc.broker.calls.cleaner_calls import (
 from kproc.broker.observe.broker_figures import FIGURES, Group, HandlerFigures
 from kproc.broker.observe.topic_traffic import TOPIC_TRAFFIC, TrafficReport
 from kproc.broker.storage.compaction_files import SegmentIdentity
+from tests.support.cases import in_one_test
 
 ID = bytes(range(16))
 OLD, NEW = SegmentIdentity(0, 100, 7), SegmentIdentity(0, 60, 1 << 60)
 GROUPS = [Group("g", "Stable", 2, {"t": {0: 7, 3: 1 << 40}})]
 
 
-@pytest.mark.parametrize(
+@in_one_test(
     ("call", "body", "replies"),
     [
         (WRITE_CHECKPOINTS, FromImage(7), [Done(None), Done("the disk is full")]),
@@ -60,7 +60,6 @@ GROUPS = [Group("g", "Stable", 2, {"t": {0: 7, 3: 1 << 40}})]
         (READ_LOG_FIGURES, LogDirRequest([("t", [0])]), [LogFiguresReply([[LogFileFigures(1 << 40, 2, -1)]])]),
         (TOPIC_TRAFFIC, FromImage(7), [TrafficReport({"t": [1, 2, 3, 1 << 50]})]),
     ],
-    ids=lambda value: value.name if isinstance(value, Call) else "",
 )
 def test_bodies_and_replies_arrive_as_they_were_sent(
     call: Call[Any, Any], body: msgspec.Struct, replies: list[msgspec.Struct]

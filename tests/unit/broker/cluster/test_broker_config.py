@@ -7,6 +7,7 @@ import pytest
 from kproc.broker.cluster.broker_config import check_listeners_change
 from kproc.broker.config import Config
 from kproc.common.errors import ErrorCode, KafkaError
+from tests.support.cases import in_one_test
 from tests.support.in_memory_controller import InMemoryController, changes, outcome
 
 LOCAL = "PLAINTEXT://127.0.0.1:9092"
@@ -62,7 +63,7 @@ def test_settings_change_beside_unknown_stored_listeners() -> None:
     assert change("listeners", DELETE, None) == (0, None)
 
 
-@pytest.mark.parametrize(
+@in_one_test(
     ("name", "value"),
     [
         ("log.retention.ms", "0"),

@@ -16,6 +16,7 @@ from kproc.broker.cluster.dynamic_settings import (
 )
 from kproc.broker.cluster.image import ClusterImage
 from kproc.broker.cluster.records import CLUSTER_DEFAULT_NODE
+from tests.support.cases import in_one_test
 from tests.support.in_memory_controller import InMemoryController, changes
 
 BROKER, SET, DELETE = 4, 0, 1
@@ -42,8 +43,8 @@ def stored(
     return cluster
 
 
-@pytest.mark.parametrize("node", [NODE, CLUSTER_DEFAULT_NODE])
-@pytest.mark.parametrize(("name", "value", "why"), UNUSABLE)
+@in_one_test("node", [NODE, CLUSTER_DEFAULT_NODE])
+@in_one_test(("name", "value", "why"), UNUSABLE)
 def test_unusable_stored_setting_is_skipped_and_reported(
     name: str, value: str, why: str, node: str
 ) -> None:

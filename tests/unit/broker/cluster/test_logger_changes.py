@@ -8,6 +8,7 @@ import pytest
 
 from kproc.broker.cluster.logger_changes import requested_levels
 from kproc.common.errors import ErrorCode
+from tests.support.cases import in_one_test
 
 SET, DELETE, APPEND, SUBTRACT = range(4)
 INVALID_REQUEST, INVALID_CONFIG = ErrorCode.INVALID_REQUEST, ErrorCode.INVALID_CONFIG
@@ -25,7 +26,7 @@ def test_levels_are_set_and_taken_back() -> None:
     assert levels == ({"kproc.broker.processor": "TRACE", "root": "FATAL", "kproc": None}, {})
 
 
-@pytest.mark.parametrize(
+@in_one_test(
     ("change", "code", "words"),
     [
         (("no.such", SET, "DEBUG"), INVALID_CONFIG, "Logger no.such does not exist!"),

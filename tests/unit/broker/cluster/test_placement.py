@@ -6,6 +6,7 @@ from collections import Counter
 import pytest
 
 from kproc.broker.cluster.placement import owners_of_block
+from tests.support.cases import in_one_test
 
 TOPICS = [random.Random(seed).randbytes(16) for seed in range(60)]
 
@@ -19,8 +20,8 @@ def test_owners_are_the_same_in_every_process_and_version():
     assert owners(bytes(range(16)), 8, 3) == [2, 2, 0, 2, 1, 0, 1, 1]
 
 
-@pytest.mark.parametrize("handlers", [1, 2, 3, 5, 8])
-@pytest.mark.parametrize("count", [1, 2, 4, 7, 50])
+@in_one_test("handlers", [1, 2, 3, 5, 8])
+@in_one_test("count", [1, 2, 4, 7, 50])
 def test_no_handler_gets_more_than_its_share_of_a_topic(handlers, count):
     for topic_id in TOPICS:
         loads = Counter(owners(topic_id, count, handlers))
@@ -36,7 +37,7 @@ def test_topics_of_one_partition_spread_evenly(handlers):
     assert all(0.85 * fair < loads[handler] < 1.15 * fair for handler in range(handlers))
 
 
-@pytest.mark.parametrize(("before", "after"), [(1, 2), (2, 3), (3, 4), (4, 5), (5, 4), (3, 2)])
+@in_one_test(("before", "after"), [(1, 2), (2, 3), (3, 4), (4, 5), (5, 4), (3, 2)])
 def test_handler_count_change_moves_few_partitions(before, after):
     count = 48
     moved = sum(

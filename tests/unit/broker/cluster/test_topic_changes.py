@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from tests.support.cases import in_one_test
 from tests.support.in_memory_controller import NO_ID, InMemoryController, delete_wish, outcome, topic
 
 INVALID_TOPIC, EXISTS, PARTITIONS, FACTOR, ASSIGNMENT, CONFIG, REQUEST, POLICY = (
@@ -301,7 +302,7 @@ def grow(name: str, count: int, assignments: list[list[int]] | None = None) -> d
     return {"name": name, "count": count, "assignments": rows}
 
 
-@pytest.mark.parametrize(
+@in_one_test(
     ("wish", "expected"),
     [
         (grow("t", 2), (PARTITIONS, "Topic already has 2 partition(s).")),

@@ -8,10 +8,11 @@ from kproc.broker.cluster.topic_config import ROWS, TOPIC_CONFIGS, check_all
 from kproc.broker.config import SETTINGS, Config
 from kproc.broker.storage.log_config import LogConfig
 from kproc.common.errors import ErrorCode, KafkaError
+from tests.support.cases import in_one_test
 from tests.support.in_memory_controller import InMemoryController, changes, topic
 
 
-@pytest.mark.parametrize(
+@in_one_test(
     ("name", "text", "stored"),
     [
         ("retention.ms", " 100 ", "100"),
@@ -33,8 +34,8 @@ def test_a_value_is_stored_in_one_spelling(name, text, stored):
     assert check_all({name: text}) == {name: stored}
 
 
-@pytest.mark.parametrize("name", ["cleanup.policy", "leader.replication.throttled.replicas"])
-@pytest.mark.parametrize(
+@in_one_test("name", ["cleanup.policy", "leader.replication.throttled.replicas"])
+@in_one_test(
     ("text", "why"),
     [
         ("{},", "empty"), (",", "empty"), ("{},,{}", "empty"), (",{}", "empty"), ("{}, ,{}", "empty"),
@@ -49,7 +50,7 @@ def test_list_with_empty_or_repeated_element_is_rejected(name: str, text: str, w
     assert caught.value.message == f"Configuration '{name}' values must not be {why}."
 
 
-@pytest.mark.parametrize(
+@in_one_test(
     ("name", "text", "why"),
     [
         ("retention.ms", "1_000", "Not a number of type LONG"),

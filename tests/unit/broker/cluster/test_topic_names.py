@@ -4,15 +4,16 @@ import pytest
 
 from kproc.broker.cluster.topic_names import check_name, check_new_name, collision_key
 from kproc.common.errors import ErrorCode, KafkaError
+from tests.support.cases import in_one_test
 
 
-@pytest.mark.parametrize("name", ["a", "A.b_c-9", "...", "-", "_", "x" * 249, "__consumer_offsets"])
+@in_one_test("name", ["a", "A.b_c-9", "...", "-", "_", "x" * 249, "__consumer_offsets"])
 def test_kafkas_names_are_accepted(name):
     check_name(name)
     check_new_name(name, {})
 
 
-@pytest.mark.parametrize(
+@in_one_test(
     ("name", "words"),
     [
         ("", "the empty string is not allowed"),

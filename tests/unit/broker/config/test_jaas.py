@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from kproc.broker.config.jaas import JaasError, parse_jaas
+from tests.support.cases import in_one_test
 
 
 @pytest.mark.parametrize(
@@ -22,7 +23,7 @@ def test_options_are_read_as_java_reads_them(text: str, options: dict[str, str])
     assert parse_jaas(text) == ("M", options)
 
 
-@pytest.mark.parametrize(
+@in_one_test(
     "text",
     ["", ";", "M", "M required", "M perhaps;", "M required a;", "M required a=;", "M required a b;", "M required =x;",
      "M required a=x", "M required; N required;", 'M required a="x;', "M required a=\"x\n\";", "M required a=x ]",

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import pytest
-
 from kproc.broker.config import Config
+from tests.support.cases import in_one_test
 
 
 def build(warnings: list[str] | None = None, **kwargs: object) -> Config:
@@ -16,7 +15,7 @@ def build(warnings: list[str] | None = None, **kwargs: object) -> Config:
 # -- rules that span settings
 
 
-@pytest.mark.parametrize(
+@in_one_test(
     ("settings", "retention_ms"),
     [
         ({}, 604_800_000),

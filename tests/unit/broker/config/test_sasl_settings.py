@@ -6,6 +6,7 @@ import pytest
 
 from kproc.broker.config import Config, ConfigError
 from kproc.broker.config.sasl_settings import enabled_mechanisms, jaas_options, sasl_value
+from tests.support.cases import in_one_test
 
 PLAIN = 'org.apache.kafka.common.security.plain.PlainLoginModule required user_alice="w0rd";'
 SCRAM = "org.apache.kafka.common.security.scram.ScramLoginModule required;"
@@ -55,7 +56,7 @@ def test_one_line_for_all_is_for_the_mechanism_that_it_names() -> None:
     assert jaas_options(made, "A", "SCRAM-SHA-256") == {}
 
 
-@pytest.mark.parametrize(
+@in_one_test(
     ("settings", "complaint"),
     [
         (

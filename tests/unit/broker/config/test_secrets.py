@@ -13,6 +13,7 @@ from kproc.broker.config.build import SourcedValue, parse_given
 from kproc.broker.config.settings import is_secret
 from kproc.broker.config.values import PASSWORD, STRING, Secret, Setting, parse_value, setting, wire_text
 from kproc.cli import serve
+from tests.support.cases import in_one_test
 from tests.support.command_line import call_kproc
 
 WORD = "s3cr3t-word"
@@ -64,7 +65,7 @@ def test_a_mechanism_has_no_settings_but_its_own() -> None:
         parse_given({"listener.name.out.plain.ssl.x": SourcedValue("v", "here")}, table, [])
 
 
-@pytest.mark.parametrize(
+@in_one_test(
     ("name", "secret"),
     [
         ("ssl.key.password", True),

@@ -8,6 +8,7 @@ import pytest
 
 from kproc.broker.config import Config, ConfigError
 from kproc.broker.storage.log_config import LogConfig
+from tests.support.cases import in_one_test
 
 
 def build(warnings: list[str] | None = None, **kwargs: object) -> Config:
@@ -19,7 +20,7 @@ def build(warnings: list[str] | None = None, **kwargs: object) -> Config:
 # -- unknown and unhonoured names
 
 
-@pytest.mark.parametrize(
+@in_one_test(
     ("name", "hint"),
     [
         ("num.io.thread", "num.io.threads"),

@@ -19,7 +19,7 @@ def build(warnings: list[str] | None = None, **kwargs: object) -> Config:
     return Config.build(settings, on_warning=sink.append)
 
 
-@pytest.mark.parametrize(
+@in_one_test(
     ("name", "text"),
     [
         ("auto.create.topics.enable", "true"),

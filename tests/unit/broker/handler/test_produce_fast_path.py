@@ -83,7 +83,7 @@ def test_records_of_any_size_match_frame_shape(version: int, size: int) -> None:
     assert match(path_of(version), frame_of(version, records, correlation_id=77)) == records
 
 
-@pytest.mark.parametrize("version", VERSIONS)
+@in_one_test("version", VERSIONS)
 def test_fast_path_takes_a_ring_record_of_any_length(version: int) -> None:
     path = path_of(version)
     taken = cast(Records, path._queue).taken
@@ -102,21 +102,21 @@ def test_fast_path_takes_a_ring_record_of_any_length(version: int) -> None:
     assert taken == [other, other + b"s"]
 
 
-@pytest.mark.parametrize("version", VERSIONS)
+@in_one_test("version", VERSIONS)
 def test_a_timed_request_goes_the_general_way(version: int) -> None:
     path, frame = path_of(version), frame_of(version, RECORDS)
     assert match(path, frame, flags=FLAG_LOOPBACK | FLAG_TIMED) is None
     assert match(path, frame) == RECORDS
 
 
-@pytest.mark.parametrize("version", VERSIONS)
+@in_one_test("version", VERSIONS)
 def test_other_acks_or_another_partition_is_another_shape(version: int) -> None:
     path = path_of(version)
     assert match(path, frame_of(version, RECORDS, acks=-1)) is None
     assert match(path, frame_of(version, RECORDS, index=1)) is None
 
 
-@pytest.mark.parametrize("version", VERSIONS)
+@in_one_test("version", VERSIONS)
 def test_a_frame_cut_or_prolonged_anywhere_is_not_recognised(version: int) -> None:
     path, frame = path_of(version), frame_of(version, RECORDS)
     for end in range(4, len(frame)):
@@ -125,7 +125,7 @@ def test_a_frame_cut_or_prolonged_anywhere_is_not_recognised(version: int) -> No
     assert match(path, frame + b"\1\2\3") is None
 
 
-@pytest.mark.parametrize("version", VERSIONS)
+@in_one_test("version", VERSIONS)
 def test_a_null_or_empty_batch_is_not_recognised(version: int) -> None:
     assert match(path_of(version), frame_of(version, b"")) is None
 

@@ -17,6 +17,7 @@ from kproc.broker.role.listeners import Endpoint
 from kproc.broker.security.principal import ANONYMOUS, Principal
 from kproc.wire import codec
 from kproc.wire.header import ApiKey, parse_request_header
+from tests.support.cases import in_one_test
 from tests.support.handler_rig import HandlerRig
 from tests.support.in_memory_controller import changes
 from tests.support.minimal import MINIMAL
@@ -42,7 +43,7 @@ def values(fields: Any) -> list[str | None]:
 # -- what Kafka's RequestChannelTest proves ------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(
+@in_one_test(
     ("resource_type", "name", "is_hidden"),
     [
         (BROKER, "ssl.keystore.password", True),

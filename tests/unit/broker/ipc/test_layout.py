@@ -15,6 +15,7 @@ from kproc.broker.ipc.layout import (
     align,
     ring_bytes,
 )
+from tests.support.cases import in_one_test
 
 
 def test_words_follow_each_other_in_declared_order():
@@ -42,7 +43,7 @@ def test_region_header_is_one_page_and_documents_every_word():
     assert all(word.doc for word in (*REGION_HEADER.words, *RING_HEADER.words))
 
 
-@pytest.mark.parametrize(("value", "aligned"), [(0, 0), (1, 8), (7, 8), (8, 8), (9, 16)])
+@in_one_test(("value", "aligned"), [(0, 0), (1, 8), (7, 8), (8, 8), (9, 16)])
 def test_align_rounds_up(value, aligned):
     assert align(value, 8) == aligned
 

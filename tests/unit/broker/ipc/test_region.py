@@ -15,6 +15,7 @@ import pytest
 from kproc.broker.ipc.layout import LAYOUT_VERSION, PAGE_BYTES, REGION_MAGIC
 from kproc.broker.ipc.region import SEALS, Region, RegionKind, RegionMismatch
 from kproc.common.errors import FatalError
+from tests.support.cases import in_one_test
 from tests.support.proc import open_descriptors
 from tests.support.ring_pair import Forked
 
@@ -78,7 +79,7 @@ def test_another_process_sees_the_same_words():
         assert region.words[1] == 17
 
 
-@pytest.mark.parametrize(
+@in_one_test(
     ("fields", "message"),
     [
         ({"magic": 1}, "magic 0x1"),

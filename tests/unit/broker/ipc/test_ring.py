@@ -13,6 +13,7 @@ from kproc.broker.ipc.layout import RING_CAPACITY_BYTES_MIN, RING_HEADER
 from kproc.broker.ipc.region import Region, RegionKind
 from kproc.broker.ipc.ring import RECORD_HEADER, RECORD_ROUND, RingConsumer, RingProducer, format_ring
 from kproc.common.errors import FatalError
+from tests.support.cases import in_one_test
 from tests.support.proc import open_descriptors
 from tests.support.ring_pair import Forked, make_ring, open_ring
 
@@ -396,7 +397,7 @@ def test_each_end_takes_up_where_the_words_stand(ends):
         assert [record for _, record in take(consumer)] == [b"one", b"two"]
 
 
-@pytest.mark.parametrize("capacity", [0, -1024, 1000, RING_CAPACITY_BYTES_MIN // 2, 1 << 32])
+@in_one_test("capacity", [0, -1024, 1000, RING_CAPACITY_BYTES_MIN // 2, 1 << 32])
 def test_capacity_must_be_a_power_of_two_within_limits(capacity):
     with (
         Region.create(RegionKind.LINK, 1 << 13, 1) as region,

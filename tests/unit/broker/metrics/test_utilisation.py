@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-import pytest
-
 from kproc.broker.metrics.utilisation import busy_between, roles_wanted, work_of
+from tests.support.cases import in_one_test
 
 
 def look(beat: int, slept: int) -> dict[str, int]:
     return {"heartbeat_ns": beat, "slept_ns": slept}
 
 
-@pytest.mark.parametrize(
+@in_one_test(
     ("now", "busy"),
     [
         (look(1100, 600), 0.0),

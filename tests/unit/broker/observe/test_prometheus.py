@@ -16,6 +16,7 @@ from prometheus_client.registry import CollectorRegistry
 
 from kproc.broker.metrics.spec import METRICS, SLOT
 from kproc.broker.observe.prometheus import _roles, exposed, text_of
+from tests.support.cases import in_one_test
 
 NUMBERS = (0, 1, -3, 0.25, 123_456, 1_234_567, 12_345_678.5, 2.0**63, 1e-9, float("inf"), float("nan"))
 VALUES = ("plain", "", 'a "quoted" one', "back\\slash", "two\nlines", "größer", "{x}=1,2")
@@ -47,7 +48,7 @@ def untyped() -> Metric:
     return family
 
 
-@pytest.mark.parametrize(
+@in_one_test(
     "family",
     [
         counter(),
@@ -57,7 +58,6 @@ def untyped() -> Metric:
         Metric("m", "None.", "gauge"),
         untyped(),
     ],
-    ids=lambda family: family.name,
 )
 def test_text_of_a_family_is_that_of_the_library(family: Metric) -> None:
     class Collector:

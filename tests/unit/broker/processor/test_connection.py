@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import itertools
 
-import pytest
-
 from kproc.broker.processor.connection import INFLIGHT_MAX
 from kproc.broker.processor.connection_state import MuteState, mute_state
+from tests.support.cases import in_one_test
 from tests.support.processor_rig import Client, ProcessorRig, Request, framed
 
 
@@ -17,7 +16,7 @@ def ask(rig: ProcessorRig, client: Client, body: bytes = b"request") -> Request:
     return request
 
 
-@pytest.mark.parametrize(
+@in_one_test(
     ("is_read", "is_throttled", "has_work", "state"),
     [
         (True, False, False, MuteState.NOT_MUTED),

@@ -7,6 +7,7 @@ import random
 import pytest
 
 from kproc.broker.processor.framing import LENGTH_BYTES, find_frames, frame_length, pack_length
+from tests.support.cases import in_one_test
 
 LENGTH_MAX = 1 << 20
 COUNT_MAX = 64
@@ -61,7 +62,7 @@ def test_find_frames_byte_by_byte() -> None:
     assert receiver.frames == [b"one", b"", b"three"]
 
 
-@pytest.mark.parametrize("data", [b"", b"\0", b"\0\0\0", framed(b"body")[:-1], pack_length(LENGTH_MAX)])
+@in_one_test("data", [b"", b"\0", b"\0\0\0", framed(b"body")[:-1], pack_length(LENGTH_MAX)])
 def test_partial_frame_is_not_found(data: bytes) -> None:
     assert find(data) == (0, 0, True)
 

@@ -2,17 +2,16 @@
 
 from __future__ import annotations
 
-import pytest
-
 from kproc.broker.handler.produce_fast_path import FIRST_VERSION
 from kproc.broker.produce.reply import ProduceTemplate
 from kproc.wire.hot import encode_produce_response
+from tests.support.cases import in_one_test
 
 VERSIONS = range(FIRST_VERSION, 14)
 
 
-@pytest.mark.parametrize("version", VERSIONS)
-@pytest.mark.parametrize("name", ["t", "t" * 126, "t" * 249])
+@in_one_test("version", VERSIONS)
+@in_one_test("name", ["t", "t" * 126, "t" * 249])
 def test_an_answer_is_the_one_that_the_encoder_makes(version: int, name: str) -> None:
     template = ProduceTemplate(version, name, b"i" * 16, 3)
     record = template.pack(

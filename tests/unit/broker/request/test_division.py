@@ -17,6 +17,7 @@ from kproc.wire import codec
 from kproc.wire.header import ApiKey
 from kproc.wire.schema import Schema
 from kproc.wire.schema_writer import PIECE_BYTES
+from tests.support.cases import in_one_test
 from tests.support.filled_requests import filled
 
 load_all()
@@ -117,7 +118,7 @@ def test_divide_keeps_duplicates_of_unique_rows_together() -> None:
     ]
 
 
-@pytest.mark.parametrize("key", WITH_ROWS)
+@in_one_test("key", WITH_ROWS)
 def test_joined_answer_equals_the_answer_to_the_whole_request(key: int) -> None:
     api = registry.APIS[key]
     error_response = api.error_response

@@ -2,19 +2,18 @@
 
 from __future__ import annotations
 
-import pytest
-
 from kproc.broker.api import load_all
 from kproc.broker.request import registry
 from kproc.common.errors import ErrorCode
 from kproc.wire import codec
 from kproc.wire.header import ApiKey, parse_request_header
+from tests.support.cases import in_one_test
 from tests.support.minimal import MINIMAL
 
 load_all()
 
 
-@pytest.mark.parametrize("key", sorted(registry.APIS.keys() - {ApiKey.PRODUCE, ApiKey.FETCH}))
+@in_one_test("key", sorted(registry.APIS.keys() - {ApiKey.PRODUCE, ApiKey.FETCH}))
 def test_it_can_be_encoded(key: int) -> None:
     api = registry.APIS[key]
     if api.error_response is None:

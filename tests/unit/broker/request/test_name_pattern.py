@@ -6,9 +6,10 @@ import pytest
 
 from kproc.broker.request.name_pattern import NamePattern
 from kproc.common.errors import ErrorCode, KafkaError
+from tests.support.cases import in_one_test
 
 
-@pytest.mark.parametrize(
+@in_one_test(
     ("pattern", "fits", "does_not"),
     [
         ("", "anything", None),

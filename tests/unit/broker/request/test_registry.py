@@ -9,6 +9,7 @@ from kproc.broker.request import registry
 from kproc.broker.request.registry import Api, advertised, api, lookup
 from kproc.wire import codec
 from kproc.wire.header import ApiKey
+from tests.support.cases import in_one_test
 
 # Apache Kafka 4.3 on a client listener.
 KAFKA = {
@@ -38,7 +39,7 @@ def empty_table(monkeypatch) -> dict[int, Api]:
     return table
 
 
-@pytest.mark.parametrize("key", KAFKA, ids=lambda key: key.name)
+@in_one_test("key", KAFKA)
 def test_api_versions_match_kafka_and_codec(key):
     entry = lookup(key)
     assert (entry.lo, entry.hi) == KAFKA[key]
@@ -48,7 +49,7 @@ def test_api_versions_match_kafka_and_codec(key):
     assert (int(key), *KAFKA[key]) in advertised()
 
 
-@pytest.mark.parametrize("key", KAFKA, ids=lambda key: key.name)
+@in_one_test("key", KAFKA)
 def test_an_api_has_an_answer_for_every_error(key):
     assert lookup(key).error_response is not None
 

@@ -38,7 +38,7 @@ def one(name: str = "orders", index: int = 3, records: bytes | None = None) -> T
     return [(name, TOPIC_ID, [(index, batch(b"v") if records is None else records)])]
 
 
-@pytest.mark.parametrize("version", VERSIONS)
+@in_one_test("version", VERSIONS)
 def test_frame_and_body_give_the_same_key(version: int) -> None:
     client_ids = ("", "c", "a much longer client id " * 10, None)
     for client_id, transactional_id in product(client_ids, (None, "", "t", "x" * 200)):
@@ -62,7 +62,7 @@ def test_one_look_says_the_same_as_the_walk(version: int, name: str) -> None:
             assert router.route(frame) == owner, ids
 
 
-@pytest.mark.parametrize("version", VERSIONS)
+@in_one_test("version", VERSIONS)
 def test_key_names_topic_and_partition(version: int) -> None:
     keys = {
         partition_key(frame_of(version, [(name, topic_id, [(index, b"x")])]))
@@ -96,7 +96,7 @@ def test_requests_over_several_partitions_have_no_key(version: int, topics: Topi
     assert body_key(version, body_of(version, frame)) is None
 
 
-@pytest.mark.parametrize("version", VERSIONS)
+@in_one_test("version", VERSIONS)
 def test_cut_frames_are_home_or_known_but_never_a_surprise(version: int) -> None:
     frame = frame_of(version, one())
     whole = partition_key(frame)
@@ -146,7 +146,7 @@ def test_other_apis_go_home(version: int) -> None:
     assert ProduceRouter().route(frame) == -1
 
 
-@pytest.mark.parametrize("frame", [b"", b"\0", b"\0\0", b"\0\0\0\x09\0\0\0\1\0", bytes(10)], ids=len)
+@in_one_test("frame", [b"", b"\0", b"\0\0", b"\0\0\0\x09\0\0\0\1\0", bytes(10)])
 def test_frames_too_short_for_a_header_go_home(frame: bytes) -> None:
     assert ProduceRouter().route(memoryview(frame)) == -1
 

@@ -5,8 +5,6 @@ from __future__ import annotations
 from types import SimpleNamespace
 from typing import cast
 
-import pytest
-
 from kproc.broker.api import load_all
 from kproc.broker.request import registry
 from kproc.broker.request.change_log import ChangeLog
@@ -14,6 +12,7 @@ from kproc.broker.request.context import RequestContext, Services
 from kproc.common.errors import ErrorCode
 from kproc.wire import codec
 from kproc.wire.header import ApiKey, parse_request_header
+from tests.support.cases import in_one_test
 from tests.support.minimal import MINIMAL
 
 load_all()
@@ -45,7 +44,7 @@ class Throttled(RequestContext):
         self.frame = frame
 
 
-@pytest.mark.parametrize("key", sorted(registry.APIS.keys() - {ApiKey.PRODUCE, ApiKey.FETCH}))
+@in_one_test("key", sorted(registry.APIS.keys() - {ApiKey.PRODUCE, ApiKey.FETCH}))
 def test_reply_to_throttled_client_is_encoded_in_every_version(key: int) -> None:
     """A throttled DescribeQuorum once ended its connection: its response has no throttle_time_ms."""
     api = registry.APIS[key]

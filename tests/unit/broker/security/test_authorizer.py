@@ -21,6 +21,7 @@ from kproc.broker.security.authorizer import (
 )
 from kproc.broker.security.principal import Identity, Principal
 from tests.support.acl_tables import CLUSTER, DESCRIBE, GROUP, READ, TOPIC, WRITE, rule, table, verdict
+from tests.support.cases import in_one_test
 
 STANDARD = "org.apache.kafka.metadata.authorizer.StandardAuthorizer"
 
@@ -92,7 +93,7 @@ def test_deny_wins_wherever_it_stands(where: str) -> None:
         assert may(table(*order), WRITE)
 
 
-@pytest.mark.parametrize("operation", ["READ", "WRITE", "DELETE", "ALTER", "DESCRIBE", "ALL"])
+@in_one_test("operation", ["READ", "WRITE", "DELETE", "ALTER", "DESCRIBE", "ALL"])
 def test_what_allows_describe(operation: str) -> None:
     assert may(table(rule(f"allow User:alice {operation} t")), DESCRIBE)
 

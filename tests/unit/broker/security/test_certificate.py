@@ -5,7 +5,6 @@ from __future__ import annotations
 import datetime
 from contextlib import suppress
 
-import pytest
 from cryptography import x509
 from cryptography.hazmat.primitives.serialization import Encoding
 from cryptography.x509.name import _ASN1Type
@@ -14,6 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from kproc.broker.security.certificate import MalformedCertificate, certificates_in, facts_of
+from tests.support.cases import in_one_test
 from tests.support.certificates import Authority
 
 AUTHORITY = Authority()
@@ -33,7 +33,7 @@ def attribute(oid: x509.ObjectIdentifier, value: str) -> x509.NameAttribute:
 CN, OU, O = NameOID.COMMON_NAME, NameOID.ORGANIZATIONAL_UNIT_NAME, NameOID.ORGANIZATION_NAME  # noqa: E741
 
 
-@pytest.mark.parametrize(
+@in_one_test(
     ("parts", "name"),
     [
         (

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import pytest
-
 from kproc.broker.security.principal import ANONYMOUS, STRING_BYTES_MAX, USER, Principal
+from tests.support.cases import in_one_test
 
 
-@pytest.mark.parametrize("name", ["alice", "", "CN=a,O=b", "a\0b", "zoë", "a:b"])
-@pytest.mark.parametrize("is_token", [False, True])
+@in_one_test("name", ["alice", "", "CN=a,O=b", "a\0b", "zoë", "a:b"])
+@in_one_test("is_token", [False, True])
 def test_principal_survives_packing(name: str, *, is_token: bool) -> None:
     principal = Principal(USER, name, is_token)
     assert Principal.unpack(principal.pack()) == principal

@@ -5,11 +5,12 @@ from __future__ import annotations
 import pytest
 
 from kproc.broker.security.principal_mapping import NoMatchingRule, PrincipalMapper, problem_with
+from tests.support.cases import in_one_test
 
 ORG = "CN=Duke,OU=JavaSoft,O=Sun Microsystems,C=US"
 
 
-@pytest.mark.parametrize(
+@in_one_test(
     "rules",
     [
         "DEFAULT",
@@ -28,7 +29,7 @@ def test_valid_rules(rules: str) -> None:
     assert problem_with(rules) is None
 
 
-@pytest.mark.parametrize(
+@in_one_test(
     "rules",
     [
         "default",
@@ -50,7 +51,7 @@ def test_rules_that_are_none(rules: str) -> None:
     assert problem_with(rules) is not None
 
 
-@pytest.mark.parametrize(
+@in_one_test(
     ("subject", "name"),
     [
         ("CN=Duke,OU=ServiceUsers,O=Org,C=US", "duke"),
@@ -75,7 +76,7 @@ def test_the_first_rule_that_matches_names_the_principal(subject: str, name: str
     assert PrincipalMapper(rules).name_of(subject) == name
 
 
-@pytest.mark.parametrize(
+@in_one_test(
     ("rule", "name"),
     [
         (r"RULE:^CN=(\w+),.*$/\$1 is $1/", "$1 is Duke"),

@@ -12,6 +12,7 @@ from kproc.broker.config import SETTINGS, Config
 from kproc.broker.config.dynamic import DynamicSettings
 from kproc.broker.config.values import Secret
 from kproc.broker.security.tls import make_context, openssl_name, problem_with_change, settings_of
+from tests.support.cases import in_one_test
 from tests.support.certificates import LOCAL_NAMES, Certificates
 from tests.support.tls_handshakes import shake_hands
 
@@ -67,7 +68,7 @@ def test_suites_by_the_names_of_java_and_of_openssl(
     assert (end.version(), cipher[0]) == (version, chosen)
 
 
-@pytest.mark.parametrize(
+@in_one_test(
     ("java", "ours"),
     [
         ("TLS_ECDHE_RSA_WITH_AES_256_GCM_SHA384", "ECDHE-RSA-AES256-GCM-SHA384"),

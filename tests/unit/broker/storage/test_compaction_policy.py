@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from typing import Any
 
-import pytest
-
 from kproc.broker.storage.compaction_policy import (
     CompactionLimits,
     DirtySection,
@@ -15,6 +13,7 @@ from kproc.broker.storage.compaction_policy import (
 )
 from kproc.broker.storage.log_config import LogConfig
 from kproc.broker.storage.retention import SegmentInfo
+from tests.support.cases import in_one_test
 
 COMPACT = frozenset({"compact"})
 
@@ -41,7 +40,7 @@ def section(segments: list[SegmentInfo], config: LogConfig | None = None, **fiel
 THREE = facts((100, 1), (200, 2), (400, 3), (50, 4))
 
 
-@pytest.mark.parametrize(
+@in_one_test(
     ("fields", "expected"),
     [
         ({}, (0, 30, 0, 700)),  # The active one never.
@@ -93,7 +92,7 @@ def sealed(*sizes: int, index_bytes: int = 10) -> list[SealedSegment]:
     return [SealedSegment(10 * n, 10 * n + 10, size, n, index_bytes, 12, 0) for n, size in enumerate(sizes)]
 
 
-@pytest.mark.parametrize(
+@in_one_test(
     ("sizes", "groups"),
     [
         ((), []),

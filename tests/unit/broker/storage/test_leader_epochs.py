@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import pytest
-
 from kproc.broker.storage.leader_epochs import LeaderEpochs
+from tests.support.cases import in_one_test
 
 ENTRIES = [(2, 0), (4, 10), (7, 20)]
 
 
-@pytest.mark.parametrize(
+@in_one_test(
     ("asked", "answer"),
     [
         (-1, (-1, -1)), (0, (0, 0)), (2, (2, 10)), (3, (2, 10)),
@@ -25,7 +24,7 @@ def test_without_entries_nothing_is_known() -> None:
     assert LeaderEpochs().latest == -1
 
 
-@pytest.mark.parametrize(
+@in_one_test(
     ("epoch", "start", "expected"),
     [
         (7, 25, ENTRIES),  # known

@@ -15,6 +15,7 @@ from kproc.broker.storage.producer_state import (
     encode_snapshot,
 )
 from kproc.common.errors import Corrupt, ErrorCode, KafkaError
+from tests.support.cases import in_one_test
 
 PID = 77
 
@@ -67,7 +68,7 @@ STORIES = {
 }  # fmt: skip
 
 
-@pytest.mark.parametrize("name", STORIES)
+@in_one_test("name", STORIES)
 def test_sequence(name: str) -> None:
     table = ProducerTable()
     outcomes = [take(table, *sent, offset=100 * n) for n, (sent, _) in enumerate(STORIES[name])]

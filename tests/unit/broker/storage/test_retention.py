@@ -10,6 +10,7 @@ from kproc.broker.storage.fs import OsFs
 from kproc.broker.storage.log import LogConfig
 from kproc.broker.storage.retention import SegmentInfo, below_start, expired, oversized
 from kproc.broker.storage.set_aside import rename_for_deletion
+from tests.support.cases import in_one_test
 from tests.support.logs import LogRig, append_one, batch
 
 FS = OsFs()
@@ -20,7 +21,7 @@ def facts(*rows: tuple[int, int]) -> list[SegmentInfo]:
     return [SegmentInfo(10 * n, 10 * n + 10, size, timestamp) for n, (size, timestamp) in enumerate(rows)]
 
 
-@pytest.mark.parametrize(
+@in_one_test(
     ("timestamps", "retention_ms", "count"),
     [
         ([1, 2, 3], 100, 0),
@@ -39,7 +40,7 @@ def test_an_empty_segment_never_expires() -> None:
     assert expired(facts((5, 1), (0, 1)), now_ms=100, retention_ms=0) == 1
 
 
-@pytest.mark.parametrize(
+@in_one_test(
     ("sizes", "retention_bytes", "count"),
     [
         ([10, 10, 10], 30, 0), ([10, 10, 10], 29, 0), ([10, 10, 10], 20, 1), ([10, 10, 10], 0, 3),
@@ -50,7 +51,7 @@ def test_by_size(sizes: list[int], retention_bytes: int, count: int) -> None:
     assert oversized(facts(*[(size, 0) for size in sizes]), retention_bytes=retention_bytes) == count
 
 
-@pytest.mark.parametrize(("start", "count"), [(0, 0), (9, 0), (10, 1), (19, 1), (20, 2), (30, 3)])
+@in_one_test(("start", "count"), [(0, 0), (9, 0), (10, 1), (19, 1), (20, 2), (30, 3)])
 def test_below_the_logs_start(start: int, count: int) -> None:
     assert below_start(facts((5, 0), (5, 0), (5, 0)), start_offset=start) == count
 

@@ -5,12 +5,11 @@ from __future__ import annotations
 from typing import Any
 from unittest.mock import Mock
 
-import pytest
-
 from kproc.broker.role.roles import processor_id
 from kproc.broker.supervisor.balance import _moves
 from kproc.broker.supervisor.roles_table import ManagedRole
 from kproc.broker.supervisor.supervisor_operations import SupervisorOperations
+from tests.support.cases import in_one_test
 
 
 def moves(loads: list[float], held: list[int]) -> list[tuple[int, int, int]]:
@@ -20,7 +19,7 @@ def moves(loads: list[float], held: list[int]) -> list[tuple[int, int, int]]:
     return [(one.agent.index, two.agent.index, count) for one, two, count in _moves(roles, by_load, by_count)]
 
 
-@pytest.mark.parametrize(
+@in_one_test(
     ("held", "wanted"),
     [
         ([90, 0, 0], [(0, 1, 30), (0, 2, 30)]),

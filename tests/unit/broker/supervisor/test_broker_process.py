@@ -19,6 +19,7 @@ import pytest
 from kproc.broker.observe.status import parent_pid, start_ticks
 from kproc.broker.supervisor.broker_process import NotABroker, ProcessClaim, VerifiedBroker, claim_in
 from kproc.broker.supervisor.data_directory import LOCK_FILE
+from tests.support.cases import in_one_test
 
 
 @pytest.fixture
@@ -122,7 +123,7 @@ def test_broker_process_is_parent_of_its_children_only(data: Path) -> None:
             child.kill()
 
 
-@pytest.mark.parametrize(
+@in_one_test(
     "status",
     [
         {},

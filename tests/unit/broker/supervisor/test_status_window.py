@@ -24,6 +24,7 @@ from kproc.broker.supervisor.status_window import (
     window_owner,
 )
 from kproc.cli.status_source import _windows
+from tests.support.cases import in_one_test
 from tests.support.wait import PATIENCE_SECONDS
 
 ALL_SEALS = fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_GROW | fcntl.F_SEAL_WRITE | fcntl.F_SEAL_SEAL
@@ -62,7 +63,7 @@ def test_look_in_reads_sealed_json_object() -> None:
         assert request_status(name, timeout_ms=10_000) == {"a": 1}
 
 
-@pytest.mark.parametrize(
+@in_one_test(
     "answer",
     [
         lambda: os.open("/dev/zero", os.O_RDONLY),
@@ -72,7 +73,6 @@ def test_look_in_reads_sealed_json_object() -> None:
         lambda: memfd(b"no JSON"),
         lambda: memfd(b""),
     ],
-    ids=["endless", "unsealed", "writable", "array", "text", "empty"],
 )
 def test_look_in_rejects_anything_but_sealed_json(answer: Callable[[], int]) -> None:
     name = f"kproc-test-{os.getpid()}"

@@ -15,11 +15,12 @@ from kproc.broker.role.roles import (
 )
 from kproc.broker.supervisor.topology import CLOSE_WAVES, WRITERS, find_link, initial_roles
 from kproc.broker.transport.agent import AgentId
+from tests.support.cases import in_one_test
 
 RING_BYTES = 12345
 
 
-@pytest.mark.parametrize(
+@in_one_test(
     ("one", "other"),
     [
         (processor_id(0), CONTROLLER),

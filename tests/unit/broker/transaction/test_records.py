@@ -14,6 +14,7 @@ from kproc.broker.transaction.records import (
 )
 from kproc.broker.transaction.state import State, Transaction
 from kproc.common.errors import Corrupt
+from tests.support.cases import in_one_test
 
 ONGOING = Transaction(
     producer_id=7,
@@ -50,8 +51,8 @@ def test_empty_state_has_null_partitions_ended_has_empty_list() -> None:
     assert encode_value(ended, FLEXIBLE)[17:18].hex() == "01"
 
 
-@pytest.mark.parametrize("version", [PLAIN, FLEXIBLE])
-@pytest.mark.parametrize("state", [state for state in State if state != State.DEAD])
+@in_one_test("version", [PLAIN, FLEXIBLE])
+@in_one_test("state", [state for state in State if state != State.DEAD])
 def test_what_was_written_is_read(version: int, state: State) -> None:
     partitions = ONGOING.partitions if state != State.EMPTY else frozenset()
     written = Transaction(
@@ -97,7 +98,7 @@ def test_a_value_that_ends_anywhere_is_damage(version: int) -> None:
             decode_record(encode_key("t"), encoded[:length])
 
 
-@pytest.mark.parametrize(
+@in_one_test(
     ("key", "value"),
     [
         (None, None),

@@ -22,6 +22,7 @@ from kproc.broker.transaction.state import (
     Transaction,
 )
 from kproc.common.errors import ErrorCode
+from tests.support.cases import in_one_test
 
 P0, P1 = ("orders", 0), ("orders", 1)
 ID, SPARE = 5, 99
@@ -55,7 +56,7 @@ TABLE = {
 }
 
 
-@pytest.mark.parametrize("state", STORED)
+@in_one_test("state", STORED)
 def test_transaction_end_with_own_epoch_follows_kafkas_table(state: State) -> None:
     current = transaction(state)
     outcomes = []
@@ -71,8 +72,8 @@ def test_transaction_end_with_own_epoch_follows_kafkas_table(state: State) -> No
     assert tuple(outcomes) == TABLE[state]
 
 
-@pytest.mark.parametrize("state", STORED)
-@pytest.mark.parametrize("epoch", [1, 4, 0, EXHAUSTED_EPOCH])
+@in_one_test("state", STORED)
+@in_one_test("epoch", [1, 4, 0, EXHAUSTED_EPOCH])
 def test_any_other_epoch_is_fenced_whatever_the_state(state: State, epoch: int) -> None:
     is_ending = state in (State.PREPARE_COMMIT, State.PREPARE_ABORT)
     for is_commit, version in product((True, False), (0, 2)):
@@ -80,7 +81,7 @@ def test_any_other_epoch_is_fenced_whatever_the_state(state: State, epoch: int) 
         assert rules.end(transaction(state), EndRequest(ID, epoch, is_commit, version), NOW) == expected
 
 
-@pytest.mark.parametrize("state", STORED)
+@in_one_test("state", STORED)
 def test_the_end_of_a_transaction_without_an_epoch_of_its_own(state: State) -> None:
     current = transaction(state)
     for is_commit in (True, False):

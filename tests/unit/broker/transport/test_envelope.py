@@ -15,12 +15,13 @@ from kproc.broker.transport.envelope import (
     encode_range_answer,
 )
 from kproc.wire.file_range import FileRange
+from tests.support.cases import in_one_test
 
 RANGE = FileRange(b"/data/t-0/00000000000000000000.log", 2**63 + 5, 2**40, 2**33)
 ODD_PATH = FileRange("/data/ü-\udcff/0.log".encode("utf-8", "surrogateescape"), 1, 0, 1)
 
 
-@pytest.mark.parametrize(
+@in_one_test(
     "parts",
     [
         [],
@@ -31,7 +32,6 @@ ODD_PATH = FileRange("/data/ü-\udcff/0.log".encode("utf-8", "surrogateescape"),
         [b"", RANGE, b""],
         [bytes(100_000), FileRange(b"", 0, 0, 0)],
     ],
-    ids=["none", "empty bytes", "bytes", "range", "mixed", "empty around", "large and nameless"],
 )
 def test_parts_come_back_as_they_went_in(parts: list[bytes | FileRange]) -> None:
     assert decode_parts(memoryview(encode_parts(parts)), FileRange) == parts

@@ -13,6 +13,7 @@ from scramp import ScramMechanism
 from kproc.client.errors import SecurityFailed
 from kproc.client.security.sasl import log_in, scram
 from kproc.client.security.settings import ClientLogin
+from tests.support.cases import in_one_test
 
 ADDRESS = "localhost:9093"
 
@@ -68,7 +69,7 @@ def test_broker_without_proof_of_password_is_rejected() -> None:
         exchange.send(lie)
 
 
-@pytest.mark.parametrize(
+@in_one_test(
     ("first", "words"),
     [
         (b"r=nonceX,s=QUJD,i=4095", "4096 is the least"),

@@ -16,6 +16,7 @@ from kproc.client.security.settings import (
     parse_client_security,
     read_client_config,
 )
+from tests.support.cases import in_one_test
 
 SECRET = "s3cret-marker"
 SCRAM_LINE = (
@@ -70,7 +71,7 @@ def test_delegation_token_is_told_by_its_line() -> None:
     assert security.login.is_delegation_token
 
 
-@pytest.mark.parametrize(
+@in_one_test(
     ("given", "words"),
     [
         ({"security.protocol": "TLS"}, "TLS is none of PLAINTEXT, SSL"),
@@ -104,7 +105,7 @@ def test_names_are_those_of_who_asks() -> None:
         parse_client_security({"security.protocol": "TLS"}, "kafka.")
 
 
-@pytest.mark.parametrize(
+@in_one_test(
     "line",
     [
         f'x.ScramLoginModule required username="alice" password="{SECRET}"',

@@ -8,6 +8,7 @@ import pytest
 
 from kproc.tools.tune.choice import NothingMeasured, candidates, choose
 from kproc.tools.tune.measure import ProcessCounts, Sample
+from tests.support.cases import in_one_test
 
 INLINE, ONE, TWO, FOUR = ProcessCounts(1, 1, "inline"), ProcessCounts(1, 1), ProcessCounts(2, 2), ProcessCounts(4, 4)
 
@@ -70,7 +71,7 @@ def test_failed_runs_are_shown_and_do_not_win():
         choose([failed])
 
 
-@pytest.mark.parametrize("cpus", [0.5, 1, 1.5, 2, 3, 4, 8, 64])
+@in_one_test("cpus", [0.5, 1, 1.5, 2, 3, 4, 8, 64])
 def test_candidates_are_few_start_small_and_fit_the_machine(cpus):
     layouts = candidates(cpus)
     assert layouts[:3] == [INLINE, ProcessCounts(1, 1, "thread"), ONE]

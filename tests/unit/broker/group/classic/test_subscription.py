@@ -6,6 +6,7 @@ import pytest
 
 from kproc.broker.group.classic.subscription import SUBSCRIPTIONS_BYTES_MAX, subscribed_topics, topics_of_all
 from kproc.common.errors import ProtocolError
+from tests.support.cases import in_one_test
 from tests.support.group_rig import INITIAL_DELAY_MS, GroupRig
 
 # Version, topics, user data: of a version that does not exist, with something after it.
@@ -25,7 +26,7 @@ def test_topics_of_a_subscription_of_any_version() -> None:
     assert topics_of_all([]) == frozenset()
 
 
-@pytest.mark.parametrize(
+@in_one_test(
     "damaged",
     [
         *(SUBSCRIPTION[:size] for size in range(13)),

@@ -6,6 +6,7 @@ import pytest
 
 from kproc.broker.security.sasl.bearer import BadToken, Claims, TokenExchange, TokenMechanism
 from kproc.broker.security.sasl.mechanism import AuthenticatedUser, ExchangeFailed
+from tests.support.cases import in_one_test
 
 NOW_MS = 1_700_000_000_000
 
@@ -50,7 +51,7 @@ def test_nothing_but_the_acknowledgement_may_follow_a_bad_token() -> None:
     assert exchange.outcome is None
 
 
-@pytest.mark.parametrize(
+@in_one_test(
     "message",
     [b"", b"\1", b"good", b"n,,\1auth=Bearer good\1", b"n,,\1\1", b"n,,\1auth=Basic good\1\1",
      b"n,,auth=Bearer good\1\1",

@@ -11,6 +11,7 @@ import pytest
 from kproc.broker.security.sasl import plain as plain_module
 from kproc.broker.security.sasl.mechanism import AuthenticatedUser, ExchangeFailed
 from kproc.broker.security.sasl.plain import PlainMechanism, users_of
+from tests.support.cases import in_one_test
 
 OTHER_NAME = "Authentication failed: Client requested an authorization id that is different from username"
 WRONG = "Authentication failed: Invalid username or password"
@@ -33,7 +34,7 @@ def test_a_right_password_is_believed(token: bytes, name: str) -> None:
     assert plain(token) == (b"", AuthenticatedUser(name))
 
 
-@pytest.mark.parametrize(
+@in_one_test(
     ("token", "told"),
     [
         (b"\0alice\0pen", WRONG),

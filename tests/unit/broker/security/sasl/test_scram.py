@@ -21,6 +21,7 @@ from kproc.broker.security.sasl.scram import (
     made_up,
     new_credential,
 )
+from tests.support.cases import in_one_test
 from tests.support.scram_client import ScramClient
 
 KIND = KINDS["SCRAM-SHA-256"]
@@ -108,10 +109,10 @@ def test_a_nonce_sent_twice_passes_only_where_that_is_allowed(*, is_strict: bool
         exchange.evaluate(final)
 
 
-@pytest.mark.parametrize(
+@in_one_test(
     "change", ["{client}", "{server}", "x{nonce}", "{nonce}x", "{client}{client}{nonce}"]
 )
-@pytest.mark.parametrize("is_strict", [True, False])
+@in_one_test("is_strict", [True, False])
 def test_another_nonce_is_refused(change: str, *, is_strict: bool) -> None:
     exchange, client = begin(is_strict=is_strict), ScramClient("sha256", "alice", "pencil", nonce="abc")
     server_first = exchange.evaluate(client.first())
@@ -128,7 +129,7 @@ def test_channel_binding_is_refused() -> None:
         exchange.evaluate(final)
 
 
-@pytest.mark.parametrize(
+@in_one_test(
     "message",
     [b"", b"n,,", b"y,,n=alice,r=abc", b"p=tls-unique,,n=alice,r=abc", b"n,,n=,r=abc", b"n,,n=alice,r=",
      b"n,,n=alice", b"n,,r=abc,n=alice", b"n,,n=al=ice,r=abc", b"n,,n=alice,r=a b", b"n,,n=alice,r=abc,x",
@@ -151,7 +152,7 @@ def test_long_scram_message_is_refused() -> None:
     assert exchange.evaluate(longest).startswith(b"r=xxx")
 
 
-@pytest.mark.parametrize(
+@in_one_test(
     "damage",
     [lambda m: b"", lambda m: m[:-1], lambda m: m + b",x=y", lambda m: m.replace(b",p=", b",p=AAAA"),
      lambda m: m.partition(b",p=")[0] + b",p=", lambda m: m.partition(b",p=")[0] + b",p=AAAA", lambda m: m[1:],
