@@ -19,6 +19,8 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Final, NamedTuple, TypeVar
 
+from kproc.broker.config.listeners import split_address
+from kproc.broker.config.values import ConfigError
 from kproc.client import (
     AnswerTimeout,
     ApiError,
@@ -436,15 +438,10 @@ def _fetched(row: Mapping[str, Any], partition: TopicPartition, offset: int) -> 
 
 
 def parse_bootstrap(bootstrap: str) -> list[tuple[str, int]]:
-    """Parse `host:port,host:port` into pairs. Raise ValueError with the reason."""
-    pairs = []
-    for each in filter(None, (piece.strip() for piece in bootstrap.split(","))):
-        host, colon, port = each.rpartition(":")
-        if not colon or not host or not port.isdecimal() or not 0 < int(port) < 65_536:
-            raise ValueError(f"{each!r} is not HOST:PORT")
-        pairs.append((host.strip("[]"), int(port)))
+    """Parse `host:port,host:port` into pairs. Raise ConfigError with the reason."""
+    pairs = [split_address(each) for each in bootstrap.split(",") if each.strip()]
     if not pairs:
-        raise ValueError("no HOST:PORT in it")
+        raise ConfigError("no host:port in it")
     return pairs
 
 

@@ -13,6 +13,7 @@ from dataclasses import dataclass, field, replace
 from enum import Enum
 from typing import Final, Literal
 
+from kproc.broker.config.values import ConfigError
 from kproc.common.reading import EARLIEST, LATEST, READ_UNCOMMITTED
 from kproc.spark.access import CLIENT_CONFIG, is_about_security, read_security
 from kproc.spark.brokers import Connecting, parse_bootstrap
@@ -313,7 +314,7 @@ def parse_connecting(options: Mapping[str, str]) -> tuple[str, Connecting]:
     bootstrap = read_bootstrap(options, "consumer")
     try:
         parse_bootstrap(bootstrap)
-    except ValueError as error:
+    except ConfigError as error:
         raise OptionError(f"kafka.bootstrap.servers: {error}") from None
     return bootstrap, Connecting(security=read_security(options), **parse_table(options, _CONNECTING))
 
