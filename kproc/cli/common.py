@@ -6,7 +6,7 @@ import functools
 import inspect
 import os
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import fields, is_dataclass
+from dataclasses import dataclass, fields, is_dataclass
 from enum import StrEnum
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, get_type_hints
@@ -18,8 +18,6 @@ from kproc.cli.failure import DEFAULT_PORT as DEFAULT_PORT
 from kproc.cli.failure import Failure as Failure
 from kproc.cli.failure import usage_error as usage_error
 from kproc.cli.lines import print_block, print_line
-from kproc.cli.lines import print_facts as print_facts
-from kproc.cli.lines import print_text as print_text
 from kproc.cli.profile_store import (
     BOOTSTRAP_VARIABLE,
     COMMAND_CONFIG_VARIABLE,
@@ -28,9 +26,6 @@ from kproc.cli.profile_store import (
     complete_profiles,
     find_connection,
 )
-from kproc.cli.tables import fits as fits
-from kproc.cli.tables import print_count as print_count
-from kproc.cli.tables import print_table as print_table
 from kproc.common.printable import printable_json
 
 if TYPE_CHECKING:
@@ -89,6 +84,19 @@ def interval_option(text: str) -> Any:
     return typer.Option("--interval", "-i", metavar="S", min=0, max=SECONDS_MAX, help=text)
 
 
+@dataclass
+class _CommandConfig:
+    """What `--command-config` and `--profile` of this command say. It is read when the command connects."""
+
+    path: Path | None = None
+    has_variable: bool = True
+    """The environment's file counts."""
+    connection: ChosenConnection | None = None
+
+
+_command_config = _CommandConfig()
+
+
 def use_command_config(path: Path | None) -> None:
     """Set the file of `--command-config` for all connections of this command. None: use the environment's."""
     _command_config.path = path
@@ -121,45 +129,19 @@ def command_config() -> Path | None:
 
 def command_config_in_force() -> Path | None:
     """Return the file of `--command-config`, or else the file that the environment names, or None."""
-    return _command_config.in_force()
-
-
-class _CommandConfig:
-    """The client configuration file of this command. It is read when the command connects."""
-
-    path: Path | None = None
-    has_variable = True  # The environment's file counts.
-    connection: ChosenConnection | None = None
-
-    def in_force(self) -> Path | None:
-        named = os.environ.get(COMMAND_CONFIG_VARIABLE) if self.has_variable else None
-        return self.path or (Path(named) if named else None)
-
-    def properties(self) -> dict[str, str]:
-        named = self.in_force()
-        if named is None:
-            return {}
-        from kproc.client.security.settings import read_client_config
-
-        return read_client_config(named, os.environ.get)
-
-
-_command_config = _CommandConfig()
-
-
-def client_properties() -> dict[str, str]:
-    """Return the properties in the client configuration file, or an empty dict without one."""
-    return _command_config.properties()
+    named = os.environ.get(COMMAND_CONFIG_VARIABLE) if _command_config.has_variable else None
+    return _command_config.path or (Path(named) if named else None)
 
 
 def client_security() -> ClientSecurity | None:
-    """Return the settings for TLS and SASL, or None if connections use neither."""
-    properties = client_properties()
-    if not properties:
+    """Return the settings for TLS and SASL in the client configuration file, or None if connections use neither."""
+    path = command_config_in_force()
+    if path is None:
         return None
-    from kproc.client.security.settings import parse_client_security
+    from kproc.client.security.settings import parse_client_security, read_client_config
 
-    return parse_client_security(properties)
+    properties = read_client_config(path, os.environ.get)
+    return parse_client_security(properties) if properties else None
 
 
 def librdkafka_security() -> Mapping[str, Any]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Callable
 from math import inf
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Final
@@ -45,6 +46,17 @@ if TYPE_CHECKING:
     from kproc.client import Client
 
 app = typer.Typer(help="Show and change settings of a running broker.", no_args_is_help=True)
+
+
+def unset_option(complete: Callable[..., list[str]]) -> Any:
+    """Return the option that resets settings, with the names that a shell completes."""
+    return typer.Option(
+        "--unset",
+        metavar="NAME",
+        help="Reset this setting to its default; may be repeated.",
+        autocompletion=complete,
+    )
+
 
 Topic = Annotated[
     str | None,
@@ -123,15 +135,7 @@ ChangedSettings = Annotated[
     list[str] | None,
     typer.Argument(metavar="NAME=VALUE", help="Settings to change.", autocompletion=complete_settings),
 ]
-Unset = Annotated[
-    list[str] | None,
-    typer.Option(
-        "--unset",
-        metavar="NAME",
-        help="Reset this setting to its default; may be repeated.",
-        autocompletion=complete_setting_names,
-    ),
-]
+Unset = Annotated[list[str] | None, unset_option(complete_setting_names)]
 ChangesFile = Annotated[
     str | None,
     typer.Option(

@@ -22,7 +22,7 @@ from kproc.cli.completion import (
     complete_topics,
 )
 from kproc.cli.config_requests import alter_configs, topic_resource
-from kproc.cli.configs import config_changes, confirm_changes
+from kproc.cli.configs import config_changes, confirm_changes, unset_option
 from kproc.cli.consent import Consent
 from kproc.cli.failure import explain
 from kproc.cli.positions import Partitions, Positions, chosen_partitions, find_positions, parse_where
@@ -43,15 +43,7 @@ PartitionCount = Annotated[
         "--partitions", "-p", min=1, max=INT_MAX, help="The new number of partitions. It can only grow."
     ),
 ]
-Unset = Annotated[
-    list[str] | None,
-    typer.Option(
-        "--unset",
-        metavar="NAME",
-        help="Reset this setting to its default; may be repeated.",
-        autocompletion=complete_topic_setting_names,
-    ),
-]
+Unset = Annotated[list[str] | None, unset_option(complete_topic_setting_names)]
 
 
 def alter(
