@@ -8,14 +8,22 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
-from kproc.broker.group.messages import LeaveReply, LeaveResult, LeavingMember
+from kproc.broker.group.messages import (
+    UNKNOWN_MEMBER_ID,
+    LeaveReply,
+    LeaveResult,
+    LeavingMember,
+    LeftMember,
+)
 from kproc.broker.peers.coordinator_call import Fields
 from kproc.broker.peers.group_call import GROUPS
 from kproc.broker.request.division import rows_at
 from kproc.broker.request.registry import api
 from kproc.broker.request.rights import on_group
 from kproc.broker.security.acl import Operation
+from kproc.common.bounded import short_name
 from kproc.wire.header import ApiKey
+from kproc.wire.primitives import shortened
 
 if TYPE_CHECKING:
     from kproc.broker.group.coordinator import GroupCoordinator
@@ -41,6 +49,8 @@ def handle_leave_group(context: RequestContext, request: Fields) -> None:
 
     def on_done(outcome: LeaveResult | int) -> None:
         result = LeaveResult(outcome) if isinstance(outcome, int) else outcome
+        if removed := [each for each in result.members if _is_removed(context, each)]:
+            context.services.change_log.log_removed_members(context, request["group_id"], removed)
         # Before version 3 the response has a single error code: the member's, unless the request itself failed.
         if context.api_version < _MANY_SINCE and not result.error_code:
             context.reply({"error_code": int(result.members[0].error_code)})
@@ -48,6 +58,19 @@ def handle_leave_group(context: RequestContext, request: Fields) -> None:
             context.reply(_fields_of(result))
 
     _LEAVE.send_one(context, request["group_id"], members, on_done)
+
+
+def _is_removed(context: RequestContext, left: LeftMember) -> bool:
+    """Return True if not the member itself has left, but another client has removed it.
+
+    A member leaves by its connection, which has the client id and the address with which it joined. Only an
+    administrator names a static member by its instance id alone (KIP-345).
+    """
+    if left.error_code or not left.client_host:
+        return False
+    client_id = short_name(shortened((context.client_id_bytes or b"").decode("utf-8", "replace")))
+    is_other = left.client_id != client_id or left.client_host != context.client_host
+    return is_other or left.member_id == UNKNOWN_MEMBER_ID
 
 
 def error_response(_request: Fields, code: int, message: str | None) -> Fields:

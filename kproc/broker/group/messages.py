@@ -98,11 +98,17 @@ class LeavingMember(msgspec.Struct, frozen=True):
 
 
 class LeftMember(msgspec.Struct, frozen=True):
-    """One member of a LeaveGroup response, in the order of the request."""
+    """One member of a LeaveGroup response, in the order of the request.
+
+    The client id and the address with which the member had joined are only for the log. They are "" for a member that
+    had not joined yet.
+    """
 
     member_id: str
     group_instance_id: str | None
     error_code: int
+    client_id: str = ""
+    client_host: str = ""
 
 
 class LeaveResult(msgspec.Struct, frozen=True):

@@ -28,6 +28,7 @@ from kproc.common.printable import printable
 from kproc.wire.header import ApiKey
 
 if TYPE_CHECKING:
+    from kproc.broker.group.messages import LeftMember
     from kproc.broker.request.context import RequestContext
 
 logger = logging.getLogger(__name__)
@@ -156,6 +157,28 @@ class ChangeLog:
     def log_created_topics(self, context: RequestContext, rows: Iterable[Fields]) -> None:
         """Log topics that exist because a request named them (auto.create.topics.enable)."""
         self._log(context, Described("created topics automatically", _succeeded(rows), shown))
+
+    def log_aborted_transaction(self, context: RequestContext, transactional_id: str) -> None:
+        """Log that a new producer of a transactional id, or an administrator, has aborted its open transaction.
+
+        The response of that InitProducerId is an error that asks for a retry, so `log_response` does not log it.
+        """
+        self._log(
+            context, Described("aborted open transactions of transactional ids", [transactional_id], shown)
+        )
+
+    def log_removed_members(
+        self, context: RequestContext, group_id: str, members: Sequence[LeftMember]
+    ) -> None:
+        """Log the members of a group that somebody else has removed, as Admin.removeMembersFromConsumerGroup does."""
+
+        def format_member(member: LeftMember) -> str:
+            address = member.client_host.removeprefix("/")
+            # A static member is removed by its instance id.
+            name = member.member_id or member.group_instance_id or ""
+            return f"{shown(name)} (client {shown(member.client_id)}, {address})"
+
+        self._log(context, Described(f"removed members of group {shown(group_id)}", members, format_member))
 
     def _log(self, context: RequestContext, described: Described) -> None:
         line = ChangeLine()

@@ -147,7 +147,7 @@ class TransactionCoordinator:
         # CONCURRENT_TRANSACTIONS until the markers are written.
         elif entry is not None and entry.name in self._ongoing and decision == _CONCURRENT:
             # Abort the transaction. The producer retries and finds it aborted.
-            self._fence(entry, lambda code: reply(Granted(code or _CONCURRENT)))
+            self._fence(entry, lambda code: reply(Granted(code or _CONCURRENT, has_aborted=not code)))
         else:
             assert isinstance(decision, ErrorCode)
             reply(Granted(decision))

@@ -44,6 +44,8 @@ class Granted(msgspec.Struct, frozen=True):
     error_code: int
     producer_id: int = NO_ID
     epoch: int = NO_EPOCH
+    has_aborted: bool = False
+    """The InitProducerId has aborted the open transaction of another producer. Only for the log."""
 
 
 class Overview(msgspec.Struct, frozen=True):

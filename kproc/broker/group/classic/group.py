@@ -188,9 +188,7 @@ class ClassicGroup:
         if state.current is GroupState.DEAD:
             reply(LeaveResult(ErrorCode.COORDINATOR_NOT_AVAILABLE))
             return
-        left = tuple(
-            LeftMember(each.member_id, each.group_instance_id, self._leave(each)) for each in members
-        )
+        left = tuple(map(self._leave, members))
 
         def answer(code: int) -> None:
             reply(LeaveResult(code, () if code else left))
@@ -211,25 +209,28 @@ class ClassicGroup:
         if self.roster.pending.pop(member_id, None) is not None:
             self._rebalance.maybe_complete_join(now_ms)
 
-    def _leave(self, leaving: LeavingMember) -> ErrorCode:
+    def _leave(self, leaving: LeavingMember) -> LeftMember:
         roster = self.roster
-        member_id = leaving.member_id
+        member_id, instance_id = leaving.member_id, leaving.group_instance_id
         if member_id == UNKNOWN_MEMBER_ID:
             # An administrator removes a static member by its instance id (KIP-345).
-            known_id = roster.static_ids.get(leaving.group_instance_id or "")
-            if leaving.group_instance_id is None or known_id is None:
-                return ErrorCode.UNKNOWN_MEMBER_ID
+            known_id = roster.static_ids.get(instance_id or "")
+            if instance_id is None or known_id is None:
+                return LeftMember(member_id, instance_id, ErrorCode.UNKNOWN_MEMBER_ID)
             member_id = known_id
         # KIP-394: a client that got its member id and never joined with it leaves no gap in the group.
         elif member_id in roster.pending:
             del roster.pending[member_id]
-            return ErrorCode.NONE
+            return LeftMember(member_id, instance_id, ErrorCode.NONE)
         else:
-            refusal = roster.refusal(member_id, leaving.group_instance_id)
+            refusal = roster.refusal(member_id, instance_id)
             if refusal:
-                return refusal
-        self.state.remove(roster.members[member_id], ErrorCode.UNKNOWN_MEMBER_ID)
-        return ErrorCode.NONE
+                return LeftMember(member_id, instance_id, refusal)
+        member = roster.members[member_id]
+        self.state.remove(member, ErrorCode.UNKNOWN_MEMBER_ID)
+        return LeftMember(
+            leaving.member_id, instance_id, ErrorCode.NONE, member.client_id, member.client_host
+        )
 
     # The end of the group: another Handler coordinates it, or it was deleted.
 

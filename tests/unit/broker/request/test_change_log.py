@@ -18,6 +18,7 @@ from kproc.broker.calls.own_operations import (
     ShowStatus,
 )
 from kproc.broker.cluster.delegation_tokens import LOG_ONLY
+from kproc.broker.group.messages import LeftMember
 from kproc.broker.request import registry
 from kproc.broker.request.change_log import CHANGES, ChangeLog, logger
 from kproc.broker.security.principal import Principal
@@ -344,6 +345,17 @@ def test_rules_groups_and_features_are_named(lines: list[str]) -> None:
         "deleted ACLs (1): ALLOW User:bob READ on TOPIC:PREFIXED:orders from *",
         "deleted committed offsets of group g (1): t-0",
         "changed features (1): transaction.version=2",
+    ]
+
+
+def test_removed_members_and_aborted_transactions_are_named(lines: list[str]) -> None:
+    context = context_of(ApiKey.LEAVE_GROUP, {})
+    left = [LeftMember("m-1\x1b", None, 0, "app", "/10.0.0.9"), LeftMember("", "static", 0, "app", "/10.0.0.8")]
+    ChangeLog().log_removed_members(context, "g", left)
+    ChangeLog().log_aborted_transaction(context, "tx")
+    assert [line.removeprefix("User:alice from 192.0.2.7 ") for line in lines] == [
+        r"removed members of group g (2): m-1\x1b (client app, 10.0.0.9), static (client app, 10.0.0.8)",
+        "aborted open transactions of transactional ids (1): tx",
     ]
 
 
