@@ -59,6 +59,7 @@ def test_security_document_and_second_day_run_as_typed(shell: Shell, tmp_path: P
     """In one directory, because the second document continues where the first one ends."""
     ports = free_ports(3)
     blocks = [*code_to_run("kproc/SECURITY.md", "sh"), *code_to_run("kproc/DAYTWO.md", "sh")]
+    blocks = [block.replace("--seconds 1", "--seconds 0.3") for block in blocks]
     for at, port in enumerate(ports):
         blocks = [block.replace(str(9092 + at), str(port)) for block in blocks]
     shown = shell(blocks)
