@@ -338,6 +338,14 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
         def _split_scope(self, nodeid: str) -> str:
             return shared_session(super()._split_scope(nodeid))
 
+        def mark_test_complete(self, node: Any, item_index: int, duration: float = 0.0) -> None:
+            super().mark_test_complete(node, item_index, duration)
+            # It counts the tests of all files that a worker has had, for each test. Those that are done need no count.
+            work = self.assigned_work[node]
+            scope = self._split_scope(self.registered_collections[node][item_index])
+            if all(work[scope].values()):
+                del work[scope]
+
     return OneOfEachJvm(config, log)
 
 

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import subprocess
 import sys
+from importlib.util import find_spec
 
 import pytest
 
 pytest.importorskip("pyspark")
-pytest.importorskip("pandas")
+pytestmark = pytest.mark.skipif(find_spec("pandas") is None, reason="pandas is not installed")
 
 # Encodes two records as a sink does and decodes them as a source does, with every column but headers.
 ROUND = """
