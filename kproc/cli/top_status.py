@@ -328,6 +328,7 @@ REQUESTS: Final = Page(
         ("QUEUE_MS", "mean wait for a Handler; above LOCAL_MS: Handlers are busy"),
         ("LOCAL_MS", "mean work of the Handler"),
         ("REMOTE_MS", "mean wait for others: new records, a sync, members of a group"),
+        ("", "Times are of the last interval, or of all if none in it was timed."),
         ("REQUESTS", "since the start of the broker, as ERRORS"),
         ("", "kproc top itself is among them, as KprocOperation."),
     ),
