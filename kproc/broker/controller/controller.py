@@ -253,6 +253,8 @@ class Controller(LinkedRole):
         work = self._control_plane.work() + self._drain_records(self._handle_record)
         if self._scrapes is not None:
             work += self._scrapes.work()
+        if self._operations.await_status:
+            self._operations.answer_status(self.containment)
         return work
 
     def _handle_record(self, peer: LinkedPeer, kind: int, view: memoryview) -> None:

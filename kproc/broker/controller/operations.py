@@ -37,6 +37,7 @@ from kproc.broker.role.roles import CONTROL_PROCESSOR
 
 if TYPE_CHECKING:
     from kproc.broker.controller.controller import Controller
+    from kproc.common.containment import Containment
 
 AskSupervisor = Callable[[str, dict[str, Any], OnReply], None]
 
@@ -86,6 +87,37 @@ class _ScaleRequest:
                 answered(on_reply, {"is_done": True, **self.reply})
 
 
+class SharedQuestion:
+    """A question that takes long. It is asked once at a time, and requests that come meanwhile share the next time.
+
+    So a thousand clients do not fill the queue of the role that answers. ask: calls back exactly once.
+    """
+
+    def __init__(self, ask: Callable[[OnReply], None]) -> None:
+        self._ask = ask
+        self._waiting: list[OnReply] = []
+        self._is_asking = False
+
+    def request(self, on_reply: OnReply) -> None:
+        """Respond with the answer to a question that is asked from now on."""
+        self._waiting.append(on_reply)
+        if not self._is_asking:
+            self._ask_next()
+
+    def _ask_next(self) -> None:
+        waiting, self._waiting = self._waiting, []
+        self._is_asking = True
+
+        def on_answer(reply: dict[str, Any]) -> None:
+            self._is_asking = False
+            for on_reply in waiting:
+                on_reply(reply)
+            if self._waiting:
+                self._ask_next()
+
+        self._ask(on_answer)
+
+
 class Operations:
     """Handles kproc's own operations, such as status, scale and rebalance, for one controller.
 
@@ -100,8 +132,8 @@ class Operations:
         self._scales: deque[_ScaleRequest] = deque()
         self._past_scales: deque[_ScaleRequest] = deque(maxlen=_REMEMBERED)
         self._numbers = itertools.count(1)
-        self._await_logs: list[OnReply] = []
-        self._is_surveying = False
+        self.await_status: list[OnReply] = []
+        self._clients, self._logs = SharedQuestion(self._show_clients), SharedQuestion(self._survey_logs)
         # Part of a ticket: tells a predecessor's tickets from our own.
         self._started_ms = plan.clock.wall_ms()
         self.controller: Controller  # Set by the controller itself, when it is made.
@@ -115,7 +147,7 @@ class Operations:
         """Run an operation; `on_reply` gets {"error", "result"} exactly once, now or later."""
         try:
             if isinstance(operation, ShowStatus):
-                self._show_status(on_reply)
+                self.await_status.append(on_reply)
             elif isinstance(operation, Scale):
                 self._scale(operation, on_reply)
             elif isinstance(operation, Rebalance):
@@ -123,11 +155,11 @@ class Operations:
             elif isinstance(operation, PlanRebalance):
                 self._ask("plan_rebalance", {}, _passes_on(on_reply))
             elif isinstance(operation, ShowClients):
-                self._show_clients(on_reply)
+                self._clients.request(on_reply)
             elif isinstance(operation, ShowTopics):
                 self._traffic.request(partial(answered, on_reply))
             elif isinstance(operation, ShowLogs):
-                self._show_logs(on_reply)
+                self._logs.request(on_reply)
             elif isinstance(operation, KillClient):
                 self._ask("kill_client", {"id": operation.id}, _passes_on(on_reply))
             else:
@@ -135,32 +167,26 @@ class Operations:
         except OperationFailed as failure:
             refused(on_reply, str(failure))
 
-    def _show_status(self, on_reply: OnReply) -> None:
-        answered(
-            on_reply,
-            {**self.status.describe(), "apis": [each.row() for each in self.status.figures.apis()]},
-        )
+    def answer_status(self, containment: Containment) -> None:
+        """Answer all requests for the status that came in this duty cycle. It takes some ms to compute."""
+        waiting, self.await_status = self.await_status, []
+        results: list[dict[str, Any]] = []
+        containment.run("the status", None, lambda: results.append(self._describe()))
+        for on_reply in waiting:
+            if results:
+                answered(on_reply, results[0])
+            else:
+                refused(on_reply, "the status failed: see the broker's log")
 
-    def _show_logs(self, on_reply: OnReply) -> None:
-        # One survey at a time. Requests that come meanwhile share the next one, so that many clients do not fill the
-        # cleaner's queue.
-        self._await_logs.append(on_reply)
-        if not self._is_surveying:
-            self._start_survey()
+    def _describe(self) -> dict[str, Any]:
+        return {**self.status.describe(), "apis": [each.row() for each in self.status.figures.apis()]}
 
-    def _start_survey(self) -> None:
-        waiting, self._await_logs = self._await_logs, []
-        self._is_surveying = True
-
+    def _survey_logs(self, on_reply: OnReply) -> None:
         def on_done(topics: list[dict[str, Any]] | None) -> None:
-            self._is_surveying = False
-            for on_reply in waiting:
-                if topics is None:
-                    refused(on_reply, "the cleaner is being restarted; try again")
-                else:
-                    answered(on_reply, {"topics": topics, "offline": self.status.offline.describe()})
-            if self._await_logs:
-                self._start_survey()
+            if topics is None:
+                refused(on_reply, "the cleaner is being restarted; try again")
+            else:
+                answered(on_reply, {"topics": topics, "offline": self.status.offline.describe()})
 
         LogSurvey(self.controller.image, self.controller.send_to_cleaner, on_done).advance()
 

@@ -17,6 +17,40 @@ def test_own_operation_is_answered(rig: ControllerRig, peers: tuple[ScriptedPeer
     assert [(reply["error"], reply["result"]["cluster_id"]) for reply in heard] == [(None, "the-cluster")]
 
 
+def test_requests_for_the_status_in_one_cycle_share_it(
+    rig: ControllerRig, peers: tuple[ScriptedPeer, ScriptedPeer], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """600 requests for the status made the controller hang for a minute."""
+    described: list[int] = []
+    status = rig.controller.status
+    describe = status.describe
+    monkeypatch.setattr(type(status), "describe", lambda _self: described.append(1) or describe())
+    replies = [peers[at % 2].ask_own("status") for at in range(20)]
+    rig.settle()
+    assert [reply["result"]["cluster_id"] for heard in replies for reply in heard] == ["the-cluster"] * 20
+    assert len(described) <= 2
+    monkeypatch.setattr(type(status), "describe", lambda _self: 1 // 0)
+    (failed,) = [peers[0].ask_own("status")]
+    rig.settle()
+    assert failed[0]["error"] == "the status failed: see the broker's log"
+
+
+def test_listing_of_clients_is_asked_once_at_a_time(
+    rig: ControllerRig, peers: tuple[ScriptedPeer, ScriptedPeer]
+) -> None:
+    replies = [peers[at % 2].ask_own("clients") for at in range(20)]
+    rig.settle()
+    assert [what for what, _, _ in rig.asked] == ["clients"]
+    rig.asked[0][2]({"lost": True})
+    rig.settle()
+    assert [what for what, _, _ in rig.asked] == ["clients", "clients"]
+    rig.asked[1][2]({"clients": []})
+    rig.settle()
+    errors = [reply["error"] for heard in replies for reply in heard]
+    assert len(errors) == 20
+    assert errors[-1] is None
+
+
 def test_surveys_of_logs_run_one_after_the_other_and_are_shared(
     rig: ControllerRig, peers: tuple[ScriptedPeer, ScriptedPeer], monkeypatch: pytest.MonkeyPatch
 ) -> None:
