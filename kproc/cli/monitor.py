@@ -137,13 +137,16 @@ def format_row(row: dict[str, Any]) -> str:
         row["api"],
         about or "-",
         result,
-        f"{row['took_us'] / 1000:.2f}ms",
+        # A step of a login has neither a time nor sizes.
+        f"{row['took_us'] / 1000:.2f}ms" if row["request_bytes"] else "-",
         # The parts of a line are separated by blanks.
-        ">".join(format_bytes(row[key]).replace(" ", "") for key in ("request_bytes", "response_bytes")),
+        ">".join(format_bytes(row[key]).replace(" ", "") for key in ("request_bytes", "response_bytes"))
+        if row["request_bytes"]
+        else "-",
         row["client"] or "-",
     ]
     # Without a login, every user is the same.
-    if row["user"] != _ANONYMOUS:
+    if row["user"] not in (_ANONYMOUS, ""):
         words.append(row["user"])
     words.append(row["address"])
     return printable(" ".join(words))

@@ -21,6 +21,7 @@ from kproc.broker.request.dispatch import after_header_tags, dispatch
 from kproc.broker.request.registry import lookup
 from kproc.broker.request.request import ClientPeer, HandlerRequest
 from kproc.broker.role.purgatory import DelayedOperation
+from kproc.broker.security.principal import Principal
 from kproc.broker.security.sasl.listeners import Surroundings, make_listener
 from kproc.broker.security.sasl.login import CompletedLogin, Login, Refused, SaslListener
 from kproc.broker.security.sasl.mechanism import KeysAwaited
@@ -177,6 +178,7 @@ class Logins:
         def step() -> None:
             offered = login.handshake(request.api_version, mechanism)
             request.reply({"error_code": int(ErrorCode.NONE), "mechanisms": list(offered)})
+            self._show(request, login, None, ErrorCode.NONE)
 
         self._attempt(request, login, step)
 
@@ -220,6 +222,7 @@ class Logins:
     def _complete(self, request: HandlerRequest, login: Login, done: CompletedLogin) -> None:
         self.discard_login(request.connection_id)
         self._count(SLOT["sessions_prolonged"] if login.is_again else SLOT["logins"])
+        self._show(request, login, done.principal, ErrorCode.NONE)
         ends_ns = 0
         if done.lifetime_ms is not None:
             ends_ns = min(self._services.clock.now_ns() + done.lifetime_ms * 1_000_000, ENDS_NS_MAX)
@@ -278,6 +281,7 @@ class Logins:
             SLOT["sessions_not_prolonged"] if login is not None and login.is_again else SLOT["logins_failed"]
         )
         self._log(request, login, refused.why)
+        self._show(request, login, None, refused.code or ErrorCode.SASL_AUTHENTICATION_FAILED)
         delay_ns = self._services.config.connection_failed_authentication_delay_ms * 1_000_000
         frame = self._error_frame(request, refused)
         close = request.close if frame is None else lambda: request.close_after(frame)
@@ -305,6 +309,14 @@ class Logins:
     def report_suppressed(self, now_ns: int) -> None:
         """Log how many failed logins of the last second were not logged."""
         self._lines.report_suppressed(now_ns)
+
+    def _show(
+        self, request: HandlerRequest, login: Login | None, principal: Principal | None, error: ErrorCode
+    ) -> None:
+        """Show a step of a login to `kproc monitor`: the mechanism, the user and the result, and no token."""
+        monitor = self._services.clients.monitor
+        if monitor is not None:
+            monitor.add_login(request, login.mechanism if login is not None else "", principal, error)
 
     def _log(self, request: HandlerRequest, login: Login | None, why: str) -> None:
         if not self._lines.has_room(self._services.clock.now_ns()):

@@ -18,15 +18,19 @@ import msgspec
 from kproc.broker.calls.calls import Call, Lost, OnResult, Reply
 from kproc.broker.calls.controller_calls import OwnAnswer
 from kproc.broker.calls.own_operations import ReadMonitor
+from kproc.broker.handler.request_log import LoggedRequest
 from kproc.broker.observe.network_figures import api_name
 from kproc.broker.peers.registered_calls import handles
 from kproc.broker.request.context import Services
 from kproc.broker.request.own_requests import PRIVATE_API_KEY
 from kproc.common.bounded import short_name
 from kproc.common.errors import ErrorCode
+from kproc.wire.header import ApiKey
 
 if TYPE_CHECKING:
-    from kproc.broker.handler.request_log import LoggedRequest, RequestLog
+    from kproc.broker.handler.request_log import RequestLog
+    from kproc.broker.request.request import HandlerRequest
+    from kproc.broker.security.principal import Principal
 
 LINES_MAX: Final = 500
 """Most lines that a watch stores between two calls."""
@@ -34,6 +38,7 @@ WATCHES_MAX: Final = 8
 IDLE_NS: Final = 5_000_000_000
 _NAMES_MAX: Final = 3  # Names of topics, groups and transactional ids in a line.
 _NS_PER_US: Final = 1000
+_FETCH: Final = int(ApiKey.FETCH)
 
 
 class WatchBody(msgspec.Struct, array_like=True):
@@ -86,13 +91,14 @@ class _Watch:
         self.lost = 0
         self.read_ns = 0
 
-    def wants(self, line: RequestLine) -> bool:
+    def wants(self, line: RequestLine, topics: list[str]) -> bool:
+        """Return True if a request matches the filter. topics: all of them, while the line has the first ones."""
         wanted = self.filter
         return (
             (not self.apis or line.api in self.apis)
             and _matches(wanted.client, (line.client,))
             and _matches(wanted.user, (line.user, line.user.removeprefix("User:")))
-            and _matches(wanted.topic, line.topics)
+            and _matches(wanted.topic, topics)
         )
 
 
@@ -187,9 +193,48 @@ class RequestMonitor:
             self.log.add(request, outcome, response_bytes)
         if request.api_key == PRIVATE_API_KEY or not self._watches:
             return
-        line = self._line(request, outcome, response_bytes)
+        topics, others = _names(request, self._services)
+        line = RequestLine(
+            **self._sender(request, request.client_address),
+            topics=topics[:_NAMES_MAX],
+            others=others[:_NAMES_MAX],
+            more=max(0, len(topics) - _NAMES_MAX) + max(0, len(others) - _NAMES_MAX),
+            user=short_name(str(request.principal)),
+            request_bytes=request.body_bytes,
+            response_bytes=response_bytes,
+            took_us=(self.now_ns() - request.begun_ns) // _NS_PER_US,
+            outcome=outcome,
+            error=_error_name(request.error) if request.error else "",
+        )
+        self._add_line(line, topics)
+
+    def add_login(
+        self, request: HandlerRequest, mechanism: str, principal: Principal | None, error: int
+    ) -> None:
+        """Add the line of a step of a login, whose requests the log does not see. It has no sizes and no time.
+
+        principal: the user who has logged in, or None before that and for a failed login.
+        """
+        # Sessions that are prolonged use the general path (KIP-368), whose requests have lines of their own.
+        if not self._watches or isinstance(request, LoggedRequest):
+            return
+        line = RequestLine(
+            **self._sender(request, request.client_host),
+            topics=[],
+            others=[short_name(mechanism)] if mechanism else [],
+            more=0,
+            user=short_name(str(principal)) if principal is not None else "",
+            request_bytes=0,
+            response_bytes=0,
+            took_us=0,
+            outcome="Send",
+            error=_error_name(error) if error else "",
+        )
+        self._add_line(line, [])
+
+    def _add_line(self, line: RequestLine, topics: list[str]) -> None:
         for watch in self._watches.values():
-            if watch.wants(line):
+            if watch.wants(line, topics):
                 if len(watch.lines) < LINES_MAX:
                     watch.lines.append(line)
                 else:
@@ -205,25 +250,15 @@ class RequestMonitor:
             if not self._watches:
                 self._on_switched()
 
-    def _line(self, request: LoggedRequest, outcome: str, response_bytes: int) -> RequestLine:
-        topics, others = _names(request, self._services)
-        client_id = (request.client_id_bytes or b"").decode("utf-8", "replace")
-        return RequestLine(
-            time_ms=self._services.clock.wall_ms(),
-            api=api_name(request.api_key),
-            version=request.api_version,
-            topics=topics[:_NAMES_MAX],
-            others=others[:_NAMES_MAX],
-            more=max(0, len(topics) - _NAMES_MAX) + max(0, len(others) - _NAMES_MAX),
-            user=short_name(str(request.principal)),
-            client=short_name(client_id),
-            address=request.client_address.removeprefix("/"),
-            request_bytes=request.body_bytes,
-            response_bytes=response_bytes,
-            took_us=(self.now_ns() - request.begun_ns) // _NS_PER_US,
-            outcome=outcome,
-            error=_error_name(request.error) if request.error else "",
-        )
+    def _sender(self, request: HandlerRequest, address: str) -> dict[str, Any]:
+        """Return the fields of a line that each request has."""
+        return {
+            "time_ms": self._services.clock.wall_ms(),
+            "api": api_name(request.api_key),
+            "version": request.api_version,
+            "client": short_name((request.client_id_bytes or b"").decode("utf-8", "replace")),
+            "address": address.removeprefix("/"),
+        }
 
 
 @handles(READ_WATCH)
@@ -243,12 +278,19 @@ def _names(request: LoggedRequest, services: Services) -> tuple[list[str], list[
     for key, value in shown.items():
         if key.startswith("topic") and isinstance(value, list):
             topics += (short_name(name) for name in _topic_names(value, services))
-        elif key in ("group_id", "group", "key", "transactional_id") and isinstance(value, str) and value:
+        elif (
+            key in ("group_id", "group", "key", "transactional_id", "mechanism")
+            and isinstance(value, str)
+            and value
+        ):
             others.append(short_name(value))
         elif key in ("groups", "groups_names", "coordinator_keys", "transactional_ids") and isinstance(
             value, list
         ):
             others += (short_name(name) for name in _group_names(value))
+    # A Fetch in a session names only the partitions that have changed (KIP-227).
+    if request.api_key == _FETCH and (session_id := shown.get("session_id")):
+        topics = services.owner.session_cache.topic_names(session_id, services.image) or topics
     return topics, others
 
 

@@ -162,6 +162,12 @@ class SessionCache:
             return list(targets_of(request)), None, False
         return list(session.targets.values()), session, True
 
+    def topic_names(self, session_id: int, image: ClusterImage) -> list[str]:
+        """Return the names of a session's topics. Empty if there is no such session."""
+        session = self._sessions.get(session_id)
+        targets = session.targets.values() if session is not None else ()
+        return list(filter(None, dict.fromkeys(target.find_name(image) for target in targets)))
+
     def reads(self, session_id: int, name: str, topic_id: bytes) -> bool:
         """Return True if a session has a partition of that topic."""
         session = self._sessions.get(session_id)

@@ -34,6 +34,8 @@ def test_line_has_time_api_topic_result_sizes_and_client() -> None:
         ({"topics": ["a", "b"], "others": ["g"], "more": 2}, 2, "a,b,g,+2"),
         ({"user": "User:alice"}, 7, "User:alice"),
         ({"client": ""}, 6, "-"),
+        ({"request_bytes": 0, "others": ["PLAIN"], "topics": []}, 4, "-"),
+        ({"user": ""}, 7, "10.1.2.3"),
         ({"client": "x\x1b[2J"}, 6, "x\\x1b[2J"),
         ({"request_bytes": 999, "response_bytes": 1_050_000}, 5, "999B>1.0MiB"),
     ],

@@ -14,6 +14,7 @@ from kproc.broker.handler.request_monitor import IDLE_NS, LINES_MAX, WATCHES_MAX
 from kproc.broker.request.own_requests import PRIVATE_API_KEY
 from kproc.broker.transport.envelope import FLAG_LOOPBACK
 from kproc.wire.header import ApiKey
+from tests.support.handler_logins import AUTHENTICATE, SETTINGS, WORD, gated, shake
 from tests.support.handler_rig import HandlerRig, parts_of
 from tests.support.raw import batch, fetch_fields, produce_fields
 from tests.support.request_log import lines as logged_lines
@@ -84,6 +85,39 @@ def test_time_of_a_parked_fetch_counts_its_wait(start: Start) -> None:
     rig.processors[0].answers()
     (line,) = watched(rig)
     assert (line["api"], line["took_us"]) == ("Fetch", pytest.approx(500_000, abs=2000))
+
+
+def test_fetch_in_a_session_names_the_topics_of_the_session(start: Start) -> None:
+    rig = start()
+    for name in ("t", "u"):
+        rig.create_topic(name)
+    topics = [(name, NO_ID, [(0, 0)]) for name in ("t", "u")]
+    answer = rig.processors[0].ask(ApiKey.FETCH, 12, fetch_fields(topics, session=(0, 0)))
+    watched(rig, topic="u")
+    rig.processors[0].ask(ApiKey.FETCH, 12, fetch_fields([], session=(answer["session_id"], 1)))
+    (line,) = watched(rig, topic="u")
+    assert (line["api"], line["topics"]) == ("Fetch", ["t", "u"])
+
+
+def test_steps_of_logins_have_mechanism_user_and_result(start: Start) -> None:
+    rig = start(settings=SETTINGS)
+    rig.processors[0].introduce("10.0.0.7")
+    watched(rig)
+    shake(rig)
+    gated(rig, AUTHENTICATE, 2, auth_bytes=b"\0alice\0" + WORD.encode())
+    shake(rig)
+    gated(rig, AUTHENTICATE, 2, auth_bytes=b"\0alice\0wrong-word")
+    lines = watched(rig)
+    shown = [(line["api"], line["others"], line["user"], line["error"]) for line in lines]
+    assert shown == [
+        ("SaslHandshake", ["PLAIN"], "", ""),
+        ("SaslAuthenticate", ["PLAIN"], "User:alice", ""),
+        ("SaslHandshake", ["PLAIN"], "", ""),
+        ("SaslAuthenticate", ["PLAIN"], "", "SASL_AUTHENTICATION_FAILED"),
+    ]
+    assert {line["address"] for line in lines} == {"10.0.0.7"}
+    assert WORD not in str(lines)
+    assert "wrong-word" not in str(lines)
 
 
 def test_fast_paths_are_used_again_when_nobody_watches(start: Start) -> None:
