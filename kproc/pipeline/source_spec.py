@@ -58,13 +58,7 @@ def source_of(table: SpecTable, defaults: Defaults) -> PipelineSource:
         options |= _topic_options(table, options, is_stream=is_stream)
         if "headers" in (*reading.columns, *reading.metadata):
             options["includeHeaders"] = "true"
-    format_ = reading.format if reading is not None else "raw"
-    schema = _schema(table) if kind != "rate" and (not is_topic or format_ != "raw") else None
-    if is_topic and format_ != "raw" and schema is None:
-        raise table.error("format", f'{format_} needs a schema, such as schema = "id long, at timestamp"')
-    # Spark infers the schema of a batch from its files. Those of a stream arrive later.
-    if kind in FILE_FORMATS and is_stream and schema is None:
-        raise table.error(kind, 'a stream of files needs a schema, such as schema = "id long, at timestamp"')
+    schema = _schema_of(table, kind, reading, is_stream=is_stream)
     source = PipelineSource(
         path=table.path,
         name=name,
@@ -85,6 +79,21 @@ def source_of(table: SpecTable, defaults: Defaults) -> PipelineSource:
         check_source_options(table, kind, is_stream=is_stream)
     table.finish()
     return source
+
+
+def _schema_of(table: SpecTable, kind: str, reading: _TopicReading | None, *, is_stream: bool) -> str | None:
+    """Return the schema, or None if Spark needs none or finds it. Raise SpecError if it is needed and missing."""
+    if kind == "rate" or (reading is not None and reading.format == "raw"):
+        return None
+    schema = _schema(table)
+    if schema is None and reading is not None:
+        raise table.error(
+            "format", f'{reading.format} needs a schema, such as schema = "id long, at timestamp"'
+        )
+    # Spark infers the schema of a batch from its files. Those of a stream arrive later.
+    if schema is None and kind in FILE_FORMATS and is_stream:
+        raise table.error(kind, 'a stream of files needs a schema, such as schema = "id long, at timestamp"')
+    return schema
 
 
 class _TopicReading:

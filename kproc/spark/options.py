@@ -291,7 +291,7 @@ def _position(options: Mapping[str, str], word: Literal["starting", "ending"], d
     return Position(f"{word}Offsets", everywhere=default)
 
 
-def _refuse(position: Position, bad: int, why: str) -> None:
+def _reject_position(position: Position, bad: int, why: str) -> None:
     if position.by_time:
         return
     if position.everywhere == bad:
@@ -319,6 +319,26 @@ def parse_connecting(options: Mapping[str, str]) -> tuple[str, Connecting]:
     return bootstrap, Connecting(security=read_security(options), **parse_table(options, _CONNECTING))
 
 
+def _reject_end(options: Mapping[str, str]) -> None:
+    """Reject the options of a batch for its end, because a stream has none."""
+    given = [name for name in _OTHERS if name.startswith("ending") and name.lower() in options]
+    if given:
+        raise OptionError(f"{given[0]}: a stream has no end; it is an option of spark.read")
+
+
+def _reject_empty_batch(starting: Position, ending: Position) -> None:
+    """Reject the positions between which a batch would have no records."""
+    _reject_position(starting, LATEST, "a batch that starts at the latest offset has no records")
+    _reject_position(ending, EARLIEST, "a batch that ends at the earliest offset has no records")
+
+
+def _reject_progress(options: Mapping[str, str]) -> None:
+    """Reject the options of a stream for its progress, because a batch keeps none."""
+    for name in ("commitGroup", "checkpointState"):
+        if name.lower() in options:
+            raise OptionError(f"{name} is an option of spark.readStream: a batch has no progress to keep")
+
+
 def parse_source(options: Mapping[str, str], *, is_stream: bool) -> SourceOptions:
     """Parse and validate the options of a source. Raise OptionError with one line for the user.
 
@@ -332,15 +352,10 @@ def parse_source(options: Mapping[str, str], *, is_stream: bool) -> SourceOption
     starting = _position(options, "starting", LATEST if is_stream else EARLIEST)
     ending = _position(options, "ending", LATEST)
     if is_stream:
-        given = [name for name in _OTHERS if name.startswith("ending") and name.lower() in options]
-        if given:
-            raise OptionError(f"{given[0]}: a stream has no end; it is an option of spark.read")
+        _reject_end(options)
     else:
-        _refuse(starting, LATEST, "a batch that starts at the latest offset has no records")
-        _refuse(ending, EARLIEST, "a batch that ends at the earliest offset has no records")
-        for name in ("commitGroup", "checkpointState"):
-            if name.lower() in options:
-                raise OptionError(f"{name} is an option of spark.readStream: a batch has no progress to keep")
+        _reject_empty_batch(starting, ending)
+        _reject_progress(options)
     # Kafka's consumer obeys both limits, so the smaller one decides.
     sizes = [
         read_byte_count(name, options[name.lower()])
