@@ -40,12 +40,12 @@ def exit_code_of(command: Callable[[], int]) -> int:
         code = _run_explained(command)
         sys.stdout.flush()
     except Failure as failure:
-        return _complain(failure)
+        return _report(failure)
     except BrokenPipeError:
         _abandon_stdout()
         return 128 + signal.SIGPIPE  # The reader has closed the pipe. End silently, with the usual exit code.
     except KeyboardInterrupt:
-        return _complain(Failure("interrupted", 128 + signal.SIGINT))
+        return _report(Failure("interrupted", 128 + signal.SIGINT))
     return code
 
 
@@ -106,7 +106,7 @@ def _advice(error: OSError) -> str:
     return f" (the system denies it to user {os.geteuid()}: run the command as the user of the broker, or as root)"
 
 
-def _complain(failure: Failure) -> int:
+def _report(failure: Failure) -> int:
     # If nobody reads stderr either, the exit code still reports the failure.
     with contextlib.suppress(OSError):
         if isinstance(failure, UsageText):

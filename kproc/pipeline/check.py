@@ -16,10 +16,10 @@ from kproc.pipeline.access import Access, access_of, security_options
 from kproc.pipeline.build import Builder
 from kproc.pipeline.checkpoint import check_file_logs, is_local, local_checkpoint
 from kproc.pipeline.errors import reason_of
-from kproc.pipeline.mistakes import SpecErrors
 from kproc.pipeline.model import Pipeline, PipelineSource, Sink
 from kproc.pipeline.python_code import CodeError, resolve
 from kproc.pipeline.session import check_java, check_packages, start_spark
+from kproc.pipeline.spec_errors import SpecErrors
 from kproc.pipeline.toml_table import did_you_mean
 from kproc.spark.option_values import OptionError
 from kproc.spark.options import parse_source
@@ -36,22 +36,22 @@ def check_offline(pipeline: Pipeline) -> list[str]:
 
     Raises SpecError with all errors.
     """
-    mistakes = SpecErrors()
+    errors = SpecErrors()
     for part in pipeline.transforms:
         if part.python is not None:
-            mistakes.run(partial(_check_function, pipeline, part, part.python))
+            errors.run(partial(_check_function, pipeline, part, part.python))
     for sink in pipeline.sinks:
         if sink.kind == "python":
-            mistakes.run(partial(_check_function, pipeline, sink, sink.target))
+            errors.run(partial(_check_function, pipeline, sink, sink.target))
         # Collect all errors, so that a user does not find them one run at a time.
-        mistakes.run(partial(_check_sink_options, pipeline, sink))
+        errors.run(partial(_check_sink_options, pipeline, sink))
     for source in pipeline.sources:
-        mistakes.run(partial(_check_options, pipeline, source))
+        errors.run(partial(_check_options, pipeline, source))
         if source.is_files and ":/" not in source.values[0] and not glob.glob(source.values[0]):
-            mistakes.add(
+            errors.add(
                 [pipeline.error(source, source.kind, f"{source.values[0]}: no such file or directory")]
             )
-    mistakes.raise_all()
+    errors.raise_all()
     if is_local(pipeline.checkpoint):
         check_file_logs(pipeline, local_checkpoint(pipeline))
     return list(_check_topics(pipeline))

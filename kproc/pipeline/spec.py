@@ -15,7 +15,6 @@ from pathlib import Path
 from typing import Any, Final, NamedTuple, TypeVar
 
 from kproc.pipeline.file_options import check_sink_options
-from kproc.pipeline.mistakes import SpecErrors
 from kproc.pipeline.model import (
     CONNECTORS,
     DEFAULT_BOOTSTRAP,
@@ -32,6 +31,7 @@ from kproc.pipeline.model import (
     Trigger,
 )
 from kproc.pipeline.source_spec import source_of
+from kproc.pipeline.spec_errors import SpecErrors
 from kproc.pipeline.spec_values import (
     DIRECTORY,
     VIEW,
@@ -74,23 +74,23 @@ def parse_spec(text: str, path: Path, outside: Outside = NOTHING_OUTSIDE) -> Pip
     if head is None:
         raise root.error(None, "[pipeline] is missing")
     directory = path.resolve().parent
-    mistakes = SpecErrors()
-    made = mistakes.of(lambda table: _head(table, directory, outside), head)
+    errors = SpecErrors()
+    made = errors.of(lambda table: _head(table, directory, outside), head)
     nothing = Defaults(directory, outside.default_bootstrap, "kproc", Trigger())
     name, checkpoint, defaults = made or ("", "", nothing)
     spark_table = root.table("spark")
     spark = SparkSettings()
     if spark_table is not None:
-        spark = mistakes.of(lambda table: _spark(table, directory), spark_table) or spark
-    sources = _parts(mistakes, root, "source", lambda table: source_of(table, defaults))
-    transforms = _parts(mistakes, root, "transform", lambda table: _transform(table, defaults))
-    sinks = _parts(mistakes, root, "sink", lambda table: _sink(table, defaults))
+        spark = errors.of(lambda table: _spark(table, directory), spark_table) or spark
+    sources = _parts(errors, root, "source", lambda table: source_of(table, defaults))
+    transforms = _parts(errors, root, "transform", lambda table: _transform(table, defaults))
+    sinks = _parts(errors, root, "sink", lambda table: _sink(table, defaults))
     for what in ("source", "sink"):
         if not root.tables(what):
-            mistakes.add([root.error(None, f"no [[{what}]]")])
+            errors.add([root.error(None, f"no [[{what}]]")])
     # A misspelt key would otherwise be ignored, and its default would be used without a word.
-    mistakes.run(root.finish)
-    mistakes.raise_all()
+    errors.run(root.finish)
+    errors.raise_all()
     pipeline = Pipeline(
         file=path,
         name=name,
@@ -104,15 +104,15 @@ def parse_spec(text: str, path: Path, outside: Outside = NOTHING_OUTSIDE) -> Pip
         sinks=sinks,
         places=places,
     )
-    mistakes.add(_name_mistakes(pipeline))
-    mistakes.raise_all()
+    errors.add(_name_errors(pipeline))
+    errors.raise_all()
     return pipeline
 
 
 def _parts(
-    mistakes: SpecErrors, root: SpecTable, what: str, make: Callable[[SpecTable], _Part]
+    errors: SpecErrors, root: SpecTable, what: str, make: Callable[[SpecTable], _Part]
 ) -> tuple[_Part, ...]:
-    found = (mistakes.of(make, table) for table in root.tables(what))
+    found = (errors.of(make, table) for table in root.tables(what))
     return tuple(part for part in found if part is not None)
 
 
@@ -265,12 +265,12 @@ def _delivery(table: SpecTable) -> str | None:
 # -- names across the parts
 
 
-def _name_mistakes(pipeline: Pipeline) -> Iterator[SpecError]:
+def _name_errors(pipeline: Pipeline) -> Iterator[SpecError]:
     """Yield errors of names: views and sinks must be unique, and views defined before they are used."""
     twice = [*_twice(pipeline, (*pipeline.sources, *pipeline.transforms)), *_twice(pipeline, pipeline.sinks)]
     # A part with a duplicate name is usually missing under its intended name, so report the duplicates alone.
     yield from twice or _unknown_inputs(pipeline)
-    yield from _target_mistakes(pipeline)
+    yield from _target_errors(pipeline)
 
 
 def _twice(pipeline: Pipeline, parts: Sequence[PipelineSource | Transform | Sink]) -> Iterator[SpecError]:
@@ -293,7 +293,7 @@ def _unknown_inputs(pipeline: Pipeline) -> Iterator[SpecError]:
             yield pipeline.error(sink, "input", _unknown_view(sink.input, views, pipeline))
 
 
-def _target_mistakes(pipeline: Pipeline) -> Iterator[SpecError]:
+def _target_errors(pipeline: Pipeline) -> Iterator[SpecError]:
     """Yield errors for sinks with the same target, because they would overwrite each other's file log or table."""
     seen: dict[str, Sink] = {}
     for sink in pipeline.sinks:

@@ -50,7 +50,7 @@ from kproc.spark.requirements import require_spark
 from kproc.spark.schema import columns_of
 from kproc.spark.sizes import limited_by_bytes
 from kproc.spark.task import read_range
-from kproc.spark.told import sentence_first, sentence_first_rows
+from kproc.spark.user_errors import sentence_first, sentence_first_rows
 from kproc.wire.header import ApiKey
 
 if TYPE_CHECKING:

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING
 from pyspark.sql.datasource import DataSource, DataSourceReader, InputPartition
 
 from kproc.spark.schema import columns_of, schema_for
-from kproc.spark.told import sentence_first, sentence_first_rows
+from kproc.spark.user_errors import sentence_first, sentence_first_rows
 
 if TYPE_CHECKING:
     import pyarrow as pa

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 from pyspark.sql.datasource import DataSource
 
 from kproc.spark.schema import schema_for
-from kproc.spark.told import is_for_users, sentence_first
+from kproc.spark.user_errors import is_for_users, sentence_first
 
 if TYPE_CHECKING:
     from pyspark.sql.datasource import (

@@ -42,8 +42,8 @@ from kproc.spark.producer import BatchProducer
 from kproc.spark.sink_options import EXACTLY_ONCE, SinkOptions, parse_sink_options
 from kproc.spark.sink_schema import check_schema
 from kproc.spark.task_writer import TaskWriter, WriteFailed
-from kproc.spark.told import sentence_first
 from kproc.spark.transactions import OpenTransaction, Transactions
+from kproc.spark.user_errors import sentence_first
 
 logger = logging.getLogger(__name__)
 

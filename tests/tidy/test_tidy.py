@@ -120,7 +120,7 @@ UNBANNED_FOLDER = "kproc/cli/"
 # (file, call) -> why it is right there.
 BANNED_CALL_EXCEPTIONS = {
     ("kproc/spark/access.py", "os.environ"): "a client's file may name a variable that holds a secret",
-    ("kproc/spark/told.py", "os.environ"): "a switch that Spark reads in the environment of its worker",
+    ("kproc/spark/user_errors.py", "os.environ"): "a switch that Spark reads in the environment of its worker",
 }
 # File -> why `pack_into` is safe there: it zeroes the bytes first, so another process must not read them yet.
 PACK_INTO_EXCEPTIONS = {

@@ -1,4 +1,4 @@
-"""Mistakes: collect all errors of a specification, so that one run reports them together."""
+"""SpecErrors: collects all errors of a specification, so that one run reports them together."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ class SpecErrors:
             raise self._found[0]
         if self._found:
             ordered = sorted(self._found, key=lambda error: error.line)
-            raise SpecError("\n  ".join([f"{len(ordered)} mistakes:", *map(str, ordered)]))
+            raise SpecError("\n  ".join([f"{len(ordered)} errors:", *map(str, ordered)]))
 
 
 def _may_follow(error: SpecError, removed: Sequence[str]) -> bool:

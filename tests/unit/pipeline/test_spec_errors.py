@@ -10,7 +10,7 @@ from kproc.pipeline.spec import parse_spec
 from kproc.pipeline.toml_table import SpecError
 
 
-def test_all_mistakes_are_told_at_once_in_the_order_of_the_file(tmp_path: Path) -> None:
+def test_all_errors_are_reported_in_the_order_of_the_file(tmp_path: Path) -> None:
     text = """[pipeline]
 name = "p"
 checkpoint = "state"
@@ -35,12 +35,12 @@ mode = "often"
     with pytest.raises(SpecError) as raised:
         parse_spec(text, tmp_path / "p.toml")
     head, *lines = str(raised.value).splitlines()
-    assert head == "5 mistakes:"
+    assert head == "5 errors:"
     places = [line.strip().removeprefix(str(tmp_path / "p.toml")).split(":")[1] for line in lines]
     assert places == ["6", "9", "10", "14", "20"], lines
 
 
-def test_what_is_missing_because_of_a_mistake_is_no_second_one(tmp_path: Path) -> None:
+def test_key_that_is_missing_because_of_an_error_is_no_error(tmp_path: Path) -> None:
     text = """
 pipeline = { name = "p", checkpoint = "state" }
 source = [{ name = "s", topic = "t", format = "json", schema = 5 }]

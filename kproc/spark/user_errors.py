@@ -1,4 +1,4 @@
-"""Sentence first: errors reach the user as one sentence instead of below the stack of Spark's Python process."""
+"""Errors for users reach them as one sentence instead of below the stack of Spark's Python process."""
 
 from __future__ import annotations
 
