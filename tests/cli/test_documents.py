@@ -8,6 +8,7 @@ from __future__ import annotations
 import os
 import shutil
 import subprocess
+import tempfile
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -21,7 +22,7 @@ from tests.support.command_server import kproc_on_path
 from tests.support.documents import code_to_run
 
 pytestmark = [pytest.mark.long, pytest.mark.transports("process")]
-SECONDS = 240
+SECONDS = 600
 Shell = Callable[..., str]
 
 
@@ -39,17 +40,22 @@ def shell(path: str, tmp_path: Path) -> Shell:
     def run(blocks: list[str], cwd: Path = tmp_path, **variables: str) -> str:
         assert blocks
         environment = {name: value for name, value in os.environ.items() if not name.startswith("KPROC_")}
-        done = subprocess.run(
-            ["bash", "-c", "set -e\n" + "".join(blocks)],
-            cwd=cwd,
-            env={**environment, "PATH": path, "XDG_CONFIG_HOME": str(tmp_path / "config"), **variables},
-            capture_output=True,
-            text=True,
-            timeout=SECONDS,
-            check=False,
-        )
-        assert done.returncode == 0, done.stdout + done.stderr
-        return done.stdout
+        # Files, because a broker that is left running would hold a pipe open, and the timeout would wait for its end.
+        with tempfile.TemporaryFile("w+") as out, tempfile.TemporaryFile("w+") as errors:
+            done = subprocess.run(
+                ["bash", "-c", "set -eo pipefail\n" + "".join(blocks)],
+                cwd=cwd,
+                env={**environment, "PATH": path, "XDG_CONFIG_HOME": str(tmp_path / "config"), **variables},
+                stdout=out,
+                stderr=errors,
+                timeout=SECONDS,
+                check=False,
+            )
+            for file in (out, errors):
+                file.seek(0)
+            shown = out.read()
+            assert done.returncode == 0, shown + errors.read()
+        return shown
 
     return run
 
