@@ -149,7 +149,7 @@ class LogMachine(RuleBasedStateMachine):
         kept = 0
         if self.synced > log.state.active_base:
             kept = log.reader._locate(self.synced)[2]  # read() refuses what lies below the log's start.
-        path, size = log.state.active_range.path, log.state.active_bytes
+        path, size = log.state.active.path_bytes, log.state.active_bytes
         log.close(clean=False)
         with open(path, "r+b") as file:
             file.truncate(max(kept, size - lost))

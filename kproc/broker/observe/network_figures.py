@@ -100,12 +100,8 @@ class NetworkFigures:
         self._next_look_ns = 0
         self._seen = set(self._found_at_start())
 
-    def add_roles(self, processes: Iterable[Mapping[str, Any]]) -> None:
-        """Include the rows of these roles in the metrics from now on."""
-        self._seen |= set(_agents(processes))
-
     def sample(self, processes: Iterable[Mapping[str, Any]], now_ns: int) -> None:
-        """Take a sample of the roles' sleep times, from which `idle` computes shares.
+        """Take a sample of the roles' sleep times, from which `idle` computes shares. Their rows count from now on.
 
         Does nothing within a second of the last one.
         """

@@ -118,7 +118,7 @@ def make_context(listener: str, value: Value, *, ticket_secret: bytes) -> TlsCon
     # OpenSSL takes a range, and there is no version between the two that Kafka knows.
     context.minimum_version, context.maximum_version = versions[0], versions[-1]
     _use_suites(context, value("ssl.cipher.suites"), prefix)
-    key_store = _key_store(listener, prefix, value)
+    key_store = _key_store(prefix, value)
     facts = _load_key(context, key_store)
     _trust(context, listener, prefix, value)
     try:
@@ -157,7 +157,7 @@ def problem_with_change(old: TlsContext, new: TlsContext, listener: str, value: 
     return None
 
 
-def _key_store(listener: str, prefix: str, value: Value) -> KeyStore:
+def _key_store(prefix: str, value: Value) -> KeyStore:
     location = value("ssl.keystore.location") or ""
     parts = (value("ssl.keystore.key"), value("ssl.keystore.certificate.chain"))
     inline: tuple[Secret, ...] = tuple(part for part in parts if part is not None)

@@ -24,7 +24,6 @@ from kproc.broker.storage.tail_cache import TailCache
 from kproc.broker.storage.unsynced_files import UnsyncedFiles
 from kproc.common.clock import Clock
 from kproc.common.errors import FatalError
-from kproc.wire.file_range import FileRange
 
 logger = logging.getLogger(__name__)
 
@@ -136,11 +135,6 @@ class LogState:
     def active_bytes(self) -> int:
         """The size of the active segment: the byte position of the log's end."""
         return self.active.size
-
-    @property
-    def active_range(self) -> FileRange:
-        """The whole active segment: its path and inode for the published row."""
-        return self.active.range(0, self.active.size)
 
     @property
     def size_bytes(self) -> int:

@@ -55,7 +55,7 @@ def scraped(rig: HandlerRig) -> dict[str, float]:
         for index in range(HANDLERS)
     ]
     figures = NetworkFigures(rig.slab)
-    figures.add_roles([{"role": HANDLER, "index": index} for index in range(HANDLERS)])
+    figures.sample([{"role": HANDLER, "index": index} for index in range(HANDLERS)], 0)
     status: dict[str, Any] = {
         "processes": rows,
         "uptime_ms": 1,
@@ -128,7 +128,7 @@ def test_scrape_shows_pending_markers_and_verifications(start: Start) -> None:
     assert found[CHANNEL + "unknowndestinationqueuesize"] == found[CHANNEL + "logappendretryqueuesize"] == 0
     assert found["kafka_server_replicamanager_partitionswithlatetransactionscount"] == 0
     figures = NetworkFigures(rig.slab)
-    figures.add_roles([{"role": HANDLER, "index": index} for index in range(HANDLERS)])
+    figures.sample([{"role": HANDLER, "index": index} for index in range(HANDLERS)], 0)
     assert all(api.requests for api in figures.apis())  # None of these counts is taken for an API's.
     row = rig.handler(0)._metrics
     for name, value in (
