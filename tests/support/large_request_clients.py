@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
+from kproc.wire.header import ApiKey
 from tests.support.handler_rig import HandlerRig
 
 Start = Callable[..., HandlerRig]
@@ -50,3 +51,11 @@ def pass_once(rig: HandlerRig) -> None:
     for handler in rig.handlers:
         if handler is not None:
             handler.do_work(0)
+
+
+def groups_of(rig: HandlerRig, sequence_count: int = 1) -> list[Fields]:
+    """The groups in the answer to DescribeGroups v5."""
+    answers = rig.processors[0].answers()
+    assert len(answers) == sequence_count
+    groups: list[Fields] = answers[0].fields(ApiKey.DESCRIBE_GROUPS, 5)["groups"]
+    return groups

@@ -61,7 +61,7 @@ def handle_own_request(request: HandlerRequest, body: memoryview) -> None:
     elif isinstance(operation, ReadMonitor):
         _read_monitor(request, operation)
     else:
-        _ask_controller(request, operation)
+        _send_to_controller(request, operation)
 
 
 def _read_monitor(request: HandlerRequest, operation: ReadMonitor) -> None:
@@ -73,7 +73,7 @@ def _read_monitor(request: HandlerRequest, operation: ReadMonitor) -> None:
         monitor.respond(operation, partial(_respond, request))
 
 
-def _ask_controller(request: HandlerRequest, operation: OwnOperation) -> None:
+def _send_to_controller(request: HandlerRequest, operation: OwnOperation) -> None:
     """Let the controller carry out an operation, and log what it has changed."""
 
     def on_reply(reply: OwnAnswer | Lost) -> None:

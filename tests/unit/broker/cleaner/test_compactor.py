@@ -21,11 +21,10 @@ from kproc.broker.calls.cleaner_calls import (
 from kproc.broker.role.partition_table import ROW_WORDS, PartitionTable
 from kproc.broker.storage.fs import Fs, OsFs, sync_directory
 from kproc.broker.storage.log import Log
-from kproc.broker.storage.log_compact import SegmentSwap
 from kproc.wire.record_batch import TRANSACTIONAL, encode_batch
 from kproc.wire.records import Record
 from tests.support.compactor_rig import BACKOFF_MS, Rig
-from tests.support.in_memory_controller import changes, delete_wish
+from tests.support.in_memory_controller import changes
 from tests.support.logs import append_one
 
 PREPARE, SWAP = PREPARE_COMPACTION.name, SWAP_SEGMENTS.name
@@ -35,48 +34,6 @@ PREPARE, SWAP = PREPARE_COMPACTION.name, SWAP_SEGMENTS.name
 def rig(tmp_path: Path) -> Iterator[Rig]:
     with ExitStack() as stack:
         yield Rig(stack, tmp_path)
-
-
-def test_the_dirtiest_comes_first_and_both_are_done(rig: Rig, monkeypatch: pytest.MonkeyPatch) -> None:
-    for name in ("clean", "dirty"):
-        rig.create(name)
-        rig.fill(name, "a", "a", "b")
-        rig.after(BACKOFF_MS)
-    assert rig.offsets() == {("clean", 0): 3, ("dirty", 0): 3}
-    rig.after(BACKOFF_MS)
-    rig.fill("clean", "a")
-    rig.fill("dirty", *"aabbccdd")
-    swapped: list[str] = []
-    original = SegmentSwap.swap_segments
-
-    def swap_segments(swap: SegmentSwap, *arguments: Any) -> None:
-        swapped.append(swap._state.topic)
-        original(swap, *arguments)
-
-    monkeypatch.setattr(SegmentSwap, "swap_segments", swap_segments)
-    rig.after(BACKOFF_MS)
-    assert swapped[0] == "dirty"
-    assert rig.offsets() == {("clean", 0): 4, ("dirty", 0): 11}
-    assert rig.value("compactions") == 4
-    assert rig.value("compaction_dirty_percent_max") == 0
-
-
-def test_nothing_before_the_metadata_and_nothing_of_plain_topics(rig: Rig) -> None:
-    rig.create("plain", cleanup_policy="delete")
-    rig.fill("plain", "a", "a")
-    rig.run()
-    assert rig.asked == []
-
-
-def test_a_log_that_is_not_dirty_enough_waits(rig: Rig) -> None:
-    rig.create("t", min_cleanable_dirty_ratio="0.5")
-    rig.fill("t", *"aabbccdd")
-    rig.run()
-    assert rig.offsets() == {("t", 0): 8}
-    rig.fill("t", "a")
-    rig.after(BACKOFF_MS)
-    assert rig.value("compaction_dirty_percent_max") == 20
-    assert rig.offsets() == {("t", 0): 8}
 
 
 def test_an_open_transaction_keeps_it_back_without_a_loop(rig: Rig) -> None:
@@ -270,27 +227,3 @@ def test_replaced_files_are_unlinked_after_rename_is_durable(
     swaps = [number for number, event in enumerate(events) if event == SWAP]
     assert events.index("unlink") < swaps[-1], "some are unlinked while the pass goes on"
     assert all(events[number + 1] == "sync" for number in swaps)
-
-
-def test_damaged_log_is_uncleanable_until_its_topic_is_deleted(rig: Rig) -> None:
-    """The others are compacted, and the damaged one is not tried again."""
-    for name in ("bad", "good"):
-        rig.create(name)
-        rig.fill(name, "a", "a", "b")
-    rig.fill("bad", "a")
-    path = rig.directory / "bad-0" / f"{0:020d}.log"
-    path.write_bytes(path.read_bytes()[:-1] + b"!")
-    rig.after(BACKOFF_MS)
-    rig.after(BACKOFF_MS)
-    found = rig.compactor.survey.uncleanable()
-    assert list(found) == [("bad", 0)]
-    assert "CRC-32C" in found["bad", 0].reason
-    assert rig.value("compaction_uncleanable_partitions") == 1
-    assert rig.value("compaction_uncleanable_bytes") == found["bad", 0].size_bytes > 0
-    assert ("good", 0) in rig.offsets()
-    asked = len(rig.asked)
-    rig.after(10 * BACKOFF_MS)
-    assert len(rig.asked) == asked
-    rig.cluster.do("delete_topics", topics=[delete_wish("bad")])
-    rig.after(BACKOFF_MS)
-    assert (rig.compactor.survey.uncleanable(), rig.value("compaction_uncleanable_partitions")) == ({}, 0)

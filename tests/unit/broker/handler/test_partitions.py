@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import errno
-import os
 from collections.abc import Callable
 from pathlib import Path
 
@@ -106,23 +105,6 @@ def test_unpublished_records_of_dead_handler_are_found(start: Start) -> None:
     rig.kill(0)
     rig.start_handler(0, is_restart=True)
     assert fetch(rig, "t") == (0, [b"published", b"unpublished"])
-
-
-def test_unsynced_records_of_dead_handler_are_synced_by_next(start: Start) -> None:
-    """The clean start says what the broker before has synced, and nothing of who had the log open since."""
-    rig = start(handlers=2, was_clean=True)
-    rig.create_topic("t", partitions=2)
-    (index,) = (each for each in range(2) if rig.owner("t", each) == 1)
-    fields = produce_fields([("t", NO_ID, [(index, batch(b"v"))])], acks=1)
-    rig.processors[1].ask(ApiKey.PRODUCE, 9, fields)
-    rig.kill(1)
-    rig.set_handler_count(1)
-    log = rig.open("t", index).log
-    assert (log.state.end_offset, log.state.recovery_point) == (1, 0)
-    point = log.durability.sync_point()
-    inodes = {os.fstat(descriptor).st_ino for descriptor in point.fds}
-    assert (log.state.directory / "partition.metadata").stat().st_ino in inodes
-    log.durability.mark_synced(point)
 
 
 def test_log_of_owner_that_died_publishing_is_not_clean(start: Start) -> None:
@@ -457,18 +439,3 @@ def test_topic_deleted_while_controller_was_away_is_set_aside(start: Start) -> N
 
 
 # -- now and then --------------------------------------------------------------------------------------------
-
-
-def test_flush_ms_syncs_without_a_waiter(start: Start) -> None:
-    rig = start()
-    rig.create_topic("t", flush_ms="5000")
-    produce(rig, "t")
-    rig.advance_ms(100)
-    assert rig.syncers[0].sizes == []
-    for _ in range(100):
-        rig.advance_ms(100)
-    assert rig.syncers[0].sizes == [1]
-    rig.syncers[0].end_round()
-    rig.settle()
-    assert rig.open("t").log.state.recovery_point == 1
-    assert rig.syncers[0].sizes == [1], "nothing became due while the round ran"

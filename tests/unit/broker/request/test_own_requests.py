@@ -1,0 +1,98 @@
+"""kproc's own operations as requests: odd and unknown ones get an error."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import ExitStack
+from pathlib import Path
+from typing import Any
+
+import orjson
+import pytest
+
+from kproc.broker.request.own_requests import PRIVATE_API_KEY
+from kproc.broker.transport.envelope import FLAG_LOOPBACK, SEND
+from tests.support.handler_rig import HandlerRig, parts_of
+
+ODD = [
+    b"",
+    b"5",
+    b"null",
+    b'"op"',
+    b"[]",
+    b"{}",
+    b'{"op":5}',
+    b'{"op":null}',
+    b'{"op":true}',
+    b'{"op":1.5}',
+    b'{"op":[]}',
+    b'{"op":["status"]}',
+    b'{"op":{"a":1}}',
+    b'{"op":"\\ud800"}',
+    b'{"op":"no-such"}',
+    b'{"op":' + b"9" * 400 + b"}",
+    b'{"op":"scale","processors":"x"}',
+    b'{"op":"scale","handlers":true}',
+    b'{"op":"scale","handlers":1.5}',
+    b'{"op":"scale","handlers":{"a":[]}}',
+    b'{"op":"scale","processors":1e400}',
+    b'{"op":"scale","processors":2147483648}',
+    b'{"op":"scale","handlers":1' + b"0" * 45 + b"}",
+    b'{"op":"scale","handlers":-1' + b"0" * 45 + b"}",
+    b'{"op":"scale","ticket":5}',
+    b'{"op":"kill-client"}',
+    b'{"op":"kill-client","id":null}',
+    b'{"op":"kill-client","id":{"a":1}}',
+    b'{"op":"status"',
+    b'{"op":"status"}x',
+    b'{"op":"status\xff"}',
+    b"[" * 5000,
+    b'{"op":"status","a":' + b"[" * 5000 + b"]" * 5000 + b"}",
+    b'{"op":"' + b"x" * 60_000 + b'"}',
+    b'{"op":"scale","ticket":"' + b"x" * 70_000 + b'"}',
+]
+
+
+class Scene:
+    """A Handler and its local client."""
+
+    def __init__(self, rig: HandlerRig) -> None:
+        self.rig = rig
+
+    def ask(self, body: bytes) -> dict[str, Any] | None:
+        """The answer to a body, or None if it went to the controller."""
+        head = PRIVATE_API_KEY.to_bytes(2, "big") + bytes(2) + (7).to_bytes(4, "big") + b"\0\1c"
+        processor, frame = self.rig.processors[0], head + body
+        processor.send_frames([len(frame).to_bytes(4, "big") + frame], flags=FLAG_LOOPBACK)
+        answers = processor.answers()
+        if not answers:
+            return None
+        (answer,) = answers
+        assert answer.kind == SEND
+        found: dict[str, Any] = orjson.loads(answer.frame[8:])
+        return found
+
+
+@pytest.fixture
+def scene(tmp_path: Path) -> Iterator[Scene]:
+    with ExitStack() as stack:
+        yield Scene(stack.enter_context(HandlerRig(tmp_path)))
+
+
+def test_odd_operations_are_answered_with_invalid_request(scene: Scene) -> None:
+    """They are no bugs of ours, so they are not counted as contained failures."""
+    for body in ODD:
+        answer = scene.ask(body)
+        assert answer is not None, body[:60]
+        error = answer["error"]
+        assert error.startswith("the request is invalid: "), (body[:60], answer)
+        assert "\n" not in error
+        assert len(error) < 200
+        assert answer["result"] is None
+    assert parts_of(scene.rig.handler()).services.containment.count == 0
+    assert scene.rig.controller_calls == []
+
+
+def test_unknown_operation_is_named(scene: Scene) -> None:
+    answer = scene.ask(b'{"op":"dance"}')
+    assert answer == {"error": "the request is invalid: unknown operation 'dance'", "result": None}
