@@ -37,6 +37,7 @@ from bench import machine, proc
 from bench.alone import ALONE
 from bench.budget import SECONDS_MIN, Budget, Step
 from bench.cells import JUDGED, YARDSTICK, Cell
+from bench.command_line import make_parser
 from bench.peers.base import Peer, PeerFailed
 from bench.peers.kproc import KprocPeer
 from bench.peers.registry import PEERS
@@ -375,27 +376,38 @@ def _words(problem: BaseException) -> str:
 
 def parse(arguments: Sequence[str] | None = None) -> argparse.Namespace:
     """The command line, names checked, in the order of the declarations."""
-    summary = (__doc__ or "").partition("\n")[0]
-    parser = argparse.ArgumentParser(prog="kproc bench compare", description=summary)
-    parser.add_argument("--quick", action="store_true", help="fewer cells, shorter runs, ten minutes")
-    parser.add_argument("--list", action="store_true", help="show cells and peers, and run nothing")
-    parser.add_argument("--workloads", help=f"comma separated, of: {', '.join(WORKLOADS)}")
-    parser.add_argument("--cells", help="comma separated; --list shows them")
-    parser.add_argument("--peers", help=f"comma separated, of: {', '.join(PEERS)}")
-    parser.add_argument(
-        "--minutes", type=_positive, help=f"at most ({FULL_MINUTES:g}; --quick {QUICK_MINUTES:g})"
+    about = "Compare the transports of kproc with each other and with Apache Kafka, in rounds in random order."
+    parser = make_parser("compare", about)
+    what = parser.add_argument_group("what to measure")
+    what.add_argument("--quick", action="store_true", help="fewer cells and shorter runs, in ten minutes")
+    what.add_argument("--list", action="store_true", help="show the cells and the peers, and run nothing")
+    what.add_argument("--workloads", metavar="LIST", help=f"some of: {', '.join(WORKLOADS)}")
+    what.add_argument("--cells", metavar="LIST", help="cells, separated by commas; --list shows them")
+    what.add_argument("--peers", metavar="LIST", help=f"some of: {', '.join(PEERS)}")
+    what.add_argument("--untouched-memory", action="store_true", help="do not touch memory before Produce")
+    length = parser.add_argument_group("how long")
+    length.add_argument(
+        "--minutes", type=_positive, metavar="N",
+        help=f"stop after this time (default: {FULL_MINUTES:g}; with --quick {QUICK_MINUTES:g})",
+    )  # fmt: skip
+    length.add_argument(
+        "--rounds", type=int, default=ROUNDS_MAX, metavar="N", help=f"most rounds (default: {ROUNDS_MAX})"
     )
-    parser.add_argument("--rounds", type=int, default=ROUNDS_MAX, help=f"at most ({ROUNDS_MAX})")
-    parser.add_argument(
-        "--seconds", type=_positive, help=f"measured in each run ({FULL_SECONDS}; --quick {QUICK_SECONDS})"
+    length.add_argument(
+        "--seconds", type=_positive, metavar="S",
+        help=f"measured time of each run (default: {FULL_SECONDS}; with --quick {QUICK_SECONDS})",
+    )  # fmt: skip
+    length.add_argument(
+        "--warmup", type=_positive, metavar="S", help="load before each run (default: a quarter of --seconds)"
     )
-    parser.add_argument("--warmup", type=_positive, help="in front of it (a quarter of --seconds)")
-    parser.add_argument("--warm-seconds", type=_positive, help="once per broker (8; --quick 4)")
-    parser.add_argument("--seed", type=int, default=1, help="of the order (1)")
-    parser.add_argument("--out", type=Path, help="directory (bench/results/TIME)")
-    parser.add_argument("--untouched-memory", action="store_true", help="do not touch it before Produce")
-    parser.add_argument("--no-report", action="store_true", help="samples only")
-    parser.add_argument("--note", default="", help="kept with the samples")
+    length.add_argument(
+        "--warm-seconds", type=_positive, metavar="S", help="load of each new broker (default: 8; with --quick 4)"
+    )
+    length.add_argument("--seed", type=int, default=1, metavar="N", help="of the random order (default: 1)")
+    output = parser.add_argument_group("output")
+    output.add_argument("--out", type=Path, metavar="DIR", help="directory (default: bench/results/TIME)")
+    output.add_argument("--no-report", action="store_true", help="write the samples, and no report")
+    output.add_argument("--note", default="", metavar="TEXT", help="text that is stored with the samples")
     options = parser.parse_args(arguments)
     cells = [cell.name for cell in CELLS if cell.is_quick or not options.quick]
     if options.workloads:

@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING
 from rich.console import Console
 from rich.markdown import Markdown
 
+from bench.command_line import make_parser
 from bench.samples import FILE_NAME
 
 if TYPE_CHECKING:
@@ -28,13 +29,16 @@ RESULTS = Path(__file__).parent / "results"
 
 def parse(arguments: Sequence[str] | None = None) -> argparse.Namespace:
     """The command line; directories become their samples."""
-    summary = (__doc__ or "").partition("\n")[0]
-    parser = argparse.ArgumentParser(prog="kproc bench report", description=summary)
-    parser.add_argument("results", nargs="*", type=Path, help="directories of comparisons, or Parquet files")
+    about = "Make tables and plots of the samples of comparisons, and find regressions. It needs Spark."
+    parser = make_parser("report", about)
     parser.add_argument(
-        "--against", metavar="COMMIT", help="show what changed since this commit, in the same files"
+        "results", nargs="*", type=Path, metavar="PATH",
+        help="directories of comparisons, or Parquet files (default: the newest comparison)",
+    )  # fmt: skip
+    parser.add_argument("--against", metavar="COMMIT", help="show the changes since this commit")
+    parser.add_argument(
+        "--out", type=Path, metavar="DIR", help="directory (default: that of the newest samples)"
     )
-    parser.add_argument("--out", type=Path, help="directory (beside the newest samples)")
     options = parser.parse_args(arguments)
     if not options.results:
         newest = sorted(RESULTS.glob(f"*/{FILE_NAME}"))

@@ -24,6 +24,7 @@ from rich.console import Console
 from rich.progress import track
 
 from bench import machine
+from bench.command_line import make_parser
 from bench.simulation.calibrate import (
     CALIBRATING,
     Point,
@@ -279,20 +280,38 @@ def plot(rows: Sequence[dict[str, Any]], costs_path: Path, path: Path, console: 
 
 def parse(arguments: Sequence[str] | None = None) -> argparse.Namespace:
     """The command line."""
-    parser = argparse.ArgumentParser(
-        prog="kproc bench simulate", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    about = (
+        "Show which numbers of Processors and Handlers pay off on a machine with more cores than this one. "
+        "It simulates the pipeline with service times that were measured here.\n"
+        "plan (the default) shows a table and a plot. calibrate measures the service times in 30 s, on a "
+        "quiet machine. validate compares simulated with measured figures, in 4 minutes."
     )
-    parser.add_argument("do", nargs="?", choices=("plan", "calibrate", "validate"), default="plan")
-    parser.add_argument("--cores", default="8,32,128", help="plan: comma separated (8,32,128)")
-    parser.add_argument("--connections", type=int, default=0, help="plan: closed loop; 32 for each core")
-    parser.add_argument("--network-us", type=float, default=50.0, help="plan: one way to the clients (50)")
+    parser = make_parser("simulate", about)
     parser.add_argument(
-        "--show", type=int, default=6, help="plan: layouts shown for each number of cores (6)"
+        "do", nargs="?", choices=("plan", "calibrate", "validate"), default="plan", help="default: plan"
     )
-    parser.add_argument("--seconds", type=float, default=1.0, help="calibrate, validate: of each run (1)")
-    parser.add_argument("--rounds", type=int, default=4, help="calibrate, validate (4)")
-    parser.add_argument("--costs", type=Path, default=COSTS, help=f"service times ({COSTS.name})")
-    parser.add_argument("--out", type=Path, default=None, help="plan: directory for JSON and PNG")
+    parser.add_argument(
+        "--costs", type=Path, default=COSTS, metavar="FILE", help=f"service times (default: {COSTS.name})"
+    )
+    plan = parser.add_argument_group("plan")
+    plan.add_argument(
+        "--cores", default="8,32,128", metavar="LIST", help="numbers of cores (default: 8,32,128)"
+    )
+    plan.add_argument(
+        "--connections", type=int, default=0, metavar="N", help="connections (default: 32 for each core)"
+    )
+    plan.add_argument(
+        "--network-us", type=float, default=50.0, metavar="US", help="time to a client in us (default: 50)"
+    )
+    plan.add_argument(
+        "--show", type=int, default=6, metavar="N", help="rows for each number of cores (default: 6)"
+    )
+    plan.add_argument("--out", type=Path, default=None, metavar="DIR", help="directory for JSON and PNG")
+    measured = parser.add_argument_group("calibrate and validate")
+    measured.add_argument(
+        "--seconds", type=float, default=1.0, metavar="S", help="time of each run (default: 1)"
+    )
+    measured.add_argument("--rounds", type=int, default=4, metavar="N", help="rounds (default: 4)")
     options = parser.parse_args(arguments)
     try:
         options.cores = [int(each) for each in options.cores.split(",")]

@@ -33,6 +33,7 @@ from rich.progress import (
 )
 
 from bench import machine
+from bench.command_line import make_parser
 from bench.usl import CannotFit, Point, fit
 from kproc.broker.config.cpus import available_cpus
 from kproc.client import Client, ClientError
@@ -224,20 +225,37 @@ def plot(samples: Sequence[Sample], fits: Sequence[dict[str, Any]], path: Path) 
 
 def parse(arguments: Sequence[str] | None = None) -> argparse.Namespace:
     """The command line."""
-    parser = argparse.ArgumentParser(
-        prog="kproc bench sweep", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    about = (
+        "Measure how the throughput grows with connections and with processes, and fit the Universal "
+        "Scalability Law to it. A fit needs at least six different numbers."
     )
-    parser.add_argument(
-        "--layouts", default="1x1,1x2,2x1,2x2", help="PROCESSORSxHANDLERS, also inline, thread"
+    parser = make_parser("sweep", about)
+    what = parser.add_argument_group("what to measure")
+    what.add_argument(
+        "--layouts", default="1x1,1x2,2x1,2x2", metavar="LIST",
+        help="PROCESSORSxHANDLERS, inline or thread (default: 1x1,1x2,2x1,2x2)",
+    )  # fmt: skip
+    known = ",".join(map(str, CONNECTIONS))
+    what.add_argument(
+        "--connections", default=known, metavar="LIST", help=f"numbers of connections (default: {known})"
     )
-    parser.add_argument("--connections", default=",".join(map(str, CONNECTIONS)), help="comma separated")
-    parser.add_argument("--workload", choices=sorted(WORKLOADS), default="small")
-    parser.add_argument("--rounds", type=int, default=3)
-    parser.add_argument("--seconds", type=float, default=2.0, help="measured, of each run (2)")
-    parser.add_argument("--partitions", type=int, default=0, help="as many as the most Handlers")
-    parser.add_argument("--scale", action="store_true", help="one broker, scaled live, instead of fresh ones")
-    parser.add_argument("--seed", type=int, default=1, help="of the order")
-    parser.add_argument("--out", type=Path, default=None, help="directory for JSON, Markdown and PNG")
+    what.add_argument(
+        "--workload", choices=sorted(WORKLOADS), default="small", help="kind of load (default: small)"
+    )
+    what.add_argument(
+        "--partitions", type=int, default=0, metavar="N", help="partitions (default: the most Handlers)"
+    )
+    what.add_argument("--scale", action="store_true", help="scale one broker instead of starting new ones")
+    length = parser.add_argument_group("how long")
+    length.add_argument("--rounds", type=int, default=3, metavar="N", help="rounds (default: 3)")
+    length.add_argument(
+        "--seconds", type=float, default=2.0, metavar="S", help="measured time of each run (default: 2)"
+    )
+    length.add_argument("--seed", type=int, default=1, metavar="N", help="of the random order (default: 1)")
+    output = parser.add_argument_group("output")
+    output.add_argument(
+        "--out", type=Path, default=None, metavar="DIR", help="directory for JSON, Markdown and PNG"
+    )
     options = parser.parse_args(arguments)
     options.layouts = [_layout(parser, each) for each in options.layouts.split(",")]
     try:

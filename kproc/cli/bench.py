@@ -58,8 +58,8 @@ def _run(module: str, arguments: list[str]) -> None:
     root = Path(__file__).resolve().parents[2]
     if not (root / "bench" / "compare.py").exists():
         raise Failure(
-            "kproc bench needs a checkout of kproc: its benchmarks are not part of the package; "
-            "kproc perf loads a running broker without one"
+            f"kproc {module.replace('.', ' ')} needs a checkout of kproc, because the package has no benchmarks: "
+            "clone it and install it with pip install -e '.[bench,spark]'; kproc perf needs none"
         )
     if str(root) not in sys.path:
         sys.path.insert(0, str(root))

@@ -227,6 +227,22 @@ EXAMPLES: Final[Mapping[str, str]] = {
         kproc perf consume load --once
         kproc perf consume load --connections 4 --format json
     """,
+    "bench compare": """
+        kproc bench compare --quick --peers process-group,kafka
+        kproc bench compare --cells one-16,bulk-100 --minutes 20
+    """,
+    "bench report": """
+        kproc bench report
+        kproc bench report bench/results/monday --against main
+    """,
+    "bench simulate": """
+        kproc bench simulate calibrate
+        kproc bench simulate --cores 16,64
+    """,
+    "bench sweep": """
+        kproc bench sweep --layouts 1x1,2x2 --rounds 5
+        kproc bench sweep --scale --out sweep
+    """,
     "pipeline run": """
         kproc pipeline run orders.toml
         kproc pipeline run orders.toml --keep-trying --json progress.jsonl
