@@ -287,7 +287,8 @@ class Soak:
 
     def _strike_until(self, until: float, load: Load, topic: str) -> None:
         turn = 0
-        while time.monotonic() < until:
+        # Once at least: on a busy machine the clients may take longer to start than a short epoch lasts.
+        while not turn or time.monotonic() < until:
             what = f"epoch {self._epochs}, strike {turn}, {self._chaos.strike()}"
             if turn % 3:  # Else the next one strikes while this one is being repaired.
                 self._chaos.wait_settled(what)
