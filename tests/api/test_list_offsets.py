@@ -6,6 +6,7 @@ import pytest
 
 from kproc.common.errors import ErrorCode
 from kproc.wire.header import ApiKey
+from tests.support.cases import in_one_test
 from tests.support.raw import RawClient, batch, list_offsets_fields
 from tests.support.topics import fresh_name
 
@@ -32,15 +33,15 @@ def timed(client: RawClient) -> str:
     return name
 
 
-@pytest.mark.parametrize("version", VERSIONS)
+@in_one_test("version", VERSIONS)
 def test_list_offsets_latest_and_earliest_in_every_version(client: RawClient, timed: str, version: int) -> None:
     for timestamp, offset in ((LATEST, 7), (EARLIEST, 0)):
         row = client.list_offset(timed, timestamp, version=version)
         assert (row["error_code"], row["offset"], row["timestamp"]) == (ErrorCode.NONE, offset, -1)
 
 
-@pytest.mark.parametrize("version", VERSIONS)
-@pytest.mark.parametrize(
+@in_one_test("version", VERSIONS)
+@in_one_test(
     ("after_ms", "offset", "found_ms"), [(0, 0, 0), (1, 1, 1), (2, 2, 1000), (1000, 2, 1000), (1001, 3, 1001)]
 )
 def test_list_offsets_by_timestamp_finds_first_later_record(
@@ -52,13 +53,13 @@ def test_list_offsets_by_timestamp_finds_first_later_record(
         assert row["leader_epoch"] >= 0
 
 
-@pytest.mark.parametrize("version", VERSIONS)
+@in_one_test("version", VERSIONS)
 def test_list_offsets_by_future_timestamp_finds_nothing(client: RawClient, timed: str, version: int) -> None:
     row = client.list_offset(timed, T0 + 5_000, version=version)
     assert (row["error_code"], row["offset"], row["timestamp"]) == (ErrorCode.NONE, -1, -1)
 
 
-@pytest.mark.parametrize("version", VERSIONS)
+@in_one_test("version", VERSIONS)
 def test_list_offsets_max_timestamp_from_version_7(
     client: RawClient, timed: str, version: int
 ) -> None:
@@ -69,7 +70,7 @@ def test_list_offsets_max_timestamp_from_version_7(
         assert (row["error_code"], row["offset"], row["timestamp"]) == (ErrorCode.NONE, 3, T0 + 1001)
 
 
-@pytest.mark.parametrize("version", VERSIONS)
+@in_one_test("version", VERSIONS)
 def test_list_offsets_earliest_local_is_log_start(client: RawClient, timed: str, version: int) -> None:
     row = client.list_offset(timed, EARLIEST_LOCAL, version=version)
     if version < SINCE[EARLIEST_LOCAL]:
@@ -78,7 +79,7 @@ def test_list_offsets_earliest_local_is_log_start(client: RawClient, timed: str,
         assert (row["error_code"], row["offset"]) == (ErrorCode.NONE, 0)
 
 
-@pytest.mark.parametrize("version", VERSIONS)
+@in_one_test("version", VERSIONS)
 def test_list_offsets_latest_tiered_finds_nothing(client: RawClient, timed: str, version: int) -> None:
     row = client.list_offset(timed, LATEST_TIERED, version=version)
     if version < SINCE[LATEST_TIERED]:

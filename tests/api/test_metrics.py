@@ -21,6 +21,7 @@ from kproc.broker.metrics.requests import TIMINGS
 from kproc.client import ClientError
 from kproc.wire.header import ApiKey
 from tests.support.broker import BrokerUnderTest, EmbeddedBroker
+from tests.support.cases import in_one_test
 from tests.support.groups import commit, find_coordinator
 from tests.support.promlint import problems_of
 from tests.support.raw import RawClient, batch
@@ -259,7 +260,7 @@ def test_scrape_of_broker_with_one_topic_is_small() -> None:
         assert b"kproc_build_info" in gzip.decompress(compressed)
 
 
-@pytest.mark.parametrize(
+@in_one_test(
     ("name", "kind", "problem"),
     [
         ("kproc_wait_ms", "gauge", "ms is an abbreviated unit"),

@@ -9,6 +9,7 @@ import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
 from tests.support.broker import ServedBroker
+from tests.support.cases import in_one_test
 from tests.support.certificates import Certificates
 from tests.support.groups import commit, find_coordinator
 from tests.support.monitoring import alerts, board, names_in
@@ -52,7 +53,7 @@ def complete(address: str) -> dict[str, set[str]] | None:
     return found if all(any(name.endswith(end) for name in found) for end in known) else None
 
 
-@pytest.mark.parametrize("expression", [*alerts(), *board()])
+@in_one_test("expression", [*alerts(), *board()])
 def test_every_alert_metric_is_in_the_scrape(expression: str, labels: dict[str, set[str]]) -> None:
     metrics, grouped = names_in(expression)
     offered: set[str] = set()

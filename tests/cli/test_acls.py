@@ -12,6 +12,7 @@ from kproc.broker.security.acl import Operation, ResourceType
 from kproc.wire.header import ApiKey
 from tests.support.acls import ALICE, ANY_ACL, acl_fields
 from tests.support.broker import ServedBroker
+from tests.support.cases import in_one_test
 from tests.support.command_line import Kproc, call_kproc
 from tests.support.raw import RawClient
 
@@ -193,7 +194,7 @@ def test_acl_check_of_several_resources_fails_if_one_is_denied(kproc: Kproc) -> 
     assert len(both.stdout.splitlines()) == 2
 
 
-@pytest.mark.parametrize(
+@in_one_test(
     ("command", "words"),
     [
         ("add alice --topic t", "say what is meant: --operation, --producer or --consumer"),

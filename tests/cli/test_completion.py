@@ -11,6 +11,7 @@ import pytest
 
 from kproc.cli import completion
 from kproc.cli.main import run
+from tests.support.cases import in_one_test
 from tests.support.command_line import call_kproc
 from tests.support.topics import fresh_name
 from tests.support.wait import PATIENCE_SECONDS
@@ -79,7 +80,7 @@ def test_groups_of_the_broker(complete, broker, topic, capsys):
     assert offered == {each: [group] for each in commands}
 
 
-@pytest.mark.parametrize(
+@in_one_test(
     ("line", "found"),
     [
         ("config get num.io", ["num.io.threads"]),

@@ -11,6 +11,7 @@ import pytest
 from confluent_kafka import Producer
 
 from tests.support.broker import BrokerUnderTest
+from tests.support.cases import in_one_test
 from tests.support.command_line import Kproc, call_kproc, told
 from tests.support.topics import TopicFactory, fresh_name
 from tests.support.wait import wait_until
@@ -76,7 +77,7 @@ def test_quota_delete_of_missing_quota_fails_and_keeps_others(kproc: Kproc) -> N
     assert kproc(f"delete --user {name} producer_byte_rate --yes").returncode == 0
 
 
-@pytest.mark.parametrize(
+@in_one_test(
     ("command", "code", "told"),
     [
         ("set producer_byte_rate=1", 2, "name the owner of the quota"),

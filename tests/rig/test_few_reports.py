@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from tests.support import few_reports
+from tests.support.cases import in_one_test
 from tests.support.few_reports import OWN_LINE_SECONDS, FewReports, merge
 
 
@@ -26,7 +27,7 @@ def test_passed_test_has_one_report_with_all_of_its_seconds() -> None:
     )  # fmt: skip
 
 
-@pytest.mark.parametrize(
+@in_one_test(
     ("outcomes", "sent"),
     [
         (("passed", "failed", "passed"), ["call"]),

@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 from kproc.cli.main import run
+from tests.support.cases import in_one_test
 from tests.support.command_line import call_kproc
 from tests.support.kproc_command import kproc
 
@@ -24,7 +25,7 @@ def called(capsys, monkeypatch):
     return lambda command: call_kproc(capsys, *command.split())
 
 
-@pytest.mark.parametrize(
+@in_one_test(
     ("command", "words"),
     [
         ("", ["serve", "dev", "topic", "produce", "consume", "status", "version"]),
@@ -108,7 +109,7 @@ def test_every_command_that_connects_takes_a_file_of_security() -> None:
 BIG, HUGE = "99999999999", "9" * 30
 
 
-@pytest.mark.parametrize(
+@in_one_test(
     "command",
     [
         f"topic create t --partitions {BIG}",

@@ -17,6 +17,7 @@ from kproc.cli.configs import _is_risky
 from kproc.cli.consent import Consent
 from kproc.cli.failure import Failure
 from kproc.cli.profile_store import Profile, change_profiles, find_connection
+from tests.support.cases import in_one_test
 from tests.support.command_line import call_kproc, commands
 
 DESTRUCTIVE = {
@@ -140,7 +141,7 @@ def test_dry_run_prints_rows_and_wins_over_yes(capsys: pytest.CaptureFixture[str
     assert capsys.readouterr().out == "would delete a\nwould delete b\\x1b\n"
 
 
-@pytest.mark.parametrize(
+@in_one_test(
     ("name", "old", "source", "new", "is_risky"),
     [
         ("retention.ms", "1000", "default", "999", True),

@@ -14,6 +14,7 @@ from kproc.cli.examples import EXAMPLES, example_lines
 from kproc.cli.failure import Failure, usage_error
 from kproc.cli.help import COMMAND_GROUPS, SUMMARY_CHARACTERS_MAX, placeholder, summary
 from kproc.common.errors import ErrorCode, KafkaError
+from tests.support.cases import in_one_test
 from tests.support.command_line import call_kproc
 from tests.support.command_parser import OWN_PARSER, parse_line, root
 
@@ -86,7 +87,7 @@ def test_short_flags_have_one_meaning() -> None:
     assert several == {}
 
 
-@pytest.mark.parametrize("path", LEAVES)
+@in_one_test("path", LEAVES)
 def test_examples_parse(path: str) -> None:
     lines = example_lines(path)
     assert len(lines) >= 2
@@ -111,7 +112,7 @@ def test_help_is_plain_and_fits(capsys, monkeypatch, columns: str) -> None:
         assert not re.search(r"<\w+( range|\[\w+\])?>|\{|x<=|<=x|COMMAND \[ARGS\]|\]\.\.\.", shown), path
 
 
-@pytest.mark.parametrize(
+@in_one_test(
     ("line", "said"),
     [
         ("topic create t -p x", "--partitions x: expected a whole number from -1 to 2147483647"),

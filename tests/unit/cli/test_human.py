@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import pytest
-
 from kproc.cli.human import format_bytes, format_duration, is_quantity
+from tests.support.cases import in_one_test
 
 SECOND, MINUTE, HOUR, DAY = 1000, 60_000, 3_600_000, 86_400_000
 
 
-@pytest.mark.parametrize(
+@in_one_test(
     ("count", "text"),
     [
         (0, "0 B"),
@@ -28,7 +27,7 @@ def test_bytes_have_a_binary_unit_and_few_digits(count: int, text: str) -> None:
     assert format_bytes(count) == text
 
 
-@pytest.mark.parametrize(
+@in_one_test(
     ("ms", "text"),
     [
         (-5, "0s"),
@@ -48,11 +47,11 @@ def test_durations_are_as_kubectl_writes_them(ms: int, text: str) -> None:
     assert format_duration(ms) == text
 
 
-@pytest.mark.parametrize("text", ["7", "-1", "1.5", format_bytes(5000), "5m32s", "80%"])
+@in_one_test("text", ["7", "-1", "1.5", format_bytes(5000), "5m32s", "80%"])
 def test_a_formatted_number_is_a_quantity(text: str) -> None:
     assert is_quantity(text)
 
 
-@pytest.mark.parametrize("text", ["", "compact", "7 of 9", "B", "5m32", "User:5"])
+@in_one_test("text", ["", "compact", "7 of 9", "B", "5m32", "User:5"])
 def test_other_texts_are_no_quantities(text: str) -> None:
     assert not is_quantity(text)

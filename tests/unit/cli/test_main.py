@@ -15,6 +15,7 @@ import pytest
 
 from kproc import __version__
 from kproc.cli.main import run
+from tests.support.cases import in_one_test
 from tests.support.command_line import call_kproc
 from tests.support.kproc_command import ROOT, kproc
 from tests.support.wait import PATIENCE_SECONDS
@@ -75,9 +76,7 @@ MISTAKES = [
 ]
 
 
-@pytest.mark.parametrize(
-    ("command", "message"), [pytest.param(*mistake, id=mistake[0]) for mistake in MISTAKES]
-)
+@in_one_test(("command", "message"), MISTAKES)
 def test_a_wrong_command_is_one_line_and_exit_code_2(command, message, called):
     answer = called(command)
     assert answer.returncode == 2
@@ -93,7 +92,7 @@ def closed_port() -> int:
         return int(ours.getsockname()[1])
 
 
-@pytest.mark.parametrize("command", ["topic list", "topic describe t", "status", "produce t", "consume t"])
+@in_one_test("command", ["topic list", "topic describe t", "status", "produce t", "consume t"])
 def test_a_refused_connection_is_one_line_and_exit_code_1(command, called):
     port = closed_port()
     answer = called(f"{command} --bootstrap 127.0.0.1:{port}")

@@ -5,9 +5,8 @@ from __future__ import annotations
 import time
 from typing import Any
 
-import pytest
-
 from kproc.cli.monitor import format_row
+from tests.support.cases import in_one_test
 
 ROW: dict[str, Any] = {
     "time_ms": 1_700_000_000_042, "api": "Produce", "version": 9, "topics": ["orders"], "others": [], "more": 0,
@@ -25,7 +24,7 @@ def test_line_has_time_api_topic_result_sizes_and_client() -> None:
     assert words() == [f"{clock}.042", "Produce", "orders", "ok", "4.37ms", "16KiB>57B", "shop", "10.1.2.3"]
 
 
-@pytest.mark.parametrize(
+@in_one_test(
     ("changes", "at", "word"),
     [
         ({"error": "NOT_COORDINATOR"}, 3, "NOT_COORDINATOR"),

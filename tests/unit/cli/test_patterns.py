@@ -7,6 +7,7 @@ import pytest
 from kproc.cli.common import Failure
 from kproc.cli.patterns import TEXT_BYTES_MAX, RecordFilter, is_topic_pattern, matching_topics
 from kproc.cli.record_json import Consumed
+from tests.support.cases import in_one_test
 from tests.support.command_line import call_kproc, refused
 
 KNOWN = ["orders-us", "audit", "orders-eu", "orders.old"]
@@ -16,7 +17,7 @@ def record(key: bytes | None, value: bytes | None) -> Consumed:
     return Consumed("t", 0, 0, 0, key, value, ())
 
 
-@pytest.mark.parametrize(
+@in_one_test(
     ("patterns", "found"),
     [
         (["orders-*"], ["orders-eu", "orders-us"]),
@@ -44,7 +45,7 @@ def test_topic_pattern_has_a_character_that_no_topic_has(name: str, expected: bo
     assert is_topic_pattern(name) is expected
 
 
-@pytest.mark.parametrize(
+@in_one_test(
     ("key", "value", "expected"),
     [
         ("^k", None, [b"k1", b"k2"]),

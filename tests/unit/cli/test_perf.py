@@ -4,12 +4,11 @@ from __future__ import annotations
 
 from typing import Any
 
-import pytest
-
 from kproc.cli.bottleneck import Finding
 from kproc.cli.perf import records_per_request, split_records
 from kproc.cli.perf_run import LoadPlan, LoadUsage, find_limit
 from kproc.tools.perf.load import LoadTotals
+from tests.support.cases import in_one_test
 from tests.support.status_rows import role, start, status
 
 
@@ -56,7 +55,7 @@ def test_broker_without_a_status_is_said_to_be_unknown() -> None:
     assert limit(host=0.99).stage == "CPU"
 
 
-@pytest.mark.parametrize(
+@in_one_test(
     ("size", "batch", "rate", "connections", "records"),
     [(100, 16_384, None, 4, 163), (0, 10, None, 1, 10), (1 << 20, 16_384, None, 4, 1), (100, 16_384, 100_000, 5, 100),
      (100, 16_384, 10, 4, 1), (100, 16_384, 1e9, 4, 163)],

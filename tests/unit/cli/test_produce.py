@@ -6,6 +6,7 @@ import pytest
 
 from kproc.cli.common import Failure
 from kproc.cli.produce import _LineParser
+from tests.support.cases import in_one_test
 from tests.support.command_line import call_kproc, refused
 
 
@@ -13,7 +14,7 @@ def parser(separator: str | None, key: str | None = None) -> _LineParser:
     return _LineParser(key, separator, [], is_null=False)
 
 
-@pytest.mark.parametrize(
+@in_one_test(
     ("separator", "line"),
     [
         (":", b"k:v"),

@@ -11,6 +11,7 @@ from kproc.broker.cluster.group_config import GROUP_CONFIGS
 from kproc.broker.cluster.topic_config import TOPIC_CONFIGS
 from kproc.broker.config import DYNAMIC_UNHONOURED, SETTINGS
 from kproc.cli import setting_reference as reference
+from tests.support.cases import in_one_test
 
 DESCRIPTIONS = list(reference.all_descriptions())
 
@@ -37,7 +38,7 @@ def test_every_description_is_complete() -> None:
         assert each.section, each.name
 
 
-@pytest.mark.parametrize(
+@in_one_test(
     ("name", "label", "text"),
     [
         ("log.retention.ms", "type", "long, in ms"),

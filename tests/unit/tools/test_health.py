@@ -13,6 +13,7 @@ from pathlib import Path
 import pytest
 
 from kproc.tools import health
+from tests.support.cases import in_one_test
 from tests.support.wait import PATIENCE_SECONDS
 
 READY = b'HTTP/1.1 200 OK\r\nContent-Length: 16\r\n\r\n{"status":"ok"}\n'
@@ -58,7 +59,7 @@ def test_listener_that_is_absent_is_not_ready() -> None:
     assert line.startswith(f"{address} does not answer (")
 
 
-@pytest.mark.parametrize(
+@in_one_test(
     "address",
     ["9404", ":9404", "localhost:", "localhost:http", "localhost:99999", f"127.0.0.1:{'9' * 5000}"],
 )

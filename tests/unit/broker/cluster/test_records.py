@@ -13,6 +13,7 @@ from kproc.broker.cluster.records import without_secrets
 from kproc.broker.storage.format import METADATA_DIRECTORY
 from kproc.wire.record_batch import encode_batch
 from kproc.wire.records import Record
+from tests.support.cases import in_one_test
 from tests.support.command_line import call_kproc
 
 MARK = "mark-Zq81"
@@ -27,7 +28,7 @@ SECRETS = [
 ]
 
 
-@pytest.mark.parametrize("record", SECRETS, ids=lambda record: str(type(record).__name__))
+@in_one_test("record", SECRETS)
 def test_secrets_are_replaced_and_the_rest_stays(record: r.Record) -> None:
     shown = r.decode_record(without_secrets(r.encode_record(record)))
     assert MARK not in repr(shown)

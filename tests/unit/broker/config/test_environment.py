@@ -9,6 +9,7 @@ import pytest
 
 from kproc.broker.config import KNOWN_UNHONOURED, SETTINGS, Config, ConfigError
 from kproc.broker.config.environment import OTHER_VARIABLES, PREFIX, read_variables, setting_of, variable_of
+from tests.support.cases import in_one_test
 
 ROOT = Path(__file__).resolve().parents[4]
 
@@ -38,7 +39,7 @@ def test_variables_of_kprocs_own_code_are_not_taken_for_settings() -> None:
     assert named - settings <= OTHER_VARIABLES
 
 
-@pytest.mark.parametrize(
+@in_one_test(
     ("variable", "name"),
     [
         ("KPROC_NUM_IO_THREADS", "num.io.threads"),

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import pytest
-
 from kproc.broker.coordinator.topic_coordinators import partition_for
+from tests.support.cases import in_one_test
 
 
-@pytest.mark.parametrize(
+@in_one_test(
     ("group_id", "java_hash"),
     [
         ("", 0),

@@ -8,6 +8,7 @@ import pytest
 
 from kproc.broker.observe.certificate_watch import CertificateWatch
 from kproc.common.clock import ManualClock
+from tests.support.cases import in_one_test
 
 LOGGER = logging.getLogger("kproc.test")
 DAY_MS = 86_400_000
@@ -22,7 +23,7 @@ def watch_with(left_ms: int) -> tuple[ManualClock, CertificateWatch]:
     return clock, watch
 
 
-@pytest.mark.parametrize(
+@in_one_test(
     ("left_ms", "problem"),
     [
         (31 * DAY_MS, None),

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-import pytest
 from prometheus_client.exposition import generate_latest
 from prometheus_client.metrics_core import (
     CounterMetricFamily,
@@ -69,7 +68,7 @@ def test_text_of_a_family_is_that_of_the_library(family: Metric) -> None:
     assert text_of(family) == generate_latest(registry).decode()
 
 
-@pytest.mark.parametrize(
+@in_one_test(
     ("name", "expected"),
     [
         ("bytes_in", ("kproc_bytes_in", 1)),
