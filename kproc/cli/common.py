@@ -86,7 +86,7 @@ def interval_option(text: str) -> Any:
 
 @dataclass
 class _CommandConfig:
-    """What `--command-config` and `--profile` of this command say. It is read when the command connects."""
+    """The values of `--command-config` and `--profile` of this command. Its connections read them."""
 
     path: Path | None = None
     has_variable: bool = True
