@@ -25,7 +25,7 @@ from kproc.cli.completion import complete_topics
 from kproc.cli.failure import explain
 from kproc.cli.latency import SECONDS_MAX
 from kproc.cli.perf_run import SECONDS, LoadPlan, run_load
-from kproc.cli.produce import Acks
+from kproc.cli.produce import Acks, Compression, CompressionType
 
 if TYPE_CHECKING:
     from kproc.client import Client
@@ -97,6 +97,12 @@ TargetTopic = Annotated[
 RecordSize = Annotated[
     int, typer.Option("--size", metavar="BYTES", min=0, max=1 << 24, help="Size of a record's value.")
 ]
+KeyCount = Annotated[
+    int,
+    typer.Option(
+        "--keys", metavar="N", min=0, max=INT_MAX, help="Number of different keys; 0: records have none."
+    ),
+]
 PartitionCount = Annotated[
     int,
     typer.Option("--partitions", min=-1, max=INT_MAX, help="With --create. -1: the broker's default."),
@@ -111,6 +117,8 @@ def produce(
     rate: Rate = None,
     connections: Connections = 4,
     acks: Annotated[Acks, typer.Option("--acks", help="Acknowledgements to wait for.")] = Acks.ALL,
+    compression: Compression = CompressionType.NONE,
+    keys: KeyCount = 0,
     seconds: Seconds = None,
     records: Records = None,
     create: Annotated[bool, typer.Option("--create", help="Create TOPIC if it does not exist.")] = False,
@@ -121,10 +129,12 @@ def produce(
     """Produce equal records at full speed or at a rate. They stay in TOPIC.
 
     Each connection has one request in flight. With --rate, latency counts from the time when a request was due, and a
-    request holds at most the records of 5 ms.
+    request holds at most the records of 5 ms. With --compression the values are random hexadecimal digits, which
+    compress to about a half. Keys do not choose the partition.
     """
-    from kproc.tools.perf.load import Pace, ProduceConnection
+    from kproc.tools.perf.load import Pace, ProduceConnection, RecordShape
     from kproc.tools.perf.round_trip import ACKS
+    from kproc.wire import compression as codecs
 
     with connect_for_records(bootstrap) as client:
         if create:
@@ -141,14 +151,21 @@ def produce(
         seconds,
         records,
         rate,
-        {"acks": acks.value, "record_bytes": size, "records_per_request": batch_records},
+        {
+            "acks": acks.value,
+            "record_bytes": size,
+            "records_per_request": batch_records,
+            "compression": compression.value,
+            "keys": keys,
+        },
     )
+    codec = codecs.Compression[compression.name]
     workers = (
         ProduceConnection(
             target.connect,
             topic,
             numbers,
-            record_bytes=size,
+            shape=RecordShape(size, keys, codec),
             batch_records=batch_records,
             acks=ACKS[acks],
             records_left=share,

@@ -22,7 +22,7 @@ def test_perf_produces_so_many_records_and_consumes_them(kproc: Kproc, broker, t
 
 
 def test_perf_at_a_rate_sends_small_requests(kproc: Kproc, topic) -> None:
-    shown = told(kproc(f"perf produce {topic()} --rate 200 --seconds 0.5 --acks 1 --connections 1"))
+    shown = told(kproc(f"perf produce {topic()} -z gzip --keys 9 --rate 200 --seconds 0.5 --acks 1 --connections 1"))
     assert "1 a request, acks=1, 1 connection" in shown
     assert "\nlimit: " in shown
 

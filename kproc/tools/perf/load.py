@@ -10,14 +10,16 @@ generator (tools/load) uses less, but needs a compiler, the loopback and a topic
 
 from __future__ import annotations
 
+import secrets
 import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Final, Protocol
+from typing import Final, NamedTuple, Protocol
 
 from kproc.client import Client
 from kproc.client.requests import FetchLimits, fetch_fields
+from kproc.common.clock import SystemClock
 from kproc.tools.perf.percentiles import Percentiles
 from kproc.tools.perf.round_trip import (
     FixedRequest,
@@ -28,6 +30,8 @@ from kproc.tools.perf.round_trip import (
     produce_request,
 )
 from kproc.wire.header import ApiKey
+from kproc.wire.record_batch import encode_batch
+from kproc.wire.records import Record
 
 _NS_PER_S: Final = 1_000_000_000
 _FETCH_WAIT_MS: Final = 500
@@ -97,6 +101,36 @@ class Pace:
         return time.perf_counter_ns()
 
 
+class RecordShape(NamedTuple):
+    """The records of a load: the size of a value, the number of different keys (0: no keys), the codec of a batch."""
+
+    value_bytes: int
+    keys: int = 0
+    codec: int = 0
+
+    def make_batch(self, count: int) -> bytes:
+        """Return a batch of `count` records.
+
+        Equal values would compress to nothing. So compressed batches have values of random hexadecimal digits, which
+        compress to about a half.
+        """
+        if not self.keys and not self.codec:
+            return equal_records(count, b"x" * self.value_bytes)
+        now_ms = SystemClock().wall_ms()
+        equal = b"x" * self.value_bytes
+        records = [
+            Record(
+                b"%d" % (number % self.keys) if self.keys else None,
+                secrets.token_hex(self.value_bytes // 2 + 1)[: self.value_bytes].encode()
+                if self.codec
+                else equal,
+                now_ms,
+            )
+            for number in range(count)
+        ]
+        return bytes(encode_batch(records, codec=self.codec))
+
+
 class ProduceConnection:
     """Appends batches to its partitions in turn.
 
@@ -110,7 +144,7 @@ class ProduceConnection:
         topic: str,
         partitions: Sequence[int],
         *,
-        record_bytes: int,
+        shape: RecordShape,
         batch_records: int,
         acks: int,
         records_left: int | None = None,
@@ -119,7 +153,7 @@ class ProduceConnection:
         self.totals = LoadTotals()
         self._topic = topic
         self._partitions = partitions
-        self._value = b"x" * record_bytes
+        self._shape = shape
         self._batch_records = batch_records
         self._acks = acks
         self._left = records_left
@@ -137,7 +171,7 @@ class ProduceConnection:
         """Return the request for a batch of `count` records, and the size of the batch in bytes."""
         known = self._requests.get((partition, count))
         if known is None:
-            batch = equal_records(count, self._value)
+            batch = self._shape.make_batch(count)
             request = produce_request(self._clients[partition], self._topic, partition, batch, self._acks)
             known = self._requests[partition, count] = request, len(batch)
         return known

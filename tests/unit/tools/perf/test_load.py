@@ -9,8 +9,10 @@ from typing import Any
 import pytest
 
 from kproc.client import ClientError
-from kproc.tools.perf.load import LoadRun, LoadTotals, Pace
+from kproc.tools.perf.load import LoadRun, LoadTotals, Pace, RecordShape
 from kproc.tools.perf.round_trip import count_records, equal_records
+from kproc.wire.compression import Compression
+from kproc.wire.record_batch import decode_records, parse_header
 from tests.support.wait import PATIENCE_SECONDS, wait_until
 
 
@@ -92,3 +94,17 @@ def test_error_of_a_connection_ends_the_load() -> None:
 
 def test_load_ends_when_its_time_is_over() -> None:
     assert run(Steps(1 << 60), seconds=0.05).totals().requests > 0
+
+
+@pytest.mark.parametrize("codec", [Compression.NONE, Compression.GZIP])
+def test_batch_has_keys_and_values_of_the_size(codec: Compression) -> None:
+    batch = RecordShape(101, keys=3, codec=codec).make_batch(7)
+    records = decode_records(batch)
+    assert [record.key for record in records] == [b"0", b"1", b"2", b"0", b"1", b"2", b"0"]
+    assert {len(record.value or b"") for record in records} == {101}
+    assert parse_header(batch).attributes & 7 == codec
+
+
+def test_values_of_compressed_batches_are_no_runs_of_one_byte() -> None:
+    plain, packed = (len(RecordShape(1000, codec=each).make_batch(50)) for each in (0, Compression.GZIP))
+    assert plain / 3 < packed < plain
