@@ -10,6 +10,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Sequence
 from functools import partial
+from itertools import islice
 from typing import TYPE_CHECKING, Any, Final
 
 from kproc.broker.coordinator.rules import DueOf, Marker, Write
@@ -99,7 +100,9 @@ class MarkerDelivery:
         parts: list[tuple[PartitionKey, Marker]] = []
         entries: list[Entry] = []
         unsynced: list[Entry] = []
-        for entry in [entry for entry, at_ms in self._due.items() if at_ms <= now_ms]:
+        due = (entry for entry, at_ms in self._due.items() if at_ms <= now_ms)
+        # No more entries than markers: after a load, 100,000 decided transactions can be due.
+        for entry in list(islice(due, MARKERS_PER_CYCLE)):
             del self._due[entry]
             if entry.awaits_sync:
                 unsynced.append(entry)

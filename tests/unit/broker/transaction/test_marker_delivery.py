@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import pytest
+
 from kproc.broker.coordinator.rules import Marker
-from kproc.broker.transaction.marker_delivery import MARKERS_PER_CYCLE, RETRY_MS
+from kproc.broker.transaction.marker_delivery import MARKERS, MARKERS_PER_CYCLE, RETRY_MS
 from kproc.broker.transaction.messages import Granted
 from kproc.common.errors import ErrorCode
+from tests.support.bytecodes import count_bytecodes
 from tests.support.transaction_rig import COMMIT, P0, P1, CoordinatorRig
 
 NONE = int(ErrorCode.NONE)
@@ -82,6 +85,25 @@ def test_markers_of_large_transactions_take_several_duty_cycles() -> None:
         rig.work()
     assert counts == [MARKERS_PER_CYCLE] * 4
     assert [rig.state(name).state.word for name in ("a", "b")] == ["CompleteCommit", "CompleteCommit"]
+
+
+def test_cycle_looks_at_as_many_transactions_as_it_sends_markers(monkeypatch: pytest.MonkeyPatch) -> None:
+    """After a load all decided transactions are due. Each of hundreds of cycles looked at all of them."""
+    monkeypatch.setattr("kproc.broker.transaction.marker_delivery.MARKERS_PER_CYCLE", 10)
+    rig = CoordinatorRig()
+    for at in range(300):
+        producer = rig.producer(f"id{at}")
+        rig.add(producer, P0, name=f"id{at}")
+        rig.end(producer, COMMIT, name=f"id{at}")
+    rig.restart(rig.log.records)
+    for _ in range(2):
+        cost = count_bytecodes(lambda: rig.coordinator.tick(MARKERS), unless_in=__file__)
+        assert cost < 6_000
+    assert [len(parts) for parts, _ in rig.sent] == [10, 10]
+    for _ in range(100):
+        rig.take_markers()
+        rig.pass_ms(1)
+    assert all(rig.state(f"id{at}").state.word == "CompleteCommit" for at in range(300))
 
 
 def test_transaction_end_waits_only_for_its_own_markers() -> None:
