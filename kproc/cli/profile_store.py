@@ -111,7 +111,7 @@ def load_profiles() -> Profiles:
     # After sudo, HOME can be a directory of another user.
     except (FileNotFoundError, NotADirectoryError, PermissionError):
         return Profiles()
-    with open(descriptor, "rb") as file:
+    try:
         info = os.fstat(descriptor)
         if info.st_uid not in (0, os.geteuid()):
             return Profiles()
@@ -119,7 +119,10 @@ def load_profiles() -> Profiles:
             raise Failure(f"{path} is not a regular file")
         if info.st_mode & _OTHERS_WRITE:
             raise Failure(f"{path}: other users can change it, so it is not used: chmod 600 {path}")
-        content = file.read(_BYTES_MAX)
+        with open(descriptor, "rb", closefd=False) as file:
+            content = file.read(_BYTES_MAX)
+    finally:
+        os.close(descriptor)
     import json
 
     try:

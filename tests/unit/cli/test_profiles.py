@@ -151,6 +151,11 @@ def test_profiles_of_another_user_count_as_missing(kproc: Kproc, monkeypatch: py
         assert load_profiles().by_name == {}
 
 
+def test_profiles_file_that_is_a_directory_is_named(kproc: Kproc) -> None:
+    profiles_path().mkdir(parents=True)
+    assert f"{profiles_path()} is not a regular file" in refused(kproc("profile list"))
+
+
 def test_profile_is_not_added_in_a_directory_of_another_user(
     kproc: Kproc, monkeypatch: pytest.MonkeyPatch
 ) -> None:
