@@ -1,0 +1,205 @@
+"""The server-side assignors of consumer groups: `uniform` and `range` (KIP-848).
+
+An assignor is a pure function. Its input is the members of a group, with their subscriptions and their present target
+assignment, and the number of partitions of each topic. Its result is the next target assignment. Nothing else has an
+influence: members and partitions are visited in the order of their names, and all brokers of one host are one rack.
+
+Each member keeps as many of its partitions as the balance allows. `uniform` balances all partitions of the group.
+`range` balances the partitions of each topic, and divides topics with the same subscribers alike.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from heapq import heapify, heapreplace
+from typing import Final
+
+TopicId = bytes
+Assignment = Mapping[TopicId, frozenset[int]]
+_TopicPartition = tuple[TopicId, int]
+
+
+@dataclass(frozen=True, slots=True)
+class AssignorMember:
+    """A member as an assignor sees it."""
+
+    topic_ids: frozenset[TopicId]  # The topics of its subscription. All of them exist.
+    target: Assignment  # Its part of the present target assignment; empty for a new member.
+
+
+Members = Mapping[str, AssignorMember]
+PartitionCounts = Mapping[TopicId, int]
+Assignor = Callable[[Members, PartitionCounts], dict[str, Assignment]]
+
+
+def assign_uniform(members: Members, partition_counts: PartitionCounts) -> dict[str, Assignment]:
+    """Return an assignment in which the numbers of partitions of any two members differ as little as possible.
+
+    With equal subscriptions they differ by at most one. With different ones no single partition can be given to
+    another member that would still have fewer than its present owner. A balanced group keeps its assignment.
+    """
+    plan = _UniformPlan(members, partition_counts)
+    plan.assign_unowned()
+    plan.balance()
+    return {member_id: _by_topic(plan.owned[member_id]) for member_id in members}
+
+
+class _UniformPlan:
+    """A uniform assignment in the making: the partitions of each member, and the owners of each topic's partitions."""
+
+    def __init__(self, members: Members, partition_counts: PartitionCounts) -> None:
+        self._topics_of = {member_id: sorted(members[member_id].topic_ids) for member_id in sorted(members)}
+        self._partition_counts = partition_counts
+        self._subscribers: dict[TopicId, list[str]] = defaultdict(list)
+        for member_id, topic_ids in self._topics_of.items():
+            for topic_id in topic_ids:
+                self._subscribers[topic_id].append(member_id)
+        self.owned: dict[str, set[_TopicPartition]] = {member_id: set() for member_id in self._topics_of}
+        # topic -> owner -> partitions, so that a balancing step looks at owners instead of partitions.
+        self._owners: dict[TopicId, dict[str, set[int]]] = {topic_id: {} for topic_id in self._subscribers}
+        self._keep_present_owners(members)
+
+    def _keep_present_owners(self, members: Members) -> None:
+        taken: set[_TopicPartition] = set()
+        for member_id in self._topics_of:
+            member = members[member_id]
+            for topic_id, partitions in member.target.items():
+                if topic_id not in member.topic_ids:
+                    continue
+                for partition in partitions:
+                    # A topic that was deleted and created again can have fewer partitions.
+                    if partition < self._partition_counts[topic_id] and (topic_id, partition) not in taken:
+                        taken.add((topic_id, partition))
+                        self._give(topic_id, partition, member_id)
+
+    def _give(self, topic_id: TopicId, partition: int, member_id: str) -> None:
+        self.owned[member_id].add((topic_id, partition))
+        self._owners[topic_id].setdefault(member_id, set()).add(partition)
+
+    def _move(self, topic_id: TopicId, owner_id: str, member_id: str) -> None:
+        """Give the highest partition of the topic that `owner_id` owns to `member_id`."""
+        partitions = self._owners[topic_id][owner_id]
+        partition = max(partitions)
+        partitions.remove(partition)
+        if not partitions:
+            del self._owners[topic_id][owner_id]
+        self.owned[owner_id].remove((topic_id, partition))
+        self._give(topic_id, partition, member_id)
+
+    def assign_unowned(self) -> None:
+        """Give each partition without an owner to the subscriber that has the fewest partitions."""
+        # Topics with few subscribers first, because the others can even out what these make unequal.
+        for topic_id in sorted(self._subscribers, key=lambda each: (len(self._subscribers[each]), each)):
+            owners = self._owners[topic_id]
+            owned = set().union(*owners.values())
+            by_size = _MembersBySize((len(self.owned[each]), each) for each in self._subscribers[topic_id])
+            for partition in range(self._partition_counts[topic_id]):
+                if partition not in owned:
+                    self._give(topic_id, partition, by_size.smallest())
+
+    def balance(self) -> None:
+        """Move partitions from members with more to members with fewer, until no move makes the sizes more equal."""
+        # Each move lowers the sum of the squared sizes, so the loop ends.
+        while self._balance_once():
+            pass
+
+    def _balance_once(self) -> bool:
+        """Give each member what it can get from larger ones. Return True if a partition was moved."""
+        has_moved = False
+        largest = max(map(len, self.owned.values()))
+        for member_id in sorted(self.owned, key=lambda each: (len(self.owned[each]), each)):
+            if len(self.owned[member_id]) + 1 >= largest:
+                # Nobody has two partitions more than this member or the following ones. With equal subscriptions
+                # this ends the search at once: without it, 1,000 members of 10,000 partitions took 3 s.
+                break
+            while (found := self._largest_owner_for(member_id)) is not None:
+                self._move(*found, member_id)
+                has_moved = True
+        return has_moved
+
+    def _largest_owner_for(self, member_id: str) -> tuple[TopicId, str] | None:
+        """Find the topic and the owner from which a member should get a partition. None if it has its share."""
+        best: tuple[TopicId, str] | None = None
+        # An owner that has one partition more keeps it, because a move would only exchange the two sizes.
+        best_size = len(self.owned[member_id]) + 1
+        for topic_id in self._topics_of[member_id]:
+            for owner_id in self._owners[topic_id]:
+                if len(self.owned[owner_id]) > best_size:
+                    best_size, best = len(self.owned[owner_id]), (topic_id, owner_id)
+        return best
+
+
+class _MembersBySize:
+    """Members from the one with the fewest partitions on. Each one that is returned has one more afterwards."""
+
+    def __init__(self, sizes: Iterable[tuple[int, str]]) -> None:
+        self._heap = list(sizes)
+        heapify(self._heap)
+
+    def smallest(self) -> str:
+        size, member_id = self._heap[0]
+        heapreplace(self._heap, (size + 1, member_id))
+        return member_id
+
+
+def assign_range(members: Members, partition_counts: PartitionCounts) -> dict[str, Assignment]:
+    """Return an assignment in which the subscribers of each topic have equally many of its partitions, or one more.
+
+    Topics with the same subscribers and the same number of partitions are divided alike, so that a member that joins
+    them has the partitions with the same numbers.
+    """
+    subscribers: dict[TopicId, list[str]] = defaultdict(list)
+    for member_id in sorted(members):
+        for topic_id in members[member_id].topic_ids:
+            subscribers[topic_id].append(member_id)
+    alike: dict[tuple[int, tuple[str, ...]], list[TopicId]] = defaultdict(list)
+    for topic_id in sorted(subscribers):
+        alike[partition_counts[topic_id], tuple(subscribers[topic_id])].append(topic_id)
+    result: dict[str, dict[TopicId, frozenset[int]]] = {member_id: {} for member_id in members}
+    for (count, member_ids), topic_ids in alike.items():
+        # The topic with most owned partitions decides for all, because the others are new or were aligned with it.
+        template = max(topic_ids, key=lambda each: _owned_count(members, member_ids, each))
+        parts = _divide(count, {each: members[each].target.get(template, frozenset()) for each in member_ids})
+        for member_id, partitions in parts.items():
+            if partitions:
+                result[member_id].update(dict.fromkeys(topic_ids, partitions))
+    return dict(result)
+
+
+def _owned_count(members: Members, member_ids: Sequence[str], topic_id: TopicId) -> int:
+    return sum(len(members[member_id].target.get(topic_id, ())) for member_id in member_ids)
+
+
+def _divide(count: int, present: Mapping[str, frozenset[int]]) -> dict[str, frozenset[int]]:
+    """Divide the partitions 0 to `count` - 1 among members, who keep of their `present` ones as many as they can."""
+    quota, extra = divmod(count, len(present))
+    kept: dict[str, list[int]] = {}
+    free = set(range(count))
+    for member_id, partitions in present.items():
+        kept[member_id] = sorted(partitions & free)
+        free.difference_update(kept[member_id])
+    # Who has more than its quota keeps one of the extra partitions before somebody gets one anew.
+    for member_id in sorted(kept, key=lambda each: -min(len(kept[each]), quota + 1)):
+        size = quota + 1 if extra else quota
+        extra -= size > quota
+        free.update(kept[member_id][size:])
+        del kept[member_id][size:]
+        kept[member_id] += [-1] * (size - len(kept[member_id]))
+    numbers = iter(sorted(free))
+    return {
+        member_id: frozenset(next(numbers) if partition < 0 else partition for partition in partitions)
+        for member_id, partitions in kept.items()
+    }
+
+
+def _by_topic(partitions: Iterable[_TopicPartition]) -> Assignment:
+    found: dict[TopicId, set[int]] = defaultdict(set)
+    for topic_id, partition in partitions:
+        found[topic_id].add(partition)
+    return {topic_id: frozenset(numbers) for topic_id, numbers in found.items()}
+
+
+# The assignors by their names in group.consumer.assignors and in ConsumerGroupHeartbeat.
+ASSIGNORS: Final[Mapping[str, Assignor]] = {"uniform": assign_uniform, "range": assign_range}
