@@ -1,0 +1,121 @@
+"""The reconciliation of one member (KIP-848): from its present partitions to its target, in a safe order.
+
+A partition has one owner at any time. A member first gives up what its target lacks and confirms it in a heartbeat; its
+epoch stands still until then. Only then it gets what others have given up, and moves to the epoch of the target.
+
+    STABLE at the target's epoch
+      | new target
+      v                     the member still owns          others still own
+    lose partitions? --yes-> UNREVOKED --confirmed--> gain? --------------> UNRELEASED --released--> STABLE
+      | no                                              ^                       |
+      +-------------------------------------------------+                       +-- each heartbeat adds free partitions
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Mapping
+
+from kproc.broker.group.consumer.assignors import Assignment
+from kproc.broker.group.consumer.records import MemberPhase, MemberState, OwnedPartitions
+from kproc.common.errors import ErrorCode, KafkaError
+
+# (topic id, partition) -> True if no other member owns the partition.
+IsFree = Callable[[bytes, int], bool]
+
+
+def reconcile(
+    state: MemberState,
+    *,
+    target_epoch: int,
+    target: Assignment,
+    subscribed: Collection[bytes],
+    is_free: IsFree,
+    reported: Assignment | None,
+) -> MemberState:
+    """Return the next state of a member; `state` itself if nothing changes.
+
+    `subscribed` are the ids of the topics of its subscription. `reported` are the partitions that the member says it
+    owns, None if its heartbeat does not tell. Raises FENCED_MEMBER_EPOCH for a state that a newer Kafka has written,
+    unless the member owns nothing.
+    """
+    if state.phase is MemberPhase.UNKNOWN:
+        if reported is None or reported:
+            raise KafkaError(
+                ErrorCode.FENCED_MEMBER_EPOCH,
+                "The consumer group member is in a unknown state. The member must abandon all its partitions and "
+                "rejoin.",
+            )
+        return _next_state(state, target_epoch, target_epoch, target, subscribed, is_free, reported)
+    is_consistent = all(topic_id in subscribed for topic_id in state.owned)
+    is_waiting = state.phase is MemberPhase.UNREVOKED and _owns_any(reported, state.pending_revocation)
+    if is_waiting or (state.phase is MemberPhase.STABLE and state.epoch == target_epoch):
+        # The target waits for the next assignment, but a topic that the member unsubscribed from must go at once.
+        return state if is_consistent else _without_unsubscribed(state, subscribed, reported)
+    return _next_state(state, state.epoch, target_epoch, target, subscribed, is_free, reported)
+
+
+def _next_state(
+    state: MemberState,
+    epoch: int,
+    target_epoch: int,
+    target: Assignment,
+    subscribed: Collection[bytes],
+    is_free: IsFree,
+    reported: Assignment | None,
+) -> MemberState:
+    wanted = {topic_id: partitions for topic_id, partitions in target.items() if topic_id in subscribed}
+    kept = _select(state.owned, lambda topic_id, partition: partition in wanted.get(topic_id, ()))
+    revoked = _select(state.owned, lambda topic_id, partition: partition not in wanted.get(topic_id, ()))
+    if revoked and _owns_any(reported, revoked):
+        return _changed(state, epoch, MemberPhase.UNREVOKED, kept, revoked)
+    is_unreleased = False
+    owned = {topic_id: dict(epochs) for topic_id, epochs in kept.items()}
+    for topic_id, partitions in wanted.items():
+        for partition in partitions - kept.get(topic_id, {}).keys():
+            if is_free(topic_id, partition):
+                owned.setdefault(topic_id, {})[partition] = target_epoch
+            else:
+                is_unreleased = True
+    phase = MemberPhase.UNRELEASED if is_unreleased else MemberPhase.STABLE
+    return _changed(state, target_epoch, phase, owned, {})
+
+
+def _without_unsubscribed(
+    state: MemberState, subscribed: Collection[bytes], reported: Assignment | None
+) -> MemberState:
+    kept = {topic_id: epochs for topic_id, epochs in state.owned.items() if topic_id in subscribed}
+    revoked = {topic_id: dict(epochs) for topic_id, epochs in state.pending_revocation.items()}
+    for topic_id in state.owned.keys() - kept.keys():
+        revoked.setdefault(topic_id, {}).update(state.owned[topic_id])
+    if _owns_any(reported, revoked):
+        return _changed(state, state.epoch, MemberPhase.UNREVOKED, kept, revoked)
+    return _changed(state, state.epoch, state.phase, kept, state.pending_revocation)
+
+
+def _changed(
+    state: MemberState, epoch: int, phase: MemberPhase, owned: OwnedPartitions, revoked: OwnedPartitions
+) -> MemberState:
+    if (epoch, phase, owned, revoked) == (state.epoch, state.phase, state.owned, state.pending_revocation):
+        return state
+    return MemberState(epoch, state.epoch, phase, owned, revoked)
+
+
+def _select(owned: OwnedPartitions, is_wanted: Callable[[bytes, int], bool]) -> OwnedPartitions:
+    """Return the part of `owned` for which `is_wanted` is True, without topics that have nothing left."""
+    selected: dict[bytes, Mapping[int, int]] = {}
+    for topic_id, epochs in owned.items():
+        part = {partition: epoch for partition, epoch in epochs.items() if is_wanted(topic_id, partition)}
+        if part:
+            selected[topic_id] = part
+    return selected
+
+
+def _owns_any(reported: Assignment | None, partitions: OwnedPartitions) -> bool:
+    """Return True if the member may still own one of the partitions."""
+    if reported is None:
+        return True
+    return any(
+        partition in partitions.get(topic_id, ())
+        for topic_id, owned in reported.items()
+        for partition in owned
+    )

@@ -1,0 +1,385 @@
+"""The records of consumer groups in `__consumer_offsets` (KIP-848), byte for byte as Kafka 4.4 writes them.
+
+    key    type int16 | group string | member or expression string (types 5, 7, 8, 16)        not flexible
+    value  version int16, which is 0 | fields of the schemas below                             flexible
+
+| type | record | value |
+|---:|---|---|
+| 3 | ConsumerGroupMetadata | group epoch, hash of the subscribed topics' metadata |
+| 4 | ConsumerGroupPartitionMetadata | not written any more; read and ignored (KIP-1101) |
+| 5 | ConsumerGroupMemberMetadata | subscription, time limits and client of a member |
+| 6 | ConsumerGroupTargetAssignmentMetadata | epoch and time of the target assignment |
+| 7 | ConsumerGroupTargetAssignmentMember | target assignment of a member |
+| 8 | ConsumerGroupCurrentMemberAssignment | epochs, state and partitions of a member |
+| 16 | ConsumerGroupRegularExpression | topics that match an expression |
+
+A record without a value removes what its key names.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from enum import IntEnum
+from struct import error as StructError
+from typing import Any, Final, NamedTuple
+
+import msgspec
+
+from kproc.broker.group.consumer.assignors import Assignment
+from kproc.common.errors import Corrupt, ProtocolError
+from kproc.wire.primitives import INT16, encode_string, read_string
+from kproc.wire.schema import Field, Reader, Schema, reader_of
+from kproc.wire.schema_writer import Writer, writer_of
+
+NO_EPOCH: Final = -1
+NO_TIME: Final = -1
+# Topic id -> partition -> the epoch at which the partition was assigned to the member (KIP-1251), or NO_EPOCH.
+OwnedPartitions = Mapping[bytes, Mapping[int, int]]
+
+
+class ConsumerRecordType(IntEnum):
+    """The types of the records' keys."""
+
+    GROUP = 3
+    PARTITION_METADATA = 4
+    MEMBER = 5
+    TARGET = 6
+    MEMBER_TARGET = 7
+    MEMBER_STATE = 8
+    EXPRESSION = 16
+
+
+_TYPES: Final = frozenset(map(int, ConsumerRecordType))
+_NAMED: Final = frozenset(
+    {
+        ConsumerRecordType.MEMBER,
+        ConsumerRecordType.MEMBER_TARGET,
+        ConsumerRecordType.MEMBER_STATE,
+        ConsumerRecordType.EXPRESSION,
+    }
+)
+
+
+class ConsumerRecordKey(NamedTuple):
+    """The key of a record. `name` is a member's id or an expression, and empty for records of the whole group."""
+
+    record_type: ConsumerRecordType
+    group_id: str
+    name: str = ""
+
+
+class GroupEpoch(msgspec.Struct, frozen=True):
+    """Value 3. The epoch rises when members, subscriptions or topics change."""
+
+    epoch: int
+    metadata_hash: int = 0
+
+
+class ClassicProtocols(msgspec.Struct, frozen=True):
+    """Part of value 5 of a member that speaks the classic protocol: its session timeout and protocols."""
+
+    session_timeout_ms: int
+    protocols: tuple[tuple[str, bytes], ...]  # Name and metadata, in the member's order of preference.
+
+
+class MemberMetadata(msgspec.Struct, frozen=True, kw_only=True):
+    """Value 5: a member's subscription, and its client."""
+
+    instance_id: str | None = None
+    rack_id: str | None = None
+    client_id: str
+    client_host: str
+    topic_names: tuple[str, ...] = ()
+    topic_regex: str | None = None
+    rebalance_timeout_ms: int = -1
+    assignor: str | None = None
+    classic: ClassicProtocols | None = None
+
+
+class TargetEpoch(msgspec.Struct, frozen=True):
+    """Value 6: the group epoch for which the target assignment was computed, and the wall time in ms."""
+
+    epoch: int
+    timestamp_ms: int = NO_TIME
+
+
+class MemberTarget(msgspec.Struct, frozen=True):
+    """Value 7: the partitions that a member shall get."""
+
+    partitions: Assignment
+
+
+class MemberPhase(IntEnum):
+    """The state of a member in the reconciliation (Kafka's MemberState)."""
+
+    STABLE = 0
+    UNREVOKED = 1  # The member has been told to give up partitions, and has not confirmed it.
+    UNRELEASED = 2  # Other members still own partitions of its target.
+    UNKNOWN = 127  # A state that a newer Kafka has written.
+
+
+_PHASES: Final = frozenset(map(int, MemberPhase))
+
+
+class MemberState(msgspec.Struct, frozen=True):
+    """Value 8: a member's epochs, and the partitions that it owns or must give up."""
+
+    epoch: int
+    previous_epoch: int = NO_EPOCH
+    phase: MemberPhase = MemberPhase.STABLE
+    owned: OwnedPartitions = {}
+    pending_revocation: OwnedPartitions = {}
+
+
+class ExpressionTopics(msgspec.Struct, frozen=True):
+    """Value 16: the topics that matched an expression, when it was resolved last."""
+
+    topic_names: frozenset[str]
+    version: int  # The version of the metadata in which it was resolved.
+    timestamp_ms: int  # The wall time at which it was resolved.
+
+
+ConsumerRecordValue = (
+    GroupEpoch | MemberMetadata | TargetEpoch | MemberTarget | MemberState | ExpressionTopics
+)
+# The value is None for a tombstone, and for records of type 4, which have no effect.
+ConsumerRecord = tuple[ConsumerRecordKey, ConsumerRecordValue | None]
+
+
+# ---- schemas, in the order and with the names of Kafka's message definitions -------------------------------
+
+
+def _field(
+    name: str,
+    kind: str,
+    *,
+    is_array: bool = False,
+    is_nullable: bool = False,
+    tag: int | None = None,
+    default: Any = None,
+    struct: Schema | None = None,
+) -> Field:
+    return Field(name, kind, is_array, is_nullable, tag, default, struct)
+
+
+def _partitions_schema(path: str, *fields: Field) -> Schema:
+    return Schema(
+        path, True, (_field("topic_id", "uuid"), _field("partitions", "int32", is_array=True), *fields)
+    )
+
+
+_OWNED: Final = _partitions_schema(
+    "MemberState.partitions", _field("epochs", "int32", is_array=True, is_nullable=True, tag=0)
+)
+_CLASSIC_PROTOCOL: Final = Schema(
+    "MemberMetadata.classic.protocols", True, (_field("name", "string"), _field("metadata", "bytes"))
+)
+_CLASSIC: Final = Schema(
+    "MemberMetadata.classic",
+    True,
+    (
+        _field("session_timeout_ms", "int32"),
+        _field("protocols", "struct", is_array=True, struct=_CLASSIC_PROTOCOL),
+    ),
+)
+_SCHEMAS: Final[dict[ConsumerRecordType, Schema]] = {
+    ConsumerRecordType.GROUP: Schema(
+        "GroupEpoch", True, (_field("epoch", "int32"), _field("metadata_hash", "int64", tag=0, default=0))
+    ),
+    ConsumerRecordType.MEMBER: Schema(
+        "MemberMetadata",
+        True,
+        (
+            _field("instance_id", "string", is_nullable=True),
+            _field("rack_id", "string", is_nullable=True),
+            _field("client_id", "string"),
+            _field("client_host", "string"),
+            _field("topic_names", "string", is_array=True),
+            _field("topic_regex", "string", is_nullable=True),
+            _field("rebalance_timeout_ms", "int32"),
+            _field("assignor", "string", is_nullable=True),
+            _field("classic", "struct", is_nullable=True, tag=0, struct=_CLASSIC),
+        ),
+    ),
+    ConsumerRecordType.TARGET: Schema(
+        "TargetEpoch", True, (_field("epoch", "int32"), _field("timestamp_ms", "int64", tag=0, default=-1))
+    ),
+    ConsumerRecordType.MEMBER_TARGET: Schema(
+        "MemberTarget",
+        True,
+        (_field("topics", "struct", is_array=True, struct=_partitions_schema("MemberTarget.topics")),),
+    ),
+    ConsumerRecordType.MEMBER_STATE: Schema(
+        "MemberState",
+        True,
+        (
+            _field("epoch", "int32"),
+            _field("previous_epoch", "int32"),
+            _field("phase", "int8"),
+            _field("owned", "struct", is_array=True, struct=_OWNED),
+            _field("pending_revocation", "struct", is_array=True, struct=_OWNED),
+        ),
+    ),
+    ConsumerRecordType.EXPRESSION: Schema(
+        "ExpressionTopics",
+        True,
+        (
+            _field("topic_names", "string", is_array=True),
+            _field("version", "int64"),
+            _field("timestamp_ms", "int64"),
+        ),
+    ),
+}
+
+
+def _no_such_name(path: str, name: str) -> None:
+    raise ValueError(f"{path} has no field {name}")
+
+
+_READERS: Final[dict[ConsumerRecordType, Reader]] = {
+    each: reader_of(schema) for each, schema in _SCHEMAS.items()
+}
+_WRITERS: Final[dict[ConsumerRecordType, Writer]] = {
+    each: writer_of(schema, _no_such_name) for each, schema in _SCHEMAS.items()
+}
+_VERSION: Final = 0
+
+
+# ---- writing -----------------------------------------------------------------------------------------------
+
+
+def encode_consumer_record(
+    key: ConsumerRecordKey, value: ConsumerRecordValue | None
+) -> tuple[bytes, bytes | None]:
+    """Return the bytes of a record's key and value."""
+    encoded_key = INT16.pack(key.record_type) + encode_string(key.group_id)
+    if key.record_type in _NAMED:
+        encoded_key += encode_string(key.name)
+    if value is None:
+        return encoded_key, None
+    encoded = bytearray(INT16.pack(_VERSION))
+    _WRITERS[key.record_type](encoded, _fields_of(value))
+    return encoded_key, bytes(encoded)
+
+
+def _fields_of(value: ConsumerRecordValue) -> Mapping[str, Any]:
+    match value:
+        case MemberTarget():
+            return {"topics": [_topic(*each) for each in sorted(value.partitions.items())]}
+        case MemberState():
+            return {
+                "epoch": value.epoch,
+                "previous_epoch": value.previous_epoch,
+                "phase": int(value.phase),
+                "owned": _owned_topics(value.owned),
+                "pending_revocation": _owned_topics(value.pending_revocation),
+            }
+        case MemberMetadata(classic=ClassicProtocols() as classic):
+            protocols = [{"name": name, "metadata": metadata} for name, metadata in classic.protocols]
+            fields = {"session_timeout_ms": classic.session_timeout_ms, "protocols": protocols}
+            return {**msgspec.structs.asdict(value), "classic": fields}
+        case ExpressionTopics():
+            return {**msgspec.structs.asdict(value), "topic_names": sorted(value.topic_names)}
+        case _:
+            return msgspec.structs.asdict(value)
+
+
+def _topic(topic_id: bytes, partitions: frozenset[int]) -> dict[str, Any]:
+    return {"topic_id": topic_id, "partitions": sorted(partitions)}
+
+
+def _owned_topics(owned: OwnedPartitions) -> list[dict[str, Any]]:
+    topics = []
+    for topic_id, epochs in sorted(owned.items()):
+        partitions = sorted(epochs)
+        listed = [epochs[partition] for partition in partitions]
+        # Kafka before 4.3 wrote no epochs. They are all known or all unknown, because a state is written as a whole.
+        topics.append(
+            {"topic_id": topic_id, "partitions": partitions, "epochs": None if NO_EPOCH in listed else listed}
+        )
+    return topics
+
+
+# ---- reading -----------------------------------------------------------------------------------------------
+
+
+def is_consumer_record(key: bytes) -> bool:
+    """Return True if the key is of a record of a consumer group."""
+    return len(key) >= INT16.size and INT16.unpack_from(key)[0] in _TYPES
+
+
+def decode_consumer_record(key: bytes, value: bytes | None) -> ConsumerRecord:
+    """Decode a record for which `is_consumer_record` is True. Raises Corrupt for bytes that Kafka does not write."""
+    try:
+        record_key = _read_key(key)
+        if value is None or record_key.record_type not in _READERS:
+            return record_key, None
+        (version,) = INT16.unpack_from(value)
+        # KIP-915 keeps newer values readable by adding only tagged fields, so a higher version is another layout.
+        if version != _VERSION:
+            raise ProtocolError(f"value of version {version}")
+        fields, _position = _READERS[record_key.record_type](value, INT16.size)
+        return record_key, _value_of(record_key.record_type, fields)
+    except (ProtocolError, StructError, IndexError, UnicodeDecodeError) as error:
+        raise Corrupt(f"record of a consumer group: {error}") from error
+
+
+def _read_key(key: bytes) -> ConsumerRecordKey:
+    record_type = ConsumerRecordType(INT16.unpack_from(key)[0])
+    group_id, position = read_string(key, INT16.size)
+    name: str | None = ""
+    if record_type in _NAMED:
+        name, position = read_string(key, position)
+    if group_id is None or name is None:
+        raise ProtocolError("null where a name belongs")
+    if position != len(key):
+        raise ProtocolError(f"{len(key) - position} bytes after the key")
+    return ConsumerRecordKey(record_type, group_id, name)
+
+
+def _value_of(record_type: ConsumerRecordType, fields: dict[str, Any]) -> ConsumerRecordValue:
+    match record_type:
+        case ConsumerRecordType.GROUP:
+            return GroupEpoch(**fields)
+        case ConsumerRecordType.TARGET:
+            return TargetEpoch(**fields)
+        case ConsumerRecordType.MEMBER_TARGET:
+            return MemberTarget(
+                {each["topic_id"]: frozenset(each["partitions"]) for each in fields["topics"]}
+            )
+        case ConsumerRecordType.EXPRESSION:
+            return ExpressionTopics(**{**fields, "topic_names": frozenset(fields["topic_names"])})
+        case ConsumerRecordType.MEMBER_STATE:
+            return MemberState(
+                fields["epoch"],
+                fields["previous_epoch"],
+                _phase(fields["phase"]),
+                _owned(fields["owned"]),
+                _owned(fields["pending_revocation"]),
+            )
+        case _:
+            return _member_metadata(fields)
+
+
+def _member_metadata(fields: dict[str, Any]) -> MemberMetadata:
+    classic = fields["classic"]
+    if classic is not None:
+        protocols = tuple((each["name"], each["metadata"]) for each in classic["protocols"])
+        classic = ClassicProtocols(classic["session_timeout_ms"], protocols)
+    return MemberMetadata(**{**fields, "topic_names": tuple(fields["topic_names"]), "classic": classic})
+
+
+def _phase(number: int) -> MemberPhase:
+    return MemberPhase(number) if number in _PHASES else MemberPhase.UNKNOWN
+
+
+def _owned(topics: list[dict[str, Any]]) -> OwnedPartitions:
+    owned: dict[bytes, dict[int, int]] = {}
+    for each in topics:
+        partitions, epochs = each["partitions"], each["epochs"]
+        if epochs is None:
+            epochs = [NO_EPOCH] * len(partitions)
+        if len(epochs) != len(partitions):
+            raise ProtocolError(f"{len(epochs)} epochs of {len(partitions)} partitions")
+        owned[each["topic_id"]] = dict(zip(partitions, epochs, strict=True))
+    return owned

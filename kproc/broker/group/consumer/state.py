@@ -1,0 +1,187 @@
+"""ConsumerGroupState: what the log says about one consumer group (KIP-848). Only records change it.
+
+The coordinator applies each record when it is in the log, and replays the same records at a load. Compaction removes
+older records of a key, so a replay meets states before members, and tombstones of keys that it has never seen.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator
+from typing import Final
+
+from kproc.broker.group.consumer.assignors import Assignment
+from kproc.broker.group.consumer.records import (
+    ConsumerRecordKey,
+    ConsumerRecordType,
+    ConsumerRecordValue,
+    ExpressionTopics,
+    GroupEpoch,
+    MemberMetadata,
+    MemberState,
+    MemberTarget,
+    OwnedPartitions,
+    TargetEpoch,
+)
+
+_NO_TARGET: Final[Assignment] = {}
+
+
+class ConsumerMember:
+    """One member: its two records, and its deadlines, which no record has."""
+
+    __slots__ = ("member_id", "metadata", "rebalance_deadline_ms", "session_deadline_ms", "state")
+
+    def __init__(self, member_id: str) -> None:
+        self.member_id = member_id
+        self.metadata: MemberMetadata | None = None  # None only while the log is replayed.
+        self.state = MemberState(0)
+        self.session_deadline_ms = 0
+        self.rebalance_deadline_ms: int | None = None  # Set while the member must give up partitions.
+
+
+class ConsumerGroupState:
+    """The epochs, members, assignments and expressions of one group."""
+
+    __slots__ = (
+        "_expression_users",
+        "_name_users",
+        "_targets",
+        "epoch",
+        "expressions",
+        "group_id",
+        "instance_ids",
+        "members",
+        "owners",
+        "target_epoch",
+    )
+
+    def __init__(self, group_id: str) -> None:
+        self.group_id = group_id
+        self.epoch = GroupEpoch(0)
+        self.target_epoch = TargetEpoch(0)
+        self.members: dict[str, ConsumerMember] = {}
+        self.instance_ids: dict[str, str] = {}  # Instance id of a static member -> its member id.
+        self.expressions: dict[str, ExpressionTopics] = {}
+        self.owners: dict[
+            tuple[bytes, int], str
+        ] = {}  # Owned partitions, also those that wait for a revocation.
+        self._targets: dict[str, Assignment] = {}
+        # Numbers of members that subscribe by a name or an expression, so that no request visits all members.
+        self._name_users: Counter[str] = Counter()
+        self._expression_users: Counter[str] = Counter()
+
+    def target_of(self, member_id: str) -> Assignment:
+        """Return the target assignment of a member; it is empty for one that has none yet."""
+        return self._targets.get(member_id, _NO_TARGET)
+
+    def subscribed_names(self) -> frozenset[str]:
+        """Return the names of all topics to which members subscribe. Some of them may not exist."""
+        by_expression = (topics.topic_names for topics in self.expressions.values())
+        return frozenset(self._name_users).union(*by_expression)
+
+    def names_of(self, metadata: MemberMetadata) -> frozenset[str]:
+        """Return the names of the topics to which a member subscribes. An unresolved expression has none."""
+        names = frozenset(metadata.topic_names)
+        topics = self.expressions.get(metadata.topic_regex or "")
+        return names if topics is None else names | topics.topic_names
+
+    def is_expression_used(self, expression: str) -> bool:
+        """Return True if a member subscribes by this expression."""
+        return self._expression_users[expression] > 0
+
+    def keys(self) -> Iterator[ConsumerRecordKey]:
+        """Yield the keys of all records of the group, in the order in which a deletion writes their tombstones."""
+        for record_type in (ConsumerRecordType.MEMBER_STATE, ConsumerRecordType.MEMBER_TARGET):
+            names = self.members if record_type is ConsumerRecordType.MEMBER_STATE else self._targets
+            for member_id in names:
+                yield ConsumerRecordKey(record_type, self.group_id, member_id)
+        yield ConsumerRecordKey(ConsumerRecordType.TARGET, self.group_id)
+        for member_id in self.members:
+            yield ConsumerRecordKey(ConsumerRecordType.MEMBER, self.group_id, member_id)
+        for expression in self.expressions:
+            yield ConsumerRecordKey(ConsumerRecordType.EXPRESSION, self.group_id, expression)
+        yield ConsumerRecordKey(ConsumerRecordType.GROUP, self.group_id)
+
+    # -- records -----------------------------------------------------------------------------------------------
+
+    def apply(self, key: ConsumerRecordKey, value: ConsumerRecordValue | None) -> None:
+        """Apply one record of this group that is in the log."""
+        match value:
+            case GroupEpoch():
+                self.epoch = value
+            case TargetEpoch():
+                self.target_epoch = value
+            case MemberMetadata():
+                self._set_metadata(self._member(key.name), value)
+            case MemberState():
+                self._set_state(self._member(key.name), value)
+            case MemberTarget():
+                self._targets[key.name] = value.partitions
+            case ExpressionTopics():
+                self.expressions[key.name] = value
+            case None:
+                self._remove(key)
+
+    def _member(self, member_id: str) -> ConsumerMember:
+        member = self.members.get(member_id)
+        if member is None:
+            member = self.members[member_id] = ConsumerMember(member_id)
+        return member
+
+    def _set_metadata(self, member: ConsumerMember, metadata: MemberMetadata | None) -> None:
+        if member.metadata is not None:
+            _subtract(self._name_users, *member.metadata.topic_names)
+            _subtract(self._expression_users, member.metadata.topic_regex or "")
+            instance_id = member.metadata.instance_id
+            # The place of a static member may have another member by now.
+            if instance_id is not None and self.instance_ids.get(instance_id) == member.member_id:
+                del self.instance_ids[instance_id]
+        member.metadata = metadata
+        if metadata is not None:
+            self._name_users.update(metadata.topic_names)
+            self._expression_users[metadata.topic_regex or ""] += 1
+            if metadata.instance_id is not None:
+                self.instance_ids[metadata.instance_id] = member.member_id
+
+    def _set_state(self, member: ConsumerMember, state: MemberState) -> None:
+        for partition in _partitions_of(member.state):
+            if self.owners.get(partition) == member.member_id:
+                del self.owners[partition]
+        member.state = state
+        for partition in _partitions_of(state):
+            self.owners[partition] = member.member_id
+
+    def _remove(self, key: ConsumerRecordKey) -> None:
+        member = self.members.get(key.name)
+        match key.record_type:
+            case ConsumerRecordType.GROUP:
+                self.epoch = GroupEpoch(0)
+            case ConsumerRecordType.TARGET:
+                self.target_epoch = TargetEpoch(0)
+            case ConsumerRecordType.MEMBER_TARGET:
+                self._targets.pop(key.name, None)
+            case ConsumerRecordType.EXPRESSION:
+                self.expressions.pop(key.name, None)
+            case ConsumerRecordType.MEMBER_STATE if member is not None:
+                self._set_state(member, MemberState(0))
+            case ConsumerRecordType.MEMBER if member is not None:
+                self._set_state(member, MemberState(0))
+                self._set_metadata(member, None)
+                del self.members[key.name]
+
+
+def _partitions_of(state: MemberState) -> Iterator[tuple[bytes, int]]:
+    owned: OwnedPartitions
+    for owned in (state.owned, state.pending_revocation):
+        for topic_id, epochs in owned.items():
+            for partition in epochs:
+                yield topic_id, partition
+
+
+def _subtract(counter: Counter[str], *names: str) -> None:
+    """Subtract one from each name, and remove names without users, so that a Counter does not grow for ever."""
+    for name in names:
+        counter[name] -= 1
+        if counter[name] <= 0:
+            del counter[name]

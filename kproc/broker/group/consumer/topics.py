@@ -1,0 +1,80 @@
+"""TopicView: the topics of the cluster, as consumer groups see them, and the hash of their metadata."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from struct import Struct
+from typing import TYPE_CHECKING, Final
+
+from xxhash import xxh3_64_intdigest
+
+if TYPE_CHECKING:
+    from kproc.broker.cluster.image import ClusterImage, TopicImage
+
+_INT32: Final = Struct("<i")
+_INT64: Final = Struct("<Q")
+_HASH_VERSION: Final = 0
+
+
+class TopicView:
+    """The topics in the current metadata. `image` returns the image of this moment."""
+
+    def __init__(self, image: Callable[[], ClusterImage]) -> None:
+        self._image = image
+        # Topic id -> (number of partitions, hash), because most heartbeats meet topics that have not changed.
+        self._hashes: dict[bytes, tuple[int, bytes]] = {}
+
+    @property
+    def version(self) -> int:
+        """The version of the metadata. It rises with every change of a topic."""
+        return self._image().version
+
+    def id_of(self, name: str) -> bytes | None:
+        """Return the id of a topic, or None if it does not exist."""
+        topic = self._image().topic(name)
+        return None if topic is None else topic.topic_id
+
+    def name_of(self, topic_id: bytes) -> str | None:
+        """Return the name of a topic, or None if it does not exist."""
+        topic = self._image().topic_by_id(topic_id)
+        return None if topic is None else topic.name
+
+    def partition_count(self, topic_id: bytes) -> int:
+        """Return the number of partitions of a topic. Raises KeyError if it does not exist."""
+        return len(self._image().topics_by_id[topic_id].partitions)
+
+    def names(self) -> Iterable[str]:
+        """Return the names of all topics."""
+        return self._image().topics_by_name.keys()
+
+    def metadata_hash(self, names: Iterable[str]) -> int:
+        """Return the hash of the topics that exist, as Kafka's Utils.computeGroupHash; 0 if there are none.
+
+        A group's epoch rises when it changes: when a topic is created, deleted, or gets more partitions.
+        """
+        image = self._image()
+        topics = [topic for topic in map(image.topic, sorted(names)) if topic is not None]
+        if not topics:
+            return 0
+        return _signed(xxh3_64_intdigest(b"".join(map(self._topic_hash, topics))))
+
+    def _topic_hash(self, topic: TopicImage) -> bytes:
+        count = len(topic.partitions)
+        known = self._hashes.get(topic.topic_id)
+        if known is not None and known[0] == count:
+            return known[1]
+        # Kafka adds the sorted racks of each partition's replicas. A kproc without broker.rack has none.
+        name = topic.name.encode("utf-16-le")
+        # Kafka's hash4j writes numbers in little-endian order, and behind a string its length in UTF-16 units.
+        parts = bytearray([_HASH_VERSION])
+        parts += topic.topic_id[7::-1] + topic.topic_id[:7:-1]
+        parts += name + _INT32.pack(len(name) // 2)
+        parts += _INT32.pack(count)
+        parts += b"".join(map(_INT32.pack, range(count)))
+        found = _INT64.pack(xxh3_64_intdigest(bytes(parts)))
+        self._hashes[topic.topic_id] = count, found
+        return found
+
+
+def _signed(number: int) -> int:
+    return number - (1 << 64) if number >= 1 << 63 else number

@@ -1,0 +1,272 @@
+"""The rules of a consumer group: joins, epochs, fencing, static members, revocation, deadlines, commits (KIP-848)."""
+
+from __future__ import annotations
+
+import pytest
+
+from kproc.broker.group.consumer.messages import ConsumerHeartbeat
+from kproc.common.errors import ErrorCode, KafkaError
+from tests.support.consumer_groups import GroupRig, HonestMember, settle, topic_id
+
+T = topic_id("t")
+
+
+@pytest.fixture
+def rig() -> GroupRig:
+    rig = GroupRig()
+    rig.set_topics({"t": 4})
+    return rig
+
+
+def rejected(code: ErrorCode) -> pytest.RaisesContext[KafkaError]:
+    return pytest.raises(KafkaError, check=lambda error: error.code == code)
+
+
+def test_first_member_gets_all_partitions_at_once(rig: GroupRig) -> None:
+    result = HonestMember(rig, "a").heartbeat()
+    assert result.member_epoch == 1
+    assert result.heartbeat_interval_ms == 5_000
+    assert result.assignment == {T: {0, 1, 2, 3}}
+    assert rig.group.state_name == "Stable"
+
+
+def test_partitions_move_only_after_their_owner_confirmed(rig: GroupRig) -> None:
+    first, second = HonestMember(rig, "a"), HonestMember(rig, "b")
+    first.heartbeat()
+    assert second.heartbeat().assignment == {}
+    assert rig.group.state_name == "Reconciling"
+    told = first.heartbeat()
+    # The epoch of a member stands still until it has given up what its target lacks.
+    assert (told.member_epoch, told.assignment) == (1, {T: {0, 1}})
+    assert second.heartbeat().assignment == {}
+    assert first.heartbeat().member_epoch == 2
+    assert second.heartbeat().assignment == {T: {2, 3}}
+    assert rig.group.state_name == "Stable"
+
+
+def test_heartbeat_that_changes_nothing_writes_nothing(rig: GroupRig) -> None:
+    member = HonestMember(rig, "a")
+    settle([member])
+    count = len(rig.log)
+    assert (
+        rig.group.heartbeat(ConsumerHeartbeat(member_id="a", member_epoch=1), rig.now_ms).assignment is None
+    )
+    assert len(rig.log) == count + 1  # client id and host of this request are others
+    rig.group.heartbeat(ConsumerHeartbeat(member_id="a", member_epoch=1), rig.now_ms)
+    assert len(rig.log) == count + 1
+
+
+def test_lost_response_is_repeated(rig: GroupRig) -> None:
+    """A member that did not get its new epoch sends the old one again, with what it owned then."""
+    member = HonestMember(rig, "a")
+    member.heartbeat()
+    member.heartbeat()
+    rig.set_topics({"t": 6})
+    before = member.request()
+    first = rig.group.heartbeat(before, rig.now_ms)
+    assert first.member_epoch == 2
+    assert rig.group.heartbeat(before, rig.now_ms).assignment == {T: set(range(6))}
+
+
+@pytest.mark.parametrize("epoch", [1, 3])
+def test_wrong_epoch_is_fenced(rig: GroupRig, epoch: int) -> None:
+    member = HonestMember(rig, "a")
+    member.heartbeat()
+    rig.set_topics({"t": 6})
+    member.heartbeat()
+    with rejected(ErrorCode.FENCED_MEMBER_EPOCH):
+        rig.group.heartbeat(ConsumerHeartbeat(member_id="a", member_epoch=epoch), rig.now_ms)
+
+
+def test_unknown_member_is_rejected(rig: GroupRig) -> None:
+    HonestMember(rig, "a").heartbeat()
+    for epoch in (1, -1):
+        with rejected(ErrorCode.UNKNOWN_MEMBER_ID):
+            rig.group.heartbeat(ConsumerHeartbeat(member_id="b", member_epoch=epoch), rig.now_ms)
+
+
+def test_full_group_rejects_a_new_member(rig: GroupRig) -> None:
+    rig.size_max = 1
+    HonestMember(rig, "a").heartbeat()
+    with rejected(ErrorCode.GROUP_MAX_SIZE_REACHED):
+        HonestMember(rig, "b").heartbeat()
+    HonestMember(rig, "a").heartbeat()
+
+
+def test_member_that_leaves_frees_its_partitions(rig: GroupRig) -> None:
+    first, second = HonestMember(rig, "a"), HonestMember(rig, "b")
+    settle([first, second])
+    settle([first, second])
+    assert second.leave().member_epoch == -1
+    assert first.heartbeat().assignment == {T: {0, 1, 2, 3}}
+    assert first.leave().member_epoch == -1
+    assert rig.group.state_name == "Empty"
+
+
+def test_silent_member_is_removed_after_its_session(rig: GroupRig) -> None:
+    member = HonestMember(rig, "a")
+    member.heartbeat()
+    rig.advance(30_000)
+    member.heartbeat()
+    rig.advance(44_999)
+    assert rig.group.state.members
+    rig.advance(1)
+    assert not rig.group.state.members
+    with rejected(ErrorCode.UNKNOWN_MEMBER_ID):
+        member.heartbeat()
+
+
+def test_member_that_does_not_give_up_partitions_is_removed(rig: GroupRig) -> None:
+    first, second = HonestMember(rig, "a"), HonestMember(rig, "b")
+    first.heartbeat()
+    first.heartbeat()
+    second.heartbeat()
+    for _ in range(4):
+        # It sends heartbeats in time, but always says that it still owns everything.
+        rig.group.heartbeat(first.request(), rig.now_ms)
+        second.heartbeat()
+        rig.advance(19_000)
+    assert "a" not in rig.group.state.members
+    with rejected(ErrorCode.UNKNOWN_MEMBER_ID):
+        first.heartbeat()
+    settle([second])
+    assert second.owned == {T: {0, 1, 2, 3}}
+
+
+def test_static_member_returns_without_a_rebalance(rig: GroupRig) -> None:
+    first, other = HonestMember(rig, "a", instance_id="i"), HonestMember(rig, "b")
+    settle([first, other])
+    settle([first, other])
+    epoch, owned = rig.group.state.epoch.epoch, first.owned
+    first.leave(-2)
+    assert rig.group.state_name == "Reconciling"
+    successor = HonestMember(rig, "c", instance_id="i")
+    assert successor.heartbeat().assignment == owned
+    assert (rig.group.state.epoch.epoch, rig.group.state_name) == (epoch, "Stable")
+    with rejected(ErrorCode.FENCED_INSTANCE_ID):
+        first.heartbeat()
+
+
+def test_instance_of_a_present_member_is_not_released(rig: GroupRig) -> None:
+    HonestMember(rig, "a", instance_id="i").heartbeat()
+    with rejected(ErrorCode.UNRELEASED_INSTANCE_ID):
+        HonestMember(rig, "b", instance_id="i").heartbeat()
+
+
+def test_static_member_that_does_not_return_is_removed(rig: GroupRig) -> None:
+    first, other = HonestMember(rig, "a", instance_id="i"), HonestMember(rig, "b")
+    settle([first, other])
+    first.leave(-2)
+    rig.advance(40_000)
+    other.heartbeat()
+    rig.advance(6_000)
+    settle([other])
+    assert other.owned == {T: {0, 1, 2, 3}}
+
+
+def test_topic_that_grows_raises_the_epoch_at_the_next_heartbeat(rig: GroupRig) -> None:
+    member = HonestMember(rig, "a")
+    settle([member])
+    rig.set_topics({"t": 4, "other": 2})
+    assert member.heartbeat().member_epoch == 1
+    rig.set_topics({"t": 5, "other": 2})
+    assert member.heartbeat().assignment == {T: {0, 1, 2, 3, 4}}
+
+
+def test_expression_is_resolved_again_after_ten_seconds(rig: GroupRig) -> None:
+    member = HonestMember(rig, "a", topics=(), regex="t.*")
+    assert member.heartbeat().assignment == {T: {0, 1, 2, 3}}
+    rig.set_topics({"t": 4, "t2": 1})
+    rig.advance(9_000)
+    assert topic_id("t2") not in (member.heartbeat().assignment or {})
+    rig.advance(1_000)
+    assert member.heartbeat().assignment == {T: {0, 1, 2, 3}, topic_id("t2"): {0}}
+
+
+def test_expression_without_members_is_removed(rig: GroupRig) -> None:
+    first, second = HonestMember(rig, "a", topics=(), regex="t.*"), HonestMember(rig, "b")
+    first.heartbeat()
+    second.heartbeat()
+    assert set(rig.group.state.expressions) == {"t.*"}
+    first.leave()
+    assert not rig.group.state.expressions
+
+
+def test_new_targets_wait_for_the_assignment_interval(rig: GroupRig) -> None:
+    rig.settings["consumer.assignment.interval.ms"] = 1_000
+    first, second = HonestMember(rig, "a"), HonestMember(rig, "b")
+    first.heartbeat()
+    second.heartbeat()
+    assert rig.group.state_name == "Assigning"
+    rig.advance(999)
+    assert rig.group.state_name == "Assigning"
+    rig.advance(1)
+    assert rig.group.state_name == "Reconciling"
+
+
+def test_most_members_choose_the_assignor(rig: GroupRig) -> None:
+    first, second = HonestMember(rig, "a", assignor="range"), HonestMember(rig, "b")
+    first.heartbeat()
+    assert rig.group.describe().assignor == "range"
+    second.assignor = "uniform"
+    second.heartbeat()
+    assert rig.group.describe().assignor == "uniform"
+
+
+def test_group_loads_from_its_log(rig: GroupRig) -> None:
+    members = [HonestMember(rig, "a", instance_id="i"), HonestMember(rig, "b", topics=(), regex="t.*")]
+    settle(members)
+    settle(members)
+    before = rig.group.describe()
+    for compact in (False, True):
+        rig.restart(compact=compact)
+        assert rig.group.describe() == before
+        assert rig.group.state.owners == {(T, 0): "a", (T, 1): "a", (T, 2): "b", (T, 3): "b"}
+    rig.advance(45_000)
+    assert rig.group.state_name == "Empty"
+
+
+def test_keys_name_every_record_of_the_group(rig: GroupRig) -> None:
+    settle([HonestMember(rig, "a", regex="t.*"), HonestMember(rig, "b")])
+    for key in list(rig.group.state.keys()):
+        rig.group.state.apply(key, None)
+    assert not rig.group.state.members
+    assert not list(rig.group.state.keys())[1:-1]
+
+
+@pytest.mark.parametrize("count", range(1, 9))
+def test_heartbeat_goes_on_after_an_append_that_failed(rig: GroupRig, count: int) -> None:
+    first, second = HonestMember(rig, "a"), HonestMember(rig, "b")
+    rig.broken_after = count
+    for member in (first, second):
+        try:
+            member.heartbeat()
+        except KafkaError:
+            break
+    rig.broken_after = None
+    rig.restart()
+    for member in (first, second):
+        member.rejoin()
+    settle([first, second])
+    assert rig.group.state_name == "Stable"
+    assert first.partitions | second.partitions == {(T, number) for number in range(4)}
+
+
+def test_commit_needs_the_epoch_at_which_a_partition_was_assigned(rig: GroupRig) -> None:
+    """KIP-1251: a commit that meets a rebalance is valid for partitions that the member has kept."""
+    first, second = HonestMember(rig, "a"), HonestMember(rig, "b")
+    settle([first])
+    second.heartbeat()
+    first.heartbeat()
+    first.heartbeat()
+    check = rig.group.check_commit
+    check("a", 2, [(T, 0)], is_transactional=False)
+    check("a", 1, [(T, 0), (T, 1)], is_transactional=False)
+    for epoch, partition in ((1, 3), (3, 0), (0, 0)):
+        with rejected(ErrorCode.STALE_MEMBER_EPOCH):
+            check("a", epoch, [(T, partition)], is_transactional=False)
+    with rejected(ErrorCode.UNKNOWN_MEMBER_ID):
+        check("", -1, [(T, 0)], is_transactional=False)
+    rig.group.check_fetch(None, -1)
+    with rejected(ErrorCode.STALE_MEMBER_EPOCH):
+        rig.group.check_fetch("a", 1)

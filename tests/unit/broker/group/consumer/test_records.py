@@ -1,0 +1,122 @@
+"""The records of consumer groups: bytes of Kafka's message definitions, round trips, tombstones, damage."""
+
+from __future__ import annotations
+
+import pytest
+
+from kproc.broker.group.consumer.records import (
+    ClassicProtocols,
+    ConsumerRecordKey,
+    ConsumerRecordType,
+    ConsumerRecordValue,
+    ExpressionTopics,
+    GroupEpoch,
+    MemberMetadata,
+    MemberPhase,
+    MemberState,
+    MemberTarget,
+    TargetEpoch,
+    decode_consumer_record,
+    encode_consumer_record,
+    is_consumer_record,
+)
+from kproc.common.errors import Corrupt
+
+TOPIC = bytes(range(16))
+OTHER = bytes(range(16, 32))
+VALUES: list[tuple[ConsumerRecordType, ConsumerRecordValue]] = [
+    (ConsumerRecordType.GROUP, GroupEpoch(7, -5)),
+    (ConsumerRecordType.GROUP, GroupEpoch(7)),
+    (ConsumerRecordType.MEMBER, MemberMetadata(client_id="c", client_host="/10.0.0.1")),
+    (
+        ConsumerRecordType.MEMBER,
+        MemberMetadata(
+            instance_id="i",
+            rack_id="r",
+            client_id="c",
+            client_host="h",
+            topic_names=("b", "a"),
+            topic_regex="x.*",
+            rebalance_timeout_ms=300_000,
+            assignor="range",
+            classic=ClassicProtocols(45_000, (("range", b"\0\1"), ("sticky", b""))),
+        ),
+    ),
+    (ConsumerRecordType.TARGET, TargetEpoch(9, 1_700_000_000_000)),
+    (ConsumerRecordType.TARGET, TargetEpoch(9)),
+    (ConsumerRecordType.MEMBER_TARGET, MemberTarget({TOPIC: frozenset({0, 2}), OTHER: frozenset({1})})),
+    (ConsumerRecordType.MEMBER_TARGET, MemberTarget({})),
+    (
+        ConsumerRecordType.MEMBER_STATE,
+        MemberState(3, 2, MemberPhase.UNREVOKED, {TOPIC: {0: 3}}, {OTHER: {1: 2, 4: 1}}),
+    ),
+    (ConsumerRecordType.MEMBER_STATE, MemberState(3, 2, MemberPhase.UNKNOWN, {TOPIC: {0: -1, 1: -1}})),
+    (ConsumerRecordType.EXPRESSION, ExpressionTopics(frozenset({"xa", "xb"}), 12, 34)),
+]
+
+
+@pytest.mark.parametrize(("record_type", "value"), VALUES, ids=lambda each: type(each).__name__)
+def test_record_reads_as_written(record_type: ConsumerRecordType, value: ConsumerRecordValue) -> None:
+    name = "m" if record_type not in (ConsumerRecordType.GROUP, ConsumerRecordType.TARGET) else ""
+    key = ConsumerRecordKey(record_type, "g", name)
+    encoded_key, encoded_value = encode_consumer_record(key, value)
+    assert is_consumer_record(encoded_key)
+    assert decode_consumer_record(encoded_key, encoded_value) == (key, value)
+    assert decode_consumer_record(encoded_key, None) == (key, None)
+
+
+def test_bytes_of_group_record() -> None:
+    key = ConsumerRecordKey(ConsumerRecordType.GROUP, "g")
+    # Key: type 3, string of 1. Value: version 0, epoch 7, one tagged field: number 0, 8 bytes.
+    assert encode_consumer_record(key, GroupEpoch(7, 1)) == (
+        b"\0\3\0\1g",
+        b"\0\0" + b"\0\0\0\7" + b"\1" + b"\0\x08" + b"\0\0\0\0\0\0\0\1",
+    )
+
+
+def test_bytes_of_member_state_record() -> None:
+    key = ConsumerRecordKey(ConsumerRecordType.MEMBER_STATE, "g", "m")
+    state = MemberState(3, 2, MemberPhase.UNRELEASED, {TOPIC: {5: 4}})
+    assert encode_consumer_record(key, state) == (
+        b"\0\x08\0\1g\0\1m",
+        b"\0\0"
+        + b"\0\0\0\3\0\0\0\2\2"
+        + b"\2" + TOPIC + b"\2\0\0\0\5"  # one topic, one partition
+        + b"\1\0\5\2\0\0\0\4"  # tagged field 0: an array of one epoch
+        + b"\1"  # nothing to revoke
+        + b"\0",
+    )  # fmt: skip
+
+
+def test_record_of_partition_metadata_is_ignored() -> None:
+    """Kafka before 4.1 wrote it. Its value has no effect, whatever its layout."""
+    assert decode_consumer_record(b"\0\4\0\1g", b"\0\0damage") == (
+        ConsumerRecordKey(ConsumerRecordType.PARTITION_METADATA, "g"),
+        None,
+    )
+
+
+@pytest.mark.parametrize(
+    ("key", "value"),
+    [
+        (b"\0\3\0\5g", b""),
+        (b"\0\3\xff\xff", None),
+        (b"\0\3\0\1gmore", None),
+        (b"\0\5\0\1g", None),
+        (b"\0\3\0\1g", b"\0\1\0\0\0\7\0"),
+        (b"\0\3\0\1g", b"\0\0\0\0"),
+        (
+            b"\0\x08\0\1g\0\1m",
+            b"\0\0\0\0\0\3\0\0\0\2\2\2" + TOPIC + b"\2\0\0\0\5\1\0\x09\3\0\0\0\4\0\0\0\4\1\0",
+        ),
+        (b"\0\x10\0\1g\0\1m", b"\0\0\x7f"),
+    ],
+)
+def test_damaged_record_is_corrupt(key: bytes, value: bytes | None) -> None:
+    with pytest.raises(Corrupt, match="record of a consumer group"):
+        decode_consumer_record(key, value)
+
+
+@pytest.mark.parametrize("key", [b"", b"\0", b"\0\1\0\1g", b"\0\2\0\1g", b"\0\x0a\0\1g"])
+def test_keys_of_other_records_are_told_apart(key: bytes) -> None:
+    assert not is_consumer_record(key)
