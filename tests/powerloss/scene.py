@@ -35,7 +35,7 @@ from kproc.broker.group.messages import CommitRequest
 from kproc.broker.group.records import CommittedOffset, OffsetKey
 from kproc.broker.handler.checkpoint import Checkpoint
 from kproc.broker.handler.compaction_calls import CompactionCalls
-from kproc.broker.handler.coordinator_kinds import groups
+from kproc.broker.handler.coordinator_kinds import consumer_cluster, groups
 from kproc.broker.handler.owned_partition import OwnedPartition
 from kproc.broker.handler.partition_claims import PartitionsClaimed, StatesGiven
 from kproc.broker.handler.partition_transfer import PartitionTransfer
@@ -158,7 +158,7 @@ class Handler:
             checkpoint=Checkpoint(scene.fs, DATA), is_clean=is_clean, fs=scene.fs,
         )  # fmt: skip
         self.services: Any = HandlerServices(scene, self)
-        kinds = [groups(scene.config, clock), kind_of(scene, self, self.services)]
+        kinds = [groups(scene.config, clock, consumer_cluster(self.services)), kind_of(scene, self, self.services)]
         self.coordinators = CoordinatorRuntime(
             kinds, config=scene.config, clock=clock,
             image=lambda: self.image, partitions=self.partitions, handler_index=index, containment=Containment(),

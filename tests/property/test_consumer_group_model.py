@@ -96,7 +96,7 @@ def heartbeat(member: HonestMember) -> None:
 def test_random_histories_have_one_owner_and_settle(interval_ms: int) -> None:
     for seed in range(60):
         history = History(Random(seed))
-        history.rig.settings["consumer.assignment.interval.ms"] = interval_ms
+        history.rig.settings["consumer.assignment.interval.ms"] = str(interval_ms)
         history.rig.set_topics(history.counts)
         for _ in range(60):
             history.step()

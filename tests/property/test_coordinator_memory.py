@@ -37,6 +37,7 @@ from kproc.common.clock import NS_PER_MS, ManualClock
 from kproc.common.deadlines import Deadlines
 from kproc.common.errors import ErrorCode
 from kproc.wire.record_batch import decode_records, parse_header
+from tests.support.consumer_groups import NO_TOPICS
 from tests.support.coordinators import ALL_TOPICS, UNGUARDED, run_steps
 from tests.support.failing_fs import FailingFs
 from tests.support.logs import NOW_MS, TOPIC_ID, LogRig
@@ -311,7 +312,7 @@ class Groups(Scene[GroupCoordinator]):
     def kind(self) -> CoordinatorKind[GroupCoordinator]:
         return CoordinatorKind(
             topic="__consumer_offsets",
-            make=lambda log, deadlines, _epoch: GroupCoordinator(CONFIG, self.timing, deadlines, log),
+            make=lambda log, deadlines, _epoch: GroupCoordinator(CONFIG, NO_TOPICS, self.timing, deadlines, log),
             codec=0,
             sweep_interval_ms=1,
             end_transaction=GroupCoordinator.end_transaction,

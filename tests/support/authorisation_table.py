@@ -221,6 +221,19 @@ def _configs_shown(answer: Fields) -> bool:
     return answer["topics"][0]["num_partitions"] == 1
 
 
+
+
+def _consumer_heartbeat(names: Sequence[str], _ids: Sequence[bytes]) -> Fields:
+    return {
+        "group_id": GROUP,
+        "member_id": "m",
+        "member_epoch": 0,
+        "rebalance_timeout": 60_000,
+        "subscribed_topic_names": list(names),
+        "topic_partitions": [],
+    }
+
+
 _MEMBER: Final[Fields] = {"group_id": GROUP, "generation_id": 1, "member_id": "m"}
 _NEW_ACL: Final[Fields] = {
     "resource_type": 2,
@@ -432,6 +445,27 @@ ROWS: Final[tuple[Row, ...]] = (
         _GROUP_REFUSED,
     ),
     Row(ApiKey.HEARTBEAT, _same(**_MEMBER), (_group(Operation.READ),), _GROUP_REFUSED),
+    Row(
+        ApiKey.CONSUMER_GROUP_HEARTBEAT,
+        _consumer_heartbeat,
+        (_group(Operation.READ),),
+        _GROUP_REFUSED,
+        label="group",
+    ),
+    Row(
+        ApiKey.CONSUMER_GROUP_HEARTBEAT,
+        _consumer_heartbeat,
+        (_topic(Operation.DESCRIBE),),
+        _TOPIC_REFUSED,
+        label="topics",
+    ),
+    Row(
+        ApiKey.CONSUMER_GROUP_DESCRIBE,
+        lambda names, _ids: {"group_ids": list(names), "include_authorized_operations": True},
+        (_group(Operation.DESCRIBE),),
+        _GROUP_REFUSED,
+        about=ResourceType.GROUP,
+    ),
     Row(ApiKey.LEAVE_GROUP, _same(group_id=GROUP, members=[]), (_group(Operation.READ),), _GROUP_REFUSED),
     Row(ApiKey.OFFSET_COMMIT, _commit, (_group(Operation.READ),), _GROUP_REFUSED, label="group"),
     Row(ApiKey.OFFSET_COMMIT, _commit, (_topic(Operation.READ),), _TOPIC_REFUSED, 9, _T, "topics"),

@@ -6,18 +6,33 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 from kproc.broker.cluster.image import ClusterImage, PartitionImage, TopicImage
+from kproc.broker.config import Config
 from kproc.broker.group.consumer.group import ConsumerEnvironment, ConsumerGroup
 from kproc.broker.group.consumer.messages import ConsumerHeartbeat, ConsumerHeartbeatResult
 from kproc.broker.group.consumer.records import ConsumerRecord, decode_consumer_record, encode_consumer_record
 from kproc.broker.group.consumer.state import ConsumerGroupState
-from kproc.broker.group.consumer.topics import TopicView
+from kproc.broker.group.consumer.topics import ConsumerCluster, TopicView
+from kproc.broker.security.principal import Identity
 from kproc.common.errors import ErrorCode, KafkaError
 
-SETTINGS = {
-    "consumer.session.timeout.ms": 45_000,
-    "consumer.heartbeat.interval.ms": 5_000,
-    "consumer.assignment.interval.ms": 0,
-}
+# A cluster without topics, for coordinators of groups that do not subscribe to any.
+NO_TOPICS = ConsumerCluster(
+    TopicView(ClusterImage), lambda _group_id: {}, lambda _expression, _client: frozenset()
+)
+
+
+def cluster_of(topics: Mapping[str, tuple[bytes, int]]) -> ConsumerCluster:
+    """Return a cluster with these topics: name -> (id, number of partitions)."""
+    image = ClusterImage()
+    for name, (identity, count) in topics.items():
+        partitions = [PartitionImage(index, index, 0, 0, 0) for index in range(count)]
+        image.topics_by_name[name] = image.topics_by_id[identity] = TopicImage(
+            name, identity, partitions, {}, [0]
+        )
+    configs = {"consumer.assignment.interval.ms": "0"}
+    return ConsumerCluster(
+        TopicView(lambda: image), lambda _group_id: configs, lambda _expression, _client: frozenset()
+    )
 
 
 def topic_id(name: str) -> bytes:
@@ -28,27 +43,19 @@ def topic_id(name: str) -> bytes:
 class GroupRig:
     """A group, its log, its clock in ms and the topics of its cluster."""
 
-    settings: dict[str, int] = field(default_factory=lambda: dict(SETTINGS))
-    assignors: tuple[str, ...] = ("uniform", "range")
-    size_max: int = 1_000
+    settings: dict[str, str] = field(default_factory=lambda: {"consumer.assignment.interval.ms": "0"})
+    config: Config = field(default_factory=Config)
     now_ms: int = 1_000_000
 
     def __post_init__(self) -> None:
         self.image = ClusterImage()
         self.log: list[tuple[bytes, bytes | None]] = []
         self.broken_after: int | None = None  # The number of records after which appends fail.
-        self.environment = ConsumerEnvironment(
-            topics=TopicView(lambda: self.image),
-            setting=lambda _group_id, name: self.settings[name],
-            assignors=lambda: self.assignors,
-            size_max=lambda: self.size_max,
-            match_topics=self._match,
-            wall_ms=lambda: self.now_ms,
-            append=self._append,
-        )
+        cluster = ConsumerCluster(TopicView(lambda: self.image), lambda _group_id: self.settings, self._match)
+        self.environment = ConsumerEnvironment(cluster, self.config, lambda: self.now_ms, self._append)
         self.group = ConsumerGroup(ConsumerGroupState("g"), self.environment)
 
-    def _match(self, expression: str, _principal: str, _host: str) -> frozenset[str]:
+    def _match(self, expression: str, _client: Identity) -> frozenset[str]:
         return frozenset(
             name for name in self.image.topics_by_name if name.startswith(expression.removesuffix(".*"))
         )

@@ -7,11 +7,13 @@ from typing import Any, NamedTuple
 
 from kproc.broker.config import Config
 from kproc.broker.coordinator.rules import DueOf, KnownTopics, Producer, Timing, Write
+from kproc.broker.group.consumer.topics import ConsumerCluster
 from kproc.broker.group.coordinator import GroupCoordinator
 from kproc.broker.group.messages import CommitRequest, JoinRequest, SyncRequest
 from kproc.broker.group.records import CommittedOffset, OffsetKey
 from kproc.common.clock import NS_PER_MS, ManualClock
 from kproc.common.deadlines import Deadlines
+from tests.support.consumer_groups import NO_TOPICS
 from tests.support.coordinators import run_steps
 
 TOPIC_ID = bytes(range(16))
@@ -79,7 +81,8 @@ class MemoryLog:
 class Rig:
     """A coordinator that may be lost and loaded again from its log."""
 
-    def __init__(self) -> None:
+    def __init__(self, cluster: ConsumerCluster = NO_TOPICS) -> None:
+        self.cluster = cluster
         self.clock = ManualClock()
         self.topics = {"t": TOPIC_ID, "u": bytes(15) + b"u"}
         self.deleted: dict[bytes, str] = {}
@@ -91,7 +94,7 @@ class Rig:
         self.deadlines: Deadlines[DueOf] = Deadlines()
         timing = Timing(self._now_ms, self.clock.wall_ms, iter(map(str, range(1000))).__next__)
         config = Config.build({"group.initial.rebalance.delay.ms": 0, "offsets.retention.minutes": 60})
-        self.coordinator = GroupCoordinator(config, timing, self.deadlines, self.log)
+        self.coordinator = GroupCoordinator(config, self.cluster, timing, self.deadlines, self.log)
         for offset, entry in self.log.entries.items():
             if isinstance(entry, LoggedMarker):
                 self.coordinator.end_transaction(*entry)

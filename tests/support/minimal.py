@@ -122,6 +122,15 @@ MINIMAL: dict[ApiKey, Callable[[str, bytes], Fields]] = {
         "generation_id": 1,
         "member_id": "m",
     },
+    ApiKey.CONSUMER_GROUP_HEARTBEAT: lambda name, topic_id: {
+        "group_id": fresh_name("g"),
+        "member_id": "m",
+        "member_epoch": 0,
+        "rebalance_timeout": 60_000,
+        "subscribed_topic_names": [name],
+        "topic_partitions": [],
+    },
+    ApiKey.CONSUMER_GROUP_DESCRIBE: lambda name, topic_id: {"group_ids": [fresh_name("g")]},
     ApiKey.LEAVE_GROUP: lambda name, topic_id: {
         "group_id": fresh_name("g"),
         "member_id": "m",

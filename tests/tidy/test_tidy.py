@@ -59,7 +59,7 @@ LAYERS: dict[str, set[str]] = {
     "broker.coordinator": {
         "wire", "broker.storage", "broker.cluster", "broker.calls", "broker.request",
     },
-    "broker.group": {"broker.coordinator", "wire"},
+    "broker.group": {"broker.coordinator", "broker.security", "wire"},
     "broker.transaction": {"broker.coordinator", "wire"},
     "broker.observe": {
         "broker.metrics", "wire", "broker.storage", "broker.transaction", "broker.transport",

@@ -34,6 +34,8 @@ MODULES: Final = (
     "api.offset_fetch",
     "api.offset_delete",
     "api.describe_groups",
+    "api.consumer_group_heartbeat",
+    "api.consumer_group_describe",
     "api.list_groups",
     "api.delete_groups",
     "api.describe_configs",

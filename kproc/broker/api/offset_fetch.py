@@ -75,6 +75,9 @@ class OffsetsRequest(msgspec.Struct):
 
     topics: list[TopicPartitions] | None
     requires_stable: bool
+    # The member of a group of the consumer protocol. An admin client has no epoch, and classic groups ignore both.
+    member_id: str | None = None
+    member_epoch: int = NO_EPOCH
 
 
 class OffsetsResult(msgspec.Struct):
@@ -110,7 +113,12 @@ def handle_offset_fetch(context: RequestContext, request: Fields) -> None:
     items = [
         Item(
             group["group_id"],
-            OffsetsRequest(_requested_topics(group, image, hidden, has_ids=has_ids), is_stable),
+            OffsetsRequest(
+                _requested_topics(group, image, hidden, has_ids=has_ids),
+                is_stable,
+                group.get("member_id"),
+                group.get("member_epoch", NO_EPOCH),
+            ),
         )
         for group in allowed
     ]
@@ -283,6 +291,10 @@ def _fetch(
     request: OffsetsRequest,
     on_outcome: OnOutcome[OffsetsResult],
 ) -> None:
+    refusal = coordinator.fetch_refusal(group_id, request.member_id, request.member_epoch)
+    if refusal:
+        on_outcome(int(refusal))
+        return
     coordinator.read(
         lambda: _read_offsets(coordinator, group_id, request),
         lambda code, result: on_outcome(int(code) if code else result),

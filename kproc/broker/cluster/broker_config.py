@@ -35,6 +35,8 @@ from kproc.common.errors import ErrorCode, KafkaError
 
 # Settings that every Handler reads from its image: handler/request_log.py.
 REQUEST_LOG: Final = frozenset(("kproc.request.log", "kproc.slow.request.log.ms"))
+# Defaults of group configs, which coordinators read from their image: handler/coordinator_kinds.py.
+GROUP_SETTINGS: Final = frozenset(("group.consumer.assignment.interval.ms",))
 # Settings that the cleaner reads from its image whenever it needs them: cleaner/compactor.py.
 CLEANER_SETTINGS: Final = frozenset(
     (
@@ -58,6 +60,7 @@ APPLIED_LIVE: Final = (
     | CONNECTION_LIMITS
     | REQUEST_LOG
     | CLEANER_SETTINGS
+    | GROUP_SETTINGS
     | {"listeners"}
 )
 # Settings that are stored and shown, and have no effect.

@@ -15,6 +15,7 @@ from kproc.common.errors import ErrorCode, KafkaError
 METADATA_VERSION: Final = "metadata.version"
 KRAFT_VERSION: Final = "kraft.version"
 TRANSACTION_VERSION: Final = "transaction.version"
+GROUP_VERSION: Final = "group.version"
 UPGRADE, SAFE_DOWNGRADE, UNSAFE_DOWNGRADE = 1, 2, 3
 
 
@@ -31,7 +32,8 @@ class Feature(NamedTuple):
 # still reads. Our own metadata log has a version of its own, see records.py.
 FEATURES: Final = (
     Feature("eligible.leader.replicas.version", 0, 0, 0),
-    Feature("group.version", 0, 0, 0),
+    # 1: consumer groups of KIP-848.
+    Feature(GROUP_VERSION, 0, 1, 0),
     Feature(KRAFT_VERSION, 0, 0, 0),
     Feature(METADATA_VERSION, 7, 30, 30),
     Feature("share.version", 0, 0, 0),
@@ -45,7 +47,10 @@ _BY_NAME: Final = {feature.name: feature for feature in FEATURES}
 _ZERO_MINIMUM_SINCE: Final = 4
 
 # Records of a new cluster. An older cluster has none of them, so it keeps the initial level until somebody raises it.
-OF_NEW_CLUSTERS: Final = (r.FeatureLevelSet(TRANSACTION_VERSION, 2),)
+OF_NEW_CLUSTERS: Final = (
+    r.FeatureLevelSet(TRANSACTION_VERSION, 2),
+    r.FeatureLevelSet(GROUP_VERSION, 1),
+)
 
 Reply = dict[str, Any]
 
@@ -53,6 +58,11 @@ Reply = dict[str, Any]
 def transaction_version(image: ClusterImage) -> int:
     """Return the finalised level of transaction.version."""
     return level_of(image, _BY_NAME[TRANSACTION_VERSION])
+
+
+def group_version(image: ClusterImage) -> int:
+    """Return the finalised level of group.version."""
+    return level_of(image, _BY_NAME[GROUP_VERSION])
 
 
 def level_of(image: ClusterImage, feature: Feature) -> int:

@@ -1,8 +1,8 @@
 """The table of group configs (resource type 32): every name that Kafka 4.3 knows, one row each.
 
-All are about group protocols that kproc does not have yet (consumer, share, streams): they are stored and shown,
-because tools set them before the first member joins, and have no effect. Bounds are Kafka's defaults of the
-`group.*.min.*` and `group.*.max.*` broker settings, which it names in its refusals.
+Those of consumer groups (KIP-848) take effect at the next heartbeat. Those of share and streams groups, which kproc
+does not have yet, are stored and shown, because tools set them before the first member joins, and have no effect.
+Bounds are Kafka's defaults of the `group.*.min.*` and `group.*.max.*` broker settings, which it names in its refusals.
 """
 
 from __future__ import annotations
@@ -55,7 +55,10 @@ _BY_DURATION: Final = re.compile(
 def _row(
     name: str, kind: Kind, text: str, check: Check | None, default: str, synonym: str, *bounds: int | None
 ) -> GroupConfigRow:
-    config = TopicConfig(name, kind, text, (), check, default, unhonoured=_UNHONOURED)
+    is_honoured = name.startswith("consumer.")
+    config = TopicConfig(
+        name, kind, text, (), check, default, unhonoured=None if is_honoured else _UNHONOURED
+    )
     return GroupConfigRow(config, synonym, *bounds)
 
 

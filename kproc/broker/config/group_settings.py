@@ -5,13 +5,18 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from kproc.broker.config.values import (
+    CLUSTER,
     INT,
     INT_MAX,
+    LIST,
     LONG,
     ONE_REPLICA,
+    STRING,
     at_least,
     between,
+    one_of,
     setting,
+    some_of,
 )
 
 
@@ -33,6 +38,38 @@ class GroupSettings:
         at_least(0),
     )
     group_max_size: int = setting(INT, INT_MAX, "Maximum number of members of a group.", at_least(1))
+    group_consumer_session_timeout_ms: int = setting(
+        INT,
+        45_000,
+        "Time in ms without a heartbeat after which a member of the consumer protocol (KIP-848) is removed.",
+        at_least(1),
+    )
+    group_consumer_heartbeat_interval_ms: int = setting(
+        INT, 5_000, "Interval in ms at which members of the consumer protocol send heartbeats.", at_least(1)
+    )
+    group_consumer_max_size: int = setting(
+        INT, INT_MAX, "Maximum number of members of a group of the consumer protocol.", at_least(1)
+    )
+    group_consumer_assignors: tuple[str, ...] = setting(
+        LIST,
+        ("uniform", "range"),
+        "Assignors that members of the consumer protocol may choose. The first one is the default.",
+        some_of("uniform", "range"),
+    )
+    group_consumer_assignment_interval_ms: int = setting(
+        INT,
+        1_000,
+        "Shortest time in ms between two assignments of a group of the consumer protocol (KIP-1263).",
+        at_least(0),
+        dynamic=CLUSTER,
+    )
+    group_consumer_migration_policy: str = setting(
+        STRING,
+        "bidirectional",
+        "Whether groups with members change between the classic and the consumer protocol: upgrade, downgrade, "
+        "bidirectional or disabled.",
+        one_of("bidirectional", "upgrade", "downgrade", "disabled"),
+    )
     offsets_topic_num_partitions: int = setting(
         INT, 50, "Number of partitions with which __consumer_offsets is created.", at_least(1)
     )

@@ -1,8 +1,10 @@
 """Consumer groups: the rules of their coordinator, without I/O, clock or thread.
 
 - coordinator.py: GroupCoordinator, all groups and committed offsets of one partition of `__consumer_offsets`
-- classic/: the classic protocol. Another group protocol (KIP-848) is another package beside it. Its groups are in the
-  same dictionary of the coordinator, because a group id has one group.
+- classic/: the classic protocol
+- consumer/: the consumer protocol (KIP-848), and classic members in its groups
+- migration.py: conversion of a group between the two. Both kinds are in the same dictionary of the coordinator, because
+  a group id has one group.
 - offsets.py, pending_offsets.py: committed offsets, for groups of any protocol
 - records.py: the bytes of the log's records
 - messages.py: requests and responses

@@ -11,7 +11,6 @@ marker in the log ends the transaction (pending_offsets.py).
 from __future__ import annotations
 
 import logging
-from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import partial
 from itertools import islice
@@ -32,6 +31,20 @@ from kproc.broker.coordinator.rules import (
 from kproc.broker.coordinator.steps import STEP_COST, Steps, Work
 from kproc.broker.group.classic.group import ClassicGroup, GroupEnvironment, join_refusal
 from kproc.broker.group.classic.state import OnWritten
+from kproc.broker.group.consumer.group import ConsumerGroup
+from kproc.broker.group.consumer.messages import (
+    ConsumerHeartbeat,
+    ConsumerHeartbeatReply,
+    ConsumerHeartbeatResult,
+    DescribedConsumerGroup,
+)
+from kproc.broker.group.consumer.records import (
+    decode_consumer_record,
+    encode_consumer_record,
+    is_consumer_record,
+)
+from kproc.broker.group.consumer.topics import ConsumerCluster
+from kproc.broker.group.consumer_groups import ConsumerGroups
 from kproc.broker.group.messages import (
     CommitRequest,
     DescribedGroup,
@@ -48,6 +61,7 @@ from kproc.broker.group.messages import (
     SyncResult,
 )
 from kproc.broker.group.offsets import GroupOffsets
+from kproc.broker.group.paced_responses import PacedResponses
 from kproc.broker.group.records import (
     CommittedOffset,
     GroupSnapshot,
@@ -75,15 +89,12 @@ UNWRITTEN_GROUPS_MAX: Final = 5_000
 PENDING_MEMBERS_MAX: Final = 5_000
 # Tombstones of offsets that one step writes for one group.
 TOMBSTONES_AT_ONCE: Final = 200
-# Costs in steps, in units of about 1 us: to build a group, to check one, to end one, per tombstone, per response.
+# Costs in steps, in units of about 1 us: to build a group, a member of it, to check a group, to end one, per tombstone.
 _BUILD_COST: Final = 25
+_MEMBER_COST: Final = 5
 _CHECK_COST: Final = 6
 _RESIGN_COST: Final = 8
 _TOMBSTONE_COST: Final = 12
-_RESPONSE_COST: Final = 100
-# Responses to joins and syncs in one duty cycle. Each takes about 0.1 ms, and a group of 10,000 members would take 1 s
-# if all were sent in the cycle in which its join phase ends.
-RESPONSES_AT_ONCE: Final = 64
 # The names of the deadlines at which the next responses are sent, and started steps are run. A group of this name only
 # gets a tick too many.
 _RESPONSES: Final = "\0responses"
@@ -98,7 +109,12 @@ class GroupCoordinator:
     """
 
     def __init__(
-        self, config: Config, timing: Timing, deadlines: Deadlines[DueOf], log: CoordinatorLog[Any]
+        self,
+        config: Config,
+        cluster: ConsumerCluster,
+        timing: Timing,
+        deadlines: Deadlines[DueOf],
+        log: CoordinatorLog[Any],
     ) -> None:
         self._config = config
         self._timing = timing
@@ -107,11 +123,14 @@ class GroupCoordinator:
         self._environment = GroupEnvironment(
             config, timing.random_id, timing.wall_ms, self._persist, self._add_pending
         )
-        self._groups: dict[str, ClassicGroup] = {}
+        self._groups: dict[str, ClassicGroup | ConsumerGroup] = {}
         # Groups without a record in the log, and member ids that no client has used yet; the oldest first. A client can
         # create either with one request, so the oldest is discarded when there are too many.
         self._unwritten: dict[str, None] = {}
         self._pending: dict[tuple[str, str], None] = {}
+        self._consumers = ConsumerGroups(
+            self._groups, self._unwritten, config, cluster, timing, log, self._environment
+        )
         self.offsets = GroupOffsets()
         self._replayed: dict[str, GroupSnapshot] = {}
         self._unknown_types: set[int] = set()
@@ -120,9 +139,10 @@ class GroupCoordinator:
         # Groups that are deleted in steps, because they have many offsets. Nobody can join or commit meanwhile.
         self._deleting: dict[str, OnCode] = {}
         self._is_over = False  # True after the coordinator has resigned or was abandoned.
-        # Responses to joins and syncs that are not sent yet, in the order of their decisions.
-        self._responses: deque[Callable[[], None]] = deque()
-        self._sends_later = False  # True while they have a deadline.
+        # Responses to joins and syncs of classic groups.
+        self._responses = PacedResponses(
+            lambda: self._deadlines.bring_forward((self, _RESPONSES), self._timing.now_ms())
+        )
 
     def __len__(self) -> int:
         return len(self._groups)
@@ -131,8 +151,11 @@ class GroupCoordinator:
 
     def replay(self, key: bytes | None, value: bytes | None, offset: int, producer: Producer | None) -> None:
         """Replay one record, in the order of the log. Raises Corrupt if it cannot be read."""
+        if key is not None and is_consumer_record(key):
+            self._consumers.replay(*decode_consumer_record(key, value))
+            return
         decoded = decode_record(key, value)
-        # Kafka writes record types of group protocols that kproc does not have (KIP-848, KIP-932). They belong to
+        # Kafka writes record types of group protocols that kproc does not have (KIP-932, KIP-1071). They belong to
         # groups that cannot be served here, so the others are loaded without them.
         if isinstance(decoded, UnknownRecord):
             if decoded.key_type not in self._unknown_types:
@@ -165,6 +188,9 @@ class GroupCoordinator:
             yield from group.restore(replayed.pop(group_id))
             self._groups[group_id] = group
             yield _BUILD_COST
+        for state in self._consumers.pop_replayed():
+            self._consumers.add(state)
+            yield _BUILD_COST + _MEMBER_COST * len(state.members)
         count = 0
         # KIP-211: offsets without a group record belong to a tool or to a consumer that assigns its partitions by
         # itself. The sweep finds them by their group.
@@ -175,10 +201,10 @@ class GroupCoordinator:
         if topics.deleted:
             yield from self._remove_deleted(topics.gone)
         # Start all sessions at the end, because clients cannot send heartbeats before. This is far quicker.
-        for group_id, group in list(self._groups.items()):
-            group.start_sessions(self._timing.now_ms())
+        for group_id, loaded in list(self._groups.items()):
+            loaded.start_sessions(self._timing.now_ms())
             self._after_change(group_id)
-            yield 2 + len(group.roster)
+            yield 2 + loaded.member_count
         if count:
             logger.warning(
                 "%d committed offsets have unknown topic ids, as in files of another broker: they count for the topics "
@@ -189,7 +215,7 @@ class GroupCoordinator:
     def _count_offsets(self, group_id: str) -> int:
         return sum(map(len, self.offsets.of_group(group_id).values()))
 
-    def _group_of_offsets(self, group_id: str) -> ClassicGroup:
+    def _group_of_offsets(self, group_id: str) -> ClassicGroup | ConsumerGroup:
         """Return the group of a committed offset.
 
         A group that only stores offsets has no record (Kafka's simple group).
@@ -210,9 +236,19 @@ class GroupCoordinator:
         if refusal:
             reply(JoinResult(refusal, request.member_id))
             return
+        if isinstance(group, ConsumerGroup):
+            if not group.is_empty:
+                result = self._consumers.join(group, request)
+                self._after_change(group_id)
+                self._reply_when_durable(reply, result, lambda code: JoinResult(code, request.member_id))
+                return
+            # An empty group has no protocol, so the first member decides.
+            self._remove([], _log_error, also=[group_id])
+            self._log.flush()
+            group = None
         if group is None:
             group = self._add_unwritten(group_id)
-        group.join(request, self._timing.now_ms(), partial(self._enqueue_response, reply))
+        group.join(request, self._timing.now_ms(), partial(self._responses.enqueue, reply))
         self._after_change(group_id)
         self._delete_unused(group_id)
 
@@ -225,7 +261,7 @@ class GroupCoordinator:
             del self._unwritten[oldest_id]
             oldest = self._groups.get(oldest_id)
             # A group with a generation has a record by now, and one with members is in use.
-            if oldest is not None and oldest.is_empty and not oldest.generation:
+            if oldest is not None and oldest.is_empty and oldest.has_no_history:
                 self._delete_without_offsets(oldest_id)
         return group
 
@@ -235,7 +271,7 @@ class GroupCoordinator:
             oldest_group_id, oldest_id = next(iter(self._pending))
             del self._pending[oldest_group_id, oldest_id]
             group = self._groups.get(oldest_group_id)
-            if group is not None:
+            if isinstance(group, ClassicGroup):
                 group.discard_pending(oldest_id, self._timing.now_ms())
 
     def _delete_unused(self, group_id: str) -> None:
@@ -248,29 +284,50 @@ class GroupCoordinator:
         if not self.offsets.of_group(group_id) and not self.offsets.pending.has_group(group_id):
             self._remove_group(group_id)
 
+    def _classic_group(self, group_id: str) -> ClassicGroup | None:
+        group = self._groups.get(group_id)
+        return group if isinstance(group, ClassicGroup) else None
+
     def sync(self, group_id: str, request: SyncRequest, reply: SyncReply) -> None:
         """Handle a SyncGroup."""
-        group = self._groups.get(group_id)
+        consumer_group = self._consumers.find(group_id)
+        if consumer_group is not None:
+            result = self._consumers.sync(consumer_group, request)
+            self._after_change(group_id)
+            self._reply_when_durable(reply, result, SyncResult)
+            return
+        group = self._classic_group(group_id)
         if group is None or not group_id:  # The empty id can have offsets of old consumers, but no members.
             reply(SyncResult(_unknown_member(group_id)))
             return
-        group.sync(request, self._timing.now_ms(), partial(self._enqueue_response, reply))
+        group.sync(request, self._timing.now_ms(), partial(self._responses.enqueue, reply))
         self._after_change(group_id)
 
     def heartbeat(
         self, group_id: str, member_id: str, group_instance_id: str | None, generation: int
     ) -> Code:
         """Handle a Heartbeat. Return the error code."""
-        group = self._groups.get(group_id)
+        consumer_group = self._consumers.find(group_id)
+        if consumer_group is not None:
+            code = self._consumers.heartbeat_classic(consumer_group, member_id, group_instance_id, generation)
+            self._after_change(group_id)
+            return code
+        group = self._classic_group(group_id)
         if group is None or not group_id:
             return _unknown_member(group_id)
         return group.heartbeat(member_id, group_instance_id, generation, self._timing.now_ms())
 
     def leave(self, group_id: str, members: Sequence[LeavingMember], reply: LeaveReply) -> None:
         """Handle a LeaveGroup."""
-        group = self._groups.get(group_id)
+        group = self._classic_group(group_id)
         if not group_id:
             reply(LeaveResult(ErrorCode.INVALID_GROUP_ID))
+            return
+        consumer_group = self._consumers.find(group_id)
+        if consumer_group is not None:
+            result = self._consumers.leave(consumer_group, members)
+            self._after_change(group_id)
+            self._reply_when_durable(reply, result, LeaveResult)
             return
         if group is None:
             unknown = ErrorCode.UNKNOWN_MEMBER_ID
@@ -304,6 +361,35 @@ class GroupCoordinator:
         self._log.flush()
         return is_appended
 
+    # -- members of the consumer protocol (KIP-848) --------------------------------------------------------------
+
+    def consumer_heartbeat(
+        self, group_id: str, request: ConsumerHeartbeat, reply: ConsumerHeartbeatReply
+    ) -> None:
+        """Handle a ConsumerGroupHeartbeat. It is answered when everything that it has changed is durable."""
+        if group_id in self._deleting:
+            reply(ConsumerHeartbeatResult(error_code=ErrorCode.COORDINATOR_LOAD_IN_PROGRESS))
+            return
+        result = self._consumers.heartbeat(group_id, request)
+        self._after_change(group_id)
+        self._delete_unused(group_id)
+        self._reply_when_durable(reply, result, lambda code: ConsumerHeartbeatResult(error_code=code))
+
+    def describe_consumer_group(self, group_id: str) -> DescribedConsumerGroup | None:
+        """Return a group for ConsumerGroupDescribe. None if it does not exist, or has another protocol."""
+        group = self._consumers.find(group_id)
+        return group.describe_consumers() if group is not None else None
+
+    def _reply_when_durable(
+        self, reply: Callable[[R], None], result: R, failed: Callable[[ErrorCode], R]
+    ) -> None:
+        """Reply with a result when all records before are durable."""
+
+        def on_done(code: Code) -> None:
+            reply(failed(ErrorCode(write_error(code))) if code else result)
+
+        self._log.write(Write([], on_done))
+
     # -- offsets -----------------------------------------------------------------------------------------------
 
     def commit(self, request: CommitRequest, on_done: OnCode) -> None:
@@ -331,16 +417,15 @@ class GroupCoordinator:
             return ErrorCode.COORDINATOR_LOAD_IN_PROGRESS
         group = self._groups.get(request.group_id)
         if group is not None:
-            return group.can_commit(
-                request.member_id,
-                request.group_instance_id,
-                request.generation,
-                self._timing.now_ms(),
-                is_transactional=request.producer is not None,
-            )
+            return group.commit_refusal(request, self._timing.now_ms())
         if request.generation < 0:
             return ErrorCode.NONE  # The client is a tool, or a consumer that assigns its own partitions.
         return ErrorCode.GROUP_ID_NOT_FOUND if request.knows_unknown_group else ErrorCode.ILLEGAL_GENERATION
+
+    def fetch_refusal(self, group_id: str, member_id: str | None, member_epoch: int) -> Code:
+        """Return the error for an OffsetFetch of a member of the consumer protocol, or NONE."""
+        group = self._consumers.find(group_id)
+        return ErrorCode.NONE if group is None else group.fetch_refusal(member_id, member_epoch)
 
     def end_transaction(self, producer_id: int, is_commit: bool) -> None:
         """Commit or drop the pending offsets of a producer, whose marker is in the log."""
@@ -392,25 +477,28 @@ class GroupCoordinator:
 
     def _remove(self, keys: Sequence[OffsetKey], on_done: OnCode, also: Iterable[str] = ()) -> None:
         """Write tombstones for offsets, and for the groups in `also`, which are deleted with them."""
-        groups = list(also)
-
-        def apply(number: int, _record_offset: int) -> None:
-            # The records are the offsets first and then the groups, so the number of a record tells which one was
-            # appended.
-            if number < len(keys):
-                self.offsets.remove(keys[number])
-            else:
-                self._remove_group(groups[number - len(keys)])
-
+        effects: list[Callable[[], None]] = [partial(self.offsets.remove, key) for key in keys]
         records: list[KeyAndValue] = [(encode_offset_key(key), None) for key in keys]
-        records += [(encode_group_key(group_id), None) for group_id in groups]
-        self._log.write(Write(records, on_done, apply))
+        for group_id in also:
+            for key in self._group_keys(group_id):
+                records.append((key, None))
+                effects.append(_no_effect)
+            # The last tombstone removes the group. If it is not in the log, the group exists and is deleted again.
+            effects[-1] = partial(self._remove_group, group_id)
+        self._log.write(Write(records, on_done, lambda number, _offset: effects[number]()))
+
+    def _group_keys(self, group_id: str) -> list[bytes]:
+        """Return the keys of all records of a group, without those of its offsets."""
+        group = self._groups.get(group_id)
+        if isinstance(group, ConsumerGroup):
+            return [encode_consumer_record(key, None)[0] for key in group.state.record_keys()]
+        return [encode_group_key(group_id)]
 
     # -- groups as a whole -------------------------------------------------------------------------------------
 
     def describe(self, group_id: str) -> DescribedGroup | None:
-        """Return a group for DescribeGroups. None if it does not exist."""
-        group = self._groups.get(group_id)
+        """Return a group for DescribeGroups. None if it does not exist, or has another protocol (KIP-1043)."""
+        group = self._classic_group(group_id)
         return group.describe() if group is not None else None
 
     def overviews(self) -> Iterator[GroupOverview]:
@@ -420,7 +508,7 @@ class GroupCoordinator:
     def sizes(self) -> Iterator[tuple[str, str, int]]:
         """Yield (id, state, number of members) of the groups that exist now, for metrics."""
         for group in list(self._groups.values()):
-            yield group.group_id, group.state_name, len(group.roster)
+            yield group.group_id, group.state_name, group.member_count
 
     def delete_group(self, group_id: str, on_done: OnCode) -> None:
         """Handle a DeleteGroups for one group: delete it with all its offsets."""
@@ -461,17 +549,19 @@ class GroupCoordinator:
         self._deadlines.discard((self, group_id))
         if group is not None:
             group.kill()
-            self._send_responses()
+            self._responses.send()
 
     # -- time --------------------------------------------------------------------------------------------------
 
     def tick(self, name: str) -> None:
         """Handle the deadline of a group, or send the next responses. The runtime runs the steps after each tick."""
         if name == _RESPONSES:
-            self._send_responses()
+            self._responses.send()
         group = self._groups.get(name)
         if group is not None:
             group.tick(self._timing.now_ms())
+            if isinstance(group, ConsumerGroup):
+                self._consumers.maybe_downgrade(group)
             self._after_change(name)
             self._delete_unused(name)
 
@@ -480,20 +570,7 @@ class GroupCoordinator:
         group = self._groups.get(group_id)
         if group is not None:
             self._deadlines.bring_forward((self, group_id), group.next_deadline_ms())
-        if self._responses and not self._sends_later:
-            # The decision about a large group has taken some ms itself. Its responses begin in the next duty cycle.
-            self._send_responses(0 if len(self._responses) > RESPONSES_AT_ONCE else RESPONSES_AT_ONCE)
-
-    def _enqueue_response(self, reply: Callable[[R], None], result: R) -> None:
-        self._responses.append(partial(reply, result))
-
-    def _send_responses(self, count: int = RESPONSES_AT_ONCE) -> None:
-        """Send the first `count` responses. The others follow in later duty cycles."""
-        for _ in range(min(count, len(self._responses))):
-            self._responses.popleft()()
-        self._sends_later = bool(self._responses)
-        if self._sends_later:
-            self._deadlines.bring_forward((self, _RESPONSES), self._timing.now_ms())
+        self._responses.send_soon()
 
     def start_sweep(self) -> None:
         """Start to look for expired offsets and empty groups. Called every offsets.retention.check.interval.ms."""
@@ -503,11 +580,11 @@ class GroupCoordinator:
         self._pending = {
             (group_id, member_id): None
             for group_id, member_id in self._pending
-            if group_id in self._groups and member_id in self._groups[group_id].roster.pending
+            if (group := self._classic_group(group_id)) is not None and member_id in group.roster.pending
         }
-        self._unwritten = {
-            group_id: None for group_id in self._unwritten if not self._groups[group_id].generation
-        }
+        for group_id in list(self._unwritten):
+            if not self._groups[group_id].has_no_history:
+                del self._unwritten[group_id]
 
     def _sweep_all(self) -> Work:
         """Remove expired offsets, and empty groups without offsets."""
@@ -578,12 +655,13 @@ class GroupCoordinator:
         """Resign without appending the queued writes, because an exception left the state half changed."""
         self._is_over = True
         # From now on no timer and no request finds a group.
-        groups, self._groups = self._groups, {}
+        groups = dict(self._groups)
+        self._groups.clear()
         for name in (_RESPONSES, _STEPS):
             self._deadlines.discard((self, name))
         self.steps.end_with(self._resign_all(groups))
 
-    def _resign_all(self, groups: dict[str, ClassicGroup]) -> Work:
+    def _resign_all(self, groups: dict[str, ClassicGroup | ConsumerGroup]) -> Work:
         for on_done in self._deleting.values():
             on_done(ErrorCode.NOT_COORDINATOR)
         for group_id in list(groups):
@@ -592,18 +670,18 @@ class GroupCoordinator:
             self._deadlines.discard((self, group_id))
             yield from group.resign()
             yield _RESIGN_COST
-            while self._responses:
-                self._responses.popleft()()
-                yield _RESPONSE_COST
-        while self._responses:
-            self._responses.popleft()()
-            yield _RESPONSE_COST
+            yield from self._responses.send_all()
+        yield from self._responses.send_all()
         while self.offsets.discard_group():
             yield 1
 
 
 def _unknown_member(group_id: str) -> Code:
     return ErrorCode.UNKNOWN_MEMBER_ID if group_id else ErrorCode.INVALID_GROUP_ID
+
+
+def _no_effect() -> None:
+    pass
 
 
 def _log_error(code: Code) -> None:

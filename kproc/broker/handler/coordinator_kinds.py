@@ -3,21 +3,31 @@
 from __future__ import annotations
 
 import uuid
+from collections.abc import Mapping
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
+from kproc.broker.cluster.config_changes import RESOURCE_GROUP
 from kproc.broker.cluster.features import transaction_version
+from kproc.broker.cluster.group_config import GROUP_CONFIGS
 from kproc.broker.cluster.internal_topics import GROUP_METADATA_TOPIC, TRANSACTION_STATE_TOPIC
+from kproc.broker.cluster.records import node_over_cluster
 from kproc.broker.coordinator.coordinator_log import CoordinatorKind
 from kproc.broker.coordinator.rules import Timing
+from kproc.broker.group.consumer.topics import ConsumerCluster, TopicView
 from kproc.broker.group.coordinator import GroupCoordinator
 from kproc.broker.peers.markers import MarkerSender
+from kproc.broker.request.name_pattern import NamePattern
+from kproc.broker.security.acl import Operation, ResourceType
 from kproc.broker.transaction.coordinator import TransactionCoordinator
 from kproc.broker.transaction.entry import Environment
 from kproc.common.clock import NS_PER_MS
+from kproc.common.errors import KafkaError
 
 if TYPE_CHECKING:
     from kproc.broker.config import Config
     from kproc.broker.request.context import Services
+    from kproc.broker.security.principal import Identity
     from kproc.common.clock import Clock
 
 # Kafka never compresses the records of transactions (TransactionLog).
@@ -26,18 +36,62 @@ _UNCOMPRESSED = 0
 
 def all_kinds(services: Services) -> list[CoordinatorKind[Any]]:
     """Return all kinds of coordinators that a Handler runs."""
-    return [groups(services.config, services.clock), transactions(services)]
+    return [
+        groups(services.config, services.clock, consumer_cluster(services)),
+        transactions(services),
+    ]
 
 
-def groups(config: Config, clock: Clock) -> CoordinatorKind[GroupCoordinator]:
+def consumer_cluster(services: Services) -> ConsumerCluster:
+    """Return the parts of the cluster's metadata that groups of the consumer protocol use."""
+    return ConsumerCluster(
+        topics=TopicView(lambda: services.image),
+        group_configs=partial(_group_configs, services),
+        match_topics=partial(_match_topics, services),
+    )
+
+
+def _group_configs(services: Services, group_id: str) -> Mapping[str, str]:
+    """Return the configs of a group, over the broker's dynamic defaults of them."""
+    image = services.image
+    defaults = node_over_cluster(image.broker_configs, services.config.node_id)
+    own = image.resource_configs.get((RESOURCE_GROUP, group_id), {})
+    if not defaults:
+        return own
+    dynamic = {name: defaults[f"group.{name}"] for name in GROUP_CONFIGS if f"group.{name}" in defaults}
+    return {**dynamic, **own}
+
+
+def groups(config: Config, clock: Clock, cluster: ConsumerCluster) -> CoordinatorKind[GroupCoordinator]:
     """Return the kind of the group coordinators. Each partition of `__consumer_offsets` has one."""
     timing = _timing(clock)
     return CoordinatorKind(
         topic=GROUP_METADATA_TOPIC,
-        make=lambda log, deadlines, _epoch: GroupCoordinator(config, timing, deadlines, log),
+        make=lambda log, deadlines, _epoch: GroupCoordinator(config, cluster, timing, deadlines, log),
         codec=config.offsets_topic_compression_codec,
         sweep_interval_ms=config.offsets_retention_check_interval_ms,
         end_transaction=GroupCoordinator.end_transaction,
+    )
+
+
+def _match_topics(services: Services, expression: str, client: Identity) -> frozenset[str]:
+    """Return the topics whose whole names match an expression and that the client may describe (KIP-848)."""
+    try:
+        pattern = NamePattern(expression)
+    except KafkaError as error:
+        raise KafkaError(
+            error.code,
+            f"SubscribedTopicRegex `{expression}` is not a valid regular expression: {error.message}.",
+        ) from error
+    authorizer = services.authorizer
+    return frozenset(
+        name
+        for name in services.image.topics_by_name
+        if pattern.matches(name)
+        and (
+            authorizer is None
+            or authorizer.verdict(client, Operation.DESCRIBE, ResourceType.TOPIC, name).is_allowed
+        )
     )
 
 

@@ -29,6 +29,7 @@ from kproc.broker.group.classic.state import GROUP_TYPE, ClassicState, GroupEnvi
 from kproc.broker.group.classic.sync import ClassicSync
 from kproc.broker.group.messages import (
     UNKNOWN_MEMBER_ID,
+    CommitRequest,
     DescribedGroup,
     GroupOverview,
     JoinReply,
@@ -140,6 +141,16 @@ class ClassicGroup:
             return ErrorCode.REBALANCE_IN_PROGRESS
         return ErrorCode.NONE
 
+    def commit_refusal(self, request: CommitRequest, now_ms: int) -> int:
+        """Return the error for a commit of offsets, or NONE (`can_commit`)."""
+        return self.can_commit(
+            request.member_id,
+            request.group_instance_id,
+            request.generation,
+            now_ms,
+            is_transactional=request.producer is not None,
+        )
+
     def can_commit(
         self,
         member_id: str,
@@ -247,6 +258,15 @@ class ClassicGroup:
         for _ in self._die(ErrorCode.COORDINATOR_NOT_AVAILABLE):
             pass  # Only a group without members is deleted.
 
+    def dissolve(self) -> None:
+        """End a group that has become a consumer group. Waiting members get REBALANCE_IN_PROGRESS, and join that."""
+        for _ in self._die(ErrorCode.REBALANCE_IN_PROGRESS):
+            pass
+
+    def rebalance(self, now_ms: int, reason: str) -> None:
+        """Begin a rebalance of a stable group."""
+        self._rebalance.prepare(now_ms, reason)
+
     def _die(self, code: ErrorCode) -> Work:
         state = self.state
         state.enter(GroupState.DEAD)
@@ -324,6 +344,10 @@ class ClassicGroup:
     def has_no_history(self) -> bool:
         """True if the log has no record of the group, so that it may be removed if it has no offsets."""
         return self.state.has_no_history
+
+    @property
+    def member_count(self) -> int:
+        return len(self.roster)
 
     def describe(self) -> DescribedGroup:
         """Return the group for DescribeGroups."""

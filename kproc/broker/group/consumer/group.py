@@ -14,13 +14,15 @@ The response is sent when everything is synced.
 
 from __future__ import annotations
 
+import logging
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 import msgspec
 
+from kproc.broker.coordinator.steps import Work
 from kproc.broker.group.consumer.assignors import ASSIGNORS, Assignment, AssignorMember
 from kproc.broker.group.consumer.messages import (
     JOIN_EPOCH,
@@ -33,6 +35,7 @@ from kproc.broker.group.consumer.messages import (
 )
 from kproc.broker.group.consumer.reconciliation import reconcile
 from kproc.broker.group.consumer.records import (
+    NO_EPOCH,
     ConsumerRecord,
     ConsumerRecordKey,
     ConsumerRecordType,
@@ -44,17 +47,27 @@ from kproc.broker.group.consumer.records import (
     MemberTarget,
     OwnedPartitions,
     TargetEpoch,
+    plain,
 )
 from kproc.broker.group.consumer.state import ConsumerGroupState, ConsumerMember
-from kproc.broker.group.consumer.topics import TopicView
+from kproc.broker.group.consumer.topics import ConsumerCluster, TopicView
+from kproc.broker.group.messages import CommitRequest, GroupOverview
 from kproc.common.deadlines import NEVER, Deadlines
 from kproc.common.errors import ErrorCode, KafkaError
 
+if TYPE_CHECKING:
+    from kproc.broker.config import Config
+    from kproc.broker.security.principal import Identity
+
+logger = logging.getLogger(__name__)
+
 GROUP_TYPE: Final = "consumer"
+PROTOCOL_TYPE: Final = "consumer"
 # The least time between two resolutions of an expression (Kafka's REGEX_BATCH_REFRESH_MIN_INTERVAL_MS), and the time
 # after which one is resolved anew because the rights of its user may have changed.
 EXPRESSION_REFRESH_MIN_MS: Final = 10_000
 EXPRESSION_REFRESH_MAX_MS: Final = 600_000
+_TRY_AGAIN_MS: Final = 1_000
 # The name of the deadline at which the next target assignment may be computed. Others are named by a member's id.
 _ASSIGNMENT: Final = "\0assignment"
 
@@ -63,17 +76,37 @@ _ASSIGNMENT: Final = "\0assignment"
 class ConsumerEnvironment:
     """The parts of a broker that a consumer group uses."""
 
-    topics: TopicView
-    # (group id, name of a group config such as consumer.session.timeout.ms) -> the group's value or the broker's.
-    setting: Callable[[str, str], int]
-    assignors: Callable[[], Sequence[str]]  # group.consumer.assignors; the first one is the default.
-    size_max: Callable[[], int]  # group.consumer.max.size
-    # (expression, principal, host) -> the names of the topics that match and that the principal may describe.
-    # Raises INVALID_REGULAR_EXPRESSION.
-    match_topics: Callable[[str, str, str], frozenset[str]]
+    cluster: ConsumerCluster
+    config: Config
     wall_ms: Callable[[], int]
     # Appends records of a group and applies them. Raises KafkaError if they are not in the log.
     append: Callable[[ConsumerGroup, Sequence[ConsumerRecord]], None]
+
+    @property
+    def topics(self) -> TopicView:
+        return self.cluster.topics
+
+    def session_timeout_ms(self, group_id: str) -> int:
+        """Return the time without a heartbeat after which a member is removed."""
+        return self._setting(
+            group_id, "consumer.session.timeout.ms", self.config.group_consumer_session_timeout_ms
+        )
+
+    def heartbeat_interval_ms(self, group_id: str) -> int:
+        """Return the interval at which members send heartbeats."""
+        return self._setting(
+            group_id, "consumer.heartbeat.interval.ms", self.config.group_consumer_heartbeat_interval_ms
+        )
+
+    def assignment_interval_ms(self, group_id: str) -> int:
+        """Return the least time between two target assignments."""
+        return self._setting(
+            group_id, "consumer.assignment.interval.ms", self.config.group_consumer_assignment_interval_ms
+        )
+
+    def _setting(self, group_id: str, name: str, default: int) -> int:
+        own = self.cluster.group_configs(group_id).get(name)
+        return default if own is None else int(own)
 
 
 class ConsumerGroup:
@@ -103,39 +136,63 @@ class ConsumerGroup:
         Raises KafkaError for a request that is rejected, and if a record could not be appended.
         """
         if request.member_epoch < JOIN_EPOCH:
-            return self._leave(request, now_ms)
+            return self._leave(request)
         known = self._admit(request)
         owned_before: OwnedPartitions = {} if known is None else known.state.owned
-        has_changed = self._update_member(request, None if known is None else known.metadata, now_ms)
-        self._update_epoch(has_changed)
-        self._update_target(now_ms)
-        member = self.state.members[request.member_id]
-        self._reconcile(member, request.owned, now_ms)
-        self._renew_session(member, now_ms)
+        updated = _merged(None if known is None else known.metadata, request)
+        member = self.progress(request.member_id, updated, request.owned, request.client, now_ms)
         is_told = request.member_epoch == JOIN_EPOCH or request.is_full or member.state.owned != owned_before
         return ConsumerHeartbeatResult(
             member_id=member.member_id,
             member_epoch=member.state.epoch,
-            heartbeat_interval_ms=self._environment.setting(self.group_id, "consumer.heartbeat.interval.ms"),
-            assignment=_plain(member.state.owned) if is_told else None,
+            heartbeat_interval_ms=self._environment.heartbeat_interval_ms(self.group_id),
+            assignment=plain(member.state.owned) if is_told else None,
         )
+
+    def progress(
+        self,
+        member_id: str,
+        metadata: MemberMetadata,
+        reported: Assignment | None,
+        client: Identity,
+        now_ms: int,
+    ) -> ConsumerMember:
+        """Bring a member with this subscription, and the group, as far as they can come now. Return the member.
+
+        `reported` are the partitions that the member says it owns, None if it does not tell.
+        """
+        known = self.state.members.get(member_id)
+        has_changed = self._update_member(
+            member_id, None if known is None else known.metadata, metadata, client, now_ms
+        )
+        self._update_epoch(has_changed)
+        self._update_target(now_ms)
+        member = self.state.members[member_id]
+        self._reconcile(member, reported, now_ms)
+        self.renew_session(member, now_ms)
+        return member
+
+    def check_size(self) -> None:
+        """Raise GROUP_MAX_SIZE_REACHED if no member can be added."""
+        size_max = self._environment.config.group_consumer_max_size
+        if len(self.state.members) >= size_max:
+            raise KafkaError(
+                ErrorCode.GROUP_MAX_SIZE_REACHED,
+                f"The consumer group has reached its maximum capacity of {size_max} members.",
+            )
 
     def _admit(self, request: ConsumerHeartbeat) -> ConsumerMember | None:
         """Return the member that sent the request; None for one that joins. Raises KafkaError if it is fenced."""
         joins = request.member_epoch == JOIN_EPOCH
-        if joins and request.member_id not in self.state.members:
-            size_max = self._environment.size_max()
-            if len(self.state.members) >= size_max and request.instance_id not in self.state.instance_ids:
-                raise KafkaError(
-                    ErrorCode.GROUP_MAX_SIZE_REACHED,
-                    f"The consumer group has reached its maximum capacity of {size_max} members.",
-                )
+        is_known = request.member_id in self.state.members or request.instance_id in self.state.instance_ids
+        if joins and not is_known:
+            self.check_size()
         if request.instance_id is not None:
             return self._admit_static(request, request.instance_id)
         member = self.state.members.get(request.member_id)
         if not joins:
             if member is None:
-                raise _unknown_member(request.member_id, self.group_id)
+                raise self.unknown_member(request.member_id)
             _check_epoch(member.state, request)
         return member
 
@@ -143,7 +200,7 @@ class ConsumerGroup:
         member_id = self.state.instance_ids.get(instance_id)
         member = None if member_id is None else self.state.members[member_id]
         if request.member_epoch != JOIN_EPOCH:
-            member = self._static_member(instance_id, request.member_id)
+            member = self.static_member(instance_id, request.member_id)
             _check_epoch(member.state, request)
             return member
         if member is None or member.member_id == request.member_id:
@@ -155,9 +212,9 @@ class ConsumerGroup:
                 f"Static member {request.member_id} with instance id {instance_id} cannot join the group because the "
                 f"instance id is owned by {member.member_id} member.",
             )
-        return self._replace(member, request.member_id)
+        return self.replace(member, request.member_id)
 
-    def _replace(self, member: ConsumerMember, member_id: str) -> ConsumerMember:
+    def replace(self, member: ConsumerMember, member_id: str) -> ConsumerMember:
         """Give the place of a static member that has left for a time to its successor, without a rebalance."""
         metadata, state = member.metadata, member.state
         target = self.state.target_of(member.member_id)
@@ -175,7 +232,7 @@ class ConsumerGroup:
         self._deadlines.discard(member.member_id)
         return self.state.members[member_id]
 
-    def _static_member(self, instance_id: str, member_id: str) -> ConsumerMember:
+    def static_member(self, instance_id: str, member_id: str) -> ConsumerMember:
         """Return the static member. Raises UNKNOWN_MEMBER_ID, or FENCED_INSTANCE_ID if another one has its place."""
         known_id = self.state.instance_ids.get(instance_id)
         if known_id is None:
@@ -187,18 +244,28 @@ class ConsumerGroup:
             )
         return self.state.members[known_id]
 
+    def unknown_member(self, member_id: str) -> KafkaError:
+        """Return the error for a member id that the group does not have."""
+        return KafkaError(
+            ErrorCode.UNKNOWN_MEMBER_ID, f"Member {member_id} is not a member of group {self.group_id}."
+        )
+
     # -- step 1: the member ------------------------------------------------------------------------------------
 
     def _update_member(
-        self, request: ConsumerHeartbeat, metadata: MemberMetadata | None, now_ms: int
+        self,
+        member_id: str,
+        metadata: MemberMetadata | None,
+        updated: MemberMetadata,
+        client: Identity,
+        now_ms: int,
     ) -> bool:
         """Record the subscription of a member. Return True if the group's epoch must rise for it."""
-        updated = _merged(metadata, request)
         records: list[ConsumerRecord] = []
         if updated != metadata:
-            records.append((self._key(ConsumerRecordType.MEMBER, request.member_id), updated))
+            records.append((self._key(ConsumerRecordType.MEMBER, member_id), updated))
         expression = updated.topic_regex
-        resolved = self._resolve(expression, request, now_ms) if expression else None
+        resolved = self._resolve(expression, client, now_ms) if expression else None
         if expression and resolved is not None:
             records.append((self._key(ConsumerRecordType.EXPRESSION, expression), resolved))
         self._append(records)
@@ -212,7 +279,7 @@ class ConsumerGroup:
             or updated.topic_regex != metadata.topic_regex
         )
 
-    def _resolve(self, expression: str, request: ConsumerHeartbeat, now_ms: int) -> ExpressionTopics | None:
+    def _resolve(self, expression: str, client: Identity, now_ms: int) -> ExpressionTopics | None:
         """Return the topics that match an expression now, if these are others than before."""
         version = self._environment.topics.version
         known = self.state.expressions.get(expression)
@@ -222,7 +289,7 @@ class ConsumerGroup:
             is_old = age_ms >= EXPRESSION_REFRESH_MAX_MS
             if not is_old and (version == resolved_version or age_ms < EXPRESSION_REFRESH_MIN_MS):
                 return None
-        names = self._environment.match_topics(expression, request.principal, request.client_host)
+        names = self._environment.cluster.match_topics(expression, client)
         self._resolved[expression] = version, now_ms
         if known is not None and names == known.topic_names:
             return None
@@ -256,7 +323,7 @@ class ConsumerGroup:
             return
         wall_ms = environment.wall_ms()
         age_ms = wall_ms - state.target_epoch.timestamp_ms
-        interval_ms = environment.setting(self.group_id, "consumer.assignment.interval.ms")
+        interval_ms = environment.assignment_interval_ms(self.group_id)
         # A negative age means that the host's clock was set back: then the interval is over.
         if 0 <= age_ms < interval_ms:
             self._deadlines.bring_forward(_ASSIGNMENT, now_ms + interval_ms - age_ms)
@@ -279,7 +346,7 @@ class ConsumerGroup:
 
     def _assignor_name(self) -> str:
         """Return the assignor that most members prefer, or the broker's first one."""
-        supported = self._environment.assignors()
+        supported = self._environment.config.group_consumer_assignors
         votes = Counter(
             member.metadata.assignor
             for member in self.state.members.values()
@@ -310,33 +377,37 @@ class ConsumerGroup:
         if state is member.state:
             return
         self._append([(self._key(ConsumerRecordType.MEMBER_STATE, member.member_id), state)])
-        self._start_rebalance_timeout(member, now_ms)
-
-    def _start_rebalance_timeout(self, member: ConsumerMember, now_ms: int) -> None:
         member.rebalance_deadline_ms = None
-        if member.state.phase is MemberPhase.UNREVOKED and member.metadata is not None:
-            member.rebalance_deadline_ms = now_ms + member.metadata.rebalance_timeout_ms
-            self._deadlines.bring_forward(member.member_id, member.rebalance_deadline_ms)
+        if state.phase is MemberPhase.UNREVOKED:
+            self.start_rebalance_timeout(member, now_ms)
+
+    def can_get_more(self, member: ConsumerMember) -> bool:
+        """Return True if a partition of the member's target that others owned is free now."""
+        return any(
+            (topic_id, partition) not in self.state.owners
+            for topic_id, partitions in self.state.target_of(member.member_id).items()
+            for partition in partitions
+        )
 
     # -- members that leave ------------------------------------------------------------------------------------
 
-    def _leave(self, request: ConsumerHeartbeat, now_ms: int) -> ConsumerHeartbeatResult:
+    def _leave(self, request: ConsumerHeartbeat) -> ConsumerHeartbeatResult:
         if request.instance_id is not None:
-            member = self._static_member(request.instance_id, request.member_id)
+            member = self.static_member(request.instance_id, request.member_id)
         elif request.member_id in self.state.members:
             member = self.state.members[request.member_id]
         else:
-            raise _unknown_member(request.member_id, self.group_id)
+            raise self.unknown_member(request.member_id)
         if request.member_epoch == STATIC_LEAVE_EPOCH:
             # Its partitions wait for its return until its session ends.
             state = msgspec.structs.replace(member.state, epoch=STATIC_LEAVE_EPOCH, pending_revocation={})
             self._append([(self._key(ConsumerRecordType.MEMBER_STATE, member.member_id), state)])
             member.rebalance_deadline_ms = None
         else:
-            self.remove([member], now_ms)
+            self.remove([member])
         return ConsumerHeartbeatResult(member_id=request.member_id, member_epoch=request.member_epoch)
 
-    def remove(self, members: Sequence[ConsumerMember], now_ms: int) -> None:
+    def remove(self, members: Sequence[ConsumerMember]) -> None:
         """Remove members, whose partitions are free at once. The others get them by the next target assignment."""
         expressions = {member.metadata.topic_regex or "" for member in members if member.metadata is not None}
         self._append([(key, None) for member in members for key in self._member_keys(member.member_id)])
@@ -354,15 +425,25 @@ class ConsumerGroup:
     # -- deadlines ---------------------------------------------------------------------------------------------
 
     def start_sessions(self, now_ms: int) -> None:
-        """Start the sessions of a group that was loaded. A member with half of its records is removed."""
+        """Start the sessions of a group that was loaded."""
         for member in self.state.members.values():
-            self._renew_session(member, now_ms)
-            self._start_rebalance_timeout(member, now_ms)
+            self.renew_session(member, now_ms)
+            if member.state.phase is MemberPhase.UNREVOKED:
+                self.start_rebalance_timeout(member, now_ms)
 
-    def _renew_session(self, member: ConsumerMember, now_ms: int) -> None:
-        timeout_ms = self._environment.setting(self.group_id, "consumer.session.timeout.ms")
+    def renew_session(self, member: ConsumerMember, now_ms: int) -> None:
+        """Restart the session of a member, because it has sent a request."""
+        timeout_ms = self._environment.session_timeout_ms(self.group_id)
+        if member.metadata is not None and member.metadata.classic is not None:
+            timeout_ms = member.metadata.classic.session_timeout_ms
         member.session_deadline_ms = now_ms + timeout_ms
         self._deadlines.bring_forward(member.member_id, member.session_deadline_ms)
+
+    def start_rebalance_timeout(self, member: ConsumerMember, now_ms: int) -> None:
+        """Remove the member unless it makes its next step of a rebalance within its rebalance timeout."""
+        if member.rebalance_deadline_ms is None and member.metadata is not None:
+            member.rebalance_deadline_ms = now_ms + member.metadata.rebalance_timeout_ms
+            self._deadlines.bring_forward(member.member_id, member.rebalance_deadline_ms)
 
     def next_deadline_ms(self) -> int | None:
         """Return the time in ms at which `tick` must be called at the latest, or None."""
@@ -373,59 +454,62 @@ class ConsumerGroup:
         expired: list[ConsumerMember] = []
         for name in self._deadlines.pop_due(now_ms):
             member = self.state.members.get(name)
-            if member is not None:
-                # Heartbeats only change the member's deadline, so the entry may be an old one.
-                due_ms = member.session_deadline_ms
-                if member.rebalance_deadline_ms is not None:
-                    due_ms = min(due_ms, member.rebalance_deadline_ms)
-                if due_ms <= now_ms:
-                    expired.append(member)
-                else:
-                    self._deadlines.bring_forward(name, due_ms)
-        if expired:
-            self.remove(expired, now_ms)
-        if self.state.members:
-            self._update_target(now_ms)
+            if member is None:
+                continue  # The deadline of the assignment, or of a member that has left.
+            # Heartbeats only change the member's deadline, so the entry may be an old one.
+            due_ms = member.session_deadline_ms
+            if member.rebalance_deadline_ms is not None:
+                due_ms = min(due_ms, member.rebalance_deadline_ms)
+            if due_ms <= now_ms:
+                expired.append(member)
+                due_ms = now_ms + _TRY_AGAIN_MS  # In case that its tombstones cannot be written now.
+            self._deadlines.bring_forward(name, due_ms)
+        try:
+            if expired:
+                self.remove(expired)
+            if self.state.members:
+                self._update_target(now_ms)
+        except KafkaError as error:
+            logger.warning("group %s: records were not written: %s", self.group_id, error.code.name)
+            self._deadlines.bring_forward(_ASSIGNMENT, now_ms + _TRY_AGAIN_MS)
 
     # -- committed offsets -------------------------------------------------------------------------------------
 
-    def check_commit(
-        self, member_id: str, epoch: int, partitions: Iterable[tuple[bytes, int]], *, is_transactional: bool
-    ) -> None:
-        """Raise KafkaError if a member may not commit offsets of these partitions (topic id, number).
+    def commit_refusal(self, request: CommitRequest, now_ms: int) -> int:
+        """Return the error for a commit of offsets, or NONE. A commit does not restart the member's session.
 
-        A member that has not yet learnt its new epoch may commit what it owned before and still owns (KIP-1251).
+        A member that has not yet learnt its new epoch may commit offsets of partitions that it had before (KIP-1251).
         """
-        if epoch < 0 and not self.state.members:
-            return
-        if is_transactional and not member_id and epoch < 0:
-            return
-        member = self.state.members.get(member_id)
-        if member is None:
-            raise _unknown_member(member_id, self.group_id)
+        del now_ms
+        epoch = request.generation
+        is_transactional = request.producer is not None
+        # A tool, or a consumer that assigns its own partitions. Before KIP-447 a transaction did not name the member.
+        is_unnamed = is_transactional and not request.member_id
+        if epoch < 0 and (is_unnamed or not self.state.members):
+            return ErrorCode.NONE
+        member = self.state.members.get(request.member_id)
+        if member is None or member.metadata is None:
+            return ErrorCode.UNKNOWN_MEMBER_ID
+        if member.metadata.classic is not None:
+            return ErrorCode.NONE if epoch == member.state.epoch else ErrorCode.ILLEGAL_GENERATION
+        if not is_transactional and not request.knows_unknown_group:
+            return ErrorCode.UNSUPPORTED_VERSION  # Before v9 the client knows no STALE_MEMBER_EPOCH.
         if epoch == member.state.epoch:
-            return
-        for topic_id, partition in partitions:
-            assigned_at = member.state.owned.get(topic_id, {}).get(partition)
-            if epoch > member.state.epoch or assigned_at is None or not 0 <= assigned_at <= epoch:
-                raise KafkaError(
-                    ErrorCode.STALE_MEMBER_EPOCH,
-                    f"The received member epoch {epoch} does not match the expected member epoch "
-                    f"{member.state.epoch}.",
-                )
+            return ErrorCode.NONE
+        for key, committed in request.offsets:
+            assigned_at = member.state.owned.get(committed.topic_id, {}).get(key.partition, NO_EPOCH)
+            if not 0 <= assigned_at <= epoch < member.state.epoch:
+                return ErrorCode.STALE_MEMBER_EPOCH
+        return ErrorCode.NONE
 
-    def check_fetch(self, member_id: str | None, epoch: int) -> None:
-        """Raise KafkaError if a member may not fetch committed offsets. An admin client has no member and no epoch."""
+    def fetch_refusal(self, member_id: str | None, epoch: int) -> int:
+        """Return the error for a fetch of committed offsets, or NONE. An admin client has no member and no epoch."""
         if not member_id and epoch < 0:
-            return
+            return ErrorCode.NONE
         member = self.state.members.get(member_id or "")
         if member is None:
-            raise _unknown_member(member_id or "", self.group_id)
-        if epoch != member.state.epoch:
-            raise KafkaError(
-                ErrorCode.STALE_MEMBER_EPOCH,
-                f"The received member epoch {epoch} does not match the expected member epoch {member.state.epoch}.",
-            )
+            return ErrorCode.UNKNOWN_MEMBER_ID
+        return ErrorCode.NONE if epoch == member.state.epoch else ErrorCode.STALE_MEMBER_EPOCH
 
     # -- views -------------------------------------------------------------------------------------------------
 
@@ -443,7 +527,48 @@ class ConsumerGroup:
         )
         return "Stable" if is_stable else "Reconciling"
 
-    def describe(self) -> DescribedConsumerGroup:
+    @property
+    def is_empty(self) -> bool:
+        """True if the group has no members."""
+        return not self.state.members
+
+    @property
+    def has_no_history(self) -> bool:
+        """True if the log has no record of the group, so that it may be removed if it has no offsets."""
+        return not self.state.exists
+
+    @property
+    def member_count(self) -> int:
+        return len(self.state.members)
+
+    def is_subscribed_to(self, topic: str) -> bool:
+        """Return True if a member subscribes to a topic."""
+        return topic in self.state.subscribed_names()
+
+    def offset_expires_from_ms(self, topic: str, commit_timestamp_ms: int) -> int | None:
+        """Return the wall time in ms from which an offset's retention counts (KIP-211). None: it does not expire."""
+        return None if self.is_subscribed_to(topic) else commit_timestamp_ms
+
+    def delete_refusal(self) -> int:
+        """Return the error for a DeleteGroups: NONE or NON_EMPTY_GROUP."""
+        return ErrorCode.NONE if self.is_empty else ErrorCode.NON_EMPTY_GROUP
+
+    def offset_delete_refusal(self) -> int:
+        """Return NONE, because OffsetDelete may delete offsets of topics without subscriptions (KIP-496)."""
+        return ErrorCode.NONE
+
+    def resign(self) -> Work:
+        """Return no steps, because no request waits in the group. Another Handler coordinates it now."""
+        yield from ()
+
+    def kill(self) -> None:
+        """Do nothing, because no request waits in the group. It was deleted."""
+
+    def overview(self) -> GroupOverview:
+        """Return the group for ListGroups."""
+        return GroupOverview(self.group_id, PROTOCOL_TYPE, self.state_name, GROUP_TYPE)
+
+    def describe_consumers(self) -> DescribedConsumerGroup:
         """Return the group for ConsumerGroupDescribe."""
         return DescribedConsumerGroup(
             group_id=self.group_id,
@@ -466,7 +591,7 @@ class ConsumerGroup:
             client_host=metadata.client_host,
             topic_names=metadata.topic_names,
             topic_regex=metadata.topic_regex,
-            assignment=_plain(member.state.owned),
+            assignment=plain(member.state.owned),
             target=self.state.target_of(member.member_id),
             is_classic=metadata.classic is not None,
         )
@@ -523,14 +648,6 @@ def _check_epoch(state: MemberState, request: ConsumerHeartbeat) -> None:
 
 def _is_part(partitions: Assignment, owned: OwnedPartitions) -> bool:
     return all(numbers <= owned.get(topic_id, {}).keys() for topic_id, numbers in partitions.items())
-
-
-def _unknown_member(member_id: str, group_id: str) -> KafkaError:
-    return KafkaError(ErrorCode.UNKNOWN_MEMBER_ID, f"Member {member_id} is not a member of group {group_id}.")
-
-
-def _plain(owned: OwnedPartitions) -> Assignment:
-    return {topic_id: frozenset(epochs) for topic_id, epochs in owned.items()}
 
 
 __all__ = ["GROUP_TYPE", "LEAVE_EPOCH", "ConsumerEnvironment", "ConsumerGroup"]

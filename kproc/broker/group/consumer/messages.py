@@ -8,6 +8,7 @@ from typing import Final
 import msgspec
 
 from kproc.broker.group.consumer.assignors import Assignment
+from kproc.broker.security.principal import ANONYMOUS, Identity
 
 # Member epochs with a meaning of their own.
 JOIN_EPOCH: Final = 0
@@ -29,9 +30,7 @@ class ConsumerHeartbeat(msgspec.Struct, frozen=True, kw_only=True):
     owned: Assignment | None = None  # The partitions that the member owns now.
     client_id: str = ""
     client_host: str = ""
-    principal: str = (
-        ""  # Who sends the request. An expression matches only topics that this user may describe.
-    )
+    client: Identity = Identity("", ANONYMOUS)  # An expression matches only topics that it may describe.
 
     @property
     def is_full(self) -> bool:

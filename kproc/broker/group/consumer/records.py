@@ -131,6 +131,11 @@ class MemberState(msgspec.Struct, frozen=True):
     pending_revocation: OwnedPartitions = {}
 
 
+def plain(owned: OwnedPartitions) -> Assignment:
+    """Return partitions without the epochs at which they were assigned."""
+    return {topic_id: frozenset(epochs) for topic_id, epochs in owned.items()}
+
+
 class ExpressionTopics(msgspec.Struct, frozen=True):
     """Value 16: the topics that matched an expression, when it was resolved last."""
 

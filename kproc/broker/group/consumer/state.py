@@ -71,6 +71,18 @@ class ConsumerGroupState:
         self._name_users: Counter[str] = Counter()
         self._expression_users: Counter[str] = Counter()
 
+    @property
+    def exists(self) -> bool:
+        """True if the log has a record of the group's epoch."""
+        return self.epoch.epoch > 0
+
+    def drop_incomplete_members(self) -> None:
+        """Remove members of which the log has no subscription, because their tombstones were cut by a crash."""
+        for member in list(self.members.values()):
+            if member.metadata is None:
+                self._set_state(member, MemberState(0))
+                del self.members[member.member_id]
+
     def target_of(self, member_id: str) -> Assignment:
         """Return the target assignment of a member; it is empty for one that has none yet."""
         return self._targets.get(member_id, _NO_TARGET)
@@ -90,7 +102,7 @@ class ConsumerGroupState:
         """Return True if a member subscribes by this expression."""
         return self._expression_users[expression] > 0
 
-    def keys(self) -> Iterator[ConsumerRecordKey]:
+    def record_keys(self) -> Iterator[ConsumerRecordKey]:
         """Yield the keys of all records of the group, in the order in which a deletion writes their tombstones."""
         for record_type in (ConsumerRecordType.MEMBER_STATE, ConsumerRecordType.MEMBER_TARGET):
             names = self.members if record_type is ConsumerRecordType.MEMBER_STATE else self._targets

@@ -1,8 +1,9 @@
-"""TopicView: the topics of the cluster, as consumer groups see them, and the hash of their metadata."""
+"""ConsumerCluster: the parts of the cluster's metadata that consumer groups use, and the hash of topics."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
 from struct import Struct
 from typing import TYPE_CHECKING, Final
 
@@ -10,6 +11,7 @@ from xxhash import xxh3_64_intdigest
 
 if TYPE_CHECKING:
     from kproc.broker.cluster.image import ClusterImage, TopicImage
+    from kproc.broker.security.principal import Identity
 
 _INT32: Final = Struct("<i")
 _INT64: Final = Struct("<Q")
@@ -47,6 +49,16 @@ class TopicView:
         """Return the names of all topics."""
         return self._image().topics_by_name.keys()
 
+    def by_id(self, partitions: Mapping[str, frozenset[int]]) -> dict[bytes, frozenset[int]]:
+        """Return partitions of named topics by the topics' ids, without topics that do not exist."""
+        ids = ((self.id_of(name), numbers) for name, numbers in partitions.items())
+        return {topic_id: numbers for topic_id, numbers in ids if topic_id is not None}
+
+    def by_name(self, partitions: Mapping[bytes, frozenset[int]]) -> dict[str, frozenset[int]]:
+        """Return partitions by the topics' names, without topics that do not exist."""
+        names = ((self.name_of(topic_id), numbers) for topic_id, numbers in partitions.items())
+        return {name: numbers for name, numbers in names if name is not None}
+
     def metadata_hash(self, names: Iterable[str]) -> int:
         """Return the hash of the topics that exist, as Kafka's Utils.computeGroupHash; 0 if there are none.
 
@@ -78,3 +90,14 @@ class TopicView:
 
 def _signed(number: int) -> int:
     return number - (1 << 64) if number >= 1 << 63 else number
+
+
+@dataclass(frozen=True)
+class ConsumerCluster:
+    """The cluster, as consumer groups see it."""
+
+    topics: TopicView
+    group_configs: Callable[[str], Mapping[str, str]]  # The configs that a group has of its own.
+    # (expression, client) -> the names of the topics that match and that the client may describe. Raises KafkaError
+    # with INVALID_REGULAR_EXPRESSION.
+    match_topics: Callable[[str, Identity], frozenset[str]]

@@ -23,7 +23,7 @@ def cluster() -> InMemoryController:
 # DynamicBrokerConfig.ALL_DYNAMIC_CONFIGS of Kafka 4.3 that had been refused here, with a value that Kafka takes.
 WITHOUT_EFFECT = """
     background.threads=12 config.providers= cordoned.log.dirs=/x follower.fetch.last.tiered.offset.enable=true
-    follower.replication.throttled.rate=1000 group.consumer.assignment.interval.ms=5
+    follower.replication.throttled.rate=1000
     group.coordinator.cached.buffer.max.bytes=600000 group.share.assignment.interval.ms=5
     group.streams.assignment.interval.ms=5 leader.replication.throttled.rate=1000 log.cleaner.threads=2
     log.local.retention.bytes=-2 log.local.retention.ms=-2 metric.reporters=a.B num.recovery.threads.per.data.dir=3

@@ -72,6 +72,7 @@ def test_a_minimum_of_zero_is_only_told_to_those_who_can_read_it(cluster):
     assert [row["name"] for row in older["supported_features"]] == ["metadata.version"]
     assert "test.version" in [row["name"] for row in newer["supported_features"]]
     assert [row["name"] for row in newer["finalized_features"]] == [
+        "group.version",
         "metadata.version",
         "transaction.version",
     ], "0 is off"

@@ -20,6 +20,7 @@ from kproc.common.deadlines import Deadlines
 from kproc.wire.batch_header import HEADER_BYTES
 from kproc.wire.record_batch import encode_batch
 from kproc.wire.records import Record
+from tests.support.consumer_groups import NO_TOPICS
 from tests.support.coordinators import ALL_TOPICS, UNGUARDED
 from tests.support.logs import TOPIC_ID, LogRig
 
@@ -40,7 +41,7 @@ def test_a_piece_may_end_at_every_byte_of_a_batch(tmp_path: Path, monkeypatch: p
     for piece in range(size, 3 * size + HEADER_BYTES):
         monkeypatch.setattr(coordinator_log, "LOAD_CHUNK_BYTES", piece)
         owned = cast(Any, SimpleNamespace(log=log, key=("__consumer_offsets", 0)))
-        shard = CoordinatorLog(groups(Config(), clock), owned, Config(), clock, deadlines, {}, 0, UNGUARDED)
+        shard = CoordinatorLog(groups(Config(), clock, NO_TOPICS), owned, Config(), clock, deadlines, {}, 0, UNGUARDED)
         for _ in range(BATCHES + 1):
             if shard.is_loaded or shard.is_damaged:
                 break

@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
-from kproc.broker.group.coordinator import RESPONSES_AT_ONCE
 from kproc.broker.group.messages import CommitRequest, SyncRequest
+from kproc.broker.group.paced_responses import RESPONSES_AT_ONCE
 from kproc.broker.group.records import OffsetKey, encode_offset_key
 from kproc.common.deadlines import NEVER
 from kproc.common.errors import Corrupt, ErrorCode
@@ -153,7 +153,7 @@ def test_unknown_record_types_are_skipped_and_damage_is_not(
     rig: Rig, caplog: pytest.LogCaptureFixture
 ) -> None:
     for _ in range(3):
-        rig.coordinator.replay(b"\0\3\0\1g", b"\0\0", 0, None)
+        rig.coordinator.replay(b"\0\x0a\0\1g", b"\0\0", 0, None)
     assert [record.levelname for record in caplog.records] == ["WARNING"]
     with pytest.raises(Corrupt):
         rig.coordinator.replay(encode_offset_key(OffsetKey("g", "t", 0)), b"\0\4", 0, None)

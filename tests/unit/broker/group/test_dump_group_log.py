@@ -15,6 +15,7 @@ from kproc.broker.group.records import CommittedOffset, OffsetKey
 from kproc.broker.handler.coordinator_kinds import groups
 from kproc.common.clock import ManualClock
 from kproc.common.deadlines import Deadlines
+from tests.support.consumer_groups import NO_TOPICS
 from tests.support.coordinators import ALL_TOPICS, UNGUARDED
 from tests.support.java_tools import DUMP_LOG_SEGMENTS, run_tool
 from tests.support.kafka_jars import missing_reason
@@ -32,7 +33,8 @@ def fill(rig: LogRig) -> None:
     """Offset 1 outside, 2 and 3 in transactions of two producers; one commits, the other aborts."""
     with closing(rig.open()) as log:
         clock = ManualClock(wall_ms=NOW_MS)
-        shard = CoordinatorLog(groups(Config(), clock), OwnedLog(log), Config(), clock, Deadlines(), {}, 0, UNGUARDED)
+        kind = groups(Config(), clock, NO_TOPICS)
+        shard = CoordinatorLog(kind, OwnedLog(log), Config(), clock, Deadlines(), {}, 0, UNGUARDED)
         shard.load_some(ALL_TOPICS)
         for offset, producer in ((1, None), (2, Producer(7, 0)), (3, Producer(8, 4))):
             value = CommittedOffset(offset=offset, commit_timestamp_ms=NOW_MS, topic_id=TOPIC_ID)

@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import pytest
 
+from kproc.broker.config import Config
 from kproc.broker.group.consumer.messages import ConsumerHeartbeat
+from kproc.broker.group.messages import CommitRequest
+from kproc.broker.group.records import CommittedOffset, OffsetKey
 from kproc.common.errors import ErrorCode, KafkaError
 from tests.support.consumer_groups import GroupRig, HonestMember, settle, topic_id
 
@@ -20,6 +23,20 @@ def rig() -> GroupRig:
 
 def rejected(code: ErrorCode) -> pytest.RaisesContext[KafkaError]:
     return pytest.raises(KafkaError, check=lambda error: error.code == code)
+
+
+def commit(member_id: str, epoch: int, *partitions: int, knows_unknown_group: bool = True) -> CommitRequest:
+    return CommitRequest(
+        group_id="g",
+        member_id=member_id,
+        group_instance_id=None,
+        generation=epoch,
+        knows_unknown_group=knows_unknown_group,
+        offsets=[
+            (OffsetKey("g", "t", partition), CommittedOffset(offset=1, commit_timestamp_ms=0, topic_id=T))
+            for partition in partitions
+        ],
+    )
 
 
 def test_first_member_gets_all_partitions_at_once(rig: GroupRig) -> None:
@@ -85,8 +102,9 @@ def test_unknown_member_is_rejected(rig: GroupRig) -> None:
             rig.group.heartbeat(ConsumerHeartbeat(member_id="b", member_epoch=epoch), rig.now_ms)
 
 
-def test_full_group_rejects_a_new_member(rig: GroupRig) -> None:
-    rig.size_max = 1
+def test_full_group_rejects_a_new_member() -> None:
+    rig = GroupRig(config=Config(group_consumer_max_size=1))
+    rig.set_topics({"t": 4})
     HonestMember(rig, "a").heartbeat()
     with rejected(ErrorCode.GROUP_MAX_SIZE_REACHED):
         HonestMember(rig, "b").heartbeat()
@@ -116,7 +134,7 @@ def test_silent_member_is_removed_after_its_session(rig: GroupRig) -> None:
         member.heartbeat()
 
 
-def test_member_that_does_not_give_up_partitions_is_removed(rig: GroupRig) -> None:
+def test_member_that_keeps_revoked_partitions_is_removed(rig: GroupRig) -> None:
     first, second = HonestMember(rig, "a"), HonestMember(rig, "b")
     first.heartbeat()
     first.heartbeat()
@@ -193,7 +211,7 @@ def test_expression_without_members_is_removed(rig: GroupRig) -> None:
 
 
 def test_new_targets_wait_for_the_assignment_interval(rig: GroupRig) -> None:
-    rig.settings["consumer.assignment.interval.ms"] = 1_000
+    rig.settings["consumer.assignment.interval.ms"] = "1000"
     first, second = HonestMember(rig, "a"), HonestMember(rig, "b")
     first.heartbeat()
     second.heartbeat()
@@ -207,20 +225,20 @@ def test_new_targets_wait_for_the_assignment_interval(rig: GroupRig) -> None:
 def test_most_members_choose_the_assignor(rig: GroupRig) -> None:
     first, second = HonestMember(rig, "a", assignor="range"), HonestMember(rig, "b")
     first.heartbeat()
-    assert rig.group.describe().assignor == "range"
+    assert rig.group.describe_consumers().assignor == "range"
     second.assignor = "uniform"
     second.heartbeat()
-    assert rig.group.describe().assignor == "uniform"
+    assert rig.group.describe_consumers().assignor == "uniform"
 
 
 def test_group_loads_from_its_log(rig: GroupRig) -> None:
     members = [HonestMember(rig, "a", instance_id="i"), HonestMember(rig, "b", topics=(), regex="t.*")]
     settle(members)
     settle(members)
-    before = rig.group.describe()
+    before = rig.group.describe_consumers()
     for compact in (False, True):
         rig.restart(compact=compact)
-        assert rig.group.describe() == before
+        assert rig.group.describe_consumers() == before
         assert rig.group.state.owners == {(T, 0): "a", (T, 1): "a", (T, 2): "b", (T, 3): "b"}
     rig.advance(45_000)
     assert rig.group.state_name == "Empty"
@@ -228,10 +246,10 @@ def test_group_loads_from_its_log(rig: GroupRig) -> None:
 
 def test_keys_name_every_record_of_the_group(rig: GroupRig) -> None:
     settle([HonestMember(rig, "a", regex="t.*"), HonestMember(rig, "b")])
-    for key in list(rig.group.state.keys()):
+    for key in list(rig.group.state.record_keys()):
         rig.group.state.apply(key, None)
     assert not rig.group.state.members
-    assert not list(rig.group.state.keys())[1:-1]
+    assert not list(rig.group.state.record_keys())[1:-1]
 
 
 @pytest.mark.parametrize("count", range(1, 9))
@@ -252,21 +270,26 @@ def test_heartbeat_goes_on_after_an_append_that_failed(rig: GroupRig, count: int
     assert first.partitions | second.partitions == {(T, number) for number in range(4)}
 
 
-def test_commit_needs_the_epoch_at_which_a_partition_was_assigned(rig: GroupRig) -> None:
+def test_commit_needs_the_epoch_of_the_assignment(rig: GroupRig) -> None:
     """KIP-1251: a commit that meets a rebalance is valid for partitions that the member has kept."""
     first, second = HonestMember(rig, "a"), HonestMember(rig, "b")
     settle([first])
     second.heartbeat()
     first.heartbeat()
     first.heartbeat()
-    check = rig.group.check_commit
-    check("a", 2, [(T, 0)], is_transactional=False)
-    check("a", 1, [(T, 0), (T, 1)], is_transactional=False)
+    for epoch, numbers in ((2, [0]), (1, [0, 1])):
+        assert rig.group.commit_refusal(commit("a", epoch, *numbers), 0) == ErrorCode.NONE
     for epoch, partition in ((1, 3), (3, 0), (0, 0)):
-        with rejected(ErrorCode.STALE_MEMBER_EPOCH):
-            check("a", epoch, [(T, partition)], is_transactional=False)
-    with rejected(ErrorCode.UNKNOWN_MEMBER_ID):
-        check("", -1, [(T, 0)], is_transactional=False)
-    rig.group.check_fetch(None, -1)
-    with rejected(ErrorCode.STALE_MEMBER_EPOCH):
-        rig.group.check_fetch("a", 1)
+        assert rig.group.commit_refusal(commit("a", epoch, partition), 0) == ErrorCode.STALE_MEMBER_EPOCH
+    for request in (commit("", -1, 0), commit("c", 1, 0)):
+        assert rig.group.commit_refusal(request, 0) == ErrorCode.UNKNOWN_MEMBER_ID
+    old = commit("a", 2, 0, knows_unknown_group=False)
+    assert rig.group.commit_refusal(old, 0) == ErrorCode.UNSUPPORTED_VERSION
+
+
+def test_offset_fetch_of_a_member_needs_its_epoch(rig: GroupRig) -> None:
+    HonestMember(rig, "a").heartbeat()
+    assert rig.group.fetch_refusal(None, -1) == ErrorCode.NONE
+    assert rig.group.fetch_refusal("a", 1) == ErrorCode.NONE
+    assert rig.group.fetch_refusal("a", 2) == ErrorCode.STALE_MEMBER_EPOCH
+    assert rig.group.fetch_refusal("b", 1) == ErrorCode.UNKNOWN_MEMBER_ID

@@ -1,0 +1,162 @@
+"""ConsumerGroupHeartbeat (key 68), versions 0-1 (KIP-848).
+
+A member of the consumer protocol joins, stays, changes its subscription and leaves with this one request. The response
+has its epoch, and its partitions if it must learn them. The rules are in group/consumer/group.py.
+
+Versions: v1 expressions, and member ids that clients make (KIP-1082).
+"""
+
+from __future__ import annotations
+
+import uuid
+from typing import TYPE_CHECKING, Final
+
+from kproc.broker.cluster.features import group_version
+from kproc.broker.group.consumer.assignors import Assignment
+from kproc.broker.group.consumer.messages import (
+    JOIN_EPOCH,
+    LEAVE_EPOCH,
+    STATIC_LEAVE_EPOCH,
+    ConsumerHeartbeat,
+    ConsumerHeartbeatReply,
+    ConsumerHeartbeatResult,
+)
+from kproc.broker.peers.coordinator_call import Fields
+from kproc.broker.peers.group_call import GROUPS
+from kproc.broker.request.registry import api
+from kproc.broker.request.rights import denied_topics, on_group
+from kproc.broker.security.acl import Operation
+from kproc.common.errors import ErrorCode, KafkaError
+from kproc.wire.header import ApiKey
+from kproc.wire.primitives import shortened
+
+if TYPE_CHECKING:
+    from kproc.broker.group.coordinator import GroupCoordinator
+    from kproc.broker.request.context import RequestContext
+
+_CLIENT_MAKES_ID_SINCE: Final = 1
+_NO_TIMEOUT: Final = -1
+
+_HEARTBEAT: Final = GROUPS.operation("consumer_group_heartbeat", ConsumerHeartbeat, ConsumerHeartbeatResult)
+
+
+@api(
+    ApiKey.CONSUMER_GROUP_HEARTBEAT,
+    versions=(0, 1),
+    needs=(on_group(Operation.READ),),
+    rows_max=10_000,
+)
+def handle_consumer_group_heartbeat(context: RequestContext, request: Fields) -> None:
+    check_enabled(context)
+    if denied_topics(context, Operation.DESCRIBE, request["subscribed_topic_names"] or ()):
+        raise KafkaError(ErrorCode.TOPIC_AUTHORIZATION_FAILED)
+    _validate(context, request)
+
+    def on_done(outcome: ConsumerHeartbeatResult | int) -> None:
+        if isinstance(outcome, int):
+            outcome = ConsumerHeartbeatResult(error_code=outcome)
+        context.reply(_fields_of(outcome))
+
+    _HEARTBEAT.send_one(context, request["group_id"], _heartbeat_of(context, request), on_done)
+
+
+def check_enabled(context: RequestContext) -> None:
+    """Raise UNSUPPORTED_VERSION unless the cluster has the consumer protocol (feature group.version)."""
+    if group_version(context.services.image) < 1:
+        raise KafkaError(ErrorCode.UNSUPPORTED_VERSION, "The cluster's group.version is 0.")
+
+
+def _validate(context: RequestContext, request: Fields) -> None:
+    """Raise INVALID_REQUEST or UNSUPPORTED_ASSIGNOR, as GroupCoordinatorService does, before the group is looked up."""
+    epoch = request["member_epoch"]
+    if context.api_version >= _CLIENT_MAKES_ID_SINCE or epoch > JOIN_EPOCH or epoch == LEAVE_EPOCH:
+        _check_text(request["member_id"], "MemberId")
+    _check_text(request["group_id"], "GroupId")
+    _check_text(request["instance_id"], "InstanceId")
+    _check_text(request["rack_id"], "RackId")
+    if epoch == JOIN_EPOCH:
+        if request["rebalance_timeout"] == _NO_TIMEOUT:
+            raise _invalid("RebalanceTimeoutMs must be provided in first request.")
+        if request["topic_partitions"] is None or request["topic_partitions"]:
+            raise _invalid("TopicPartitions must be empty when (re-)joining.")
+        if request["subscribed_topic_names"] is None and not request.get("subscribed_topic_regex"):
+            raise _invalid(
+                "Either SubscribedTopicNames or SubscribedTopicRegex must be non-null when (re-)joining."
+            )
+    elif epoch == STATIC_LEAVE_EPOCH and request["instance_id"] is None:
+        raise _invalid("InstanceId can't be null.")
+    elif epoch < STATIC_LEAVE_EPOCH:
+        raise _invalid("MemberEpoch is invalid.")
+    assignor, supported = request["server_assignor"], context.services.config.group_consumer_assignors
+    if assignor is not None and assignor not in supported:
+        raise KafkaError(
+            ErrorCode.UNSUPPORTED_ASSIGNOR,
+            f"ServerAssignor {assignor} is not supported. Supported assignors: {', '.join(supported)}.",
+        )
+
+
+def _check_text(text: str | None, name: str) -> None:
+    if text is not None and not text.strip():
+        raise _invalid(f"{name} can't be empty.")
+
+
+def _invalid(message: str) -> KafkaError:
+    return KafkaError(ErrorCode.INVALID_REQUEST, message)
+
+
+def _heartbeat_of(context: RequestContext, request: Fields) -> ConsumerHeartbeat:
+    names, partitions = request["subscribed_topic_names"], request["topic_partitions"]
+    # Each byte that is not UTF-8 becomes three. Shorten the id, because coordinators store it in records.
+    client_id = shortened((context.client_id_bytes or b"").decode("utf-8", "replace"))
+    return ConsumerHeartbeat(
+        # Before v1 the broker makes the id of a member that joins.
+        member_id=request["member_id"] or str(uuid.uuid4()),
+        member_epoch=request["member_epoch"],
+        instance_id=request["instance_id"],
+        rack_id=request["rack_id"],
+        rebalance_timeout_ms=request["rebalance_timeout"],
+        topic_names=None if names is None else tuple(names),
+        topic_regex=request.get("subscribed_topic_regex"),
+        assignor=request["server_assignor"],
+        owned=None if partitions is None else _assignment_of(partitions),
+        client_id=client_id,
+        client_host=context.client_host,
+        client=context.identity,
+    )
+
+
+def _assignment_of(topics: list[Fields]) -> Assignment:
+    return {topic["topic_id"]: frozenset(topic["partitions"]) for topic in topics}
+
+
+def _fields_of(result: ConsumerHeartbeatResult) -> Fields:
+    assignment = result.assignment
+    return {
+        "error_code": int(result.error_code),
+        "error_message": result.error_message,
+        "member_id": result.member_id or None,
+        "member_epoch": result.member_epoch,
+        "heartbeat_interval": result.heartbeat_interval_ms,
+        "assignment": None
+        if assignment is None
+        else {
+            "topic_partitions": [
+                {"topic_id": topic_id, "partitions": sorted(partitions)}
+                for topic_id, partitions in sorted(assignment.items())
+            ]
+        },
+    }
+
+
+def error_response(_request: Fields, code: int, message: str | None) -> Fields:
+    return _fields_of(ConsumerHeartbeatResult(error_code=int(code), error_message=message))
+
+
+@_HEARTBEAT.handler
+def _heartbeat(
+    coordinator: GroupCoordinator,
+    group_id: str,
+    request: ConsumerHeartbeat,
+    on_outcome: ConsumerHeartbeatReply,
+) -> None:
+    coordinator.consumer_heartbeat(group_id, request, on_outcome)

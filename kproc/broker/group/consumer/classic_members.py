@@ -1,0 +1,204 @@
+"""Members of the classic protocol in a group of the consumer protocol (KIP-848, "Supporting online migration").
+
+While a group is being upgraded, or downgraded, it has members of both protocols. A classic member goes on with
+JoinGroup, SyncGroup, Heartbeat and LeaveGroup. Its generation is its member epoch, the coordinator is its leader, and
+its rebalance is one step of the reconciliation: a Heartbeat says REBALANCE_IN_PROGRESS when there is a next step, the
+JoinGroup makes it, and the SyncGroup brings the partitions.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Final
+
+from kproc.broker.group.classic.subscription import CONSUMER_PROTOCOL_TYPE
+from kproc.broker.group.consumer.embedded import decode_subscription, encode_assignment
+from kproc.broker.group.consumer.messages import STATIC_LEAVE_EPOCH
+from kproc.broker.group.consumer.records import ClassicProtocols, MemberMetadata, MemberPhase, plain
+from kproc.broker.group.messages import (
+    UNKNOWN_MEMBER_ID,
+    JoinRequest,
+    JoinResult,
+    LeavingMember,
+    LeftMember,
+    SyncRequest,
+    SyncResult,
+)
+from kproc.broker.security.principal import ANONYMOUS, Identity
+from kproc.common.errors import ErrorCode, KafkaError, ProtocolError
+
+if TYPE_CHECKING:
+    from kproc.broker.group.consumer.group import ConsumerGroup
+    from kproc.broker.group.consumer.state import ConsumerMember
+    from kproc.broker.group.consumer.topics import TopicView
+
+# Classic members subscribe without an expression, so nobody's rights are needed to resolve one.
+_NOBODY: Final = Identity("", ANONYMOUS)
+
+
+def join_classic(
+    group: ConsumerGroup, topics: TopicView, request: JoinRequest, member_id: str, now_ms: int
+) -> JoinResult:
+    """Handle a JoinGroup. `member_id` is a new id for a client that has none. Raises KafkaError."""
+    _check_protocols(group, request)
+    try:
+        subscription = decode_subscription(request.protocols[0][1])
+    except ProtocolError as error:
+        raise KafkaError(
+            ErrorCode.INCONSISTENT_GROUP_PROTOCOL, "The subscription of the consumer protocol is malformed."
+        ) from error
+    member = _admit(group, request, member_id)
+    if isinstance(member, JoinResult):
+        return member
+    member_id = member_id if member is None else member.member_id
+    metadata = MemberMetadata(
+        instance_id=request.group_instance_id,
+        rack_id=subscription.rack_id,
+        client_id=request.client_id,
+        client_host=request.client_host,
+        topic_names=tuple(sorted(set(subscription.topic_names))),
+        rebalance_timeout_ms=request.rebalance_timeout_ms,
+        classic=ClassicProtocols(request.session_timeout_ms, request.protocols),
+    )
+    reported = topics.by_id(subscription.owned or {})
+    member = group.progress(member_id, metadata, reported, _NOBODY, now_ms)
+    # The SyncGroup must follow within the rebalance timeout.
+    member.rebalance_deadline_ms = None
+    group.start_rebalance_timeout(member, now_ms)
+    return JoinResult(
+        ErrorCode.NONE,
+        member_id,
+        member.state.epoch,
+        CONSUMER_PROTOCOL_TYPE,
+        request.protocols[0][0],
+    )
+
+
+def _check_protocols(group: ConsumerGroup, request: JoinRequest) -> None:
+    """Raise INCONSISTENT_GROUP_PROTOCOL unless the member speaks the consumer protocol and shares an assignor."""
+    names = {name for name, _metadata in request.protocols}
+    if request.protocol_type == CONSUMER_PROTOCOL_TYPE and names:
+        others = [
+            {name for name, _metadata in member.metadata.classic.protocols}
+            for member in group.state.members.values()
+            if member.metadata is not None
+            and member.metadata.classic is not None
+            and member.member_id != request.member_id
+        ]
+        if names.intersection(*others):
+            return
+    raise KafkaError(ErrorCode.INCONSISTENT_GROUP_PROTOCOL)
+
+
+def _admit(group: ConsumerGroup, request: JoinRequest, member_id: str) -> ConsumerMember | JoinResult | None:
+    """Return the member that joins, None for a new one, or the response of the first step of its join (KIP-394)."""
+    is_unknown = request.member_id == UNKNOWN_MEMBER_ID
+    instance_id = request.group_instance_id
+    if instance_id is None:
+        if is_unknown:
+            group.check_size()
+        if is_unknown and request.requires_known_member_id:
+            return JoinResult(ErrorCode.MEMBER_ID_REQUIRED, member_id)
+        return group.state.members.get(request.member_id)
+    if not is_unknown:
+        return group.static_member(instance_id, request.member_id)
+    known_id = group.state.instance_ids.get(instance_id)
+    if known_id is None:
+        group.check_size()
+        return None
+    known = group.state.members[known_id]
+    if (
+        known.metadata is not None
+        and known.metadata.classic is None
+        and known.state.epoch != STATIC_LEAVE_EPOCH
+    ):
+        raise KafkaError(ErrorCode.UNRELEASED_INSTANCE_ID)
+    return group.replace(known, member_id)
+
+
+def sync_classic(group: ConsumerGroup, topics: TopicView, request: SyncRequest, now_ms: int) -> SyncResult:
+    """Handle a SyncGroup: return the partitions that the member may read now. Raises KafkaError."""
+    member, classic = _classic_member(group, request.member_id, request.group_instance_id)
+    _check_generation(member, request.generation)
+    name = classic.protocols[0][0]
+    if request.protocol_type not in (None, CONSUMER_PROTOCOL_TYPE) or request.protocol_name not in (
+        None,
+        name,
+    ):
+        raise KafkaError(ErrorCode.INCONSISTENT_GROUP_PROTOCOL)
+    if group.state.epoch.epoch > member.state.epoch and member.state.phase is not MemberPhase.UNREVOKED:
+        # Another rebalance has begun, so the member must join again before it gets partitions.
+        group.start_rebalance_timeout(member, now_ms)
+        raise KafkaError(ErrorCode.REBALANCE_IN_PROGRESS)
+    if member.state.phase is not MemberPhase.UNREVOKED:
+        member.rebalance_deadline_ms = None
+    group.renew_session(member, now_ms)
+    version = decode_subscription(classic.protocols[0][1]).version
+    assignment = encode_assignment(version, topics.by_name(plain(member.state.owned)))
+    return SyncResult(ErrorCode.NONE, CONSUMER_PROTOCOL_TYPE, name, assignment)
+
+
+def heartbeat_classic(
+    group: ConsumerGroup, member_id: str, instance_id: str | None, generation: int, now_ms: int
+) -> ErrorCode:
+    """Handle a Heartbeat. Return NONE, or REBALANCE_IN_PROGRESS if the member shall join. Raises KafkaError."""
+    member, _classic = _classic_member(group, member_id, instance_id)
+    _check_generation(member, generation)
+    group.renew_session(member, now_ms)
+    state = member.state
+    has_next_step = (
+        state.epoch < group.state.epoch.epoch
+        or state.phase is MemberPhase.UNREVOKED
+        or (state.phase is MemberPhase.UNRELEASED and group.can_get_more(member))
+    )
+    if not has_next_step:
+        return ErrorCode.NONE
+    group.start_rebalance_timeout(member, now_ms)
+    return ErrorCode.REBALANCE_IN_PROGRESS
+
+
+def leave_classic(group: ConsumerGroup, leaving: Sequence[LeavingMember]) -> tuple[LeftMember, ...]:
+    """Handle a LeaveGroup. An administrator may remove members of both protocols by it."""
+    left: list[LeftMember] = []
+    members: dict[str, ConsumerMember] = {}
+    for each in leaving:
+        code = ErrorCode.NONE
+        try:
+            member = _leaving_member(group, each)
+            members[member.member_id] = member
+        except KafkaError as error:
+            code = error.code
+        left.append(LeftMember(each.member_id, each.group_instance_id, code))
+    if members:
+        group.remove(list(members.values()))
+    return tuple(left)
+
+
+def _leaving_member(group: ConsumerGroup, leaving: LeavingMember) -> ConsumerMember:
+    if leaving.member_id == UNKNOWN_MEMBER_ID and leaving.group_instance_id is not None:
+        # An administrator removes a static member by its instance id (KIP-345).
+        known_id = group.state.instance_ids.get(leaving.group_instance_id, UNKNOWN_MEMBER_ID)
+        return group.static_member(leaving.group_instance_id, known_id)
+    if leaving.group_instance_id is not None:
+        return group.static_member(leaving.group_instance_id, leaving.member_id)
+    member = group.state.members.get(leaving.member_id)
+    if member is None:
+        raise group.unknown_member(leaving.member_id)
+    return member
+
+
+def _classic_member(
+    group: ConsumerGroup, member_id: str, instance_id: str | None
+) -> tuple[ConsumerMember, ClassicProtocols]:
+    """Return a member of the classic protocol, and its protocols. Raises KafkaError for any other."""
+    member = group.state.members.get(member_id)
+    if instance_id is not None:
+        member = group.static_member(instance_id, member_id)
+    if member is None or member.metadata is None or member.metadata.classic is None:
+        raise group.unknown_member(member_id)
+    return member, member.metadata.classic
+
+
+def _check_generation(member: ConsumerMember, generation: int) -> None:
+    if generation != member.state.epoch:
+        raise KafkaError(ErrorCode.ILLEGAL_GENERATION)

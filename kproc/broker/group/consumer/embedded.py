@@ -1,0 +1,122 @@
+"""The consumer protocol inside the classic one: the bytes with which classic members subscribe and are assigned.
+
+    subscription  version int16 | topics [string] | user data nullable bytes | owned [topic string, [int32]] (v1)
+                  | generation int32 (v2) | rack nullable string (v3)
+    assignment    version int16 | [topic string, [int32]] | user data nullable bytes
+
+These are Kafka's ConsumerProtocolSubscription and ConsumerProtocolAssignment. The coordinator reads and writes them
+only in groups with members of both protocols (KIP-848).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from struct import error as StructError
+from typing import Any, Final, NamedTuple
+
+from kproc.common.errors import ProtocolError
+from kproc.wire.primitives import INT16
+from kproc.wire.schema import Field, Reader, Schema, reader_of
+from kproc.wire.schema_writer import Writer, writer_of
+
+# Topic name -> partitions.
+NamedPartitions = Mapping[str, frozenset[int]]
+# Later versions only add fields, so those that kproc does not know are read as this one.
+_VERSION_MAX: Final = 3
+
+
+class EmbeddedSubscription(NamedTuple):
+    """The subscription of a classic member. `owned` is None before version 1, which does not tell it."""
+
+    version: int
+    topic_names: tuple[str, ...]
+    owned: NamedPartitions | None
+    rack_id: str | None
+
+
+def _partitions(name: str) -> Field:
+    row = Schema(
+        f"consumer protocol {name}",
+        False,
+        (
+            Field("topic", "string", False, False, None, ""),
+            Field("partitions", "int32", True, False, None, []),
+        ),
+    )
+    return Field(name, "struct", True, False, None, [], row)
+
+
+_FIELDS_OF_SUBSCRIPTION: Final = (
+    (0, Field("topics", "string", True, False, None, [])),
+    (0, Field("user_data", "bytes", False, True, None, None)),
+    (1, _partitions("owned_partitions")),
+    (2, Field("generation_id", "int32", False, False, None, -1)),
+    (3, Field("rack_id", "string", False, True, None, None)),
+)
+_SUBSCRIPTION_READERS: Final[dict[int, Reader]] = {
+    version: reader_of(
+        Schema(
+            "consumer protocol subscription",
+            False,
+            tuple(field for since, field in _FIELDS_OF_SUBSCRIPTION if since <= version),
+        )
+    )
+    for version in range(_VERSION_MAX + 1)
+}
+_ASSIGNMENT: Final = Schema(
+    "consumer protocol assignment",
+    False,
+    (_partitions("assigned_partitions"), Field("user_data", "bytes", False, True, None, None)),
+)
+_read_assignment: Final[Reader] = reader_of(_ASSIGNMENT)
+
+
+def _no_such_name(path: str, name: str) -> None:
+    raise ValueError(f"{path} has no field {name}")
+
+
+_write_assignment: Final[Writer] = writer_of(_ASSIGNMENT, _no_such_name)
+
+
+def decode_subscription(metadata: bytes) -> EmbeddedSubscription:
+    """Decode the metadata of one protocol of a JoinGroup. Raises ProtocolError if they are no subscription."""
+    version, fields = _read(metadata, _SUBSCRIPTION_READERS)
+    owned = fields.get("owned_partitions")
+    return EmbeddedSubscription(
+        version,
+        tuple(fields["topics"]),
+        None if owned is None else _by_name(owned),
+        fields.get("rack_id"),
+    )
+
+
+def decode_assignment(assignment: bytes) -> NamedPartitions:
+    """Decode the assignment that a classic leader made for a member. Raises ProtocolError."""
+    if not assignment:
+        return {}
+    _version, fields = _read(assignment, dict.fromkeys(range(_VERSION_MAX + 1), _read_assignment))
+    return _by_name(fields["assigned_partitions"])
+
+
+def encode_assignment(version: int, partitions: NamedPartitions) -> bytes:
+    """Return the assignment of a SyncGroup response, in the version of the member's subscription."""
+    encoded = bytearray(INT16.pack(version))
+    rows = [{"topic": name, "partitions": sorted(numbers)} for name, numbers in sorted(partitions.items())]
+    _write_assignment(encoded, {"assigned_partitions": rows, "user_data": None})
+    return bytes(encoded)
+
+
+def _read(data: bytes, readers: Mapping[int, Reader]) -> tuple[int, dict[str, Any]]:
+    try:
+        (version,) = INT16.unpack_from(data)
+        if version < 0:
+            raise ProtocolError(f"consumer protocol of version {version}")
+        version = min(version, _VERSION_MAX)
+        fields, _position = readers[version](data, INT16.size)
+    except (StructError, IndexError, UnicodeDecodeError) as error:
+        raise ProtocolError(f"consumer protocol that cannot be read: {error}") from error
+    return version, fields
+
+
+def _by_name(rows: list[dict[str, Any]]) -> NamedPartitions:
+    return {row["topic"]: frozenset(row["partitions"]) for row in rows}

@@ -1,0 +1,252 @@
+"""ConsumerGroups: the groups of the consumer protocol of one coordinator, and requests to them (KIP-848).
+
+It shares the coordinator's groups, because a group id has one group, and a group can change its protocol while its
+members work: the first member of the consumer protocol upgrades a classic group, and when the last one leaves, it
+becomes classic again (migration.py). All records are appended at once, so that the next step of a request sees their
+effect; the coordinator answers when they are durable.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Any, TypeVar
+
+from kproc.broker.coordinator.rules import Code, KeyAndValue, Timing, Write, write_error
+from kproc.broker.group.classic.group import ClassicGroup, GroupEnvironment
+from kproc.broker.group.classic.subscription import CONSUMER_PROTOCOL_TYPE
+from kproc.broker.group.consumer.classic_members import (
+    heartbeat_classic,
+    join_classic,
+    leave_classic,
+    sync_classic,
+)
+from kproc.broker.group.consumer.group import ConsumerEnvironment, ConsumerGroup
+from kproc.broker.group.consumer.messages import JOIN_EPOCH, ConsumerHeartbeat, ConsumerHeartbeatResult
+from kproc.broker.group.consumer.records import (
+    ConsumerRecord,
+    ConsumerRecordKey,
+    ConsumerRecordValue,
+    encode_consumer_record,
+)
+from kproc.broker.group.consumer.state import ConsumerGroupState
+from kproc.broker.group.consumer.topics import ConsumerCluster
+from kproc.broker.group.messages import (
+    JoinRequest,
+    JoinResult,
+    LeaveResult,
+    LeavingMember,
+    SyncRequest,
+    SyncResult,
+)
+from kproc.broker.group.migration import can_downgrade, downgrade_snapshot, upgrade_records
+from kproc.broker.group.records import encode_group_key, encode_group_value
+from kproc.common.bounded import NAME_MAX
+from kproc.common.errors import ErrorCode, KafkaError
+from kproc.wire.primitives import shortened
+
+if TYPE_CHECKING:
+    from kproc.broker.config import Config
+    from kproc.broker.coordinator.coordinator_log import CoordinatorLog
+
+logger = logging.getLogger(__name__)
+
+R = TypeVar("R")
+
+
+class ConsumerGroups:
+    """The part of a GroupCoordinator that handles requests to groups of the consumer protocol.
+
+    `groups` and `unwritten` are the coordinator's own: all groups, and the ids of those without a record in the log.
+    """
+
+    def __init__(
+        self,
+        groups: dict[str, ClassicGroup | ConsumerGroup],
+        unwritten: dict[str, None],
+        config: Config,
+        cluster: ConsumerCluster,
+        timing: Timing,
+        log: CoordinatorLog[Any],
+        classic: GroupEnvironment,
+    ) -> None:
+        self._groups = groups
+        self._unwritten = unwritten
+        self._config = config
+        self._topics = cluster.topics
+        self._timing = timing
+        self._log = log
+        self._classic = classic
+        self._environment = ConsumerEnvironment(cluster, config, timing.wall_ms, self._append_to_group)
+        self._replayed: dict[str, ConsumerGroupState] = {}
+
+    def find(self, group_id: str) -> ConsumerGroup | None:
+        """Return a group of the consumer protocol. None if there is no such group, or if it has another protocol."""
+        group = self._groups.get(group_id)
+        return group if isinstance(group, ConsumerGroup) else None
+
+    # -- loading -----------------------------------------------------------------------------------------------
+
+    def replay(self, key: ConsumerRecordKey, value: ConsumerRecordValue | None) -> None:
+        """Replay one record, in the order of the log."""
+        state = self._replayed.get(key.group_id)
+        if state is None:
+            if value is None:
+                return  # A tombstone whose group has no other record left.
+            state = self._replayed[key.group_id] = ConsumerGroupState(key.group_id)
+        state.apply(key, value)
+
+    def pop_replayed(self) -> list[ConsumerGroupState]:
+        """Return the states that exist after the replay, once."""
+        replayed, self._replayed = self._replayed, {}
+        states = list(replayed.values())
+        for state in states:
+            state.drop_incomplete_members()
+        return [state for state in states if state.exists]
+
+    def add(self, state: ConsumerGroupState) -> ConsumerGroup:
+        """Add a group with this state; it replaces a group of that id."""
+        group = self._groups[state.group_id] = ConsumerGroup(state, self._environment)
+        return group
+
+    # -- members of the consumer protocol ----------------------------------------------------------------------
+
+    def heartbeat(self, group_id: str, request: ConsumerHeartbeat) -> ConsumerHeartbeatResult:
+        """Handle a ConsumerGroupHeartbeat."""
+        try:
+            group = self._group_of(group_id, request)
+            result = group.heartbeat(request, self._timing.now_ms())
+            if request.member_epoch < JOIN_EPOCH:
+                self.maybe_downgrade(group)
+        except KafkaError as error:
+            return ConsumerHeartbeatResult(error_code=error.code, error_message=error.message)
+        return result
+
+    def _group_of(self, group_id: str, request: ConsumerHeartbeat) -> ConsumerGroup:
+        """Return the group of a heartbeat. A member that joins creates the group, or converts a classic one."""
+        group = self._groups.get(group_id)
+        if isinstance(group, ConsumerGroup):
+            return group
+        if request.member_epoch != JOIN_EPOCH:
+            reason = "not found" if group is None else "is not a consumer group"
+            raise KafkaError(ErrorCode.GROUP_ID_NOT_FOUND, f"Group {group_id} {reason}.")
+        if group is not None and not group.is_empty:
+            return self._upgrade(group)
+        if group is not None and not group.has_no_history:
+            self._append([(encode_group_key(group_id), None)], lambda _number: None)
+        self._unwritten[group_id] = None
+        return self.add(ConsumerGroupState(group_id))
+
+    # -- members of the classic protocol -----------------------------------------------------------------------
+
+    def join(self, group: ConsumerGroup, request: JoinRequest) -> JoinResult:
+        """Handle a JoinGroup."""
+        member_id = f"{shortened(request.client_id, NAME_MAX)}-{self._timing.random_id()}"
+        return _result_of(
+            lambda: join_classic(group, self._topics, request, member_id, self._timing.now_ms()),
+            lambda code: JoinResult(code, request.member_id),
+        )
+
+    def sync(self, group: ConsumerGroup, request: SyncRequest) -> SyncResult:
+        """Handle a SyncGroup."""
+        return _result_of(
+            lambda: sync_classic(group, self._topics, request, self._timing.now_ms()), SyncResult
+        )
+
+    def heartbeat_classic(
+        self, group: ConsumerGroup, member_id: str, instance_id: str | None, generation: int
+    ) -> ErrorCode:
+        """Handle a Heartbeat."""
+        now_ms = self._timing.now_ms()
+        return _result_of(
+            lambda: heartbeat_classic(group, member_id, instance_id, generation, now_ms), lambda code: code
+        )
+
+    def leave(self, group: ConsumerGroup, members: Sequence[LeavingMember]) -> LeaveResult:
+        """Handle a LeaveGroup."""
+        result = _result_of(lambda: LeaveResult(ErrorCode.NONE, leave_classic(group, members)), LeaveResult)
+        self.maybe_downgrade(group)
+        return result
+
+    # -- conversions -------------------------------------------------------------------------------------------
+
+    def _upgrade(self, group: ClassicGroup) -> ConsumerGroup:
+        """Convert a classic group with members, because a member of the consumer protocol joins it."""
+        group_id, size_max = group.group_id, self._config.group_consumer_max_size
+        if self._config.group_consumer_migration_policy not in ("bidirectional", "upgrade"):
+            raise KafkaError(ErrorCode.GROUP_ID_NOT_FOUND, f"Group {group_id} is not a consumer group.")
+        if group.roster.protocol_type != CONSUMER_PROTOCOL_TYPE or group.member_count >= size_max:
+            raise KafkaError(
+                ErrorCode.GROUP_ID_NOT_FOUND,
+                f"Group {group_id} cannot become a consumer group: its members use another protocol, or are too many.",
+            )
+        members = group.roster.members.values()
+        records = upgrade_records(group_id, group.generation, members, self._topics, self._timing.wall_ms())
+        state = ConsumerGroupState(group_id)
+        encoded: list[KeyAndValue] = [(encode_group_key(group_id), None)]
+        encoded += [encode_consumer_record(*record) for record in records]
+        # The tombstone has the number 0.
+        self._append(encoded, lambda number: state.apply(*records[number - 1]) if number else None)
+        consumer_group = self.add(state)
+        group.dissolve()
+        consumer_group.start_sessions(self._timing.now_ms())
+        logger.info("group %s: became a consumer group at epoch %d", group_id, state.epoch.epoch)
+        return consumer_group
+
+    def maybe_downgrade(self, group: ConsumerGroup) -> None:
+        """Convert a group to a classic one if it has members, and all of them use the classic protocol."""
+        group_id = group.group_id
+        if self._config.group_consumer_migration_policy not in ("bidirectional", "downgrade"):
+            return
+        if not can_downgrade(group.state, self._config.group_max_size):
+            return
+        snapshot = downgrade_snapshot(group.state, self._topics, self._timing.wall_ms())
+        records: list[KeyAndValue] = [encode_consumer_record(key, None) for key in group.state.record_keys()]
+        records.append((encode_group_key(group_id), encode_group_value(snapshot)))
+        try:
+            self._append(records, lambda _number: None)
+        except KafkaError as error:
+            # The group goes on as a consumer group. The next member that leaves tries again.
+            logger.warning("group %s: did not become a classic group: %s", group_id, error.code.name)
+            return
+        classic = self._groups[group_id] = ClassicGroup(group_id, self._classic)
+        for _ in classic.restore(snapshot):
+            pass
+        classic.start_sessions(self._timing.now_ms())
+        classic.rebalance(self._timing.now_ms(), "it became a classic group")
+        logger.info("group %s: became a classic group at generation %d", group_id, snapshot.generation)
+
+    # -- records -----------------------------------------------------------------------------------------------
+
+    def _append_to_group(self, group: ConsumerGroup, records: Sequence[ConsumerRecord]) -> None:
+        """Append records of a group, and apply each one that is in the log. Raises KafkaError unless all are."""
+        self._unwritten.pop(group.group_id, None)
+        encoded = [encode_consumer_record(*record) for record in records]
+        self._append(encoded, lambda number: group.state.apply(*records[number]))
+
+    def _append(self, records: list[KeyAndValue], apply: Callable[[int], None]) -> None:
+        """Append records at once; `apply` gets the number of each one that is in the log. Raises KafkaError."""
+        failure = ErrorCode.NONE
+        count = 0
+
+        def on_done(code: Code) -> None:
+            nonlocal failure
+            failure = ErrorCode(write_error(code))
+
+        def on_appended(number: int, _offset: int) -> None:
+            nonlocal count
+            count += 1
+            apply(number)
+
+        self._log.write(Write(records, on_done, on_appended))
+        self._log.flush()
+        if count < len(records):
+            raise KafkaError(failure or ErrorCode.COORDINATOR_NOT_AVAILABLE)
+
+
+def _result_of(work: Callable[[], R], failed: Callable[[ErrorCode], R]) -> R:
+    """Return the result of `work`, or that of its error."""
+    try:
+        return work()
+    except KafkaError as error:
+        return failed(error.code)

@@ -1,0 +1,218 @@
+"""Groups with members of both protocols: upgrade, classic members in a consumer group, downgrade (KIP-848)."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from kproc.broker.group.consumer.embedded import decode_assignment, encode_assignment
+from kproc.broker.group.consumer.messages import ConsumerHeartbeat, ConsumerHeartbeatResult
+from kproc.broker.group.messages import JoinRequest, JoinResult, LeavingMember, SyncRequest, SyncResult
+from kproc.common.errors import ErrorCode
+from tests.support.consumer_groups import cluster_of
+from tests.support.group_coordinator_rig import TOPIC_ID, Rig
+
+NO_DATA = b"\xff\xff\xff\xff"
+
+
+def subscription(*owned: int) -> bytes:
+    """Return a subscription of version 1 to topic t, of a member that owns these partitions of it."""
+    numbers = b"".join(number.to_bytes(4, "big") for number in owned)
+    rows = b"\0\0\0\1\0\1t" + len(owned).to_bytes(4, "big") + numbers if owned else b"\0\0\0\0"
+    return b"\0\1\0\0\0\1\0\1t" + NO_DATA + rows
+
+
+@pytest.fixture
+def rig() -> Rig:
+    return Rig(cluster_of({"t": (TOPIC_ID, 4)}))
+
+
+def join(rig: Rig, member_id: str = "", *owned: int, instance_id: str | None = None) -> JoinResult:
+    results: list[JoinResult] = []
+    request = JoinRequest(
+        member_id=member_id,
+        group_instance_id=instance_id,
+        client_id="c",
+        client_host="/h",
+        session_timeout_ms=10_000,
+        rebalance_timeout_ms=20_000,
+        protocol_type="consumer",
+        protocols=(("cooperative-sticky", subscription(*owned)),),
+    )
+    rig.coordinator.join("g", request, results.append)
+    rig.log.sync()
+    (result,) = results
+    return result
+
+
+def sync(rig: Rig, joined: JoinResult, *assignments: tuple[str, bytes]) -> SyncResult:
+    results: list[SyncResult] = []
+    request = SyncRequest(member_id=joined.member_id, generation=joined.generation, assignments=assignments)
+    rig.coordinator.sync("g", request, results.append)
+    rig.log.sync()
+    (result,) = results
+    return result
+
+
+def beat(rig: Rig, joined: JoinResult) -> int:
+    return rig.coordinator.heartbeat("g", joined.member_id, None, joined.generation)
+
+
+def consumer(rig: Rig, member_id: str, epoch: int = 0, **fields: Any) -> ConsumerHeartbeatResult:
+    results: list[ConsumerHeartbeatResult] = []
+    known = {"owned": {}, "topic_names": ("t",), "rebalance_timeout_ms": 20_000} if epoch == 0 else {}
+    request = ConsumerHeartbeat(member_id=member_id, member_epoch=epoch, **{**known, **fields})
+    rig.coordinator.consumer_heartbeat("g", request, results.append)
+    rig.log.sync()
+    (result,) = results
+    return result
+
+
+def leave(rig: Rig, member_id: str) -> list[int]:
+    results: list[Any] = []
+    rig.coordinator.leave("g", [LeavingMember(member_id)], results.append)
+    rig.log.sync()
+    return [each.error_code for each in results[0].members]
+
+
+def classic_group(rig: Rig) -> JoinResult:
+    """A classic group with one member that owns all partitions."""
+    joined = join(rig)
+    assignment = encode_assignment(1, {"t": frozenset(range(4))})
+    assert sync(rig, joined, (joined.member_id, assignment)).error_code == ErrorCode.NONE
+    return joined
+
+
+def partitions(result: SyncResult) -> set[int]:
+    return set(decode_assignment(result.assignment).get("t", ()))
+
+
+def test_consumer_member_upgrades_a_working_group(rig: Rig) -> None:
+    classic = classic_group(rig)
+    new = consumer(rig, "n")
+    assert (new.error_code, new.member_epoch, new.assignment) == (ErrorCode.NONE, 2, {})
+    described = rig.coordinator.describe_consumer_group("g")
+    assert described is not None
+    assert [member.is_classic for member in described.members] == [True, False]
+    assert rig.coordinator.describe("g") is None
+    # The classic member keeps its partitions until it has joined again and given up two of them.
+    assert beat(rig, classic) == ErrorCode.REBALANCE_IN_PROGRESS
+    rejoined = join(rig, classic.member_id, 0, 1, 2, 3)
+    assert (rejoined.error_code, rejoined.generation, rejoined.leader) == (ErrorCode.NONE, 1, "")
+    assert partitions(sync(rig, rejoined)) == {0, 1}
+    assert beat(rig, rejoined) == ErrorCode.REBALANCE_IN_PROGRESS
+    rejoined = join(rig, classic.member_id, 0, 1)
+    assert rejoined.generation == 2
+    assert partitions(sync(rig, rejoined)) == {0, 1}
+    assert consumer(rig, "n", 2).assignment == {TOPIC_ID: {2, 3}}
+    assert beat(rig, rejoined) == ErrorCode.NONE
+    assert rig.states() == {"g": "Stable"}
+
+
+def test_classic_member_joins_a_consumer_group(rig: Rig) -> None:
+    consumer(rig, "n")
+    joined = join(rig)
+    assert joined.error_code == ErrorCode.NONE
+    assert partitions(sync(rig, joined)) == set()
+    consumer(rig, "n", 1, owned={TOPIC_ID: frozenset(range(4))})
+    consumer(rig, "n", 1, owned={TOPIC_ID: frozenset({0, 1})})
+    assert beat(rig, joined) == ErrorCode.REBALANCE_IN_PROGRESS
+    rejoined = join(rig, joined.member_id)
+    assert len(partitions(sync(rig, rejoined))) == 2
+    assert beat(rig, rejoined) == ErrorCode.NONE
+
+
+def test_group_is_classic_again_after_the_last_leave(rig: Rig) -> None:
+    classic = classic_group(rig)
+    consumer(rig, "n")
+    assert consumer(rig, "n", -1).error_code == ErrorCode.NONE
+    assert rig.coordinator.describe_consumer_group("g") is None
+    assert rig.states() == {"g": "PreparingRebalance"}
+    rejoined = join(rig, classic.member_id)
+    assert rejoined.leader == classic.member_id
+    rig.make()
+    assert rig.states() == {"g": "Stable"}
+
+
+def test_group_is_classic_again_after_the_last_session(rig: Rig) -> None:
+    classic = classic_group(rig)
+    consumer(rig, "n")
+    rejoined = join(rig, classic.member_id)
+    for _ in range(10):
+        rig.pass_ms(5_000)
+        rejoined = join(rig, classic.member_id)
+    assert rig.coordinator.describe("g") is not None
+    assert rejoined.error_code == ErrorCode.NONE
+
+
+def test_mixed_group_loads_from_its_log(rig: Rig) -> None:
+    classic = classic_group(rig)
+    consumer(rig, "n")
+    before = rig.coordinator.describe_consumer_group("g")
+    rig.make()
+    assert rig.coordinator.describe_consumer_group("g") == before
+    assert beat(rig, classic) == ErrorCode.REBALANCE_IN_PROGRESS
+
+
+def test_empty_group_has_the_protocol_of_its_next_member(rig: Rig) -> None:
+    rig.commit(5)
+    for _ in range(2):
+        consumer(rig, "n")
+        consumer(rig, "n", -1)
+        assert rig.states() == {"g": "Empty"}
+        leave(rig, classic_group(rig).member_id)
+        rig.log.sync()
+        rig.make()
+        assert rig.states() == {"g": "Empty"}
+    assert rig.offset() == 5
+
+
+def test_group_of_another_protocol_is_not_upgraded(rig: Rig) -> None:
+    request = JoinRequest(
+        member_id="", client_id="c", client_host="/h", session_timeout_ms=10_000, rebalance_timeout_ms=10_000,
+        protocol_type="connect", protocols=(("v1", b""),),
+    )  # fmt: skip
+    rig.coordinator.join("g", request, lambda _result: None)
+    assert consumer(rig, "n").error_code == ErrorCode.GROUP_ID_NOT_FOUND
+
+
+def test_classic_requests_of_unknown_members_are_rejected(rig: Rig) -> None:
+    consumer(rig, "n")
+    for member_id in ("n", "x"):
+        assert rig.coordinator.heartbeat("g", member_id, None, 1) == ErrorCode.UNKNOWN_MEMBER_ID
+        assert sync(rig, JoinResult(0, member_id, 1)).error_code == ErrorCode.UNKNOWN_MEMBER_ID
+    joined = join(rig)
+    wrong = JoinResult(0, joined.member_id, joined.generation + 1)
+    assert beat(rig, wrong) == sync(rig, wrong).error_code == ErrorCode.ILLEGAL_GENERATION
+    assert leave(rig, "x") == [ErrorCode.UNKNOWN_MEMBER_ID]
+    assert leave(rig, "n") == [ErrorCode.NONE]
+
+
+def test_consumer_group_is_deleted_with_its_offsets_and_records(rig: Rig) -> None:
+    consumer(rig, "n", topic_regex=None)
+    rig.commit(5, member_id="n", generation=1)
+    codes: list[int] = []
+    rig.coordinator.delete_group("g", codes.append)
+    assert codes == [ErrorCode.NON_EMPTY_GROUP]
+    consumer(rig, "n", -1)
+    rig.coordinator.delete_group("g", codes.append)
+    rig.log.sync()
+    assert codes[1:] == [ErrorCode.NONE]
+    rig.make()
+    assert rig.states() == {}
+    assert rig.offset() is None
+
+
+def test_failed_append_rejects_the_heartbeat_and_changes_nothing(rig: Rig) -> None:
+    consumer(rig, "n")
+    before = rig.coordinator.describe_consumer_group("g")
+    rig.log.error = ErrorCode.KAFKA_STORAGE_ERROR
+    results: list[ConsumerHeartbeatResult] = []
+    request = ConsumerHeartbeat(
+        member_id="m", member_epoch=0, topic_names=("t",), owned={}, rebalance_timeout_ms=1
+    )
+    rig.coordinator.consumer_heartbeat("g", request, results.append)
+    rig.log.flush()
+    assert results[0].error_code == ErrorCode.NOT_COORDINATOR
+    assert rig.coordinator.describe_consumer_group("g") == before
