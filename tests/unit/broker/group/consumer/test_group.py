@@ -73,6 +73,19 @@ def test_heartbeat_that_changes_nothing_writes_nothing(rig: GroupRig) -> None:
     assert len(rig.log) == count + 1
 
 
+def test_member_that_waits_for_partitions_asks_again_soon(rig: GroupRig) -> None:
+    rig.settings["consumer.assignment.interval.ms"] = "1000"
+    first, second = HonestMember(rig, "a"), HonestMember(rig, "b")
+    assert first.heartbeat().heartbeat_interval_ms == 5_000
+    # The next assignment comes later, and then the first member has to give up partitions.
+    assert second.heartbeat().heartbeat_interval_ms == 500
+    rig.advance(1_000)
+    assert second.heartbeat().heartbeat_interval_ms == 500
+    first.heartbeat()
+    assert first.heartbeat().heartbeat_interval_ms == 5_000
+    assert second.heartbeat().heartbeat_interval_ms == 5_000
+
+
 def test_lost_response_is_repeated(rig: GroupRig) -> None:
     """A member that did not get its new epoch sends the old one again, with what it owned then."""
     member = HonestMember(rig, "a")
