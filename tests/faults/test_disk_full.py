@@ -101,13 +101,14 @@ def test_full_disk_is_shown_in_log_status_top_and_metrics(
             text = scraped(found["metrics"])
             assert 'kproc_writes_without_room_total{index="' in text
             assert float(text.split("\nkproc_disk_free_bytes ")[1].split()[0]) < 600_000
+            wait_until(lambda: "level=ERROR" in broker.log(), what="and the log does")
             assert broker.log().count("level=ERROR") == 1, broker.log()
 
             client.delete_topic("ballast")
             wait_until(lambda: not status(broker.bootstrap)["problem"], what="the problem is over")
         assert not status(broker.bootstrap)["disk"]["is_full"]
         wait_until(lambda: "kproc_disk_full 0.0" in scraped(found["metrics"]), what="and in the metrics")
-        assert "there is room again on the disk of" in broker.log()
+        wait_until(lambda: "there is room again on the disk of" in broker.log(), what="and in the log")
 
 
 @pytest.mark.transports("process")

@@ -47,14 +47,14 @@ def test_log_level_applies_to_running_restarted_and_new_roles(broker: ServedBrok
         lambda: CLOSED.format(0) in broker.log(), what="the Processor says that it closed a connection"
     )
     first_record(broker, "after")
-    assert OPENED.format(0, "after") in broker.log()
+    wait_until(lambda: OPENED.format(0, "after") in broker.log(), what="the Handler says what it opened")
     assert OPENED.format(0, "before") not in broker.log(), "which was before"
 
     old = processes(broker.bootstrap)[("handler", 0)]
     os.kill(old, signal.SIGKILL)
     wait_replaced(broker.bootstrap, ("handler", 0), old)
     first_record(broker, "successor")
-    assert OPENED.format(0, "successor") in broker.log()
+    wait_until(lambda: OPENED.format(0, "successor") in broker.log(), what="its successor does, too")
 
     scaled = run_kproc("scale", "--processors", "2", "--bootstrap", broker.bootstrap)
     assert scaled.returncode == 0, scaled.stderr
@@ -97,4 +97,4 @@ def test_log_level_reaches_hung_role_when_it_resumes(broker: ServedBroker) -> No
     finally:
         os.kill(hung, signal.SIGCONT)
     first_record(broker, "meanwhile")
-    assert OPENED.format(0, "meanwhile") in broker.log()
+    wait_until(lambda: OPENED.format(0, "meanwhile") in broker.log(), what="the Handler says what it opened")

@@ -70,7 +70,7 @@ def test_systemd_reload_is_notified(tmp_path: Path, transport: str, manager: soc
             message = manager.recv(4096).decode()
             told += [message.split("\n")[0]] if message != "WATCHDOG=1" else []
         assert told == ["READY=1", "RELOADING=1", "READY=1"]
-        assert "applied: message.max.bytes=2000000" in broker.log()
+        wait_until(lambda: "applied: message.max.bytes=2000000" in broker.log(), what="the log says it, too")
 
 
 @pytest.mark.transports("process")

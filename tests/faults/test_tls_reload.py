@@ -258,5 +258,7 @@ def test_sighup_loads_keystore_and_password_from_file(files: Certificates, tmp_p
         broker.send_signal(signal.SIGHUP)
         der = issued.certificate.public_bytes(Encoding.DER)
         wait_until(shown_to_all(files, broker, der), seconds=15, what="the new certificate")
-        assert "listener.name.ssl.ssl.keystore.password=[hidden]" in broker.log()
+        # The Processors have the certificate before the supervisor logs what it applied.
+        applied = "listener.name.ssl.ssl.keystore.password=[hidden]"
+        wait_until(lambda: applied in broker.log(), what="the log says what was applied")
         assert "pass-word-2" not in broker.log()
