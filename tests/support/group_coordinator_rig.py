@@ -13,6 +13,7 @@ from kproc.broker.group.messages import CommitRequest, JoinRequest, SyncRequest
 from kproc.broker.group.records import CommittedOffset, OffsetKey
 from kproc.common.clock import NS_PER_MS, ManualClock
 from kproc.common.deadlines import Deadlines
+from kproc.common.errors import ErrorCode
 from tests.support.consumer_groups import NO_TOPICS
 from tests.support.coordinators import run_steps
 
@@ -43,6 +44,7 @@ class MemoryLog:
         self.waiting: list[Write] = []
         self.unsynced: list[Write] = []
         self.error = 0
+        self.records_left: int | None = None  # The number of records after which an append fails.
 
     def write(self, write: Write) -> None:
         self.waiting.append(write)
@@ -57,10 +59,14 @@ class MemoryLog:
                 write.on_done(self.error)
                 continue
             first = self.end_offset
-            for key, value in write.records:
+            records = write.records[: self.records_left]
+            for key, value in records:
                 self.append(LoggedRecord(key, value, write.producer))
-            for number in range(len(write.records) if write.apply is not None else 0):
+            for number in range(len(records) if write.apply is not None else 0):
                 write.apply(number, first + number)
+            if len(records) < len(write.records):
+                write.on_done(ErrorCode.KAFKA_STORAGE_ERROR)
+                continue
             self.unsynced.append(write)
 
     def append(self, entry: LoggedRecord | LoggedMarker) -> None:

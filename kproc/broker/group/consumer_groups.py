@@ -186,7 +186,7 @@ class ConsumerGroups:
         encoded: list[KeyAndValue] = [(encode_group_key(group_id), None)]
         encoded += [encode_consumer_record(*record) for record in records]
         # The tombstone has the number 0.
-        self._append(encoded, lambda number: state.apply(*records[number - 1]) if number else None)
+        self._append_conversion(encoded, lambda number: state.apply(*records[number - 1]) if number else None)
         consumer_group = self.add(state)
         group.dissolve()
         consumer_group.start_sessions(self._timing.now_ms())
@@ -204,7 +204,7 @@ class ConsumerGroups:
         records: list[KeyAndValue] = [encode_consumer_record(key, None) for key in group.state.record_keys()]
         records.append((encode_group_key(group_id), encode_group_value(snapshot)))
         try:
-            self._append(records, lambda _number: None)
+            self._append_conversion(records, lambda _number: None)
         except KafkaError as error:
             # The group goes on as a consumer group. The next member that leaves tries again.
             logger.warning("group %s: did not become a classic group: %s", group_id, error.code.name)
@@ -242,6 +242,28 @@ class ConsumerGroups:
         self._log.flush()
         if count < len(records):
             raise KafkaError(failure or ErrorCode.COORDINATOR_NOT_AVAILABLE)
+
+    def _append_conversion(self, records: list[KeyAndValue], apply: Callable[[int], None]) -> None:
+        """Append the records that convert a group. Raises KafkaError if none is in the log.
+
+        A conversion that is larger than a batch can be appended in part. Then the log has half a group and the memory
+        has another one, so the RuntimeError makes the runtime load the coordinator again from its log.
+        """
+        count = 0
+
+        def on_appended(number: int) -> None:
+            nonlocal count
+            count += 1
+            apply(number)
+
+        try:
+            self._append(records, on_appended)
+        except KafkaError as error:
+            if count:
+                raise RuntimeError(
+                    f"{count} of {len(records)} records of a conversion were appended"
+                ) from error
+            raise
 
 
 def _result_of(work: Callable[[], R], failed: Callable[[ErrorCode], R]) -> R:

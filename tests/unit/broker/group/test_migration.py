@@ -216,3 +216,29 @@ def test_failed_append_rejects_the_heartbeat_and_changes_nothing(rig: Rig) -> No
     rig.log.flush()
     assert results[0].error_code == ErrorCode.NOT_COORDINATOR
     assert rig.coordinator.describe_consumer_group("g") == before
+
+
+def test_upgrade_that_is_appended_in_part_discards_the_coordinator(rig: Rig) -> None:
+    """Its log has half a group. The runtime loads the coordinator again after an unexpected exception."""
+    classic = classic_group(rig)
+    rig.log.records_left = 2
+    with pytest.raises(RuntimeError, match="2 of 6 records"):
+        consumer(rig, "n")
+    rig.log.records_left = None
+    rig.make()
+    assert rig.states() == {"g": "Empty"} or rig.coordinator.describe_consumer_group("g") is not None
+    assert beat(rig, classic) != ErrorCode.NONE
+    assert consumer(rig, "n").error_code == ErrorCode.NONE
+
+
+def test_upgrade_that_is_not_appended_leaves_the_classic_group(rig: Rig) -> None:
+    classic = classic_group(rig)
+    rig.log.error = ErrorCode.KAFKA_STORAGE_ERROR
+    results: list[ConsumerHeartbeatResult] = []
+    request = ConsumerHeartbeat(member_id="n", member_epoch=0, topic_names=("t",), owned={}, rebalance_timeout_ms=1)
+    rig.coordinator.consumer_heartbeat("g", request, results.append)
+    rig.log.flush()
+    rig.log.error = 0
+    assert results[0].error_code == ErrorCode.NOT_COORDINATOR
+    assert beat(rig, classic) == ErrorCode.NONE
+    assert rig.states() == {"g": "Stable"}
