@@ -33,7 +33,16 @@ from kproc.common.reading import LATEST
 if TYPE_CHECKING:
     from kproc.client import Client
 
-STATES: Final = ("Empty", "PreparingRebalance", "CompletingRebalance", "Stable", "Dead")
+# Assigning and Reconciling are states of the consumer protocol, and the two rebalances those of the classic one.
+STATES: Final = (
+    "Empty",
+    "PreparingRebalance",
+    "CompletingRebalance",
+    "Assigning",
+    "Reconciling",
+    "Stable",
+    "Dead",
+)
 
 
 class GroupOrder(StrEnum):

@@ -22,6 +22,7 @@ from kproc.cli.common import (
 from kproc.cli.completion import complete_topics
 from kproc.cli.consent import DryRun
 from kproc.cli.failure import explain
+from kproc.cli.group_description import call_describe_groups
 from kproc.cli.groups import Group, committed_offsets
 from kproc.cli.lines import print_line, print_text
 from kproc.cli.positions import Where, chosen_partitions, find_positions, parse_where
@@ -116,10 +117,7 @@ def _print_seek(
 
 def _member_count(client: Client, group: str) -> int:
     """Return the number of a group's members, because the broker rejects a move of a group that has any."""
-    from kproc.wire.header import ApiKey
-
-    [described] = client.call_latest(ApiKey.DESCRIBE_GROUPS, {"groups": [group]})["groups"]
-    return len(described["members"])
+    return len(call_describe_groups(client, [group])[group]["members"])
 
 
 def _chosen(

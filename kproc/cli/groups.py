@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import struct
-from collections.abc import Mapping
-from typing import TYPE_CHECKING, Annotated, Any
+from collections.abc import Iterator, Mapping
+from typing import TYPE_CHECKING, Annotated, Any, Final
 
 import typer
 
@@ -21,7 +20,15 @@ from kproc.cli.common import (
 from kproc.cli.completion import complete_groups
 from kproc.cli.consent import Consent
 from kproc.cli.failure import explain
-from kproc.cli.lines import print_facts, print_line
+from kproc.cli.group_description import (
+    AWAY_EPOCH,
+    CONSUMER,
+    assigned_members,
+    call_describe_groups,
+    is_unknown,
+    member_as_json,
+)
+from kproc.cli.lines import print_facts, print_line, print_text
 from kproc.cli.offsets import FoundOffset, find_offsets
 from kproc.cli.tables import print_table
 from kproc.cli.unserved import Partition, explain_coordinator, explain_unserved, lacks_coordinators
@@ -44,11 +51,19 @@ Groups = Annotated[
 ]
 
 
+_WAITS_SHOWN: Final = 8
+
+
 @app.command()
 def describe(
     groups: Groups, bootstrap: Bootstrap = DEFAULT_BOOTSTRAP, output: OutputFormat = Format.TABLE
 ) -> None:
-    """Show members, committed offsets and lag of groups."""
+    """Show members, committed offsets and lag of groups.
+
+    A group of the consumer protocol also has epochs, and a row for each member. A member whose epoch is behind the
+    assignment epoch has not finished the rebalance. OWNS and TARGET are numbers of partitions: those that the member
+    reads, and those that it shall read. A line below says for whom a member waits.
+    """
     with connect(bootstrap) as client:
         errors: dict[Partition, str] = {}
         rows, refusals = described_groups(client, bootstrap, groups)
@@ -69,14 +84,7 @@ def _print_groups(described: list[dict[str, Any]]) -> None:
     for position, group in enumerate(described):
         if position:
             print_line()
-        facts = [
-            f"group {group['group']}",
-            f"state {group['state']}",
-            f"assignor {group['assignor'] or '-'}",
-            f"members {len(group['members'])}",
-            f"lag {group['lag']}",
-        ]
-        print_facts(facts)
+        print_facts(_facts(group))
         rows = group["partitions"]
         has_pending = any(row["in_transaction"] for row in rows)
         print_table(
@@ -89,9 +97,66 @@ def _print_groups(described: list[dict[str, Any]]) -> None:
             drop=("MEMBER", "HOST", "CLIENT"),
             cut=("TOPIC",),
         )
+        if group["type"] == CONSUMER and group["members"]:
+            print_line()
+            _print_members(group["members"])
         for row in rows:
             if row["error"]:
                 print_line(f"not served: {row['error']}")
+
+
+def _facts(group: dict[str, Any]) -> Iterator[str]:
+    yield f"group {group['group']}"
+    yield f"type {group['type']}"
+    yield f"state {group['state']}"
+    if group["group_epoch"] is not None:
+        yield f"group epoch {group['group_epoch']}"
+        yield f"assignment epoch {group['assignment_epoch']}"
+    yield f"assignor {group['assignor'] or '-'}"
+    yield f"members {len(group['members'])}"
+    yield f"lag {group['lag']}"
+
+
+def _print_members(members: list[dict[str, Any]]) -> None:
+    """Print the members of a consumer group, and for whom they wait."""
+    print_table(
+        ("MEMBER", "EPOCH", "OWNS", "TARGET", "SUBSCRIPTION", "TYPE", "CLIENT", "HOST", "INSTANCE"),
+        [
+            (
+                member["member_id"],
+                "away" if member["member_epoch"] == AWAY_EPOCH else member["member_epoch"],
+                len(member["assignment"]),
+                len(member["target"]),
+                [*member["topics"], *([f"/{member['regex']}/"] if member["regex"] else ())],
+                member["type"],
+                member["client_id"],
+                member["host"],
+                member["instance_id"],
+            )
+            for member in members
+        ],
+        drop=("INSTANCE", "HOST", "CLIENT", "TYPE"),
+        cut=("SUBSCRIPTION", "MEMBER"),
+    )
+    for line in _wait_lines(members):
+        print_text(line, "  ")
+
+
+def _wait_lines(members: list[dict[str, Any]]) -> Iterator[str]:
+    away = {each["member_id"] for each in members if each["member_epoch"] == AWAY_EPOCH}
+    for member in members:
+        # Partitions for which the member waits in the same way share a line.
+        waits: dict[tuple[str, ...], list[str]] = {}
+        for wait in member["waits_for"]:
+            waits.setdefault(tuple(wait["members"]), []).append(wait["partition"])
+        for holders, partitions in waits.items():
+            more = len(partitions) - _WAITS_SHOWN
+            names = ", ".join(partitions[:_WAITS_SHOWN]) + (f" and {more} more" if more > 0 else "")
+            if not holders:
+                yield f"{member['member_id']} gets {names} with its next heartbeat"
+                continue
+            who = " or ".join(f"{each} (static, away)" if each in away else each for each in holders)
+            yield f"{member['member_id']} waits for {who} to give up {names}"
 
 
 def _partition_row(row: dict[str, Any], *, with_pending: bool) -> list[Any]:
@@ -111,7 +176,7 @@ def describe_groups(
     """
     names = list(described)
     committed = committed_offsets(client, names) if names else {}
-    partitions = {name: sorted({*committed[name], *_assigned(described[name])}) for name in names}
+    partitions = {name: sorted({*committed[name], *assigned_members(described[name])}) for name in names}
     pending = _pending_offsets(client, partitions)
     wanted = sorted({partition for each in partitions.values() for partition in each})
     ends = find_offsets(client, dict.fromkeys(wanted, LATEST), errors)
@@ -121,25 +186,19 @@ def describe_groups(
 def described_groups(
     client: Client, bootstrap: str, names: list[str]
 ) -> tuple[dict[str, dict[str, Any]], list[str]]:
-    """Return the answers of DescribeGroups by group, and a line for each group without an answer or a coordinator."""
+    """Return the descriptions by group, and a line for each group without a description or a coordinator."""
     from kproc.common.errors import ErrorCode
-    from kproc.wire.header import ApiKey
 
-    answer = client.call_latest(ApiKey.DESCRIBE_GROUPS, {"groups": names})
-    rows = {row["group_id"]: row for row in answer["groups"]}
+    rows = call_describe_groups(client, names)
     found: dict[str, dict[str, Any]] = {}
     refusals = []
     for name in names:
         row = rows[name]
         is_homeless = row["error_code"] == ErrorCode.NOT_COORDINATOR
-        # KIP-1043: brokers before it describe a group that does not exist as dead, and without an error.
-        is_unknown = row["error_code"] == ErrorCode.GROUP_ID_NOT_FOUND or (
-            not row["error_code"] and row["group_state"] == "Dead"
-        )
-        if is_unknown or (is_homeless and has_no_groups(client)):
+        if is_unknown(row) or (is_homeless and has_no_groups(client)):
             refusals.append(f"{name}: unknown group")
         elif row["error_code"]:
-            refusal = explain(name, row["error_code"], row.get("error_message"))
+            refusal = explain(name, row["error_code"], row["error_message"])
             reason = explain_coordinator(bootstrap) if is_homeless else None
             refusals.append(refusal if reason is None else f"{name}: no coordinator: {reason}")
         else:
@@ -226,7 +285,9 @@ def _with_lag(
     ends: Mapping[Partition, FoundOffset],
     pending: set[Partition],
 ) -> dict[str, Any]:
-    assigned = _assigned(described)
+    assigned = {
+        partition: member_as_json(member) for partition, member in assigned_members(described).items()
+    }
     rows = []
     for topic, number in sorted({*committed, *assigned}):
         offset, found = committed.get((topic, number)), ends.get((topic, number))
@@ -242,58 +303,14 @@ def _with_lag(
                 "member": assigned.get((topic, number)),
             }
         )
+    figures = ("type", "state", "protocol_type", "assignor", "group_epoch", "assignment_epoch")
     return {
         "group": name,
-        "state": described["group_state"],
-        "protocol_type": described["protocol_type"],
-        "assignor": described["protocol_data"],
+        **{figure: described[figure] for figure in figures},
         "lag": sum(row["lag"] or 0 for row in rows),
-        "members": [_member(row) for row in described["members"]],
+        "members": [member_as_json(member) for member in described["members"]],
         "partitions": rows,
     }
-
-
-def _member(row: dict[str, Any]) -> dict[str, Any]:
-    return {
-        "member_id": row["member_id"],
-        "instance_id": row.get("group_instance_id"),
-        "client_id": row["client_id"],
-        "host": row["client_host"],
-        "assignment": [f"{topic}-{number}" for topic, number in parse_assignment(row["member_assignment"])],
-    }
-
-
-def _assigned(described: dict[str, Any]) -> dict[Partition, dict[str, Any]]:
-    """Return the member of each assigned partition. Other protocol types than consumer have none."""
-    if described["protocol_type"] != "consumer":
-        return {}
-    return {
-        partition: _member(row)
-        for row in described["members"]
-        for partition in parse_assignment(row["member_assignment"])
-    }
-
-
-def parse_assignment(data: bytes) -> list[Partition]:
-    """Parse a member's ConsumerProtocolAssignment and return its partitions. Another protocol gives none.
-
-    int16 version, int32 count of topics, each an int16-length name, an int32 count and int32 partitions.
-    """
-    found: list[Partition] = []
-    try:
-        (topics,) = struct.unpack_from(">i", data, 2)
-        position = 6
-        for _ in range(topics):
-            (length,) = struct.unpack_from(">h", data, position)
-            name = bytes(data[position + 2 : position + 2 + length]).decode()
-            position += 2 + length
-            (count,) = struct.unpack_from(">i", data, position)
-            numbers = struct.unpack_from(f">{count}i", data, position + 4)
-            position += 4 + 4 * count
-            found += [(name, number) for number in numbers]
-    except (struct.error, UnicodeDecodeError):
-        return []  # Other protocol types (Connect, Schema Registry) have other formats.
-    return found
 
 
 @app.command()

@@ -9,7 +9,9 @@ import typer
 from confluent_kafka import Consumer
 
 from kproc.cli.commands import app
+from kproc.wire.header import ApiKey
 from tests.support.command_line import commands, described, refused, told
+from tests.support.raw import RawClient
 from tests.support.topics import fresh_name
 from tests.support.wait import wait_until
 
@@ -24,7 +26,7 @@ def test_group_describe_shows_lag(kproc, filled, group):
         (3, 10, 7),
     ]
     table = told(kproc(f"group describe {group}"))
-    assert table.splitlines()[0] == f"group {group}  state Empty  assignor -  members 0  lag 10"
+    assert table.splitlines()[0] == f"group {group}  type classic  state Empty  assignor -  members 0  lag 10"
     listed = {each["group"]: each for each in described(kproc("group list --format json"))}
     assert (listed[group]["state"], listed[group]["members"], listed[group]["lag"]) == ("Empty", 0, 10)
     assert 0 <= time.time() * 1000 - listed[group]["lag_since_ms"] < 60_000
@@ -58,6 +60,36 @@ def test_group_with_members_cannot_be_moved_or_deleted(kproc, broker, filled):
         assert "stop its consumers first" in refused(kproc(f"group delete {name} --yes"))
     finally:
         consumer.close()
+
+
+def test_commands_show_and_protect_a_consumer_group(kproc, broker, filled):
+    name = fresh_name()
+    assert "changed" in told(kproc(f"config set --group {name} consumer.assignment.interval.ms=0"))
+    fields = {"group_id": name, "rebalance_timeout": 60_000, "subscribed_topic_names": [filled]}
+    with RawClient(broker.bootstrap) as client:
+        for member_id in ("a", "b"):
+            joined = fields | {"member_id": member_id, "member_epoch": 0, "topic_partitions": []}
+            wait_until(
+                lambda joined=joined: (
+                    not client.call(ApiKey.CONSUMER_GROUP_HEARTBEAT, 1, joined)["error_code"]
+                ),
+                seconds=20,
+                what="joined",
+            )
+    # The second target follows at once, and member a does not know it yet.
+    [row] = described(kproc(f"group describe {name} --format json"))
+    assert (row["type"], row["state"], row["group_epoch"], row["assignment_epoch"]) == (
+        *("consumer", "Reconciling"),
+        *(2, 2),
+    )
+    a, b = sorted(row["members"], key=lambda each: each["member_id"])
+    assert (a["member_epoch"], b["member_epoch"], b["assignment"]) == (1, 2, [])
+    assert b["waits_for"] == [{"partition": b["target"][0], "members": ["a"]}]
+    assert f"b waits for a to give up {b['target'][0]}\n" in told(kproc(f"group describe {name}"))
+    listed = described(kproc("group list --state reconciling --format json"))
+    assert (name, "consumer", 2) in [(each["group"], each["type"], each["members"]) for each in listed]
+    assert f"{name} has members (2)" in told(kproc(f"group seek {name} --to end --topic {filled}"))
+    assert "stop its consumers first" in refused(kproc(f"group delete {name} --yes"))
 
 
 def test_group_delete_removes_the_group(kproc, group):
