@@ -218,7 +218,7 @@ def test_failed_append_rejects_the_heartbeat_and_changes_nothing(rig: Rig) -> No
     assert rig.coordinator.describe_consumer_group("g") == before
 
 
-def test_upgrade_that_is_appended_in_part_discards_the_coordinator(rig: Rig) -> None:
+def test_upgrade_appended_in_part_discards_the_coordinator(rig: Rig) -> None:
     """Its log has half a group. The runtime loads the coordinator again after an unexpected exception."""
     classic = classic_group(rig)
     rig.log.records_left = 2
