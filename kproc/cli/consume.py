@@ -38,6 +38,13 @@ class Isolation(StrEnum):
     COMMITTED = "read-committed"
 
 
+class GroupProtocol(StrEnum):
+    """The protocol with which the command is a member of a group."""
+
+    CLASSIC = "classic"
+    CONSUMER = "consumer"
+
+
 SkipUnreadable = Annotated[
     bool,
     typer.Option(
@@ -105,6 +112,15 @@ Group = Annotated[
         autocompletion=complete_groups,
     ),
 ]
+# The default is the protocol that all brokers have. It does not convert a classic group, and a killed command leaves
+# its group within 10 s: the session timeout of the consumer protocol is the group's, 45 s by default.
+Protocol = Annotated[
+    GroupProtocol,
+    typer.Option(
+        help="Protocol of the member. consumer: that of KIP-848, in which members keep their partitions during a "
+        "rebalance. A classic group becomes a consumer group when the first such member joins."
+    ),
+]
 
 
 def consume(
@@ -117,6 +133,7 @@ def consume(
     ] = None,
     follow: Follow = False,
     group: Group = None,
+    protocol: Protocol = GroupProtocol.CLASSIC,
     partition: Partitions = None,
     key: KeyPattern = None,
     grep: ValuePattern = None,
@@ -141,6 +158,8 @@ def consume(
         usage_error("--group and --partition exclude each other: the group says who reads what")
     if group == "":
         usage_error("--group: must not be empty")
+    if group is None and protocol is not GroupProtocol.CLASSIC:
+        usage_error(f"--protocol {protocol} is for members of a group: add --group")
     topics = _found_topics(bootstrap, topics)
     if group is not None:
         _check_coordinator(bootstrap, group)
@@ -155,6 +174,7 @@ def consume(
         topics,
         span,
         group,
+        protocol,
         isolation,
         follow=follow,
         tells=is_watched,
@@ -304,6 +324,7 @@ def _reader(
     topics: list[str],
     span: OffsetRange,
     group: str | None,
+    protocol: GroupProtocol,
     isolation: Isolation,
     *,
     follow: bool,
@@ -315,7 +336,16 @@ def _reader(
 
     progress = Progress(span.ends if not follow else None)
     source: RecordSource = (
-        Assigned(span, progress) if group is None else GroupMember(group, topics, span, progress, tells=tells)
+        Assigned(span, progress)
+        if group is None
+        else GroupMember(
+            group,
+            topics,
+            span,
+            progress,
+            tells=tells,
+            has_consumer_protocol=protocol is GroupProtocol.CONSUMER,
+        )
     )
     return RecordReader(
         bootstrap,

@@ -6,7 +6,7 @@ If a member is killed, another one shows at most the records of that second agai
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Final
 
 from kproc.cli.common import Failure
@@ -28,12 +28,20 @@ class GroupMember:
     """
 
     def __init__(
-        self, group: str, topics: Sequence[str], span: OffsetRange, progress: Progress, *, tells: bool
+        self,
+        group: str,
+        topics: Sequence[str],
+        span: OffsetRange,
+        progress: Progress,
+        *,
+        tells: bool,
+        has_consumer_protocol: bool = False,
     ) -> None:
         self._group = group
         self._topics = list(topics)
         self._starts = span.starts
         self._tells = tells
+        self._has_consumer_protocol = has_consumer_protocol
         self._refusal: str | None = None
         self._assigned: dict[Partition, int] = {}  # The offsets at which reading began.
         self._consumer: Any = None
@@ -41,7 +49,12 @@ class GroupMember:
         self.progress = progress
         self.settings: Mapping[str, Any] = {
             "group.id": group,
-            "session.timeout.ms": SESSION_MS,
+            # In the consumer protocol the session timeout is a config of the group, and librdkafka rejects it here.
+            **(
+                {"group.protocol": "consumer"}
+                if has_consumer_protocol
+                else {"session.timeout.ms": SESSION_MS}
+            ),
             "enable.auto.commit": True,
             "auto.commit.interval.ms": COMMIT_EVERY_MS,
             "on_commit": self._on_commit,
@@ -90,6 +103,8 @@ class GroupMember:
             KafkaError.REBALANCE_IN_PROGRESS,
             KafkaError.ILLEGAL_GENERATION,
             KafkaError.UNKNOWN_MEMBER_ID,
+            KafkaError.FENCED_MEMBER_EPOCH,
+            KafkaError.STALE_MEMBER_EPOCH,
         )
         is_passing = error.retriable() or error.code() in passing
         return None if is_passing and not error.fatal() else f"group {self._group}: {describe_error(error)}"
@@ -127,17 +142,27 @@ class GroupMember:
             if committed.offset < 0:
                 each.offset = self._starts.get((each.topic, each.partition), OFFSET_BEGINNING)
                 begun += [each] if each.offset >= 0 else []
-        self._assigned = {(each.topic, each.partition): each.offset for each in partitions}
-        consumer.assign(partitions)
+        assigned = {(each.topic, each.partition): each.offset for each in partitions}
+        if self._has_consumer_protocol:
+            # The member keeps its other partitions during the rebalance. librdkafka also calls this without new ones,
+            # after a revocation.
+            self._assigned |= assigned
+            consumer.incremental_assign(partitions)
+        else:
+            self._assigned = assigned
+            consumer.assign(partitions)
         self.progress.add(_pairs(partitions))
         if begun:
             # Commit the first position, as Java's consumer does. The next member then begins there even if no record
             # has come meanwhile.
             consumer.commit(offsets=begun, asynchronous=True)
-        self._print_partitions(partitions)
+        self._print_partitions(self._assigned)
 
     def _on_revoke(self, _consumer: Any, partitions: list[Any]) -> None:
-        self.progress.remove(_pairs(partitions))
+        revoked = _pairs(partitions)
+        self.progress.remove(revoked)
+        for partition in revoked:
+            self._assigned.pop(partition, None)
 
     def _on_commit(self, error: Any, partitions: list[Any]) -> None:
         """Report a failed commit, once for each reason. A later commit covers the records, or they are shown again."""
@@ -151,20 +176,22 @@ class GroupMember:
             KafkaError.REBALANCE_IN_PROGRESS,
             KafkaError.ILLEGAL_GENERATION,
             KafkaError.UNKNOWN_MEMBER_ID,
+            KafkaError.FENCED_MEMBER_EPOCH,
+            KafkaError.STALE_MEMBER_EPOCH,
         )
         refusal = next((describe_error(each) for each in wrong if each.code() not in usual), None)
         if refusal is not None and refusal != self._refusal:
             print_note(f"kproc: group {self._group}: not committed yet: {refusal}")
         self._refusal = refusal
 
-    def _print_partitions(self, partitions: list[Any]) -> None:
+    def _print_partitions(self, partitions: Iterable[Partition]) -> None:
         from kproc.client.requests import numbers_by_topic
 
         shown = ", ".join(
             f"{topic} [{','.join(map(str, numbers))}]"
             if len(numbers) <= _NUMBERS_SHOWN
             else f"{len(numbers)} partitions of {topic}"
-            for topic, numbers in numbers_by_topic(sorted(_pairs(partitions))).items()
+            for topic, numbers in numbers_by_topic(sorted(partitions)).items()
         )
         self._print_note(
             f"reads {shown}" if shown else "has no partition left for us: other members read them"

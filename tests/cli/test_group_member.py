@@ -155,3 +155,12 @@ def test_consume_rejects_group_of_other_protocol_type(topic, broker, capsys):
     assert done.returncode == 1
     assert done.stderr.count("\n") == 1
     assert done.stderr.startswith(f"kproc: {name}: group {group}: ")
+
+
+def test_member_of_the_consumer_protocol_reads_and_commits(kproc, filled) -> None:
+    group = fresh_name()
+    told = kproc(f"consume {filled} --group {group} --protocol consumer")
+    assert sorted(map(int, told.split())) == list(range(20))
+    assert committed(kproc, group) == {f"{filled}-0": 10, f"{filled}-1": 10}
+    [row] = json.loads(kproc(f"group describe {group} --format json"))
+    assert (row["type"], row["state"], row["members"]) == ("consumer", "Empty", [])
