@@ -15,7 +15,7 @@ from typing import Final
 
 
 class ErrorCode(IntEnum):
-    """Error codes of Kafka's protocol as of 4.3: Kafka's names and the numbers on the wire."""
+    """Error codes of Kafka's protocol as of 4.4: Kafka's names and the numbers on the wire."""
 
     UNKNOWN_SERVER_ERROR = -1
     NONE = 0
@@ -152,6 +152,9 @@ class ErrorCode(IntEnum):
     STREAMS_INVALID_TOPOLOGY_EPOCH = 131
     STREAMS_TOPOLOGY_FENCED = 132
     SHARE_SESSION_LIMIT_REACHED = 133
+    GROUP_DELETION_FAILED = 134
+    STREAMS_TOPOLOGY_DESCRIPTION_UPDATE_FAILED = 135
+    CONTROLLER_ID_NOT_REGISTERED = 136
 
 
 # Codes whose exception in Kafka's client is a RetriableException: the client may send the same request again.

@@ -1,4 +1,6 @@
-"""Makes schemas.jsonl, the table of every API in every version, from kio: `python -m kproc.wire.schema_source`.
+"""Makes schemas.jsonl, the table of every API in every version: `python -m kproc.wire.schema_source`.
+
+The schemas are kio's, and those of schema_additions.py for the versions that kio lacks.
 
 This is a development tool, and no role imports it. kio has a module for each version of each API. A running broker
 would have to import the module at the first request of a version, and an import fails when no descriptor is free. A
@@ -20,6 +22,7 @@ from typing import Any, Final, Union, get_args, get_origin
 from kproc.wire.header import ApiKey
 from kproc.wire.primitives import ZERO_UUID
 from kproc.wire.schema import Field, Schema
+from kproc.wire.schema_additions import added_schemas
 from kproc.wire.schema_table import PATH, encode_schema
 
 
@@ -123,16 +126,21 @@ def supported_versions(api_key: int) -> range:
 
 
 def make_schemas() -> Iterator[tuple[int, int, str, Schema]]:
-    """Yield (API key, version, direction, schema) of every message that the package kio defines."""
+    """Yield (API key, version, direction, schema) of every message."""
     for key in ApiKey:
+        newest = None
         for version in supported_versions(key):
-            for direction, load in (("request", load_request_schema), ("response", load_response_schema)):
-                path = f"{key.name} {direction} v{version}"
-                yield int(key), version, direction, _schema(load(key, version), path)
+            request = _schema(load_request_schema(key, version), f"{key.name} request v{version}")
+            response = _schema(load_response_schema(key, version), f"{key.name} response v{version}")
+            yield int(key), version, "request", request
+            yield int(key), version, "response", response
+            newest = request, response
+        for version, direction, schema in added_schemas(key, newest):
+            yield int(key), version, direction, schema
 
 
 def make_table() -> str:
-    """Return the text of schemas.jsonl, which is generated from the package kio."""
+    """Return the text of schemas.jsonl."""
     return "".join(
         json.dumps([*where, encode_schema(schema)], separators=(",", ":")) + "\n"
         for *where, schema in make_schemas()

@@ -8,6 +8,7 @@ are there calls `missing_reason()`, which never fetches: a test run must not sta
     python -m tests.support.kafka_jars        # fetch, print the directory
     python -m tests.support.kafka_jars --streams      # those of Kafka Streams, too
     python -m tests.support.kafka_jars --if-possible  # all that are missing; one line where that cannot be
+    KPROC_KAFKA_VERSION=4.4.0 python -m tests.support.kafka_jars  # those of the other version
 """
 
 from __future__ import annotations
@@ -26,7 +27,8 @@ from tests.support.jvm import SHORT_LIVED, archived_classes
 
 Artifacts = tuple[tuple[str, str, str], ...]
 
-KAFKA_VERSION: Final = "4.3.0"
+# The version that the Java tests and the yardsticks of bench/ run: KPROC_KAFKA_VERSION=4.4.0 chooses the other one.
+KAFKA_VERSION: Final = os.environ.get("KPROC_KAFKA_VERSION", "4.3.0")
 # slf4j-nop silences the tools: with no binding each prints a warning that would end up in compared output.
 ARTIFACTS: Final = (
     ("org.apache.kafka", "kafka_2.13", KAFKA_VERSION),
@@ -45,10 +47,10 @@ FETCH_SECONDS_MAX: Final = 900.0
 COMPLETE_MARK: Final = ".complete"
 
 
-def jars_dir() -> Path:
-    """Where the jars are, or would be."""
+def jars_dir(version: str = KAFKA_VERSION) -> Path:
+    """Return where the jars of a version are, or would be."""
     cache = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
-    return cache / "kproc" / f"kafka-{KAFKA_VERSION}" / "lib"
+    return cache / "kproc" / f"kafka-{version}" / "lib"
 
 
 def class_archive() -> Path:

@@ -16,7 +16,7 @@ from kio.index import load_request_schema, load_response_schema
 from kio.schema.errors import ErrorCode
 from kio.schema.index import api_key_map
 
-from kproc.wire.codec import supported_versions
+from kproc.wire.schema_source import supported_versions
 
 EVERY_MESSAGE = [
     (api_key, version, direction)

@@ -11,6 +11,7 @@ from kio.serial import entity_reader, entity_writer
 
 from kproc.wire import codec
 from kproc.wire.header import ApiKey, parse_request_header, parse_response_header
+from kproc.wire.schema_additions import NEW
 from tests.wire.kio_values import EVERY_MESSAGE, entity_type, random_message
 
 EXAMPLES = 4
@@ -60,9 +61,10 @@ def test_codec_equals_kio_in_every_version_and_direction(api_key):
 
 
 def test_every_api_of_kio_has_a_key_and_every_key_has_versions():
-    assert sorted(ApiKey) == sorted(api_key_map)
+    assert sorted(set(ApiKey) - NEW.keys()) == sorted(api_key_map)
     for key, name in api_key_map.items():
         assert ApiKey(key).name == name.upper()
+    for key in ApiKey:
         assert len(codec.supported_versions(key)) > 0
     assert not codec.supported_versions(4711)
 

@@ -139,7 +139,7 @@ def assert_refused_without_memory(api_key: int, version: int, body: bytes) -> No
         assert peak < 100_000, peak
 
 
-@pytest.mark.parametrize("version", [-1, 5, 99, 32767])
+@pytest.mark.parametrize("version", [-1, 6, 99, 32767])
 def test_unknown_version_is_rejected(version):
     with pytest.raises(ProtocolError, match="no version"):
         codec.decode_request(ApiKey.API_VERSIONS, version, b"")

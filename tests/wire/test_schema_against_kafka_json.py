@@ -1,4 +1,4 @@
-"""kio's schema, as codec.py reads it, is Kafka's: compared with the JSON definitions kafka-python ships.
+"""The schemas are Kafka's: compared with the JSON definitions that kafka-python ships, and with those of Kafka's jars.
 
 The codec and kio could agree on a mistake; these files are Kafka's own and were read by somebody else.
 """
@@ -9,6 +9,7 @@ import json
 import re
 from pathlib import Path
 from typing import Any
+from zipfile import ZipFile
 
 import pytest
 
@@ -16,19 +17,44 @@ from kproc.wire import codec
 from kproc.wire.header import ApiKey
 from kproc.wire.primitives import ZERO_UUID
 from kproc.wire.schema import Field, Schema
+from tests.support import kafka_jars
 
-# kio leaves the default of this one field out; only our own client could ever notice.
-KNOWN_GAPS = {"ListPartitionReassignmentsRequest.Topics default"}
+# kio leaves the default null of these arrays out and takes an empty one. Callers set these fields.
+_HEARTBEAT_ARRAYS = {
+    "Request": ("ActiveTasks", "StandbyTasks", "WarmupTasks", "ClientTags", "TaskOffsets", "TaskEndOffsets"),
+    "Response": ("ActiveTasks", "StandbyTasks", "WarmupTasks", "PartitionsByUserEndpoint"),
+}
+KNOWN_GAPS = {
+    "ListPartitionReassignmentsRequest.Topics default",
+    "ConsumerGroupHeartbeatRequest.TopicPartitions default",
+    "StreamsGroupDescribeResponse.Groups.Topology.Subtopologies default",
+    *(
+        f"StreamsGroupHeartbeat{direction}.{name} default"
+        for direction, names in _HEARTBEAT_ARRAYS.items()
+        for name in names
+    ),
+}
 
 
-def definitions() -> list[dict[str, Any]]:
-    """Every request and response definition."""
+def definitions_of_kafka_python() -> list[str]:
     kafka = pytest.importorskip("kafka")
     folder = Path(kafka.__file__).parent / "protocol" / "schemas" / "resources"
-    files = sorted([*folder.glob("*Request.json"), *folder.glob("*Response.json")])
-    if not files:
-        pytest.skip("this kafka-python has no message definitions")
-    loaded = [json.loads(re.sub(r"^\s*//.*$", "", file.read_text(), flags=re.MULTILINE)) for file in files]
+    return [file.read_text() for file in sorted([*folder.glob("*Request.json"), *folder.glob("*Response.json")])]
+
+
+def definitions_of_jar(version: str) -> list[str]:
+    """Return the definitions in the jar of Kafka's clients, if tests.support.kafka_jars has fetched it."""
+    jar = kafka_jars.jars_dir(version) / f"kafka-clients-{version}.jar"
+    if not jar.exists():
+        pytest.skip(f"{jar} does not exist: KPROC_KAFKA_VERSION={version} python -m tests.support.kafka_jars")
+    with ZipFile(jar) as archive:
+        names = [name for name in archive.namelist() if re.search(r"/message/\w+(Request|Response)\.json$", name)]
+        return [archive.read(name).decode() for name in names]
+
+
+def parsed(texts: list[str]) -> list[dict[str, Any]]:
+    """Return every request and response definition of an API that exists, without comments."""
+    loaded = [json.loads(re.sub(r"^\s*//.*$", "", text, flags=re.MULTILINE)) for text in texts]
     return [definition for definition in loaded if definition.get("apiKey") in set(ApiKey)]
 
 
@@ -105,11 +131,28 @@ class Comparison:
             self.struct(declared.get("fields") or structs[kafka_type], field.struct, structs, path, version)
 
 
-def test_schema_fields_equal_kafka_json_in_every_version():
+def compare(definitions: list[dict[str, Any]]) -> Comparison:
     comparison = Comparison()
-    for definition in definitions():
+    for definition in definitions:
         for version in codec.supported_versions(definition["apiKey"]):
             if is_within(definition["validVersions"], version):
                 comparison.message(definition, version)
     assert comparison.differences <= KNOWN_GAPS, sorted(comparison.differences)
     assert comparison.fields > 3_000
+    return comparison
+
+
+def test_schema_fields_equal_kafka_json_in_every_version():
+    texts = definitions_of_kafka_python()
+    if not texts:
+        pytest.skip("this kafka-python has no message definitions")
+    compare(parsed(texts))
+
+
+@pytest.mark.parametrize("kafka_version", ["4.3.0", "4.4.0"])
+def test_schema_fields_equal_definitions_of_kafka_jar(kafka_version):
+    definitions = parsed(definitions_of_jar(kafka_version))
+    compare(definitions)
+    for definition in definitions:
+        newest = int(definition["validVersions"].rpartition("-")[2])
+        assert newest in codec.supported_versions(definition["apiKey"]), definition["name"]
