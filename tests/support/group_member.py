@@ -2,7 +2,8 @@
 
     python -m tests.support.group_member confluent|kafka-python|aiokafka --bootstrap ... --topic ... --group ...
 
-One JSON line for each event. Commits what each poll brought. SIGTERM closes the consumer, which leaves the group.
+One JSON line for each event. Commits what each poll brought. SIGTERM closes the consumer, which leaves the group. A
+topic that begins with ^ is an expression for confluent.
 """
 
 from __future__ import annotations
@@ -34,27 +35,38 @@ def tell(name: str, **fields: Any) -> None:
     print(json.dumps({"name": name, **fields}), flush=True)
 
 
-def tell_partitions(name: str, indexes: Iterable[int]) -> None:
+Partition = tuple[str, int]
+
+
+def tell_partitions(name: str, parts: Iterable[Partition]) -> None:
     """Partitions came or went."""
-    tell(name, partitions=[{"partition": index} for index in sorted(indexes)])
+    tell(name, partitions=[{"topic": topic, "partition": index} for topic, index in sorted(parts)])
 
 
-def tell_records(records: Iterable[tuple[int, int]]) -> dict[int, int]:
+def tell_records(records: Iterable[tuple[str, int, int]]) -> dict[Partition, int]:
     """Records were processed; what is to be committed for them."""
-    offsets: dict[int, list[int]] = {}
-    for partition, offset in records:
-        offsets.setdefault(partition, []).append(offset)
+    offsets: dict[Partition, list[int]] = {}
+    for topic, index, offset in records:
+        offsets.setdefault((topic, index), []).append(offset)
     parts = [
-        {"partition": partition, "count": len(found), "minOffset": min(found), "maxOffset": max(found)}
-        for partition, found in offsets.items()
+        {
+            "topic": topic,
+            "partition": index,
+            "count": len(found),
+            "minOffset": min(found),
+            "maxOffset": max(found),
+        }
+        for (topic, index), found in offsets.items()
     ]
     tell("records_consumed", partitions=parts)
     return {partition: max(found) + 1 for partition, found in offsets.items()}
 
 
-def tell_committed(wanted: dict[int, int], error: BaseException | None = None) -> None:
+def tell_committed(wanted: dict[Partition, int], error: object = None) -> None:
     """A commit was answered."""
-    offsets = [{"partition": partition, "offset": offset} for partition, offset in wanted.items()]
+    offsets = [
+        {"topic": topic, "partition": index, "offset": offset} for (topic, index), offset in wanted.items()
+    ]
     tell("offsets_committed", offsets=offsets, success=error is None, error=repr(error))
 
 
@@ -72,15 +84,27 @@ def run_confluent(options: argparse.Namespace) -> None:
         "partition.assignment.strategy": options.strategy,
         "log_level": 0,
     }
+    if options.protocol == "consumer":
+        # These are the broker's in this protocol, and librdkafka rejects them.
+        for name in ("session.timeout.ms", "heartbeat.interval.ms", "partition.assignment.strategy"):
+            del settings[name]
+        settings["group.protocol"] = "consumer"
     if options.instance:
         settings["group.instance.id"] = options.instance
+
+    def on_commit(error: Any, parts: list[Any]) -> None:
+        for part in parts:
+            tell_committed({(part.topic, part.partition): part.offset}, error or part.error)
+
+    if options.commit == "async":
+        settings["on_commit"] = on_commit
     consumer = Consumer(settings)
 
     def on_assign(_consumer: Any, parts: list[Any]) -> None:
-        tell_partitions("partitions_assigned", (part.partition for part in parts))
+        tell_partitions("partitions_assigned", ((part.topic, part.partition) for part in parts))
 
     def on_revoke(_consumer: Any, parts: list[Any]) -> None:
-        tell_partitions("partitions_revoked", (part.partition for part in parts))
+        tell_partitions("partitions_revoked", ((part.topic, part.partition) for part in parts))
 
     consumer.subscribe([options.topic], on_assign=on_assign, on_revoke=on_revoke, on_lost=on_revoke)
     tell("startup_complete")
@@ -88,11 +112,13 @@ def run_confluent(options: argparse.Namespace) -> None:
         messages = [each for each in consumer.consume(200, timeout=0.1) if each.error() is None]
         if not messages:
             continue
-        wanted = tell_records((each.partition(), each.offset()) for each in messages)
+        wanted = tell_records((each.topic(), each.partition(), each.offset()) for each in messages)
+        offsets = [TopicPartition(*part, offset) for part, offset in wanted.items()]
+        if options.commit == "async":
+            consumer.commit(offsets=offsets, asynchronous=True)
+            continue
         try:
-            consumer.commit(
-                offsets=[TopicPartition(options.topic, *each) for each in wanted.items()], asynchronous=False
-            )
+            consumer.commit(offsets=offsets, asynchronous=False)
         except KafkaException as error:
             tell_committed(wanted, error)
         else:
@@ -107,10 +133,10 @@ def run_kafka_python(options: argparse.Namespace) -> None:
 
     class Listener(kafka.ConsumerRebalanceListener):
         def on_partitions_revoked(self, revoked: Any) -> None:
-            tell_partitions("partitions_revoked", (part.partition for part in revoked))
+            tell_partitions("partitions_revoked", ((part.topic, part.partition) for part in revoked))
 
         def on_partitions_assigned(self, assigned: Any) -> None:
-            tell_partitions("partitions_assigned", (part.partition for part in assigned))
+            tell_partitions("partitions_assigned", ((part.topic, part.partition) for part in assigned))
 
     assert options.strategy == "range"
     consumer = kafka.KafkaConsumer(
@@ -127,13 +153,13 @@ def run_kafka_python(options: argparse.Namespace) -> None:
     tell("startup_complete")
     while not _is_over:
         found = consumer.poll(timeout_ms=KAFKA_PYTHON_POLL_MS)
-        rows = [(row.partition, row.offset) for part in found.values() for row in part]
+        rows = [(row.topic, row.partition, row.offset) for part in found.values() for row in part]
         if not rows:
             continue
         wanted = tell_records(rows)
         offsets = {
-            kafka.TopicPartition(options.topic, partition): kafka.structs.OffsetAndMetadata(offset, "", -1)
-            for partition, offset in wanted.items()
+            kafka.TopicPartition(*part): kafka.structs.OffsetAndMetadata(offset, "", -1)
+            for part, offset in wanted.items()
         }
         try:
             consumer.commit(offsets)
@@ -151,10 +177,10 @@ async def run_aiokafka(options: argparse.Namespace) -> None:
 
     class Listener(aiokafka.ConsumerRebalanceListener):
         def on_partitions_revoked(self, revoked: Any) -> None:
-            tell_partitions("partitions_revoked", (part.partition for part in revoked))
+            tell_partitions("partitions_revoked", ((part.topic, part.partition) for part in revoked))
 
         def on_partitions_assigned(self, assigned: Any) -> None:
-            tell_partitions("partitions_assigned", (part.partition for part in assigned))
+            tell_partitions("partitions_assigned", ((part.topic, part.partition) for part in assigned))
 
     assert options.strategy == "range"
     consumer = aiokafka.AIOKafkaConsumer(
@@ -172,13 +198,11 @@ async def run_aiokafka(options: argparse.Namespace) -> None:
     await consumer.start()
     while not _is_over:
         found = await consumer.getmany(timeout_ms=100)
-        rows = [(row.partition, row.offset) for part in found.values() for row in part]
+        rows = [(row.topic, row.partition, row.offset) for part in found.values() for row in part]
         if not rows:
             continue
         wanted = tell_records(rows)
-        offsets = {
-            aiokafka.TopicPartition(options.topic, partition): offset for partition, offset in wanted.items()
-        }
+        offsets = {aiokafka.TopicPartition(*part): offset for part, offset in wanted.items()}
         try:
             await consumer.commit(offsets)
         except (aiokafka.errors.KafkaError, aiokafka.errors.IllegalStateError) as error:
@@ -196,6 +220,8 @@ def main() -> None:
     parser.add_argument("--topic", required=True)
     parser.add_argument("--group", required=True)
     parser.add_argument("--strategy", default="range")
+    parser.add_argument("--protocol", choices=["classic", "consumer"], default="classic")
+    parser.add_argument("--commit", choices=["sync", "async"], default="sync")
     parser.add_argument("--instance")
     parser.add_argument("--session-ms", type=int, default=6_000)
     options = parser.parse_args()

@@ -18,6 +18,7 @@ from confluent_kafka import Producer
 from kproc.broker.coordinator.topic_coordinators import partition_for
 from kproc.broker.group.records import GroupSnapshot, decode_record
 from kproc.wire.batch_header import HEADER_BYTES
+from kproc.wire.header import ApiKey
 from kproc.wire.record_batch import decode_records, parse_header
 from tests.support.groups import describe, find_coordinator, offsets_of
 from tests.support.java_tools import JVM
@@ -26,7 +27,9 @@ from tests.support.raw import RawClient
 from tests.support.wait import PATIENCE_SECONDS, stretched, wait_until
 
 ROOT = Path(__file__).resolve().parent.parent.parent
-SESSION_MS = 6_000  # group.min.session.timeout.ms; longer on a busy machine, where a member may not run for seconds.
+SESSION_MS = (
+    6_000  # group.min.session.timeout.ms; longer on a busy machine, where a member may not run for seconds.
+)
 # A JVM alone takes half a minute to begin on a machine with ten times as many busy processes as cores.
 START_SECONDS = 120.0
 STATIC_SESSION_MS = 30_000  # A static member's next process takes seconds to begin, on a busy machine many.
@@ -35,18 +38,29 @@ JAVA_ASSIGNORS = {
     "range": "org.apache.kafka.clients.consumer.RangeAssignor",
     "cooperative-sticky": "org.apache.kafka.clients.consumer.CooperativeStickyAssignor",
 }
+# In the consumer protocol the broker sets what a classic member brings.
+CONSUMER_PROTOCOL_SETTINGS = {
+    "group.initial.rebalance.delay.ms": 0,
+    "group.consumer.session.timeout.ms": SESSION_MS,
+    "group.consumer.heartbeat.interval.ms": HEARTBEAT_MS,
+    "group.consumer.assignment.interval.ms": 0,
+}
 OFFSETS_TOPIC = "__consumer_offsets"
 
 
 class MemberProcess:
     """One consumer and what it has said."""
 
-    def __init__(self, make: str, command: list[str], environment: dict[str, str]) -> None:
+    def __init__(self, make: str, command: list[str], environment: dict[str, str], topic: str) -> None:
         self.make = make
+        self._topic = topic
         self.events: list[dict[str, Any]] = []
         self.has_begun = False
         # The partitions that it has, as far as it has said. Kept, since a scene looks a hundred times a second.
         self.owned: set[int] = set()
+        self.owned_elsewhere: set[tuple[str, int]] = (
+            set()
+        )  # Partitions of other topics, of a subscription by a regex.
         self._errors = tempfile.TemporaryFile("w+")  # noqa: SIM115
         self._process = subprocess.Popen(
             command, cwd=ROOT, env=environment, stdout=subprocess.PIPE, stderr=self._errors, text=True
@@ -59,11 +73,15 @@ class MemberProcess:
         for line in self._process.stdout:
             if line.startswith("{"):
                 event = json.loads(line)
-                indexes = {each["partition"] for each in event.get("partitions", ())}
+                parts = [(each["topic"], each["partition"]) for each in event.get("partitions", ())]
+                indexes = {index for topic, index in parts if topic == self._topic}
+                elsewhere = {(topic, index) for topic, index in parts if topic != self._topic}
                 if event["name"] == "partitions_assigned":
                     self.owned = self.owned | indexes
+                    self.owned_elsewhere = self.owned_elsewhere | elsewhere
                 elif event["name"] == "partitions_revoked":
                     self.owned = self.owned - indexes
+                    self.owned_elsewhere = self.owned_elsewhere - elsewhere
                 elif event["name"] == "startup_complete":
                     self.has_begun = True
                 self.events.append(event)
@@ -74,10 +92,23 @@ class MemberProcess:
         for event in list(self.events[since:]):
             if event["name"] == "records_consumed":
                 for each in event["partitions"]:
+                    if each["topic"] != self._topic:
+                        continue
                     assert each["count"] == each["maxOffset"] - each["minOffset"] + 1, event
                     offsets = range(each["minOffset"], each["maxOffset"] + 1)
                     found |= {(each["partition"], offset) for offset in offsets}
         return found
+
+    def committed(self) -> dict[int, int]:
+        """Return by partition the highest offset that it was told is committed."""
+        highest: dict[int, int] = {}
+        for event in list(self.events):
+            if event["name"] == "offsets_committed" and event["success"]:
+                for each in event["offsets"]:
+                    if each["topic"] == self._topic:
+                        partition = each["partition"]
+                        highest[partition] = max(highest.get(partition, 0), each["offset"])
+        return highest
 
     def signal(self, number: int) -> None:
         self._process.send_signal(number)
@@ -116,21 +147,33 @@ class GroupScene:
     """A topic that is written to all the time, and the members that read it."""
 
     def __init__(
-        self, bootstrap: str, topic: str, partitions: int, group: str, *, strategy: str = "range"
+        self,
+        bootstrap: str,
+        topic: str,
+        partitions: int,
+        group: str,
+        *,
+        strategy: str = "range",
+        protocol: str = "classic",
     ) -> None:
         self.bootstrap = bootstrap
         self.topic = topic
         self.partitions = partitions
         self.group = group
         self.strategy = strategy
+        self.protocol = protocol
         self.members: list[MemberProcess] = []
         self._past: list[MemberProcess] = []
+        self._seen_committed: dict[int, int] = {}
         self.produced: set[tuple[int, int]] = set()
         self._stop = threading.Event()
         self._producer = threading.Thread(target=self._produce)
         self._config = tempfile.NamedTemporaryFile("w", suffix=".properties")  # noqa: SIM115
         self._config.write(f"heartbeat.interval.ms={HEARTBEAT_MS}\nmax.poll.records=200\n")
         self._config.flush()
+        self._consumer_config = tempfile.NamedTemporaryFile("w", suffix=".properties")  # noqa: SIM115
+        self._consumer_config.write("max.poll.records=200\n")
+        self._consumer_config.flush()
 
     def __enter__(self) -> GroupScene:
         with RawClient(self.bootstrap) as client:
@@ -148,33 +191,51 @@ class GroupScene:
                 problem.add_note(member.said())
             member.end()
         self._config.close()
+        self._consumer_config.close()
 
     # -- members -------------------------------------------------------------------------------------------------
 
-    def start(self, *makes: str, instances: bool = False) -> list[MemberProcess]:
+    def start(
+        self,
+        *makes: str,
+        instances: bool = False,
+        protocol: str | None = None,
+        subscription: str | None = None,
+        commit: str = "sync",
+    ) -> list[MemberProcess]:
         """New members, whose processes have begun; with `instances` each is a static one, named after its make."""
-        started = [self._start(make, make if instances else None) for make in makes]
+        protocol = protocol or self.protocol
+        subscription = subscription or self.topic
+        started = [
+            self._start(make, make if instances else None, protocol, subscription, commit) for make in makes
+        ]
         self.members += started
         wait_until(
             lambda: all(member.has_begun for member in started), seconds=START_SECONDS, what="their processes"
         )
         return started
 
-    def _start(self, make: str, instance: str | None) -> MemberProcess:
+    def _start(
+        self, make: str, instance: str | None, protocol: str, subscription: str, commit: str
+    ) -> MemberProcess:
         session_ms = str(max(STATIC_SESSION_MS if instance else SESSION_MS, stretched(SESSION_MS // 2)))
         if make == "java":
             command = ["java", *JVM, "-cp", classpath(), "org.apache.kafka.tools.VerifiableConsumer"]
-            command += ["--bootstrap-server", self.bootstrap, "--topic", self.topic]
-            command += ["--group-id", self.group, "--session-timeout", session_ms]
-            command += ["--assignment-strategy", JAVA_ASSIGNORS[self.strategy]]
-            command += ["--command-config", self._config.name]
+            command += ["--bootstrap-server", self.bootstrap, "--topic", subscription]
+            command += ["--group-id", self.group]
             command += ["--group-instance-id", instance] if instance else []
+            if protocol == "consumer":
+                command += ["--group-protocol", protocol, "--command-config", self._consumer_config.name]
+            else:
+                command += ["--session-timeout", session_ms, "--command-config", self._config.name]
+                command += ["--assignment-strategy", JAVA_ASSIGNORS[self.strategy]]
         else:
             command = [sys.executable, "-m", "tests.support.group_member", make]
-            command += ["--bootstrap", self.bootstrap, "--topic", self.topic, "--group", self.group]
+            command += ["--bootstrap", self.bootstrap, "--topic", subscription, "--group", self.group]
             command += ["--strategy", self.strategy, "--session-ms", session_ms]
+            command += ["--protocol", protocol, "--commit", commit]
             command += ["--instance", instance] if instance else []
-        return MemberProcess(make, command, dict(os.environ))
+        return MemberProcess(make, command, dict(os.environ), self.topic)
 
     def of(self, make: str) -> MemberProcess:
         """The first living member of a make."""
@@ -208,12 +269,29 @@ class GroupScene:
             shares = [member.owned for member in members]
             assert sorted(map(len, shares)) == wanted, [(each.make, sorted(each.owned)) for each in members]
             assert set().union(*shares) == set(range(self.partitions)), shares
-            with RawClient(self.bootstrap) as client:
-                row = describe(client, self.group)
+            row = self._describe()
             assert (row["group_state"], len(row["members"])) == ("Stable", len(members)), row["group_state"]
             return True
 
         wait_until(settled, seconds=seconds, what=f"{len(members)} members that share the topic")
+        self.check_committed()
+
+    def _describe(self) -> dict[str, Any]:
+        """Return the group's row of the API of the protocol that it has now."""
+        with RawClient(self.bootstrap) as client:
+            fields = {"group_ids": [self.group], "include_authorized_operations": False}
+            (row,) = client.call(ApiKey.CONSUMER_GROUP_DESCRIBE, 1, fields)["groups"]
+            return row if row["error_code"] == 0 else describe(client, self.group)
+
+    def check_committed(self) -> None:
+        """No committed offset has gone back, nor is below one that a member was told is committed."""
+        for member in (*self.members, *self._past):
+            for partition, offset in member.committed().items():
+                self._seen_committed[partition] = max(offset, self._seen_committed.get(partition, 0))
+        found = self.committed()
+        for partition, offset in self._seen_committed.items():
+            assert found.get(partition, 0) >= offset, f"partition {partition}: {offset}, now {found}"
+        self._seen_committed.update(found)
 
     def generation(self) -> int:
         """The newest generation that the coordinator wrote down: one for each rebalance."""
@@ -247,7 +325,8 @@ class GroupScene:
     def committed(self) -> dict[int, int]:
         """Partition -> offset."""
         with RawClient(self.bootstrap) as client:
-            return {partition: offset for (_, partition), offset in offsets_of(client, self.group).items()}
+            offsets = offsets_of(client, self.group).items()
+            return {partition: offset for (topic, partition), offset in offsets if topic == self.topic}
 
     def first_offsets(self, members: list[MemberProcess]) -> dict[int, int]:
         """Return by partition the first offset that one of these members got."""
@@ -271,6 +350,7 @@ class GroupScene:
             return True
 
         wait_until(delivered, seconds=seconds, what="every record is delivered")
+        self.check_committed()
 
     def _produce(self) -> None:
         def on_delivery(error: Any, message: Any) -> None:

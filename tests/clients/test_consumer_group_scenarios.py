@@ -1,0 +1,200 @@
+"""Groups of the consumer protocol (KIP-848) by confluent-kafka and the Java client, alone and beside classic members.
+
+What must hold of each scene: every record comes to somebody, every partition has one owner once the group has come to
+rest, and committed offsets never go back.
+"""
+
+from __future__ import annotations
+
+import signal
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import pytest
+
+pytest.importorskip("confluent_kafka")
+
+from confluent_kafka.admin import AdminClient, NewPartitions
+
+from tests.support.broker import BrokerUnderTest
+from tests.support.group_scene import CONSUMER_PROTOCOL_SETTINGS, GroupScene
+from tests.support.groups import list_groups
+from tests.support.kafka_jars import missing_reason
+from tests.support.raw import RawClient
+from tests.support.topics import fresh_name
+from tests.support.wait import PATIENCE_SECONDS, wait_until
+
+pytestmark = [pytest.mark.clients, pytest.mark.own_broker, pytest.mark.transports("process")]
+
+PARTITIONS = 8
+needs_java = [
+    pytest.mark.java,
+    pytest.mark.slow,
+    pytest.mark.skipif(missing_reason() is not None, reason=missing_reason() or ""),
+]
+CONFLUENT_AND_JAVA = pytest.mark.parametrize(
+    "other", ["confluent", pytest.param("java", marks=needs_java)], ids=["confluent", "confluent and Java"]
+)
+
+
+@pytest.fixture
+def new_scene(start_broker: Callable[..., BrokerUnderTest]) -> Callable[..., GroupScene]:
+    """`new_scene(protocol="classic")`: a scene with a broker of its own, on which members are missed in seconds."""
+
+    def create(**changes: Any) -> GroupScene:
+        bootstrap = start_broker(settings=CONSUMER_PROTOCOL_SETTINGS).bootstrap
+        name = fresh_name("work")
+        with RawClient(bootstrap) as client:
+            client.create_topic(name, partitions=PARTITIONS)
+        return GroupScene(
+            bootstrap, name, PARTITIONS, fresh_name("scene"), **{"protocol": "consumer", **changes}
+        )
+
+    return create
+
+
+def group_type(scene: GroupScene) -> str:
+    with RawClient(scene.bootstrap) as client:
+        return str(list_groups(client)[scene.group]["group_type"])
+
+
+@CONFLUENT_AND_JAVA
+def test_members_join_hang_die_and_leave(new_scene: Callable[..., GroupScene], other: str) -> None:
+    """One commits and waits, one commits and goes on."""
+    with new_scene() as scene:
+        (first,) = scene.start("confluent", commit="async")
+        (second,) = scene.start(other)
+        scene.settle()
+        assert group_type(scene).lower() == "consumer"
+        (third,) = scene.start("confluent", commit="async")
+        scene.settle()
+        second.signal(signal.SIGSTOP)
+        scene.settle(among=[first, third])
+        second.signal(signal.SIGCONT)
+        # It finds itself thrown out, and joins again.
+        scene.settle()
+        scene.kill(third)
+        scene.settle()
+        scene.close(second)
+        scene.settle()
+        scene.finish_producing()
+        scene.wait_delivered()
+
+
+@pytest.mark.slow
+@CONFLUENT_AND_JAVA
+def test_group_resumes_from_committed_offsets_after_absence(
+    new_scene: Callable[..., GroupScene], other: str
+) -> None:
+    with new_scene() as scene:
+        scene.start("confluent", other)
+        scene.settle()
+        wait_until(
+            lambda: len(scene.committed()) == PARTITIONS, seconds=20, what="a commit of every partition"
+        )
+        scene.close(*scene.members)
+        committed = scene.committed()
+        again = scene.start(other, "confluent")
+        scene.settle()
+        scene.finish_producing()
+        scene.wait_delivered()
+        assert scene.first_offsets(again) == committed
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("how", ["closed", "killed"])
+@CONFLUENT_AND_JAVA
+def test_static_member_returns_to_its_partitions(
+    new_scene: Callable[..., GroupScene], other: str, how: str
+) -> None:
+    """Nobody else gets them meanwhile, unless the session of one that was killed has ended."""
+    with new_scene() as scene:
+        (stays,) = scene.start("confluent")
+        (old,) = scene.start(other, instances=True)
+        scene.settle()
+        owned, kept, mark = old.owned, stays.owned, len(stays.events)
+        if how == "closed":
+            scene.close(old)
+        else:
+            scene.kill(old)
+            scene.settle(among=[stays])
+        (new,) = scene.start(other, instances=True)
+        scene.settle()
+        if how == "closed":
+            assert (new.owned, stays.owned) == (owned, kept)
+            changes = [each["name"] for each in stays.events[mark:] if each.get("partitions")]
+            assert set(changes) <= {"records_consumed"}
+        scene.finish_producing()
+        scene.wait_delivered()
+
+
+@pytest.mark.slow
+def test_regex_subscription_follows_created_grown_and_deleted_topics(
+    new_scene: Callable[..., GroupScene],
+) -> None:
+    with new_scene() as scene:
+        members = scene.start("confluent", "confluent", subscription=f"^{scene.topic}.*")
+        scene.settle()
+        admin = AdminClient({"bootstrap.servers": scene.bootstrap})
+        other = f"{scene.topic}-other"
+
+        def owned_elsewhere() -> set[tuple[str, int]]:
+            return set().union(*(member.owned_elsewhere for member in members))
+
+        def wait_others(count: int) -> None:
+            wanted = {(other, index) for index in range(count)}
+            # The expression of a group is resolved again after 10 s at the earliest.
+            wait_until(lambda: owned_elsewhere() == wanted, seconds=40, what=f"{count} partitions of {other}")
+
+        with RawClient(scene.bootstrap) as client:
+            client.create_topic(other, partitions=2)
+        wait_others(2)
+        admin.create_partitions([NewPartitions(other, 4)])[other].result(timeout=PATIENCE_SECONDS)
+        wait_others(4)
+        admin.delete_topics([other])[other].result(timeout=PATIENCE_SECONDS)
+        wait_others(0)
+        scene.settle()
+        scene.finish_producing()
+        scene.wait_delivered()
+
+
+@contextmanager
+def upgraded(scene: GroupScene, makes: tuple[str, ...]) -> Iterator[GroupScene]:
+    """A group of classic members, of which each was replaced by one of the consumer protocol, and back."""
+    with scene:
+        old = scene.start(*makes, protocol="classic")
+        scene.settle()
+        assert group_type(scene).lower() == "classic"
+        for member in old:
+            scene.start(member.make, protocol="consumer")
+            scene.settle()
+            assert group_type(scene).lower() == "consumer"
+            scene.close(member)
+            scene.settle()
+        yield scene
+
+
+@pytest.mark.parametrize(
+    ("makes", "strategy"),
+    [
+        (("confluent",), "range"),
+        pytest.param(("confluent", "confluent"), "cooperative-sticky", marks=pytest.mark.slow),
+        pytest.param(("java", "confluent"), "range", marks=needs_java),
+        pytest.param(("java", "confluent", "java", "confluent"), "cooperative-sticky", marks=needs_java),
+    ],
+    ids=["one", "two cooperative", "Java and confluent", "eight cooperative"],
+)
+def test_group_changes_its_protocol_while_records_flow(
+    new_scene: Callable[..., GroupScene], makes: tuple[str, ...], strategy: str
+) -> None:
+    with upgraded(new_scene(strategy=strategy), makes) as scene:
+        for member in list(scene.members):
+            (classic,) = scene.start(member.make, protocol="classic")
+            scene.settle()
+            scene.close(member)
+            scene.settle()
+        assert group_type(scene).lower() == "classic"
+        assert classic in scene.members
+        scene.finish_producing()
+        scene.wait_delivered()
