@@ -163,18 +163,41 @@ def _records(path: Path, batch: DumpedBatch) -> list[dict[str, Any]]:
             f"kproc: {path}: batch at position {batch.position}: showing the first {_RECORDS_SHOWN_MAX} of "
             f"{batch.header.record_count} records"
         )
-    return [
-        {
-            "offset": record.offset,
-            "timestamp": record.timestamp_ms,
-            "key": json_text(record.key),
-            "value": json_text(
-                without_secrets(record.value) if is_metadata and record.value else record.value
-            ),
-            "headers": [[name, json_text(value)] for name, value in record.headers],
-        }
-        for record in decoded
-    ]
+    is_of_groups = _is_of_groups(path) and not batch.header.is_control
+    rows = []
+    for record in decoded:
+        value = without_secrets(record.value) if is_metadata and record.value else record.value
+        key_and_value = _group_record(record.key, record.value) if is_of_groups else None
+        shown_key, shown_value = key_and_value or (json_text(record.key), json_text(value))
+        rows.append(
+            {
+                "offset": record.offset,
+                "timestamp": record.timestamp_ms,
+                "key": shown_key,
+                "value": shown_value,
+                "headers": [[name, json_text(value)] for name, value in record.headers],
+            }
+        )
+    return rows
+
+
+def _is_of_groups(path: Path) -> bool:
+    """Return True if the file is a segment of a partition of `__consumer_offsets`."""
+    from kproc.broker.cluster.internal_topics import GROUP_METADATA_TOPIC
+
+    topic, _, partition = path.resolve().parent.name.rpartition("-")
+    return topic == GROUP_METADATA_TOPIC and partition.isdigit()
+
+
+def _group_record(key: bytes | None, value: bytes | None) -> tuple[Any, Any] | None:
+    """Return the key and the value of a group's record as JSON; None if they cannot be decoded."""
+    from kproc.cli.group_record_json import group_record_fields
+    from kproc.common.errors import Corrupt
+
+    try:
+        return group_record_fields(key, value)
+    except Corrupt:
+        return None  # Anything else that somebody wrote into the topic is shown as it is.
 
 
 def _print_entries(entries: list[dict[str, Any]]) -> None:
@@ -198,9 +221,16 @@ def _print_entries(entries: list[dict[str, Any]]) -> None:
         for record in entry["records"]:
             headers = " ".join(f"{name}={value}" for name, value in record["headers"])
             print_line(
-                f"  {record['offset']}  {record['timestamp']}  key={record['key']}  "
-                f"value={record['value']}  {headers}".rstrip()
+                f"  {record['offset']}  {record['timestamp']}  key={_line_text(record['key'])}  "
+                f"value={_line_text(record['value'])}  {headers}".rstrip()
             )
+
+
+def _line_text(shown: Any) -> str:
+    """Return a decoded key or value in one line, `name=value` for each field. Others stay as they are."""
+    if not isinstance(shown, dict) or "base64" in shown:
+        return str(shown)
+    return "{" + " ".join(f"{name}={_line_text(value)}" for name, value in shown.items()) + "}"
 
 
 def _verify(paths: list[Path], output: Format) -> None:

@@ -18,7 +18,7 @@ pytest.importorskip("confluent_kafka")
 from confluent_kafka.admin import AdminClient, NewPartitions
 
 from tests.support.broker import BrokerUnderTest
-from tests.support.group_scene import CONSUMER_PROTOCOL_SETTINGS, GroupScene
+from tests.support.group_scene import CONSUMER_PROTOCOL_SETTINGS, SESSION_MS, STATIC_SESSION_MS, GroupScene
 from tests.support.groups import list_groups
 from tests.support.kafka_jars import missing_reason
 from tests.support.raw import RawClient
@@ -42,8 +42,9 @@ CONFLUENT_AND_JAVA = pytest.mark.parametrize(
 def new_scene(start_broker: Callable[..., BrokerUnderTest]) -> Callable[..., GroupScene]:
     """`new_scene(protocol="classic")`: a scene with a broker of its own, on which members are missed in seconds."""
 
-    def create(**changes: Any) -> GroupScene:
-        bootstrap = start_broker(settings=CONSUMER_PROTOCOL_SETTINGS).bootstrap
+    def create(session_ms: int = SESSION_MS, **changes: Any) -> GroupScene:
+        settings = {**CONSUMER_PROTOCOL_SETTINGS, "group.consumer.session.timeout.ms": session_ms}
+        bootstrap = start_broker(settings=settings).bootstrap
         name = fresh_name("work")
         with RawClient(bootstrap) as client:
             client.create_topic(name, partitions=PARTITIONS)
@@ -109,7 +110,7 @@ def test_static_member_returns_to_its_partitions(
     new_scene: Callable[..., GroupScene], other: str, how: str
 ) -> None:
     """Nobody else gets them meanwhile, unless the session of one that was killed has ended."""
-    with new_scene() as scene:
+    with new_scene(STATIC_SESSION_MS if how == "closed" else SESSION_MS) as scene:
         (stays,) = scene.start("confluent")
         (old,) = scene.start(other, instances=True)
         scene.settle()

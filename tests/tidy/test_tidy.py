@@ -103,7 +103,7 @@ LAYERS: dict[str, set[str]] = {
     },
     "cli": {
         "broker.metrics", "broker.security", "wire", "broker.storage", "client", "broker.cluster",
-        "embedded", "spark", "tools", "broker.role", "pipeline", "broker.request", "broker.api",
+        "broker.group", "embedded", "spark", "tools", "broker.role", "pipeline", "broker.request", "broker.api",
         "broker.supervisor",
     },
     "__main__": {"cli"},

@@ -7,8 +7,18 @@ from pathlib import Path
 
 import pytest
 
+from kproc.broker.group.consumer.records import (
+    ConsumerRecordKey,
+    ConsumerRecordType,
+    MemberPhase,
+    MemberState,
+    encode_consumer_record,
+)
+from kproc.broker.group.records import CommittedOffset, OffsetKey, encode_offset_key, encode_offset_value
 from kproc.broker.storage.log import LogConfig
 from kproc.cli.main import run
+from kproc.wire.record_batch import encode_batch
+from kproc.wire.records import Record
 from tests.support.logs import NOW_MS, LogRig, append_one, batch, sequenced
 
 LOG = f"{0:020d}.log"
@@ -75,3 +85,32 @@ def test_what_cannot_be_shown_is_one_line(
     shown = capsys.readouterr().err
     assert words in shown
     assert shown.count("\n") == 1
+
+
+def test_records_of_groups_are_decoded(tmp_path: Path, capsys) -> None:
+    """A record that nobody can decode is shown as it is."""
+    member = ConsumerRecordKey(ConsumerRecordType.MEMBER_STATE, "g", "m")
+    state = MemberState(3, 2, MemberPhase.UNREVOKED, {bytes(16): {5: 3}})
+    expression = ConsumerRecordKey(ConsumerRecordType.EXPRESSION, "g", "^t.*")
+    committed = CommittedOffset(offset=41, commit_timestamp_ms=NOW_MS)
+    records = [
+        encode_consumer_record(member, state),
+        encode_consumer_record(expression, None),
+        (encode_offset_key(OffsetKey("g", "t", 0)), encode_offset_value(committed)),
+        (b"\0\3", b"no record of a group"),
+    ]
+    directory = tmp_path / "__consumer_offsets-7"
+    directory.mkdir()
+    (directory / LOG).write_bytes(encode_batch([Record(key, value) for key, value in records]))
+    assert run(["dump-log", "--records", "--format", "json", str(directory / LOG)]) == 0
+    first, second, third, last = json.loads(capsys.readouterr().out)[0]["entries"][0]["records"]
+    assert first["key"] == {"type": "ConsumerGroupCurrentMemberAssignment", "group": "g", "member": "m"}
+    assert first["value"]["phase"] == "UNREVOKED"
+    assert first["value"]["owned"] == {"A" * 22: {"5": 3}}
+    assert second["key"] == {"type": "ConsumerGroupRegularExpression", "group": "g", "regex": "^t.*"}
+    assert second["value"] is None
+    assert third["key"] == {"type": "OffsetCommit", "group": "g", "topic": "t", "partition": 0}
+    assert (third["value"]["offset"], third["value"]["commit_timestamp_ms"]) == (41, NOW_MS)
+    assert (last["key"], last["value"]) == ("\0\3", "no record of a group")
+    assert run(["dump-log", "--records", str(directory / LOG)]) == 0
+    assert "key={type=OffsetCommit group=g topic=t partition=0}" in capsys.readouterr().out

@@ -10,17 +10,31 @@ import pytest
 from kproc.broker.config import Config
 from kproc.broker.coordinator.coordinator_log import CoordinatorLog
 from kproc.broker.coordinator.rules import Marker, Producer
+from kproc.broker.group.consumer.records import (
+    ConsumerRecordKey,
+    ConsumerRecordType,
+    ConsumerRecordValue,
+    GroupEpoch,
+    MemberMetadata,
+    MemberState,
+    MemberTarget,
+    TargetEpoch,
+    encode_consumer_record,
+)
 from kproc.broker.group.coordinator import CommitRequest
 from kproc.broker.group.records import CommittedOffset, OffsetKey
 from kproc.broker.handler.coordinator_kinds import groups
 from kproc.common.clock import ManualClock
 from kproc.common.deadlines import Deadlines
+from kproc.wire.record_batch import encode_batch
+from kproc.wire.records import Record
 from tests.support.consumer_groups import NO_TOPICS
 from tests.support.coordinators import ALL_TOPICS, UNGUARDED
 from tests.support.java_tools import DUMP_LOG_SEGMENTS, run_tool
 from tests.support.kafka_jars import missing_reason
 from tests.support.logs import NOW_MS, TOPIC_ID, LogRig
 from tests.support.owned_log import OwnedLog
+from tests.unit.broker.group.consumer.test_records import VALUES
 
 pytestmark = [
     pytest.mark.java,
@@ -68,3 +82,43 @@ def test_offsets_of_transactions_and_their_markers_are_read(tmp_path: Path) -> N
         assert f'"offset":{offset},' in line
     endings = [line.split("endTxnMarker: ")[1].split()[0] for line in records if "endTxnMarker" in line]
     assert endings == ["COMMIT", "ABORT"]
+
+
+def test_records_of_consumer_groups_are_read(tmp_path: Path) -> None:
+    """Each type with everything that it can hold, and its tombstone."""
+    records = []
+    for record_type, value in VALUES:
+        is_of_group = record_type in (ConsumerRecordType.GROUP, ConsumerRecordType.TARGET)
+        key = ConsumerRecordKey(record_type, "g", "" if is_of_group else "m")
+        records += [encode_consumer_record(key, value), encode_consumer_record(key, None)]
+    path = tmp_path / f"{0:020d}.log"
+    path.write_bytes(encode_batch([Record(key, value) for key, value in records]))
+    result = run_tool(DUMP_LOG_SEGMENTS, "--offsets-decoder", "--files", str(path))
+    assert not result.stderr
+    lines = [line for line in result.lines if line.startswith("| offset")]
+    assert len(lines) == len(records)
+    for number, (line, (record_type, value)) in enumerate(zip(lines[::2], VALUES, strict=True)):
+        assert f'{{"type":"{int(record_type)}","data":{{"groupId":"g"' in line, line
+        assert '{"version":"0","data":{' in line, line
+        assert lines[2 * number + 1].endswith("payload: <DELETE>"), lines[2 * number + 1]
+        for text in texts(value):
+            assert text in line, (text, line)
+
+
+def texts(value: ConsumerRecordValue) -> list[str]:
+    """Return what Kafka's decoder says of fields of a value."""
+    match value:
+        case GroupEpoch():
+            return [f'"epoch":{value.epoch}', f'"metadataHash":{value.metadata_hash}' if value.metadata_hash else ""]
+        case TargetEpoch():
+            return [f'"assignmentEpoch":{value.epoch}']
+        case MemberMetadata():
+            classic = value.classic
+            timeout = f'"sessionTimeoutMs":{classic.session_timeout_ms}' if classic else ""
+            return [f'"rebalanceTimeoutMs":{value.rebalance_timeout_ms}', f'"clientId":"{value.client_id}"', timeout]
+        case MemberTarget():
+            return ['"topicPartitions":[', *('"partitions":[0,2]' for _ in list(value.partitions)[:1])]
+        case MemberState():
+            return [f'"memberEpoch":{value.epoch},"previousMemberEpoch":{value.previous_epoch},"state":{value.phase}']
+        case _:
+            return ['"topics":["xa","xb"],"version":12,"timestamp":34']

@@ -1,0 +1,108 @@
+"""Records of `__consumer_offsets` as JSON, for people who read a log with `kproc dump-log --records`."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, Final
+
+import msgspec
+
+from kproc.broker.group.consumer.records import (
+    ConsumerRecordType,
+    ConsumerRecordValue,
+    MemberState,
+    MemberTarget,
+    OwnedPartitions,
+    decode_consumer_record,
+    is_consumer_record,
+)
+from kproc.broker.group.records import OffsetKey, UnknownRecord, decode_record
+from kproc.broker.storage.checkpoints import uuid_text
+from kproc.cli.record_json import json_text
+
+Fields = dict[str, Any]
+
+# The names of Kafka's schemas, by which people look them up.
+_CONSUMER_TYPES: Final = {
+    ConsumerRecordType.GROUP: "ConsumerGroupMetadata",
+    ConsumerRecordType.PARTITION_METADATA: "ConsumerGroupPartitionMetadata",
+    ConsumerRecordType.MEMBER: "ConsumerGroupMemberMetadata",
+    ConsumerRecordType.TARGET: "ConsumerGroupTargetAssignmentMetadata",
+    ConsumerRecordType.MEMBER_TARGET: "ConsumerGroupTargetAssignmentMember",
+    ConsumerRecordType.MEMBER_STATE: "ConsumerGroupCurrentMemberAssignment",
+    ConsumerRecordType.EXPRESSION: "ConsumerGroupRegularExpression",
+}
+
+
+def group_record_fields(key: bytes | None, value: bytes | None) -> tuple[Fields, Fields | None] | None:
+    """Return the key and the value of a record; None for a type that kproc does not know. Raises Corrupt."""
+    if key is not None and is_consumer_record(key):
+        record_key, content = decode_consumer_record(key, value)
+        fields: Fields = {"type": _CONSUMER_TYPES[record_key.record_type], "group": record_key.group_id}
+        if record_key.name:
+            is_expression = record_key.record_type is ConsumerRecordType.EXPRESSION
+            fields["regex" if is_expression else "member"] = record_key.name
+        return fields, None if content is None else _consumer_value(content)
+    decoded = decode_record(key, value)
+    if isinstance(decoded, UnknownRecord):
+        return None
+    if isinstance(decoded[0], OffsetKey):
+        offset_key = decoded[0]
+        fields = {"type": "OffsetCommit", "group": offset_key.group_id}
+        fields |= {"topic": offset_key.topic, "partition": offset_key.partition}
+    else:
+        fields = {"type": "GroupMetadata", "group": decoded[0].group_id}
+    return fields, None if decoded[1] is None else _plain(decoded[1])
+
+
+def _consumer_value(value: ConsumerRecordValue) -> Fields:
+    match value:
+        case MemberTarget():
+            return {"partitions": _topics(value.partitions)}
+        case MemberState():
+            return {
+                "epoch": value.epoch,
+                "previous_epoch": value.previous_epoch,
+                "phase": value.phase.name,
+                "owned": _owned(value.owned),
+                "pending_revocation": _owned(value.pending_revocation),
+            }
+        case _:
+            return _plain(value)
+
+
+def _topics(partitions: Mapping[bytes, frozenset[int]]) -> dict[str, list[int]]:
+    return {uuid_text(topic_id): sorted(numbers) for topic_id, numbers in partitions.items()}
+
+
+def _owned(owned: OwnedPartitions) -> dict[str, dict[str, int]]:
+    """Return topic id -> partition -> the epoch at which the member got it."""
+    return {
+        uuid_text(topic_id): {str(partition): epoch for partition, epoch in sorted(epochs.items())}
+        for topic_id, epochs in owned.items()
+    }
+
+
+def _plain(value: msgspec.Struct) -> Fields:
+    """Return the fields of a struct whose only ids of topics are in `topic_id`."""
+    fields: Fields = {}
+    for name, field in msgspec.structs.asdict(value).items():
+        if name == "topic_id":
+            fields[name] = uuid_text(field)
+        elif name not in ("group_id", "record_offset"):  # The key has the one, and no record has the other.
+            fields[name] = _json(field)
+    return fields
+
+
+def _json(value: Any) -> Any:
+    match value:
+        case bytes():
+            return json_text(value)
+        case msgspec.Struct():
+            return _plain(value)
+        case tuple():
+            return [_json(each) for each in value]
+        case frozenset():
+            return sorted(value)
+        case _:
+            return value
