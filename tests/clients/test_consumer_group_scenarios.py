@@ -131,7 +131,7 @@ def test_static_member_returns_to_its_partitions(
 
 
 @pytest.mark.slow
-def test_regex_subscription_follows_created_grown_and_deleted_topics(
+def test_regex_follows_created_grown_and_deleted_topics(
     new_scene: Callable[..., GroupScene],
 ) -> None:
     with new_scene() as scene:

@@ -29,12 +29,12 @@ from kproc.common.deadlines import Deadlines
 from kproc.wire.record_batch import encode_batch
 from kproc.wire.records import Record
 from tests.support.consumer_groups import NO_TOPICS
+from tests.support.consumer_records import VALUES
 from tests.support.coordinators import ALL_TOPICS, UNGUARDED
 from tests.support.java_tools import DUMP_LOG_SEGMENTS, run_tool
 from tests.support.kafka_jars import missing_reason
 from tests.support.logs import NOW_MS, TOPIC_ID, LogRig
 from tests.support.owned_log import OwnedLog
-from tests.unit.broker.group.consumer.test_records import VALUES
 
 pytestmark = [
     pytest.mark.java,
