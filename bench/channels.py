@@ -25,7 +25,7 @@ class RingChannel:
         self._words_region = Region.create(RegionKind.SLAB, 4096, 1)
         words = self._words_region.words
         self._producer, self._consumer = RingProducer(self._region), RingConsumer(self._region)
-        self._dozes = [Sleeper(words, word, make_eventfd(), is_edge_triggered=True) for word in (0, 8)]
+        self._dozes = [Sleeper(words, word, make_eventfd()) for word in (0, 8)]
         self._wakers = [Waker(words, word, doze.fd) for word, doze in zip((0, 8), self._dozes, strict=True)]
         self._polls: dict[int, select.epoll] = {}
 

@@ -64,7 +64,7 @@ def by_eventfd(stack: ExitStack) -> tuple[Callable[[], Ends], Callable[[], Ends]
     """The broker's own way: a sequence of each side in shared memory, a word that says who sleeps, an eventfd."""
     region = stack.enter_context(Region.create(RegionKind.SLAB, 4096, 1))
     words = region.words
-    dozes = [Sleeper(words, at, make_eventfd(), is_edge_triggered=True) for at in (0, 8)]
+    dozes = [Sleeper(words, at, make_eventfd()) for at in (0, 8)]
     for doze in dozes:
         stack.callback(os.close, doze.fd)
 

@@ -101,7 +101,7 @@ class AcceptorRig:
             AgentId("acceptor", 5),
             listener_index=5,
             listening=self.listening,
-            doze=Sleeper(slab.words, self.metrics.sleeping_word, eventfd, is_edge_triggered=True),
+            doze=Sleeper(slab.words, self.metrics.sleeping_word, eventfd),
             metrics=self.metrics,
             clock=self.clock,
             send_buffer_bytes=send_buffer_bytes,

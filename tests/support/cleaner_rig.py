@@ -60,7 +60,7 @@ class CleanerRig:
         self.table = PartitionTable(memoryview(bytearray(8 * ROW_WORDS * 64)).cast("Q"))
         self.cleaner = Cleaner(
             CLEANER,
-            doze=Sleeper(slab.words, metrics.sleeping_word, eventfd, is_edge_triggered=True),
+            doze=Sleeper(slab.words, metrics.sleeping_word, eventfd),
             metrics=metrics,
             clock=self.clock,
             config=self.cluster.config,

@@ -113,7 +113,7 @@ class ControllerRig:
         self.settings: list[DynamicSettings] = []
         plan = Plan(config, self.clock, [], "the-cluster", was_clean=True)
         parts = RoleParts(
-            doze=Sleeper(slab.words, metrics.sleeping_word, eventfd, is_edge_triggered=True),
+            doze=Sleeper(slab.words, metrics.sleeping_word, eventfd),
             metrics=metrics,
             supervisor=SupervisorCalls(
                 send_request=lambda *asked: self.asked.append(asked), send_settings=self.settings.append

@@ -16,6 +16,8 @@ from pathlib import Path
 
 from kproc.broker.storage.fs import Buffer, OsFs, failure
 
+_pwritev = os.pwritev
+
 
 class FailingFs(OsFs):
     """An OsFs whose nth write, sync, truncation or creation fails."""
@@ -55,6 +57,14 @@ class FailingFs(OsFs):
         self._write = self._sync = self._create = self._truncate = None
         self._cut = False
 
+    def write(self, descriptor: int, buffers: Sequence[Buffer], *, position: int) -> None:
+        """Write as OsFs does, by the system call of this double."""
+        before, os.pwritev = os.pwritev, self._write_some
+        try:
+            super().write(descriptor, buffers, position=position)
+        finally:
+            os.pwritev = before
+
     def _write_some(self, descriptor: int, buffers: Sequence[Buffer], position: int) -> int:
         self.calls.append("write")
         if self._cut:
@@ -77,7 +87,7 @@ class FailingFs(OsFs):
                 self._cut = True
                 content = b"".join(bytes(buffer) for buffer in buffers)[:after_bytes]
                 return os.pwrite(descriptor, content, position)
-        return super()._write_some(descriptor, buffers, position)
+        return _pwritev(descriptor, buffers, position)
 
     def sync(self, descriptor: int) -> None:
         self.calls.append("sync")

@@ -385,7 +385,7 @@ class HandlerRig:
         eventfd = make_eventfd()
         self._stack.callback(os.close, eventfd)
         metrics = MetricsRow(self.slab, index, pid=1)
-        doze = Sleeper(self.slab.words, metrics.sleeping_word, eventfd, is_edge_triggered=True)
+        doze = Sleeper(self.slab.words, metrics.sleeping_word, eventfd)
         parts = RoleParts(
             doze=doze,
             metrics=metrics,

@@ -199,7 +199,7 @@ class MoveRig:
         metrics = self._metrics[index] = MetricsRow(self._slab, index, 1)
         eventfd = make_eventfd()
         self._stack.callback(os.close, eventfd)
-        doze = Sleeper(self._slab.words, metrics.sleeping_word, eventfd, is_edge_triggered=True)
+        doze = Sleeper(self._slab.words, metrics.sleeping_word, eventfd)
         arena = Arena.create(4 << 20, 1, warm_bytes=0)
         self._stack.callback(arena.close)
         processor = Processor(

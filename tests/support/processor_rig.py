@@ -223,7 +223,7 @@ class ProcessorRig:
         self.metrics = MetricsRow(slab, 0, 1)
         eventfd = make_eventfd()
         self._stack.callback(os.close, eventfd)
-        self.doze = Sleeper(slab.words, self.metrics.sleeping_word, eventfd, is_edge_triggered=True)
+        self.doze = Sleeper(slab.words, self.metrics.sleeping_word, eventfd)
         self._waker = Waker(slab.words, self.metrics.sleeping_word, eventfd)
         self.arena = Arena.create(arena_bytes, 1, warm_bytes=0)
         self._stack.callback(self.arena.close)

@@ -236,13 +236,11 @@ class RingProducer(_RingEnd):
 
     def publish(self) -> None:
         """Make all committed records visible with one store. The caller must then wake the consumer (ipc/wait.py)."""
-        written = self._written
-        if written != self._published:
-            if WEAKLY_ORDERED:
-                fence()
-            # One aligned 8-byte store. On x86-64 no reader sees it before the bytes in front of it; WEAKLY_ORDERED
-            # covers the others.
-            self._words[_TAIL] = self._published = written
+        if WEAKLY_ORDERED:
+            fence()
+        # One aligned 8-byte store. On x86-64 no reader sees it before the bytes in front of it; WEAKLY_ORDERED covers
+        # the others.
+        self._words[_TAIL] = self._published = self._written
 
     def free_bytes(self) -> int:
         """Return how many bytes may be written, headers and padding included."""

@@ -19,12 +19,14 @@ class HandlerPeer:
     """
 
     __slots__ = (
-        "_notices", "_publish", "_unpublished", "_wake", "commit_run", "homes", "inbox", "is_away", "is_leaving",
-        "link", "peer", "reserve_run",
+        "_unpublished", "commit_run", "homes", "inbox", "is_away", "is_leaving", "link", "notices", "peer", "publish",
+        "reserve_run", "wake",
     )  # fmt: skip
 
-    # The first link sets these three. The last two are methods of the link's sender.
-    _notices: Outbox
+    # The first link sets these five: the queue of `notify`, and methods of the link's sender and waker.
+    notices: Outbox
+    publish: Callable[[], None]
+    wake: Callable[[], None]
     reserve_run: Callable[[int], tuple[memoryview, int, int] | None]
     commit_run: Callable[[int], None]
 
@@ -40,15 +42,15 @@ class HandlerPeer:
     def attach(self, link: Link) -> None:
         self.link = link
         self.inbox = Inbox(link.receiver)
-        self._notices = Outbox(link.sender, link.waker)
-        self._publish, self._wake = link.sender.publish, link.waker.wake
+        self.notices = Outbox(link.sender, link.waker)
+        self.publish, self.wake = link.sender.publish, link.waker.wake
         self.reserve_run, self.commit_run = link.sender.reserve_run, link.sender.commit_run
         self._unpublished.pop(self, None)
 
     def detach(self) -> None:
         if self.link is not None:
-            self._notices.close()
-            self._publish, self._wake = self._notices.flush, self._notices.flush
+            self.notices.close()
+            self.publish, self.wake = self.notices.flush, self.notices.flush
             self.reserve_run = self.commit_run = _without_link
         self.link = self.inbox = None
         self._unpublished.pop(self, None)
@@ -65,16 +67,5 @@ class HandlerPeer:
     def notify(self, kind: int, *parts: Buffer) -> None:
         """Send a record, or queue it here if the ring is full. Do nothing if the Handler has no link."""
         if self.link is not None:
-            self._notices.push(kind, *parts)
+            self.notices.push(kind, *parts)
             self._unpublished[self] = None
-
-    def publish(self) -> None:
-        """Publish the records in the ring, and wake the Handler if it sleeps."""
-        notices = self._notices
-        if notices.is_dirty:
-            notices.flush()  # This publishes the whole ring, including the requests.
-            if notices.is_dirty:
-                self._unpublished[self] = None  # Some records did not fit.
-        else:
-            self._publish()
-            self._wake()

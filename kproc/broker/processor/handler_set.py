@@ -110,11 +110,18 @@ class HandlerSet:
             handler.notify(DISCONNECTED, HEAD.pack(connection.id, 0, 0, flags))
 
     def publish(self) -> None:
-        """Publish the records that this pass has written into request rings.
+        """Publish the records that this pass has written into request rings, and wake the Handlers that sleep.
 
         If a ring had no room for all of them, its Handler stays in `unpublished`.
         """
         waiting = list(self.unpublished)
         self.unpublished.clear()
         for handler in waiting:
-            handler.publish()
+            notices = handler.notices
+            if notices.is_dirty:
+                notices.flush()  # This publishes the whole ring, including the requests.
+                if notices.is_dirty:
+                    self.unpublished[handler] = None  # Some records did not fit.
+            else:
+                handler.publish()
+                handler.wake()

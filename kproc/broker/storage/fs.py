@@ -148,7 +148,7 @@ class OsFs:
             # Nearly every append fits into one call, so this path comes first and does not slice the list.
             if len(buffers) <= IOV_COUNT_MAX:
                 wanted = sum(map(len, buffers))
-                written = self._write_some(descriptor, buffers, position)
+                written = os.pwritev(descriptor, buffers, position)
                 if written == wanted:
                     return
                 self._write_rest(descriptor, buffers, written, position)
@@ -159,10 +159,6 @@ class OsFs:
                 position += sum(map(len, part))
         except OSError as error:
             raise failure(error, "write") from error
-
-    def _write_some(self, descriptor: int, buffers: Sequence[Buffer], position: int) -> int:
-        """Make one system call. A test's double overrides this to make writes short."""
-        return os.pwritev(descriptor, buffers, position)
 
     def _write_rest(self, descriptor: int, buffers: Sequence[Buffer], written: int, position: int) -> None:
         """Continue after a short write. The next call finishes it or reports its cause.
@@ -177,7 +173,7 @@ class OsFs:
             if not rest:
                 return
             rest[0] = rest[0][written:]
-            written = self._write_some(descriptor, rest, position)
+            written = os.pwritev(descriptor, rest, position)
             # Without this check the loop would never end, because a call that writes nothing reports no error.
             if written == 0:
                 raise OSError(errno.ENOSPC, "a write took no byte")

@@ -291,9 +291,7 @@ class ChildRole:
         """Return the parts of this role, as far as the supervisor has sent their descriptors."""
         assert self._slab is not None
         row = slab_row(self._id)
-        doze = Sleeper(
-            self._slab.words, self._slab.row_word(row), self._fds["eventfd"], is_edge_triggered=True
-        )
+        doze = Sleeper(self._slab.words, self._slab.row_word(row), self._fds["eventfd"])
         syncer: Syncer | None = None
         if self._id.role == HANDLER:
             # The sync thread wakes the Handler by the eventfd that the other roles use, because the Handler may be

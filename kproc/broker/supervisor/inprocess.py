@@ -159,7 +159,7 @@ class BrokerProcess:
     def _build_role(self, agent: AgentId) -> Agent:
         row = slab_row(agent)
         words, word = self._slab.words, self._slab.row_word(row)
-        doze = self._dozes[agent] = Sleeper(words, word, make_eventfd(), is_edge_triggered=True)
+        doze = self._dozes[agent] = Sleeper(words, word, make_eventfd())
         self._wakers[agent] = Waker(words, word, doze.fd)
         if agent.role == PROCESSOR:
             arena_bytes = 2 * self._config.socket_request_max_bytes
