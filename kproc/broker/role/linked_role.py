@@ -88,7 +88,13 @@ class LinkedRole(Role):
         """Run one duty cycle: do the work that is ready, publish once per link, then sleep up to `timeout_ms`."""
         self.cycle_count += 1
         work = self._work()
-        has_overflow = self._flush()
+        # Publish the pushed records. If a ring was full, try again soon, because no signal reports that it has room.
+        has_overflow = False
+        for outbox in self._outboxes:
+            if outbox.is_dirty:
+                outbox.flush()
+                if outbox.has_overflow:
+                    has_overflow = True
         now_ns = self._clock.now_ns()
         if now_ns >= self._next_store_ns:
             self._tick(now_ns)
@@ -169,19 +175,6 @@ class LinkedRole(Role):
             if not is_empty():
                 return True
         return False
-
-    def _flush(self) -> bool:
-        """Publish the pushed records. Return True if a ring was full.
-
-        Then the caller must try again soon, because no signal reports that a ring has room.
-        """
-        has_overflow = False
-        for outbox in self._outboxes:
-            if outbox.is_dirty:
-                outbox.flush()
-                if outbox.has_overflow:
-                    has_overflow = True
-        return has_overflow
 
     def _tick(self, now_ns: int) -> None:
         values = self._values

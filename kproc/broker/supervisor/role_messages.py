@@ -46,6 +46,9 @@ class RoleMessages:
         self._leaving_handlers: set[AgentId] = set()
         self._awaits_drain = False
         self._await_still: list[OnReply] = []
+        # True while the supervisor waits for a condition that only `report` detects, such as the end of a drain. A
+        # field, because the role reads it in every duty cycle.
+        self.owes_news = False
         self._handlers: dict[str, Callable[[dict[str, Any]], None]] = {
             "stop": self._stop,
             "settings": self._apply_settings,
@@ -54,11 +57,6 @@ class RoleMessages:
             "handler_leaving": self._handler_leaving,
             "ask": self._handle_request,
         }
-
-    @property
-    def owes_news(self) -> bool:
-        """True while the supervisor waits for a condition that only `report` detects, such as the end of a drain."""
-        return self._awaits_drain or bool(self._leaving_handlers) or bool(self._await_still)
 
     def handle(self, message: dict[str, Any]) -> bool:
         """Handle a message of the supervisor that every kind of process handles in the same way (module docstring).
@@ -69,6 +67,7 @@ class RoleMessages:
         if handler is None:
             return False
         handler(message)
+        self._update_owed()
         return True
 
     def report(self) -> None:
@@ -91,10 +90,15 @@ class RoleMessages:
             for peer in [each for each in self._leaving_handlers if not agent.uses(each)]:
                 self._leaving_handlers.discard(peer)
                 self._send({"do": "unused", "peer": peer})
+        self._update_owed()
 
     def discard_peer(self, peer: AgentId) -> None:
         """Stop waiting until a Handler is unused, because it has ended."""
         self._leaving_handlers.discard(peer)
+        self._update_owed()
+
+    def _update_owed(self) -> None:
+        self.owes_news = self._awaits_drain or bool(self._leaving_handlers or self._await_still)
 
     # -- messages ----------------------------------------------------------------------------------------------
 

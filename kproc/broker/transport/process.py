@@ -53,12 +53,9 @@ class ControlSocket:
         self.sock = sock
         self.fd = sock.fileno()
         self._unsent: deque[tuple[bytes, int | None]] = deque()
+        # True while packets wait for `flush`. A field, because a role reads it in every duty cycle.
+        self.has_unsent = False
         self._partial = bytearray()
-
-    @property
-    def has_unsent(self) -> bool:
-        """True while packets wait for `flush`."""
-        return bool(self._unsent)
 
     def send(self, message: dict[str, Any], fd: int | None = None) -> None:
         """Send now, or queue until `flush`. Raises BrokenPipeError or ConnectionResetError if the peer has ended."""
@@ -74,6 +71,7 @@ class ControlSocket:
         # The caller may close its descriptor when this returns, so a queued packet needs a duplicate.
         if self._unsent or not send_fd(self.sock, packet, fd):
             self._unsent.append((packet, None if fd is None else os.dup(fd)))
+            self.has_unsent = True
 
     def flush(self) -> bool:
         """Send queued packets. Return True when none is left."""
@@ -84,6 +82,7 @@ class ControlSocket:
             if fd is not None:
                 os.close(fd)
             self._unsent.popleft()
+        self.has_unsent = False
         return True
 
     def receive(self) -> tuple[dict[str, Any], int | None] | None:
@@ -107,6 +106,7 @@ class ControlSocket:
             if fd is not None:
                 os.close(fd)
         self._unsent.clear()
+        self.has_unsent = False
         self.sock.close()
 
 

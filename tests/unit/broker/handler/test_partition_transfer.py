@@ -389,7 +389,8 @@ def test_calls_that_reach_an_owner_of_before_are_asked_again(start: Start) -> No
     fields = list_offsets_fields("t", [(index, -1)])
     rig.processors[2].send(ApiKey.LIST_OFFSETS, LIST_VERSION, fields, connection=2)
     parts_of(rig.handler(2)).requests.drain(next(iter(rig.handler(2)._clients.values())))
-    rig.handler(2)._flush()
+    for outbox in rig.handler(2)._outboxes:
+        outbox.flush()
     rig.handler(0).do_work(0)
     answers = {answer.connection_id: answer for answer in rig.processors[2].answers()}
     (row,) = answers[9].fields(ApiKey.FETCH, FETCH_VERSION)["responses"][0]["partitions"]
