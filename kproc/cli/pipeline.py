@@ -89,7 +89,7 @@ def run(
         os.environ.update(worker_environment(os.environ, is_local=pipeline.spark.is_local))
         if not verbose:
             _quiet_py4j()
-        with Screen(json_lines, interval) as screen:
+        with ProgressScreen(json_lines, interval) as screen:
             PipelineRun(pipeline, screen, os.environ, verbose=verbose, keeps_trying=keep_trying).run()
 
 
@@ -264,7 +264,7 @@ def _quiet_py4j() -> None:
     logging.getLogger().addHandler(handler)
 
 
-class Screen:
+class ProgressScreen:
     """Shows progress: a live table on a terminal, JSON lines if requested, or else a line from time to time."""
 
     def __init__(self, json_lines: str | None, interval_s: float) -> None:

@@ -22,7 +22,7 @@ from kproc.cli.lines import print_line, print_note
 
 if TYPE_CHECKING:
     from kproc.cli.top_links import Links
-    from kproc.cli.top_page import Page, Snapshot
+    from kproc.cli.top_page import Snapshot, TopPage
     from kproc.cli.top_screen import View
 
 _INTERVAL_S: Final = 2.0
@@ -118,7 +118,7 @@ def top(
         links.close()
 
 
-def all_pages() -> list[Page]:
+def all_pages() -> list[TopPage]:
     from kproc.cli.top_groups import GROUPS
     from kproc.cli.top_status import CONNECTIONS, PROCESSES, REQUESTS
     from kproc.cli.top_topics import TOPICS
@@ -166,7 +166,7 @@ class _Answer:
 
 
 @dataclass
-class _Task:
+class _PendingReading:
     """A reading in progress, with the connections that it uses."""
 
     view: View
@@ -184,8 +184,8 @@ class _Loop:
         self._views = views
         self._at = at
         self._mode = Mode(interval_s)
-        self._task: _Task | None = None
-        self._answers: deque[tuple[_Task, _Answer]] = deque()
+        self._task: _PendingReading | None = None
+        self._answers: deque[tuple[_PendingReading, _Answer]] = deque()
         self._names: list[str] = []
         self._capacity = 1
 
@@ -236,7 +236,7 @@ class _Loop:
             self._renew()
         if self._task is not None or self._mode.is_paused or now_s < self._view.due_s:
             return
-        task = self._task = _Task(self._view, self._links, now_s)
+        task = self._task = _PendingReading(self._view, self._links, now_s)
         view, names = self._view, list(self._names)
 
         def work() -> None:

@@ -11,11 +11,11 @@ from kproc.cli.top_links import Links
 from kproc.cli.top_page import (
     Column,
     Line,
-    Page,
     Row,
     Snapshot,
     Source,
-    Span,
+    StyledText,
+    TopPage,
     counted,
     show_age,
     show_count,
@@ -80,9 +80,9 @@ def groups_snapshot(rows: list[dict[str, Any]], gaps: str | None = None) -> Snap
     behind = sum(bool(row["lag"]) for row in rows)
     shown = "-" if lag is None else show_count(lag)
     text = f"{counted(len(rows), 'group')}, {behind:,} with a lag, {shown} records behind"
-    head: list[Line] = [[Span(text)]]
+    head: list[Line] = [[StyledText(text)]]
     if gaps is not None:
-        head.append([Span(gaps, "dim")])
+        head.append([StyledText(gaps, "dim")])
     return Snapshot(rows, head, {})
 
 
@@ -98,7 +98,7 @@ def _open(links: Links) -> Source:
     return Source(groups.update, groups.survey)
 
 
-GROUPS: Final = Page(
+GROUPS: Final = TopPage(
     name="groups",
     name_key="group",
     columns=(

@@ -30,14 +30,14 @@ _LEAST_REST: Final = 10
 _DIGITS: Final = re.compile(r"([0-9]{1,18})")
 
 
-class Span(NamedTuple):
+class StyledText(NamedTuple):
     """A piece of a line. `style` is a list of words that top_screen.py knows, such as "bold red"."""
 
     text: str
     style: str = ""
 
 
-Line = Sequence[Span]
+Line = Sequence[StyledText]
 
 
 class Column(NamedTuple):
@@ -79,7 +79,7 @@ class Source(NamedTuple):
 
 
 @dataclass(frozen=True)
-class Page:
+class TopPage:
     """A page: what it shows, and how its data is read.
 
     name_key: key of the value by which a row is found again.
@@ -103,7 +103,7 @@ class Page:
         return next((each for each in self.columns if each.title.lower() == title.lower()), None)
 
 
-class Pace:
+class ReadingPace:
     """Limits how often a part of a page is read: it rests for a multiple of the time that the last reading took.
 
     A rest of more than `late_s` is shortened, to this time or to _LEAST_REST times the reading.
@@ -141,8 +141,8 @@ class Reading:
     """A source with its paces and its last data."""
 
     source: Source
-    survey_pace: Pace = field(default_factory=lambda: Pace(_SURVEY_REST, _SURVEY_LATE_S))
-    update_pace: Pace = field(default_factory=lambda: Pace(_UPDATE_REST, _UPDATE_LATE_S))
+    survey_pace: ReadingPace = field(default_factory=lambda: ReadingPace(_SURVEY_REST, _SURVEY_LATE_S))
+    update_pace: ReadingPace = field(default_factory=lambda: ReadingPace(_UPDATE_REST, _UPDATE_LATE_S))
 
     def read(self, names: Sequence[str] | None, *, has_survey: bool = False) -> Snapshot:
         """Read the data: the rows named `names` completely, the survey only if it is due or `has_survey` says so."""
@@ -166,7 +166,12 @@ class Reading:
 
 
 def arrange(
-    page: Page, rows: Iterable[dict[str, Any]], column: Column, *, is_reversed: bool = False, wanted: str = ""
+    page: TopPage,
+    rows: Iterable[dict[str, Any]],
+    column: Column,
+    *,
+    is_reversed: bool = False,
+    wanted: str = "",
 ) -> list[dict[str, Any]]:
     """Return the rows with the text `wanted` in a text column, sorted by a column.
 

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import Final, NamedTuple
 
 from kproc.cli.tables import shortened
-from kproc.cli.top_page import Column, Line, Page, Reading, Row, Snapshot, Span, arrange
+from kproc.cli.top_page import Column, Line, Reading, Row, Snapshot, StyledText, TopPage, arrange
 from kproc.common.printable import printable
 
 _GAP: Final = 2
@@ -45,7 +45,7 @@ KEYS: Final = (
 class View:
     """A page with the choices of the user and the last data. It lives as long as the command."""
 
-    page: Page
+    page: TopPage
     reading: Reading
     column: Column
     is_reversed: bool = False
@@ -82,7 +82,7 @@ class Screen(NamedTuple):
     capacity: int
 
 
-def render(view: View, pages: Sequence[Page], mode: Mode, width: int, height: int) -> Screen:
+def render(view: View, pages: Sequence[TopPage], mode: Mode, width: int, height: int) -> Screen:
     """Return a screen of `height` lines, none wider than `width`."""
     lines = [_tabs(view, pages, mode, width)]
     shown: list[Row] = []
@@ -99,7 +99,7 @@ def render(view: View, pages: Sequence[Page], mode: Mode, width: int, height: in
         if view.snapshot is not None:
             lines += table_lines(view.page, view.column, shown, width)
             if not shown:
-                lines.append([Span(_nothing(view), "dim")])
+                lines.append([StyledText(_nothing(view), "dim")])
         if len(shown) < len(rows):
             count = f"{first + 1:,}-{first + len(shown):,} of {len(rows):,}"
     lines = lines[: max(0, height - 1)]
@@ -109,30 +109,30 @@ def render(view: View, pages: Sequence[Page], mode: Mode, width: int, height: in
 
 
 def table_lines(
-    page: Page, by: Column | None, rows: Sequence[Row], width: int | None, *, is_styled: bool = True
+    page: TopPage, by: Column | None, rows: Sequence[Row], width: int | None, *, is_styled: bool = True
 ) -> list[Line]:
     """Return the header and the rows. Columns that do not fit are dropped; None as width shows all, uncut."""
     cells = {column: [printable(column.cell(row)) for row in rows] for column in page.columns}
     columns, widths = _fit(page, cells, width)
-    header: list[Span] = []
+    header: list[StyledText] = []
     for column, room in zip(columns, widths, strict=True):
         if header:
-            header.append(Span(" " * _GAP))
+            header.append(StyledText(" " * _GAP))
         title = column.title
         before, after = ("", " " * (room - len(title))) if column.is_text else (" " * (room - len(title)), "")
         style = "bold reverse" if column is by and is_styled else "bold"
-        header += [Span(before), Span(title, style), Span(after)]
+        header += [StyledText(before), StyledText(title, style), StyledText(after)]
     lines: list[Line] = [header]
     for number, row in enumerate(rows):
         texts = [
             _aligned(cells[column][number], room, is_left=column.is_text)
             for column, room in zip(columns, widths, strict=True)
         ]
-        lines.append([Span((" " * _GAP).join(texts), page.style(row))])
+        lines.append([StyledText((" " * _GAP).join(texts), page.style(row))])
     return [_cut(line, width) if width is not None else line for line in lines]
 
 
-def _fit(page: Page, cells: dict[Column, list[str]], width: int | None) -> tuple[list[Column], list[int]]:
+def _fit(page: TopPage, cells: dict[Column, list[str]], width: int | None) -> tuple[list[Column], list[int]]:
     """Return the columns that fit, and their widths. The first column gets the space that the others leave."""
     longest = {
         column: max([len(column.title), *(_width(cell) for cell in each)]) for column, each in cells.items()
@@ -163,29 +163,33 @@ def _aligned(cell: str, room: int, *, is_left: bool) -> str:
     return cell + " " * (room - size) if is_left else " " * (room - size) + cell
 
 
-def _tabs(view: View, pages: Sequence[Page], mode: Mode, width: int) -> Line:
+def _tabs(view: View, pages: Sequence[TopPage], mode: Mode, width: int) -> Line:
     """Return the line with the pages' keys and names, and how often the broker is asked."""
-    line: list[Span] = []
+    line: list[StyledText] = []
     for number, page in enumerate(pages, 1):
         is_shown = page is view.page
         name = f" {number} {page.name} "
-        line.append(Span(name, "bold reverse" if is_shown else ""))
+        line.append(StyledText(name, "bold reverse" if is_shown else ""))
     pace = "paused" if mode.is_paused else view.reading.cost(mode.interval_s)
-    return _cut(_spread(line, [Span(pace, "bold yellow" if mode.is_paused else "dim")], width), width)
+    return _cut(_spread(line, [StyledText(pace, "bold yellow" if mode.is_paused else "dim")], width), width)
 
 
 def _footer(view: View, mode: Mode, count: str, width: int) -> Line:
     """Return the line with the keys, or with the filter while the user types it."""
     if mode.is_typing:
-        keys: list[Span] = [Span("/", "bold"), Span(printable(view.wanted)), Span(" ", "reverse")]
-        keys.append(Span("  Enter keeps it, Esc shows all rows", "dim"))
+        keys: list[StyledText] = [
+            StyledText("/", "bold"),
+            StyledText(printable(view.wanted)),
+            StyledText(" ", "reverse"),
+        ]
+        keys.append(StyledText("  Enter keeps it, Esc shows all rows", "dim"))
     else:
         keys = []
         for key, what in _FOOTER:
-            keys += [Span(key, "bold"), Span(f" {what}  ", "dim")]
+            keys += [StyledText(key, "bold"), StyledText(f" {what}  ", "dim")]
         if view.wanted:
             count = f"{count} with {printable(view.wanted)!r}".strip()
-    return _cut(_spread(keys, [Span(count)], width), width)
+    return _cut(_spread(keys, [StyledText(count)], width), width)
 
 
 def _notes(view: View, width: int) -> list[Line]:
@@ -195,9 +199,9 @@ def _notes(view: View, width: int) -> list[Line]:
         texts = textwrap.wrap(printable(view.error), max(1, width), break_on_hyphens=False)
         if view.snapshot is not None:
             texts = texts[:_NOTE_LINES_MAX]
-        lines += [[Span(text, "bold red")] for text in texts]
+        lines += [[StyledText(text, "bold red")] for text in texts]
     elif view.snapshot is None:
-        lines.append([Span("reading...", "dim")])
+        lines.append([StyledText("reading...", "dim")])
     if view.snapshot is not None:
         for line in view.snapshot.head:
             lines += _wrapped(line, width)
@@ -206,7 +210,7 @@ def _notes(view: View, width: int) -> list[Line]:
 
 def _wrapped(line: Line, width: int) -> list[Line]:
     """Break the last span of a line, so that a sentence is shown whole, in at most _NOTE_LINES_MAX lines."""
-    line = [Span(printable(text), style) for text, style in line]
+    line = [StyledText(printable(text), style) for text, style in line]
     if sum(_width(span.text) for span in line) <= width or not line:
         return [line]
     before = sum(_width(span.text) for span in line[:-1])
@@ -215,14 +219,19 @@ def _wrapped(line: Line, width: int) -> list[Line]:
     text, style = line[-1]
     pieces = textwrap.wrap(text, width, initial_indent=" " * before, break_on_hyphens=False)[:_NOTE_LINES_MAX]
     first, *others = pieces or [""]
-    return [_cut([*line[:-1], Span(first[before:], style)], width), *([Span(each, style)] for each in others)]
+    return [
+        _cut([*line[:-1], StyledText(first[before:], style)], width),
+        *([StyledText(each, style)] for each in others),
+    ]
 
 
-def _help(page: Page, width: int) -> list[Line]:
-    lines: list[Line] = [[], [Span("Keys", "bold")]]
-    lines += [_cut([Span(f"  {keys:22}", "bold"), Span(what)], width) for keys, what in KEYS]
-    lines += [[], [Span(f"Columns of {page.name}", "bold")]]
-    lines += [_cut([Span(f"  {title:10}", "bold"), Span(what)], width) for title, what in page.legend]
+def _help(page: TopPage, width: int) -> list[Line]:
+    lines: list[Line] = [[], [StyledText("Keys", "bold")]]
+    lines += [_cut([StyledText(f"  {keys:22}", "bold"), StyledText(what)], width) for keys, what in KEYS]
+    lines += [[], [StyledText(f"Columns of {page.name}", "bold")]]
+    lines += [
+        _cut([StyledText(f"  {title:10}", "bold"), StyledText(what)], width) for title, what in page.legend
+    ]
     return lines
 
 
@@ -232,19 +241,19 @@ def _nothing(view: View) -> str:
     return f"no {view.page.name}"
 
 
-def _spread(left: Sequence[Span], right: Sequence[Span], width: int) -> Line:
+def _spread(left: Sequence[StyledText], right: Sequence[StyledText], width: int) -> Line:
     """Return a line with the second part at the right edge. It is left out if there is no room for it."""
     gap = width - sum(_width(span.text) for span in (*left, *right))
-    return [*left, Span(" " * gap), *right] if gap >= 1 else list(left)
+    return [*left, StyledText(" " * gap), *right] if gap >= 1 else list(left)
 
 
-def _cut(line: Iterable[Span], width: int) -> Line:
+def _cut(line: Iterable[StyledText], width: int) -> Line:
     """Return as much of a line as fits."""
-    cut: list[Span] = []
+    cut: list[StyledText] = []
     for text, style in line:
         if width <= 0:
             break
-        cut.append(Span(_crop(text, width), style))
+        cut.append(StyledText(_crop(text, width), style))
         width -= _width(cut[-1].text)
     return cut
 

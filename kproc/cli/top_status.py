@@ -15,11 +15,11 @@ from kproc.cli.top_links import Links
 from kproc.cli.top_page import (
     Column,
     Line,
-    Page,
     Row,
     Snapshot,
     Source,
-    Span,
+    StyledText,
+    TopPage,
     counted,
     per_second,
     show_age,
@@ -98,14 +98,14 @@ def processes_snapshot(
     earlier = {name_of(row): row for row in before["processes"]} if before is not None else {}
     rows = [_process(row, earlier.get(name_of(row)), seconds) for row in status["processes"]]
     stage, reason = find_bottleneck(status, before, seconds, host_busy)
-    head: list[Line] = [[Span(_broker_line(status, before, seconds, rows))]]
+    head: list[Line] = [[StyledText(_broker_line(status, before, seconds, rows))]]
     if notice is not None:
-        head.append([Span("notice ", "bold yellow"), Span(notice)])
+        head.append([StyledText("notice ", "bold yellow"), StyledText(notice)])
     style = "bold" if stage == "none" else "bold red"
-    head.append([Span("bottleneck ", "bold"), Span(stage, style), Span(f": {reason}")])
+    head.append([StyledText("bottleneck ", "bold"), StyledText(stage, style), StyledText(f": {reason}")])
     if status.get("problem"):
-        head.append([Span("problem ", "bold red"), Span(status["problem"])])
-    head += [[Span(line, "red")] for line in _some_offline_lines(status)]
+        head.append([StyledText("problem ", "bold red"), StyledText(status["problem"])])
+    head += [[StyledText(line, "red")] for line in _some_offline_lines(status)]
     values = {
         "bottleneck": {"stage": stage, "reason": reason},
         "problem": status.get("problem"),
@@ -188,7 +188,7 @@ def _show_percent(value: float) -> str:
     return f"{value:.0f}"
 
 
-PROCESSES: Final = Page(
+PROCESSES: Final = TopPage(
     name="processes",
     name_key="name",
     columns=(
@@ -245,9 +245,9 @@ def requests_snapshot(
     rows = [_api(api, earlier, seconds) for api in status["apis"]]
     rates = [total(row[key] for row in rows) for key in ("requests_per_s", "errors_per_s")]
     shown = ["-" if rate is None else show_count(rate) for rate in rates]
-    head: list[Line] = [[Span(f"{shown[0]} requests/s, {shown[1]} errors/s; times in ms")]]
+    head: list[Line] = [[StyledText(f"{shown[0]} requests/s, {shown[1]} errors/s; times in ms")]]
     if notice is not None:
-        head.insert(0, [Span("notice ", "bold yellow"), Span(notice)])
+        head.insert(0, [StyledText("notice ", "bold yellow"), StyledText(notice)])
     return Snapshot(rows, head, {"notice": notice})
 
 
@@ -302,7 +302,7 @@ def _api_style(row: Row) -> str:
     return "dim" if row["requests_per_s"] == 0 else ""
 
 
-REQUESTS: Final = Page(
+REQUESTS: Final = TopPage(
     name="requests",
     name_key="api",
     columns=(
@@ -338,7 +338,7 @@ REQUESTS: Final = Page(
 # -- connections
 
 
-class _Connections:
+class _ConnectionSource:
     """The connections at two successive times."""
 
     def __init__(self, links: Links) -> None:
@@ -361,7 +361,7 @@ def connections_snapshot(rows: Sequence[Row]) -> Snapshot:
     states = [row["state"] for row in shown]
     rate = total(row["requests_per_s"] for row in shown)
     text = f"{counted(len(shown), 'connection')}, {states.count('throttled')} throttled, {states.count('held')} held"
-    head: list[Line] = [[Span(f"{text}; {'-' if rate is None else show_count(rate)} requests/s")]]
+    head: list[Line] = [[StyledText(f"{text}; {'-' if rate is None else show_count(rate)} requests/s")]]
     return Snapshot(shown, head, {})
 
 
@@ -390,7 +390,7 @@ def _connection_style(row: Row) -> str:
     return "dim" if row["requests_per_s"] == 0 else ""
 
 
-CONNECTIONS: Final = Page(
+CONNECTIONS: Final = TopPage(
     name="connections",
     name_key="id",
     columns=(
@@ -409,7 +409,7 @@ CONNECTIONS: Final = Page(
     ),
     dropped=("LISTENER", "PROC", "SOFTWARE", "AGE", "PRINCIPAL", "IDLE", "ADDRESS"),
     sort="REQ/S",
-    open=lambda links: Source(_Connections(links).update),
+    open=lambda links: Source(_ConnectionSource(links).update),
     style=_connection_style,
     legend=(
         ("PRINCIPAL", "the name in access control rules; - has not logged in yet"),

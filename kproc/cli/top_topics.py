@@ -12,11 +12,11 @@ from kproc.cli.top_links import Links
 from kproc.cli.top_page import (
     Column,
     Line,
-    Page,
     Row,
     Snapshot,
     Source,
-    Span,
+    StyledText,
+    TopPage,
     counted,
     per_second,
     show_age,
@@ -128,13 +128,15 @@ def topics_snapshot(
     rates = [total(row[key] for row in rows) for key in ("bytes_in_per_s", "bytes_out_per_s")]
     shown = ["-" if each is None else format_bytes(each) for each in (size, *rates)]
     partitions = counted(sum(row["partitions"] for row in rows), "partition")
-    head: list[Line] = [[Span(f"{count}, {partitions}, {shown[0]}, in {shown[1]}/s out {shown[2]}/s")]]
+    head: list[Line] = [[StyledText(f"{count}, {partitions}, {shown[0]}, in {shown[1]}/s out {shown[2]}/s")]]
     if offline:
         names = [f"{topic}-{number}" for topic, number in sorted(offline)]
         more = f" and {len(names) - 3} more" if len(names) > 3 else ""
-        head.append([Span("not served ", "bold red"), Span(f"{', '.join(names[:3])}{more}: kproc status")])
+        head.append(
+            [StyledText("not served ", "bold red"), StyledText(f"{', '.join(names[:3])}{more}: kproc status")]
+        )
     if gaps is not None:
-        head.append([Span(gaps, "dim")])
+        head.append([StyledText(gaps, "dim")])
     return Snapshot(rows, head, {})
 
 
@@ -148,7 +150,7 @@ def _open(links: Links) -> Source:
     return Source(topics.update, topics.survey)
 
 
-TOPICS: Final = Page(
+TOPICS: Final = TopPage(
     name="topics",
     name_key="topic",
     columns=(

@@ -38,7 +38,7 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame
     from pyspark.sql.streaming.query import StreamingQuery
 
-    from kproc.cli.pipeline import Screen
+    from kproc.cli.pipeline import ProgressScreen
 
 POLL_SECONDS: Final = 0.25
 # Each poll makes a dozen calls to the JVM. After _LOOKS_BEFORE_REST polls without work in any query, poll at
@@ -134,7 +134,7 @@ class PipelineRun:
     def __init__(
         self,
         pipeline: Pipeline,
-        screen: Screen,
+        screen: ProgressScreen,
         environ: Mapping[str, str],
         *,
         verbose: bool = False,

@@ -11,10 +11,10 @@ import pytest
 
 from kproc.cli import top_groups, top_links, top_topics, topic_usage
 from kproc.cli.clients import add_rates
-from kproc.cli.top import PageName, _has_terminal, _Loop, _Task, all_pages
+from kproc.cli.top import PageName, _has_terminal, _Loop, _PendingReading, all_pages
 from kproc.cli.top_links import Links
-from kproc.cli.top_page import Pace, Page, Reading, Row, Snapshot, Source, arrange
-from kproc.cli.top_screen import Mode, Screen, Span, View, ansi, plain, render
+from kproc.cli.top_page import Reading, ReadingPace, Row, Snapshot, Source, TopPage, arrange
+from kproc.cli.top_screen import Mode, Screen, StyledText, View, ansi, plain, render
 from kproc.cli.top_status import connections_snapshot, processes_snapshot, requests_snapshot
 from kproc.cli.top_terminal import parse_keys
 from kproc.client import ClientError, ConnectionFailed, ConnectionLost
@@ -146,7 +146,7 @@ def test_wide_characters_count_as_two_cells() -> None:
 
 
 def test_colours_are_left_out_on_request() -> None:
-    line = [Span("handler-0", "bold red"), Span(" running")]
+    line = [StyledText("handler-0", "bold red"), StyledText(" running")]
     assert ansi(line, has_colour=True) == "\x1b[1;31mhandler-0\x1b[0m running"
     assert ansi(line, has_colour=False) == "\x1b[1mhandler-0\x1b[0m running"
 
@@ -321,7 +321,7 @@ def test_hung_reading_of_another_page_is_abandoned(monkeypatch: pytest.MonkeyPat
     loop, _ = loop_of()
     begun: list[str] = []
     monkeypatch.setattr(loop, "_read", lambda view, _names: begun.append(view.page.name))
-    hung = _Task(loop._views[2], loop._links, time.monotonic())
+    hung = _PendingReading(loop._views[2], loop._links, time.monotonic())
     loop._task = hung
     loop._start_reading(lambda: None)
     assert begun == [], "it may still answer"
@@ -341,7 +341,7 @@ def test_bug_in_the_reader_is_raised_in_the_main_thread() -> None:
 def test_dear_reading_rests_for_longer(monkeypatch: pytest.MonkeyPatch) -> None:
     clock = iter([100.0, 100.3, 114.0, 116.0, 200.0, 203.0])
     monkeypatch.setattr("kproc.cli.top_page.time.monotonic", lambda: next(clock))
-    pace = Pace(50, 60.0)
+    pace = ReadingPace(50, 60.0)
     pace.run(lambda: None)
     assert not pace.is_due
     assert pace.is_due
@@ -511,7 +511,7 @@ def test_pages_have_the_names_of_the_option() -> None:
         check_page(page)
 
 
-def check_page(page: Page) -> None:
+def check_page(page: TopPage) -> None:
     titles = [column.title for column in page.columns]
     assert len(set(titles)) == len(titles)
     assert page.column(page.sort) is not None
