@@ -177,9 +177,18 @@ def _take_own_temporary_directory(config: pytest.Config) -> None:
     os.environ["XDG_CONFIG_HOME"] = str(Path(own.name, "config"))
     os.environ.pop("KPROC_PROFILE", None)
     config.add_cleanup(own.cleanup)
-    # Nor is anything kept of modules that tests wrote.
-    written = f"{KEPT_MODULES}{os.environ['PYTEST_DEBUG_TEMPROOT']}"
-    config.add_cleanup(lambda: shutil.rmtree(written, ignore_errors=True))
+
+
+@pytest.hookimpl(trylast=True)
+def pytest_sessionfinish(session: pytest.Session) -> None:
+    """Keep nothing of the modules that this run's tests wrote.
+
+    Other runs go on meanwhile, and their checkout can be below the same temporary directory.
+    """
+    factory = getattr(session.config, "_tmp_path_factory", None)
+    for directory in (tempfile.tempdir, getattr(factory, "_basetemp", None)):
+        if directory is not None:
+            shutil.rmtree(f"{KEPT_MODULES}{directory}", ignore_errors=True)
 
 
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:

@@ -40,6 +40,7 @@ from tests.support.raw import (
     values_of,
 )
 from tests.support.status import status
+from tests.support.wait import PATIENCE_SECONDS
 
 E = ErrorCode
 # What Kafka's clients try again after, and what a role's death may be answered with.
@@ -360,7 +361,8 @@ class KcatVisitor(Visitor):
     def _run_kcat(self, partition: int, *options: str, lines: bytes = b"") -> bytes | None:
         """What it printed; None when it gave up, as it does as soon as its one broker closes the connection."""
         command = [str(kcat.EXECUTABLE), "-b", self.bootstrap, "-t", self.topic, "-p", str(partition)]
-        done = subprocess.run([*command, *options], input=lines, capture_output=True, check=False, timeout=90)
+        command += options
+        done = subprocess.run(command, input=lines, capture_output=True, check=False, timeout=PATIENCE_SECONDS)
         if not done.returncode:
             return done.stdout
         if b"All broker connections are down" in done.stderr:
@@ -395,11 +397,12 @@ class MemberVisitor(Visitor):
             self.is_over.wait(MEMBER_SECONDS)
             dies = self.random.random() < 0.3
             member.kill() if dies else member.terminate()
-            said, errors = member.communicate(timeout=60)
+            said, errors = member.communicate(timeout=PATIENCE_SECONDS)
         finally:
             member.kill()
             member.wait()
-        if not dies and "shutdown_complete" not in said:
+        # On a busy machine SIGTERM can come before the program handles it.
+        if not dies and "startup_complete" in said and "shutdown_complete" not in said:
             self.problems.append(f"{make}: its consumer did not close: {errors[-500:]}")
         self.errors["members with records"] += "records_consumed" in said
         self.leave()
