@@ -27,6 +27,7 @@ from kproc.broker.group.consumer.records import (
     ConsumerRecord,
     ConsumerRecordKey,
     ConsumerRecordValue,
+    GroupEpoch,
     encode_consumer_record,
 )
 from kproc.broker.group.consumer.state import ConsumerGroupState
@@ -79,11 +80,17 @@ class ConsumerGroups:
         self._classic = classic
         self._environment = ConsumerEnvironment(cluster, config, timing.wall_ms, self._append_to_group)
         self._replayed: dict[str, ConsumerGroupState] = {}
+        self._rebalances = 0
 
     def find(self, group_id: str) -> ConsumerGroup | None:
         """Return a group of the consumer protocol. None if there is no such group, or if it has another protocol."""
         group = self._groups.get(group_id)
         return group if isinstance(group, ConsumerGroup) else None
+
+    def drain_rebalances(self) -> int:
+        """Return how often a group's epoch rose since the last call. Kafka counts this as rebalances."""
+        rebalances, self._rebalances = self._rebalances, 0
+        return rebalances
 
     # -- loading -----------------------------------------------------------------------------------------------
 
@@ -223,6 +230,7 @@ class ConsumerGroups:
         self._unwritten.pop(group.group_id, None)
         encoded = [encode_consumer_record(*record) for record in records]
         self._append(encoded, lambda number: group.state.apply(*records[number]))
+        self._rebalances += sum(isinstance(value, GroupEpoch) for _key, value in records)
 
     def _append(self, records: list[KeyAndValue], apply: Callable[[int], None]) -> None:
         """Append records at once; `apply` gets the number of each one that is in the log. Raises KafkaError."""

@@ -505,10 +505,14 @@ class GroupCoordinator:
         """Yield the groups that exist now for ListGroups. Each one is read when the iterator comes to it."""
         return (group.overview() for group in list(self._groups.values()))
 
-    def sizes(self) -> Iterator[tuple[str, str, int]]:
-        """Yield (id, state, number of members) of the groups that exist now, for metrics."""
+    def sizes(self) -> Iterator[tuple[str, str, str, int]]:
+        """Yield (id, type, state, number of members) of the groups that exist now, for metrics."""
         for group in list(self._groups.values()):
-            yield group.group_id, group.state_name, group.member_count
+            yield group.group_id, group.group_type, group.state_name, group.member_count
+
+    def drain_rebalances(self) -> int:
+        """Return the number of rebalances of consumer groups since the last call, for metrics."""
+        return self._consumers.drain_rebalances()
 
     def delete_group(self, group_id: str, on_done: OnCode) -> None:
         """Handle a DeleteGroups for one group: delete it with all its offsets."""

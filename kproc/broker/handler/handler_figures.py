@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections import Counter
+from collections import Counter, defaultdict
 from typing import Final
 
 from kproc.broker.calls.calls import FromImage, OnResult
@@ -39,7 +39,7 @@ def handle_traffic(services: Services, _body: FromImage, on_reply: OnResult[Traf
 def _collect(services: Services, on_reply: OnResult[HandlerFigures]) -> Work:
     """Collect the figures in steps, because a Handler can have 100,000 groups."""
     rows: list[Group] = []
-    more: Counter[str] = Counter()
+    more: dict[str, Counter[str]] = defaultdict(Counter)
     yield from _collect_groups(services, rows, more)
     partitions = services.owner.partitions
     assert isinstance(partitions, Partitions)
@@ -54,7 +54,7 @@ def _collect(services: Services, on_reply: OnResult[HandlerFigures]) -> Work:
         flat += (index, *log.state.sizes())
         if log.state.offline_reason is not None:
             offline += 1
-    on_reply(HandlerFigures(partitions.since_ns, _traffic(partitions), sizes, offline, rows, more))
+    on_reply(HandlerFigures(partitions.since_ns, _traffic(partitions), sizes, offline, rows, dict(more)))
 
 
 def _traffic(partitions: Partitions) -> dict[str, list[int]]:
@@ -65,21 +65,21 @@ def _traffic(partitions: Partitions) -> dict[str, list[int]]:
     }
 
 
-def _collect_groups(services: Services, rows: list[Group], more: Counter[str]) -> Work:
-    """Add the groups to `rows`, and count those that exceed the limits of groups or offsets in `more`, by state."""
+def _collect_groups(services: Services, rows: list[Group], more: dict[str, Counter[str]]) -> Work:
+    """Add the groups to `rows`, and count those beyond the limits of a reply in `more`, by type and state."""
     offset_count = 0
     for coordinator in GROUPS.of(services).loaded():
-        for group_id, state, members in coordinator.sizes():
+        for group_id, group_type, state, members in coordinator.sizes():
             committed = coordinator.offsets.of_group(group_id)
             own_count = sum(map(len, committed.values()))
             offset_count += own_count
             if len(rows) == REPORTED_GROUPS_MAX or offset_count > REPORTED_OFFSETS_MAX:
-                more[state] += 1
+                more[group_type][state] += 1
                 yield _COUNT_COST
                 continue
             offsets = {
                 topic: {index: each.offset for index, each in partitions.items()}
                 for topic, partitions in committed.items()
             }
-            rows.append(Group(short_name(group_id), state, members, offsets))
+            rows.append(Group(short_name(group_id), group_type, state, members, offsets))
             yield _ROW_COST + own_count

@@ -227,6 +227,12 @@ METRICS: Final = (
         "connections",
         "Closed because their client's certificate expired while they were open.",
     ),
+    Metric(
+        "consumer_group_rebalances",
+        _COUNTER,
+        "rebalances",
+        "Groups of the consumer protocol: how often a group's epoch rose.",
+    ),
 )
 SLOT: Final = {metric.name: slot for slot, metric in enumerate(METRICS)}
 # The slab's header has it, so that a process with another table of metrics rejects the slab.

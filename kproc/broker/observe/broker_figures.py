@@ -70,6 +70,7 @@ class Group(NamedTuple):
     """One consumer group: its committed offsets by topic and partition."""
 
     id: str  # Shortened if it is long.
+    type: str
     state: str
     members: int
     offsets: Mapping[str, Mapping[int, int]]
@@ -83,7 +84,7 @@ class HandlerFigures(Reply):
     sizes: dict[str, list[int]]  # By topic: a flat list of (partition, bytes, segments).
     offline: int
     groups: list[Group]
-    more_groups: dict[str, int]  # Number of groups that are not in `groups`, by state.
+    more_groups: dict[str, dict[str, int]]  # Numbers of groups that are not in `groups`, by type and state.
 
 
 FIGURES: Final[Call[FromImage, HandlerFigures]] = Call("figures", FromImage, HandlerFigures)
@@ -292,11 +293,18 @@ class BrokerFigures:
         """Return the consumer groups that Handlers report: all of them, up to the limits of a reply."""
         return [group for reply in self._replies.values() for group in reply.groups]
 
-    def more_groups(self) -> Counter[str]:
-        """Return the number of groups that Handlers did not report, by state."""
-        counts: Counter[str] = Counter()
+    @property
+    def unreported_groups(self) -> int:
+        """Number of groups that exceeded the limits of the Handlers' replies."""
+        return sum(
+            sum(counts.values()) for reply in self._replies.values() for counts in reply.more_groups.values()
+        )
+
+    def group_counts(self, group_type: str) -> Counter[str]:
+        """Return the number of all groups of a type, by state."""
+        counts = Counter(group.state for group in self.groups() if group.type == group_type)
         for reply in self._replies.values():
-            counts.update(reply.more_groups)
+            counts.update(reply.more_groups.get(group_type, {}))
         return counts
 
 

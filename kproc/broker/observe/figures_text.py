@@ -7,6 +7,7 @@ broker does not report, those of the usual exporter. Topics without a series of 
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Final
 
@@ -16,7 +17,9 @@ from kproc.common.lag import lag_between
 
 OTHERS: Final = "(others)"
 _STATES: Final = ("PreparingRebalance", "CompletingRebalance", "Stable", "Empty", "Dead")
+_CONSUMER_STATES: Final = ("Assigning", "Reconciling", "Stable", "Empty", "Dead")
 _MANAGER: Final = "kafka_coordinator_group_groupmetadatamanager_numgroups"
+_COORDINATOR: Final = "kafka_server_group_coordinator_metrics_"
 Sample = tuple[str, int]
 
 
@@ -81,11 +84,13 @@ def _logs(figures: BrokerFigures, sizes: Sizes) -> Iterator[str]:
 
 def _groups(figures: BrokerFigures) -> Iterator[str]:
     groups = figures.groups()
-    more = figures.more_groups()
-    yield _gauge(_MANAGER, "Consumer groups.", len(groups) + more.total())
+    classic = figures.group_counts("classic")
+    yield _gauge(_MANAGER, "Groups of the classic protocol.", classic.total())
     for state in _STATES:
-        count = sum(group.state == state for group in groups) + more[state]
-        yield _gauge(_MANAGER + state.lower(), f"Consumer groups in the state {state}.", count)
+        yield _gauge(
+            _MANAGER + state.lower(), f"Groups of the classic protocol in the state {state}.", classic[state]
+        )
+    yield from _consumer_groups(figures.group_counts("consumer"))
     shown_ids = set(figures.group_ids.choose([group.id for group in groups]))
     members = [(group.id, group.members) for group in groups if group.id in shown_ids]
     yield _family(
@@ -95,6 +100,25 @@ def _groups(figures: BrokerFigures) -> Iterator[str]:
         [(f'{{consumergroup="{quoted(group_id)}"}}', count) for group_id, count in members],
     )
     yield from _group_lags(figures, groups)
+
+
+def _consumer_groups(counts: Counter[str]) -> Iterator[str]:
+    """Yield Kafka's metrics of the consumer protocol. A broker without such groups has none of them."""
+    if not counts:
+        return
+    # Untyped, because Prometheus reserves the end of these names for histograms.
+    yield _family(
+        f"{_COORDINATOR}group_count",
+        "untyped",
+        "Groups of the consumer protocol.",
+        [('{protocol="consumer"}', counts.total())],
+    )
+    yield _family(
+        f"{_COORDINATOR}consumer_group_count",
+        "untyped",
+        "Groups of the consumer protocol, by state.",
+        [(f'{{state="{state}"}}', counts[state]) for state in _CONSUMER_STATES],
+    )
 
 
 def _group_lags(figures: BrokerFigures, groups: Sequence[Group]) -> Iterator[str]:
@@ -141,7 +165,7 @@ def _about(figures: BrokerFigures) -> Iterator[str]:
     left_out = {
         "topics": figures.topics.left_out,
         "partitions": figures.partitions.left_out,
-        "groups": figures.group_ids.left_out + figures.more_groups().total(),
+        "groups": figures.group_ids.left_out + figures.unreported_groups,
         "group_topics": figures.group_topics.left_out,
         "group_partitions": figures.group_partitions.left_out,
     }

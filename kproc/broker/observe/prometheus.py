@@ -92,6 +92,7 @@ class Exposition:
         yield from _roles(status["processes"], self._moved)
         yield from _broker(status)
         yield from _transactions(status["processes"], self._figures)
+        yield from _rebalances(status["processes"])
 
 
 def load_prometheus() -> None:
@@ -333,6 +334,19 @@ def _broker(status: Mapping[str, Any]) -> Iterator[Metric]:
     )
     uncleanable.add_sample(uncleanable.name, {}, status["uncleanable"]["count"])
     yield uncleanable
+
+
+def _rebalances(processes: Iterable[Mapping[str, Any]]) -> Iterator[Metric]:
+    """Yield Kafka's consumer-group-rebalance-count, once a group of the consumer protocol has rebalanced."""
+    from prometheus_client.metrics_core import CounterMetricFamily
+
+    count = sum(row["counters"]["consumer_group_rebalances"] for row in processes if row["role"] == HANDLER)
+    if count:
+        yield CounterMetricFamily(
+            "kafka_server_group_coordinator_metrics_consumer_group_rebalance",
+            "Groups of the consumer protocol: how often a group's epoch rose.",
+            value=count,
+        )
 
 
 def _transactions(processes: Iterable[Mapping[str, Any]], figures: NetworkFigures) -> Iterator[Metric]:

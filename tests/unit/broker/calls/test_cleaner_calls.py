@@ -34,7 +34,7 @@ from tests.support.cases import in_one_test
 
 ID = bytes(range(16))
 OLD, NEW = SegmentIdentity(0, 100, 7), SegmentIdentity(0, 60, 1 << 60)
-GROUPS = [Group("g", "Stable", 2, {"t": {0: 7, 3: 1 << 40}})]
+GROUPS = [Group("g", "classic", "Stable", 2, {"t": {0: 7, 3: 1 << 40}})]
 
 
 @in_one_test(
@@ -55,7 +55,7 @@ GROUPS = [Group("g", "Stable", 2, {"t": {0: 7, 3: 1 << 40}})]
         (
             FIGURES,
             FromImage(7),
-            [HandlerFigures(1, {"t": [1, 2, 3, 4]}, {"t": [0, 9, 1]}, 1, GROUPS, {"Empty": 2})],
+            [HandlerFigures(1, {"t": [1, 2, 3, 4]}, {"t": [0, 9, 1]}, 1, GROUPS, {"classic": {"Empty": 2}})],
         ),
         (READ_LOG_FIGURES, LogDirRequest([("t", [0])]), [LogFiguresReply([[LogFileFigures(1 << 40, 2, -1)]])]),
         (TOPIC_TRAFFIC, FromImage(7), [TrafficReport({"t": [1, 2, 3, 1 << 50]})]),

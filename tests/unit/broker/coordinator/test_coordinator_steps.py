@@ -150,7 +150,7 @@ def test_work_on_many_groups_is_divided_into_steps(start: Start) -> None:
     rig.handler()._due.press()
 
     def has_members(_rig: HandlerRig) -> bool:
-        return any(members for _, _, members in loaded.sizes())
+        return any(members for _, _, _, members in loaded.sizes())
 
     assert bounded(costs_of_cycles(rig, has_members))
 
@@ -217,7 +217,7 @@ def test_load_of_a_large_group_restores_its_members_in_steps(start: Start) -> No
     rig = with_groups(start, member_counts=[MEMBERS], settings={"group.max.size": 10_000})
     load(rig)
     costs = costs_of_cycles(rig)
-    assert list(coordinator(rig).sizes()) == [("g0", "Stable", MEMBERS)]
+    assert list(coordinator(rig).sizes()) == [("g0", "classic", "Stable", MEMBERS)]
     assert sorted(costs)[-2] < STEP_BYTECODES_MAX
 
 
@@ -233,7 +233,7 @@ def test_requests_wait_until_the_last_step_of_a_load(start: Start, monkeypatch: 
         rig.handler()._due.press()
         rig.handler().do_work(0)
         assert shard.state is ShardState.READY or rig.handler().next_deadline_ms() == 0
-    assert [state for _, state, _ in coordinator(rig).sizes()] == ["Stable"] * 3
+    assert [state for _, _, state, _ in coordinator(rig).sizes()] == ["Stable"] * 3
 
 
 def test_sessions_of_restored_members_start_at_the_end(
@@ -251,9 +251,9 @@ def test_sessions_of_restored_members_start_at_the_end(
     monkeypatch.setattr("kproc.broker.coordinator.steps.STEP_COST", 10_000)
     rig.settle()
     rig.advance_ms(SESSION_MS - 1)
-    assert [members for _, _, members in coordinator(rig).sizes()] == [1, 1, 1]
+    assert [members for _, _, _, members in coordinator(rig).sizes()] == [1, 1, 1]
     rig.advance_ms(1)
-    assert [members for _, _, members in coordinator(rig).sizes()] == [0, 0, 0]
+    assert [members for _, _, _, members in coordinator(rig).sizes()] == [0, 0, 0]
 
 
 def test_topic_deleted_during_a_load_takes_its_offsets_along(
@@ -371,7 +371,7 @@ def test_end_of_a_large_group_is_divided_into_steps(start: Start) -> None:
     loaded = coordinator(rig)
     rig.clock.advance_ms(SESSION_MS)
     rig.handler()._due.press()
-    assert bounded(costs_of_cycles(rig, lambda _rig: list(loaded.sizes()) != [("g0", "Empty", 0)]))
+    assert bounded(costs_of_cycles(rig, lambda _rig: list(loaded.sizes()) != [("g0", "classic", "Empty", 0)]))
 
 
 def with_offsets(start: Start, count: int) -> tuple[HandlerRig, GroupCoordinator]:

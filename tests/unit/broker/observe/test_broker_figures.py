@@ -61,7 +61,10 @@ def test_lag_is_per_partition_and_topic_with_maximum_of_groups(rig: Rig) -> None
     rig.create("t", 2)
     rig.open("t", 0, 50, 100)  # Group g2 has not read the records below 50, and they count.
     rig.ends["t", 1] = (0, 10)
-    groups = [['g"1', "Stable", 2, {"t": {0: 90, 1: 10}}], ["g2", "Empty", 0, {"t": {0: 1}, "gone": {0: 5}}]]
+    groups = [
+        ['g"1', "classic", "Stable", 2, {"t": {0: 90, 1: 10}}],
+        ["g2", "classic", "Empty", 0, {"t": {0: 1}, "gone": {0: 5}}],
+    ]
     samples = rig.scrape(reply(groups=groups), reply())
     lag = {"consumergroup": 'g"1', "topic": "t"}
     assert of(samples, "kafka_consumergroup_lag_sum", **lag) == 10
@@ -77,6 +80,24 @@ def test_lag_is_per_partition_and_topic_with_maximum_of_groups(rig: Rig) -> None
         1,
         1,
     )
+
+
+def test_groups_are_counted_by_protocol_and_state(rig: Rig) -> None:
+    coordinator = "kafka_server_group_coordinator_metrics_"
+    classic = [["g1", "classic", "Stable", 2, {}]]
+    samples = rig.scrape(reply(groups=classic), reply())
+    assert not [name for name, _labels in samples if name.startswith(coordinator)], "no such group exists"
+    samples = rig.scrape(
+        reply(groups=[*classic, ["g2", "consumer", "Stable", 1, {}]]),
+        reply(more_groups={"consumer": {"Reconciling": 2}, "classic": {"Empty": 1}}),
+    )
+    manager = "kafka_coordinator_group_groupmetadatamanager_numgroups"
+    assert [of(samples, manager + state) for state in ("", "stable", "empty")] == [2, 1, 1]
+    assert of(samples, coordinator + "group_count", protocol="consumer") == 3
+    states = ("Assigning", "Reconciling", "Stable", "Empty", "Dead")
+    counts = [of(samples, coordinator + "consumer_group_count", state=state) for state in states]
+    assert counts == [0, 2, 1, 0, 0]
+    assert of(samples, "kproc_metrics_left_out", of="groups") == 3
 
 
 def test_many_partitions_are_looked_up_in_slices(rig: Rig, monkeypatch: pytest.MonkeyPatch) -> None:
