@@ -64,6 +64,7 @@ def compact(
         ),
         interval_bytes=log.state.config.index_interval_bytes,
         delete_retention_ms=log.state.config.delete_retention_ms,
+        record_bytes_max=log.state.config.max_decompressed_message_bytes,
         now_ms=now_ms,
         memory_bytes=memory_bytes,
         chunk_bytes=chunk_bytes,

@@ -256,6 +256,7 @@ class Compactor:
             facts,
             interval_bytes=config.index_interval_bytes,
             delete_retention_ms=config.delete_retention_ms,
+            record_bytes_max=config.max_decompressed_message_bytes,
             now_ms=self._clock.wall_ms(),
             memory_bytes=self._memory_bytes(),
             chunk_bytes=int(self.survey.setting("log.cleaner.io.buffer.size")),

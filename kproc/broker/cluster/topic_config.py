@@ -1,4 +1,4 @@
-"""The table of topic configs: every name that Kafka 4.3 knows, one row each.
+"""The table of topic configs: every name that Kafka 4.4 knows, one row each.
 
 A row ties a config of a topic to the broker setting that is its default. Validation, DescribeConfigs and the config of
 a log (`dynamic_settings.log_overrides`) are derived from it. A config that Kafka knows and kproc does not act on is
@@ -16,6 +16,7 @@ from kproc.broker.config import SETTINGS, Config, ConfigError, Kind
 from kproc.broker.config.values import (
     LONG_MAX,
     ONE_REPLICA,
+    RECORD_BYTES_MAX,
     Check,
     at_least,
     between,
@@ -168,6 +169,15 @@ ROWS: Final = (
         at_least(0),
     ),
     TopicConfig(
+        "errors.deadletterqueue.group.enable",
+        Kind.BOOLEAN,
+        "Allow share groups to write records that they cannot deliver to this topic.",
+        (),
+        None,
+        "false",
+        unhonoured="there are no share groups",
+    ),
+    TopicConfig(
         "file.delete.delay.ms",
         Kind.LONG,
         "Time in ms between the renaming of a file to .deleted and its removal.",
@@ -239,6 +249,14 @@ ROWS: Final = (
         at_least(1),
     ),
     TopicConfig(
+        "max.decompressed.message.bytes",
+        Kind.INT,
+        "Largest record in bytes that a compressed batch may hold. Produce rejects larger ones; compaction and "
+        "look-ups by time fail at larger ones. Below 134217728 each produced record is checked.",
+        ("max.decompressed.message.bytes",),
+        between(1, RECORD_BYTES_MAX),
+    ),
+    TopicConfig(
         "max.message.bytes",
         Kind.INT,
         "Largest record batch in bytes, after compression.",
@@ -294,6 +312,26 @@ ROWS: Final = (
         "Reserve the disk space of a segment when it is created.",
         ("log.preallocate",),
         unhonoured="files grow as they are written",
+    ),
+    TopicConfig(
+        "remote.copy.lag.bytes",
+        Kind.LONG,
+        "Bytes of newer records after which a segment is copied to remote storage.",
+        (),
+        at_least(-1),
+        "-1",
+        "log.remote.copy.lag.bytes",
+        unhonoured=_NO_TIERS,
+    ),
+    TopicConfig(
+        "remote.copy.lag.ms",
+        Kind.LONG,
+        "Time in ms after which a segment is copied to remote storage.",
+        (),
+        at_least(-1),
+        "0",
+        "log.remote.copy.lag.ms",
+        unhonoured=_NO_TIERS,
     ),
     TopicConfig(
         "remote.log.copy.disable",

@@ -14,6 +14,7 @@ from kproc.broker.config.values import (
     LONG,
     LONG_MAX,
     ONE_REPLICA,
+    RECORD_BYTES_MAX,
     STRING,
     Check,
     any_of,
@@ -71,6 +72,15 @@ class LogSettings:
         1_048_588,
         "Largest record batch in bytes, after compression. Default of max.message.bytes.",
         at_least(0),
+        dynamic=CLUSTER,
+    )
+    max_decompressed_message_bytes: int = setting(
+        INT,
+        RECORD_BYTES_MAX,
+        "Largest record in bytes that a compressed batch may hold. Produce rejects larger ones; compaction and "
+        "look-ups by time fail at larger ones. Below 134217728 each produced record is checked, as with "
+        "kproc.validate.records=full.",
+        between(1, RECORD_BYTES_MAX),
         dynamic=CLUSTER,
     )
     compression_type: str = setting(

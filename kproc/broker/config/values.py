@@ -101,6 +101,8 @@ BOOLEAN, DOUBLE, INT, LIST, LONG, PASSWORD, SIZE, STRING = (
     Kind.STRING,
 )
 CLUSTER, PER_BROKER = Dynamic.CLUSTER, Dynamic.PER_BROKER
+# The largest record that Kafka can allocate: the longest array of Java (Records.SOFT_MAX_ARRAY_LENGTH).
+RECORD_BYTES_MAX: Final = 2_147_483_639
 # The reason why settings about replicas have no effect.
 ONE_REPLICA: Final = "one host keeps one replica"
 

@@ -108,6 +108,7 @@ class CompactionPass:
         *,
         interval_bytes: int,
         delete_retention_ms: int,
+        record_bytes_max: int,
         now_ms: int,
         memory_bytes: int,
         chunk_bytes: int,
@@ -117,6 +118,7 @@ class CompactionPass:
         self._facts = facts
         self._interval_bytes = interval_bytes
         self._delete_retention_ms = delete_retention_ms
+        self._record_bytes_max = record_bytes_max
         self._now_ms = now_ms
         self._chunk_bytes = max(chunk_bytes, _CHUNK_BYTES_MIN)
         self._map = KeyMap(facts.first_dirty, memory_bytes=memory_bytes)
@@ -158,7 +160,7 @@ class CompactionPass:
                     elif transactions.on_batch(header) or not header[RECORD_COUNT]:
                         key_map.advance(last_offset_of(header))
                     else:
-                        raw, start, end = records_of(header, chunk, at)
+                        raw, start, end = records_of(header, chunk, at, self._record_bytes_max)
                         self.records_read += header[RECORD_COUNT]
                         for _ in key_map.add(header, raw, start, end):
                             if self._is_step_over(header, end - start):
@@ -264,7 +266,7 @@ class CompactionPass:
         count = survivors.of_batch(header)
         if count is not None:
             return _WHOLE if count else None
-        raw, position, end = records_of(header, chunk, at)
+        raw, position, end = records_of(header, chunk, at, self._record_bytes_max)
         horizon_ms = header[BASE_TIMESTAMP] if header[ATTRIBUTES] & HAS_DELETE_HORIZON else None
         # KIP-534: a batch gets its delete horizon in the first pass that finds a tombstone in it, and the tombstone
         # goes when the horizon has passed. Counted from the file's time, as before KIP-534, a later pass could begin

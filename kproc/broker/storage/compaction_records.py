@@ -16,6 +16,7 @@ from itertools import repeat
 from struct import Struct
 from typing import Final
 
+from kproc.broker.storage.format import INT32_MAX
 from kproc.common.errors import Corrupt, KafkaError, ProtocolError
 from kproc.wire.batch_header import (
     ATTRIBUTES,
@@ -49,6 +50,7 @@ from kproc.wire.record_batch import (
     MAGIC,
     TRANSACTIONAL,
 )
+from kproc.wire.record_check import check_record_sizes
 
 # A longer key is stored as its digest. Two different keys would only be mixed up if they had the same 256 bits of
 # BLAKE2b. Digests are longer than exact keys, so the two kinds never collide.
@@ -76,11 +78,13 @@ Span = tuple[int, int]
 """Where a record begins and ends in the batch's records."""
 
 
-def records_of(header: Header, chunk: bytes, at: int) -> tuple[bytes, int, int]:
+def records_of(
+    header: Header, chunk: bytes, at: int, record_bytes_max: int = INT32_MAX
+) -> tuple[bytes, int, int]:
     """Return (bytes, position, end) of the records of the batch at `at`, decompressed if need be.
 
-    Raises Corrupt if the CRC does not match, the records cannot be decompressed, or the batch claims more than
-    RECORDS_MAX records.
+    Raises Corrupt if the CRC does not match, the records cannot be decompressed, one of them is then larger than
+    `record_bytes_max`, or the batch claims more than RECORDS_MAX records.
     """
     # The count is the producer's word. Check it before the CRC and the decompression, which are the expensive steps.
     if header[RECORD_COUNT] > RECORDS_MAX:
@@ -96,6 +100,7 @@ def records_of(header: Header, chunk: bytes, at: int) -> tuple[bytes, int, int]:
         return chunk, at + HEADER_BYTES, end
     try:
         raw = decompress(codec, memoryview(chunk)[at + HEADER_BYTES : end])
+        check_record_sizes(raw, header[RECORD_COUNT], record_bytes_max)
     except KafkaError as problem:
         raise Corrupt(f"the batch at offset {header[BASE_OFFSET]}: {problem}") from problem
     return raw, 0, len(raw)

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field, fields, replace
 from typing import TYPE_CHECKING, Final
 
 from kproc.broker.storage.format import INT32_MAX
+from kproc.wire.compression import DECOMPRESSED_BYTES_MAX
 from kproc.wire.primitives import INT64_MAX
 
 if TYPE_CHECKING:
@@ -29,6 +30,7 @@ class LogConfig:
     index_interval_bytes: int = 4096
     segment_index_bytes: int = 10 << 20
     max_message_bytes: int = 1_048_588
+    max_decompressed_message_bytes: int = 2_147_483_639
     timestamp_type: str = "CreateTime"
     timestamp_before_max_ms: int = INT64_MAX
     timestamp_after_max_ms: int = 3_600_000
@@ -69,6 +71,8 @@ class LogConfig:
             or self.compression_type != AS_PRODUCED
             or self.timestamp_before_max_ms != INT64_MAX
             or self.validate_records == FULL
+            # No larger batch is decompressed, so that a higher limit of a record has no effect.
+            or self.max_decompressed_message_bytes < DECOMPRESSED_BYTES_MAX
         )
         # The class is frozen, so its own assignment would raise an error.
         object.__setattr__(self, "is_append_time", self.timestamp_type == APPEND_TIME)
@@ -106,6 +110,7 @@ class LogConfig:
             index_interval_bytes=settings.log_index_interval_bytes,
             segment_index_bytes=settings.log_index_size_max_bytes,
             max_message_bytes=settings.message_max_bytes,
+            max_decompressed_message_bytes=settings.max_decompressed_message_bytes,
             timestamp_type=settings.log_message_timestamp_type,
             timestamp_before_max_ms=settings.log_message_timestamp_before_max_ms,
             timestamp_after_max_ms=settings.log_message_timestamp_after_max_ms,

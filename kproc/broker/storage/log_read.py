@@ -162,7 +162,7 @@ class LogReader:
         """
         if search is None:
             return _to_the_end(lambda each: self.offset_for_timestamp(timestamp, each))
-        search.start_slice()
+        search.start_slice(self._state.config.max_decompressed_message_bytes)
         for segment in self._segments.all():
             # The last entry of the time index has a segment's largest timestamp, so that older segments need not be
             # read.
@@ -183,7 +183,7 @@ class LogReader:
         """
         if search is None:
             return _to_the_end(self.max_timestamp)
-        search.start_slice()
+        search.start_slice(self._state.config.max_decompressed_message_bytes)
         start = self._state.start_offset
         best: tuple[int, LogSegment] | None = None
         for segment in self._segments.all():

@@ -1,8 +1,9 @@
 """Checks the records inside a produced batch, and compresses the batch with its topic's codec.
 
 This is done only for logs that need it (`LogConfig.looks_inside`): compacted ones, those with a lower bound of
-timestamps, those whose compression.type is a codec, and all logs with kproc.validate.records=full. It costs the Handler
-about as much as the producer's own work. In all other logs only the records' lengths are checked (record_check.py).
+timestamps, those whose compression.type is a codec, those with a max.decompressed.message.bytes, and all logs with
+kproc.validate.records=full. It costs the Handler about as much as the producer's own work. In all other logs only the
+records' lengths are checked (record_check.py).
 """
 
 from __future__ import annotations
@@ -22,7 +23,7 @@ from kproc.wire.compression import (
 )
 from kproc.wire.primitives import INT64_MAX, INT64_MIN
 from kproc.wire.record_batch import NO_TIMESTAMP, BatchHeader, rebuild, stamp_max_timestamp
-from kproc.wire.record_check import RecordConditions, scan_records
+from kproc.wire.record_check import RecordConditions, check_record_sizes, scan_records
 from kproc.wire.records import walk_records
 
 _CODECS: Final = {
@@ -64,6 +65,8 @@ def validate_inside(
     if not config.is_append_time and header.max_timestamp > now_ms + config.timestamp_after_max_ms:
         reject_misdated(view, header, config, now_ms)
     raw = _inflate(view, header, config)
+    if header.codec != Compression.NONE:
+        check_record_sizes(raw, header.record_count, config.max_decompressed_message_bytes)
     largest = scan_records(raw, header.record_count, _expected(header, config, now_ms))
     if largest is None:  # Read the records again to name the bad ones.
         largest = _check_records(raw, header, config, now_ms)

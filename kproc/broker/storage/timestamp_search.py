@@ -11,6 +11,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Final
 
+from kproc.broker.storage.format import INT32_MAX
 from kproc.common.errors import ProtocolError
 from kproc.wire.batch_header import (
     ATTRIBUTES,
@@ -25,6 +26,7 @@ from kproc.wire.batch_header import (
 from kproc.wire.compression import DECOMPRESSED_BYTES_MAX, InflatesTooMuch, decompress, inflation_limit
 from kproc.wire.primitives import as_int64, read_unsigned_varint, read_unsigned_varlong
 from kproc.wire.record_batch import CODEC_MASK, LOG_APPEND_TIME, NO_TIMESTAMP
+from kproc.wire.record_check import record_too_large
 
 # Limits of one slice and, in records, of a whole search. A search runs in slices because a Handler serves nobody else
 # meanwhile. It has an end because false headers could otherwise make it read the whole log.
@@ -47,7 +49,8 @@ class TimestampSearch:
     """
 
     __slots__ = (
-        "_bytes_left", "_open", "_records_left", "_slice_bytes", "_slice_records", "from_offset", "scanned",
+        "_bytes_left", "_open", "_record_bytes_max", "_records_left", "_slice_bytes", "_slice_records", "from_offset",
+        "scanned",
     )  # fmt: skip
 
     def __init__(self) -> None:
@@ -56,12 +59,17 @@ class TimestampSearch:
         self.scanned = (-1, -1, 0, NO_TIMESTAMP)
         self._bytes_left, self._records_left = DECOMPRESSED_BYTES_MAX, SEARCH_RECORDS_MAX
         self._slice_bytes = self._slice_records = 0
+        self._record_bytes_max = INT32_MAX
         # The batch in which the last slice ended: its base offset, and an iterator over its remaining records.
         self._open: tuple[int, Iterator[Found]] | None = None
 
-    def start_slice(self) -> None:
-        """Begin the next slice, in which at least one batch is decompressed."""
+    def start_slice(self, record_bytes_max: int = INT32_MAX) -> None:
+        """Begin the next slice, in which at least one batch is decompressed.
+
+        The search fails with INVALID_RECORD at a record of a compressed batch that is larger than `record_bytes_max`.
+        """
         self._slice_bytes, self._slice_records = SLICE_BYTES, SLICE_RECORDS
+        self._record_bytes_max = record_bytes_max
 
     def search_batch(self, header: Header, batch: bytes, timestamp: int) -> Found | None:
         """Return (offset, timestamp) of the batch's first record at or after `timestamp`, or None.
@@ -80,7 +88,7 @@ class TimestampSearch:
             # The search's limit is used up. Answer with what the header promises, as the module describes.
             if raw is None:
                 return first, header[MAX_TIMESTAMP]
-            walk = _walk(raw, header)
+            walk = _walk(raw, header, self._record_bytes_max)
         self._open = None
         for offset, dated in walk:
             # As above: no earlier record matches, so a reader that begins here misses none.
@@ -108,7 +116,8 @@ class TimestampSearch:
         self._records_left -= header[RECORD_COUNT]
         self._slice_records -= header[RECORD_COUNT]
         return max(
-            (dated for offset, dated in _walk(raw, header) if offset >= from_offset), default=NO_TIMESTAMP
+            (dated for offset, dated in _walk(raw, header, self._record_bytes_max) if offset >= from_offset),
+            default=NO_TIMESTAMP,
         )
 
     def count_header(self) -> bool:
@@ -131,12 +140,19 @@ class TimestampSearch:
         return raw
 
 
-def _walk(raw: bytes, header: Header) -> Iterator[Found]:
-    """Yield (offset, timestamp) of each record until one is malformed, because Produce may not have checked them."""
+def _walk(raw: bytes, header: Header, record_bytes_max: int) -> Iterator[Found]:
+    """Yield (offset, timestamp) of each record until one is malformed, because Produce may not have checked them.
+
+    Raises INVALID_RECORD for a record of a compressed batch above `record_bytes_max`, which can be less than it was
+    when the batch was produced.
+    """
+    limit = record_bytes_max if header[ATTRIBUTES] & CODEC_MASK else INT32_MAX
     position = 0
     try:
         for _ in range(header[RECORD_COUNT]):
             length, body = read_unsigned_varint(raw, position)
+            if length >> 1 > limit:
+                raise record_too_large(length >> 1, limit)
             delta, at = read_unsigned_varlong(raw, body + 1)
             offset = header[BASE_OFFSET] + (read_unsigned_varint(raw, at)[0] >> 1)
             if header[ATTRIBUTES] & LOG_APPEND_TIME:

@@ -93,7 +93,7 @@ def test_topic_config_has_type_of_its_default_setting():
 
 
 def test_the_table_is_kafkas():
-    assert len(ROWS) == len(TOPIC_CONFIGS) == 33
+    assert len(ROWS) == len(TOPIC_CONFIGS) == 37
     assert [row.name for row in ROWS] == sorted(TOPIC_CONFIGS)
 
 

@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 
 from kproc.broker.storage.log import Log, LogConfig
+from kproc.common.errors import Corrupt
 from kproc.wire.record_batch import HAS_DELETE_HORIZON, parse_header
 from tests.support.compacted_log import ClosingRig, batches_of, contents, keyed
 from tests.support.compaction import compact
@@ -38,6 +39,22 @@ def append_keyless(log: Log, view: memoryview) -> None:
 def roll(log: Log) -> None:
     """Seal what is there: the active segment is never compacted."""
     log.state.roll(log.state.end_offset, NOW_MS)
+
+
+def test_compressed_record_above_the_limit_stops_compaction(rig: LogRig) -> None:
+    """The limit was lowered after the record was produced. The log is left as it is, as in Kafka."""
+    log = rig.open()
+    append_one(log, dated(0, 0, key=b"k" * 100, codec=1))
+    roll(log)
+    config = log.state.config
+    log.state.reconfigure(replace(config, max_decompressed_message_bytes=50))
+    before = contents(log)
+    with pytest.raises(Corrupt, match="exceeds the configured maximum record size of 50"):
+        compact(rig, log)
+    assert contents(log) == before
+    log.state.reconfigure(config)
+    compact(rig, log)
+    assert len(contents(log)) == 1
 
 
 def test_the_newest_record_of_each_key_stays_at_its_offset(rig: LogRig) -> None:

@@ -9,7 +9,7 @@ import pytest
 from kproc.broker.storage import records_inside
 from kproc.broker.storage.log import LogConfig
 from kproc.common.errors import ErrorCode
-from kproc.wire.compression import decompress
+from kproc.wire.compression import DECOMPRESSED_BYTES_MAX, decompress
 from tests.support.logs import LogRig, append_one, batch, dated
 
 HOUR_MS = 3_600_000
@@ -22,6 +22,31 @@ def test_a_lower_bound_is_checked_on_each_record(rig: LogRig) -> None:
     assert append_one(log, early).error_code == ErrorCode.INVALID_TIMESTAMP
     assert append_one(log, late).error_code == 0
     log.close()
+
+
+@pytest.mark.parametrize("codec", [1, 2, 3, 4])
+def test_compressed_record_above_the_limit_is_rejected(rig: LogRig, *, codec: int) -> None:
+    """max.decompressed.message.bytes bounds one record without its length, and no uncompressed record, as in Kafka."""
+    large = batch("small", "x" * 5000, "small", codec=codec)
+    size = 5007  # The value, its length of two bytes, and five fields of one byte.
+    rig.config = LogConfig(max_decompressed_message_bytes=size - 1)
+    log = rig.open()
+    result = append_one(log, large)
+    assert result.error_code == ErrorCode.INVALID_RECORD
+    assert result.message == (
+        f"Invalid record size: {size} exceeds the configured maximum record size of {size - 1}."
+    )
+    assert append_one(log, batch("small", "x" * 5000)).error_code == 0
+    assert append_one(log, batch("small", "x" * 100, codec=codec)).error_code == 0
+    log.state.reconfigure(LogConfig(max_decompressed_message_bytes=size))
+    assert append_one(log, large).error_code == 0
+    log.close()
+
+
+def test_limit_that_no_record_reaches_costs_nothing() -> None:
+    assert not LogConfig().looks_inside
+    assert not LogConfig(max_decompressed_message_bytes=DECOMPRESSED_BYTES_MAX).looks_inside
+    assert LogConfig(max_decompressed_message_bytes=DECOMPRESSED_BYTES_MAX - 1).looks_inside
 
 
 @pytest.mark.parametrize("count", [3, 4])

@@ -9,6 +9,7 @@ import pytest
 from kproc.broker.storage import timestamp_search
 from kproc.broker.storage.log import LogConfig
 from kproc.broker.storage.timestamp_search import SearchPaused, TimestampSearch
+from kproc.common.errors import ErrorCode, KafkaError
 from tests.support.filled_log import filled
 from tests.support.logs import NOW_MS, LogRig, append_one, batch, dated
 
@@ -104,6 +105,20 @@ def test_batches_that_lie_are_inflated_only_so_far(rig: LogRig, monkeypatch: pyt
         append_one(log, dated(*([0] * 100), largest=NOW_MS + 50, codec=4))
     assert log.reader.offset_for_timestamp(NOW_MS + 40) == (100, NOW_MS + 50)
     assert log.reader.offset_for_timestamp(NOW_MS) == (0, NOW_MS)
+    log.close()
+
+
+def test_search_fails_at_a_compressed_record_above_the_limit(rig: LogRig) -> None:
+    """The topic's limit was lowered after the record was produced. Records before it are found, as in Kafka."""
+    log = rig.open()
+    append_one(log, batch("a", "x" * 100, "b", timestamp=NOW_MS, step_ms=1, codec=1))
+    append_one(log, batch("x" * 100, timestamp=NOW_MS + 50))
+    log.state.reconfigure(LogConfig(max_decompressed_message_bytes=50))
+    assert log.reader.offset_for_timestamp(NOW_MS) == (0, NOW_MS)
+    assert log.reader.offset_for_timestamp(NOW_MS + 50) == (3, NOW_MS + 50)
+    with pytest.raises(KafkaError, match=r"Invalid record size: 107 exceeds .* of 50\.$") as caught:
+        log.reader.offset_for_timestamp(NOW_MS + 2)
+    assert caught.value.code == ErrorCode.INVALID_RECORD
     log.close()
 
 
