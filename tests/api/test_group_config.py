@@ -17,7 +17,7 @@ GROUP = 32
 def test_group_configs_alter_describe_and_list(client: RawClient) -> None:
     name, key = fresh_name("group"), "consumer.session.timeout.ms"
     code, rows = describe_configs(client, GROUP, name)
-    assert (code, len(rows)) == (0, 17)
+    assert (code, len(rows)) == (0, 21)
     assert (rows[key]["value"], rows[key]["config_source"], rows[key]["config_type"]) == ("45000", 5, 3)
     assert [one["name"] for one in rows[key]["synonyms"]] == [f"group.{key}"]
     assert rows[key]["documentation"]
@@ -36,11 +36,12 @@ def test_group_configs_alter_describe_and_list(client: RawClient) -> None:
         (
             "consumer.session.timeout.ms",
             "5",
-            "greater than or equal to group.consumer.min.session.timeout.ms",
+            "consumer.session.timeout.ms must be in the range 45000 to 60000 inclusive.",
         ),
-        ("streams.num.standby.replicas", "99", "less than or equal to group.streams.max.standby.replicas"),
+        ("streams.num.standby.replicas", "99", "must be less than or equal to 2"),
         ("consumer.heartbeat.interval.ms", "abc", "Not a number of type INT"),
         ("share.auto.offset.reset", "bogus", "must be either 'earliest', 'latest'"),
+        ("errors.deadletterqueue.topic.name", "__x", "DLQ topic name must not start with '__'"),
         ("share.isolation.level", "bogus", "String must be one of: read_committed, read_uncommitted"),
         ("no.such", "1", "Unknown group config name: no.such"),
     ],

@@ -112,7 +112,7 @@ def _describe(image: ClusterImage, config: Config, resource: dict[str, Any]) -> 
     if not name:
         raise KafkaError(ErrorCode.INVALID_REQUEST, f"{_NAMELESS[kind]} must not be empty")
     if kind == RESOURCE_GROUP:
-        return describe_group(name, image, names)
+        return describe_group(name, image, config, names)
     if kind == RESOURCE_CLIENT_METRICS:
         return describe_client_metrics(name, image, names)
     _check_broker(name, config.node_id)

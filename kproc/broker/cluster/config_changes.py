@@ -38,8 +38,8 @@ RESOURCE_GROUP: Final = 32
 OP_SET, OP_DELETE, OP_APPEND, OP_SUBTRACT = range(4)
 # For resource types that are only stored: the error for an empty name, and the check of all configs of a resource.
 _STORED: Final = {
-    RESOURCE_CLIENT_METRICS: ("Subscription name can't be empty", client_metrics_config.check_all),
-    RESOURCE_GROUP: ("Default group resources are not allowed.", group_config.check_all),
+    RESOURCE_CLIENT_METRICS: "Subscription name can't be empty",
+    RESOURCE_GROUP: "Default group resources are not allowed.",
 }
 OP_NAMES: Final = {OP_APPEND: "APPEND", OP_SUBTRACT: "SUBTRACT"}
 
@@ -277,7 +277,6 @@ class ConfigChanges:
         self, resource_type: int, name: str, changes: list[Change], incremental: bool
     ) -> list[r.Record]:
         """Validate changes of a group or a client-metrics subscription. It need not exist yet."""
-        problem, check_all = _STORED[resource_type]
         before = self._image.resource_configs.get((resource_type, name), {})
         after = dict(before) if incremental else {}
         for key, operation, value in changes:
@@ -289,10 +288,13 @@ class ConfigChanges:
                 after[key] = value or ""
         # As in Kafka, this follows the check of the operations.
         if not name:
-            raise KafkaError(ErrorCode.INVALID_REQUEST, problem)
+            raise KafkaError(ErrorCode.INVALID_REQUEST, _STORED[resource_type])
+        if resource_type == RESOURCE_GROUP:
+            after = group_config.check_all(after, self._config)
+        else:
+            after = client_metrics_config.check_all(after)
         return [
-            r.ResourceConfigSet(resource_type, name, key, value)
-            for key, value in _difference(before, check_all(after))
+            r.ResourceConfigSet(resource_type, name, key, value) for key, value in _difference(before, after)
         ]
 
 

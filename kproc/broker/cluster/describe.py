@@ -128,12 +128,25 @@ def describe_cluster_default(image: ClusterImage, names: Iterable[str] | None = 
 
 
 def describe_group(
-    name: str, image: ClusterImage, names: Iterable[str] | None = None
+    name: str, image: ClusterImage, config: Config, names: Iterable[str] | None = None
 ) -> list[dict[str, Any]]:
     """Return a row for each group config. The group need not exist."""
     overrides = image.resource_configs.get((RESOURCE_GROUP, name), {})
-    rows = [(row.config, row.synonym) for row in group_config.ROWS]
+    defaults = [
+        _Value(*_first(synonyms, row.default(config)), synonyms)
+        for row in group_config.ROWS
+        for synonyms in (_group_synonyms(row, image, config),)
+    ]
+    rows = [(row.config, default) for row, default in zip(group_config.ROWS, defaults, strict=True)]
     return _stored_rows(rows, overrides, SOURCE_GROUP, names)
+
+
+def _group_synonyms(row: group_config.GroupConfigRow, image: ClusterImage, config: Config) -> Synonyms:
+    """Return the sources of a group config's default: its broker setting, which kproc can lack."""
+    if row.synonym in SETTINGS:
+        return _broker_synonyms((row.synonym,), image, config)
+    default = row.config.fixed_default
+    return [{"name": row.synonym, "value": default, "source": SOURCE_DEFAULT}] if row.synonym else []
 
 
 def describe_client_metrics(
@@ -141,7 +154,7 @@ def describe_client_metrics(
 ) -> list[dict[str, Any]]:
     """Return a row for each config of a client-metrics subscription."""
     overrides = image.resource_configs.get((RESOURCE_CLIENT_METRICS, name), {})
-    rows = [(row, "") for row in client_metrics_config.ROWS]
+    rows = [(row, _Value(row.fixed_default, SOURCE_DEFAULT, [])) for row in client_metrics_config.ROWS]
     return _stored_rows(rows, overrides, SOURCE_CLIENT_METRICS, names)
 
 
@@ -165,27 +178,26 @@ def describe_loggers(levels: Mapping[str, str], names: Iterable[str] | None = No
 
 
 def _stored_rows(
-    table: Iterable[tuple[TopicConfig, str]],
+    table: Iterable[tuple[TopicConfig, _Value]],
     overrides: Mapping[str, str],
     override_source: int,
     names: Iterable[str] | None,
 ) -> list[dict[str, Any]]:
     """Return the rows of a resource (group, client-metrics subscription) whose configs exist only in the metadata.
 
-    `overrides`: the stored configs; the others have their fixed default. `table`: each config, and the broker setting
-    shown as the default's synonym, or "".
+    `overrides`: the stored configs. `table`: each config, and its default.
     """
     wanted = None if names is None else set(names)
     rows: list[dict[str, Any]] = []
-    for row, synonym in table:
+    for row, default in table:
         if wanted is not None and row.name not in wanted:
             continue
-        value, source = row.fixed_default, SOURCE_DEFAULT
-        synonyms = [{"name": synonym, "value": value, "source": SOURCE_DEFAULT}] if synonym else []
+        effective = default
         if row.name in overrides:
-            value, source = overrides[row.name], override_source
-            synonyms.insert(0, {"name": row.name, "value": value, "source": source})
-        rows.append(_row(row.name, row.kind, _doc(row), _Value(value, source, synonyms), read_only=False))
+            own = overrides[row.name]
+            synonym = {"name": row.name, "value": own, "source": override_source}
+            effective = _Value(own, override_source, [synonym, *default.synonyms])
+        rows.append(_row(row.name, row.kind, _doc(row), effective, read_only=False))
     return rows
 
 

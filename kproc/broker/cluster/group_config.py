@@ -1,8 +1,8 @@
-"""The table of group configs (resource type 32): every name that Kafka 4.3 knows, one row each.
+"""The table of group configs (resource type 32): every name that Kafka 4.4 knows, one row each.
 
 Those of consumer groups (KIP-848) take effect at the next heartbeat. Those of share and streams groups, which kproc
 does not have yet, are stored and shown, because tools set them before the first member joins, and have no effect.
-Bounds are Kafka's defaults of the `group.*.min.*` and `group.*.max.*` broker settings, which it names in its refusals.
+The broker settings `group.*.min.*` and `group.*.max.*` are bounds. Kafka's defaults replace those that kproc lacks.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from collections.abc import Mapping
 from typing import Final, NamedTuple
 
 from kproc.broker.cluster.topic_config import TopicConfig
-from kproc.broker.config import Kind
+from kproc.broker.config import SETTINGS, Config, Kind
 from kproc.broker.config.values import Check, at_least
 from kproc.common.errors import ErrorCode, KafkaError
 
@@ -20,12 +20,33 @@ _UNHONOURED: Final = "kproc does not support groups of this kind"
 
 
 class GroupConfigRow(NamedTuple):
-    """A row of the table of group configs: the config, and the names of the broker settings that bound it in Kafka."""
+    """A row of the table of group configs: the config, its broker setting or "", and Kafka's defaults of its bounds."""
 
     config: TopicConfig
     synonym: str
     lowest: int | None = None
     highest: int | None = None
+
+    def bounds(self, config: Config) -> tuple[int | None, int | None]:
+        """Return the least and the largest value that the broker's settings allow. None: no bound."""
+        return self._bound("min", self.lowest, config), self._bound("max", self.highest, config)
+
+    def default(self, config: Config) -> str:
+        """Return the value of a group without an own one, from the static settings."""
+        setting = SETTINGS.get(self.synonym)
+        return self.config.fixed_default if setting is None else config.wire_value(setting.name) or ""
+
+    def clamp(self, text: str, config: Config) -> str:
+        """Return the value, or the bound that it exceeds."""
+        lowest, highest = self.bounds(config)
+        if lowest is not None and int(text) < lowest:
+            return str(lowest)
+        return str(highest) if highest is not None and int(text) > highest else text
+
+    def _bound(self, side: str, default: int | None, config: Config) -> int | None:
+        family, _, rest = self.config.name.partition(".")
+        setting = SETTINGS.get(f"group.{family}.{side}.{rest}")
+        return default if setting is None else int(getattr(config, setting.field_name))
 
 
 def _reset(value: str) -> str | None:
@@ -39,6 +60,10 @@ def _reset(value: str) -> str | None:
         f"Invalid value `{value}` for configuration share.auto.offset.reset. The value must be either "
         "'earliest', 'latest' or of the format 'by_duration:<PnDTnHnMn.nS>'."
     )
+
+
+def _dead_letter_topic(value: str) -> str | None:
+    return "DLQ topic name must not start with '__'" if value.startswith("__") else None
 
 
 def _isolation(value: str) -> str | None:
@@ -69,7 +94,7 @@ def _number(
 
 
 def _word(name: str, kind: Kind, default: str, check: Check | None, text: str) -> GroupConfigRow:
-    return _row(name, kind, text, check, default, name)
+    return _row(name, kind, text, check, default, "")
 
 
 def _timing(family: str) -> tuple[GroupConfigRow, ...]:
@@ -128,11 +153,36 @@ ROWS: Final = (
         "streams.num.standby.replicas", 0, 0, None, 2,
         "Number of standby copies of each task's state in a streams group.",
     ),
+    _word(
+        "streams.assignor.name", Kind.STRING, "", None,
+        "Task assignor of a streams group. Empty: the broker's first one.",
+    ),
+    _word(
+        "streams.rack.aware.assignment.tags", Kind.LIST, "", None,
+        "Tags of clients by which a streams group spreads standby copies.",
+    ),
+    _word(
+        "errors.deadletterqueue.topic.name", Kind.STRING, "",
+        Check("no name that begins with __", _dead_letter_topic),
+        "Topic to which a share group writes records that it cannot deliver. Empty: none.",
+    ),
+    _word(
+        "errors.deadletterqueue.copy.record.enable", Kind.BOOLEAN, "false", None,
+        "Copy key, value and headers of a record that a share group cannot deliver.",
+    ),
 )  # fmt: skip
 GROUP_CONFIGS: Final[Mapping[str, GroupConfigRow]] = {row.config.name: row for row in ROWS}
 
 
-def check_all(configs: Mapping[str, str]) -> dict[str, str]:
+def clamp_all(configs: Mapping[str, str], config: Config) -> dict[str, str]:
+    """Return stored configs within the broker's bounds, because they can have been stored under other bounds."""
+    return {
+        name: GROUP_CONFIGS[name].clamp(text, config) if name in GROUP_CONFIGS else text
+        for name, text in configs.items()
+    }
+
+
+def check_all(configs: Mapping[str, str], config: Config) -> dict[str, str]:
     """Validate and normalize a group's configs. Raise KafkaError(INVALID_CONFIG) for the first invalid one."""
     normalized: dict[str, str] = {}
     for name, text in configs.items():
@@ -143,34 +193,29 @@ def check_all(configs: Mapping[str, str]) -> dict[str, str]:
     # Bounds come after the parsing of all configs, so that an unknown or malformed one is reported first, as in
     # GroupConfigManager.
     for name, text in normalized.items():
-        _check_bounds(GROUP_CONFIGS[name], text)
+        _check_bounds(GROUP_CONFIGS[name], text, config)
     for family in ("consumer", "share", "streams"):
-        _check_heartbeat(family, normalized)
+        _check_heartbeat(family, normalized, config)
     return normalized
 
 
-def _check_bounds(row: GroupConfigRow, text: str) -> None:
-    """Check a value against the broker's bounds; the error names the broker setting, as in Kafka."""
-    family, _, rest = row.synonym.removeprefix("group.").partition(".")
-    # streams.num.standby.replicas is bounded by group.streams.max.standby.replicas.
-    rest = rest.removeprefix("num.")
-    if row.lowest is not None and int(text) < row.lowest:
-        side, least = "greater", "min"
-    elif row.highest is not None and int(text) > row.highest:
-        side, least = "less", "max"
+def _check_bounds(row: GroupConfigRow, text: str, config: Config) -> None:
+    """Check a value against the broker's bounds. The errors are Kafka's."""
+    lowest, highest = row.bounds(config)
+    if lowest is not None and highest is not None and not lowest <= int(text) <= highest:
+        problem = f"must be in the range {lowest} to {highest} inclusive."
+    elif highest is not None and int(text) > highest:
+        problem = f"must be less than or equal to {highest}"
     else:
         return
-    raise KafkaError(
-        ErrorCode.INVALID_CONFIG,
-        f"{row.config.name} must be {side} than or equal to group.{family}.{least}.{rest}",
-    )
+    raise KafkaError(ErrorCode.INVALID_CONFIG, f"{row.config.name} {problem}")
 
 
-def _check_heartbeat(family: str, configs: Mapping[str, str]) -> None:
+def _check_heartbeat(family: str, configs: Mapping[str, str], config: Config) -> None:
     session, heartbeat = (f"{family}.session.timeout.ms", f"{family}.heartbeat.interval.ms")
-    times = [
-        int(configs.get(name, GROUP_CONFIGS[name].config.fixed_default)) for name in (session, heartbeat)
-    ]
+    if session not in configs and heartbeat not in configs:
+        return
+    times = [int(configs.get(name, GROUP_CONFIGS[name].default(config))) for name in (session, heartbeat)]
     # A member whose heartbeat interval reaches the session timeout would be removed between two heartbeats.
     if times[0] <= times[1]:
         raise KafkaError(ErrorCode.INVALID_CONFIG, f"{session} must be greater than {heartbeat}")

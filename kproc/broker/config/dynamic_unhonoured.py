@@ -1,7 +1,7 @@
 """Kafka's dynamic broker settings without effect here. They are accepted, stored and shown, because clients set them.
 
 librdkafka's tests alter `sasl.kerberos.*`, and `kafka-reassign-partitions --throttle` sets the rates of replication.
-Such clients fail if the broker rejects a setting, so each is validated as in Kafka 4.3 and stored. DescribeConfigs and
+Such clients fail if the broker rejects a setting, so each is validated as in Kafka 4.4 and stored. DescribeConfigs and
 `kproc config get` show that it has no effect, and why. settings.py has the settings with an effect.
 """
 
@@ -34,6 +34,8 @@ _NO_TIERS: Final = "there is no tiered storage"
 _NO_POOL: Final = "processes do this work, there is no thread pool"
 _NO_JAVA: Final = "it names a Java class"
 _OPENSSL: Final = "OpenSSL decides this"
+_NO_SHARE_GROUPS: Final = "there are no share groups"
+_NO_OFFLOAD: Final = "assignors run in the Handler"
 _OTHER_GROUPS: Final = "group protocols with assignment by the broker are not supported"
 
 
@@ -95,6 +97,11 @@ _ROWS: Final = (
     _row("principal.builder.class", STRING, None, _NO_JAVA, dynamic=PER_BROKER),
     _row("group.share.assignment.interval.ms", INT, 1000, _OTHER_GROUPS, at_least(0)),
     _row("group.streams.assignment.interval.ms", INT, 1000, _OTHER_GROUPS, at_least(0)),
+    _row("group.consumer.assignor.offload.enable", BOOLEAN, True, _NO_OFFLOAD),
+    _row("group.share.assignor.offload.enable", BOOLEAN, True, _OTHER_GROUPS),
+    _row("group.streams.assignor.offload.enable", BOOLEAN, True, _OTHER_GROUPS),
+    _row("errors.deadletterqueue.auto.create.topics.enable", BOOLEAN, False, _NO_SHARE_GROUPS),
+    _row("errors.deadletterqueue.topic.name.prefix", STRING, "dlq.", _NO_SHARE_GROUPS),
     _row(
         "group.coordinator.cached.buffer.max.bytes",
         INT,
@@ -106,11 +113,13 @@ _ROWS: Final = (
         "share.coordinator.cached.buffer.max.bytes",
         INT,
         1048588,
-        "there are no share groups",
+        _NO_SHARE_GROUPS,
         at_least(524288),
     ),
     _tiers("log.local.retention.bytes", LONG, -2, -2),
     _tiers("log.local.retention.ms", LONG, -2, -2),
+    _tiers("log.remote.copy.lag.bytes", LONG, -1, -1),
+    _tiers("log.remote.copy.lag.ms", LONG, 0, -1),
     _tiers("remote.fetch.max.wait.ms", INT, 500),
     _tiers("remote.list.offsets.request.timeout.ms", LONG, 30000),
     _tiers("remote.log.index.file.cache.total.size.bytes", LONG, 1073741824),

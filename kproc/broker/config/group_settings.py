@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Any, Final
 
 from kproc.broker.config.values import (
     CLUSTER,
@@ -12,6 +13,7 @@ from kproc.broker.config.values import (
     LONG,
     ONE_REPLICA,
     STRING,
+    ConfigError,
     at_least,
     between,
     one_of,
@@ -47,6 +49,18 @@ class GroupSettings:
     group_consumer_heartbeat_interval_ms: int = setting(
         INT, 5_000, "Interval in ms at which members of the consumer protocol send heartbeats.", at_least(1)
     )
+    group_consumer_min_session_timeout_ms: int = setting(
+        INT, 45_000, "Shortest consumer.session.timeout.ms in ms that a group may have.", at_least(1)
+    )
+    group_consumer_max_session_timeout_ms: int = setting(
+        INT, 60_000, "Longest consumer.session.timeout.ms in ms that a group may have.", at_least(1)
+    )
+    group_consumer_min_heartbeat_interval_ms: int = setting(
+        INT, 5_000, "Shortest consumer.heartbeat.interval.ms in ms that a group may have.", at_least(1)
+    )
+    group_consumer_max_heartbeat_interval_ms: int = setting(
+        INT, 15_000, "Longest consumer.heartbeat.interval.ms in ms that a group may have.", at_least(1)
+    )
     group_consumer_max_size: int = setting(
         INT, INT_MAX, "Maximum number of members of a group of the consumer protocol.", at_least(1)
     )
@@ -62,6 +76,20 @@ class GroupSettings:
         "Shortest time in ms between two assignments of a group of the consumer protocol (KIP-1263).",
         at_least(0),
         dynamic=CLUSTER,
+    )
+    group_consumer_min_assignment_interval_ms: int = setting(
+        INT, 0, "Shortest consumer.assignment.interval.ms in ms that a group may have.", at_least(0)
+    )
+    group_consumer_max_assignment_interval_ms: int = setting(
+        INT, 15_000, "Longest consumer.assignment.interval.ms in ms that a group may have.", at_least(0)
+    )
+    group_consumer_regex_refresh_interval_ms: int = setting(
+        INT,
+        600_000,
+        "Time in ms after which the topics that match a regular expression of a group are found anew, because the "
+        "rights of its members may have changed. New topics are found earlier.",
+        at_least(10_000),
+        internal=True,
     )
     group_consumer_migration_policy: str = setting(
         STRING,
@@ -101,3 +129,30 @@ class GroupSettings:
     offset_metadata_max_bytes: int = setting(
         INT, 4_096, "Longest metadata text in bytes that a consumer may commit with an offset.", at_least(0)
     )
+
+
+# Settings of the consumer protocol, each with the settings of its least and its largest value.
+CONSUMER_BOUNDS: Final = tuple(
+    (f"group.consumer.{time}", f"group.consumer.min.{time}", f"group.consumer.max.{time}")
+    for time in ("session.timeout.ms", "heartbeat.interval.ms", "assignment.interval.ms")
+)
+
+
+def check_consumer_times(config: Any) -> None:
+    """Raise ConfigError unless the times of the consumer protocol lie within their bounds, as in Kafka."""
+
+    def check(name: str, problem: str, other: str, *, is_valid: bool) -> None:
+        if not is_valid:
+            shown = f"{other}={value(other)}"
+            raise ConfigError(f"{name}={value(name)}: must be {problem} {shown}")
+
+    def value(name: str) -> int:
+        number: int = getattr(config, name.replace(".", "_"))
+        return number
+
+    for name, least, most in CONSUMER_BOUNDS:
+        check(most, "at least", least, is_valid=value(most) >= value(least))
+        check(name, "at least", least, is_valid=value(name) >= value(least))
+        check(name, "at most", most, is_valid=value(name) <= value(most))
+    heartbeat, session = "group.consumer.heartbeat.interval.ms", "group.consumer.session.timeout.ms"
+    check(heartbeat, "below", session, is_valid=value(heartbeat) < value(session))

@@ -1,7 +1,7 @@
 """Config: the table of all settings, joined from one file for each subsystem, and the validated values of one broker.
 
 A field has Kafka's name with underscores. Fields of our own settings begin with `kproc_`. Flags, DescribeConfigs and
-SETTINGS.md come from these rows. Defaults are Kafka 4.3's; where they differ, the row's text gives the reason.
+SETTINGS.md come from these rows. Defaults are Kafka 4.4's; where they differ, the row's text gives the reason.
 unhonoured.py has Kafka's other settings. To add a setting, add a row to its subsystem's file. A test fails if no code
 reads it.
 """

@@ -1,7 +1,7 @@
 """Names of Kafka's settings that kproc does not support. Such a setting causes a warning, not an error.
 
 A server.properties that was written for Kafka should start kproc, but a misspelt name should not. Therefore kproc needs
-the names: all broker settings of Kafka 4.3 that settings.py lacks, and those of 3.x that old files still have.
+the names: all broker settings of Kafka 4.4 that settings.py lacks, and those of 3.x that old files still have.
 """
 
 from __future__ import annotations
@@ -28,16 +28,13 @@ KNOWN_UNHONOURED: Final = frozenset(
     controller.socket.timeout.ms
     cordoned.log.dirs create.topic.policy.class.name delegation.token.master.key
     delete.records.purgatory.purge.interval.requests
-    eligible.leader.replicas.enable fetch.purgatory.purge.interval.requests
+    eligible.leader.replicas.enable errors.deadletterqueue.auto.create.topics.enable
+    errors.deadletterqueue.topic.name.prefix fetch.purgatory.purge.interval.requests
     follower.fetch.last.tiered.offset.enable follower.replication.throttled.rate
-    group.consumer.max.assignment.interval.ms group.consumer.max.heartbeat.interval.ms
-    group.consumer.max.session.timeout.ms
-    group.consumer.min.assignment.interval.ms group.consumer.min.heartbeat.interval.ms
-    group.consumer.min.session.timeout.ms group.consumer.regex.refresh.interval.ms
-    group.coordinator.append.linger.ms
+    group.consumer.assignor.offload.enable group.coordinator.append.linger.ms
     group.coordinator.background.threads group.coordinator.cached.buffer.max.bytes
     group.coordinator.new.enable group.coordinator.rebalance.protocols group.coordinator.threads
-    group.share.assignment.interval.ms group.share.assignors
+    group.share.assignment.interval.ms group.share.assignor.offload.enable group.share.assignors
     group.share.delivery.count.limit group.share.enable group.share.heartbeat.interval.ms
     group.share.initialize.retry.interval.ms group.share.max.assignment.interval.ms
     group.share.max.delivery.count.limit group.share.max.groups group.share.max.heartbeat.interval.ms
@@ -48,12 +45,14 @@ KNOWN_UNHONOURED: Final = frozenset(
     group.share.min.record.lock.duration.ms group.share.min.session.timeout.ms
     group.share.partition.max.record.locks group.share.persister.class.name
     group.share.record.lock.duration.ms group.share.session.timeout.ms
-    group.streams.assignment.interval.ms group.streams.heartbeat.interval.ms
+    group.streams.assignment.interval.ms group.streams.assignor.offload.enable
+    group.streams.assignors group.streams.heartbeat.interval.ms
     group.streams.initial.rebalance.delay.ms group.streams.max.assignment.interval.ms
     group.streams.max.heartbeat.interval.ms group.streams.max.session.timeout.ms group.streams.max.size
     group.streams.max.standby.replicas group.streams.min.assignment.interval.ms
     group.streams.min.heartbeat.interval.ms group.streams.min.session.timeout.ms
-    group.streams.num.standby.replicas group.streams.session.timeout.ms host.name
+    group.streams.num.standby.replicas group.streams.rack.aware.assignment.tags
+    group.streams.session.timeout.ms group.streams.topology.description.plugin.class host.name
     initial.broker.registration.timeout.ms inter.broker.protocol.version
     internal.metadata.delete.delay.millis internal.metadata.log.segment.bytes
     internal.metadata.max.batch.size.in.bytes kafka.metrics.polling.interval.secs kafka.metrics.reporters
@@ -61,6 +60,7 @@ KNOWN_UNHONOURED: Final = frozenset(
     leader.replication.throttled.rate
     log.dir.failure.timeout.ms
     log.initial.task.delay.ms log.local.retention.bytes log.local.retention.ms
+    log.remote.copy.lag.bytes log.remote.copy.lag.ms
     log.message.downconversion.enable log.message.format.version log.message.timestamp.difference.max.ms
     metadata.log.dir metadata.log.max.record.bytes.between.snapshots
     metadata.log.max.snapshot.interval.ms metadata.log.segment.bytes metadata.log.segment.ms

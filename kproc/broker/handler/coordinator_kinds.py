@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from kproc.broker.cluster.config_changes import RESOURCE_GROUP
 from kproc.broker.cluster.features import transaction_version
-from kproc.broker.cluster.group_config import GROUP_CONFIGS
+from kproc.broker.cluster.group_config import GROUP_CONFIGS, clamp_all
 from kproc.broker.cluster.internal_topics import GROUP_METADATA_TOPIC, TRANSACTION_STATE_TOPIC
 from kproc.broker.cluster.records import node_over_cluster
 from kproc.broker.coordinator.coordinator_log import CoordinatorKind
@@ -52,14 +52,14 @@ def consumer_cluster(services: Services) -> ConsumerCluster:
 
 
 def _group_configs(services: Services, group_id: str) -> Mapping[str, str]:
-    """Return the configs of a group, over the broker's dynamic defaults of them."""
+    """Return the configs of a group, over the broker's dynamic defaults of them, within the broker's bounds."""
     image = services.image
     defaults = node_over_cluster(image.broker_configs, services.config.node_id)
     own = image.resource_configs.get((RESOURCE_GROUP, group_id), {})
-    if not defaults:
+    if not defaults and not own:
         return own
     dynamic = {name: defaults[f"group.{name}"] for name in GROUP_CONFIGS if f"group.{name}" in defaults}
-    return {**dynamic, **own}
+    return clamp_all({**dynamic, **own}, services.config)
 
 
 def groups(config: Config, clock: Clock, cluster: ConsumerCluster) -> CoordinatorKind[GroupCoordinator]:

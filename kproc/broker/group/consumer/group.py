@@ -63,10 +63,8 @@ logger = logging.getLogger(__name__)
 
 GROUP_TYPE: Final = "consumer"
 PROTOCOL_TYPE: Final = "consumer"
-# The least time between two resolutions of an expression (Kafka's REGEX_BATCH_REFRESH_MIN_INTERVAL_MS), and the time
-# after which one is resolved anew because the rights of its user may have changed.
+# The least time between two resolutions of an expression (Kafka's REGEX_BATCH_REFRESH_MIN_INTERVAL_MS).
 EXPRESSION_REFRESH_MIN_MS: Final = 10_000
-EXPRESSION_REFRESH_MAX_MS: Final = 600_000
 # The interval of heartbeats while a member waits. 1,000 waiting members then send 2,000 heartbeats a second, which take
 # about a fifth of a core.
 _UNSETTLED_HEARTBEAT_MS: Final = 500
@@ -301,7 +299,7 @@ class ConsumerGroup:
         if known is not None and expression in self._resolved:
             resolved_version, resolved_ms = self._resolved[expression]
             age_ms = now_ms - resolved_ms
-            is_old = age_ms >= EXPRESSION_REFRESH_MAX_MS
+            is_old = age_ms >= self._environment.config.group_consumer_regex_refresh_interval_ms
             if not is_old and (version == resolved_version or age_ms < EXPRESSION_REFRESH_MIN_MS):
                 return None
         names = self._environment.cluster.match_topics(expression, client)

@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from kproc.broker.config import KNOWN_UNHONOURED, SETTINGS, Config, ConfigError, EndPoint, default_role_count
+from kproc.broker.config.group_settings import CONSUMER_BOUNDS
 from tests.support.cases import in_one_test
 
 KPROC = Path(__file__).resolve().parents[4] / "kproc"
@@ -59,6 +60,8 @@ def test_every_setting_is_read_or_marked_without_effect():
         and row.field_name not in words
         # security/sasl/listeners.py puts this prefix in front.
         and f'"{row.name.removeprefix("sasl.oauthbearer.")}' not in code
+        # cluster/group_config.py reads the bounds of these three.
+        and row.name not in {bound for _, *bounds in CONSUMER_BOUNDS for bound in bounds}
     ]
     assert unread == []
 
@@ -86,6 +89,23 @@ REFUSED = [
     ("group.consumer.session.timeout.ms", "0"),
     ("group.consumer.heartbeat.interval.ms", "0"),
     ("group.consumer.max.size", "0"),
+    ("group.consumer.min.session.timeout.ms", "0"),
+    ("group.consumer.min.session.timeout.ms", "45001"),  # Above the timeout.
+    ("group.consumer.max.session.timeout.ms", "0"),
+    ("group.consumer.max.session.timeout.ms", "44999"),  # Below the minimum.
+    ("group.consumer.session.timeout.ms", "60001"),
+    ("group.consumer.min.heartbeat.interval.ms", "0"),
+    ("group.consumer.max.heartbeat.interval.ms", "4999"),
+    ("group.consumer.heartbeat.interval.ms", "15001"),
+    ("group.consumer.max.heartbeat.interval.ms", "0"),
+    ("group.consumer.min.assignment.interval.ms", "-1"),
+    ("group.consumer.min.assignment.interval.ms", "1001"),
+    ("group.consumer.max.assignment.interval.ms", "-1"),
+    ("group.consumer.max.assignment.interval.ms", "999"),
+    ("group.consumer.assignment.interval.ms", "15001"),
+    ("group.consumer.regex.refresh.interval.ms", "9999"),
+    ("max.decompressed.message.bytes", "0"),
+    ("max.decompressed.message.bytes", "2147483640"),
     ("group.consumer.assignors", "sticky"),
     ("group.consumer.assignment.interval.ms", "-1"),
     ("group.consumer.migration.policy", "sometimes"),
@@ -252,6 +272,17 @@ def test_a_wrong_value_is_refused_with_the_settings_name(name, value):
 def test_every_setting_with_a_check_has_a_refusal_above():
     tested = {name for name, _ in REFUSED}
     assert {row.name for row in SETTINGS.values() if row.check is not None} <= tested
+
+
+def test_times_of_consumer_groups_lie_within_their_bounds():
+    with pytest.raises(
+        ConfigError, match=r"^group\.consumer\.session\.timeout\.ms=6000: must be at least group\."
+    ):
+        build(group_consumer_session_timeout_ms=6000)
+    config = build(group_consumer_session_timeout_ms=6000, group_consumer_min_session_timeout_ms=6000)
+    assert config.group_consumer_session_timeout_ms == 6000
+    with pytest.raises(ConfigError, match=r"must be below group\.consumer\.session\.timeout\.ms=5000"):
+        build(group_consumer_session_timeout_ms=5000, group_consumer_min_session_timeout_ms=5000)
 
 
 def test_replication_factors_are_clamped_when_that_is_asked_for():
