@@ -17,7 +17,7 @@ from tests.support.wait import wait_until
 SOFTWARE = {"client_software_name": "raw-test", "client_software_version": "1.0"}
 
 
-@pytest.mark.parametrize("version", range(5))
+@pytest.mark.parametrize("version", range(6))
 def test_api_versions_lists_served_apis_in_every_version(client: RawClient, version: int) -> None:
     answer = client.call(ApiKey.API_VERSIONS, version, SOFTWARE)
     assert answer["error_code"] == ErrorCode.NONE
@@ -27,12 +27,12 @@ def test_api_versions_lists_served_apis_in_every_version(client: RawClient, vers
     assert ranges[ApiKey.FETCH] == (4, 18)
     assert ranges[ApiKey.LIST_OFFSETS] == (1, 11)
     assert ranges[ApiKey.METADATA] == (0, 13)
-    assert ranges[ApiKey.API_VERSIONS] == (0, 4)
+    assert ranges[ApiKey.API_VERSIONS] == (0, 5)
     assert ranges[ApiKey.CREATE_TOPICS] == (2, 7)
     assert ranges[ApiKey.INIT_PRODUCER_ID][0] == 0
 
 
-@pytest.mark.parametrize("version", [5, 99, 32_767, -1])
+@pytest.mark.parametrize("version", [6, 99, 32_767, -1])
 def test_api_versions_of_unsupported_version_answers_version_0(
     client: RawClient, version: int
 ) -> None:
@@ -43,7 +43,7 @@ def test_api_versions_of_unsupported_version_answers_version_0(
     assert correlation_id == 77
     assert answer["error_code"] == ErrorCode.UNSUPPORTED_VERSION
     own = [row for row in answer["api_keys"] if row["api_key"] == ApiKey.API_VERSIONS]
-    assert [(row["min_version"], row["max_version"]) for row in own] == [(0, 4)]
+    assert [(row["min_version"], row["max_version"]) for row in own] == [(0, 5)]
     assert client.call(ApiKey.API_VERSIONS, 4, SOFTWARE)["error_code"] == ErrorCode.NONE
 
 
@@ -52,6 +52,24 @@ def test_api_versions_with_invalid_software_name_is_rejected(client: RawClient, 
     answer = client.call(ApiKey.API_VERSIONS, 3, {**SOFTWARE, "client_software_name": name})
     assert answer["error_code"] == ErrorCode.INVALID_REQUEST
     assert client.call(ApiKey.API_VERSIONS, 3, SOFTWARE)["error_code"] == ErrorCode.NONE
+
+
+def test_api_versions_for_another_broker_requires_rebootstrap(client: RawClient) -> None:
+    """KIP-1242: a client that reconnects to another broker at the same address finds out."""
+    cluster = client.call(ApiKey.DESCRIBE_CLUSTER, 0, {})
+    cluster_id, node_id = cluster["cluster_id"], cluster["controller_id"]
+
+    def code(**meant: object) -> int:
+        answer = client.call(ApiKey.API_VERSIONS, 5, {**SOFTWARE, **meant})
+        assert bool(answer["api_keys"]) == (answer["error_code"] != ErrorCode.REBOOTSTRAP_REQUIRED)
+        return answer["error_code"]
+
+    assert code() == ErrorCode.NONE
+    assert code(cluster_id=cluster_id, node_id=node_id) == ErrorCode.NONE
+    assert code(cluster_id="another", node_id=node_id) == ErrorCode.REBOOTSTRAP_REQUIRED
+    assert code(cluster_id=cluster_id, node_id=node_id + 1) == ErrorCode.REBOOTSTRAP_REQUIRED
+    assert code(cluster_id=cluster_id) == ErrorCode.INVALID_REQUEST
+    assert code(node_id=node_id) == ErrorCode.INVALID_REQUEST
 
 
 def test_null_client_id_is_accepted(client: RawClient) -> None:
@@ -68,7 +86,7 @@ def test_null_client_id_is_accepted(client: RawClient) -> None:
         (0, ("unknown", "unknown")),
         (2, ("unknown", "unknown")),
         (3, ("raw-test", "1.0")),
-        (4, ("raw-test", "1.0")),
+        (5, ("raw-test", "1.0")),
     ],
 )
 def test_client_software_is_taken_from_first_api_versions(

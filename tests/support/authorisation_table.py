@@ -131,9 +131,8 @@ def _commit(names: Sequence[str], ids: Ids) -> Fields:
 
 
 def _txn_commit(names: Sequence[str], ids: Ids) -> Fields:
-    del ids
     part = {"partition_index": 0, "committed_offset": 0, "committed_metadata": None}
-    topics = [{"name": name, "partitions": [part]} for name in names]
+    topics = [{"name": name, "topic_id": _id_of(name, ids), "partitions": [part]} for name in names]
     return {**_PRODUCER, "group_id": GROUP, "topics": topics}
 
 
@@ -580,7 +579,8 @@ ROWS: Final[tuple[Row, ...]] = (
     Row(ApiKey.END_TXN, _same(**_PRODUCER, committed=True), (_txn(Operation.WRITE),), _TXN_REFUSED),
     Row(ApiKey.TXN_OFFSET_COMMIT, _txn_commit, (_txn(Operation.WRITE),), _TXN_REFUSED, label="id"),
     Row(ApiKey.TXN_OFFSET_COMMIT, _txn_commit, (_group(Operation.READ),), _GROUP_REFUSED, label="group"),
-    Row(ApiKey.TXN_OFFSET_COMMIT, _txn_commit, (_topic(Operation.READ),), _TOPIC_REFUSED, None, _T, "topics"),
+    Row(ApiKey.TXN_OFFSET_COMMIT, _txn_commit, (_topic(Operation.READ),), _TOPIC_REFUSED, 5, _T, "topics"),
+    Row(ApiKey.TXN_OFFSET_COMMIT, _txn_commit, (_topic(Operation.READ),), _TOPIC_REFUSED, label="topics by id"),
     Row(
         ApiKey.WRITE_TXN_MARKERS,
         _markers,

@@ -103,6 +103,7 @@ MINIMAL: dict[ApiKey, Callable[[str, bytes], Fields]] = {
         "topics": [
             {
                 "name": name,
+                "topic_id": topic_id,
                 "partitions": [{"partition_index": 0, "committed_offset": 0, "committed_metadata": None}],
             }
         ],

@@ -1,10 +1,11 @@
-"""ApiVersions (key 18), versions 0-4.
+"""ApiVersions (key 18), versions 0-5.
 
 It lists the APIs of this broker from the registry. A version that the broker does not know gets UNSUPPORTED_VERSION in
 the form of v0, with the broker's range, and the connection stays open (KIP-511). request/dispatch.py does that, because
 the body of an unknown version must not be parsed. The response header is v0 in every version.
 
-Versions: v3 client software name and version (KIP-511), features (KIP-584), flexible; v4 features with a minimum of 0.
+Versions: v3 client software name and version (KIP-511), features (KIP-584), flexible; v4 features with a minimum of 0;
+v5 the cluster and the node that the client means to reach (KIP-1242).
 """
 
 from __future__ import annotations
@@ -21,15 +22,19 @@ from kproc.wire.header import ApiKey
 # Kafka's rule for ClientSoftwareName and ClientSoftwareVersion (KIP-511): letters and digits, and inside `-` and `.`.
 _SOFTWARE: Final = re.compile(r"[A-Za-z0-9](?:[A-Za-z0-9\-.]*[A-Za-z0-9])?")
 _SINCE: Final = 3  # The first version in which a client names its software.
+_NAMES_BROKER_SINCE: Final = 5
+_NO_NODE: Final = -1
 
 
-@api(ApiKey.API_VERSIONS, versions=(0, 4))
+@api(ApiKey.API_VERSIONS, versions=(0, 5))
 def handle_api_versions(context: RequestContext, request: dict[str, Any]) -> dict[str, Any]:
     """List the supported APIs. As in Kafka, reject a software name or version that breaks the rule."""
     if context.api_version < _SINCE:
         return answer(ErrorCode.NONE, context.services.clients.served)
-    if not names_its_software(context.api_version, request):
+    if not is_valid(context.api_version, request):
         return answer(ErrorCode.INVALID_REQUEST, context.services.clients.served)
+    if not _is_meant(context, request):
+        return error_response(request, ErrorCode.REBOOTSTRAP_REQUIRED, None)
     context.set_client(request["client_software_name"], request["client_software_version"])
     return {
         **answer(ErrorCode.NONE, context.services.clients.served),
@@ -37,10 +42,32 @@ def handle_api_versions(context: RequestContext, request: dict[str, Any]) -> dic
     }
 
 
-def names_its_software(version: int, request: Any) -> bool:
-    """Return True if the client's software name and version are valid, or the version has no such fields."""
+def is_valid(version: int, request: Any) -> bool:
+    """Return True if the client's software name and version are valid, and it names a cluster and a node, or neither.
+
+    Versions without these fields are valid.
+    """
     names = (request[field] for field in ("client_software_name", "client_software_version"))
-    return version < _SINCE or all(map(_SOFTWARE.fullmatch, names))
+    if version >= _SINCE and not all(map(_SOFTWARE.fullmatch, names)):
+        return False
+    return version < _NAMES_BROKER_SINCE or (request["cluster_id"] is None) == (
+        request["node_id"] == _NO_NODE
+    )
+
+
+def _is_meant(context: RequestContext, request: dict[str, Any]) -> bool:
+    """Return True unless the client names another cluster or another node than this broker's (KIP-1242).
+
+    Such a client has stale metadata, and bootstraps again. As in Kafka, a client that logs in is not checked before its
+    login, because it sends ApiVersions again afterwards.
+    """
+    if context.api_version < _NAMES_BROKER_SINCE or request["cluster_id"] is None:
+        return True
+    logins, services = context.services.clients.logins, context.services
+    if logins is not None and logins.is_open(context.connection_id):
+        return True
+    meant = request["cluster_id"], request["node_id"]
+    return meant == (services.image.cluster_id, services.config.node_id)
 
 
 def error_response(_request: dict[str, Any], code: int, _message: str | None) -> dict[str, Any]:

@@ -1,8 +1,8 @@
-"""DeleteGroups (key 42), versions 0-2 (KIP-229).
+"""DeleteGroups (key 42), versions 0-3 (KIP-229).
 
 A group without members is deleted with its committed offsets. A group with members gets NON_EMPTY_GROUP.
 
-Versions: v2 flexible.
+Versions: v2 flexible; v3 a message for each group, which Kafka sets only if a plug-in of streams groups fails.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ def _prepare(_context: RequestContext, request: Fields) -> None:
     request["groups_names"] = list(dict.fromkeys(request["groups_names"]))
 
 
-@api(ApiKey.DELETE_GROUPS, versions=(0, 2), prepare=_prepare, rows=(rows_at("groups_names", "results"),))
+@api(ApiKey.DELETE_GROUPS, versions=(0, 3), prepare=_prepare, rows=(rows_at("groups_names", "results"),))
 def handle_delete_groups(context: RequestContext, request: Fields) -> None:
     group_ids = request["groups_names"]
     refused = denied(context, Operation.DELETE, ResourceType.GROUP, group_ids)
@@ -50,9 +50,11 @@ def handle_delete_groups(context: RequestContext, request: Fields) -> None:
 
 
 def error_response(request: Fields, code: int, message: str | None) -> Fields:
-    del message  # The response has no field for a message.
     return {
-        "results": [{"group_id": group_id, "error_code": int(code)} for group_id in request["groups_names"]]
+        "results": [
+            {"group_id": group_id, "error_code": int(code), "error_message": message}
+            for group_id in request["groups_names"]
+        ]
     }
 
 

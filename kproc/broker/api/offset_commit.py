@@ -24,7 +24,6 @@ from kproc.common.errors import ErrorCode
 from kproc.wire.header import ApiKey
 
 if TYPE_CHECKING:
-    from kproc.broker.cluster.image import ClusterImage, TopicImage
     from kproc.broker.request.context import RequestContext
 
 # The last version with a retention time in the request (KIP-211).
@@ -41,12 +40,10 @@ _DEFAULT_RETENTION: Final = -1
     rows=(rows_at("topics.partitions", "topics.partitions"),),
 )
 def handle_offset_commit(context: RequestContext, request: Fields) -> None:
-    has_ids = context.api_version >= _IDS_SINCE
     offsets = OffsetsToCommit(
         context,
         request,
-        topic_of=_topic_by_id if has_ids else _topic_by_name,
-        unknown_topic=ErrorCode.UNKNOWN_TOPIC_ID if has_ids else ErrorCode.UNKNOWN_TOPIC_OR_PARTITION,
+        has_ids=context.api_version >= _IDS_SINCE,
         expires_ms=_expires_ms(context, request),
     )
 
@@ -66,14 +63,6 @@ def handle_offset_commit(context: RequestContext, request: Fields) -> None:
         offsets=offsets.accepted,
     )
     COMMIT.send_one(context, request["group_id"], commit, on_done)
-
-
-def _topic_by_id(image: ClusterImage, row: Fields) -> TopicImage | None:
-    return image.topic_by_id(row["topic_id"])
-
-
-def _topic_by_name(image: ClusterImage, row: Fields) -> TopicImage | None:
-    return image.topic(row["name"])
 
 
 def _expires_ms(context: RequestContext, request: Fields) -> int:

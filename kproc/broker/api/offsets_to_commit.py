@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import TYPE_CHECKING, Final
 
 from kproc.broker.group.messages import CommitRequest
@@ -14,11 +13,8 @@ from kproc.broker.security.acl import Operation
 from kproc.common.errors import ErrorCode
 
 if TYPE_CHECKING:
-    from kproc.broker.cluster.image import ClusterImage, TopicImage
     from kproc.broker.group.coordinator import GroupCoordinator
     from kproc.broker.request.context import RequestContext
-
-TopicOf = Callable[["ClusterImage", Fields], "TopicImage | None"]
 
 COMMIT: Final = GROUPS.operation("offset_commit", CommitRequest, int)
 
@@ -31,15 +27,17 @@ def _commit(
 
 
 class OffsetsToCommit:
-    """The offsets of one request: `accepted` ones for the coordinator, and error codes for the others."""
+    """The offsets of one request: `accepted` ones for the coordinator, and error codes for the others.
+
+    has_ids: the request names topics by their ids (KIP-848, KIP-1319).
+    """
 
     def __init__(
         self,
         context: RequestContext,
         request: Fields,
         *,
-        topic_of: TopicOf,
-        unknown_topic: int,
+        has_ids: bool,
         expires_ms: int = NO_EXPIRY,
     ) -> None:
         self._request = request
@@ -48,7 +46,12 @@ class OffsetsToCommit:
         self.accepted: list[tuple[OffsetKey, CommittedOffset]] = []
         services, group_id = context.services, request["group_id"]
         now_ms = services.clock.wall_ms()
-        topics = [topic_of(services.image, row) for row in request["topics"]]
+        image = services.image
+        topics = [
+            image.topic_by_id(row["topic_id"]) if has_ids else image.topic(row["name"])
+            for row in request["topics"]
+        ]
+        unknown_topic = ErrorCode.UNKNOWN_TOPIC_ID if has_ids else ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
         names = [
             # Check the rights for a name even if the topic does not exist.
             row.get("name") if topic is None else topic.name

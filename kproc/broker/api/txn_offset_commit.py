@@ -1,11 +1,12 @@
-"""TxnOffsetCommit (key 28), versions 0-5.
+"""TxnOffsetCommit (key 28), versions 0-6.
 
 It commits offsets of a group within a producer's transaction. They count from the commit marker on (KIP-98). The
 group's partition of `__consumer_offsets` must be in the transaction before the first offset is appended: v5 adds it,
 and older versions verify that AddOffsetsToTxn has added it (KIP-890).
 
 Versions: v2 leader epochs (KIP-320) and COORDINATOR_LOAD_IN_PROGRESS; v3 flexible, and member, generation and instance,
-which are validated as in OffsetCommit (KIP-447); v4 TRANSACTION_ABORTABLE (KIP-890); v5 adds the partition.
+which are validated as in OffsetCommit (KIP-447); v4 TRANSACTION_ABORTABLE (KIP-890); v5 adds the partition; v6 topic
+ids, GROUP_ID_NOT_FOUND and STALE_MEMBER_EPOCH (KIP-1319).
 """
 
 from __future__ import annotations
@@ -29,7 +30,6 @@ from kproc.wire.header import ApiKey
 from kproc.wire.record_batch import NO_SEQUENCE
 
 if TYPE_CHECKING:
-    from kproc.broker.cluster.image import ClusterImage, TopicImage
     from kproc.broker.request.context import RequestContext, Services
     from kproc.broker.storage.log import Log
     from kproc.broker.storage.producer_state import Verification
@@ -38,6 +38,8 @@ _LOADING_SINCE: Final = 2
 _ABORTABLE_SINCE: Final = 4
 # From this version on, a commit also adds the group's partition to the transaction (KIP-890).
 _ADDS_SINCE: Final = 5
+# From this version on, topics have ids, and the client knows the errors of consumer groups (KIP-1319).
+_IDS_SINCE: Final = 6
 # Errors of the transaction's coordinator, as Kafka's group coordinator reports them. `write_error` converts the others.
 _REPORTED: Final[dict[int, ErrorCode]] = {
     ErrorCode.PRODUCER_FENCED: ErrorCode.INVALID_PRODUCER_EPOCH,
@@ -60,15 +62,13 @@ _TXN_COMMIT: Final = GROUPS.operation("txn_offset_commit", TxnCommitRequest, int
 
 @api(
     ApiKey.TXN_OFFSET_COMMIT,
-    versions=(0, 5),
+    versions=(0, 6),
     needs=(on_transactional_id(Operation.WRITE), on_group(Operation.READ)),
     rows=(rows_at("topics.partitions", "topics.partitions"),),
 )
 def handle_txn_offset_commit(context: RequestContext, request: Fields) -> None:
-    offsets = OffsetsToCommit(
-        context, request, topic_of=_topic_of, unknown_topic=ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
-    )
     group_id, version = request["group_id"], context.api_version
+    offsets = OffsetsToCommit(context, request, has_ids=version >= _IDS_SINCE)
 
     def on_done(outcome: int) -> None:
         context.reply(offsets.response(_as_known(version, outcome)))
@@ -81,21 +81,19 @@ def handle_txn_offset_commit(context: RequestContext, request: Fields) -> None:
         on_done(ErrorCode.INVALID_GROUP_ID)
         return
     producer = Producer(request["producer_id"], request["producer_epoch"])
+    # A member of the consumer protocol sends its epoch in the older field, too.
+    epoch_field = "generation_id_or_member_epoch" if version >= _IDS_SINCE else "generation_id"
     commit = CommitRequest(
         group_id=group_id,
         member_id=request.get("member_id", UNKNOWN_MEMBER_ID),
         group_instance_id=request.get("group_instance_id"),
-        generation=request.get("generation_id", NO_GENERATION),
-        knows_unknown_group=False,
+        generation=request.get(epoch_field, NO_GENERATION),
+        knows_unknown_group=version >= _IDS_SINCE,
         offsets=offsets.accepted,
         producer=producer,
     )
     in_transaction = TxnCommitRequest(request["transactional_id"], producer, version >= _ADDS_SINCE, commit)
     _TXN_COMMIT.send_one(context, group_id, in_transaction, on_done)
-
-
-def _topic_of(image: ClusterImage, row: Fields) -> TopicImage | None:
-    return image.topic(row["name"])
 
 
 def _as_known(version: int, code: int) -> int:
@@ -105,6 +103,8 @@ def _as_known(version: int, code: int) -> int:
         return ErrorCode.COORDINATOR_NOT_AVAILABLE
     if version < _ABORTABLE_SINCE and code == ErrorCode.TRANSACTION_ABORTABLE:
         return ErrorCode.INVALID_TXN_STATE
+    if version < _IDS_SINCE and code == ErrorCode.STALE_MEMBER_EPOCH:
+        return ErrorCode.ILLEGAL_GENERATION
     return code
 
 

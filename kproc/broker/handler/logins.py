@@ -12,7 +12,7 @@ import struct
 from collections.abc import Callable, Iterator
 from typing import Final
 
-from kproc.broker.api.api_versions import names_its_software
+from kproc.broker.api.api_versions import is_valid
 from kproc.broker.cluster.token_credentials import TokenCredentials
 from kproc.broker.metrics.requests import REQUESTS
 from kproc.broker.metrics.spec import SLOT
@@ -79,6 +79,10 @@ class Logins:
         """Return the counts since the last call: the slot of the metric, and the number."""
         counts, self._counts = self._counts, {}
         return iter(counts.items())
+
+    def is_open(self, connection_id: int) -> bool:
+        """Return True if the client of a connection has begun to log in and is not done."""
+        return connection_id in self._open
 
     def discard_login(self, connection_id: int) -> None:
         """Remove the login of a connection, if it has one: the login is complete or the connection is closed."""
@@ -149,9 +153,8 @@ class Logins:
             if served.serves(version) and self._attempt(request, login, login.check_versions):
                 return
             dispatch(request, body)
-            # A client with an unsupported version or an invalid software name gets an error and may send ApiVersions
-            # again.
-            if served.serves(version) and names_its_software(version, request.decoded):
+            # A client with an unsupported version or an invalid request gets an error and may send ApiVersions again.
+            if served.serves(version) and is_valid(version, request.decoded):
                 login.on_versions_sent()
             return
         if not served.serves(version):

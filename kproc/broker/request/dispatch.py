@@ -19,7 +19,7 @@ from kproc.wire.primitives import skip_tags
 
 _API_VERSIONS: Final = int(ApiKey.API_VERSIONS)
 _FETCH: Final = int(ApiKey.FETCH)
-_API_VERSIONS_SERVED: Final = range(5)
+_API_VERSIONS_SERVED: Final = range(6)
 
 
 def dispatch(request: HandlerRequest, body: memoryview) -> None:

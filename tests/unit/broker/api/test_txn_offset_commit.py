@@ -15,7 +15,7 @@ from kproc.wire.header import ApiKey
 from tests.support.handler_rig import HandlerRig, parts_of
 
 Start = Callable[..., HandlerRig]
-NEWEST = 5
+NEWEST = 6
 TXN_ID, PRODUCER_ID = "x", 7
 FEW = {"offsets.topic.num.partitions": 2}
 
@@ -64,6 +64,7 @@ class Scene:
         owned = {each.index for each in partitions if each.owner == 1}
         self.group = next(f"g{n}" for n in range(1000) if partition_for(f"g{n}", len(partitions)) in owned)
         self.index = partition_for(self.group, len(partitions))
+        self.topic_id = rig.cluster.image.topics_by_name["t"].topic_id
 
     def fields(self, offset: int, **changes: Any) -> dict[str, Any]:
         part = {"partition_index": 0, "committed_offset": offset, "committed_metadata": "m"}
@@ -72,7 +73,7 @@ class Scene:
             "group_id": self.group,
             "producer_id": PRODUCER_ID,
             "producer_epoch": 0,
-            "topics": [{"name": "t", "partitions": [part]}],
+            "topics": [{"name": "t", "topic_id": self.topic_id, "partitions": [part]}],
             **changes,
         }
 
@@ -300,19 +301,22 @@ def test_without_verification_only_the_newest_version_asks(
     assert len(transactions.asked) == 1
 
 
-def test_what_cannot_be_committed_is_told_each_by_itself(scene: Scene) -> None:
+@pytest.mark.parametrize("version", [5, NEWEST])
+def test_what_cannot_be_committed_is_told_each_by_itself(scene: Scene, version: int) -> None:
     def topic(name: str, *indexes: int, metadata: str | None = None) -> dict[str, Any]:
         parts = [
             {"partition_index": index, "committed_offset": 5, "committed_metadata": metadata}
             for index in indexes
         ]
-        return {"name": name, "partitions": parts}
+        return {"name": name, "topic_id": scene.topic_id if name == "t" else b"a" * 16, "partitions": parts}
 
-    scene.send(5, topics=[topic("t", 0, 1), topic("absent", 0), topic("t", 0, metadata="m" * 5_000)])
+    too_large = topic("t", 0, metadata="m" * 5_000)
+    scene.send(5, topics=[topic("t", 0, 1), topic("absent", 0), too_large], version=version)
     unknown = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
-    assert scene.answers() == [0, unknown, unknown, ErrorCode.OFFSET_METADATA_TOO_LARGE]
+    unknown_topic = ErrorCode.UNKNOWN_TOPIC_ID if version == NEWEST else unknown
+    assert scene.answers(version) == [0, unknown, unknown_topic, ErrorCode.OFFSET_METADATA_TOO_LARGE]
     scene.transactions.asked.clear()
-    assert scene.commit(5, topics=[topic("absent", 0)], group_id="") == unknown
+    assert scene.commit(5, topics=[topic("absent", 0)], group_id="", version=version) == unknown_topic
     assert scene.commit(5, group_id="") == ErrorCode.INVALID_GROUP_ID
     assert scene.transactions.asked == []
 
@@ -320,3 +324,32 @@ def test_what_cannot_be_committed_is_told_each_by_itself(scene: Scene) -> None:
 def test_the_members_generation_is_checked(scene: Scene) -> None:
     assert scene.commit(5, version=3, member_id="m", generation_id=1) == ErrorCode.ILLEGAL_GENERATION
     assert scene.commit(5, version=3, member_id="m", generation_id=-1) == 0
+
+
+def test_generation_of_unknown_group_is_rejected(scene: Scene) -> None:
+    """KIP-1319: a group that does not exist has an error of its own from version 6 on."""
+    generation = {"generation_id": 1, "generation_id_or_member_epoch": 1}
+    assert scene.commit(5, version=5, member_id="m", **generation) == ErrorCode.ILLEGAL_GENERATION
+    assert scene.commit(5, version=6, member_id="m", **generation) == ErrorCode.GROUP_ID_NOT_FOUND
+
+
+def test_stale_epoch_of_consumer_group_member_is_rejected(scene: Scene) -> None:
+    """KIP-1319: clients before version 6 know no STALE_MEMBER_EPOCH."""
+    member_id = "member-of-consumer-group"
+    fields = {
+        "group_id": scene.group,
+        "member_id": member_id,
+        "member_epoch": 0,
+        "rebalance_timeout": 60_000,
+        "subscribed_topic_names": ["t"],
+        "topic_partitions": [],
+    }
+    joined = scene.rig.processors[0].ask(ApiKey.CONSUMER_GROUP_HEARTBEAT, 1, fields)
+    assert joined["error_code"] == 0, joined
+    for epoch, old, new in (
+        (joined["member_epoch"], 0, 0),
+        (joined["member_epoch"] + 1, ErrorCode.ILLEGAL_GENERATION, ErrorCode.STALE_MEMBER_EPOCH),
+    ):
+        sent = {"member_id": member_id, "generation_id": epoch, "generation_id_or_member_epoch": epoch}
+        assert scene.commit(5, version=5, **sent) == old
+        assert scene.commit(5, version=6, **sent) == new

@@ -256,6 +256,17 @@ def test_invalid_software_name_allows_another_api_versions(start: Start) -> None
     shake(rig)
 
 
+def test_api_versions_before_login_accepts_another_broker(start: Start) -> None:
+    """SaslServerAuthenticator of Kafka does not compare them. The client sends ApiVersions again after the login."""
+    software = {"client_software_name": "a", "client_software_version": "1"}
+    rig = start()
+    half = gated(rig, ApiKey.API_VERSIONS, 5, **software, cluster_id="another")
+    assert half.fields(ApiKey.API_VERSIONS, 5)["error_code"] == ErrorCode.INVALID_REQUEST
+    other = gated(rig, ApiKey.API_VERSIONS, 5, **software, cluster_id="another", node_id=7)
+    assert other.fields(ApiKey.API_VERSIONS, 5)["error_code"] == ErrorCode.NONE
+    shake(rig)
+
+
 @pytest.mark.parametrize(
     ("key", "fields"),
     [(HANDSHAKE, {"mechanism": "PLAIN"}), (ApiKey.API_VERSIONS, {})],
