@@ -106,16 +106,7 @@ def get_configs(
     with connect(bootstrap) as client:
         resource = find_resource(client, topic, group, loggers=loggers)
         rows = read_configs(client, resource, names or None)
-    from kproc.broker.config import KNOWN_UNHONOURED
-
-    missing = set(names or ()) - {row["name"] for row in rows}
-    unhonoured = sorted(missing & KNOWN_UNHONOURED)
-    if unhonoured:
-        raise Failure(
-            f"Kafka's settings without effect here, which {resource} does not keep: {', '.join(unhonoured)}"
-        )
-    if missing:
-        raise Failure(f"{resource} has no setting {', '.join(sorted(missing))}")
+    _reject_unknown(resource, set(names or ()) - {row["name"] for row in rows})
     shown = [row for row in rows if names or show_all or row["source"] != "default"]
     if output is Format.JSON:
         print_json(shown)
@@ -129,6 +120,19 @@ def get_configs(
     if len(shown) < len(rows) and sys.stdout.isatty():
         print_line()
         print_line(f"{len(rows) - len(shown)} more have their default: --all shows them")
+
+
+def _reject_unknown(resource: Resource, missing: set[str]) -> None:
+    """Raise Failure if settings were requested that a resource does not have."""
+    from kproc.broker.config import KNOWN_UNHONOURED
+
+    unhonoured = sorted(missing & KNOWN_UNHONOURED)
+    if unhonoured:
+        raise Failure(
+            f"Kafka's settings without effect here, which {resource} does not keep: {', '.join(unhonoured)}"
+        )
+    if missing:
+        raise Failure(f"{resource} has no setting {', '.join(sorted(missing))}")
 
 
 ChangedSettings = Annotated[

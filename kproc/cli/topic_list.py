@@ -100,18 +100,22 @@ def list_topics(
         measured = rates.get(row["name"], Rates())
         row |= {f"{name}_per_s": value for name, value in measured._asdict().items()}
     sort_rows(rows, sort)
-    if output is Format.JSON:
-        print_json(rows)
-    else:
-        header = ("TOPIC", "PARTS", "SIZE", "IN/S", "OUT/S", "RETENTION", "WRITTEN")
-        now_ms = SystemClock().wall_ms()
-        print_table(header, [_cells(row, now_ms) for row in rows], drop=_DROPPED, cut=("TOPIC",))
-        print_count(len(rows), "topic")
+    _print_topics(rows, output)
     gaps.report()
     if errors:
         names = [f"{topic}-{number}" for topic, number in sorted(errors)[:_NAMED_MAX]]
         more = f" and {len(errors) - len(names)} more" if len(errors) > len(names) else ""
         print_note(f"kproc: not served: {', '.join(names)}{more}; kproc topic describe shows the reasons")
+
+
+def _print_topics(rows: list[dict[str, Any]], output: Format) -> None:
+    if output is Format.JSON:
+        print_json(rows)
+        return
+    header = ("TOPIC", "PARTS", "SIZE", "IN/S", "OUT/S", "RETENTION", "WRITTEN")
+    now_ms = SystemClock().wall_ms()
+    print_table(header, [_cells(row, now_ms) for row in rows], drop=_DROPPED, cut=("TOPIC",))
+    print_count(len(rows), "topic")
 
 
 def sort_rows(rows: list[dict[str, Any]], order: TopicOrder) -> None:

@@ -6,7 +6,7 @@ import os
 import time
 from enum import StrEnum
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -212,25 +212,24 @@ def _propose_live(bootstrap: str, seconds: float) -> LiveProposal:
         raise Failure(f"{bootstrap}: {problem}") from None
 
 
+def _live_json(live: LiveProposal) -> dict[str, Any]:
+    """Return the proposal in the form of --json."""
+    roles = [
+        {**vars(use), "demand_us": use.demand_us, "rate_max": use.rate_max, "waiting": use.waiting}
+        for use in live.uses
+    ]
+    return {
+        "settings": live.settings,
+        "seconds": live.seconds,
+        "cpus": live.cpus,
+        "roles": roles,
+        "remarks": list(live.remarks),
+    }
+
+
 def _show_live(live: LiveProposal, output: Format) -> None:
     if output is Format.JSON:
-        print_json(
-            {
-                "settings": live.settings,
-                "seconds": live.seconds,
-                "cpus": live.cpus,
-                "roles": [
-                    {
-                        **vars(use),
-                        "demand_us": use.demand_us,
-                        "rate_max": use.rate_max,
-                        "waiting": use.waiting,
-                    }
-                    for use in live.uses
-                ],
-                "remarks": list(live.remarks),
-            }
-        )
+        print_json(_live_json(live))
         return
     print_table(
         ["ROLE", "COUNT", "BUSY", "ON CPU", "WAITED", "us/REQUEST", "REQUESTS/s", "AT MOST", "WANTED"],

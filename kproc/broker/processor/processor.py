@@ -395,21 +395,20 @@ class Processor(Role):
                 continue
             if client_fd is not None:
                 if self._can_keep(client_fd):
-                    transport = self._transport(socket.socket(fileno=client_fd), listener, flags)
-                    if transport is not None:
-                        self.table.open(
-                            transport,
-                            self._counters,
-                            listener=listener,
-                            flags=flags,
-                            address=address,
-                            port=port,
-                        )
+                    self._open(client_fd, listener, flags, address, port)
                     taken += 1
                 else:
                     os.close(client_fd)
                     serial |= REFUSED
             self._reporter.acknowledge(sock, serial)
+
+    def _open(self, client_fd: int, listener: int, flags: int, address: bytes, port: int) -> None:
+        """Register the socket of a client, unless its TLS cannot be set up."""
+        transport = self._transport(socket.socket(fileno=client_fd), listener, flags)
+        if transport is not None:
+            self.table.open(
+                transport, self._counters, listener=listener, flags=flags, address=address, port=port
+            )
 
     def _can_keep(self, client_fd: int) -> bool:
         """Return False if this Processor leaves, or if the free descriptors are reserved for links (descriptor_end)."""

@@ -25,9 +25,9 @@ pytestmark = pytest.mark.skipif(sys.version_info[:2] != (3, 11), reason="other v
 
 PRODUCER, CONSUMER = 1, 2  # Connections.
 NEWEST = 120  # Where the records of the fixture end.
-IDLE_MAX = 440
-PRODUCE_MAX = 1780  # Each append moves and publishes the high watermark.
-FETCH_MAX = 1450
+IDLE_MAX = 430
+PRODUCE_MAX = 1755  # Each append moves and publishes the high watermark.
+FETCH_MAX = 1433
 # The Fetch that parks, and the Produce that wakes it: two passes. A request that waits keeps its identity, 9 bytecodes.
 PARKED_MAX = 4250
 # As librdkafka makes one: an add, a Produce to each of 3 partitions, an end, all in passes of their own.

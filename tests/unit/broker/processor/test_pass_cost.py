@@ -22,10 +22,10 @@ pytestmark = pytest.mark.skipif(sys.version_info[:2] != (3, 11), reason="other v
 REQUEST, ANSWER = framed(bytes(100)), framed(bytes(40))
 # One pass: the Handler's answer ends the sleep and leaves; the next request ends the next sleep and is passed on.
 # It pays for the begin and the end of a run of records, which many share.
-LONE_MAX = 1100
+LONE_MAX = 1080
 # For each of 16 requests that come together, and its answer.
 OF_MANY_MAX = 335
-IDLE_MAX = 197
+IDLE_MAX = 194
 # An answer that came before the Processor lay down.
 EARLY_ANSWER_MAX = 702
 
