@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 
 import pytest
 from hypothesis import given, settings
@@ -17,6 +17,7 @@ from kproc.broker.group.consumer.assignors import (
     assign_range,
     assign_uniform,
 )
+from tests.support.bytecodes import count_bytecodes
 
 every_assignor = pytest.mark.parametrize("assign", ASSIGNORS.values(), ids=ASSIGNORS)
 
@@ -125,6 +126,39 @@ def test_uniform_leaves_no_better_move(
             for member_id, subscribed in subscriptions.items():
                 if topic_id in map(topic, subscribed):
                     assert size[owner_id] - size[member_id] < 2
+
+
+@pytest.mark.parametrize("topics_of", [lambda _number: [0, 1], lambda number: [number % 2, 2]], ids=["equal", "mixed"])
+def test_uniform_divides_a_large_group_in_linear_time(topics_of: Callable[[int], list[int]]) -> None:
+    """The first member owns everything, then 1,000 more join before the next assignment."""
+    first = members({"m0": [0, 1, 2]}, {})
+    before = assign_uniform(first, counts(1_000, 1_000, 1_000))
+    subscriptions = {"m0": [0, 1, 2], **{f"m{number}": topics_of(number) for number in range(1, 1_001)}}
+    if topics_of(1) == topics_of(2):
+        subscriptions["m0"] = topics_of(0)
+    many = members(subscriptions, before)
+    after: dict[str, Assignment] = {}
+    bytecodes = count_bytecodes(
+        lambda: after.update(assign_uniform(many, counts(1_000, 1_000, 1_000))), unless_in="test_assignors.py"
+    )
+    assert sizes(after)[-1] - sizes(after)[0] <= 1
+    # Each move must not look at all owners.
+    assert bytecodes < 2_500_000
+
+
+def test_uniform_ends_the_balance_of_a_hostile_group_early() -> None:
+    """In a chain of overlapping subscriptions each partition would move through all members."""
+    size = 400
+    subscriptions = {f"m{number:03}": [number, number + 1] for number in range(size)}
+    target = {"m000": {topic(0): frozenset(range(2_000)), topic(1): frozenset(range(2_000))}}
+    many = members(subscriptions, target)
+    partition_counts = counts(2_000, 2_000, *[1] * size)
+    after: dict[str, Assignment] = {}
+    bytecodes = count_bytecodes(
+        lambda: after.update(assign_uniform(many, partition_counts)), unless_in="test_assignors.py"
+    )
+    assert sum(sizes(after)) == 4_000 + size - 1
+    assert bytecodes < 12_000_000
 
 
 @every_assignor
