@@ -46,7 +46,7 @@ def handle_consumer_group_describe(context: RequestContext, request: Fields) -> 
     check_enabled(context)
     group_ids = request["group_ids"]
     refused = denied(context, Operation.DESCRIBE, ResourceType.GROUP, group_ids)
-    allowed = [group_id for group_id in group_ids if group_id not in refused]
+    allowed = [group_id for group_id in group_ids if group_id and group_id not in refused]
 
     def on_done(outcomes: list[DescribedConsumerGroup | int]) -> None:
         left = iter(outcomes)
@@ -54,6 +54,9 @@ def handle_consumer_group_describe(context: RequestContext, request: Fields) -> 
         for group_id in group_ids:
             if group_id in refused:
                 groups.append(_failed(group_id, ErrorCode.GROUP_AUTHORIZATION_FAILED))
+                continue
+            if not group_id:
+                groups.append(_failed(group_id, ErrorCode.INVALID_GROUP_ID))
                 continue
             group = _row(context, group_id, next(left))
             if request["include_authorized_operations"] and not group["error_code"]:
@@ -108,7 +111,8 @@ def _member(image: ClusterImage, member: DescribedConsumer) -> Fields:
         "client_id": member.client_id,
         "client_host": member.client_host,
         "subscribed_topic_names": list(member.topic_names),
-        "subscribed_topic_regex": member.topic_regex,
+        # Kafka shows an empty expression for a member without one.
+        "subscribed_topic_regex": member.topic_regex or "",
         "assignment": _assignment(image, member.assignment),
         "target_assignment": _assignment(image, member.target),
         "member_type": _CLASSIC if member.is_classic else _CONSUMER,

@@ -323,7 +323,9 @@ class ConsumerGroup:
             return
         metadata_hash = topics.metadata_hash(self.state.subscribed_names())
         if has_changed or metadata_hash != self.state.epoch.metadata_hash:
-            epoch = GroupEpoch(self.state.epoch.epoch + 1, metadata_hash)
+            # Kafka creates a group at epoch 1, and raises it for the subscription of its first member.
+            first = 1 if self.state.exists or not self.state.subscribed_names() else 2
+            epoch = GroupEpoch(self.state.epoch.epoch + first, metadata_hash)
             self._append([(self._key(ConsumerRecordType.GROUP), epoch)])
         self._topics_version = topics.version
 
@@ -343,11 +345,8 @@ class ConsumerGroup:
             return
         self._deadlines.discard(_ASSIGNMENT)
         assign = ASSIGNORS[self._assignor_name()]
-        members = {
-            member.member_id: AssignorMember(self._topic_ids(member), state.target_of(member.member_id))
-            for member in state.members.values()
-        }
-        topic_ids = frozenset[bytes]().union(*(member.topic_ids for member in members.values()))
+        members = self._assignor_members()
+        topic_ids = frozenset[bytes]().union(*{member.topic_ids for member in members.values()})
         targets = assign(members, {each: environment.topics.partition_count(each) for each in topic_ids})
         records: list[ConsumerRecord] = [
             (self._key(ConsumerRecordType.MEMBER_TARGET, member_id), MemberTarget(target))
@@ -356,6 +355,20 @@ class ConsumerGroup:
         ]
         records.append((self._key(ConsumerRecordType.TARGET), TargetEpoch(state.epoch.epoch, wall_ms)))
         self._append(records)
+
+    def _assignor_members(self) -> dict[str, AssignorMember]:
+        # Most members have the same subscription. Look its topics up once, because 5,000 members of 100 topics would
+        # take a second.
+        known: dict[tuple[tuple[str, ...], str | None], frozenset[bytes]] = {}
+        members = {}
+        for member in self.state.members.values():
+            metadata = member.metadata
+            subscription = ((), None) if metadata is None else (metadata.topic_names, metadata.topic_regex)
+            topic_ids = known.get(subscription)
+            if topic_ids is None:
+                topic_ids = known[subscription] = self._topic_ids(member)
+            members[member.member_id] = AssignorMember(topic_ids, self.state.target_of(member.member_id))
+        return members
 
     def _assignor_name(self) -> str:
         """Return the assignor that most members prefer, or the broker's first one."""

@@ -115,8 +115,8 @@ def test_classic_member_joins_a_consumer_group(rig: Rig) -> None:
     joined = join(rig)
     assert joined.error_code == ErrorCode.NONE
     assert partitions(sync(rig, joined)) == set()
-    consumer(rig, "n", 1, owned={TOPIC_ID: frozenset(range(4))})
-    consumer(rig, "n", 1, owned={TOPIC_ID: frozenset({0, 1})})
+    consumer(rig, "n", 2, owned={TOPIC_ID: frozenset(range(4))})
+    consumer(rig, "n", 2, owned={TOPIC_ID: frozenset({0, 1})})
     assert beat(rig, joined) == ErrorCode.REBALANCE_IN_PROGRESS
     rejoined = join(rig, joined.member_id)
     assert len(partitions(sync(rig, rejoined))) == 2

@@ -41,10 +41,15 @@ def commit(member_id: str, epoch: int, *partitions: int, knows_unknown_group: bo
 
 def test_first_member_gets_all_partitions_at_once(rig: GroupRig) -> None:
     result = HonestMember(rig, "a").heartbeat()
-    assert result.member_epoch == 1
+    assert result.member_epoch == 2  # Kafka creates a group at epoch 1.
     assert result.heartbeat_interval_ms == 5_000
     assert result.assignment == {T: {0, 1, 2, 3}}
     assert rig.group.state_name == "Stable"
+
+
+def test_group_without_a_subscription_starts_at_epoch_1(rig: GroupRig) -> None:
+    assert HonestMember(rig, "a", topics=()).heartbeat().member_epoch == 1
+    assert HonestMember(rig, "b").heartbeat().member_epoch == 2
 
 
 def test_partitions_move_only_after_their_owner_confirmed(rig: GroupRig) -> None:
@@ -54,9 +59,9 @@ def test_partitions_move_only_after_their_owner_confirmed(rig: GroupRig) -> None
     assert rig.group.state_name == "Reconciling"
     told = first.heartbeat()
     # The epoch of a member stands still until it has given up what its target lacks.
-    assert (told.member_epoch, told.assignment) == (1, {T: {0, 1}})
+    assert (told.member_epoch, told.assignment) == (2, {T: {0, 1}})
     assert second.heartbeat().assignment == {}
-    assert first.heartbeat().member_epoch == 2
+    assert first.heartbeat().member_epoch == 3
     assert second.heartbeat().assignment == {T: {2, 3}}
     assert rig.group.state_name == "Stable"
 
@@ -66,10 +71,10 @@ def test_heartbeat_that_changes_nothing_writes_nothing(rig: GroupRig) -> None:
     settle([member])
     count = len(rig.log)
     assert (
-        rig.group.heartbeat(ConsumerHeartbeat(member_id="a", member_epoch=1), rig.now_ms).assignment is None
+        rig.group.heartbeat(ConsumerHeartbeat(member_id="a", member_epoch=2), rig.now_ms).assignment is None
     )
     assert len(rig.log) == count + 1  # client id and host of this request are others
-    rig.group.heartbeat(ConsumerHeartbeat(member_id="a", member_epoch=1), rig.now_ms)
+    rig.group.heartbeat(ConsumerHeartbeat(member_id="a", member_epoch=2), rig.now_ms)
     assert len(rig.log) == count + 1
 
 
@@ -94,11 +99,11 @@ def test_lost_response_is_repeated(rig: GroupRig) -> None:
     rig.set_topics({"t": 6})
     before = member.request()
     first = rig.group.heartbeat(before, rig.now_ms)
-    assert first.member_epoch == 2
+    assert first.member_epoch == 3
     assert rig.group.heartbeat(before, rig.now_ms).assignment == {T: set(range(6))}
 
 
-@pytest.mark.parametrize("epoch", [1, 3])
+@pytest.mark.parametrize("epoch", [1, 2, 4])
 def test_wrong_epoch_is_fenced(rig: GroupRig, epoch: int) -> None:
     member = HonestMember(rig, "a")
     member.heartbeat()
@@ -199,7 +204,7 @@ def test_topic_that_grows_raises_the_epoch_at_the_next_heartbeat(rig: GroupRig) 
     member = HonestMember(rig, "a")
     settle([member])
     rig.set_topics({"t": 4, "other": 2})
-    assert member.heartbeat().member_epoch == 1
+    assert member.heartbeat().member_epoch == 2
     rig.set_topics({"t": 5, "other": 2})
     assert member.heartbeat().assignment == {T: {0, 1, 2, 3, 4}}
 
@@ -290,19 +295,19 @@ def test_commit_needs_the_epoch_of_the_assignment(rig: GroupRig) -> None:
     second.heartbeat()
     first.heartbeat()
     first.heartbeat()
-    for epoch, numbers in ((2, [0]), (1, [0, 1])):
+    for epoch, numbers in ((3, [0]), (2, [0, 1])):
         assert rig.group.commit_refusal(commit("a", epoch, *numbers), 0) == ErrorCode.NONE
-    for epoch, partition in ((1, 3), (3, 0), (0, 0)):
+    for epoch, partition in ((2, 3), (4, 0), (0, 0)):
         assert rig.group.commit_refusal(commit("a", epoch, partition), 0) == ErrorCode.STALE_MEMBER_EPOCH
     for request in (commit("", -1, 0), commit("c", 1, 0)):
         assert rig.group.commit_refusal(request, 0) == ErrorCode.UNKNOWN_MEMBER_ID
-    old = commit("a", 2, 0, knows_unknown_group=False)
+    old = commit("a", 3, 0, knows_unknown_group=False)
     assert rig.group.commit_refusal(old, 0) == ErrorCode.UNSUPPORTED_VERSION
 
 
 def test_offset_fetch_of_a_member_needs_its_epoch(rig: GroupRig) -> None:
     HonestMember(rig, "a").heartbeat()
     assert rig.group.fetch_refusal(None, -1) == ErrorCode.NONE
-    assert rig.group.fetch_refusal("a", 1) == ErrorCode.NONE
-    assert rig.group.fetch_refusal("a", 2) == ErrorCode.STALE_MEMBER_EPOCH
+    assert rig.group.fetch_refusal("a", 2) == ErrorCode.NONE
+    assert rig.group.fetch_refusal("a", 3) == ErrorCode.STALE_MEMBER_EPOCH
     assert rig.group.fetch_refusal("b", 1) == ErrorCode.UNKNOWN_MEMBER_ID
