@@ -23,9 +23,14 @@ SETTINGS = {
     "offsets.topic.num.partitions": "4",
     "transaction.state.log.num.partitions": "4",
     "group.initial.rebalance.delay.ms": "0",
+    "group.consumer.assignment.interval.ms": "0",
 }
 # Its controller would wait this long for more to write.
-_KAFKA_SETTINGS = {"controller.quorum.append.linger.ms": "0"}
+# Its assignor would run in another thread, so that a heartbeat does not tell what it changes.
+_KAFKA_SETTINGS = {
+    "controller.quorum.append.linger.ms": "0",
+    "group.consumer.assignor.offload.enable": "false",
+}
 _READY_SECONDS = 240.0
 # Quick from the first request on, and few threads: the brokers' own time is most of what a run takes.
 JVM = ("-Xmx1G", "-Xms512m", *short_lived_jvm())

@@ -18,6 +18,7 @@ _UNKNOWN_TOPIC, _NO_LEADER, _INVALID_TOPIC, _INVALID_CONFIG = 3, 5, 17, 40
 _NO_GROUP, _NO_TRANSACTION, _NOT_COORDINATOR = 69, 105, 16
 _ILLEGAL_GENERATION, _UNKNOWN_MEMBER = 22, 25
 _OUT_OF_ORDER = 45
+_UNRELEASED_INSTANCE = 111
 _NO_MECHANISM, _ILLEGAL_SASL_STATE, _LOGIN_FAILED = 33, 34, 58
 _INVALID_REQUEST = 42
 _REFUSALS = (29, 30, 31, 53)  # Of topics, groups, the cluster, transactional ids.
@@ -312,7 +313,9 @@ def _group_of_a_refused_commit(case: Case) -> bool:
 def _group_of_a_refused_join(case: Case) -> bool:
     """Groups that Kafka shows and that never had a member: its client has no protocols, or left before it joined."""
     joined = {
-        step.body["group_id"] for step in case.before if step.api == "join_group" and not step.body["protocols"]
+        step.body["group_id"]
+        for step in case.before
+        if step.api == "join_group" and not step.body["protocols"]
     }
     synced: set[Any] = set()
     for step in case.before:
@@ -426,6 +429,27 @@ def _repeated_element(case: Case) -> bool:
     return case.codes[0] == _INVALID_CONFIG and "must not be duplicated" in str(case.kproc)
 
 
+def _other_partitions(case: Case) -> bool:
+    """Other partitions of a group of the consumer protocol, and the epochs of members that must give up others."""
+    fields = {"assignment", "target_assignment"}
+    if case.step.api in ("consumer_group_heartbeat", "consumer_group_describe"):
+        return not fields.isdisjoint(case.difference.path)
+    return (
+        case.step.api == "sync_group" and case.difference.path == ("assignment",) and _is_of_consumers(case)
+    )
+
+
+def _is_of_consumers(case: Case) -> bool:
+    group_id = case.step.body.get("group_id")
+    return any(
+        step.api == "consumer_group_heartbeat" and step.body["group_id"] == group_id for step in case.before
+    )
+
+
+def _static_member_again(case: Case) -> bool:
+    return case.step.api == "consumer_group_heartbeat" and case.codes == (0, _UNRELEASED_INSTANCE)
+
+
 RULES: dict[str, Callable[[Case], bool]] = {
     "SASL": _logins,
     "transactions": _transactions,
@@ -453,6 +477,8 @@ RULES: dict[str, Callable[[Case], bool]] = {
     "Produce of a compressed batch with a timestamp too far in the future": _misdated_batch,
     "producer ids": _random_producer_ids,
     "lists in a request": _repeated_element,
+    "the partitions that an assignor gives": _other_partitions,
+    "a static member that joins again with its member id": _static_member_again,
 }
 
 

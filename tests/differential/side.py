@@ -22,7 +22,7 @@ ANSWER_SECONDS = 120.0
 _CONNECT_SECONDS = 60.0
 _FETCH, _PRODUCE, _DESCRIBE_LOG_DIRS, _DESCRIBE_QUORUM = KEYS["fetch"], KEYS["produce"], 35, 55
 _PREFIX = re.compile(r"d[0-9a-f]{7}-")
-_UUID = re.compile(r"[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}")
+_UUID = re.compile(r"[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}|^[\w-]{22}$")  # In hexadecimal or in base64.
 _NOW_WITHIN_MS, _SEQUENCE_WITHIN_MS = 120_000, 10_000_000
 _BROKER = 4
 _STAMPS = {
@@ -239,6 +239,8 @@ class Side:
                 body = {"topics": [{"name": key[1]}], "allow_auto_topic_creation": False}
                 for topic in self.ask("metadata", 12, body)["topics"]:
                     self.learn_id(topic)
+        if reference.kind == "owned" and not self.learnt.get(("epoch", reference.name)):
+            return []  # It joins, or joins again.
         found = self.learnt.get(key, reference.other)
         return found + reference.add if reference.add else found
 
@@ -252,7 +254,10 @@ class Side:
     def learn(self, learning: dict[tuple[str, Any], str], answer: dict[str, Any]) -> None:
         """What later requests name, and symbols for what this answer chose."""
         for key, field in learning.items():
-            self.learnt[key] = answer[field]
+            if key[0] != "owned":
+                self.learnt[key] = answer[field]
+            elif answer[field] is not None:  # Else the member keeps what it has.
+                self.learnt[key] = answer[field]["topic_partitions"]
         for field, kind in CHOSEN.items():
             if answer.get(field) not in (None, *NOTHING):
                 self._name(kind, answer[field])

@@ -6,7 +6,17 @@ from collections.abc import Callable
 
 from tests.differential.scene import Scene
 from tests.differential.steps import Step
-from tests.differential.themes import cluster, configs, groups, logins, quotas, records, topics, transactions
+from tests.differential.themes import (
+    cluster,
+    configs,
+    consumers,
+    groups,
+    logins,
+    quotas,
+    records,
+    topics,
+    transactions,
+)
 from tests.differential.themes.records import add_producers
 
 Maker = Callable[[Scene], None]
@@ -73,6 +83,25 @@ THEMES: dict[str, dict[Maker, int]] = {
         groups.list_groups: 2,
         groups.delete_groups: 1,
         cluster.find_coordinator: 1,
+        topics.delete_topics: 1,
+    },
+    "consumers": {
+        consumers.cycle: 3,
+        consumers.heartbeat: 8,
+        consumers.join: 2,
+        consumers.leave: 2,
+        consumers.describe: 4,
+        consumers.describe_groups: 1,
+        consumers.list_groups: 1,
+        consumers.delete_groups: 1,
+        consumers.offset_commit: 3,
+        consumers.offset_fetch: 3,
+        consumers.offset_delete: 1,
+        consumers.join_classic: 2,
+        consumers.heartbeat_classic: 1,
+        consumers.sync_classic: 1,
+        consumers.leave_classic: 1,
+        topics.create_partitions: 1,
         topics.delete_topics: 1,
     },
     "transactions": {

@@ -1,0 +1,194 @@
+"""Groups of the consumer protocol (KIP-848). Members k0 to k2 are in ~c0, k3 in ~c1, each with its own connection."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from tests.differential.scene import Scene
+from tests.differential.symbols import Ref, Subscription
+
+_ALONE = 3  # The member that is in a group by itself.
+_JOINS, _LEAVES, _LEAVES_FOR_A_TIME = 0, -1, -2
+_INVALID_EXPRESSION = "~("
+
+
+class _Member:
+    """Who sends a request, mostly as it should."""
+
+    def __init__(self, scene: Scene, number: int | None = None) -> None:
+        self.number = scene.pick((0, 0, 1, 1, 2, 3)) if number is None else number
+        self.usually = scene.usually if number is None else _first
+        other = f"k{(self.number + 1) % 3}"
+        self.group_id = self.usually(["~c1" if self.number == _ALONE else "~c0"], "", "~none", "~c2", " ")
+        self.member_id = self.usually([f"k{self.number}"], "", "nope", other, " ")
+        self.instance_id = self.usually([scene.instances.get(self.number)], None, "i0", "ix", "")
+
+    def epoch(self) -> Any:
+        known = Ref("epoch", self.number, 0)
+        return self.usually([known], known._replace(add=1), known._replace(add=-1), -3, 0, 7)
+
+
+def _first(usual: list[Any], *_odd: Any) -> Any:
+    return usual[0]
+
+
+def heartbeat(scene: Scene, number: int | None = None) -> None:
+    """A heartbeat of a member that joined, or the first one of a member that the group does not have."""
+    _send(scene, _Member(scene, number), None)
+
+
+def join(scene: Scene) -> None:
+    _send(scene, _Member(scene), _JOINS)
+
+
+def leave(scene: Scene) -> None:
+    member = _Member(scene)
+    for_a_time = member.instance_id is not None or scene.chance(0.1)
+    _send(scene, member, scene.pick((_LEAVES, _LEAVES_FOR_A_TIME)) if for_a_time else _LEAVES)
+
+
+def cycle(scene: Scene) -> None:
+    """Members join one after the other and send heartbeats, as clients do."""
+    coming = scene.pick(([0], [0, 1], [1, 0], [0, 1, 2], [_ALONE]))
+    for number in coming:
+        _send(scene, _Member(scene, number), None)
+    for number in coming * 2:
+        heartbeat(scene, number)
+
+
+def _send(scene: Scene, member: _Member, epoch: int | None) -> None:
+    usually = member.usually
+    topics = scene.random.sample(list(scene.topics), scene.pick((1, 1, min(2, len(scene.topics)))))
+    owned = Ref("owned", member.number, [])
+    is_full = epoch == _JOINS or scene.chance(0.7)
+    partial = {"subscribed_topic_names": None, "rebalance_timeout": -1}
+    body = {
+        "group_id": member.group_id,
+        "member_id": member.member_id,
+        "member_epoch": member.epoch() if epoch is None else epoch,
+        "instance_id": member.instance_id,
+        "rack_id": usually([None], "", "r1"),
+        "rebalance_timeout": usually([60_000], -1, 0, 1),
+        "subscribed_topic_names": usually(
+            [topics, list(scene.topics)], [], None, ["~none"], ["~none", *topics]
+        ),
+        "subscribed_topic_regex": usually([None], _INVALID_EXPRESSION, ""),
+        "server_assignor": usually([None, "uniform"], "range", "nope", ""),
+        "topic_partitions": usually([owned], None, [], [{"topic_id": b"\xee" * 16, "partitions": [0, -1]}]),
+        **({} if is_full else partial),
+    }
+    learning = (
+        {}
+        if epoch in (_LEAVES, _LEAVES_FOR_A_TIME)
+        else {
+            ("epoch", member.number): "member_epoch",
+            ("owned", member.number): "assignment",
+        }
+    )
+    scene.add("consumer_group_heartbeat", body, connection=member.number, learning=learning)
+
+
+def describe(scene: Scene) -> None:
+    names = scene.random.choices(["~c0", "~c0", "~c1", "~c2", "~none", ""], k=scene.pick((1, 1, 2, 3)))
+    body = {"group_ids": names, "include_authorized_operations": scene.chance(0.3)}
+    scene.add("consumer_group_describe", body)
+
+
+def describe_groups(scene: Scene) -> None:
+    names = scene.random.choices(["~c0", "~c0", "~c1", "~c2", "~none", ""], k=scene.pick((1, 1, 2)))
+    scene.add("describe_groups", {"groups": names, "include_authorized_operations": scene.chance(0.3)})
+
+
+def delete_groups(scene: Scene) -> None:
+    names = scene.random.choices(["~c0", "~c1", "~c2", "~none"], k=scene.pick((1, 1, 2)))
+    scene.add("delete_groups", {"groups_names": names})
+
+
+def offset_commit(scene: Scene) -> None:
+    member = _Member(scene)
+    is_member = scene.chance(0.7)
+    rows = scene.topic_rows(
+        "partitions",
+        lambda _, index: {
+            "partition_index": index,
+            "committed_offset": scene.usually([0, 1, 5], -1),
+            "committed_leader_epoch": -1,
+            "committed_metadata": "",
+        },
+    )
+    body = {
+        "group_id": member.group_id,
+        "member_id": member.member_id if is_member else "",
+        "generation_id_or_member_epoch": member.epoch() if is_member else -1,
+        "group_instance_id": member.instance_id if is_member else None,
+        "retention_time": -1,
+        "topics": rows,
+    }
+    scene.add("offset_commit", body, connection=member.number)
+
+
+def offset_fetch(scene: Scene) -> None:
+    member = _Member(scene)
+    version = scene.version("offset_fetch")
+    rows = scene.topic_rows("partition_indexes", lambda _, index: index)
+    by_member = {"member_id": member.member_id, "member_epoch": member.epoch()}
+    group = {
+        "group_id": member.group_id,
+        "topics": rows if scene.chance(0.6) or version < 2 else None,
+        **scene.pick(({}, by_member, by_member)),
+    }
+    body = {**group, "groups": [group], "require_stable": scene.chance(0.3)}
+    scene.add("offset_fetch", body, version=version, connection=member.number)
+
+
+def offset_delete(scene: Scene) -> None:
+    rows = scene.topic_rows("partitions", lambda _, index: {"partition_index": index})
+    scene.add("offset_delete", {"group_id": scene.pick(("~c0", "~c1", "~c2")), "topics": rows})
+
+
+def join_classic(scene: Scene) -> None:
+    """A JoinGroup of a member of the classic protocol to a group of this one."""
+    topics = scene.random.sample(list(scene.topics), 1)
+    body = {
+        "group_id": scene.usually(["~c0", "~c1", "~c2"], "~none"),
+        "member_id": scene.usually([Ref("mid", 4)], "nope", "k0"),
+        "group_instance_id": None,
+        "session_timeout": scene.usually([30_000], 5_999),
+        "rebalance_timeout": 60_000,
+        "protocol_type": scene.usually(["consumer"], "connect"),
+        "reason": None,
+        "protocols": [{"name": "range", "metadata": Subscription(1, tuple(topics))}],
+    }
+    learning = {("mid", 4): "member_id", ("gen", 4): "generation_id"}
+    scene.add("join_group", body, connection=4, may_wait=True, learning=learning)
+
+
+def _classic(scene: Scene) -> dict[str, Any]:
+    known = Ref("gen", 4, 1)
+    return {
+        "group_id": scene.usually(["~c0", "~c1", "~c2"], "~none"),
+        "member_id": scene.usually([Ref("mid", 4)], "nope", "k0"),
+        "group_instance_id": None,
+        "generation_id": scene.usually([known], known._replace(add=1), known._replace(add=-1)),
+    }
+
+
+def heartbeat_classic(scene: Scene) -> None:
+    scene.add("heartbeat", _classic(scene), connection=4)
+
+
+def sync_classic(scene: Scene) -> None:
+    body = {**_classic(scene), "protocol_type": "consumer", "protocol_name": "range", "assignments": []}
+    scene.add("sync_group", body, connection=4, may_wait=True)
+
+
+def leave_classic(scene: Scene) -> None:
+    member = _classic(scene)
+    row = {"member_id": member["member_id"], "group_instance_id": None, "reason": None}
+    scene.add("leave_group", {**member, "members": [row]}, connection=4)
+
+
+def list_groups(scene: Scene) -> None:
+    states: tuple[list[str], ...] = ([], ["Stable"], ["assigning", "Reconciling"], ["Empty"], ["x"])
+    types: tuple[list[str], ...] = ([], ["consumer"], ["Classic", "Consumer"], ["x"])
+    scene.add("list_groups", {"states_filter": scene.pick(states), "types_filter": scene.pick(types)})
