@@ -446,6 +446,10 @@ def _is_of_consumers(case: Case) -> bool:
     )
 
 
+def _interval_of_a_waiting_member(case: Case) -> bool:
+    return case.step.api == "consumer_group_heartbeat" and case.difference.path == ("heartbeat_interval",)
+
+
 def _static_member_again(case: Case) -> bool:
     return case.step.api == "consumer_group_heartbeat" and case.codes == (0, _UNRELEASED_INSTANCE)
 
@@ -477,6 +481,7 @@ RULES: dict[str, Callable[[Case], bool]] = {
     "Produce of a compressed batch with a timestamp too far in the future": _misdated_batch,
     "producer ids": _random_producer_ids,
     "lists in a request": _repeated_element,
+    "the interval of ConsumerGroupHeartbeat": _interval_of_a_waiting_member,
     "the partitions that an assignor gives": _other_partitions,
     "a static member that joins again with its member id": _static_member_again,
 }

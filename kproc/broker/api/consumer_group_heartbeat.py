@@ -79,7 +79,7 @@ def _validate(context: RequestContext, request: Fields) -> None:
             raise _invalid("RebalanceTimeoutMs must be provided in first request.")
         if request["topic_partitions"] is None or request["topic_partitions"]:
             raise _invalid("TopicPartitions must be empty when (re-)joining.")
-        if request["subscribed_topic_names"] is None and not request.get("subscribed_topic_regex"):
+        if request["subscribed_topic_names"] is None and request.get("subscribed_topic_regex") is None:
             raise _invalid(
                 "Either SubscribedTopicNames or SubscribedTopicRegex must be non-null when (re-)joining."
             )

@@ -135,9 +135,8 @@ class ConsumerGroups:
         if isinstance(group, ConsumerGroup):
             return group
         if request.member_epoch != JOIN_EPOCH:
-            if group is None:
-                raise KafkaError(ErrorCode.GROUP_ID_NOT_FOUND, f"Consumer group {group_id} not found.")
-            raise KafkaError(ErrorCode.GROUP_ID_NOT_FOUND, f"Group {group_id} is not a consumer group.")
+            reason = "not found" if group is None else "is not a consumer group"
+            raise KafkaError(ErrorCode.GROUP_ID_NOT_FOUND, f"Group {group_id} {reason}.")
         if group is not None and not group.is_empty:
             return self._upgrade(group)
         if group is not None and not group.has_no_history:

@@ -50,7 +50,8 @@ def join_classic(
     member = _admit(group, request, member_id)
     if isinstance(member, JoinResult):
         return member
-    member_id = member_id if member is None else member.member_id
+    # A dynamic member keeps the id that it got with MEMBER_ID_REQUIRED.
+    member_id = member.member_id if member is not None else request.member_id or member_id
     metadata = MemberMetadata(
         instance_id=request.group_instance_id,
         rack_id=subscription.rack_id,
@@ -95,11 +96,12 @@ def _admit(group: ConsumerGroup, request: JoinRequest, member_id: str) -> Consum
     is_unknown = request.member_id == UNKNOWN_MEMBER_ID
     instance_id = request.group_instance_id
     if instance_id is None:
-        if is_unknown:
+        member = group.state.members.get(request.member_id)
+        if member is None:
             group.check_size()
         if is_unknown and request.requires_known_member_id:
             return JoinResult(ErrorCode.MEMBER_ID_REQUIRED, member_id)
-        return group.state.members.get(request.member_id)
+        return member
     if not is_unknown:
         return group.static_member(instance_id, request.member_id)
     known_id = group.state.instance_ids.get(instance_id)

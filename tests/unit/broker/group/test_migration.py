@@ -123,6 +123,12 @@ def test_classic_member_joins_a_consumer_group(rig: Rig) -> None:
     assert beat(rig, rejoined) == ErrorCode.NONE
 
 
+def test_classic_member_keeps_the_id_that_it_was_given(rig: Rig) -> None:
+    """The second JoinGroup of a client names the id that came with MEMBER_ID_REQUIRED."""
+    consumer(rig, "n")
+    assert join(rig, "given").member_id == "given"
+
+
 def test_group_is_classic_again_after_the_last_leave(rig: Rig) -> None:
     classic = classic_group(rig)
     consumer(rig, "n")
