@@ -15,7 +15,7 @@ from typing import Final
 from cryptography.hazmat.primitives.serialization import Encoding
 
 from kproc.broker.security.sasl.scram import KINDS
-from tests.conformance.tokens import TokenServer
+from tests.conformance.tokens import AUDIENCE, ISSUER, TokenServer
 from tests.support.certificates import Certificates
 from tests.support.secured import java_login, make_user
 from tests.support.status import connect
@@ -65,6 +65,8 @@ class Entrance:
                 f"{own}.sasl.jaas.config": f"{_LOGIN}.oauthbearer.OAuthBearerLoginModule required;",
                 f"{own}.sasl.server.callback.handler.class": _VALIDATOR,
                 f"{own}.sasl.oauthbearer.jwks.endpoint.url": self._tokens.url("keys"),
+                f"{own}.sasl.oauthbearer.expected.audience": AUDIENCE,
+                f"{own}.sasl.oauthbearer.expected.issuer": ISSUER,
             }
         elif mechanism in KINDS:
             settings[f"{own}.sasl.jaas.config"] = f"{_LOGIN}.scram.ScramLoginModule required;"

@@ -13,6 +13,8 @@ from typing import Any, Final
 from joserfc import jwt
 from joserfc.jwk import ECKey
 
+AUDIENCE: Final = "kafka"
+ISSUER: Final = "https://issuer"
 _KEY: Final = "the-key"
 _ALGORITHM: Final = "ES256"
 _LIFETIME_S: Final = 300
@@ -55,7 +57,7 @@ class TokenServer:
             return None
         key, lifetime = self._issue[path]
         now = int(time.time())
-        claims = {"sub": "alice", "iat": now - 1, "exp": now + lifetime}
+        claims = {"sub": "alice", "aud": AUDIENCE, "iss": ISSUER, "iat": now - 1, "exp": now + lifetime}
         token = jwt.encode({"alg": _ALGORITHM, "kid": _KEY}, claims, key, [_ALGORITHM])
         return {"access_token": token, "token_type": "Bearer", "expires_in": lifetime}
 

@@ -30,6 +30,7 @@ from kproc.broker.config import (
 from kproc.broker.config.dynamic import split_listener_key
 from kproc.broker.config.exposure import exposure_error
 from kproc.broker.config.listeners import is_address, parse_listeners
+from kproc.broker.config.sasl_settings import check_sasl_listener
 from kproc.broker.config.values import HIDDEN, Secret, parse_value, wire_text, without_url_secrets
 from kproc.common.errors import ErrorCode, KafkaError
 
@@ -195,7 +196,8 @@ def listeners_problem(config: Config, text: str | None) -> str | None:
     """Return an error if stored listeners conflict with the present settings, which may have changed since."""
     try:
         if text is not None:
-            parse_listeners(text, config.listener_security_protocol_map)
+            for each in parse_listeners(text, config.listener_security_protocol_map):
+                check_sasl_listener(config, each)
     except ConfigError as error:
         return str(error)
     return None
@@ -219,6 +221,8 @@ def check_listeners_change(
         )
     try:
         end_points = parse_listeners(after, config.listener_security_protocol_map)
+        for each in end_points:
+            check_sasl_listener(config, each)
     except ConfigError as error:
         raise KafkaError(ErrorCode.INVALID_REQUEST, str(error)) from error
     for each in end_points:

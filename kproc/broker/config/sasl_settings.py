@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 from urllib.parse import urlsplit
 
 from kproc.broker.config.jaas import JaasError, JaasLine, parse_jaas
@@ -21,6 +21,9 @@ from kproc.broker.config.values import (
     setting,
     show,
 )
+
+if TYPE_CHECKING:
+    from kproc.broker.config.listeners import EndPoint
 
 PLAIN: Final = "PLAIN"
 OAUTHBEARER: Final = "OAUTHBEARER"
@@ -101,12 +104,30 @@ class SaslSettings:
     sasl_oauthbearer_expected_audience: tuple[str, ...] = setting(
         LIST,
         (),
-        "Accepted audiences. A token must name one of them. Default: any.",
+        "Accepted audiences. A token must name one of them. A listener with signed tokens needs this setting.",
         per_listener=True,
         per_mechanism=True,
     )
     sasl_oauthbearer_expected_issuer: str | None = setting(
-        STRING, None, "Accepted issuer of tokens. Default: any.", per_listener=True, per_mechanism=True
+        STRING,
+        None,
+        "Accepted issuer of tokens. A listener with signed tokens needs this setting.",
+        per_listener=True,
+        per_mechanism=True,
+    )
+    sasl_oauthbearer_allow_unverified_audience: bool = setting(
+        BOOLEAN,
+        False,
+        "Start without sasl.oauthbearer.expected.audience, and accept tokens that were issued for other services.",
+        per_listener=True,
+        per_mechanism=True,
+    )
+    sasl_oauthbearer_allow_unverified_issuer: bool = setting(
+        BOOLEAN,
+        False,
+        "Start without sasl.oauthbearer.expected.issuer, and accept tokens of each issuer whose keys are in the set.",
+        per_listener=True,
+        per_mechanism=True,
     )
     sasl_oauthbearer_clock_skew_seconds: int = setting(
         INT,
@@ -181,26 +202,31 @@ def listeners_without_users(config: Any, *, has_users: bool) -> list[str]:
 def check_sasl(config: Any) -> None:
     """Raise ConfigError for a listener on which no client could log in and for a setting that kproc cannot honour."""
     for end_point in config.listeners:
-        if not end_point.protocol.startswith("SASL_"):
-            continue
-        mechanisms = enabled_mechanisms(config, end_point.name)
-        unknown = [each for each in mechanisms if each not in LOGIN_MODULES]
-        if unknown or not mechanisms:
-            problem = f"{', '.join(unknown)} is not supported" if unknown else "no mechanism is named"
-            if unknown == ["GSSAPI"] == list(mechanisms):
-                # Say that it is the default, because the user has nearly always not set it at all.
-                problem = "GSSAPI, the default, is not supported"
-            raise ConfigError(
-                f"sasl.enabled.mechanisms: {problem} (for {end_point}); set one or more of {', '.join(LOGIN_MODULES)}"
-            )
-        for mechanism in mechanisms:
-            _check_mechanism(config, end_point.name, mechanism)
+        check_sasl_listener(config, end_point)
     delay_ms, idle_ms = config.connection_failed_authentication_delay_ms, config.connections_max_idle_ms
     # A delayed connection would be closed as idle before the client gets the reason.
     if 0 <= idle_ms <= delay_ms:
         raise ConfigError(
             f"connection.failed.authentication.delay.ms={delay_ms}: must be below connections.max.idle.ms={idle_ms}"
         )
+
+
+def check_sasl_listener(config: Any, end_point: EndPoint) -> None:
+    """Raise ConfigError for a listener with SASL on which no client could log in, or anybody could."""
+    if not end_point.protocol.startswith("SASL_"):
+        return
+    mechanisms = enabled_mechanisms(config, end_point.name)
+    unknown = [each for each in mechanisms if each not in LOGIN_MODULES]
+    if unknown or not mechanisms:
+        problem = f"{', '.join(unknown)} is not supported" if unknown else "no mechanism is named"
+        if unknown == ["GSSAPI"] == list(mechanisms):
+            # Say that it is the default, because the user has nearly always not set it at all.
+            problem = "GSSAPI, the default, is not supported"
+        raise ConfigError(
+            f"sasl.enabled.mechanisms: {problem} (for {end_point}); set one or more of {', '.join(LOGIN_MODULES)}"
+        )
+    for mechanism in mechanisms:
+        _check_mechanism(config, end_point.name, mechanism)
 
 
 def _check_mechanism(config: Any, listener: str, mechanism: str) -> None:
@@ -222,6 +248,32 @@ def _check_mechanism(config: Any, listener: str, mechanism: str) -> None:
         _check_tokens(config, listener, options, name)
 
 
+def _claims(config: Any, listener: str) -> Iterator[tuple[str, bool, bool]]:
+    """Yield each claim that a listener should verify, whether it does, and whether it need not."""
+    for claim, expected, allowed in (
+        ("audience", "expected.audience", "allow.unverified.audience"),
+        ("issuer", "expected.issuer", "allow.unverified.issuer"),
+    ):
+        is_verified, is_allowed = (
+            bool(sasl_value(config, listener, OAUTHBEARER, f"sasl.oauthbearer.{name}"))
+            for name in (expected, allowed)
+        )
+        yield claim, is_verified, is_allowed
+
+
+def unverified_claims(config: Any) -> list[str]:
+    """Return a warning for each claim of signed tokens that a listener does not verify. Call it after check_sasl."""
+    return [
+        f"sasl.oauthbearer.allow.unverified.{claim}=true: {end_point} accepts tokens of any {claim}"
+        for end_point in config.listeners
+        if end_point.protocol.startswith("SASL_")
+        and OAUTHBEARER in enabled_mechanisms(config, end_point.name)
+        if sasl_value(config, end_point.name, OAUTHBEARER, "sasl.oauthbearer.jwks.endpoint.url") is not None
+        for claim, is_verified, _ in _claims(config, end_point.name)
+        if not is_verified
+    ]
+
+
 def _check_tokens(config: Any, listener: str, options: Mapping[str, str], jaas_name: str) -> None:
     url = sasl_value(config, listener, OAUTHBEARER, "sasl.oauthbearer.jwks.endpoint.url")
     is_unsecured = any(option.startswith(UNSECURED_PREFIX) for option in options)
@@ -240,6 +292,12 @@ def _check_tokens(config: Any, listener: str, options: Mapping[str, str], jaas_n
                 f"{jaas_name}: options for unsecured tokens conflict with sasl.oauthbearer.jwks.endpoint.url, which is "
                 "for signed tokens; set only one of them"
             )
+        for claim, is_verified, is_allowed in _claims(config, listener):
+            if not is_verified and not is_allowed:
+                raise ConfigError(
+                    f"sasl.oauthbearer.expected.{claim}: OAUTHBEARER of listener {listener} needs this setting, as "
+                    f"Kafka since 4.4; set it, or sasl.oauthbearer.allow.unverified.{claim}=true to accept any {claim}"
+                )
     elif not is_unsecured:
         raise ConfigError(
             "sasl.oauthbearer.jwks.endpoint.url: OAUTHBEARER needs this setting. (For tests kproc accepts tokens "

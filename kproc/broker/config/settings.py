@@ -23,7 +23,7 @@ from kproc.broker.config.listeners import EndPoint, resolve_advertised
 from kproc.broker.config.log_settings import LogSettings
 from kproc.broker.config.network_settings import NetworkSettings
 from kproc.broker.config.own_settings import OwnSettings
-from kproc.broker.config.sasl_settings import SaslSettings
+from kproc.broker.config.sasl_settings import SaslSettings, unverified_claims
 from kproc.broker.config.sources import Flag, read_settings_file
 from kproc.broker.config.tls_settings import TlsSettings
 from kproc.broker.config.token_settings import TokenSettings
@@ -66,7 +66,8 @@ class Config(
         """Merge sources into one checked Config, or raise ConfigError.
 
         `settings` are `--set` assignments by Kafka's name. `environment` has variables such as KPROC_NUM_IO_THREADS.
-        `defaults` override the defaults of the table. `on_warning` gets one line for each setting without effect.
+        `defaults` override the defaults of the table. `on_warning` gets one line for each setting without effect,
+        and for each claim of tokens that is not verified.
         """
         warnings: list[str] = []
         from_file = read_settings_file(file) if file is not None else {}
@@ -78,6 +79,7 @@ class Config(
         fields = {name.replace(".", "_"): value for name, value in values.items()}
         config = cls(**fields, explicit_settings=explicit)
         check_together(config)
+        warnings += unverified_claims(config)
         # Warn only after all checks, because an invalid configuration has one error and no warnings.
         if on_warning is not None:
             for warning in warnings:

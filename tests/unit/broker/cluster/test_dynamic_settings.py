@@ -16,8 +16,9 @@ from kproc.broker.cluster.dynamic_settings import (
 )
 from kproc.broker.cluster.image import ClusterImage
 from kproc.broker.cluster.records import CLUSTER_DEFAULT_NODE
+from kproc.common.errors import ErrorCode
 from tests.support.cases import in_one_test
-from tests.support.in_memory_controller import InMemoryController, changes
+from tests.support.in_memory_controller import InMemoryController, changes, outcome
 
 BROKER, SET, DELETE = 4, 0, 1
 NODE = "1"
@@ -91,6 +92,25 @@ def test_replacing_all_configs_of_the_broker_takes_it_away() -> None:
     cluster = stored(("num.io.threads", "many"))
     cluster.replace_configs(changes(BROKER, NODE, ("kproc.request.log", SET, "slow")))
     assert not cluster.image.unusable_configs
+
+
+def test_stored_listener_that_verifies_no_audience_is_skipped() -> None:
+    """It was valid before Kafka 4.4. The broker starts without it, because it would accept tokens for others."""
+    known = {
+        "listener.security.protocol.map": "PLAINTEXT:PLAINTEXT,EXTRA:SASL_PLAINTEXT",
+        "sasl.enabled.mechanisms": "OAUTHBEARER",
+        "sasl.oauthbearer.jwks.endpoint.url": "file:///keys",
+        "sasl.oauthbearer.expected.issuer": "https://issuer",
+    }
+    extra = ("listeners", "EXTRA://127.0.0.1:9999")
+    cluster = stored(extra, settings=known)
+    assert "expected.audience" in left_out(cluster.image, cluster.config)["listeners"]
+    assert settings_in_force(cluster.image, cluster.config).text("listeners") is None
+    ((code, problem),) = outcome(cluster.alter(changes(4, "1", ("listeners", 0, "EXTRA://127.0.0.1:9998"))))
+    assert code == ErrorCode.INVALID_REQUEST
+    assert "needs this setting" in problem
+    cluster = stored(extra, settings=known | {"sasl.oauthbearer.expected.audience": "kafka"})
+    assert settings_in_force(cluster.image, cluster.config).text("listeners") == extra[1]
 
 
 def test_stored_listeners_with_unknown_protocol_are_skipped() -> None:

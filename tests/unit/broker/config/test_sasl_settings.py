@@ -15,6 +15,9 @@ UNSECURED = f'{TOKENS} unsecuredValidatorPrincipalClaimName="sub";'
 MAP = "A:SASL_PLAINTEXT,B:SASL_PLAINTEXT,PLAINTEXT:PLAINTEXT"
 
 
+SIGNED = {"sasl.enabled.mechanisms": "OAUTHBEARER", "sasl.oauthbearer.jwks.endpoint.url": "file:///k"}
+
+
 def config(**settings: object) -> Config:
     given = {
         "listeners": "A://127.0.0.1:1,B://127.0.0.1:2",
@@ -101,6 +104,19 @@ def test_one_line_for_all_is_for_the_mechanism_that_it_names() -> None:
             "options for unsecured tokens conflict with",
         ),
         (
+            {**SIGNED, "sasl.oauthbearer.expected.issuer": "i"},
+            r"^sasl\.oauthbearer\.expected\.audience: .* of listener A needs this .*allow\.unverified\.audience=true",
+        ),
+        (
+            {
+                **SIGNED,
+                "sasl.oauthbearer.expected.audience": "a",
+                "listener.name.a.oauthbearer.sasl.oauthbearer.expected.issuer": "i",
+                "listener.name.a.oauthbearer.sasl.oauthbearer.allow.unverified.issuer": "true",
+            },
+            r"^sasl\.oauthbearer\.expected\.issuer: .* of listener B needs this .*allow\.unverified\.issuer=true",
+        ),
+        (
             {
                 "sasl.enabled.mechanisms": "OAUTHBEARER",
                 "sasl.jaas.config": UNSECURED.replace(";", ' unsecuredValidatorAllowableClockSkewMs="x";'),
@@ -124,6 +140,25 @@ def test_what_nobody_could_log_in_with_is_refused_in_one_line(
         config(**settings)
     assert "\n" not in str(refused.value)
     assert "w0rd" not in str(refused.value)
+
+
+def test_unverified_claims_of_tokens_are_allowed_with_a_warning() -> None:
+    warnings: list[str] = []
+    given = {
+        **SIGNED,
+        "listeners": "SASL_PLAINTEXT://127.0.0.1:1",
+        "sasl.oauthbearer.allow.unverified.audience": "true",
+        "listener.name.sasl_plaintext.oauthbearer.sasl.oauthbearer.allow.unverified.issuer": "true",
+    }
+    Config.build(given, on_warning=warnings.append)
+    assert warnings == [
+        "sasl.oauthbearer.allow.unverified.audience=true: SASL_PLAINTEXT://127.0.0.1:1 accepts tokens of any audience",
+        "sasl.oauthbearer.allow.unverified.issuer=true: SASL_PLAINTEXT://127.0.0.1:1 accepts tokens of any issuer",
+    ]
+    expected = {"sasl.oauthbearer.expected.audience": "a", "sasl.oauthbearer.expected.issuer": "i"}
+    warnings.clear()
+    Config.build(given | expected, on_warning=warnings.append)
+    assert warnings == []
 
 
 def test_a_listener_without_sasl_needs_none_of_it() -> None:

@@ -481,16 +481,24 @@ def test_records_of_users_are_what_the_requests_said(start: Start) -> None:
 # -- tokens ------------------------------------------------------------------------------------------------------
 
 
+SIGNED_TOKENS = {
+    "sasl_enabled_mechanisms": "OAUTHBEARER",
+    "sasl_oauthbearer_expected_audience": "kafka",
+    "sasl_oauthbearer_expected_issuer": "https://issuer",
+}
+
+
 def token_rig(tmp_path: Path, start: Start) -> tuple[HandlerRig, Callable[..., str]]:
     """A listener for tokens signed with one key, and who signs them."""
     key = ECKey.generate_key("P-256", {"kid": "one"})
     file = tmp_path / "keys.json"
     file.write_text(json.dumps({"keys": [key.as_dict(private=False)]}))
-    rig = start(sasl_enabled_mechanisms="OAUTHBEARER", sasl_oauthbearer_jwks_endpoint_url=file.as_uri())
+    rig = start(sasl_oauthbearer_jwks_endpoint_url=file.as_uri(), **SIGNED_TOKENS)
 
     def sign(**claims: object) -> str:
         now_s = rig.clock.wall_ms() // 1000
-        body = {"sub": "alice", "iat": now_s, "exp": now_s + 60, **claims}
+        named = {"aud": "kafka", "iss": "https://issuer"}
+        body = {"sub": "alice", "iat": now_s, "exp": now_s + 60, **named, **claims}
         return jwt.encode({"alg": "ES256", "kid": "one"}, body, key, ["ES256"])
 
     answer = gated(rig, HANDSHAKE, 1, mechanism="OAUTHBEARER")
@@ -553,6 +561,13 @@ def test_a_token_of_a_name_that_no_answer_could_hold_is_refused(
     assert [each.principal.name for each in rig.processors[0].sessions.values()] == [name] * is_served
 
 
+@pytest.mark.parametrize("claims", [{"aud": "other"}, {"iss": "https://other"}])
+def test_token_for_others_is_refused(tmp_path: Path, start: Start, claims: dict[str, str]) -> None:
+    rig, sign = token_rig(tmp_path, start)
+    told = bring(rig, bearer(sign(**claims))).fields(AUTHENTICATE, 1)
+    assert told["auth_bytes"] == b'{"status":"invalid_token"}'
+
+
 def test_an_expired_token_is_refused(tmp_path: Path, start: Start) -> None:
     rig, sign = token_rig(tmp_path, start)
     told = bring(rig, bearer(sign(exp=rig.clock.wall_ms() // 1000 - 31))).fields(AUTHENTICATE, 1)
@@ -561,8 +576,8 @@ def test_an_expired_token_is_refused(tmp_path: Path, start: Start) -> None:
 
 def test_keys_that_never_come_end_the_login(tmp_path: Path, start: Start) -> None:
     rig = start(
-        sasl_enabled_mechanisms="OAUTHBEARER",
         sasl_oauthbearer_jwks_endpoint_url=(tmp_path / "missing").as_uri(),
+        **SIGNED_TOKENS,
     )
     assert gated(rig, HANDSHAKE, 1, mechanism="OAUTHBEARER").kind == SEND
     assert bring(rig, bearer("e30.e30.e30")).fields(AUTHENTICATE, 1)[
@@ -587,8 +602,8 @@ def test_keys_that_never_come_end_the_login(tmp_path: Path, start: Start) -> Non
 def test_long_token_does_not_wait_for_keys(tmp_path: Path, start: Start) -> None:
     """While the keys cannot be loaded each token waits in memory, and anybody can send one."""
     rig = start(
-        sasl_enabled_mechanisms="OAUTHBEARER",
         sasl_oauthbearer_jwks_endpoint_url=(tmp_path / "missing").as_uri(),
+        **SIGNED_TOKENS,
     )
     header = base64.urlsafe_b64encode(b'{"alg":"ES256","kid":"one"}').decode()
     for connection, size in ((2, 65_000), (3, 70_000)):
