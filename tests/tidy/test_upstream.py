@@ -15,6 +15,10 @@ COUNTS = {
     "RequestChannelTest": 5,
     "StandardAuthorizerTest": 20,
     "AclControlManagerTest": 10,
+    "UniformHomogeneousAssignmentBuilderTest": 14,
+    "UniformHeterogeneousAssignmentBuilderTest": 11,
+    "RangeAssignorTest": 11,
+    "CurrentAssignmentBuilderTest": 21,
 }
 NEIGHBOURS = {
     "KafkaRequestHandlerTest",
