@@ -36,6 +36,8 @@ if TYPE_CHECKING:
 
 _CLIENT_MAKES_ID_SINCE: Final = 1
 _NO_TIMEOUT: Final = -1
+# Limit of a member's topic names. They are one record, which must fit into a batch of `__consumer_offsets`.
+NAMES_BYTES_MAX: Final = 1_000_000
 
 _HEARTBEAT: Final = GROUPS.operation("consumer_group_heartbeat", ConsumerHeartbeat, ConsumerHeartbeatResult)
 
@@ -87,6 +89,11 @@ def _validate(context: RequestContext, request: Fields) -> None:
         raise _invalid("InstanceId can't be null.")
     elif epoch < STATIC_LEAVE_EPOCH:
         raise _invalid("MemberEpoch is invalid.")
+    names_bytes = sum(len(name.encode()) for name in request["subscribed_topic_names"] or ())
+    if names_bytes > NAMES_BYTES_MAX:
+        raise _invalid(
+            f"SubscribedTopicNames has {names_bytes} bytes. At most {NAMES_BYTES_MAX} are possible."
+        )
     assignor, supported = request["server_assignor"], context.services.config.group_consumer_assignors
     if assignor is not None and assignor not in supported:
         raise KafkaError(

@@ -77,7 +77,7 @@ def groups(config: Config, clock: Clock, cluster: ConsumerCluster) -> Coordinato
 def _match_topics(services: Services, expression: str, client: Identity) -> frozenset[str]:
     """Return the topics whose whole names match an expression and that the client may describe (KIP-848)."""
     try:
-        pattern = NamePattern(expression)
+        names = NamePattern(expression).select(services.image.topics_by_name)
     except KafkaError as error:
         raise KafkaError(
             error.code,
@@ -86,12 +86,9 @@ def _match_topics(services: Services, expression: str, client: Identity) -> froz
     authorizer = services.authorizer
     return frozenset(
         name
-        for name in services.image.topics_by_name
-        if pattern.matches(name)
-        and (
-            authorizer is None
-            or authorizer.verdict(client, Operation.DESCRIBE, ResourceType.TOPIC, name).is_allowed
-        )
+        for name in names
+        if authorizer is None
+        or authorizer.verdict(client, Operation.DESCRIBE, ResourceType.TOPIC, name).is_allowed
     )
 
 

@@ -68,6 +68,8 @@ EXPRESSION_REFRESH_MIN_MS: Final = 10_000
 # The interval of heartbeats while a member waits. 1,000 waiting members then send 2,000 heartbeats a second, which take
 # about a fifth of a core.
 _UNSETTLED_HEARTBEAT_MS: Final = 500
+# Limit of the different expressions of a group, each of which stores the names of its topics.
+EXPRESSIONS_MAX: Final = 100
 _TRY_AGAIN_MS: Final = 1_000
 # The name of the deadline at which the next target assignment may be computed. Others are named by a member's id.
 _ASSIGNMENT: Final = "\0assignment"
@@ -302,6 +304,11 @@ class ConsumerGroup:
             is_old = age_ms >= self._environment.config.group_consumer_regex_refresh_interval_ms
             if not is_old and (version == resolved_version or age_ms < EXPRESSION_REFRESH_MIN_MS):
                 return None
+        if known is None and len(self.state.expressions) >= EXPRESSIONS_MAX:
+            raise KafkaError(
+                ErrorCode.INVALID_REQUEST,
+                f"The group has {EXPRESSIONS_MAX} different regular expressions already. Use one that it has.",
+            )
         names = self._environment.cluster.match_topics(expression, client)
         self._resolved[expression] = version, now_ms
         if known is not None and names == known.topic_names:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from time import thread_time
+
 import pytest
 
 from kproc.broker.request.name_pattern import NamePattern
@@ -84,3 +86,14 @@ def test_complex_pattern_matches_no_name_that_would_take_long() -> None:
 def test_every_pattern_suits_names_of_usual_length() -> None:
     made = NamePattern(".{900}|" * 8 + "(a|b)*a(a|b){200}")
     assert made.matches("a" * 249)
+
+
+def test_select_rejects_a_pattern_that_takes_too_long_for_all_names() -> None:
+    """A heartbeat of a consumer group matches all topics, and other clients wait meanwhile."""
+    names = [f"{'a' * 230}-{number}" for number in range(4_000)]
+    assert NamePattern(".*-1.?").select(names) == [names[1], *names[10:20]]
+    start = thread_time()
+    with pytest.raises(KafkaError, match="INVALID_REGULAR_EXPRESSION") as raised:
+        NamePattern(".*(.{1,100}){1,5}x").select(names)
+    assert raised.value.code == ErrorCode.INVALID_REGULAR_EXPRESSION
+    assert thread_time() - start < 1

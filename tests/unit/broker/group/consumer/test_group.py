@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import pytest
+from msgspec.structs import replace
 
 from kproc.broker.config import Config
+from kproc.broker.group.consumer.group import EXPRESSIONS_MAX
 from kproc.broker.group.consumer.messages import ConsumerHeartbeat
 from kproc.broker.group.messages import CommitRequest
 from kproc.broker.group.records import CommittedOffset, OffsetKey
@@ -311,3 +313,40 @@ def test_offset_fetch_of_a_member_needs_its_epoch(rig: GroupRig) -> None:
     assert rig.group.fetch_refusal("a", 2) == ErrorCode.NONE
     assert rig.group.fetch_refusal("a", 3) == ErrorCode.STALE_MEMBER_EPOCH
     assert rig.group.fetch_refusal("b", 1) == ErrorCode.UNKNOWN_MEMBER_ID
+
+
+def test_group_has_a_limited_number_of_expressions(rig: GroupRig) -> None:
+    for number in range(EXPRESSIONS_MAX):
+        HonestMember(rig, f"m{number}", (), regex=f"t{number}").heartbeat()
+    with rejected(ErrorCode.INVALID_REQUEST):
+        HonestMember(rig, "more", (), regex="other").heartbeat()
+    assert HonestMember(rig, "same", (), regex="t0").heartbeat().error_code == ErrorCode.NONE
+    assert "more" not in rig.group.state.members
+
+
+def test_session_timeout_of_a_group_holds_from_the_next_heartbeat(rig: GroupRig) -> None:
+    member = HonestMember(rig, "a")
+    settle([member])
+    rig.settings["consumer.session.timeout.ms"] = "60000"
+    rig.settings["consumer.heartbeat.interval.ms"] = "7000"
+    assert member.heartbeat().heartbeat_interval_ms == 7_000
+    rig.advance(59_000)
+    assert rig.group.member_count == 1
+    rig.advance(1_000)
+    assert rig.group.is_empty
+
+
+def test_owned_partitions_that_do_not_exist_have_no_effect(rig: GroupRig) -> None:
+    member = HonestMember(rig, "a")
+    settle([member])
+    odd = {T: frozenset({-1, 0, 2**31 - 1}), b"\xee" * 16: frozenset({-(2**31)})}
+    count = len(rig.log)
+    assert rig.group.heartbeat(replace(member.request(), owned=odd), rig.now_ms).member_epoch == member.epoch
+    assert len(rig.log) == count
+
+
+def test_very_long_member_id_is_kept(rig: GroupRig) -> None:
+    member_id = "m" * 32_767
+    settle([HonestMember(rig, member_id)])
+    rig.restart()
+    assert set(rig.group.state.members) == {member_id}

@@ -1,0 +1,56 @@
+"""ConsumerGroupHeartbeat: requests that the broker rejects before it looks the group up."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from kproc.broker.api.consumer_group_heartbeat import NAMES_BYTES_MAX, _validate
+from kproc.broker.config import Config
+from kproc.common.errors import ErrorCode, KafkaError
+
+CONTEXT: Any = SimpleNamespace(api_version=1, services=SimpleNamespace(config=Config()))
+REQUEST: dict[str, Any] = {
+    "group_id": "g",
+    "member_id": "m",
+    "member_epoch": 0,
+    "instance_id": None,
+    "rack_id": None,
+    "rebalance_timeout": 60_000,
+    "subscribed_topic_names": ["t"],
+    "subscribed_topic_regex": None,
+    "server_assignor": None,
+    "topic_partitions": [],
+}
+
+
+@pytest.mark.parametrize(
+    ("change", "code"),
+    [
+        ({"member_id": " "}, ErrorCode.INVALID_REQUEST),
+        ({"group_id": ""}, ErrorCode.INVALID_REQUEST),
+        ({"member_epoch": -3}, ErrorCode.INVALID_REQUEST),
+        ({"subscribed_topic_names": None}, ErrorCode.INVALID_REQUEST),
+        ({"subscribed_topic_names": ["é" * 25_000] * 21}, ErrorCode.INVALID_REQUEST),
+        ({"topic_partitions": None}, ErrorCode.INVALID_REQUEST),
+        ({"server_assignor": "other"}, ErrorCode.UNSUPPORTED_ASSIGNOR),
+    ],
+)
+def test_malformed_heartbeat_is_rejected(change: dict[str, Any], code: ErrorCode) -> None:
+    with pytest.raises(KafkaError) as raised:
+        _validate(CONTEXT, REQUEST | change)
+    assert raised.value.code == code
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {},
+        {"subscribed_topic_names": None, "subscribed_topic_regex": ""},
+        {"subscribed_topic_names": ["x" * 25_000] * (NAMES_BYTES_MAX // 25_000)},
+    ],
+)
+def test_well_formed_heartbeat_is_accepted(change: dict[str, Any]) -> None:
+    _validate(CONTEXT, REQUEST | change)
