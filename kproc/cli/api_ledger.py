@@ -1,50 +1,121 @@
-"""`kproc api`: which of Kafka's APIs this kproc serves, in which versions, and where it differs."""
+"""`kproc api`: every API that Apache Kafka advertises, whether this kproc serves it, and where it differs."""
 
 from __future__ import annotations
 
 import textwrap
-from typing import Annotated
+from enum import StrEnum
+from typing import Annotated, Any, Final
 
 import typer
 
 from kproc.cli.common import Format, OutputFormat, print_json
 from kproc.cli.lines import print_block, print_line
 from kproc.cli.tables import print_table
+from kproc.wire.header import ApiKey
+
+
+class Status(StrEnum):
+    """Whether an API is served, not needed with one broker, or comes in a later release."""
+
+    SERVED = "served"
+    MOOT = "moot"
+    PLANNED = "planned"
+
+
+# The APIs that a node of Apache Kafka 4.4 advertises to clients and that kproc does not serve, by their reasons.
+_REASONS: Final = (
+    (
+        Status.PLANNED,
+        "share groups (KIP-932)",
+        (
+            ApiKey.SHARE_GROUP_HEARTBEAT,
+            ApiKey.SHARE_GROUP_DESCRIBE,
+            ApiKey.SHARE_FETCH,
+            ApiKey.SHARE_ACKNOWLEDGE,
+            ApiKey.INITIALIZE_SHARE_GROUP_STATE,
+            ApiKey.READ_SHARE_GROUP_STATE,
+            ApiKey.WRITE_SHARE_GROUP_STATE,
+            ApiKey.DELETE_SHARE_GROUP_STATE,
+            ApiKey.READ_SHARE_GROUP_STATE_SUMMARY,
+            ApiKey.DESCRIBE_SHARE_GROUP_OFFSETS,
+            ApiKey.ALTER_SHARE_GROUP_OFFSETS,
+            ApiKey.DELETE_SHARE_GROUP_OFFSETS,
+        ),
+    ),
+    (
+        Status.PLANNED,
+        "streams groups (KIP-1071)",
+        (
+            ApiKey.STREAMS_GROUP_HEARTBEAT,
+            ApiKey.STREAMS_GROUP_DESCRIBE,
+            ApiKey.STREAMS_GROUP_TOPOLOGY_DESCRIPTION_UPDATE,
+        ),
+    ),
+    (
+        Status.MOOT,
+        "the one controller is the only voter, so that none can be added or removed",
+        (ApiKey.ADD_RAFT_VOTER, ApiKey.REMOVE_RAFT_VOTER, ApiKey.UNREGISTER_CONTROLLER),
+    ),
+)
+UNSERVED: Final = {key: (status, reason) for status, reason, keys in _REASONS for key in keys}
+_BETWEEN_BROKERS: Final = Status.MOOT, "only Kafka's brokers and controllers send it, to each other"
 
 
 def api(
     output: OutputFormat = Format.TABLE,
-    missing: Annotated[bool, typer.Option("--missing", help="Also those that are not served.")] = False,
+    missing: Annotated[
+        bool, typer.Option("--missing", help="Also those that Kafka does not advertise to clients.")
+    ] = False,
 ) -> None:
-    """Show the served APIs and their versions. Needs no broker."""
+    """Show the APIs of Apache Kafka 4.4, and those that kproc serves with their versions. Needs no broker."""
+    rows = _rows(missing=missing)
+    if output is Format.JSON:
+        print_json(rows)
+        return
+    columns = ("KEY", "API", "VERSIONS", "STATUS")
+    print_table(columns, [(row["key"], row["api"], row["versions"], row["status"]) for row in rows])
+    print_line()
+    print_line("Not served:")
+    unserved: dict[str, list[str]] = {}
+    for row in rows:
+        if row["reason"]:
+            unserved.setdefault(f"{row['status']}, {row['reason']}", []).append(row["api"])
+    for reason, names in unserved.items():
+        _print_note(f"{reason}: {', '.join(names)}")
+    print_line()
+    print_line("Where it differs from Apache Kafka 4.4:")
+    for row in rows:
+        if row["differences"]:
+            _print_note(f"{row['api']}: {row['differences']}")
+
+
+def _rows(*, missing: bool) -> list[dict[str, Any]]:
     from kproc.broker.api import load_all
     from kproc.broker.request.registry import APIS
-    from kproc.wire.header import ApiKey
 
     load_all()
     rows = []
     for key in sorted(ApiKey):
         entry = APIS.get(key)
-        if entry is None and not missing:
+        if entry is None and key not in UNSERVED and not missing:
             continue
+        unserved = UNSERVED.get(key, _BETWEEN_BROKERS)
+        status, reason = unserved if entry is None else (Status.SERVED, None)
         rows.append(
             {
                 "key": int(key),
                 "api": camel_case(key.name),
                 "versions": f"{entry.advertised_lo}-{entry.hi}" if entry is not None else None,
+                "status": str(status),
+                "reason": reason,
                 "differences": entry.differences if entry is not None else None,
             }
         )
-    if output is Format.JSON:
-        print_json(rows)
-        return
-    print_table(("KEY", "API", "VERSIONS"), [(row["key"], row["api"], row["versions"]) for row in rows])
-    print_line()
-    print_line("Where it differs from Apache Kafka 4.3:")
-    for row in rows:
-        if row["differences"]:
-            text = f"{row['api']}: {row['differences']}"
-            print_block(textwrap.fill(text, 100, initial_indent="- ", subsequent_indent="  ") + "\n")
+    return rows
+
+
+def _print_note(text: str) -> None:
+    print_block(textwrap.fill(text, 78, initial_indent="- ", subsequent_indent="  ") + "\n")
 
 
 def camel_case(name: str) -> str:
