@@ -75,7 +75,7 @@ def test_security_document_and_second_day_run_as_typed(shell: Shell, tmp_path: P
     assert "Certificate will not expire" in shown
     assert "bottleneck" in shown
     assert "\nlimit: " in shown
-    assert "data restored/data " in shown
+    assert f"data {tmp_path}/restored/data " in shown
     assert "whether it can change" not in shown
     # The one record of `orders` is printed from the topic, from the restored copy and from the exported one.
     assert shown.count("\nhello\n") == 3

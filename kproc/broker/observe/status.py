@@ -84,7 +84,7 @@ class Status:
         mapped = sum(row.pop("_pss_shmem_bytes") for row in rows)
         return {
             "cluster_id": plan.cluster_id,
-            "data": str(plan.config.log_dirs),
+            "data": str(Path(plan.config.log_dirs).absolute()),
             "transport": plan.config.kproc_transport,
             "flush": plan.config.kproc_flush,
             "authorizer": plan.config.authorizer_class_name or None,
