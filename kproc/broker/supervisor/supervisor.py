@@ -316,6 +316,7 @@ class Supervisor:
             if not problems:
                 self._checked = checked
                 self._send_processes()
+                tls_check.log_certificates(checked)
 
         gathering = Gathering(len(roles), on_all)
         for role in roles:

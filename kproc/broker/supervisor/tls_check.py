@@ -6,6 +6,7 @@ loads it instead, and reports errors, warnings and the ends of certificates thro
 
 from __future__ import annotations
 
+import datetime
 import logging
 import os
 from collections.abc import Iterable
@@ -70,6 +71,18 @@ def check_listeners(
         else:
             problems.append(line)
     return CheckedListeners("\n".join(problems) or None, certificates)
+
+
+def log_certificates(checked: CheckedListeners) -> None:
+    """Log which certificate each listener uses after a reload, so that the log confirms a renewal."""
+    for listener, certificate in checked.certificates.items():
+        ends = datetime.datetime.fromtimestamp(certificate["expires_ms"] / 1000, datetime.UTC)
+        logger.info(
+            "reload: listener %s uses the certificate of %s, which ends at %s UTC",
+            listener,
+            certificate["subject"],
+            f"{ends:%Y-%m-%d %H:%M}",
+        )
 
 
 def problem_with_change(
