@@ -19,6 +19,7 @@ from kproc.cli.common import (
     usage_error,
 )
 from kproc.cli.completion import complete_topics
+from kproc.cli.human import counted
 from kproc.cli.lines import print_line
 from kproc.cli.offsets import PATIENCE_MS, served_offsets
 from kproc.cli.positions import Partitions, chosen_partitions
@@ -115,6 +116,10 @@ def _verify(client: Client, topic: str, partition: int, start: int, end: int) ->
 def _print(rows: list[dict[str, Any]]) -> None:
     keys = ("topic", "partition", "batches", "records", "unreadable")
     print_table([key.upper() for key in keys], [[row[key] for key in keys] for row in rows])
+    records, unreadable = (sum(row[key] for row in rows) for key in ("records", "unreadable"))
+    print_line(
+        f"{counted(len(rows), 'partition')}, {counted(records, 'record')}, unreadable batches: {unreadable}"
+    )
     for row in rows:
         name = f"{row['topic']}-{row['partition']}"
         for batch in row["first"]:

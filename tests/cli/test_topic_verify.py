@@ -36,7 +36,9 @@ def test_verify_of_readable_topic_succeeds(broker: BrokerUnderTest) -> None:
             assert client.produce(name, batch(b"a" * 1000, codec=codec), partition=1)["error_code"] == 0
     done = run_kproc("topic", "verify", name, "-b", broker.bootstrap)
     assert (done.returncode, done.stderr) == (0, "")
-    assert done.stdout.splitlines()[-1].split() == [name, "1", "5", "5", "0"]
+    *_, last, total = done.stdout.splitlines()
+    assert last.split() == [name, "1", "5", "5", "0"]
+    assert total == "2 partitions, 5 records, unreadable batches: 0"
 
 
 def test_verify_without_names_reads_all_topics(broker: BrokerUnderTest, damaged_topic: str) -> None:
