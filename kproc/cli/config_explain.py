@@ -52,10 +52,8 @@ def explain_settings(
 ) -> None:
     """Explain settings: what they control, type, range, default, and whether they can change at run time.
 
-    No broker is needed. If the broker answers, its present value is shown, too.
-
-    Examples:  kproc config explain num.io.threads
-               kproc config explain retention.ms --topic orders
+    No broker is needed. If the broker answers, its present value is shown, too. `kproc config set` changes dynamic
+    settings of a running broker.
     """
     from kproc.cli import setting_reference as reference
 

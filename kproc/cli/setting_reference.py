@@ -233,7 +233,7 @@ def _with_unit(text: str, kind: Kind, name: str) -> str:
         return text
     number = int(text)
     if number in (INT_MAX, LONG_MAX):
-        return f"{text} (the largest {kind.kafka_name.lower()})"
+        return f"{text} (no limit)"
     for factor, unit in _UNIT_FACTORS.get(_unit(kind, name), ()):
         if number >= factor and number % factor == 0:
             count = number // factor

@@ -29,7 +29,7 @@ def test_explain_without_broker_prints_reference(explain) -> None:
               Time in ms after which unsynced records are synced to disk, accurate to about 1 s.
 
               type           long, in ms
-              default        9223372036854775807 (the largest long)
+              default        9223372036854775807 (no limit)
               dynamic        yes
               for one topic  flush.ms
               environment    KPROC_LOG_FLUSH_INTERVAL_MS
