@@ -31,6 +31,7 @@ _NAME_BYTES: Final = 8
 _SECONDS_MAX: Final = 86_400.0
 _ANONYMOUS: Final = "User:ANONYMOUS"
 _OUTCOMES: Final = {"Send": "ok", "NoOp": "no answer", "CloseConnection": "closed"}
+_PARTS: Final = "time, API, topics, result, duration, request>response, client, user if there is one, address"
 
 
 ApiFilter = Annotated[
@@ -105,7 +106,7 @@ def _follow(
     end_s = time.monotonic() + (seconds if seconds is not None else float("inf"))
     connection.operate("monitor", watch=watch, **filters)
     if sys.stdout.isatty() and sys.stderr.isatty():
-        print_note("kproc: requests from now on; Ctrl-C ends")
+        print_note(f"kproc: requests from now on; Ctrl-C ends. A line is: {_PARTS}")
     while left > 0 and time.monotonic() < end_s:
         time.sleep(max(0.0, min(_POLL_S, end_s - time.monotonic())))
         answer = connection.operate("monitor", watch=watch, **filters)

@@ -171,6 +171,9 @@ def _tabs(view: View, pages: Sequence[TopPage], mode: Mode, width: int) -> Line:
         name = f" {number} {page.name} "
         line.append(StyledText(name, "bold reverse" if is_shown else ""))
     pace = "paused" if mode.is_paused else view.reading.cost(mode.interval_s)
+    if sum(_width(span.text) for span in line) + 1 + _width(pace) > width:
+        # On a narrow screen, leave out the time of the survey first.
+        pace = pace.partition(" + ")[0]
     return _cut(_spread(line, [StyledText(pace, "bold yellow" if mode.is_paused else "dim")], width), width)
 
 

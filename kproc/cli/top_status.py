@@ -163,9 +163,9 @@ def _broker_line(status: Status, before: Status | None, seconds: float, rows: Se
         "-" if cpu is None else f"{cpu:.0f}",
     ]
     return (
-        f"{status['transport']}, up {format_duration(status['uptime_ms'])}, "
+        f"transport {status['transport']}, up {format_duration(status['uptime_ms'])}, "
         f"{counted(sum(row['connections'] for row in processors), 'connection')}, "
-        "{} requests/s, in {}/s out {}/s, CPU {} %".format(*shown)
+        "{} requests/s, in {}/s out {}/s, CPU {}%".format(*shown)
     )
 
 

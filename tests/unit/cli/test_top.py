@@ -100,7 +100,7 @@ def test_page_and_its_help_fit_the_terminal(name: str, width: int, height: int) 
 
 def test_processes_show_bottleneck_and_roles() -> None:
     text = "\n".join(drawn(view_of("processes", snapshots()["processes"])))
-    assert "process, up 1s, 0 connections, 9,000 requests/s" in text
+    assert "transport process, up 1s, 0 connections, 9,000 requests/s" in text
     assert "bottleneck none" in text
     assert "handler-7" in text
 
@@ -113,6 +113,15 @@ def test_offline_partitions_take_lines_but_no_role_from_view() -> None:
     offline = [line for line in lines if line.startswith("offline: ")]
     assert [line[:12] for line in offline] == ["offline: t-0", "offline: t-1", "offline: t-2", "offline: 27 "]
     assert sum(line.startswith("handler-") for line in lines) == 8, "nothing is left out for want of room"
+
+
+def test_narrow_screen_leaves_out_the_time_of_the_survey() -> None:
+    view = view_of("topics", snapshots()["topics"])
+    view.reading.source = Source(lambda _names: Snapshot([], [], {}), lambda: None)
+    view.reading.update_pace.took_s = 0.003
+    view.reading.survey_pace.took_s = 0.139
+    assert drawn(view, width=120)[0].split("requests ")[1].split(" + ")[1].startswith("139 ms every ")
+    assert drawn(view)[0].endswith(" 3 ms every 2 s")
 
 
 def test_error_is_shown_above_last_rows_or_instead_of_a_page() -> None:

@@ -209,7 +209,9 @@ class ClassicGroup:
         gone_count = sum(each.error_code == ErrorCode.NONE for each in left)
         # As in Kafka, members that had not joined yet count, too.
         if gone_count and state.current in (GroupState.STABLE, GroupState.COMPLETING_REBALANCE):
-            self._rebalance.prepare(now_ms, f"{gone_count} members left")
+            self._rebalance.prepare(
+                now_ms, "1 member left" if gone_count == 1 else f"{gone_count} members left"
+            )
         else:
             self._rebalance.maybe_complete_join(now_ms)
         if self._rebalance.cancel_empty(answer):
