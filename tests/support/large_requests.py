@@ -98,6 +98,24 @@ _FETCH: Fields = {
 _FROM_START = {"fetch_offset": 0, "partition_max_bytes": 1 << 20}
 _NOTHING: Fields = {"records": None}
 K = ApiKey
+
+
+def _consumer_heartbeat(count: int) -> Fields:
+    """A member that joins and subscribes to many topics, which do not exist."""
+    return {
+        "group_id": "k",
+        "member_id": "m",
+        "member_epoch": 0,
+        "instance_id": None,
+        "rack_id": None,
+        "rebalance_timeout": 60_000,
+        "subscribed_topic_names": _names(count),
+        "subscribed_topic_regex": None,
+        "server_assignor": None,
+        "topic_partitions": [],
+    }
+
+
 LARGE: list[LargeRequest] = [
     LargeRequest(
         "ListOffsets", K.LIST_OFFSETS, 5, _topics("partitions", partitions("partition_index", timestamp=-1))
@@ -154,6 +172,13 @@ LARGE: list[LargeRequest] = [
         },
     ),
     LargeRequest("DescribeGroups", K.DESCRIBE_GROUPS, 4, lambda count: {"groups": _names(count)}),
+    LargeRequest(
+        "ConsumerGroupDescribe",
+        K.CONSUMER_GROUP_DESCRIBE,
+        1,
+        lambda count: {"group_ids": _names(count), "include_authorized_operations": False},
+    ),
+    LargeRequest("ConsumerGroupHeartbeat", K.CONSUMER_GROUP_HEARTBEAT, 1, _consumer_heartbeat),
     LargeRequest(
         "CreateTopics",
         K.CREATE_TOPICS,

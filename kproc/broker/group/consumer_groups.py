@@ -33,6 +33,7 @@ from kproc.broker.group.consumer.records import (
 from kproc.broker.group.consumer.state import ConsumerGroupState
 from kproc.broker.group.consumer.topics import ConsumerCluster
 from kproc.broker.group.messages import (
+    UNKNOWN_MEMBER_ID,
     JoinRequest,
     JoinResult,
     LeaveResult,
@@ -151,7 +152,7 @@ class ConsumerGroups:
         member_id = f"{shortened(request.client_id, NAME_MAX)}-{self._timing.random_id()}"
         return _result_of(
             lambda: join_classic(group, self._topics, request, member_id, self._timing.now_ms()),
-            lambda code: JoinResult(code, request.member_id),
+            lambda code: JoinResult(code, UNKNOWN_MEMBER_ID),
         )
 
     def sync(self, group: ConsumerGroup, request: SyncRequest) -> SyncResult:

@@ -324,7 +324,7 @@ def test_group_has_a_limited_number_of_expressions(rig: GroupRig) -> None:
     assert "more" not in rig.group.state.members
 
 
-def test_session_timeout_of_a_group_holds_from_the_next_heartbeat(rig: GroupRig) -> None:
+def test_group_config_holds_from_the_next_heartbeat(rig: GroupRig) -> None:
     member = HonestMember(rig, "a")
     settle([member])
     rig.settings["consumer.session.timeout.ms"] = "60000"
