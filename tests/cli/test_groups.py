@@ -80,10 +80,10 @@ def test_commands_show_and_protect_a_consumer_group(kproc, broker, filled):
     [row] = described(kproc(f"group describe {name} --format json"))
     assert (row["type"], row["state"], row["group_epoch"], row["assignment_epoch"]) == (
         *("consumer", "Reconciling"),
-        *(2, 2),
+        *(3, 3),
     )
     a, b = sorted(row["members"], key=lambda each: each["member_id"])
-    assert (a["member_epoch"], b["member_epoch"], b["assignment"]) == (1, 2, [])
+    assert (a["member_epoch"], b["member_epoch"], b["assignment"]) == (2, 3, [])
     assert b["waits_for"] == [{"partition": b["target"][0], "members": ["a"]}]
     assert f"b waits for a to give up {b['target'][0]}\n" in told(kproc(f"group describe {name}"))
     listed = described(kproc("group list --state reconciling --format json"))

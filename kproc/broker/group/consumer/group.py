@@ -448,6 +448,10 @@ class ConsumerGroup:
             self._deadlines.discard(member.member_id)
         self._remove_unused_expressions(expressions)
         self._update_epoch(has_changed=True)
+        if not self.state.members:
+            # Without a time the interval between assignments is over, so the next member gets its partitions at once.
+            target_epoch = TargetEpoch(self.state.epoch.epoch)
+            self._append([(self._key(ConsumerRecordType.TARGET), target_epoch)])
 
     def _member_keys(self, member_id: str) -> Iterator[ConsumerRecordKey]:
         """Yield the keys of a member's records, in the order in which Kafka writes their tombstones."""

@@ -8,6 +8,7 @@ from msgspec.structs import replace
 from kproc.broker.config import Config
 from kproc.broker.group.consumer.group import EXPRESSIONS_MAX
 from kproc.broker.group.consumer.messages import ConsumerHeartbeat
+from kproc.broker.group.consumer.records import TargetEpoch
 from kproc.broker.group.messages import CommitRequest
 from kproc.broker.group.records import CommittedOffset, OffsetKey
 from kproc.common.errors import ErrorCode, KafkaError
@@ -52,6 +53,16 @@ def test_first_member_gets_all_partitions_at_once(rig: GroupRig) -> None:
 def test_group_without_a_subscription_starts_at_epoch_1(rig: GroupRig) -> None:
     assert HonestMember(rig, "a", topics=()).heartbeat().member_epoch == 1
     assert HonestMember(rig, "b").heartbeat().member_epoch == 2
+
+
+def test_group_that_became_empty_has_a_target_without_time(rig: GroupRig) -> None:
+    """The interval between assignments does not hold up who joins next."""
+    rig.settings["consumer.assignment.interval.ms"] = "15000"
+    first = HonestMember(rig, "a")
+    first.heartbeat()
+    first.leave()
+    assert rig.group.state.target_epoch == TargetEpoch(3)
+    assert HonestMember(rig, "b").heartbeat().assignment == {T: {0, 1, 2, 3}}
 
 
 def test_partitions_move_only_after_their_owner_confirmed(rig: GroupRig) -> None:
