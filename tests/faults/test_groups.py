@@ -30,8 +30,16 @@ from tests.support.wait import PATIENCE_SECONDS, pause, wait_until
 pytestmark = [pytest.mark.faults, pytest.mark.own_broker, pytest.mark.transports("process")]
 
 PARTITIONS, MEMBERS = 8, 4
-SETTLE_SECONDS = 10.0
-SETTINGS = {"num.network.threads": 2, "num.io.threads": 2, "group.initial.rebalance.delay.ms": 0}
+# A member of the consumer protocol keeps its partitions while its coordinator is away.
+SETTLE_SECONDS = {"classic": 10.0, "consumer": 5.0}
+SETTINGS = {
+    "num.network.threads": 2,
+    "num.io.threads": 2,
+    "group.initial.rebalance.delay.ms": 0,
+    "group.consumer.session.timeout.ms": 6_000,
+    "group.consumer.heartbeat.interval.ms": 200,
+}
+PROTOCOLS = pytest.mark.parametrize("protocol", ["classic", "consumer"])
 
 
 def scale(bootstrap: str, **counts: int) -> None:
@@ -39,15 +47,17 @@ def scale(bootstrap: str, **counts: int) -> None:
         client.scale(**counts)
 
 
+@PROTOCOLS
 def test_kill_9_of_random_roles_under_active_group(
-    tmp_path: Path, transport: str, pytestconfig: pytest.Config
+    tmp_path: Path, transport: str, protocol: str, pytestconfig: pytest.Config
 ) -> None:
     rounds, seed = int(pytestconfig.getoption("rounds")), int(pytestconfig.getoption("seed"))
     source = random.Random(seed)
     with ServedBroker(tmp_path / "data", transport=transport, settings=SETTINGS) as broker:
         with RawClient(broker.bootstrap) as client:
             client.create_topic("work", partitions=PARTITIONS)
-        with GroupLoad(broker.bootstrap, "work", PARTITIONS, members=MEMBERS) as load:
+        load = GroupLoad(broker.bootstrap, "work", PARTITIONS, members=MEMBERS, protocol=protocol)
+        with load:
             load.wait_settled("at first", 30.0)
             for number in range(rounds):
                 pause(source.uniform(0.05, 0.4))
@@ -55,7 +65,7 @@ def test_kill_9_of_random_roles_under_active_group(
                 role = source.choice(sorted(role for role, pid in alive.items() if pid != broker.pid))
                 os.kill(alive[role], signal.SIGKILL)
                 wait_replaced(broker.bootstrap, role, alive[role])
-                load.wait_settled(f"round {number}, {role}", SETTLE_SECONDS)
+                load.wait_settled(f"round {number}, {role}", SETTLE_SECONDS[protocol])
             load.wait_processed()
         report(load, f"seed {seed}")
 
@@ -123,8 +133,9 @@ class Changes:
         return role, alive[role]
 
 
+@PROTOCOLS
 def test_active_group_survives_kills_restarts_and_scaling(
-    tmp_path: Path, transport: str, pytestconfig: pytest.Config
+    tmp_path: Path, transport: str, protocol: str, pytestconfig: pytest.Config
 ) -> None:
     """One after the other, and kills in the middle of a change. Committed offsets outlive each."""
     rounds, seed = int(pytestconfig.getoption("rounds")), int(pytestconfig.getoption("seed"))
@@ -135,11 +146,12 @@ def test_active_group_survives_kills_restarts_and_scaling(
         changes = Changes(broker, source)
         with RawClient(broker.bootstrap) as client:
             client.create_topic("work", partitions=PARTITIONS)
-        with GroupLoad(broker.bootstrap, "work", PARTITIONS, members=MEMBERS) as load:
+        load = GroupLoad(broker.bootstrap, "work", PARTITIONS, members=MEMBERS, protocol=protocol)
+        with load:
             load.wait_settled("at first", 30.0)
             for number in range(rounds):
                 pause(source.uniform(0.05, 0.4))
-                load.wait_settled(f"round {number}, {changes.change()}", SETTLE_SECONDS)
+                load.wait_settled(f"round {number}, {changes.change()}", SETTLE_SECONDS[protocol])
             load.wait_processed()
         report(load, f"seed {seed}")
 
@@ -168,7 +180,7 @@ def test_group_continues_while_handlers_scale(
             for number in range(int(pytestconfig.getoption("rounds"))):
                 count = source.randint(1, 4)
                 scale(broker.bootstrap, handlers=count)
-                load.wait_settled(f"round {number}, {count} Handlers", SETTLE_SECONDS)
+                load.wait_settled(f"round {number}, {count} Handlers", SETTLE_SECONDS["classic"])
             load.wait_processed()
         report(load, "changes of the Handler count")
 

@@ -31,10 +31,12 @@ class GroupLoad:
         members: int,
         group: str = GROUP,
         pause_seconds: float = 0.005,
+        protocol: str = "classic",
     ) -> None:
         self._bootstrap = bootstrap
         self._group = group
         self._pause_seconds = pause_seconds
+        self._protocol = protocol
         self._topic = topic
         self._partitions = partitions
         self._stop = threading.Event()
@@ -152,11 +154,13 @@ class GroupLoad:
             "group.id": self._group,
             "auto.offset.reset": "earliest",
             "enable.auto.commit": False,
-            "session.timeout.ms": 6_000,
-            "heartbeat.interval.ms": 200,
             "reconnect.backoff.max.ms": 1_000,  # What is looked at is the broker, not how long a client stays away.
             "log_level": 0,
         }
+        if self._protocol == "classic":
+            settings |= {"session.timeout.ms": 6_000, "heartbeat.interval.ms": 200}
+        else:
+            settings["group.protocol"] = self._protocol
         consumer = Consumer(settings)
         try:
             consumer.subscribe([self._topic])
