@@ -11,6 +11,7 @@ from confluent_kafka import Consumer
 from kproc.cli.commands import app
 from kproc.wire.header import ApiKey
 from tests.support.command_line import commands, described, refused, told
+from tests.support.groups import find_coordinator
 from tests.support.raw import RawClient
 from tests.support.topics import fresh_name
 from tests.support.wait import wait_until
@@ -67,6 +68,7 @@ def test_commands_show_and_protect_a_consumer_group(kproc, broker, filled):
     assert "changed" in told(kproc(f"config set --group {name} consumer.assignment.interval.ms=0"))
     fields = {"group_id": name, "rebalance_timeout": 60_000, "subscribed_topic_names": [filled]}
     with RawClient(broker.bootstrap) as client:
+        find_coordinator(client, name)
         for member_id in ("a", "b"):
             joined = fields | {"member_id": member_id, "member_epoch": 0, "topic_partitions": []}
             wait_until(
