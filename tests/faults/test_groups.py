@@ -36,7 +36,9 @@ SETTINGS = {
     "num.network.threads": 2,
     "num.io.threads": 2,
     "group.initial.rebalance.delay.ms": 0,
+    "group.consumer.min.session.timeout.ms": 6_000,
     "group.consumer.session.timeout.ms": 6_000,
+    "group.consumer.min.heartbeat.interval.ms": 200,
     "group.consumer.heartbeat.interval.ms": 200,
 }
 PROTOCOLS = pytest.mark.parametrize("protocol", ["classic", "consumer"])

@@ -41,7 +41,9 @@ JAVA_ASSIGNORS = {
 # In the consumer protocol the broker sets what a classic member brings.
 CONSUMER_PROTOCOL_SETTINGS = {
     "group.initial.rebalance.delay.ms": 0,
+    "group.consumer.min.session.timeout.ms": SESSION_MS,
     "group.consumer.session.timeout.ms": SESSION_MS,
+    "group.consumer.min.heartbeat.interval.ms": HEARTBEAT_MS,
     "group.consumer.heartbeat.interval.ms": HEARTBEAT_MS,
     "group.consumer.assignment.interval.ms": 0,
 }
