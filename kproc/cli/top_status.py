@@ -163,7 +163,7 @@ def _broker_line(status: Status, before: Status | None, seconds: float, rows: Se
         "-" if cpu is None else f"{cpu:.0f}",
     ]
     return (
-        f"transport {status['transport']}, up {format_duration(status['uptime_ms'])}, "
+        f"up {format_duration(status['uptime_ms'])}, "
         f"{counted(sum(row['connections'] for row in processors), 'connection')}, "
         "{} requests/s, in {}/s out {}/s, CPU {}%".format(*shown)
     )

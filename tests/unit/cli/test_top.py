@@ -100,7 +100,7 @@ def test_page_and_its_help_fit_the_terminal(name: str, width: int, height: int) 
 
 def test_processes_show_bottleneck_and_roles() -> None:
     text = "\n".join(drawn(view_of("processes", snapshots()["processes"])))
-    assert "transport process, up 1s, 0 connections, 9,000 requests/s" in text
+    assert "up 1s, 0 connections, 9,000 requests/s" in text
     assert "bottleneck none" in text
     assert "handler-7" in text
 
