@@ -119,7 +119,7 @@ def test_kafka_python_cluster(broker: BrokerUnderTest, filled: str) -> None:
     part = TopicPartition(filled, 0)
     try:
         assert admin.describe_cluster()["controller_id"] == 1
-        assert admin.describe_features()["metadata.version"]["finalized"] == (30, 30)
+        assert admin.describe_features()["metadata.version"]["finalized"] == (33, 33)
         quorum = admin.describe_metadata_quorum()
         assert "leader_id" in str(quorum)
         assert filled in str(admin.describe_log_dirs())

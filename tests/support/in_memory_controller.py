@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import itertools
-from typing import Any
+from typing import Any, Final
 
 from kproc.broker.cluster import records as r
 from kproc.broker.cluster.controller import ControllerState
@@ -18,6 +18,10 @@ def counted_ids():
     """Topic ids that a test can predict: 1, 2, ... as 16 bytes."""
     numbers = itertools.count(1)
     return lambda: next(numbers).to_bytes(16, "big")
+
+
+# The dynamic configs of a new cluster for all nodes.
+NEW_CLUSTER_CONFIGS: Final = {"min.insync.replicas": "1"}
 
 
 class InMemoryController:

@@ -34,6 +34,7 @@ PRODUCER_ID_BLOCK_COUNT: Final = 1000
 PRODUCER_ID_MIN: Final = 2**40
 # Kafka's Uuid.RESERVED: the zero id, the metadata topic's (one) and that of a lost directory live below 100.
 _RESERVED_IDS_BELOW: Final = 100
+_MIN_INSYNC_REPLICAS: Final = "min.insync.replicas"
 FAILURE: Final = "failure"
 
 Reply = dict[str, Any]
@@ -239,9 +240,14 @@ class ControllerState:
         """Record the cluster id at the first start: {"cluster_id"}. Later starts compare it with meta.properties."""
         cluster_id = body["cluster_id"]
         # Only a new cluster gets the levels of OF_NEW_CLUSTERS. An older one keeps its levels until somebody raises
-        # them.
+        # them. As in Kafka, a new cluster has the configured min.insync.replicas as its dynamic default.
         if not self._image.cluster_id:
-            return {"cluster_id": cluster_id}, [r.ClusterRegistered(cluster_id), *features.OF_NEW_CLUSTERS]
+            in_sync = self._config.wire_value(_MIN_INSYNC_REPLICAS)
+            return {"cluster_id": cluster_id}, [
+                r.ClusterRegistered(cluster_id),
+                *features.OF_NEW_CLUSTERS,
+                r.BrokerConfigSet(r.CLUSTER_DEFAULT_NODE, _MIN_INSYNC_REPLICAS, in_sync),
+            ]
         # Do not start if the ids differ, because somebody has mixed the data directories of two clusters.
         if self._image.cluster_id != cluster_id:
             raise FatalError(

@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from typing import Final
 
 from kproc.broker.cluster.broker_config import listeners_problem, problem_with
 from kproc.broker.cluster.connection_limits import PER_IP, PER_IP_OVERRIDES, lets_nobody_in
@@ -19,6 +20,11 @@ from kproc.broker.config.dynamic import DynamicSettings, listener_key, split_lis
 from kproc.broker.config.listeners import parse_listeners
 from kproc.broker.config.values import wire_text
 from kproc.common.errors import ErrorCode, KafkaError
+
+# Broker setting -> the topic config whose default it is, or its own name if topics cannot override it.
+_DEFAULT_OF: Final = {row.settings[0]: row.name for row in ROWS if row.settings} | {
+    name: name for name in LOG_SETTINGS
+}
 
 
 def settings_in_force(image: ClusterImage, config: Config) -> DynamicSettings:
@@ -123,13 +129,9 @@ def current_value(image: ClusterImage, config: Config, name: str) -> str | None:
 
 def dynamic_defaults(image: ClusterImage, node_id: int) -> dict[str, str]:
     """Return the dynamic broker settings that are defaults of topic configs (KIP-226), by the topic configs' names."""
-    changed = node_over_cluster(image.broker_configs, node_id)
-    if not changed:
-        return {}
-    found = {
-        row.name: changed[row.settings[0]] for row in ROWS if row.settings and row.settings[0] in changed
-    }
-    return found | {name: changed[name] for name in LOG_SETTINGS if name in changed}
+    # Each log that is opened pays for this, so look at the few settings that are changed.
+    changed = node_over_cluster(image.broker_configs, node_id).items()
+    return {_DEFAULT_OF[name]: value for name, value in changed if name in _DEFAULT_OF}
 
 
 def log_overrides(image: ClusterImage, topic: TopicImage, node_id: int) -> dict[str, str]:

@@ -1,6 +1,6 @@
 """Features (KIP-584): what this broker supports, what is finalised, and the rules of UpdateFeatures.
 
-The rows are Kafka 4.3's. A feature that is not implemented here is supported at level 0 only, which means "off" in
+The rows are Kafka 4.4's. A feature that is not implemented here is supported at level 0 only, which means "off" in
 Kafka; raise its `highest` when it is implemented. Errors are Kafka's, code and words.
 """
 
@@ -28,14 +28,15 @@ class Feature(NamedTuple):
     initial: int
 
 
-# metadata.version: 30 is 4.3-IV0, what the tools of Kafka 4.3 know as newest; 7 is 3.3-IV3, the oldest that Kafka 4
-# still reads. Our own metadata log has a version of its own, see records.py.
+# metadata.version: 33 is 4.4-IV2. 30 is 4.3-IV0, the level of an older cluster until somebody raises it. 7 is 3.3-IV3,
+# the oldest that Kafka 4 still reads. The level promises formats of Kafka's metadata log, which no client reads. Ours
+# has a version of its own, see records.py.
 FEATURES: Final = (
     Feature("eligible.leader.replicas.version", 0, 0, 0),
     # 1: consumer groups of KIP-848.
     Feature(GROUP_VERSION, 0, 1, 0),
     Feature(KRAFT_VERSION, 0, 0, 0),
-    Feature(METADATA_VERSION, 7, 30, 30),
+    Feature(METADATA_VERSION, 7, 33, 30),
     Feature("share.version", 0, 0, 0),
     Feature("streams.version", 0, 0, 0),
     # 1: flexible records; 2: an epoch for each transaction, and Produce adds its partitions (KIP-890). A cluster from
@@ -50,6 +51,7 @@ _ZERO_MINIMUM_SINCE: Final = 4
 OF_NEW_CLUSTERS: Final = (
     r.FeatureLevelSet(TRANSACTION_VERSION, 2),
     r.FeatureLevelSet(GROUP_VERSION, 1),
+    r.FeatureLevelSet(METADATA_VERSION, 33),
 )
 
 Reply = dict[str, Any]

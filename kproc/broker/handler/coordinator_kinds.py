@@ -32,6 +32,8 @@ if TYPE_CHECKING:
 
 # Kafka never compresses the records of transactions (TransactionLog).
 _UNCOMPRESSED = 0
+# Broker setting -> the group config whose default it is.
+_GROUP_DEFAULTS = {row.synonym: name for name, row in GROUP_CONFIGS.items() if row.synonym}
 
 
 def all_kinds(services: Services) -> list[CoordinatorKind[Any]]:
@@ -56,9 +58,8 @@ def _group_configs(services: Services, group_id: str) -> Mapping[str, str]:
     image = services.image
     defaults = node_over_cluster(image.broker_configs, services.config.node_id)
     own = image.resource_configs.get((RESOURCE_GROUP, group_id), {})
-    if not defaults and not own:
-        return own
-    dynamic = {name: defaults[f"group.{name}"] for name in GROUP_CONFIGS if f"group.{name}" in defaults}
+    # Each heartbeat pays for this, so look at the few settings that are changed.
+    dynamic = {_GROUP_DEFAULTS[name]: value for name, value in defaults.items() if name in _GROUP_DEFAULTS}
     return clamp_all({**dynamic, **own}, services.config)
 
 

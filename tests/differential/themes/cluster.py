@@ -115,7 +115,7 @@ def update_features(scene: Scene) -> None:
     rows = [
         {
             "feature": scene.pick(("metadata.version", "no.such", "share.version", "group.version")),
-            "max_version_level": scene.pick((0, 1, 30, 999, -1)),
+            "max_version_level": scene.pick((0, 1, 30, 33, 999, -1)),
             "upgrade_type": scene.pick((1, 1, 2, 3, 0, 4)),
             "allow_downgrade": False,
         }

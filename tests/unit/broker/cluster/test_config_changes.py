@@ -5,7 +5,13 @@ from __future__ import annotations
 import pytest
 
 from kproc.broker.cluster.describe import describe_broker, describe_cluster_default
-from tests.support.in_memory_controller import InMemoryController, changes, outcome, topic
+from tests.support.in_memory_controller import (
+    NEW_CLUSTER_CONFIGS,
+    InMemoryController,
+    changes,
+    outcome,
+    topic,
+)
 
 SET, DELETE, APPEND, SUBTRACT = range(4)
 TOPIC, BROKER = 2, 4
@@ -154,7 +160,7 @@ def test_lists_are_appended_to_and_subtracted_from(cluster):
 
 def test_broker_default_of_the_cleanup_policy_may_be_empty(cluster):
     assert outcome(cluster.alter(changes(BROKER, "", ("log.cleanup.policy", SET, "")))) == [(0, None)]
-    assert cluster.image.broker_configs[""] == {"log.cleanup.policy": ""}
+    assert cluster.image.broker_configs[""] == NEW_CLUSTER_CONFIGS | {"log.cleanup.policy": ""}
 
 
 def test_appending_to_a_default_starts_from_the_value_in_force(cluster):
@@ -188,7 +194,7 @@ def test_broker_named_twice_is_rejected_in_any_notation(cluster, other):
         changes(BROKER, other, ("log.retention.ms", SET, "2")),
     )
     assert outcome(rows) == [(INVALID_REQUEST, "Each resource must appear at most once.")] * 2
-    assert cluster.image.broker_configs == {}
+    assert cluster.image.broker_configs == {"": NEW_CLUSTER_CONFIGS}
 
 
 @pytest.mark.parametrize("name", ["1_0", " 1", "1.0", "9" * 5000])
@@ -254,7 +260,7 @@ def test_a_limit_of_one_listener_is_shown_under_its_key(cluster, node):
     shown = {row["name"]: row["value"] for row in rows}
     assert shown == {"max.connections": "2147483647", key: "7"}
     default = {row["name"]: row["value"] for row in describe_cluster_default(cluster.image)}
-    assert default == ({} if node else {key: "7"})
+    assert default == NEW_CLUSTER_CONFIGS | ({} if node else {key: "7"})
 
 
 @pytest.mark.parametrize("kind", ["topic", "broker", "client metrics"])

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from kproc.broker.cluster.dynamic_settings import settings_in_force
-from tests.support.in_memory_controller import InMemoryController, changes, outcome
+from tests.support.in_memory_controller import NEW_CLUSTER_CONFIGS, InMemoryController, changes, outcome
 
 SET, DELETE = range(2)
 BROKER = 4
@@ -52,7 +52,7 @@ def test_limit_that_nobody_could_live_with_is_refused(
     cluster: InMemoryController, name: str, value: str
 ) -> None:
     assert alter(cluster, (name, SET, value)) == INVALID_REQUEST
-    assert cluster.image.broker_configs == {}
+    assert cluster.image.broker_configs == {"": NEW_CLUSTER_CONFIGS}
 
 
 def test_per_ip_limit_may_be_zero_with_overrides(cluster: InMemoryController) -> None:
@@ -91,4 +91,4 @@ def test_key_of_one_listener_holds_however_its_name_is_written(cluster: InMemory
     assert settings_in_force(cluster.image, cluster.config).integer("max.connections", 0, "PLAINTEXT") == 9
     assert alter(cluster, (key, SET, "8"), (key.lower(), SET, "7"), node="1") == INVALID_REQUEST
     assert alter(cluster, (key, DELETE, None), node="1") == 0
-    assert cluster.image.broker_configs == {}
+    assert cluster.image.broker_configs == {"": NEW_CLUSTER_CONFIGS}

@@ -6,13 +6,16 @@ import base64
 
 import pytest
 
+from kproc.broker.cluster import features
 from kproc.broker.cluster import records as r
 from kproc.broker.cluster.controller import ControllerState, failure_of, random_topic_id
+from kproc.broker.cluster.describe import describe_cluster_default, describe_topic
+from kproc.broker.cluster.features import level_of
 from kproc.broker.cluster.image import ClusterImage
 from kproc.broker.config import Config
 from kproc.common.clock import ManualClock
 from kproc.common.errors import ErrorCode, FatalError
-from tests.support.in_memory_controller import InMemoryController, topic
+from tests.support.in_memory_controller import InMemoryController, changes, topic
 
 
 def test_topic_ids_look_like_kafkas():
@@ -102,6 +105,21 @@ def test_a_metadata_log_of_another_cluster_is_fatal():
     cluster.do("register_cluster", cluster_id="test-cluster")
     with pytest.raises(FatalError, match=r"of cluster test-cluster, meta.properties of other"):
         cluster.do("register_cluster", cluster_id="other")
+
+
+def test_new_cluster_has_kafkas_dynamic_default_and_levels() -> None:
+    """An older cluster does not get it, nor a higher metadata.version, because somebody may have removed it."""
+    cluster = InMemoryController({"min.insync.replicas": "2"})
+    (row,) = describe_cluster_default(cluster.image)
+    assert (row["name"], row["value"], row["config_source"]) == ("min.insync.replicas", "2", 3)
+    assert level_of(cluster.image, features._BY_NAME["metadata.version"]) == 33
+    cluster.create(topic("t"))
+    (row,) = describe_topic({}, cluster.image, cluster.config, ["min.insync.replicas"])
+    assert (row["value"], row["config_source"]) == ("2", 3)
+    cluster.alter(changes(4, "", ("min.insync.replicas", 1, None)))
+    cluster.do("register_cluster", cluster_id="test-cluster")
+    assert describe_cluster_default(cluster.image) == []
+    assert level_of(ClusterImage(), features._BY_NAME["metadata.version"]) == 30
 
 
 @pytest.mark.parametrize(("op", "body"), [("drop_everything", {}), ("set_handler_count", {"count": 0})])

@@ -18,7 +18,7 @@ from kproc.broker.cluster.image import ClusterImage
 from kproc.broker.cluster.records import CLUSTER_DEFAULT_NODE
 from kproc.common.errors import ErrorCode
 from tests.support.cases import in_one_test
-from tests.support.in_memory_controller import InMemoryController, changes, outcome
+from tests.support.in_memory_controller import NEW_CLUSTER_CONFIGS, InMemoryController, changes, outcome
 
 BROKER, SET, DELETE = 4, 0, 1
 NODE = "1"
@@ -151,7 +151,7 @@ def test_limit_by_address_that_would_let_nobody_in_is_left_out(
     """It was fine with the overrides that the broker was started with then, or with the limit."""
     cluster = stored((name, value), ("max.connections", "7"), node=node, settings=static)
     assert "let nobody in" in left_out(cluster.image, cluster.config)[name]
-    assert settings_in_force(cluster.image, cluster.config).overrides == {"max.connections": "7"}
+    assert settings_in_force(cluster.image, cluster.config).overrides == NEW_CLUSTER_CONFIGS | {"max.connections": "7"}
     cluster.alter(changes(BROKER, node, (name, DELETE, None)))
     assert not left_out(cluster.image, cluster.config)
 

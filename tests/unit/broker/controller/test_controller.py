@@ -24,7 +24,7 @@ from kproc.broker.transport.envelope import CALL, DELTA_ACK, REPLY, SNAPSHOT, TO
 from kproc.common.clock import ManualClock
 from kproc.common.errors import ErrorCode, FatalError
 from tests.support.controller_rig import ControllerRig, Reply, ScriptedPeer
-from tests.support.in_memory_controller import topic
+from tests.support.in_memory_controller import NEW_CLUSTER_CONFIGS, topic
 
 
 def create(peer: ScriptedPeer, name: str) -> list[Reply]:
@@ -257,13 +257,13 @@ def test_damaged_calls_and_replies_do_not_end_the_controller(
 def test_what_was_changed_is_told_at_once_and_at_the_next_start(tmp_path: Path) -> None:
     with ExitStack() as stack:
         rig = ControllerRig(stack, tmp_path)
-        assert rig.settings == [DynamicSettings()]
+        assert rig.settings == [DynamicSettings(NEW_CLUSTER_CONFIGS)]
         body = {"node": "1", "configs": {"num.io.threads": "5"}}
         rig.controller.handle_change("override_broker_configs", body, lambda _: None)
         assert rig.settings[-1].integer("num.io.threads", 2) == 5
     with ExitStack() as stack:
         again = ControllerRig(stack, tmp_path)
-        assert again.settings == [DynamicSettings({"num.io.threads": "5"})]
+        assert again.settings == [DynamicSettings(NEW_CLUSTER_CONFIGS | {"num.io.threads": "5"})]
         assert again.controller.image.handler_count == 5, "what was changed beats what it is started with"
 
 

@@ -9,6 +9,7 @@ import pytest
 
 from kproc.broker.controller import operations
 from tests.support.controller_rig import ControllerRig, ScriptedPeer
+from tests.support.in_memory_controller import NEW_CLUSTER_CONFIGS
 
 
 def test_own_operation_is_answered(rig: ControllerRig, peers: tuple[ScriptedPeer, ScriptedPeer]) -> None:
@@ -87,7 +88,7 @@ def test_scale_is_answered_when_the_supervisor_has_done_it(
 ) -> None:
     first, second = peers[0].ask_own("scale", processors=3), peers[0].ask_own("scale", handlers=4)
     rig.settle()
-    assert rig.settings[-1].overrides == {"num.network.threads": "3"}, "the second one waits"
+    assert rig.settings[-1].overrides == NEW_CLUSTER_CONFIGS | {"num.network.threads": "3"}, "the second one waits"
     ((what, _, on_reply),) = rig.asked
     assert what == "settle"
     assert first == []
@@ -99,7 +100,7 @@ def test_scale_is_answered_when_the_supervisor_has_done_it(
         "steps": [],
         "took_ms": 7,
     }
-    assert rig.settings[-1].overrides == {"num.network.threads": "3", "num.io.threads": "4"}
+    assert rig.settings[-1].overrides == NEW_CLUSTER_CONFIGS | {"num.network.threads": "3", "num.io.threads": "4"}
     rig.asked[1][2]({"counts": {"processors": 3, "handlers": 4}, "steps": [], "took_ms": 7})
     rig.settle()
     assert second[0]["error"] is None
@@ -134,7 +135,7 @@ def test_counts_that_could_not_be_reached_are_not_kept(
     rig.asked[0][2]({"counts": {"processors": 1, "handlers": 2}, "error": "no memory"})
     rig.settle()
     assert replies == [{"error": "no memory", "result": None}]
-    assert rig.settings[-1].overrides == {"num.network.threads": "1", "num.io.threads": "2"}
+    assert rig.settings[-1].overrides == NEW_CLUSTER_CONFIGS | {"num.network.threads": "1", "num.io.threads": "2"}
 
 
 def test_more_changes_than_anybody_means_are_refused(
