@@ -30,6 +30,7 @@ import msgspec
 from kproc.common.errors import ProtocolError
 from kproc.wire.file_range import FileRange
 from kproc.wire.primitives import (
+    ELEMENTS_MAX,
     INT32,
     encode_compact_string,
     encode_string,
@@ -207,6 +208,8 @@ def _count(version: int, body: memoryview, position: int) -> tuple[int, int]:
     # Reject a count larger than the remaining bytes, because an element has at least one byte.
     if not 0 <= count <= len(body) - position:
         raise ProtocolError(f"array of {count} elements, {len(body) - position} bytes remain")
+    if count > ELEMENTS_MAX:
+        raise ProtocolError(f"array of {count} elements; the limit is {ELEMENTS_MAX}")
     return count, position
 
 

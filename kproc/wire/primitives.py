@@ -32,8 +32,11 @@ ZERO_UUID: Final = bytes(16)
 # client could keep a reader busy with one number.
 _VARINT_SHIFT_MAX: Final = 28
 _VARLONG_SHIFT_MAX: Final = 63
-# Limit of tagged fields in one struct. Clients send a handful, and millions of empty ones would be skipped one by one.
+# Limit of tagged fields in one struct. Clients send a handful. Kafka 4.4 accepts 10,000, but one request can have that
+# many in each of its rows, and each is skipped by itself.
 TAGS_MAX: Final = 100
+# Limit of elements in one array, as in Kafka 4.4. The limits of rows in a request are lower (request/division.py).
+ELEMENTS_MAX: Final = 1_000_000
 # Kafka's limit of a string's bytes in both encodings, although a compact length could be larger.
 STRING_BYTES_MAX: Final = 0x7FFF
 

@@ -24,6 +24,7 @@ from typing import Any, Final
 
 from kproc.common.errors import ProtocolError
 from kproc.wire.primitives import (
+    ELEMENTS_MAX,
     INT8,
     INT16,
     INT32,
@@ -212,6 +213,8 @@ def _count_reader(field: Field, path: str, is_flexible: bool) -> Callable[[bytes
         # Compare before any allocation: a request of 20 bytes can claim two billion elements.
         if count * bytes_min > len(data) - position:
             raise ProtocolError(f"{path}: {count} elements cannot fit into {len(data) - position} bytes")
+        if count > ELEMENTS_MAX:
+            raise ProtocolError(f"{path}: {count} elements; the limit is {ELEMENTS_MAX}")
         return count, position
 
     return read_checked_count

@@ -578,7 +578,7 @@ class Copier(TransactionalProducer):
         batch = self.batch_of(transaction, target, partition, values)
         yield from self.produce(transaction, [batch])
         self.may_die()
-        yield from self.commit_offset(behind)
+        yield from self.commit_offset(source.topic_id, behind)
         self.may_die()
 
     def end(self, transaction: Transaction, *, commits: bool) -> Life:
@@ -621,16 +621,16 @@ class Copier(TransactionalProducer):
                 self.check_fence("AddOffsetsToTxn", code)
             yield from self.wait_again("AddOffsetsToTxn", code)
 
-    def commit_offset(self, offset: int) -> Life:
+    def commit_offset(self, topic_id: bytes, offset: int) -> Life:
         """TxnOffsetCommit."""
         part = {"partition_index": self.source, "committed_offset": offset, "committed_metadata": None}
         fields = {
             **self._who(),
             "group_id": self.group,
-            "topics": [{"name": STABLE, "partitions": [part]}],
+            "topics": [{"name": STABLE, "topic_id": topic_id, "partitions": [part]}],
         }
         while True:
-            answer, _ = yield from self.ask(ApiKey.TXN_OFFSET_COMMIT, 5 if self.is_new else 3, fields)
+            answer, _ = yield from self.ask(ApiKey.TXN_OFFSET_COMMIT, 6 if self.is_new else 3, fields)
             code = answer["topics"][0]["partitions"][0]["error_code"]
             if not code:
                 return

@@ -136,8 +136,12 @@ class ConsumerGroups:
         if isinstance(group, ConsumerGroup):
             return group
         if request.member_epoch != JOIN_EPOCH:
-            reason = "not found" if group is None else "is not a consumer group"
-            raise KafkaError(ErrorCode.GROUP_ID_NOT_FOUND, f"Group {group_id} {reason}.")
+            reason = f"Group {group_id} is not a consumer group."
+            if group is None:
+                # Kafka looks the group of a member that leaves up in another way, with another message.
+                kind = "Consumer group" if request.member_epoch > JOIN_EPOCH else "Group"
+                reason = f"{kind} {group_id} not found."
+            raise KafkaError(ErrorCode.GROUP_ID_NOT_FOUND, reason)
         if group is not None and not group.is_empty:
             return self._upgrade(group)
         if group is not None and not group.has_no_history:

@@ -11,8 +11,9 @@ from kproc.broker.request import registry
 from kproc.common.errors import ProtocolError
 from kproc.wire import codec
 from kproc.wire.header import ApiKey, parse_request_header
-from kproc.wire.primitives import TAGS_MAX
-from kproc.wire.schema import RowBudget
+from kproc.wire.hot import decode_fetch
+from kproc.wire.primitives import ELEMENTS_MAX, TAGS_MAX, encode_unsigned_varint
+from kproc.wire.schema import RowBudget, reader_of
 from tests.support.cases import in_one_test
 from tests.support.filled_requests import filled
 
@@ -56,7 +57,7 @@ def test_decode_by_steps_pauses_after_as_many_rows_as_allowed() -> None:
 
 def test_decode_of_too_many_rows_is_refused_before_they_are_read() -> None:
     """The rows are nothing but zeros: their count alone is looked at."""
-    body = (5_000_000).to_bytes(4, "big") + bytes(4 * 5_000_000)
+    body = (900_000).to_bytes(4, "big") + bytes(4 * 900_000)
     steps = codec.decode_request_by_steps(ApiKey.DESCRIBE_GROUPS, 0, body, RowBudget(100_000, 500))
     with pytest.raises(ProtocolError, match="more than 100000 rows"):
         next(steps)
@@ -88,3 +89,24 @@ def test_struct_with_too_many_tagged_fields_is_refused() -> None:
         else:
             with pytest.raises(ProtocolError, match="tagged fields"):
                 codec.decode_request(ApiKey.DESCRIBE_GROUPS, 5, body)
+
+
+def test_array_with_too_many_elements_is_refused() -> None:
+    """The bytes of a request could hold them. No row is read before the count is rejected."""
+    read = reader_of(codec.schema_of(ApiKey.LIST_PARTITION_REASSIGNMENTS, 0, "request"))
+
+    def body_with(count: int) -> bytes:
+        numbers = encode_unsigned_varint(count + 1) + bytes(4 * count)
+        return bytes(4) + b"\2" + b"\2t" + numbers + b"\0\0"
+
+    fields, _ = read(body_with(ELEMENTS_MAX), 0)
+    assert len(fields["topics"][0]["partition_indexes"]) == ELEMENTS_MAX
+    with pytest.raises(ProtocolError, match="1000001 elements; the limit is 1000000"):
+        read(body_with(ELEMENTS_MAX + 1), 0)
+
+
+def test_fetch_with_too_many_elements_is_refused() -> None:
+    head = codec.encode_request(ApiKey.FETCH, 4, 1, "c", {"topics": []})[4:]
+    body = head[parse_request_header(head)[1] :][:-4] + (ELEMENTS_MAX + 1).to_bytes(4) + bytes(ELEMENTS_MAX + 1)
+    with pytest.raises(ProtocolError, match="1000001 elements; the limit is 1000000"):
+        decode_fetch(4, memoryview(body))
