@@ -1,9 +1,10 @@
 """ConsumerGroupHeartbeat (key 68), versions 0-1 (KIP-848).
 
-A member of the consumer protocol joins, stays, changes its subscription and leaves with this one request. The response
-has its epoch, and its partitions if it must learn them. The rules are in group/consumer/group.py.
+A member of the consumer protocol joins, stays, changes its subscription and leaves by this request. The response has
+the member's epoch, and its partitions if they have changed or the member may not know them. The rules are in
+group/consumer/group.py.
 
-Versions: v1 expressions, and member ids that clients make (KIP-1082).
+Versions: v1 expressions, and member ids that clients choose (KIP-1082).
 """
 
 from __future__ import annotations

@@ -197,7 +197,7 @@ class ConsumerGroups:
         state = ConsumerGroupState(group_id)
         encoded: list[KeyAndValue] = [(encode_group_key(group_id), None)]
         encoded += [encode_consumer_record(*record) for record in records]
-        # The tombstone has the number 0.
+        # Number 0 is the tombstone of the classic group.
         self._append_conversion(encoded, lambda number: state.apply(*records[number - 1]) if number else None)
         consumer_group = self.add(state)
         group.dissolve()
@@ -218,7 +218,7 @@ class ConsumerGroups:
         try:
             self._append_conversion(records, lambda _number: None)
         except KafkaError as error:
-            # The group goes on as a consumer group. The next member that leaves tries again.
+            # The group remains a consumer group. The next member that leaves causes another attempt.
             logger.warning("group %s: did not become a classic group: %s", group_id, error.code.name)
             return
         classic = self._groups[group_id] = ClassicGroup(group_id, self._classic)
@@ -280,7 +280,7 @@ class ConsumerGroups:
 
 
 def _result_of(work: Callable[[], R], failed: Callable[[ErrorCode], R]) -> R:
-    """Return the result of `work`, or that of its error."""
+    """Return the result of `work`, or the result for the error that it raises."""
     try:
         return work()
     except KafkaError as error:

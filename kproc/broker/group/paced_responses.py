@@ -1,4 +1,4 @@
-"""PacedResponses: responses to the members of a group, a part of them in each duty cycle.
+"""PacedResponses: sends the responses to the members of a group, a part of them in each duty cycle.
 
 When a phase of a rebalance ends, all members are answered. Each response takes about 0.1 ms, and a group of 10,000
 members would stop its Handler for 1 s if all were sent in one duty cycle.
@@ -34,7 +34,8 @@ class PacedResponses:
     def send_soon(self) -> None:
         """Send the responses, unless a later call will do it."""
         if self._responses and not self._is_waiting:
-            # The decision about a large group has taken some ms itself. Its responses begin in the next duty cycle.
+            # The decision about a large group takes some ms itself, so its first response waits for the next duty
+            # cycle.
             self.send(0 if len(self._responses) > RESPONSES_AT_ONCE else RESPONSES_AT_ONCE)
 
     def send(self, count: int = RESPONSES_AT_ONCE) -> None:

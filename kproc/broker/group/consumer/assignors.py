@@ -94,7 +94,7 @@ class _UniformPlan:
         """Take from each member what is above its share of a group with equal subscriptions."""
         total = sum(self._partition_counts[topic_id] for topic_id in self._subscribers)
         quota, extra = divmod(total, len(self.owned))
-        # Members that have more than the quota keep one of the extra partitions before others get one anew.
+        # Members that have more than the quota keep an extra partition before other members get one.
         for owned in sorted(self.owned.items(), key=lambda each: -min(len(each[1]), quota + 1)):
             member_id, partitions = owned
             size = quota + 1 if extra else quota
@@ -105,7 +105,7 @@ class _UniformPlan:
     def assign_unowned(self) -> None:
         """Give each partition without an owner to the subscriber that has the fewest partitions."""
         everybody = self._by_size(self.owned) if self.has_equal_subscriptions else None
-        # Topics with few subscribers first, because the others can even out what these make unequal.
+        # Begin with the topics that have few subscribers. The other topics can then even out the sizes.
         for topic_id in self._topic_ids():
             owned = set().union(*self._owners[topic_id].values())
             if len(owned) == self._partition_counts[topic_id]:
@@ -212,7 +212,7 @@ def assign_range(members: Members, partition_counts: PartitionCounts) -> dict[st
         alike[partition_counts[topic_id], tuple(subscribers[topic_id])].append(topic_id)
     result: dict[str, dict[TopicId, frozenset[int]]] = {member_id: {} for member_id in members}
     for (count, member_ids), topic_ids in alike.items():
-        # The topic with most owned partitions decides for all, because the others are new or were aligned with it.
+        # The topic of which members own most partitions decides for all. The others are new, or were aligned with it.
         template = max(topic_ids, key=lambda each: _owned_count(members, member_ids, each))
         parts = _divide(count, {each: members[each].target.get(template, frozenset()) for each in member_ids})
         for member_id, partitions in parts.items():
@@ -233,7 +233,7 @@ def _divide(count: int, present: Mapping[str, frozenset[int]]) -> dict[str, froz
     for member_id, partitions in present.items():
         kept[member_id] = sorted(partitions & free)
         free.difference_update(kept[member_id])
-    # Who has more than its quota keeps one of the extra partitions before somebody gets one anew.
+    # A member that has more than the quota keeps an extra partition before another member gets one.
     for member_id in sorted(kept, key=lambda each: -min(len(kept[each]), quota + 1)):
         size = quota + 1 if extra else quota
         extra -= size > quota

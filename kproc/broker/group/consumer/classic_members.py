@@ -1,9 +1,9 @@
 """Members of the classic protocol in a group of the consumer protocol (KIP-848, "Supporting online migration").
 
-While a group is being upgraded, or downgraded, it has members of both protocols. A classic member goes on with
+While a group is being upgraded, or downgraded, it has members of both protocols. A classic member still sends
 JoinGroup, SyncGroup, Heartbeat and LeaveGroup. Its generation is its member epoch, the coordinator is its leader, and
-its rebalance is one step of the reconciliation: a Heartbeat says REBALANCE_IN_PROGRESS when there is a next step, the
-JoinGroup makes it, and the SyncGroup brings the partitions.
+its rebalance is one step of the reconciliation. The response to a Heartbeat is REBALANCE_IN_PROGRESS if the member
+has a next step. Its JoinGroup makes the step, and the response to its SyncGroup has the partitions.
 """
 
 from __future__ import annotations
@@ -143,7 +143,7 @@ def sync_classic(group: ConsumerGroup, topics: TopicView, request: SyncRequest, 
 def heartbeat_classic(
     group: ConsumerGroup, member_id: str, instance_id: str | None, generation: int, now_ms: int
 ) -> ErrorCode:
-    """Handle a Heartbeat. Return NONE, or REBALANCE_IN_PROGRESS if the member shall join. Raises KafkaError."""
+    """Handle a Heartbeat. Return NONE, or REBALANCE_IN_PROGRESS if the member must join again. Raises KafkaError."""
     member, _classic = _classic_member(group, member_id, instance_id)
     _check_generation(member, generation)
     group.renew_session(member, now_ms)

@@ -1,4 +1,4 @@
-"""The consumer protocol inside the classic one: the bytes with which classic members subscribe and are assigned.
+"""The consumer protocol inside the classic one: the bytes of the subscriptions and assignments of classic members.
 
     subscription  version int16 | topics [string] | user data nullable bytes | owned [topic string, [int32]] (v1)
                   | generation int32 (v2) | rack nullable string (v3)
@@ -26,7 +26,7 @@ _VERSION_MAX: Final = 3
 
 
 class EmbeddedSubscription(NamedTuple):
-    """The subscription of a classic member. `owned` is None before version 1, which does not tell it."""
+    """The subscription of a classic member. `owned` is None in version 0, which does not have it."""
 
     version: int
     topic_names: tuple[str, ...]
@@ -79,7 +79,7 @@ _write_assignment: Final[Writer] = writer_of(_ASSIGNMENT, _no_such_name)
 
 
 def decode_subscription(metadata: bytes) -> EmbeddedSubscription:
-    """Decode the metadata of one protocol of a JoinGroup. Raises ProtocolError if they are no subscription."""
+    """Decode the metadata of one protocol of a JoinGroup. Raises ProtocolError if they are not a subscription."""
     version, fields = _read(metadata, _SUBSCRIPTION_READERS)
     owned = fields.get("owned_partitions")
     return EmbeddedSubscription(

@@ -71,7 +71,8 @@ _UNSETTLED_HEARTBEAT_MS: Final = 500
 # Limit of the different expressions of a group, each of which stores the names of its topics.
 EXPRESSIONS_MAX: Final = 100
 _TRY_AGAIN_MS: Final = 1_000
-# The name of the deadline at which the next target assignment may be computed. Others are named by a member's id.
+# The name of the deadline at which the next target assignment may be computed. The other deadlines have the names of
+# members.
 _ASSIGNMENT: Final = "\0assignment"
 
 
@@ -172,9 +173,9 @@ class ConsumerGroup:
         client: Identity,
         now_ms: int,
     ) -> ConsumerMember:
-        """Bring a member with this subscription, and the group, as far as they can come now. Return the member.
+        """Run the four steps for a member with this subscription, as far as they are possible now. Return the member.
 
-        `reported` are the partitions that the member says it owns, None if it does not tell.
+        `reported` are the partitions that the member reports as owned. None if its request does not have them.
         """
         known = self.state.members.get(member_id)
         has_changed = self._update_member(
@@ -230,7 +231,7 @@ class ConsumerGroup:
         return self.replace(member, request.member_id)
 
     def replace(self, member: ConsumerMember, member_id: str) -> ConsumerMember:
-        """Give the place of a static member that has left for a time to its successor, without a rebalance."""
+        """Give the place of a static member that is away to its successor, without a rebalance."""
         metadata, state = member.metadata, member.state
         target = self.state.target_of(member.member_id)
         self._append(
@@ -295,7 +296,7 @@ class ConsumerGroup:
         )
 
     def _resolve(self, expression: str, client: Identity, now_ms: int) -> ExpressionTopics | None:
-        """Return the topics that match an expression now, if these are others than before."""
+        """Return the topics that match an expression now, or None if they are the same as before."""
         version = self._environment.topics.version
         known = self.state.expressions.get(expression)
         if known is not None and expression in self._resolved:
@@ -346,7 +347,7 @@ class ConsumerGroup:
         wall_ms = environment.wall_ms()
         age_ms = wall_ms - state.target_epoch.timestamp_ms
         interval_ms = environment.assignment_interval_ms(self.group_id)
-        # A negative age means that the host's clock was set back: then the interval is over.
+        # A negative age means that the host's clock was set back. The interval then counts as over.
         if 0 <= age_ms < interval_ms:
             self._deadlines.bring_forward(_ASSIGNMENT, now_ms + interval_ms - age_ms)
             return
@@ -432,7 +433,7 @@ class ConsumerGroup:
         else:
             raise self.unknown_member(request.member_id)
         if request.member_epoch == STATIC_LEAVE_EPOCH:
-            # Its partitions wait for its return until its session ends.
+            # The member keeps its partitions until it returns or its session ends.
             state = msgspec.structs.replace(member.state, epoch=STATIC_LEAVE_EPOCH, pending_revocation={})
             self._append([(self._key(ConsumerRecordType.MEMBER_STATE, member.member_id), state)])
             member.rebalance_deadline_ms = None
@@ -499,7 +500,7 @@ class ConsumerGroup:
                 due_ms = min(due_ms, member.rebalance_deadline_ms)
             if due_ms <= now_ms:
                 expired.append(member)
-                due_ms = now_ms + _TRY_AGAIN_MS  # In case that its tombstones cannot be written now.
+                due_ms = now_ms + _TRY_AGAIN_MS  # The write of its tombstones below can fail.
             self._deadlines.bring_forward(name, due_ms)
         try:
             if expired:
@@ -520,7 +521,7 @@ class ConsumerGroup:
         del now_ms
         epoch = request.generation
         is_transactional = request.producer is not None
-        # A tool, or a consumer that assigns its own partitions. Before KIP-447 a transaction did not name the member.
+        # A tool, or a consumer that chooses its own partitions. Before KIP-447 a transaction did not name the member.
         is_unnamed = is_transactional and not request.member_id
         if epoch < 0 and (is_unnamed or not self.state.members):
             return ErrorCode.NONE

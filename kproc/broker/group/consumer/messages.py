@@ -17,7 +17,7 @@ STATIC_LEAVE_EPOCH: Final = -2  # A static member stops and will return.
 
 
 class ConsumerHeartbeat(msgspec.Struct, frozen=True, kw_only=True):
-    """A ConsumerGroupHeartbeat request. None means "as in the last request"."""
+    """A ConsumerGroupHeartbeat request. None means that the value of the last request still holds."""
 
     member_id: str
     member_epoch: int

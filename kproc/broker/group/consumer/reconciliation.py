@@ -1,7 +1,8 @@
 """The reconciliation of one member (KIP-848): from its present partitions to its target, in a safe order.
 
-A partition has one owner at any time. A member first gives up what its target lacks and confirms it in a heartbeat; its
-epoch stands still until then. Only then it gets what others have given up, and moves to the epoch of the target.
+A partition has one owner at any time. A member first gives up the partitions that its target lacks, and confirms it
+in a heartbeat. Until then it keeps its epoch. After that it gets partitions that others have given up, and moves to
+the epoch of the target.
 
     STABLE at the target's epoch
       | new target
@@ -34,9 +35,9 @@ def reconcile(
 ) -> MemberState:
     """Return the next state of a member; `state` itself if nothing changes.
 
-    `subscribed` are the ids of the topics of its subscription. `reported` are the partitions that the member says it
-    owns, None if its heartbeat does not tell. Raises FENCED_MEMBER_EPOCH for a state that a newer Kafka has written,
-    unless the member owns nothing.
+    `subscribed` are the ids of the topics of its subscription. `reported` are the partitions that the member reports
+    as owned, or None if its heartbeat does not have them. Raises FENCED_MEMBER_EPOCH for a state that a newer Kafka
+    has written, unless the member owns nothing.
     """
     if state.phase is MemberPhase.UNKNOWN:
         if reported is None or reported:
@@ -49,7 +50,8 @@ def reconcile(
     is_consistent = all(topic_id in subscribed for topic_id in state.owned)
     is_waiting = state.phase is MemberPhase.UNREVOKED and _owns_any(reported, state.pending_revocation)
     if is_waiting or (state.phase is MemberPhase.STABLE and state.epoch == target_epoch):
-        # The target waits for the next assignment, but a topic that the member unsubscribed from must go at once.
+        # The target still has a topic from which the member has unsubscribed. The member must give it up before the
+        # next target is computed.
         return state if is_consistent else _without_unsubscribed(state, subscribed, reported)
     return _next_state(state, state.epoch, target_epoch, target, subscribed, is_free, reported)
 

@@ -1,7 +1,8 @@
-"""ConsumerGroupState: what the log says about one consumer group (KIP-848). Only records change it.
+"""ConsumerGroupState: the state of one consumer group, built from its records (KIP-848). Only records change it.
 
 The coordinator applies each record when it is in the log, and replays the same records at a load. Compaction removes
-older records of a key, so a replay meets states before members, and tombstones of keys that it has never seen.
+older records of a key. A replay can therefore meet a member's state before its subscription, and tombstones of
+unknown keys.
 """
 
 from __future__ import annotations
@@ -37,7 +38,7 @@ class ConsumerMember:
         self.metadata: MemberMetadata | None = None  # None only while the log is replayed.
         self.state = MemberState(0)
         self.session_deadline_ms = 0
-        self.rebalance_deadline_ms: int | None = None  # Set while the member must give up partitions.
+        self.rebalance_deadline_ms: int | None = None  # Set while the member has a step of a rebalance to do.
 
 
 class ConsumerGroupState:
@@ -146,7 +147,7 @@ class ConsumerGroupState:
             _subtract(self._name_users, *member.metadata.topic_names)
             _subtract(self._expression_users, member.metadata.topic_regex or "")
             instance_id = member.metadata.instance_id
-            # The place of a static member may have another member by now.
+            # A successor may have the place of a static member by now.
             if instance_id is not None and self.instance_ids.get(instance_id) == member.member_id:
                 del self.instance_ids[instance_id]
         member.metadata = metadata
@@ -192,7 +193,7 @@ def _partitions_of(state: MemberState) -> Iterator[tuple[bytes, int]]:
 
 
 def _subtract(counter: Counter[str], *names: str) -> None:
-    """Subtract one from each name, and remove names without users, so that a Counter does not grow for ever."""
+    """Subtract one from the count of each name. Remove names without users, so that the Counter stays small."""
     for name in names:
         counter[name] -= 1
         if counter[name] <= 0:

@@ -77,7 +77,7 @@ class TopicView:
             return known[1]
         # Kafka adds the sorted racks of each partition's replicas. A kproc without broker.rack has none.
         name = topic.name.encode("utf-16-le")
-        # Kafka's hash4j writes numbers in little-endian order, and behind a string its length in UTF-16 units.
+        # Kafka's hash4j writes numbers in little-endian order, and the length of a string in UTF-16 units after it.
         parts = bytearray([_HASH_VERSION])
         parts += topic.topic_id[7::-1] + topic.topic_id[:7:-1]
         parts += name + _INT32.pack(len(name) // 2)
@@ -97,7 +97,7 @@ class ConsumerCluster:
     """The cluster, as consumer groups see it."""
 
     topics: TopicView
-    group_configs: Callable[[str], Mapping[str, str]]  # The configs that a group has of its own.
+    group_configs: Callable[[str], Mapping[str, str]]  # The configs of a group, by name.
     # (expression, client) -> the names of the topics that match and that the client may describe. Raises KafkaError
     # with INVALID_REGULAR_EXPRESSION.
     match_topics: Callable[[str, Identity], frozenset[str]]
