@@ -135,7 +135,7 @@ def _print_members(members: list[dict[str, Any]]) -> None:
             )
             for member in members
         ],
-        drop=("INSTANCE", "HOST", "CLIENT", "TYPE"),
+        drop=("INSTANCE", "TYPE", "HOST", "CLIENT"),
         cut=("SUBSCRIPTION", "MEMBER"),
     )
     for line in _wait_lines(members):
