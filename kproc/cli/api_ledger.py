@@ -3,62 +3,13 @@
 from __future__ import annotations
 
 import textwrap
-from enum import StrEnum
-from typing import Annotated, Any, Final
+from typing import Annotated, Any
 
 import typer
 
 from kproc.cli.common import Format, OutputFormat, print_json
 from kproc.cli.lines import print_block, print_line
 from kproc.cli.tables import print_table
-from kproc.wire.header import ApiKey
-
-
-class Status(StrEnum):
-    """Whether an API is served, not needed with one broker, or comes in a later release."""
-
-    SERVED = "served"
-    MOOT = "moot"
-    PLANNED = "planned"
-
-
-# The APIs that a node of Apache Kafka 4.4 advertises to clients and that kproc does not serve, by their reasons.
-_REASONS: Final = (
-    (
-        Status.PLANNED,
-        "share groups (KIP-932)",
-        (
-            ApiKey.SHARE_GROUP_HEARTBEAT,
-            ApiKey.SHARE_GROUP_DESCRIBE,
-            ApiKey.SHARE_FETCH,
-            ApiKey.SHARE_ACKNOWLEDGE,
-            ApiKey.INITIALIZE_SHARE_GROUP_STATE,
-            ApiKey.READ_SHARE_GROUP_STATE,
-            ApiKey.WRITE_SHARE_GROUP_STATE,
-            ApiKey.DELETE_SHARE_GROUP_STATE,
-            ApiKey.READ_SHARE_GROUP_STATE_SUMMARY,
-            ApiKey.DESCRIBE_SHARE_GROUP_OFFSETS,
-            ApiKey.ALTER_SHARE_GROUP_OFFSETS,
-            ApiKey.DELETE_SHARE_GROUP_OFFSETS,
-        ),
-    ),
-    (
-        Status.PLANNED,
-        "streams groups (KIP-1071)",
-        (
-            ApiKey.STREAMS_GROUP_HEARTBEAT,
-            ApiKey.STREAMS_GROUP_DESCRIBE,
-            ApiKey.STREAMS_GROUP_TOPOLOGY_DESCRIPTION_UPDATE,
-        ),
-    ),
-    (
-        Status.MOOT,
-        "the one controller is the only voter, so that none can be added or removed",
-        (ApiKey.ADD_RAFT_VOTER, ApiKey.REMOVE_RAFT_VOTER, ApiKey.UNREGISTER_CONTROLLER),
-    ),
-)
-UNSERVED: Final = {key: (status, reason) for status, reason, keys in _REASONS for key in keys}
-_BETWEEN_BROKERS: Final = Status.MOOT, "only Kafka's brokers and controllers send it, to each other"
 
 
 def api(
@@ -92,6 +43,8 @@ def api(
 def _rows(*, missing: bool) -> list[dict[str, Any]]:
     from kproc.broker.api import load_all
     from kproc.broker.request.registry import APIS
+    from kproc.cli.unserved_apis import BETWEEN_BROKERS, UNSERVED, Status
+    from kproc.wire.header import ApiKey
 
     load_all()
     rows = []
@@ -99,7 +52,7 @@ def _rows(*, missing: bool) -> list[dict[str, Any]]:
         entry = APIS.get(key)
         if entry is None and key not in UNSERVED and not missing:
             continue
-        unserved = UNSERVED.get(key, _BETWEEN_BROKERS)
+        unserved = UNSERVED.get(key, BETWEEN_BROKERS)
         status, reason = unserved if entry is None else (Status.SERVED, None)
         rows.append(
             {

@@ -1,0 +1,58 @@
+"""The APIs of Apache Kafka that kproc does not serve, with the reasons, for `kproc api`.
+
+A module of its own, because most commands start without the wire format.
+"""
+
+from __future__ import annotations
+
+from enum import StrEnum
+from typing import Final
+
+from kproc.wire.header import ApiKey
+
+
+class Status(StrEnum):
+    """Whether an API is served, not needed with one broker, or comes in a later release."""
+
+    SERVED = "served"
+    MOOT = "moot"
+    PLANNED = "planned"
+
+
+# The APIs that a node of Apache Kafka 4.4 advertises to clients and that kproc does not serve, by their reasons.
+_REASONS: Final = (
+    (
+        Status.PLANNED,
+        "share groups (KIP-932)",
+        (
+            ApiKey.SHARE_GROUP_HEARTBEAT,
+            ApiKey.SHARE_GROUP_DESCRIBE,
+            ApiKey.SHARE_FETCH,
+            ApiKey.SHARE_ACKNOWLEDGE,
+            ApiKey.INITIALIZE_SHARE_GROUP_STATE,
+            ApiKey.READ_SHARE_GROUP_STATE,
+            ApiKey.WRITE_SHARE_GROUP_STATE,
+            ApiKey.DELETE_SHARE_GROUP_STATE,
+            ApiKey.READ_SHARE_GROUP_STATE_SUMMARY,
+            ApiKey.DESCRIBE_SHARE_GROUP_OFFSETS,
+            ApiKey.ALTER_SHARE_GROUP_OFFSETS,
+            ApiKey.DELETE_SHARE_GROUP_OFFSETS,
+        ),
+    ),
+    (
+        Status.PLANNED,
+        "streams groups (KIP-1071)",
+        (
+            ApiKey.STREAMS_GROUP_HEARTBEAT,
+            ApiKey.STREAMS_GROUP_DESCRIBE,
+            ApiKey.STREAMS_GROUP_TOPOLOGY_DESCRIPTION_UPDATE,
+        ),
+    ),
+    (
+        Status.MOOT,
+        "the one controller is the only voter, so that none can be added or removed",
+        (ApiKey.ADD_RAFT_VOTER, ApiKey.REMOVE_RAFT_VOTER, ApiKey.UNREGISTER_CONTROLLER),
+    ),
+)
+UNSERVED: Final = {key: (status, reason) for status, reason, keys in _REASONS for key in keys}
+BETWEEN_BROKERS: Final = Status.MOOT, "only Kafka's brokers and controllers send it, to each other"
