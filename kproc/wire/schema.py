@@ -7,7 +7,8 @@ rows. Values are plain: dicts by field name, lists, str, bytes, int, float, bool
     array      int32 count, flexible: unsigned varint of count + 1; -1 or 0 is null
     string     int16 length, flexible: unsigned varint of length + 1; -1 or 0 is null
     bytes      int32 length, flexible: unsigned varint of length + 1; -1 or 0 is null
-    struct     its fields in order, flexible: then tagged fields; nullable: int8 in front, negative is null
+    struct     its fields in order, flexible: then tagged fields; nullable: int8 in front, negative is null; in a tagged
+               field 0 is null
 
 Readers trust no input. They compare a length with the remaining bytes before they slice, and a count with the number of
 smallest elements that could still follow. Besides ProtocolError, a reader raises struct.error, UnicodeDecodeError, and
@@ -231,10 +232,12 @@ def _array_reader(field: Field, path: str, is_flexible: bool, read: Reader) -> R
     return read_array
 
 
-def _nullable_struct_reader(read: Reader) -> Reader:
+def _nullable_struct_reader(read: Reader, is_tagged: bool) -> Reader:
+    # A nullable struct begins with a byte: 1, or for null -1, which is 0 in a tagged field.
+    present_min = 1 if is_tagged else 0
+
     def read_nullable(data: bytes, position: int) -> tuple[Any, int]:
-        # A nullable struct begins with a byte: -1 for null, 1 otherwise.
-        if INT8.unpack_from(data, position)[0] < 0:
+        if INT8.unpack_from(data, position)[0] < present_min:
             return None, position + 1
         return read(data, position + 1)
 
@@ -252,7 +255,7 @@ def _field_reader(field: Field, schema: Schema) -> Reader:
         assert field.struct is not None
         read = reader_of(field.struct)
         if is_nullable:
-            read = _nullable_struct_reader(read)
+            read = _nullable_struct_reader(read, field.tag is not None)
     else:
         read = _fixed_reader(field.kind)
     return _array_reader(field, path, schema.is_flexible, read) if field.is_array else read

@@ -173,10 +173,12 @@ def _write_array(path: str, is_flexible: bool, is_nullable: bool, write: Writer)
     return write_array
 
 
-def _write_nullable_struct(write: Writer) -> Writer:
+def _write_nullable_struct(write: Writer, is_tagged: bool) -> Writer:
+    null = b"\x00" if is_tagged else b"\xff"
+
     def write_nullable(out: bytearray, fields: Any) -> None:
         if fields is None:
-            out += b"\xff"
+            out += null
         else:
             out += b"\x01"
             write(out, fields)
@@ -197,7 +199,7 @@ def _field_writer(field: Field, schema: Schema, check_name: NameCheck) -> Writer
         assert field.struct is not None
         write = writer_of(field.struct, check_name)
         if is_nullable:
-            write = _write_nullable_struct(write)
+            write = _write_nullable_struct(write, field.tag is not None)
     else:
         write = _write_fixed(field.kind)
     return _write_array(path, schema.is_flexible, field.is_nullable, write) if field.is_array else write

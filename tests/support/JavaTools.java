@@ -14,7 +14,9 @@ import java.util.Arrays;
 import java.util.Collections;
 import java.util.List;
 
-import org.apache.kafka.common.utils.Exit;
+// Exit is in the first of these packages before Kafka 4.4, and in the second one since.
+import org.apache.kafka.common.utils.*;
+import org.apache.kafka.common.utils.internals.*;
 
 /**
  * Runs the main of one command-line tool after the other in one JVM, as each asks for it on standard input.

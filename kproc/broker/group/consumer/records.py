@@ -183,10 +183,11 @@ _CLASSIC: Final = Schema(
     "MemberMetadata.classic",
     True,
     (
-        _field("session_timeout_ms", "int32"),
-        _field("protocols", "struct", is_array=True, struct=_CLASSIC_PROTOCOL),
+        _field("session_timeout_ms", "int32", default=0),
+        _field("protocols", "struct", is_array=True, default=[], struct=_CLASSIC_PROTOCOL),
     ),
 )
+_NO_CLASSIC: Final[dict[str, Any]] = {"session_timeout_ms": 0, "protocols": []}
 _SCHEMAS: Final[dict[ConsumerRecordType, Schema]] = {
     ConsumerRecordType.GROUP: Schema(
         "GroupEpoch", True, (_field("epoch", "int32"), _field("metadata_hash", "int64", tag=0, default=0))
@@ -203,7 +204,8 @@ _SCHEMAS: Final[dict[ConsumerRecordType, Schema]] = {
             _field("topic_regex", "string", is_nullable=True),
             _field("rebalance_timeout_ms", "int32"),
             _field("assignor", "string", is_nullable=True),
-            _field("classic", "struct", is_nullable=True, tag=0, struct=_CLASSIC),
+            # Kafka's default is not null but a struct of defaults, so null is written.
+            _field("classic", "struct", is_nullable=True, tag=0, default=_NO_CLASSIC, struct=_CLASSIC),
         ),
     ),
     ConsumerRecordType.TARGET: Schema(
@@ -368,6 +370,8 @@ def _value_of(record_type: ConsumerRecordType, fields: dict[str, Any]) -> Consum
 
 def _member_metadata(fields: dict[str, Any]) -> MemberMetadata:
     classic = fields["classic"]
+    if classic == _NO_CLASSIC:
+        classic = None
     if classic is not None:
         protocols = tuple((each["name"], each["metadata"]) for each in classic["protocols"])
         classic = ClassicProtocols(classic["session_timeout_ms"], protocols)

@@ -114,7 +114,7 @@ def texts(value: ConsumerRecordValue) -> list[str]:
             return [f'"assignmentEpoch":{value.epoch}']
         case MemberMetadata():
             classic = value.classic
-            timeout = f'"sessionTimeoutMs":{classic.session_timeout_ms}' if classic else ""
+            timeout = f'"sessionTimeoutMs":{classic.session_timeout_ms}' if classic else '"classicMemberMetadata":null'
             return [f'"rebalanceTimeoutMs":{value.rebalance_timeout_ms}', f'"clientId":"{value.client_id}"', timeout]
         case MemberTarget():
             return ['"topicPartitions":[', *('"partitions":[0,2]' for _ in list(value.partitions)[:1])]

@@ -9,6 +9,7 @@ from kproc.broker.group.consumer.records import (
     ConsumerRecordType,
     ConsumerRecordValue,
     GroupEpoch,
+    MemberMetadata,
     MemberPhase,
     MemberState,
     decode_consumer_record,
@@ -36,6 +37,19 @@ def test_bytes_of_group_record() -> None:
         b"\0\3\0\1g",
         b"\0\0" + b"\0\0\0\7" + b"\1" + b"\0\x08" + b"\0\0\0\0\0\0\0\1",
     )
+
+
+def test_member_without_classic_protocols_is_read_from_kafka() -> None:
+    """Kafka writes null for them: one tagged field, number 0 and 1 byte, which is 0. Its default is not null."""
+    key = ConsumerRecordKey(ConsumerRecordType.MEMBER, "g", "m")
+    value = MemberMetadata(
+        instance_id="seat", client_id="c", client_host="h", topic_regex="(^t$)", rebalance_timeout_ms=300_000
+    )
+    encoded_key, encoded = encode_consumer_record(key, value)
+    assert encoded == b"\0\0\5seat\0\2c\2h\1\6(^t$)\0\x04\x93\xe0\0\1\0\1\0"
+    assert decode_consumer_record(encoded_key, encoded) == (key, value)
+    # A record without the field.
+    assert decode_consumer_record(encoded_key, encoded[:-4] + b"\0") == (key, value)
 
 
 def test_bytes_of_member_state_record() -> None:
