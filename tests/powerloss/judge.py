@@ -7,6 +7,7 @@ from itertools import pairwise
 from typing import NamedTuple
 
 from kproc.broker.coordinator.topic_coordinators import partition_for
+from kproc.broker.group.coordinator import GroupCoordinator
 from kproc.broker.group.records import CommittedOffset
 from kproc.broker.storage.fs import StorageFailure
 from kproc.broker.storage.log import Log
@@ -73,6 +74,8 @@ def _judge_broker(
             _judge_log(broker, name, topic_id, ledger, shown)
     for group_id in ledger.commits:
         _judge_group(broker, group_id, ledger)
+    for group_id, epoch in ledger.epochs.items():
+        _judge_consumer_group(broker, group_id, epoch)
     if STATE_TOPIC in ledger.topics:
         now_committed = judge_transactions(broker, scene.transactions.clients)
         if committed - now_committed:
@@ -163,25 +166,40 @@ def _judge_producer(name: str, log: Log, producer_id: int, batches: list[Batch])
 
 def _judge_group(broker: Scene, group_id: str, ledger: Ledger) -> None:
     """What the group committed last of what was answered, or something that came after it."""
-    partition = broker.image.topics_by_name[GROUP_TOPIC].partitions[partition_for(group_id, 2)]
-    runtime = broker.handlers[partition.owner].coordinators
-    found: CommittedOffset | None = None
-    while True:
-        try:
-            found = (
-                runtime.by_topic[GROUP_TOPIC]
-                .coordinator(partition.index)
-                .offsets.get(group_id, GROUP_TOPIC, 0)
-            )
-            break
-        except KafkaError as error:
-            if error.code != ErrorCode.COORDINATOR_LOAD_IN_PROGRESS:
-                raise Violation(f"group {group_id} has no coordinator: {error}") from error
-            runtime.work(broker.clock.now_ns())
+    found: CommittedOffset | None = _coordinator_of(broker, group_id).offsets.get(group_id, GROUP_TOPIC, 0)
     history, answered = [None, *ledger.commits[group_id]], ledger.answered.get(group_id, 0)
     offset = None if found is None else found.offset
     if offset not in history[answered:]:
         raise Violation(f"group {group_id} has {offset}, {history[answered]} was answered")
+
+
+def _judge_consumer_group(broker: Scene, group_id: str, epoch: int) -> None:
+    """The epochs of a group never go back behind one that a member has learnt."""
+    group = _coordinator_of(broker, group_id).describe_consumer_group(group_id)
+    if group is None or group.group_epoch < epoch:
+        found = None if group is None else group.group_epoch
+        raise Violation(f"consumer group {group_id} is at epoch {found}, a member has learnt {epoch}")
+    targets = [
+        (topic_id, number)
+        for member in group.members
+        for topic_id, numbers in member.target.items()
+        for number in numbers
+    ]
+    if len(targets) > len(set(targets)):
+        raise Violation(f"consumer group {group_id} assigns a partition to two members: {group}")
+
+
+def _coordinator_of(broker: Scene, group_id: str) -> GroupCoordinator:
+    partition = broker.image.topics_by_name[GROUP_TOPIC].partitions[partition_for(group_id, 2)]
+    runtime = broker.handlers[partition.owner].coordinators
+    while True:
+        try:
+            coordinator: GroupCoordinator = runtime.by_topic[GROUP_TOPIC].coordinator(partition.index)
+            return coordinator
+        except KafkaError as error:
+            if error.code != ErrorCode.COORDINATOR_LOAD_IN_PROGRESS:
+                raise Violation(f"group {group_id} has no coordinator: {error}") from error
+            runtime.work(broker.clock.now_ns())
 
 
 def _all_of(log: Log) -> tuple[dict[int, Content], dict[int, list[Batch]]]:

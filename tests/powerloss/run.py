@@ -12,6 +12,7 @@ from unittest import mock
 from kproc.broker.cleaner.checkpoint_writer import CheckpointWriter
 from kproc.broker.cluster.image import ClusterImage
 from kproc.broker.controller.freed_names import FreedNames
+from kproc.broker.group.coordinator import GroupCoordinator
 from kproc.broker.handler.owned_partition import OwnedPartition
 from kproc.broker.handler.partitions import Partitions
 from kproc.broker.storage.last_stop import TrustedEnd
@@ -218,6 +219,9 @@ def _append_at_once(
 MUTATIONS: Final[dict[str, Callable[[], AbstractContextManager[object]]]] = {
     "none": nullcontext,
     "round-covers-what-came-later": lambda: mock.patch.object(LogDurability, "mark_synced", _strike_off_all),
+    "heartbeat-answered-before-its-sync": lambda: mock.patch.object(
+        GroupCoordinator, "_reply_when_durable", lambda _self, reply, result, _failed: reply(result)
+    ),
     "torn-tail-is-damage": lambda: mock.patch.object(LogEndFinder, "_cut_tail", _refuse_what_follows),
     "namesake-rename-unchecked": _namesakes_are_not_told_apart,
     "lost-deletion-refused": lambda: mock.patch.object(LogEndFinder, "_check_published", _refuse_missing),

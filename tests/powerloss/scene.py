@@ -31,6 +31,7 @@ from kproc.broker.controller.answers import add_change_calls
 from kproc.broker.controller.freed_names import FreedNames
 from kproc.broker.coordinator.coordinator_runtime import CoordinatorRuntime
 from kproc.broker.coordinator.topic_coordinators import partition_for
+from kproc.broker.group.consumer.messages import ConsumerHeartbeat, ConsumerHeartbeatResult
 from kproc.broker.group.messages import CommitRequest
 from kproc.broker.group.records import CommittedOffset, OffsetKey
 from kproc.broker.handler.checkpoint import Checkpoint
@@ -137,6 +138,8 @@ class Ledger:
         # Of each group: what was committed, in order, None for its deletion; and how many of them were answered.
         self.commits: dict[str, list[int | None]] = {}
         self.answered: dict[str, int] = {}
+        # Of each consumer group: the largest epoch that a member has learnt.
+        self.epochs: dict[str, int] = {}
         self.metadata = Answered()
 
 
@@ -542,6 +545,28 @@ class Scene:
                 ),
                 on_done,
             )  # fmt: skip
+        if self.rng.random() < 0.5:
+            runtime.flush()
+
+    def consume(self, group_id: str, member_id: str) -> None:
+        """ConsumerGroupHeartbeat of a member that joins, or joins again, and subscribes to two topics."""
+        partition = self.image.topics_by_name[GROUP_TOPIC].partitions[partition_for(group_id, 2)]
+        runtime = self.handlers[partition.owner].coordinators
+
+        def on_result(result: ConsumerHeartbeatResult) -> None:
+            if not result.error_code:
+                self.ledger.epochs[group_id] = max(result.member_epoch, self.ledger.epochs.get(group_id, 0))
+
+        try:
+            coordinator = runtime.by_topic[GROUP_TOPIC].coordinator(partition.index)
+        except KafkaError:
+            runtime.work(self.clock.now_ns())  # It may be loading.
+            return
+        names = tuple(self.rng.sample((*NAMES, GROUP_TOPIC), 2))
+        request = ConsumerHeartbeat(
+            member_id=member_id, member_epoch=0, rebalance_timeout_ms=60_000, topic_names=names, owned={}
+        )
+        coordinator.consumer_heartbeat(group_id, request, on_result)
         if self.rng.random() < 0.5:
             runtime.flush()
 

@@ -101,6 +101,10 @@ def _commit(scene: Scene) -> None:
     scene.commit(group_id, deletes=deletes)
 
 
+def _consume(scene: Scene) -> None:
+    scene.consume("consumers", f"m{scene.rng.randrange(3)}")
+
+
 def _retention(scene: Scene) -> None:
     name = _pick(scene)
     if name is not None:
@@ -269,6 +273,13 @@ WORKLOADS: Final[dict[str, Workload]] = {
     ),
     "groups": Workload(
         [(10, _commit), (4, _produce), (6, _sync), (1, _checkpoint), (1, _scale), (3, _hear), (1, _kill)],
+        has_groups=True,
+    ),
+    "consumers": Workload(
+        [
+            (10, _consume), (2, _commit), (2, _produce), (6, _sync), (1, _checkpoint), (1, _scale), (3, _hear),
+            (1, _kill),
+        ],
         has_groups=True,
     ),
     "compaction": Workload(
