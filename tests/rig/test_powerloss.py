@@ -54,6 +54,7 @@ def test_powerloss_images_of_past_defects_pass(workload: str, seed: int) -> None
         ("marker-before-decision-durable", "transactions", 21),
         ("complete-before-markers-durable", "transactions", 4),
         ("joined-before-durable", "transactions", 8),
+        ("heartbeat-answered-before-its-sync", "consumers", 2),
         ("markers-not-sent-after-loading", "transactions", 1),
         ("pending-offsets-lost-with-handler", "transactions", 3),
         ("new-epoch-before-durable", "transactions", 7),

@@ -12,7 +12,7 @@ from dataclasses import replace
 from typing import Final
 
 from tests.simulation.directed_clients import FILLERS, RING_BYTES
-from tests.simulation.plan import ClientPlan, Event, Plan, plan_of, with_crowds
+from tests.simulation.plan import CONSUMERS_EVERY, ClientPlan, Event, Plan, plan_of, with_crowds
 
 _MAKERS: Final = ("admin", "operator")
 _IDLE_MS: Final = 1_400  # Longer than the shortest interval of checkpoints.
@@ -124,7 +124,16 @@ def _small(seed: int, kinds: list[str], events: list[Event], **settings: str) ->
     )
 
 
+def consuming(seed: int) -> Plan:
+    """Members of a consumer group and faults, and no other clients."""
+    plan = plan_of(CONSUMERS_EVERY * seed, power=6.0, transactions=False, tls=False)
+    kinds = ("admin", "operator", "group-member")
+    return replace(plan, clients=tuple(each for each in plan.clients if each.kind in kinds))
+
+
 DIRECTED: Final[dict[str, Callable[[int], Plan]]] = {
+    "revocation-not-awaited": consuming,
+    "member-state-not-written": consuming,
     "visible-before-sync": read_before_sync,
     "answer-before-sync": answered_before_sync,
     "clean-marker-stays": stopped_once,

@@ -79,10 +79,13 @@ class History:
         self.awaited: set[bytes] = set()  # Values that were sent with acks=all.
         self.on_unanswered_read: Callable[[], None] | None = None
         self.commits: dict[tuple[str, str, int], CommitHistory] = {}
+        self.owners: dict[tuple[bytes, int], str] = {}  # Partition -> the consumer that reads it.
+        self.consumers: dict[str, int] = {}  # Consumer -> when it was last answered, in ns.
         self.counts = {
             "acknowledged": 0,
             "read": 0,
             "commits": 0,
+            "heartbeats of consumers": 0,
             "answers": 0,
             "power": 0,
             "deaths": 0,

@@ -22,6 +22,9 @@ from kproc.broker.controller.freed_names import FreedNames
 from kproc.broker.coordinator.coordinator_epochs import CoordinatorEpochs
 from kproc.broker.coordinator.coordinator_log import CoordinatorLog
 from kproc.broker.group import coordinator as group_coordinator
+from kproc.broker.group.consumer import reconciliation
+from kproc.broker.group.consumer.records import MemberState
+from kproc.broker.group.consumer_groups import ConsumerGroups
 from kproc.broker.group.coordinator import GroupCoordinator
 from kproc.broker.handler import checkpoint as handler_checkpoint
 from kproc.broker.handler.handler import Handler
@@ -80,6 +83,7 @@ _WRITE_STATE: Final = TransactionCoordinator._write
 _UPDATE: Final = CheckpointWriter._update
 _UNDO: Final = LogAppender._undo
 _STEP_LARGE: Final = DividedRequests.work
+_APPEND_TO_GROUP: Final = ConsumerGroups._append_to_group
 _ADD_UNWRITTEN: Final = GroupCoordinator._add_unwritten
 
 
@@ -128,6 +132,14 @@ def _added_without_a_bound(self: Any, group_id: str) -> Any:
         return _ADD_UNWRITTEN(self, group_id)
     finally:
         group_coordinator.UNWRITTEN_GROUPS_MAX = bound  # type: ignore[misc]
+
+
+def _appended_without_member_states(self: Any, group: Any, records: Any) -> None:
+    """Apply the states of members (record 8) without writing them."""
+    for key, value in records:
+        if isinstance(value, MemberState):
+            group.state.apply(key, value)
+    _APPEND_TO_GROUP(self, group, [record for record in records if not isinstance(record[1], MemberState)])
 
 
 def _row_of_any_generation(self: Any, partition: Any) -> PartitionRow | None:
@@ -267,6 +279,8 @@ OF_TRANSACTIONS: Final[dict[str, list[tuple[Any, str, Any]]]] = {
         (MarkerDelivery, "send_due", _completed_at_once),
         (MarkerDelivery, "_on_result", _nothing),
     ],
+    "revocation-not-awaited": [(reconciliation, "_owns_any", lambda *_: False)],
+    "member-state-not-written": [(ConsumerGroups, "_append_to_group", _appended_without_member_states)],
     "coordinator-epoch-not-raised": [(CoordinatorEpochs, "pop", lambda *_, **__: 0)],
     "markers-not-sent-after-loading": [(TransactionCoordinator, "finish_loading", _loaded_without_markers)],
     "pending-offsets-lost-with-handler": [(GroupCoordinator, "replay", _without_pending_offsets)],

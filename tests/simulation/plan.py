@@ -86,6 +86,7 @@ _TRANSACTIONS_EVERY: Final = 4
 _LATE_MARKERS: Final = 0.2
 _RULES_EVERY: Final = 3
 _LOGINS_EVERY: Final = 5
+CONSUMERS_EVERY: Final = 3
 # Every third plan divides requests of more than two rows: a topic and one of its partitions.
 _SLICES_EVERY: Final = 3
 _SLICE_ROWS: Final = 2
@@ -139,6 +140,8 @@ def _plan_without_tls(seed: int, power: float, *, transactions: bool | None, lat
         plan = _with_rules(plan)
     if seed % _LOGINS_EVERY == 0:
         plan = _with_logins(plan)
+    if seed % CONSUMERS_EVERY == 0:
+        plan = _with_consumers(plan)
     if seed % _TRANSACTIONS_EVERY == 0 if transactions is None else transactions:
         return _with_transactions(plan, power, late_markers)
     return plan
@@ -234,6 +237,15 @@ def _with_rules(plan: Plan) -> Plan:
     """An authorizer, and somebody who changes its rules."""
     ruler = ClientPlan("ruler", "ruler", random.Random(f"rules {plan.seed}").getrandbits(30))
     return replace(plan, settings={**plan.settings, **AUTHORIZER}, clients=(*plan.clients, ruler))
+
+
+def _with_consumers(plan: Plan) -> Plan:
+    """Members of a consumer group, whose protocol is another one than that of the other members (KIP-848)."""
+    rng = random.Random(f"consumers {plan.seed}")
+    kind = "group-member"
+    members = [ClientPlan(kind, f"{kind}-{n}", rng.getrandbits(30)) for n in range(rng.choice((2, 3)))]
+    settings = {"group.consumer.assignment.interval.ms": rng.choice(("0", "0", "20"))}
+    return replace(plan, settings={**plan.settings, **settings}, clients=(*plan.clients, *members))
 
 
 def _with_logins(plan: Plan) -> Plan:

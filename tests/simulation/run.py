@@ -26,6 +26,7 @@ from tests.simulation import doubles, processes, tls_doubles
 from tests.simulation.broker import DATA, NODE, PORT, SimulatedBroker
 from tests.simulation.client import Client
 from tests.simulation.committed_readers import CommittedJudge, CommittedReader
+from tests.simulation.consumer_workload import GroupMember
 from tests.simulation.directed_clients import Caller, Filler, Recreator, Trimmer
 from tests.simulation.few_epochs import epochs_up_to
 from tests.simulation.group_workload import Member
@@ -242,7 +243,7 @@ class Run:
             "admin": Admin, "consumer": Consumer, "committer": Committer, "member": Member, "operator": Operator,
             "reader": Reader, "mixer": Mixer, "ruler": Ruler,
             "stranger": Stranger, "hauler": Hauler, "slow-sender": SlowSender,
-            "crowd": Crowd, "recreator": Recreator, "trimmer": Trimmer,
+            "group-member": GroupMember, "crowd": Crowd, "recreator": Recreator, "trimmer": Trimmer,
             "caller": Caller, "filler": Filler,
         }  # fmt: skip
         return kinds[kind](*arguments)  # type: ignore[no-any-return]
