@@ -1,4 +1,4 @@
-"""Partitions with transactions change the broker: from Apache Kafka's data directory to kproc's, and back.
+"""Partitions with transactions and groups change the broker: from Apache Kafka's data directory to kproc's, and back.
 
 The metadata logs of the two differ, so no directory is taken over whole: the topics are made at the taker, and the
 files of their partitions are put in place while both are down, those of `__transaction_state` and
@@ -27,6 +27,8 @@ from tests.support.wait import stretched, wait_until
 
 pytest.importorskip("confluent_kafka", reason="confluent is not installed: it makes the transactions")
 
+from confluent_kafka import Consumer, TopicPartition
+
 from tests.support.adapters.transactional import Confluent, committed_offset, read_all
 
 pytestmark = [
@@ -37,7 +39,7 @@ pytestmark = [
     pytest.mark.skipif(missing_reason() is not None, reason=missing_reason() or ""),
 ]
 
-TOPIC, PERFORMED, GROUP = "orders", "performed", "readers"
+TOPIC, PERFORMED, GROUP, MODERN = "orders", "performed", "readers", "modern"
 PARTITIONS = 2
 TIMEOUT_MS = 5_000
 COORDINATED = {"transaction.state.log.num.partitions": "3", "offsets.topic.num.partitions": "3"}
@@ -264,3 +266,73 @@ def test_directory_with_transactions_moves_to_and_from_kafka(tmp_path: Path, kaf
         carry(writer.directory, taker.directory, ids)
         taker.up()
         check_taken(taker.bootstrap)
+
+
+# -- a group of the consumer protocol --------------------------------------------------------------------------
+
+
+@contextmanager
+def static_member(bootstrap: str) -> Iterator[Consumer]:
+    """A member with all partitions of the topic, to which it subscribes by an expression. It keeps its place."""
+    consumer = Consumer(
+        {
+            "bootstrap.servers": bootstrap,
+            "group.id": MODERN,
+            "group.protocol": "consumer",
+            "group.instance.id": "seat",
+            "enable.auto.commit": False,
+            "auto.offset.reset": "earliest",
+        }
+    )
+    try:
+        consumer.subscribe([f"^{TOPIC}$"])
+        wait_until(
+            lambda: consumer.poll(0.05) is None and len(consumer.assignment()) == PARTITIONS,
+            seconds=60,
+            what="all partitions",
+        )
+        yield consumer
+    finally:
+        consumer.close()
+
+
+def described_group(bootstrap: str) -> dict[str, Any]:
+    """The group as its coordinator describes it, once that has loaded."""
+
+    def answer() -> dict[str, Any]:
+        with RawClient(bootstrap) as client:
+            fields = {"group_ids": [MODERN], "include_authorized_operations": False}
+            (row,) = client.call(ApiKey.CONSUMER_GROUP_DESCRIBE, 1, fields)["groups"]
+        assert row["error_code"] == 0, row
+        return dict(row)
+
+    return wait_until(answer, seconds=30, what=f"a description of {MODERN}")
+
+
+@pytest.mark.parametrize("kafka_writes", [True, False], ids=["from Kafka to kproc", "from kproc to Kafka"])
+def test_consumer_group_moves_to_and_from_kafka(tmp_path: Path, kafka_writes: bool) -> None:
+    """Its static member has left for a time, and returns to the taker with its offsets."""
+    with sides(tmp_path, kafka_writes=kafka_writes) as (writer, taker):
+        ids = make_topics(taker.bootstrap)
+        taker.down()
+        make_topics(writer.bootstrap)
+        with static_member(writer.bootstrap) as member:
+            partitions = [TopicPartition(TOPIC, index, 3 + index) for index in range(PARTITIONS)]
+            member.commit(offsets=partitions, asynchronous=False)
+        left = described_group(writer.bootstrap)
+        writer.down()
+        carry(writer.directory, taker.directory, ids)
+        taker.up()
+        found = described_group(taker.bootstrap)
+        for name in ("group_state", "group_epoch", "assignment_epoch", "assignor_name"):
+            assert found[name] == left[name], name
+        (mine,), (before,) = found["members"], left["members"]
+        for name in ("member_id", "instance_id", "member_epoch", "client_id", "subscribed_topic_regex"):
+            assert mine[name] == before[name], name
+        assert (mine["instance_id"], mine["member_epoch"]) == ("seat", -2)
+        for index in range(PARTITIONS):
+            assert committed_offset(taker.bootstrap, MODERN, TOPIC, index) == 3 + index
+        with static_member(taker.bootstrap):
+            back = described_group(taker.bootstrap)
+        assert back["group_epoch"] > left["group_epoch"]
+        assert [row["instance_id"] for row in back["members"]] == ["seat"]
