@@ -147,6 +147,9 @@ MEANINGS: Final[Mapping[str, str]] = {
     "STREAMS_INVALID_TOPOLOGY_EPOCH": "the epoch of the streams topology is not valid",
     "STREAMS_TOPOLOGY_FENCED": "a newer streams topology has replaced this one",
     "SHARE_SESSION_LIMIT_REACHED": "the broker has as many share sessions as it allows; try again later",
+    "GROUP_DELETION_FAILED": "the group could not be deleted",
+    "STREAMS_TOPOLOGY_DESCRIPTION_UPDATE_FAILED": "the description of the streams topology could not be stored",
+    "CONTROLLER_ID_NOT_REGISTERED": "no controller with this id is registered",
 }
 
 

@@ -35,6 +35,7 @@ def written(directory: Path, *samples: Sample, **changes: Any) -> str:
     return str(kept.write(directory))
 
 
+@pytest.mark.slow
 def test_ratios_are_paired_percentiles_merged_and_failures_kept(spark: SparkSession, tmp_path: Path) -> None:
     """The machine halved its speed in round 2: both figures scatter, the ratio does not."""
     probe = {"rate": 4000, "holds": True, "p50_us": 1.0, "p99_us": 2.0}

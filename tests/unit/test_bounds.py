@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter, defaultdict
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, cast
@@ -226,6 +227,15 @@ def test_groups_of_empty_commits_are_bounded(monkeypatch: pytest.MonkeyPatch) ->
     assert rig.offset(group="kept") == 1
 
 
+def groups_of_figures() -> tuple[list[Any], Counter[str]]:
+    """Return the rows of groups for the metrics, and the number of the others by state."""
+    rows: list[Any] = []
+    more: dict[str, Counter[str]] = defaultdict(Counter)
+    for _ in handler_figures._collect_groups(cast(Any, None), rows, more):
+        pass
+    return rows, more["classic"]
+
+
 def test_figures_of_groups_are_bounded_and_have_short_names(monkeypatch: pytest.MonkeyPatch) -> None:
     """Group names of 32 kB made a scrape of 38 MB."""
     rig = Rig()
@@ -235,11 +245,11 @@ def test_figures_of_groups_are_bounded_and_have_short_names(monkeypatch: pytest.
     of = SimpleNamespace(loaded=lambda: [rig.coordinator])
     monkeypatch.setattr(handler_figures.GROUPS, "of", lambda services: of)
     monkeypatch.setattr(handler_figures, "REPORTED_GROUPS_MAX", 10)
-    rows, more = handler_figures._groups(cast(Any, None))
+    rows, more = groups_of_figures()
     assert ([len(row.id) for row in rows], more) == ([NAME_MAX] * 10, {"Empty": 20})
     assert len({row.id for row in rows}) == 10
     monkeypatch.setattr(handler_figures, "REPORTED_OFFSETS_MAX", 3)
-    rows, more = handler_figures._groups(cast(Any, None))
+    rows, more = groups_of_figures()
     assert (len(rows), more) == (3, {"Empty": 27})
 
 

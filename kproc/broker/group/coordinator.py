@@ -261,7 +261,7 @@ class GroupCoordinator:
             del self._unwritten[oldest_id]
             oldest = self._groups.get(oldest_id)
             # A group with a generation has a record by now, and one with members is in use.
-            if oldest is not None and oldest.is_empty and oldest.has_no_history:
+            if oldest is not None and oldest.is_empty and not oldest.generation:
                 self._delete_without_offsets(oldest_id)
         return group
 
@@ -587,7 +587,7 @@ class GroupCoordinator:
             if (group := self._classic_group(group_id)) is not None and member_id in group.roster.pending
         }
         for group_id in list(self._unwritten):
-            if not self._groups[group_id].has_no_history:
+            if self._groups[group_id].generation:
                 del self._unwritten[group_id]
 
     def _sweep_all(self) -> Work:

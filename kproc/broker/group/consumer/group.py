@@ -576,6 +576,11 @@ class ConsumerGroup:
         return not self.state.exists
 
     @property
+    def generation(self) -> int:
+        """The group's epoch, which is 0 before the first record."""
+        return self.state.epoch.epoch
+
+    @property
     def member_count(self) -> int:
         return len(self.state.members)
 

@@ -51,7 +51,7 @@ def synonyms_of(row: dict[str, Any]) -> list[tuple[str, str, int]]:
 def test_a_topic_is_described_in_every_version(broker, version):
     more = {"include_documentation": True} if version >= 3 else {}
     rows = rows_of(described(broker, TOPIC, "t", None, version, **more))
-    assert len(rows) == 33
+    assert len(rows) == 37
     flush = rows["flush.ms"]
     assert (flush["value"], flush["config_source"], flush["read_only"], flush["is_sensitive"]) == (
         "5000",
@@ -100,7 +100,7 @@ def test_rows_come_by_name(broker, kind, name):
 
 def test_names_select_and_unknown_ones_are_left_out(broker):
     assert list(rows_of(described(broker, TOPIC, "t", ["retention.ms", "nope"]))) == ["retention.ms"]
-    assert len(rows_of(described(broker, TOPIC, "t", []))) == 33
+    assert len(rows_of(described(broker, TOPIC, "t", []))) == 37
 
 
 def test_synonyms_and_documentation_come_only_when_asked_for(broker):
@@ -127,14 +127,15 @@ def test_the_broker_is_described_in_every_version(broker, version):
 
 
 def test_the_broker_without_a_name_is_the_cluster_wide_default(broker):
-    assert rows_of(described(broker, BROKER, "", None)) == {}
+    assert list(rows_of(described(broker, BROKER, "", None))) == ["min.insync.replicas"]
     broker.cluster.alter(
         changes(BROKER, "", ("log.retention.ms", 0, "9")),
         changes(BROKER, "1", ("log.flush.interval.ms", 0, "8")),
     )
     rows = rows_of(described(broker, BROKER, "", None))
     assert {name: (row["value"], row["config_source"]) for name, row in rows.items()} == {
-        "log.retention.ms": ("9", DYNAMIC_DEFAULT)
+        "log.retention.ms": ("9", DYNAMIC_DEFAULT),
+        "min.insync.replicas": ("1", DYNAMIC_DEFAULT),
     }
 
 
