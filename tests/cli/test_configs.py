@@ -33,6 +33,7 @@ def test_config_set_reads_settings_from_file_and_stdin(
     assert {row["name"]: row["value"] for row in shown} == {
         "segment.bytes": "2000000",
         "max.message.bytes": "7777",
+        "min.insync.replicas": "1",  # The cluster-wide default of new clusters.
     }
 
 

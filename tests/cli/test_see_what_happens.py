@@ -22,7 +22,7 @@ def test_commands_of_the_guide_answer_as_typed(kproc: Kproc, filled: str, group:
     found = commands()
     assert len(found) >= 6
     for command in found:
-        shown = told(kproc(command.replace("TOPIC", filled)))
+        shown = told(kproc(command.replace("TOPIC", filled).replace("GROUP", group)))
         header, *rows = [line.split() for line in shown.splitlines()]
         name = group if command.startswith("group") else filled
         assert any(name in row for row in (header, *rows)), command

@@ -29,6 +29,7 @@ from kproc.broker.storage.log import LogConfig
 from kproc.common.clock import ManualClock
 from kproc.common.deadlines import Deadlines
 from tests.support.compaction import compact
+from tests.support.consumer_groups import NO_TOPICS
 from tests.support.coordinators import ALL_TOPICS, UNGUARDED
 from tests.support.logs import NOW_MS, TOPIC_ID, LogRig
 from tests.support.owned_log import OwnedLog
@@ -77,7 +78,7 @@ class Scene:
         self.load(1 << 16, compacts=False)
 
     def load(self, chunk_bytes: int, *, compacts: bool) -> None:
-        kind, clock = groups(Config(), ManualClock(wall_ms=NOW_MS)), ManualClock(wall_ms=NOW_MS)
+        kind, clock = groups(Config(), ManualClock(wall_ms=NOW_MS), NO_TOPICS), ManualClock(wall_ms=NOW_MS)
         self.shard: CoordinatorLog[GroupCoordinator] = CoordinatorLog(
             kind, OwnedLog(self.log), Config(), clock, Deadlines(), {}, 0, UNGUARDED
         )

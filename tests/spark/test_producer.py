@@ -34,9 +34,9 @@ QUICK: dict[str, Any] = {"backoff_ms": 5, "backoff_ms_max": 20}
 class Running:
     """A producer, and the values that it was given, by partition."""
 
-    def __init__(self, bootstrap: str, **settings: Any) -> None:
+    def __init__(self, bootstrap: str, *, retry_ms: int = 60_000, **settings: Any) -> None:
         self.settings = ProducerSettings(**{**QUICK, **settings})
-        self.cluster = Cluster(bootstrap, Connecting(backoff_ms=5, backoff_ms_max=50, retry_ms=60_000))
+        self.cluster = Cluster(bootstrap, Connecting(backoff_ms=5, backoff_ms_max=50, retry_ms=retry_ms))
         self.producer = BatchProducer(self.cluster, self.settings)
         self.given: dict[int, list[bytes]] = {}
 
@@ -295,7 +295,8 @@ def test_producer_survives_broker_restart(tmp_path: Path, transport: str) -> Non
         with RawClient(broker.bootstrap) as client:
             client.create_topic(TOPIC, partitions=2)
         port = int(broker.bootstrap.rpartition(":")[2])
-        with running(broker.bootstrap) as run:
+        # Each poll without a broker lasts as long as a request is tried again.
+        with running(broker.bootstrap, retry_ms=200) as run:
             for number in range(40):
                 run.send(number % 2, 200)
             run.producer.poll()

@@ -36,7 +36,7 @@ _REFUSED_SINCE = 6  # The first version whose clients know THROTTLING_QUOTA_EXCE
     versions=(2, 7),
     prepare=partial(check_size, "create_topics"),
     # The response has all configs of each topic, so that one row costs as much as many rows of other APIs.
-    rows=(rows_at("topics", "topics", size=20, unique=itemgetter("name")),),
+    rows=(rows_at("topics", "topics", size=18, unique=itemgetter("name")),),
 )
 def handle_create_topics(context: RequestContext, request: dict[str, Any]) -> None:
     names = [topic["name"] for topic in request["topics"]]
