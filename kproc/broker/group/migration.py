@@ -16,12 +16,10 @@ from kproc.broker.group.consumer.embedded import (
     encode_assignment,
 )
 from kproc.broker.group.consumer.records import (
-    ClassicProtocols,
     ConsumerRecord,
     ConsumerRecordKey,
     ConsumerRecordType,
     GroupEpoch,
-    MemberMetadata,
     MemberState,
     MemberTarget,
     TargetEpoch,
@@ -55,15 +53,7 @@ def upgrade_records(
                 f"Cannot upgrade classic group {group_id} to consumer group because the embedded consumer protocol is "
                 "malformed.",
             ) from error
-        metadata = MemberMetadata(
-            instance_id=member.group_instance_id,
-            rack_id=subscription.rack_id,
-            client_id=member.client_id,
-            client_host=member.client_host,
-            topic_names=tuple(sorted(set(subscription.topic_names))),
-            rebalance_timeout_ms=member.rebalance_timeout_ms,
-            classic=ClassicProtocols(member.session_timeout_ms, member.protocols),
-        )
+        metadata = subscription.metadata_of(member)
         names.update(metadata.topic_names)
         epochs = {topic_id: dict.fromkeys(numbers, generation) for topic_id, numbers in owned.items()}
         records += [
@@ -84,17 +74,14 @@ def upgrade_records(
 def can_downgrade(state: ConsumerGroupState, size_max: int) -> bool:
     """Return True if a group has members, all of the classic protocol, and not more than `size_max`."""
     return 0 < len(state.members) <= size_max and all(
-        member.metadata is not None and member.metadata.classic is not None
-        for member in state.members.values()
+        member.classic is not None for member in state.members.values()
     )
 
 
 def downgrade_snapshot(state: ConsumerGroupState, topics: TopicView, wall_ms: int) -> GroupSnapshot:
     """Return the record of a classic group with the members of a consumer group, all of which are classic ones."""
     protocols = {
-        member.member_id: member.metadata.classic
-        for member in state.members.values()
-        if member.metadata is not None and member.metadata.classic is not None
+        member.member_id: member.classic for member in state.members.values() if member.classic is not None
     }
     common = set.intersection(*({name for name, _ in each.protocols} for each in protocols.values()))
     first = next(iter(protocols.values()))

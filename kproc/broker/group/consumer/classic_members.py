@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Final
 from kproc.broker.group.classic.subscription import CONSUMER_PROTOCOL_TYPE
 from kproc.broker.group.consumer.embedded import decode_subscription, encode_assignment
 from kproc.broker.group.consumer.messages import STATIC_LEAVE_EPOCH
-from kproc.broker.group.consumer.records import ClassicProtocols, MemberMetadata, MemberPhase, plain
+from kproc.broker.group.consumer.records import ClassicProtocols, MemberPhase, plain
 from kproc.broker.group.messages import (
     UNKNOWN_MEMBER_ID,
     JoinRequest,
@@ -52,15 +52,7 @@ def join_classic(
         return member
     # A dynamic member keeps the id that it got with MEMBER_ID_REQUIRED.
     member_id = member.member_id if member is not None else request.member_id or member_id
-    metadata = MemberMetadata(
-        instance_id=request.group_instance_id,
-        rack_id=subscription.rack_id,
-        client_id=request.client_id,
-        client_host=request.client_host,
-        topic_names=tuple(sorted(set(subscription.topic_names))),
-        rebalance_timeout_ms=request.rebalance_timeout_ms,
-        classic=ClassicProtocols(request.session_timeout_ms, request.protocols),
-    )
+    metadata = subscription.metadata_of(request)
     reported = topics.by_id(subscription.owned or {})
     member = group.progress(member_id, metadata, reported, _NOBODY, now_ms)
     # The SyncGroup must follow within the rebalance timeout.
@@ -80,11 +72,9 @@ def _check_protocols(group: ConsumerGroup, request: JoinRequest) -> None:
     names = {name for name, _metadata in request.protocols}
     if request.protocol_type == CONSUMER_PROTOCOL_TYPE and names:
         others = [
-            {name for name, _metadata in member.metadata.classic.protocols}
+            {name for name, _metadata in member.classic.protocols}
             for member in group.state.members.values()
-            if member.metadata is not None
-            and member.metadata.classic is not None
-            and member.member_id != request.member_id
+            if member.classic is not None and member.member_id != request.member_id
         ]
         if names.intersection(*others):
             return
@@ -196,9 +186,9 @@ def _classic_member(
     member = group.state.members.get(member_id)
     if instance_id is not None:
         member = group.static_member(instance_id, member_id)
-    if member is None or member.metadata is None or member.metadata.classic is None:
+    if member is None or member.classic is None:
         raise group.unknown_member(member_id)
-    return member, member.metadata.classic
+    return member, member.classic
 
 
 def _check_generation(member: ConsumerMember, generation: int) -> None:

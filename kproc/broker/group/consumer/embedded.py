@@ -12,12 +12,17 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from struct import error as StructError
-from typing import Any, Final, NamedTuple
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
+from kproc.broker.group.consumer.records import ClassicProtocols, MemberMetadata
 from kproc.common.errors import ProtocolError
 from kproc.wire.primitives import INT16
 from kproc.wire.schema import Field, Reader, Schema, reader_of
 from kproc.wire.schema_writer import Writer, writer_of
+
+if TYPE_CHECKING:
+    from kproc.broker.group.classic.members import Member
+    from kproc.broker.group.messages import JoinRequest
 
 # Topic name -> partitions.
 NamedPartitions = Mapping[str, frozenset[int]]
@@ -32,6 +37,18 @@ class EmbeddedSubscription(NamedTuple):
     topic_names: tuple[str, ...]
     owned: NamedPartitions | None
     rack_id: str | None
+
+    def metadata_of(self, member: JoinRequest | Member) -> MemberMetadata:
+        """Return the record's value of a classic member with this subscription, from its request or its old group."""
+        return MemberMetadata(
+            instance_id=member.group_instance_id,
+            rack_id=self.rack_id,
+            client_id=member.client_id,
+            client_host=member.client_host,
+            topic_names=tuple(sorted(set(self.topic_names))),
+            rebalance_timeout_ms=member.rebalance_timeout_ms,
+            classic=ClassicProtocols(member.session_timeout_ms, member.protocols),
+        )
 
 
 def _partitions(name: str) -> Field:

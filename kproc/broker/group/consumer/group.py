@@ -472,8 +472,8 @@ class ConsumerGroup:
     def renew_session(self, member: ConsumerMember, now_ms: int) -> None:
         """Restart the session of a member, because it has sent a request."""
         timeout_ms = self._environment.session_timeout_ms(self.group_id)
-        if member.metadata is not None and member.metadata.classic is not None:
-            timeout_ms = member.metadata.classic.session_timeout_ms
+        if member.classic is not None:
+            timeout_ms = member.classic.session_timeout_ms
         member.session_deadline_ms = now_ms + timeout_ms
         self._deadlines.bring_forward(member.member_id, member.session_deadline_ms)
 
@@ -528,7 +528,7 @@ class ConsumerGroup:
         member = self.state.members.get(request.member_id)
         if member is None or member.metadata is None:
             return ErrorCode.UNKNOWN_MEMBER_ID
-        if member.metadata.classic is not None:
+        if member.classic is not None:
             return ErrorCode.NONE if epoch == member.state.epoch else ErrorCode.ILLEGAL_GENERATION
         if not is_transactional and not request.knows_unknown_group:
             return ErrorCode.UNSUPPORTED_VERSION  # Before v9 the client knows no STALE_MEMBER_EPOCH.
@@ -636,7 +636,7 @@ class ConsumerGroup:
             topic_regex=metadata.topic_regex,
             assignment=plain(member.state.owned),
             target=self.state.target_of(member.member_id),
-            is_classic=metadata.classic is not None,
+            is_classic=member.classic is not None,
         )
 
     # -- records -----------------------------------------------------------------------------------------------

@@ -13,6 +13,7 @@ from typing import Final
 
 from kproc.broker.group.consumer.assignors import Assignment
 from kproc.broker.group.consumer.records import (
+    ClassicProtocols,
     ConsumerRecordKey,
     ConsumerRecordType,
     ConsumerRecordValue,
@@ -39,6 +40,11 @@ class ConsumerMember:
         self.state = MemberState(0)
         self.session_deadline_ms = 0
         self.rebalance_deadline_ms: int | None = None  # Set while the member has a step of a rebalance to do.
+
+    @property
+    def classic(self) -> ClassicProtocols | None:
+        """The protocols of a member of the classic protocol. None for a member of the consumer protocol."""
+        return None if self.metadata is None else self.metadata.classic
 
 
 class ConsumerGroupState:
