@@ -29,7 +29,7 @@ SETTINGS = {"num.io.threads": 1, "num.network.threads": 1}
 
 
 class Holdings(NamedTuple):
-    """What all processes of the broker hold together."""
+    """The memory, descriptors and disk space of all processes of a broker."""
 
     memory: int
     descriptors: int

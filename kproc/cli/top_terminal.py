@@ -59,7 +59,7 @@ class Terminal:
         self._old_wakeup_fd = signal.set_wakeup_fd(self._waker, warn_on_full_buffer=False)
         try:
             for number in _ENDING:
-                self._handlers[number] = signal.signal(number, _end)
+                self._handlers[number] = signal.signal(number, _exit_at_signal)
             for number, handler in zip(_STOPPING, (self._stop, self._resume, self._resize), strict=True):
                 self._handlers[number] = signal.signal(number, handler)
             self._enter()
@@ -77,7 +77,7 @@ class Terminal:
         # A second signal must not interrupt this.
         blocked = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT, *_ENDING, *_STOPPING})
         try:
-            self._leave()
+            self._reset_terminal()
             for number, handler in self._handlers.items():
                 signal.signal(number, handler)
             signal.set_wakeup_fd(self._old_wakeup_fd)
@@ -90,7 +90,7 @@ class Terminal:
         self._write(_ENTER)
         self._drawn = None
 
-    def _leave(self) -> None:
+    def _reset_terminal(self) -> None:
         # The terminal may have been closed.
         with contextlib.suppress(OSError, TerminalClosed):
             self._write(_LEAVE)
@@ -99,7 +99,7 @@ class Terminal:
 
     def _stop(self, number: int, _frame: FrameType | None) -> None:
         """Give the terminal back to the shell, and stop as the user wants."""
-        self._leave()
+        self._reset_terminal()
         signal.signal(number, signal.SIG_DFL)
         os.kill(os.getpid(), number)
         # Execution continues here after SIGCONT, or at once if nobody controls our jobs.
@@ -165,5 +165,5 @@ class Terminal:
             os.write(self._waker, b"\0")
 
 
-def _end(number: int, _frame: FrameType | None) -> None:
+def _exit_at_signal(number: int, _frame: FrameType | None) -> None:
     raise SystemExit(128 + number)

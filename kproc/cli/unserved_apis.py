@@ -12,7 +12,7 @@ from kproc.wire.header import ApiKey
 
 
 class Status(StrEnum):
-    """Whether an API is served, not needed with one broker, or comes in a later release."""
+    """The status of an API: served, not needed with one broker, or planned for a later release."""
 
     SERVED = "served"
     MOOT = "moot"

@@ -102,9 +102,9 @@ class SharedQuestion:
         """Respond with the answer to a question that is asked from now on."""
         self._waiting.append(on_reply)
         if not self._is_asking:
-            self._ask_next()
+            self._send_next()
 
-    def _ask_next(self) -> None:
+    def _send_next(self) -> None:
         waiting, self._waiting = self._waiting, []
         self._is_asking = True
 
@@ -113,7 +113,7 @@ class SharedQuestion:
             for on_reply in waiting:
                 on_reply(reply)
             if self._waiting:
-                self._ask_next()
+                self._send_next()
 
         self._ask(on_answer)
 

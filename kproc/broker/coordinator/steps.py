@@ -36,7 +36,7 @@ class Steps:
         """Start work behind the present one."""
         self._queue.append(work)
 
-    def end_with(self, work: Work) -> None:
+    def replace_all(self, work: Work) -> None:
         """Discard all unfinished work, flush no more, and do this work last. The present work may call this, too."""
         self._flush = None
         self._queue.clear()

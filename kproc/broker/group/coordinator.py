@@ -663,7 +663,7 @@ class GroupCoordinator:
         self._groups.clear()
         for name in (_RESPONSES, _STEPS):
             self._deadlines.discard((self, name))
-        self.steps.end_with(self._resign_all(groups))
+        self.steps.replace_all(self._resign_all(groups))
 
     def _resign_all(self, groups: dict[str, ClassicGroup | ConsumerGroup]) -> Work:
         for on_done in self._deleting.values():

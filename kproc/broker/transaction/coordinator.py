@@ -467,7 +467,7 @@ class TransactionCoordinator:
         self._is_over = self._markers.is_over = True
         for name in (_TIMEOUTS, MARKERS, _WAITING):
             self._deadlines.discard((self, name))
-        self.steps.end_with(self._answer_waiting())
+        self.steps.replace_all(self._answer_waiting())
 
     def _answer_waiting(self) -> Work:
         for name in list(self._waiting):

@@ -13,7 +13,7 @@ _INVALID_EXPRESSION = "~("
 
 
 class _Member:
-    """Who sends a request, mostly as it should."""
+    """A member in the request's fields, mostly with the right epoch."""
 
     def __init__(self, scene: Scene, number: int | None = None) -> None:
         self.number = scene.pick((0, 0, 1, 1, 2, 3)) if number is None else number

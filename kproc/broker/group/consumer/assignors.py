@@ -77,9 +77,9 @@ class _UniformPlan:
                     # A topic that was deleted and created again can have fewer partitions.
                     if partition < self._partition_counts[topic_id] and (topic_id, partition) not in taken:
                         taken.add((topic_id, partition))
-                        self._give(topic_id, partition, member_id)
+                        self._add(topic_id, partition, member_id)
 
-    def _give(self, topic_id: TopicId, partition: int, member_id: str) -> None:
+    def _add(self, topic_id: TopicId, partition: int, member_id: str) -> None:
         self.owned[member_id].add((topic_id, partition))
         self._owners[topic_id].setdefault(member_id, set()).add(partition)
 
@@ -91,7 +91,7 @@ class _UniformPlan:
             del self._owners[topic_id][owner_id]
 
     def release_surplus(self) -> None:
-        """Take from each member what is above its share of a group with equal subscriptions."""
+        """Release the partitions of each member above its share. All members have equal subscriptions."""
         total = sum(self._partition_counts[topic_id] for topic_id in self._subscribers)
         quota, extra = divmod(total, len(self.owned))
         # Members that have more than the quota keep an extra partition before other members get one.
@@ -113,7 +113,7 @@ class _UniformPlan:
             by_size = everybody or self._by_size(self._subscribers[topic_id])
             for partition in range(self._partition_counts[topic_id]):
                 if partition not in owned:
-                    self._give(topic_id, partition, by_size.smallest())
+                    self._add(topic_id, partition, by_size.smallest())
 
     def _topic_ids(self) -> list[TopicId]:
         return sorted(self._subscribers, key=lambda each: (len(self._subscribers[each]), each))
@@ -155,7 +155,7 @@ class _UniformPlan:
                 break
             partition = partitions[owner_id].pop()
             self._release(topic_id, partition, owner_id)
-            self._give(topic_id, partition, by_size.smallest())
+            self._add(topic_id, partition, by_size.smallest())
             count += 1
             if partitions[owner_id]:
                 heapreplace(largest_first, (negative_size + 1, owner_id))

@@ -344,7 +344,7 @@ def test_steps_run_in_order_and_are_ended_from_within() -> None:
 
     def ended(name: str) -> Iterator[int]:
         done.append(name)
-        steps.end_with(work("last", 1, 1))
+        steps.replace_all(work("last", 1, 1))
         yield 1
         done.append("never")
 

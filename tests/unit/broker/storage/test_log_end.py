@@ -63,7 +63,7 @@ def test_cut_at_any_byte_of_last_batch_loses_only_it(rig: LogRig) -> None:
 
 @dataclass
 class Story:
-    """What the crash did to the .log file (and more), and where the log ends after it; None: Corrupt."""
+    """The damage of a crash to the .log file and others, and the end of the log after it. None: Corrupt."""
 
     harm: Callable[[Path, list[int]], None]
     end_offset: int | None
