@@ -65,6 +65,7 @@ LAYERS: dict[str, set[str]] = {
         "broker.metrics", "wire", "broker.storage", "broker.transaction", "broker.transport",
         "broker.cluster", "broker.calls", "broker.role",
     },
+    "broker.share": set(),
     "broker.peers": {
         "broker.coordinator", "broker.metrics", "broker.security", "wire", "broker.group",
         "broker.transaction", "broker.cluster", "broker.calls", "broker.request",
@@ -81,6 +82,7 @@ LAYERS: dict[str, set[str]] = {
         "broker.metrics", "broker.security", "wire", "broker.storage", "broker.transport",
         "broker.cluster", "broker.calls", "broker.role", "broker.request", "broker.observe",
     },
+    "broker.share.partition": {"wire", "broker.calls"},
     "broker.fetch": {
         "broker.metrics", "broker.security", "wire", "broker.transport", "broker.cluster",
         "broker.calls", "broker.role", "broker.request", "broker.peers",
@@ -135,7 +137,10 @@ PACK_INTO_EXCEPTIONS = {
 def room_of(module: str) -> str:
     """Return the room of a module: the name of a product, or `broker.` with the package below it."""
     parts = module.split(".")[1:] or ["__init__"]
-    return ".".join(parts[:2]) if parts[0] == "broker" else parts[0]
+    if parts[0] != "broker":
+        return parts[0]
+    # The parts of share groups belong to different layers: coordinators, owners of partitions, homes of sessions.
+    return ".".join(parts[: 3 if parts[1:2] == ["share"] else 2])
 
 
 def test_imports_point_down_the_layers() -> None:
