@@ -13,5 +13,11 @@ a script: `~` stands for the prefix of the sequence's names, `<pid:p0>` for what
 half an hour before the sequence began. Lists are compared by key: Kafka's order comes from hash maps in most answers.
 Not compared: the words of messages beyond null, empty or not (they are listed at the end), throttle times, order.
 
+A new theme: a module in themes/ with a function for each kind of request, which adds steps to the scene, and its row
+in `THEMES`. `Ref` stands for what a broker chose, and `learning` names the field that it is learnt from (member epochs
+and assignments: themes/consumers.py). side.py has the fields that a broker chooses (`CHOSEN`, `_STAMPS`, `_WORDS`), and
+compare.py those that name a row of a list (`_NAMES`). Groups and topics whose names begin with `~` are deleted behind a
+sequence.
+
 Deliberate differences are filtered by the rules of `rules.py`; each has a line in kproc/COMPATIBILITY.md.
 """

@@ -9,10 +9,10 @@ from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
-from kio.schema.index import api_key_map, schema_name_map
-
 from bench.peers.kproc import KprocPeer
+from kproc.wire.schema_table import supported_versions
 from tests.differential import logins, rights
+from tests.differential.protocol import API_NAMES, KEYS
 from tests.differential.side import Side
 from tests.differential.steps import Pair
 from tests.support.kafka_jars import short_lived_jvm
@@ -87,10 +87,14 @@ def _is_warm(side: Side) -> bool:
 
 
 def common_versions(pair: Pair) -> dict[str, list[int]]:
-    """The versions of each API that both advertise and the schemas know."""
+    """The versions of each API that both advertise and the schemas have."""
     kproc, kafka = (_served(bootstrap) for bootstrap in pair)
     return {
-        api: [version for version in kproc[api] if version in kafka[api] and version in schema_name_map[api]]
+        api: [
+            version
+            for version in kproc[api]
+            if version in kafka[api] and version in supported_versions(KEYS[api])
+        ]
         for api in sorted(kproc.keys() & kafka.keys())
     }
 
@@ -100,7 +104,7 @@ def _served(bootstrap: str) -> dict[str, range]:
     rows = side.ask("api_versions", 0, {})["api_keys"]
     side.close()
     return {
-        api_key_map[row["api_key"]]: range(row["min_version"], row["max_version"] + 1)
+        API_NAMES[row["api_key"]]: range(row["min_version"], row["max_version"] + 1)
         for row in rows
-        if row["api_key"] in api_key_map
+        if row["api_key"] in API_NAMES
     }

@@ -5,8 +5,7 @@ from __future__ import annotations
 import re
 from typing import Any, NamedTuple
 
-from kio.schema.errors import ErrorCode
-
+from kproc.common.errors import ErrorCode
 from tests.differential.symbols import Words
 from tests.support.kafka_jars import KAFKA_VERSION
 

@@ -239,6 +239,8 @@ class Side:
                 body = {"topics": [{"name": key[1]}], "allow_auto_topic_creation": False}
                 for topic in self.ask("metadata", 12, body)["topics"]:
                     self.learn_id(topic)
+        if reference.kind == "cluster" and key not in self.learnt:
+            self.learnt[key] = self.ask("describe_cluster", 0, {})["cluster_id"]
         if reference.kind == "owned" and not self.learnt.get(("epoch", reference.name)):
             return []  # It joins, or joins again.
         found = self.learnt.get(key, reference.other)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from tests.differential.scene import Scene
+from tests.differential.symbols import Ref
 
 _ANY_ACL = {"resource_type_filter": 1, "pattern_type_filter": 1, "operation": 1, "permission_type": 1}
 
@@ -22,6 +23,9 @@ def api_versions(scene: Scene) -> None:
     body = {
         "client_software_name": scene.usually(["diff", "a.b-c"], "", "a b", "-x", "é"),
         "client_software_version": scene.usually(["1.0"], "", "1 0"),
+        # Since version 5: the broker that the client means, or no broker.
+        "cluster_id": scene.usually([None, Ref("cluster", "")], "other", ""),
+        "node_id": scene.usually([-1, 1], 2, -2),
     }
     scene.add("api_versions", body, connection=8)
 

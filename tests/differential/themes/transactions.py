@@ -153,7 +153,8 @@ def txn_offset_commit(scene: Scene) -> None:
     )
     body = producer.named(scene) | {
         "group_id": scene.usually(["~g0", "~g0", "~g2"], ""),
-        "generation_id": scene.usually([-1, -1], 0, 1),
+        "generation_id": (generation := scene.usually([-1, -1], 0, 1)),
+        "generation_id_or_member_epoch": generation,  # Its name since version 6.
         "member_id": scene.usually([""] * 2, "nope"),
         "group_instance_id": scene.usually([None] * 2, "ix"),
         "topics": rows,
