@@ -61,6 +61,7 @@ LAYERS: dict[str, set[str]] = {
     },
     "broker.group": {"broker.coordinator", "broker.security", "wire"},
     "broker.transaction": {"broker.coordinator", "wire"},
+    "broker.share.state": {"broker.coordinator", "wire"},
     "broker.observe": {
         "broker.metrics", "wire", "broker.storage", "broker.transaction", "broker.transport",
         "broker.cluster", "broker.calls", "broker.role",
@@ -68,11 +69,12 @@ LAYERS: dict[str, set[str]] = {
     "broker.share": set(),
     "broker.peers": {
         "broker.coordinator", "broker.metrics", "broker.security", "wire", "broker.group",
-        "broker.transaction", "broker.cluster", "broker.calls", "broker.request",
+        "broker.transaction", "broker.share.state", "broker.cluster", "broker.calls", "broker.request",
     },
     "broker.api": {
         "broker.coordinator", "broker.security", "wire", "broker.group", "broker.storage",
-        "broker.transaction", "broker.cluster", "broker.calls", "broker.request", "broker.peers",
+        "broker.transaction", "broker.share.state", "broker.cluster", "broker.calls", "broker.request",
+        "broker.peers",
     },
     "broker.cleaner": {
         "broker.metrics", "broker.storage", "broker.transport", "broker.cluster", "broker.calls",
@@ -93,9 +95,9 @@ LAYERS: dict[str, set[str]] = {
     },
     "broker.handler": {
         "broker.coordinator", "broker.ipc", "broker.metrics", "broker.security", "wire",
-        "broker.group", "broker.storage", "broker.transaction", "broker.transport",
-        "broker.cluster", "broker.calls", "broker.role", "broker.request", "broker.observe",
-        "broker.peers", "broker.api", "broker.fetch", "broker.produce",
+        "broker.group", "broker.storage", "broker.transaction", "broker.share.state",
+        "broker.transport", "broker.cluster", "broker.calls", "broker.role", "broker.request",
+        "broker.observe", "broker.peers", "broker.api", "broker.fetch", "broker.produce",
     },
     "broker.supervisor": {
         "broker.ipc", "broker.metrics", "broker.security", "wire", "broker.storage",

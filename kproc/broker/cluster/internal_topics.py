@@ -14,6 +14,7 @@ from kproc.broker.security.acl import ResourceType
 
 GROUP_METADATA_TOPIC: Final = "__consumer_offsets"
 TRANSACTION_STATE_TOPIC: Final = "__transaction_state"
+SHARE_STATE_TOPIC: Final = "__share_group_state"
 BROKERS_DEFAULT: Final = -1  # In place of a number of partitions or replicas.
 
 
@@ -58,7 +59,7 @@ _ROWS: Final = (
         },
         FoundBy(1, ResourceType.TRANSACTIONAL_ID),
     ),
-    InternalTopic("__share_group_state"),  # Kafka's: nobody else may have its name.
+    InternalTopic(SHARE_STATE_TOPIC),  # Kafka's: nobody else may have its name.
 )
 INTERNAL_TOPICS: Final = {row.name: row for row in _ROWS}
 COORDINATOR_TOPICS: Final = frozenset(row.name for row in _ROWS if row.found_by is not None)

@@ -1,0 +1,53 @@
+"""Calls to the share coordinators, from the owners of partitions and from the coordinators of share groups.
+
+The name of an item is the share partition's `state_key`. The outcome of INITIALIZE_STATE, WRITE_STATE and DELETE_STATE
+is an error code, or 0 when the change is durable.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Any, Final
+
+from kproc.broker.calls.calls import Lost
+from kproc.broker.calls.controller_calls import CHANGE, Change, Changed
+from kproc.broker.cluster.internal_topics import SHARE_STATE_TOPIC
+from kproc.broker.peers.coordinator_call import CoordinatorCalls, Item
+from kproc.broker.share.state.messages import (
+    DeleteState,
+    InitializeState,
+    PersistedState,
+    ReadState,
+    ReadSummary,
+    WriteState,
+)
+
+if TYPE_CHECKING:
+    from kproc.broker.request.context import Services
+
+SHARE_STATE: Final[CoordinatorCalls[Any]] = CoordinatorCalls("share_state", SHARE_STATE_TOPIC)
+
+INITIALIZE_STATE: Final = SHARE_STATE.operation("initialize", InitializeState, int)
+READ_STATE: Final = SHARE_STATE.operation("read", ReadState, PersistedState)
+WRITE_STATE: Final = SHARE_STATE.operation("write", WriteState, int)
+DELETE_STATE: Final = SHARE_STATE.operation("delete", DeleteState, int)
+# The state without its batches.
+READ_SUMMARY: Final = SHARE_STATE.operation("summary", ReadSummary, PersistedState)
+
+
+def initialize_states(
+    services: Services, items: Sequence[Item], on_done: Callable[[list[int]], None]
+) -> None:
+    """Send INITIALIZE_STATE for the items, after creating the topic of the states if it is missing.
+
+    If the topic cannot be created, the outcomes are NOT_COORDINATOR, as for every operation without the topic.
+    """
+
+    def send(_reply: Changed | Lost | None) -> None:
+        INITIALIZE_STATE.send_for_handler(services, items, on_done)
+
+    if services.image.topic(SHARE_STATE_TOPIC) is not None:
+        send(None)
+    else:
+        body = Change("auto_create_topics", {"names": [SHARE_STATE_TOPIC]})
+        services.peers.ask_controller(CHANGE, body, send)
