@@ -8,13 +8,12 @@ from typing import Any, Final
 import msgspec
 
 from kproc.broker.group.consumer.records import (
+    CONSUMER_RECORDS,
     ConsumerRecordType,
     ConsumerRecordValue,
     MemberState,
     MemberTarget,
     OwnedPartitions,
-    decode_consumer_record,
-    is_consumer_record,
 )
 from kproc.broker.group.records import OffsetKey, UnknownRecord, decode_record
 from kproc.broker.storage.checkpoints import uuid_text
@@ -36,9 +35,12 @@ _CONSUMER_TYPES: Final = {
 
 def group_record_fields(key: bytes | None, value: bytes | None) -> tuple[Fields, Fields | None] | None:
     """Return the key and the value of a record; None for a type that kproc does not know. Raises Corrupt."""
-    if key is not None and is_consumer_record(key):
-        record_key, content = decode_consumer_record(key, value)
-        fields: Fields = {"type": _CONSUMER_TYPES[record_key.record_type], "group": record_key.group_id}
+    if key is not None and CONSUMER_RECORDS.has(key):
+        record_key, content = CONSUMER_RECORDS.decode(key, value)
+        fields: Fields = {
+            "type": _CONSUMER_TYPES[ConsumerRecordType(record_key.record_type)],
+            "group": record_key.group_id,
+        }
         if record_key.name:
             is_expression = record_key.record_type is ConsumerRecordType.EXPRESSION
             fields["regex" if is_expression else "member"] = record_key.name

@@ -9,7 +9,7 @@ from kproc.broker.cluster.image import ClusterImage, PartitionImage, TopicImage
 from kproc.broker.config import Config
 from kproc.broker.group.consumer.group import ConsumerEnvironment, ConsumerGroup
 from kproc.broker.group.consumer.messages import ConsumerHeartbeat, ConsumerHeartbeatResult
-from kproc.broker.group.consumer.records import ConsumerRecord, decode_consumer_record, encode_consumer_record
+from kproc.broker.group.consumer.records import CONSUMER_RECORDS, ConsumerRecord
 from kproc.broker.group.consumer.state import ConsumerGroupState
 from kproc.broker.group.consumer.topics import ConsumerCluster, TopicView
 from kproc.broker.security.principal import Identity
@@ -64,7 +64,7 @@ class GroupRig:
         for record in records:
             if self.broken_after is not None and len(self.log) >= self.broken_after:
                 raise KafkaError(ErrorCode.COORDINATOR_NOT_AVAILABLE)
-            self.log.append(encode_consumer_record(*record))
+            self.log.append(CONSUMER_RECORDS.encode(*record))
             group.state.apply(*record)
 
     def set_topics(self, partition_counts: Mapping[str, int]) -> None:
@@ -90,7 +90,7 @@ class GroupRig:
             records = [record for number, record in enumerate(records) if last[record[0]] == number]
         state = ConsumerGroupState("g")
         for key, value in records:
-            state.apply(*decode_consumer_record(key, value))
+            state.apply(*CONSUMER_RECORDS.decode(key, value))
         self.group = ConsumerGroup(state, self.environment)
         self.group.start_sessions(self.now_ms)
 

@@ -10,9 +10,11 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from kproc.broker.coordinator.rules import Code, KeyAndValue, Timing, Write, write_error
+from kproc.broker.coordinator.recorded_states import StateReplay, append_and_apply
+from kproc.broker.coordinator.rules import KeyAndValue, Timing
 from kproc.broker.group.classic.group import ClassicGroup, GroupEnvironment
 from kproc.broker.group.classic.subscription import CONSUMER_PROTOCOL_TYPE
 from kproc.broker.group.consumer.classic_members import (
@@ -24,11 +26,9 @@ from kproc.broker.group.consumer.classic_members import (
 from kproc.broker.group.consumer.group import ConsumerEnvironment, ConsumerGroup
 from kproc.broker.group.consumer.messages import JOIN_EPOCH, ConsumerHeartbeat, ConsumerHeartbeatResult
 from kproc.broker.group.consumer.records import (
+    CONSUMER_RECORDS,
     ConsumerRecord,
-    ConsumerRecordKey,
-    ConsumerRecordValue,
     GroupEpoch,
-    encode_consumer_record,
 )
 from kproc.broker.group.consumer.state import ConsumerGroupState
 from kproc.broker.group.consumer.topics import ConsumerCluster
@@ -50,6 +50,7 @@ from kproc.wire.primitives import shortened
 if TYPE_CHECKING:
     from kproc.broker.config import Config
     from kproc.broker.coordinator.coordinator_log import CoordinatorLog
+    from kproc.broker.group.coordinator import Group
 
 logger = logging.getLogger(__name__)
 
@@ -64,7 +65,7 @@ class ConsumerGroups:
 
     def __init__(
         self,
-        groups: dict[str, ClassicGroup | ConsumerGroup],
+        groups: dict[str, Group],
         unwritten: dict[str, None],
         config: Config,
         cluster: ConsumerCluster,
@@ -77,10 +78,10 @@ class ConsumerGroups:
         self._config = config
         self._topics = cluster.topics
         self._timing = timing
-        self._log = log
+        self._append = partial(append_and_apply, log)
         self._classic = classic
         self._environment = ConsumerEnvironment(cluster, config, timing.wall_ms, self._append_to_group)
-        self._replayed: dict[str, ConsumerGroupState] = {}
+        self._replay = StateReplay(ConsumerGroupState)
         self._rebalances = 0
 
     def find(self, group_id: str) -> ConsumerGroup | None:
@@ -95,22 +96,13 @@ class ConsumerGroups:
 
     # -- loading -----------------------------------------------------------------------------------------------
 
-    def replay(self, key: ConsumerRecordKey, value: ConsumerRecordValue | None) -> None:
-        """Replay one record, in the order of the log."""
-        state = self._replayed.get(key.group_id)
-        if state is None:
-            if value is None:
-                return  # A tombstone whose group has no other record left.
-            state = self._replayed[key.group_id] = ConsumerGroupState(key.group_id)
-        state.apply(key, value)
+    def replay(self, key: bytes, value: bytes | None) -> None:
+        """Replay one record, in the order of the log. Raises Corrupt if it cannot be read."""
+        self._replay.replay(*CONSUMER_RECORDS.decode(key, value))
 
     def pop_replayed(self) -> list[ConsumerGroupState]:
         """Return the states that exist after the replay, once."""
-        replayed, self._replayed = self._replayed, {}
-        states = list(replayed.values())
-        for state in states:
-            state.drop_incomplete_members()
-        return [state for state in states if state.exists]
+        return self._replay.pop()
 
     def add(self, state: ConsumerGroupState) -> ConsumerGroup:
         """Add a group with this state; it replaces a group of that id."""
@@ -196,7 +188,7 @@ class ConsumerGroups:
         records = upgrade_records(group_id, group.generation, members, self._topics, self._timing.wall_ms())
         state = ConsumerGroupState(group_id)
         encoded: list[KeyAndValue] = [(encode_group_key(group_id), None)]
-        encoded += [encode_consumer_record(*record) for record in records]
+        encoded += [CONSUMER_RECORDS.encode(*record) for record in records]
         # Number 0 is the tombstone of the classic group.
         self._append_conversion(encoded, lambda number: state.apply(*records[number - 1]) if number else None)
         consumer_group = self.add(state)
@@ -213,7 +205,7 @@ class ConsumerGroups:
         if not can_downgrade(group.state, self._config.group_max_size):
             return
         snapshot = downgrade_snapshot(group.state, self._topics, self._timing.wall_ms())
-        records: list[KeyAndValue] = [encode_consumer_record(key, None) for key in group.state.record_keys()]
+        records: list[KeyAndValue] = [CONSUMER_RECORDS.encode(key, None) for key in group.state.record_keys()]
         records.append((encode_group_key(group_id), encode_group_value(snapshot)))
         try:
             self._append_conversion(records, lambda _number: None)
@@ -233,28 +225,9 @@ class ConsumerGroups:
     def _append_to_group(self, group: ConsumerGroup, records: Sequence[ConsumerRecord]) -> None:
         """Append records of a group, and apply each one that is in the log. Raises KafkaError unless all are."""
         self._unwritten.pop(group.group_id, None)
-        encoded = [encode_consumer_record(*record) for record in records]
+        encoded = [CONSUMER_RECORDS.encode(*record) for record in records]
         self._append(encoded, lambda number: group.state.apply(*records[number]))
         self._rebalances += sum(isinstance(value, GroupEpoch) for _key, value in records)
-
-    def _append(self, records: list[KeyAndValue], apply: Callable[[int], None]) -> None:
-        """Append records at once; `apply` gets the number of each one that is in the log. Raises KafkaError."""
-        failure = ErrorCode.NONE
-        count = 0
-
-        def on_done(code: Code) -> None:
-            nonlocal failure
-            failure = ErrorCode(write_error(code))
-
-        def on_appended(number: int, _offset: int) -> None:
-            nonlocal count
-            count += 1
-            apply(number)
-
-        self._log.write(Write(records, on_done, on_appended))
-        self._log.flush()
-        if count < len(records):
-            raise KafkaError(failure or ErrorCode.COORDINATOR_NOT_AVAILABLE)
 
     def _append_conversion(self, records: list[KeyAndValue], apply: Callable[[int], None]) -> None:
         """Append the records that convert a group. Raises KafkaError if none is in the log.

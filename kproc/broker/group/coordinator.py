@@ -11,14 +11,12 @@ marker in the log ends the transaction (pending_offsets.py).
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from functools import partial
-from itertools import islice
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 from kproc.broker.coordinator.rules import (
     Code,
-    DeletedTopics,
     DueOf,
     KeyAndValue,
     KnownTopics,
@@ -28,7 +26,7 @@ from kproc.broker.coordinator.rules import (
     Write,
     write_error,
 )
-from kproc.broker.coordinator.steps import STEP_COST, Steps, Work
+from kproc.broker.coordinator.steps import Steps, Work
 from kproc.broker.group.classic.group import ClassicGroup, GroupEnvironment, join_refusal
 from kproc.broker.group.classic.state import OnWritten
 from kproc.broker.group.consumer.group import ConsumerGroup
@@ -39,9 +37,7 @@ from kproc.broker.group.consumer.messages import (
     DescribedConsumerGroup,
 )
 from kproc.broker.group.consumer.records import (
-    decode_consumer_record,
-    encode_consumer_record,
-    is_consumer_record,
+    CONSUMER_RECORDS,
 )
 from kproc.broker.group.consumer.topics import ConsumerCluster
 from kproc.broker.group.consumer_groups import ConsumerGroups
@@ -73,6 +69,7 @@ from kproc.broker.group.records import (
     encode_offset_key,
     encode_offset_value,
 )
+from kproc.broker.group.removal import TOMBSTONES_AT_ONCE, GroupRemoval, log_error
 from kproc.common.deadlines import Deadlines
 from kproc.common.errors import ErrorCode
 
@@ -83,23 +80,20 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 
 R = TypeVar("R")
+# A coordinator has one dictionary for the groups of all protocols, because an id belongs to one group.
+Group = ClassicGroup | ConsumerGroup
 
 # Limits of one coordinator. A client whose member id was discarded joins again.
 UNWRITTEN_GROUPS_MAX: Final = 5_000
 PENDING_MEMBERS_MAX: Final = 5_000
-# Tombstones of offsets that one step writes for one group.
-TOMBSTONES_AT_ONCE: Final = 200
-# Costs in steps, in units of about 1 us: to build a group, a member of it, to check a group, to end one, per tombstone.
+# Costs in steps, in units of about 1 us: to build a group, a member of it, to end a group.
 _BUILD_COST: Final = 25
 _MEMBER_COST: Final = 5
-_CHECK_COST: Final = 6
 _RESIGN_COST: Final = 8
-_TOMBSTONE_COST: Final = 12
 # The names of the deadlines at which the next responses are sent, and started steps are run. A group of this name only
 # gets a tick too many.
 _RESPONSES: Final = "\0responses"
 _STEPS: Final = "\0steps"
-_MS_PER_MINUTE: Final = 60_000
 
 
 class GroupCoordinator:
@@ -123,7 +117,7 @@ class GroupCoordinator:
         self._environment = GroupEnvironment(
             config, timing.random_id, timing.wall_ms, self._persist, self._add_pending
         )
-        self._groups: dict[str, ClassicGroup | ConsumerGroup] = {}
+        self._groups: dict[str, Group] = {}
         # Groups without a record in the log, and member ids that no client has used yet; the oldest first. A client can
         # create either with one request, so the oldest is discarded when there are too many.
         self._unwritten: dict[str, None] = {}
@@ -132,6 +126,7 @@ class GroupCoordinator:
             self._groups, self._unwritten, config, cluster, timing, log, self._environment
         )
         self.offsets = GroupOffsets()
+        self._removal = GroupRemoval(self._groups, self.offsets, config, timing, log, self._remove_group)
         self._replayed: dict[str, GroupSnapshot] = {}
         self._unknown_types: set[int] = set()
         self.steps = Steps(log.flush)
@@ -151,8 +146,8 @@ class GroupCoordinator:
 
     def replay(self, key: bytes | None, value: bytes | None, offset: int, producer: Producer | None) -> None:
         """Replay one record, in the order of the log. Raises Corrupt if it cannot be read."""
-        if key is not None and is_consumer_record(key):
-            self._consumers.replay(*decode_consumer_record(key, value))
+        if key is not None and CONSUMER_RECORDS.has(key):
+            self._consumers.replay(key, value)
             return
         decoded = decode_record(key, value)
         # Kafka writes record types of group protocols that kproc does not have (KIP-932, KIP-1071). They belong to
@@ -197,9 +192,9 @@ class GroupCoordinator:
         for group_id in self.offsets.group_ids():
             self._group_of_offsets(group_id)
             count += self.offsets.count_by_name(group_id, topics)
-            yield _BUILD_COST + self._count_offsets(group_id)
+            yield _BUILD_COST + self.offsets.count(group_id)
         if topics.deleted:
-            yield from self._remove_deleted(topics.gone)
+            yield from self._removal.remove_deleted(topics.gone)
         # Start all sessions at the end, because clients cannot send heartbeats before. This is far quicker.
         for group_id, loaded in list(self._groups.items()):
             loaded.start_sessions(self._timing.now_ms())
@@ -212,10 +207,7 @@ class GroupCoordinator:
                 count,
             )
 
-    def _count_offsets(self, group_id: str) -> int:
-        return sum(map(len, self.offsets.of_group(group_id).values()))
-
-    def _group_of_offsets(self, group_id: str) -> ClassicGroup | ConsumerGroup:
+    def _group_of_offsets(self, group_id: str) -> Group:
         """Return the group of a committed offset.
 
         A group that only stores offsets has no record (Kafka's simple group).
@@ -243,7 +235,7 @@ class GroupCoordinator:
                 self._reply_when_durable(reply, result, lambda code: JoinResult(code, request.member_id))
                 return
             # An empty group has no protocol, so the first member decides.
-            self._remove([], _log_error, also=[group_id])
+            self._removal.remove([], log_error, also=[group_id])
             self._log.flush()
             group = None
         if group is None:
@@ -366,14 +358,29 @@ class GroupCoordinator:
     def consumer_heartbeat(
         self, group_id: str, request: ConsumerHeartbeat, reply: ConsumerHeartbeatReply
     ) -> None:
-        """Handle a ConsumerGroupHeartbeat. It is answered when everything that it has changed is durable."""
+        """Handle a ConsumerGroupHeartbeat."""
+        self.handle_heartbeat(
+            group_id,
+            lambda: self._consumers.heartbeat(group_id, request),
+            reply,
+            lambda code: ConsumerHeartbeatResult(error_code=code),
+        )
+
+    def handle_heartbeat(
+        self,
+        group_id: str,
+        work: Callable[[], R],
+        reply: Callable[[R], None],
+        failed: Callable[[ErrorCode], R],
+    ) -> None:
+        """Handle a member's request by `work`. It is answered when everything that it has changed is durable."""
         if group_id in self._deleting:
-            reply(ConsumerHeartbeatResult(error_code=ErrorCode.COORDINATOR_LOAD_IN_PROGRESS))
+            reply(failed(ErrorCode.COORDINATOR_LOAD_IN_PROGRESS))
             return
-        result = self._consumers.heartbeat(group_id, request)
+        result = work()
         self._after_change(group_id)
         self._delete_unused(group_id)
-        self._reply_when_durable(reply, result, lambda code: ConsumerHeartbeatResult(error_code=code))
+        self._reply_when_durable(reply, result, failed)
 
     def describe_consumer_group(self, group_id: str) -> DescribedConsumerGroup | None:
         """Return a group for ConsumerGroupDescribe. None if it does not exist, or has another protocol."""
@@ -454,45 +461,13 @@ class GroupCoordinator:
             topic for topic in {key.topic for key in keys} if group.is_subscribed_to(topic)
         )
         doomed = [key for key in keys if key.topic not in subscribed and self.offsets.is_known(key)]
-        self._remove(doomed, lambda error: on_done(write_error(error), subscribed))
+        self._removal.remove(doomed, lambda error: on_done(write_error(error), subscribed))
 
     def topics_deleted(self, topics: KnownTopics) -> None:
         """Hide the offsets of deleted topics and start to remove them."""
         self._log.flush()
         self.offsets.hidden = topics.gone
-        self.steps.add(self._remove_deleted(topics.gone))
-
-    def _remove_deleted(self, topics: DeletedTopics) -> Work:
-        for group_id in self.offsets.group_ids():
-            keys = self.offsets.keys_of_deleted(group_id, topics)
-            for first in range(0, len(keys), TOMBSTONES_AT_ONCE):
-                # Check each offset again, because a client may have committed another one since the last step.
-                part = keys[first : first + TOMBSTONES_AT_ONCE]
-                self._remove([key for key in part if self.offsets.is_deleted(key, topics)], _log_error)
-                yield _TOMBSTONE_COST * len(part)
-            yield _CHECK_COST + self._count_offsets(group_id)
-        self._log.flush()
-        if self.offsets.hidden is topics:
-            self.offsets.hidden = None
-
-    def _remove(self, keys: Sequence[OffsetKey], on_done: OnCode, also: Iterable[str] = ()) -> None:
-        """Write tombstones for offsets, and for the groups in `also`, which are deleted with them."""
-        effects: list[Callable[[], None]] = [partial(self.offsets.remove, key) for key in keys]
-        records: list[KeyAndValue] = [(encode_offset_key(key), None) for key in keys]
-        for group_id in also:
-            for key in self._group_keys(group_id):
-                records.append((key, None))
-                effects.append(_no_effect)
-            # The last tombstone removes the group. If it is not in the log, the group exists and is deleted again.
-            effects[-1] = partial(self._remove_group, group_id)
-        self._log.write(Write(records, on_done, lambda number, _offset: effects[number]()))
-
-    def _group_keys(self, group_id: str) -> list[bytes]:
-        """Return the keys of all records of a group, without those of its offsets."""
-        group = self._groups.get(group_id)
-        if isinstance(group, ConsumerGroup):
-            return [encode_consumer_record(key, None)[0] for key in group.state.record_keys()]
-        return [encode_group_key(group_id)]
+        self.steps.add(self._removal.remove_deleted(topics.gone))
 
     # -- groups as a whole -------------------------------------------------------------------------------------
 
@@ -503,7 +478,10 @@ class GroupCoordinator:
 
     def overviews(self) -> Iterator[GroupOverview]:
         """Yield the groups that exist now for ListGroups. Each one is read when the iterator comes to it."""
-        return (group.overview() for group in list(self._groups.values()))
+        return (
+            GroupOverview(group.group_id, group.protocol_type, group.state_name, group.group_type)
+            for group in list(self._groups.values())
+        )
 
     def sizes(self) -> Iterator[tuple[str, str, str, int]]:
         """Yield (id, type, state, number of members) of the groups that exist now, for metrics."""
@@ -526,26 +504,10 @@ class GroupCoordinator:
             on_done(refusal)
         elif self.offsets.has_more_than(group_id, TOMBSTONES_AT_ONCE):
             self._deleting[group_id] = on_done
-            self.steps.add(self._delete_in_steps(group_id))
+            self.steps.add(self._removal.delete_in_steps(group_id, lambda: self._deleting.pop(group_id)))
             self._deadlines.bring_forward((self, _STEPS), self._timing.now_ms())
         else:
-            self._delete_group_and_offsets(group_id, on_done)
-
-    def _delete_group_and_offsets(self, group_id: str, on_done: OnCode) -> None:
-        keys = self.offsets.keys_of(group_id)
-        self._remove(keys, lambda error: on_done(write_error(error)), also=[group_id])
-
-    def _delete_in_steps(self, group_id: str) -> Work:
-        for topic, partitions in list(self.offsets.of_group(group_id).items()):
-            keys = [OffsetKey(group_id, topic, partition) for partition in partitions]
-            for first in range(0, len(keys), TOMBSTONES_AT_ONCE):
-                part = keys[first : first + TOMBSTONES_AT_ONCE]
-                self._remove(part, _log_error)
-                yield _TOMBSTONE_COST * len(part)
-        self._log.flush()
-        # The last write has what is left: offsets of a transaction that was committed meanwhile, and those whose
-        # tombstones could not be written.
-        self._delete_group_and_offsets(group_id, self._deleting.pop(group_id))
+            self._removal.delete(group_id, on_done)
 
     def _remove_group(self, group_id: str) -> None:
         group = self._groups.pop(group_id, None)
@@ -580,7 +542,7 @@ class GroupCoordinator:
         """Start to look for expired offsets and empty groups. Called every offsets.retention.check.interval.ms."""
         if not self._is_sweeping:
             self._is_sweeping = True
-            self.steps.add(self._sweep_all())
+            self.steps.add(self._sweep())
         self._pending = {
             (group_id, member_id): None
             for group_id, member_id in self._pending
@@ -590,63 +552,9 @@ class GroupCoordinator:
             if self._groups[group_id].generation:
                 del self._unwritten[group_id]
 
-    def _sweep_all(self) -> Work:
-        """Remove expired offsets, and empty groups without offsets."""
-        for group_id in list(self._groups):
-            if self.offsets.has_more_than(group_id, TOMBSTONES_AT_ONCE):
-                yield from self._expire_by_topic(group_id)
-            expired = self._sweep(group_id)
-            few = min(self._count_offsets(group_id), TOMBSTONES_AT_ONCE)
-            yield _CHECK_COST + few + _TOMBSTONE_COST * (len(expired) + 1)
+    def _sweep(self) -> Work:
+        yield from self._removal.sweep()
         self._is_sweeping = False
-
-    def _expire_by_topic(self, group_id: str) -> Work:
-        """Remove the expired offsets of a group with many offsets."""
-        for topic, partitions in list(self.offsets.of_group(group_id).items()):
-            before: list[OffsetKey] = []
-            while (
-                len(expired := self._expired(group_id, [topic])) == TOMBSTONES_AT_ONCE and expired != before
-            ):
-                # The topic may have more. The next step begins when these are removed, or could not be removed.
-                self._remove(expired, _log_error)
-                before = expired
-                yield STEP_COST
-            if expired:
-                self._remove(expired, _log_error)
-            yield _CHECK_COST + len(partitions) + _TOMBSTONE_COST * len(expired)
-        self._log.flush()
-
-    def _expired(self, group_id: str, topics: Iterable[str]) -> list[OffsetKey]:
-        """Return up to TOMBSTONES_AT_ONCE expired offsets of a group in some topics."""
-        group = self._groups.get(group_id)
-        if group is None:
-            return []
-        found = self.offsets.expired_of(
-            group_id,
-            topics,
-            group.offset_expires_from_ms,
-            now_ms=self._timing.wall_ms(),
-            retention_ms=self._config.offsets_retention_minutes * _MS_PER_MINUTE,
-        )
-        return list(islice(found, TOMBSTONES_AT_ONCE))
-
-    def _sweep(self, group_id: str) -> list[OffsetKey]:
-        """Remove the expired offsets of a group with few offsets, and the group if no others are left."""
-        group = self._groups.get(group_id)
-        if group is None or self.offsets.has_more_than(group_id, TOMBSTONES_AT_ONCE):
-            return []
-        expired = self._expired(group_id, self.offsets.of_group(group_id))
-        # An offset of an open transaction does not expire, so its group is not empty of offsets.
-        is_last = (
-            group.is_empty
-            and not self.offsets.pending.has_group(group_id)
-            and len(expired) == self._count_offsets(group_id)
-        )
-        if is_last and group.has_no_history and not expired:
-            self._remove_group(group_id)  # The log has no record of it.
-        elif expired or is_last:
-            self._remove(expired, _log_error, also=[group_id] if is_last else ())
-        return expired
 
     # -- release -----------------------------------------------------------------------------------------------
 
@@ -665,7 +573,7 @@ class GroupCoordinator:
             self._deadlines.discard((self, name))
         self.steps.replace_all(self._resign_all(groups))
 
-    def _resign_all(self, groups: dict[str, ClassicGroup | ConsumerGroup]) -> Work:
+    def _resign_all(self, groups: dict[str, Group]) -> Work:
         for on_done in self._deleting.values():
             on_done(ErrorCode.NOT_COORDINATOR)
         for group_id in list(groups):
@@ -682,13 +590,3 @@ class GroupCoordinator:
 
 def _unknown_member(group_id: str) -> Code:
     return ErrorCode.UNKNOWN_MEMBER_ID if group_id else ErrorCode.INVALID_GROUP_ID
-
-
-def _no_effect() -> None:
-    pass
-
-
-def _log_error(code: Code) -> None:
-    """Log the error of a write that no request waits for. The next sweep tries again."""
-    if code:
-        logger.warning("group tombstones were not written: %s", ErrorCode(code).name)

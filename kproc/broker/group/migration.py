@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
+from kproc.broker.coordinator.record_codec import RecordKey
 from kproc.broker.group.classic.members import Member
 from kproc.broker.group.classic.subscription import CONSUMER_PROTOCOL_TYPE
 from kproc.broker.group.consumer.embedded import (
@@ -17,7 +18,6 @@ from kproc.broker.group.consumer.embedded import (
 )
 from kproc.broker.group.consumer.records import (
     ConsumerRecord,
-    ConsumerRecordKey,
     ConsumerRecordType,
     GroupEpoch,
     MemberState,
@@ -38,8 +38,8 @@ def upgrade_records(
     Raises GROUP_ID_NOT_FOUND if a member does not speak the consumer protocol inside the classic one.
     """
 
-    def key(record_type: ConsumerRecordType, name: str = "") -> ConsumerRecordKey:
-        return ConsumerRecordKey(record_type, group_id, name)
+    def key(record_type: ConsumerRecordType, name: str = "") -> RecordKey:
+        return RecordKey(record_type, group_id, name)
 
     records: list[ConsumerRecord] = []
     names: set[str] = set()

@@ -48,6 +48,10 @@ class GroupOffsets:
         """Return a group's offsets by topic and partition. It is the table itself, which later commits change."""
         return self._by_group.get(group_id, _NOTHING)
 
+    def count(self, group_id: str) -> int:
+        """Return the number of a group's offsets."""
+        return sum(map(len, self.of_group(group_id).values()))
+
     def has_more_than(self, group_id: str, count: int) -> bool:
         """Return True if a group has more offsets than `count`."""
         sums = accumulate(len(partitions) for partitions in self.of_group(group_id).values())

@@ -7,12 +7,12 @@ from pathlib import Path
 
 import pytest
 
+from kproc.broker.coordinator.record_codec import RecordKey
 from kproc.broker.group.consumer.records import (
-    ConsumerRecordKey,
+    CONSUMER_RECORDS,
     ConsumerRecordType,
     MemberPhase,
     MemberState,
-    encode_consumer_record,
 )
 from kproc.broker.group.records import CommittedOffset, OffsetKey, encode_offset_key, encode_offset_value
 from kproc.broker.storage.log import LogConfig
@@ -89,13 +89,13 @@ def test_what_cannot_be_shown_is_one_line(
 
 def test_records_of_groups_are_decoded(tmp_path: Path, capsys) -> None:
     """A record that nobody can decode is shown as it is."""
-    member = ConsumerRecordKey(ConsumerRecordType.MEMBER_STATE, "g", "m")
+    member = RecordKey(ConsumerRecordType.MEMBER_STATE, "g", "m")
     state = MemberState(3, 2, MemberPhase.UNREVOKED, {bytes(16): {5: 3}})
-    expression = ConsumerRecordKey(ConsumerRecordType.EXPRESSION, "g", "^t.*")
+    expression = RecordKey(ConsumerRecordType.EXPRESSION, "g", "^t.*")
     committed = CommittedOffset(offset=41, commit_timestamp_ms=NOW_MS)
     records = [
-        encode_consumer_record(member, state),
-        encode_consumer_record(expression, None),
+        CONSUMER_RECORDS.encode(member, state),
+        CONSUMER_RECORDS.encode(expression, None),
         (encode_offset_key(OffsetKey("g", "t", 0)), encode_offset_value(committed)),
         (b"\0\3", b"no record of a group"),
     ]

@@ -31,7 +31,6 @@ from kproc.broker.group.messages import (
     UNKNOWN_MEMBER_ID,
     CommitRequest,
     DescribedGroup,
-    GroupOverview,
     JoinReply,
     JoinRequest,
     LeaveReply,
@@ -43,7 +42,7 @@ from kproc.broker.group.messages import (
     SyncResult,
     join_failed,
 )
-from kproc.broker.group.records import GroupSnapshot
+from kproc.broker.group.records import GroupSnapshot, encode_group_key
 from kproc.common.errors import ErrorCode
 
 __all__ = ["ClassicGroup", "GroupEnvironment", "join_refusal"]
@@ -61,6 +60,7 @@ class ClassicGroup:
     """
 
     group_type: Final = GROUP_TYPE
+    can_expire: Final = True
 
     __slots__ = ("_join", "_member_of", "_rebalance", "_sync", "group_id", "roster", "state")
 
@@ -247,6 +247,10 @@ class ClassicGroup:
 
     # The end of the group: another Handler coordinates it, or it was deleted.
 
+    def record_keys(self) -> list[bytes]:
+        """Return the encoded keys of all records of the group."""
+        return [encode_group_key(self.group_id)]
+
     def resign(self) -> Work:
         """Answer all waiting requests with NOT_COORDINATOR, because another Handler coordinates the group now."""
         yield from self._die(ErrorCode.NOT_COORDINATOR)
@@ -355,9 +359,10 @@ class ClassicGroup:
         """Return the group for DescribeGroups."""
         return self.state.describe()
 
-    def overview(self) -> GroupOverview:
-        """Return the group for ListGroups."""
-        return self.state.overview()
+    @property
+    def protocol_type(self) -> str:
+        """The type of the members' protocol, such as consumer or connect. Empty if it had no members yet."""
+        return self.roster.protocol_type or ""
 
     def snapshot(self) -> GroupSnapshot:
         """Return the present state for a write to the log."""

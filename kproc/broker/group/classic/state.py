@@ -34,7 +34,6 @@ from kproc.broker.group.messages import (
     UNKNOWN_MEMBER_ID,
     DescribedGroup,
     DescribedMember,
-    GroupOverview,
     JoinedMember,
     JoinResult,
     SyncResult,
@@ -250,10 +249,6 @@ class ClassicState:
                 for member in self.roster.members.values()
             ),
         )
-
-    def overview(self) -> GroupOverview:
-        """Return the group for ListGroups."""
-        return GroupOverview(self.group_id, self.roster.protocol_type or "", self.current.value, GROUP_TYPE)
 
     def snapshot(self, assignments: Mapping[str, bytes] | None = None) -> GroupSnapshot:
         """Return the state for a write to the log. `assignments` take effect when the write is complete."""

@@ -22,6 +22,7 @@ from typing import TYPE_CHECKING, Final
 
 import msgspec
 
+from kproc.broker.coordinator.record_codec import RecordKey
 from kproc.broker.coordinator.steps import Work
 from kproc.broker.group.consumer.assignors import ASSIGNORS, Assignment, AssignorMember
 from kproc.broker.group.consumer.messages import (
@@ -35,9 +36,9 @@ from kproc.broker.group.consumer.messages import (
 )
 from kproc.broker.group.consumer.reconciliation import reconcile
 from kproc.broker.group.consumer.records import (
+    CONSUMER_RECORDS,
     NO_EPOCH,
     ConsumerRecord,
-    ConsumerRecordKey,
     ConsumerRecordType,
     ExpressionTopics,
     GroupEpoch,
@@ -51,7 +52,7 @@ from kproc.broker.group.consumer.records import (
 )
 from kproc.broker.group.consumer.state import ConsumerGroupState, ConsumerMember
 from kproc.broker.group.consumer.topics import ConsumerCluster, TopicView
-from kproc.broker.group.messages import CommitRequest, GroupOverview
+from kproc.broker.group.messages import CommitRequest
 from kproc.common.deadlines import NEVER, Deadlines
 from kproc.common.errors import ErrorCode, KafkaError
 
@@ -62,7 +63,6 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 
 GROUP_TYPE: Final = "consumer"
-PROTOCOL_TYPE: Final = "consumer"
 # The least time between two resolutions of an expression (Kafka's REGEX_BATCH_REFRESH_MIN_INTERVAL_MS).
 EXPRESSION_REFRESH_MIN_MS: Final = 10_000
 # The interval of heartbeats while a member waits. 1,000 waiting members then send 2,000 heartbeats a second, which take
@@ -117,6 +117,8 @@ class ConsumerGroup:
     """One group, owned by the coordinator of its `__consumer_offsets` partition."""
 
     group_type: Final = GROUP_TYPE
+    protocol_type: Final = "consumer"
+    can_expire: Final = True  # The sweep deletes an empty group without offsets.
 
     __slots__ = ("_deadlines", "_environment", "_resolved", "_topics_version", "state")
 
@@ -454,7 +456,7 @@ class ConsumerGroup:
             target_epoch = TargetEpoch(self.state.epoch.epoch)
             self._append([(self._key(ConsumerRecordType.TARGET), target_epoch)])
 
-    def _member_keys(self, member_id: str) -> Iterator[ConsumerRecordKey]:
+    def _member_keys(self, member_id: str) -> Iterator[RecordKey]:
         """Yield the keys of a member's records, in the order in which Kafka writes their tombstones."""
         yield self._key(ConsumerRecordType.MEMBER_STATE, member_id)
         yield self._key(ConsumerRecordType.MEMBER_TARGET, member_id)
@@ -600,16 +602,16 @@ class ConsumerGroup:
         """Return NONE, because OffsetDelete may delete offsets of topics without subscriptions (KIP-496)."""
         return ErrorCode.NONE
 
+    def record_keys(self) -> list[bytes]:
+        """Return the encoded keys of all records of the group."""
+        return [CONSUMER_RECORDS.encode(key, None)[0] for key in self.state.record_keys()]
+
     def resign(self) -> Work:
         """Return no steps, because no request waits in the group. Another Handler coordinates it now."""
         yield from ()
 
     def kill(self) -> None:
         """Do nothing, because no request waits in the group. It was deleted."""
-
-    def overview(self) -> GroupOverview:
-        """Return the group for ListGroups."""
-        return GroupOverview(self.group_id, PROTOCOL_TYPE, self.state_name, GROUP_TYPE)
 
     def describe_consumers(self) -> DescribedConsumerGroup:
         """Return the group for ConsumerGroupDescribe."""
@@ -641,8 +643,8 @@ class ConsumerGroup:
 
     # -- records -----------------------------------------------------------------------------------------------
 
-    def _key(self, record_type: ConsumerRecordType, name: str = "") -> ConsumerRecordKey:
-        return ConsumerRecordKey(record_type, self.group_id, name)
+    def _key(self, record_type: ConsumerRecordType, name: str = "") -> RecordKey:
+        return RecordKey(record_type, self.group_id, name)
 
     def _append(self, records: Sequence[ConsumerRecord]) -> None:
         if records:

@@ -1,7 +1,6 @@
 """The records of consumer groups in `__consumer_offsets` (KIP-848), byte for byte as Kafka 4.4 writes them.
 
-    key    type int16 | group string | member or expression string (types 5, 7, 8, 16)        not flexible
-    value  version int16, which is 0 | fields of the schemas below                             flexible
+The keys of types 5, 7 and 8 have a member's id, and those of type 16 an expression (coordinator/record_codec.py).
 
 | type | record | value |
 |---:|---|---|
@@ -12,24 +11,26 @@
 | 7 | ConsumerGroupTargetAssignmentMember | target assignment of a member |
 | 8 | ConsumerGroupCurrentMemberAssignment | epochs, state and partitions of a member |
 | 16 | ConsumerGroupRegularExpression | topics that match an expression |
-
-A record without a value removes what its key names.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from enum import IntEnum
-from struct import error as StructError
-from typing import Any, Final, NamedTuple
+from typing import Any, Final
 
 import msgspec
 
+from kproc.broker.coordinator.record_codec import (
+    RecordCodec,
+    RecordKey,
+    field,
+    partitions_by_topic,
+    partitions_schema,
+)
 from kproc.broker.group.consumer.assignors import Assignment
-from kproc.common.errors import Corrupt, ProtocolError
-from kproc.wire.primitives import INT16, encode_string, read_string
-from kproc.wire.schema import Field, Reader, Schema, reader_of
-from kproc.wire.schema_writer import Writer, writer_of
+from kproc.common.errors import ProtocolError
+from kproc.wire.schema import Schema
 
 NO_EPOCH: Final = -1
 NO_TIME: Final = -1
@@ -47,25 +48,6 @@ class ConsumerRecordType(IntEnum):
     MEMBER_TARGET = 7
     MEMBER_STATE = 8
     EXPRESSION = 16
-
-
-_TYPES: Final = frozenset(map(int, ConsumerRecordType))
-_NAMED: Final = frozenset(
-    {
-        ConsumerRecordType.MEMBER,
-        ConsumerRecordType.MEMBER_TARGET,
-        ConsumerRecordType.MEMBER_STATE,
-        ConsumerRecordType.EXPRESSION,
-    }
-)
-
-
-class ConsumerRecordKey(NamedTuple):
-    """The key of a record. `name` is a member's id or an expression, and empty for records of the whole group."""
-
-    record_type: ConsumerRecordType
-    group_id: str
-    name: str = ""
 
 
 class GroupEpoch(msgspec.Struct, frozen=True):
@@ -148,131 +130,82 @@ ConsumerRecordValue = (
     GroupEpoch | MemberMetadata | TargetEpoch | MemberTarget | MemberState | ExpressionTopics
 )
 # The value is None for a tombstone, and for records of type 4, which have no effect.
-ConsumerRecord = tuple[ConsumerRecordKey, ConsumerRecordValue | None]
+ConsumerRecord = tuple[RecordKey, ConsumerRecordValue | None]
 
 
 # ---- schemas, in the order and with the names of Kafka's message definitions -------------------------------
 
 
-def _field(
-    name: str,
-    kind: str,
-    *,
-    is_array: bool = False,
-    is_nullable: bool = False,
-    tag: int | None = None,
-    default: Any = None,
-    struct: Schema | None = None,
-) -> Field:
-    return Field(name, kind, is_array, is_nullable, tag, default, struct)
-
-
-def _partitions_schema(path: str, *fields: Field) -> Schema:
-    return Schema(
-        path, True, (_field("topic_id", "uuid"), _field("partitions", "int32", is_array=True), *fields)
-    )
-
-
-_OWNED: Final = _partitions_schema(
-    "MemberState.partitions", _field("epochs", "int32", is_array=True, is_nullable=True, tag=0)
+_OWNED: Final = partitions_schema(
+    "MemberState.partitions", field("epochs", "int32", is_array=True, is_nullable=True, tag=0)
 )
 _CLASSIC_PROTOCOL: Final = Schema(
-    "MemberMetadata.classic.protocols", True, (_field("name", "string"), _field("metadata", "bytes"))
+    "MemberMetadata.classic.protocols", True, (field("name", "string"), field("metadata", "bytes"))
 )
 _CLASSIC: Final = Schema(
     "MemberMetadata.classic",
     True,
     (
-        _field("session_timeout_ms", "int32", default=0),
-        _field("protocols", "struct", is_array=True, default=[], struct=_CLASSIC_PROTOCOL),
+        field("session_timeout_ms", "int32", default=0),
+        field("protocols", "struct", is_array=True, default=[], struct=_CLASSIC_PROTOCOL),
     ),
 )
 _NO_CLASSIC: Final[dict[str, Any]] = {"session_timeout_ms": 0, "protocols": []}
 _SCHEMAS: Final[dict[ConsumerRecordType, Schema]] = {
     ConsumerRecordType.GROUP: Schema(
-        "GroupEpoch", True, (_field("epoch", "int32"), _field("metadata_hash", "int64", tag=0, default=0))
+        "GroupEpoch", True, (field("epoch", "int32"), field("metadata_hash", "int64", tag=0, default=0))
     ),
     ConsumerRecordType.MEMBER: Schema(
         "MemberMetadata",
         True,
         (
-            _field("instance_id", "string", is_nullable=True),
-            _field("rack_id", "string", is_nullable=True),
-            _field("client_id", "string"),
-            _field("client_host", "string"),
-            _field("topic_names", "string", is_array=True),
-            _field("topic_regex", "string", is_nullable=True),
-            _field("rebalance_timeout_ms", "int32"),
-            _field("assignor", "string", is_nullable=True),
+            field("instance_id", "string", is_nullable=True),
+            field("rack_id", "string", is_nullable=True),
+            field("client_id", "string"),
+            field("client_host", "string"),
+            field("topic_names", "string", is_array=True),
+            field("topic_regex", "string", is_nullable=True),
+            field("rebalance_timeout_ms", "int32"),
+            field("assignor", "string", is_nullable=True),
             # Kafka's default is not null but a struct of defaults, so null is written.
-            _field("classic", "struct", is_nullable=True, tag=0, default=_NO_CLASSIC, struct=_CLASSIC),
+            field("classic", "struct", is_nullable=True, tag=0, default=_NO_CLASSIC, struct=_CLASSIC),
         ),
     ),
     ConsumerRecordType.TARGET: Schema(
-        "TargetEpoch", True, (_field("epoch", "int32"), _field("timestamp_ms", "int64", tag=0, default=-1))
+        "TargetEpoch", True, (field("epoch", "int32"), field("timestamp_ms", "int64", tag=0, default=-1))
     ),
     ConsumerRecordType.MEMBER_TARGET: Schema(
         "MemberTarget",
         True,
-        (_field("topics", "struct", is_array=True, struct=_partitions_schema("MemberTarget.topics")),),
+        (field("topics", "struct", is_array=True, struct=partitions_schema("MemberTarget.topics")),),
     ),
     ConsumerRecordType.MEMBER_STATE: Schema(
         "MemberState",
         True,
         (
-            _field("epoch", "int32"),
-            _field("previous_epoch", "int32"),
-            _field("phase", "int8"),
-            _field("owned", "struct", is_array=True, struct=_OWNED),
-            _field("pending_revocation", "struct", is_array=True, struct=_OWNED),
+            field("epoch", "int32"),
+            field("previous_epoch", "int32"),
+            field("phase", "int8"),
+            field("owned", "struct", is_array=True, struct=_OWNED),
+            field("pending_revocation", "struct", is_array=True, struct=_OWNED),
         ),
     ),
     ConsumerRecordType.EXPRESSION: Schema(
         "ExpressionTopics",
         True,
         (
-            _field("topic_names", "string", is_array=True),
-            _field("version", "int64"),
-            _field("timestamp_ms", "int64"),
+            field("topic_names", "string", is_array=True),
+            field("version", "int64"),
+            field("timestamp_ms", "int64"),
         ),
     ),
 }
 
 
-def _no_such_name(path: str, name: str) -> None:
-    raise ValueError(f"{path} has no field {name}")
-
-
-_READERS: Final[dict[ConsumerRecordType, Reader]] = {
-    each: reader_of(schema) for each, schema in _SCHEMAS.items()
-}
-_WRITERS: Final[dict[ConsumerRecordType, Writer]] = {
-    each: writer_of(schema, _no_such_name) for each, schema in _SCHEMAS.items()
-}
-_VERSION: Final = 0
-
-
-# ---- writing -----------------------------------------------------------------------------------------------
-
-
-def encode_consumer_record(
-    key: ConsumerRecordKey, value: ConsumerRecordValue | None
-) -> tuple[bytes, bytes | None]:
-    """Return the bytes of a record's key and value."""
-    encoded_key = INT16.pack(key.record_type) + encode_string(key.group_id)
-    if key.record_type in _NAMED:
-        encoded_key += encode_string(key.name)
-    if value is None:
-        return encoded_key, None
-    encoded = bytearray(INT16.pack(_VERSION))
-    _WRITERS[key.record_type](encoded, _fields_of(value))
-    return encoded_key, bytes(encoded)
-
-
 def _fields_of(value: ConsumerRecordValue) -> Mapping[str, Any]:
     match value:
         case MemberTarget():
-            return {"topics": [_topic(*each) for each in sorted(value.partitions.items())]}
+            return {"topics": partitions_by_topic(value.partitions)}
         case MemberState():
             return {
                 "epoch": value.epoch,
@@ -291,10 +224,6 @@ def _fields_of(value: ConsumerRecordValue) -> Mapping[str, Any]:
             return msgspec.structs.asdict(value)
 
 
-def _topic(topic_id: bytes, partitions: frozenset[int]) -> dict[str, Any]:
-    return {"topic_id": topic_id, "partitions": sorted(partitions)}
-
-
 def _owned_topics(owned: OwnedPartitions) -> list[dict[str, Any]]:
     topics = []
     for topic_id, epochs in sorted(owned.items()):
@@ -305,43 +234,6 @@ def _owned_topics(owned: OwnedPartitions) -> list[dict[str, Any]]:
             {"topic_id": topic_id, "partitions": partitions, "epochs": None if NO_EPOCH in listed else listed}
         )
     return topics
-
-
-# ---- reading -----------------------------------------------------------------------------------------------
-
-
-def is_consumer_record(key: bytes) -> bool:
-    """Return True if the key is of a record of a consumer group."""
-    return len(key) >= INT16.size and INT16.unpack_from(key)[0] in _TYPES
-
-
-def decode_consumer_record(key: bytes, value: bytes | None) -> ConsumerRecord:
-    """Decode a record for which `is_consumer_record` is True. Raises Corrupt for bytes that Kafka does not write."""
-    try:
-        record_key = _read_key(key)
-        if value is None or record_key.record_type not in _READERS:
-            return record_key, None
-        (version,) = INT16.unpack_from(value)
-        # KIP-915 keeps newer values readable by adding only tagged fields, so a higher version is another layout.
-        if version != _VERSION:
-            raise ProtocolError(f"value of version {version}")
-        fields, _position = _READERS[record_key.record_type](value, INT16.size)
-        return record_key, _value_of(record_key.record_type, fields)
-    except (ProtocolError, StructError, IndexError, UnicodeDecodeError) as error:
-        raise Corrupt(f"record of a consumer group: {error}") from error
-
-
-def _read_key(key: bytes) -> ConsumerRecordKey:
-    record_type = ConsumerRecordType(INT16.unpack_from(key)[0])
-    group_id, position = read_string(key, INT16.size)
-    name: str | None = ""
-    if record_type in _NAMED:
-        name, position = read_string(key, position)
-    if group_id is None or name is None:
-        raise ProtocolError("null where a name belongs")
-    if position != len(key):
-        raise ProtocolError(f"{len(key) - position} bytes after the key")
-    return ConsumerRecordKey(record_type, group_id, name)
 
 
 def _value_of(record_type: ConsumerRecordType, fields: dict[str, Any]) -> ConsumerRecordValue:
@@ -392,3 +284,17 @@ def _owned(topics: list[dict[str, Any]]) -> OwnedPartitions:
             raise ProtocolError(f"{len(epochs)} epochs of {len(partitions)} partitions")
         owned[each["topic_id"]] = dict(zip(partitions, epochs, strict=True))
     return owned
+
+
+CONSUMER_RECORDS: Final = RecordCodec[ConsumerRecordType, ConsumerRecordValue](
+    ConsumerRecordType,
+    (
+        ConsumerRecordType.MEMBER,
+        ConsumerRecordType.MEMBER_TARGET,
+        ConsumerRecordType.MEMBER_STATE,
+        ConsumerRecordType.EXPRESSION,
+    ),
+    _SCHEMAS,
+    _fields_of,
+    _value_of,
+)

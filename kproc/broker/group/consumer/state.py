@@ -11,10 +11,10 @@ from collections import Counter
 from collections.abc import Iterator
 from typing import Final
 
+from kproc.broker.coordinator.record_codec import RecordKey
 from kproc.broker.group.consumer.assignors import Assignment
 from kproc.broker.group.consumer.records import (
     ClassicProtocols,
-    ConsumerRecordKey,
     ConsumerRecordType,
     ConsumerRecordValue,
     ExpressionTopics,
@@ -109,22 +109,22 @@ class ConsumerGroupState:
         """Return True if a member subscribes by this expression."""
         return self._expression_users[expression] > 0
 
-    def record_keys(self) -> Iterator[ConsumerRecordKey]:
+    def record_keys(self) -> Iterator[RecordKey]:
         """Yield the keys of all records of the group, in the order in which a deletion writes their tombstones."""
         for record_type in (ConsumerRecordType.MEMBER_STATE, ConsumerRecordType.MEMBER_TARGET):
             names = self.members if record_type is ConsumerRecordType.MEMBER_STATE else self._targets
             for member_id in names:
-                yield ConsumerRecordKey(record_type, self.group_id, member_id)
-        yield ConsumerRecordKey(ConsumerRecordType.TARGET, self.group_id)
+                yield RecordKey(record_type, self.group_id, member_id)
+        yield RecordKey(ConsumerRecordType.TARGET, self.group_id)
         for member_id in self.members:
-            yield ConsumerRecordKey(ConsumerRecordType.MEMBER, self.group_id, member_id)
+            yield RecordKey(ConsumerRecordType.MEMBER, self.group_id, member_id)
         for expression in self.expressions:
-            yield ConsumerRecordKey(ConsumerRecordType.EXPRESSION, self.group_id, expression)
-        yield ConsumerRecordKey(ConsumerRecordType.GROUP, self.group_id)
+            yield RecordKey(ConsumerRecordType.EXPRESSION, self.group_id, expression)
+        yield RecordKey(ConsumerRecordType.GROUP, self.group_id)
 
     # -- records -----------------------------------------------------------------------------------------------
 
-    def apply(self, key: ConsumerRecordKey, value: ConsumerRecordValue | None) -> None:
+    def apply(self, key: RecordKey, value: ConsumerRecordValue | None) -> None:
         """Apply one record of this group that is in the log."""
         match value:
             case GroupEpoch():
@@ -171,7 +171,7 @@ class ConsumerGroupState:
         for partition in _partitions_of(state):
             self.owners[partition] = member.member_id
 
-    def _remove(self, key: ConsumerRecordKey) -> None:
+    def _remove(self, key: RecordKey) -> None:
         member = self.members.get(key.name)
         match key.record_type:
             case ConsumerRecordType.GROUP:

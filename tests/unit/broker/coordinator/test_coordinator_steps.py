@@ -85,7 +85,9 @@ def coordinator(rig: HandlerRig) -> GroupCoordinator:
     return found
 
 
-def with_groups(start: Start, *, member_counts: list[int], settings: dict[str, Any] | None = None) -> HandlerRig:
+def with_groups(
+    start: Start, *, member_counts: list[int], settings: dict[str, Any] | None = None
+) -> HandlerRig:
     """A Handler whose log has groups with an offset of each of two topics. Their coordinator is not loaded."""
     rig = start(settings=settings or {})
     for name in ("t", "u", GROUP_METADATA_TOPIC):
@@ -95,8 +97,12 @@ def with_groups(start: Start, *, member_counts: list[int], settings: dict[str, A
     records: list[tuple[bytes, bytes | None]] = []
     for at, member_count in enumerate(member_counts):
         group_id = f"g{at}"
-        records.append((encode_group_key(group_id), encode_group_value(snapshot(group_id, member_count, now_ms))))
-        records += ((encode_offset_key(OffsetKey(group_id, topic, 0)), offset(rig, topic)) for topic in ("t", "u"))
+        records.append(
+            (encode_group_key(group_id), encode_group_value(snapshot(group_id, member_count, now_ms)))
+        )
+        records += (
+            (encode_offset_key(OffsetKey(group_id, topic, 0)), offset(rig, topic)) for topic in ("t", "u")
+        )
     log = coordinator(rig)._log
     for first in range(0, len(records), 100):
         log.write(Write(records[first : first + 100], lambda _code: None))
@@ -236,9 +242,7 @@ def test_requests_wait_until_the_last_step_of_a_load(start: Start, monkeypatch: 
     assert [state for _, _, state, _ in coordinator(rig).sizes()] == ["Stable"] * 3
 
 
-def test_sessions_of_restored_members_start_at_the_end(
-    start: Start, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_sessions_of_restored_members_start_at_the_end(start: Start, monkeypatch: pytest.MonkeyPatch) -> None:
     """Members cannot send heartbeats before the load has ended."""
     rig = with_groups(start, member_counts=[1, 1, 1])
     monkeypatch.setattr("kproc.broker.coordinator.steps.STEP_COST", 20)
@@ -425,7 +429,8 @@ def test_removal_of_one_group_with_many_offsets_is_divided(start: Start, way: st
 
 def test_nobody_commits_to_or_joins_a_group_while_it_is_deleted(monkeypatch: pytest.MonkeyPatch) -> None:
     rig = Rig()
-    monkeypatch.setattr("kproc.broker.group.coordinator.TOMBSTONES_AT_ONCE", 1)
+    for module in ("coordinator", "removal"):
+        monkeypatch.setattr(f"kproc.broker.group.{module}.TOMBSTONES_AT_ONCE", 1)
     monkeypatch.setattr("kproc.broker.coordinator.steps.STEP_COST", 1)
     for topic in ("t", "u"):
         rig.commit(7, topic=topic)
@@ -451,7 +456,8 @@ def test_nobody_commits_to_or_joins_a_group_while_it_is_deleted(monkeypatch: pyt
 
 def test_resigning_coordinator_answers_a_deletion_in_steps(monkeypatch: pytest.MonkeyPatch) -> None:
     rig = Rig()
-    monkeypatch.setattr("kproc.broker.group.coordinator.TOMBSTONES_AT_ONCE", 1)
+    for module in ("coordinator", "removal"):
+        monkeypatch.setattr(f"kproc.broker.group.{module}.TOMBSTONES_AT_ONCE", 1)
     for topic in ("t", "u"):
         rig.commit(7, topic=topic)
     codes: list[int] = []

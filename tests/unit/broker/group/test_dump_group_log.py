@@ -9,9 +9,10 @@ import pytest
 
 from kproc.broker.config import Config
 from kproc.broker.coordinator.coordinator_log import CoordinatorLog
+from kproc.broker.coordinator.record_codec import RecordKey
 from kproc.broker.coordinator.rules import Marker, Producer
 from kproc.broker.group.consumer.records import (
-    ConsumerRecordKey,
+    CONSUMER_RECORDS,
     ConsumerRecordType,
     ConsumerRecordValue,
     GroupEpoch,
@@ -19,7 +20,6 @@ from kproc.broker.group.consumer.records import (
     MemberState,
     MemberTarget,
     TargetEpoch,
-    encode_consumer_record,
 )
 from kproc.broker.group.coordinator import CommitRequest
 from kproc.broker.group.records import CommittedOffset, OffsetKey
@@ -89,8 +89,8 @@ def test_records_of_consumer_groups_are_read(tmp_path: Path) -> None:
     records = []
     for record_type, value in VALUES:
         is_of_group = record_type in (ConsumerRecordType.GROUP, ConsumerRecordType.TARGET)
-        key = ConsumerRecordKey(record_type, "g", "" if is_of_group else "m")
-        records += [encode_consumer_record(key, value), encode_consumer_record(key, None)]
+        key = RecordKey(record_type, "g", "" if is_of_group else "m")
+        records += [CONSUMER_RECORDS.encode(key, value), CONSUMER_RECORDS.encode(key, None)]
     path = tmp_path / f"{0:020d}.log"
     path.write_bytes(encode_batch([Record(key, value) for key, value in records]))
     result = run_tool(DUMP_LOG_SEGMENTS, "--offsets-decoder", "--files", str(path))

@@ -4,17 +4,15 @@ from __future__ import annotations
 
 import pytest
 
+from kproc.broker.coordinator.record_codec import RecordKey
 from kproc.broker.group.consumer.records import (
-    ConsumerRecordKey,
+    CONSUMER_RECORDS,
     ConsumerRecordType,
     ConsumerRecordValue,
     GroupEpoch,
     MemberMetadata,
     MemberPhase,
     MemberState,
-    decode_consumer_record,
-    encode_consumer_record,
-    is_consumer_record,
 )
 from kproc.common.errors import Corrupt
 from tests.support.consumer_records import TOPIC, VALUES
@@ -23,17 +21,17 @@ from tests.support.consumer_records import TOPIC, VALUES
 @pytest.mark.parametrize(("record_type", "value"), VALUES, ids=lambda each: type(each).__name__)
 def test_record_reads_as_written(record_type: ConsumerRecordType, value: ConsumerRecordValue) -> None:
     name = "m" if record_type not in (ConsumerRecordType.GROUP, ConsumerRecordType.TARGET) else ""
-    key = ConsumerRecordKey(record_type, "g", name)
-    encoded_key, encoded_value = encode_consumer_record(key, value)
-    assert is_consumer_record(encoded_key)
-    assert decode_consumer_record(encoded_key, encoded_value) == (key, value)
-    assert decode_consumer_record(encoded_key, None) == (key, None)
+    key = RecordKey(record_type, "g", name)
+    encoded_key, encoded_value = CONSUMER_RECORDS.encode(key, value)
+    assert CONSUMER_RECORDS.has(encoded_key)
+    assert CONSUMER_RECORDS.decode(encoded_key, encoded_value) == (key, value)
+    assert CONSUMER_RECORDS.decode(encoded_key, None) == (key, None)
 
 
 def test_bytes_of_group_record() -> None:
-    key = ConsumerRecordKey(ConsumerRecordType.GROUP, "g")
+    key = RecordKey(ConsumerRecordType.GROUP, "g")
     # Key: type 3, string of 1. Value: version 0, epoch 7, one tagged field: number 0, 8 bytes.
-    assert encode_consumer_record(key, GroupEpoch(7, 1)) == (
+    assert CONSUMER_RECORDS.encode(key, GroupEpoch(7, 1)) == (
         b"\0\3\0\1g",
         b"\0\0" + b"\0\0\0\7" + b"\1" + b"\0\x08" + b"\0\0\0\0\0\0\0\1",
     )
@@ -41,21 +39,21 @@ def test_bytes_of_group_record() -> None:
 
 def test_member_without_classic_protocols_is_read_from_kafka() -> None:
     """Kafka writes null for them: one tagged field, number 0 and 1 byte, which is 0. Its default is not null."""
-    key = ConsumerRecordKey(ConsumerRecordType.MEMBER, "g", "m")
+    key = RecordKey(ConsumerRecordType.MEMBER, "g", "m")
     value = MemberMetadata(
         instance_id="seat", client_id="c", client_host="h", topic_regex="(^t$)", rebalance_timeout_ms=300_000
     )
-    encoded_key, encoded = encode_consumer_record(key, value)
+    encoded_key, encoded = CONSUMER_RECORDS.encode(key, value)
     assert encoded == b"\0\0\5seat\0\2c\2h\1\6(^t$)\0\x04\x93\xe0\0\1\0\1\0"
-    assert decode_consumer_record(encoded_key, encoded) == (key, value)
+    assert CONSUMER_RECORDS.decode(encoded_key, encoded) == (key, value)
     # A record without the field.
-    assert decode_consumer_record(encoded_key, encoded[:-4] + b"\0") == (key, value)
+    assert CONSUMER_RECORDS.decode(encoded_key, encoded[:-4] + b"\0") == (key, value)
 
 
 def test_bytes_of_member_state_record() -> None:
-    key = ConsumerRecordKey(ConsumerRecordType.MEMBER_STATE, "g", "m")
+    key = RecordKey(ConsumerRecordType.MEMBER_STATE, "g", "m")
     state = MemberState(3, 2, MemberPhase.UNRELEASED, {TOPIC: {5: 4}})
-    assert encode_consumer_record(key, state) == (
+    assert CONSUMER_RECORDS.encode(key, state) == (
         b"\0\x08\0\1g\0\1m",
         b"\0\0"
         + b"\0\0\0\3\0\0\0\2\2"
@@ -68,8 +66,8 @@ def test_bytes_of_member_state_record() -> None:
 
 def test_record_of_partition_metadata_is_ignored() -> None:
     """Kafka before 4.1 wrote it. Its value has no effect, whatever its layout."""
-    assert decode_consumer_record(b"\0\4\0\1g", b"\0\0damage") == (
-        ConsumerRecordKey(ConsumerRecordType.PARTITION_METADATA, "g"),
+    assert CONSUMER_RECORDS.decode(b"\0\4\0\1g", b"\0\0damage") == (
+        RecordKey(ConsumerRecordType.PARTITION_METADATA, "g"),
         None,
     )
 
@@ -91,10 +89,10 @@ def test_record_of_partition_metadata_is_ignored() -> None:
     ],
 )
 def test_damaged_record_is_corrupt(key: bytes, value: bytes | None) -> None:
-    with pytest.raises(Corrupt, match="record of a consumer group"):
-        decode_consumer_record(key, value)
+    with pytest.raises(Corrupt, match="record of a group"):
+        CONSUMER_RECORDS.decode(key, value)
 
 
 @pytest.mark.parametrize("key", [b"", b"\0", b"\0\1\0\1g", b"\0\2\0\1g", b"\0\x0a\0\1g"])
 def test_keys_of_other_records_are_told_apart(key: bytes) -> None:
-    assert not is_consumer_record(key)
+    assert not CONSUMER_RECORDS.has(key)

@@ -1,0 +1,84 @@
+"""States of groups that only records change: appending records to such a state, and replaying it from the log.
+
+The groups of one protocol belong to an object of its own beside the group coordinator (ConsumerGroups, for example),
+which uses these two.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any, Generic, Protocol, TypeVar
+
+from kproc.broker.coordinator.record_codec import RecordKey
+from kproc.broker.coordinator.rules import Code, KeyAndValue, Write, write_error
+from kproc.common.errors import ErrorCode, KafkaError
+
+if TYPE_CHECKING:
+    from kproc.broker.coordinator.coordinator_log import CoordinatorLog
+
+
+class RecordedState(Protocol):
+    """The state of one group, built from its records."""
+
+    @property
+    def exists(self) -> bool:
+        """True if the log has a record of the group's epoch."""
+
+    def apply(self, key: RecordKey, value: Any) -> None:
+        """Apply one record of this group that is in the log. A value of None is a tombstone."""
+
+    def drop_incomplete_members(self) -> None:
+        """Remove members of which the log has no subscription, because their tombstones were cut by a crash."""
+
+
+S = TypeVar("S", bound=RecordedState)
+
+
+def append_and_apply(
+    log: CoordinatorLog[Any], records: list[KeyAndValue], apply: Callable[[int], None]
+) -> None:
+    """Append records at once, so that the next step of a request sees their effect.
+
+    `apply` gets the number of each record that is in the log. Raises KafkaError unless all are. The records are not
+    durable yet: the coordinator answers the request when they are.
+    """
+    failure = ErrorCode.NONE
+    count = 0
+
+    def on_done(code: Code) -> None:
+        nonlocal failure
+        failure = ErrorCode(write_error(code))
+
+    def on_appended(number: int, _offset: int) -> None:
+        nonlocal count
+        count += 1
+        apply(number)
+
+    log.write(Write(records, on_done, on_appended))
+    log.flush()
+    if count < len(records):
+        raise KafkaError(failure or ErrorCode.COORDINATOR_NOT_AVAILABLE)
+
+
+class StateReplay(Generic[S]):
+    """The states of the groups of one protocol while the log is replayed."""
+
+    def __init__(self, create: Callable[[str], S]) -> None:
+        self._create = create
+        self._states: dict[str, S] = {}
+
+    def replay(self, key: RecordKey, value: Any) -> None:
+        """Replay one record, in the order of the log."""
+        state = self._states.get(key.group_id)
+        if state is None:
+            if value is None:
+                return  # A tombstone whose group has no other record left.
+            state = self._states[key.group_id] = self._create(key.group_id)
+        state.apply(key, value)
+
+    def pop(self) -> list[S]:
+        """Return the states that exist after the replay, once."""
+        states, self._states = list(self._states.values()), {}
+        for state in states:
+            state.drop_incomplete_members()
+        return [state for state in states if state.exists]
