@@ -20,11 +20,13 @@ _NAMES = (
 )  # fmt: skip
 
 
+# Kafka shows this setting of a group only because brokers.py sets it.
+_OF_THIS_COMPARISON = "consumer.assignor.offload.enable"
 # The settings of topics and groups that Kafka 4.4 adds to those of 4.3.
 _SINCE_4_4 = {
     "errors.deadletterqueue.copy.record.enable", "errors.deadletterqueue.group.enable",
     "errors.deadletterqueue.topic.name", "max.decompressed.message.bytes", "remote.copy.lag.bytes",
-    "remote.copy.lag.ms", "streams.assignor.name",
+    "remote.copy.lag.ms", "streams.assignor.name", "streams.rack.aware.assignment.tags",
 }  # fmt: skip
 
 
@@ -65,15 +67,21 @@ def _settled(value: Any) -> Any:
     return sorted(map(repr, map(_settled, value))) if isinstance(value, list) else value
 
 
-def without_newer_settings(answer: Any) -> Any:
-    """Return kproc's answer without the settings that the Kafka of this run, if it is older than 4.4, does not have."""
-    if KAFKA_VERSION >= "4.4":
-        return answer
+def comparable_settings(kproc: Any, kafka: Any) -> tuple[Any, Any]:
+    """Return both answers without the settings that only one of them can have.
+
+    A Kafka that is older than 4.4 lacks those that 4.4 has added.
+    """
+    newer = set() if KAFKA_VERSION >= "4.4" else _SINCE_4_4
+    return _without_rows(kproc, newer), _without_rows(kafka, {_OF_THIS_COMPARISON})
+
+
+def _without_rows(answer: Any, names: set[str]) -> Any:
     if isinstance(answer, list):
-        rows = [each for each in answer if not (isinstance(each, dict) and each.get("name") in _SINCE_4_4)]
-        return [without_newer_settings(each) for each in rows]
+        rows = [each for each in answer if not (isinstance(each, dict) and each.get("name") in names)]
+        return [_without_rows(each, names) for each in rows]
     if isinstance(answer, dict):
-        return {name: without_newer_settings(value) for name, value in answer.items()}
+        return {name: _without_rows(value, names) for name, value in answer.items()}
     return answer
 
 

@@ -17,8 +17,8 @@ from tests.differential.compare import (
     Difference,
     Texts,
     cause_of,
+    comparable_settings,
     compare,
-    without_newer_settings,
 )
 from tests.differential.protocol import KEYS
 from tests.differential.rules import Case, rule_for
@@ -255,10 +255,11 @@ class _Run:
     def _judge(self, at: int, step: Step, answers: list[Any]) -> bool:
         """Note how the answers differ. True: the states may differ from now on."""
         self._learn(step, answers)
-        kproc, kafka = (
+        canonical = (
             side.canonical(answer, KEYS[step.api]) for side, answer in zip(self._sides, answers, strict=True)
         )
-        differences, texts = compare(without_newer_settings(kproc), kafka)
+        kproc, kafka = comparable_settings(*canonical)
+        differences, texts = compare(kproc, kafka)
         for words in texts * (step.api != "describe_configs"):  # What settings do is said in our own words.
             self._notes.texts[step.api, Texts(*(re.sub(r"-?\d+", "N", each)[:160] for each in words))] += 1
         before = self._steps[:at]

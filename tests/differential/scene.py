@@ -46,6 +46,9 @@ class Scene:
         # The brokers compress to sizes that differ by a few bytes: no request may depend on them.
         self.is_compressing = not {"gzip", "lz4", "bare"}.isdisjoint(kinds)
         self.instances = {member: f"i{member}" for member in range(4) if self.chance(0.25)}
+        # One for all members, because with equal votes Kafka compares the orders of two different hash maps. If these
+        # differ, each heartbeat raises the group's epoch.
+        self.assignor = self.pick(("uniform", "range"))
         rows = [
             {
                 "name": name,

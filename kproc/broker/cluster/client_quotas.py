@@ -229,8 +229,10 @@ def _shown(entity: Entity) -> str:
 def _check_value(keys: Mapping[str, int | None], key: str, value: float) -> None:
     if key not in keys:
         raise _invalid(f"Invalid configuration key {key}")
+    if not math.isfinite(value):
+        raise _invalid(f"Quota {key} must be a finite number")
     # A quota of 0 would stop the client for ever. Kafka removes a quota with the flag `remove`, not with 0.
-    if math.isnan(value) or value <= 0:
+    if value <= 0:
         raise _invalid(f"Quota {key} must be greater than 0")
     largest = keys[key]
     if largest is None:

@@ -234,6 +234,9 @@ class GroupCoordinator:
                 self._after_change(group_id)
                 self._reply_when_durable(reply, result, lambda code: JoinResult(code, request.member_id))
                 return
+            if request.member_id:
+                reply(JoinResult(ErrorCode.UNKNOWN_MEMBER_ID, request.member_id))
+                return
             # An empty group has no protocol, so the first member decides.
             self._removal.remove([], log_error, also=[group_id])
             self._log.flush()

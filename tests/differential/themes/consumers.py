@@ -73,7 +73,7 @@ def _send(scene: Scene, member: _Member, epoch: int | None) -> None:
             [topics, list(scene.topics)], [], None, ["~none"], ["~none", *topics]
         ),
         "subscribed_topic_regex": usually([None], _INVALID_EXPRESSION, ""),
-        "server_assignor": usually([None, "uniform"], "range", "nope", ""),
+        "server_assignor": usually([None, scene.assignor], "nope", ""),
         "topic_partitions": usually([owned], None, [], [{"topic_id": b"\xee" * 16, "partitions": [0, -1]}]),
         **({} if is_full else partial),
     }

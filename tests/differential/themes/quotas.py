@@ -5,10 +5,13 @@ from __future__ import annotations
 from typing import Any
 
 from tests.differential.scene import Scene
+from tests.support.kafka_jars import KAFKA_VERSION
 
 _KEYS = ["producer_byte_rate", "consumer_byte_rate", "request_percentage", "controller_mutation_rate"]
 _CONNECTION_RATE = "connection_creation_rate"
 _DEFAULTS: tuple[tuple[str, ...], ...] = (("user",), ("client-id",), ("user", "client-id"), ("ip",))
+# Kafka 4.3 takes an infinite quota.
+_INFINITE = (float("inf"),) if KAFKA_VERSION >= "4.4" else ()
 # Two entities that are a named one and a default.
 _HALF_DEFAULTS = (("~usera", None), ("~userb", None), (None, "~client-ida"), (None, "~client-idb"))
 
@@ -40,7 +43,7 @@ def _entry(scene: Scene) -> dict[str, Any]:
     entity = [_entity(scene, entity_type) for entity_type in types]
     # A default must let this tool's own connections pass.
     is_default = any(each["entity_name"] is None for each in entity)
-    odd_values = (float("inf"),) if is_default else (0.0, -1.0, float("inf"), 0.5)
+    odd_values = _INFINITE if is_default else (0.0, -1.0, 0.5, *_INFINITE)
     operations = [
         {
             "key": scene.usually(_KEYS, "x", _CONNECTION_RATE, ""),

@@ -11,6 +11,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Final
 
+import msgspec
+
 from kproc.broker.group.classic.subscription import CONSUMER_PROTOCOL_TYPE
 from kproc.broker.group.consumer.embedded import decode_subscription, encode_assignment
 from kproc.broker.group.consumer.messages import STATIC_LEAVE_EPOCH
@@ -53,6 +55,14 @@ def join_classic(
     # A dynamic member keeps the id that it got with MEMBER_ID_REQUIRED.
     member_id = member.member_id if member is not None else request.member_id or member_id
     metadata = subscription.metadata_of(request)
+    if member is not None and member.metadata is not None:
+        # The request has no assignor. It may leave out the instance id and the rack, which then stay as they are.
+        metadata = msgspec.structs.replace(
+            metadata,
+            instance_id=metadata.instance_id or member.metadata.instance_id,
+            rack_id=metadata.rack_id or member.metadata.rack_id,
+            assignor=member.metadata.assignor,
+        )
     reported = topics.by_id(subscription.owned or {})
     member = group.progress(member_id, metadata, reported, _NOBODY, now_ms)
     # The SyncGroup must follow within the rebalance timeout.

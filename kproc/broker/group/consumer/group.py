@@ -15,7 +15,6 @@ The response is sent when everything is synced.
 from __future__ import annotations
 
 import logging
-from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
@@ -286,15 +285,18 @@ class ConsumerGroup:
         resolved = self._resolve(expression, client, now_ms) if expression else None
         if expression and resolved is not None:
             records.append((self._key(ConsumerRecordType.EXPRESSION, expression), resolved))
+        assignor = self._assignor_name()
         self._append(records)
         replaced = metadata.topic_regex if metadata is not None else None
         if replaced and replaced != expression:
             self._remove_unused_expressions([replaced])
+        # As in Kafka, a member that joins without a subscription leaves the others' assignment as it is.
+        before = metadata if metadata is not None else MemberMetadata(client_id="", client_host="")
         return (
-            metadata is None
-            or resolved is not None
-            or frozenset(updated.topic_names) != frozenset(metadata.topic_names)
-            or updated.topic_regex != metadata.topic_regex
+            resolved is not None
+            or frozenset(updated.topic_names) != frozenset(before.topic_names)
+            or updated.topic_regex != before.topic_regex
+            or self._assignor_name() != assignor
         )
 
     def _resolve(self, expression: str, client: Identity, now_ms: int) -> ExpressionTopics | None:
@@ -329,6 +331,7 @@ class ConsumerGroup:
     def _update_epoch(self, has_changed: bool) -> None:
         """Raise the group's epoch if `has_changed`, or if a subscribed topic was created, deleted or has grown."""
         topics = self._environment.topics
+        has_changed = has_changed or not self.state.exists
         if not has_changed and self._topics_version == topics.version:
             return
         metadata_hash = topics.metadata_hash(self.state.subscribed_names())
@@ -381,14 +384,7 @@ class ConsumerGroup:
         return members
 
     def _assignor_name(self) -> str:
-        """Return the assignor that most members prefer, or the broker's first one."""
-        supported = self._environment.config.group_consumer_assignors
-        votes = Counter(
-            member.metadata.assignor
-            for member in self.state.members.values()
-            if member.metadata is not None and member.metadata.assignor in supported
-        )
-        return max(supported, key=lambda name: votes[name])
+        return self.state.preferred_assignor(self._environment.config.group_consumer_assignors)
 
     def _topic_ids(self, member: ConsumerMember) -> frozenset[bytes]:
         """Return the ids of the topics to which a member subscribes and that exist."""
@@ -492,7 +488,9 @@ class ConsumerGroup:
     def tick(self, now_ms: int) -> None:
         """Remove members whose session or rebalance timeout is over, and compute the assignment that was put off."""
         expired: list[ConsumerMember] = []
+        is_assignment_due = False
         for name in self._deadlines.pop_due(now_ms):
+            is_assignment_due |= name == _ASSIGNMENT
             member = self.state.members.get(name)
             if member is None:
                 continue  # The deadline of the assignment, or of a member that has left.
@@ -507,7 +505,8 @@ class ConsumerGroup:
         try:
             if expired:
                 self.remove(expired)
-            if self.state.members:
+            # As in Kafka, the next heartbeat of any member computes the assignment without the expired ones.
+            if is_assignment_due and self.state.members:
                 self._update_target(now_ms)
         except KafkaError as error:
             logger.warning("group %s: records were not written: %s", self.group_id, error.code.name)
@@ -549,7 +548,9 @@ class ConsumerGroup:
         member = self.state.members.get(member_id or "")
         if member is None:
             return ErrorCode.UNKNOWN_MEMBER_ID
-        return ErrorCode.NONE if epoch == member.state.epoch else ErrorCode.STALE_MEMBER_EPOCH
+        if epoch == member.state.epoch:
+            return ErrorCode.NONE
+        return ErrorCode.STALE_MEMBER_EPOCH if member.classic is None else ErrorCode.ILLEGAL_GENERATION
 
     # -- views -------------------------------------------------------------------------------------------------
 

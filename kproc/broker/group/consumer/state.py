@@ -8,7 +8,7 @@ unknown keys.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Final
 
 from kproc.broker.coordinator.record_codec import RecordKey
@@ -51,6 +51,7 @@ class ConsumerGroupState:
     """The epochs, members, assignments and expressions of one group."""
 
     __slots__ = (
+        "_assignor_users",
         "_expression_users",
         "_name_users",
         "_targets",
@@ -74,9 +75,11 @@ class ConsumerGroupState:
             tuple[bytes, int], str
         ] = {}  # Owned partitions, also those that wait for a revocation.
         self._targets: dict[str, Assignment] = {}
-        # Numbers of members that subscribe by a name or an expression, so that no request visits all members.
+        # Numbers of members that subscribe by a name or an expression, or prefer an assignor, so that no request visits
+        # all members.
         self._name_users: Counter[str] = Counter()
         self._expression_users: Counter[str] = Counter()
+        self._assignor_users: Counter[str] = Counter()
 
     @property
     def exists(self) -> bool:
@@ -108,6 +111,10 @@ class ConsumerGroupState:
     def is_expression_used(self, expression: str) -> bool:
         """Return True if a member subscribes by this expression."""
         return self._expression_users[expression] > 0
+
+    def preferred_assignor(self, supported: Sequence[str]) -> str:
+        """Return the assignor that most members prefer. With equal votes it is the first one of `supported`."""
+        return max(supported, key=lambda name: self._assignor_users[name])
 
     def record_keys(self) -> Iterator[RecordKey]:
         """Yield the keys of all records of the group, in the order in which a deletion writes their tombstones."""
@@ -152,6 +159,7 @@ class ConsumerGroupState:
         if member.metadata is not None:
             _subtract(self._name_users, *member.metadata.topic_names)
             _subtract(self._expression_users, member.metadata.topic_regex or "")
+            _subtract(self._assignor_users, member.metadata.assignor or "")
             instance_id = member.metadata.instance_id
             # A successor may have the place of a static member by now.
             if instance_id is not None and self.instance_ids.get(instance_id) == member.member_id:
@@ -160,6 +168,7 @@ class ConsumerGroupState:
         if metadata is not None:
             self._name_users.update(metadata.topic_names)
             self._expression_users[metadata.topic_regex or ""] += 1
+            self._assignor_users[metadata.assignor or ""] += 1
             if metadata.instance_id is not None:
                 self.instance_ids[metadata.instance_id] = member.member_id
 

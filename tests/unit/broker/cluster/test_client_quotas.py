@@ -125,7 +125,8 @@ def test_validation_changes_nothing(quotas: Quotas) -> None:
         ({"ip": "127.0.0.1"}, [("connection_creation_rate", 5e-324)], "must be greater than 0"),
         ({"user": "u"}, [("request_percentage", -1.0)], "Quota request_percentage must be greater than 0"),
         ({"user": "u"}, [("request_percentage", 0.0)], "Quota request_percentage must be greater than 0"),
-        ({"user": "u"}, [("request_percentage", float("nan"))], "must be greater than 0"),
+        ({"user": "u"}, [("request_percentage", float("nan"))], "must be a finite number"),
+        ({"user": "u"}, [("request_percentage", float("inf"))], "must be a finite number"),
         (
             {"user": "u"},
             [(PRODUCE, 5.0), (PRODUCE, 6.0)],

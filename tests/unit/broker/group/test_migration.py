@@ -110,6 +110,34 @@ def test_consumer_member_upgrades_a_working_group(rig: Rig) -> None:
     assert rig.states() == {"g": "Stable"}
 
 
+def test_unknown_member_leaves_an_emptied_group_as_it_is(rig: Rig) -> None:
+    """As in Kafka, only a join that is accepted makes an empty consumer group a classic one."""
+    consumer(rig, "n")
+    consumer(rig, "n", -1)
+    assert join(rig, "x").error_code == ErrorCode.UNKNOWN_MEMBER_ID
+    assert rig.coordinator.describe_consumer_group("g") is not None
+    assert join(rig).error_code == ErrorCode.NONE
+    assert rig.coordinator.describe("g") is not None
+
+
+def test_classic_join_without_instance_id_keeps_it(rig: Rig) -> None:
+    consumer(rig, "n", instance_id="i", assignor="range", rack_id="r")
+    assert join(rig, "n", 0, 1, 2, 3).error_code == ErrorCode.NONE
+    described = rig.coordinator.describe_consumer_group("g")
+    assert described is not None
+    (member,) = described.members
+    assert (member.instance_id, member.rack_id, member.is_classic) == ("i", "r", True)
+    assert (described.assignor, described.group_epoch) == ("range", 2)
+
+
+def test_offset_fetch_of_classic_member_needs_its_generation(rig: Rig) -> None:
+    consumer(rig, "n")
+    joined = join(rig)
+    fetch = rig.coordinator.fetch_refusal
+    assert fetch("g", joined.member_id, joined.generation) == ErrorCode.NONE
+    assert fetch("g", joined.member_id, joined.generation + 1) == ErrorCode.ILLEGAL_GENERATION
+
+
 def test_classic_member_joins_a_consumer_group(rig: Rig) -> None:
     consumer(rig, "n")
     joined = join(rig)
