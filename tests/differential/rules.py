@@ -432,6 +432,8 @@ def _repeated_element(case: Case) -> bool:
 def _other_partitions(case: Case) -> bool:
     """Other partitions of a group of the consumer protocol, and the epochs of members that must give up others."""
     fields = {"assignment", "target_assignment"}
+    if case.step.api == "consumer_group_heartbeat" and case.difference.path == ("member_epoch",):
+        return bool(case.kproc["assignment"] != case.kafka["assignment"])
     if case.step.api in ("consumer_group_heartbeat", "consumer_group_describe"):
         return not fields.isdisjoint(case.difference.path)
     return (

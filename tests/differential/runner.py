@@ -31,7 +31,7 @@ _BEFORE_NOW_MS = 1_800_000
 # From a difference in one of these on the brokers' states may differ,
 _STATE_FIELDS = {
     "error_code", "base_offset", "generation_id", "session_id", "member_id", "leader", "protocol_name",
-    "low_watermark", "partition_error_code",
+    "low_watermark", "partition_error_code", "member_epoch",
 }  # fmt: skip
 # but not after these.
 _READS = {

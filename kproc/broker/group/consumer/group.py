@@ -331,14 +331,14 @@ class ConsumerGroup:
     def _update_epoch(self, has_changed: bool) -> None:
         """Raise the group's epoch if `has_changed`, or if a subscribed topic was created, deleted or has grown."""
         topics = self._environment.topics
-        has_changed = has_changed or not self.state.exists
-        if not has_changed and self._topics_version == topics.version:
+        # As in Kafka, a group begins at epoch 1, which the subscription of its first member raises.
+        before = max(self.state.epoch.epoch, 1)
+        if not has_changed and self.state.exists and self._topics_version == topics.version:
             return
         metadata_hash = topics.metadata_hash(self.state.subscribed_names())
-        if has_changed or metadata_hash != self.state.epoch.metadata_hash:
-            # Kafka creates a group at epoch 1, and raises it for the subscription of its first member.
-            first = 1 if self.state.exists or not self.state.subscribed_names() else 2
-            epoch = GroupEpoch(self.state.epoch.epoch + first, metadata_hash)
+        has_changed = has_changed or metadata_hash != self.state.epoch.metadata_hash
+        if has_changed or not self.state.exists:
+            epoch = GroupEpoch(before + has_changed, metadata_hash)
             self._append([(self._key(ConsumerRecordType.GROUP), epoch)])
         self._topics_version = topics.version
 

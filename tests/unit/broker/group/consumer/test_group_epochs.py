@@ -42,6 +42,10 @@ def test_other_preferred_assignor_raises_the_epoch(
     assert epoch(rig) == before + raises
 
 
+def test_group_whose_first_member_chooses_the_assignor_starts_at_epoch_2(rig: GroupRig) -> None:
+    assert HonestMember(rig, "a", topics=(), assignor="range").heartbeat().member_epoch == 2
+
+
 def test_vote_without_a_majority_keeps_the_epoch(rig: GroupRig) -> None:
     members = [HonestMember(rig, name, assignor="uniform") for name in "abc"]
     settle(members)
