@@ -17,6 +17,9 @@ from kproc.broker.group.consumer.records import (
 )
 from kproc.broker.group.records import OffsetKey, UnknownRecord, decode_record
 from kproc.broker.storage.checkpoints import uuid_text
+from kproc.broker.streams.reconciliation import StreamsMemberState
+from kproc.broker.streams.records import STREAMS_RECORDS, StreamsRecordType, StreamsRecordValue
+from kproc.broker.streams.tasks import MemberTasks, OwnedTasks, partitions_by_subtopology
 from kproc.cli.record_json import json_text
 
 Fields = dict[str, Any]
@@ -30,6 +33,14 @@ _CONSUMER_TYPES: Final = {
     ConsumerRecordType.MEMBER_TARGET: "ConsumerGroupTargetAssignmentMember",
     ConsumerRecordType.MEMBER_STATE: "ConsumerGroupCurrentMemberAssignment",
     ConsumerRecordType.EXPRESSION: "ConsumerGroupRegularExpression",
+}
+_STREAMS_TYPES: Final = {
+    StreamsRecordType.GROUP: "StreamsGroupMetadata",
+    StreamsRecordType.MEMBER: "StreamsGroupMemberMetadata",
+    StreamsRecordType.TARGET: "StreamsGroupTargetAssignmentMetadata",
+    StreamsRecordType.MEMBER_TARGET: "StreamsGroupTargetAssignmentMember",
+    StreamsRecordType.MEMBER_STATE: "StreamsGroupCurrentMemberAssignment",
+    StreamsRecordType.TOPOLOGY: "StreamsGroupTopology",
 }
 
 
@@ -45,6 +56,15 @@ def group_record_fields(key: bytes | None, value: bytes | None) -> tuple[Fields,
             is_expression = record_key.record_type is ConsumerRecordType.EXPRESSION
             fields["regex" if is_expression else "member"] = record_key.name
         return fields, None if content is None else _consumer_value(content)
+    if key is not None and STREAMS_RECORDS.has(key):
+        record_key, streams_content = STREAMS_RECORDS.decode(key, value)
+        fields = {
+            "type": _STREAMS_TYPES[StreamsRecordType(record_key.record_type)],
+            "group": record_key.group_id,
+        }
+        if record_key.name:
+            fields["member"] = record_key.name
+        return fields, None if streams_content is None else _streams_value(streams_content)
     decoded = decode_record(key, value)
     if isinstance(decoded, UnknownRecord):
         return None
@@ -71,6 +91,40 @@ def _consumer_value(value: ConsumerRecordValue) -> Fields:
             }
         case _:
             return _plain(value)
+
+
+def _streams_value(value: StreamsRecordValue) -> Fields:
+    match value:
+        case MemberTasks():
+            return _tasks(value)
+        case StreamsMemberState():
+            return {
+                "epoch": value.epoch,
+                "previous_epoch": value.previous_epoch,
+                "phase": value.phase.name,
+                "owned": _owned_tasks(value.owned),
+                "pending_revocation": _owned_tasks(value.pending_revocation),
+            }
+        case _:
+            fields: Fields = msgspec.to_builtins(value)
+            return fields
+
+
+def _tasks(tasks: MemberTasks) -> Fields:
+    """Return role -> subtopology -> partitions."""
+    return {
+        "active": partitions_by_subtopology(tasks.active),
+        "standby": partitions_by_subtopology(tasks.standby),
+        "warmup": partitions_by_subtopology(tasks.warmup),
+    }
+
+
+def _owned_tasks(tasks: OwnedTasks) -> Fields:
+    """Return role -> subtopology -> partitions. Active tasks have the epochs at which the member got them."""
+    active: dict[str, dict[str, int]] = {}
+    for (subtopology_id, partition), epoch in sorted(tasks.active.items()):
+        active.setdefault(subtopology_id, {})[str(partition)] = epoch
+    return {**_tasks(tasks.plain), "active": active}
 
 
 def _topics(partitions: Mapping[bytes, frozenset[int]]) -> dict[str, list[int]]:

@@ -59,7 +59,8 @@ LAYERS: dict[str, set[str]] = {
     "broker.coordinator": {
         "wire", "broker.storage", "broker.cluster", "broker.calls", "broker.request",
     },
-    "broker.group": {"broker.coordinator", "broker.security", "wire"},
+    "broker.streams": {"broker.coordinator", "broker.security", "wire"},
+    "broker.group": {"broker.coordinator", "broker.security", "wire", "broker.streams"},
     "broker.transaction": {"broker.coordinator", "wire"},
     "broker.share.state": {"broker.coordinator", "wire"},
     "broker.observe": {
@@ -107,8 +108,8 @@ LAYERS: dict[str, set[str]] = {
     },
     "cli": {
         "broker.metrics", "broker.security", "wire", "broker.storage", "client", "broker.cluster",
-        "broker.group", "embedded", "spark", "tools", "broker.role", "pipeline", "broker.request", "broker.api",
-        "broker.supervisor",
+        "broker.streams", "broker.group", "embedded", "spark", "tools", "broker.role", "pipeline",
+        "broker.request", "broker.api", "broker.supervisor",
     },
     "__main__": {"cli"},
     "__init__": {"embedded"},

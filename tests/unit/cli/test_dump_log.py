@@ -16,10 +16,12 @@ from kproc.broker.group.consumer.records import (
 )
 from kproc.broker.group.records import CommittedOffset, OffsetKey, encode_offset_key, encode_offset_value
 from kproc.broker.storage.log import LogConfig
+from kproc.broker.streams.records import STREAMS_RECORDS
 from kproc.cli.main import run
 from kproc.wire.record_batch import encode_batch
 from kproc.wire.records import Record
 from tests.support.logs import NOW_MS, LogRig, append_one, batch, sequenced
+from tests.support.streams_records import NAMED, VALUES
 
 LOG = f"{0:020d}.log"
 BATCHES = 20
@@ -85,6 +87,24 @@ def test_what_cannot_be_shown_is_one_line(
     shown = capsys.readouterr().err
     assert words in shown
     assert shown.count("\n") == 1
+
+
+def test_records_of_streams_groups_are_decoded(tmp_path: Path, capsys) -> None:
+    records = [
+        STREAMS_RECORDS.encode(RecordKey(record_type, "g", "m" if record_type in NAMED else ""), value)
+        for record_type, value in VALUES
+    ]
+    directory = tmp_path / "__consumer_offsets-7"
+    directory.mkdir()
+    (directory / LOG).write_bytes(encode_batch([Record(key, value) for key, value in records]))
+    assert run(["dump-log", "--records", "--format", "json", str(directory / LOG)]) == 0
+    rows = json.loads(capsys.readouterr().out)[0]["entries"][0]["records"]
+    found = {row["key"]["type"]: (row["key"], row["value"]) for row in rows}
+    assert found["StreamsGroupCurrentMemberAssignment"][0]["member"] == "m"
+    state = found["StreamsGroupCurrentMemberAssignment"][1]
+    assert state["owned"] == {"active": {"0": {"1": 3}}, "standby": {"1": [0]}, "warmup": {}}
+    assert found["StreamsGroupTargetAssignmentMember"][1]["active"] == {"0": [1, 2]}
+    assert found["StreamsGroupTopology"][1]["subtopologies"][0]["source_topics"] == ["a", "b"]
 
 
 def test_records_of_groups_are_decoded(tmp_path: Path, capsys) -> None:

@@ -24,6 +24,7 @@ from kproc.broker.group.consumer.records import (
 from kproc.broker.group.coordinator import CommitRequest
 from kproc.broker.group.records import CommittedOffset, OffsetKey
 from kproc.broker.handler.coordinator_kinds import groups
+from kproc.broker.streams.records import STREAMS_RECORDS
 from kproc.common.clock import ManualClock
 from kproc.common.deadlines import Deadlines
 from kproc.wire.record_batch import encode_batch
@@ -35,6 +36,8 @@ from tests.support.java_tools import DUMP_LOG_SEGMENTS, run_tool
 from tests.support.kafka_jars import missing_reason
 from tests.support.logs import NOW_MS, TOPIC_ID, LogRig
 from tests.support.owned_log import OwnedLog
+from tests.support.streams_records import NAMED as STREAMS_NAMED
+from tests.support.streams_records import VALUES as STREAMS_VALUES
 
 pytestmark = [
     pytest.mark.java,
@@ -105,20 +108,61 @@ def test_records_of_consumer_groups_are_read(tmp_path: Path) -> None:
             assert text in line, (text, line)
 
 
+def test_records_of_streams_groups_are_read(tmp_path: Path) -> None:
+    """Each type with everything that it can hold, and its tombstone."""
+    records = []
+    for record_type, value in STREAMS_VALUES:
+        key = RecordKey(record_type, "g", "m" if record_type in STREAMS_NAMED else "")
+        records += [STREAMS_RECORDS.encode(key, value), STREAMS_RECORDS.encode(key, None)]
+    path = tmp_path / f"{0:020d}.log"
+    path.write_bytes(encode_batch([Record(key, value) for key, value in records]))
+    result = run_tool(DUMP_LOG_SEGMENTS, "--offsets-decoder", "--files", str(path))
+    assert not result.stderr
+    lines = [line for line in result.lines if line.startswith("| offset")]
+    assert len(lines) == len(records)
+    for line, (record_type, _) in zip(lines[::2], STREAMS_VALUES, strict=True):
+        assert f'{{"type":"{int(record_type)}","data":{{"groupId":"g"' in line, line
+        assert '{"version":"0","data":{' in line, line
+    text = "\n".join(lines)
+    for expected in (
+        '"epoch":7,"metadataHash":-1,"validatedTopologyEpoch":3,"lastAssignmentConfigs":[{"key":"num.standby.replicas"',
+        '"processId":"p","userEndpoint":{"host":"localhost","port":65535},"clientTags":[{"key":"zone","value":"a"}]',
+        '"assignmentEpoch":4,"assignmentTimestamp":5',
+        '"activeTasks":[{"subtopologyId":"0","partitions":[1,2]}],"standbyTasks":[{"subtopologyId":"1","partitions":[1]}]',
+        '"memberEpoch":4,"previousMemberEpoch":3,"state":1,"activeTasks":[{"subtopologyId":"0","partitions":[1],'
+        '"assignmentEpochs":[3]}]',
+        '"copartitionGroups":[{"sourceTopics":[0,1],"sourceTopicRegex":[],"repartitionSourceTopics":[0]}]',
+    ):
+        assert expected in text, text
+
+
 def texts(value: ConsumerRecordValue) -> list[str]:
     """Return what Kafka's decoder says of fields of a value."""
     match value:
         case GroupEpoch():
-            return [f'"epoch":{value.epoch}', f'"metadataHash":{value.metadata_hash}' if value.metadata_hash else ""]
+            return [
+                f'"epoch":{value.epoch}',
+                f'"metadataHash":{value.metadata_hash}' if value.metadata_hash else "",
+            ]
         case TargetEpoch():
             return [f'"assignmentEpoch":{value.epoch}']
         case MemberMetadata():
             classic = value.classic
-            timeout = f'"sessionTimeoutMs":{classic.session_timeout_ms}' if classic else '"classicMemberMetadata":null'
-            return [f'"rebalanceTimeoutMs":{value.rebalance_timeout_ms}', f'"clientId":"{value.client_id}"', timeout]
+            timeout = (
+                f'"sessionTimeoutMs":{classic.session_timeout_ms}'
+                if classic
+                else '"classicMemberMetadata":null'
+            )
+            return [
+                f'"rebalanceTimeoutMs":{value.rebalance_timeout_ms}',
+                f'"clientId":"{value.client_id}"',
+                timeout,
+            ]
         case MemberTarget():
             return ['"topicPartitions":[', *('"partitions":[0,2]' for _ in list(value.partitions)[:1])]
         case MemberState():
-            return [f'"memberEpoch":{value.epoch},"previousMemberEpoch":{value.previous_epoch},"state":{value.phase}']
+            return [
+                f'"memberEpoch":{value.epoch},"previousMemberEpoch":{value.previous_epoch},"state":{value.phase}'
+            ]
         case _:
             return ['"topics":["xa","xb"],"version":12,"timestamp":34']

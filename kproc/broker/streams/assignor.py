@@ -1,0 +1,247 @@
+"""The server-side assignor of streams groups: `sticky` (KIP-1071).
+
+`assign_sticky` is a pure function. Its input is the members of a group with the tasks that they own now, and the number
+of tasks of each subtopology. Its result is the next target assignment. Members and tasks are visited in the order of
+their names, so that nothing else has an influence.
+
+Active tasks stay with their owner, or go to a member that has their state, as long as no member exceeds its share. The
+other ones go to the process with the smallest load, which is the number of its tasks for each of its members. Standby
+tasks of stateful subtopologies go to other processes than the active task, in the same order of preference.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field
+from heapq import heapify, heappop, heappush
+from typing import Final
+
+from kproc.broker.streams.tasks import MemberTasks, Task, TaskSet
+
+
+@dataclass(frozen=True, slots=True)
+class TaskMember:
+    """A member as an assignor sees it. The members of one process share its load."""
+
+    process_id: str
+    active: TaskSet = frozenset()
+    standby: TaskSet = frozenset()
+    # The offsets up to which the member has restored the state of tasks.
+    offsets: Mapping[Task, int] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class SubtopologyTasks:
+    """The tasks of one subtopology: partitions 0 to `count` - 1."""
+
+    count: int
+    is_stateful: bool
+
+
+def assign_sticky(
+    members: Mapping[str, TaskMember], subtopologies: Mapping[str, SubtopologyTasks], standby_count: int
+) -> dict[str, MemberTasks]:
+    """Return the tasks of each member, with `standby_count` standby copies of each stateful task if possible."""
+    if not members:
+        return {}
+    plan = _Plan(members)
+    active = _tasks(subtopologies.items())
+    stateful = _tasks(each for each in subtopologies.items() if each[1].is_stateful)
+    plan.active_quota = _Quota(len(active), len(members))
+    plan.quota = _Quota(len(active) + len(stateful) * standby_count, len(members))
+    plan.assign_active(active)
+    if standby_count:
+        plan.assign_standby(stateful, standby_count)
+    return {
+        member_id: MemberTasks(frozenset(plan.active[member_id]), frozenset(plan.standby[member_id]))
+        for member_id in members
+    }
+
+
+def _tasks(subtopologies: Iterable[tuple[str, SubtopologyTasks]]) -> list[Task]:
+    return [(each_id, partition) for each_id, each in subtopologies for partition in range(each.count)]
+
+
+class _Quota:
+    """The share of a member, rounded up. It shrinks for the others when a member has reached it."""
+
+    def __init__(self, total: int, member_count: int) -> None:
+        self._total = total
+        self._member_count = member_count
+        self.size = self._share()
+
+    def _share(self) -> int:
+        # All members can have reached their shares of active tasks, and get more tasks of the other roles.
+        return -(-self._total // self._member_count) if self._member_count else 0
+
+    def count(self, size: int) -> None:
+        """Count a member that has `size` tasks now."""
+        if size == self.size:
+            self._member_count -= 1
+            self._total -= size
+            self.size = self._share()
+
+
+class _Process:
+    """A process, with the numbers of tasks of its members."""
+
+    def __init__(self, process_id: str) -> None:
+        self.process_id = process_id
+        self.sizes: Counter[str] = Counter()
+        self.tasks: set[Task] = set()
+        self._by_size: list[tuple[int, str]] | None = None
+
+    @property
+    def load(self) -> float:
+        return self.sizes.total() / len(self.sizes)
+
+    def add(self, member_id: str, task: Task) -> int:
+        """Add a task. Return the number of tasks of the member."""
+        self.tasks.add(task)
+        self.sizes[member_id] += 1
+        self._by_size = None
+        return self.sizes[member_id]
+
+    def add_to_smallest(self, task: Task) -> tuple[str, int]:
+        """Add a task to the member with the fewest tasks. Return the member and its number of tasks."""
+        by_size = self._by_size
+        if by_size is None:
+            by_size = [(size, member_id) for member_id, size in self.sizes.items()]
+            heapify(by_size)
+        size, member_id = heappop(by_size)
+        heappush(by_size, (size + 1, member_id))
+        self.add(member_id, task)
+        self._by_size = by_size
+        return member_id, size + 1
+
+
+class _Plan:
+    """An assignment in the making."""
+
+    active_quota: _Quota
+    quota: _Quota  # Of tasks of all roles.
+
+    def __init__(self, members: Mapping[str, TaskMember]) -> None:
+        self.active: dict[str, set[Task]] = {member_id: set() for member_id in members}
+        self.standby: dict[str, set[Task]] = {member_id: set() for member_id in members}
+        self._processes: dict[str, _Process] = {}
+        self._process_of: dict[str, _Process] = {}
+        self._owners: dict[Task, str] = {}  # The members that run each task now.
+        candidates: dict[Task, list[tuple[bool, int, str]]] = {}
+        for member_id in sorted(members):
+            member = members[member_id]
+            process = self._processes.setdefault(member.process_id, _Process(member.process_id))
+            process.sizes[member_id] = 0
+            self._process_of[member_id] = process
+            self._owners.update(dict.fromkeys(member.active, member_id))
+            for task in member.standby | member.offsets.keys():
+                # A member that only has the state on its disk ranks behind those that keep it up to date.
+                rank = (task not in member.standby, -member.offsets.get(task, 0), member_id)
+                candidates.setdefault(task, []).append(rank)
+        self._holders = {
+            task: [member_id for _, _, member_id in sorted(ranks)] for task, ranks in candidates.items()
+        }
+
+    def assign_active(self, tasks: list[Task]) -> None:
+        """Assign each task as active to one member."""
+        # Tasks of the same partition come together, so that a member keeps them together.
+        left = sorted(tasks, key=_by_partition)
+        left = [task for task in left if not self._keep_active(task, self._owners.get(task))]
+        left = [task for task in left if not self._keep_active(task, self._least_loaded_holder(task))]
+        by_load = self._by_load()
+        for task in sorted(left):
+            process = self._processes[heappop(by_load)[1]]
+            self._count_active(task, *process.add_to_smallest(task))
+            heappush(by_load, (process.load, process.process_id))
+
+    def _keep_active(self, task: Task, member_id: str | None) -> bool:
+        """Assign a task to this member if it has not reached its share. Return True if it was assigned."""
+        if member_id is None or self._process_of[member_id].sizes[member_id] >= self.active_quota.size:
+            return False
+        self._count_active(task, member_id, self._process_of[member_id].add(member_id, task))
+        return True
+
+    def _count_active(self, task: Task, member_id: str, size: int) -> None:
+        self.active[member_id].add(task)
+        self.active_quota.count(size)
+        self.quota.count(size)
+
+    def assign_standby(self, tasks: list[Task], standby_count: int) -> None:
+        """Assign each task as standby to as many processes, which do not have it yet, as there are."""
+        left: list[tuple[Task, int]] = []
+        for task in sorted(tasks, key=_by_partition, reverse=True):
+            placed = 0
+            while placed < standby_count and self._keep_standby(task):
+                placed += 1
+            if placed < standby_count:
+                left.append((task, standby_count - placed))
+        by_load = self._by_load()
+        for task, count in sorted(left, reverse=True):
+            for _ in range(count):
+                if not self._add_standby(task, by_load):
+                    break  # All processes have the task.
+
+    def _keep_standby(self, task: Task) -> bool:
+        """Assign a standby to a member that has the task's state. Return False if none has room for it."""
+        owner = self._owners.get(task)
+        if owner is not None and task in self._process_of[owner].tasks:
+            owner = None
+        return self._keep_standby_at(task, owner) or self._keep_standby_at(
+            task, self._least_loaded_holder(task, is_standby=True)
+        )
+
+    def _keep_standby_at(self, task: Task, member_id: str | None) -> bool:
+        if member_id is None or self._process_of[member_id].sizes[member_id] >= self.quota.size:
+            return False
+        self._count_standby(task, member_id, self._process_of[member_id].add(member_id, task))
+        return True
+
+    def _add_standby(self, task: Task, by_load: list[tuple[float, str]]) -> bool:
+        """Assign a standby to the process with the smallest load that does not have the task."""
+        skipped: list[tuple[float, str]] = []
+        is_added = False
+        while by_load and not is_added:
+            entry = heappop(by_load)
+            process = self._processes[entry[1]]
+            if task not in process.tasks:
+                self._count_standby(task, *process.add_to_smallest(task))
+                entry = process.load, process.process_id
+                is_added = True
+            skipped.append(entry)
+        for entry in skipped:
+            heappush(by_load, entry)
+        return is_added
+
+    def _count_standby(self, task: Task, member_id: str, size: int) -> None:
+        self.standby[member_id].add(task)
+        self.quota.count(size)
+
+    def _least_loaded_holder(self, task: Task, *, is_standby: bool = False) -> str | None:
+        """Return the member with the task's state whose process and which itself have the least to do."""
+        found: str | None = None
+        load, size = 0.0, 0
+        for member_id in self._holders.get(task, ()):
+            process = self._process_of[member_id]
+            if is_standby and task in process.tasks:
+                continue
+            # The list begins with the best state. Only a member that is better in both respects replaces it.
+            if found is None or (process.load < load and process.sizes[member_id] < size):
+                found, load, size = member_id, process.load, process.sizes[member_id]
+        return found
+
+    def _by_load(self) -> list[tuple[float, str]]:
+        by_load = [(process.load, process.process_id) for process in self._processes.values()]
+        heapify(by_load)
+        return by_load
+
+
+def _by_partition(task: Task) -> tuple[int, str]:
+    return task[1], task[0]
+
+
+TaskAssignor = Callable[
+    [Mapping[str, TaskMember], Mapping[str, SubtopologyTasks], int], dict[str, MemberTasks]
+]
+# The assignors by their names in group.streams.assignors and streams.assignor.name.
+TASK_ASSIGNORS: Final[Mapping[str, TaskAssignor]] = {"sticky": assign_sticky}

@@ -1,0 +1,183 @@
+"""The reconciliation of one member of a streams group (KIP-1071): from its present tasks to its target, step by step.
+
+A task is active in one process at any time, and a process has a task in one role only, because its state directory has
+one lock. So a member first gives up the tasks that its target lacks, and confirms it in a heartbeat. Then it gets the
+tasks that others have given up.
+
+    STABLE at the target's epoch
+      | new target
+      v                     the member still owns          others still own
+    lose tasks? --yes-------> UNREVOKED --confirmed--> gain? --------------> UNRELEASED --released--> STABLE
+      | no                                              ^                       |
+      +-------------------------------------------------+                       +-- each heartbeat adds free tasks
+
+A member changes the role of a task that it keeps without giving it up: from active to standby, between standby and
+warm-up at once, and from a copy to active when the former owner has given the task up.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from enum import IntEnum
+from typing import NamedTuple
+
+import msgspec
+
+from kproc.broker.streams.tasks import MemberTasks, OwnedTasks, Task, TaskSet
+from kproc.common.errors import ErrorCode, KafkaError
+
+NO_EPOCH = -1
+
+
+class StreamsMemberPhase(IntEnum):
+    """The state of a member in the reconciliation (Kafka's MemberState)."""
+
+    STABLE = 0
+    UNREVOKED = 1  # The member has been told to give up tasks, and has not confirmed it.
+    UNRELEASED = 2  # Other members still own tasks of its target.
+    UNKNOWN = 127  # A state that a newer Kafka has written.
+
+
+class StreamsMemberState(msgspec.Struct, frozen=True):
+    """A member's epochs, and the tasks that it owns or must give up."""
+
+    epoch: int
+    previous_epoch: int = NO_EPOCH
+    phase: StreamsMemberPhase = StreamsMemberPhase.STABLE
+    owned: OwnedTasks = OwnedTasks()
+    pending_revocation: OwnedTasks = OwnedTasks()
+
+    def is_reconciled(self, target_epoch: int) -> bool:
+        """Return True if the member has its target of this epoch."""
+        return self.phase is StreamsMemberPhase.STABLE and self.epoch == target_epoch
+
+
+class Holders(NamedTuple):
+    """The processes that have each task, including tasks that they must give up."""
+
+    active: Mapping[Task, str]
+    standby: Mapping[Task, set[str]]
+    warmup: Mapping[Task, set[str]]
+
+
+def reconcile(
+    state: StreamsMemberState,
+    *,
+    target_epoch: int,
+    target: MemberTasks,
+    holders: Holders,
+    process_id: str,
+    reported: MemberTasks | None,
+) -> StreamsMemberState:
+    """Return the next state of a member; `state` itself if nothing changes.
+
+    `reported` are the tasks that the member reports as owned, or None if its heartbeat does not have them. Raises
+    FENCED_MEMBER_EPOCH for a state that a newer Kafka has written, unless the member owns nothing.
+    """
+    epoch = state.epoch
+    match state.phase:
+        case StreamsMemberPhase.STABLE if epoch == target_epoch:
+            return state
+        case StreamsMemberPhase.UNREVOKED:
+            if _may_own(reported, state.pending_revocation):
+                return state
+            epoch += 1
+        case StreamsMemberPhase.UNKNOWN:
+            if reported is None or not reported.is_empty:
+                raise KafkaError(
+                    ErrorCode.FENCED_MEMBER_EPOCH,
+                    "The streams group member is in a unknown state. The member must abandon all its tasks and rejoin.",
+                )
+            epoch = target_epoch
+    return _next_state(
+        state, epoch, target_epoch, target, _Blocked(state.owned, holders, process_id), reported
+    )
+
+
+class _Blocked:
+    """Tells which tasks the member cannot get yet, because others still have them."""
+
+    def __init__(self, owned: OwnedTasks, holders: Holders, process_id: str) -> None:
+        self._owned = owned
+        self._holders = holders
+        self._process_id = process_id
+
+    def _is_in_process(self, task: Task, held: Mapping[Task, set[str]], own: TaskSet) -> bool:
+        """Return True if another member of the process has a copy of the task."""
+        return self._process_id in held.get(task, ()) and task not in own
+
+    def active(self, task: Task) -> bool:
+        return (
+            task in self._holders.active
+            or self._is_in_process(task, self._holders.standby, self._owned.standby)
+            or self._is_in_process(task, self._holders.warmup, self._owned.warmup)
+        )
+
+    def standby(self, task: Task) -> bool:
+        is_active_here = self._holders.active.get(task) == self._process_id and task not in self._owned.active
+        return (
+            is_active_here
+            or self._process_id in self._holders.standby.get(task, ())
+            or self._is_in_process(task, self._holders.warmup, self._owned.warmup)
+        )
+
+    def warmup(self, task: Task) -> bool:
+        return (
+            self._holders.active.get(task) == self._process_id
+            or self._is_in_process(task, self._holders.standby, self._owned.standby)
+            or self._process_id in self._holders.warmup.get(task, ())
+        )
+
+
+def _next_state(
+    state: StreamsMemberState,
+    epoch: int,
+    target_epoch: int,
+    target: MemberTasks,
+    blocked: _Blocked,
+    reported: MemberTasks | None,
+) -> StreamsMemberState:
+    owned = state.owned
+    kept = {task: since for task, since in owned.active.items() if task in target.active}
+    lost = {task: since for task, since in owned.active.items() if task not in target.active}
+    standby, warmup = owned.standby & target.standby, owned.warmup & target.warmup
+    missing = target.active - kept.keys(), target.standby - standby, target.warmup - warmup
+    gained = {task for task in missing[0] if not blocked.active(task)}
+    new_standby = {task for task in missing[1] if not blocked.standby(task)}
+    new_warmup = {task for task in missing[2] if not blocked.warmup(task)}
+    is_unreleased = len(gained) + len(new_standby) + len(new_warmup) < sum(map(len, missing))
+    # Changes of the role inside the member need no revocation.
+    standby |= new_standby & (owned.active.keys() | owned.warmup)
+    warmup |= new_warmup & owned.standby
+    revoked = OwnedTasks(
+        lost,
+        owned.standby - standby - warmup - target.active,
+        owned.warmup - warmup - standby - target.active,
+    )
+    must_revoke = revoked != OwnedTasks() and _may_own(reported, revoked)
+    # A copy that becomes active stays a copy until the member gets the task.
+    promoted = frozenset() if must_revoke else frozenset(gained)
+    standby |= (owned.standby & target.active) - promoted
+    warmup |= (owned.warmup & target.active) - promoted
+    if must_revoke:
+        return _changed(
+            state, epoch, StreamsMemberPhase.UNREVOKED, OwnedTasks(kept, standby, warmup), revoked
+        )
+    owned = OwnedTasks(
+        {**kept, **dict.fromkeys(gained, target_epoch)}, standby | new_standby, warmup | new_warmup
+    )
+    phase = StreamsMemberPhase.UNRELEASED if is_unreleased else StreamsMemberPhase.STABLE
+    return _changed(state, target_epoch, phase, owned, OwnedTasks())
+
+
+def _changed(
+    state: StreamsMemberState, epoch: int, phase: StreamsMemberPhase, owned: OwnedTasks, revoked: OwnedTasks
+) -> StreamsMemberState:
+    if (epoch, phase, owned, revoked) == (state.epoch, state.phase, state.owned, state.pending_revocation):
+        return state
+    return StreamsMemberState(epoch, state.epoch, phase, owned, revoked)
+
+
+def _may_own(reported: MemberTasks | None, tasks: OwnedTasks) -> bool:
+    """Return True if the member may still own one of the tasks."""
+    return reported is None or reported.has_any_of(tasks.plain)

@@ -1,0 +1,282 @@
+"""The records of streams groups in `__consumer_offsets` (KIP-1071), byte for byte as Kafka 4.4 writes them.
+
+The keys of types 19, 21 and 22 have a member's id (coordinator/record_codec.py).
+
+| type | record | value |
+|---:|---|---|
+| 17 | StreamsGroupMetadata | group epoch, hash of the topics' metadata, epoch of the topology that fits them |
+| 19 | StreamsGroupMemberMetadata | process, endpoint, tags, time limits and client of a member |
+| 20 | StreamsGroupTargetAssignmentMetadata | epoch and time of the target assignment |
+| 21 | StreamsGroupTargetAssignmentMember | target tasks of a member |
+| 22 | StreamsGroupCurrentMemberAssignment | epochs, state and tasks of a member |
+| 23 | StreamsGroupTopology | the application's topology |
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from enum import IntEnum
+from typing import Any, Final
+
+import msgspec
+
+from kproc.broker.coordinator.record_codec import RecordCodec, RecordKey, field
+from kproc.broker.streams.reconciliation import StreamsMemberPhase, StreamsMemberState
+from kproc.broker.streams.tasks import MemberTasks, OwnedTasks, Task, TaskSet, partitions_by_subtopology
+from kproc.broker.streams.topology import KeyValue, Topology
+from kproc.wire.schema import Field, Schema
+
+NO_TOPOLOGY: Final = -1
+
+
+class StreamsRecordType(IntEnum):
+    """The types of the records' keys."""
+
+    GROUP = 17
+    MEMBER = 19
+    TARGET = 20
+    MEMBER_TARGET = 21
+    MEMBER_STATE = 22
+    TOPOLOGY = 23
+
+
+class StreamsGroupEpoch(msgspec.Struct, frozen=True):
+    """Value 17. The epoch rises when members, the topology, its topics or the configs of the assignment change."""
+
+    epoch: int
+    metadata_hash: int = 0
+    validated_topology_epoch: int = NO_TOPOLOGY  # The topology that fits its topics; -1 if it does not.
+    assignment_configs: tuple[KeyValue, ...] | None = None  # The configs of the last assignment.
+    # Kafka's plug-in for descriptions of topologies. kproc has none, and keeps what a Kafka has written.
+    stored_description_epoch: int = NO_TOPOLOGY
+    failed_description_epoch: int = NO_TOPOLOGY
+
+
+class Endpoint(msgspec.Struct, frozen=True):
+    """The address at which a member answers interactive queries."""
+
+    host: str
+    port: int
+
+
+class StreamsMember(msgspec.Struct, frozen=True, kw_only=True):
+    """Value 19: a member's process, and its client."""
+
+    instance_id: str | None = None
+    rack_id: str | None = None
+    client_id: str = ""
+    client_host: str = ""
+    rebalance_timeout_ms: int = -1
+    topology_epoch: int = NO_TOPOLOGY
+    process_id: str = ""
+    endpoint: Endpoint | None = None
+    client_tags: tuple[KeyValue, ...] = ()  # Sorted by key.
+
+
+class StreamsTargetEpoch(msgspec.Struct, frozen=True):
+    """Value 20: the group epoch for which the target was computed, and the wall time in ms. 0: at once is possible."""
+
+    epoch: int
+    timestamp_ms: int = 0
+
+
+StreamsRecordValue = (
+    StreamsGroupEpoch | StreamsMember | StreamsTargetEpoch | MemberTasks | StreamsMemberState | Topology
+)
+# The value is None for a tombstone.
+StreamsRecord = tuple[RecordKey, StreamsRecordValue | None]
+
+
+# ---- schemas, in the order of Kafka's message definitions --------------------------------------------------
+
+
+def _schema(path: str, *fields: Field) -> Schema:
+    return Schema(path, True, fields)
+
+
+def _structs(name: str, schema: Schema, *, is_nullable: bool = False, tag: int | None = None) -> Field:
+    return field(name, "struct", is_array=True, is_nullable=is_nullable, tag=tag, struct=schema)
+
+
+_PAIR: Final = _schema("StreamsGroup.pair", field("key", "string"), field("value", "string"))
+_ENDPOINT: Final = _schema("StreamsMember.endpoint", field("host", "string"), field("port", "uint16"))
+_TASKS: Final = (field("subtopology_id", "string"), field("partitions", "int32", is_array=True))
+_TARGET_TASKS: Final = _schema("MemberTasks", *_TASKS)
+_OWNED_TASKS: Final = _schema(
+    "OwnedTasks", *_TASKS, field("epochs", "int32", is_array=True, is_nullable=True, tag=0)
+)
+_TOPIC: Final = _schema(
+    "Topology.topic",
+    field("name", "string"),
+    field("partitions", "int32"),
+    field("replication_factor", "int16"),
+    _structs("topic_configs", _PAIR),
+)
+_COPARTITION_GROUP: Final = _schema(
+    "Topology.copartition_groups",
+    field("source_topics", "int16", is_array=True),
+    field("source_topic_regex", "int16", is_array=True),
+    field("repartition_source_topics", "int16", is_array=True),
+)
+_SUBTOPOLOGY: Final = _schema(
+    "Topology.subtopologies",
+    field("subtopology_id", "string"),
+    field("source_topics", "string", is_array=True),
+    field("source_topic_regex", "string", is_array=True),
+    _structs("state_changelog_topics", _TOPIC),
+    field("repartition_sink_topics", "string", is_array=True),
+    _structs("repartition_source_topics", _TOPIC),
+    _structs("copartition_groups", _COPARTITION_GROUP),
+)
+_SCHEMAS: Final[dict[StreamsRecordType, Schema]] = {
+    StreamsRecordType.GROUP: _schema(
+        "StreamsGroupEpoch",
+        field("epoch", "int32"),
+        field("metadata_hash", "int64"),
+        field("validated_topology_epoch", "int32", tag=0, default=NO_TOPOLOGY),
+        _structs("assignment_configs", _PAIR, is_nullable=True, tag=1),
+        field("stored_description_epoch", "int32", tag=2, default=NO_TOPOLOGY),
+        field("failed_description_epoch", "int32", tag=3, default=NO_TOPOLOGY),
+    ),
+    StreamsRecordType.MEMBER: _schema(
+        "StreamsMember",
+        field("instance_id", "string", is_nullable=True),
+        field("rack_id", "string", is_nullable=True),
+        field("client_id", "string"),
+        field("client_host", "string"),
+        field("rebalance_timeout_ms", "int32"),
+        field("topology_epoch", "int32"),
+        field("process_id", "string"),
+        field("endpoint", "struct", is_nullable=True, struct=_ENDPOINT),
+        _structs("client_tags", _PAIR),
+    ),
+    StreamsRecordType.TARGET: _schema(
+        "StreamsTargetEpoch", field("epoch", "int32"), field("timestamp_ms", "int64", tag=0, default=0)
+    ),
+    StreamsRecordType.MEMBER_TARGET: _schema(
+        "MemberTasks",
+        _structs("active", _TARGET_TASKS),
+        _structs("standby", _TARGET_TASKS),
+        _structs("warmup", _TARGET_TASKS),
+    ),
+    StreamsRecordType.MEMBER_STATE: _schema(
+        "StreamsMemberState",
+        field("epoch", "int32"),
+        field("previous_epoch", "int32"),
+        field("phase", "int8"),
+        _structs("active", _OWNED_TASKS),
+        _structs("standby", _OWNED_TASKS),
+        _structs("warmup", _OWNED_TASKS),
+        _structs("active_pending_revocation", _OWNED_TASKS),
+        _structs("standby_pending_revocation", _OWNED_TASKS),
+        _structs("warmup_pending_revocation", _OWNED_TASKS),
+    ),
+    StreamsRecordType.TOPOLOGY: _schema(
+        "Topology", field("epoch", "int32"), _structs("subtopologies", _SUBTOPOLOGY)
+    ),
+}
+
+
+# ---- writing -----------------------------------------------------------------------------------------------
+
+
+def _fields_of(value: StreamsRecordValue) -> Mapping[str, Any]:
+    match value:
+        case MemberTasks():
+            return {role: _tasks(getattr(value, role)) for role in ("active", "standby", "warmup")}
+        case StreamsMemberState():
+            revoked = value.pending_revocation
+            return {
+                "epoch": value.epoch,
+                "previous_epoch": value.previous_epoch,
+                "phase": int(value.phase),
+                "active": _tasks_with_epochs(value.owned.active),
+                "standby": _tasks(value.owned.standby),
+                "warmup": _tasks(value.owned.warmup),
+                "active_pending_revocation": _tasks_with_epochs(revoked.active),
+                "standby_pending_revocation": _tasks(revoked.standby),
+                "warmup_pending_revocation": _tasks(revoked.warmup),
+            }
+        case _:
+            fields: dict[str, Any] = msgspec.to_builtins(value)
+            return fields
+
+
+def _tasks(tasks: TaskSet) -> list[dict[str, Any]]:
+    return [
+        {"subtopology_id": each_id, "partitions": partitions}
+        for each_id, partitions in partitions_by_subtopology(tasks).items()
+    ]
+
+
+def _tasks_with_epochs(tasks: Mapping[Task, int]) -> list[dict[str, Any]]:
+    return [
+        {
+            "subtopology_id": each_id,
+            "partitions": partitions,
+            "epochs": [tasks[each_id, partition] for partition in partitions],
+        }
+        for each_id, partitions in partitions_by_subtopology(tasks).items()
+    ]
+
+
+# ---- reading -----------------------------------------------------------------------------------------------
+
+
+_STRUCTS: Final[Mapping[StreamsRecordType, type[StreamsRecordValue]]] = {
+    StreamsRecordType.GROUP: StreamsGroupEpoch,
+    StreamsRecordType.MEMBER: StreamsMember,
+    StreamsRecordType.TARGET: StreamsTargetEpoch,
+    StreamsRecordType.TOPOLOGY: Topology,
+}
+
+
+def _value_of(record_type: StreamsRecordType, fields: dict[str, Any]) -> StreamsRecordValue:
+    match record_type:
+        case StreamsRecordType.MEMBER_TARGET:
+            return MemberTasks(*(read_tasks(fields[role]) for role in ("active", "standby", "warmup")))
+        case StreamsRecordType.MEMBER_STATE:
+            return StreamsMemberState(
+                fields["epoch"],
+                fields["previous_epoch"],
+                _phase(fields["phase"]),
+                _owned(fields, ""),
+                _owned(fields, "_pending_revocation"),
+            )
+        case _:
+            return msgspec.convert(fields, _STRUCTS[record_type])
+
+
+def read_tasks(rows: Iterable[dict[str, Any]]) -> TaskSet:
+    """Return the tasks of rows with a subtopology and its partitions each, as records and requests have them."""
+    return frozenset((row["subtopology_id"], partition) for row in rows for partition in row["partitions"])
+
+
+def _phase(number: int) -> StreamsMemberPhase:
+    return StreamsMemberPhase(number) if number in _PHASES else StreamsMemberPhase.UNKNOWN
+
+
+_PHASES: Final = frozenset(map(int, StreamsMemberPhase))
+
+
+def _owned(fields: dict[str, Any], suffix: str) -> OwnedTasks:
+    active: dict[Task, int] = {}
+    for row in fields[f"active{suffix}"]:
+        partitions, epochs = row["partitions"], row["epochs"]
+        # Kafka before 4.2 wrote no epochs, and takes the member's own for all.
+        if epochs is None or len(epochs) != len(partitions):
+            epochs = [fields["epoch"]] * len(partitions)
+        active.update(
+            ((row["subtopology_id"], partition), epoch)
+            for partition, epoch in zip(partitions, epochs, strict=True)
+        )
+    return OwnedTasks(active, read_tasks(fields[f"standby{suffix}"]), read_tasks(fields[f"warmup{suffix}"]))
+
+
+STREAMS_RECORDS: Final = RecordCodec[StreamsRecordType, StreamsRecordValue](
+    StreamsRecordType,
+    (StreamsRecordType.MEMBER, StreamsRecordType.MEMBER_TARGET, StreamsRecordType.MEMBER_STATE),
+    _SCHEMAS,
+    _fields_of,
+    _value_of,
+)

@@ -1,0 +1,363 @@
+"""Topology: the subtopologies of an application, and `configure_topology`, which fits them to the existing topics.
+
+A subtopology reads source topics and repartition topics, and keeps its state in changelog topics. The client leaves
+open how many partitions an internal topic (repartition or changelog) has. `configure_topology` decides it by Kafka's
+rules, counts the tasks, and finds internal topics that must be created. The result depends on nothing else.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from enum import IntEnum
+from functools import cached_property
+from typing import Final
+
+import msgspec
+
+from kproc.common.errors import ErrorCode, KafkaError
+
+# Returns the number of partitions of a topic, or None if it does not exist.
+PartitionCounts = Callable[[str], int | None]
+
+# Limits of a group. The assignor takes about 0.1 s for this many tasks. A chain of repartition topics takes as many
+# rounds as it has topics.
+TASKS_MAX: Final = 20_000
+TOPICS_MAX: Final = 1_000
+_NAMES_SHOWN_MAX: Final = 3
+
+
+class StreamsStatusCode(IntEnum):
+    """The codes of a status in a StreamsGroupHeartbeat response."""
+
+    STALE_TOPOLOGY = 0
+    MISSING_SOURCE_TOPICS = 1
+    INCORRECTLY_PARTITIONED_TOPICS = 2
+    MISSING_INTERNAL_TOPICS = 3
+    SHUTDOWN_APPLICATION = 4
+    ASSIGNMENT_DELAYED = 5
+    MISSING_CLIENT_TAGS = 6
+
+
+class StreamsStatus(msgspec.Struct, frozen=True, array_like=True):
+    """One status of a group, with a text for the client's log."""
+
+    code: int
+    detail: str
+
+
+class KeyValue(msgspec.Struct, frozen=True, order=True):
+    """A config of a topic or an assignment, or a tag of a client."""
+
+    key: str
+    value: str
+
+
+class StreamsTopic(msgspec.Struct, frozen=True):
+    """A repartition or changelog topic. 0 partitions: the broker decides. 0 replicas: the broker's default."""
+
+    name: str
+    partitions: int = 0
+    replication_factor: int = 0
+    topic_configs: tuple[KeyValue, ...] = ()
+
+
+class CopartitionGroup(msgspec.Struct, frozen=True):
+    """Source topics that need equal numbers of partitions, as indexes into the lists of their subtopology."""
+
+    source_topics: tuple[int, ...] = ()
+    source_topic_regex: tuple[int, ...] = ()
+    repartition_source_topics: tuple[int, ...] = ()
+
+
+class Subtopology(msgspec.Struct, frozen=True, kw_only=True):
+    """A part of a topology whose topics are read by the same tasks. Its fields have the names of the messages."""
+
+    subtopology_id: str
+    source_topics: tuple[str, ...] = ()
+    source_topic_regex: tuple[str, ...] = ()
+    state_changelog_topics: tuple[StreamsTopic, ...] = ()
+    repartition_sink_topics: tuple[str, ...] = ()
+    repartition_source_topics: tuple[StreamsTopic, ...] = ()
+    copartition_groups: tuple[CopartitionGroup, ...] = ()
+
+    def input_topics(self) -> Iterator[str]:
+        """Yield the names of the topics that its tasks read."""
+        yield from self.source_topics
+        yield from (topic.name for topic in self.repartition_source_topics)
+
+    def copartitioned_topics(self) -> Iterator[frozenset[str]]:
+        """Yield the names of each copartition group. Raises IndexError for an index beyond its list."""
+        for group in self.copartition_groups:
+            sources = (self.source_topics[index] for index in group.source_topics)
+            repartitions = (
+                self.repartition_source_topics[index].name for index in group.repartition_source_topics
+            )
+            yield frozenset((*sources, *repartitions))
+
+
+class Topology(msgspec.Struct, frozen=True, dict=True):
+    """The topology of an application. The epoch is the client's version of it."""
+
+    epoch: int
+    subtopologies: tuple[Subtopology, ...]
+
+    @cached_property
+    def topic_names(self) -> frozenset[str]:
+        """The names of all topics that its tasks need."""
+        changelogs = (topic.name for each in self.subtopologies for topic in each.state_changelog_topics)
+        return frozenset(self.subtopology_of_topic).union(changelogs)
+
+    @cached_property
+    def subtopology_of_topic(self) -> Mapping[str, str]:
+        """The ids of the subtopologies that read each input topic."""
+        return {name: each.subtopology_id for each in self.subtopologies for name in each.input_topics()}
+
+    def is_same(self, other: Topology) -> bool:
+        """Return True if `other` has the same epoch and the same subtopologies, in any order."""
+        return self.epoch == other.epoch and _by_id(self) == _by_id(other)
+
+
+class ConfiguredSubtopology(msgspec.Struct, frozen=True):
+    """A subtopology whose internal topics have numbers of partitions."""
+
+    subtopology: Subtopology
+    task_count: int
+
+
+class ConfiguredTopology(msgspec.Struct, frozen=True, kw_only=True):
+    """A topology that was fitted to the existing topics. It has tasks only if there is no problem."""
+
+    epoch: int
+    subtopologies: Mapping[str, ConfiguredSubtopology]  # By id, in the order of the ids.
+    missing_topics: tuple[StreamsTopic, ...] = ()
+    problem: StreamsStatus | None = None
+
+    @property
+    def is_ready(self) -> bool:
+        return self.problem is None
+
+
+class _NotConfigurable(Exception):
+    """The topology does not fit the existing topics."""
+
+    def __init__(self, code: StreamsStatusCode, detail: str) -> None:
+        super().__init__(detail)
+        self.status = StreamsStatus(code, detail)
+
+
+def configure_topology(topology: Topology, counts: PartitionCounts) -> ConfiguredTopology:
+    """Fit a topology to the existing topics.
+
+    A problem that can pass, such as a missing topic, is in the result. Raises STREAMS_INVALID_TOPOLOGY for a topology
+    that can never be configured.
+    """
+    try:
+        _reject_missing_sources(topology, counts)
+        decided = _decide_partitions(topology, counts)
+        configured = {
+            each.subtopology_id: _configured(each, decided, counts)
+            for each in sorted(topology.subtopologies, key=lambda each: each.subtopology_id)
+        }
+        _reject_too_many_tasks(configured.values())
+        missing = _missing_topics(topology, configured.values(), counts)
+    except _NotConfigurable as error:
+        return ConfiguredTopology(epoch=topology.epoch, subtopologies={}, problem=error.status)
+    problem = None
+    if missing:
+        detail = f"Internal topics are missing: {_summary([topic.name for topic in missing])}"
+        problem = StreamsStatus(StreamsStatusCode.MISSING_INTERNAL_TOPICS, detail)
+    return ConfiguredTopology(
+        epoch=topology.epoch, subtopologies=configured, missing_topics=missing, problem=problem
+    )
+
+
+def reject_invalid_topology(topology: Topology) -> None:
+    """Raise STREAMS_INVALID_TOPOLOGY for a topology that no group accepts, whatever topics exist."""
+    for topic in (topic for each in topology.subtopologies for topic in each.state_changelog_topics):
+        if topic.partitions:
+            raise _invalid(
+                f"Changelog topic {topic.name} must have an undefined partition count, but it is set to "
+                f"{topic.partitions}."
+            )
+    count = sum(
+        len(each.source_topics)
+        + len(each.repartition_sink_topics)
+        + len(each.repartition_source_topics)
+        + len(each.state_changelog_topics)
+        for each in topology.subtopologies
+    )
+    if count > TOPICS_MAX:
+        raise _invalid(f"The topology has {count} topics. At most {TOPICS_MAX} are possible.")
+
+
+def _by_id(topology: Topology) -> dict[str, Subtopology]:
+    return {each.subtopology_id: each for each in topology.subtopologies}
+
+
+def _invalid(message: str) -> KafkaError:
+    return KafkaError(ErrorCode.STREAMS_INVALID_TOPOLOGY, message)
+
+
+def _summary(names: Collection[str]) -> str:
+    shown = ", ".join(sorted(names)[:_NAMES_SHOWN_MAX])
+    more = len(names) - _NAMES_SHOWN_MAX
+    return f"{shown} and {more} additional topics" if more > 0 else shown
+
+
+def _reject_missing_sources(topology: Topology, counts: PartitionCounts) -> None:
+    missing = {name for each in topology.subtopologies for name in each.source_topics if counts(name) is None}
+    if missing:
+        raise _NotConfigurable(
+            StreamsStatusCode.MISSING_SOURCE_TOPICS, f"Source topics {_summary(missing)} are missing."
+        )
+
+
+def _decide_partitions(topology: Topology, counts: PartitionCounts) -> dict[str, int]:
+    """Return the number of partitions of each internal topic."""
+    decided = _repartition_counts(topology.subtopologies, counts)
+    sources = [topic for each in topology.subtopologies for topic in each.repartition_source_topics]
+    if any(topic.name not in decided for topic in sources):
+        raise _invalid(
+            "Failed to compute number of partitions for all repartition topics, because a repartition source topic is "
+            "never used as a sink topic."
+        )
+    is_fixed = {topic.name: topic.partitions != 0 for topic in sources}
+    for each in topology.subtopologies:
+        try:
+            groups = list(each.copartitioned_topics())
+        except IndexError as error:
+            message = f"A copartition group of subtopology {each.subtopology_id} names a topic that it lacks."
+            raise _invalid(message) from error
+        for group in groups:
+            decided.update(_enforce_copartitioning(group, is_fixed, decided, counts))
+    for each in topology.subtopologies:
+        task_count = _task_count(each, decided, counts)
+        decided.update((topic.name, task_count) for topic in each.state_changelog_topics)
+    return decided
+
+
+def _repartition_counts(subtopologies: Collection[Subtopology], counts: PartitionCounts) -> dict[str, int]:
+    """Return the numbers of partitions of the repartition topics: the client's, or the largest of the topics before."""
+    decided = {
+        topic.name: topic.partitions
+        for each in subtopologies
+        for topic in each.repartition_source_topics
+        if topic.partitions
+    }
+    # A subtopology can read what another one writes, so each round decides the sinks behind those of the round before.
+    while True:
+        undecided = [
+            (each, sink)
+            for each in subtopologies
+            for sink in each.repartition_sink_topics
+            if sink not in decided
+        ]
+        if not undecided:
+            return decided
+        before = len(decided)
+        for each, sink in undecided:
+            known = [counts(name) for name in each.source_topics]
+            known += [decided.get(topic.name) for topic in each.repartition_source_topics]
+            largest = max((count for count in known if count is not None), default=None)
+            if largest is not None:
+                decided[sink] = largest
+        if len(decided) == before:
+            raise _invalid(
+                "Failed to compute number of partitions for all repartition topics. There may be loops in the topology "
+                "that cannot be resolved."
+            )
+
+
+def _enforce_copartitioning(
+    group: frozenset[str], is_fixed: Mapping[str, bool], decided: Mapping[str, int], counts: PartitionCounts
+) -> dict[str, int]:
+    """Return the numbers of partitions of the repartition topics of a copartition group.
+
+    Topics with a fixed number decide for the others. Kafka compares all such topics of the topology here, and therefore
+    rejects two groups with different fixed numbers.
+    """
+    sizes = {name: _count_of(name, decided, counts) for name in group}
+    repartitions = {name: size for name, size in sizes.items() if name in is_fixed}
+    leading = {name: size for name, size in sizes.items() if name not in is_fixed} or {
+        name: size for name, size in repartitions.items() if is_fixed[name]
+    }
+    if len(set(leading.values())) > 1:
+        shown = ", ".join(f"{name}={size}" for name, size in sorted(leading.items()))
+        raise _NotConfigurable(
+            StreamsStatusCode.INCORRECTLY_PARTITIONED_TOPICS,
+            f"Following topics do not have the same number of partitions: [{{{shown}}}]",
+        )
+    size = max((leading or repartitions).values(), default=0)
+    for name, own in repartitions.items():
+        if is_fixed[name] and own != size:
+            raise _NotConfigurable(
+                StreamsStatusCode.INCORRECTLY_PARTITIONED_TOPICS,
+                f"Number of partitions [{own}] of repartition topic [{name}] doesn't match number of partitions "
+                f"[{size}] of the source topic.",
+            )
+    return dict.fromkeys(repartitions, size)
+
+
+def _count_of(name: str, decided: Mapping[str, int], counts: PartitionCounts) -> int:
+    """Return the number of partitions that a topic has, or shall have."""
+    count = counts(name)
+    if count is None:
+        count = decided.get(name)
+    if count is None:
+        raise _invalid(f"Number of partitions is not set for topic: {name}")
+    return count
+
+
+def _task_count(subtopology: Subtopology, decided: Mapping[str, int], counts: PartitionCounts) -> int:
+    sizes = [_count_of(name, decided, counts) for name in subtopology.input_topics()]
+    if not sizes:
+        raise _invalid(f"No source topics found for subtopology {subtopology.subtopology_id}")
+    return max(sizes)
+
+
+def _configured(
+    subtopology: Subtopology, decided: Mapping[str, int], counts: PartitionCounts
+) -> ConfiguredSubtopology:
+    def with_counts(topics: Iterable[StreamsTopic]) -> tuple[StreamsTopic, ...]:
+        return tuple(
+            msgspec.structs.replace(topic, partitions=topic.partitions or decided[topic.name])
+            for topic in topics
+        )
+
+    return ConfiguredSubtopology(
+        msgspec.structs.replace(
+            subtopology,
+            state_changelog_topics=with_counts(subtopology.state_changelog_topics),
+            repartition_source_topics=with_counts(subtopology.repartition_source_topics),
+        ),
+        _task_count(subtopology, decided, counts),
+    )
+
+
+def _reject_too_many_tasks(subtopologies: Iterable[ConfiguredSubtopology]) -> None:
+    task_count = sum(each.task_count for each in subtopologies)
+    if task_count > TASKS_MAX:
+        raise _invalid(f"The topology has {task_count} tasks. At most {TASKS_MAX} are possible.")
+
+
+def _missing_topics(
+    topology: Topology, subtopologies: Iterable[ConfiguredSubtopology], counts: PartitionCounts
+) -> tuple[StreamsTopic, ...]:
+    """Return the internal topics that do not exist. The other ones must have the right numbers of partitions."""
+    internal = {
+        topic.name: topic
+        for each in subtopologies
+        for topic in (*each.subtopology.repartition_source_topics, *each.subtopology.state_changelog_topics)
+    }
+    missing = []
+    for name, topic in sorted(internal.items()):
+        count = counts(name)
+        if count is None:
+            missing.append(topic)
+        elif count != topic.partitions:
+            raise _NotConfigurable(
+                StreamsStatusCode.INCORRECTLY_PARTITIONED_TOPICS,
+                f"Existing topic {name} has different number of partitions: expected {topic.partitions}, found "
+                f"{count}",
+            )
+    return tuple(missing)
