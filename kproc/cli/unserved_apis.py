@@ -27,8 +27,6 @@ _REASONS: Final = (
         (
             ApiKey.SHARE_GROUP_HEARTBEAT,
             ApiKey.SHARE_GROUP_DESCRIBE,
-            ApiKey.SHARE_FETCH,
-            ApiKey.SHARE_ACKNOWLEDGE,
             ApiKey.INITIALIZE_SHARE_GROUP_STATE,
             ApiKey.READ_SHARE_GROUP_STATE,
             ApiKey.WRITE_SHARE_GROUP_STATE,

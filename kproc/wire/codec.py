@@ -18,6 +18,7 @@ from struct import error as StructError
 from typing import Any, Literal
 
 from kproc.common.errors import ErrorCode, ProtocolError
+from kproc.wire.file_range import FileRange, size_bytes
 from kproc.wire.header import ApiKey, encode_request_header, encode_response_header, parse_response_header
 from kproc.wire.primitives import INT32, Buffer
 from kproc.wire.schema import Field, Reader, RowBudget, Schema, StepReader, reader_of, step_reader_of
@@ -140,12 +141,17 @@ def _encode(
     head: bytes, api_key: int, version: int, direction: Direction, fields: Mapping[str, Any]
 ) -> bytes:
     pieces = _encode_pieces(head, api_key, version, direction, fields)
-    return pieces[0] if len(pieces) == 1 else b"".join(pieces)
+    first = pieces[0]
+    if len(pieces) == 1 and isinstance(first, bytes):
+        return first
+    whole = [each for each in pieces if isinstance(each, bytes)]
+    assert len(whole) == len(pieces), "a message with records of files must be sent in pieces"
+    return b"".join(whole)
 
 
 def _encode_pieces(
     head: bytes, api_key: int, version: int, direction: Direction, fields: Mapping[str, Any]
-) -> list[bytes]:
+) -> list[bytes | FileRange]:
     body = MessageInPieces(head)
     try:
         _writer(api_key, version, direction)(body, fields)
@@ -153,7 +159,9 @@ def _encode_pieces(
         raise ValueError(f"{ApiKey(api_key).name} {direction} v{version}: {error}") from error
     pieces = body.pieces()
     # Add the length last, because it comes first on the wire, but is known only now.
-    pieces[0] = INT32.pack(sum(map(len, pieces))) + pieces[0]
+    first = pieces[0]
+    assert isinstance(first, bytes)
+    pieces[0] = INT32.pack(size_bytes(pieces)) + first
     return pieces
 
 
@@ -204,8 +212,8 @@ def encode_response(api_key: int, version: int, correlation_id: int, fields: Map
 
 def encode_response_in_pieces(
     api_key: int, version: int, correlation_id: int, fields: Mapping[str, Any]
-) -> list[bytes]:
-    """Encode as `encode_response`. A frame with large EncodedRows has several pieces, any other one."""
+) -> list[bytes | FileRange]:
+    """Encode as `encode_response`. A frame with large EncodedRows or FileRecords has several pieces, any other one."""
     head = encode_response_header(api_key, version, correlation_id)
     return _encode_pieces(head, api_key, version, "response", fields)
 

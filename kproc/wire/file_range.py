@@ -6,6 +6,7 @@ the file's path to open it, and its inode to detect that the path meanwhile name
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import NamedTuple
 
 
@@ -16,3 +17,24 @@ class FileRange(NamedTuple):
     inode: int
     position: int
     length: int
+
+
+class FileRecords:
+    """The records of one partition in a response, as ranges of files. `len` is their size in bytes.
+
+    An encoder accepts it as the value of a field `records`.
+    """
+
+    __slots__ = ("_size_bytes", "ranges")
+
+    def __init__(self, ranges: Sequence[FileRange]) -> None:
+        self.ranges = ranges
+        self._size_bytes = sum(each.length for each in ranges)
+
+    def __len__(self) -> int:
+        return self._size_bytes
+
+
+def size_bytes(pieces: Sequence[bytes | FileRange]) -> int:
+    """Return the size of a message that consists of bytes and of ranges of files."""
+    return sum(each.length if isinstance(each, FileRange) else len(each) for each in pieces)

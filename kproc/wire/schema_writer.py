@@ -6,11 +6,12 @@ raises ValueError, TypeError or struct.error.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from struct import Struct
 from typing import Any, Final
 
+from kproc.wire.file_range import FileRange, FileRecords
 from kproc.wire.primitives import (
     INT16,
     INT32,
@@ -66,6 +67,22 @@ def _write_bytes(path: str, is_flexible: bool, is_nullable: bool) -> Writer:
         out += value
 
     return write_bytes
+
+
+def _write_records(write_bytes: Writer) -> Writer:
+    """Return a writer of records, which may be FileRecords. Then only their size is written into the buffer."""
+
+    def write_records(out: bytearray, value: Any) -> None:
+        if type(value) is not FileRecords:
+            write_bytes(out, value)
+            return
+        assert type(out) is MessageInPieces, "records of files in a message that is not sent in pieces"
+        # All messages with such a field are flexible: ShareFetch. Fetch has encoders of its own (hot_fetch.py).
+        out += encode_unsigned_varint(len(value) + 1)
+        if len(value):
+            out.add_pieces([each for each in value.ranges if each.length])
+
+    return write_records
 
 
 def _uuid_bytes(value: bytes | None) -> bytes:
@@ -138,13 +155,13 @@ class MessageInPieces(bytearray):
 
     def __init__(self, beginning: bytes) -> None:
         super().__init__(beginning)
-        self._complete: list[bytes] = []
+        self._complete: list[bytes | FileRange] = []
 
-    def add_pieces(self, pieces: list[bytes]) -> None:
+    def add_pieces(self, pieces: Sequence[bytes | FileRange]) -> None:
         self._complete += (bytes(self), *pieces)
         self.clear()
 
-    def pieces(self) -> list[bytes]:
+    def pieces(self) -> list[bytes | FileRange]:
         """Return all pieces of the message in their order. The first one has at least the `beginning`."""
         return [*self._complete, bytes(self)]
 
@@ -195,6 +212,8 @@ def _field_writer(field: Field, schema: Schema, check_name: NameCheck) -> Writer
             write = _write_message(write)
     elif field.kind == "bytes":
         write = _write_bytes(path, schema.is_flexible, is_nullable)
+        if field.name == "records" and schema.is_flexible:
+            write = _write_records(write)
     elif field.kind == "struct":
         assert field.struct is not None
         write = writer_of(field.struct, check_name)

@@ -18,6 +18,7 @@ from tests.support.acls import Acl
 from tests.support.groups import commit_fields, join_fields
 from tests.support.minimal import ANY_ACL
 from tests.support.raw import NO_TOPIC_ID, batch, create_topics_fields, fetch_fields, produce_fields
+from tests.support.share_requests import share_acknowledge, share_fetch
 
 Fields = dict[str, Any]
 TOPIC, GROUP, TXN = "seen-topic", "seen-group", "seen-id"
@@ -231,6 +232,19 @@ def _consumer_heartbeat(names: Sequence[str], _ids: Sequence[bytes]) -> Fields:
         "subscribed_topic_names": list(names),
         "topic_partitions": [],
     }
+
+
+def _share_fetch(names: Sequence[str], ids: Ids) -> Fields:
+    topics = [
+        {"topic_id": ids[name], "partitions": [{"partition_index": 0, "acknowledgement_batches": []}]}
+        for name in names
+        if name in ids
+    ]
+    return share_fetch(NO_TOPIC_ID, group_id=GROUP, topics=topics)
+
+
+def _share_acknowledge(_names: Sequence[str], _ids: Ids) -> Fields:
+    return share_acknowledge(NO_TOPIC_ID, {}, epoch=1, group_id=GROUP)
 
 
 _MEMBER: Final[Fields] = {"group_id": GROUP, "generation_id": 1, "member_id": "m"}
@@ -465,6 +479,8 @@ ROWS: Final[tuple[Row, ...]] = (
         _GROUP_REFUSED,
         about=ResourceType.GROUP,
     ),
+    Row(ApiKey.SHARE_FETCH, _share_fetch, (_group(Operation.READ),), _GROUP_REFUSED, label="group"),
+    Row(ApiKey.SHARE_ACKNOWLEDGE, _share_acknowledge, (_group(Operation.READ),), _GROUP_REFUSED),
     Row(ApiKey.LEAVE_GROUP, _same(group_id=GROUP, members=[]), (_group(Operation.READ),), _GROUP_REFUSED),
     Row(ApiKey.OFFSET_COMMIT, _commit, (_group(Operation.READ),), _GROUP_REFUSED, label="group"),
     Row(ApiKey.OFFSET_COMMIT, _commit, (_topic(Operation.READ),), _TOPIC_REFUSED, 9, _T, "topics"),

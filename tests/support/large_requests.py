@@ -7,6 +7,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from kproc.wire.header import ApiKey
+from tests.support.raw import NO_TOPIC_ID
+from tests.support.share_requests import share_acknowledge, share_fetch
 
 Fields = dict[str, Any]
 
@@ -177,6 +179,15 @@ LARGE: list[LargeRequest] = [
         K.CONSUMER_GROUP_DESCRIBE,
         1,
         lambda count: {"group_ids": _names(count), "include_authorized_operations": False},
+    ),
+    LargeRequest(
+        "ShareFetch", K.SHARE_FETCH, 2, lambda count: share_fetch(NO_TOPIC_ID, range(count), group_id="g")
+    ),
+    LargeRequest(
+        "ShareAcknowledge",
+        K.SHARE_ACKNOWLEDGE,
+        2,
+        lambda count: share_acknowledge(NO_TOPIC_ID, {0: [(0, count - 1, [1] * count)]}, epoch=1),
     ),
     LargeRequest("ConsumerGroupHeartbeat", K.CONSUMER_GROUP_HEARTBEAT, 1, _consumer_heartbeat),
     LargeRequest(

@@ -17,6 +17,7 @@ from tests.support.raw import (
     list_offsets_fields,
     produce_fields,
 )
+from tests.support.share_requests import share_acknowledge, share_fetch
 from tests.support.topics import fresh_name
 
 Fields = dict[str, Any]
@@ -132,6 +133,10 @@ MINIMAL: dict[ApiKey, Callable[[str, bytes], Fields]] = {
         "topic_partitions": [],
     },
     ApiKey.CONSUMER_GROUP_DESCRIBE: lambda name, topic_id: {"group_ids": [fresh_name("g")]},
+    ApiKey.SHARE_FETCH: lambda name, topic_id: share_fetch(topic_id, [0], group_id=fresh_name("g")),
+    ApiKey.SHARE_ACKNOWLEDGE: lambda name, topic_id: share_acknowledge(
+        topic_id, {0: [(0, 0, [1])]}, epoch=1, group_id=fresh_name("g")
+    ),
     ApiKey.LEAVE_GROUP: lambda name, topic_id: {
         "group_id": fresh_name("g"),
         "member_id": "m",

@@ -90,6 +90,10 @@ LAYERS: dict[str, set[str]] = {
         "broker.metrics", "broker.security", "wire", "broker.transport", "broker.cluster",
         "broker.calls", "broker.role", "broker.request", "broker.peers",
     },
+    "broker.share.session": {
+        "broker.security", "wire", "broker.cluster", "broker.calls", "broker.role", "broker.request", "broker.peers",
+        "broker.share.partition", "broker.fetch",
+    },
     "broker.produce": {
         "broker.security", "wire", "broker.storage", "broker.transport", "broker.cluster",
         "broker.calls", "broker.request", "broker.peers",
@@ -98,7 +102,8 @@ LAYERS: dict[str, set[str]] = {
         "broker.coordinator", "broker.ipc", "broker.metrics", "broker.security", "wire",
         "broker.group", "broker.storage", "broker.transaction", "broker.share.state",
         "broker.transport", "broker.cluster", "broker.calls", "broker.role", "broker.request",
-        "broker.observe", "broker.peers", "broker.api", "broker.fetch", "broker.produce",
+        "broker.observe", "broker.peers", "broker.api", "broker.fetch",
+        "broker.share.session", "broker.produce",
     },
     "broker.supervisor": {
         "broker.ipc", "broker.metrics", "broker.security", "wire", "broker.storage",

@@ -9,7 +9,7 @@ from __future__ import annotations
 import importlib
 from typing import Final
 
-# Names below kproc.broker. Produce and Fetch have packages of their own.
+# Names below kproc.broker. Produce, Fetch and ShareFetch have packages of their own.
 MODULES: Final = (
     "produce.produce",
     "fetch.fetch",
@@ -36,6 +36,8 @@ MODULES: Final = (
     "api.describe_groups",
     "api.consumer_group_heartbeat",
     "api.consumer_group_describe",
+    "share.session.share_fetch",
+    "share.session.share_acknowledge",
     "api.list_groups",
     "api.delete_groups",
     "api.describe_configs",

@@ -16,6 +16,7 @@ METADATA_VERSION: Final = "metadata.version"
 KRAFT_VERSION: Final = "kraft.version"
 TRANSACTION_VERSION: Final = "transaction.version"
 GROUP_VERSION: Final = "group.version"
+SHARE_VERSION: Final = "share.version"
 UPGRADE, SAFE_DOWNGRADE, UNSAFE_DOWNGRADE = 1, 2, 3
 
 
@@ -37,7 +38,7 @@ FEATURES: Final = (
     Feature(GROUP_VERSION, 0, 1, 0),
     Feature(KRAFT_VERSION, 0, 0, 0),
     Feature(METADATA_VERSION, 7, 33, 30),
-    Feature("share.version", 0, 0, 0),
+    Feature(SHARE_VERSION, 0, 0, 0),
     Feature("streams.version", 0, 0, 0),
     # 1: flexible records; 2: an epoch for each transaction, and Produce adds its partitions (KIP-890). A cluster from
     # before keeps its level until somebody raises it.
@@ -65,6 +66,11 @@ def transaction_version(image: ClusterImage) -> int:
 def group_version(image: ClusterImage) -> int:
     """Return the finalised level of group.version."""
     return level_of(image, _BY_NAME[GROUP_VERSION])
+
+
+def share_version(image: ClusterImage) -> int:
+    """Return the finalised level of share.version."""
+    return level_of(image, _BY_NAME[SHARE_VERSION])
 
 
 def level_of(image: ClusterImage, feature: Feature) -> int:

@@ -40,6 +40,13 @@ class GroupSettings:
         at_least(0),
     )
     group_max_size: int = setting(INT, INT_MAX, "Maximum number of members of a group.", at_least(1))
+    group_share_max_share_sessions: int = setting(
+        INT,
+        2_000,
+        "Maximum number of share sessions of a Handler. A member of a share group has one for each connection on which "
+        "it fetches records.",
+        at_least(1),
+    )
     group_consumer_session_timeout_ms: int = setting(
         INT,
         45_000,

@@ -9,6 +9,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from kproc.broker.request.fast_path import CONNECTION_BYTES
+from kproc.broker.share.session.owner_call import end_sessions
 from kproc.broker.transport.envelope import (
     BLOCK_FREE,
     DISCONNECTED,
@@ -36,7 +37,7 @@ if TYPE_CHECKING:
 class ConnectionNews:
     """The receiver of the records about connections in one Handler."""
 
-    __slots__ = ("_clock", "_held", "_logins", "_moving", "_queue", "_rates")
+    __slots__ = ("_clock", "_held", "_logins", "_moving", "_queue", "_rates", "_services")
 
     def __init__(
         self,
@@ -47,6 +48,7 @@ class ConnectionNews:
         logins: Logins,
         moving: MigratingConnections,
     ) -> None:
+        self._services = services
         self._clock = services.clock
         self._rates = services.client_rates
         self._queue = queue
@@ -93,6 +95,7 @@ class ConnectionNews:
         key = view[:CONNECTION_BYTES].tobytes()
         self._held.abandon(client, key)
         client.requests.forget(connection_id)
+        end_sessions(self._services, connection_id)
         client.paths.pop(key, None)
         client.metered.discard(connection_id)
         if has_moved:

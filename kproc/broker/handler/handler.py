@@ -48,6 +48,8 @@ from kproc.broker.role.listeners import Endpoint
 from kproc.broker.role.purgatory import Purgatory
 from kproc.broker.role.roles import CLEANER, CONTROLLER, HANDLER, PROCESSOR, handler_id
 from kproc.broker.security.authorizer import make_authorizer
+from kproc.broker.share.session.owner_call import end_all_sessions
+from kproc.broker.share.session.sessions import ShareSessions
 from kproc.broker.transport.agent import AgentId, Link
 from kproc.broker.transport.envelope import CALL, DELTA, DELTA_ACK, REPLY, SNAPSHOT, TOKEN
 from kproc.broker.transport.outbox import Outbox
@@ -177,6 +179,7 @@ class Handler(LinkedRole):
             transfers=transfers,
             producer_ids=ProducerIdAllocator(peers.ask_controller, self.containment),
             session_cache=SessionCache(config.max_incremental_fetch_session_cache_slots),
+            share_sessions=ShareSessions(index, config.group_share_max_share_sessions),
         )
         return services
 
@@ -247,6 +250,7 @@ class Handler(LinkedRole):
         """
         self._is_leaving = True
         self._due.press()
+        end_all_sessions(self._services)
         self._purgatory.expire_all()
 
     def drain(self) -> None:

@@ -41,6 +41,7 @@ if TYPE_CHECKING:
     from kproc.broker.security.acl import Operation, ResourceType
     from kproc.broker.security.authorizer import StandardAuthorizer
     from kproc.broker.security.principal import Identity, Principal
+    from kproc.broker.share.session.sessions import ShareSessions
     from kproc.common.clock import Clock
     from kproc.common.containment import Containment
     from kproc.wire.file_range import FileRange
@@ -101,6 +102,7 @@ class OwnerServices:
         "producer_ids",
         "purgatory",
         "session_cache",
+        "share_sessions",
         "transfers",
     )
 
@@ -112,12 +114,14 @@ class OwnerServices:
         transfers: PartitionTransfer,
         producer_ids: ProducerIdAllocator,
         session_cache: SessionCache,
+        share_sessions: ShareSessions,
     ) -> None:
         self.partitions = partitions
         self.purgatory = purgatory
         self.transfers = transfers
         self.producer_ids = producer_ids
         self.session_cache = session_cache
+        self.share_sessions = share_sessions
         self.coordinators: Mapping[str, TopicCoordinators[Any]] = {}  # By internal topic. Set by the Handler.
         self.forwarded: dict[HandledCall[Any], None] = {}  # Requests of other Handlers that wait here.
 
@@ -321,10 +325,11 @@ class RequestContext:
         if self.throttle_ms and codec.has_response_field(self.api_key, self.api_version, "throttle_time"):
             answer["throttle_time"] = self.throttle_ms
         pieces = codec.encode_response_in_pieces(self.api_key, self.api_version, self.correlation_id, answer)
-        if len(pieces) == 1:
-            self.send(pieces[0])
+        first = pieces[0]
+        if len(pieces) == 1 and isinstance(first, bytes):
+            self.send(first)
         else:
-            self.send_parts([*pieces])
+            self.send_parts(pieces)
 
     def settle(self) -> None:
         """Charge the client for the time of this request. Called right before the response is encoded.

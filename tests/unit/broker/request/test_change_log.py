@@ -55,6 +55,8 @@ NO_CHANGES = {
     ApiKey.PUSH_TELEMETRY,
     ApiKey.SASL_AUTHENTICATE,
     ApiKey.SASL_HANDSHAKE,
+    ApiKey.SHARE_ACKNOWLEDGE,
+    ApiKey.SHARE_FETCH,
     ApiKey.SYNC_GROUP,
     ApiKey.TXN_OFFSET_COMMIT,
     # With one broker and one directory these change nothing.

@@ -1,0 +1,277 @@
+"""Acquire records for one ShareFetch from the owners of the session's partitions, and wait until there are some.
+
+The home calls the owners one after the other, because each of them gets what the others have left of the limits. If
+nobody has records, each owner gets a watch, which ends when its partitions can be acquired from. A watch acquires
+nothing, so nothing is lost if the client disconnects while watches end.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections import deque
+from collections.abc import Callable, Iterable
+from functools import partial
+from typing import TYPE_CHECKING, Final, NamedTuple
+
+from kproc.broker.calls.calls import Lost, Reply
+from kproc.broker.fetch.fetch_owners import CANCEL_WATCH, CancelWatch, Watch
+from kproc.broker.role.purgatory import DelayedOperation
+from kproc.broker.share.partition.messages import (
+    OPENS_LATER,
+    SHARE_ACQUIRE,
+    SHARE_WATCH,
+    AcquiredPart,
+    AcquireParts,
+    PartsAcquired,
+    SharePart,
+    WatchEnded,
+    WatchParts,
+)
+from kproc.broker.share.session.acknowledge import find_partition
+from kproc.broker.share.session.owner_call import call_owner, release_at
+from kproc.broker.share.session.sessions import ShareKey, ShareSession
+from kproc.common.errors import ErrorCode
+
+if TYPE_CHECKING:
+    from kproc.broker.request.context import Services
+
+# Numbers of watches. Those of Fetches count from 0, and an owner knows both kinds by one key.
+_watch_numbers: Final = itertools.count(1 << 62)
+# Watches that end although nothing can be acquired, because other members were faster. After so many the client gets an
+# empty response, so that one request cannot keep its Handler busy.
+_VAIN_WAKES_MAX: Final = 16
+
+
+class AcquireLimits(NamedTuple):
+    """What one ShareFetch may acquire, and how long it waits."""
+
+    records_max: int
+    bytes_max: int
+    bytes_min: int
+    batch_size: int
+    is_exact: bool
+    deadline_ns: int
+
+
+class Acquisition(DelayedOperation):
+    """The records that one ShareFetch acquires.
+
+    `on_done` gets this object once, with a result for each partition that was tried in `results`. It may be called
+    before `start` returns. As a delayed operation it only has the deadline, at which it ends with what it has.
+    """
+
+    __slots__ = (
+        "_bytes_left",
+        "_is_calling",
+        "_is_expired",
+        "_is_gone",
+        "_limits",
+        "_on_done",
+        "_order",
+        "_parts",
+        "_records_left",
+        "_services",
+        "_session",
+        "_todo",
+        "_vain_wakes",
+        "_watches",
+        "results",
+    )
+
+    def __init__(
+        self,
+        services: Services,
+        session: ShareSession,
+        keys: Iterable[ShareKey],
+        limits: AcquireLimits,
+        on_done: Callable[[Acquisition], None],
+    ) -> None:
+        super().__init__(limits.deadline_ns)
+        self._services = services
+        self._session = session
+        self._order = list(keys)
+        self._limits = limits
+        self._on_done = on_done
+        self._records_left = limits.records_max
+        self._bytes_left = limits.bytes_max
+        self.results: dict[ShareKey, AcquiredPart] = {}
+        self._parts: dict[int, list[ShareKey]] = {}
+        self._todo: deque[int] = deque()  # Owners to call next.
+        self._watches: dict[int, Watch] = {}
+        self._is_calling = self._is_expired = self._is_gone = False
+        self._vain_wakes = 0
+
+    def start(self) -> None:
+        """Begin with the first partition's owner."""
+        self._route(self._order)
+        if self._limits.bytes_min > 1 and self._may_wait():
+            self._watch_all()
+        else:
+            self._proceed()
+
+    def cancel(self) -> None:
+        """Abandon the request, because its client has disconnected. Its session's end releases what it holds."""
+        self._is_gone = True
+        self._services.owner.purgatory.cancel(self)
+        self._cancel_watches()
+
+    def on_expire(self) -> None:
+        """End the wait. Acquire what there is if the request waited for more bytes than that."""
+        self._is_expired = True
+        self._proceed()
+
+    def on_complete(self) -> None:
+        self._services.owner.purgatory.finished(self)
+        self._cancel_watches()
+        self._on_done(self)
+
+    # -- calls ---------------------------------------------------------------------------------------------------
+
+    def _route(self, keys: Iterable[ShareKey]) -> None:
+        """Put the partitions into the calls to their owners."""
+        for key in keys:
+            partition = find_partition(self._services, key)
+            if partition is None:
+                self.results[key] = AcquiredPart(int(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION))
+                continue
+            self._parts.setdefault(partition.owner, []).append(key)
+            if partition.owner not in self._todo:
+                self._todo.append(partition.owner)
+
+    def _proceed(self) -> None:
+        """Call the next owner, complete, or wait."""
+        while self._todo and not self._is_calling:
+            if self._records_left <= 0 or self._bytes_left <= 0 or self._session.is_ended:
+                self._todo.clear()
+                break
+            self._acquire(self._todo.popleft())
+        if self._is_calling or self.is_completed:
+            return
+        if self._has_records() or not self._may_wait():
+            self.complete()
+        else:
+            self._watch_all()
+
+    def _acquire(self, owner: int) -> None:
+        services, limits = self._services, self._limits
+        keys = self._parts[owner]
+        version = services.image.version
+        body = AcquireParts(
+            version,
+            self._session.holder,
+            [SharePart(topic_id, index) for topic_id, index in keys],
+            self._records_left,
+            limits.batch_size,
+            self._bytes_left,
+            limits.is_exact,
+            can_exceed=not self._has_records(),
+        )
+        self._session.owners.add(owner)
+        self._is_calling = True
+        call_owner(services, owner, SHARE_ACQUIRE, body, partial(self._on_acquired, owner, keys, version))
+
+    def _on_acquired(
+        self, owner: int, keys: list[ShareKey], version: int, reply: PartsAcquired | Lost
+    ) -> None:
+        self._is_calling = False
+        if self._session.is_ended:
+            # The release at the session's end may have come to the owner before it acquired for this call.
+            release_at(self._services, self._session, owner)
+            if not self._is_gone:
+                self.complete()
+            return
+        moved: list[ShareKey] = []
+        if isinstance(reply, Lost):
+            for key in keys:
+                self.results[key] = AcquiredPart(int(ErrorCode.NOT_LEADER_OR_FOLLOWER))
+        else:
+            self._session.lock_ms = reply.lock_ms
+            for key, part in zip(keys, reply.parts, strict=True):
+                self.results[key] = part
+                self._records_left -= part.record_count
+                self._bytes_left -= part.bytes
+                if part.error == ErrorCode.NOT_LEADER_OR_FOLLOWER and reply.known > version:
+                    moved.append(key)
+        if moved and not self._has_records():
+            assert isinstance(reply, PartsAcquired)
+            self._parts[owner] = [key for key in keys if key not in moved]
+            self._is_calling = True
+            self._services.owner.transfers.when_image(reply.known, partial(self._on_image, moved))
+        else:
+            self._proceed()
+
+    def _on_image(self, moved: list[ShareKey]) -> None:
+        self._is_calling = False
+        if not (self._is_gone or self.is_completed):
+            self._route(moved)
+            self._proceed()
+
+    # -- waiting -------------------------------------------------------------------------------------------------
+
+    def _has_records(self) -> bool:
+        return self._records_left < self._limits.records_max
+
+    def _may_wait(self) -> bool:
+        """Return True if a partition without an error may get records before the deadline."""
+        return (
+            not (self._is_expired or self._session.is_ended)
+            and self._services.clock.now_ns() < self.deadline_ns
+            and self._vain_wakes < _VAIN_WAKES_MAX
+            and any(map(self._waitable, self._parts))
+        )
+
+    def _waitable(self, owner: int) -> list[ShareKey]:
+        """Return the partitions of an owner that have no error, or whose log opens later."""
+        results = self.results
+        return [
+            key
+            for key in self._parts[owner]
+            if key not in results or results[key].error in (ErrorCode.NONE, OPENS_LATER)
+        ]
+
+    def _watch_all(self) -> None:
+        """Let each owner call back when something can be acquired from it, and park until the deadline."""
+        if not self.is_parked:
+            self._services.owner.purgatory.watch(self, ())
+        bytes_min = max(1, self._limits.bytes_min // len(self._parts))
+        for owner in list(self._parts):
+            keys = self._waitable(owner)
+            if self.is_completed or not keys or owner in self._watches:
+                continue
+            services = self._services
+            watch = self._watches[owner] = services.handler_index, next(_watch_numbers)
+            body = WatchParts(
+                services.image.version,
+                watch,
+                self._session.holder.group_id,
+                [SharePart(topic_id, index) for topic_id, index in keys],
+                self.deadline_ns,
+                bytes_min,
+            )
+            call_owner(services, owner, SHARE_WATCH, body, partial(self._on_watch_ended, owner, watch))
+
+    def _on_watch_ended(self, owner: int, watch: Watch, reply: WatchEnded | Lost) -> None:
+        """Call an owner again that may have records now, or whose successor may have them."""
+        if self._watches.get(owner) != watch or self.is_completed:
+            return
+        del self._watches[owner]
+        if self._services.clock.now_ns() >= self.deadline_ns:
+            # The operation's own deadline completes it.
+            return
+        self._vain_wakes += 1
+        if isinstance(reply, Lost):
+            # The partitions may have another owner by now.
+            self._route(self._parts.pop(owner))
+        elif owner not in self._todo:
+            self._todo.append(owner)
+        self._proceed()
+
+    def _cancel_watches(self) -> None:
+        watches, self._watches = self._watches, {}
+        for owner, watch in watches.items():
+            body = CancelWatch(self._services.image.version, watch)
+            call_owner(self._services, owner, CANCEL_WATCH, body, _ignore)
+
+
+def _ignore(_reply: Reply | Lost) -> None:
+    """Discard the reply to the end of a watch."""

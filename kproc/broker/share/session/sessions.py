@@ -1,0 +1,210 @@
+"""Share sessions: the partitions that a member of a share group fetches over one connection. No I/O, no clock.
+
+A session is identified by its group and member, and ends with the connection that opened it. The caller then releases
+the records that it holds (`acquire.py: release_session`).
+
+The rules of epochs are those of KIP-932: 0 opens a session, -1 ends it, and each other request must have the epoch that
+follows the one of the request before it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any, Final
+
+from kproc.broker.share.partition.messages import ShareHolder
+from kproc.common.errors import ErrorCode, KafkaError
+
+INITIAL_EPOCH: Final = 0
+FINAL_EPOCH: Final = -1
+_EPOCH_MAX: Final = 2**31 - 1
+# Limit of the partitions of one session. A ShareFetch looks at all of them in one step.
+SESSION_PARTITIONS_MAX: Final = 5_000
+# Limit of the partitions of all sessions of a Handler. Each takes about 200 bytes.
+PARTITIONS_MAX: Final = 200_000
+
+# (topic id, partition index)
+ShareKey = tuple[bytes, int]
+Fields = dict[str, Any]
+
+
+class ShareTarget:
+    """One partition of a session."""
+
+    __slots__ = ("must_respond", "topic_name")
+
+    def __init__(self, *, must_respond: bool) -> None:
+        # The next response must have a row for the partition, even without news.
+        self.must_respond = must_respond
+        # The topic's name, once it was found. It tells a deleted topic from an id that never existed.
+        self.topic_name: str | None = None
+
+
+class ShareSession:
+    """A member's partitions, the epoch of its next request, and the owners that may hold records for it."""
+
+    __slots__ = ("connection_id", "epoch", "holder", "is_ended", "lock_ms", "owners", "targets")
+
+    def __init__(self, holder: ShareHolder, connection_id: int, keys: Iterable[ShareKey]) -> None:
+        self.holder = holder
+        self.connection_id = connection_id
+        # Handlers that were called for this session. At its end, each of them releases what the session holds.
+        self.owners: set[int] = set()
+        self.is_ended = False
+        # How long the group's members hold records, as the owners have told last.
+        self.lock_ms = 0
+        self.start(keys)
+
+    def start(self, keys: Iterable[ShareKey]) -> None:
+        """Begin with these partitions. The next request has epoch 1."""
+        self.epoch = 1
+        # In the order in which the member named them. A partition with records goes to the end.
+        self.targets = {key: ShareTarget(must_respond=False) for key in keys}
+
+    def update(self, keys: Iterable[ShareKey], forgotten: Iterable[ShareKey]) -> None:
+        """Add and remove partitions. As in Kafka, one that is both added and forgotten is not in the session."""
+        for key in keys:
+            if key not in self.targets:
+                self.targets[key] = ShareTarget(must_respond=True)
+        for key in forgotten:
+            self.targets.pop(key, None)
+
+    def advance(self) -> None:
+        """Expect the next epoch. They wrap to 1, because 0 opens a session."""
+        self.epoch = 1 if self.epoch == _EPOCH_MAX else self.epoch + 1
+
+    def needs_row(self, key: ShareKey, *, has_records: bool, has_error: bool) -> bool:
+        """Return True if a response must have a row for a partition, and record that it is sent.
+
+        The client learns of a partition when it is new, has records or an error, or has no error any more.
+        """
+        target = self.targets.get(key)
+        if target is None:
+            # Another request of the client has removed the partition meanwhile.
+            return has_records or has_error
+        needs = has_records or has_error or target.must_respond
+        target.must_respond = has_error
+        if has_records:
+            self.targets[key] = self.targets.pop(key)
+        return needs
+
+
+class ShareSessions:
+    """The sessions of one Handler: at most `group.share.max.share.sessions`, and PARTITIONS_MAX in all of them.
+
+    A member's epochs and partitions are known to its home only. A client that reaches another home gets
+    SHARE_SESSION_NOT_FOUND and opens a new session there.
+    """
+
+    def __init__(self, home: int, sessions_max: int) -> None:
+        self._home = home
+        self._sessions_max = sessions_max
+        self._sessions: dict[tuple[str, str], ShareSession] = {}
+        self._by_connection: dict[int, list[ShareSession]] = {}
+        self._partition_count = 0
+        self._last_number = 0
+
+    def __len__(self) -> int:
+        return len(self._sessions)
+
+    @property
+    def partition_count(self) -> int:
+        """The number of partitions in all sessions."""
+        return self._partition_count
+
+    def find(self, group_id: str, member_id: str) -> ShareSession:
+        """Return a member's session. Raises SHARE_SESSION_NOT_FOUND."""
+        session = self._sessions.get((group_id, member_id))
+        if session is None:
+            raise KafkaError(ErrorCode.SHARE_SESSION_NOT_FOUND)
+        return session
+
+    def open(
+        self, group_id: str, member_id: str, connection_id: int, keys: Sequence[ShareKey], now_ns: int
+    ) -> tuple[ShareSession, ShareSession | None]:
+        """Open a session for a member. Return (the session, the one that it replaces and whose records to release).
+
+        As in Kafka, a client that opens its session again on the same connection keeps the records that it holds.
+        The caller has checked `can_open`.
+        """
+        before = self._sessions.get((group_id, member_id))
+        if before is not None and before.connection_id == connection_id:
+            self._partition_count += len(keys) - len(before.targets)
+            before.start(keys)
+            return before, None
+        if before is not None:
+            self.end(before)
+        # Times of the monotonic clock also differ from the numbers of a former process of this Handler.
+        self._last_number = max(self._last_number + 1, now_ns)
+        holder = ShareHolder(group_id, member_id, self._last_number, self._home)
+        session = ShareSession(holder, connection_id, keys)
+        self._sessions[group_id, member_id] = session
+        self._by_connection.setdefault(connection_id, []).append(session)
+        self._partition_count += len(session.targets)
+        return session, before
+
+    def can_open(self, group_id: str, member_id: str, keys: Sequence[ShareKey]) -> bool:
+        """Return True if there is room for a member's session. The one that it replaces makes room."""
+        before = self._sessions.get((group_id, member_id))
+        others = len(self._sessions) - (before is not None)
+        partitions = self._partition_count - (0 if before is None else len(before.targets)) + len(keys)
+        return (
+            others < self._sessions_max
+            and len(keys) <= SESSION_PARTITIONS_MAX
+            and partitions <= PARTITIONS_MAX
+        )
+
+    def proceed(
+        self, session: ShareSession, epoch: int, keys: Iterable[ShareKey], forgotten: Iterable[ShareKey]
+    ) -> None:
+        """Accept a request of a session that is neither its first nor its last.
+
+        Raises INVALID_SHARE_SESSION_EPOCH if the client has missed a response or sent a request twice, and
+        SHARE_SESSION_LIMIT_REACHED if the session has too many partitions.
+        """
+        if epoch != session.epoch:
+            raise KafkaError(ErrorCode.INVALID_SHARE_SESSION_EPOCH)
+        before = len(session.targets)
+        session.update(keys, forgotten)
+        self._partition_count += len(session.targets) - before
+        session.advance()
+        if len(session.targets) > SESSION_PARTITIONS_MAX or self._partition_count > PARTITIONS_MAX:
+            raise KafkaError(ErrorCode.SHARE_SESSION_LIMIT_REACHED)
+
+    def end(self, session: ShareSession) -> None:
+        """End a session. The caller releases its records."""
+        if session.is_ended:
+            return
+        session.is_ended = True
+        holder = session.holder
+        del self._sessions[holder.group_id, holder.member_id]
+        self._partition_count -= len(session.targets)
+        left = self._by_connection[session.connection_id]
+        left.remove(session)
+        if not left:
+            del self._by_connection[session.connection_id]
+
+    def end_connection(self, connection_id: int) -> list[ShareSession]:
+        """End and return the sessions of a connection that was closed or has another home now."""
+        ended = list(self._by_connection.get(connection_id, ()))
+        for session in ended:
+            self.end(session)
+        return ended
+
+    def end_all(self) -> list[ShareSession]:
+        """End and return all sessions, because this Handler is leaving."""
+        ended = list(self._sessions.values())
+        for session in ended:
+            self.end(session)
+        return ended
+
+
+def keys_of(topics: Iterable[Mapping[str, Any]]) -> list[ShareKey]:
+    """Return the partitions that a ShareFetch or ShareAcknowledge names, without duplicates, in its order."""
+    return list(
+        dict.fromkeys(
+            (topic["topic_id"] or bytes(16), partition["partition_index"])
+            for topic in topics
+            for partition in topic["partitions"]
+        )
+    )

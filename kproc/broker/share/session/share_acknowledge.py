@@ -1,0 +1,90 @@
+"""ShareAcknowledge (key 79), versions 1-2 (KIP-932).
+
+A member accepts, releases, rejects or renews records that it has acquired. The request has the next epoch of the
+member's share session, as a ShareFetch has. Epoch -1 ends the session.
+
+Versions: v2 renewals of locks (KIP-1222), with the duration of a lock in the response.
+"""
+
+from __future__ import annotations
+
+from functools import partial
+from typing import TYPE_CHECKING, Any
+
+from kproc.broker.request.registry import api
+from kproc.broker.request.rights import denied_topics, on_group
+from kproc.broker.security.acl import Operation
+from kproc.broker.share.session.acknowledge import Acknowledgements, RenewRules
+from kproc.broker.share.session.owner_call import release_session
+from kproc.broker.share.session.sessions import FINAL_EPOCH, INITIAL_EPOCH, ShareKey, ShareSession, keys_of
+from kproc.broker.share.session.share_requests import (
+    ROWS_MAX,
+    add_leader,
+    by_topic,
+    check_request,
+    topic_names,
+)
+from kproc.common.errors import ErrorCode, KafkaError
+from kproc.wire.header import ApiKey
+
+if TYPE_CHECKING:
+    from kproc.broker.request.context import RequestContext
+    from kproc.broker.share.partition.messages import AcknowledgedPart
+
+Fields = dict[str, Any]
+
+
+@api(
+    ApiKey.SHARE_ACKNOWLEDGE,
+    versions=(1, 2),
+    needs=(on_group(Operation.READ),),
+    rows_max=ROWS_MAX,
+)
+def handle_share_acknowledge(context: RequestContext, request: Fields) -> None:
+    services = context.services
+    check_request(context, request)
+    epoch = request["share_session_epoch"]
+    if epoch == INITIAL_EPOCH:
+        raise KafkaError(ErrorCode.INVALID_SHARE_SESSION_EPOCH)
+    sessions = services.owner.share_sessions
+    session = sessions.find(request["group_id"], request["member_id"])
+    if epoch != FINAL_EPOCH:
+        sessions.proceed(session, epoch, (), ())
+    topics = request["topics"]
+    names = topic_names(services, keys_of(topics))
+    Acknowledgements(
+        services,
+        session,
+        topics,
+        denied_topics(context, Operation.READ, names),
+        RenewRules.of(context.api_version, request),
+        partial(_respond, context, session, is_final=epoch == FINAL_EPOCH),
+    ).start()
+
+
+def _respond(
+    context: RequestContext,
+    session: ShareSession,
+    results: dict[ShareKey, AcknowledgedPart],
+    *,
+    is_final: bool,
+) -> None:
+    """Send the results. Release the other records of a session that has ended, as KafkaApis does after the rest."""
+    services = context.services
+    if is_final:
+        services.owner.share_sessions.end(session)
+        release_session(services, session)
+    rows: dict[ShareKey, Fields] = {}
+    for key, result in results.items():
+        rows[key] = {
+            "partition_index": key[1],
+            "error_code": result.error,
+            "error_message": result.error_message,
+        }
+        add_leader(services, key, rows[key])
+    context.reply({"acquisition_lock_timeout": session.lock_ms, **by_topic(context, rows)})
+
+
+def error_response(_request: Fields, code: int, _message: str | None) -> Fields:
+    """As in Kafka, the message is not sent."""
+    return {"error_code": code}

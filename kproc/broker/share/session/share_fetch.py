@@ -1,0 +1,332 @@
+"""ShareFetch (key 78), versions 1-2 (KIP-932).
+
+A member acquires records of the partitions of its share session, and acknowledges records that it got before. The
+records leave as ranges of files, as in Fetch. If there are none, the request waits for up to max.wait.ms.
+
+Epoch 0 opens a session and -1 ends it (sessions.py). A response has the partitions with records, with errors, with
+acknowledgements, and those that are new in the session.
+
+Differs from Kafka: `group.share.max.share.sessions` limits the sessions of each Handler, and another connection cannot
+continue a session. A client above its consumer_byte_rate acquires nothing until it is below it again; Kafka's broker
+acquires records and drops them.
+
+Versions: v2 acquire modes (KIP-1206), renewals of locks (KIP-1222).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from functools import partial
+from typing import TYPE_CHECKING, Any, Final
+
+from kproc.broker.cluster.client_quotas import CONSUMER_BYTE_RATE
+from kproc.broker.request.registry import api
+from kproc.broker.request.rights import denied_topics, on_group
+from kproc.broker.role.purgatory import DelayedOperation
+from kproc.broker.security.acl import Operation
+from kproc.broker.share.partition.messages import OPENS_LATER, AcknowledgedPart, AcquiredPart
+from kproc.broker.share.session.acknowledge import (
+    Acknowledgements,
+    RenewRules,
+    find_partition,
+    has_acknowledgements,
+)
+from kproc.broker.share.session.acquire import AcquireLimits, Acquisition
+from kproc.broker.share.session.owner_call import release_session
+from kproc.broker.share.session.sessions import FINAL_EPOCH, INITIAL_EPOCH, ShareKey, ShareSession, keys_of
+from kproc.broker.share.session.share_requests import (
+    ROWS_MAX,
+    add_leader,
+    by_topic,
+    check_request,
+    default_lock_ms,
+    topic_names,
+)
+from kproc.common.clock import NS_PER_MS
+from kproc.common.errors import ErrorCode, KafkaError
+from kproc.wire.file_range import FileRecords
+from kproc.wire.header import ApiKey
+
+if TYPE_CHECKING:
+    from kproc.broker.request.context import RequestContext
+
+Fields = dict[str, Any]
+# KIP-1206: the modes in which records are acquired.
+_BATCH_OPTIMIZED: Final = 0
+_RECORD_LIMIT: Final = 1
+_MUST_BE_ZERO: Final = (
+    ("max_bytes", "maxBytes"),
+    ("min_bytes", "minBytes"),
+    ("max_records", "maxRecords"),
+    ("max_wait", "maxWaitMs"),
+)
+
+
+@api(
+    ApiKey.SHARE_FETCH,
+    versions=(1, 2),
+    needs=(on_group(Operation.READ),),
+    rows_max=ROWS_MAX,
+)
+def handle_share_fetch(context: RequestContext, request: Fields) -> None:
+    check_request(context, request)
+    _check_renewal(request)
+    session = _find_session(context, request)
+    if session is None:
+        _respond_later(context, request)
+        return
+    fetch = ShareFetch(context, request, session)
+    fetch.start()
+
+
+def _check_renewal(request: Fields) -> None:
+    """Reject a request that renews locks and fetches records, too (KIP-1222), and an unknown acquire mode."""
+    if request.get("is_renew_ack", False):
+        wrong = [name for field, name in _MUST_BE_ZERO if request[field]]
+        if wrong:
+            raise KafkaError(
+                ErrorCode.INVALID_REQUEST, f"{', '.join(wrong)} must be set to 0 if isRenewAck is true."
+            )
+    if request.get("share_acquire_mode", _BATCH_OPTIMIZED) not in (_BATCH_OPTIMIZED, _RECORD_LIMIT):
+        raise KafkaError(ErrorCode.INVALID_REQUEST)
+
+
+def _find_session(context: RequestContext, request: Fields) -> ShareSession | None:
+    """Return the session of a request, which may be a new one. None: there is no room for a new one.
+
+    Raises KafkaError with Kafka's error for an epoch that is not the next one, and for an unknown session.
+    """
+    services = context.services
+    sessions = services.owner.share_sessions
+    group_id, member_id, epoch = request["group_id"], request["member_id"], request["share_session_epoch"]
+    keys = keys_of(request["topics"])
+    if epoch == FINAL_EPOCH:
+        return sessions.find(group_id, member_id)
+    if epoch != INITIAL_EPOCH:
+        session = sessions.find(group_id, member_id)
+        sessions.proceed(session, epoch, keys, keys_of_forgotten(request["forgotten_topics_data"]))
+        return session
+    if has_acknowledgements(request["topics"]):
+        # A new session holds no records yet.
+        raise KafkaError(ErrorCode.INVALID_REQUEST)
+    if not sessions.can_open(group_id, member_id, keys):
+        return None
+    now_ns = services.clock.now_ns()
+    session, replaced = sessions.open(group_id, member_id, context.connection_id, keys, now_ns)
+    session.lock_ms = default_lock_ms(services)
+    if replaced is not None:
+        release_session(services, replaced)
+    return session
+
+
+def keys_of_forgotten(topics: Sequence[Fields]) -> list[ShareKey]:
+    """Return the partitions that a request removes from its session."""
+    return [(topic["topic_id"] or bytes(16), index) for topic in topics for index in topic["partitions"]]
+
+
+class _SessionLimit(DelayedOperation):
+    """A ShareFetch for which there was no room for a session. Its error waits for max.wait.ms.
+
+    A client would otherwise repeat its request at once, for ever.
+    """
+
+    __slots__ = ("_context",)
+
+    def __init__(self, context: RequestContext, deadline_ns: int) -> None:
+        super().__init__(deadline_ns)
+        self._context = context
+
+    def on_complete(self) -> None:
+        self._context.reply({"error_code": int(ErrorCode.SHARE_SESSION_LIMIT_REACHED)})
+
+
+def _respond_later(context: RequestContext, request: Fields) -> None:
+    services = context.services
+    limit = _SessionLimit(context, services.clock.now_ns() + max(0, request["max_wait"]) * NS_PER_MS)
+    if request["max_wait"] <= 0:
+        limit.complete()
+        return
+    services.owner.purgatory.watch(limit, ())
+    context.when_gone(partial(services.owner.purgatory.cancel, limit))
+
+
+class ShareFetch:
+    """One ShareFetch, from the checked request to its response.
+
+    Acknowledgements and the acquisition of records run at the same time, as in Kafka. The response waits for both.
+    """
+
+    __slots__ = (
+        "_acknowledged",
+        "_acquired",
+        "_context",
+        "_denied",
+        "_failed",
+        "_is_final",
+        "_left",
+        "_request",
+        "_session",
+    )
+
+    def __init__(self, context: RequestContext, request: Fields, session: ShareSession) -> None:
+        self._context = context
+        self._request = request
+        self._session = session
+        self._is_final = request["share_session_epoch"] == FINAL_EPOCH
+        self._left = 0
+        self._acknowledged: dict[ShareKey, AcknowledgedPart] = {}
+        self._acquired: dict[ShareKey, AcquiredPart] = {}
+        self._failed: dict[ShareKey, ErrorCode] = {}
+        # As in Kafka, a request that waits is not authorized again.
+        keys = [*([] if self._is_final else session.targets), *keys_of(request["topics"])]
+        names = topic_names(context.services, dict.fromkeys(keys))
+        self._denied = denied_topics(context, Operation.READ, names)
+
+    def start(self) -> None:
+        """Send the acknowledgements first, so that owners handle them before they acquire."""
+        self._left = 1
+        if has_acknowledgements(self._request["topics"]):
+            self._left += 1
+            self._acknowledge()
+        if not (self._is_final or self._request.get("is_renew_ack", False)):
+            self._left += 1
+            self._acquire()
+        self._finish_one()
+
+    def _acknowledge(self) -> None:
+        context, request = self._context, self._request
+        Acknowledgements(
+            context.services,
+            self._session,
+            request["topics"],
+            self._denied,
+            RenewRules.of(context.api_version, request),
+            self._on_acknowledged,
+        ).start()
+
+    def _on_acknowledged(self, results: dict[ShareKey, AcknowledgedPart]) -> None:
+        self._acknowledged = results
+        self._finish_one()
+
+    def _acquire(self) -> None:
+        """Acquire records from the partitions that exist and that the client may read."""
+        services, request = self._context.services, self._request
+        wanted = self._find_wanted()
+        bytes_max = min(request["max_bytes"], services.config.fetch_max_bytes, self._quota_bytes())
+        if not wanted or request["max_records"] <= 0 or bytes_max <= 0:
+            self._finish_one()
+            return
+        # Rotate, so that the limits starve no partition, by the epoch of the request as Kafka does.
+        at = request["share_session_epoch"] % len(wanted)
+        limits = AcquireLimits(
+            records_max=request["max_records"],
+            bytes_max=bytes_max,
+            bytes_min=min(request["min_bytes"], bytes_max),
+            batch_size=max(0, request["batch_size"]),
+            is_exact=request.get("share_acquire_mode", _BATCH_OPTIMIZED) == _RECORD_LIMIT,
+            deadline_ns=services.clock.now_ns() + max(0, request["max_wait"]) * NS_PER_MS,
+        )
+        acquisition = Acquisition(
+            services, self._session, wanted[at:] + wanted[:at], limits, self._on_acquired
+        )
+        acquisition.start()
+        if not acquisition.is_completed:
+            self._context.when_gone(acquisition.cancel)
+
+    def _find_wanted(self) -> list[ShareKey]:
+        """Return the partitions to acquire from, and store the errors of the others."""
+        services = self._context.services
+        by_id = services.image.topics_by_id
+        wanted = []
+        for key, target in self._session.targets.items():
+            topic = by_id.get(key[0])
+            if topic is not None:
+                target.topic_name = topic.name
+            if target.topic_name is None:
+                self._failed[key] = ErrorCode.UNKNOWN_TOPIC_ID
+            elif target.topic_name in self._denied:
+                self._failed[key] = ErrorCode.TOPIC_AUTHORIZATION_FAILED
+            elif find_partition(services, key) is None:
+                self._failed[key] = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+            else:
+                wanted.append(key)
+        return wanted
+
+    def _quota_bytes(self) -> int:
+        """Return how many bytes the client's quota allows. Throttle a client above its quota and return 0."""
+        context = self._context
+        rates = context.services.client_rates
+        if not rates.is_on:
+            return context.services.config.fetch_max_bytes
+        user, client_id = context.principal.name, context.client_id_bytes
+        wait_ms = rates.fetch_wait_ms(user, client_id)
+        if wait_ms:
+            context.start_throttle(wait_ms, CONSUMER_BYTE_RATE)
+            return 0
+        limit = rates.fetch_bytes_max(user, client_id)
+        return context.services.config.fetch_max_bytes if limit is None else limit
+
+    def _on_acquired(self, acquisition: Acquisition) -> None:
+        self._acquired = acquisition.results
+        self._finish_one()
+
+    def _finish_one(self) -> None:
+        self._left -= 1
+        if not self._left:
+            self._respond()
+
+    # -- the response ------------------------------------------------------------------------------------------
+
+    def _respond(self) -> None:
+        context, session = self._context, self._session
+        services = context.services
+        if self._is_final:
+            services.owner.share_sessions.end(session)
+            release_session(services, session)
+        rows: dict[ShareKey, Fields] = {}
+        for key, part in self._acquired.items():
+            self._add_row(rows, key, part)
+        for key, code in self._failed.items():
+            self._add_row(rows, key, AcquiredPart(int(code)))
+        for key, result in self._acknowledged.items():
+            row = rows.setdefault(key, {"partition_index": key[1], "error_code": 0})
+            row["acknowledge_error_code"] = result.error
+            row["acknowledge_error_message"] = result.error_message
+        self._count_records()
+        context.reply({"acquisition_lock_timeout": session.lock_ms, **by_topic(context, rows)})
+
+    def _add_row(self, rows: dict[ShareKey, Fields], key: ShareKey, part: AcquiredPart) -> None:
+        """Add the row of a partition with news. As in Kafka, the message of an error is not sent."""
+        # A log that opens later is no error. The client finds it open at one of its next requests.
+        code = 0 if part.error == OPENS_LATER else part.error
+        is_first = self._request["share_session_epoch"] == INITIAL_EPOCH
+        needs_row = self._session.needs_row(key, has_records=bool(part.acquired), has_error=bool(code))
+        if not (needs_row or is_first):
+            return
+        row = rows[key] = {
+            "partition_index": key[1],
+            "error_code": code,
+            "records": FileRecords(part.ranges),
+            "acquired_records": [
+                {"first_offset": each.first, "last_offset": each.last, "delivery_count": each.delivery_count}
+                for each in part.acquired
+            ],
+        }
+        add_leader(self._context.services, key, row)
+
+    def _count_records(self) -> None:
+        """Count the bytes of records in the metrics of their topics, and for the client's quota."""
+        services, context = self._context.services, self._context
+        total = 0
+        for (topic_id, _), part in self._acquired.items():
+            topic = services.image.topics_by_id.get(topic_id)
+            if part.bytes and topic is not None:
+                services.owner.partitions.traffic_of(topic.name).bytes_out += part.bytes
+                total += part.bytes
+        if total and services.client_rates.is_on:
+            services.client_rates.on_fetch(context.principal.name, context.client_id_bytes, total)
+
+
+def error_response(_request: Fields, code: int, _message: str | None) -> Fields:
+    """As in Kafka, the message is not sent."""
+    return {"error_code": code}

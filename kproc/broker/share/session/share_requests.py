@@ -1,0 +1,73 @@
+"""Parts of ShareFetch and ShareAcknowledge: checks of a request, the names of its topics, fields of a response."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from typing import TYPE_CHECKING, Any, Final
+
+from kproc.broker.cluster.features import share_version
+from kproc.broker.cluster.group_config import GROUP_CONFIGS
+from kproc.broker.share.session.acknowledge import find_partition
+from kproc.broker.share.session.sessions import ShareKey
+from kproc.common.errors import ErrorCode, KafkaError
+
+if TYPE_CHECKING:
+    from kproc.broker.request.context import RequestContext, Services
+
+Fields = dict[str, Any]
+# Limit of the rows of a request: batches, partitions, and types of single records.
+ROWS_MAX: Final = 20_000
+_MEMBER_ID_MAX: Final = 36
+_LOCK_CONFIG: Final = GROUP_CONFIGS["share.record.lock.duration.ms"]
+# With these errors a client looks up the leader. It gets it with the error (KIP-951).
+_LEADER_ERRORS: Final = (ErrorCode.NOT_LEADER_OR_FOLLOWER, ErrorCode.FENCED_LEADER_EPOCH)
+
+
+def check_request(context: RequestContext, request: Mapping[str, Any]) -> None:
+    """Reject a request without a valid group and member, or all if the cluster has no share groups."""
+    if share_version(context.services.image) < 1:
+        raise KafkaError(ErrorCode.UNSUPPORTED_VERSION)
+    if request["group_id"] is None:
+        raise KafkaError(ErrorCode.INVALID_REQUEST, "Invalid group id in the request.")
+    member_id = request["member_id"]
+    if not member_id or len(member_id) > _MEMBER_ID_MAX:
+        raise KafkaError(ErrorCode.INVALID_REQUEST, "Invalid member id in the request.")
+
+
+def topic_names(services: Services, keys: Iterable[ShareKey]) -> list[str]:
+    """Return the topic's name of each partition whose topic exists."""
+    by_id = services.image.topics_by_id
+    return [topic.name for topic_id, _ in keys if (topic := by_id.get(topic_id)) is not None]
+
+
+def default_lock_ms(services: Services) -> int:
+    """Return how long members hold records, by the settings of the broker. Owners know the group's own duration."""
+    return int(_LOCK_CONFIG.default(services.config))
+
+
+def add_leader(services: Services, key: ShareKey, row: Fields) -> None:
+    """Add the partition's leader to a row with an error after which clients look it up."""
+    if row["error_code"] in _LEADER_ERRORS:
+        partition = find_partition(services, key)
+        epoch = -1 if partition is None else partition.leader_epoch
+        leader = services.config.node_id if partition is not None else -1
+        row["current_leader"] = {"leader_id": leader, "leader_epoch": epoch}
+
+
+def by_topic(context: RequestContext, rows: Mapping[ShareKey, Fields]) -> Fields:
+    """Return the fields `responses` and `node_endpoints` with the rows of partitions."""
+    topics: dict[bytes, list[Fields]] = {}
+    has_leader = False
+    for (topic_id, _), row in rows.items():
+        topics.setdefault(topic_id, []).append(row)
+        has_leader = has_leader or "current_leader" in row
+    node = {
+        "node_id": context.services.config.node_id,
+        "host": context.advertised_host,
+        "port": context.advertised_port,
+        "rack": None,
+    }
+    return {
+        "responses": [{"topic_id": topic_id, "partitions": each} for topic_id, each in topics.items()],
+        "node_endpoints": [node] if has_leader else [],
+    }

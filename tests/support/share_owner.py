@@ -1,0 +1,164 @@
+"""FakeOwners: owners of share partitions by interface, for tests of share sessions. One object for all Handlers.
+
+A record is available, or held by a session, or accepted. There are no locks, and nothing is persisted.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from kproc.broker.calls.calls import OnResult, Reply
+from kproc.broker.peers.registered_calls import REGISTERED_CALLS, RegisteredCall
+from kproc.broker.request.context import Services
+from kproc.broker.role.purgatory import DelayedOperation
+from kproc.broker.share.partition.messages import (
+    SHARE_ACKNOWLEDGE,
+    SHARE_ACQUIRE,
+    SHARE_RELEASE,
+    SHARE_WATCH,
+    AcknowledgedPart,
+    AcknowledgeParts,
+    AcknowledgeType,
+    AcquiredPart,
+    AcquiredRange,
+    AcquireParts,
+    PartsAcknowledged,
+    PartsAcquired,
+    ReleaseHolder,
+    SharePart,
+    WatchEnded,
+    WatchParts,
+)
+from kproc.common.errors import ErrorCode
+
+LOCK_MS = 12_345
+FREE, DONE = None, "accepted"
+Key = tuple[bytes, int]
+
+
+class _WatchedParts(DelayedOperation):
+    def __init__(
+        self, owners: FakeOwners, services: Services, body: WatchParts, on_reply: OnResult[WatchEnded]
+    ):
+        super().__init__(body.deadline_ns)
+        self._owners, self._services, self._body, self._on_reply = owners, services, body, on_reply
+
+    def try_complete(self) -> bool:
+        sizes = [self._owners.available(self._services, part) for part in self._body.parts]
+        return any(sizes) and self.complete()
+
+    def on_complete(self) -> None:
+        is_expired = self._services.clock.now_ns() >= self.deadline_ns
+        self._on_reply(WatchEnded(is_expired=is_expired))
+
+
+class FakeOwners:
+    """What the owners of all Handlers hold, and the calls that they got: (Handler, name of the call, body)."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.calls: list[tuple[int, str, Any]] = []
+        self.holders: dict[Key, dict[int, Any]] = {}  # Offset -> session that holds it, DONE or FREE.
+        self.errors: dict[Key, int] = {}
+        self.ack_errors: dict[Key, tuple[int, str]] = {}
+        for call, handle in (
+            (SHARE_ACQUIRE, self._acquire),
+            (SHARE_ACKNOWLEDGE, self._acknowledge),
+            (SHARE_WATCH, self._watch),
+            (SHARE_RELEASE, self._release),
+        ):
+            monkeypatch.setitem(REGISTERED_CALLS, call.name, RegisteredCall(call, handle))
+
+    def names(self) -> list[tuple[int, str]]:
+        """(Handler, name of the call) of each call since the last look."""
+        calls, self.calls = self.calls, []
+        return [(handler, name) for handler, name, _ in calls]
+
+    def held(self) -> int:
+        """How many records sessions hold."""
+        return sum(
+            holder not in (FREE, DONE) for offsets in self.holders.values() for holder in offsets.values()
+        )
+
+    def accepted(self) -> int:
+        return sum(holder == DONE for offsets in self.holders.values() for holder in offsets.values())
+
+    def _log(self, services: Services, part: SharePart) -> Any:
+        topic = services.image.topics_by_id[part.topic_id]
+        return services.owner.partitions.get(topic.name, topic.partitions[part.index]).log
+
+    def available(self, services: Services, part: SharePart) -> list[int]:
+        """The offsets that can be acquired."""
+        if (part.topic_id, part.index) in self.errors:
+            return []
+        log = self._log(services, part)
+        offsets = self.holders.setdefault((part.topic_id, part.index), {})
+        return [at for at in range(log.state.high_watermark) if offsets.get(at) is FREE]
+
+    def _acquire(self, services: Services, body: AcquireParts, on_reply: OnResult[PartsAcquired]) -> None:
+        self.calls.append((services.handler_index, "acquire", body))
+        left, results = body.records_max, []
+        for part in body.parts:
+            key = part.topic_id, part.index
+            if key in self.errors:
+                results.append(AcquiredPart(self.errors[key]))
+                continue
+            found = self.available(services, part)[: max(0, left)]
+            left -= len(found)
+            if not found:
+                results.append(AcquiredPart())
+                continue
+            for at in found:
+                self.holders[key][at] = body.holder.session
+            read = self._log(services, part).read(found[0], body.bytes_max, minimum_one=True, committed=False)
+            acquired = [AcquiredRange(at, at, 1) for at in found]
+            results.append(AcquiredPart(ranges=read.ranges, bytes=read.bytes, acquired=acquired))
+        on_reply(PartsAcquired(parts=results, lock_ms=LOCK_MS, known=services.image.version))
+
+    def _acknowledge(
+        self, services: Services, body: AcknowledgeParts, on_reply: OnResult[PartsAcknowledged]
+    ) -> None:
+        self.calls.append((services.handler_index, "acknowledge", body))
+        results = []
+        for part in body.parts:
+            key = part.topic_id, part.index
+            if key in self.ack_errors:
+                results.append(AcknowledgedPart(*self.ack_errors[key]))
+                continue
+            code = 0
+            for batch in part.acknowledgements:
+                for at in range(batch.first, batch.last + 1):
+                    kind = batch.types[at - batch.first if len(batch.types) > 1 else 0]
+                    if self.holders[key].get(at) != body.holder.session:
+                        code = int(ErrorCode.INVALID_RECORD_STATE)
+                    elif kind != AcknowledgeType.RENEW:
+                        self.holders[key][at] = FREE if kind == AcknowledgeType.RELEASE else DONE
+            results.append(AcknowledgedPart(code))
+        on_reply(PartsAcknowledged(parts=results, lock_ms=LOCK_MS, known=services.image.version))
+        self.wake(services, body.parts)
+
+    def wake(self, services: Services, parts: list[SharePart]) -> None:
+        for part in parts:
+            topic = services.image.topics_by_id[part.topic_id]
+            services.owner.purgatory.check((topic.name, part.index))
+
+    def _watch(self, services: Services, body: WatchParts, on_reply: OnResult[WatchEnded]) -> None:
+        self.calls.append((services.handler_index, "watch", body))
+        operation = _WatchedParts(self, services, body, on_reply)
+        names = [services.image.topics_by_id[part.topic_id].name for part in body.parts]
+        keys = [(name, part.index) for name, part in zip(names, body.parts, strict=True)]
+        if not operation.try_complete():
+            services.owner.purgatory.watch(operation, [*keys, ("watch", *body.watch)])
+
+    def _release(self, services: Services, body: ReleaseHolder, on_reply: OnResult[Reply]) -> None:
+        self.calls.append((services.handler_index, "release", body))
+        for key, offsets in self.holders.items():
+            topic = services.image.topics_by_id.get(key[0])
+            if topic is None or topic.partitions[key[1]].owner != services.handler_index:
+                continue
+            for at, holder in offsets.items():
+                if holder == body.holder.session:
+                    offsets[at] = FREE
+            self.wake(services, [SharePart(*key)])
+        on_reply(Reply())

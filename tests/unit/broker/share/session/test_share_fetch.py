@@ -1,0 +1,417 @@
+"""ShareFetch and ShareAcknowledge at the home, with owners that tests/support/share_owner.py plays."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from kproc.common.errors import ErrorCode
+from kproc.wire.header import ApiKey
+from tests.support.handler_rig import Answer, HandlerRig, parts_of
+from tests.support.raw import batch, produce_fields
+from tests.support.several_handlers import Start
+from tests.support.share_owner import LOCK_MS, FakeOwners
+from tests.support.share_requests import (
+    ACCEPT,
+    RELEASE,
+    RENEW,
+    offsets_of,
+    rows_of,
+    share_acknowledge,
+    share_fetch,
+    values_in,
+)
+
+FETCH, ACKNOWLEDGE = ApiKey.SHARE_FETCH, ApiKey.SHARE_ACKNOWLEDGE
+NO_TOPIC = b"?" * 16
+PRODUCER = 99
+Fields = dict[str, Any]
+
+
+class Scene:
+    """Three Handlers, a topic with a partition at each, and owners that a test sees into."""
+
+    def __init__(self, rig: HandlerRig, owners: FakeOwners) -> None:
+        self.rig, self.owners = rig, owners
+        self._answers: list[Answer] = []
+        self.topic_id = rig.create_topic("t", partitions=3)
+        for handler in rig.handlers:
+            assert handler is not None
+            parts_of(handler).services.image.feature_levels["share.version"] = 1
+        # The partition of each Handler.
+        self.at = {rig.owner("t", index): index for index in range(3)}
+        assert sorted(self.at) == [0, 1, 2]
+
+    def fetch(self, *partitions: int, version: int = 2, connection: int = 1, **more: Any) -> Fields:
+        """The answer to a ShareFetch at Handler 0."""
+        fields = share_fetch(self.topic_id, partitions, **more)
+        return self.ask(FETCH, version, fields, connection)
+
+    def send(self, *partitions: int, connection: int = 1, **more: Any) -> None:
+        fields = share_fetch(self.topic_id, partitions, **more)
+        self.rig.processors[0].send(FETCH, 2, fields, connection=connection)
+        self.rig.settle()
+
+    def acknowledge(self, batches: Any, *, epoch: int, version: int = 2, **more: Any) -> Fields:
+        fields = share_acknowledge(self.topic_id, batches, epoch=epoch, **more)
+        return self.ask(ACKNOWLEDGE, version, fields, 1)
+
+    def ask(self, key: ApiKey, version: int, fields: Fields, connection: int) -> Fields:
+        sequence = self.rig.processors[0].send(key, version, fields, connection=connection)
+        self._collect()
+        found = [
+            each for each in self._answers if (each.connection_id, each.sequence) == (connection, sequence)
+        ]
+        assert len(found) == 1, "not answered"
+        self._answers.remove(found[0])
+        return found[0].fields(key, version)
+
+    def _collect(self) -> None:
+        """Keep the answers to everything but a Produce."""
+        answers = self.rig.processors[0].answers()
+        self._answers += [each for each in answers if each.connection_id != PRODUCER]
+
+    def produce(self, index: int, *values: bytes) -> None:
+        for value in values:
+            fields = produce_fields([("t", bytes(16), [(index, batch(value))])], acks=1)
+            owner = self.rig.owner("t", index)
+            self.rig.processors[owner].send(ApiKey.PRODUCE, 9, fields, connection=PRODUCER)
+            self.rig.settle()
+
+    def later(self) -> list[Fields]:
+        """The answers that have come meanwhile at Handler 0 to ShareFetches."""
+        self._collect()
+        answers, self._answers = self._answers, []
+        return [each.fields(FETCH, 2) for each in answers]
+
+
+@pytest.fixture
+def scene(start: Start, monkeypatch: pytest.MonkeyPatch) -> Scene:
+    owners = FakeOwners(monkeypatch)
+    return Scene(start(handlers=3), owners)
+
+
+def test_records_of_our_partition_leave_as_file_ranges(scene: Scene) -> None:
+    here = scene.at[0]
+    scene.produce(here, b"one", b"two")
+    scene.rig.processors[0].send(FETCH, 2, share_fetch(scene.topic_id, [here]))
+    answer = scene.rig.processors[0].answers()[-1]
+    assert any(not isinstance(part, bytes) for part in answer.parts)
+    fields = answer.fields(FETCH, 2)
+    assert fields["acquisition_lock_timeout"] == LOCK_MS
+    row = rows_of(fields)[here]
+    assert values_in(row) == [b"one", b"two"]
+    assert offsets_of(row) == [0, 1]
+
+
+def test_records_come_from_all_owners_within_the_limit(scene: Scene) -> None:
+    for index in range(3):
+        scene.produce(index, b"a", b"b")
+    rows = rows_of(scene.fetch(0, 1, 2, max_records=5))
+    assert sorted(len(offsets_of(row)) for row in rows.values()) == [1, 2, 2]
+    # The next request begins with another partition, and the rest is left.
+    rows = rows_of(scene.fetch(epoch=1))
+    assert [offsets_of(row) for row in rows.values()] == [[1]]
+
+
+def test_later_responses_have_only_partitions_with_news(scene: Scene) -> None:
+    assert sorted(rows_of(scene.fetch(0, 1))) == [0, 1]
+    assert rows_of(scene.fetch(epoch=1)) == {}
+    assert list(rows_of(scene.fetch(2, epoch=2))) == [2]
+    assert rows_of(scene.fetch(epoch=3)) == {}
+    scene.produce(1, b"v")
+    assert list(rows_of(scene.fetch(epoch=4))) == [1]
+
+
+def test_forgotten_partition_is_not_acquired_from(scene: Scene) -> None:
+    scene.fetch(0, 1)
+    scene.produce(0, b"v")
+    assert rows_of(scene.fetch(epoch=1, forget=[0])) == {}
+    assert list(rows_of(scene.fetch(0, epoch=2))) == [0]
+
+
+@pytest.mark.parametrize("owner", [0, 1, 2])
+def test_append_wakes_a_waiting_request_and_nothing_waits_then(scene: Scene, owner: int) -> None:
+    scene.send(0, 1, 2, max_wait=500)
+    assert scene.later() == []
+    scene.produce(scene.at[owner], b"awaited")
+    (answer,) = scene.later()
+    assert values_in(rows_of(answer)[scene.at[owner]]) == [b"awaited"]
+    assert_nothing_waits(scene.rig)
+
+
+def test_request_without_records_ends_at_its_deadline(scene: Scene) -> None:
+    scene.send(0, 1, 2, max_wait=500)
+    scene.rig.advance_ms(499)
+    assert scene.later() == []
+    scene.rig.advance_ms(2)
+    (answer,) = scene.later()
+    assert answer["error_code"] == 0
+    assert_nothing_waits(scene.rig)
+
+
+def test_released_record_wakes_another_member(scene: Scene) -> None:
+    scene.produce(0, b"v")
+    scene.fetch(0, member_id="one")
+    scene.send(0, member_id="two", connection=2, max_wait=500)
+    assert scene.later() == []
+    scene.acknowledge({0: [(0, 0, [RELEASE])]}, epoch=1, member_id="one")
+    (answer,) = scene.later()
+    assert offsets_of(rows_of(answer)[0]) == [0]
+
+
+def test_faster_member_leaves_the_other_one_waiting(scene: Scene) -> None:
+    scene.send(0, member_id="one", connection=1, max_wait=500)
+    scene.send(0, member_id="two", connection=2, max_wait=500)
+    scene.produce(0, b"v")
+    assert len(scene.later()) == 1
+    scene.rig.advance_ms(501)
+    assert len(scene.later()) == 1
+    assert scene.owners.held() == 1
+
+
+def test_disconnect_releases_at_every_owner(scene: Scene) -> None:
+    for index in range(3):
+        scene.produce(index, b"v")
+    scene.fetch(0, 1, 2)
+    assert scene.owners.held() == 3
+    scene.owners.names()
+    scene.rig.processors[0].disconnect()
+    scene.rig.settle()
+    assert scene.owners.held() == 0
+    assert sorted(scene.owners.names()) == [(0, "release"), (1, "release"), (2, "release")]
+
+
+def test_disconnect_while_waiting_leaves_nothing_behind(scene: Scene) -> None:
+    scene.send(0, 1, 2, max_wait=60_000)
+    scene.rig.processors[0].disconnect()
+    scene.rig.settle()
+    for index in range(3):
+        scene.produce(index, b"v")
+    assert scene.owners.held() == 0
+    assert_nothing_waits(scene.rig)
+
+
+def test_records_acquired_after_the_disconnect_are_released(scene: Scene) -> None:
+    """The owner's answer crosses with the end of the session."""
+    there = scene.at[1]
+    scene.produce(there, b"v")
+    scene.rig.processors[0].send(FETCH, 2, share_fetch(scene.topic_id, [there]))
+    scene.rig.handler(0).do_work(0)
+    scene.rig.handler(1).do_work(0)
+    assert scene.owners.held() == 1
+    scene.rig.processors[0].disconnect()
+    scene.rig.settle()
+    assert scene.owners.held() == 0
+
+
+def test_death_of_an_owner_gives_the_leader_again(scene: Scene) -> None:
+    there = scene.at[1]
+    scene.rig.processors[0].send(FETCH, 2, share_fetch(scene.topic_id, [there]))
+    scene.rig.handler(0).do_work(0)
+    scene.rig.kill(1)
+    (answer,) = scene.later()
+    row = rows_of(answer)[there]
+    assert row["error_code"] == ErrorCode.NOT_LEADER_OR_FOLLOWER
+    assert row["current_leader"] == {"leader_id": 1, "leader_epoch": 0}
+    assert answer["node_endpoints"][0]["node_id"] == 1
+
+
+def test_piggybacked_acknowledgements_come_before_the_records(scene: Scene) -> None:
+    scene.produce(0, b"a", b"b")
+    scene.fetch(0, max_records=1)
+    row = rows_of(scene.fetch(epoch=1, acknowledge={0: [(0, 0, [ACCEPT])]}))[0]
+    assert offsets_of(row) == [1]
+    assert (row["error_code"], row["acknowledge_error_code"]) == (0, 0)
+    assert scene.owners.accepted() == 1
+    # Not held any more, and no records: the row has the error of the acknowledgement alone.
+    scene.owners.ack_errors[scene.topic_id, 0] = int(ErrorCode.INVALID_RECORD_STATE), "why"
+    row = rows_of(scene.fetch(epoch=2, acknowledge={0: [(0, 0, [ACCEPT])]}))[0]
+    assert (row["error_code"], row["records"], row["acquired_records"]) == (0, b"", [])
+    assert row["acknowledge_error_code"] == ErrorCode.INVALID_RECORD_STATE
+    assert row["acknowledge_error_message"] == "why"
+
+
+def test_acknowledgements_reach_all_owners(scene: Scene) -> None:
+    for index in range(3):
+        scene.produce(index, b"v")
+    scene.fetch(0, 1, 2)
+    answer = scene.acknowledge({index: [(0, 0, [ACCEPT])] for index in range(3)}, epoch=1)
+    assert {index: row["error_code"] for index, row in rows_of(answer).items()} == {0: 0, 1: 0, 2: 0}
+    assert answer["acquisition_lock_timeout"] == LOCK_MS
+    assert scene.owners.accepted() == 3
+
+
+@pytest.mark.parametrize(
+    ("batches", "version", "renews"),
+    [
+        ([(1, 0, [ACCEPT])], 2, False),
+        ([(5, 6, [ACCEPT]), (4, 4, [ACCEPT])], 2, False),
+        ([(0, 0, [])], 2, False),
+        ([(0, 2, [ACCEPT, ACCEPT])], 2, False),
+        ([(0, 0, [-1])], 2, False),
+        ([(0, 0, [5])], 2, False),
+        ([(0, 0, [RENEW])], 2, False),
+        ([(0, 0, [RENEW])], 1, False),
+    ],
+)
+def test_malformed_acknowledgements_are_rejected(
+    scene: Scene, batches: Any, version: int, renews: bool
+) -> None:
+    scene.fetch(0)
+    answer = scene.acknowledge({0: batches}, epoch=1, version=version)
+    assert rows_of(answer)[0]["error_code"] == ErrorCode.INVALID_REQUEST
+
+
+def test_renewal_needs_its_flag_and_fetches_nothing(scene: Scene) -> None:
+    scene.produce(0, b"a", b"b")
+    scene.fetch(0, max_records=1)
+    answer = scene.acknowledge({0: [(0, 0, [RENEW])]}, epoch=1, is_renew_ack=True)
+    assert rows_of(answer)[0]["error_code"] == 0
+    zero = {"max_bytes": 0, "min_bytes": 0, "max_records": 0, "max_wait": 0}
+    renewal = {"acknowledge": {0: [(0, 0, [RENEW])]}, "is_renew_ack": True}
+    assert scene.fetch(epoch=2, **renewal, **zero)["error_code"] == 0
+    for field in zero:
+        answer = scene.fetch(epoch=3, **renewal, **{**zero, field: 1})
+        assert answer["error_code"] == ErrorCode.INVALID_REQUEST, field
+    assert scene.owners.held() == 1
+
+
+def test_final_epoch_releases_and_ends_the_session(scene: Scene) -> None:
+    scene.produce(0, b"a", b"b")
+    scene.fetch(0)
+    answer = scene.fetch(epoch=-1, acknowledge={0: [(0, 0, [ACCEPT])]})
+    assert rows_of(answer)[0]["acknowledge_error_code"] == 0
+    assert (scene.owners.accepted(), scene.owners.held()) == (1, 0)
+    assert scene.fetch(epoch=1)["error_code"] == ErrorCode.SHARE_SESSION_NOT_FOUND
+    assert scene.fetch(epoch=-1)["error_code"] == ErrorCode.SHARE_SESSION_NOT_FOUND
+    scene.fetch(0)
+    assert scene.acknowledge({}, epoch=-1)["error_code"] == 0
+    assert scene.owners.held() == 0
+
+
+@pytest.mark.parametrize(
+    ("more", "code"),
+    [
+        ({"epoch": 1}, ErrorCode.SHARE_SESSION_NOT_FOUND),
+        ({"group_id": None}, ErrorCode.INVALID_REQUEST),
+        ({"member_id": None}, ErrorCode.INVALID_REQUEST),
+        ({"member_id": ""}, ErrorCode.INVALID_REQUEST),
+        ({"member_id": "m" * 37}, ErrorCode.INVALID_REQUEST),
+        ({"acknowledge": {0: [(0, 0, [ACCEPT])]}}, ErrorCode.INVALID_REQUEST),
+        ({"share_acquire_mode": 2}, ErrorCode.INVALID_REQUEST),
+    ],
+)
+def test_invalid_requests_get_kafkas_errors(scene: Scene, more: Fields, code: ErrorCode) -> None:
+    answer = scene.fetch(0, **more)
+    assert answer["error_code"] == code
+    assert answer["acquisition_lock_timeout"] == 0
+
+
+def test_acknowledge_epochs(scene: Scene) -> None:
+    scene.fetch(0)
+    assert scene.acknowledge({}, epoch=0)["error_code"] == ErrorCode.INVALID_SHARE_SESSION_EPOCH
+    assert scene.acknowledge({}, epoch=2)["error_code"] == ErrorCode.INVALID_SHARE_SESSION_EPOCH
+    assert scene.acknowledge({}, epoch=1)["error_code"] == 0
+    assert scene.fetch(epoch=2)["error_code"] == 0
+    answer = scene.acknowledge({}, epoch=1, member_id="other")
+    assert answer["error_code"] == ErrorCode.SHARE_SESSION_NOT_FOUND
+
+
+def test_unknown_partitions_do_not_end_the_wait_for_others(scene: Scene) -> None:
+    topics = [
+        {"topic_id": NO_TOPIC, "partitions": [{"partition_index": 0, "acknowledgement_batches": []}]},
+        {
+            "topic_id": scene.topic_id,
+            "partitions": [{"partition_index": at, "acknowledgement_batches": []} for at in (0, 7)],
+        },
+    ]
+    scene.send(topics=topics, max_wait=500)
+    assert scene.later() == []
+    scene.produce(0, b"v")
+    (answer,) = scene.later()
+    codes = {
+        (topic["topic_id"], row["partition_index"]): row["error_code"]
+        for topic in answer["responses"]
+        for row in topic["partitions"]
+    }
+    assert codes == {
+        (scene.topic_id, 0): 0,
+        (scene.topic_id, 7): ErrorCode.UNKNOWN_TOPIC_OR_PARTITION,
+        (NO_TOPIC, 0): ErrorCode.UNKNOWN_TOPIC_ID,
+    }
+
+
+def test_deleted_topic_is_unknown_by_its_name(scene: Scene) -> None:
+    scene.fetch(0)
+    scene.rig.delete_topic("t")
+    for handler in scene.rig.handlers:
+        assert handler is not None
+        parts_of(handler).services.image.feature_levels["share.version"] = 1
+    row = rows_of(scene.fetch(epoch=1))[0]
+    assert row["error_code"] == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+
+
+def test_session_limit_is_answered_after_the_wait(start: Start, monkeypatch: pytest.MonkeyPatch) -> None:
+    owners = FakeOwners(monkeypatch)
+    scene = Scene(start(handlers=3, settings={"group.share.max.share.sessions": 1}), owners)
+    scene.fetch(0, member_id="one")
+    scene.send(0, member_id="two", connection=2, max_wait=500)
+    assert scene.later() == []
+    scene.rig.advance_ms(501)
+    (answer,) = scene.later()
+    assert answer["error_code"] == ErrorCode.SHARE_SESSION_LIMIT_REACHED
+    scene.rig.processors[0].disconnect(1)
+    assert scene.fetch(0, member_id="two", connection=2)["error_code"] == 0
+
+
+def test_errors_of_all_partitions_end_the_wait(scene: Scene) -> None:
+    scene.owners.errors[scene.topic_id, 0] = int(ErrorCode.GROUP_ID_NOT_FOUND)
+    row = rows_of(scene.fetch(0, max_wait=500))[0]
+    assert row["error_code"] == ErrorCode.GROUP_ID_NOT_FOUND
+    del scene.owners.errors[scene.topic_id, 0]
+    assert rows_of(scene.fetch(epoch=1))[0]["error_code"] == 0
+
+
+def test_client_above_its_byte_rate_acquires_nothing(scene: Scene) -> None:
+    scene.rig.cluster.do(
+        "alter_client_quotas",
+        entries=[
+            {
+                "entity": [{"entity_type": "user", "entity_name": None}],
+                "ops": [{"key": "consumer_byte_rate", "value": 10.0, "remove": False}],
+            }
+        ],
+        validate_only=False,
+    )
+    scene.rig.tell()
+    for handler in scene.rig.handlers:
+        assert handler is not None
+        parts_of(handler).services.image.feature_levels["share.version"] = 1
+    scene.produce(0, b"a" * 500, b"b" * 500)
+    assert len(offsets_of(rows_of(scene.fetch(0, max_records=1))[0])) == 1
+    answer = scene.fetch(epoch=1, acknowledge={0: [(0, 0, [ACCEPT])]})
+    assert answer["throttle_time"] > 0
+    assert scene.rig.processors[0].throttles
+    assert (scene.owners.accepted(), scene.owners.held()) == (1, 0)
+
+
+def test_request_without_share_groups_is_unsupported(scene: Scene) -> None:
+    handler = scene.rig.handler(0)
+    parts_of(handler).services.image.feature_levels["share.version"] = 0
+    assert scene.fetch(0)["error_code"] == ErrorCode.UNSUPPORTED_VERSION
+    assert scene.acknowledge({}, epoch=1)["error_code"] == ErrorCode.UNSUPPORTED_VERSION
+
+
+def test_min_bytes_delay_the_acquisition(scene: Scene) -> None:
+    scene.produce(0, b"v")
+    scene.send(0, max_wait=500, min_bytes=100_000)
+    assert [name for _, name in scene.owners.names()][:1] == ["watch"]
+
+
+def assert_nothing_waits(rig: HandlerRig) -> None:
+    for handler in rig.handlers:
+        if handler is not None:
+            assert len(parts_of(handler).purgatory) == 0, handler.id
+            assert len(parts_of(handler).calls) == 0, handler.id

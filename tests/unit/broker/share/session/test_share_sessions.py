@@ -1,0 +1,129 @@
+"""Share sessions: epochs, partitions, limits and the end of a connection."""
+
+from __future__ import annotations
+
+import pytest
+
+from kproc.broker.share.session import sessions as module
+from kproc.broker.share.session.sessions import ShareKey, ShareSession, ShareSessions
+from kproc.common.errors import ErrorCode, KafkaError
+
+A, B, C = (b"a" * 16, 0), (b"a" * 16, 1), (b"c" * 16, 0)
+HOME = 3
+
+
+@pytest.fixture
+def sessions() -> ShareSessions:
+    return ShareSessions(HOME, 2)
+
+
+def opened(
+    sessions: ShareSessions, member: str = "m", *keys: ShareKey, connection: int = 1, now_ns: int = 5
+) -> ShareSession:
+    assert sessions.can_open("g", member, keys)
+    return sessions.open("g", member, connection, keys, now_ns)[0]
+
+
+def code_of(error: pytest.ExceptionInfo[KafkaError]) -> ErrorCode:
+    return error.value.code
+
+
+def test_first_request_after_open_has_epoch_one(sessions: ShareSessions) -> None:
+    session = opened(sessions, "m", A)
+    sessions.proceed(session, 1, [B], [])
+    assert list(session.targets) == [A, B]
+    with pytest.raises(KafkaError) as error:
+        sessions.proceed(session, 1, [C], [])
+    assert code_of(error) == ErrorCode.INVALID_SHARE_SESSION_EPOCH
+    assert list(session.targets) == [A, B]
+    sessions.proceed(session, 2, [C], [A, C])
+    assert list(session.targets) == [B]
+
+
+def test_epoch_wraps_to_one(sessions: ShareSessions) -> None:
+    session = opened(sessions)
+    session.epoch = 2**31 - 1
+    sessions.proceed(session, 2**31 - 1, [], [])
+    assert session.epoch == 1
+
+
+def test_unknown_session_is_not_found(sessions: ShareSessions) -> None:
+    opened(sessions)
+    for group, member in (("g", "other"), ("other", "m")):
+        with pytest.raises(KafkaError) as error:
+            sessions.find(group, member)
+        assert code_of(error) == ErrorCode.SHARE_SESSION_NOT_FOUND
+
+
+def test_limit_does_not_count_the_session_that_is_replaced(sessions: ShareSessions) -> None:
+    opened(sessions, "m", connection=1)
+    opened(sessions, "n", connection=2)
+    assert not sessions.can_open("g", "o", [A])
+    assert sessions.can_open("g", "m", [A])
+    sessions.end(sessions.find("g", "n"))
+    assert sessions.can_open("g", "o", [A])
+
+
+def test_limits_of_partitions(sessions: ShareSessions, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "SESSION_PARTITIONS_MAX", 2)
+    monkeypatch.setattr(module, "PARTITIONS_MAX", 3)
+    assert not sessions.can_open("g", "m", [A, B, C])
+    session = opened(sessions, "m", A, B)
+    assert not sessions.can_open("g", "n", [A, B])
+    assert sessions.can_open("g", "n", [A])
+    assert sessions.can_open("g", "m", [B, C])
+    with pytest.raises(KafkaError) as error:
+        sessions.proceed(session, 1, [C], [])
+    assert code_of(error) == ErrorCode.SHARE_SESSION_LIMIT_REACHED
+
+
+def test_reopened_session_keeps_its_holder_on_its_connection(sessions: ShareSessions) -> None:
+    session = opened(sessions, "m", A)
+    sessions.proceed(session, 1, [B], [])
+    again, replaced = sessions.open("g", "m", 1, [C], 6)
+    assert again is session
+    assert replaced is None
+    assert (again.epoch, list(again.targets), len(sessions), sessions.partition_count) == (1, [C], 1, 1)
+
+
+def test_session_of_another_connection_replaces_the_former_one(sessions: ShareSessions) -> None:
+    before = opened(sessions, "m", A, connection=1)
+    after, replaced = sessions.open("g", "m", 2, [A], 5)
+    assert replaced is before
+    assert before.is_ended
+    assert after.holder.session > before.holder.session
+    assert sessions.end_connection(1) == []
+    assert sessions.find("g", "m") is after
+
+
+def test_end_of_connection_ends_all_its_sessions(sessions: ShareSessions) -> None:
+    of_it = [opened(sessions, member, A, B) for member in "mn"]
+    assert sessions.end_connection(1) == of_it
+    assert (len(sessions), sessions.partition_count) == (0, 0)
+    assert sessions.end_connection(1) == []
+
+
+def test_holders_of_a_restarted_home_differ(sessions: ShareSessions) -> None:
+    first = opened(sessions, "m", now_ns=100)
+    second = opened(sessions, "n", now_ns=100)
+    successor = ShareSessions(HOME, 2)
+    third, _ = successor.open("g", "m", 9, [], 10_000)
+    assert len({each.holder.session for each in (first, second, third)}) == 3
+    assert {each.holder.home for each in (first, second, third)} == {HOME}
+
+
+def test_rows_of_new_and_recovered_partitions_are_sent_once(sessions: ShareSessions) -> None:
+    session = opened(sessions, "m", A)
+    assert not session.needs_row(A, has_records=False, has_error=False)
+    sessions.proceed(session, 1, [B], [])
+    assert session.needs_row(B, has_records=False, has_error=False)
+    assert not session.needs_row(B, has_records=False, has_error=False)
+    assert session.needs_row(A, has_records=False, has_error=True)
+    assert session.needs_row(A, has_records=False, has_error=False)
+    assert not session.needs_row(A, has_records=False, has_error=False)
+
+
+def test_partition_with_records_moves_behind_the_others(sessions: ShareSessions) -> None:
+    session = opened(sessions, "m", A, B, C)
+    assert session.needs_row(A, has_records=True, has_error=False)
+    assert list(session.targets) == [B, C, A]
