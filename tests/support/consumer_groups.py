@@ -7,7 +7,8 @@ from dataclasses import dataclass, field
 
 from kproc.broker.cluster.image import ClusterImage, PartitionImage, TopicImage
 from kproc.broker.config import Config
-from kproc.broker.group.consumer.group import ConsumerEnvironment, ConsumerGroup
+from kproc.broker.group.consumer.environment import ConsumerEnvironment
+from kproc.broker.group.consumer.group import ConsumerGroup
 from kproc.broker.group.consumer.messages import ConsumerHeartbeat, ConsumerHeartbeatResult
 from kproc.broker.group.consumer.records import CONSUMER_RECORDS, ConsumerRecord
 from kproc.broker.group.consumer.state import ConsumerGroupState
@@ -52,7 +53,9 @@ class GroupRig:
         self.log: list[tuple[bytes, bytes | None]] = []
         self.broken_after: int | None = None  # The number of records after which appends fail.
         cluster = ConsumerCluster(TopicView(lambda: self.image), lambda _group_id: self.settings, self._match)
-        self.environment = ConsumerEnvironment(cluster, self.config, lambda: self.now_ms, self._append)
+        self.environment = ConsumerEnvironment(
+            cluster, self.config, lambda: self.now_ms, self._append, lambda _state: False
+        )
         self.group = ConsumerGroup(ConsumerGroupState("g"), self.environment)
 
     def _match(self, expression: str, _client: Identity) -> frozenset[str]:

@@ -94,12 +94,16 @@ class Rig:
         self.deleted: dict[bytes, str] = {}
         self.leader_epoch = 5  # Of every partition.
         self.log = MemoryLog()
+        self.settings: dict[str, object] = {
+            "group.initial.rebalance.delay.ms": 0,
+            "offsets.retention.minutes": 60,
+        }
         self.make()
 
     def make(self) -> None:
         self.deadlines: Deadlines[DueOf] = Deadlines()
         timing = Timing(self._now_ms, self.clock.wall_ms, iter(map(str, range(1000))).__next__)
-        config = Config.build({"group.initial.rebalance.delay.ms": 0, "offsets.retention.minutes": 60})
+        config = Config.build(self.settings)
         self.coordinator = GroupCoordinator(config, self.cluster, timing, self.deadlines, self.log)
         for offset, entry in self.log.entries.items():
             if isinstance(entry, LoggedMarker):

@@ -146,7 +146,7 @@ def _group_synonyms(row: group_config.GroupConfigRow, image: ClusterImage, confi
     if row.synonym in SETTINGS:
         return _broker_synonyms((row.synonym,), image, config)
     default = row.config.fixed_default
-    return [{"name": row.synonym, "value": default, "source": SOURCE_DEFAULT}] if row.synonym else []
+    return [{"name": row.synonym, "value": default, "source": SOURCE_DEFAULT}]
 
 
 def describe_client_metrics(

@@ -20,7 +20,10 @@ _UNHONOURED: Final = "kproc does not support groups of this kind"
 
 
 class GroupConfigRow(NamedTuple):
-    """A row of the table of group configs: the config, its broker setting or "", and Kafka's defaults of its bounds."""
+    """A row of the table of group configs: the config, the name of its default, and Kafka's defaults of its bounds.
+
+    synonym: the broker setting that has the default, or the config's own name.
+    """
 
     config: TopicConfig
     synonym: str
@@ -93,8 +96,11 @@ def _number(
     return _row(name, Kind.INT, text, at_least(least), str(default), f"group.{name}", lowest, highest)
 
 
-def _word(name: str, kind: Kind, default: str, check: Check | None, text: str) -> GroupConfigRow:
-    return _row(name, kind, text, check, default, "")
+def _word(
+    name: str, kind: Kind, default: str, check: Check | None, text: str, synonym: str = ""
+) -> GroupConfigRow:
+    # As in Kafka, the default of a config without a setting of the broker has the name of the config.
+    return _row(name, kind, text, check, default, synonym or name)
 
 
 def _timing(family: str) -> tuple[GroupConfigRow, ...]:
@@ -154,12 +160,13 @@ ROWS: Final = (
         "Number of standby copies of each task's state in a streams group.",
     ),
     _word(
-        "streams.assignor.name", Kind.STRING, "", None,
-        "Task assignor of a streams group. Empty: the broker's first one.",
+        "streams.assignor.name", Kind.STRING, "sticky", None,
+        "Task assignor of a streams group.", "group.streams.assignors",
     ),
     _word(
         "streams.rack.aware.assignment.tags", Kind.LIST, "", None,
         "Tags of clients by which a streams group spreads standby copies.",
+        "group.streams.rack.aware.assignment.tags",
     ),
     _word(
         "errors.deadletterqueue.topic.name", Kind.STRING, "",

@@ -10,20 +10,21 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from functools import partial
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from kproc.broker.coordinator.recorded_states import StateReplay, append_and_apply
 from kproc.broker.coordinator.rules import KeyAndValue, Timing
 from kproc.broker.group.classic.group import ClassicGroup, GroupEnvironment
-from kproc.broker.group.classic.subscription import CONSUMER_PROTOCOL_TYPE
 from kproc.broker.group.consumer.classic_members import (
     heartbeat_classic,
     join_classic,
     leave_classic,
     sync_classic,
 )
-from kproc.broker.group.consumer.group import ConsumerEnvironment, ConsumerGroup
+from kproc.broker.group.consumer.environment import ConsumerEnvironment
+from kproc.broker.group.consumer.group import ConsumerGroup, check_size
 from kproc.broker.group.consumer.messages import JOIN_EPOCH, ConsumerHeartbeat, ConsumerHeartbeatResult
 from kproc.broker.group.consumer.records import (
     CONSUMER_RECORDS,
@@ -41,7 +42,12 @@ from kproc.broker.group.messages import (
     SyncRequest,
     SyncResult,
 )
-from kproc.broker.group.migration import can_downgrade, downgrade_snapshot, upgrade_records
+from kproc.broker.group.migration import (
+    can_downgrade,
+    check_upgrade,
+    downgrade_snapshot,
+    upgrade_records,
+)
 from kproc.broker.group.records import encode_group_key, encode_group_value
 from kproc.common.bounded import NAME_MAX
 from kproc.common.errors import ErrorCode, KafkaError
@@ -80,7 +86,15 @@ class ConsumerGroups:
         self._timing = timing
         self._append = partial(append_and_apply, log)
         self._classic = classic
-        self._environment = ConsumerEnvironment(cluster, config, timing.wall_ms, self._append_to_group)
+        self._environment = ConsumerEnvironment(
+            cluster,
+            config,
+            timing.wall_ms,
+            self._append_to_group,
+            lambda state: can_downgrade(state, config),
+        )
+        # Empty groups that a joining member replaces. They come back if its heartbeat is rejected.
+        self._replaced: dict[str, Group] = {}
         self._replay = StateReplay(ConsumerGroupState)
         self._rebalances = 0
 
@@ -119,6 +133,9 @@ class ConsumerGroups:
             if request.member_epoch < JOIN_EPOCH:
                 self.maybe_downgrade(group)
         except KafkaError as error:
+            if (replaced := self._replaced.pop(group_id, None)) is not None:
+                self._groups[group_id] = replaced
+                self._unwritten.pop(group_id, None)
             return ConsumerHeartbeatResult(error_code=error.code, error_message=error.message)
         return result
 
@@ -135,9 +152,9 @@ class ConsumerGroups:
                 reason = f"{kind} {group_id} not found."
             raise KafkaError(ErrorCode.GROUP_ID_NOT_FOUND, reason)
         if group is not None and not group.is_empty:
-            return self._upgrade(group)
-        if group is not None and not group.has_no_history:
-            self._append([(encode_group_key(group_id), None)], lambda _number: None)
+            return self._upgrade(group, request)
+        if group is not None:
+            self._replaced[group_id] = group
         self._unwritten[group_id] = None
         return self.add(ConsumerGroupState(group_id))
 
@@ -174,18 +191,14 @@ class ConsumerGroups:
 
     # -- conversions -------------------------------------------------------------------------------------------
 
-    def _upgrade(self, group: ClassicGroup) -> ConsumerGroup:
+    def _upgrade(self, group: ClassicGroup, request: ConsumerHeartbeat) -> ConsumerGroup:
         """Convert a classic group with members, because a member of the consumer protocol joins it."""
-        group_id, size_max = group.group_id, self._config.group_consumer_max_size
-        if self._config.group_consumer_migration_policy not in ("bidirectional", "upgrade"):
-            raise KafkaError(ErrorCode.GROUP_ID_NOT_FOUND, f"Group {group_id} is not a consumer group.")
-        if group.roster.protocol_type != CONSUMER_PROTOCOL_TYPE or group.member_count >= size_max:
-            raise KafkaError(
-                ErrorCode.GROUP_ID_NOT_FOUND,
-                f"Group {group_id} cannot become a consumer group: its members use another protocol, or are too many.",
-            )
-        members = group.roster.members.values()
-        records = upgrade_records(group_id, group.generation, members, self._topics, self._timing.wall_ms())
+        check_upgrade(group, self._config)
+        group_id, roster = group.group_id, group.roster
+        # The group stays as it is if there is no place for the member that joins.
+        if request.member_id not in roster.members and request.instance_id not in roster.static_ids:
+            check_size(group.member_count, self._config)
+        records = upgrade_records(group, self._topics, self._timing.wall_ms())
         state = ConsumerGroupState(group_id)
         encoded: list[KeyAndValue] = [(encode_group_key(group_id), None)]
         encoded += [CONSUMER_RECORDS.encode(*record) for record in records]
@@ -200,9 +213,7 @@ class ConsumerGroups:
     def maybe_downgrade(self, group: ConsumerGroup) -> None:
         """Convert a group to a classic one if it has members, and all of them use the classic protocol."""
         group_id = group.group_id
-        if self._config.group_consumer_migration_policy not in ("bidirectional", "downgrade"):
-            return
-        if not can_downgrade(group.state, self._config.group_max_size):
+        if not can_downgrade(group.state, self._config):
             return
         snapshot = downgrade_snapshot(group.state, self._topics, self._timing.wall_ms())
         records: list[KeyAndValue] = [CONSUMER_RECORDS.encode(key, None) for key in group.state.record_keys()]
@@ -212,6 +223,8 @@ class ConsumerGroups:
         except KafkaError as error:
             # The group remains a consumer group. The next member that leaves causes another attempt.
             logger.warning("group %s: did not become a classic group: %s", group_id, error.code.name)
+            with suppress(KafkaError):
+                group.raise_epoch()
             return
         classic = self._groups[group_id] = ClassicGroup(group_id, self._classic)
         for _ in classic.restore(snapshot):
@@ -226,7 +239,16 @@ class ConsumerGroups:
         """Append records of a group, and apply each one that is in the log. Raises KafkaError unless all are."""
         self._unwritten.pop(group.group_id, None)
         encoded = [CONSUMER_RECORDS.encode(*record) for record in records]
-        self._append(encoded, lambda number: group.state.apply(*records[number]))
+        replaced = self._replaced.get(group.group_id)
+        if replaced is None or replaced.has_no_history:
+            self._append(encoded, lambda number: group.state.apply(*records[number]))
+        else:
+            # Number 0 is the tombstone of the classic group.
+            encoded.insert(0, (encode_group_key(group.group_id), None))
+            self._append_conversion(
+                encoded, lambda number: group.state.apply(*records[number - 1]) if number else None
+            )
+        self._replaced.pop(group.group_id, None)
         self._rebalances += sum(isinstance(value, GroupEpoch) for _key, value in records)
 
     def _append_conversion(self, records: list[KeyAndValue], apply: Callable[[int], None]) -> None:

@@ -380,9 +380,11 @@ class GroupCoordinator:
         if group_id in self._deleting:
             reply(failed(ErrorCode.COORDINATOR_LOAD_IN_PROGRESS))
             return
+        is_new = group_id not in self._groups
         result = work()
         self._after_change(group_id)
-        self._delete_unused(group_id)
+        if is_new:
+            self._delete_unused(group_id)
         self._reply_when_durable(reply, result, failed)
 
     def describe_consumer_group(self, group_id: str) -> DescribedConsumerGroup | None:

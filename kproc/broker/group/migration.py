@@ -6,10 +6,10 @@ last one leaves. In both directions members keep their partitions until the reba
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from typing import TYPE_CHECKING
 
 from kproc.broker.coordinator.record_codec import RecordKey
-from kproc.broker.group.classic.members import Member
+from kproc.broker.group.classic.group import ClassicGroup
 from kproc.broker.group.classic.subscription import CONSUMER_PROTOCOL_TYPE
 from kproc.broker.group.consumer.embedded import (
     decode_assignment,
@@ -29,30 +29,57 @@ from kproc.broker.group.consumer.topics import TopicView
 from kproc.broker.group.records import GroupSnapshot, MemberSnapshot
 from kproc.common.errors import ErrorCode, KafkaError, ProtocolError
 
+if TYPE_CHECKING:
+    from kproc.broker.config import Config
 
-def upgrade_records(
-    group_id: str, generation: int, members: Iterable[Member], topics: TopicView, wall_ms: int
-) -> list[ConsumerRecord]:
+
+def check_upgrade(group: ClassicGroup, config: Config) -> None:
+    """Raise GROUP_ID_NOT_FOUND if a classic group with members may not become a consumer group."""
+    if config.group_consumer_migration_policy not in ("bidirectional", "upgrade"):
+        raise _not_upgraded(group.group_id, "online upgrade is disabled")
+    if group.roster.protocol_type != CONSUMER_PROTOCOL_TYPE:
+        raise _not_upgraded(group.group_id, "the group does not use the consumer embedded protocol")
+    if group.member_count > config.group_consumer_max_size:
+        raise _not_upgraded(
+            group.group_id,
+            f"it has more than {config.group_consumer_max_size} members (group.consumer.max.size)",
+        )
+
+
+def _not_upgraded(group_id: str, reason: str) -> KafkaError:
+    return KafkaError(
+        ErrorCode.GROUP_ID_NOT_FOUND,
+        f"Cannot upgrade classic group {group_id} to consumer group because {reason}.",
+    )
+
+
+def upgrade_records(group: ClassicGroup, topics: TopicView, wall_ms: int) -> list[ConsumerRecord]:
     """Return the records of a consumer group with the members of a classic one and their partitions.
 
-    Raises GROUP_ID_NOT_FOUND if a member does not speak the consumer protocol inside the classic one.
+    Raises GROUP_ID_NOT_FOUND if a member does not speak the consumer protocol inside the classic one, or if its
+    assignment has data of a custom assignor. These would be lost, and an application such as Kafka Streams needs them.
     """
+    group_id, generation = group.group_id, group.generation
 
     def key(record_type: ConsumerRecordType, name: str = "") -> RecordKey:
         return RecordKey(record_type, group_id, name)
 
     records: list[ConsumerRecord] = []
     names: set[str] = set()
-    for member in members:
+    for member in group.roster.members.values():
         try:
-            subscription = decode_subscription(member.protocols[0][1])
-            owned = topics.by_id(decode_assignment(member.assignment))
+            # Before the first rebalance has ended, no protocol is chosen.
+            subscription = decode_subscription(
+                member.metadata(group.state.protocol_name) or member.protocols[0][1]
+            )
+            assignment = decode_assignment(member.assignment)
         except ProtocolError as error:
-            raise KafkaError(
-                ErrorCode.GROUP_ID_NOT_FOUND,
-                f"Cannot upgrade classic group {group_id} to consumer group because the embedded consumer protocol is "
-                "malformed.",
-            ) from error
+            raise _not_upgraded(group_id, "the embedded consumer protocol is malformed") from error
+        if assignment.user_data:
+            raise _not_upgraded(
+                group_id, "its assignor adds data of its own; let all members use an assignor of Kafka first"
+            )
+        owned = topics.by_id(assignment.partitions)
         metadata = subscription.metadata_of(member)
         names.update(metadata.topic_names)
         epochs = {topic_id: dict.fromkeys(numbers, generation) for topic_id, numbers in owned.items()}
@@ -71,9 +98,11 @@ def upgrade_records(
     ]
 
 
-def can_downgrade(state: ConsumerGroupState, size_max: int) -> bool:
-    """Return True if a group has members, all of the classic protocol, and not more than `size_max`."""
-    return 0 < len(state.members) <= size_max and all(
+def can_downgrade(state: ConsumerGroupState, config: Config) -> bool:
+    """Return True if a group may become a classic one: it has members, but not too many, and all are classic ones."""
+    if config.group_consumer_migration_policy not in ("bidirectional", "downgrade"):
+        return False
+    return 0 < len(state.members) <= config.group_max_size and all(
         member.classic is not None for member in state.members.values()
     )
 

@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 # Kafka never compresses the records of transactions (TransactionLog).
 _UNCOMPRESSED = 0
 # Broker setting -> the group config whose default it is.
-_GROUP_DEFAULTS = {row.synonym: name for name, row in GROUP_CONFIGS.items() if row.synonym}
+_GROUP_DEFAULTS = {row.synonym: name for name, row in GROUP_CONFIGS.items()}
 
 
 def all_kinds(services: Services) -> list[CoordinatorKind[Any]]:

@@ -128,8 +128,11 @@ def sync_classic(group: ConsumerGroup, topics: TopicView, request: SyncRequest, 
         name,
     ):
         raise KafkaError(ErrorCode.INCONSISTENT_GROUP_PROTOCOL)
-    if group.state.epoch.epoch > member.state.epoch and member.state.phase is not MemberPhase.UNREVOKED:
-        # Another rebalance has begun, so the member must join again before it gets partitions.
+    if (
+        group.state.target_epoch.epoch > member.state.epoch
+        and member.state.phase is not MemberPhase.UNREVOKED
+    ):
+        # There is a newer assignment, so the member must join again before it gets partitions.
         group.start_rebalance_timeout(member, now_ms)
         raise KafkaError(ErrorCode.REBALANCE_IN_PROGRESS)
     if member.state.phase is not MemberPhase.UNREVOKED:
@@ -147,9 +150,12 @@ def heartbeat_classic(
     member, _classic = _classic_member(group, member_id, instance_id)
     _check_generation(member, generation)
     group.renew_session(member, now_ms)
+    if group.state.epoch.epoch > group.state.target_epoch.epoch and group.is_classic:
+        # No heartbeat of the consumer protocol computes the assignment.
+        group.update_target(now_ms)
     state = member.state
     has_next_step = (
-        state.epoch < group.state.epoch.epoch
+        state.epoch < group.state.target_epoch.epoch
         or state.phase is MemberPhase.UNREVOKED
         or (state.phase is MemberPhase.UNRELEASED and group.can_get_more(member))
     )

@@ -51,6 +51,13 @@ class EmbeddedSubscription(NamedTuple):
         )
 
 
+class EmbeddedAssignment(NamedTuple):
+    """The assignment of a classic member, with the data that a custom assignor adds for its own use."""
+
+    partitions: NamedPartitions
+    user_data: bytes
+
+
 def _partitions(name: str) -> Field:
     row = Schema(
         f"consumer protocol {name}",
@@ -107,12 +114,12 @@ def decode_subscription(metadata: bytes) -> EmbeddedSubscription:
     )
 
 
-def decode_assignment(assignment: bytes) -> NamedPartitions:
+def decode_assignment(assignment: bytes) -> EmbeddedAssignment:
     """Decode the assignment that a classic leader made for a member. Raises ProtocolError."""
     if not assignment:
-        return {}
+        return EmbeddedAssignment({}, b"")
     _version, fields = _read(assignment, dict.fromkeys(range(_VERSION_MAX + 1), _read_assignment))
-    return _by_name(fields["assigned_partitions"])
+    return EmbeddedAssignment(_by_name(fields["assigned_partitions"]), fields["user_data"] or b"")
 
 
 def encode_assignment(version: int, partitions: NamedPartitions) -> bytes:

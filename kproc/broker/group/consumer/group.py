@@ -15,8 +15,7 @@ The response is sent when everything is synced.
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING, Final
 
 import msgspec
@@ -24,6 +23,7 @@ import msgspec
 from kproc.broker.coordinator.record_codec import RecordKey
 from kproc.broker.coordinator.steps import Work
 from kproc.broker.group.consumer.assignors import ASSIGNORS, Assignment, AssignorMember
+from kproc.broker.group.consumer.environment import ConsumerEnvironment
 from kproc.broker.group.consumer.messages import (
     JOIN_EPOCH,
     LEAVE_EPOCH,
@@ -50,7 +50,6 @@ from kproc.broker.group.consumer.records import (
     plain,
 )
 from kproc.broker.group.consumer.state import ConsumerGroupState, ConsumerMember
-from kproc.broker.group.consumer.topics import ConsumerCluster, TopicView
 from kproc.broker.group.messages import CommitRequest
 from kproc.common.deadlines import NEVER, Deadlines
 from kproc.common.errors import ErrorCode, KafkaError
@@ -73,43 +72,6 @@ _TRY_AGAIN_MS: Final = 1_000
 # The name of the deadline at which the next target assignment may be computed. The other deadlines have the names of
 # members.
 _ASSIGNMENT: Final = "\0assignment"
-
-
-@dataclass(frozen=True)
-class ConsumerEnvironment:
-    """The parts of a broker that a consumer group uses."""
-
-    cluster: ConsumerCluster
-    config: Config
-    wall_ms: Callable[[], int]
-    # Appends records of a group and applies them. Raises KafkaError if they are not in the log.
-    append: Callable[[ConsumerGroup, Sequence[ConsumerRecord]], None]
-
-    @property
-    def topics(self) -> TopicView:
-        return self.cluster.topics
-
-    def session_timeout_ms(self, group_id: str) -> int:
-        """Return the time without a heartbeat after which a member is removed."""
-        return self._setting(
-            group_id, "consumer.session.timeout.ms", self.config.group_consumer_session_timeout_ms
-        )
-
-    def heartbeat_interval_ms(self, group_id: str) -> int:
-        """Return the interval at which members send heartbeats."""
-        return self._setting(
-            group_id, "consumer.heartbeat.interval.ms", self.config.group_consumer_heartbeat_interval_ms
-        )
-
-    def assignment_interval_ms(self, group_id: str) -> int:
-        """Return the least time between two target assignments."""
-        return self._setting(
-            group_id, "consumer.assignment.interval.ms", self.config.group_consumer_assignment_interval_ms
-        )
-
-    def _setting(self, group_id: str, name: str, default: int) -> int:
-        own = self.cluster.group_configs(group_id).get(name)
-        return default if own is None else int(own)
 
 
 class ConsumerGroup:
@@ -183,7 +145,7 @@ class ConsumerGroup:
             member_id, None if known is None else known.metadata, metadata, client, now_ms
         )
         self._update_epoch(has_changed)
-        self._update_target(now_ms)
+        self.update_target(now_ms)
         member = self.state.members[member_id]
         self._reconcile(member, reported, now_ms)
         self.renew_session(member, now_ms)
@@ -191,12 +153,7 @@ class ConsumerGroup:
 
     def check_size(self) -> None:
         """Raise GROUP_MAX_SIZE_REACHED if no member can be added."""
-        size_max = self._environment.config.group_consumer_max_size
-        if len(self.state.members) >= size_max:
-            raise KafkaError(
-                ErrorCode.GROUP_MAX_SIZE_REACHED,
-                f"The consumer group has reached its maximum capacity of {size_max} members.",
-            )
+        check_size(len(self.state.members), self._environment.config)
 
     def _admit(self, request: ConsumerHeartbeat) -> ConsumerMember | None:
         """Return the member that sent the request; None for one that joins. Raises KafkaError if it is fenced."""
@@ -328,6 +285,10 @@ class ConsumerGroup:
 
     # -- step 2: the epoch of the group ------------------------------------------------------------------------
 
+    def raise_epoch(self) -> None:
+        """Raise the group's epoch, because its members have changed."""
+        self._update_epoch(has_changed=True)
+
     def _update_epoch(self, has_changed: bool) -> None:
         """Raise the group's epoch if `has_changed`, or if a subscribed topic was created, deleted or has grown."""
         topics = self._environment.topics
@@ -344,7 +305,7 @@ class ConsumerGroup:
 
     # -- step 3: the target assignment -------------------------------------------------------------------------
 
-    def _update_target(self, now_ms: int) -> None:
+    def update_target(self, now_ms: int) -> None:
         """Compute the target assignment of the group's epoch, unless the last one is too recent (KIP-1263)."""
         state, environment = self.state, self._environment
         if state.epoch.epoch <= state.target_epoch.epoch:
@@ -446,7 +407,9 @@ class ConsumerGroup:
         for member in members:
             self._deadlines.discard(member.member_id)
         self._remove_unused_expressions(expressions)
-        self._update_epoch(has_changed=True)
+        if self._environment.becomes_classic(self.state):
+            return  # As in Kafka, the last epoch is the generation of the classic group, which rebalances at once.
+        self.raise_epoch()
         if not self.state.members:
             # Without a time the interval between assignments is over, so the next member gets its partitions at once.
             target_epoch = TargetEpoch(self.state.epoch.epoch)
@@ -507,7 +470,7 @@ class ConsumerGroup:
                 self.remove(expired)
             # As in Kafka, the next heartbeat of any member computes the assignment without the expired ones.
             if is_assignment_due and self.state.members:
-                self._update_target(now_ms)
+                self.update_target(now_ms)
         except KafkaError as error:
             logger.warning("group %s: records were not written: %s", self.group_id, error.code.name)
             self._deadlines.bring_forward(_ASSIGNMENT, now_ms + _TRY_AGAIN_MS)
@@ -567,6 +530,11 @@ class ConsumerGroup:
             for member in self.state.members.values()
         )
         return "Stable" if is_stable else "Reconciling"
+
+    @property
+    def is_classic(self) -> bool:
+        """True if all members use the classic protocol."""
+        return all(member.classic is not None for member in self.state.members.values())
 
     @property
     def is_empty(self) -> bool:
@@ -652,6 +620,16 @@ class ConsumerGroup:
             self._environment.append(self, records)
 
 
+def check_size(member_count: int, config: Config) -> None:
+    """Raise GROUP_MAX_SIZE_REACHED if no member can be added to a group of this size."""
+    size_max = config.group_consumer_max_size
+    if member_count >= size_max:
+        raise KafkaError(
+            ErrorCode.GROUP_MAX_SIZE_REACHED,
+            f"The consumer group has reached its maximum capacity of {size_max} members.",
+        )
+
+
 def _merged(metadata: MemberMetadata | None, request: ConsumerHeartbeat) -> MemberMetadata:
     """Return the metadata of a member after a request, in which None means "as before"."""
     known = metadata if metadata is not None else MemberMetadata(client_id="", client_host="")
@@ -696,4 +674,4 @@ def _is_part(partitions: Assignment, owned: OwnedPartitions) -> bool:
     return all(numbers <= owned.get(topic_id, {}).keys() for topic_id, numbers in partitions.items())
 
 
-__all__ = ["GROUP_TYPE", "LEAVE_EPOCH", "ConsumerEnvironment", "ConsumerGroup"]
+__all__ = ["GROUP_TYPE", "LEAVE_EPOCH", "ConsumerGroup"]

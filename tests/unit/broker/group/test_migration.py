@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -9,7 +10,7 @@ import pytest
 from kproc.broker.group.consumer.embedded import decode_assignment, encode_assignment
 from kproc.broker.group.consumer.messages import ConsumerHeartbeat, ConsumerHeartbeatResult
 from kproc.broker.group.messages import JoinRequest, JoinResult, LeavingMember, SyncRequest, SyncResult
-from kproc.common.errors import ErrorCode
+from kproc.common.errors import ErrorCode, KafkaError
 from tests.support.consumer_groups import cluster_of
 from tests.support.group_coordinator_rig import TOPIC_ID, Rig
 
@@ -28,9 +29,8 @@ def rig() -> Rig:
     return Rig(cluster_of({"t": (TOPIC_ID, 4)}))
 
 
-def join(rig: Rig, member_id: str = "", *owned: int, instance_id: str | None = None) -> JoinResult:
-    results: list[JoinResult] = []
-    request = JoinRequest(
+def join_request(member_id: str = "", *owned: int, instance_id: str | None = None) -> JoinRequest:
+    return JoinRequest(
         member_id=member_id,
         group_instance_id=instance_id,
         client_id="c",
@@ -40,7 +40,11 @@ def join(rig: Rig, member_id: str = "", *owned: int, instance_id: str | None = N
         protocol_type="consumer",
         protocols=(("cooperative-sticky", subscription(*owned)),),
     )
-    rig.coordinator.join("g", request, results.append)
+
+
+def join(rig: Rig, member_id: str = "", *owned: int, instance_id: str | None = None) -> JoinResult:
+    results: list[JoinResult] = []
+    rig.coordinator.join("g", join_request(member_id, *owned, instance_id=instance_id), results.append)
     rig.log.sync()
     (result,) = results
     return result
@@ -85,7 +89,7 @@ def classic_group(rig: Rig) -> JoinResult:
 
 
 def partitions(result: SyncResult) -> set[int]:
-    return set(decode_assignment(result.assignment).get("t", ()))
+    return set(decode_assignment(result.assignment).partitions.get("t", ()))
 
 
 def test_consumer_member_upgrades_a_working_group(rig: Rig) -> None:
@@ -128,6 +132,62 @@ def test_classic_join_without_instance_id_keeps_it(rig: Rig) -> None:
     (member,) = described.members
     assert (member.instance_id, member.rack_id, member.is_classic) == ("i", "r", True)
     assert (described.assignor, described.group_epoch) == ("range", 2)
+
+
+def test_downgrade_keeps_the_last_epoch_as_generation(rig: Rig) -> None:
+    consumer(rig, "n")
+    joined = join(rig)
+    assert joined.generation == 3
+    consumer(rig, "n", -1)
+    assert rig.coordinator.describe("g") is not None
+    assert consumer(rig, "m").member_epoch == 4
+
+
+def test_classic_member_rebalances_for_a_new_assignment(rig: Rig) -> None:
+    """As in Kafka 4.4, a raised epoch is no reason to join again before the assignment for it exists."""
+    consumer(rig, "n")
+    consumer(rig, "m", topic_names=())
+    joined = join(rig)
+    consumer(rig, "m", -1)
+    assert beat(rig, joined) == ErrorCode.NONE
+    consumer(rig, "n", 2)
+    assert beat(rig, joined) == ErrorCode.REBALANCE_IN_PROGRESS
+
+
+def test_classic_members_alone_get_a_new_assignment(rig: Rig) -> None:
+    """Where a group may not become classic again, no member of the consumer protocol computes it."""
+    rig.settings["group.consumer.migration.policy"] = "upgrade"
+    rig.settings["group.consumer.assignment.interval.ms"] = 0
+    rig.make()
+    consumer(rig, "n")
+    joined = join(rig)
+    consumer(rig, "n", -1)
+    assert beat(rig, joined) == ErrorCode.REBALANCE_IN_PROGRESS
+    rejoined = join(rig, joined.member_id)
+    assert partitions(sync(rig, rejoined)) == {0, 1, 2, 3}
+
+
+def test_rejected_first_heartbeat_leaves_the_classic_group(rig: Rig) -> None:
+    def reject(_expression: str, _client: Any) -> frozenset[str]:
+        raise KafkaError(ErrorCode.INVALID_REGULAR_EXPRESSION)
+
+    rig.cluster = replace(rig.cluster, match_topics=reject)
+    rig.make()
+    leave(rig, classic_group(rig).member_id)
+    rejected = consumer(rig, "n", topic_regex="(")
+    assert rejected.error_code == ErrorCode.INVALID_REGULAR_EXPRESSION
+    for _ in range(2):
+        assert rig.coordinator.describe("g") is not None
+        assert rig.states() == {"g": "Empty"}
+        rig.make()
+    assert consumer(rig, "n").error_code == ErrorCode.NONE
+
+
+def test_rejected_heartbeat_leaves_a_group_without_history(rig: Rig) -> None:
+    rig.commit(5, member_id="", generation=-1)
+    rig.coordinator.topics_deleted(rig.known_topics())
+    assert consumer(rig, "n", -1).error_code == ErrorCode.GROUP_ID_NOT_FOUND
+    assert rig.states() == {"g": "Empty"}
 
 
 def test_offset_fetch_of_classic_member_needs_its_generation(rig: Rig) -> None:
@@ -200,6 +260,44 @@ def test_empty_group_has_the_protocol_of_its_next_member(rig: Rig) -> None:
         rig.make()
         assert rig.states() == {"g": "Empty"}
     assert rig.offset() == 5
+
+
+def test_group_with_data_of_a_custom_assignor_is_not_upgraded(rig: Rig) -> None:
+    """As in Kafka: the data would be lost, and Kafka Streams, for example, needs them."""
+    joined = join(rig)
+    assignment = encode_assignment(1, {"t": frozenset(range(4))}).removesuffix(NO_DATA) + b"\0\0\0\1d"
+    assert sync(rig, joined, (joined.member_id, assignment)).error_code == ErrorCode.NONE
+    rejected = consumer(rig, "n")
+    assert rejected.error_code == ErrorCode.GROUP_ID_NOT_FOUND
+    assert "its assignor adds data" in str(rejected.error_message)
+    assert rig.states() == {"g": "Stable"}
+    assert beat(rig, joined) == ErrorCode.NONE
+
+
+@pytest.mark.parametrize(
+    ("size_max", "member_id", "code"),
+    [
+        (2, "n", ErrorCode.NONE),
+        (1, "n", ErrorCode.GROUP_MAX_SIZE_REACHED),
+        (1, None, ErrorCode.NONE),  # The classic member itself, which changes its protocol.
+    ],
+)
+def test_upgrade_respects_the_size_of_consumer_groups(
+    rig: Rig, size_max: int, member_id: str | None, code: ErrorCode
+) -> None:
+    rig.settings["group.consumer.max.size"] = size_max
+    rig.make()
+    classic = classic_group(rig)
+    assert consumer(rig, member_id or classic.member_id).error_code == code
+    assert (rig.coordinator.describe("g") is None) == (code == ErrorCode.NONE)
+
+
+def test_group_with_too_many_members_is_not_upgraded(rig: Rig) -> None:
+    rig.settings["group.consumer.max.size"] = 1
+    rig.make()
+    for _ in range(2):
+        rig.coordinator.join("g", join_request(), lambda _result: None)
+    assert consumer(rig, "n").error_code == ErrorCode.GROUP_ID_NOT_FOUND
 
 
 def test_group_of_another_protocol_is_not_upgraded(rig: Rig) -> None:

@@ -43,9 +43,9 @@ def test_subscriptions_of_every_version_are_read(metadata: bytes, expected: Embe
 
 def test_assignment_reads_as_written() -> None:
     partitions = {"b": frozenset({2, 0}), "a": frozenset({1})}
-    assert decode_assignment(encode_assignment(1, partitions)) == partitions
+    assert decode_assignment(encode_assignment(1, partitions)).partitions == partitions
     assert encode_assignment(1, {"a": frozenset({1})}) == b"\0\1\0\0\0\1\0\1a\0\0\0\1\0\0\0\1\xff\xff\xff\xff"
-    assert decode_assignment(b"") == {}
+    assert decode_assignment(b"") == ({}, b"")
 
 
 @pytest.mark.parametrize("damaged", [b"", b"\0", b"\xff\xff", b"\0\0\0\0\0\2\0\1b", b"\0\0\x7f\xff\xff\xff"])

@@ -42,7 +42,7 @@ def test_other_preferred_assignor_raises_the_epoch(
     assert epoch(rig) == before + raises
 
 
-def test_group_whose_first_member_chooses_the_assignor_starts_at_epoch_2(rig: GroupRig) -> None:
+def test_first_member_with_an_assignor_starts_at_epoch_2(rig: GroupRig) -> None:
     assert HonestMember(rig, "a", topics=(), assignor="range").heartbeat().member_epoch == 2
 
 

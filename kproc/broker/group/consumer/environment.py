@@ -1,0 +1,54 @@
+"""ConsumerEnvironment: the parts of a broker that consumer groups use, and the configs of a group."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from kproc.broker.group.consumer.records import ConsumerRecord
+from kproc.broker.group.consumer.state import ConsumerGroupState
+from kproc.broker.group.consumer.topics import ConsumerCluster, TopicView
+
+if TYPE_CHECKING:
+    from kproc.broker.config import Config
+    from kproc.broker.group.consumer.group import ConsumerGroup
+
+
+@dataclass(frozen=True)
+class ConsumerEnvironment:
+    """The parts of a broker that a consumer group uses."""
+
+    cluster: ConsumerCluster
+    config: Config
+    wall_ms: Callable[[], int]
+    # Appends records of a group and applies them. Raises KafkaError if they are not in the log.
+    append: Callable[[ConsumerGroup, Sequence[ConsumerRecord]], None]
+    # Returns True for a group with members that is converted to a classic one now.
+    becomes_classic: Callable[[ConsumerGroupState], bool]
+
+    @property
+    def topics(self) -> TopicView:
+        return self.cluster.topics
+
+    def session_timeout_ms(self, group_id: str) -> int:
+        """Return the time without a heartbeat after which a member is removed."""
+        return self._setting(
+            group_id, "consumer.session.timeout.ms", self.config.group_consumer_session_timeout_ms
+        )
+
+    def heartbeat_interval_ms(self, group_id: str) -> int:
+        """Return the interval at which members send heartbeats."""
+        return self._setting(
+            group_id, "consumer.heartbeat.interval.ms", self.config.group_consumer_heartbeat_interval_ms
+        )
+
+    def assignment_interval_ms(self, group_id: str) -> int:
+        """Return the least time between two target assignments."""
+        return self._setting(
+            group_id, "consumer.assignment.interval.ms", self.config.group_consumer_assignment_interval_ms
+        )
+
+    def _setting(self, group_id: str, name: str, default: int) -> int:
+        own = self.cluster.group_configs(group_id).get(name)
+        return default if own is None else int(own)
