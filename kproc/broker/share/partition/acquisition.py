@@ -1,0 +1,130 @@
+"""Which records a member acquires: whole batches of the log, or exactly as many as it requests (KIP-1206).
+
+Records that were delivered before come first. A record that fails its consumer again and again must not use up the
+deliveries of its neighbours. So records whose deliveries are half used up are delivered without others, in ranges that
+get smaller with every delivery, and alone at the last one, as since Kafka 4.3.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from kproc.broker.share.partition.in_flight import ACQUIRED, AVAILABLE, InFlightRecords, Rules
+from kproc.broker.share.partition.messages import AcquiredRange, ShareHolder
+from kproc.broker.share.partition.runs import Run
+
+Batches = Sequence[tuple[int, int]]  # The first and the last offset of batches of the log, in order.
+
+
+@dataclass(slots=True)
+class Acquisition:
+    """The request of a member, and the records that it has acquired.
+
+    records_left: with `is_exact` a hard limit. Otherwise the last batch may exceed it.
+    batch_size: the size from which acquired ranges are divided, at the ends of batches. 0: never.
+    """
+
+    holder: ShareHolder
+    records_left: int
+    batch_size: int
+    deadline_ms: int
+    is_exact: bool = False
+
+    def acquire(
+        self, records: InFlightRecords, fetched_from: int, batches: Batches, aborted: Batches = ()
+    ) -> list[AcquiredRange]:
+        """Acquire records of batches that the log has from the offset `fetched_from` on.
+
+        aborted: those of the batches that belong to aborted transactions and must not be delivered.
+        """
+        # Compaction has removed batches that were delivered and released.
+        records.archive(fetched_from, batches[0][0] - 1, AVAILABLE)
+        lasts = [last for _, last in batches]
+        acquired: list[AcquiredRange] = []
+        if self._acquire_again(records, lasts, acquired):
+            self._acquire_next(records, batches, lasts, acquired)
+        if acquired:
+            records.join(acquired[0].first, acquired[-1].last)
+        for first, last in aborted:
+            records.archive(first, last, ACQUIRED)
+            acquired = _without(acquired, first, last)
+        return acquired
+
+    def _acquire_again(
+        self, records: InFlightRecords, lasts: list[int], acquired: list[AcquiredRange]
+    ) -> bool:
+        """Acquire records that were delivered before. Return True if records behind them may follow."""
+        while self.records_left > 0:
+            run = records.first_available()
+            if run is None or run.first > lasts[-1]:
+                return True
+            most = _throttled_size(run, records.rules)
+            if most and acquired:
+                return False
+            last = min(run.last, self._last_offset(run.first, lasts))
+            if most:
+                last = min(last, run.first + most - 1)
+            taken = records.acquire_again(run, last, self.holder, self.deadline_ms)
+            self._add(taken.first, taken.last, taken.delivery_count, acquired)
+            if most:
+                return False
+        return False
+
+    def _acquire_next(
+        self, records: InFlightRecords, batches: Batches, lasts: list[int], acquired: list[AcquiredRange]
+    ) -> None:
+        """Acquire records that were never delivered, as long as not too many are in flight."""
+        at = bisect_left(lasts, records.end_offset)
+        if at == len(lasts):
+            return
+        records.skip_to(batches[at][0])
+        room = records.rules.size_max - records.size
+        if room <= 0:
+            return
+        self.records_left = min(self.records_left, room)
+        first, end = records.end_offset, self._last_offset(records.end_offset, lasts)
+        while first <= end:
+            last = end
+            if self.batch_size and not self.is_exact:
+                at = bisect_left(lasts, first + self.batch_size - 1)
+                last = min(end, lasts[at]) if at < len(lasts) else end
+            records.acquire_next(last, self.holder, self.deadline_ms)
+            self._add(first, last, 1, acquired)
+            first = last + 1
+
+    def _last_offset(self, first: int, lasts: list[int]) -> int:
+        """Return the last offset of records from `first` on that are acquired together."""
+        last = first + self.records_left - 1
+        if last >= lasts[-1]:
+            return lasts[-1]
+        return last if self.is_exact else lasts[bisect_left(lasts, last)]
+
+    def _add(self, first: int, last: int, delivery_count: int, acquired: list[AcquiredRange]) -> None:
+        self.records_left -= last - first + 1
+        acquired.append(AcquiredRange(first, last, delivery_count))
+
+
+def _throttled_size(run: Run, rules: Rules) -> int:
+    """Return how many records of a run are delivered together because of earlier deliveries. 0: no limit."""
+    limit = max(2, -(-rules.delivery_count_max // 2))
+    if run.delivery_count < limit:
+        return 0
+    if rules.delivery_count_max > 2 and run.delivery_count >= rules.delivery_count_max - 1:
+        return 1
+    return max(1, run.batch_size >> (run.delivery_count - limit + 1))
+
+
+def _without(ranges: list[AcquiredRange], first: int, last: int) -> list[AcquiredRange]:
+    """Return ranges without the offsets `first` to `last`."""
+    left: list[AcquiredRange] = []
+    for each in ranges:
+        if each.last < first or each.first > last:
+            left.append(each)
+            continue
+        if each.first < first:
+            left.append(AcquiredRange(each.first, first - 1, each.delivery_count))
+        if each.last > last:
+            left.append(AcquiredRange(last + 1, each.last, each.delivery_count))
+    return left

@@ -1,0 +1,433 @@
+"""InFlightRecords: the records of one partition that a share group has begun to deliver (KIP-932). No I/O, no clock.
+
+The window reaches from the start offset, below which every record is finished, to the end offset, from which no record
+was delivered yet.
+
+            acquire                  accept
+AVAILABLE ----------> ACQUIRED ----------------> ACKNOWLEDGED
+    ^                  |    |       reject, or released for the last time
+    +------------------+    +------------------> ARCHIVED, after ARCHIVING if the record becomes a dead letter
+      release, end of the lock
+
+A change of an acquired record counts when it is persisted. Until then another change of the record is rejected with
+INVALID_RECORD_STATE. The caller sends the result of `to_persist`, and then commits the changes or rolls them back. Only
+one write may be in flight: changes that begin meanwhile belong to the next one.
+
+acquisition.py decides which records a member acquires.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from heapq import heappop, heappush
+from typing import Final, NamedTuple
+
+from kproc.broker.share.partition.locks import Locks
+from kproc.broker.share.partition.messages import AcknowledgeBatch, AcknowledgeType, ShareHolder
+from kproc.broker.share.partition.runs import FOREVER, Run, Runs
+from kproc.broker.share.state.messages import RecordState, StateBatch
+from kproc.common.errors import ErrorCode, KafkaError
+
+AVAILABLE: Final = RecordState.AVAILABLE
+ACQUIRED: Final = RecordState.ACQUIRED
+ACKNOWLEDGED: Final = RecordState.ACKNOWLEDGED
+ARCHIVING: Final = RecordState.ARCHIVING
+ARCHIVED: Final = RecordState.ARCHIVED
+_FINISHED: Final = (ACKNOWLEDGED, ARCHIVED)
+_TYPES: Final = frozenset(map(int, AcknowledgeType))
+
+Change = list[
+    tuple[int, int]
+]  # A change that waits for its persistence: the first and last offsets of its ranges.
+
+
+class Rules(NamedTuple):
+    """The settings of a group that decide about its records."""
+
+    delivery_count_max: int
+    size_max: int  # Records that may be in flight. The last batch may exceed it.
+    has_dead_letters: bool = False
+    can_renew: bool = True
+
+
+class ToPersist(NamedTuple):
+    """The fields of a WriteState: the start offset and the number of finished records behind it after the changes."""
+
+    start_offset: int
+    finished_count: int
+    batches: tuple[StateBatch, ...]
+
+
+class DeadLetters(NamedTuple):
+    """Records that become dead letters, and why: a member has rejected them, or their deliveries are used up."""
+
+    first: int
+    last: int
+    delivery_count: int
+    is_rejected: bool
+
+
+class InFlightRecords:
+    """The window of one partition in one share group."""
+
+    __slots__ = ("_available", "_finished_count", "_locks", "_runs", "rules", "start_offset")
+
+    def __init__(self, start_offset: int, rules: Rules, batches: Iterable[StateBatch] = ()) -> None:
+        """`batches`: the persisted states. Offsets between them were acquired once, but are not finished."""
+        self.start_offset = start_offset
+        self.rules = rules
+        self._runs = Runs()
+        self._locks = Locks()
+        self._finished_count = 0
+        # A heap with the first offset of each available run, and with offsets that are not available any more.
+        self._available: list[int] = []
+        for each in sorted(batches, key=lambda batch: batch.first):
+            if each.last >= self.end_offset:
+                self._append(AVAILABLE, each.first - 1, 0)
+                # Nobody holds locks after a load, so acquired records can be delivered again.
+                state = RecordState(each.state)
+                self._append(AVAILABLE if state is ACQUIRED else state, each.last, each.delivery_count)
+        self._advance()
+
+    # -- the window --------------------------------------------------------------------------------------------
+
+    @property
+    def end_offset(self) -> int:
+        """The first offset that was never delivered."""
+        last = self._runs.last
+        return self.start_offset if last is None else last.last + 1
+
+    @property
+    def size(self) -> int:
+        """The number of offsets in the window."""
+        return self.end_offset - self.start_offset
+
+    @property
+    def run_count(self) -> int:
+        """The number of runs, which the memory and the costs grow with."""
+        return len(self._runs)
+
+    @property
+    def is_idle(self) -> bool:
+        """True if nobody holds a record and no change waits for its persistence or for a dead letter."""
+        return all(
+            run.next_state is None and run.state is not ACQUIRED and run.state is not ARCHIVING
+            for run in self._runs
+        )
+
+    def next_fetch_offset(self) -> int | None:
+        """Return the first offset that a member can acquire if the log has it. None: too many are in flight."""
+        run = self.first_available()
+        if run is not None:
+            return run.first
+        return self.end_offset if self.size < self.rules.size_max else None
+
+    def states(self) -> list[StateBatch]:
+        """Return the states of the whole window, without changes that are not persisted."""
+        return [StateBatch(run.first, run.last, run.state, run.delivery_count) for run in self._runs]
+
+    def dead_letters(self) -> list[DeadLetters]:
+        """Return all records that are to be written as dead letters."""
+        return [_dead_letters(run) for run in self._runs if run.state is ARCHIVING and run.next_state is None]
+
+    def discard_below(self, log_start: int) -> None:
+        """Discard the records that retention or a DeleteRecords has removed from the log.
+
+        Members may still acknowledge them, without effect.
+        """
+        if log_start > self.start_offset:
+            rest = self._runs.cut(log_start, self.end_offset - 1)
+            self._remove_first(self.run_count - len(rest))
+            self.start_offset = log_start
+            if rest and rest[0].state is AVAILABLE:
+                heappush(self._available, log_start)
+            self._advance()
+
+    def _append(self, state: RecordState, last: int, delivery_count: int) -> None:
+        """Extend the window to an offset with a loaded state, unless the window reaches further."""
+        first = self.end_offset
+        if last >= first:
+            self._runs.append(Run(first, last, state, delivery_count, last - first + 1))
+            if state is AVAILABLE:
+                heappush(self._available, first)
+            elif state in _FINISHED:
+                self._finished_count += last - first + 1
+
+    def _advance(self) -> None:
+        """Move the start offset behind finished records."""
+        count = 0
+        for run in self._runs:
+            if run.state not in _FINISHED:
+                break
+            count += 1
+            self.start_offset = run.last + 1
+        self._remove_first(count)
+
+    def _remove_first(self, count: int) -> None:
+        for run in self._runs.remove_first(count):
+            if run.state in _FINISHED:
+                self._finished_count -= run.size
+
+    # -- acquire -----------------------------------------------------------------------------------------------
+
+    def first_available(self) -> Run | None:
+        """Return the first run that was delivered before and can be acquired again."""
+        heap = self._available
+        while heap:
+            run = self._runs.find(heap[0])
+            if run is not None and run.state is AVAILABLE:
+                return run
+            heappop(heap)
+        return None
+
+    def acquire_again(self, run: Run, last: int, holder: ShareHolder, deadline_ms: int) -> Run:
+        """Acquire an available run up to the offset `last`. Return a run of the acquired records."""
+        if last < run.last:
+            heappush(self._available, last + 1)
+            run = self._runs.cut(run.first, last)[0]
+        run.state, run.holder, run.deadline_ms = ACQUIRED, holder, deadline_ms
+        run.delivery_count += 1
+        self._locks.add(deadline_ms, run.first, run.last)
+        return run
+
+    def acquire_next(self, last: int, holder: ShareHolder, deadline_ms: int) -> Run:
+        """Acquire all offsets from the end of the window to `last`, for their first delivery."""
+        first = self.end_offset
+        run = Run(first, last, ACQUIRED, 1, last - first + 1, holder, deadline_ms)
+        self._runs.append(run)
+        self._locks.add(deadline_ms, first, last)
+        return run
+
+    def skip_to(self, offset: int) -> None:
+        """Move the end of the window to an offset, because the log has no records before it."""
+        self._append(ARCHIVED, offset - 1, 0)
+        self._advance()
+
+    def archive(self, first: int, last: int, state: RecordState) -> None:
+        """Archive the records of a range that have a state, without persistence.
+
+        The log does not have them any more, or they are of aborted transactions. It shows this again after a load.
+        """
+        if last < first:
+            return
+        for run in self._runs.cut(max(first, self.start_offset), last):
+            if run.state is state and run.next_state is None:
+                run.state, run.holder, run.deadline_ms = ARCHIVED, None, FOREVER
+                self._finished_count += run.size
+        following = self._runs.find(last + 1)
+        if following is not None and following.state is AVAILABLE:
+            heappush(self._available, following.first)
+        self.join(first, last)
+        self._advance()
+
+    def join(self, first: int, last: int) -> None:
+        """Join like neighbours after changes of a range."""
+        self._runs.join(first, last)
+
+    # -- acknowledge -------------------------------------------------------------------------------------------
+
+    def acknowledge(
+        self, holder: ShareHolder, batches: Sequence[AcknowledgeBatch], *, renewed_until_ms: int
+    ) -> Change:
+        """Begin to acknowledge records that a session holds. Offsets below the window are ignored, as in Kafka.
+
+        Renewed locks need no persistence. Raises KafkaError and changes nothing if an offset is not held, or if a type
+        is not valid.
+        """
+        last = -1
+        for batch in batches:
+            if not last < batch.first <= batch.last or len(batch.types) not in (
+                1,
+                batch.last - batch.first + 1,
+            ):
+                raise KafkaError(ErrorCode.INVALID_REQUEST, "Invalid acknowledgement batches.")
+            last = batch.last
+            self._check(holder, batch)
+        change: Change = []
+        for batch in batches:
+            first, types = max(batch.first, self.start_offset), batch.types
+            # Clients often send one type for each offset although all are the same.
+            if types.count(types[0]) == len(types):
+                for run in self._runs.cut(first, batch.last):
+                    self._acknowledge(change, run, types[0], renewed_until_ms)
+                continue
+            skipped = first - batch.first
+            begins = [batch.first + at for at in range(skipped + 1, len(types)) if types[at] != types[at - 1]]
+            for run in self._runs.cut(first, batch.last, begins):
+                self._acknowledge(change, run, types[run.first - batch.first], renewed_until_ms)
+        return change
+
+    def _check(self, holder: ShareHolder, batch: AcknowledgeBatch) -> None:
+        """Raise unless a session holds every offset of a batch and no other change of them waits."""
+        types = batch.types
+        if not _TYPES.issuperset(types):
+            raise KafkaError(ErrorCode.INVALID_REQUEST, f"Invalid acknowledge type: {types}")
+        if AcknowledgeType.RENEW in types and not self.rules.can_renew:
+            raise KafkaError(
+                ErrorCode.INVALID_REQUEST, "Renewing acquisition locks is not enabled for the group."
+            )
+        if batch.last < self.start_offset:
+            return
+        if not self.run_count:
+            raise _invalid_state(
+                "Batch record not found. The request batch offsets are not found in the cache."
+            )
+        if batch.last >= self.end_offset:
+            which = "first" if batch.first >= self.end_offset else "last"
+            raise KafkaError(
+                ErrorCode.INVALID_REQUEST,
+                f"Batch record not found. The {which} offset in request is past acquired records.",
+            )
+        for run in self._runs.overlapping(max(batch.first, self.start_offset), batch.last):
+            if run.state is not ACQUIRED:
+                raise _invalid_state("The offset cannot be acknowledged. The offset is not acquired.")
+            if run.next_state is not None:
+                raise _invalid_state(
+                    "The record state is invalid. The acknowledgement of delivery could not be completed."
+                )
+            if run.holder != holder:
+                raise _invalid_state("Member is not the owner of offset")
+
+    def _acknowledge(self, change: Change, run: Run, kind: int, renewed_until_ms: int) -> None:
+        if kind == AcknowledgeType.ACCEPT:
+            _begin(change, run, ACKNOWLEDGED)
+        elif kind == AcknowledgeType.RELEASE:
+            self._release(change, run)
+        elif kind == AcknowledgeType.RENEW:
+            run.deadline_ms = renewed_until_ms
+            self._locks.add(renewed_until_ms, run.first, run.last)
+        else:
+            run.is_rejected = kind == AcknowledgeType.REJECT and self.rules.has_dead_letters
+            _begin(change, run, ARCHIVING if run.is_rejected else ARCHIVED)
+
+    # -- release -----------------------------------------------------------------------------------------------
+
+    def release_sessions(self, is_ended: Callable[[ShareHolder], bool]) -> Change:
+        """Begin to release the records of sessions that have ended. Their delivery does not count, as in Kafka."""
+        change: Change = []
+        for run in self._runs:
+            if run.holder is not None and run.next_state is None and is_ended(run.holder):
+                _begin(change, run, AVAILABLE)
+                run.next_count = run.delivery_count - 1
+        return change
+
+    def expire(self, now_ms: int) -> Change:
+        """Begin to release the records whose lock has ended."""
+        change: Change = []
+        for first, last in self._locks.pop_due(now_ms):
+            for run in self._runs.overlapping(max(first, self.start_offset), last):
+                if run.state is ACQUIRED and run.deadline_ms <= now_ms and run.next_state is None:
+                    self._release(change, run)
+        return change
+
+    def next_deadline_ms(self) -> int | None:
+        """Return the time at which the next lock ends, or None."""
+        return self._locks.next_ms(self.start_offset)
+
+    def _release(self, change: Change, run: Run) -> None:
+        if run.delivery_count < self.rules.delivery_count_max:
+            _begin(change, run, AVAILABLE)
+        else:
+            # A record that was delivered so often is given up, because it would stop its consumers for ever.
+            _begin(change, run, ARCHIVING if self.rules.has_dead_letters else ARCHIVED)
+
+    def finish_dead_letters(self, first: int, last: int) -> Change:
+        """Begin to archive records that were written as dead letters, or that cannot be written."""
+        change: Change = []
+        for run in self._runs.cut(max(first, self.start_offset), last):
+            if run.state is ARCHIVING and run.next_state is None:
+                _begin(change, run, ARCHIVED)
+        return change
+
+    # -- persistence -------------------------------------------------------------------------------------------
+
+    def to_persist(self, changes: Sequence[Change]) -> ToPersist:
+        """Return the fields of the write for `changes`, which must be all changes that have begun.
+
+        Records below the new start offset need no state of their own.
+        """
+        pending = _joined([each for change in changes for each in change])
+        start, finished = self.start_offset, self._finished_count
+        for first, last in pending:
+            for run in self._runs.overlapping(first, last):
+                if run.next_state in _FINISHED:
+                    finished += min(run.last, last) - max(run.first, first) + 1
+        for run in self._runs:
+            if (run.state if run.next_state is None else run.next_state) not in _FINISHED:
+                break
+            start = run.last + 1
+            finished -= run.size
+        batches: list[StateBatch] = []
+        for first, last in pending:
+            first = max(first, start)
+            for run in self._runs.overlapping(first, last) if first <= last else ():
+                if run.next_state is not None:
+                    begin, end = max(run.first, first), min(run.last, last)
+                    _add_batch(batches, begin, end, run.next_state, run.next_count)
+        return ToPersist(start, finished, tuple(batches))
+
+    def commit(self, change: Change) -> list[DeadLetters]:
+        """Finish a change that was persisted, and advance the start offset. Return the new dead letters."""
+        letters: list[DeadLetters] = []
+        for first, last in change:
+            for run in self._runs.cut(max(first, self.start_offset), last):
+                assert run.next_state is not None
+                run.state, run.delivery_count = run.next_state, run.next_count
+                run.next_state, run.next_count, run.holder, run.deadline_ms = None, 0, None, FOREVER
+                if run.state is AVAILABLE:
+                    heappush(self._available, run.first)
+                elif run.state is ARCHIVING:
+                    letters.append(_dead_letters(run))
+                else:
+                    run.is_rejected = False
+                    self._finished_count += run.size
+            self._runs.join(first, last)
+        self._advance()
+        return letters
+
+    def roll_back(self, change: Change) -> None:
+        """Undo a change that could not be persisted. The records are held as before, or are still dead letters."""
+        for first, last in change:
+            for run in self._runs.cut(max(first, self.start_offset), last):
+                run.next_state, run.next_count = None, 0
+                if run.state is ACQUIRED:
+                    run.is_rejected = False
+                    # The lock can have ended while the write was in flight.
+                    self._locks.add(run.deadline_ms, run.first, run.last)
+            self._runs.join(first, last)
+
+
+def _begin(change: Change, run: Run, state: RecordState) -> None:
+    run.next_state, run.next_count = state, run.delivery_count
+    if change and change[-1][1] + 1 == run.first:
+        change[-1] = change[-1][0], run.last
+    else:
+        change.append((run.first, run.last))
+
+
+def _dead_letters(run: Run) -> DeadLetters:
+    return DeadLetters(run.first, run.last, run.delivery_count, run.is_rejected)
+
+
+def _invalid_state(message: str) -> KafkaError:
+    return KafkaError(ErrorCode.INVALID_RECORD_STATE, message)
+
+
+def _add_batch(batches: list[StateBatch], first: int, last: int, state: RecordState, count: int) -> None:
+    """Add a range with a state, or extend the last one."""
+    if batches:
+        before = batches[-1]
+        if before.last + 1 == first and before.state == state and before.delivery_count == count:
+            first = batches.pop().first
+    batches.append(StateBatch(first, last, state, count))
+
+
+def _joined(ranges: list[tuple[int, int]]) -> list[tuple[int, int]]:
+    """Return ranges in order, with neighbours joined."""
+    joined: list[tuple[int, int]] = []
+    for first, last in sorted(ranges):
+        if joined and joined[-1][1] + 1 == first:
+            joined[-1] = joined[-1][0], last
+        else:
+            joined.append((first, last))
+    return joined

@@ -1,0 +1,177 @@
+"""Runs: the states of a share partition's offsets. Neighbours with the same state are one Run.
+
+A window of a million accepted records therefore costs as much as one record. A look-up is a binary search, and a change
+costs as much as the runs that it touches. The runs are in the order of their offsets, and have no gaps.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from operator import attrgetter
+from typing import Final
+
+from kproc.broker.share.partition.messages import ShareHolder
+from kproc.broker.share.state.messages import RecordState
+
+FOREVER: Final = 1 << 63
+_first_of: Final = attrgetter("first")
+
+
+@dataclass(slots=True)
+class Run:
+    """Consecutive offsets with one state."""
+
+    first: int
+    last: int
+    state: RecordState
+    delivery_count: int
+    batch_size: int  # The size of the range in which the records were acquired for the first time.
+    holder: ShareHolder | None = None  # The session that has acquired the records.
+    deadline_ms: int = FOREVER  # When the lock of acquired records ends.
+    # The state and the count of a change that is not persisted yet.
+    next_state: RecordState | None = None
+    next_count: int = 0
+    is_rejected: bool = (
+        False  # Why the records become dead letters: a member rejected them, or the deliveries ended.
+    )
+
+    @property
+    def size(self) -> int:
+        """The number of offsets."""
+        return self.last - self.first + 1
+
+    def is_like(self, other: Run) -> bool:
+        """Return True if both can be one run."""
+        return (
+            self.state is other.state
+            and self.delivery_count == other.delivery_count
+            and self.batch_size == other.batch_size
+            and self.holder == other.holder
+            and self.deadline_ms == other.deadline_ms
+            and self.next_state is other.next_state
+            and self.next_count == other.next_count
+            and self.is_rejected == other.is_rejected
+        )
+
+    def rest(self, offset: int) -> Run:
+        """Return a run like this one, from `offset` to the end."""
+        return Run(
+            offset,
+            self.last,
+            self.state,
+            self.delivery_count,
+            self.batch_size,
+            self.holder,
+            self.deadline_ms,
+            self.next_state,
+            self.next_count,
+            self.is_rejected,
+        )
+
+
+class Runs:
+    """The runs of one share partition."""
+
+    __slots__ = ("_runs",)
+
+    def __init__(self) -> None:
+        self._runs: list[Run] = []
+
+    def __len__(self) -> int:
+        return len(self._runs)
+
+    def __iter__(self) -> Iterator[Run]:
+        return iter(self._runs)
+
+    @property
+    def first(self) -> Run | None:
+        """The run with the lowest offsets."""
+        return self._runs[0] if self._runs else None
+
+    @property
+    def last(self) -> Run | None:
+        """The run with the highest offsets."""
+        return self._runs[-1] if self._runs else None
+
+    def find(self, offset: int) -> Run | None:
+        """Return the run that has an offset."""
+        at = bisect_right(self._runs, offset, key=_first_of) - 1
+        return self._runs[at] if at >= 0 and self._runs[at].last >= offset else None
+
+    def overlapping(self, first: int, last: int) -> list[Run]:
+        """Return the runs with offsets of `first` to `last`. The first and the last of them can have others, too."""
+        begin = max(bisect_right(self._runs, first, key=_first_of) - 1, 0)
+        end = bisect_right(self._runs, last, key=_first_of)
+        if begin < end and self._runs[begin].last < first:
+            begin += 1
+        return self._runs[begin:end]
+
+    def cut(self, first: int, last: int, begins: Sequence[int] = ()) -> list[Run]:
+        """Return runs with exactly the offsets `first` to `last`. Divides those at the ends if necessary.
+
+        begins: more offsets between them, in ascending order, at which a run shall begin.
+        """
+        if last < first:
+            return []
+        self._divide_at(first)
+        self._divide_at(last + 1)
+        begin = bisect_right(self._runs, first - 1, key=_first_of)
+        end = bisect_right(self._runs, last, key=_first_of)
+        runs = self._runs[begin:end]
+        if begins:
+            runs = self._runs[begin:end] = _divided(runs, begins)
+        return runs
+
+    def join(self, first: int, last: int) -> None:
+        """Join like neighbours among the runs with the offsets `first` to `last` and one more on each side."""
+        begin = max(bisect_right(self._runs, first, key=_first_of) - 2, 0)
+        end = bisect_right(self._runs, last, key=_first_of) + 1
+        joined: list[Run] = []
+        for run in self._runs[begin:end]:
+            if joined and joined[-1].is_like(run):
+                joined[-1].last = run.last
+            else:
+                joined.append(run)
+        self._runs[begin:end] = joined
+
+    def append(self, run: Run) -> None:
+        """Add a run behind the last one, or extend the last one."""
+        assert not self._runs or self._runs[-1].last + 1 == run.first, (self._runs[-1], run)
+        if self._runs and self._runs[-1].is_like(run):
+            self._runs[-1].last = run.last
+        else:
+            self._runs.append(run)
+
+    def remove_first(self, count: int) -> Sequence[Run]:
+        """Remove the first `count` runs, and return them."""
+        gone = self._runs[:count]
+        del self._runs[:count]
+        return gone
+
+    def _divide_at(self, offset: int) -> None:
+        """Make sure that a run begins at `offset`, if a run has it."""
+        at = bisect_right(self._runs, offset, key=_first_of) - 1
+        if at < 0:
+            return
+        run = self._runs[at]
+        if run.first < offset <= run.last:
+            self._runs.insert(at + 1, run.rest(offset))
+            run.last = offset - 1
+
+
+def _divided(runs: Sequence[Run], begins: Sequence[int]) -> list[Run]:
+    """Return runs of which one begins at each of the offsets."""
+    divided: list[Run] = []
+    at = 0
+    for run in runs:
+        while at < len(begins) and begins[at] <= run.last:
+            if begins[at] > run.first:
+                rest = run.rest(begins[at])
+                run.last = begins[at] - 1
+                divided.append(run)
+                run = rest
+            at += 1
+        divided.append(run)
+    return divided
