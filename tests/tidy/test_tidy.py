@@ -85,10 +85,13 @@ LAYERS: dict[str, set[str]] = {
         "broker.metrics", "broker.security", "wire", "broker.storage", "broker.transport",
         "broker.cluster", "broker.calls", "broker.role", "broker.request", "broker.observe",
     },
-    "broker.share.partition": {"wire", "broker.calls"},
     "broker.fetch": {
         "broker.metrics", "broker.security", "wire", "broker.transport", "broker.cluster",
         "broker.calls", "broker.role", "broker.request", "broker.peers",
+    },
+    "broker.share.partition": {
+        "wire", "broker.storage", "broker.cluster", "broker.calls", "broker.role", "broker.request",
+        "broker.share.state", "broker.peers", "broker.fetch",
     },
     "broker.share.session": {
         "broker.security", "wire", "broker.cluster", "broker.calls", "broker.role", "broker.request", "broker.peers",
@@ -103,7 +106,7 @@ LAYERS: dict[str, set[str]] = {
         "broker.group", "broker.storage", "broker.transaction", "broker.share.state",
         "broker.transport", "broker.cluster", "broker.calls", "broker.role", "broker.request",
         "broker.observe", "broker.peers", "broker.api", "broker.fetch",
-        "broker.share.session", "broker.produce",
+        "broker.share.partition", "broker.share.session", "broker.produce",
     },
     "broker.supervisor": {
         "broker.ipc", "broker.metrics", "broker.security", "wire", "broker.storage",

@@ -23,7 +23,7 @@ from kproc.broker.config import Config
 from kproc.broker.coordinator.coordinator_runtime import CoordinatorRuntime
 from kproc.broker.handler.client_requests import ClientRequests
 from kproc.broker.handler.compaction_calls import CompactionCalls
-from kproc.broker.handler.coordinator_kinds import all_kinds
+from kproc.broker.handler.coordinator_kinds import all_kinds, consumer_cluster
 from kproc.broker.handler.handler_peers import UnlinkedCalls
 from kproc.broker.handler.leader_epochs import LeaderEpochRaises
 from kproc.broker.handler.owner_calls import OwnerCalls
@@ -48,6 +48,7 @@ from kproc.broker.role.listeners import Endpoint
 from kproc.broker.role.purgatory import Purgatory
 from kproc.broker.role.roles import CLEANER, CONTROLLER, HANDLER, PROCESSOR, handler_id
 from kproc.broker.security.authorizer import make_authorizer
+from kproc.broker.share.partition.share_partitions import SharePartitions
 from kproc.broker.share.session.owner_call import end_all_sessions
 from kproc.broker.share.session.sessions import ShareSessions
 from kproc.broker.transport.agent import AgentId, Link
@@ -128,6 +129,9 @@ class Handler(LinkedRole):
         self._partitions.raise_epoch = self._epoch_raises.request
         self._coordinators = self._make_coordinators(config)
         self._services.owner.coordinators = self._coordinators.by_topic
+        self._services.owner.shares = SharePartitions(
+            self._services, consumer_cluster(self._services).group_configs
+        )
         self._requests = ClientRequests(
             self._services,
             due,
@@ -218,6 +222,8 @@ class Handler(LinkedRole):
             super().detach(peer)
             if peer == CLEANER:
                 self._compaction.discard_swaps()
+            elif peer.role == HANDLER:
+                self._services.owner.shares.release_home(peer.index)
             return
         self._requests.detach(client)
         client.outbox.close()
@@ -495,6 +501,8 @@ class Handler(LinkedRole):
         self._discard_fast_paths()
         # Record the transfers before any waiting request is called back: see PartitionTransfer.on_moved.
         begin_transfers = self._transfers.on_moved(moved)
+        if deleted or moved or is_whole:
+            self._services.owner.shares.on_image()
         for topic in deleted:
             self._transfers.discard_topic(topic)
             self._partitions.delete(topic)

@@ -21,6 +21,7 @@ from typing import Any, Final
 
 import msgspec
 
+import kproc.broker.share.partition.owner  # noqa: F401 - it registers the calls of share sessions
 from kproc.broker.calls.call_links import CallHandlers, IsGone, Payload
 from kproc.broker.calls.calls import Call, ForOwner, FromImage, Lost, OnResult
 from kproc.broker.calls.cleaner_calls import (

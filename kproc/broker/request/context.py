@@ -41,6 +41,7 @@ if TYPE_CHECKING:
     from kproc.broker.security.acl import Operation, ResourceType
     from kproc.broker.security.authorizer import StandardAuthorizer
     from kproc.broker.security.principal import Identity, Principal
+    from kproc.broker.share.partition.share_partitions import SharePartitions
     from kproc.broker.share.session.sessions import ShareSessions
     from kproc.common.clock import Clock
     from kproc.common.containment import Containment
@@ -103,8 +104,11 @@ class OwnerServices:
         "purgatory",
         "session_cache",
         "share_sessions",
+        "shares",
         "transfers",
     )
+
+    shares: SharePartitions  # Set by the Handler.
 
     def __init__(
         self,

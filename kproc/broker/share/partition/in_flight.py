@@ -13,7 +13,7 @@ A change of an acquired record counts when it is persisted. Until then another c
 INVALID_RECORD_STATE. The caller sends the result of `to_persist`, and then commits the changes or rolls them back. Only
 one write may be in flight: changes that begin meanwhile belong to the next one.
 
-acquisition.py decides which records a member acquires.
+wanted_records.py decides which records a member acquires.
 """
 
 from __future__ import annotations

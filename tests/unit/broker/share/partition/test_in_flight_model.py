@@ -7,9 +7,9 @@ from dataclasses import dataclass
 
 import pytest
 
-from kproc.broker.share.partition.acquisition import Acquisition
 from kproc.broker.share.partition.in_flight import Change, InFlightRecords, Rules
 from kproc.broker.share.partition.messages import AcknowledgeBatch, AcknowledgeType, ShareHolder
+from kproc.broker.share.partition.wanted_records import WantedRecords
 from kproc.broker.share.state.messages import RecordState
 from kproc.common.errors import KafkaError
 
@@ -84,9 +84,9 @@ class Scene:
         batches = self.batches[first : first + self.random.randrange(1, 5)]
         holder, most = self.random.choice(HOLDERS), self.random.randrange(1, 12)
         is_exact = self.random.random() < 0.5
-        acquisition = Acquisition(holder, most, self.random.choice([0, 3]), self.now + 10, is_exact)
+        wanted = WantedRecords(holder, most, self.random.choice([0, 3]), self.now + 10, is_exact)
         aborted = [each for each in batches if each in self.aborted]
-        acquired = acquisition.acquire(self.window, fetched_from, batches, aborted)
+        acquired = wanted.acquire(self.window, fetched_from, batches, aborted)
         for offset in range(fetched_from, batches[0][0]):
             if offset in self.model and self.is_available(offset):
                 self.model[offset].state = ARCHIVED

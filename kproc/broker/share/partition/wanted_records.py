@@ -19,7 +19,7 @@ Batches = Sequence[tuple[int, int]]  # The first and the last offset of batches 
 
 
 @dataclass(slots=True)
-class Acquisition:
+class WantedRecords:
     """The request of a member, and the records that it has acquired.
 
     records_left: with `is_exact` a hard limit. Otherwise the last batch may exceed it.

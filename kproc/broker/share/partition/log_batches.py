@@ -1,0 +1,117 @@
+"""LogBatches: the batches of a log from an offset on. A share partition acquires whole ones, and sends their files."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Final, NamedTuple
+
+from kproc.common.errors import Corrupt
+from kproc.wire.batch_header import (
+    ATTRIBUTES,
+    BASE_OFFSET,
+    BATCH_LENGTH,
+    PRODUCER_ID,
+    Header,
+    last_offset_of,
+)
+from kproc.wire.file_range import FileRange
+from kproc.wire.record_batch import CONTROL, LOG_OVERHEAD_BYTES, TRANSACTIONAL
+
+if TYPE_CHECKING:
+    from kproc.broker.storage.format import AbortedTransaction
+    from kproc.broker.storage.log import Log
+
+_KINDS: Final = TRANSACTIONAL | CONTROL
+
+
+class _Batch(NamedTuple):
+    """A batch of the log, and the bytes of a file that it is in."""
+
+    first: int
+    last: int
+    file: FileRange
+
+
+class LogBatches:
+    """Whole batches that one read has found."""
+
+    __slots__ = ("_batches", "aborted")
+
+    def __init__(self, batches: list[_Batch], aborted: list[tuple[int, int]]) -> None:
+        self._batches = batches
+        self.aborted = aborted  # The first and the last offset of batches of aborted transactions.
+
+    def __len__(self) -> int:
+        return len(self._batches)
+
+    def offsets(self) -> list[tuple[int, int]]:
+        """Return the first and the last offset of each batch."""
+        return [(batch.first, batch.last) for batch in self._batches]
+
+    def ranges(self, first: int, last: int) -> list[FileRange]:
+        """Return the bytes of the batches with the offsets `first` to `last`."""
+        ranges: list[FileRange] = []
+        for batch in self._batches:
+            if batch.last < first or batch.first > last:
+                continue
+            if ranges and ranges[-1].path == batch.file.path and _end(ranges[-1]) == batch.file.position:
+                ranges[-1] = ranges[-1]._replace(length=ranges[-1].length + batch.file.length)
+            else:
+                ranges.append(batch.file)
+        return ranges
+
+
+def read_batches(
+    log: Log, offset: int, records_max: int, bytes_max: int, *, minimum_one: bool, is_committed: bool
+) -> LogBatches:
+    """Read batches from the one with `offset` on, up to about `records_max` offsets and `bytes_max` bytes.
+
+    With `minimum_one` the first batch may exceed the limit of bytes. With `is_committed` the read ends at the last
+    stable offset. Raises KafkaError, Corrupt or OSError.
+    """
+    found = log.read(offset, bytes_max, minimum_one=minimum_one, committed=is_committed)
+    transactions = log.aborted_in(offset, found) if is_committed else []
+    batches: list[_Batch] = []
+    aborted: list[tuple[int, int]] = []
+    for header, file in _walk(log, offset, found.ranges):
+        first, last = header[BASE_OFFSET], last_offset_of(header)
+        batches.append(_Batch(first, last, file))
+        if transactions and _is_aborted(header, transactions):
+            aborted.append((first, last))
+        if last - offset + 1 >= records_max:
+            break
+    return LogBatches(batches, aborted)
+
+
+def _walk(log: Log, offset: int, ranges: list[FileRange]) -> Iterator[tuple[Header, FileRange]]:
+    """Yield the header and the place of each whole batch in ranges that begin with the batch of an offset."""
+    segments = log.state.segments
+    number = segments.number_of(offset)
+    for part in ranges:
+        while (segment := segments.get(number)) is not None and segment.path_bytes != part.path:
+            number += 1
+        if segment is None:
+            raise Corrupt(f"{log.state.directory}: no segment has the file {part.path!r}")
+        position = part.position
+        for header in segments.warm(segment).headers_from(position):
+            length = header[BATCH_LENGTH] + LOG_OVERHEAD_BYTES
+            # A read can end inside a batch.
+            if position + length > _end(part):
+                return
+            yield header, segment.range(position, length)
+            position += length
+            if position == _end(part):
+                break
+
+
+def _is_aborted(header: Header, transactions: list[AbortedTransaction]) -> bool:
+    """Return True for a batch of data of an aborted transaction. Markers are delivered, and clients skip them."""
+    return header[ATTRIBUTES] & _KINDS == TRANSACTIONAL and any(
+        each.producer_id == header[PRODUCER_ID]
+        and each.first_offset <= header[BASE_OFFSET] < each.last_offset
+        for each in transactions
+    )
+
+
+def _end(part: FileRange) -> int:
+    return part.position + part.length

@@ -1,0 +1,288 @@
+"""The owner's half of the calls for share sessions: acquire, watch, acknowledge and release records of our partitions.
+
+The home of a session calls these functions directly for its own partitions.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Sequence
+from functools import partial
+from typing import TYPE_CHECKING, Final
+
+from kproc.broker.calls.calls import OnResult, Reply
+from kproc.broker.peers.registered_calls import handles
+from kproc.broker.request.context import PartitionMoving
+from kproc.broker.role.purgatory import DelayedOperation
+from kproc.broker.share.partition.locks import lock_deadline_ms
+from kproc.broker.share.partition.log_batches import read_batches
+from kproc.broker.share.partition.messages import (
+    OPENS_LATER,
+    SHARE_ACKNOWLEDGE,
+    SHARE_ACQUIRE,
+    SHARE_RELEASE,
+    SHARE_WATCH,
+    AcknowledgedPart,
+    AcknowledgeParts,
+    AcquiredPart,
+    AcquireParts,
+    PartsAcknowledged,
+    PartsAcquired,
+    ReleaseHolder,
+    ShareHolder,
+    SharePart,
+    WatchEnded,
+    WatchParts,
+)
+from kproc.broker.share.partition.share_partitions import watch_key
+from kproc.broker.share.partition.wanted_records import WantedRecords
+from kproc.broker.share.state.messages import SharePartitionKey
+from kproc.common.errors import Corrupt, ErrorCode, KafkaError
+
+if TYPE_CHECKING:
+    from kproc.broker.handler.owned_partition import OwnedPartition
+    from kproc.broker.request.context import Services
+    from kproc.broker.share.partition.share_partition import SharePartition
+    from kproc.broker.share.partition.share_partitions import SharePartitions
+
+logger = logging.getLogger(__name__)
+
+_FAILURES: Final = (KafkaError, Corrupt, OSError)
+
+
+def _key(group_id: str, part: SharePart) -> SharePartitionKey:
+    return SharePartitionKey(group_id, part.topic_id, part.index)
+
+
+def _error_of(error: Exception, key: SharePartitionKey) -> tuple[int, str | None]:
+    """Return the code and the message for a part that failed."""
+    if isinstance(error, PartitionMoving):
+        return OPENS_LATER, None
+    if isinstance(error, KafkaError):
+        return int(error.code), error.message
+    logger.error("cannot read share partition %s: %s", key, error)
+    return int(ErrorCode.KAFKA_STORAGE_ERROR), None
+
+
+# -- acknowledge -----------------------------------------------------------------------------------------------
+
+
+class _Acknowledging:
+    """The acknowledgements of one call, until all of them are persisted or have failed."""
+
+    def __init__(self, services: Services, holder: ShareHolder, parts: Sequence[SharePart]) -> None:
+        self._shares = services.owner.shares
+        self._holder = holder
+        self._parts = parts
+        self.results = [AcknowledgedPart() for _ in parts]
+        self._left = 0
+
+    def start(self, on_done: Callable[[], None]) -> None:
+        """Begin to acknowledge. `on_done` is called once: when all results are there, but not before `wait`."""
+        self._on_done = on_done
+        self._left = 1
+        for at, part in enumerate(self._parts):
+            if part.acknowledgements:
+                self._left += 1
+                self._start_part(at, part)
+
+    def wait(self) -> None:
+        """Call `on_done` now or later."""
+        self._finish(None, None)
+
+    def _start_part(self, at: int, part: SharePart) -> None:
+        shares, key = self._shares, _key(self._holder.group_id, part)
+        on_persisted = partial(self._finish, at)
+        try:
+            partition, _ = shares.get(key)
+            partition.acknowledge(self._holder, part.acknowledgements, shares.now_ms(), on_persisted)
+            shares.changed(partition)
+        except _FAILURES as error:
+            code, message = _error_of(error, key)
+            # A log that opens later has no records that anybody holds.
+            code = int(ErrorCode.INVALID_RECORD_STATE) if code == OPENS_LATER else code
+            self.results[at] = AcknowledgedPart(code, message)
+            self._left -= 1
+
+    def _finish(self, at: int | None, error: KafkaError | None) -> None:
+        if at is not None and error is not None:
+            self.results[at] = AcknowledgedPart(int(error.code), error.message)
+        self._left -= 1
+        if not self._left:
+            self._on_done()
+
+
+@handles(SHARE_ACKNOWLEDGE)
+def acknowledge_for_home(
+    services: Services, body: AcknowledgeParts, on_reply: OnResult[PartsAcknowledged]
+) -> None:
+    """Acknowledge records that a session holds. Reply when this is persisted."""
+    acknowledging = _Acknowledging(services, body.holder, body.parts)
+    lock_ms = services.owner.shares.settings_of(body.holder.group_id).lock_ms
+    acknowledging.start(
+        lambda: on_reply(PartsAcknowledged(acknowledging.results, lock_ms, services.image.version))
+    )
+    acknowledging.wait()
+
+
+# -- acquire ---------------------------------------------------------------------------------------------------
+
+
+class _Acquiring:
+    """The limits of one call, and what is left of them."""
+
+    def __init__(self, services: Services, body: AcquireParts) -> None:
+        self._shares = services.owner.shares
+        self._body = body
+        self._records_left = body.records_max
+        self._bytes_left = body.bytes_max
+        self._can_exceed = body.can_exceed
+
+    def acquire(self, part: SharePart) -> AcquiredPart:
+        """Acquire records of a partition. The result has no records if nothing can be acquired now."""
+        shares, key = self._shares, _key(self._body.holder.group_id, part)
+        try:
+            partition, owned = shares.get(key)
+            if partition.error is not None:
+                raise partition.error
+            offset = fetch_offset(shares, partition, owned)
+            if offset == OPENS_LATER:
+                return AcquiredPart(OPENS_LATER)
+            if offset < 0 or self._records_left <= 0:
+                return AcquiredPart()
+            return self._read(partition, owned, offset)
+        except _FAILURES as error:
+            return AcquiredPart(*_error_of(error, key))
+
+    def _read(self, partition: SharePartition, owned: OwnedPartition, offset: int) -> AcquiredPart:
+        body, settings, shares = self._body, partition.settings, self._shares
+        batches = read_batches(
+            owned.log,
+            offset,
+            # A longer read could not be acquired, and its headers would take long.
+            min(self._records_left, settings.rules.size_max),
+            max(0, self._bytes_left),
+            minimum_one=self._can_exceed,
+            is_committed=settings.is_committed,
+        )
+        if not len(batches):
+            return AcquiredPart()
+        wanted = WantedRecords(
+            body.holder,
+            self._records_left,
+            body.batch_size,
+            lock_deadline_ms(shares.now_ms(), settings.lock_ms),
+            body.is_exact,
+        )
+        acquired = partition.acquire(wanted, offset, batches)
+        shares.changed(partition)
+        if not acquired:
+            return AcquiredPart()
+        ranges = batches.ranges(acquired[0].first, acquired[-1].last)
+        part = AcquiredPart(ranges=ranges, bytes=sum(each.length for each in ranges), acquired=acquired)
+        self._records_left -= part.record_count
+        self._bytes_left -= part.bytes
+        self._can_exceed = False
+        return part
+
+
+def fetch_offset(shares: SharePartitions, partition: SharePartition, owned: OwnedPartition) -> int:
+    """Return the offset of the first record that can be acquired now, -1 if there is none, or OPENS_LATER."""
+    records, log = partition.records, owned.log.state
+    if records is None or partition.is_start_new or (log.unconfirmed and owned.is_recovering):
+        return OPENS_LATER
+    records.discard_below(log.start_offset)
+    offset = records.next_fetch_offset()
+    if offset is None or (offset == records.end_offset and not shares.has_room):
+        return -1
+    bound = log.last_stable_offset if partition.settings.is_committed else log.high_watermark
+    return offset if offset < bound else -1
+
+
+@handles(SHARE_ACQUIRE)
+def acquire_for_home(services: Services, body: AcquireParts, on_reply: OnResult[PartsAcquired]) -> None:
+    """Acknowledge, and then acquire records. Reply at once, or when the acknowledgements are persisted."""
+    acknowledging = _Acknowledging(services, body.holder, body.parts)
+    parts: list[AcquiredPart] = []
+
+    def reply() -> None:
+        for part, result in zip(parts, acknowledging.results, strict=True):
+            part.acknowledge_error, part.acknowledge_message = result.error, result.error_message
+        lock_ms = services.owner.shares.settings_of(body.holder.group_id).lock_ms
+        on_reply(PartsAcquired(parts, lock_ms, services.image.version))
+
+    acknowledging.start(reply)
+    acquiring = _Acquiring(services, body)
+    parts.extend(acquiring.acquire(part) for part in body.parts)
+    acknowledging.wait()
+
+
+# -- watch and release -----------------------------------------------------------------------------------------
+
+
+class _Watch(DelayedOperation):
+    """A watch of another Handler, or of a session here."""
+
+    __slots__ = ("_body", "_is_expired", "_on_reply", "_services")
+
+    def __init__(self, services: Services, body: WatchParts, on_reply: OnResult[WatchEnded]) -> None:
+        super().__init__(body.deadline_ns)
+        self._services = services
+        self._body = body
+        self._on_reply = on_reply
+        self._is_expired = True
+
+    def wait(self) -> None:
+        """Reply now if something can be acquired. Otherwise park until an event at one of the partitions."""
+        purgatory = self._services.owner.purgatory
+        if self.try_complete():
+            purgatory.finished(self)
+            return
+        topics = self._services.image.topics_by_id
+        keys = [watch_key(_key(self._body.group_id, part)) for part in self._body.parts]
+        logs = [(topics[part.topic_id].name, part.index) for part in self._body.parts]
+        purgatory.watch(self, [*keys, *logs, ("watch", *self._body.watch)])
+
+    def try_complete(self) -> bool:
+        """Complete if enough can be acquired, or if an acquire would answer with an error."""
+        found = 0
+        for part in self._body.parts:
+            count = self._readable_bytes(part)
+            found += count
+            if count < 0 or found >= self._body.bytes_min:
+                self._is_expired = False
+                return self.complete()
+        return False
+
+    def _readable_bytes(self, part: SharePart) -> int:
+        """Return the size of the records that can be acquired, up to the wanted one; -1 for an error."""
+        shares = self._services.owner.shares
+        try:
+            partition, owned = shares.get(_key(self._body.group_id, part))
+            offset = fetch_offset(shares, partition, owned)
+            if partition.error is not None:
+                return -1
+            if offset < 0 or self._body.bytes_min <= 1:
+                return int(offset >= 0)
+            committed = partition.settings.is_committed
+            return owned.log.read(offset, self._body.bytes_min, committed=committed).bytes
+        except PartitionMoving:
+            return 0
+        except _FAILURES:
+            return -1
+
+    def on_complete(self) -> None:
+        self._on_reply(WatchEnded(is_expired=self._is_expired))
+
+
+@handles(SHARE_WATCH)
+def watch_for_home(services: Services, body: WatchParts, on_reply: OnResult[WatchEnded]) -> None:
+    """Reply when records of one of the partitions can be acquired."""
+    _Watch(services, body, on_reply).wait()
+
+
+@handles(SHARE_RELEASE)
+def release_for_home(services: Services, body: ReleaseHolder, on_reply: OnResult[Reply]) -> None:
+    """Release all records that a session holds. The reply does not wait until this is persisted."""
+    services.owner.shares.release_session(body.holder)
+    on_reply(Reply())

@@ -1,0 +1,192 @@
+"""SharePartition: one partition of a topic in one share group, at the owner of the partition's log. No I/O, no clock.
+
+Changes of its records are queued until its table (share_partitions.py) writes them to the share coordinator. One write
+is in flight at a time, and all changes that come meanwhile are in the next one. The callers of a change are called back
+when it is persisted or has failed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, NamedTuple
+
+from kproc.broker.share.partition.in_flight import Change, DeadLetters, InFlightRecords
+from kproc.broker.share.partition.locks import lock_deadline_ms
+from kproc.broker.share.state.messages import (
+    NO_OFFSET,
+    PersistedState,
+    SharePartitionKey,
+    WriteState,
+    state_key,
+)
+from kproc.common.errors import ErrorCode, KafkaError
+
+if TYPE_CHECKING:
+    from kproc.broker.share.partition.group_settings import ShareSettings
+    from kproc.broker.share.partition.log_batches import LogBatches
+    from kproc.broker.share.partition.messages import AcknowledgeBatch, AcquiredRange, ShareHolder
+    from kproc.broker.share.partition.wanted_records import WantedRecords
+
+OnPersisted = Callable[[KafkaError | None], None]
+
+
+class _Pending(NamedTuple):
+    """A change that is not persisted yet, and the callback for its end."""
+
+    change: Change
+    on_done: OnPersisted
+
+
+class SharePartition:
+    """The state of one share partition. `records` is None until its state has been read."""
+
+    __slots__ = (
+        "_in_flight",
+        "_queued",
+        "error",
+        "is_dropped",
+        "is_start_new",
+        "key",
+        "leader_epoch",
+        "name",
+        "records",
+        "settings",
+        "state_epoch",
+        "topic",
+        "used_ms",
+    )
+
+    def __init__(
+        self, key: SharePartitionKey, topic: str, leader_epoch: int, settings: ShareSettings, now_ms: int
+    ) -> None:
+        self.key = key
+        self.topic = topic
+        self.name = state_key(*key)
+        self.leader_epoch = leader_epoch
+        self.settings = settings
+        self.state_epoch = 0
+        self.records: InFlightRecords | None = None
+        self.error: KafkaError | None = None  # Why its state could not be read.
+        self.is_dropped = False
+        # The start offset was chosen here and must be persisted. Otherwise a successor could choose a later one.
+        self.is_start_new = False
+        self.used_ms = now_ms
+        self._queued: list[_Pending] = []
+        self._in_flight: list[_Pending] = []
+
+    def load(self, state: PersistedState, first_offset: int, log_start: int, log_end: int) -> None:
+        """Begin with the persisted state.
+
+        first_offset: the start by share.auto.offset.reset, if the state has none.
+        log_end: after a power loss the log can end before the state does. Other records get the lost offsets, so the
+        states of these are discarded.
+        """
+        self.state_epoch = state.state_epoch
+        self.is_start_new = state.start_offset == NO_OFFSET
+        start = min(first_offset if self.is_start_new else state.start_offset, log_end)
+        batches = [
+            each
+            if each.last < log_end
+            else type(each)(each.first, log_end - 1, each.state, each.delivery_count)
+            for each in state.batches
+            if each.first < log_end
+        ]
+        self.records = InFlightRecords(start, self.settings.rules, batches)
+        self.records.discard_below(log_start)
+
+    def apply_settings(self, settings: ShareSettings) -> None:
+        """Use settings of the group that have changed, from the next acquire, acknowledgement or release on."""
+        self.settings = settings
+        if self.records is not None:
+            self.records.rules = settings.rules
+
+    # -- the members' requests -----------------------------------------------------------------------------------
+
+    def acquire(self, wanted: WantedRecords, fetched_from: int, batches: LogBatches) -> list[AcquiredRange]:
+        """Acquire records of batches that were read from the offset `fetched_from` on."""
+        assert self.records is not None
+        return wanted.acquire(self.records, fetched_from, batches.offsets(), batches.aborted)
+
+    def acknowledge(
+        self, holder: ShareHolder, batches: Sequence[AcknowledgeBatch], now_ms: int, on_done: OnPersisted
+    ) -> None:
+        """Acknowledge records that a session holds. `on_done` is called when this is persisted.
+
+        Raises KafkaError and changes nothing if the session does not hold one of the records.
+        """
+        if self.records is None:
+            raise KafkaError(
+                ErrorCode.INVALID_RECORD_STATE,
+                "Batch record not found. The request batch offsets are not found in the cache.",
+            )
+        renewed_until_ms = lock_deadline_ms(now_ms, self.settings.lock_ms)
+        change = self.records.acknowledge(holder, batches, renewed_until_ms=renewed_until_ms)
+        if change:
+            self._queued.append(_Pending(change, on_done))
+        else:
+            on_done(None)
+
+    def release_sessions(self, is_ended: Callable[[ShareHolder], bool]) -> None:
+        """Release the records of sessions that have ended."""
+        if self.records is not None:
+            self._queue(self.records.release_sessions(is_ended))
+
+    def expire(self, now_ms: int) -> None:
+        """Release the records whose lock has ended."""
+        if self.records is not None:
+            self._queue(self.records.expire(now_ms))
+
+    def finish_dead_letters(self, first: int, last: int) -> None:
+        """Archive records that were written as dead letters."""
+        if self.records is not None:
+            self._queue(self.records.finish_dead_letters(first, last))
+
+    def _queue(self, change: Change) -> None:
+        if change:
+            self._queued.append(_Pending(change, lambda _error: None))
+
+    # -- persistence -------------------------------------------------------------------------------------------
+
+    @property
+    def is_idle(self) -> bool:
+        """True if the share partition can leave memory without an effect."""
+        return not (self._queued or self._in_flight) and (self.records is None or self.records.is_idle)
+
+    @property
+    def has_write(self) -> bool:
+        """True if `take_write` returns a write."""
+        return bool(self._queued or self.is_start_new) and not self._in_flight and self.records is not None
+
+    def take_write(self) -> WriteState:
+        """Return the write of all queued changes, which are in flight from now on."""
+        assert self.records is not None
+        self._in_flight, self._queued = self._queued or [_Pending([], lambda _error: None)], []
+        start, finished, batches = self.records.to_persist([each.change for each in self._in_flight])
+        return WriteState(self.state_epoch, self.leader_epoch, start, finished, batches)
+
+    def finish_write(self) -> list[DeadLetters]:
+        """Commit the changes of the write that is persisted. Return the records that become dead letters."""
+        assert self.records is not None
+        done, self._in_flight = self._in_flight, []
+        self.is_start_new = False
+        letters = [each for pending in done for each in self.records.commit(pending.change)]
+        for pending in done:
+            pending.on_done(None)
+        return letters
+
+    def fail_write(self, error: KafkaError) -> None:
+        """Roll back the changes of the write, which may or may not have been persisted."""
+        assert self.records is not None
+        failed, self._in_flight = self._in_flight, []
+        for pending in failed:
+            self.records.roll_back(pending.change)
+        for pending in failed:
+            pending.on_done(error)
+
+    def drop(self) -> None:
+        """End this object: the partition has another owner, its topic is deleted, or its state was replaced."""
+        self.is_dropped = True
+        self.records = None
+        waiting, self._in_flight, self._queued = [*self._in_flight, *self._queued], [], []
+        for pending in waiting:
+            pending.on_done(KafkaError(ErrorCode.NOT_LEADER_OR_FOLLOWER))

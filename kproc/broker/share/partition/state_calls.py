@@ -1,0 +1,109 @@
+"""StateCalls: reads and writes the states of share partitions at the share coordinators, again and again for some time.
+
+A coordinator is away for a moment when its Handler dies or when its partition is transferred. A repeated write changes
+nothing, because it has the same states.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from functools import partial
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
+
+from kproc.broker.peers.coordinator_call import Item, ItemOperation
+from kproc.broker.role.purgatory import DelayedOperation
+from kproc.common.clock import NS_PER_MS
+from kproc.common.errors import ErrorCode
+
+if TYPE_CHECKING:
+    from kproc.broker.request.context import Services
+    from kproc.broker.share.partition.share_partition import SharePartition
+
+_RETRIED: Final = (
+    ErrorCode.NOT_COORDINATOR,
+    ErrorCode.COORDINATOR_NOT_AVAILABLE,
+    ErrorCode.COORDINATOR_LOAD_IN_PROGRESS,
+)
+_PAUSE_NS: Final = 50 * NS_PER_MS
+# Shorter than the clients' request timeout of 30 s, which also has to cover the wait for the disk.
+_PATIENCE_NS: Final = 10_000 * NS_PER_MS
+
+OnOutcome = Callable[["SharePartition", Any], None]
+
+
+class StateCall(NamedTuple):
+    """One call: the operation and its arguments for a share partition, and the callback for its outcome."""
+
+    partition: SharePartition
+    operation: ItemOperation[Any, Any, Any]
+    arguments: Any
+    on_outcome: OnOutcome
+    give_up_ns: int
+
+
+class StateCalls:
+    """The calls of one Handler for its share partitions."""
+
+    def __init__(self, services: Services) -> None:
+        self._services = services
+
+    def send(
+        self,
+        operation: ItemOperation[Any, Any, Any],
+        parts: Sequence[tuple[SharePartition, Any]],
+        on_outcome: OnOutcome,
+    ) -> None:
+        """Send an operation for several share partitions, with one call to each coordinator's Handler.
+
+        `on_outcome` is called for each of them with the operation's result or an error code, unless the share
+        partition is dropped first.
+        """
+        give_up_ns = self._services.clock.now_ns() + _PATIENCE_NS
+        self._send(
+            operation,
+            [
+                StateCall(partition, operation, arguments, on_outcome, give_up_ns)
+                for partition, arguments in parts
+            ],
+        )
+
+    def _send(self, operation: ItemOperation[Any, Any, Any], calls: Sequence[StateCall]) -> None:
+        items = [Item(call.partition.name, call.arguments) for call in calls]
+        operation.send_for_handler(self._services, items, partial(self._on_outcomes, calls))
+
+    def _on_outcomes(self, calls: Sequence[StateCall], outcomes: Sequence[Any]) -> None:
+        now_ns = self._services.clock.now_ns()
+        for call, outcome in zip(calls, outcomes, strict=True):
+            if call.partition.is_dropped:
+                continue
+            if isinstance(outcome, int) and outcome in _RETRIED and now_ns < call.give_up_ns:
+                self._services.owner.purgatory.watch(_Pause(self, call, now_ns + _PAUSE_NS), ())
+            else:
+                call.on_outcome(call.partition, outcome)
+
+    def resume(self, call: StateCall, due_ns: int) -> None:
+        """Send a call again, unless it is not due yet."""
+        if call.partition.is_dropped:
+            return
+        if self._services.clock.now_ns() < due_ns:
+            # All parked operations were completed early, because this Handler stops or ACLs have changed.
+            self._services.owner.purgatory.watch(_Pause(self, call, due_ns), ())
+        else:
+            self._send(call.operation, [call])
+
+
+class _Pause(DelayedOperation):
+    """The pause before a call is sent again."""
+
+    __slots__ = ("_call", "_calls")
+
+    def __init__(self, calls: StateCalls, call: StateCall, due_ns: int) -> None:
+        super().__init__(due_ns)
+        self._calls = calls
+        self._call = call
+
+    def try_complete(self) -> bool:
+        return False
+
+    def on_complete(self) -> None:
+        self._calls.resume(self._call, self.deadline_ns)
