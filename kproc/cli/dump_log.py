@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -22,6 +22,8 @@ Paths = Annotated[
         metavar="PATH", help="Segment files, directories of partitions, or a whole data directory."
     ),
 ]
+# Decodes a record's key and value to JSON. Returns None for a type that it does not know.
+RecordFields = Callable[[bytes | None, bytes | None], tuple[Any, Any] | None]
 # Limit for one batch. A batch of a few kB can hold millions of records, and each takes a kilobyte here.
 _RECORDS_SHOWN_MAX = 200_000
 _COLUMNS = (
@@ -163,11 +165,11 @@ def _records(path: Path, batch: DumpedBatch) -> list[dict[str, Any]]:
             f"kproc: {path}: batch at position {batch.position}: showing the first {_RECORDS_SHOWN_MAX} of "
             f"{batch.header.record_count} records"
         )
-    is_of_groups = _is_of_groups(path) and not batch.header.is_control
+    decode = None if batch.header.is_control else _decoder_of(path)
     rows = []
     for record in decoded:
         value = without_secrets(record.value) if is_metadata and record.value else record.value
-        key_and_value = _group_record(record.key, record.value) if is_of_groups else None
+        key_and_value = _decoded(decode, record.key, record.value) if decode is not None else None
         shown_key, shown_value = key_and_value or (json_text(record.key), json_text(value))
         rows.append(
             {
@@ -181,21 +183,25 @@ def _records(path: Path, batch: DumpedBatch) -> list[dict[str, Any]]:
     return rows
 
 
-def _is_of_groups(path: Path) -> bool:
-    """Return True if the file is a segment of a partition of `__consumer_offsets`."""
-    from kproc.broker.cluster.internal_topics import GROUP_METADATA_TOPIC
+def _decoder_of(path: Path) -> RecordFields | None:
+    """Return the decoder for the records of an internal topic's partition, of which `path` is a segment."""
+    from kproc.broker.cluster.internal_topics import GROUP_METADATA_TOPIC, SHARE_STATE_TOPIC
+    from kproc.cli.group_record_json import group_record_fields, share_record_fields
 
+    decoders: dict[str, RecordFields] = {
+        GROUP_METADATA_TOPIC: group_record_fields,
+        SHARE_STATE_TOPIC: share_record_fields,
+    }
     topic, _, partition = path.resolve().parent.name.rpartition("-")
-    return topic == GROUP_METADATA_TOPIC and partition.isdigit()
+    return decoders.get(topic) if partition.isdigit() else None
 
 
-def _group_record(key: bytes | None, value: bytes | None) -> tuple[Any, Any] | None:
-    """Return the key and the value of a group's record as JSON; None if they cannot be decoded."""
-    from kproc.cli.group_record_json import group_record_fields
+def _decoded(decode: RecordFields, key: bytes | None, value: bytes | None) -> tuple[Any, Any] | None:
+    """Return the key and the value of a coordinator's record as JSON; None if they cannot be decoded."""
     from kproc.common.errors import Corrupt
 
     try:
-        return group_record_fields(key, value)
+        return decode(key, value)
     except Corrupt:
         return None  # Anything else that somebody wrote into the topic is shown as it is.
 

@@ -1,4 +1,4 @@
-"""Records of `__consumer_offsets` as JSON, for people who read a log with `kproc dump-log --records`."""
+"""Records of `__consumer_offsets` and `__share_group_state` as JSON, for `kproc dump-log --records`."""
 
 from __future__ import annotations
 
@@ -16,6 +16,9 @@ from kproc.broker.group.consumer.records import (
     OwnedPartitions,
 )
 from kproc.broker.group.records import OffsetKey, UnknownRecord, decode_record
+from kproc.broker.share.state.messages import RecordState, StateBatch
+from kproc.broker.share.state.records import UnknownRecord as UnknownShareRecord
+from kproc.broker.share.state.records import base_key_of, decode_share_record
 from kproc.broker.storage.checkpoints import uuid_text
 from kproc.broker.streams.reconciliation import StreamsMemberState
 from kproc.broker.streams.records import STREAMS_RECORDS, StreamsRecordType, StreamsRecordValue
@@ -42,6 +45,7 @@ _STREAMS_TYPES: Final = {
     StreamsRecordType.MEMBER_STATE: "StreamsGroupCurrentMemberAssignment",
     StreamsRecordType.TOPOLOGY: "StreamsGroupTopology",
 }
+_RECORD_STATES: Final = frozenset(map(int, RecordState))
 
 
 def group_record_fields(key: bytes | None, value: bytes | None) -> tuple[Fields, Fields | None] | None:
@@ -75,6 +79,23 @@ def group_record_fields(key: bytes | None, value: bytes | None) -> tuple[Fields,
     else:
         fields = {"type": "GroupMetadata", "group": decoded[0].group_id}
     return fields, None if decoded[1] is None else _plain(decoded[1])
+
+
+def share_record_fields(key: bytes | None, value: bytes | None) -> tuple[Fields, Fields | None] | None:
+    """Return the key and the value of a share partition's record, as `group_record_fields` does."""
+    try:
+        (group_id, topic_id, partition), content = decode_share_record(key, value)
+    except UnknownShareRecord:
+        return None
+    record_type = "ShareSnapshot" if base_key_of(key or b"") is None else "ShareUpdate"
+    fields = {"type": record_type, "group": group_id, "topic": uuid_text(topic_id), "partition": partition}
+    return fields, None if content is None else _plain(content)
+
+
+def _share_batch(batch: StateBatch) -> Fields:
+    """Return a batch of records with the name of its delivery state, or the number of an unknown one."""
+    state = RecordState(batch.state).name if batch.state in _RECORD_STATES else batch.state
+    return {"first": batch.first, "last": batch.last, "state": state, "delivery_count": batch.delivery_count}
 
 
 def _consumer_value(value: ConsumerRecordValue) -> Fields:
@@ -154,6 +175,8 @@ def _json(value: Any) -> Any:
     match value:
         case bytes():
             return json_text(value)
+        case StateBatch():
+            return _share_batch(value)
         case msgspec.Struct():
             return _plain(value)
         case tuple():

@@ -15,6 +15,8 @@ from kproc.broker.group.consumer.records import (
     MemberState,
 )
 from kproc.broker.group.records import CommittedOffset, OffsetKey, encode_offset_key, encode_offset_value
+from kproc.broker.share.state.messages import RecordState, SharePartitionKey, StateBatch
+from kproc.broker.share.state.records import Snapshot, Update, encode_share_record, encode_tombstone
 from kproc.broker.storage.log import LogConfig
 from kproc.broker.streams.records import STREAMS_RECORDS
 from kproc.cli.main import run
@@ -134,3 +136,30 @@ def test_records_of_groups_are_decoded(tmp_path: Path, capsys) -> None:
     assert (last["key"], last["value"]) == ("\0\3", "no record of a group")
     assert run(["dump-log", "--records", str(directory / LOG)]) == 0
     assert "key={type=OffsetCommit group=g topic=t partition=0}" in capsys.readouterr().out
+
+
+def test_records_of_share_partitions_are_decoded(tmp_path: Path, capsys) -> None:
+    key = SharePartitionKey("g", bytes(16), 2)
+    batches = (StateBatch(5, 9, RecordState.ARCHIVED, 3), StateBatch(10, 10, 77, 1))
+    records: list[tuple[bytes, bytes | None]] = [
+        encode_share_record(key, Snapshot(1, 2, 3, 4, 5, 6, 7)),
+        encode_share_record(key, Update(1, 3, 5, -1, batches)),
+        encode_tombstone(key),
+        (b"\0\7", b"another type"),
+        (b"", b"no key"),
+    ]
+    directory = tmp_path / "__share_group_state-49"
+    directory.mkdir()
+    (directory / LOG).write_bytes(encode_batch([Record(key, value) for key, value in records]))
+    assert run(["dump-log", "--records", "--format", "json", str(directory / LOG)]) == 0
+    snapshot, update, gone, unknown, damaged = json.loads(capsys.readouterr().out)[0]["entries"][0]["records"]
+    place = {"group": "g", "topic": "A" * 22, "partition": 2}
+    assert snapshot["key"] == gone["key"] == {"type": "ShareSnapshot", **place}
+    assert snapshot["value"]["state_epoch"] == 2
+    assert gone["value"] is None
+    assert update["key"] == {"type": "ShareUpdate", **place}
+    assert update["value"]["batches"] == [
+        {"first": 5, "last": 9, "state": "ARCHIVED", "delivery_count": 3},
+        {"first": 10, "last": 10, "state": 77, "delivery_count": 1},
+    ]
+    assert (unknown["value"], damaged["value"]) == ("another type", "no key")

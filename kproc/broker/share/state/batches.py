@@ -1,0 +1,94 @@
+"""Merge of state batches: pure functions, with the rule of Kafka 4.4's PersisterStateBatchCombiner.
+
+Kafka replays the records that kproc writes, and the other way round, so both must merge in the same way. Where batches
+overlap, the one with the higher delivery count wins, and among equal counts the one with the higher state. So the order
+of updates does not matter: a stored delivery count never decreases, and a completed delivery follows its release.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from heapq import heappop, heappush
+from itertools import pairwise
+
+from kproc.broker.share.state.messages import NO_OFFSET, StateBatch
+
+Batches = tuple[StateBatch, ...]
+
+
+def combine(current: Batches, update: Sequence[StateBatch], start_offset: int) -> Batches:
+    """Merge an update into the present batches, and remove what is below the start offset.
+
+    current: sorted by offset, without overlaps, as this function returns them.
+    update: in any order. Its batches may overlap each other. None may end before it begins.
+    """
+    current = prune(current, start_offset)
+    pruned = prune(update, start_offset)
+    if not pruned:
+        return current
+    # Only the batches from `low` to `high` touch the update. The neighbours count, because they may be joined with it.
+    first, last = min(each.first for each in pruned), max(each.last for each in pruned)
+    low = _count_before(current, first - 1)
+    high = low
+    while high < len(current) and current[high].first <= last + 1:
+        high += 1
+    return (*current[:low], *_sweep((*current[low:high], *pruned)), *current[high:])
+
+
+def prune(batches: Iterable[StateBatch], start_offset: int) -> Batches:
+    """Return the batches without the offsets below the start offset. NO_OFFSET removes nothing."""
+    if start_offset == NO_OFFSET:
+        return tuple(batches)
+    return tuple(
+        each
+        if each.first >= start_offset
+        else StateBatch(start_offset, each.last, each.state, each.delivery_count)
+        for each in batches
+        if each.last >= start_offset
+    )
+
+
+def _count_before(batches: Batches, offset: int) -> int:
+    """Return how many of the sorted batches end before the offset."""
+    low, high = 0, len(batches)
+    while low < high:
+        middle = (low + high) // 2
+        if batches[middle].last < offset:
+            low = middle + 1
+        else:
+            high = middle
+    return low
+
+
+def _sweep(batches: Sequence[StateBatch]) -> list[StateBatch]:
+    """Return the winners of batches that may overlap, in the order of their offsets. Equal neighbours are joined."""
+    ordered = sorted(batches, key=lambda each: each.first)
+    borders = sorted({each.first for each in batches} | {each.last + 1 for each in batches})
+    merged: list[StateBatch] = []
+    # The batches that have begun, the winner first. A batch that has ended stays until it is at the front.
+    begun: list[tuple[int, int, int]] = []
+    count = 0
+    for start, end in pairwise(borders):
+        while count < len(ordered) and ordered[count].first <= start:
+            each = ordered[count]
+            heappush(begun, (-each.delivery_count, -each.state, each.last))
+            count += 1
+        while begun and begun[0][2] < start:
+            heappop(begun)
+        if begun:
+            _append(merged, StateBatch(start, end - 1, -begun[0][1], -begun[0][0]))
+    return merged
+
+
+def _append(merged: list[StateBatch], batch: StateBatch) -> None:
+    """Append a batch, or extend the last one if it is adjacent and equal."""
+    tail = merged[-1] if merged else None
+    if (
+        tail is not None
+        and tail.last + 1 == batch.first
+        and tail.state == batch.state
+        and tail.delivery_count == batch.delivery_count
+    ):
+        merged[-1] = StateBatch(tail.first, batch.last, batch.state, batch.delivery_count)
+    else:
+        merged.append(batch)

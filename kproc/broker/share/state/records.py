@@ -1,0 +1,208 @@
+"""The records of `__share_group_state`, byte for byte as Kafka 4.4 writes them, so that its tools read them.
+
+    key    type int16 | group string | topic id uuid | partition int32        not flexible
+    value  version int16, which is 0 | fields of the schemas below             flexible
+
+| type | record | value |
+|---:|---|---|
+| 0 | ShareSnapshot | the whole state of a share partition; without a value, the share partition is deleted |
+| 1 | ShareUpdate | the epoch of the snapshot that it builds on, and the changed batches |
+
+The topic is not compacted, because an update does not replace earlier ones. The coordinator deletes the records below
+the oldest snapshot that it needs.
+"""
+
+from __future__ import annotations
+
+from enum import IntEnum
+from struct import Struct
+from struct import error as StructError
+from typing import Final
+
+import msgspec
+
+from kproc.broker.share.state.messages import NO_COUNT, SharePartitionKey, StateBatch
+from kproc.common.errors import Corrupt, ProtocolError
+from kproc.wire.primitives import INT16, encode_string, read_string
+from kproc.wire.schema import Field, Reader, Schema, reader_of
+from kproc.wire.schema_writer import Writer, writer_of
+
+
+class ShareRecordType(IntEnum):
+    """The types of the records' keys."""
+
+    SNAPSHOT = 0
+    UPDATE = 1
+
+
+class Snapshot(msgspec.Struct, frozen=True):
+    """Value 0, and the state of a share partition in memory, which later updates have changed."""
+
+    snapshot_epoch: int  # The number of the snapshots before this one.
+    state_epoch: int
+    leader_epoch: int
+    start_offset: int
+    delivery_complete_count: int
+    created_ms: int  # The time of the last snapshot that was written because of a request.
+    written_ms: (
+        int  # Later than `created_ms` if the snapshot was repeated, because the share partition was cold.
+    )
+    batches: tuple[StateBatch, ...] = ()
+
+
+class Update(msgspec.Struct, frozen=True):
+    """Value 1."""
+
+    snapshot_epoch: int
+    leader_epoch: int
+    start_offset: int
+    delivery_complete_count: int
+    batches: tuple[StateBatch, ...] = ()
+
+
+ShareRecordValue = Snapshot | Update
+
+
+class UnknownRecord(Exception):
+    """The key has a type of a newer broker. Such a record is skipped."""
+
+
+# ---- schemas, in the order of Kafka's message definitions --------------------------------------------------
+
+
+def _field(name: str, kind: str) -> Field:
+    return Field(name, kind, is_array=False, is_nullable=False, tag=None, default=None)
+
+
+_BATCH: Final = Schema(
+    "batches",
+    is_flexible=True,
+    fields=(
+        _field("first", "int64"),
+        _field("last", "int64"),
+        _field("state", "int8"),
+        _field("delivery_count", "int16"),
+    ),
+)
+_BATCHES: Final = Field(
+    "batches", "struct", is_array=True, is_nullable=False, tag=None, default=[], struct=_BATCH
+)
+# KIP-1226 added it to version 0 as a tagged field.
+_COUNT: Final = Field(
+    "delivery_complete_count", "int32", is_array=False, is_nullable=False, tag=0, default=NO_COUNT
+)
+_SCHEMAS: Final[dict[ShareRecordType, Schema]] = {
+    ShareRecordType.SNAPSHOT: Schema(
+        "Snapshot",
+        is_flexible=True,
+        fields=(
+            _field("snapshot_epoch", "int32"),
+            _field("state_epoch", "int32"),
+            _field("leader_epoch", "int32"),
+            _field("start_offset", "int64"),
+            _COUNT,
+            _field("created_ms", "int64"),
+            _field("written_ms", "int64"),
+            _BATCHES,
+        ),
+    ),
+    ShareRecordType.UPDATE: Schema(
+        "Update",
+        is_flexible=True,
+        fields=(
+            _field("snapshot_epoch", "int32"),
+            _field("leader_epoch", "int32"),
+            _field("start_offset", "int64"),
+            _COUNT,
+            _BATCHES,
+        ),
+    ),
+}
+
+
+def _no_such_name(path: str, name: str) -> None:
+    raise ValueError(f"{path} has no field {name}")
+
+
+_READERS: Final[dict[ShareRecordType, Reader]] = {
+    each: reader_of(schema) for each, schema in _SCHEMAS.items()
+}
+_WRITERS: Final[dict[ShareRecordType, Writer]] = {
+    each: writer_of(schema, _no_such_name) for each, schema in _SCHEMAS.items()
+}
+_VERSION: Final = 0
+_TYPES: Final = frozenset(map(int, ShareRecordType))
+_PLACE: Final = Struct(">16si")  # Of the key: the topic id and the partition.
+
+
+# ---- writing -----------------------------------------------------------------------------------------------
+
+
+def encode_share_key(record_type: ShareRecordType, key: SharePartitionKey) -> bytes:
+    """Return the key of a share partition's records of one type."""
+    place = _PLACE.pack(key.topic_id, key.partition)
+    return INT16.pack(record_type) + encode_string(key.group_id) + place
+
+
+def encode_share_record(key: SharePartitionKey, value: ShareRecordValue) -> tuple[bytes, bytes]:
+    """Return the bytes of a record's key and value."""
+    record_type = ShareRecordType.UPDATE if isinstance(value, Update) else ShareRecordType.SNAPSHOT
+    fields = msgspec.structs.asdict(value)
+    fields["batches"] = [msgspec.structs.asdict(each) for each in value.batches]
+    encoded = bytearray(INT16.pack(_VERSION))
+    _WRITERS[record_type](encoded, fields)
+    return encode_share_key(record_type, key), bytes(encoded)
+
+
+def encode_tombstone(key: SharePartitionKey) -> tuple[bytes, None]:
+    """Return the record that deletes a share partition's state."""
+    return encode_share_key(ShareRecordType.SNAPSHOT, key), None
+
+
+# ---- reading -----------------------------------------------------------------------------------------------
+
+
+def base_key_of(key: bytes) -> bytes | None:
+    """Return the key of the snapshot on which an update builds. None if the key is not an update's."""
+    if key[: INT16.size] == _UPDATE_PREFIX:
+        return _SNAPSHOT_PREFIX + key[INT16.size :]
+    return None
+
+
+_SNAPSHOT_PREFIX: Final = INT16.pack(ShareRecordType.SNAPSHOT)
+_UPDATE_PREFIX: Final = INT16.pack(ShareRecordType.UPDATE)
+
+
+def decode_share_record(
+    key: bytes | None, value: bytes | None
+) -> tuple[SharePartitionKey, ShareRecordValue | None]:
+    """Decode a record. Raises Corrupt for bytes that no version of Kafka writes, and UnknownRecord."""
+    try:
+        if key is None:
+            raise ProtocolError("a record without a key")
+        (number,) = INT16.unpack_from(key)
+        if number not in _TYPES:
+            raise UnknownRecord(f"key of type {number}")
+        record_type = ShareRecordType(number)
+        share_key = _read_key(key)
+        if value is None:
+            return share_key, None
+        (version,) = INT16.unpack_from(value)
+        if version != _VERSION:
+            raise ProtocolError(f"value of version {version}")
+        fields, _position = _READERS[record_type](value, INT16.size)
+        fields["batches"] = tuple(StateBatch(**each) for each in fields["batches"])
+        made = Update(**fields) if record_type is ShareRecordType.UPDATE else Snapshot(**fields)
+        return share_key, made
+    except (ProtocolError, StructError, IndexError, UnicodeDecodeError) as error:
+        raise Corrupt(f"record of a share partition: {error}") from error
+
+
+def _read_key(key: bytes) -> SharePartitionKey:
+    group_id, position = read_string(key, INT16.size)
+    if group_id is None:
+        raise ProtocolError("null where a name belongs")
+    topic_id, partition = _PLACE.unpack_from(key, position)
+    if position + _PLACE.size != len(key):
+        raise ProtocolError(f"{len(key) - position - _PLACE.size} bytes after the key")
+    return SharePartitionKey(group_id, topic_id, partition)
