@@ -27,11 +27,6 @@ _REASONS: Final = (
         (
             ApiKey.SHARE_GROUP_HEARTBEAT,
             ApiKey.SHARE_GROUP_DESCRIBE,
-            ApiKey.INITIALIZE_SHARE_GROUP_STATE,
-            ApiKey.READ_SHARE_GROUP_STATE,
-            ApiKey.WRITE_SHARE_GROUP_STATE,
-            ApiKey.DELETE_SHARE_GROUP_STATE,
-            ApiKey.READ_SHARE_GROUP_STATE_SUMMARY,
             ApiKey.DESCRIBE_SHARE_GROUP_OFFSETS,
             ApiKey.ALTER_SHARE_GROUP_OFFSETS,
             ApiKey.DELETE_SHARE_GROUP_OFFSETS,

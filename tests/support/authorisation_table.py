@@ -11,6 +11,7 @@ from collections.abc import Callable, Sequence
 from typing import Any, Final, NamedTuple
 
 from kproc.broker.security.acl import CLUSTER_NAME, Operation, ResourceType
+from kproc.broker.share.state.messages import state_key
 from kproc.common.errors import ErrorCode
 from kproc.wire.header import ApiKey
 from kproc.wire.record_batch import TRANSACTIONAL
@@ -168,6 +169,9 @@ def _add_partitions(names: Sequence[str], _ids: Ids) -> Fields:
     producer = {"transactional_id": TXN, "producer_id": 7, "producer_epoch": 0, "topics": topics}
     old = {f"v3_and_below_{key}": value for key, value in producer.items()}
     return {**old, "transactions": [{**producer, "verify_only": False}]}
+
+
+_STATES: Final = [{"topic_id": NO_TOPIC_ID, "partitions": [{"partition": 0}]}]
 
 
 def _markers(names: Sequence[str], _ids: Ids) -> Fields:
@@ -444,6 +448,23 @@ ROWS: Final[tuple[Row, ...]] = (
         _TXN_REFUSED,
         about=ResourceType.TRANSACTIONAL_ID,
         label="of transactions",
+    ),
+    Row(
+        ApiKey.FIND_COORDINATOR,
+        _same(key_type=2, coordinator_keys=[state_key(GROUP, NO_TOPIC_ID, 0)]),
+        (_cluster(Operation.CLUSTER_ACTION),),
+        _CLUSTER_REFUSED,
+        label="of share partitions",
+    ),
+    *(
+        Row(key, _same(group_id=GROUP, topics=_STATES), (_cluster(Operation.CLUSTER_ACTION),), _CLUSTER_REFUSED)
+        for key in (
+            ApiKey.INITIALIZE_SHARE_GROUP_STATE,
+            ApiKey.READ_SHARE_GROUP_STATE,
+            ApiKey.WRITE_SHARE_GROUP_STATE,
+            ApiKey.DELETE_SHARE_GROUP_STATE,
+            ApiKey.READ_SHARE_GROUP_STATE_SUMMARY,
+        )
     ),
     Row(
         ApiKey.JOIN_GROUP,

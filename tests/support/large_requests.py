@@ -386,6 +386,24 @@ LARGE: list[LargeRequest] = [
         0,
         lambda count: {"group_id": "g", **_topics("partitions", partitions("partition_index"))(count)},
     ),
+    *(
+        LargeRequest(
+            name,
+            key,
+            0,
+            lambda count: {
+                "group_id": "g",
+                "topics": [{"topic_id": bytes(16), "partitions": partitions("partition")(count)}],
+            },
+        )
+        for name, key in (
+            ("InitializeShareGroupState", K.INITIALIZE_SHARE_GROUP_STATE),
+            ("ReadShareGroupState", K.READ_SHARE_GROUP_STATE),
+            ("WriteShareGroupState", K.WRITE_SHARE_GROUP_STATE),
+            ("DeleteShareGroupState", K.DELETE_SHARE_GROUP_STATE),
+            ("ReadShareGroupStateSummary", K.READ_SHARE_GROUP_STATE_SUMMARY),
+        )
+    ),
     LargeRequest(
         "AlterClientQuotas",
         K.ALTER_CLIENT_QUOTAS,

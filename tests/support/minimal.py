@@ -159,6 +159,43 @@ MINIMAL: dict[ApiKey, Callable[[str, bytes], Fields]] = {
             {"group_id": "g", "topics": [{"name": name, "topic_id": topic_id, "partition_indexes": [0]}]}
         ],
     },
+    ApiKey.INITIALIZE_SHARE_GROUP_STATE: lambda name, topic_id: {
+        "group_id": fresh_name("g"),
+        "topics": [
+            {"topic_id": topic_id, "partitions": [{"partition": 0, "state_epoch": 0, "start_offset": 0}]}
+        ],
+    },
+    ApiKey.READ_SHARE_GROUP_STATE: lambda name, topic_id: {
+        "group_id": fresh_name("g"),
+        "topics": [{"topic_id": topic_id, "partitions": [{"partition": 0, "leader_epoch": 0}]}],
+    },
+    ApiKey.WRITE_SHARE_GROUP_STATE: lambda name, topic_id: {
+        "group_id": fresh_name("g"),
+        "topics": [
+            {
+                "topic_id": topic_id,
+                "partitions": [
+                    {
+                        "partition": 0,
+                        "state_epoch": 0,
+                        "leader_epoch": 0,
+                        "start_offset": 0,
+                        "state_batches": [
+                            {"first_offset": 0, "last_offset": 1, "delivery_state": 2, "delivery_count": 1}
+                        ],
+                    }
+                ],
+            }
+        ],
+    },
+    ApiKey.DELETE_SHARE_GROUP_STATE: lambda name, topic_id: {
+        "group_id": fresh_name("g"),
+        "topics": [{"topic_id": topic_id, "partitions": [{"partition": 0}]}],
+    },
+    ApiKey.READ_SHARE_GROUP_STATE_SUMMARY: lambda name, topic_id: {
+        "group_id": fresh_name("g"),
+        "topics": [{"topic_id": topic_id, "partitions": [{"partition": 0, "leader_epoch": 0}]}],
+    },
     ApiKey.OFFSET_DELETE: lambda name, topic_id: {
         "group_id": fresh_name("g"),
         "topics": [{"name": name, "partitions": [{"partition_index": 0}]}],

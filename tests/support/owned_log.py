@@ -19,6 +19,9 @@ class OwnedLog:
     def after_append(self) -> None:
         self.published_offset = self.log.state.end_offset
 
+    def after_start_moved(self) -> None:
+        """Do nothing, because no row is published here."""
+
     def when_synced(self, offset: int, on_done: Callable[[int], None]) -> None:
         self.waiting.append((offset, on_done))
 

@@ -116,7 +116,8 @@ LAYERS: dict[str, set[str]] = {
     },
     "cli": {
         "broker.metrics", "broker.security", "wire", "broker.storage", "client", "broker.cluster",
-        "broker.streams", "broker.group", "embedded", "spark", "tools", "broker.role", "pipeline",
+        "broker.streams", "broker.group", "broker.share.state", "embedded", "spark", "tools",
+        "broker.role", "pipeline",
         "broker.request", "broker.api", "broker.supervisor",
     },
     "__main__": {"cli"},

@@ -1,30 +1,31 @@
 """FindCoordinator (key 10), versions 0-6.
 
-This broker coordinates all groups and transactional ids, so the response always names it. Its Handlers find the owner
-of the coordinator by themselves. The first request creates `__consumer_offsets` or `__transaction_state` and waits for
-that. Kafka answers COORDINATOR_NOT_AVAILABLE meanwhile.
+This broker coordinates all groups, transactional ids and share partitions, so the response always names it. Its
+Handlers find the owner of the coordinator by themselves. The first request creates the internal topic of its type of
+key and waits for that. Kafka answers COORDINATOR_NOT_AVAILABLE meanwhile.
 
-Versions: v1 key types (KIP-98); v3 flexible; v4 several keys (KIP-699); v6 share groups (KIP-932), which kproc does not
-have.
+Versions: v1 key types (KIP-98); v3 flexible; v4 several keys (KIP-699); v6 share partitions (KIP-932).
 """
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Final
 
 from kproc.broker.cluster.internal_topics import INTERNAL_TOPICS
 from kproc.broker.peers.controller_call import create_topic_if_missing
 from kproc.broker.request.division import rows_at
 from kproc.broker.request.registry import api
-from kproc.broker.request.rights import REFUSALS, denied
+from kproc.broker.request.rights import REFUSALS, check_needs, denied, on_cluster
 from kproc.broker.security.acl import Operation, ResourceType
+from kproc.broker.share.state.messages import parse_state_key
 from kproc.common.errors import ErrorCode, KafkaError
 from kproc.wire.header import ApiKey
 
 if TYPE_CHECKING:
     from kproc.broker.request.context import RequestContext
 
+_SHARE_SINCE: Final = 6
 _GROUP: Final = 0  # Before v1 every key is a group id.
 # By the type of key: the internal topic of its coordinators, and the type of resource that a client needs a right on.
 _KINDS: Final = {
@@ -44,13 +45,13 @@ def handle_find_coordinator(context: RequestContext, request: Fields) -> None:
 
     topic, resource = _KINDS[key_type]
     keys = request["coordinator_keys"] if "coordinator_keys" in request else [request["key"]]
-    refused = denied(context, Operation.DESCRIBE, resource, keys)
+    refused = _find_refused(context, resource, keys)
     asked = [key for key in keys if key not in refused]
 
     def on_created(problem: str | None) -> None:
         failed = _failed(ErrorCode.COORDINATOR_NOT_AVAILABLE, problem)
         node = _here(context, request) if problem is None else failed
-        context.reply(_answer(request, node, refused, resource))
+        context.reply(_answer(request, node, refused))
 
     if asked:
         # A client without the right to any of its keys must not cause the creation of a topic, so this is only for
@@ -58,6 +59,26 @@ def handle_find_coordinator(context: RequestContext, request: Fields) -> None:
         create_topic_if_missing(context, topic, on_created)
     else:
         on_created(None)
+
+
+def _find_refused(
+    context: RequestContext, resource: ResourceType, keys: Sequence[str]
+) -> dict[str, tuple[ErrorCode, str]]:
+    """Return error and message of the keys that the client may not look for, and of invalid ones."""
+    if resource is not ResourceType.CLUSTER:
+        return dict.fromkeys(denied(context, Operation.DESCRIBE, resource, keys), REFUSALS[resource])
+    if context.api_version < _SHARE_SINCE:
+        raise KafkaError(
+            ErrorCode.INVALID_REQUEST, f"Coordinators of share partitions need version {_SHARE_SINCE}."
+        )
+    check_needs(context, (on_cluster(Operation.CLUSTER_ACTION),), {})
+    refused: dict[str, tuple[ErrorCode, str]] = {}
+    for key in keys:
+        try:
+            parse_state_key(key)
+        except KafkaError as error:
+            refused[key] = ErrorCode.INVALID_REQUEST, error.message or ""
+    return refused
 
 
 def _here(context: RequestContext, request: Fields) -> Fields:
@@ -82,13 +103,16 @@ def _failed(code: int, message: str | None) -> Fields:
 def _answer(
     request: Fields,
     node: Fields,
-    refused: Collection[str] = (),
-    resource: ResourceType = ResourceType.GROUP,
+    refused: Mapping[str, tuple[ErrorCode, str]] = {},
 ) -> Fields:
-    """Return a response with `node` for every key, and an authorization error for the `refused` keys."""
-    code, message = REFUSALS[resource]
+    """Return a response with `node` for every key, and an error for the `refused` keys."""
     if "coordinator_keys" in request:
-        refusal = _failed(code, "")
-        rows = ((key, refusal if key in refused else node) for key in request["coordinator_keys"])
+        # Kafka has no messages in this form.
+        rows = (
+            (key, _failed(refused[key][0], "") if key in refused else node)
+            for key in request["coordinator_keys"]
+        )
         return {"coordinators": [{"key": key, **each} for key, each in rows]}
-    return _failed(code, message) if refused else node
+    for code, message in refused.values():
+        return _failed(code, message)
+    return node

@@ -59,7 +59,21 @@ _ROWS: Final = (
         },
         FoundBy(1, ResourceType.TRANSACTIONAL_ID),
     ),
-    InternalTopic(SHARE_STATE_TOPIC),  # Kafka's: nobody else may have its name.
+    InternalTopic(
+        SHARE_STATE_TOPIC,
+        lambda config: config.share_coordinator_state_topic_num_partitions,
+        lambda config: {
+            # Updates build on earlier records, so the topic is not compacted. The coordinator deletes its old records.
+            "cleanup.policy": "delete",
+            "compression.type": "producer",
+            # Kafka's default is 2, but it must be 1 here, because one host keeps one replica.
+            "min.insync.replicas": "1",
+            "retention.ms": "-1",
+            "segment.bytes": str(config.share_coordinator_state_topic_segment_bytes),
+        },
+        # Only brokers look for it, with CLUSTER_ACTION.
+        FoundBy(2, ResourceType.CLUSTER),
+    ),
 )
 INTERNAL_TOPICS: Final = {row.name: row for row in _ROWS}
 COORDINATOR_TOPICS: Final = frozenset(row.name for row in _ROWS if row.found_by is not None)

@@ -112,11 +112,8 @@ KNOWN_UNHONOURED: Final = frozenset(
     sasl.oauthbearer.jwt.retriever.class sasl.oauthbearer.jwt.validator.class sasl.oauthbearer.scope
     sasl.oauthbearer.scope.claim.name sasl.oauthbearer.token.endpoint.url
     security.providers server.max.startup.time.ms share.coordinator.append.linger.ms
-    share.coordinator.cached.buffer.max.bytes share.coordinator.cold.partition.snapshot.interval.ms
-    share.coordinator.load.buffer.size share.coordinator.snapshot.update.records.per.snapshot
-    share.coordinator.state.topic.compression.codec share.coordinator.state.topic.min.isr
-    share.coordinator.state.topic.num.partitions share.coordinator.state.topic.prune.interval.ms
-    share.coordinator.state.topic.replication.factor share.coordinator.state.topic.segment.bytes
+    share.coordinator.cached.buffer.max.bytes share.coordinator.load.buffer.size
+    share.coordinator.state.topic.min.isr share.coordinator.state.topic.replication.factor
     share.coordinator.threads share.coordinator.write.timeout.ms
     share.fetch.purgatory.purge.interval.requests socket.connection.setup.timeout.max.ms
     socket.connection.setup.timeout.ms

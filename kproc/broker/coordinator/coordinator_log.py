@@ -69,6 +69,8 @@ class CoordinatorKind(NamedTuple, Generic[C]):
     # (coordinator, producer id, is commit): called when a marker was appended. None: the coordinator's records are
     # never part of transactions.
     end_transaction: Callable[[C, int, bool], None] | None = None
+    # For records that build on earlier ones (coordinator_replay.py). None: the last record of a key is all that counts.
+    base_key_of: Callable[[bytes], bytes | None] | None = None
 
 
 class Guard(NamedTuple):
@@ -125,7 +127,7 @@ class CoordinatorLog(Generic[C]):
         self._dirty = dirty
         self._writes: list[Write] = []
         self._steps = Steps()  # Of the replay.
-        self._steps.add(self._replay_all(has_transactions=kind.end_transaction is not None))
+        self._steps.add(self._replay_all(kind))
 
     # -- loading -----------------------------------------------------------------------------------------------
 
@@ -153,10 +155,14 @@ class CoordinatorLog(Generic[C]):
             logger.error("the coordinator of %s-%d cannot be loaded: %s", *self.owned.key, error)
         return False
 
-    def _replay_all(self, *, has_transactions: bool) -> Work:
+    def _replay_all(self, kind: CoordinatorKind[C]) -> Work:
         """Read the log in chunks, then replay the last record of each key."""
         log = self.owned.log
-        replay = CoordinatorReplay(log.state.start_offset, has_transactions=has_transactions)
+        replay = CoordinatorReplay(
+            log.state.start_offset,
+            has_transactions=kind.end_transaction is not None,
+            base_key_of=kind.base_key_of,
+        )
         while replay.next_offset < log.state.end_offset:
             yield from replay.add(log.reader.read_bytes(replay.next_offset, LOAD_CHUNK_BYTES))
         cost = 0
@@ -298,6 +304,20 @@ class CoordinatorLog(Generic[C]):
             if self._end_transaction is not None:
                 self._end_transaction(self.coordinator, marker.producer_id, marker.is_commit)
         return result.error_code
+
+    def delete_before(self, offset: int) -> int:
+        """Delete the records below `offset`, which no replay needs any more. Return the start of the log.
+
+        The cleaner's next checkpoint makes it durable. A crash before only makes the next replay longer. If the disk
+        fails, the log is offline, and the next write shows it.
+        """
+        try:
+            start = self.owned.log.retention.advance_start(offset)
+        except (KafkaError, OSError) as error:
+            logger.warning("cannot delete records of %s-%d below %d: %s", *self.owned.key, offset, error)
+            return self.owned.log.state.start_offset
+        self.owned.after_start_moved()
+        return start
 
     def when_durable(self, on_code: OnCode) -> None:
         """Call back when all present records of the log are as durable as acks=all promises."""

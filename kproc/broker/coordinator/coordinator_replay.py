@@ -2,11 +2,14 @@
 
 The coordinator then replays only these records, so superseded records cost little more than reading them. A record of a
 transaction is pending until its commit marker. From then on it counts, unless the log has a later record of its key.
+
+Updates are an exception: they build on the record of another key, the base, and on each other. All updates behind the
+last record of the base count.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Final, NamedTuple
 
 from kproc.broker.coordinator.rules import Producer
@@ -45,9 +48,18 @@ class _PendingRecord(NamedTuple):
 class CoordinatorReplay:
     """The records of one log, read in the order of the log."""
 
-    def __init__(self, start_offset: int, *, has_transactions: bool) -> None:
+    def __init__(
+        self,
+        start_offset: int,
+        *,
+        has_transactions: bool,
+        base_key_of: Callable[[bytes], bytes | None] | None = None,
+    ) -> None:
         self.next_offset = start_offset
         self._has_transactions = has_transactions
+        self._base_key_of = base_key_of  # Returns the key of the base for the key of an update, else None.
+        # By the key of the base: the updates in their order.
+        self._updates: dict[bytes, list[ReplayedRecord]] = {}
         self._latest = LatestRecords()
         # By key, the last record that counts, and the base offset of its batch. Two dictionaries, because both are
         # updated for a whole batch at once.
@@ -85,6 +97,8 @@ class CoordinatorReplay:
                 if attributes & TRANSACTIONAL and self._has_transactions:
                     rows = self._latest.of(raw, count)
                     self._add_pending(rows, base_offset, Producer(producer_id, epoch))
+                elif self._base_key_of is not None:
+                    self._add_with_updates(raw, count, base_offset, self._base_key_of)
                 elif count == 1:
                     self._add_one(raw, base_offset)
                 else:
@@ -109,6 +123,25 @@ class CoordinatorReplay:
         key = row[1]
         self._rows[key], self._bases[key] = row, base_offset
 
+    def _add_with_updates(
+        self, raw: bytes, count: int, base_offset: int, base_key_of: Callable[[bytes], bytes | None]
+    ) -> None:
+        """Add a batch that may have updates. A record of a base supersedes the updates before it."""
+        position = 0
+        for _ in range(count):
+            position, row = read_row(raw, position)
+            key = row[1]
+            base = base_key_of(key) if key is not None else None
+            if base is not None:
+                update = ReplayedRecord(key, row[2], base_offset + offset_delta_of(row), None)
+                self._updates.setdefault(base, []).append(update)
+                continue
+            self._rows[key], self._bases[key] = row, base_offset
+            if key is not None:
+                self._updates.pop(key, None)
+        if position != len(raw):
+            raise Corrupt(f"bytes follow the last record of the batch at offset {base_offset}")
+
     def _add_pending(self, rows: dict[bytes | None, Row], base_offset: int, producer: Producer) -> None:
         pending = self._pending.setdefault(producer.producer_id, {})
         for key, row in rows.items():
@@ -129,7 +162,7 @@ class CoordinatorReplay:
                 self._rows[key], self._bases[key] = row, base_offset
 
     def survivors(self) -> Iterator[ReplayedRecord]:
-        """Yield the records that count, then the pending ones. Keys whose last record is a tombstone are left out.
+        """Yield the records that count, then their updates, then the pending ones. Deleted keys are left out.
 
         Call it once. It removes what it yields, because freeing the memory of all records at once would take long.
         """
@@ -138,6 +171,8 @@ class CoordinatorReplay:
             if row[2] is not None:
                 del self._rows[key]
                 yield ReplayedRecord(key, row[2], self._bases.pop(key) + offset_delta_of(row), None)
+        for base in list(self._updates):
+            yield from self._updates.pop(base)
         for pending in self._pending.values():
             for key, (base_offset, row, producer) in pending.items():
                 counted = self._rows.get(key)

@@ -3,14 +3,18 @@
 from __future__ import annotations
 
 import uuid
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from kproc.broker.cluster.config_changes import RESOURCE_GROUP
 from kproc.broker.cluster.features import transaction_version
 from kproc.broker.cluster.group_config import GROUP_CONFIGS, clamp_all
-from kproc.broker.cluster.internal_topics import GROUP_METADATA_TOPIC, TRANSACTION_STATE_TOPIC
+from kproc.broker.cluster.internal_topics import (
+    GROUP_METADATA_TOPIC,
+    SHARE_STATE_TOPIC,
+    TRANSACTION_STATE_TOPIC,
+)
 from kproc.broker.cluster.records import node_over_cluster
 from kproc.broker.coordinator.coordinator_log import CoordinatorKind
 from kproc.broker.coordinator.rules import Timing
@@ -19,6 +23,8 @@ from kproc.broker.group.coordinator import GroupCoordinator
 from kproc.broker.peers.markers import MarkerSender
 from kproc.broker.request.name_pattern import NamePattern
 from kproc.broker.security.acl import Operation, ResourceType
+from kproc.broker.share.state.coordinator import ShareCoordinator, ShareEnvironment
+from kproc.broker.share.state.records import base_key_of
 from kproc.broker.transaction.coordinator import TransactionCoordinator
 from kproc.broker.transaction.entry import Environment
 from kproc.common.clock import NS_PER_MS
@@ -41,6 +47,7 @@ def all_kinds(services: Services) -> list[CoordinatorKind[Any]]:
     return [
         groups(services.config, services.clock, consumer_cluster(services)),
         transactions(services),
+        share_states(services.config, services.clock, partial(_has_partition, services)),
     ]
 
 
@@ -109,6 +116,25 @@ def transactions(services: Services) -> CoordinatorKind[TransactionCoordinator]:
         codec=_UNCOMPRESSED,
         sweep_interval_ms=config.transaction_remove_expired_transaction_cleanup_interval_ms,
         is_eager=True,
+    )
+
+
+def _has_partition(services: Services, topic_id: bytes, index: int) -> bool:
+    topic = services.image.topic_by_id(topic_id)
+    return topic is not None and 0 <= index < len(topic.partitions)
+
+
+def share_states(
+    config: Config, clock: Clock, has_partition: Callable[[bytes, int], bool]
+) -> CoordinatorKind[ShareCoordinator]:
+    """Return the kind of the share coordinators. Each partition of `__share_group_state` has one."""
+    environment = ShareEnvironment(config, _timing(clock), has_partition)
+    return CoordinatorKind(
+        topic=SHARE_STATE_TOPIC,
+        make=lambda log, _deadlines, _epoch: ShareCoordinator(environment, log),
+        codec=config.share_coordinator_state_topic_compression_codec,
+        sweep_interval_ms=config.share_coordinator_state_topic_prune_interval_ms,
+        base_key_of=base_key_of,
     )
 
 

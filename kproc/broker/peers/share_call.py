@@ -7,12 +7,13 @@ is an error code, or 0 when the change is durable.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Final
 
 from kproc.broker.calls.calls import Lost
 from kproc.broker.calls.controller_calls import CHANGE, Change, Changed
 from kproc.broker.cluster.internal_topics import SHARE_STATE_TOPIC
-from kproc.broker.peers.coordinator_call import CoordinatorCalls, Item
+from kproc.broker.peers.coordinator_call import CoordinatorCalls, Item, OnOutcome
+from kproc.broker.share.state.coordinator import ShareCoordinator
 from kproc.broker.share.state.messages import (
     DeleteState,
     InitializeState,
@@ -25,7 +26,7 @@ from kproc.broker.share.state.messages import (
 if TYPE_CHECKING:
     from kproc.broker.request.context import Services
 
-SHARE_STATE: Final[CoordinatorCalls[Any]] = CoordinatorCalls("share_state", SHARE_STATE_TOPIC)
+SHARE_STATE: Final[CoordinatorCalls[ShareCoordinator]] = CoordinatorCalls("share_state", SHARE_STATE_TOPIC)
 
 INITIALIZE_STATE: Final = SHARE_STATE.operation("initialize", InitializeState, int)
 READ_STATE: Final = SHARE_STATE.operation("read", ReadState, PersistedState)
@@ -51,3 +52,43 @@ def initialize_states(
     else:
         body = Change("auto_create_topics", {"names": [SHARE_STATE_TOPIC]})
         services.peers.ask_controller(CHANGE, body, send)
+
+
+@INITIALIZE_STATE.handler
+def handle_initialize(
+    coordinator: ShareCoordinator, name: str, request: InitializeState, on_outcome: OnOutcome[int]
+) -> None:
+    """Create or replace the state of a share partition."""
+    coordinator.initialize(name, request, on_outcome)
+
+
+@READ_STATE.handler
+def handle_read(
+    coordinator: ShareCoordinator, name: str, request: ReadState, on_outcome: OnOutcome[PersistedState]
+) -> None:
+    """Read the state of a share partition for its owner."""
+    coordinator.read(name, request, on_outcome)
+
+
+@WRITE_STATE.handler
+def handle_write(
+    coordinator: ShareCoordinator, name: str, request: WriteState, on_outcome: OnOutcome[int]
+) -> None:
+    """Change the state of a share partition."""
+    coordinator.write(name, request, on_outcome)
+
+
+@DELETE_STATE.handler
+def handle_delete(
+    coordinator: ShareCoordinator, name: str, _request: DeleteState, on_outcome: OnOutcome[int]
+) -> None:
+    """Delete the state of a share partition."""
+    coordinator.delete(name, on_outcome)
+
+
+@READ_SUMMARY.handler
+def handle_summary(
+    coordinator: ShareCoordinator, name: str, _request: ReadSummary, on_outcome: OnOutcome[PersistedState]
+) -> None:
+    """Read the state of a share partition without its batches."""
+    coordinator.summarize(name, on_outcome)

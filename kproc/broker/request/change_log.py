@@ -26,6 +26,7 @@ from kproc.broker.security.audit import cut_message
 from kproc.common.bounded import BoundedCache, short_name
 from kproc.common.printable import printable
 from kproc.wire.header import ApiKey
+from kproc.wire.primitives import ZERO_UUID
 
 if TYPE_CHECKING:
     from kproc.broker.group.messages import LeftMember
@@ -311,6 +312,32 @@ def _ended_transactions(request: Fields, response: Fields) -> Described:
         return f"{_partition_name(partition)} ({result} of producer {marker['producer_id']})"
 
     return Described("wrote transaction markers to partitions", rows, format_row)
+
+
+@_describes(ApiKey.INITIALIZE_SHARE_GROUP_STATE)
+def _initialized_states(request: Fields, response: Fields) -> Described:
+    return _changed_states("initialized", request, response)
+
+
+@_describes(ApiKey.WRITE_SHARE_GROUP_STATE)
+def _written_states(request: Fields, response: Fields) -> Described:
+    return _changed_states("wrote", request, response)
+
+
+@_describes(ApiKey.DELETE_SHARE_GROUP_STATE)
+def _deleted_states(request: Fields, response: Fields) -> Described:
+    return _changed_states("deleted", request, response)
+
+
+def _changed_states(did: str, request: Fields, response: Fields) -> Described:
+    places = (
+        (topic["topic_id"] or ZERO_UUID, row["partition"])
+        for topic in response["results"]
+        for row in topic["partitions"]
+        if not row["error_code"]
+    )
+    did = f"{did} states of share group {shown(request['group_id'])} for partitions"
+    return Described(did, places, lambda place: f"{place[0].hex()}-{place[1]}")
 
 
 # -- settings and quotas ---------------------------------------------------------------------------------------

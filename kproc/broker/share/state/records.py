@@ -21,10 +21,11 @@ from typing import Final
 
 import msgspec
 
+from kproc.broker.coordinator.record_codec import field
 from kproc.broker.share.state.messages import NO_COUNT, SharePartitionKey, StateBatch
 from kproc.common.errors import Corrupt, ProtocolError
 from kproc.wire.primitives import INT16, encode_string, read_string
-from kproc.wire.schema import Field, Reader, Schema, reader_of
+from kproc.wire.schema import Reader, Schema, reader_of
 from kproc.wire.schema_writer import Writer, writer_of
 
 
@@ -70,39 +71,31 @@ class UnknownRecord(Exception):
 # ---- schemas, in the order of Kafka's message definitions --------------------------------------------------
 
 
-def _field(name: str, kind: str) -> Field:
-    return Field(name, kind, is_array=False, is_nullable=False, tag=None, default=None)
-
-
 _BATCH: Final = Schema(
     "batches",
     is_flexible=True,
     fields=(
-        _field("first", "int64"),
-        _field("last", "int64"),
-        _field("state", "int8"),
-        _field("delivery_count", "int16"),
+        field("first", "int64"),
+        field("last", "int64"),
+        field("state", "int8"),
+        field("delivery_count", "int16"),
     ),
 )
-_BATCHES: Final = Field(
-    "batches", "struct", is_array=True, is_nullable=False, tag=None, default=[], struct=_BATCH
-)
+_BATCHES: Final = field("batches", "struct", is_array=True, default=[], struct=_BATCH)
 # KIP-1226 added it to version 0 as a tagged field.
-_COUNT: Final = Field(
-    "delivery_complete_count", "int32", is_array=False, is_nullable=False, tag=0, default=NO_COUNT
-)
+_COUNT: Final = field("delivery_complete_count", "int32", tag=0, default=NO_COUNT)
 _SCHEMAS: Final[dict[ShareRecordType, Schema]] = {
     ShareRecordType.SNAPSHOT: Schema(
         "Snapshot",
         is_flexible=True,
         fields=(
-            _field("snapshot_epoch", "int32"),
-            _field("state_epoch", "int32"),
-            _field("leader_epoch", "int32"),
-            _field("start_offset", "int64"),
+            field("snapshot_epoch", "int32"),
+            field("state_epoch", "int32"),
+            field("leader_epoch", "int32"),
+            field("start_offset", "int64"),
             _COUNT,
-            _field("created_ms", "int64"),
-            _field("written_ms", "int64"),
+            field("created_ms", "int64"),
+            field("written_ms", "int64"),
             _BATCHES,
         ),
     ),
@@ -110,9 +103,9 @@ _SCHEMAS: Final[dict[ShareRecordType, Schema]] = {
         "Update",
         is_flexible=True,
         fields=(
-            _field("snapshot_epoch", "int32"),
-            _field("leader_epoch", "int32"),
-            _field("start_offset", "int64"),
+            field("snapshot_epoch", "int32"),
+            field("leader_epoch", "int32"),
+            field("start_offset", "int64"),
             _COUNT,
             _BATCHES,
         ),

@@ -109,19 +109,21 @@ def test_a_name_that_collides_is_invalid(broker):
     ]
 
 
-def test_auto_creation_creates_topics_of_coordinators(broker):
+@pytest.mark.parametrize(
+    ("name", "policy"), [("__transaction_state", "compact"), ("__share_group_state", "delete")]
+)
+def test_auto_creation_creates_topics_of_coordinators(broker, name, policy):
     """Lag monitors read __consumer_offsets, also of a broker where no group has been yet."""
-    name = "__transaction_state"
     assert found(broker.ask(METADATA, 13, topics=asked(name), allow_auto_topic_creation=False)) == [
         (name, UNKNOWN)
     ]
     (row,) = broker.ask(METADATA, 13, topics=asked(name), allow_auto_topic_creation=True)["topics"]
     assert (row["error_code"], row["is_internal"], len(row["partitions"])) == (0, True, 50)
-    assert broker.cluster.image.topics_by_name[name].configs["cleanup.policy"] == "compact"
+    assert broker.cluster.image.topics_by_name[name].configs["cleanup.policy"] == policy
 
 
-@pytest.mark.parametrize("name", ["__share_group_state", "__cluster_metadata"])
-def test_auto_creation_leaves_other_internal_topics(broker, name):
+def test_auto_creation_leaves_other_internal_topics(broker):
+    name = "__cluster_metadata"
     assert found(broker.ask(METADATA, 13, topics=asked(name), allow_auto_topic_creation=True)) == [
         (name, UNKNOWN)
     ]

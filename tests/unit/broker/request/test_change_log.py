@@ -130,7 +130,11 @@ def quotas(count: int) -> Fields:
 
 def test_every_api_either_describes_its_changes_or_makes_none() -> None:
     reading = {key for key in registry.APIS if ApiKey(key).name.startswith(("DESCRIBE_", "LIST_"))}
-    reading.add(ApiKey.CONSUMER_GROUP_DESCRIBE)
+    reading |= {
+        ApiKey.CONSUMER_GROUP_DESCRIBE,
+        ApiKey.READ_SHARE_GROUP_STATE,
+        ApiKey.READ_SHARE_GROUP_STATE_SUMMARY,
+    }
     assert registry.APIS.keys() - reading - NO_CHANGES == CHANGES.keys()
 
 
@@ -331,6 +335,10 @@ def test_rules_groups_and_features_are_named(lines: list[str]) -> None:
     }  # fmt: skip
     matching = {**rule, "pattern_type": 4, "error_code": 0}
     deleted = {"name": "t", "partitions": [{"partition_index": at, "error_code": 68 * at} for at in (0, 1)]}
+    states = {
+        "topic_id": b"\xab" * 16,
+        "partitions": [{"partition": at, "error_code": 42 * at} for at in (0, 1)],
+    }
     wishes = [{"feature": "transaction.version", "max_version_level": 2}]
     for key, request, response in (
         (
@@ -340,6 +348,7 @@ def test_rules_groups_and_features_are_named(lines: list[str]) -> None:
         ),
         (ApiKey.DELETE_ACLS, {}, {"filter_results": [{"error_code": 0, "matching_acls": [matching]}]}),
         (ApiKey.OFFSET_DELETE, {"group_id": "g"}, {"error_code": 0, "topics": [deleted]}),
+        (ApiKey.DELETE_SHARE_GROUP_STATE, {"group_id": "g\x1b"}, {"results": [states]}),
         (ApiKey.UPDATE_FEATURES, {"feature_updates": wishes}, {"error_code": 0}),
         (ApiKey.UPDATE_FEATURES, {"feature_updates": wishes}, {"error_code": 42}),
     ):
@@ -348,6 +357,7 @@ def test_rules_groups_and_features_are_named(lines: list[str]) -> None:
         "added ACLs (1): ALLOW User:bob READ on TOPIC:LITERAL:orders from *",
         "deleted ACLs (1): ALLOW User:bob READ on TOPIC:PREFIXED:orders from *",
         "deleted committed offsets of group g (1): t-0",
+        f"deleted states of share group g\\x1b for partitions (1): {'ab' * 16}-0",
         "changed features (1): transaction.version=2",
     ]
 

@@ -17,9 +17,14 @@ from tests.support.minimal import MINIMAL
 
 load_all()
 THROTTLE_MS = 77
-# DescribeQuorum and WriteTxnMarkers have no such field in any version, SASL's requests are exempt.
+# Some requests of brokers have no such field in any version, SASL's requests are exempt.
 NEVER_SAID = {
     ApiKey.DESCRIBE_QUORUM,
+    ApiKey.INITIALIZE_SHARE_GROUP_STATE,
+    ApiKey.READ_SHARE_GROUP_STATE,
+    ApiKey.WRITE_SHARE_GROUP_STATE,
+    ApiKey.DELETE_SHARE_GROUP_STATE,
+    ApiKey.READ_SHARE_GROUP_STATE_SUMMARY,
     ApiKey.WRITE_TXN_MARKERS,
     ApiKey.SASL_HANDSHAKE,
     ApiKey.SASL_AUTHENTICATE,

@@ -59,13 +59,13 @@ def test_combine_agrees_with_a_state_for_each_offset(part: int) -> None:
             assert expand(current) == model, f"seed {seed}"
 
 
-def test_combine_prefers_the_higher_delivery_count_then_the_higher_state() -> None:
+def test_combine_prefers_higher_delivery_count_then_state() -> None:
     stored = (StateBatch(0, 9, 0, 2),)
     assert combine(stored, [StateBatch(3, 5, 4, 1)], NO_OFFSET) == stored
     assert combine(stored, [StateBatch(0, 9, 2, 2)], NO_OFFSET) == (StateBatch(0, 9, 2, 2),)
 
 
-def test_combine_splits_a_batch_around_an_update_and_joins_equal_neighbours() -> None:
+def test_combine_splits_batches_and_joins_equal_neighbours() -> None:
     stored = (StateBatch(0, 9, 0, 1),)
     split = combine(stored, [StateBatch(4, 5, 2, 1)], NO_OFFSET)
     assert split == (StateBatch(0, 3, 0, 1), StateBatch(4, 5, 2, 1), StateBatch(6, 9, 0, 1))

@@ -89,7 +89,7 @@ def test_kafkas_decoder_reads_our_share_records(tmp_path: Path) -> None:
     keys = [json.loads(line.partition("key: ")[2].partition(" payload: ")[0]) for line in lines]
     assert lines[4].endswith("payload: <DELETE>")
     payloads = [json.loads(line.partition("payload: ")[2]) for line in lines[:4]]
-    assert [key["type"] for key in keys] == [0, 0, 1, 1, 0]
+    assert [key["type"] for key in keys] == ["0", "0", "1", "1", "0"]
     assert all(key["data"]["groupId"] == KEY.group_id and key["data"]["partition"] == 7 for key in keys)
     whole, empty, update, _ = (payload["data"] for payload in payloads)
     assert (whole["snapshotEpoch"], whole["stateEpoch"], whole["leaderEpoch"]) == (1, 2, 3)

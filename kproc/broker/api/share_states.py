@@ -1,0 +1,143 @@
+"""Parts that the five APIs on the states of share partitions share: rows of requests, and rows of responses.
+
+All of them name a group, topics by id, and partitions. Each partition is an item for its share coordinator.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import TYPE_CHECKING, Any, Final, TypeVar
+
+from kproc.broker.peers.coordinator_call import Fields, Item, ItemOperation
+from kproc.broker.request.division import rows_at
+from kproc.broker.share.state.coordinator import ShareCoordinator
+from kproc.broker.share.state.messages import PersistedState, StateBatch, state_key
+from kproc.common.errors import ErrorCode
+from kproc.wire.primitives import ZERO_UUID
+
+if TYPE_CHECKING:
+    from kproc.broker.request.context import RequestContext
+
+A = TypeVar("A")
+
+STATE_ROWS: Final = rows_at("topics.partitions", "results.partitions")
+_MESSAGES: Final[Mapping[int, str]] = {
+    ErrorCode.FENCED_LEADER_EPOCH: "The leader epoch in the request is older than the epoch on the broker.",
+    ErrorCode.FENCED_STATE_EPOCH: "The coordinator rejected the request because the state epoch did not match.",
+    ErrorCode.UNKNOWN_TOPIC_OR_PARTITION: "This server does not host this topic-partition.",
+}
+# Fields of a row that must not be negative, in the order in which Kafka checks them.
+_CHECKED: Final = (
+    ("partition", "partition id"),
+    ("leader_epoch", "leader epoch"),
+    ("state_epoch", "state epoch"),
+)
+
+
+def handle_states(
+    context: RequestContext,
+    request: Fields,
+    operation: ItemOperation[ShareCoordinator, A, Any],
+    arguments_of: Callable[[Fields], A],
+    *,
+    verb: str,
+    find_problem: Callable[[Fields], str | None] | None = None,
+    fields_of: Callable[[PersistedState], Fields] = lambda _state: {},
+) -> None:
+    """Carry out an operation for each row of a request, and respond.
+
+    arguments_of: makes the operation's arguments of a row. find_problem: returns the error message for an invalid row.
+    fields_of: makes the fields of the response's row from a state. verb: begins the message of a failure.
+    """
+    group_id = request["group_id"]
+    # As in Kafka, such a request has no results. Its rows name nothing.
+    if not group_id or any(not topic["partitions"] for topic in request["topics"]):
+        context.reply({"results": []})
+        return
+    check = find_problem or find_negative
+    rows = [
+        (topic["topic_id"] or ZERO_UUID, row) for topic in request["topics"] for row in topic["partitions"]
+    ]
+    problems = [check(row) for _, row in rows]
+    items = [
+        Item(state_key(group_id, topic_id, row["partition"]), arguments_of(row))
+        for (topic_id, row), problem in zip(rows, problems, strict=True)
+        if problem is None
+    ]
+
+    def on_done(outcomes: list[Any]) -> None:
+        left = iter(outcomes)
+        answers = iter(
+            [
+                _failed(row, ErrorCode.INVALID_REQUEST, problem)
+                if problem is not None
+                else _answer(row, next(left), verb, fields_of)
+                for (_, row), problem in zip(rows, problems, strict=True)
+            ]
+        )
+        context.reply(
+            {
+                "results": [
+                    {
+                        "topic_id": topic["topic_id"],
+                        "partitions": [next(answers) for _ in topic["partitions"]],
+                    }
+                    for topic in request["topics"]
+                ]
+            }
+        )
+
+    if items:
+        operation.send(context, items, on_done)
+    else:
+        on_done([])
+
+
+def find_negative(row: Fields) -> str | None:
+    """Return Kafka's message for the first field that is negative and must not be, or None."""
+    for field, name in _CHECKED:
+        if row.get(field, 0) < 0:
+            return f"The {name} cannot be a negative number."
+    return None
+
+
+def failed_states(request: Fields, code: int, message: str | None) -> Fields:
+    """Return a response with an error in every row."""
+    return {
+        "results": [
+            {
+                "topic_id": topic["topic_id"],
+                "partitions": [_failed(row, code, message) for row in topic["partitions"]],
+            }
+            for topic in request["topics"]
+        ]
+    }
+
+
+def encode_batches(batches: tuple[StateBatch, ...]) -> list[Fields]:
+    """Return the rows of batches for a response."""
+    return [
+        {
+            "first_offset": each.first,
+            "last_offset": each.last,
+            "delivery_state": each.state,
+            "delivery_count": each.delivery_count,
+        }
+        for each in batches
+    ]
+
+
+def _answer(row: Fields, outcome: Any, verb: str, fields_of: Callable[[PersistedState], Fields]) -> Fields:
+    if isinstance(outcome, PersistedState):
+        return {**_failed(row, ErrorCode.NONE, None), **fields_of(outcome)}
+    message = None
+    if outcome == ErrorCode.INVALID_REQUEST:
+        message = f"{verb.capitalize()} operation on uninitialized share partition not allowed."
+    elif outcome:
+        message = _MESSAGES.get(outcome) or f"Unable to {verb} share group state."
+    return _failed(row, outcome, message)
+
+
+def _failed(row: Fields, code: int, message: str | None) -> Fields:
+    """Return a row of the response. All versions have defaults for the other fields."""
+    return {"partition": row["partition"], "error_code": int(code), "error_message": message}

@@ -1,0 +1,371 @@
+"""ShareCoordinator: the states of share partitions in one partition of `__share_group_state`. No I/O, no clock.
+
+The rules are those of Kafka's ShareCoordinatorShard. Every change is one record: a snapshot with the whole state, or an
+update with the changed batches. After share.coordinator.snapshot.update.records.per.snapshot updates, the next change
+is a snapshot. The state follows the log: it changes when a record is appended.
+
+A sweep deletes the records below the oldest snapshot that is needed. Before, it writes snapshots of cold share
+partitions, because one that is never changed would keep the whole log.
+
+Differs from Kafka: every snapshot begins a new count of updates. In Kafka, snapshots of cold share partitions and of
+initialized ones do not, so that the next regular snapshot comes earlier there.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Container
+from functools import partial
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
+
+from msgspec.structs import replace
+
+from kproc.broker.coordinator.rules import Code, KnownTopics, OnCode, Producer, Timing, Write, write_error
+from kproc.broker.coordinator.steps import Steps, Work
+from kproc.broker.share.state.batches import combine
+from kproc.broker.share.state.messages import (
+    NO_COUNT,
+    NO_OFFSET,
+    InitializeState,
+    PersistedState,
+    ReadState,
+    SharePartitionKey,
+    WriteState,
+    parse_state_key,
+    state_key,
+)
+from kproc.broker.share.state.records import (
+    ShareRecordValue,
+    Snapshot,
+    UnknownRecord,
+    Update,
+    decode_share_record,
+    encode_share_record,
+    encode_tombstone,
+)
+from kproc.common.errors import ErrorCode, KafkaError
+
+if TYPE_CHECKING:
+    from kproc.broker.config import Config
+    from kproc.broker.coordinator.coordinator_log import CoordinatorLog
+
+logger = logging.getLogger(__name__)
+
+OnState = Callable[[PersistedState | int], None]
+
+# Costs in steps, in units of about 1 us: to check a share partition, to write its snapshot or its tombstone.
+_CHECK_COST: Final = 1
+_WRITE_COST: Final = 60
+
+
+class ShareEnvironment(NamedTuple):
+    """The parts of the broker that the coordinators use."""
+
+    config: Config
+    timing: Timing
+    # (topic id, index): True if the partition exists.
+    has_partition: Callable[[bytes, int], bool]
+
+
+class _SharePartition:
+    """A share partition with the state that its records have made."""
+
+    __slots__ = ("fence_epoch", "key", "snapshot_offset", "state", "updates")
+
+    def __init__(self, key: SharePartitionKey, state: Snapshot, snapshot_offset: int) -> None:
+        self.key = key
+        self.state = state
+        # Owners of an older leader epoch are fenced. Initializing sets the state's own epoch to 0, as in Kafka, but
+        # this one never decreases.
+        self.fence_epoch = state.leader_epoch
+        self.snapshot_offset = snapshot_offset
+        self.updates = 0  # Since the last snapshot.
+
+    def follow_snapshot(self, snapshot: Snapshot, offset: int) -> None:
+        self.state, self.snapshot_offset, self.updates = snapshot, offset, 0
+        self.fence_epoch = max(self.fence_epoch, snapshot.leader_epoch)
+
+    def follow_update(self, update: Update) -> None:
+        state = self.state
+        start_offset = state.start_offset if update.start_offset == NO_OFFSET else update.start_offset
+        self.state = replace(
+            state,
+            leader_epoch=update.leader_epoch,
+            start_offset=start_offset,
+            delivery_complete_count=update.delivery_complete_count,
+            batches=combine(state.batches, update.batches, start_offset),
+        )
+        self.updates += 1
+        self.fence_epoch = max(self.fence_epoch, update.leader_epoch)
+
+
+class ShareCoordinator:
+    """The coordinator of one partition."""
+
+    def __init__(self, environment: ShareEnvironment, log: CoordinatorLog[Any]) -> None:
+        self._environment = environment
+        self._log = log
+        self._parts: dict[str, _SharePartition] = {}  # By `state_key`.
+        # The share partitions with a write that is not appended yet.
+        self._queued: set[str] = set()
+        self._last_offset = 0  # Of the last snapshot or tombstone.
+        self.pruned_offset = 0  # The start of the log after the last deletion of records. For metrics.
+        self.writes = 0  # Records that changed a state. For metrics.
+        self._is_sweeping = False
+        self._is_over = False
+        self.steps = Steps(log.flush)
+
+    # -- loading -----------------------------------------------------------------------------------------------
+
+    def replay(self, key: bytes | None, value: bytes | None, offset: int, producer: Producer | None) -> None:
+        """Replay one record, in the order of the log. Raises Corrupt if it cannot be read."""
+        del producer  # No records of transactions are in this topic.
+        try:
+            share_key, content = decode_share_record(key, value)
+        except UnknownRecord as unknown:
+            logger.warning("a record of __share_group_state is skipped: %s", unknown)
+            return
+        if isinstance(content, Snapshot):
+            # The batches are sorted already, unless another program has written them.
+            content = replace(content, batches=combine((), content.batches, NO_OFFSET))
+        self._follow(state_key(*share_key), share_key, content, offset)
+
+    def _follow(
+        self, name: str, key: SharePartitionKey, content: ShareRecordValue | None, offset: int
+    ) -> None:
+        """Change the state of a share partition as a record in the log says. None is a tombstone."""
+        part = self._parts.get(name)
+        if isinstance(content, Update):
+            if part is None:
+                # As in Kafka. The snapshot is missing only if another program has deleted records.
+                state = Snapshot(content.snapshot_epoch, 0, content.leader_epoch, NO_OFFSET, NO_COUNT, 0, 0)
+                part = self._parts[name] = _SharePartition(key, state, offset)
+            part.follow_update(content)
+            return
+        self._last_offset = offset
+        if content is None:
+            self._parts.pop(name, None)
+        elif part is None:
+            self._parts[name] = _SharePartition(key, content, offset)
+        else:
+            part.follow_snapshot(content, offset)
+
+    def finish_loading(self, topics: KnownTopics) -> None:
+        """Start to delete the states of topics that were deleted while no coordinator was loaded."""
+        self.topics_deleted(topics)
+
+    # -- requests ----------------------------------------------------------------------------------------------
+
+    def initialize(self, name: str, request: InitializeState, on_code: OnCode) -> None:
+        """Create a state, or replace it unless its state epoch is higher. Raises KafkaError, as all requests do."""
+        part = self._find(name)
+        if part is not None and part.state.state_epoch > request.state_epoch:
+            raise KafkaError(ErrorCode.FENCED_STATE_EPOCH)
+        key = self._existing_partition(parse_state_key(name))
+        now_ms = self._environment.timing.wall_ms()
+        snapshot = Snapshot(
+            snapshot_epoch=0 if part is None else part.state.snapshot_epoch + 1,
+            state_epoch=request.state_epoch,
+            leader_epoch=0,
+            start_offset=request.start_offset,
+            delivery_complete_count=NO_COUNT if request.start_offset == NO_OFFSET else 0,
+            created_ms=now_ms,
+            written_ms=now_ms,
+        )
+        self._append(name, key, snapshot, on_code)
+
+    def write(self, name: str, request: WriteState, on_code: OnCode) -> None:
+        """Change the state. A start offset below the present one does not move it back."""
+        part = self._get(name, request.leader_epoch)
+        if part.state.state_epoch > request.state_epoch:
+            raise KafkaError(ErrorCode.FENCED_STATE_EPOCH)
+        key = self._existing_partition(part.key)
+        self._append(name, key, self._change(part, request, part.state.leader_epoch), on_code)
+
+    def read(self, name: str, request: ReadState, on_state: OnState) -> None:
+        """Read the state when it is durable. A higher leader epoch than before is recorded first."""
+        part = self._get(name, request.leader_epoch)
+        key = self._existing_partition(part.key)
+        state = _persisted(replace(part.state, leader_epoch=request.leader_epoch))
+
+        def on_code(code: Code) -> None:
+            on_state(code or state)
+
+        if part.fence_epoch == request.leader_epoch:
+            self._log.write(Write([], lambda code: on_code(write_error(code))))
+            return
+        current = part.state
+        fence = WriteState(
+            current.state_epoch,
+            request.leader_epoch,
+            current.start_offset,
+            current.delivery_complete_count,
+        )
+        self._append(name, key, self._change(part, fence, request.leader_epoch), on_code)
+
+    def summarize(self, name: str, on_state: OnState) -> None:
+        """Read the state without its batches. An unknown share partition has no start offset."""
+        self._existing_partition(parse_state_key(name))
+        part = self._find(name)
+        if part is None:
+            state = PersistedState(state_epoch=0, leader_epoch=0)
+        else:
+            state = replace(_persisted(part.state), batches=())
+        self._log.write(Write([], lambda code: on_state(write_error(code) or state)))
+
+    def delete(self, name: str, on_code: OnCode) -> None:
+        """Delete the state. An unknown share partition is no error."""
+        key = self._existing_partition(parse_state_key(name))
+        if self._find(name) is None:
+            self._log.write(Write([], lambda code: on_code(write_error(code))))
+        else:
+            self._append(name, key, None, on_code)
+
+    def _find(self, name: str) -> _SharePartition | None:
+        """Return a share partition with the effect of all writes so far."""
+        if name in self._queued:
+            self._log.flush()
+        return self._parts.get(name)
+
+    def _get(self, name: str, leader_epoch: int) -> _SharePartition:
+        """Return a share partition for its owner.
+
+        Raises INVALID_REQUEST before it was initialized, and FENCED_LEADER_EPOCH for an older owner.
+        """
+        part = self._find(name)
+        if part is None:
+            raise KafkaError(ErrorCode.INVALID_REQUEST)
+        if part.fence_epoch > leader_epoch:
+            raise KafkaError(ErrorCode.FENCED_LEADER_EPOCH)
+        return part
+
+    def _existing_partition(self, key: SharePartitionKey) -> SharePartitionKey:
+        if not self._environment.has_partition(key.topic_id, key.partition):
+            raise KafkaError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
+        return key
+
+    def _change(self, part: _SharePartition, request: WriteState, leader_epoch: int) -> ShareRecordValue:
+        """Return the record for a change of the state: an update, or a snapshot if there are enough updates."""
+        state = part.state
+        start_offset = max(request.start_offset, state.start_offset)
+        if request.start_offset == state.start_offset:
+            complete_count = max(request.delivery_complete_count, state.delivery_complete_count)
+        elif request.start_offset < state.start_offset:
+            # The count is of another start, so it says nothing about the present one.
+            complete_count = state.delivery_complete_count
+        else:
+            complete_count = request.delivery_complete_count
+        limit = self._environment.config.share_coordinator_snapshot_update_records_per_snapshot
+        if part.updates < limit:
+            batches = combine((), request.batches, start_offset)
+            return Update(state.snapshot_epoch, leader_epoch, start_offset, complete_count, batches)
+        now_ms = self._environment.timing.wall_ms()
+        return replace(
+            state,
+            snapshot_epoch=state.snapshot_epoch + 1,
+            leader_epoch=leader_epoch,
+            start_offset=start_offset,
+            delivery_complete_count=complete_count,
+            created_ms=now_ms,
+            written_ms=now_ms,
+            batches=combine(state.batches, request.batches, start_offset),
+        )
+
+    def _append(
+        self, name: str, key: SharePartitionKey, content: ShareRecordValue | None, on_code: OnCode
+    ) -> None:
+        """Write a record, None for a tombstone. `on_code` gets NONE when it is durable, or the error."""
+        record = encode_tombstone(key) if content is None else encode_share_record(key, content)
+
+        def apply(_number: int, offset: int) -> None:
+            self._queued.discard(name)
+            self.writes += 1
+            self._follow(name, key, content, offset)
+
+        def on_written(code: Code) -> None:
+            if code:
+                self._queued.discard(name)
+            on_code(write_error(code))
+
+        self._queued.add(name)
+        self._log.write(Write([record], on_written, apply))
+
+    # -- deleted topics, and the sweep -------------------------------------------------------------------------
+
+    def tick(self, name: str) -> None:
+        """Do nothing, because this coordinator sets no deadlines."""
+
+    def topics_deleted(self, topics: KnownTopics) -> None:
+        """Start to delete the states of deleted topics. Requests are rejected already, because the topic is gone."""
+        self.steps.add(self._delete_states_of(topics.gone.ids))
+
+    def _delete_states_of(self, topic_ids: Container[bytes]) -> Work:
+        for name, part in list(self._parts.items()):
+            if part.key.topic_id in topic_ids and name in self._parts:
+                self._append(name, part.key, None, partial(_log_error, "tombstone"))
+                yield _WRITE_COST
+            yield _CHECK_COST
+
+    def start_sweep(self) -> None:
+        """Start to write snapshots of cold share partitions and to delete records."""
+        if not self._is_sweeping:
+            self._is_sweeping = True
+            self.steps.add(self._sweep())
+
+    def _sweep(self) -> Work:
+        yield from self._snapshot_cold()
+        self._log.flush()
+        oldest = min((part.snapshot_offset for part in self._parts.values()), default=self._last_offset)
+        if oldest > self.pruned_offset:
+            # The snapshots must be durable before the records that they replace are deleted.
+            self._log.when_durable(partial(self._prune, oldest))
+        self._is_sweeping = False
+
+    def _snapshot_cold(self) -> Work:
+        """Repeat the snapshots that are old. If all share partitions are cold, nothing more can be deleted."""
+        parts = list(self._parts.items())
+        if all(part.state.created_ms != part.state.written_ms for _, part in parts):
+            return
+        now_ms = self._environment.timing.wall_ms()
+        written_before_ms = (
+            now_ms - self._environment.config.share_coordinator_cold_partition_snapshot_interval_ms
+        )
+        for name, part in parts:
+            yield _CHECK_COST
+            if name not in self._parts or name in self._queued or part.state.written_ms > written_before_ms:
+                continue
+            state = part.state
+            snapshot = replace(state, snapshot_epoch=state.snapshot_epoch + 1, written_ms=now_ms)
+            self._append(name, part.key, snapshot, partial(_log_error, "snapshot"))
+            yield _WRITE_COST
+
+    def _prune(self, offset: int, code: Code) -> None:
+        if not code and not self._is_over:
+            self.pruned_offset = self._log.delete_before(offset)
+
+    # -- release -----------------------------------------------------------------------------------------------
+
+    def resign(self) -> None:
+        """Start no further work. The queued writes are appended by the runtime."""
+        self._is_over = True
+        self.steps.replace_all(iter(()))
+
+    def abandon(self) -> None:
+        """Resign. The runtime fails the queued writes."""
+        self.resign()
+
+
+def _persisted(state: Snapshot) -> PersistedState:
+    return PersistedState(
+        state.state_epoch,
+        state.leader_epoch,
+        state.start_offset,
+        state.delivery_complete_count,
+        state.batches,
+    )
+
+
+def _log_error(what: str, code: Code) -> None:
+    if code:
+        # The next sweep or the next load writes it again.
+        logger.warning("a %s of a share partition could not be written: error %d", what, code)
