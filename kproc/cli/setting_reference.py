@@ -23,6 +23,7 @@ from kproc.broker.config.log_settings import DOUBLE_MAX, LogSettings
 from kproc.broker.config.network_settings import NetworkSettings
 from kproc.broker.config.own_settings import OwnSettings
 from kproc.broker.config.sasl_settings import SaslSettings
+from kproc.broker.config.share_group_settings import ShareGroupSettings
 from kproc.broker.config.share_state_settings import ShareStateSettings
 from kproc.broker.config.tls_settings import TlsSettings
 from kproc.broker.config.token_settings import TokenSettings
@@ -35,6 +36,7 @@ _BROKER_SECTIONS: Final = (
     ("Topics and logs", LogSettings),
     ("Consumer groups", GroupSettings),
     ("States of share groups", ShareStateSettings),
+    ("Share groups", ShareGroupSettings),
     ("Transactions", TransactionSettings),
     ("TLS", TlsSettings),
     ("Logins (SASL)", SaslSettings),

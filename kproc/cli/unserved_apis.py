@@ -25,8 +25,6 @@ _REASONS: Final = (
         Status.PLANNED,
         "share groups (KIP-932)",
         (
-            ApiKey.SHARE_GROUP_HEARTBEAT,
-            ApiKey.SHARE_GROUP_DESCRIBE,
             ApiKey.DESCRIBE_SHARE_GROUP_OFFSETS,
             ApiKey.ALTER_SHARE_GROUP_OFFSETS,
             ApiKey.DELETE_SHARE_GROUP_OFFSETS,

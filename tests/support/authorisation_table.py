@@ -251,6 +251,10 @@ def _share_acknowledge(_names: Sequence[str], _ids: Ids) -> Fields:
     return share_acknowledge(NO_TOPIC_ID, {}, epoch=1, group_id=GROUP)
 
 
+def _share_heartbeat(names: Sequence[str], _ids: Sequence[bytes]) -> Fields:
+    return {"group_id": GROUP, "member_id": "m", "member_epoch": 0, "subscribed_topic_names": list(names)}
+
+
 _MEMBER: Final[Fields] = {"group_id": GROUP, "generation_id": 1, "member_id": "m"}
 _NEW_ACL: Final[Fields] = {
     "resource_type": 2,
@@ -502,6 +506,27 @@ ROWS: Final[tuple[Row, ...]] = (
     ),
     Row(ApiKey.SHARE_FETCH, _share_fetch, (_group(Operation.READ),), _GROUP_REFUSED, label="group"),
     Row(ApiKey.SHARE_ACKNOWLEDGE, _share_acknowledge, (_group(Operation.READ),), _GROUP_REFUSED),
+    Row(
+        ApiKey.SHARE_GROUP_HEARTBEAT,
+        _share_heartbeat,
+        (_group(Operation.READ),),
+        _GROUP_REFUSED,
+        label="group",
+    ),
+    Row(
+        ApiKey.SHARE_GROUP_HEARTBEAT,
+        _share_heartbeat,
+        (_topic(Operation.DESCRIBE),),
+        _TOPIC_REFUSED,
+        label="topics",
+    ),
+    Row(
+        ApiKey.SHARE_GROUP_DESCRIBE,
+        lambda names, _ids: {"group_ids": list(names), "include_authorized_operations": True},
+        (_group(Operation.DESCRIBE),),
+        _GROUP_REFUSED,
+        about=ResourceType.GROUP,
+    ),
     Row(ApiKey.LEAVE_GROUP, _same(group_id=GROUP, members=[]), (_group(Operation.READ),), _GROUP_REFUSED),
     Row(ApiKey.OFFSET_COMMIT, _commit, (_group(Operation.READ),), _GROUP_REFUSED, label="group"),
     Row(ApiKey.OFFSET_COMMIT, _commit, (_topic(Operation.READ),), _TOPIC_REFUSED, 9, _T, "topics"),

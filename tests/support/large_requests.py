@@ -102,6 +102,17 @@ _NOTHING: Fields = {"records": None}
 K = ApiKey
 
 
+def _share_heartbeat(count: int) -> Fields:
+    """A member of a share group that joins and subscribes to many topics, which do not exist."""
+    return {
+        "group_id": "share",
+        "member_id": "m",
+        "member_epoch": 0,
+        "rack_id": None,
+        "subscribed_topic_names": _names(count),
+    }
+
+
 def _consumer_heartbeat(count: int) -> Fields:
     """A member that joins and subscribes to many topics, which do not exist."""
     return {
@@ -189,6 +200,13 @@ LARGE: list[LargeRequest] = [
         2,
         lambda count: share_acknowledge(NO_TOPIC_ID, {0: [(0, count - 1, [1] * count)]}, epoch=1),
     ),
+    LargeRequest(
+        "ShareGroupDescribe",
+        K.SHARE_GROUP_DESCRIBE,
+        1,
+        lambda count: {"group_ids": _names(count), "include_authorized_operations": False},
+    ),
+    LargeRequest("ShareGroupHeartbeat", K.SHARE_GROUP_HEARTBEAT, 1, _share_heartbeat),
     LargeRequest("ConsumerGroupHeartbeat", K.CONSUMER_GROUP_HEARTBEAT, 1, _consumer_heartbeat),
     LargeRequest(
         "CreateTopics",

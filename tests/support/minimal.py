@@ -137,6 +137,13 @@ MINIMAL: dict[ApiKey, Callable[[str, bytes], Fields]] = {
     ApiKey.SHARE_ACKNOWLEDGE: lambda name, topic_id: share_acknowledge(
         topic_id, {0: [(0, 0, [1])]}, epoch=1, group_id=fresh_name("g")
     ),
+    ApiKey.SHARE_GROUP_HEARTBEAT: lambda name, topic_id: {
+        "group_id": fresh_name("g"),
+        "member_id": "m",
+        "member_epoch": 0,
+        "subscribed_topic_names": [name],
+    },
+    ApiKey.SHARE_GROUP_DESCRIBE: lambda name, topic_id: {"group_ids": [fresh_name("g")]},
     ApiKey.LEAVE_GROUP: lambda name, topic_id: {
         "group_id": fresh_name("g"),
         "member_id": "m",

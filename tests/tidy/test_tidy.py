@@ -60,9 +60,12 @@ LAYERS: dict[str, set[str]] = {
         "wire", "broker.storage", "broker.cluster", "broker.calls", "broker.request",
     },
     "broker.streams": {"broker.coordinator", "broker.security", "wire"},
-    "broker.group": {"broker.coordinator", "broker.security", "wire", "broker.streams"},
-    "broker.transaction": {"broker.coordinator", "wire"},
     "broker.share.state": {"broker.coordinator", "wire"},
+    "broker.share.membership": {"broker.coordinator", "broker.share.state", "wire"},
+    "broker.group": {
+        "broker.coordinator", "broker.security", "wire", "broker.share.membership", "broker.streams",
+    },
+    "broker.transaction": {"broker.coordinator", "wire"},
     "broker.observe": {
         "broker.metrics", "wire", "broker.storage", "broker.transaction", "broker.transport",
         "broker.cluster", "broker.calls", "broker.role",
@@ -74,8 +77,8 @@ LAYERS: dict[str, set[str]] = {
     },
     "broker.api": {
         "broker.coordinator", "broker.security", "wire", "broker.group", "broker.storage",
-        "broker.transaction", "broker.share.state", "broker.cluster", "broker.calls", "broker.request",
-        "broker.peers",
+        "broker.transaction", "broker.share.membership", "broker.share.state", "broker.cluster",
+        "broker.calls", "broker.request", "broker.peers",
     },
     "broker.cleaner": {
         "broker.metrics", "broker.storage", "broker.transport", "broker.cluster", "broker.calls",
@@ -103,7 +106,7 @@ LAYERS: dict[str, set[str]] = {
     },
     "broker.handler": {
         "broker.coordinator", "broker.ipc", "broker.metrics", "broker.security", "wire",
-        "broker.group", "broker.storage", "broker.transaction", "broker.share.state",
+        "broker.group", "broker.storage", "broker.transaction", "broker.share.membership", "broker.share.state",
         "broker.transport", "broker.cluster", "broker.calls", "broker.role", "broker.request",
         "broker.observe", "broker.peers", "broker.api", "broker.fetch",
         "broker.share.partition", "broker.share.session", "broker.produce",

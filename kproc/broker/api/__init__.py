@@ -38,6 +38,8 @@ MODULES: Final = (
     "api.consumer_group_describe",
     "share.session.share_fetch",
     "share.session.share_acknowledge",
+    "api.share_group_heartbeat",
+    "api.share_group_describe",
     "api.list_groups",
     "api.delete_groups",
     "api.initialize_share_group_state",

@@ -37,7 +37,9 @@ from kproc.common.errors import ErrorCode, KafkaError
 # Settings that every Handler reads from its image: handler/request_log.py.
 REQUEST_LOG: Final = frozenset(("kproc.request.log", "kproc.slow.request.log.ms"))
 # Defaults of group configs, which coordinators read from their image: handler/coordinator_kinds.py.
-GROUP_SETTINGS: Final = frozenset(("group.consumer.assignment.interval.ms",))
+GROUP_SETTINGS: Final = frozenset(
+    ("group.consumer.assignment.interval.ms", "group.share.assignment.interval.ms")
+)
 # Settings that the cleaner reads from its image whenever it needs them: cleaner/compactor.py.
 CLEANER_SETTINGS: Final = frozenset(
     (

@@ -38,7 +38,8 @@ FEATURES: Final = (
     Feature(GROUP_VERSION, 0, 1, 0),
     Feature(KRAFT_VERSION, 0, 0, 0),
     Feature(METADATA_VERSION, 7, 33, 30),
-    Feature(SHARE_VERSION, 0, 0, 0),
+    # 1: share groups (KIP-932); 2: dead letter topics (KIP-1191).
+    Feature(SHARE_VERSION, 0, 2, 0),
     Feature("streams.version", 0, 0, 0),
     # 1: flexible records; 2: an epoch for each transaction, and Produce adds its partitions (KIP-890). A cluster from
     # before keeps its level until somebody raises it.
@@ -52,6 +53,7 @@ _ZERO_MINIMUM_SINCE: Final = 4
 OF_NEW_CLUSTERS: Final = (
     r.FeatureLevelSet(TRANSACTION_VERSION, 2),
     r.FeatureLevelSet(GROUP_VERSION, 1),
+    r.FeatureLevelSet(SHARE_VERSION, 2),
     r.FeatureLevelSet(METADATA_VERSION, 33),
 )
 

@@ -1,7 +1,8 @@
 """The table of group configs (resource type 32): every name that Kafka 4.4 knows, one row each.
 
-Those of consumer groups (KIP-848) take effect at the next heartbeat. Those of share and streams groups, which kproc
-does not have yet, are stored and shown, because tools set them before the first member joins, and have no effect.
+Those of consumer and share groups (KIP-848, KIP-932) take effect at the next heartbeat or fetch. Those of streams
+groups, which kproc does not have yet, are stored and shown, because tools set them before the first member joins, and
+have no effect.
 The broker settings `group.*.min.*` and `group.*.max.*` are bounds. Kafka's defaults replace those that kproc lacks.
 """
 
@@ -83,7 +84,7 @@ _BY_DURATION: Final = re.compile(
 def _row(
     name: str, kind: Kind, text: str, check: Check | None, default: str, synonym: str, *bounds: int | None
 ) -> GroupConfigRow:
-    is_honoured = name.startswith("consumer.")
+    is_honoured = not name.startswith("streams.")
     config = TopicConfig(
         name, kind, text, (), check, default, unhonoured=None if is_honoured else _UNHONOURED
     )

@@ -14,7 +14,7 @@ from typing import Any, Final, NamedTuple
 
 from kproc.broker.config.cpus import HANDLERS_MAX, PROCESSORS_MAX
 from kproc.broker.config.environment import VariableValue
-from kproc.broker.config.group_settings import check_consumer_times
+from kproc.broker.config.group_settings import check_group_bounds
 from kproc.broker.config.listeners import (
     DEFAULT_PROTOCOL_MAP,
     check_advertised,
@@ -356,7 +356,7 @@ def check_together(config: Any) -> None:
         lambda: _check_inter_broker(config),
         lambda: _check_role_counts(config),
         lambda: _check_limits(config),
-        lambda: check_consumer_times(config),
+        lambda: check_group_bounds(config),
         lambda: check_sasl(config),
     )
 

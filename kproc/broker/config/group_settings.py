@@ -138,15 +138,22 @@ class GroupSettings:
     )
 
 
-# Settings of the consumer protocol, each with the settings of its least and its largest value.
-CONSUMER_BOUNDS: Final = tuple(
-    (f"group.consumer.{time}", f"group.consumer.min.{time}", f"group.consumer.max.{time}")
-    for time in ("session.timeout.ms", "heartbeat.interval.ms", "assignment.interval.ms")
+_TIMES: Final = ("session.timeout.ms", "heartbeat.interval.ms", "assignment.interval.ms")
+# The settings of each group protocol that have bounds.
+_BOUNDED: Final = {
+    "consumer": _TIMES,
+    "share": (*_TIMES, "record.lock.duration.ms", "delivery.count.limit", "partition.max.record.locks"),
+}
+# Each with the settings of its least and its largest value.
+GROUP_BOUNDS: Final = tuple(
+    (f"group.{family}.{name}", f"group.{family}.min.{name}", f"group.{family}.max.{name}")
+    for family, names in _BOUNDED.items()
+    for name in names
 )
 
 
-def check_consumer_times(config: Any) -> None:
-    """Raise ConfigError unless the times of the consumer protocol lie within their bounds, as in Kafka."""
+def check_group_bounds(config: Any) -> None:
+    """Raise ConfigError unless the settings of group protocols lie within their bounds, as in Kafka."""
 
     def check(name: str, problem: str, other: str, *, is_valid: bool) -> None:
         if not is_valid:
@@ -157,9 +164,10 @@ def check_consumer_times(config: Any) -> None:
         number: int = getattr(config, name.replace(".", "_"))
         return number
 
-    for name, least, most in CONSUMER_BOUNDS:
+    for name, least, most in GROUP_BOUNDS:
         check(most, "at least", least, is_valid=value(most) >= value(least))
         check(name, "at least", least, is_valid=value(name) >= value(least))
         check(name, "at most", most, is_valid=value(name) <= value(most))
-    heartbeat, session = "group.consumer.heartbeat.interval.ms", "group.consumer.session.timeout.ms"
-    check(heartbeat, "below", session, is_valid=value(heartbeat) < value(session))
+    for family in _BOUNDED:
+        heartbeat, session = f"group.{family}.heartbeat.interval.ms", f"group.{family}.session.timeout.ms"
+        check(heartbeat, "below", session, is_valid=value(heartbeat) < value(session))

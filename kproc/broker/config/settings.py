@@ -24,6 +24,7 @@ from kproc.broker.config.log_settings import LogSettings
 from kproc.broker.config.network_settings import NetworkSettings
 from kproc.broker.config.own_settings import OwnSettings
 from kproc.broker.config.sasl_settings import SaslSettings, unverified_claims
+from kproc.broker.config.share_group_settings import ShareGroupSettings
 from kproc.broker.config.share_state_settings import ShareStateSettings
 from kproc.broker.config.sources import Flag, read_settings_file
 from kproc.broker.config.tls_settings import TlsSettings
@@ -43,6 +44,7 @@ class Config(
     TransactionSettings,
     ShareStateSettings,
     GroupSettings,
+    ShareGroupSettings,
     LogSettings,
     TlsSettings,
     NetworkSettings,

@@ -34,17 +34,9 @@ KNOWN_UNHONOURED: Final = frozenset(
     group.consumer.assignor.offload.enable group.coordinator.append.linger.ms
     group.coordinator.background.threads group.coordinator.cached.buffer.max.bytes
     group.coordinator.new.enable group.coordinator.rebalance.protocols group.coordinator.threads
-    group.share.assignment.interval.ms group.share.assignor.offload.enable group.share.assignors
-    group.share.delivery.count.limit group.share.enable group.share.heartbeat.interval.ms
-    group.share.initialize.retry.interval.ms group.share.max.assignment.interval.ms
-    group.share.max.delivery.count.limit group.share.max.groups group.share.max.heartbeat.interval.ms
-    group.share.max.partition.max.record.locks group.share.max.record.lock.duration.ms
-    group.share.max.session.timeout.ms group.share.max.size
-    group.share.min.assignment.interval.ms group.share.min.delivery.count.limit
-    group.share.min.heartbeat.interval.ms group.share.min.partition.max.record.locks
-    group.share.min.record.lock.duration.ms group.share.min.session.timeout.ms
-    group.share.partition.max.record.locks group.share.persister.class.name
-    group.share.record.lock.duration.ms group.share.session.timeout.ms
+    group.share.assignor.offload.enable group.share.assignors group.share.enable
+    group.share.initialize.retry.interval.ms group.share.max.groups
+    group.share.persister.class.name
     group.streams.assignment.interval.ms group.streams.assignor.offload.enable
     group.streams.assignors group.streams.heartbeat.interval.ms
     group.streams.initial.rebalance.delay.ms group.streams.max.assignment.interval.ms

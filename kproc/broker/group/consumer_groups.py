@@ -144,14 +144,14 @@ class ConsumerGroups:
         group = self._groups.get(group_id)
         if isinstance(group, ConsumerGroup):
             return group
-        if request.member_epoch != JOIN_EPOCH:
+        if request.member_epoch != JOIN_EPOCH or not isinstance(group, ClassicGroup | None):
             reason = f"Group {group_id} is not a consumer group."
             if group is None:
                 # Kafka looks the group of a member that leaves up in another way, with another message.
                 kind = "Consumer group" if request.member_epoch > JOIN_EPOCH else "Group"
                 reason = f"{kind} {group_id} not found."
             raise KafkaError(ErrorCode.GROUP_ID_NOT_FOUND, reason)
-        if group is not None and not group.is_empty:
+        if isinstance(group, ClassicGroup) and not group.is_empty:
             return self._upgrade(group, request)
         if group is not None:
             self._replaced[group_id] = group

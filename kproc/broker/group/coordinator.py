@@ -42,6 +42,7 @@ from kproc.broker.group.consumer.records import (
 from kproc.broker.group.consumer.topics import ConsumerCluster
 from kproc.broker.group.consumer_groups import ConsumerGroups
 from kproc.broker.group.messages import (
+    UNKNOWN_MEMBER_ID,
     CommitRequest,
     DescribedGroup,
     GroupOverview,
@@ -70,6 +71,17 @@ from kproc.broker.group.records import (
     encode_offset_value,
 )
 from kproc.broker.group.removal import TOMBSTONES_AT_ONCE, GroupRemoval, log_error
+from kproc.broker.share.membership.group import ShareGroup
+from kproc.broker.share.membership.messages import (
+    AlterShareOffsets,
+    ChangedShareOffsets,
+    DeleteShareOffsets,
+    ShareHeartbeat,
+    ShareHeartbeatReply,
+    ShareHeartbeatResult,
+)
+from kproc.broker.share.membership.records import SHARE_RECORDS
+from kproc.broker.share.membership.share_groups import ShareGroups
 from kproc.common.deadlines import Deadlines
 from kproc.common.errors import ErrorCode
 
@@ -81,7 +93,7 @@ logger = logging.getLogger(__name__)
 
 R = TypeVar("R")
 # A coordinator has one dictionary for the groups of all protocols, because an id belongs to one group.
-Group = ClassicGroup | ConsumerGroup
+Group = ClassicGroup | ConsumerGroup | ShareGroup
 
 # Limits of one coordinator. A client whose member id was discarded joins again.
 UNWRITTEN_GROUPS_MAX: Final = 5_000
@@ -125,6 +137,9 @@ class GroupCoordinator:
         self._consumers = ConsumerGroups(
             self._groups, self._unwritten, config, cluster, timing, log, self._environment
         )
+        self.shares = ShareGroups(
+            self._groups, self._unwritten, config, cluster, timing, log, self._after_change
+        )
         self.offsets = GroupOffsets()
         self._removal = GroupRemoval(self._groups, self.offsets, config, timing, log, self._remove_group)
         self._replayed: dict[str, GroupSnapshot] = {}
@@ -149,8 +164,11 @@ class GroupCoordinator:
         if key is not None and CONSUMER_RECORDS.has(key):
             self._consumers.replay(key, value)
             return
+        if key is not None and SHARE_RECORDS.has(key):
+            self.shares.replay(key, value)
+            return
         decoded = decode_record(key, value)
-        # Kafka writes record types of group protocols that kproc does not have (KIP-932, KIP-1071). They belong to
+        # Kafka writes record types of a group protocol that kproc does not have (KIP-1071). They belong to
         # groups that cannot be served here, so the others are loaded without them.
         if isinstance(decoded, UnknownRecord):
             if decoded.key_type not in self._unknown_types:
@@ -186,6 +204,9 @@ class GroupCoordinator:
         for state in self._consumers.pop_replayed():
             self._consumers.add(state)
             yield _BUILD_COST + _MEMBER_COST * len(state.members)
+        for share_state in self.shares.pop_replayed():
+            self.shares.add(share_state)
+            yield _BUILD_COST + _MEMBER_COST * len(share_state.members)
         count = 0
         # KIP-211: offsets without a group record belong to a tool or to a consumer that assigns its partitions by
         # itself. The sweep finds them by their group.
@@ -195,6 +216,7 @@ class GroupCoordinator:
             yield _BUILD_COST + self.offsets.count(group_id)
         if topics.deleted:
             yield from self._removal.remove_deleted(topics.gone)
+            yield from self.shares.remove_topics(topics.gone)
         # Start all sessions at the end, because clients cannot send heartbeats before. This is far quicker.
         for group_id, loaded in list(self._groups.items()):
             loaded.start_sessions(self._timing.now_ms())
@@ -227,6 +249,9 @@ class GroupCoordinator:
             refusal = ErrorCode.COORDINATOR_LOAD_IN_PROGRESS  # All clients retry after this error.
         if refusal:
             reply(JoinResult(refusal, request.member_id))
+            return
+        if isinstance(group, ShareGroup):
+            reply(JoinResult(ErrorCode.INCONSISTENT_GROUP_PROTOCOL, UNKNOWN_MEMBER_ID))
             return
         if isinstance(group, ConsumerGroup):
             if not group.is_empty:
@@ -402,6 +427,49 @@ class GroupCoordinator:
 
         self._log.write(Write([], on_done))
 
+    # -- share groups (KIP-932) ----------------------------------------------------------------------------------
+
+    def share_heartbeat(self, group_id: str, request: ShareHeartbeat, reply: ShareHeartbeatReply) -> None:
+        """Handle a ShareGroupHeartbeat."""
+        self.handle_heartbeat(
+            group_id,
+            lambda: self.shares.heartbeat(group_id, request),
+            reply,
+            lambda code: ShareHeartbeatResult(error_code=code),
+        )
+
+    def change_share_offsets(
+        self,
+        group_id: str,
+        request: AlterShareOffsets | DeleteShareOffsets,
+        reply: Callable[[ChangedShareOffsets], None],
+    ) -> None:
+        """Handle an AlterShareGroupOffsets or DeleteShareGroupOffsets."""
+
+        def failed(code: ErrorCode) -> ChangedShareOffsets:
+            return ChangedShareOffsets(error_code=code)
+
+        def on_done(result: ChangedShareOffsets) -> None:
+            self._reply_when_durable(reply, result, failed)
+
+        if group_id in self._deleting:
+            reply(failed(ErrorCode.COORDINATOR_LOAD_IN_PROGRESS))
+        elif isinstance(request, AlterShareOffsets):
+            self.shares.alter_offsets(group_id, request, on_done)
+            self._delete_unused(group_id)
+        else:
+            self.shares.delete_offsets(group_id, request, on_done)
+
+    def _finish_share_deletion(self, group_id: str, code: Code) -> None:
+        """Delete a share group after its states. It stays if they could not be deleted."""
+        on_done = self._deleting.pop(group_id, None)
+        if on_done is None:
+            return  # The resignation has answered.
+        if code:
+            on_done(code)
+        else:
+            self._removal.delete(group_id, on_done)
+
     # -- offsets -----------------------------------------------------------------------------------------------
 
     def commit(self, request: CommitRequest, on_done: OnCode) -> None:
@@ -436,8 +504,10 @@ class GroupCoordinator:
 
     def fetch_refusal(self, group_id: str, member_id: str | None, member_epoch: int) -> Code:
         """Return the error for an OffsetFetch of a member of the consumer protocol, or NONE."""
-        group = self._consumers.find(group_id)
-        return ErrorCode.NONE if group is None else group.fetch_refusal(member_id, member_epoch)
+        group = self._groups.get(group_id)
+        if group is None or isinstance(group, ClassicGroup):
+            return ErrorCode.NONE
+        return group.fetch_refusal(member_id, member_epoch)
 
     def end_transaction(self, producer_id: int, is_commit: bool) -> None:
         """Commit or drop the pending offsets of a producer, whose marker is in the log."""
@@ -473,6 +543,7 @@ class GroupCoordinator:
         self._log.flush()
         self.offsets.hidden = topics.gone
         self.steps.add(self._removal.remove_deleted(topics.gone))
+        self.steps.add(self.shares.remove_topics(topics.gone))
 
     # -- groups as a whole -------------------------------------------------------------------------------------
 
@@ -507,6 +578,9 @@ class GroupCoordinator:
             refusal = ErrorCode.COORDINATOR_LOAD_IN_PROGRESS
         if refusal:
             on_done(refusal)
+        elif isinstance(group, ShareGroup):
+            self._deleting[group_id] = on_done
+            self.shares.delete_states(group, partial(self._finish_share_deletion, group_id))
         elif self.offsets.has_more_than(group_id, TOMBSTONES_AT_ONCE):
             self._deleting[group_id] = on_done
             self.steps.add(self._removal.delete_in_steps(group_id, lambda: self._deleting.pop(group_id)))
@@ -559,6 +633,7 @@ class GroupCoordinator:
 
     def _sweep(self) -> Work:
         yield from self._removal.sweep()
+        yield from self.shares.retry_removal()
         self._is_sweeping = False
 
     # -- release -----------------------------------------------------------------------------------------------
@@ -579,7 +654,8 @@ class GroupCoordinator:
         self.steps.replace_all(self._resign_all(groups))
 
     def _resign_all(self, groups: dict[str, Group]) -> Work:
-        for on_done in self._deleting.values():
+        deleting, self._deleting = self._deleting, {}
+        for on_done in deleting.values():
             on_done(ErrorCode.NOT_COORDINATOR)
         for group_id in list(groups):
             # Each part frees the memory of its groups, because freeing all of it at the end would take long, too.

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import uuid
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
@@ -20,10 +20,14 @@ from kproc.broker.coordinator.coordinator_log import CoordinatorKind
 from kproc.broker.coordinator.rules import Timing
 from kproc.broker.group.consumer.topics import ConsumerCluster, TopicView
 from kproc.broker.group.coordinator import GroupCoordinator
+from kproc.broker.peers.coordinator_call import Item
 from kproc.broker.peers.markers import MarkerSender
+from kproc.broker.peers.share_call import DELETE_STATE, initialize_states
 from kproc.broker.request.name_pattern import NamePattern
 from kproc.broker.security.acl import Operation, ResourceType
+from kproc.broker.share.membership.share_states import OnCodes, ShareStates
 from kproc.broker.share.state.coordinator import ShareCoordinator, ShareEnvironment
+from kproc.broker.share.state.messages import DeleteState, InitializeState
 from kproc.broker.share.state.records import base_key_of
 from kproc.broker.transaction.coordinator import TransactionCoordinator
 from kproc.broker.transaction.entry import Environment
@@ -57,7 +61,23 @@ def consumer_cluster(services: Services) -> ConsumerCluster:
         topics=TopicView(lambda: services.image),
         group_configs=partial(_group_configs, services),
         match_topics=partial(_match_topics, services),
+        share_states=_share_states(services),
     )
+
+
+def _share_states(services: Services) -> ShareStates:
+    """Return the calls to the share coordinators, which store the states of share partitions."""
+
+    def initialize(items: Sequence[tuple[str, InitializeState]], on_codes: OnCodes) -> None:
+        initialize_states(services, [Item(*each) for each in items], on_codes)
+
+    def delete(keys: Sequence[str], on_codes: OnCodes) -> None:
+        if services.image.topic(SHARE_STATE_TOPIC) is None:
+            on_codes([0] * len(keys))  # No state was ever stored.
+        else:
+            DELETE_STATE.send_for_handler(services, [Item(key, DeleteState()) for key in keys], on_codes)
+
+    return ShareStates(initialize, delete)
 
 
 def _group_configs(services: Services, group_id: str) -> Mapping[str, str]:

@@ -77,7 +77,8 @@ def test_setting_without_effect_says_why() -> None:
     assert found.unhonoured == "one host keeps one replica"
     for each in DESCRIPTIONS:
         if each.scope in (reference.GROUP, reference.CLIENT_METRICS):
-            assert bool(each.unhonoured) != each.name.startswith("consumer."), each.name
+            is_honoured = each.scope == reference.GROUP and not each.name.startswith("streams.")
+            assert bool(each.unhonoured) != is_honoured, each.name
     # Of min.insync.replicas and others, the broker has the default and each topic may have its own.
     scopes = {each.scope: each.unhonoured for each in reference.find_descriptions("min.insync.replicas")}
     assert scopes == dict.fromkeys((reference.BROKER, reference.TOPIC), "one host keeps one replica")

@@ -9,6 +9,8 @@ from typing import TYPE_CHECKING, Final
 
 from xxhash import xxh3_64_intdigest
 
+from kproc.broker.share.membership.share_states import NO_SHARE_STATES, ShareStates
+
 if TYPE_CHECKING:
     from kproc.broker.cluster.image import ClusterImage, TopicImage
     from kproc.broker.security.principal import Identity
@@ -101,3 +103,4 @@ class ConsumerCluster:
     # (expression, client) -> the names of the topics that match and that the client may describe. Raises KafkaError
     # with INVALID_REGULAR_EXPRESSION.
     match_topics: Callable[[str, Identity], frozenset[str]]
+    share_states: ShareStates = NO_SHARE_STATES

@@ -26,7 +26,7 @@ WITHOUT_EFFECT = """
     follower.replication.throttled.rate=1000 errors.deadletterqueue.auto.create.topics.enable=true
     errors.deadletterqueue.topic.name.prefix=dead. group.consumer.assignor.offload.enable=false
     group.share.assignor.offload.enable=false group.streams.assignor.offload.enable=false
-    group.coordinator.cached.buffer.max.bytes=600000 group.share.assignment.interval.ms=5
+    group.coordinator.cached.buffer.max.bytes=600000
     group.streams.assignment.interval.ms=5 leader.replication.throttled.rate=1000 log.cleaner.threads=2
     log.local.retention.bytes=-2 log.local.retention.ms=-2 log.remote.copy.lag.bytes=5 log.remote.copy.lag.ms=-1
     metric.reporters=a.B num.recovery.threads.per.data.dir=3

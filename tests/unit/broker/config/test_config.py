@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from kproc.broker.config import KNOWN_UNHONOURED, SETTINGS, Config, ConfigError, EndPoint, default_role_count
-from kproc.broker.config.group_settings import CONSUMER_BOUNDS
+from kproc.broker.config.group_settings import GROUP_BOUNDS
 from tests.support.cases import in_one_test
 
 KPROC = Path(__file__).resolve().parents[4] / "kproc"
@@ -60,8 +60,8 @@ def test_every_setting_is_read_or_marked_without_effect():
         and row.field_name not in words
         # security/sasl/listeners.py puts this prefix in front.
         and f'"{row.name.removeprefix("sasl.oauthbearer.")}' not in code
-        # cluster/group_config.py reads the bounds of these three.
-        and row.name not in {bound for _, *bounds in CONSUMER_BOUNDS for bound in bounds}
+        # cluster/group_config.py reads these, and their bounds.
+        and row.name not in {name for names in GROUP_BOUNDS for name in names}
     ]
     assert unread == []
 
@@ -109,6 +109,28 @@ REFUSED = [
     ("group.consumer.assignors", "sticky"),
     ("group.consumer.assignment.interval.ms", "-1"),
     ("group.consumer.migration.policy", "sometimes"),
+    ("group.share.session.timeout.ms", "0"),
+    ("group.share.min.session.timeout.ms", "0"),
+    ("group.share.max.session.timeout.ms", "0"),
+    ("group.share.heartbeat.interval.ms", "0"),
+    ("group.share.heartbeat.interval.ms", "15001"),
+    ("group.share.min.heartbeat.interval.ms", "0"),
+    ("group.share.max.heartbeat.interval.ms", "0"),
+    ("group.share.assignment.interval.ms", "-1"),
+    ("group.share.min.assignment.interval.ms", "-1"),
+    ("group.share.max.assignment.interval.ms", "-1"),
+    ("group.share.max.size", "1001"),
+    ("group.share.max.share.sessions", "0"),
+    ("group.share.record.lock.duration.ms", "999"),
+    ("group.share.record.lock.duration.ms", "14999"),  # Below the minimum.
+    ("group.share.min.record.lock.duration.ms", "30001"),
+    ("group.share.max.record.lock.duration.ms", "29999"),
+    ("group.share.delivery.count.limit", "1"),
+    ("group.share.min.delivery.count.limit", "6"),
+    ("group.share.max.delivery.count.limit", "26"),
+    ("group.share.partition.max.record.locks", "99"),
+    ("group.share.min.partition.max.record.locks", "2001"),
+    ("group.share.max.partition.max.record.locks", "1999"),
     ("queued.max.requests", "0"),
     ("queued.max.request.bytes", "1024"),
     ("socket.request.max.bytes", "0"),

@@ -57,6 +57,7 @@ NO_CHANGES = {
     ApiKey.SASL_HANDSHAKE,
     ApiKey.SHARE_ACKNOWLEDGE,
     ApiKey.SHARE_FETCH,
+    ApiKey.SHARE_GROUP_HEARTBEAT,
     ApiKey.SYNC_GROUP,
     ApiKey.TXN_OFFSET_COMMIT,
     # With one broker and one directory these change nothing.
@@ -133,6 +134,7 @@ def test_every_api_either_describes_its_changes_or_makes_none() -> None:
     reading |= {
         ApiKey.CONSUMER_GROUP_DESCRIBE,
         ApiKey.READ_SHARE_GROUP_STATE,
+        ApiKey.SHARE_GROUP_DESCRIBE,
         ApiKey.READ_SHARE_GROUP_STATE_SUMMARY,
     }
     assert registry.APIS.keys() - reading - NO_CHANGES == CHANGES.keys()

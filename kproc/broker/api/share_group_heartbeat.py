@@ -1,0 +1,124 @@
+"""ShareGroupHeartbeat (key 76), version 1 (KIP-932).
+
+A member of a share group joins, stays, changes its subscription and leaves by this request. The response has the
+member's epoch, and its partitions if they have changed or the member may not know them. The rules are in
+share/membership/group.py.
+
+Differs from Kafka: the interval of heartbeats in the response is at most 500 ms while the member waits for partitions.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final
+
+from kproc.broker.cluster.features import share_version
+from kproc.broker.peers.coordinator_call import Fields
+from kproc.broker.peers.group_call import GROUPS
+from kproc.broker.request.registry import api
+from kproc.broker.request.rights import denied_topics, on_group
+from kproc.broker.security.acl import Operation
+from kproc.broker.share.membership.messages import (
+    JOIN_EPOCH,
+    LEAVE_EPOCH,
+    ShareHeartbeat,
+    ShareHeartbeatReply,
+    ShareHeartbeatResult,
+)
+from kproc.common.errors import ErrorCode, KafkaError
+from kproc.wire.header import ApiKey
+from kproc.wire.primitives import shortened
+
+if TYPE_CHECKING:
+    from kproc.broker.group.coordinator import GroupCoordinator
+    from kproc.broker.request.context import RequestContext
+
+# Limit of a member's topic names. They are one record, which must fit into a batch of `__consumer_offsets`.
+_NAMES_BYTES_MAX: Final = 1_000_000
+
+_HEARTBEAT: Final = GROUPS.operation("share_group_heartbeat", ShareHeartbeat, ShareHeartbeatResult)
+
+
+@api(ApiKey.SHARE_GROUP_HEARTBEAT, versions=(1, 1), needs=(on_group(Operation.READ),), rows_max=10_000)
+def handle_share_group_heartbeat(context: RequestContext, request: Fields) -> None:
+    check_share_enabled(context)
+    if denied_topics(context, Operation.DESCRIBE, request["subscribed_topic_names"] or ()):
+        raise KafkaError(ErrorCode.TOPIC_AUTHORIZATION_FAILED)
+    _validate(request)
+
+    def on_done(outcome: ShareHeartbeatResult | int) -> None:
+        if isinstance(outcome, int):
+            outcome = ShareHeartbeatResult(error_code=outcome)
+        context.reply(_fields_of(outcome))
+
+    names = request["subscribed_topic_names"]
+    heartbeat = ShareHeartbeat(
+        member_id=request["member_id"],
+        member_epoch=request["member_epoch"],
+        rack_id=request["rack_id"],
+        topic_names=None if names is None else tuple(names),
+        # Each byte that is not UTF-8 becomes three. Shorten the id, because coordinators store it in records.
+        client_id=shortened((context.client_id_bytes or b"").decode("utf-8", "replace")),
+        client_host=context.client_host,
+    )
+    _HEARTBEAT.send_one(context, request["group_id"], heartbeat, on_done)
+
+
+def check_share_enabled(context: RequestContext) -> None:
+    """Raise UNSUPPORTED_VERSION unless the cluster has share groups (feature share.version)."""
+    if share_version(context.services.image) < 1:
+        raise KafkaError(ErrorCode.UNSUPPORTED_VERSION, "The cluster's share.version is 0.")
+
+
+def _validate(request: Fields) -> None:
+    """Raise INVALID_REQUEST, as GroupCoordinatorService does, before the group is looked up."""
+    epoch, names = request["member_epoch"], request["subscribed_topic_names"]
+    for name, text in (
+        ("MemberId", request["member_id"]),
+        ("GroupId", request["group_id"]),
+        ("RackId", request["rack_id"]),
+    ):
+        if text is not None and not text.strip():
+            raise _invalid(f"{name} can't be empty.")
+    if epoch == JOIN_EPOCH and not names:
+        raise _invalid("SubscribedTopicNames must be set in first request.")
+    if epoch < LEAVE_EPOCH:
+        raise _invalid("MemberEpoch is invalid.")
+    names_bytes = sum(len(name.encode()) for name in names or ())
+    if names_bytes > _NAMES_BYTES_MAX:
+        raise _invalid(
+            f"SubscribedTopicNames has {names_bytes} bytes. At most {_NAMES_BYTES_MAX} are possible."
+        )
+
+
+def _invalid(message: str) -> KafkaError:
+    return KafkaError(ErrorCode.INVALID_REQUEST, message)
+
+
+def _fields_of(result: ShareHeartbeatResult) -> Fields:
+    assignment = result.assignment
+    return {
+        "error_code": int(result.error_code),
+        "error_message": result.error_message,
+        "member_id": result.member_id or None,
+        "member_epoch": result.member_epoch,
+        "heartbeat_interval": result.heartbeat_interval_ms,
+        "assignment": None
+        if assignment is None
+        else {
+            "topic_partitions": [
+                {"topic_id": topic_id, "partitions": sorted(partitions)}
+                for topic_id, partitions in sorted(assignment.items())
+            ]
+        },
+    }
+
+
+def error_response(_request: Fields, code: int, message: str | None) -> Fields:
+    return _fields_of(ShareHeartbeatResult(error_code=int(code), error_message=message))
+
+
+@_HEARTBEAT.handler
+def _heartbeat(
+    coordinator: GroupCoordinator, group_id: str, request: ShareHeartbeat, on_outcome: ShareHeartbeatReply
+) -> None:
+    coordinator.share_heartbeat(group_id, request, on_outcome)

@@ -1,0 +1,487 @@
+"""ShareGroup: one share group, with the rules of Kafka 4's GroupMetadataManager (KIP-932).
+
+The group has no I/O, no clock and no thread. A heartbeat runs up to four steps, and each of them appends records and
+applies them (state.py) before the next one begins:
+
+1. the member: joins or changes its subscription (record 10)
+2. the group's epoch rises, if members, subscriptions, topics or initialized partitions have changed (11)
+3. the target assignment is computed for the group's epoch (13, 12)
+4. the member gets its target at once, because members do not wait for each other (14)
+
+A crash between two steps leaves a group in which the next heartbeat goes on, so the steps need not be one batch.
+The response is sent when everything is synced. Only partitions whose state the share coordinator has are assigned;
+share_groups.py has them initialized.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Final
+
+from kproc.broker.coordinator.record_codec import RecordKey
+from kproc.broker.coordinator.steps import Work
+from kproc.broker.share.membership.assignor import ASSIGNOR_NAME, ShareAssignorMember, assign_simple
+from kproc.broker.share.membership.messages import (
+    JOIN_EPOCH,
+    DescribedShareGroup,
+    DescribedShareMember,
+    ShareHeartbeat,
+    ShareHeartbeatResult,
+)
+from kproc.broker.share.membership.records import (
+    SHARE_RECORDS,
+    NamedPartitions,
+    ShareAssignment,
+    ShareEpoch,
+    ShareMemberState,
+    ShareRecord,
+    ShareRecordType,
+    ShareSubscription,
+    ShareTarget,
+    ShareTargetEpoch,
+    ShareTopics,
+)
+from kproc.broker.share.membership.state import ShareGroupState, ShareMember
+from kproc.common.deadlines import NEVER, Deadlines
+from kproc.common.errors import ErrorCode, KafkaError
+
+if TYPE_CHECKING:
+    from kproc.broker.config import Config
+    from kproc.broker.group.consumer.topics import ConsumerCluster
+    from kproc.broker.group.messages import CommitRequest
+
+logger = logging.getLogger(__name__)
+
+GROUP_TYPE: Final = "share"
+# The interval of heartbeats while a member waits for an assignment. 1,000 such members send 2,000 heartbeats a second.
+_UNSETTLED_HEARTBEAT_MS: Final = 500
+_TRY_AGAIN_MS: Final = 1_000
+# The name of the deadline at which the next target assignment may be computed. The other deadlines have the names of
+# members.
+_ASSIGNMENT: Final = "\0assignment"
+
+
+@dataclass(frozen=True)
+class ShareGroupEnvironment:
+    """The parts of a broker that a share group uses."""
+
+    cluster: ConsumerCluster
+    config: Config
+    wall_ms: Callable[[], int]
+    # Appends records of a group and applies them. Raises KafkaError if they are not in the log.
+    append: Callable[[ShareGroup, Sequence[ShareRecord]], None]
+
+    def setting_ms(self, group_id: str, name: str, default: int) -> int:
+        """Return a time in ms that the group may have a config for."""
+        own = self.cluster.group_configs(group_id).get(name)
+        return default if own is None else int(own)
+
+
+class ShareGroup:
+    """One group, owned by the coordinator of its `__consumer_offsets` partition."""
+
+    group_type: Final = GROUP_TYPE
+    protocol_type: Final = GROUP_TYPE
+    can_expire: Final = False  # Its start offsets must survive a time without members.
+
+    __slots__ = ("_checked", "_deadlines", "_environment", "initialize_after_ms", "state")
+
+    def __init__(self, state: ShareGroupState, environment: ShareGroupEnvironment) -> None:
+        self.state = state
+        self._environment = environment
+        self._deadlines: Deadlines[str] = Deadlines()
+        # (version of the metadata, topics with states) for which the group's epoch was checked.
+        self._checked: tuple[int, ShareTopics] | None = None
+        # Monotonic ms from which on the states of new partitions are initialized. Far away while that is under way.
+        self.initialize_after_ms = 0
+
+    @property
+    def group_id(self) -> str:
+        return self.state.group_id
+
+    # -- heartbeats --------------------------------------------------------------------------------------------
+
+    def heartbeat(self, request: ShareHeartbeat, now_ms: int) -> ShareHeartbeatResult:
+        """Handle a ShareGroupHeartbeat, whose result may be sent when all records are synced.
+
+        Raises KafkaError for a request that is rejected, and if a record could not be appended.
+        """
+        if request.member_epoch < JOIN_EPOCH:
+            self.remove([self._known_member(request.member_id)])
+            return ShareHeartbeatResult(member_id=request.member_id, member_epoch=request.member_epoch)
+        known = self._admit(request)
+        assigned_before: ShareAssignment = {} if known is None else known.state.assigned
+        has_changed = self._update_member(request, None if known is None else known.subscription)
+        self._update_epoch(has_changed)
+        self._update_target(now_ms)
+        member = self.state.members[request.member_id]
+        self._reconcile(member)
+        self._renew_session(member, now_ms)
+        is_full = request.member_epoch == JOIN_EPOCH or request.topic_names is not None
+        is_told = is_full or member.state.assigned != assigned_before
+        return ShareHeartbeatResult(
+            member_id=member.member_id,
+            member_epoch=member.state.epoch,
+            heartbeat_interval_ms=self._heartbeat_interval_ms(member),
+            assignment=member.state.assigned if is_told else None,
+        )
+
+    def _heartbeat_interval_ms(self, member: ShareMember) -> int:
+        """Return the time in ms until the member's next heartbeat. It is short while the member waits for partitions.
+
+        Kafka always returns the group's interval of 5 s. A member would learn the first assignment, which needs the
+        share coordinator, only after that time.
+        """
+        environment = self._environment
+        interval_ms = environment.setting_ms(
+            self.group_id, "share.heartbeat.interval.ms", environment.config.group_share_heartbeat_interval_ms
+        )
+        is_settled = member.state.epoch == self.state.epoch.epoch and not self.uninitialized()
+        return interval_ms if is_settled else min(interval_ms, _UNSETTLED_HEARTBEAT_MS)
+
+    def _admit(self, request: ShareHeartbeat) -> ShareMember | None:
+        """Return the member that sent the request; None for one that joins. Raises KafkaError if it is fenced."""
+        member = self.state.members.get(request.member_id)
+        size_max = self._environment.config.group_share_max_size
+        if member is None and len(self.state.members) >= size_max:
+            raise KafkaError(
+                ErrorCode.GROUP_MAX_SIZE_REACHED,
+                f"The share group has reached its maximum capacity of {size_max} members.",
+            )
+        if request.member_epoch != JOIN_EPOCH:
+            member = self._known_member(request.member_id)
+            _check_epoch(member.state, request.member_epoch)
+        return member
+
+    def _known_member(self, member_id: str) -> ShareMember:
+        member = self.state.members.get(member_id)
+        if member is None:
+            raise KafkaError(
+                ErrorCode.UNKNOWN_MEMBER_ID, f"Member {member_id} is not a member of group {self.group_id}."
+            )
+        return member
+
+    # -- step 1: the member ------------------------------------------------------------------------------------
+
+    def _update_member(self, request: ShareHeartbeat, known: ShareSubscription | None) -> bool:
+        """Record the subscription of a member. Return True if the group's epoch must rise for it."""
+        before = ShareSubscription() if known is None else known
+        names = before.topic_names
+        if request.topic_names is not None and set(request.topic_names) != set(names):
+            names = tuple(sorted(set(request.topic_names)))
+        updated = ShareSubscription(
+            rack_id=before.rack_id if request.rack_id is None else request.rack_id,
+            client_id=request.client_id,
+            client_host=request.client_host,
+            topic_names=names,
+        )
+        if updated != known:
+            self._append([(self._key(ShareRecordType.MEMBER, request.member_id), updated)])
+        return known is None or names != known.topic_names
+
+    # -- step 2: the epoch of the group ------------------------------------------------------------------------
+
+    def _update_epoch(self, has_changed: bool) -> None:
+        """Raise the group's epoch if `has_changed`, or if the topics or the initialized partitions have changed."""
+        topics, state = self._environment.cluster.topics, self.state
+        checked = topics.version, state.topics
+        if not has_changed and self._checked == checked:
+            return
+        metadata_hash = topics.metadata_hash(state.subscribed_names())
+        # An epoch above the target's leads to a new target anyhow.
+        is_outdated = state.epoch.epoch <= state.target_epoch.epoch and self._has_unassigned()
+        if has_changed or is_outdated or metadata_hash != state.epoch.metadata_hash:
+            self.raise_epoch(metadata_hash)
+        self._checked = checked
+
+    def raise_epoch(self, metadata_hash: int | None = None) -> None:
+        """Raise the group's epoch. Without a hash, that of the topics is computed."""
+        if metadata_hash is None:
+            metadata_hash = self._environment.cluster.topics.metadata_hash(self.state.subscribed_names())
+        self._append(
+            [(self._key(ShareRecordType.GROUP), ShareEpoch(self.state.epoch.epoch + 1, metadata_hash))]
+        )
+
+    def _has_unassigned(self) -> bool:
+        """Return True if the targets do not have exactly the partitions that may be assigned."""
+        targets: dict[bytes, set[int]] = {}
+        for target in self.state.targets.values():
+            for topic_id, partitions in target.items():
+                targets.setdefault(topic_id, set()).update(partitions)
+        return targets != {topic_id: set(numbers) for topic_id, numbers in self._assignable().items()}
+
+    def _assignable(self) -> ShareAssignment:
+        """Return the partitions of subscribed topics that have a state in the share coordinator."""
+        subscribed = self.state.subscribed_names()
+        return {
+            topic_id: topic.partitions
+            for topic_id, topic in self.state.topics.initialized.items()
+            if topic.partitions
+            and topic.name in subscribed
+            and self._environment.cluster.topics.id_of(topic.name) == topic_id
+        }
+
+    def uninitialized(self) -> dict[bytes, NamedPartitions]:
+        """Return the partitions of subscribed topics that have no state in the share coordinator yet."""
+        topics, initialized = self._environment.cluster.topics, self.state.topics.initialized
+        found = {}
+        for name in self.state.subscribed_names():
+            topic_id = topics.id_of(name)
+            if topic_id is None:
+                continue
+            count = topics.partition_count(topic_id)
+            known = initialized.get(topic_id)
+            # Most heartbeats come here with nothing to do, so compare the numbers first.
+            if known is None or len(known.partitions) < count:
+                partitions = frozenset(range(count)) - (frozenset() if known is None else known.partitions)
+                found[topic_id] = NamedPartitions(name, partitions)
+        return found
+
+    def set_topics(self, topics: ShareTopics) -> None:
+        """Record the topics with states in the share coordinator."""
+        if topics != self.state.topics:
+            self._append([(self._key(ShareRecordType.TOPICS), topics)])
+
+    def assign(self, now_ms: int) -> None:
+        """Compute the target assignment after a change of the initialized partitions."""
+        if self.state.members:
+            self._update_epoch(has_changed=False)
+            self._update_target(now_ms)
+
+    # -- step 3: the target assignment -------------------------------------------------------------------------
+
+    def _update_target(self, now_ms: int) -> None:
+        """Compute the target assignment of the group's epoch, unless the last one is too recent (KIP-1263)."""
+        state, environment = self.state, self._environment
+        if state.epoch.epoch <= state.target_epoch.epoch:
+            return
+        wall_ms = environment.wall_ms()
+        age_ms = wall_ms - state.target_epoch.timestamp_ms
+        interval_ms = environment.setting_ms(
+            self.group_id,
+            "share.assignment.interval.ms",
+            environment.config.group_share_assignment_interval_ms,
+        )
+        # A negative age means that the host's clock was set back. The interval then counts as over.
+        if 0 <= age_ms < interval_ms:
+            self._deadlines.bring_forward(_ASSIGNMENT, now_ms + interval_ms - age_ms)
+            return
+        self._deadlines.discard(_ASSIGNMENT)
+        targets = assign_simple(self._assignor_members(), self._assignable())
+        records: list[ShareRecord] = [
+            (self._key(ShareRecordType.MEMBER_TARGET, member_id), ShareTarget(target))
+            for member_id, target in targets.items()
+            if target != state.target_of(member_id) or member_id not in state.targets
+        ]
+        # A target without partitions waits only for the share coordinator, so the next one need not wait.
+        has_partitions = any(targets.values())
+        target_epoch = ShareTargetEpoch(state.epoch.epoch, wall_ms if has_partitions else 0)
+        records.append((self._key(ShareRecordType.TARGET), target_epoch))
+        self._append(records)
+
+    def _assignor_members(self) -> dict[str, ShareAssignorMember]:
+        # Most members have the same subscription, so look its topics up once.
+        topic_ids: dict[tuple[str, ...], frozenset[bytes]] = {}
+        members = {}
+        for member in self.state.members.values():
+            names = () if member.subscription is None else member.subscription.topic_names
+            if names not in topic_ids:
+                ids = map(self._environment.cluster.topics.id_of, names)
+                topic_ids[names] = frozenset(each for each in ids if each is not None)
+            members[member.member_id] = ShareAssignorMember(
+                topic_ids[names], self.state.target_of(member.member_id)
+            )
+        return members
+
+    # -- step 4: the partitions of the member ------------------------------------------------------------------
+
+    def _reconcile(self, member: ShareMember) -> None:
+        """Give a member its target, or remove the partitions of topics to which it does not subscribe any more."""
+        state, target_epoch = member.state, self.state.target_epoch.epoch
+        assert member.subscription is not None
+        ids = map(self._environment.cluster.topics.id_of, member.subscription.topic_names)
+        if state.epoch != target_epoch:
+            source, epoch, previous = self.state.target_of(member.member_id), target_epoch, state.epoch
+        else:
+            source, epoch, previous = state.assigned, state.epoch, state.previous_epoch
+        subscribed = frozenset(ids)
+        assigned = {topic_id: numbers for topic_id, numbers in source.items() if topic_id in subscribed}
+        if epoch != state.epoch or assigned != state.assigned:
+            updated = ShareMemberState(epoch, previous, assigned)
+            self._append([(self._key(ShareRecordType.MEMBER_STATE, member.member_id), updated)])
+
+    # -- members that leave ------------------------------------------------------------------------------------
+
+    def remove(self, members: Sequence[ShareMember]) -> None:
+        """Remove members. The others get their partitions by the next target assignment."""
+        types = (ShareRecordType.MEMBER_STATE, ShareRecordType.MEMBER_TARGET, ShareRecordType.MEMBER)
+        self._append([(self._key(each, member.member_id), None) for member in members for each in types])
+        for member in members:
+            self._deadlines.discard(member.member_id)
+        self._update_epoch(has_changed=True)
+        if not self.state.members:
+            # Without a time the interval between assignments is over, so the next member gets its partitions at once.
+            target_epoch = ShareTargetEpoch(self.state.epoch.epoch)
+            self._append([(self._key(ShareRecordType.TARGET), target_epoch)])
+
+    # -- deadlines ---------------------------------------------------------------------------------------------
+
+    def start_sessions(self, now_ms: int) -> None:
+        """Start the sessions of a group that was loaded."""
+        for member in self.state.members.values():
+            self._renew_session(member, now_ms)
+
+    def _renew_session(self, member: ShareMember, now_ms: int) -> None:
+        environment = self._environment
+        timeout_ms = environment.setting_ms(
+            self.group_id, "share.session.timeout.ms", environment.config.group_share_session_timeout_ms
+        )
+        member.session_deadline_ms = now_ms + timeout_ms
+        self._deadlines.bring_forward(member.member_id, member.session_deadline_ms)
+
+    def next_deadline_ms(self) -> int | None:
+        """Return the time in ms at which `tick` must be called at the latest, or None."""
+        return None if self._deadlines.first == NEVER else self._deadlines.first
+
+    def tick(self, now_ms: int) -> None:
+        """Remove members whose session is over, and compute the assignment that was put off."""
+        expired: list[ShareMember] = []
+        for name in self._deadlines.pop_due(now_ms):
+            member = self.state.members.get(name)
+            if member is None:
+                continue  # The deadline of the assignment, or of a member that has left.
+            # Heartbeats only change the member's deadline, so the entry may be an old one.
+            due_ms = member.session_deadline_ms
+            if due_ms <= now_ms:
+                expired.append(member)
+                due_ms = now_ms + _TRY_AGAIN_MS  # The write of its tombstones below can fail.
+            self._deadlines.bring_forward(name, due_ms)
+        try:
+            if expired:
+                logger.info("share group %s: %d members' sessions are over", self.group_id, len(expired))
+                self.remove(expired)
+            if self.state.members:
+                self._update_target(now_ms)
+        except KafkaError as error:
+            logger.warning("share group %s: records were not written: %s", self.group_id, error.code.name)
+            self._deadlines.bring_forward(_ASSIGNMENT, now_ms + _TRY_AGAIN_MS)
+
+    # -- requests that a share group does not have ---------------------------------------------------------------
+
+    def commit_refusal(self, request: CommitRequest, now_ms: int) -> int:
+        """Return the error for a commit of offsets: a share group has none."""
+        del request, now_ms
+        return ErrorCode.GROUP_ID_NOT_FOUND
+
+    def fetch_refusal(self, member_id: str | None, epoch: int) -> int:
+        """Return the error for a fetch of committed offsets: a share group has none."""
+        del member_id, epoch
+        return ErrorCode.GROUP_ID_NOT_FOUND
+
+    def offset_delete_refusal(self) -> int:
+        """Return the error for an OffsetDelete: a share group has no committed offsets."""
+        return ErrorCode.GROUP_ID_NOT_FOUND
+
+    # -- views -------------------------------------------------------------------------------------------------
+
+    @property
+    def state_name(self) -> str:
+        """The state's name as ListGroups shows it."""
+        return "Stable" if self.state.members else "Empty"
+
+    @property
+    def is_empty(self) -> bool:
+        """True if the group has no members."""
+        return not self.state.members
+
+    @property
+    def has_no_history(self) -> bool:
+        """True if the log has no record of the group, so that it may be removed."""
+        return not self.state.exists
+
+    @property
+    def generation(self) -> int:
+        """The group's epoch, which is 0 before the first record."""
+        return self.state.epoch.epoch
+
+    @property
+    def member_count(self) -> int:
+        return len(self.state.members)
+
+    def is_subscribed_to(self, topic: str) -> bool:
+        """Return True if a member subscribes to a topic."""
+        return topic in self.state.subscribed_names()
+
+    def offset_expires_from_ms(self, topic: str, commit_timestamp_ms: int) -> int | None:
+        """Return the wall time in ms from which an offset's retention counts. A share group can have old offsets."""
+        del topic
+        return commit_timestamp_ms
+
+    def delete_refusal(self) -> int:
+        """Return the error for a DeleteGroups: NONE or NON_EMPTY_GROUP."""
+        return ErrorCode.NONE if self.is_empty else ErrorCode.NON_EMPTY_GROUP
+
+    def record_keys(self) -> list[bytes]:
+        """Return the encoded keys of all records of the group."""
+        return [SHARE_RECORDS.encode(key, None)[0] for key in self.state.record_keys()]
+
+    def resign(self) -> Work:
+        """Return no steps, because no request waits in the group. Another Handler coordinates it now."""
+        yield from ()
+
+    def kill(self) -> None:
+        """Do nothing, because no request waits in the group. It was deleted."""
+
+    def describe_share(self) -> DescribedShareGroup:
+        """Return the group for ShareGroupDescribe."""
+        return DescribedShareGroup(
+            group_id=self.group_id,
+            state=self.state_name,
+            group_epoch=self.state.epoch.epoch,
+            assignment_epoch=self.state.target_epoch.epoch,
+            assignor=ASSIGNOR_NAME,
+            members=tuple(map(_describe_member, self.state.members.values())),
+        )
+
+    # -- records -----------------------------------------------------------------------------------------------
+
+    def _key(self, record_type: ShareRecordType, name: str = "") -> RecordKey:
+        return RecordKey(record_type, self.group_id, name)
+
+    def _append(self, records: Sequence[ShareRecord]) -> None:
+        if records:
+            self._environment.append(self, records)
+
+
+def _describe_member(member: ShareMember) -> DescribedShareMember:
+    subscription = member.subscription
+    assert subscription is not None
+    return DescribedShareMember(
+        member_id=member.member_id,
+        rack_id=subscription.rack_id,
+        member_epoch=member.state.epoch,
+        client_id=subscription.client_id,
+        client_host=subscription.client_host,
+        topic_names=subscription.topic_names,
+        assignment=member.state.assigned,
+    )
+
+
+def _check_epoch(state: ShareMemberState, epoch: int) -> None:
+    """Raise FENCED_MEMBER_EPOCH for an epoch that the member cannot have."""
+    # The member repeats the previous epoch if the response with its new one was lost.
+    if epoch in (state.epoch, state.previous_epoch):
+        return
+    known = f"({epoch}) than the one known by the group coordinator ({state.epoch})"
+    if epoch > state.epoch:
+        reason = f"The share group member has a greater member epoch {known}."
+    else:
+        reason = (
+            f"The share group member has a smaller member epoch {known}, and it does not match the previous member "
+            f"epoch ({state.previous_epoch})."
+        )
+    raise KafkaError(
+        ErrorCode.FENCED_MEMBER_EPOCH, f"{reason} The member must abandon all its partitions and rejoin."
+    )

@@ -1,0 +1,89 @@
+"""Requests to share groups and their responses, the same for all versions (KIP-932)."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Final
+
+import msgspec
+
+from kproc.broker.share.membership.records import ShareAssignment
+
+# Member epochs with a meaning of their own.
+JOIN_EPOCH: Final = 0
+LEAVE_EPOCH: Final = -1
+
+
+class ShareHeartbeat(msgspec.Struct, frozen=True, kw_only=True):
+    """A ShareGroupHeartbeat request. None means that the value of the last request still holds."""
+
+    member_id: str
+    member_epoch: int
+    rack_id: str | None = None
+    topic_names: tuple[str, ...] | None = None
+    client_id: str = ""
+    client_host: str = ""
+
+
+class ShareHeartbeatResult(msgspec.Struct, frozen=True, kw_only=True):
+    """A ShareGroupHeartbeat response. `assignment` is None unless the member must learn it."""
+
+    error_code: int = 0
+    error_message: str | None = None
+    member_id: str = ""
+    member_epoch: int = 0
+    heartbeat_interval_ms: int = 0
+    assignment: ShareAssignment | None = None
+
+
+class DescribedShareMember(msgspec.Struct, frozen=True, kw_only=True):
+    """One member of a group in a ShareGroupDescribe response."""
+
+    member_id: str
+    rack_id: str | None
+    member_epoch: int
+    client_id: str
+    client_host: str
+    topic_names: tuple[str, ...]
+    assignment: ShareAssignment
+
+
+class DescribedShareGroup(msgspec.Struct, frozen=True, kw_only=True):
+    """One group in a ShareGroupDescribe response."""
+
+    group_id: str
+    state: str
+    group_epoch: int
+    assignment_epoch: int
+    assignor: str
+    members: tuple[DescribedShareMember, ...]
+
+
+class AlterShareOffsets(msgspec.Struct, frozen=True):
+    """The new start offsets of an AlterShareGroupOffsets request: topic name -> partition -> offset."""
+
+    offsets: dict[str, dict[int, int]]
+
+
+class DeleteShareOffsets(msgspec.Struct, frozen=True):
+    """The names of the topics of a DeleteShareGroupOffsets request."""
+
+    topic_names: tuple[str, ...]
+
+
+class ChangedShareOffsets(msgspec.Struct, frozen=True, kw_only=True):
+    """The outcome of a change of start offsets. An error of the group has no partitions."""
+
+    error_code: int = 0
+    error_message: str | None = None
+    # Topic name -> partition -> error code. A deletion has one code for the whole topic, under partition -1.
+    codes: dict[str, dict[int, int]] = {}
+
+
+class InitializedPartitions(msgspec.Struct, frozen=True):
+    """The partitions of a group that have a state in the share coordinator, by topic id."""
+
+    partitions: ShareAssignment
+
+
+ShareHeartbeatReply = Callable[[ShareHeartbeatResult], None]

@@ -1,0 +1,75 @@
+"""ShareStates: the calls from the group coordinator to the share coordinators, which store the states of partitions.
+
+The rules know only these two functions, so that they need no I/O. Their answers come later, when the coordinator of the
+group may have resigned.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Final, TypeVar
+
+from kproc.broker.share.membership.records import NamedPartitions
+from kproc.broker.share.state.messages import InitializeState, state_key
+from kproc.common.errors import ErrorCode
+
+T = TypeVar("T")
+# Gets the error code of each item, in their order.
+OnCodes = Callable[[list[int]], None]
+# Items of one call. A topic can have thousands of partitions, and a call between Handlers has a limit.
+ITEMS_AT_ONCE: Final = 500
+
+
+@dataclass(frozen=True)
+class ShareStates:
+    """The functions that send items to the share coordinators. An item is named by its `state_key`."""
+
+    initialize: Callable[[Sequence[tuple[str, InitializeState]], OnCodes], None]
+    delete: Callable[[Sequence[str], OnCodes], None]
+
+    def initialize_all(
+        self, group_id: str, partitions: Mapping[tuple[bytes, int], InitializeState], on_done: OnCodes
+    ) -> None:
+        """Initialize the states of (topic id, partition). `on_done` gets their error codes in the same order."""
+        items = [(state_key(group_id, *each), state) for each, state in partitions.items()]
+        _send_in_parts(self.initialize, items, on_done)
+
+    def delete_all(
+        self,
+        group_id: str,
+        topics: Mapping[bytes, NamedPartitions],
+        on_done: Callable[[set[bytes], int], None],
+    ) -> None:
+        """Delete the states of topics. `on_done` gets the topics of which no state is left, and the first error."""
+        pairs = [(topic_id, each) for topic_id, topic in topics.items() for each in sorted(topic.partitions)]
+
+        def on_codes(codes: list[int]) -> None:
+            failed = {topic_id for (topic_id, _), code in zip(pairs, codes, strict=True) if code}
+            on_done(topics.keys() - failed, next((code for code in codes if code), 0))
+
+        _send_in_parts(self.delete, [state_key(group_id, *each) for each in pairs], on_codes)
+
+
+def _send_in_parts(
+    send: Callable[[Sequence[T], OnCodes], None], items: Sequence[T], on_done: OnCodes
+) -> None:
+    """Send items a part at a time. `on_done` gets all codes at the end."""
+    codes: list[int] = []
+
+    def on_part(part: list[int]) -> None:
+        codes.extend(part)
+        if len(codes) < len(items):
+            send(items[len(codes) : len(codes) + ITEMS_AT_ONCE], on_part)
+        else:
+            on_done(codes)
+
+    on_part([])
+
+
+def _unavailable(items: Sequence[object], on_codes: OnCodes) -> None:
+    on_codes([int(ErrorCode.COORDINATOR_NOT_AVAILABLE)] * len(items))
+
+
+# For tools and tests that have no share coordinator.
+NO_SHARE_STATES: Final = ShareStates(_unavailable, _unavailable)

@@ -1,0 +1,194 @@
+"""ShareGroupState: the state of one share group, built from its records (KIP-932). Only records change it.
+
+The coordinator applies each record when it is in the log, and replays the same records at a load. Compaction removes
+older records of a key. A replay can therefore meet a member's state before its subscription, and tombstones of
+unknown keys.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator, Mapping
+from typing import Final
+
+import msgspec
+
+from kproc.broker.coordinator.record_codec import RecordKey
+from kproc.broker.share.membership.records import (
+    NamedPartitions,
+    ShareAssignment,
+    ShareEpoch,
+    ShareMemberState,
+    ShareRecordType,
+    ShareRecordValue,
+    ShareSubscription,
+    ShareTarget,
+    ShareTargetEpoch,
+    ShareTopics,
+)
+
+_NO_TARGET: Final[ShareAssignment] = {}
+
+
+class ShareMember:
+    """One member: its two records, and its deadline, which no record has."""
+
+    __slots__ = ("member_id", "session_deadline_ms", "state", "subscription")
+
+    def __init__(self, member_id: str) -> None:
+        self.member_id = member_id
+        self.subscription: ShareSubscription | None = None  # None only while the log is replayed.
+        self.state = ShareMemberState(0)
+        self.session_deadline_ms = 0
+
+
+class ShareGroupState:
+    """The epochs, members and assignments of one group, and the topics that have states in the share coordinator."""
+
+    __slots__ = ("_name_users", "epoch", "group_id", "members", "target_epoch", "targets", "topics")
+
+    def __init__(self, group_id: str) -> None:
+        self.group_id = group_id
+        self.epoch = ShareEpoch(0)
+        self.target_epoch = ShareTargetEpoch(0)
+        self.members: dict[str, ShareMember] = {}
+        self.targets: dict[str, ShareAssignment] = {}
+        self.topics = ShareTopics()
+        # Numbers of members that subscribe to a topic, so that no request visits all members.
+        self._name_users: Counter[str] = Counter()
+
+    @property
+    def exists(self) -> bool:
+        """True if the log has a record of the group. Kafka writes only its topics if offsets were altered first."""
+        return self.epoch.epoch > 0 or self.topics != ShareTopics()
+
+    def drop_incomplete_members(self) -> None:
+        """Remove members of which the log has no subscription, because their tombstones were cut by a crash."""
+        for member in list(self.members.values()):
+            if member.subscription is None:
+                del self.members[member.member_id]
+
+    def target_of(self, member_id: str) -> ShareAssignment:
+        """Return the target assignment of a member; it is empty for one that has none yet."""
+        return self.targets.get(member_id, _NO_TARGET)
+
+    def subscribed_names(self) -> frozenset[str]:
+        """Return the names of all topics to which members subscribe. Some of them may not exist."""
+        return frozenset(self._name_users)
+
+    def record_keys(self) -> Iterator[RecordKey]:
+        """Yield the keys of all records of the group, in the order in which a deletion writes their tombstones."""
+        for member_id in self.members:
+            yield RecordKey(ShareRecordType.MEMBER_STATE, self.group_id, member_id)
+        for member_id in self.targets:
+            yield RecordKey(ShareRecordType.MEMBER_TARGET, self.group_id, member_id)
+        yield RecordKey(ShareRecordType.TARGET, self.group_id)
+        for member_id in self.members:
+            yield RecordKey(ShareRecordType.MEMBER, self.group_id, member_id)
+        yield RecordKey(ShareRecordType.TOPICS, self.group_id)
+        yield RecordKey(ShareRecordType.GROUP, self.group_id)
+
+    # -- records -----------------------------------------------------------------------------------------------
+
+    def apply(self, key: RecordKey, value: ShareRecordValue | None) -> None:
+        """Apply one record of this group that is in the log."""
+        match value:
+            case ShareEpoch():
+                self.epoch = value
+            case ShareTargetEpoch():
+                self.target_epoch = value
+            case ShareSubscription():
+                self._set_subscription(self._member(key.name), value)
+            case ShareMemberState():
+                self._member(key.name).state = value
+            case ShareTarget():
+                self.targets[key.name] = value.partitions
+            case ShareTopics():
+                self.topics = value
+            case None:
+                self._remove(key)
+
+    def _member(self, member_id: str) -> ShareMember:
+        member = self.members.get(member_id)
+        if member is None:
+            member = self.members[member_id] = ShareMember(member_id)
+        return member
+
+    def _set_subscription(self, member: ShareMember, subscription: ShareSubscription | None) -> None:
+        if member.subscription is not None:
+            for name in member.subscription.topic_names:
+                self._name_users[name] -= 1
+                if not self._name_users[name]:
+                    del self._name_users[name]
+        member.subscription = subscription
+        if subscription is not None:
+            self._name_users.update(subscription.topic_names)
+
+    def _remove(self, key: RecordKey) -> None:
+        member = self.members.get(key.name)
+        match key.record_type:
+            case ShareRecordType.GROUP:
+                self.epoch = ShareEpoch(0)
+            case ShareRecordType.TARGET:
+                self.target_epoch = ShareTargetEpoch(0)
+            case ShareRecordType.MEMBER_TARGET:
+                self.targets.pop(key.name, None)
+            case ShareRecordType.TOPICS:
+                self.topics = ShareTopics()
+            case ShareRecordType.MEMBER_STATE if member is not None:
+                member.state = ShareMemberState(0)
+            case ShareRecordType.MEMBER if member is not None:
+                self._set_subscription(member, None)
+                del self.members[key.name]
+
+
+# ---- the steps of a topic's share partitions: initializing, initialized, deleting --------------------------
+
+
+def with_initializing(topics: ShareTopics, added: Mapping[bytes, NamedPartitions]) -> ShareTopics:
+    """Return the topics with partitions that are being initialized. A topic that was being deleted is not any more."""
+    deleting = {topic_id: name for topic_id, name in topics.deleting.items() if topic_id not in added}
+    return msgspec.structs.replace(topics, initializing=_union(topics.initializing, added), deleting=deleting)
+
+
+def with_initialized(topics: ShareTopics, done: Mapping[bytes, NamedPartitions]) -> ShareTopics:
+    """Return the topics with partitions that have a state now."""
+    initializing = {}
+    for topic_id, topic in topics.initializing.items():
+        left = topic.partitions - done[topic_id].partitions if topic_id in done else topic.partitions
+        if left:
+            initializing[topic_id] = NamedPartitions(topic.name, left)
+    return msgspec.structs.replace(
+        topics, initializing=initializing, initialized=_union(topics.initialized, done)
+    )
+
+
+def with_deleting(topics: ShareTopics, names: Mapping[bytes, str]) -> ShareTopics:
+    """Return the topics with topics whose states are being deleted."""
+    return ShareTopics(topics.initializing, _without(topics.initialized, names), {**topics.deleting, **names})
+
+
+def without_topics(topics: ShareTopics, topic_ids: frozenset[bytes]) -> ShareTopics:
+    """Return the topics without those whose states are deleted."""
+    return ShareTopics(
+        _without(topics.initializing, topic_ids),
+        _without(topics.initialized, topic_ids),
+        {topic_id: name for topic_id, name in topics.deleting.items() if topic_id not in topic_ids},
+    )
+
+
+def _union(
+    first: Mapping[bytes, NamedPartitions], second: Mapping[bytes, NamedPartitions]
+) -> dict[bytes, NamedPartitions]:
+    union = dict(first)
+    for topic_id, topic in second.items():
+        known = union.get(topic_id)
+        partitions = topic.partitions if known is None else known.partitions | topic.partitions
+        union[topic_id] = NamedPartitions(topic.name, partitions)
+    return union
+
+
+def _without(
+    topics: Mapping[bytes, NamedPartitions], topic_ids: Mapping[bytes, str] | frozenset[bytes]
+) -> dict[bytes, NamedPartitions]:
+    return {topic_id: topic for topic_id, topic in topics.items() if topic_id not in topic_ids}

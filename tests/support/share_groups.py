@@ -1,0 +1,109 @@
+"""A group coordinator with share groups over a cluster of topics, and a share coordinator in memory (KIP-932)."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+from kproc.broker.cluster.image import ClusterImage, PartitionImage, TopicImage
+from kproc.broker.group.consumer.topics import ConsumerCluster, TopicView
+from kproc.broker.share.membership.group import ShareGroup
+from kproc.broker.share.membership.messages import ShareHeartbeat, ShareHeartbeatResult
+from kproc.broker.share.membership.share_states import OnCodes, ShareStates
+from kproc.broker.share.state.messages import InitializeState
+from kproc.common.errors import ErrorCode
+from tests.support.consumer_groups import topic_id
+from tests.support.group_coordinator_rig import Rig
+
+
+class MemoryStates:
+    """The states of share partitions, by their keys. Calls wait in `calls` until `run`."""
+
+    def __init__(self) -> None:
+        self.states: dict[str, InitializeState] = {}
+        self.calls: list[Callable[[], None]] = []
+        self.error = 0
+
+    def functions(self) -> ShareStates:
+        def initialize(items: Sequence[tuple[str, InitializeState]], on_codes: OnCodes) -> None:
+            self.calls.append(lambda: on_codes([self._initialize(*each) for each in items]))
+
+        def delete(keys: Sequence[str], on_codes: OnCodes) -> None:
+            self.calls.append(lambda: on_codes([self._delete(each) for each in keys]))
+
+        return ShareStates(initialize, delete)
+
+    def _initialize(self, key: str, state: InitializeState) -> int:
+        if self.error:
+            return self.error
+        known = self.states.get(key)
+        if known is not None and known.state_epoch > state.state_epoch:
+            return ErrorCode.FENCED_STATE_EPOCH
+        self.states[key] = state
+        return 0
+
+    def _delete(self, key: str) -> int:
+        if not self.error:
+            self.states.pop(key, None)
+        return self.error
+
+    def run(self) -> None:
+        """Answer all calls that wait."""
+        while self.calls:
+            self.calls.pop(0)()
+
+
+class ShareRig(Rig):
+    """A coordinator with share groups that may be lost and loaded again from its log."""
+
+    def __init__(self, partition_counts: Mapping[str, int] | None = None) -> None:
+        self.image = ClusterImage()
+        self.configs: dict[str, str] = {"share.assignment.interval.ms": "0"}
+        self.states = MemoryStates()
+        self.set_topics({"t": 2} if partition_counts is None else partition_counts)
+        super().__init__(
+            ConsumerCluster(
+                TopicView(lambda: self.image),
+                lambda _group_id: self.configs,
+                lambda _expression, _client: frozenset(),
+                self.states.functions(),
+            )
+        )
+        self.topics = {name: topic_id(name) for name in self.image.topics_by_name}
+
+    def set_topics(self, partition_counts: Mapping[str, int]) -> None:
+        """Replace the topics of the cluster."""
+        self.image.version += 1
+        self.image.topics_by_name = {
+            name: TopicImage(
+                name, topic_id(name), [PartitionImage(each, each, 0, 0, 0) for each in range(count)], {}, [0]
+            )
+            for name, count in partition_counts.items()
+        }
+        self.image.topics_by_id = {topic.topic_id: topic for topic in self.image.topics_by_name.values()}
+
+    def heartbeat(self, member_id: str, epoch: int, **more: Any) -> ShareHeartbeatResult:
+        """Send a heartbeat. Let the log be synced, and the share coordinator answer."""
+        if epoch == 0:
+            more.setdefault("topic_names", ("t",))
+        results: list[ShareHeartbeatResult] = []
+        request = ShareHeartbeat(member_id=member_id, member_epoch=epoch, client_id="c", **more)
+        self.coordinator.share_heartbeat("g", request, results.append)
+        self.run_all()
+        return results[0]
+
+    def run_all(self) -> None:
+        """Sync the log and answer calls until nothing waits any more."""
+        for _ in range(10):
+            self.log.sync()
+            self.states.run()
+        self.log.sync()
+
+    def add_member(self, member_id: str, **more: Any) -> ShareHeartbeatResult:
+        """Join, and send heartbeats until the member has the target's epoch."""
+        result = self.heartbeat(member_id, 0, **more)
+        more.pop("topic_names", None)
+        return self.heartbeat(member_id, result.member_epoch, **more)
+
+    def group(self, group_id: str = "g") -> ShareGroup:
+        return self.coordinator.shares.get(group_id)
