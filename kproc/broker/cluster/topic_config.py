@@ -175,7 +175,6 @@ ROWS: Final = (
         (),
         None,
         "false",
-        unhonoured="there are no share groups",
     ),
     TopicConfig(
         "file.delete.delay.ms",

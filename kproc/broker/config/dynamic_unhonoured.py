@@ -99,8 +99,6 @@ _ROWS: Final = (
     _row("group.consumer.assignor.offload.enable", BOOLEAN, True, _NO_OFFLOAD),
     _row("group.share.assignor.offload.enable", BOOLEAN, True, _OTHER_GROUPS),
     _row("group.streams.assignor.offload.enable", BOOLEAN, True, _OTHER_GROUPS),
-    _row("errors.deadletterqueue.auto.create.topics.enable", BOOLEAN, False, _NO_SHARE_GROUPS),
-    _row("errors.deadletterqueue.topic.name.prefix", STRING, "dlq.", _NO_SHARE_GROUPS),
     _row(
         "group.coordinator.cached.buffer.max.bytes",
         INT,

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from kproc.broker.config.values import (
+    BOOLEAN,
     CLUSTER,
     INT,
     INT_MAX,
@@ -97,6 +98,18 @@ class GroupSettings:
         "rights of its members may have changed. New topics are found earlier.",
         at_least(10_000),
         internal=True,
+    )
+    errors_deadletterqueue_auto_create_topics_enable: bool = setting(
+        BOOLEAN,
+        False,
+        "Create the dead letter topic of a share group if it does not exist (KIP-1191).",
+        dynamic=CLUSTER,
+    )
+    errors_deadletterqueue_topic_name_prefix: str = setting(
+        STRING,
+        "dlq.",
+        "Beginning of the names of dead letter topics. A share group writes to no topic with another name.",
+        dynamic=CLUSTER,
     )
     group_consumer_migration_policy: str = setting(
         STRING,

@@ -28,8 +28,7 @@ KNOWN_UNHONOURED: Final = frozenset(
     controller.socket.timeout.ms
     cordoned.log.dirs create.topic.policy.class.name delegation.token.master.key
     delete.records.purgatory.purge.interval.requests
-    eligible.leader.replicas.enable errors.deadletterqueue.auto.create.topics.enable
-    errors.deadletterqueue.topic.name.prefix fetch.purgatory.purge.interval.requests
+    eligible.leader.replicas.enable fetch.purgatory.purge.interval.requests
     follower.fetch.last.tiered.offset.enable follower.replication.throttled.rate
     group.consumer.assignor.offload.enable group.coordinator.append.linger.ms
     group.coordinator.background.threads group.coordinator.cached.buffer.max.bytes

@@ -147,7 +147,10 @@ class InFlightRecords:
         """Extend the window to an offset with a loaded state, unless the window reaches further."""
         first = self.end_offset
         if last >= first:
-            self._runs.append(Run(first, last, state, delivery_count, last - first + 1))
+            run = Run(first, last, state, delivery_count, last - first + 1)
+            # The reason is not persisted, but follows from the number of deliveries.
+            run.is_rejected = state is ARCHIVING and delivery_count < self.rules.delivery_count_max
+            self._runs.append(run)
             if state is AVAILABLE:
                 heappush(self._available, first)
             elif state in _FINISHED:

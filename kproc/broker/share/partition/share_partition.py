@@ -74,8 +74,10 @@ class SharePartition:
         self._queued: list[_Pending] = []
         self._in_flight: list[_Pending] = []
 
-    def load(self, state: PersistedState, first_offset: int, log_start: int, log_end: int) -> None:
-        """Begin with the persisted state.
+    def load(
+        self, state: PersistedState, first_offset: int, log_start: int, log_end: int
+    ) -> list[DeadLetters]:
+        """Begin with the persisted state. Return the records that were about to be written as dead letters.
 
         first_offset: the start by share.auto.offset.reset, if the state has none.
         log_end: after a power loss the log can end before the state does. Other records get the lost offsets, so the
@@ -93,6 +95,7 @@ class SharePartition:
         ]
         self.records = InFlightRecords(start, self.settings.rules, batches)
         self.records.discard_below(log_start)
+        return self.records.dead_letters()
 
     def apply_settings(self, settings: ShareSettings) -> None:
         """Use settings of the group that have changed, from the next acquire, acknowledgement or release on."""

@@ -12,10 +12,12 @@ import logging
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any, Final
 
+from kproc.broker.cluster.features import share_version
 from kproc.broker.fetch.fetch_read import partition_now
 from kproc.broker.peers.forwarding import gather
 from kproc.broker.peers.share_call import READ_STATE, WRITE_STATE
 from kproc.broker.role.purgatory import DelayedOperation
+from kproc.broker.share.partition.dead_letters import DeadLetterWriter
 from kproc.broker.share.partition.group_settings import ShareSettings, share_settings
 from kproc.broker.share.partition.share_partition import SharePartition
 from kproc.broker.share.partition.state_calls import StateCalls
@@ -40,6 +42,7 @@ _FAILED_MS: Final = 1_000
 # Limits of one Handler. A run is a range of records with one state, and takes about 200 bytes.
 PARTITIONS_MAX: Final = 10_000
 RUNS_MAX: Final = 1_000_000
+_DEAD_LETTERS_SINCE: Final = 2  # The level of share.version.
 _FENCED: Final = (ErrorCode.FENCED_STATE_EPOCH, ErrorCode.FENCED_LEADER_EPOCH)
 
 
@@ -47,23 +50,17 @@ class SharePartitions:
     """The table of a Handler's share partitions.
 
     group_configs: returns the configs of a group by their names.
-    allows_dead_letters: returns True if share.version is at least 2.
     """
 
-    def __init__(
-        self,
-        services: Services,
-        group_configs: Callable[[str], Mapping[str, str]],
-        allows_dead_letters: Callable[[], bool] = lambda: False,
-    ) -> None:
+    def __init__(self, services: Services, group_configs: Callable[[str], Mapping[str, str]]) -> None:
         self._services = services
         self._group_configs = group_configs
-        self._allows_dead_letters = allows_dead_letters
         self._by_key: dict[SharePartitionKey, SharePartition] = {}
         self._settings: dict[
             str, tuple[int, ShareSettings]
         ] = {}  # By group, with the version of the metadata.
         self._calls = StateCalls(services)
+        self._dead_letters = DeadLetterWriter(services, self._archive)
         self._deadlines: Deadlines[SharePartition] = Deadlines()  # In monotonic ms.
         self._unwritten: dict[SharePartition, None] = {}
         self._timer: _Timer | None = None
@@ -121,7 +118,7 @@ class SharePartitions:
             settings = share_settings(
                 self._group_configs(group_id),
                 self._services.config,
-                allows_dead_letters=self._allows_dead_letters(),
+                allows_dead_letters=share_version(self._services.image) >= _DEAD_LETTERS_SINCE,
             )
             if known is not None and known[1] == settings:
                 settings = known[1]
@@ -235,8 +232,9 @@ class SharePartitions:
             code = error.code if isinstance(error, KafkaError) else ErrorCode.KAFKA_STORAGE_ERROR
             self._fail(partition, int(code))
             return
-        partition.load(state, first_offset, log.start_offset, log.end_offset)
+        letters = partition.load(state, first_offset, log.start_offset, log.end_offset)
         self.changed(partition)
+        self._dead_letters.write(partition, letters)
         self._wake(partition)
 
     def _fail(self, partition: SharePartition, code: int) -> None:
@@ -249,8 +247,9 @@ class SharePartitions:
 
     def _on_written(self, partition: SharePartition, outcome: int) -> None:
         if not outcome:
-            partition.finish_write()
+            letters = partition.finish_write()
             self.changed(partition)
+            self._dead_letters.write(partition, letters)
             self._wake(partition)
         elif outcome in _FENCED:
             # Another owner has read the state, or the group coordinator has replaced it. Read it again.
@@ -261,6 +260,11 @@ class SharePartitions:
             logger.warning("cannot write the state of share partition %s: error %d", partition.name, outcome)
             partition.fail_write(_client_error(outcome))
             self.changed(partition)
+
+    def _archive(self, partition: SharePartition, first: int, last: int) -> None:
+        """Archive records that were written as dead letters."""
+        partition.finish_dead_letters(first, last)
+        self.changed(partition)
 
     # -- the timer ---------------------------------------------------------------------------------------------
 

@@ -313,7 +313,7 @@ def test_invalid_acknowledgements_change_nothing(owner: ShareOwner, batches: lis
     assert good.error == 0
 
 
-def test_acquire_answers_after_its_acknowledgements_are_persisted(owner: ShareOwner) -> None:
+def test_acquire_answers_after_acknowledgements_are_persisted(owner: ShareOwner) -> None:
     owner.load(ANN)
     owner.produce(2)
     owner.offsets(ANN)
@@ -376,7 +376,7 @@ def test_renewal_can_be_disabled_for_a_group(owner: ShareOwner) -> None:
     assert result.error == ErrorCode.INVALID_REQUEST
 
 
-def test_end_of_a_session_releases_what_it_holds_without_counting(owner: ShareOwner) -> None:
+def test_end_of_a_session_releases_without_counting(owner: ShareOwner) -> None:
     owner.load(ANN)
     owner.produce(2)
     assert owner.offsets(ANN, records_max=2) == [(0, 1, 1)]

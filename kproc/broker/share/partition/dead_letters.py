@@ -1,0 +1,368 @@
+"""Dead letters (KIP-1191): records of a share group that were rejected, or delivered too often, go to another topic.
+
+The records are in the state ARCHIVING, which is persisted first. They are written to the group's dead letter topic,
+and then archived. A crash between the two writes a record again when the state is loaded. A record that cannot be
+written is archived nevertheless, as in Kafka, and the log says why.
+
+Differs from Kafka: with errors.deadletterqueue.copy.record.enable the headers of the record are copied, too.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections import deque
+from collections.abc import Callable, Iterator, Sequence
+from functools import partial
+from typing import TYPE_CHECKING, Final
+
+from kproc.broker.calls.calls import Lost
+from kproc.broker.calls.controller_calls import CHANGE, Change, Changed
+from kproc.broker.cluster.dynamic_settings import current_value
+from kproc.broker.fetch.fetch_read import partition_now
+from kproc.broker.peers.forwarding import Answer, OnAnswer, gather, operation
+from kproc.broker.role.purgatory import DelayedOperation
+from kproc.broker.share.partition.in_flight import DeadLetters
+from kproc.common.clock import NS_PER_MS
+from kproc.common.errors import Corrupt, ErrorCode, KafkaError
+from kproc.wire.batch_header import HEADER_BYTES
+from kproc.wire.record_batch import encode_batch, parse_header, walk_batch
+from kproc.wire.records import Record
+
+if TYPE_CHECKING:
+    from kproc.broker.cluster.image import PartitionImage, TopicImage
+    from kproc.broker.handler.owned_partition import OwnedPartition
+    from kproc.broker.request.context import Services
+    from kproc.broker.share.partition.share_partition import SharePartition
+    from kproc.broker.storage.log import Log
+
+logger = logging.getLogger(__name__)
+
+_OPERATION: Final = "dead_letters"
+_ENABLE: Final = "errors.deadletterqueue.group.enable"
+_AUTO_CREATE: Final = "errors.deadletterqueue.auto.create.topics.enable"
+_PREFIX: Final = "errors.deadletterqueue.topic.name.prefix"
+# The values of the header __dlq.errors.message, as in Kafka.
+REJECTED: Final = "Offset rejected by client."
+DELIVERED_TOO_OFTEN: Final = "Offset delivery count exceeded the threshold."
+# Records and bytes of one batch of dead letters. A larger batch would hold up the duty cycle.
+_RECORDS_MAX: Final = 500
+_BATCH_BYTES_MAX: Final = 256 << 10
+_READ_BYTES: Final = 1 << 20
+# Records of the log that are skipped one by one between two dead letters. More are skipped by a new look-up.
+_SKIPPED_MAX: Final = 1_000
+# Upper limits of the bytes that a record and a header have besides their contents.
+_RECORD_OVERHEAD_BYTES: Final = 40
+_HEADER_OVERHEAD_BYTES: Final = 10
+# Attempts for one batch, and the pause after the first of them, as in Kafka. Each pause is twice as long.
+_ATTEMPTS: Final = 5
+_PAUSE_MS: Final = 1_000
+_RETRIED: Final = (
+    ErrorCode.NOT_LEADER_OR_FOLLOWER,
+    ErrorCode.UNKNOWN_TOPIC_OR_PARTITION,
+    ErrorCode.KAFKA_STORAGE_ERROR,
+)
+
+
+class _Unwritable(Exception):
+    """The group's dead letters cannot be written. The text says why."""
+
+
+class _Queue:
+    """The dead letters of one share partition that are not written yet: the next batch, and those behind it."""
+
+    __slots__ = ("attempts", "batch", "is_waiting", "letters", "originals")
+
+    def __init__(self) -> None:
+        self.letters: deque[DeadLetters] = deque()
+        self.batch: list[DeadLetters] = []
+        self.attempts = 0  # Failed attempts to write the batch.
+        self.is_waiting = False  # For the answer to a batch, the topic's creation or the end of a pause.
+        self.originals: _Originals | None = None
+
+
+class DeadLetterWriter:
+    """Writes the dead letters of a Handler's share partitions, one batch at a time for each of them.
+
+    on_written: called with a share partition and the first and last offset of dead letters that can be archived.
+    """
+
+    def __init__(self, services: Services, on_written: Callable[[SharePartition, int, int], None]) -> None:
+        self._services = services
+        self._on_written = on_written
+        self._queues: dict[SharePartition, _Queue] = {}
+
+    def write(self, partition: SharePartition, letters: Sequence[DeadLetters]) -> None:
+        """Write records as dead letters, and archive them then."""
+        if letters:
+            self._queues.setdefault(partition, _Queue()).letters.extend(letters)
+            self._write_next(partition)
+
+    def resume(self, partition: SharePartition) -> None:
+        """Go on with the dead letters of a share partition, because its wait is over."""
+        self._queues[partition].is_waiting = False
+        self._write_next(partition)
+
+    def _write_next(self, partition: SharePartition) -> None:
+        """Write the next batches of a share partition, until one is not answered at once."""
+        queue = self._queues[partition]
+        while not queue.is_waiting:
+            if partition.is_dropped or not (queue.batch or queue.letters):
+                del self._queues[partition]
+                return
+            try:
+                topic = self._find_topic(partition)
+            except _Unwritable as problem:
+                self._give_up(partition, queue, str(problem))
+                continue
+            if topic is None:
+                self._create_topic(partition, queue)
+            else:
+                self._write_batch(partition, queue, topic)
+
+    # -- the topic ---------------------------------------------------------------------------------------------
+
+    def _find_topic(self, partition: SharePartition) -> TopicImage | None:
+        """Return the group's dead letter topic, or None if it is to be created. Raises _Unwritable."""
+        name, services = partition.settings.dead_letter_topic, self._services
+        if not name:
+            raise _Unwritable("the group has no dead letter topic any more")
+        topic = services.image.topic(name)
+        if topic is not None and topic.configs.get(_ENABLE, "false") != "true":
+            raise _Unwritable(f"topic {name} does not allow dead letters: set its {_ENABLE} to true")
+        if topic is None and self._setting(_AUTO_CREATE) != "true":
+            raise _Unwritable(f"topic {name} does not exist: create it, or set {_AUTO_CREATE} to true")
+        prefix = self._setting(_PREFIX)
+        if not name.startswith(prefix):
+            raise _Unwritable(f"the name of topic {name} does not begin with {prefix!r}, the {_PREFIX}")
+        return topic
+
+    def _setting(self, name: str) -> str:
+        return current_value(self._services.image, self._services.config, name) or ""
+
+    def _create_topic(self, partition: SharePartition, queue: _Queue) -> None:
+        name = partition.settings.dead_letter_topic
+        configs = {_ENABLE: "true", "message.timestamp.type": "CreateTime"}
+        topic = {
+            "name": name,
+            "num_partitions": -1,
+            "replication_factor": -1,
+            "assignments": [],
+            "configs": [{"name": key, "value": value} for key, value in configs.items()],
+        }
+
+        def on_reply(reply: Changed | Lost) -> None:
+            queue.is_waiting = False
+            code = int(ErrorCode.NOT_LEADER_OR_FOLLOWER)
+            if isinstance(reply, Changed):
+                rows = reply.fields.get("topics") or [{"error_code": ErrorCode.UNKNOWN_SERVER_ERROR}]
+                code = int(rows[0]["error_code"])
+            if code not in (ErrorCode.NONE, ErrorCode.TOPIC_ALREADY_EXISTS) and not self._pause(
+                partition, queue, code
+            ):
+                self._give_up(partition, queue, f"topic {name} cannot be created: error {code}")
+            self._write_next(partition)
+
+        queue.is_waiting = True
+        body = Change("create_topics", {"topics": [topic], "validate_only": False})
+        self._services.peers.ask_controller(CHANGE, body, on_reply)
+
+    # -- the records -------------------------------------------------------------------------------------------
+
+    def _write_batch(self, partition: SharePartition, queue: _Queue, topic: TopicImage) -> None:
+        queue.letters.extendleft(reversed(queue.batch))  # Of an attempt that has failed.
+        queue.batch = []
+        size_max = int(topic.configs.get("max.message.bytes") or self._setting("message.max.bytes"))
+        records = self._next_records(partition, queue, min(size_max, _BATCH_BYTES_MAX))
+        index = partition.key.partition % len(topic.partitions)
+        is_sent = False
+
+        def on_answers(answers: list[Answer]) -> None:
+            queue.is_waiting = False
+            code = answers[0]["error_code"]
+            if not code:
+                self._finish(partition, queue, None)
+            elif not self._pause(partition, queue, code):
+                self._finish(partition, queue, f"topic {topic.name} does not take them: error {code}")
+            if is_sent:
+                self._write_next(partition)
+
+        queue.is_waiting = True
+        gather(self._services, _OPERATION, [(topic.name, index, bytes(encode_batch(records)))], on_answers)
+        is_sent = True
+
+    def _next_records(self, partition: SharePartition, queue: _Queue, size_max: int) -> list[Record]:
+        """Move dead letters to the batch: at least one, and more as long as they fit. Return their records."""
+        now_ms = self._services.clock.wall_ms()
+        if partition.settings.copies_dead_letters and queue.originals is None:
+            queue.originals = self._find_originals(partition)
+        find = queue.originals.find if queue.originals is not None else _no_original
+        records: list[Record] = []
+        left = size_max - HEADER_BYTES
+        while queue.letters and len(records) < _RECORDS_MAX:
+            letters = queue.letters[0]
+            record = _dead_letter(partition, letters, letters.first, find(letters.first), now_ms)
+            left -= _size(record)
+            if left < 0 and records:
+                break
+            records.append(record)
+            queue.letters.popleft()
+            if letters.first < letters.last:
+                queue.letters.appendleft(letters._replace(first=letters.first + 1))
+            if queue.batch and queue.batch[-1][1:] == (letters.first - 1, *letters[2:]):
+                queue.batch[-1] = queue.batch[-1]._replace(last=letters.first)
+            else:
+                queue.batch.append(letters._replace(last=letters.first))
+        return records
+
+    def _find_originals(self, partition: SharePartition) -> _Originals | None:
+        key = partition.key
+        image = partition_now(self._services.image, key.topic_id, key.partition)
+        assert image is not None, "a deleted topic drops its share partitions"
+        try:
+            return _Originals(self._services.owner.partitions.get(partition.topic, image).log)
+        except (KafkaError, Corrupt, OSError) as error:
+            logger.warning("cannot copy dead letters of %s: %s", partition.name, error)
+            return None
+
+    # -- the outcome -------------------------------------------------------------------------------------------
+
+    def _pause(self, partition: SharePartition, queue: _Queue, code: int) -> bool:
+        """Return True if the same is tried again after a pause."""
+        queue.attempts += 1
+        if code not in _RETRIED or queue.attempts >= _ATTEMPTS:
+            return False
+        due_ns = self._services.clock.now_ns() + (_PAUSE_MS << queue.attempts - 1) * NS_PER_MS
+        self._services.owner.purgatory.watch(_Pause(self, partition, due_ns), ())
+        queue.is_waiting = True
+        return True
+
+    def _give_up(self, partition: SharePartition, queue: _Queue, problem: str) -> None:
+        """Archive all dead letters of a share partition, because none of them can be written."""
+        queue.batch.extend(queue.letters)
+        queue.letters.clear()
+        self._finish(partition, queue, problem)
+
+    def _finish(self, partition: SharePartition, queue: _Queue, problem: str | None) -> None:
+        """Archive the records of the batch."""
+        batch, queue.batch, queue.attempts = queue.batch, [], 0
+        for letters in batch:
+            if problem is not None:
+                logger.warning(
+                    "dead letters of share partition %s are lost at the offsets %d to %d: %s",
+                    *(partition.name, letters.first, letters.last, problem),
+                )
+            self._on_written(partition, letters.first, letters.last)
+
+
+class _Pause(DelayedOperation):
+    """The pause before a batch of dead letters is written again."""
+
+    __slots__ = ("_partition", "_writer")
+
+    def __init__(self, writer: DeadLetterWriter, partition: SharePartition, due_ns: int) -> None:
+        super().__init__(due_ns)
+        self._writer = writer
+        self._partition = partition
+
+    def try_complete(self) -> bool:
+        return False
+
+    def on_complete(self) -> None:
+        self._writer.resume(self._partition)
+
+
+def _dead_letter(
+    partition: SharePartition, letters: DeadLetters, offset: int, original: Record | None, now_ms: int
+) -> Record:
+    """Return the dead letter for one offset. `original`: the record to copy, if it is to be copied and exists."""
+    headers = [
+        ("__dlq.errors.topic", partition.topic.encode()),
+        ("__dlq.errors.partition", b"%d" % partition.key.partition),
+        ("__dlq.errors.offset", b"%d" % offset),
+        ("__dlq.errors.group", partition.key.group_id.encode()),
+        ("__dlq.errors.delivery.count", b"%d" % letters.delivery_count),
+        ("__dlq.errors.message", (REJECTED if letters.is_rejected else DELIVERED_TOO_OFTEN).encode()),
+    ]
+    if original is None:
+        return Record(None, None, now_ms, headers)
+    return Record(original.key, original.value, now_ms, [*original.headers, *headers])
+
+
+def _size(record: Record) -> int:
+    """Return an upper limit of a record's bytes in a batch."""
+    headers = sum(
+        _HEADER_OVERHEAD_BYTES + len(name.encode()) + len(value or b"") for name, value in record.headers
+    )
+    return _RECORD_OVERHEAD_BYTES + len(record.key or b"") + len(record.value or b"") + headers
+
+
+def _no_original(_offset: int) -> Record | None:
+    return None
+
+
+class _Originals:
+    """The records of a log, for dead letters in about ascending order."""
+
+    __slots__ = ("_ahead", "_log", "_records")
+
+    def __init__(self, log: Log) -> None:
+        self._log = log
+        self._records: Iterator[Record] = iter(())
+        self._ahead: Record | None = None
+
+    def find(self, offset: int) -> Record | None:
+        """Return the record with an offset. None if compaction or retention has removed it."""
+        ahead = self._ahead
+        if ahead is None or not ahead.offset <= offset < ahead.offset + _SKIPPED_MAX:
+            self._records = _read_records(self._log, offset)
+            self._ahead = next(self._records, None)
+        while self._ahead is not None and self._ahead.offset < offset:
+            self._ahead = next(self._records, None)
+        return self._ahead if self._ahead is not None and self._ahead.offset == offset else None
+
+
+def _read_records(log: Log, offset: int) -> Iterator[Record]:
+    """Yield the records of the log from the batch with an offset on, as far as they can be read."""
+    limit = log.state.config.max_decompressed_message_bytes
+    try:
+        while True:
+            content = memoryview(log.reader.read_bytes(offset, _READ_BYTES))
+            before = offset
+            while len(content) >= HEADER_BYTES:
+                header = parse_header(content)
+                if header.total_bytes > len(content):
+                    break
+                if not header.is_control:
+                    yield from walk_batch(content[: header.total_bytes], limit)
+                offset = header.last_offset + 1
+                content = content[header.total_bytes :]
+            if offset == before:
+                return
+    except (KafkaError, Corrupt, OSError) as error:
+        logger.warning("cannot copy dead letters of %s: %s", log.state.directory.name, error)
+
+
+def _failed(index: int, code: int, _message: str | None) -> Answer:
+    return {"partition_index": index, "error_code": int(code)}
+
+
+@operation(_OPERATION, _failed, bytes)
+def append_dead_letters(
+    services: Services, owned: OwnedPartition, partition: PartitionImage, batch: bytes, on_answer: OnAnswer
+) -> None:
+    """Append a batch to one of our logs, and answer when it is as durable as acks=all promises."""
+    is_hidden = services.config.waits_for_sync
+    (result,) = owned.log.append([memoryview(bytearray(batch))], hidden_from=0 if is_hidden else None)
+    if result.error_code:
+        on_answer(_failed(partition.index, result.error_code, None))
+        return
+    owned.after_append()
+    on_synced = partial(_on_synced, partition.index, on_answer)
+    if is_hidden:
+        owned.when_synced(result.last_offset + 1, on_synced)
+    else:
+        on_synced(0)
+
+
+def _on_synced(index: int, on_answer: OnAnswer, code: int) -> None:
+    on_answer(_failed(index, code, None))

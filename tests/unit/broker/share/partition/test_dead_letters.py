@@ -1,0 +1,234 @@
+"""Dead letters: records that were rejected or delivered too often go to the group's dead letter topic, once."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+
+import pytest
+
+from kproc.broker.share.partition import dead_letters, share_partitions
+from kproc.broker.share.partition.messages import AcknowledgeBatch, AcknowledgeType, ShareHolder
+from kproc.broker.share.state.messages import PersistedState, RecordState, StateBatch, state_key
+from kproc.wire.record_batch import decode_records, encode_batch
+from kproc.wire.records import Record
+from tests.support.handler_rig import HandlerRig
+from tests.support.share_partition_rig import ShareOwner
+
+REJECT, RELEASE, ACCEPT = AcknowledgeType.REJECT, AcknowledgeType.RELEASE, AcknowledgeType.ACCEPT
+ANN = ShareHolder("g", "ann", 1, 0)
+TOPIC = "dlq.t"
+ENABLE = {"errors_deadletterqueue_group_enable": "true"}
+
+
+@pytest.fixture
+def owner(start: Callable[..., HandlerRig], monkeypatch: pytest.MonkeyPatch) -> ShareOwner:
+    monkeypatch.setattr(share_partitions, "share_version", lambda _image: 2)
+    return with_dead_letters(start())
+
+
+def with_dead_letters(rig: HandlerRig) -> ShareOwner:
+    made = ShareOwner(rig)
+    made.configure(errors_deadletterqueue_topic_name=TOPIC)
+    return made
+
+
+def reject(owner: ShareOwner, first: int, last: int) -> None:
+    result = owner.acknowledge(ANN, AcknowledgeBatch(first, last, [REJECT]))
+    assert result is not None
+    assert result.error == 0
+
+
+def letters(owner: ShareOwner, index: int = 0) -> list[Record]:
+    """The records of the dead letter topic."""
+    log = owner.rig.open(TOPIC, index).log
+    found: list[Record] = []
+    while (offset := found[-1].offset + 1 if found else 0) < log.state.end_offset:
+        found += decode_records(log.reader.read_bytes(offset, 1))
+    return found
+
+
+def headers(record: Record) -> dict[str, bytes | None]:
+    return {name.removeprefix("__dlq.errors."): value for name, value in record.headers}
+
+
+def test_rejected_record_goes_to_the_dead_letter_topic(owner: ShareOwner) -> None:
+    owner.rig.create_topic(TOPIC, **ENABLE)
+    owner.load(ANN)
+    owner.produce(3)
+    owner.offsets(ANN)
+    owner.states.holds = True
+    owner.acknowledge(ANN, AcknowledgeBatch(1, 1, [REJECT]))
+    assert letters(owner) == []
+    owner.states.release()
+    assert owner.state.batches == (StateBatch(1, 1, RecordState.ARCHIVING, 1),)
+    owner.states.holds = False
+    owner.rig.settle()
+    owner.states.release()
+    (letter,) = letters(owner)
+    assert (letter.key, letter.value) == (None, None)
+    assert letter.timestamp_ms == owner.rig.clock.wall_ms()
+    assert headers(letter) == {
+        "topic": b"t",
+        "partition": b"0",
+        "offset": b"1",
+        "group": b"g",
+        "delivery.count": b"1",
+        "message": b"Offset rejected by client.",
+    }
+    assert owner.state.batches == (StateBatch(1, 1, RecordState.ARCHIVED, 1),)
+    owner.acknowledge(ANN, AcknowledgeBatch(0, 0, [ACCEPT]))
+    assert owner.state.start_offset == 2
+
+
+def test_record_delivered_too_often_becomes_a_dead_letter(owner: ShareOwner) -> None:
+    owner.configure(share_delivery_count_limit="2")
+    owner.rig.create_topic(TOPIC, **ENABLE)
+    owner.load(ANN)
+    owner.produce(2)
+    owner.offsets(ANN)
+    owner.acknowledge(ANN, AcknowledgeBatch(0, 1, [RELEASE, ACCEPT]))
+    assert owner.offsets(ANN) == [(0, 0, 2)]
+    owner.rig.advance_ms(31_000)
+    (letter,) = letters(owner)
+    assert headers(letter)["delivery.count"] == b"2"
+    assert headers(letter)["message"] == b"Offset delivery count exceeded the threshold."
+    assert owner.state.start_offset == 2
+
+
+def test_copied_dead_letter_has_key_value_and_headers(owner: ShareOwner) -> None:
+    owner.configure(errors_deadletterqueue_copy_record_enable="true")
+    owner.rig.create_topic(TOPIC, **ENABLE)
+    owner.load(ANN)
+    owned = owner.rig.open("t")
+    records = [Record(b"k%d" % number, b"v%d" % number, 5, [("h", b"%d" % number)]) for number in range(4)]
+    for codec in (0, 4):
+        owned.log.append([memoryview(encode_batch(records, codec=codec))])
+    owned.after_append()
+    owner.offsets(ANN)
+    reject(owner, 2, 5)
+    found = letters(owner)
+    assert [(each.key, each.value) for each in found] == [
+        (b"k2", b"v2"),
+        (b"k3", b"v3"),
+        (b"k0", b"v0"),
+        (b"k1", b"v1"),
+    ]
+    assert [headers(each)["h"] for each in found] == [b"2", b"3", b"0", b"1"]
+    assert [headers(each)["offset"] for each in found] == [b"2", b"3", b"4", b"5"]
+
+
+def test_copy_of_a_record_that_is_gone_has_headers_only(owner: ShareOwner) -> None:
+    owner.configure(errors_deadletterqueue_copy_record_enable="true")
+    owner.rig.create_topic(TOPIC, **ENABLE)
+    owner.load(ANN)
+    owner.produce(2)
+    owner.offsets(ANN)
+    owner.rig.open("t").log.retention.advance_start(2)
+    reject(owner, 0, 1)
+    assert [(each.key, each.value) for each in letters(owner)] == [(None, None)] * 2
+
+
+def test_many_dead_letters_are_several_batches(owner: ShareOwner, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(dead_letters, "_RECORDS_MAX", 3)
+    owner.rig.create_topic(TOPIC, **ENABLE)
+    owner.load(ANN)
+    owner.produce(8)
+    owner.offsets(ANN)
+    types = [REJECT, ACCEPT] * 4
+    owner.acknowledge(ANN, AcknowledgeBatch(0, 7, list(map(int, types))))
+    assert [headers(each)["offset"] for each in letters(owner)] == [b"0", b"2", b"4", b"6"]
+    assert owner.state.start_offset == 8
+
+
+def test_batch_of_dead_letters_has_at_most_max_message_bytes(owner: ShareOwner) -> None:
+    owner.rig.create_topic(TOPIC, **ENABLE, max_message_bytes="700")
+    owner.load(ANN)
+    owner.produce(8)
+    owner.offsets(ANN)
+    reject(owner, 0, 7)
+    assert len(letters(owner)) == 8
+    assert owner.state.start_offset == 8
+
+
+@pytest.mark.parametrize("case", ["forbidden", "missing", "prefix", "too large"])
+def test_dead_letter_that_cannot_be_written_is_archived(
+    owner: ShareOwner, case: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    if case == "forbidden":
+        owner.rig.create_topic(TOPIC)
+    elif case == "prefix":
+        owner.rig.create_topic("other", **ENABLE)
+        owner.configure(errors_deadletterqueue_topic_name="other")
+    elif case == "too large":
+        owner.rig.create_topic(TOPIC, **ENABLE, max_message_bytes="100")
+    owner.load(ANN)
+    owner.produce(2)
+    owner.offsets(ANN)
+    with caplog.at_level(logging.WARNING):
+        reject(owner, 0, 1)
+    assert owner.state.start_offset == 2
+    assert "dead letters of share partition" in caplog.text
+
+
+def test_missing_topic_is_created_if_the_broker_may(
+    start: Callable[..., HandlerRig], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(share_partitions, "share_version", lambda _image: 2)
+    rig = start(settings={"errors.deadletterqueue.auto.create.topics.enable": "true"})
+    rig.controller_serves = {"create_topics"}
+    owner = with_dead_letters(rig)
+    owner.load(ANN)
+    owner.produce(1)
+    owner.offsets(ANN)
+    reject(owner, 0, 0)
+    assert len(letters(owner)) == 1
+    image = rig.cluster.image.topics_by_name[TOPIC]
+    assert image.configs["errors.deadletterqueue.group.enable"] == "true"
+    assert image.configs["message.timestamp.type"] == "CreateTime"
+
+
+def test_loaded_state_goes_on_with_its_dead_letters(owner: ShareOwner) -> None:
+    """A crash came between the state ARCHIVING and the state ARCHIVED."""
+    owner.rig.create_topic(TOPIC, **ENABLE)
+    owner.produce(4)
+    batches = (StateBatch(1, 1, RecordState.ARCHIVING, 5), StateBatch(2, 2, RecordState.ARCHIVING, 1))
+    owner.states.states[state_key("g", owner.topic_id, 0)] = PersistedState(0, 0, 1, 0, batches)
+    owner.load(ANN)
+    assert [headers(each)["message"] for each in letters(owner)] == [
+        b"Offset delivery count exceeded the threshold.",
+        b"Offset rejected by client.",
+    ]
+    assert owner.state.start_offset == 3
+    assert owner.offsets(ANN) == [(3, 3, 1)]
+
+
+def test_write_is_tried_again_after_the_death_of_an_owner(
+    start: Callable[..., HandlerRig], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(share_partitions, "share_version", lambda _image: 2)
+    rig = start(handlers=2)
+    owner = with_dead_letters(rig)
+    rig.create_topic(TOPIC, partitions=8, **ENABLE)
+    index = next(index for index in (0, 1) if rig.owner("t", index) == 0)
+    if rig.owner(TOPIC, index) == 0:
+        pytest.skip("both partitions have the same owner")
+    part = owner.part(index=index)
+    owner.acquire(ANN, part)
+    owner.produce(1, index=index)
+    owner.acquire(ANN, part)
+    rig.kill(1)
+    owner.acquire(ANN, owner.part(AcknowledgeBatch(0, 0, [REJECT]), index=index))
+    rig.start_handler(1, is_restart=True)
+    rig.advance_ms(1_100)
+    assert [headers(each)["partition"] for each in letters(owner, index)] == [b"%d" % index]
+
+
+def test_without_a_topic_rejected_records_are_archived(owner: ShareOwner) -> None:
+    owner.configure(errors_deadletterqueue_topic_name="")
+    owner.load(ANN)
+    owner.produce(1)
+    owner.offsets(ANN)
+    reject(owner, 0, 0)
+    assert len(owner.states.writes) == 2
+    assert owner.state.start_offset == 1
