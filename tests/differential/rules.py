@@ -19,6 +19,7 @@ _NO_GROUP, _NO_TRANSACTION, _NOT_COORDINATOR = 69, 105, 16
 _ILLEGAL_GENERATION, _UNKNOWN_MEMBER = 22, 25
 _OUT_OF_ORDER = 45
 _UNRELEASED_INSTANCE = 111
+_LEAVES = -1  # The member epoch of a heartbeat.
 _NO_MECHANISM, _ILLEGAL_SASL_STATE, _LOGIN_FAILED = 33, 34, 58
 _INVALID_REQUEST = 42
 _REFUSALS = (29, 30, 31, 53)  # Of topics, groups, the cluster, transactional ids.
@@ -456,6 +457,22 @@ def _static_member_again(case: Case) -> bool:
     return case.step.api == "consumer_group_heartbeat" and case.codes == (0, _UNRELEASED_INSTANCE)
 
 
+def _forgotten_group(case: Case) -> bool:
+    """A group that a member of the consumer protocol left, and that a JoinGroup with a member id named since then."""
+    rows = [case.step.body, *case.difference.rows]
+    group_ids = {row.get("group_id") for row in rows if isinstance(row.get("group_id"), str)}
+    for group_id in group_ids:
+        has_left = False
+        for step in case.before:
+            if step.body.get("group_id") != group_id:
+                continue
+            if step.api == "consumer_group_heartbeat":
+                has_left |= step.body["member_epoch"] == _LEAVES
+            elif step.api == "join_group" and has_left and step.body["member_id"]:
+                return True
+    return False
+
+
 RULES: dict[str, Callable[[Case], bool]] = {
     "SASL": _logins,
     "transactions": _transactions,
@@ -486,6 +503,7 @@ RULES: dict[str, Callable[[Case], bool]] = {
     "the interval of ConsumerGroupHeartbeat": _interval_of_a_waiting_member,
     "the partitions that an assignor gives": _other_partitions,
     "a static member that joins again with its member id": _static_member_again,
+    "a JoinGroup of an unknown member in an empty consumer group": _forgotten_group,
 }
 
 

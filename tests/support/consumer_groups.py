@@ -54,7 +54,7 @@ class GroupRig:
         self.broken_after: int | None = None  # The number of records after which appends fail.
         cluster = ConsumerCluster(TopicView(lambda: self.image), lambda _group_id: self.settings, self._match)
         self.environment = ConsumerEnvironment(
-            cluster, self.config, lambda: self.now_ms, self._append, lambda _state: False
+            cluster, self.config, lambda: self.now_ms, self._append, lambda _members: False
         )
         self.group = ConsumerGroup(ConsumerGroupState("g"), self.environment)
 
@@ -64,9 +64,10 @@ class GroupRig:
         )
 
     def _append(self, group: ConsumerGroup, records: Sequence[ConsumerRecord]) -> None:
+        # All records of one append are in one batch of the log, so they are in it together or not at all.
+        if self.broken_after is not None and len(self.log) + len(records) > self.broken_after:
+            raise KafkaError(ErrorCode.COORDINATOR_NOT_AVAILABLE)
         for record in records:
-            if self.broken_after is not None and len(self.log) >= self.broken_after:
-                raise KafkaError(ErrorCode.COORDINATOR_NOT_AVAILABLE)
             self.log.append(CONSUMER_RECORDS.encode(*record))
             group.state.apply(*record)
 

@@ -91,7 +91,7 @@ class ConsumerGroups:
             config,
             timing.wall_ms,
             self._append_to_group,
-            lambda state: can_downgrade(state, config),
+            lambda members: can_downgrade(members, config),
         )
         # Empty groups that a joining member replaces. They come back if its heartbeat is rejected.
         self._replaced: dict[str, Group] = {}
@@ -213,7 +213,7 @@ class ConsumerGroups:
     def maybe_downgrade(self, group: ConsumerGroup) -> None:
         """Convert a group to a classic one if it has members, and all of them use the classic protocol."""
         group_id = group.group_id
-        if not can_downgrade(group.state, self._config):
+        if not can_downgrade(group.state.members.values(), self._config):
             return
         snapshot = downgrade_snapshot(group.state, self._topics, self._timing.wall_ms())
         records: list[KeyAndValue] = [CONSUMER_RECORDS.encode(key, None) for key in group.state.record_keys()]

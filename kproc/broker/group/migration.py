@@ -6,6 +6,7 @@ last one leaves. In both directions members keep their partitions until the reba
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from typing import TYPE_CHECKING
 
 from kproc.broker.coordinator.record_codec import RecordKey
@@ -24,7 +25,7 @@ from kproc.broker.group.consumer.records import (
     MemberTarget,
     TargetEpoch,
 )
-from kproc.broker.group.consumer.state import ConsumerGroupState
+from kproc.broker.group.consumer.state import ConsumerGroupState, ConsumerMember
 from kproc.broker.group.consumer.topics import TopicView
 from kproc.broker.group.records import GroupSnapshot, MemberSnapshot
 from kproc.common.errors import ErrorCode, KafkaError, ProtocolError
@@ -98,13 +99,11 @@ def upgrade_records(group: ClassicGroup, topics: TopicView, wall_ms: int) -> lis
     ]
 
 
-def can_downgrade(state: ConsumerGroupState, config: Config) -> bool:
-    """Return True if a group may become a classic one: it has members, but not too many, and all are classic ones."""
+def can_downgrade(members: Collection[ConsumerMember], config: Config) -> bool:
+    """Return True if a group of these members may become a classic one: all of them are, and there are not too many."""
     if config.group_consumer_migration_policy not in ("bidirectional", "downgrade"):
         return False
-    return 0 < len(state.members) <= config.group_max_size and all(
-        member.classic is not None for member in state.members.values()
-    )
+    return 0 < len(members) <= config.group_max_size and all(member.classic is not None for member in members)
 
 
 def downgrade_snapshot(state: ConsumerGroupState, topics: TopicView, wall_ms: int) -> GroupSnapshot:

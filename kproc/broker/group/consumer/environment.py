@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from kproc.broker.group.consumer.records import ConsumerRecord
-from kproc.broker.group.consumer.state import ConsumerGroupState
+from kproc.broker.group.consumer.state import ConsumerMember
 from kproc.broker.group.consumer.topics import ConsumerCluster, TopicView
 
 if TYPE_CHECKING:
@@ -24,8 +24,8 @@ class ConsumerEnvironment:
     wall_ms: Callable[[], int]
     # Appends records of a group and applies them. Raises KafkaError if they are not in the log.
     append: Callable[[ConsumerGroup, Sequence[ConsumerRecord]], None]
-    # Returns True for a group with members that is converted to a classic one now.
-    becomes_classic: Callable[[ConsumerGroupState], bool]
+    # Returns True if a group with these members is converted to a classic one now.
+    becomes_classic: Callable[[Collection[ConsumerMember]], bool]
 
     @property
     def topics(self) -> TopicView:

@@ -1,12 +1,12 @@
 """ConsumerGroup: one group of the consumer protocol, with the rules of Kafka 4's GroupMetadataManager (KIP-848).
 
-The group has no I/O, no clock and no thread. A heartbeat runs up to four steps, and each of them appends records and
+The group has no I/O, no clock and no thread. A heartbeat runs up to three steps, and each of them appends records and
 applies them (state.py) before the next one begins:
 
-1. the member: joins, returns or changes its subscription (records 5, 16)
-2. the group's epoch rises, if members, subscriptions or topics have changed (3)
-3. the target assignment is computed for the group's epoch (7, 6)
-4. the member is reconciled with its target (8, reconciliation.py)
+1. the member joins, returns or changes its subscription (records 5, 16), and the group's epoch rises, if members,
+   subscriptions or topics have changed (3)
+2. the target assignment is computed for the group's epoch (7, 6)
+3. the member is reconciled with its target (8, reconciliation.py)
 
 A crash between two steps leaves a group in which the next heartbeat goes on, so the steps need not be one batch.
 The response is sent when everything is synced.
@@ -15,15 +15,16 @@ The response is sent when everything is synced.
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Final
 
 import msgspec
 
 from kproc.broker.coordinator.record_codec import RecordKey
 from kproc.broker.coordinator.steps import Work
-from kproc.broker.group.consumer.assignors import ASSIGNORS, Assignment, AssignorMember
+from kproc.broker.group.consumer.assignors import Assignment
 from kproc.broker.group.consumer.environment import ConsumerEnvironment
+from kproc.broker.group.consumer.expressions import Expressions
 from kproc.broker.group.consumer.messages import (
     JOIN_EPOCH,
     LEAVE_EPOCH,
@@ -50,6 +51,8 @@ from kproc.broker.group.consumer.records import (
     plain,
 )
 from kproc.broker.group.consumer.state import ConsumerGroupState, ConsumerMember
+from kproc.broker.group.consumer.subscriptions import Subscriptions
+from kproc.broker.group.consumer.target import compute_target, topic_ids
 from kproc.broker.group.messages import CommitRequest
 from kproc.common.deadlines import NEVER, Deadlines
 from kproc.common.errors import ErrorCode, KafkaError
@@ -61,13 +64,12 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 
 GROUP_TYPE: Final = "consumer"
-# The least time between two resolutions of an expression (Kafka's REGEX_BATCH_REFRESH_MIN_INTERVAL_MS).
-EXPRESSION_REFRESH_MIN_MS: Final = 10_000
 # The interval of heartbeats while a member waits. 1,000 waiting members then send 2,000 heartbeats a second, which take
 # about a fifth of a core.
 _UNSETTLED_HEARTBEAT_MS: Final = 500
-# Limit of the different expressions of a group, each of which stores the names of its topics.
-EXPRESSIONS_MAX: Final = 100
+# Members whose tombstones and the epoch behind them are surely in one batch. If a crash could part these, no member
+# would get the free partitions. A tick removes no more, so that it takes a few ms.
+REMOVED_AT_ONCE: Final = 500
 _TRY_AGAIN_MS: Final = 1_000
 # The name of the deadline at which the next target assignment may be computed. The other deadlines have the names of
 # members.
@@ -81,15 +83,14 @@ class ConsumerGroup:
     protocol_type: Final = "consumer"
     can_expire: Final = True  # The sweep deletes an empty group without offsets.
 
-    __slots__ = ("_deadlines", "_environment", "_resolved", "_topics_version", "state")
+    __slots__ = ("_deadlines", "_environment", "_expressions", "_topics_version", "state")
 
     def __init__(self, state: ConsumerGroupState, environment: ConsumerEnvironment) -> None:
         self.state = state
         self._environment = environment
         self._deadlines: Deadlines[str] = Deadlines()
         self._topics_version = -1  # The version of the metadata for which the group's epoch was checked.
-        # Expression -> (version of the metadata, monotonic ms) of its last resolution by this coordinator.
-        self._resolved: dict[str, tuple[int, int]] = {}
+        self._expressions = Expressions(state, environment)
 
     @property
     def group_id(self) -> str:
@@ -136,15 +137,11 @@ class ConsumerGroup:
         client: Identity,
         now_ms: int,
     ) -> ConsumerMember:
-        """Run the four steps for a member with this subscription, as far as they are possible now. Return the member.
+        """Run the three steps for a member with this subscription, as far as they are possible now. Return the member.
 
         `reported` are the partitions that the member reports as owned. None if its request does not have them.
         """
-        known = self.state.members.get(member_id)
-        has_changed = self._update_member(
-            member_id, None if known is None else known.metadata, metadata, client, now_ms
-        )
-        self._update_epoch(has_changed)
+        self._update_member(member_id, metadata, client, now_ms)
         self.update_target(now_ms)
         member = self.state.members[member_id]
         self._reconcile(member, reported, now_ms)
@@ -224,86 +221,78 @@ class ConsumerGroup:
             ErrorCode.UNKNOWN_MEMBER_ID, f"Member {member_id} is not a member of group {self.group_id}."
         )
 
-    # -- step 1: the member ------------------------------------------------------------------------------------
+    # -- step 1: the member and the group's epoch ----------------------------------------------------------------
 
-    def _update_member(
-        self,
-        member_id: str,
-        metadata: MemberMetadata | None,
-        updated: MemberMetadata,
-        client: Identity,
-        now_ms: int,
-    ) -> bool:
-        """Record the subscription of a member. Return True if the group's epoch must rise for it."""
-        records: list[ConsumerRecord] = []
-        if updated != metadata:
-            records.append((self._key(ConsumerRecordType.MEMBER, member_id), updated))
+    def _update_member(self, member_id: str, updated: MemberMetadata, client: Identity, now_ms: int) -> None:
+        """Record the subscription of a member, and the group's next epoch if it changes the assignment."""
+        member = self.state.members.get(member_id)
+        before = None if member is None else member.metadata
         expression = updated.topic_regex
-        resolved = self._resolve(expression, client, now_ms) if expression else None
+        resolved = self._expressions.resolve(expression, client, now_ms) if expression else None
+        records: list[ConsumerRecord] = []
+        expressions: Mapping[str, ExpressionTopics] = self.state.expressions
         if expression and resolved is not None:
             records.append((self._key(ConsumerRecordType.EXPRESSION, expression), resolved))
-        assignor = self._assignor_name()
-        self._append(records)
-        replaced = metadata.topic_regex if metadata is not None else None
-        if replaced and replaced != expression:
-            self._remove_unused_expressions([replaced])
-        # As in Kafka, a member that joins without a subscription leaves the others' assignment as it is.
-        before = metadata if metadata is not None else MemberMetadata(client_id="", client_host="")
+            expressions = {**expressions, expression: resolved}
+        after = self.state.subscriptions
+        if updated != before:
+            records.insert(0, (self._key(ConsumerRecordType.MEMBER, member_id), updated))
+            after = after.after([] if before is None else [before], [updated])
+        has_changed = resolved is not None or self._has_changed(before, updated, after)
+        # One batch has all of these, as in Kafka. If a crash could part them, the group could have a member for which
+        # no assignment is computed.
+        self._append_with_epoch(records, after, expressions, has_changed=has_changed)
+
+    def _has_changed(
+        self, before: MemberMetadata | None, updated: MemberMetadata, after: Subscriptions
+    ) -> bool:
+        """Return True if the subscription of a member changes the assignment.
+
+        As in Kafka, a member that joins without a subscription leaves the assignment of the others as it is.
+        """
+        if before is None:
+            before = MemberMetadata(client_id="", client_host="")
+        supported = self._environment.config.group_consumer_assignors
         return (
-            resolved is not None
-            or frozenset(updated.topic_names) != frozenset(before.topic_names)
+            frozenset(updated.topic_names) != frozenset(before.topic_names)
             or updated.topic_regex != before.topic_regex
-            or self._assignor_name() != assignor
+            or after.preferred_assignor(supported) != self._assignor_name()
         )
-
-    def _resolve(self, expression: str, client: Identity, now_ms: int) -> ExpressionTopics | None:
-        """Return the topics that match an expression now, or None if they are the same as before."""
-        version = self._environment.topics.version
-        known = self.state.expressions.get(expression)
-        if known is not None and expression in self._resolved:
-            resolved_version, resolved_ms = self._resolved[expression]
-            age_ms = now_ms - resolved_ms
-            is_old = age_ms >= self._environment.config.group_consumer_regex_refresh_interval_ms
-            if not is_old and (version == resolved_version or age_ms < EXPRESSION_REFRESH_MIN_MS):
-                return None
-        if known is None and len(self.state.expressions) >= EXPRESSIONS_MAX:
-            raise KafkaError(
-                ErrorCode.INVALID_REQUEST,
-                f"The group has {EXPRESSIONS_MAX} different regular expressions already. Use one that it has.",
-            )
-        names = self._environment.cluster.match_topics(expression, client)
-        self._resolved[expression] = version, now_ms
-        if known is not None and names == known.topic_names:
-            return None
-        return ExpressionTopics(names, version, self._environment.wall_ms())
-
-    def _remove_unused_expressions(self, expressions: Iterable[str]) -> None:
-        unused = [each for each in expressions if each and not self.state.is_expression_used(each)]
-        self._append([(self._key(ConsumerRecordType.EXPRESSION, each), None) for each in unused])
-        for each in unused:
-            self._resolved.pop(each, None)
-
-    # -- step 2: the epoch of the group ------------------------------------------------------------------------
 
     def raise_epoch(self) -> None:
         """Raise the group's epoch, because its members have changed."""
-        self._update_epoch(has_changed=True)
+        self._append_with_epoch([], self.state.subscriptions, self.state.expressions, has_changed=True)
 
-    def _update_epoch(self, has_changed: bool) -> None:
-        """Raise the group's epoch if `has_changed`, or if a subscribed topic was created, deleted or has grown."""
+    def _append_with_epoch(
+        self,
+        records: list[ConsumerRecord],
+        after: Subscriptions,
+        expressions: Mapping[str, ExpressionTopics],
+        *,
+        has_changed: bool,
+    ) -> None:
+        """Append records after which the group has these subscriptions and expressions, and its next epoch.
+
+        The epoch rises if `has_changed`, or if a subscribed topic was created, deleted or has grown.
+        """
         topics = self._environment.topics
-        # As in Kafka, a group begins at epoch 1, which the subscription of its first member raises.
-        before = max(self.state.epoch.epoch, 1)
-        if not has_changed and self.state.exists and self._topics_version == topics.version:
-            return
-        metadata_hash = topics.metadata_hash(self.state.subscribed_names())
-        has_changed = has_changed or metadata_hash != self.state.epoch.metadata_hash
-        if has_changed or not self.state.exists:
-            epoch = GroupEpoch(before + has_changed, metadata_hash)
-            self._append([(self._key(ConsumerRecordType.GROUP), epoch)])
+        records += [
+            (self._key(ConsumerRecordType.EXPRESSION, each), None)
+            for each in expressions
+            if not after.has_expression(each)
+        ]
+        if has_changed or not self.state.exists or self._topics_version != topics.version:
+            metadata_hash = topics.metadata_hash(after.names(expressions))
+            has_changed = has_changed or metadata_hash != self.state.epoch.metadata_hash
+            if has_changed or not self.state.exists:
+                # As in Kafka, a group begins at epoch 1, which the subscription of its first member raises.
+                epoch = max(self.state.epoch.epoch, 1) + has_changed
+                records.append((self._key(ConsumerRecordType.GROUP), GroupEpoch(epoch, metadata_hash)))
+        self._append(records)
+        self._expressions.discard_unused()
         self._topics_version = topics.version
 
-    # -- step 3: the target assignment -------------------------------------------------------------------------
+    # -- step 2: the target assignment -------------------------------------------------------------------------
 
     def update_target(self, now_ms: int) -> None:
         """Compute the target assignment of the group's epoch, unless the last one is too recent (KIP-1263)."""
@@ -318,10 +307,7 @@ class ConsumerGroup:
             self._deadlines.bring_forward(_ASSIGNMENT, now_ms + interval_ms - age_ms)
             return
         self._deadlines.discard(_ASSIGNMENT)
-        assign = ASSIGNORS[self._assignor_name()]
-        members = self._assignor_members()
-        topic_ids = frozenset[bytes]().union(*{member.topic_ids for member in members.values()})
-        targets = assign(members, {each: environment.topics.partition_count(each) for each in topic_ids})
+        targets = compute_target(state, environment.topics, self._assignor_name())
         records: list[ConsumerRecord] = [
             (self._key(ConsumerRecordType.MEMBER_TARGET, member_id), MemberTarget(target))
             for member_id, target in targets.items()
@@ -330,38 +316,17 @@ class ConsumerGroup:
         records.append((self._key(ConsumerRecordType.TARGET), TargetEpoch(state.epoch.epoch, wall_ms)))
         self._append(records)
 
-    def _assignor_members(self) -> dict[str, AssignorMember]:
-        # Most members have the same subscription. Look its topics up once, because 5,000 members of 100 topics would
-        # take a second.
-        known: dict[tuple[tuple[str, ...], str | None], frozenset[bytes]] = {}
-        members = {}
-        for member in self.state.members.values():
-            metadata = member.metadata
-            subscription = ((), None) if metadata is None else (metadata.topic_names, metadata.topic_regex)
-            topic_ids = known.get(subscription)
-            if topic_ids is None:
-                topic_ids = known[subscription] = self._topic_ids(member)
-            members[member.member_id] = AssignorMember(topic_ids, self.state.target_of(member.member_id))
-        return members
-
     def _assignor_name(self) -> str:
-        return self.state.preferred_assignor(self._environment.config.group_consumer_assignors)
+        return self.state.subscriptions.preferred_assignor(self._environment.config.group_consumer_assignors)
 
-    def _topic_ids(self, member: ConsumerMember) -> frozenset[bytes]:
-        """Return the ids of the topics to which a member subscribes and that exist."""
-        if member.metadata is None:
-            return frozenset()
-        ids = map(self._environment.topics.id_of, self.state.names_of(member.metadata))
-        return frozenset(topic_id for topic_id in ids if topic_id is not None)
-
-    # -- step 4: the partitions of the member ------------------------------------------------------------------
+    # -- step 3: the partitions of the member ------------------------------------------------------------------
 
     def _reconcile(self, member: ConsumerMember, reported: Assignment | None, now_ms: int) -> None:
         state = reconcile(
             member.state,
             target_epoch=self.state.target_epoch.epoch,
             target=self.state.target_of(member.member_id),
-            subscribed=self._topic_ids(member),
+            subscribed=topic_ids(self.state, self._environment.topics, member.metadata),
             is_free=lambda topic_id, partition: (
                 self.state.owners.get((topic_id, partition), member.member_id) == member.member_id
             ),
@@ -402,15 +367,22 @@ class ConsumerGroup:
 
     def remove(self, members: Sequence[ConsumerMember]) -> None:
         """Remove members, whose partitions are free at once. The others get them by the next target assignment."""
-        expressions = {member.metadata.topic_regex or "" for member in members if member.metadata is not None}
-        self._append([(key, None) for member in members for key in self._member_keys(member.member_id)])
-        for member in members:
-            self._deadlines.discard(member.member_id)
-        self._remove_unused_expressions(expressions)
-        if self._environment.becomes_classic(self.state):
-            return  # As in Kafka, the last epoch is the generation of the classic group, which rebalances at once.
-        self.raise_epoch()
-        if not self.state.members:
+        for first in range(0, len(members), REMOVED_AT_ONCE):
+            self._remove(members[first : first + REMOVED_AT_ONCE])
+
+    def _remove(self, members: Sequence[ConsumerMember]) -> None:
+        removed = {member.member_id: member.metadata for member in members}
+        remaining = [each for name, each in self.state.members.items() if name not in removed]
+        after = self.state.subscriptions.after([each for each in removed.values() if each is not None])
+        records: list[ConsumerRecord] = [(key, None) for name in removed for key in self._member_keys(name)]
+        if self._environment.becomes_classic(remaining):
+            # As in Kafka, the last epoch is the generation of the classic group, which rebalances at once.
+            self._append(records)
+        else:
+            self._append_with_epoch(records, after, self.state.expressions, has_changed=True)
+        for name in removed:
+            self._deadlines.discard(name)
+        if not remaining:
             # Without a time the interval between assignments is over, so the next member gets its partitions at once.
             target_epoch = TargetEpoch(self.state.epoch.epoch)
             self._append([(self._key(ConsumerRecordType.TARGET), target_epoch)])
@@ -429,6 +401,10 @@ class ConsumerGroup:
             self.renew_session(member, now_ms)
             if member.state.phase is MemberPhase.UNREVOKED:
                 self.start_rebalance_timeout(member, now_ms)
+        if self.is_classic:
+            # A crash came between the leave of the last member of the consumer protocol and the conversion of the
+            # group, which the coordinator makes behind this tick.
+            self._deadlines.bring_forward(_ASSIGNMENT, now_ms)
 
     def renew_session(self, member: ConsumerMember, now_ms: int) -> None:
         """Restart the session of a member, because it has sent a request."""
@@ -452,7 +428,7 @@ class ConsumerGroup:
         """Remove members whose session or rebalance timeout is over, and compute the assignment that was put off."""
         expired: list[ConsumerMember] = []
         is_assignment_due = False
-        for name in self._deadlines.pop_due(now_ms):
+        for name in self._deadlines.pop_due(now_ms, REMOVED_AT_ONCE):
             is_assignment_due |= name == _ASSIGNMENT
             member = self.state.members.get(name)
             if member is None:

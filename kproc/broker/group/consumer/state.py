@@ -7,8 +7,7 @@ unknown keys.
 
 from __future__ import annotations
 
-from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from typing import Final
 
 from kproc.broker.coordinator.record_codec import RecordKey
@@ -25,6 +24,7 @@ from kproc.broker.group.consumer.records import (
     OwnedPartitions,
     TargetEpoch,
 )
+from kproc.broker.group.consumer.subscriptions import Subscriptions
 
 _NO_TARGET: Final[Assignment] = {}
 
@@ -51,9 +51,6 @@ class ConsumerGroupState:
     """The epochs, members, assignments and expressions of one group."""
 
     __slots__ = (
-        "_assignor_users",
-        "_expression_users",
-        "_name_users",
         "_targets",
         "epoch",
         "expressions",
@@ -61,6 +58,7 @@ class ConsumerGroupState:
         "instance_ids",
         "members",
         "owners",
+        "subscriptions",
         "target_epoch",
     )
 
@@ -75,11 +73,7 @@ class ConsumerGroupState:
             tuple[bytes, int], str
         ] = {}  # Owned partitions, also those that wait for a revocation.
         self._targets: dict[str, Assignment] = {}
-        # Numbers of members that subscribe by a name or an expression, or prefer an assignor, so that no request visits
-        # all members.
-        self._name_users: Counter[str] = Counter()
-        self._expression_users: Counter[str] = Counter()
-        self._assignor_users: Counter[str] = Counter()
+        self.subscriptions = Subscriptions()
 
     @property
     def exists(self) -> bool:
@@ -99,22 +93,13 @@ class ConsumerGroupState:
 
     def subscribed_names(self) -> frozenset[str]:
         """Return the names of all topics to which members subscribe. Some of them may not exist."""
-        by_expression = (topics.topic_names for topics in self.expressions.values())
-        return frozenset(self._name_users).union(*by_expression)
+        return self.subscriptions.names(self.expressions)
 
     def names_of(self, metadata: MemberMetadata) -> frozenset[str]:
         """Return the names of the topics to which a member subscribes. An unresolved expression has none."""
         names = frozenset(metadata.topic_names)
         topics = self.expressions.get(metadata.topic_regex or "")
         return names if topics is None else names | topics.topic_names
-
-    def is_expression_used(self, expression: str) -> bool:
-        """Return True if a member subscribes by this expression."""
-        return self._expression_users[expression] > 0
-
-    def preferred_assignor(self, supported: Sequence[str]) -> str:
-        """Return the assignor that most members prefer. With equal votes it is the first one of `supported`."""
-        return max(supported, key=lambda name: self._assignor_users[name])
 
     def record_keys(self) -> Iterator[RecordKey]:
         """Yield the keys of all records of the group, in the order in which a deletion writes their tombstones."""
@@ -157,18 +142,14 @@ class ConsumerGroupState:
 
     def _set_metadata(self, member: ConsumerMember, metadata: MemberMetadata | None) -> None:
         if member.metadata is not None:
-            _subtract(self._name_users, *member.metadata.topic_names)
-            _subtract(self._expression_users, member.metadata.topic_regex or "")
-            _subtract(self._assignor_users, member.metadata.assignor or "")
+            self.subscriptions.remove(member.metadata)
             instance_id = member.metadata.instance_id
             # A successor may have the place of a static member by now.
             if instance_id is not None and self.instance_ids.get(instance_id) == member.member_id:
                 del self.instance_ids[instance_id]
         member.metadata = metadata
         if metadata is not None:
-            self._name_users.update(metadata.topic_names)
-            self._expression_users[metadata.topic_regex or ""] += 1
-            self._assignor_users[metadata.assignor or ""] += 1
+            self.subscriptions.add(metadata)
             if metadata.instance_id is not None:
                 self.instance_ids[metadata.instance_id] = member.member_id
 
@@ -205,11 +186,3 @@ def _partitions_of(state: MemberState) -> Iterator[tuple[bytes, int]]:
         for topic_id, epochs in owned.items():
             for partition in epochs:
                 yield topic_id, partition
-
-
-def _subtract(counter: Counter[str], *names: str) -> None:
-    """Subtract one from the count of each name. Remove names without users, so that the Counter stays small."""
-    for name in names:
-        counter[name] -= 1
-        if counter[name] <= 0:
-            del counter[name]

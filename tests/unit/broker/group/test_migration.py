@@ -240,6 +240,20 @@ def test_group_is_classic_again_after_the_last_session(rig: Rig) -> None:
     assert rejoined.error_code == ErrorCode.NONE
 
 
+def test_downgrade_that_a_crash_cut_off_is_made_at_the_load(rig: Rig) -> None:
+    consumer(rig, "n")
+    joined = join(rig)
+    rig.log.records_left = 3  # The tombstones of the member.
+    with pytest.raises(RuntimeError):
+        consumer(rig, "n", -1)
+    rig.log.records_left = None
+    rig.make()
+    rig.pass_ms(0)
+    described = rig.coordinator.describe("g")
+    assert described is not None
+    assert [member.member_id for member in described.members] == [joined.member_id]
+
+
 def test_mixed_group_loads_from_its_log(rig: Rig) -> None:
     classic = classic_group(rig)
     consumer(rig, "n")

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
+
 import pytest
 from msgspec.structs import replace
 
 from kproc.broker.config import Config
-from kproc.broker.group.consumer.group import EXPRESSIONS_MAX
+from kproc.broker.group.consumer.expressions import EXPRESSIONS_MAX
+from kproc.broker.group.consumer.group import REMOVED_AT_ONCE
 from kproc.broker.group.consumer.messages import ConsumerHeartbeat
 from kproc.broker.group.consumer.records import TargetEpoch
 from kproc.broker.group.messages import CommitRequest
@@ -299,6 +302,34 @@ def test_heartbeat_goes_on_after_an_append_that_failed(rig: GroupRig, count: int
     settle([first, second])
     assert rig.group.state_name == "Stable"
     assert first.partitions | second.partitions == {(T, number) for number in range(4)}
+    assert len(first.partitions) == len(second.partitions)
+
+
+@pytest.mark.parametrize("count", range(6))
+def test_leave_goes_on_after_an_append_that_failed(rig: GroupRig, count: int) -> None:
+    first, second = HonestMember(rig, "a"), HonestMember(rig, "b")
+    settle([first, second])
+    settle([first, second])
+    rig.broken_after = len(rig.log) + count
+    for _ in range(2):
+        with suppress(KafkaError):
+            second.leave()
+        rig.broken_after = None
+        rig.restart()
+    settle([first])
+    assert first.owned == {T: {0, 1, 2, 3}}
+
+
+def test_all_members_of_a_large_group_expire_in_parts(rig: GroupRig) -> None:
+    members = [HonestMember(rig, f"m{number}") for number in range(REMOVED_AT_ONCE + 1)]
+    for member in members:
+        member.heartbeat()
+    rig.now_ms += 45_000
+    rig.group.tick(rig.now_ms)
+    assert rig.group.member_count == 1
+    assert rig.group.next_deadline_ms() == rig.now_ms
+    rig.group.tick(rig.now_ms)
+    assert rig.group.state_name == "Empty"
 
 
 def test_commit_needs_the_epoch_of_the_assignment(rig: GroupRig) -> None:

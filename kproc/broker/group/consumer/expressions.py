@@ -1,0 +1,56 @@
+"""Expressions: when a consumer group matches its regular expressions with the topics again (KIP-848)."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final
+
+from kproc.broker.group.consumer.environment import ConsumerEnvironment
+from kproc.broker.group.consumer.records import ExpressionTopics
+from kproc.broker.group.consumer.state import ConsumerGroupState
+from kproc.common.errors import ErrorCode, KafkaError
+
+if TYPE_CHECKING:
+    from kproc.broker.security.principal import Identity
+
+# The least time between two resolutions of an expression (Kafka's REGEX_BATCH_REFRESH_MIN_INTERVAL_MS).
+EXPRESSION_REFRESH_MIN_MS: Final = 10_000
+# Limit of the different expressions of a group, each of which stores the names of its topics.
+EXPRESSIONS_MAX: Final = 100
+
+
+class Expressions:
+    """The last resolutions of one group's expressions by this coordinator."""
+
+    __slots__ = ("_environment", "_resolved", "_state")
+
+    def __init__(self, state: ConsumerGroupState, environment: ConsumerEnvironment) -> None:
+        self._state = state
+        self._environment = environment
+        # Expression -> (version of the metadata, monotonic ms) of its last resolution.
+        self._resolved: dict[str, tuple[int, int]] = {}
+
+    def resolve(self, expression: str, client: Identity, now_ms: int) -> ExpressionTopics | None:
+        """Return the topics that match an expression now, or None if they are the same as before."""
+        version = self._environment.topics.version
+        known = self._state.expressions.get(expression)
+        if known is not None and expression in self._resolved:
+            resolved_version, resolved_ms = self._resolved[expression]
+            age_ms = now_ms - resolved_ms
+            is_old = age_ms >= self._environment.config.group_consumer_regex_refresh_interval_ms
+            if not is_old and (version == resolved_version or age_ms < EXPRESSION_REFRESH_MIN_MS):
+                return None
+        if known is None and len(self._state.expressions) >= EXPRESSIONS_MAX:
+            raise KafkaError(
+                ErrorCode.INVALID_REQUEST,
+                f"The group has {EXPRESSIONS_MAX} different regular expressions already. Use one that it has.",
+            )
+        names = self._environment.cluster.match_topics(expression, client)
+        self._resolved[expression] = version, now_ms
+        if known is not None and names == known.topic_names:
+            return None
+        return ExpressionTopics(names, version, self._environment.wall_ms())
+
+    def discard_unused(self) -> None:
+        """Discard the resolutions of expressions that the group does not have any more."""
+        for expression in self._resolved.keys() - self._state.expressions.keys():
+            del self._resolved[expression]
