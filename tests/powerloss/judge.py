@@ -17,6 +17,7 @@ from kproc.wire.record_batch import decode_records, parse_header
 from tests.powerloss.disk import RecordingFs
 from tests.powerloss.judge_transactions import judge_transactions
 from tests.powerloss.scene import GROUP_TOPIC, Content, Ledger, Scene, Violation
+from tests.powerloss.share_states import SHARE_TOPIC, problems_of
 from tests.powerloss.transactions import STATE_TOPIC
 
 
@@ -70,12 +71,14 @@ def _judge_broker(
     for name, topic_id in ledger.topics.items():
         if found.get(name) != topic_id:
             raise Violation(f"topic {name} is not there as it was answered")
-        if name not in (GROUP_TOPIC, STATE_TOPIC):
+        if name not in (GROUP_TOPIC, STATE_TOPIC, SHARE_TOPIC):
             _judge_log(broker, name, topic_id, ledger, shown)
     for group_id in ledger.commits:
         _judge_group(broker, group_id, ledger)
     for group_id, epoch in ledger.epochs.items():
         _judge_consumer_group(broker, group_id, epoch)
+    if SHARE_TOPIC in ledger.topics and (problems := problems_of(broker, scene.share_states)):
+        raise Violation("; ".join(problems))
     if STATE_TOPIC in ledger.topics:
         now_committed = judge_transactions(broker, scene.transactions.clients)
         if committed - now_committed:

@@ -12,6 +12,8 @@ from unittest import mock
 from kproc.broker.cleaner.checkpoint_writer import CheckpointWriter
 from kproc.broker.cluster.image import ClusterImage
 from kproc.broker.controller.freed_names import FreedNames
+from kproc.broker.coordinator.coordinator_log import CoordinatorLog
+from kproc.broker.coordinator.coordinator_replay import CoordinatorReplay, ReplayedRecord
 from kproc.broker.group.coordinator import GroupCoordinator
 from kproc.broker.handler.owned_partition import OwnedPartition
 from kproc.broker.handler.partitions import Partitions
@@ -24,6 +26,7 @@ from kproc.broker.storage.segment import LogSegment
 from kproc.broker.storage.unsynced_files import UnsyncedFiles
 from kproc.common.clock import ManualClock
 from kproc.common.errors import Corrupt
+from tests.powerloss import share_states
 from tests.powerloss.disk import RecordingFs
 from tests.powerloss.judge import judge
 from tests.powerloss.scene import GROUP_TOPIC, NAMES, NOW_MS, Scene, Violation
@@ -65,6 +68,8 @@ def run(workload: str, seed: int, *, only: int | None = None) -> tuple[int, Foun
         scene.create(GROUP_TOPIC, 2)
     if kind.has_transactions:
         scene.create(STATE_TOPIC, PARTITIONS)
+    if kind.has_share_states:
+        scene.create(share_states.SHARE_TOPIC, share_states.PARTITIONS, {"retention.ms": "-1"})
     for handler in scene.handlers:
         while handler.deltas:
             scene.hear(handler)
@@ -216,12 +221,25 @@ def _append_at_once(
     return _append_visible(appender, batches, origin)
 
 
+_survivors: Final = CoordinatorReplay.survivors
+
+
+def _last_updates(replay: CoordinatorReplay) -> Iterator[ReplayedRecord]:
+    """Of the updates of a share partition only the last one, as compaction would leave it."""
+    replay._updates = {base: updates[-1:] for base, updates in replay._updates.items()}
+    return _survivors(replay)
+
+
 MUTATIONS: Final[dict[str, Callable[[], AbstractContextManager[object]]]] = {
     "none": nullcontext,
     "round-covers-what-came-later": lambda: mock.patch.object(LogDurability, "mark_synced", _strike_off_all),
     "heartbeat-answered-before-its-sync": lambda: mock.patch.object(
         GroupCoordinator, "_reply_when_durable", lambda _self, reply, result, _failed: reply(result)
     ),
+    "share-write-answered-before-its-sync": lambda: mock.patch.object(
+        CoordinatorLog, "_when_durable", lambda _log, callbacks: [each(0) for each in callbacks]
+    ),
+    "only-the-last-update-is-loaded": lambda: mock.patch.object(CoordinatorReplay, "survivors", _last_updates),
     "torn-tail-is-damage": lambda: mock.patch.object(LogEndFinder, "_cut_tail", _refuse_what_follows),
     "namesake-rename-unchecked": _namesakes_are_not_told_apart,
     "lost-deletion-refused": lambda: mock.patch.object(LogEndFinder, "_check_published", _refuse_missing),

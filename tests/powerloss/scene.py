@@ -29,6 +29,7 @@ from kproc.broker.cluster.metadata_log import MetadataLog
 from kproc.broker.config import Config
 from kproc.broker.controller.answers import add_change_calls
 from kproc.broker.controller.freed_names import FreedNames
+from kproc.broker.coordinator.coordinator_log import CoordinatorKind
 from kproc.broker.coordinator.coordinator_runtime import CoordinatorRuntime
 from kproc.broker.coordinator.topic_coordinators import partition_for
 from kproc.broker.group.consumer.messages import ConsumerHeartbeat, ConsumerHeartbeatResult
@@ -56,6 +57,7 @@ from kproc.common.containment import Containment
 from kproc.common.errors import ErrorCode, KafkaError
 from kproc.wire.record_batch import decode_records, encode_batch, parse_header
 from kproc.wire.records import Record
+from tests.powerloss import share_states
 from tests.powerloss.disk import RecordingFs
 from tests.powerloss.metadata import KEY, Answered
 from tests.powerloss.transactions import HandlerServices, Transactions, kind_of
@@ -161,7 +163,11 @@ class Handler:
             checkpoint=Checkpoint(scene.fs, DATA), is_clean=is_clean, fs=scene.fs,
         )  # fmt: skip
         self.services: Any = HandlerServices(scene, self)
-        kinds = [groups(scene.config, clock, consumer_cluster(self.services)), kind_of(scene, self, self.services)]
+        kinds: list[CoordinatorKind[Any]] = [
+            groups(scene.config, clock, consumer_cluster(self.services)),
+            kind_of(scene, self, self.services),
+            share_states.kind_of(scene),
+        ]
         self.coordinators = CoordinatorRuntime(
             kinds, config=scene.config, clock=clock,
             image=lambda: self.image, partitions=self.partitions, handler_index=index, containment=Containment(),
@@ -286,6 +292,7 @@ class Scene:
         self.sequences: dict[tuple[bytes, int], int] = {}
         self.last_batches: dict[tuple[bytes, int], tuple[bytes, int]] = {}
         self.transactions = Transactions(NAMES)
+        self.share_states = share_states.ShareStates()
         self.acting: int | None = None  # The Handler whose code runs now, if it may be killed in it,
         self.dies_after = 0  # and before which of its operations it is; 0: before none.
         self.sync_fails = 0.0  # How often a log's share in a round fails.

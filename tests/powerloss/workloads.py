@@ -7,6 +7,7 @@ from typing import Any, Final, NamedTuple
 
 from tests.powerloss.metadata import change
 from tests.powerloss.scene import NAMES, Died, Handler, Scene
+from tests.powerloss.share_states import SETTINGS as SHARE_SETTINGS
 
 Step = Callable[[Scene], None]
 _PRODUCERS: Final = (7, 8)
@@ -175,6 +176,10 @@ def _coordinate(scene: Scene) -> None:
     scene.run_at(handler, work)
 
 
+def _share(scene: Scene) -> None:
+    scene.share_states.step(scene)
+
+
 def _deliver(scene: Scene) -> None:
     scene.transactions.deliver(scene)
 
@@ -190,6 +195,7 @@ class Workload(NamedTuple):
     configs: Mapping[str, str] = _PLAIN
     has_groups: bool = False
     has_transactions: bool = False
+    has_share_states: bool = False
     dies: bool = False
     sync_fails: float = 0.0
     needs_order: bool = False
@@ -303,6 +309,23 @@ WORKLOADS: Final[dict[str, Workload]] = {
         [*_BASE, (2, _scale), (6, _hear), (1, _kill), (1, _churn), (2, _commit), (1, _tick)], has_groups=True
     ),
     "metadata": Workload([(10, change), (1, _produce), (1, _sync), (2, _churn), (2, _clock), (1, _restart)]),
+    "share-states": Workload(
+        [
+            (30, _share),
+            (20, _coordinate),
+            (4, _clock),
+            (2, _checkpoint),
+            (1, _scale),
+            (4, _hear),
+            (1, _kill),
+            (1, _stop),
+        ],
+        has_share_states=True,
+        dies=True,
+        settings=(SHARE_SETTINGS, {**SHARE_SETTINGS, **_NO_DELAY}),
+        steps_per_run=200,
+        apart_max=60,
+    ),
     "transactions": Workload(
         [*_TRANSACTIONS, (1, _produce), (1, _checkpoint), (1, _kill)],
         has_groups=True,

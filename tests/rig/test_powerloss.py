@@ -56,6 +56,8 @@ def test_powerloss_images_of_past_defects_pass(workload: str, seed: int) -> None
         ("joined-before-durable", "transactions", 8),
         ("heartbeat-answered-before-its-sync", "consumers", 2),
         ("markers-not-sent-after-loading", "transactions", 1),
+        ("share-write-answered-before-its-sync", "share-states", 2),
+        ("only-the-last-update-is-loaded", "share-states", 2),
         ("pending-offsets-lost-with-handler", "transactions", 3),
         ("new-epoch-before-durable", "transactions", 7),
         ("coordinator-epoch-not-raised", "transactions", 49),

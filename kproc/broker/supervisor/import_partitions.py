@@ -22,6 +22,7 @@ from kproc.broker.cluster.image import ClusterImage
 from kproc.broker.cluster.internal_topics import (
     COORDINATOR_TOPICS,
     GROUP_METADATA_TOPIC,
+    SHARE_STATE_TOPIC,
     TRANSACTION_STATE_TOPIC,
 )
 from kproc.broker.cluster.metadata_files import is_missing
@@ -59,6 +60,7 @@ _UNFINISHED: Final = (".swap", ".cleaned")
 _COUNT_SETTINGS: Final = {
     GROUP_METADATA_TOPIC: "offsets.topic.num.partitions",
     TRANSACTION_STATE_TOPIC: "transaction.state.log.num.partitions",
+    SHARE_STATE_TOPIC: "share.coordinator.state.topic.num.partitions",
 }
 _IMPORTING_SUFFIX: Final = ".importing"
 _COPY_BYTES: Final = 1 << 20
