@@ -227,7 +227,10 @@ class Scene:
         assert written.finished_count == len(behind)
         for batch in written.batches:
             for offset in range(batch.first, batch.last + 1):
-                assert (self.model[offset].state, self.model[offset].count) == (batch.state, batch.delivery_count)
+                assert (self.model[offset].state, self.model[offset].count) == (
+                    batch.state,
+                    batch.delivery_count,
+                )
 
     def advance(self) -> None:
         record = self.model.get(self.start)
