@@ -1,0 +1,129 @@
+"""Deliveries and acknowledgements of a share group's records, as its members saw them, and the judge of both.
+
+What must hold of each record:
+
+    a confirmed acceptance or rejection is the end: no delivery begins behind it
+    a delivery follows another only after a release, the end of a lock, or a death or pause of somebody
+    delivery counts begin at 1; a release raises the count by one, the end of a session leaves it
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections import defaultdict
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import NamedTuple
+
+Place = tuple[str, int, int]  # Topic, partition, offset.
+# Clocks of two processes of one host are the same; a line is written some milliseconds behind its event.
+SLACK_MS = 50
+
+
+class Delivery(NamedTuple):
+    at_ms: int
+    count: int
+    member: int
+    rule: str
+    action: str
+
+
+class Answer(NamedTuple):
+    at_ms: int
+    member: int
+    error: str
+
+
+@dataclass
+class Disturbances:
+    """When something happened that may redeliver records, by wall clock in ms, with the members that it concerned."""
+
+    deaths: list[tuple[int, int]]  # (time, member)
+    roles: list[tuple[int, int]]  # (begin, end) of a role's death, until its successor has begun
+    stale: set[int]  # Members that were paused: they show records long after they acquired them.
+
+
+class History:
+    """The lines of all members of a scene."""
+
+    def __init__(self) -> None:
+        self.deliveries: dict[Place, list[Delivery]] = defaultdict(list)
+        self.answers: dict[Place, list[Answer]] = defaultdict(list)
+
+    def add(self, member: int, line: str) -> None:
+        """Add a line of ShareMember.java."""
+        fields = line.split(" ")
+        if fields[0] not in ("d", "k"):
+            return
+        at_ms, topic, partition = int(fields[1]), fields[2], int(fields[3])
+        offsets = range(int(fields[4]), int(fields[5]) + 1)
+        if fields[0] == "d":
+            delivery = Delivery(at_ms, int(fields[6]), member, fields[7], fields[8])
+            for offset in offsets:
+                self.deliveries[topic, partition, offset].append(delivery)
+            return
+        answer = Answer(at_ms, member, fields[6])
+        for offset in offsets:
+            self.answers[topic, partition, offset].append(answer)
+
+    def confirmed(self, place: Place, action: str) -> Delivery | None:
+        """Return the delivery whose `action` was acknowledged without an error, with the time of the answer."""
+        found = self.deliveries.get(place, ())
+        for answer in self.answers.get(place, ()):
+            if answer.error != "-":
+                continue
+            # The member's newest delivery before the answer is the one that was answered.
+            mine = [each for each in found if each.member == answer.member and each.at_ms <= answer.at_ms]
+            if mine and mine[-1].action == action:
+                return mine[-1]._replace(at_ms=answer.at_ms)
+        return None
+
+    def accepted(self) -> set[Place]:
+        """Return the records of which an acceptance was confirmed."""
+        return {place for place in list(self.deliveries) if self.confirmed(place, "ACCEPT") is not None}
+
+    def problems(self, lock_ms: int, disturbances: Disturbances) -> Iterable[str]:
+        """Yield a line for each record that was delivered as it must not be."""
+        for place, found in self.deliveries.items():
+            found.sort()
+            for problem in self._problems_of(place, found, lock_ms, disturbances):
+                history = [*map(tuple, found), *map(tuple, self.answers.get(place, ()))]
+                yield f"{place}: {problem}: {history}"
+
+    def _problems_of(
+        self, place: Place, found: list[Delivery], lock_ms: int, disturbances: Disturbances
+    ) -> Iterable[str]:
+        ends = [end for action in ("ACCEPT", "REJECT") if (end := self.confirmed(place, action))]
+        for end in ends:
+            for each in found:
+                is_stale = each.member in disturbances.stale and each.count <= end.count
+                if each.at_ms > end.at_ms + SLACK_MS and not is_stale:
+                    yield f"delivered after {end.action} was confirmed"
+        fresh = [each for each in found if each.member not in disturbances.stale]
+        for before, after in itertools.pairwise(fresh):
+            yield from self._problems_between(before, after, lock_ms, disturbances)
+        if fresh and fresh[0].count < 1:
+            yield "a count below 1"
+
+    def _problems_between(
+        self, before: Delivery, after: Delivery, lock_ms: int, disturbances: Disturbances
+    ) -> Iterable[str]:
+        if before.action == "RENEW" and (before.member, before.count) == (after.member, after.count):
+            return
+        is_released = before.action == "RELEASE"
+        # A member's lock began before its poll returned the record: at most half a lock before, as the polls are short.
+        is_lock_over = after.at_ms - before.at_ms >= lock_ms // 2
+        is_dead = any(
+            at >= before.at_ms - SLACK_MS and at <= after.at_ms + SLACK_MS for at, _ in disturbances.deaths
+        )
+        is_role_dead = any(
+            begin <= after.at_ms + SLACK_MS and end >= before.at_ms - lock_ms
+            for begin, end in disturbances.roles
+        )
+        if not (is_released or is_lock_over or is_dead or is_role_dead):
+            yield "delivered again without a reason"
+        lowest = before.count + 1 if is_released and not is_role_dead and not is_dead else before.count
+        if after.count < lowest and not is_role_dead:
+            yield f"count {after.count} after {before.count}"
+        if after.count > before.count + 1 and not (is_lock_over or is_role_dead or disturbances.stale):
+            yield f"count {after.count} after {before.count}"
