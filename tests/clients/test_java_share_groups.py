@@ -146,7 +146,14 @@ def console_transcript(make: str, directory: Path) -> Said:
             result = run_process(
                 VERIFIABLE,
                 *("--bootstrap-server", broker.bootstrap, "--topic", TOPIC, "--group-id", group),
-                *("--offset-reset-strategy", "earliest", "--max-messages", str(RECORDS), "--verbose", *options),
+                *(
+                    "--offset-reset-strategy",
+                    "earliest",
+                    "--max-messages",
+                    str(RECORDS),
+                    "--verbose",
+                    *options,
+                ),
             )
             found.append((f"verifiable {options}", summary(result.lines)))
             found += command_transcript(broker.bootstrap, (("--describe", "--group", group),))

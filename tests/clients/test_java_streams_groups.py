@@ -72,7 +72,9 @@ WITHOUT_MEMBERS = (
     ("--list",),
 )
 # Members and processes have UUIDs. Offsets of the repartition topic include markers of transactions, one a commit.
-UNIQUE_ID = re.compile(r"[0-9a-f]{8}-[0-9a-f-]{27}(-StreamThread-\d+\S*)?|(?<![\w./+-])[\w/+-]{22}(?![\w/+-])")
+UNIQUE_ID = re.compile(
+    r"[0-9a-f]{8}-[0-9a-f-]{27}(-StreamThread-\d+\S*)?|(?<![\w./+-])[\w/+-]{22}(?![\w/+-])"
+)
 CHANCE = re.compile(r"(by-region-repartition \d+( \d+)?|group epoch|\(lag) .*")
 
 Said = list[tuple[str, list[str]]]
