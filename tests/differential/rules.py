@@ -19,6 +19,7 @@ _NO_GROUP, _NO_TRANSACTION, _NOT_COORDINATOR = 69, 105, 16
 _ILLEGAL_GENERATION, _UNKNOWN_MEMBER = 22, 25
 _OUT_OF_ORDER = 45
 _UNRELEASED_INSTANCE = 111
+_INCONSISTENT_PROTOCOL = 23
 _LEAVES = -1  # The member epoch of a heartbeat.
 _NO_MECHANISM, _ILLEGAL_SASL_STATE, _LOGIN_FAILED = 33, 34, 58
 _INVALID_REQUEST = 42
@@ -316,7 +317,7 @@ def _group_of_a_refused_join(case: Case) -> bool:
     joined = {
         step.body["group_id"]
         for step in case.before
-        if step.api == "join_group" and not step.body["protocols"]
+        if step.api == "join_group" and not (step.body["protocols"] and step.body["protocol_type"])
     }
     synced: set[Any] = set()
     for step in case.before:
@@ -329,6 +330,9 @@ def _group_of_a_refused_join(case: Case) -> bool:
         return kproc < kafka and kafka - kproc <= joined
     if case.step.api == "offset_delete":
         return case.step.body["group_id"] in joined and case.codes == (_NO_GROUP, 0)
+    if case.step.api == "join_group":
+        is_unknown = case.codes == (_UNKNOWN_MEMBER, _INCONSISTENT_PROTOCOL)
+        return case.step.body["group_id"] in joined and is_unknown
     if case.step.api in ("offset_commit", "txn_offset_commit"):
         is_unknown = case.codes[0] in (_NO_GROUP, _ILLEGAL_GENERATION) and case.codes[1] == _UNKNOWN_MEMBER
         return case.step.body["group_id"] in joined and is_unknown

@@ -48,7 +48,7 @@ _WORD: Final = struct.Struct("=Q")
 _PACKAGES: Final = frozenset(
     {
         "acceptor", "api", "calls", "cleaner", "cluster", "controller", "fetch", "group", "handler", "ipc", "observe",
-        "peers", "processor", "produce", "request", "role", "storage", "supervisor", "transport",
+        "peers", "processor", "produce", "request", "role", "share", "storage", "streams", "supervisor", "transport",
     }
 )  # fmt: skip
 # A module outside of these packages that opens files for storage.
