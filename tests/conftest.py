@@ -63,7 +63,7 @@ from tests.support.budget import (  # noqa: E402
     leaves_out_all,
     leaves_out_slow,
 )
-from tests.support.few_reports import FewReports  # noqa: E402
+from tests.support.forked_workers import ForkedWorkers  # noqa: E402
 from tests.support.java_tools import tools_process  # noqa: E402
 from tests.support.proc import Holdings  # noqa: E402
 from tests.support.skips import Skips  # noqa: E402
@@ -117,6 +117,9 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     group.addoption(
         "--only-compile", action="store_true", help="import the chosen files, which compiles them; make no tests"
     )
+    group.addoption(
+        "--workers", type=int, metavar="N", help="run the tests in N processes, which are forked after the collection"
+    )
     group.addoption("--seed", type=int, default=20_240, help="seed of the kills and of the malformed frames")
 
 
@@ -138,8 +141,10 @@ def pytest_configure(config: pytest.Config) -> None:
         config.pluginmanager.register(NoTests())
     config.pluginmanager.register(Skips(), "skips")
     config.pluginmanager.register(Budget(config, config.getoption("cpu_report")), "budget")
-    if hasattr(config, "workerinput"):
-        config.pluginmanager.register(FewReports())
+    if config.option.workers:
+        config.pluginmanager.register(
+            ForkedWorkers(config.option.workers, scope_of, _take_own_temporary_directory), "forked-workers"
+        )
     config.addinivalue_line("markers", "own_broker: starts brokers with settings; skipped with --bootstrap")
     config.addinivalue_line(
         "markers",
@@ -221,24 +226,17 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
 def pytest_cmdline_main(config: pytest.Config) -> None:
     """A plain run of everything has a worker for each core, unless somebody says how many or looks into a test."""
     options = config.option
-    if hasattr(config, "workerinput"):
-        return
     looks = options.collectonly or options.usepdb or options.trace or options.capture == "no"
     if (
         is_plain(options.markexpr)
         and is_whole_run(config)
         and not looks
-        and getattr(options, "numprocesses", 0) is None
+        and options.workers is None
+        and getattr(options, "numprocesses", None) is None
     ):
-        options.numprocesses, options.dist = "logical", "loadfile"
+        options.workers = len(os.sched_getaffinity(0))
         # A timer of the kernel. pytest's `faulthandler_timeout` starts a thread for each test, and waits for its end.
         options.timeout = getattr(options, "timeout", None) or HANG_SECONDS
-
-
-@pytest.hookimpl(optionalhook=True)
-def pytest_configure_node(node: Any) -> None:
-    """What a worker is told: its own arguments are those of every run."""
-    node.workerinput["is_whole_run"] = is_whole_run(node.config)
 
 
 def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
@@ -272,8 +270,7 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
         callspec = getattr(item, "callspec", None)
         if is_long(has_own_broker=_has_own_broker(item), seed=callspec and callspec.params.get("seed")):
             item.add_marker(pytest.mark.long)
-    # Only the workers collect, and xdist hides --dist from them.
-    if hasattr(config, "workerinput"):
+    if config.option.workers:
         places = places_of_files(item.nodeid.partition("::")[0] for item in items)
         items.sort(key=lambda item: places[item.nodeid.partition("::")[0]])
     if not config.getoption("bootstrap"):
@@ -333,29 +330,9 @@ def shared_session(file: str) -> str:
     return file
 
 
-@pytest.hookimpl(optionalhook=True)
-def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
-    """With `--dist loadfile` a file stays with a worker; here, all files that share a JVM or kio do."""
-    if config.getoption("dist") != "loadfile":
-        return None
-    from xdist.scheduler import LoadFileScheduling
-
-    # Its own order is by the number of tests, which are many where they are short.
-    config.option.loadscopereorder = False
-
-    class OneOfEachJvm(LoadFileScheduling):
-        def _split_scope(self, nodeid: str) -> str:
-            return shared_session(super()._split_scope(nodeid))
-
-        def mark_test_complete(self, node: Any, item_index: int, duration: float = 0.0) -> None:
-            super().mark_test_complete(node, item_index, duration)
-            # It counts the tests of all files that a worker has had, for each test. Those that are done need no count.
-            work = self.assigned_work[node]
-            scope = self._split_scope(self.registered_collections[node][item_index])
-            if all(work[scope].values()):
-                del work[scope]
-
-    return OneOfEachJvm(config, log)
+def scope_of(node_id: str) -> str:
+    """Return the name that all tests share that must run in one worker: those of a file, or of a JVM or kio."""
+    return shared_session(node_id.partition("::")[0])
 
 
 @pytest.hookimpl(wrapper=True)

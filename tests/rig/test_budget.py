@@ -125,11 +125,12 @@ def test_cpu_of_descendants_that_still_run_counts():
 @pytest.mark.parametrize("workers", ["0", pytest.param("2", marks=pytest.mark.slow)])
 def test_cpu_report_has_a_row_for_each_test(tmp_path: Path, workers: str) -> None:
     path = tmp_path / "report.json"
-    command = [sys.executable, "-m", "pytest", "-q", "-n", workers, "--cpu-report", str(path)]
-    command += ["tests/rig/test_wait.py"]
+    command = [sys.executable, "-m", "pytest", "-q", "--workers", workers, "--cpu-report", str(path)]
+    files = {"tests/rig/test_wait.py", "tests/rig/test_skips.py"}
+    command += files
     subprocess.run(command, cwd=ROOT, capture_output=True, check=True)
     report = json.loads(path.read_text())
-    assert {row["test"].partition("::")[0] for row in report["tests"]} == {"tests/rig/test_wait.py"}
+    assert {row["test"].partition("::")[0] for row in report["tests"]} == files
     assert {row["worker"] for row in report["tests"]} <= {"main", "gw0", "gw1"}
     assert set(report["cpu_of_workers"]) == ({"main"} if workers == "0" else {"main", "gw0", "gw1"})
     assert all(row["cpu"] >= 0 and row["wall"] > 0 for row in report["tests"])

@@ -54,7 +54,7 @@ def test_scripts_test_of_whole_suite_uses_workers(checkout: Path) -> None:
     lines = done.stdout.splitlines()
     workers = 2 * len(os.sched_getaffinity(0))
     options = "-m not slow --transports process,thread,inline"
-    assert f"ran: -m pytest {options} -n {workers} --dist loadfile --timeout 900" in lines
+    assert f"ran: -m pytest {options} --workers {workers} --timeout 900" in lines
     assert any(line.startswith(f"+ the whole suite with {workers} workers: about ") for line in lines)
     assert "ran: -m tests.support.kafka_jars --if-possible" in lines
 
@@ -66,7 +66,7 @@ def test_scripts_test_of_chosen_tests_adds_no_workers(checkout: Path, chosen: tu
     done = run(checkout, "scripts/test", *chosen)
     last = done.stdout.splitlines()[-2]
     assert last == f"ran: -m pytest -m not slow --transports process,thread,inline {' '.join(chosen)}"
-    assert "--dist" not in done.stdout
+    assert "--workers" not in done.stdout
 
 
 def test_scripts_test_ends_with_pytests_code(checkout: Path) -> None:

@@ -65,7 +65,7 @@ def test_workers_run_spark_first_and_mix_waiting_with_busy_files() -> None:
         for file in (*busy[1:], *waiting[2:], busy[0], *waiting[1::-1])
         for test in ("test_b", "test_a")
     ]
-    config = SimpleNamespace(workerinput={}, getoption=lambda name, default=None: default)
+    config = SimpleNamespace(option=SimpleNamespace(workers=4), getoption=lambda name, default=None: default)
     pytest_collection_modifyitems(config, items)
     nodes = [item.nodeid for item in items]
     assert [node.partition("::")[2] for node in nodes] == ["test_b", "test_a"] * 12

@@ -33,9 +33,9 @@ def is_plain(markers: str) -> bool:
 
 
 def is_whole_run(config: pytest.Config) -> bool:
-    """Whether nobody chose some of the tests, but for their markers. Workers are told by who started them."""
+    """Return True if nobody chose some of the tests, but for their markers. A worker of xdist does not know."""
     if hasattr(config, "workerinput"):
-        return bool(config.workerinput["is_whole_run"])
+        return False
     return config.args_source is pytest.Config.ArgsSource.TESTPATHS and not config.option.keyword
 
 
@@ -133,6 +133,7 @@ class Budget:
         self._report_path = report_path
         self.reported: dict[str, dict[str, Any]] = {}
         self.worker_seconds: dict[str, float] = {}
+        """CPU seconds of each worker that has ended; one that died reports none."""
         self._cpu_seconds = self._fixture_begin = self._read_cpu()
 
     def _read_cpu(self) -> float:
@@ -180,11 +181,8 @@ class Budget:
             row["wall"] = round(row["wall"] + report.duration, 3)
 
     def pytest_sessionfinish(self, session: pytest.Session) -> None:
-        """A worker sends its whole CPU time to the main process, which writes the report."""
-        if self._report_path is None:
-            return
-        if hasattr(session.config, "workeroutput"):
-            session.config.workeroutput["cpu_seconds"] = self._read_cpu()
+        """Write the report, in the main process."""
+        if self._report_path is None or hasattr(session.config, "workerinput"):
             return
         # Without the workers, which may have been waited for by now.
         self.worker_seconds["main"] = sum(os.times()[:2])
@@ -194,12 +192,6 @@ class Budget:
             "tests": list(self.reported.values()),
         }
         Path(self._report_path).write_text(json.dumps(figures, indent=0))
-
-    @pytest.hookimpl(optionalhook=True)
-    def pytest_testnodedown(self, node: Any) -> None:
-        """Keep the CPU time of a worker that has ended; one that died reports none."""
-        output = getattr(node, "workeroutput", {})
-        self.worker_seconds[node.gateway.id] = output.get("cpu_seconds", 0.0)
 
     def pytest_terminal_summary(self, terminalreporter: Any) -> None:
         """The last lines of the run."""

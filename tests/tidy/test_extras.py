@@ -22,11 +22,10 @@ BROUGHT_BY = {
     "re2": "google-re2",
     "PIL": "matplotlib",
     "kafka": "kafka-python",
-    "xdist": "pytest-xdist",
     "yaml": "pyyaml",
 }
 # Where the import names no feature: pandas is asked for by PySpark itself, the others are run as programs.
-NOT_IMPORTED = {"pandas", "mypy", "ruff", "pytest-timeout", "types-psutil", "cython", "hatchling"}
+NOT_IMPORTED = {"pandas", "mypy", "ruff", "pytest-timeout", "pytest-xdist", "types-psutil", "cython", "hatchling"}
 # Which files each extra is for; what none is for has the dependencies alone.
 FEATURES = {
     "spark": r"kproc/spark/.*|kproc/pipeline/.*|kproc/cli/pipeline.*",
