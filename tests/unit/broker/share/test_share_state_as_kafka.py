@@ -20,7 +20,7 @@ from kproc.broker.share.state.records import (
 )
 from kproc.broker.storage.checkpoints import uuid_text
 from tests.support.java_tools import JVM, TOOL_SECONDS_MAX
-from tests.support.kafka_jars import classpath, missing_reason
+from tests.support.kafka_jars import KAFKA_VERSION, classpath, missing_reason
 
 pytestmark = [
     pytest.mark.java,
@@ -57,6 +57,12 @@ def text_of(batches: Sequence[StateBatch]) -> str:
     return " ".join(f"{each.first},{each.last},{each.state},{each.delivery_count}" for each in batches)
 
 
+def joined(text: str) -> str:
+    """Return batches with equal neighbours joined."""
+    batches = [StateBatch(*map(int, each.split(","))) for each in text.split()]
+    return text_of(combine((), batches, NO_OFFSET))
+
+
 def random_batches(rng: random.Random) -> list[StateBatch]:
     firsts = [rng.randrange(40) for _ in range(rng.randrange(6))]
     return [
@@ -90,8 +96,9 @@ def test_merges_and_records_are_kafkas() -> None:
     lines = [f"COMBINE\t{text_of(current)}\t{text_of(new)}\t{start}" for current, new, start in merges]
     found = answers([*lines, *map(line_of, VALUES)])
     for answer, merge in zip(found, merges, strict=False):
-        ours = combine(*merge)
-        assert answer == text_of(ours), merge
+        ours = text_of(combine(*merge))
+        # Kafka 4.3 joins fewer neighbours.
+        assert (answer if KAFKA_VERSION >= "4.4" else joined(answer)) == ours, merge
     for answer, value in zip(found[MERGES:], VALUES, strict=True):
         key, content = map(bytes.fromhex, answer.split("\t"))
         assert (key, content) == encode_share_record(KEY, value)
