@@ -49,6 +49,7 @@ class History:
     def __init__(self) -> None:
         self.deliveries: dict[Place, list[Delivery]] = defaultdict(list)
         self.answers: dict[Place, list[Answer]] = defaultdict(list)
+        self.delivered = 0  # With repetitions.
 
     def add(self, member: int, line: str) -> None:
         """Add a line of ShareMember.java."""
@@ -58,6 +59,7 @@ class History:
         at_ms, topic, partition = int(fields[1]), fields[2], int(fields[3])
         offsets = range(int(fields[4]), int(fields[5]) + 1)
         if fields[0] == "d":
+            self.delivered += len(offsets)
             delivery = Delivery(at_ms, int(fields[6]), member, fields[7], fields[8])
             for offset in offsets:
                 self.deliveries[topic, partition, offset].append(delivery)
@@ -78,9 +80,18 @@ class History:
                 return mine[-1]._replace(at_ms=answer.at_ms)
         return None
 
-    def accepted(self) -> set[Place]:
-        """Return the records of which an acceptance was confirmed."""
-        return {place for place in list(self.deliveries) if self.confirmed(place, "ACCEPT") is not None}
+    def accepted(self, disturbances: Disturbances) -> set[Place]:
+        """Return the records that were accepted, and confirmed unless a death can have swallowed the answer."""
+        silent = disturbances.stale | {member for _, member in disturbances.deaths}
+        return {
+            place
+            for place, found in list(self.deliveries.items())
+            if self.confirmed(place, "ACCEPT") is not None
+            or any(
+                each.action == "ACCEPT" and (each.member in silent or disturbances.roles)
+                for each in list(found)
+            )
+        }
 
     def problems(self, lock_ms: int, disturbances: Disturbances) -> Iterable[str]:
         """Yield a line for each record that was delivered as it must not be."""

@@ -11,6 +11,8 @@ from types import TracebackType
 
 from confluent_kafka import Producer
 
+from kproc.wire.header import ApiKey
+from tests.support.adapters.transactional import read_messages
 from tests.support.configs import set_config
 from tests.support.either_broker import EitherBroker
 from tests.support.groups import find_coordinator
@@ -22,6 +24,8 @@ from tests.support.wait import PATIENCE_SECONDS, wait_until
 
 GROUP_RESOURCE, TOPIC_RESOURCE = 32, 2
 LOCK_MS = 15_000
+# The first letters of rules that end with an acceptance, whatever the mode.
+ACCEPTED_AT_LAST = "aln"
 # Members are missed in seconds.
 SHARE_SETTINGS = {
     "group.share.min.session.timeout.ms": 6_000,
@@ -32,8 +36,7 @@ SHARE_SETTINGS = {
     "group.share.assignment.interval.ms": 0,
     "group.share.min.assignment.interval.ms": 0,
 }
-# Longer than the broker's own retries, so that nothing but the broker decides the outcome.
-PRODUCER = {"enable.idempotence": True, "linger.ms": 5, "reconnect.backoff.max.ms": 200}
+PRODUCER = {"enable.idempotence": True, "linger.ms": 5, "reconnect.backoff.max.ms": 200, "log_level": 0}
 
 
 class ShareMember(JavaProgram):
@@ -73,7 +76,6 @@ class ShareScene:
         self._directory = directory
         self._started = 0
         self._disturbances = Disturbances([], [], set())
-        self._producer = Producer({"bootstrap.servers": broker.bootstrap, **PRODUCER})
 
     def __enter__(self) -> ShareScene:
         with RawClient(self.broker.bootstrap) as client:
@@ -84,6 +86,13 @@ class ShareScene:
     def __exit__(
         self, kind: type[BaseException] | None, problem: BaseException | None, trace: TracebackType | None
     ) -> None:
+        if problem is not None:
+            missing = sorted(self._missing())
+            some = [
+                (place, self.history.deliveries.get(place), self.history.answers.get(place))
+                for place in missing[:3]
+            ]
+            problem.add_note(f"{len(missing)} records were not accepted: {some}; {self._disturbances}")
         for member in self.members:
             if problem is not None:
                 problem.add_note(f"member {member.number} had {member.delivered}: {member.said()}")
@@ -100,6 +109,7 @@ class ShareScene:
 
     def produce(self, rules: Iterable[str], partitions: int) -> None:
         """Send a record for each rule. `produced` has their places by the first letter."""
+        producer = Producer({"bootstrap.servers": self.broker.bootstrap, **PRODUCER})
         for number, rule in enumerate(rules):
             places = self.produced.setdefault(rule[0], set())
 
@@ -110,12 +120,12 @@ class ShareScene:
             value, partition = f"{rule} {number}", number % partitions
             while True:
                 try:
-                    self._producer.produce(self.topic, value, partition=partition, on_delivery=on_delivery)
+                    producer.produce(self.topic, value, partition=partition, on_delivery=on_delivery)
                     break
                 except BufferError:
-                    self._producer.poll(0.1)
-            self._producer.poll(0)
-        assert self._producer.flush(PATIENCE_SECONDS) == 0
+                    producer.poll(0.1)
+            producer.poll(0)
+        assert producer.flush(PATIENCE_SECONDS) == 0
 
     # -- members
 
@@ -177,17 +187,42 @@ class ShareScene:
             what="each member gets records",
         )
 
-    def wait_accepted(self, seconds: float = 120.0) -> None:
-        """Wait until every record whose rule ends with an acceptance was accepted, and confirmed."""
-        wanted = set().union(*(places for rule, places in self.produced.items() if rule in "aln"))
+    def wait_accepted(self, seconds: float = 60.0) -> None:
+        """Wait until every record whose rule ends with an acceptance was accepted."""
+        wanted = sum(len(places) for rule, places in self.produced.items() if rule in ACCEPTED_AT_LAST)
+        # A look at each record takes a second for each 300,000 of them.
+        wait_until(lambda: self.history.delivered >= wanted, seconds=seconds, what=f"{wanted} deliveries")
+        wait_until(lambda: not self._missing(), seconds=seconds, what="every record is accepted")
 
-        def accepted() -> bool:
-            missing = wanted - self.history.accepted()
-            some = [(place, self.history.deliveries.get(place)) for place in sorted(missing)[:3]]
-            assert not missing, f"{len(missing)} missing: {some}"
-            return True
+    def wait_drained(self, seconds: float = 60.0) -> None:
+        """Wait until the group has no record left that is available or acquired."""
 
-        wait_until(accepted, seconds=seconds, what=f"{len(wanted)} records are accepted")
+        def lag() -> int:
+            group = {"group_id": self.group, "topics": None}
+            with RawClient(self.broker.bootstrap) as client:
+                answer = client.call(ApiKey.DESCRIBE_SHARE_GROUP_OFFSETS, 1, {"groups": [group]})
+            (row,) = answer["groups"]
+            assert row["error_code"] == 0, row
+            parts = [part for topic in row["topics"] for part in topic["partitions"]]
+            assert all(part["lag"] >= 0 for part in parts), parts
+            return sum(part["lag"] for part in parts)
+
+        wait_until(lambda: lag() == 0, seconds=seconds, what="no record is left")
+
+    def _missing(self) -> set[Place]:
+        wanted = set().union(*(places for rule, places in self.produced.items() if rule in ACCEPTED_AT_LAST))
+        return wanted - self.history.accepted(self._disturbances)
+
+    def dead_letters(self, topic: str, partitions: int) -> list[Place]:
+        """Return the places of the records of which `topic` has dead letters."""
+        found = []
+        for message in read_messages(self.broker.bootstrap, topic, partitions, isolation="read_uncommitted"):
+            headers = {name: (value or b"").decode() for name, value in message.headers()}
+            assert headers["__dlq.errors.group"] == self.group, headers
+            place = (f"__dlq.errors.{part}" for part in ("topic", "partition", "offset"))
+            name, index, offset = (headers[part] for part in place)
+            found.append((name, int(index), int(offset)))
+        return sorted(found)
 
     def check(self) -> None:
         """No record was delivered without a reason, and counts are right."""

@@ -228,6 +228,12 @@ MAKES: dict[str, Callable[..., Transactional]] = {
 
 def read_all(bootstrap: str, topic: str, partitions: int, *, isolation: str) -> list[bytes]:
     """Every value from the beginning to the end that the isolation knows, partition by partition."""
+    messages = read_messages(bootstrap, topic, partitions, isolation=isolation)
+    return [bytes(message.value()) for message in messages]
+
+
+def read_messages(bootstrap: str, topic: str, partitions: int, *, isolation: str) -> list[Any]:
+    """Return every message from the beginning to the end that the isolation knows, partition by partition."""
     from confluent_kafka import OFFSET_BEGINNING, Consumer, KafkaError, TopicPartition
 
     consumer = Consumer(
@@ -240,7 +246,7 @@ def read_all(bootstrap: str, topic: str, partitions: int, *, isolation: str) -> 
             "fetch.wait.max.ms": 20,
         }
     )
-    values: list[bytes] = []
+    messages: list[Any] = []
     try:
         for partition in range(partitions):
             consumer.assign([TopicPartition(topic, partition, OFFSET_BEGINNING)])
@@ -249,12 +255,12 @@ def read_all(bootstrap: str, topic: str, partitions: int, *, isolation: str) -> 
                 assert message is not None, "nothing more came, and no end"
                 error = message.error()
                 if error is None:
-                    values.append(bytes(message.value()))
+                    messages.append(message)
                 elif error.code() == KafkaError._PARTITION_EOF:
                     break
                 else:
                     raise AssertionError(str(error))
-        return values
+        return messages
     finally:
         consumer.close()
 
