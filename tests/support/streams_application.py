@@ -118,6 +118,7 @@ class PaidOrders(threading.Thread):
         super().__init__(name="orders", daemon=True)
         self._source = random.Random(seed)
         self._stopping = threading.Event()
+        self._orders = orders
         self._producer = Producer(
             {"bootstrap.servers": bootstrap, "partitioner": "murmur2_random", **PRODUCER}
         )
