@@ -216,6 +216,20 @@ class Broker:
 
         self._change(ApiKey.DELETE_TOPICS, {"topic_names": [name]}, "responses")
 
+    def configure_group(self, name: str, configs: Mapping[str, object]) -> None:
+        """Set configs of a group, which need not exist yet. Raises RuntimeError with the broker's reason."""
+        from kproc.client import Client
+        from kproc.client.requests import group_configuration
+        from kproc.wire.header import ApiKey
+
+        settings = {key: wire_text(value) or "" for key, value in configs.items()}
+        security = self._security(None)
+        with Client.connect(self.host, self.port, client_id="kproc-embedded", security=security) as client:
+            answer = client.call_latest(ApiKey.INCREMENTAL_ALTER_CONFIGS, group_configuration(name, settings))
+        [result] = answer["responses"]
+        if result["error_code"]:
+            raise RuntimeError(f"group {name}: {result['error_message']}")
+
     def _change(self, api_key: ApiKey, fields: dict[str, Any], results: str) -> None:
         """Send a request that changes one topic, over a new connection."""
         from kproc.client import Client, error_text

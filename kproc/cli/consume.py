@@ -25,6 +25,7 @@ from kproc.cli.unserved import Partition, explain_unserved
 
 if TYPE_CHECKING:
     from kproc.cli.record_reader import OffsetRange, RecordReader, RecordSource
+    from kproc.cli.share_member import ShareReader
 
 BATCH_RECORDS: Final = 1000
 """Most records that one call takes from librdkafka."""
@@ -121,6 +122,23 @@ Protocol = Annotated[
         "rebalance. A classic group becomes a consumer group when the first such member joins."
     ),
 ]
+Share = Annotated[
+    str | None,
+    typer.Option(
+        metavar="GROUP",
+        help="Read as a member of this share group (a queue). Printed records are accepted: no member gets them again.",
+        autocompletion=complete_groups,
+    ),
+]
+Reject = Annotated[
+    bool, typer.Option("--reject", help="With --share: reject printed records. No member gets them again.")
+]
+Release = Annotated[
+    bool,
+    typer.Option(
+        "--release", help="With --share: give printed records back to the group. Each is printed once."
+    ),
+]
 
 
 def consume(
@@ -134,6 +152,9 @@ def consume(
     follow: Follow = False,
     group: Group = None,
     protocol: Protocol = GroupProtocol.CLASSIC,
+    share: Share = None,
+    reject: Reject = False,
+    release: Release = False,
     partition: Partitions = None,
     key: KeyPattern = None,
     grep: ValuePattern = None,
@@ -148,6 +169,22 @@ def consume(
 
     Regular expressions are Python's. They see keys and values as UTF-8 text, and of each the first MiB.
     """
+    if share is not None or reject or release:
+        reasons = {
+            "--group": group is not None,
+            "--protocol": protocol is not GroupProtocol.CLASSIC,
+            "--partition": bool(partition),
+            "--from": start != "beginning",
+            "--until": until is not None,
+            # Records that do not match would be lost to all other members.
+            "--key": key is not None,
+            "--grep": grep is not None,
+            "--isolation": isolation is not Isolation.UNCOMMITTED,
+            "--skip-unreadable": skip_unreadable,
+        }
+        excluded = [name for name, is_given in reasons.items() if is_given]
+        _consume_share(bootstrap, share, topics, template, count, excluded, follow, reject, release)
+        return
     where = parse_where("--from", start)
     follow = follow or where == "end"
     end = _parse_until(until, follow=follow)
@@ -183,6 +220,28 @@ def consume(
     _copy(reader, formatter, count, wanted, followed=topics if is_watched and follow else [])
     if unserved:
         raise Failure(f"not read: {'; '.join(unserved)}")
+
+
+def _consume_share(
+    bootstrap: str,
+    group: str | None,
+    topics: list[str],
+    template: str | None,
+    count: int | None,
+    excluded: list[str],
+    follow: bool,
+    reject: bool,
+    release: bool,
+) -> None:
+    """Print records of a share group, and accept, reject or release them."""
+    from kproc.cli.share_member import ShareReader, choose_verdict
+
+    group, verdict = choose_verdict(group, excluded, follow=follow, reject=reject, release=release)
+    topics = list(dict.fromkeys(topics))
+    formatter = _compile_template(template, topics)
+    topics = _found_topics(bootstrap, topics)
+    reader = ShareReader(bootstrap, group, topics, verdict, follow=follow, limit=count)
+    _copy(reader, formatter, count, None, followed=topics if follow and sys.stdout.isatty() else [])
 
 
 def _parse_until(text: str | None, *, follow: bool) -> Where:
@@ -254,7 +313,7 @@ def _check_unserved(bootstrap: str, span: OffsetRange, *, follow: bool) -> list[
 
 
 def _copy(
-    reader: RecordReader,
+    reader: RecordReader | ShareReader,
     formatter: Formatter,
     count: int | None,
     wanted: RecordFilter | None,

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from typing import Any, NamedTuple, TypeVar
+from typing import Any, Final, NamedTuple, TypeVar
 
 from kproc.common.reading import READ_UNCOMMITTED
 from kproc.wire.primitives import ZERO_UUID
@@ -143,3 +143,15 @@ def _by_topic(rows: Mapping[_P, dict[str, Any]]) -> list[dict[str, Any]]:
     for (topic, _), row in rows.items():
         topics.setdefault(topic, []).append(row)
     return [{"name": topic, "partitions": each} for topic, each in topics.items()]
+
+
+# The type of a group's configs in requests about configs.
+GROUP_RESOURCE: Final = 32
+_SET: Final = 0
+
+
+def group_configuration(group: str, configs: Mapping[str, str]) -> dict[str, Any]:
+    """Return the fields of an IncrementalAlterConfigs that sets configs of a group."""
+    changes = [{"name": name, "config_operation": _SET, "value": value} for name, value in configs.items()]
+    resource = {"resource_type": GROUP_RESOURCE, "resource_name": group, "configs": changes}
+    return {"resources": [resource], "validate_only": False}

@@ -22,6 +22,7 @@ SETTINGS = {
     "num.partitions": "2",
     "offsets.topic.num.partitions": "4",
     "transaction.state.log.num.partitions": "4",
+    "share.coordinator.state.topic.num.partitions": "2",
     "group.initial.rebalance.delay.ms": "0",
     "group.consumer.assignment.interval.ms": "0",
 }
@@ -34,6 +35,7 @@ _KAFKA_SETTINGS = {
 _READY_SECONDS = 240.0
 # Quick from the first request on, and few threads: the brokers' own time is most of what a run takes.
 JVM = ("-Xmx1G", "-Xms512m", *short_lived_jvm())
+_SHARE_COORDINATORS_SINCE = 6  # The version of FindCoordinator that knows them.
 # Both write to the disk before they answer a change; in memory that takes no time.
 _IN_MEMORY = Path("/dev/shm")
 
@@ -70,6 +72,9 @@ def warm_up(bootstrap: str) -> None:
     end = time.monotonic() + _READY_SECONDS
     for key_type in (0, 1):
         side.ask("find_coordinator", 1, {"key": "warm", "key_type": key_type})
+    if _served(bootstrap)["find_coordinator"][-1] >= _SHARE_COORDINATORS_SINCE:
+        key = "warm:AAAAAAAAAAAAAAAAAAAAAQ:0"
+        side.ask("find_coordinator", _SHARE_COORDINATORS_SINCE, {"key_type": 2, "coordinator_keys": [key]})
     while not _is_warm(side) and time.monotonic() < end:
         select.select([], [], [], 0.2)
     side.close()

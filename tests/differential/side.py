@@ -20,6 +20,7 @@ from tests.support.raw import address_of
 
 ANSWER_SECONDS = 120.0
 _CONNECT_SECONDS = 60.0
+_OF_SHARES = KEYS["share_fetch"], KEYS["share_acknowledge"]
 _FETCH, _PRODUCE, _DESCRIBE_LOG_DIRS, _DESCRIBE_QUORUM = KEYS["fetch"], KEYS["produce"], 35, 55
 _PREFIX = re.compile(r"d[0-9a-f]{7}-")
 _UUID = re.compile(r"(?:diff-)?[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}|^[\w-]{22}$")  # In hexadecimal or in base64.
@@ -306,7 +307,9 @@ class Side:
             for each in items
             if not (isinstance(each, dict) and self._is_row_of_others(each, key))
         ]
-        part = {_PRODUCE: "partition_responses", _FETCH: "partitions"}.get(key)
+        if key in _OF_SHARES and field == "partitions":
+            return sorted(kept, key=_index_of)  # Kafka's hash maps have them in another order.
+        part = {_PRODUCE: "partition_responses"}.get(key, "partitions" if key in (_FETCH, *_OF_SHARES) else None)
         if part is None or field != "responses":
             return kept
         # Kafka merges and splits a topic's rows as its hash maps have it: one row for each topic is compared.
@@ -356,3 +359,7 @@ class Side:
 
 def _topic_of(row: dict[str, Any]) -> str:
     return str(row.get("topic_id") or row.get("topic") or row.get("name"))
+
+
+def _index_of(row: dict[str, Any]) -> Any:
+    return row["partition_index"]

@@ -14,6 +14,7 @@ from tests.differential.themes import (
     logins,
     quotas,
     records,
+    shares,
     topics,
     transactions,
 )
@@ -101,6 +102,13 @@ THEMES: dict[str, dict[Maker, int]] = {
         consumers.heartbeat_classic: 1,
         consumers.sync_classic: 1,
         consumers.leave_classic: 1,
+        topics.create_partitions: 1,
+        topics.delete_topics: 1,
+    },
+    "shares": {
+        shares.share_fetch: 8,
+        shares.share_acknowledge: 4,
+        shares.renewal: 1,
         topics.create_partitions: 1,
         topics.delete_topics: 1,
     },

@@ -94,7 +94,7 @@ class _Acknowledging:
         shares, key = self._shares, _key(self._holder.group_id, part)
         on_persisted = partial(self._finish, at)
         try:
-            partition, _ = shares.get(key)
+            partition, _ = shares.get(key, adds=False)
             partition.acknowledge(self._holder, part.acknowledgements, shares.now_ms(), on_persisted)
             shares.changed(partition)
         except _FAILURES as error:

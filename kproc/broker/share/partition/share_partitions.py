@@ -81,8 +81,10 @@ class SharePartitions:
 
     # -- share partitions --------------------------------------------------------------------------------------
 
-    def get(self, key: SharePartitionKey) -> tuple[SharePartition, OwnedPartition]:
+    def get(self, key: SharePartitionKey, *, adds: bool = True) -> tuple[SharePartition, OwnedPartition]:
         """Return a share partition and its log. Begin to read its state if that is not known.
+
+        Without `adds`, an unknown or failed share partition is an error: nobody can hold its records.
 
         Raises PartitionMoving if the log is not here yet, KafkaError if we do not own it or cannot open it, Corrupt or
         OSError for a damaged log.
@@ -98,6 +100,10 @@ class SharePartitions:
         owned = self._services.owner.partitions.get(topic.name, image)
         settings = self.settings_of(key.group_id)
         partition = self._by_key.get(key)
+        if not adds and (partition is None or partition.error is not None):
+            raise KafkaError(
+                ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, "This server does not host this topic-partition."
+            )
         if partition is None:
             partition = self._add(key, topic.name, image, settings)
         elif partition.settings is not settings:

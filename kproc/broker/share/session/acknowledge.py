@@ -109,6 +109,9 @@ class Acknowledgements:
     def start(self) -> None:
         """Call the owners. Without anything to acknowledge the results are complete."""
         self._left = 1
+        if not self._parts:
+            # As in Kafka, only errors are reported then.
+            self.results = {key: result for key, result in self.results.items() if result.error}
         self._send(list(self._parts))
         self._finish_one()
 

@@ -309,6 +309,14 @@ def test_invalid_requests_get_kafkas_errors(scene: Scene, more: Fields, code: Er
     assert answer["acquisition_lock_timeout"] == 0
 
 
+def test_partitions_without_batches_are_reported_beside_others(scene: Scene) -> None:
+    scene.produce(0, b"v")
+    scene.fetch(0)
+    assert rows_of(scene.acknowledge({0: [], 1: []}, epoch=1)) == {}
+    rows = rows_of(scene.acknowledge({0: [(0, 0, [ACCEPT])], 1: []}, epoch=2))
+    assert {index: row["error_code"] for index, row in rows.items()} == {0: 0, 1: 0}
+
+
 def test_acknowledge_epochs(scene: Scene) -> None:
     scene.fetch(0)
     assert scene.acknowledge({}, epoch=0)["error_code"] == ErrorCode.INVALID_SHARE_SESSION_EPOCH
