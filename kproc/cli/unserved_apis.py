@@ -23,15 +23,6 @@ class Status(StrEnum):
 _REASONS: Final = (
     (
         Status.PLANNED,
-        "share groups (KIP-932)",
-        (
-            ApiKey.DESCRIBE_SHARE_GROUP_OFFSETS,
-            ApiKey.ALTER_SHARE_GROUP_OFFSETS,
-            ApiKey.DELETE_SHARE_GROUP_OFFSETS,
-        ),
-    ),
-    (
-        Status.PLANNED,
         "streams groups (KIP-1071)",
         (
             ApiKey.STREAMS_GROUP_HEARTBEAT,

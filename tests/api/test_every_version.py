@@ -47,6 +47,7 @@ ALWAYS = {
     ApiKey.SHARE_FETCH: {ErrorCode.UNSUPPORTED_VERSION},
     ApiKey.SHARE_ACKNOWLEDGE: {ErrorCode.UNSUPPORTED_VERSION, ErrorCode.SHARE_SESSION_NOT_FOUND},
     ApiKey.SHARE_GROUP_DESCRIBE: {ErrorCode.GROUP_ID_NOT_FOUND},
+    ApiKey.DELETE_SHARE_GROUP_OFFSETS: {ErrorCode.GROUP_ID_NOT_FOUND},
     ApiKey.DELETE_GROUPS: {ErrorCode.GROUP_ID_NOT_FOUND},
     ApiKey.OFFSET_DELETE: {ErrorCode.GROUP_ID_NOT_FOUND},
     # The second once a test has made the coordinators' topic.

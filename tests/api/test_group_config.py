@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 
 from kproc.common.errors import ErrorCode
@@ -10,6 +12,7 @@ from tests.support.altered_configs import alter
 from tests.support.configs import describe_configs
 from tests.support.raw import RawClient
 from tests.support.topics import fresh_name
+from tests.support.wait import pause, wait_until
 
 GROUP = 32
 
@@ -49,3 +52,32 @@ def test_group_configs_alter_describe_and_list(client: RawClient) -> None:
 def test_invalid_group_config_is_rejected(client: RawClient, key: str, value: str, words: str) -> None:
     code, message = alter(client, GROUP, fresh_name("group"), (key, 0, value))
     assert (code, words in (message or "")) == (ErrorCode.INVALID_CONFIG, True), message
+
+
+def test_altered_group_config_holds_from_the_next_heartbeat(client: RawClient) -> None:
+    group = fresh_name("group")
+    for _ in range(100):  # The first look-up creates the topic of the coordinators.
+        found = client.call(ApiKey.FIND_COORDINATOR, 4, {"key_type": 0, "coordinator_keys": [group]})
+        if not found["coordinators"][0]["error_code"]:
+            break
+    member = {
+        "group_id": group, "member_id": "m", "rebalance_timeout": 60_000, "subscribed_topic_names": [],
+        "topic_partitions": [],
+    }  # fmt: skip
+
+    def heartbeat(epoch: int) -> dict[str, Any]:
+        request = {**member, "member_epoch": epoch}
+        for _ in range(200):
+            answer = client.call(ApiKey.CONSUMER_GROUP_HEARTBEAT, 1, request)
+            if answer["error_code"] not in (ErrorCode.COORDINATOR_LOAD_IN_PROGRESS, ErrorCode.NOT_COORDINATOR):
+                return answer
+            pause(0.05)
+        return answer
+
+    joined = heartbeat(0)
+    assert (joined["error_code"], joined["heartbeat_interval"]) == (0, 5_000), joined
+    assert alter(client, GROUP, group, ("consumer.heartbeat.interval.ms", 0, "6000")) == (0, None)
+    wait_until(lambda: heartbeat(joined["member_epoch"])["heartbeat_interval"] == 6_000)
+    # Stored values outside of the bounds count as the bound (tests/unit/broker/cluster/test_group_config.py).
+    assert alter(client, GROUP, group, ("consumer.heartbeat.interval.ms", 1, None)) == (0, None)
+    wait_until(lambda: heartbeat(joined["member_epoch"])["heartbeat_interval"] == 5_000)

@@ -251,8 +251,16 @@ def _share_acknowledge(_names: Sequence[str], _ids: Ids) -> Fields:
     return share_acknowledge(NO_TOPIC_ID, {}, epoch=1, group_id=GROUP)
 
 
-def _share_heartbeat(names: Sequence[str], _ids: Sequence[bytes]) -> Fields:
+def _share_heartbeat(names: Sequence[str], _ids: Ids) -> Fields:
     return {"group_id": GROUP, "member_id": "m", "member_epoch": 0, "subscribed_topic_names": list(names)}
+
+
+def _alter_share_offsets(names: Sequence[str], _ids: Ids) -> Fields:
+    partitions = [{"partition_index": 0, "start_offset": 0}]
+    return {
+        "group_id": GROUP,
+        "topics": [{"topic_name": name, "partitions": partitions} for name in names],
+    }
 
 
 _MEMBER: Final[Fields] = {"group_id": GROUP, "generation_id": 1, "member_id": "m"}
@@ -526,6 +534,48 @@ ROWS: Final[tuple[Row, ...]] = (
         (_group(Operation.DESCRIBE),),
         _GROUP_REFUSED,
         about=ResourceType.GROUP,
+    ),
+    Row(
+        ApiKey.DESCRIBE_SHARE_GROUP_OFFSETS,
+        lambda names, _ids: {"groups": [{"group_id": name, "topics": []} for name in names]},
+        (_group(Operation.DESCRIBE),),
+        _GROUP_REFUSED,
+        about=ResourceType.GROUP,
+        label="groups",
+    ),
+    Row(
+        ApiKey.DESCRIBE_SHARE_GROUP_OFFSETS,
+        lambda names, _ids: {
+            "groups": [
+                {"group_id": GROUP, "topics": [{"topic_name": name, "partitions": [0]} for name in names]}
+            ]
+        },
+        (_topic(Operation.DESCRIBE),),
+        _TOPIC_REFUSED,
+        about=_T,
+        label="topics",
+    ),
+    Row(
+        ApiKey.ALTER_SHARE_GROUP_OFFSETS,
+        _alter_share_offsets,
+        (_group(Operation.READ),),
+        _GROUP_REFUSED,
+        label="group",
+    ),
+    Row(
+        ApiKey.ALTER_SHARE_GROUP_OFFSETS,
+        _alter_share_offsets,
+        (_topic(Operation.READ),),
+        _TOPIC_REFUSED,
+        about=_T,
+        label="topics",
+    ),
+    Row(
+        ApiKey.DELETE_SHARE_GROUP_OFFSETS,
+        lambda names, _ids: {"group_id": GROUP, "topics": [{"topic_name": name} for name in names]},
+        (_group(Operation.DELETE),),
+        _GROUP_REFUSED,
+        label="group",
     ),
     Row(ApiKey.LEAVE_GROUP, _same(group_id=GROUP, members=[]), (_group(Operation.READ),), _GROUP_REFUSED),
     Row(ApiKey.OFFSET_COMMIT, _commit, (_group(Operation.READ),), _GROUP_REFUSED, label="group"),

@@ -206,6 +206,33 @@ LARGE: list[LargeRequest] = [
         1,
         lambda count: {"group_ids": _names(count), "include_authorized_operations": False},
     ),
+    LargeRequest(
+        "DescribeShareGroupOffsets",
+        K.DESCRIBE_SHARE_GROUP_OFFSETS,
+        1,
+        lambda count: {
+            "groups": [
+                {"group_id": "share", "topics": [{"topic_name": "t", "partitions": _numbers(count)}]}
+            ]
+        },
+    ),
+    LargeRequest(
+        "AlterShareGroupOffsets",
+        K.ALTER_SHARE_GROUP_OFFSETS,
+        0,
+        lambda count: {
+            "group_id": "g",
+            "topics": [
+                {"topic_name": "t", "partitions": partitions("partition_index", start_offset=0)(count)}
+            ],
+        },
+    ),
+    LargeRequest(
+        "DeleteShareGroupOffsets",
+        K.DELETE_SHARE_GROUP_OFFSETS,
+        0,
+        lambda count: {"group_id": "g", "topics": [{"topic_name": name} for name in _names(count)]},
+    ),
     LargeRequest("ShareGroupHeartbeat", K.SHARE_GROUP_HEARTBEAT, 1, _share_heartbeat),
     LargeRequest("ConsumerGroupHeartbeat", K.CONSUMER_GROUP_HEARTBEAT, 1, _consumer_heartbeat),
     LargeRequest(

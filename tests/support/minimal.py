@@ -144,6 +144,17 @@ MINIMAL: dict[ApiKey, Callable[[str, bytes], Fields]] = {
         "subscribed_topic_names": [name],
     },
     ApiKey.SHARE_GROUP_DESCRIBE: lambda name, topic_id: {"group_ids": [fresh_name("g")]},
+    ApiKey.DESCRIBE_SHARE_GROUP_OFFSETS: lambda name, topic_id: {
+        "groups": [{"group_id": fresh_name("g"), "topics": [{"topic_name": name, "partitions": [0]}]}]
+    },
+    ApiKey.ALTER_SHARE_GROUP_OFFSETS: lambda name, topic_id: {
+        "group_id": fresh_name("g"),
+        "topics": [{"topic_name": name, "partitions": [{"partition_index": 0, "start_offset": 0}]}],
+    },
+    ApiKey.DELETE_SHARE_GROUP_OFFSETS: lambda name, topic_id: {
+        "group_id": fresh_name("g"),
+        "topics": [{"topic_name": name}],
+    },
     ApiKey.LEAVE_GROUP: lambda name, topic_id: {
         "group_id": fresh_name("g"),
         "member_id": "m",

@@ -19,6 +19,8 @@ COUNTS = {
     "UniformHeterogeneousAssignmentBuilderTest": 11,
     "RangeAssignorTest": 11,
     "CurrentAssignmentBuilderTest": 21,
+    "ShareCoordinatorShardTest": 36,
+    "ShareCoordinatorServiceTest": 26,
 }
 NEIGHBOURS = {
     "KafkaRequestHandlerTest",

@@ -16,11 +16,11 @@ from __future__ import annotations
 
 import logging
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from kproc.broker.cluster.image import PartitionImage
-from kproc.broker.peers.forwarding import Answer, OnAnswer, OperationPaused, gather, operation
+from kproc.broker.peers.forwarding import Answer, OnAnswer, OnAnswers, OperationPaused, gather, operation
 from kproc.broker.request.division import divide, rows_at
 from kproc.broker.request.registry import api
 from kproc.broker.request.rights import denied_topics
@@ -102,6 +102,11 @@ def handle_list_offsets(context: RequestContext, request: dict[str, Any]) -> Non
         )
 
     gather(context.services, _OPERATION, parts, on_done)
+
+
+def gather_ends(services: Services, partitions: Sequence[tuple[str, int]], on_done: OnAnswers) -> None:
+    """Request the offsets behind the last readable record of partitions. `on_done` gets a row for each of them."""
+    gather(services, _OPERATION, [(*each, (LATEST, -1, 0)) for each in partitions], on_done)
 
 
 def _refused_and_wanted(

@@ -328,6 +328,9 @@ def _not_a_list(name: str, operation: int) -> KafkaError:
 
 def _check_list(name: str, operation: int, value: str) -> None:
     """Raise KafkaError for a list with an empty element, or with a repeated one unless it is appended or removed."""
+    if operation == OP_APPEND and not value.strip():
+        # An empty text would be an empty element behind those that are there. As a whole value it is an empty list.
+        value = ","
     if problem := list_problem(name, value, may_repeat=operation in OP_NAMES):
         raise KafkaError(ErrorCode.INVALID_CONFIG, problem)
 

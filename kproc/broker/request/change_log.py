@@ -252,9 +252,9 @@ Partition = tuple[str, Fields]
 """A topic's name, and the row of one of its partitions."""
 
 
-def _partitions(topics: Iterable[Fields]) -> Iterator[Partition]:
+def _partitions(topics: Iterable[Fields], name: str = "name") -> Iterator[Partition]:
     """Yield the partitions in a response that have no error."""
-    return ((topic["name"], row) for topic in topics for row in topic["partitions"] if not row["error_code"])
+    return ((topic[name], row) for topic in topics for row in topic["partitions"] if not row["error_code"])
 
 
 def _partition_name(partition: Partition) -> str:
@@ -267,6 +267,18 @@ def _partition_name(partition: Partition) -> str:
 @_describes(ApiKey.DELETE_GROUPS)
 def _deleted_groups(_request: Fields, response: Fields) -> Described:
     return Described("deleted groups", _succeeded(response["results"], "group_id"), shown)
+
+
+@_describes(ApiKey.ALTER_SHARE_GROUP_OFFSETS)
+def _altered_share_offsets(request: Fields, response: Fields) -> Described:
+    did = f"set start offsets of share group {shown(request['group_id'])}"
+    return Described(did, _partitions(response["responses"], "topic_name"), _partition_name)
+
+
+@_describes(ApiKey.DELETE_SHARE_GROUP_OFFSETS)
+def _deleted_share_offsets(request: Fields, response: Fields) -> Described:
+    did = f"deleted start offsets of share group {shown(request['group_id'])}"
+    return Described(did, _succeeded(response["responses"], "topic_name"), shown)
 
 
 @_describes(ApiKey.OFFSET_DELETE)

@@ -69,7 +69,7 @@ GROUP_TYPE: Final = "consumer"
 _UNSETTLED_HEARTBEAT_MS: Final = 500
 # Members whose tombstones and the epoch behind them are surely in one batch. If a crash could part these, no member
 # would get the free partitions. A tick removes no more, so that it takes a few ms.
-REMOVED_AT_ONCE: Final = 500
+REMOVED_AT_ONCE: Final = 200
 _TRY_AGAIN_MS: Final = 1_000
 # The name of the deadline at which the next target assignment may be computed. The other deadlines have the names of
 # members.

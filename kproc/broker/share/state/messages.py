@@ -63,7 +63,11 @@ class ReadState(msgspec.Struct, frozen=True, array_like=True):
 
 
 class WriteState(msgspec.Struct, frozen=True, array_like=True):
-    """Change the state of the ranges in `batches`, and the start offset unless it is NO_OFFSET."""
+    """Change the state of the ranges in `batches`, and move the start offset forward.
+
+    A start offset below the present one has no effect, and then the count has none either. Stored delivery counts never
+    decrease: see batches.py.
+    """
 
     state_epoch: int
     leader_epoch: int

@@ -84,6 +84,13 @@ def test_errors_have_kafkas_messages(rig: HandlerRig) -> None:
     assert old["error_message"] == "The leader epoch in the request is older than the epoch on the broker."
 
 
+def test_summary_of_a_negative_partition_is_rejected(rig: HandlerRig) -> None:
+    (row,) = ask(rig, ApiKey.READ_SHARE_GROUP_STATE_SUMMARY, 1, [{"partition": -1, "leader_epoch": -1}])
+    assert row["error_message"] == "The partition id cannot be a negative number."
+    (row,) = ask(rig, ApiKey.READ_SHARE_GROUP_STATE_SUMMARY, 1, [{"partition": 0, "leader_epoch": -1}])
+    assert row["error_code"] == 0
+
+
 @pytest.mark.parametrize(
     "change", [{"first_offset": -1}, {"last_offset": 4}, {"delivery_count": -1}, {"delivery_state": -1}]
 )

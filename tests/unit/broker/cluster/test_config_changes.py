@@ -286,6 +286,8 @@ def test_list_appended_with_empty_element_is_rejected(cluster: InMemoryControlle
         for operation in (APPEND, SUBTRACT):
             ((code, _),) = outcome(cluster.alter(changes(resource, name, (key, operation, "compact,"))))
             assert code == INVALID_CONFIG
+        ((code, _),) = outcome(cluster.alter(changes(resource, name, (key, APPEND, ""))))
+        assert code == INVALID_CONFIG
 
 
 def test_describe_configs_shows_no_password_of_url() -> None:

@@ -72,6 +72,8 @@ WITHOUT_ROWS = {
     ApiKey.CREATE_ACLS,
     ApiKey.DELETE_ACLS,
     ApiKey.OFFSET_DELETE,
+    ApiKey.ALTER_SHARE_GROUP_OFFSETS,
+    ApiKey.DELETE_SHARE_GROUP_OFFSETS,
     ApiKey.UPDATE_FEATURES,
 }
 ALICE = Principal("User", "alice")
@@ -341,6 +343,8 @@ def test_rules_groups_and_features_are_named(lines: list[str]) -> None:
         "topic_id": b"\xab" * 16,
         "partitions": [{"partition": at, "error_code": 42 * at} for at in (0, 1)],
     }
+    altered = {"topic_name": "t", "partitions": [{"partition_index": 1, "error_code": 0}]}
+    forgotten = {"topic_name": "t", "error_code": 0}
     wishes = [{"feature": "transaction.version", "max_version_level": 2}]
     for key, request, response in (
         (
@@ -351,6 +355,8 @@ def test_rules_groups_and_features_are_named(lines: list[str]) -> None:
         (ApiKey.DELETE_ACLS, {}, {"filter_results": [{"error_code": 0, "matching_acls": [matching]}]}),
         (ApiKey.OFFSET_DELETE, {"group_id": "g"}, {"error_code": 0, "topics": [deleted]}),
         (ApiKey.DELETE_SHARE_GROUP_STATE, {"group_id": "g\x1b"}, {"results": [states]}),
+        (ApiKey.ALTER_SHARE_GROUP_OFFSETS, {"group_id": "g"}, {"responses": [altered]}),
+        (ApiKey.DELETE_SHARE_GROUP_OFFSETS, {"group_id": "g"}, {"responses": [forgotten]}),
         (ApiKey.UPDATE_FEATURES, {"feature_updates": wishes}, {"error_code": 0}),
         (ApiKey.UPDATE_FEATURES, {"feature_updates": wishes}, {"error_code": 42}),
     ):
@@ -360,6 +366,8 @@ def test_rules_groups_and_features_are_named(lines: list[str]) -> None:
         "deleted ACLs (1): ALLOW User:bob READ on TOPIC:PREFIXED:orders from *",
         "deleted committed offsets of group g (1): t-0",
         f"deleted states of share group g\\x1b for partitions (1): {'ab' * 16}-0",
+        "set start offsets of share group g (1): t-1",
+        "deleted start offsets of share group g (1): t",
         "changed features (1): transaction.version=2",
     ]
 

@@ -221,6 +221,17 @@ def test_write_stores_a_snapshot_after_the_configured_updates(make_rig: Start) -
     assert batches_of(rig.read()) == [(0, 6, 2, 1)]
 
 
+def test_snapshot_keeps_batches_that_the_write_does_not_name(make_rig: Start) -> None:
+    """Kafka's example: the second of three batches is neither acknowledged nor below the new start offset."""
+    rig = make_rig(share_coordinator_snapshot_update_records_per_snapshot=0)
+    rig.initialize()
+    rig.write((100, 109, 1, 1), (110, 119, 1, 2), (120, 129, 1, 0), start=100, complete=0)
+    rig.write((100, 109, 2, 1), complete=10)
+    rig.write((120, 129, 2, 1), start=110, complete=10)
+    assert batches_of(rig.read()) == [(110, 119, 1, 2), (120, 129, 2, 1)]
+    assert types(rig) == "SSSS"
+
+
 def test_every_write_is_a_snapshot_with_a_limit_of_no_updates(make_rig: Start) -> None:
     rig = make_rig(share_coordinator_snapshot_update_records_per_snapshot=0)
     rig.initialize()
@@ -239,6 +250,25 @@ def test_sweep_repeats_the_snapshots_of_cold_share_partitions(rig: ShareRig) -> 
     cold = rig.records()[-1]
     assert isinstance(cold, Snapshot)
     assert (cold.snapshot_epoch, cold.created_ms, cold.written_ms) == (1, NOW_MS, NOW_MS + COLD_MS)
+
+
+def test_update_does_not_make_a_snapshot_younger(rig: ShareRig) -> None:
+    rig.initialize()
+    rig.clock.advance_ms(COLD_MS - 1)
+    rig.write((0, 0, 2, 1))
+    rig.clock.advance_ms(1)
+    rig.sweep()
+    snapshot = rig.records()[-1]
+    assert isinstance(snapshot, Snapshot)
+    assert snapshot.batches == (StateBatch(0, 0, 2, 1),)
+
+
+def test_sweep_of_an_empty_coordinator_keeps_the_tombstone(rig: ShareRig) -> None:
+    rig.sweep()
+    rig.initialize()
+    rig.outcome("delete", NAME)
+    rig.sweep()
+    assert rig.log.state.start_offset == 1
 
 
 def test_sweep_stops_when_all_share_partitions_are_cold(rig: ShareRig) -> None:

@@ -149,4 +149,3 @@ def test_acknowledgement_of_moved_records_is_rejected(scene: Scene) -> None:
     scene.rig.set_handler_count(2)
     answer = scene.acknowledge({moved: [(0, 0, [ACCEPT])]})
     assert rows_of(answer)[moved]["error_code"] == ErrorCode.INVALID_RECORD_STATE
-

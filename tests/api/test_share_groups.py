@@ -1,0 +1,106 @@
+"""Share groups through a broker: members, descriptions, start offsets, deletion (KIP-932)."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from kproc.common.errors import ErrorCode
+from kproc.wire.header import ApiKey
+from tests.support.groups import delete_groups, find_coordinator
+from tests.support.raw import RawClient, batch
+from tests.support.topics import fresh_name
+from tests.support.wait import wait_until
+
+Fields = dict[str, Any]
+
+
+def heartbeat(client: RawClient, group: str, epoch: int, topic: str | None = None) -> Fields:
+    fields = {
+        "group_id": group,
+        "member_id": "m",
+        "member_epoch": epoch,
+        "rack_id": None,
+        "subscribed_topic_names": None if topic is None else [topic],
+    }
+    return client.call(ApiKey.SHARE_GROUP_HEARTBEAT, 1, fields)
+
+
+def join(client: RawClient, group: str, topic: str) -> Fields:
+    """Join, and send heartbeats until the member has partitions."""
+    find_coordinator(client, group)
+    last = heartbeat(client, group, 0, topic)
+
+    def assigned() -> Fields | None:
+        nonlocal last
+        last = heartbeat(client, group, last["member_epoch"], topic)
+        assert not last["error_code"], last
+        return last if last["assignment"]["topic_partitions"] else None
+
+    return wait_until(assigned, seconds=20, what="an assignment")
+
+
+def describe_offsets(client: RawClient, group: str, topics: list[Fields] | None = None) -> Fields:
+    fields = {"groups": [{"group_id": group, "topics": topics}]}
+    (row,) = client.call(ApiKey.DESCRIBE_SHARE_GROUP_OFFSETS, 1, fields)["groups"]
+    return row
+
+
+def alter(client: RawClient, group: str, topic: str, offset: int) -> Fields:
+    partitions = [{"partition_index": 0, "start_offset": offset}, {"partition_index": 7, "start_offset": 0}]
+    fields = {"group_id": group, "topics": [{"topic_name": topic, "partitions": partitions}]}
+    return client.call(ApiKey.ALTER_SHARE_GROUP_OFFSETS, 0, fields)
+
+
+def test_member_is_assigned_described_and_deleted(client: RawClient, log: tuple[str, bytes]) -> None:
+    name, topic_id = log
+    group = fresh_name("share")
+    joined = join(client, group, name)
+    assert joined["assignment"]["topic_partitions"] == [{"topic_id": topic_id, "partitions": [0]}]
+    find_coordinator(client, "missing")
+    fields = {"group_ids": [group, "missing"], "include_authorized_operations": False}
+    described, missing = client.call(ApiKey.SHARE_GROUP_DESCRIBE, 1, fields)["groups"]
+    assert (described["group_state"], described["assignor_name"]) == ("Stable", "simple")
+    (member,) = described["members"]
+    assert member["assignment"]["topic_partitions"][0]["topic_name"] == name
+    assert (missing["error_code"], missing["error_message"]) == (
+        ErrorCode.GROUP_ID_NOT_FOUND,
+        "Group missing not found.",
+    )
+    listed = client.call(ApiKey.LIST_GROUPS, 5, {"states_filter": ["stable"], "types_filter": ["share"]})
+    assert {
+        "group_id": group,
+        "protocol_type": "share",
+        "group_state": "Stable",
+        "group_type": "share",
+    } in listed["groups"]
+    assert delete_groups(client, group) == {group: ErrorCode.NON_EMPTY_GROUP}
+    assert alter(client, group, name, 0)["error_code"] == ErrorCode.NON_EMPTY_GROUP
+    assert heartbeat(client, group, -1)["member_epoch"] == -1
+    assert delete_groups(client, group) == {group: 0}
+    assert describe_offsets(client, group)["error_code"] == ErrorCode.GROUP_ID_NOT_FOUND
+
+
+def test_start_offsets_are_altered_described_and_deleted(client: RawClient, log: tuple[str, bytes]) -> None:
+    name, topic_id = log
+    client.produce(name, batch(*[b"x"] * 5))
+    group = fresh_name("share")
+    find_coordinator(client, group)
+    altered = alter(client, group, name, 2)
+    assert not altered["error_code"], altered
+    (topic,) = altered["responses"]
+    assert [(each["partition_index"], each["error_code"]) for each in topic["partitions"]] == [
+        (0, 0),
+        (7, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION),
+    ]
+    (shown,) = describe_offsets(client, group)["topics"]
+    assert (shown["topic_name"], shown["topic_id"]) == (name, topic_id)
+    (row,) = shown["partitions"]
+    # The lag is known when the owner of the partition has counted the completed deliveries.
+    assert (row["start_offset"], row["error_code"]) == (2, 0)
+    assert row["lag"] in (-1, 3)
+    unknown = describe_offsets(client, group, [{"topic_name": "missing", "partitions": [3]}])
+    assert unknown["topics"][0]["partitions"][0]["start_offset"] == -1
+    fields = {"group_id": group, "topics": [{"topic_name": name}, {"topic_name": "missing"}]}
+    deleted = client.call(ApiKey.DELETE_SHARE_GROUP_OFFSETS, 0, fields)
+    assert [each["error_code"] for each in deleted["responses"]] == [0, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION]
+    assert describe_offsets(client, group)["topics"] == []
