@@ -12,6 +12,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
+from tests.simulation.share_history import ShareHistory
 from tests.simulation.transaction_history import MARKER, TransactionHistory
 
 Key = tuple[bytes, int]  # (topic id, partition)
@@ -95,6 +96,7 @@ class History:
             "write cycles": 0,
         }
         self.transactions = TransactionHistory(violate)
+        self.shares = ShareHistory(violate)
         self.power_losses = self.restarts = 0
         self.is_synced = True  # Whether acks=all and committed offsets wait for the disk (kproc.flush=group).
 
@@ -279,6 +281,10 @@ class History:
             known.log_start = min(known.deleted_below, last + 1) if known.acknowledged else 0
             if not known.acknowledged:  # A log that was lost as a whole may begin anew.
                 known.deleted_below = 0
+        self.shares.lost_power(
+            lambda topic_id, partition: max(self.of(topic_id, partition).acknowledged, default=-1),
+            is_synced=self.is_synced,
+        )
 
     # -- the end -----------------------------------------------------------------------------------------------
 

@@ -87,6 +87,9 @@ _LATE_MARKERS: Final = 0.2
 _RULES_EVERY: Final = 3
 _LOGINS_EVERY: Final = 5
 CONSUMERS_EVERY: Final = 3
+SHARES_EVERY: Final = 3
+# Events after which partitions or connections can have another Handler.
+MOVING: Final = ("scale",)
 # Every third plan divides requests of more than two rows: a topic and one of its partitions.
 _SLICES_EVERY: Final = 3
 _SLICE_ROWS: Final = 2
@@ -142,6 +145,8 @@ def _plan_without_tls(seed: int, power: float, *, transactions: bool | None, lat
         plan = _with_logins(plan)
     if seed % CONSUMERS_EVERY == 0:
         plan = _with_consumers(plan)
+    if seed % SHARES_EVERY == 1:
+        plan = _with_shares(plan)
     if seed % _TRANSACTIONS_EVERY == 0 if transactions is None else transactions:
         return _with_transactions(plan, power, late_markers)
     return plan
@@ -245,6 +250,15 @@ def _with_consumers(plan: Plan) -> Plan:
     kind = "group-member"
     members = [ClientPlan(kind, f"{kind}-{n}", rng.getrandbits(30)) for n in range(rng.choice((2, 3)))]
     settings = {"group.consumer.assignment.interval.ms": rng.choice(("0", "0", "20"))}
+    return replace(plan, settings={**plan.settings, **settings}, clients=(*plan.clients, *members))
+
+
+def _with_shares(plan: Plan) -> Plan:
+    """Members of a share group (KIP-932)."""
+    rng = random.Random(f"shares {plan.seed}")
+    kind = "share-member"
+    members = [ClientPlan(kind, f"{kind}-{n}", rng.getrandbits(30)) for n in range(rng.choice((2, 3)))]
+    settings = {"share.coordinator.state.topic.num.partitions": "2"}
     return replace(plan, settings={**plan.settings, **settings}, clients=(*plan.clients, *members))
 
 

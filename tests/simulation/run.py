@@ -32,8 +32,9 @@ from tests.simulation.few_epochs import epochs_up_to
 from tests.simulation.group_workload import Member
 from tests.simulation.history import History
 from tests.simulation.operator import Operator
-from tests.simulation.plan import PROTOCOLS, Event, Plan
+from tests.simulation.plan import MOVING, PROTOCOLS, Event, Plan
 from tests.simulation.rules_workload import Ruler
+from tests.simulation.share_workload import ShareDrain, ShareMember
 from tests.simulation.slow_senders import SlowSender
 from tests.simulation.small_slices import slices_of
 from tests.simulation.small_tables import Crowd, overfull_tables, tables_up_to
@@ -97,6 +98,7 @@ class Run:
             self.world.story = []
         self.history = History(self.world.violate)
         self.history.is_synced = plan.settings.get("kproc.flush") == "group"
+        self.history.shares.is_strict = not any(each.kind in MOVING for each in plan.events)
         self.disk = MemoryDisk(lambda: self.world.clock.wall_ms() * MS)
         self.clients: list[Client] = []
         self.ports = [PORT]
@@ -244,7 +246,7 @@ class Run:
             "reader": Reader, "mixer": Mixer, "ruler": Ruler,
             "stranger": Stranger, "hauler": Hauler, "slow-sender": SlowSender,
             "group-member": GroupMember, "crowd": Crowd, "recreator": Recreator, "trimmer": Trimmer,
-            "caller": Caller, "filler": Filler,
+            "caller": Caller, "filler": Filler, "share-member": ShareMember, "share-drain": ShareDrain,
         }  # fmt: skip
         return kinds[kind](*arguments)  # type: ignore[no-any-return]
 
@@ -515,7 +517,10 @@ class Run:
         kind = "judge" if self.plan.has_transactions else "reader"
         reader = self._make_client(kind, "reader", self.plan.seed)
         self.clients = [reader]
-        self.world.add(reader)
+        if any(each.kind == "share-member" for each in self.plan.clients):
+            self.clients.append(self._make_client("share-drain", "share-drain", self.plan.seed))
+        for client in self.clients:
+            self.world.add(client)
         self._deadline_ns = self.world.now_ns() + _FINISH_NS
         self._await_clients()
 

@@ -1,0 +1,108 @@
+"""ShareHistory: judges what a share group delivers (KIP-932).
+
+An accepted record is not delivered again. A record that a session holds is delivered to nobody else, unless its lock is
+over, the session has ended, or a role has died since. The delivery counts are right. In the end every record was
+delivered.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Final
+
+from tests.simulation.world import S
+
+LIMIT: Final = 5  # Of deliveries, by default.
+LOCK_NS: Final = 30 * S
+GAP, ACCEPT, RELEASE, REJECT = 0, 1, 2, 3
+Place = tuple[bytes, int, int]  # Topic id, partition, offset.
+
+
+@dataclass
+class Session:
+    """One share session of a member."""
+
+    name: str
+    is_open: bool = True
+
+
+@dataclass
+class Delivery:
+    """The last delivery of a record, and what became of it."""
+
+    session: Session
+    at_ns: int
+    count: int
+    end: int | None = None  # The type of the acknowledgement that was answered without an error.
+    is_unknown: bool = False  # An acknowledgement was sent and not answered.
+
+
+class ShareHistory:
+    """The deliveries of one share group."""
+
+    def __init__(self, violate: Callable[[str], None]) -> None:
+        self._violate = violate
+        self.records: dict[Place, Delivery] = {}
+        self.is_strict = True  # False: partitions move, which ends what their former owners knew.
+        self.accepted = self.again = 0
+
+    def acquired(
+        self, session: Session, place: Place, count: int, *, now_ns: int, disturbed_ns: int, name: str
+    ) -> None:
+        """A member was given a record."""
+        known = self.records.get(place)
+        if known is not None:
+            self.again += 1
+            is_calm = self.is_strict and disturbed_ns < known.at_ns
+            if known.end in (ACCEPT, GAP) or (known.end == REJECT and not known.is_unknown):
+                self._violate(
+                    f"{session.name}: {name} was settled by {known.session.name} and comes again, delivery {count}"
+                )
+            is_held = known.end is None and not known.is_unknown and known.session.is_open
+            if is_held and is_calm and now_ns - known.at_ns < LOCK_NS and known.session is not session:
+                self._violate(f"{session.name}: {name} is held by {known.session.name}, too")
+            counts = {known.count + 1} if known.end == RELEASE else {known.count, known.count + 1}
+            if count not in counts if is_calm and not known.is_unknown else count > known.count + 1:
+                self._violate(f"{session.name}: {name} was delivered {known.count} times, now it says {count}")
+        elif count != 1 and self.is_strict and not disturbed_ns > 0:
+            self._violate(f"{session.name}: the first delivery of {name} says {count}")
+        if not 1 <= count <= LIMIT:
+            self._violate(f"{session.name}: {name} is delivered the {count}th time")
+        self.records[place] = Delivery(session, now_ns, count)
+
+    def acknowledging(self, place: Place) -> None:
+        self.records[place].is_unknown = True
+
+    def acknowledged(self, place: Place, kind: int) -> None:
+        delivery = self.records[place]
+        delivery.end, delivery.is_unknown = kind, False
+        self.accepted += kind == ACCEPT
+
+    def failed(self, place: Place) -> None:
+        """An acknowledgement was answered with an error. It may have been written."""
+        self.records[place].is_unknown = True
+
+    def lost_power(self, last_of: Callable[[bytes, int], int], *, is_synced: bool) -> None:
+        """What was not promised to survive may be gone."""
+        if not is_synced:
+            self.records.clear()
+        self.records = {
+            place: each for place, each in self.records.items() if place[2] <= last_of(place[0], place[1])
+        }
+
+    def judge(self, topic_id: bytes, partition: int, start: int, end: int) -> None:
+        """The group has been asked for records until nothing came any more."""
+        missing = [at for at in range(start, end) if not self._is_done((topic_id, partition, at))]
+        if missing:
+            first = self.records.get((topic_id, partition, missing[0]))
+            self._violate(
+                f"stable-{partition}: {len(missing)} records of {start} to {end} never came to the share group, "
+                f"the first at {missing[0]} ({first})"
+            )
+
+    def _is_done(self, place: Place) -> bool:
+        known = self.records.get(place)
+        return known is not None and (
+            known.end in (GAP, ACCEPT, REJECT) or known.is_unknown or known.count >= LIMIT
+        )

@@ -1,0 +1,285 @@
+"""Members of a share group (KIP-932): they acquire records, and accept, release, reject or keep them."""
+
+from __future__ import annotations
+
+from typing import Any, Final
+
+from kproc.common.errors import ErrorCode
+from kproc.wire.header import ApiKey
+from tests.simulation.client import Fields, Life
+from tests.simulation.share_history import ACCEPT, LOCK_NS, REJECT, RELEASE, Session
+from tests.simulation.workloads import PASSING, E, Worker
+from tests.simulation.world import S
+from tests.support.raw import list_offsets_fields
+from tests.support.share_requests import share_acknowledge, share_fetch
+
+GROUP: Final = "group-of-shares"
+_REOPEN: Final = (E.SHARE_SESSION_NOT_FOUND, E.INVALID_SHARE_SESSION_EPOCH)
+_REJOIN: Final = (E.FENCED_MEMBER_EPOCH, E.UNKNOWN_MEMBER_ID, E.GROUP_ID_NOT_FOUND)
+# Nothing comes any more when nothing has come for this time: all locks have ended.
+_DRY_NS: Final = LOCK_NS + 5 * S
+
+
+class ShareMember(Worker):
+    """One member of the share group."""
+
+    def __init__(self, *arguments: Any) -> None:
+        self.member_epoch = 0
+        self.starts = 0
+        self.assigned: dict[bytes, list[int]] = {}
+        self.session = Session("nobody", is_open=False)
+        self.session_epoch = 0
+        self.held: dict[tuple[bytes, int], list[int]] = {}  # By partition: offsets to acknowledge.
+        self.fetched: set[tuple[bytes, int]] = set()  # The partitions of the session.
+        super().__init__(*arguments)
+
+    @property
+    def member_id(self) -> str:
+        return f"{self.name}/{self.starts}"
+
+    def on_lost(self) -> None:
+        self._end_session()
+
+    def _end_session(self) -> None:
+        self.session.is_open = False
+        self.session_epoch, self.held, self.fetched = 0, {}, set()
+
+    # -- the group -----------------------------------------------------------------------------------------------
+
+    def work(self) -> Life:
+        if not any(each.name == "stable" for each in self.history.alive()):
+            yield from self.pause(20)
+            return
+        yield from self.find_coordinator(GROUP)
+        yield from self.configure()
+        for _ in range(self.rng.choice((5, 10, 30))):
+            if self.must_finish:
+                return
+            if not self.assigned or self.rng.random() < 0.3:
+                yield from self.heartbeat(self.member_epoch)
+            if self.assigned:
+                yield from self.fetch()
+                if self.held and self.rng.random() < 0.5:
+                    yield from self.acknowledge()
+            yield from self.pause(self.rng.choice((0, 1, 5, 20)))
+        if self.rng.random() < 0.3:
+            yield from self.close_session()
+
+    def configure(self) -> Life:
+        """Let the group begin at the start of its partitions."""
+        config = {"name": "share.auto.offset.reset", "config_operation": 0, "value": "earliest"}
+        resource = {"resource_type": 32, "resource_name": GROUP, "configs": [config]}
+        fields = {"resources": [resource], "validate_only": False}
+        answer = yield from self.call(ApiKey.INCREMENTAL_ALTER_CONFIGS, 1, fields)
+        self.check_code("IncrementalAlterConfigs", answer["responses"][0]["error_code"])
+        if answer["responses"][0]["error_code"]:
+            yield from self.pause(10)
+            yield from self.configure()
+
+    def heartbeat(self, epoch: int) -> Life:
+        fields = {
+            "group_id": GROUP, "member_id": self.member_id, "member_epoch": epoch, "rack_id": None,
+            "subscribed_topic_names": ["stable"],
+        }  # fmt: skip
+        answer = yield from self.call(ApiKey.SHARE_GROUP_HEARTBEAT, 1, fields)
+        code = answer["error_code"]
+        if code in _REJOIN:
+            self.member_epoch, self.assigned = 0, {}
+            self.starts += 1
+        elif code and code not in PASSING:
+            self.world.violate(f"{self.name}: a heartbeat was answered with {ErrorCode(code).name}")
+        elif not code:
+            self.member_epoch = answer["member_epoch"]
+            if answer["assignment"] is not None:
+                rows = answer["assignment"]["topic_partitions"]
+                self.assigned = {row["topic_id"]: list(row["partitions"]) for row in rows}
+
+    # -- records -------------------------------------------------------------------------------------------------
+
+    def fetch(self, *, max_wait_ms: int | None = None) -> Life:
+        """ShareFetch of the assigned partitions, with what is to be acknowledged."""
+        if not self.session_epoch:
+            self._end_session()
+            self.session = Session(f"{self.name}.{self.connections}.{self.world.now_ns()}")
+        if self.sock is None:
+            yield from self.connect()
+            self._end_session()
+            self.session = Session(f"{self.name}.{self.connections}.{self.world.now_ns()}")
+        acknowledged = self._choose() if self.session_epoch and self.rng.random() < 0.5 else {}
+        wait_ms = self.rng.choice((0, 5, 50)) if max_wait_ms is None else max_wait_ms
+        (topic_id, partitions), *_ = self.assigned.items()
+        fields = share_fetch(
+            topic_id,
+            [index for index in partitions if (topic_id, index) not in self.fetched],
+            group_id=GROUP,
+            member_id=self.member_id,
+            epoch=self.session_epoch,
+            max_wait=wait_ms,
+            max_records=self.rng.choice((1, 5, 100)),
+            batch_size=self.rng.choice((1, 100)),
+            share_acquire_mode=self.rng.choice((0, 1)),
+            acknowledge={key[1]: batches_of(kinds) for key, kinds in acknowledged.items()},
+        )
+        self._send(acknowledged)
+        answer = yield from self.call(ApiKey.SHARE_FETCH, 2, fields)
+        if not (yield from self._accept(answer["error_code"])):
+            return False
+        self.fetched |= {(topic_id, index) for index in partitions}
+        rows = {
+            (topic["topic_id"], row["partition_index"]): row
+            for topic in answer["responses"]
+            for row in topic["partitions"]
+        }
+        for key, kinds in acknowledged.items():
+            row = rows.get(key)
+            self._answered(key, kinds, row["acknowledge_error_code"] if row is not None else 0)
+        for key, row in rows.items():
+            self._on_row(key, row)
+        return any(row["acquired_records"] for row in rows.values())
+
+    def _on_row(self, key: tuple[bytes, int], row: Fields) -> None:
+        self.check_code("ShareFetch", row["error_code"])
+        offsets = [
+            (at, each["delivery_count"])
+            for each in row["acquired_records"]
+            for at in range(each["first_offset"], each["last_offset"] + 1)
+        ]
+        for at, count in offsets:
+            self.history.shares.acquired(
+                self.session,
+                (*key, at),
+                count,
+                now_ns=self.world.now_ns(),
+                disturbed_ns=self.world.disturbed_ns,
+                name=f"stable-{key[1]} at {at}",
+            )
+        self.held.setdefault(key, []).extend(at for at, _ in offsets)
+
+    def _choose(self, *, accepts_all: bool = False) -> dict[tuple[bytes, int], dict[int, int]]:
+        """Some held offsets, each with a type."""
+        chosen: dict[tuple[bytes, int], dict[int, int]] = {}
+        for key, offsets in self.held.items():
+            kinds = {
+                at: ACCEPT if accepts_all else self.rng.choice((ACCEPT, ACCEPT, ACCEPT, RELEASE, REJECT))
+                for at in offsets
+                if accepts_all or self.rng.random() < 0.8
+            }
+            if kinds:
+                chosen[key] = kinds
+                self.held[key] = [at for at in offsets if at not in kinds]
+        return chosen
+
+    def acknowledge(self, *, accepts_all: bool = False) -> Life:
+        chosen = self._choose(accepts_all=accepts_all)
+        if not chosen or not self.session_epoch:
+            return
+        topic_id = next(iter(chosen))[0]
+        batches = {key[1]: batches_of(kinds) for key, kinds in chosen.items()}
+        fields = share_acknowledge(
+            topic_id, batches, epoch=self.session_epoch, group_id=GROUP, member_id=self.member_id
+        )
+        self._send(chosen)
+        answer = yield from self.call(ApiKey.SHARE_ACKNOWLEDGE, 2, fields)
+        if not (yield from self._accept(answer["error_code"])):
+            return
+        for topic in answer["responses"]:
+            for row in topic["partitions"]:
+                key = topic["topic_id"], row["partition_index"]
+                self._answered(key, chosen[key], row["error_code"])
+
+    def _send(self, chosen: dict[tuple[bytes, int], dict[int, int]]) -> None:
+        for key, kinds in chosen.items():
+            for at in kinds:
+                if (*key, at) in self.history.shares.records:
+                    self.history.shares.acknowledging((*key, at))
+
+    def _answered(self, key: tuple[bytes, int], kinds: dict[int, int], code: int) -> None:
+        shares = self.history.shares
+        for at, kind in kinds.items():
+            delivery = shares.records.get((*key, at))
+            if delivery is None or delivery.session is not self.session:
+                continue  # A power loss has taken it, or another session has it.
+            if not code:
+                shares.acknowledged((*key, at), kind)
+                continue
+            shares.failed((*key, at))
+            is_calm = shares.is_strict and self.world.disturbed_ns < delivery.at_ns
+            is_late = self.world.now_ns() - delivery.at_ns >= LOCK_NS
+            if code == E.INVALID_RECORD_STATE and is_calm and not is_late:
+                self.world.violate(f"{self.name}: {key[1]} at {at} is said not to be held")
+            self.check_code("an acknowledgement", code, E.INVALID_RECORD_STATE)
+
+    def _accept(self, code: int) -> Life:
+        """Whether the session goes on."""
+        if code:
+            self.check_code("a share session", code, *_REOPEN)
+            self._end_session()
+            yield from self.pause(5)
+            return False
+        self.session_epoch += 1
+        return True
+
+    def close_session(self) -> Life:
+        if self.session_epoch:
+            self.session.is_open = False
+            fields = share_acknowledge(bytes(16), {}, epoch=-1, group_id=GROUP, member_id=self.member_id)
+            answer = yield from self.call(ApiKey.SHARE_ACKNOWLEDGE, 2, fields)
+            self.check_code("the end of a share session", answer["error_code"], *_REOPEN)
+        self._end_session()
+
+    def finish(self) -> Life:
+        self.disconnect()
+        self._end_session()
+        return
+        yield
+
+
+class ShareDrain(ShareMember):
+    """Accepts all records of the share group until nothing comes any more, and has the history judged."""
+
+    def work(self) -> Life:
+        topic = next(each for each in self.history.alive() if each.name == "stable")
+        yield from self.find_coordinator(GROUP)
+        yield from self.configure()
+        while not self.assigned:
+            yield from self.heartbeat(self.member_epoch)
+            yield from self.pause(20)
+        self.assigned = {topic.topic_id: list(range(topic.partitions))}
+        since_ns = self.world.now_ns()
+        while self.world.now_ns() - since_ns < _DRY_NS:
+            yield from self.heartbeat(self.member_epoch)
+            self.assigned = {topic.topic_id: list(range(topic.partitions))}
+            if (yield from self.fetch(max_wait_ms=500)):
+                since_ns = self.world.now_ns()
+            yield from self.acknowledge(accepts_all=True)
+        for partition in range(topic.partitions):
+            start = yield from self.find(topic.name, partition, -2)
+            end = yield from self.find(topic.name, partition, -1)
+            if not self.history.power_losses or self.history.is_synced:
+                self.history.shares.judge(topic.topic_id, partition, start, end)
+        self.must_finish = True
+
+    def _choose(self, *, accepts_all: bool = False) -> dict[tuple[bytes, int], dict[int, int]]:
+        return super()._choose(accepts_all=True) if accepts_all else {}
+
+    def find(self, topic: str, partition: int, timestamp: int) -> Life:
+        while True:
+            answer = yield from self.call(
+                ApiKey.LIST_OFFSETS, 9, {**list_offsets_fields(topic, [(partition, timestamp)]), "isolation_level": 0}
+            )
+            row = answer["topics"][0]["partitions"][0]
+            if not row["error_code"]:
+                return row["offset"]
+            yield from self.pause(50)
+
+
+def batches_of(kinds: dict[int, int]) -> list[tuple[int, int, list[int]]]:
+    """Batches of acknowledgements (first, last, types) of neighbouring offsets."""
+    batches: list[tuple[int, int, list[int]]] = []
+    for at in sorted(kinds):
+        if batches and batches[-1][1] + 1 == at:
+            first, _, types = batches[-1]
+            batches[-1] = first, at, [*types, kinds[at]]
+        else:
+            batches.append((at, at, [kinds[at]]))
+    return batches
