@@ -87,6 +87,9 @@ class History:
             "read": 0,
             "commits": 0,
             "heartbeats of consumers": 0,
+            "shared": 0,
+            "shared again": 0,
+            "accepted": 0,
             "answers": 0,
             "power": 0,
             "deaths": 0,
@@ -96,7 +99,7 @@ class History:
             "write cycles": 0,
         }
         self.transactions = TransactionHistory(violate)
-        self.shares = ShareHistory(violate)
+        self.shares = ShareHistory(violate, self.counts)
         self.power_losses = self.restarts = 0
         self.is_synced = True  # Whether acks=all and committed offsets wait for the disk (kproc.flush=group).
 

@@ -47,6 +47,9 @@ from kproc.broker.role.partition_table import ROW_WORDS, PartitionRow, Partition
 from kproc.broker.role.purgatory import Purgatory
 from kproc.broker.security.authorizer import StandardAuthorizer
 from kproc.broker.security.tls import make_context
+from kproc.broker.share.partition.in_flight import InFlightRecords, ToPersist
+from kproc.broker.share.partition.locks import Locks
+from kproc.broker.share.partition.share_partition import SharePartition
 from kproc.broker.storage import checkpoints
 from kproc.broker.storage import log as log_module
 from kproc.broker.storage.log_append import LogAppender, Run
@@ -84,6 +87,9 @@ _UPDATE: Final = CheckpointWriter._update
 _UNDO: Final = LogAppender._undo
 _STEP_LARGE: Final = DividedRequests.work
 _APPEND_TO_GROUP: Final = ConsumerGroups._append_to_group
+_ACKNOWLEDGE: Final = SharePartition.acknowledge
+_TO_PERSIST: Final = InFlightRecords.to_persist
+_ACQUIRE_AGAIN: Final = InFlightRecords.acquire_again
 _ADD_UNWRITTEN: Final = GroupCoordinator._add_unwritten
 
 
@@ -336,6 +342,33 @@ def _without_inherited(writer: CheckpointWriter, image: ClusterImage) -> None:
     _UPDATE(writer, image)
 
 
+def _acknowledged_before_written(self: Any, holder: Any, batches: Any, now_ms: int, on_done: Any) -> None:
+    """The answer does not wait for the share coordinator."""
+    _ACKNOWLEDGE(self, holder, batches, now_ms, lambda _error: None)
+    on_done(None)
+
+
+def _nothing_persisted(self: Any, changes: Any) -> ToPersist:
+    """A write says neither what was accepted nor where the window begins."""
+    return _TO_PERSIST(self, changes)._replace(start_offset=self.start_offset, batches=())
+
+
+def _acquired_uncounted(self: Any, run: Any, *arguments: Any) -> Any:
+    """A record that comes again has the count of its last delivery."""
+    taken = _ACQUIRE_AGAIN(self, run, *arguments)
+    taken.delivery_count = max(1, taken.delivery_count - 1)
+    return taken
+
+
+OF_SHARES: Final[dict[str, list[tuple[Any, str, Any]]]] = {
+    "share-state-answered-before-written": [(SharePartition, "acknowledge", _acknowledged_before_written)],
+    "share-state-not-written": [(InFlightRecords, "to_persist", _nothing_persisted)],
+    "share-locks-never-end": [(Locks, "pop_due", lambda _self, _now_ms: [])],
+    "share-delivery-not-counted": [(InFlightRecords, "acquire_again", _acquired_uncounted)],
+    "share-write-never-rolled-back": [(InFlightRecords, "roll_back", _nothing)],
+}
+
+
 MUTATIONS: Final[dict[str, list[tuple[Any, str, Any]]]] = {
     "any-name-confirms-a-log-start": [
         (handler_checkpoint, "confirms_log_start", lambda *_: True),
@@ -382,6 +415,7 @@ MUTATIONS: Final[dict[str, list[tuple[Any, str, Any]]]] = {
     "death-untold": [(Children, "_detach", _detach_unheard)],
     **OF_TRANSACTIONS,
     **OF_TLS,
+    **OF_SHARES,
 }
 
 
@@ -439,6 +473,7 @@ def _plan_for(name: str, seed: int) -> Plan:
         power=MUTATED_POWER,
         transactions=name in OF_TRANSACTIONS or None,
         tls=name in OF_TLS or None,
+        shares=name in OF_SHARES or None,
         **_RARE.get(name, {}),
     )
 

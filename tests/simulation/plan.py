@@ -121,6 +121,7 @@ def plan_of(
     transactions: bool | None = None,
     tls: bool | None = None,
     crashes: bool | None = None,
+    shares: bool | None = None,
     late_markers: float = _LATE_MARKERS,
 ) -> Plan:
     """The plan of a seed; every fourth is of transactions, too, unless it is said whether, and a share of these about
@@ -128,7 +129,9 @@ def plan_of(
     eleventh is about crashes in a row, and nothing else."""
     if seed % _CRASHES_EVERY == 0 and not (transactions or tls) if crashes is None else crashes:
         return _with_crashes(_plan_of(seed, power))
-    plan = _plan_without_tls(seed, power, transactions=transactions, late_markers=late_markers)
+    plan = _plan_without_tls(
+        seed, power, transactions=transactions, shares=shares, late_markers=late_markers
+    )
     plan = _with_slow_senders(plan)
     if seed % _SLICES_EVERY == 1:
         plan = replace(plan, slice_rows=_SLICE_ROWS)
@@ -137,7 +140,9 @@ def plan_of(
     return _with_tls(plan) if (seed % _TLS_EVERY == 0 if tls is None else tls) else plan
 
 
-def _plan_without_tls(seed: int, power: float, *, transactions: bool | None, late_markers: float) -> Plan:
+def _plan_without_tls(
+    seed: int, power: float, *, transactions: bool | None, shares: bool | None, late_markers: float
+) -> Plan:
     plan = _plan_of(seed, power)
     if seed % _RULES_EVERY == 0:
         plan = _with_rules(plan)
@@ -145,7 +150,7 @@ def _plan_without_tls(seed: int, power: float, *, transactions: bool | None, lat
         plan = _with_logins(plan)
     if seed % CONSUMERS_EVERY == 0:
         plan = _with_consumers(plan)
-    if seed % SHARES_EVERY == 1:
+    if seed % SHARES_EVERY == 1 if shares is None else shares:
         plan = _with_shares(plan)
     if seed % _TRANSACTIONS_EVERY == 0 if transactions is None else transactions:
         return _with_transactions(plan, power, late_markers)

@@ -41,19 +41,20 @@ class Delivery:
 class ShareHistory:
     """The deliveries of one share group."""
 
-    def __init__(self, violate: Callable[[str], None]) -> None:
+    def __init__(self, violate: Callable[[str], None], counts: dict[str, int]) -> None:
         self._violate = violate
+        self._counts = counts
         self.records: dict[Place, Delivery] = {}
         self.is_strict = True  # False: partitions move, which ends what their former owners knew.
-        self.accepted = self.again = 0
 
     def acquired(
         self, session: Session, place: Place, count: int, *, now_ns: int, disturbed_ns: int, name: str
     ) -> None:
         """A member was given a record."""
         known = self.records.get(place)
+        self._counts["shared"] += 1
         if known is not None:
-            self.again += 1
+            self._counts["shared again"] += 1
             is_calm = self.is_strict and disturbed_ns < known.at_ns
             if known.end in (ACCEPT, GAP) or (known.end == REJECT and not known.is_unknown):
                 self._violate(
@@ -77,7 +78,7 @@ class ShareHistory:
     def acknowledged(self, place: Place, kind: int) -> None:
         delivery = self.records[place]
         delivery.end, delivery.is_unknown = kind, False
-        self.accepted += kind == ACCEPT
+        self._counts["accepted"] += kind == ACCEPT
 
     def failed(self, place: Place) -> None:
         """An acknowledgement was answered with an error. It may have been written."""
