@@ -131,7 +131,9 @@ class ForkedWorkers:
                 continue
             is_dead = worker.pid_descriptor in ready
             try:
-                while worker.connection.poll():
+                if worker.connection in ready:
+                    self._handle(worker, *worker.connection.recv())
+                while is_dead and worker.connection.poll():
                     self._handle(worker, *worker.connection.recv())
             except (EOFError, ConnectionError):
                 is_dead = True
@@ -146,16 +148,17 @@ class ForkedWorkers:
         elif kind == "warning":
             self._hook.pytest_warning_recorded.call_historic(kwargs=value)
         elif kind == "finished":
-            self._finish_test(worker)
+            self._finish_test(worker, value)
             if not worker.tests:
                 self._send_next_file(worker)
         else:
             worker.has_ended = True
             session.config.pluginmanager.get_plugin("budget").worker_seconds[worker.name] = value
 
-    def _finish_test(self, worker: Worker) -> None:
+    def _finish_test(self, worker: Worker, location: tuple[str, int | None, str]) -> None:
+        """Take the location from the worker: to find it out costs more than all else here."""
         item = self._session.items[worker.tests.popleft()]
-        self._hook.pytest_runtest_logfinish(nodeid=item.nodeid, location=item.location)
+        self._hook.pytest_runtest_logfinish(nodeid=item.nodeid, location=location)
 
     def _replace(self, worker: Worker) -> None:
         """Forget a worker that has ended. If it died in a test, report that and run the rest of its file."""
@@ -176,7 +179,7 @@ class ForkedWorkers:
         )
         report.worker_id, report.cpu_seconds, report.shared_cpu_seconds = worker.name, 0.0, 0.0
         self._hook.pytest_runtest_logreport(report=report)
-        self._finish_test(worker)
+        self._finish_test(worker, item.location)
         if worker.tests:
             self._files.appendleft(worker.tests)
         if self._files:
@@ -238,7 +241,7 @@ class WorkerSide:
                 # After the last test of a file fixtures of the session stay: another file may follow.
                 following = self._session if next_number is None else items[next_number]
                 hook.pytest_runtest_protocol(item=self._last_item, nextitem=following)
-                self._connection.send(("finished", None))
+                self._connection.send(("finished", self._last_item.location))
 
     def _tear_down_session(self) -> None:
         """End the fixtures of the session. An error is reported as one of the last test's teardown."""
