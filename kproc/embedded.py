@@ -95,6 +95,7 @@ class Broker:
             self.settings.setdefault("kproc.flush", "none")
         # Kafka's 3 s are for groups whose members start one by one; a test starts what it needs.
         self.settings.setdefault("group.initial.rebalance.delay.ms", 0)
+        self.settings.setdefault("group.streams.initial.rebalance.delay.ms", 0)
         # Code for a cluster asks for three replicas of its topics.
         self.settings.setdefault("kproc.clamp.replication.factor", True)
         self.ready: dict[str, Any] = {}

@@ -139,6 +139,7 @@ def _dev_defaults(directory: Path, protocol: str) -> dict[str, object]:
         "kproc.flush": "none",
         # The server.properties that Kafka ships sets 0, too, so that the first consumer of a group does not wait.
         "group.initial.rebalance.delay.ms": 0,
+        "group.streams.initial.rebalance.delay.ms": 0,
         # Compose files and test suites for a cluster ask for three replicas.
         "kproc.clamp.replication.factor": True,
         "kproc.temporary.directory": str(directory),

@@ -25,6 +25,7 @@ from kproc.broker.config.own_settings import OwnSettings
 from kproc.broker.config.sasl_settings import SaslSettings
 from kproc.broker.config.share_group_settings import ShareGroupSettings
 from kproc.broker.config.share_state_settings import ShareStateSettings
+from kproc.broker.config.streams_group_settings import StreamsGroupSettings
 from kproc.broker.config.tls_settings import TlsSettings
 from kproc.broker.config.token_settings import TokenSettings
 from kproc.broker.config.transaction_settings import TransactionSettings
@@ -37,6 +38,7 @@ _BROKER_SECTIONS: Final = (
     ("Consumer groups", GroupSettings),
     ("States of share groups", ShareStateSettings),
     ("Share groups", ShareGroupSettings),
+    ("Streams groups", StreamsGroupSettings),
     ("Transactions", TransactionSettings),
     ("TLS", TlsSettings),
     ("Logins (SASL)", SaslSettings),

@@ -12,24 +12,14 @@ from kproc.wire.header import ApiKey
 
 
 class Status(StrEnum):
-    """The status of an API: served, not needed with one broker, or planned for a later release."""
+    """The status of an API: served, or not needed with one broker."""
 
     SERVED = "served"
     MOOT = "moot"
-    PLANNED = "planned"
 
 
 # The APIs that a node of Apache Kafka 4.4 advertises to clients and that kproc does not serve, by their reasons.
 _REASONS: Final = (
-    (
-        Status.PLANNED,
-        "streams groups (KIP-1071)",
-        (
-            ApiKey.STREAMS_GROUP_HEARTBEAT,
-            ApiKey.STREAMS_GROUP_DESCRIBE,
-            ApiKey.STREAMS_GROUP_TOPOLOGY_DESCRIPTION_UPDATE,
-        ),
-    ),
     (
         Status.MOOT,
         "the one controller is the only voter, so that none can be added or removed",

@@ -43,6 +43,9 @@ ALWAYS = {
     ApiKey.LEAVE_GROUP: {ErrorCode.UNKNOWN_MEMBER_ID},
     ApiKey.DESCRIBE_GROUPS: {ErrorCode.GROUP_ID_NOT_FOUND},
     ApiKey.CONSUMER_GROUP_DESCRIBE: {ErrorCode.GROUP_ID_NOT_FOUND},
+    ApiKey.STREAMS_GROUP_DESCRIBE: {ErrorCode.GROUP_ID_NOT_FOUND},
+    # Of a broker without the plug-in that stores descriptions.
+    ApiKey.STREAMS_GROUP_TOPOLOGY_DESCRIPTION_UPDATE: {ErrorCode.UNSUPPORTED_VERSION},
     # Of a cluster without share groups, and of a session that there is not.
     ApiKey.SHARE_FETCH: {ErrorCode.UNSUPPORTED_VERSION},
     ApiKey.SHARE_ACKNOWLEDGE: {ErrorCode.UNSUPPORTED_VERSION, ErrorCode.SHARE_SESSION_NOT_FOUND},

@@ -59,6 +59,7 @@ SANE_NUMBERS: Final[dict[str, tuple[int, ...]]] = {
     "isolation_level": (0, 1),
     "generation_id": (-1, 0, 1, 1, 2),
     "member_epoch": (0, 0, 0, -1, -2, 1, 2, 3),
+    "epoch": (0, 0, 1),
     "producer_id": (-1, 0, 1, 1_000),
     "producer_epoch": (-1, 0, 1),
     "coordinator_epoch": (-1, 0, 1),

@@ -16,7 +16,7 @@ from kproc.common.errors import ErrorCode
 from kproc.wire.header import ApiKey
 from kproc.wire.record_batch import TRANSACTIONAL
 from tests.support.acls import Acl
-from tests.support.groups import commit_fields, join_fields
+from tests.support.groups import commit_fields, join_fields, streams_join
 from tests.support.minimal import ANY_ACL
 from tests.support.raw import NO_TOPIC_ID, batch, create_topics_fields, fetch_fields, produce_fields
 from tests.support.share_requests import share_acknowledge, share_fetch
@@ -236,6 +236,10 @@ def _consumer_heartbeat(names: Sequence[str], _ids: Sequence[bytes]) -> Fields:
         "subscribed_topic_names": list(names),
         "topic_partitions": [],
     }
+
+
+def _streams_heartbeat(names: Sequence[str], _ids: Sequence[bytes]) -> Fields:
+    return streams_join(GROUP, names)
 
 
 def _share_fetch(names: Sequence[str], ids: Ids) -> Fields:
@@ -511,6 +515,33 @@ ROWS: Final[tuple[Row, ...]] = (
         (_group(Operation.DESCRIBE),),
         _GROUP_REFUSED,
         about=ResourceType.GROUP,
+    ),
+    Row(
+        ApiKey.STREAMS_GROUP_HEARTBEAT,
+        _streams_heartbeat,
+        (_group(Operation.READ),),
+        _GROUP_REFUSED,
+        label="group",
+    ),
+    Row(
+        ApiKey.STREAMS_GROUP_HEARTBEAT,
+        _streams_heartbeat,
+        (_topic(Operation.DESCRIBE),),
+        _TOPIC_REFUSED,
+        label="topics",
+    ),
+    Row(
+        ApiKey.STREAMS_GROUP_DESCRIBE,
+        lambda names, _ids: {"group_ids": list(names), "include_authorized_operations": True},
+        (_group(Operation.DESCRIBE),),
+        _GROUP_REFUSED,
+        about=ResourceType.GROUP,
+    ),
+    Row(
+        ApiKey.STREAMS_GROUP_TOPOLOGY_DESCRIPTION_UPDATE,
+        _same(group_id=GROUP, member_id="m", topology_epoch=0, topology_description={}),
+        (_group(Operation.READ),),
+        _GROUP_REFUSED,
     ),
     Row(ApiKey.SHARE_FETCH, _share_fetch, (_group(Operation.READ),), _GROUP_REFUSED, label="group"),
     Row(ApiKey.SHARE_ACKNOWLEDGE, _share_acknowledge, (_group(Operation.READ),), _GROUP_REFUSED),

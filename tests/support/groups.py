@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
@@ -39,6 +39,39 @@ def join_fields(group_id: str, **changes: Any) -> Fields:
         "protocol_type": "consumer",
         "protocols": [{"name": "range", "metadata": subscription()}],
         "reason": None,
+        **changes,
+    }
+
+
+def streams_join(group_id: str, source_topics: Sequence[str], **changes: Any) -> Fields:
+    """A StreamsGroupHeartbeat request of a member that joins with a topology of one subtopology."""
+    subtopology = {
+        "subtopology_id": "0",
+        "source_topics": list(source_topics),
+        "source_topic_regex": [],
+        "state_changelog_topics": [],
+        "repartition_sink_topics": [],
+        "repartition_source_topics": [],
+        "copartition_groups": [],
+    }
+    return {
+        "group_id": group_id,
+        "member_id": "m",
+        "member_epoch": 0,
+        "endpoint_information_epoch": 0,
+        "instance_id": None,
+        "rack_id": None,
+        "rebalance_timeout": 60_000,
+        "topology": {"epoch": 0, "subtopologies": [subtopology]},
+        "active_tasks": [],
+        "standby_tasks": [],
+        "warmup_tasks": [],
+        "process_id": "p",
+        "user_endpoint": None,
+        "client_tags": [],
+        "task_offsets": None,
+        "task_end_offsets": None,
+        "shutdown_application": False,
         **changes,
     }
 

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from kproc.wire.header import ApiKey
+from tests.support.groups import streams_join
 from tests.support.raw import NO_TOPIC_ID
 from tests.support.share_requests import share_acknowledge, share_fetch
 
@@ -111,6 +112,12 @@ def _share_heartbeat(count: int) -> Fields:
         "rack_id": None,
         "subscribed_topic_names": _names(count),
     }
+
+
+def _streams_heartbeat(count: int) -> Fields:
+    """A member that joins with a topic and reports how far it has restored many tasks."""
+    offsets = [{"subtopology_id": "0", "partition": at, "offset": at} for at in range(count)]
+    return {**streams_join("k", ["t0"]), "task_offsets": offsets, "task_end_offsets": None}
 
 
 def _consumer_heartbeat(count: int) -> Fields:
@@ -234,6 +241,13 @@ LARGE: list[LargeRequest] = [
         lambda count: {"group_id": "g", "topics": [{"topic_name": name} for name in _names(count)]},
     ),
     LargeRequest("ShareGroupHeartbeat", K.SHARE_GROUP_HEARTBEAT, 1, _share_heartbeat),
+    LargeRequest(
+        "StreamsGroupDescribe",
+        K.STREAMS_GROUP_DESCRIBE,
+        1,
+        lambda count: {"group_ids": _names(count), "include_authorized_operations": False},
+    ),
+    LargeRequest("StreamsGroupHeartbeat", K.STREAMS_GROUP_HEARTBEAT, 1, _streams_heartbeat),
     LargeRequest("ConsumerGroupHeartbeat", K.CONSUMER_GROUP_HEARTBEAT, 1, _consumer_heartbeat),
     LargeRequest(
         "CreateTopics",

@@ -7,7 +7,7 @@ from typing import Any
 
 from kproc.wire.header import ApiKey
 from tests.support.acls import ANY_ACL
-from tests.support.groups import commit_fields, join_fields
+from tests.support.groups import commit_fields, join_fields, streams_join
 from tests.support.raw import (
     NO_TOPIC_ID,
     RawClient,
@@ -133,6 +133,14 @@ MINIMAL: dict[ApiKey, Callable[[str, bytes], Fields]] = {
         "topic_partitions": [],
     },
     ApiKey.CONSUMER_GROUP_DESCRIBE: lambda name, topic_id: {"group_ids": [fresh_name("g")]},
+    ApiKey.STREAMS_GROUP_HEARTBEAT: lambda name, topic_id: streams_join(fresh_name("g"), [name]),
+    ApiKey.STREAMS_GROUP_DESCRIBE: lambda name, topic_id: {"group_ids": [fresh_name("g")]},
+    ApiKey.STREAMS_GROUP_TOPOLOGY_DESCRIPTION_UPDATE: lambda name, topic_id: {
+        "group_id": fresh_name("g"),
+        "member_id": "m",
+        "topology_epoch": 0,
+        "topology_description": {"subtopologies": [], "global_stores": []},
+    },
     ApiKey.SHARE_FETCH: lambda name, topic_id: share_fetch(topic_id, [0], group_id=fresh_name("g")),
     ApiKey.SHARE_ACKNOWLEDGE: lambda name, topic_id: share_acknowledge(
         topic_id, {0: [(0, 0, [1])]}, epoch=1, group_id=fresh_name("g")

@@ -76,8 +76,8 @@ LAYERS: dict[str, set[str]] = {
         "broker.transaction", "broker.share.state", "broker.cluster", "broker.calls", "broker.request",
     },
     "broker.api": {
-        "broker.coordinator", "broker.security", "wire", "broker.group", "broker.storage",
-        "broker.transaction", "broker.share.membership", "broker.share.state", "broker.cluster",
+        "broker.coordinator", "broker.security", "wire", "broker.streams", "broker.group",
+        "broker.storage", "broker.transaction", "broker.share.membership", "broker.share.state", "broker.cluster",
         "broker.calls", "broker.request", "broker.peers",
     },
     "broker.cleaner": {

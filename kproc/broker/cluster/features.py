@@ -16,6 +16,7 @@ METADATA_VERSION: Final = "metadata.version"
 KRAFT_VERSION: Final = "kraft.version"
 TRANSACTION_VERSION: Final = "transaction.version"
 GROUP_VERSION: Final = "group.version"
+STREAMS_VERSION: Final = "streams.version"
 SHARE_VERSION: Final = "share.version"
 UPGRADE, SAFE_DOWNGRADE, UNSAFE_DOWNGRADE = 1, 2, 3
 
@@ -40,7 +41,8 @@ FEATURES: Final = (
     Feature(METADATA_VERSION, 7, 33, 30),
     # 1: share groups (KIP-932); 2: dead letter topics (KIP-1191).
     Feature(SHARE_VERSION, 0, 2, 0),
-    Feature("streams.version", 0, 0, 0),
+    # 1: streams groups (KIP-1071).
+    Feature(STREAMS_VERSION, 0, 1, 0),
     # 1: flexible records; 2: an epoch for each transaction, and Produce adds its partitions (KIP-890). A cluster from
     # before keeps its level until somebody raises it.
     Feature(TRANSACTION_VERSION, 0, 2, 0),
@@ -54,6 +56,7 @@ OF_NEW_CLUSTERS: Final = (
     r.FeatureLevelSet(TRANSACTION_VERSION, 2),
     r.FeatureLevelSet(GROUP_VERSION, 1),
     r.FeatureLevelSet(SHARE_VERSION, 2),
+    r.FeatureLevelSet(STREAMS_VERSION, 1),
     r.FeatureLevelSet(METADATA_VERSION, 33),
 )
 
@@ -73,6 +76,11 @@ def group_version(image: ClusterImage) -> int:
 def share_version(image: ClusterImage) -> int:
     """Return the finalised level of share.version."""
     return level_of(image, _BY_NAME[SHARE_VERSION])
+
+
+def streams_version(image: ClusterImage) -> int:
+    """Return the finalised level of streams.version."""
+    return level_of(image, _BY_NAME[STREAMS_VERSION])
 
 
 def level_of(image: ClusterImage, feature: Feature) -> int:

@@ -1,8 +1,6 @@
 """The table of group configs (resource type 32): every name that Kafka 4.4 knows, one row each.
 
-Those of consumer and share groups (KIP-848, KIP-932) take effect at the next heartbeat or fetch. Those of streams
-groups, which kproc does not have yet, are stored and shown, because tools set them before the first member joins, and
-have no effect.
+Those of consumer, share and streams groups (KIP-848, KIP-932, KIP-1071) take effect at the next heartbeat or fetch.
 The broker settings `group.*.min.*` and `group.*.max.*` are bounds. Kafka's defaults replace those that kproc lacks.
 """
 
@@ -49,7 +47,8 @@ class GroupConfigRow(NamedTuple):
 
     def _bound(self, side: str, default: int | None, config: Config) -> int | None:
         family, _, rest = self.config.name.partition(".")
-        setting = SETTINGS.get(f"group.{family}.{side}.{rest}")
+        # Kafka's largest number of standby replicas is the only bound whose name lacks a part.
+        setting = SETTINGS.get(f"group.{family}.{side}.{rest.removeprefix('num.')}")
         return default if setting is None else int(getattr(config, setting.field_name))
 
 
@@ -68,6 +67,12 @@ def _reset(value: str) -> str | None:
 
 def _dead_letter_topic(value: str) -> str | None:
     return "DLQ topic name must not start with '__'" if value.startswith("__") else None
+
+
+def _task_assignor(value: str) -> str | None:
+    if value == "sticky":
+        return None
+    return f"streams.assignor.name '{value}' is not a registered task assignor. Registered assignors are: [sticky]."
 
 
 def _isolation(value: str) -> str | None:
@@ -161,12 +166,12 @@ ROWS: Final = (
         "Number of standby copies of each task's state in a streams group.",
     ),
     _word(
-        "streams.assignor.name", Kind.STRING, "sticky", None,
+        "streams.assignor.name", Kind.STRING, "sticky", Check("sticky", _task_assignor),
         "Task assignor of a streams group.", "group.streams.assignors",
     ),
     _word(
         "streams.rack.aware.assignment.tags", Kind.LIST, "", None,
-        "Tags of clients by which a streams group spreads standby copies.",
+        "Tags that each member of a streams group should have. Members without them get a status.",
         "group.streams.rack.aware.assignment.tags",
     ),
     _word(

@@ -95,10 +95,9 @@ _ROWS: Final = (
     _row("config.providers", LIST, (), _NO_JAVA),
     _row("metric.reporters", LIST, ("org.apache.kafka.common.metrics.JmxReporter",), _NO_JAVA),
     _row("principal.builder.class", STRING, None, _NO_JAVA, dynamic=PER_BROKER),
-    _row("group.streams.assignment.interval.ms", INT, 1000, _OTHER_GROUPS, at_least(0)),
     _row("group.consumer.assignor.offload.enable", BOOLEAN, True, _NO_OFFLOAD),
     _row("group.share.assignor.offload.enable", BOOLEAN, True, _OTHER_GROUPS),
-    _row("group.streams.assignor.offload.enable", BOOLEAN, True, _OTHER_GROUPS),
+    _row("group.streams.assignor.offload.enable", BOOLEAN, True, _NO_OFFLOAD),
     _row(
         "group.coordinator.cached.buffer.max.bytes",
         INT,

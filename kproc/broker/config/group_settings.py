@@ -156,6 +156,7 @@ _TIMES: Final = ("session.timeout.ms", "heartbeat.interval.ms", "assignment.inte
 _BOUNDED: Final = {
     "consumer": _TIMES,
     "share": (*_TIMES, "record.lock.duration.ms", "delivery.count.limit", "partition.max.record.locks"),
+    "streams": _TIMES,
 }
 # Each with the settings of its least and its largest value.
 GROUP_BOUNDS: Final = tuple(
@@ -184,3 +185,5 @@ def check_group_bounds(config: Any) -> None:
     for family in _BOUNDED:
         heartbeat, session = f"group.{family}.heartbeat.interval.ms", f"group.{family}.session.timeout.ms"
         check(heartbeat, "below", session, is_valid=value(heartbeat) < value(session))
+    replicas, replicas_max = "group.streams.num.standby.replicas", "group.streams.max.standby.replicas"
+    check(replicas, "at most", replicas_max, is_valid=value(replicas) <= value(replicas_max))

@@ -27,6 +27,7 @@ from kproc.broker.config.sasl_settings import SaslSettings, unverified_claims
 from kproc.broker.config.share_group_settings import ShareGroupSettings
 from kproc.broker.config.share_state_settings import ShareStateSettings
 from kproc.broker.config.sources import Flag, read_settings_file
+from kproc.broker.config.streams_group_settings import StreamsGroupSettings
 from kproc.broker.config.tls_settings import TlsSettings
 from kproc.broker.config.token_settings import TokenSettings
 from kproc.broker.config.transaction_settings import TransactionSettings
@@ -43,6 +44,7 @@ class Config(
     SaslSettings,
     TransactionSettings,
     ShareStateSettings,
+    StreamsGroupSettings,
     GroupSettings,
     ShareGroupSettings,
     LogSettings,

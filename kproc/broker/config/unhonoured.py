@@ -36,14 +36,7 @@ KNOWN_UNHONOURED: Final = frozenset(
     group.share.assignor.offload.enable group.share.assignors group.share.enable
     group.share.initialize.retry.interval.ms group.share.max.groups
     group.share.persister.class.name
-    group.streams.assignment.interval.ms group.streams.assignor.offload.enable
-    group.streams.assignors group.streams.heartbeat.interval.ms
-    group.streams.initial.rebalance.delay.ms group.streams.max.assignment.interval.ms
-    group.streams.max.heartbeat.interval.ms group.streams.max.session.timeout.ms group.streams.max.size
-    group.streams.max.standby.replicas group.streams.min.assignment.interval.ms
-    group.streams.min.heartbeat.interval.ms group.streams.min.session.timeout.ms
-    group.streams.num.standby.replicas group.streams.rack.aware.assignment.tags
-    group.streams.session.timeout.ms group.streams.topology.description.plugin.class host.name
+    group.streams.assignor.offload.enable group.streams.topology.description.plugin.class host.name
     initial.broker.registration.timeout.ms inter.broker.protocol.version
     internal.metadata.delete.delay.millis internal.metadata.log.segment.bytes
     internal.metadata.max.batch.size.in.bytes kafka.metrics.polling.interval.secs kafka.metrics.reporters

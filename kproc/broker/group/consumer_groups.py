@@ -153,7 +153,7 @@ class ConsumerGroups:
             raise KafkaError(ErrorCode.GROUP_ID_NOT_FOUND, reason)
         if isinstance(group, ClassicGroup) and not group.is_empty:
             return self._upgrade(group, request)
-        if group is not None:
+        if isinstance(group, ClassicGroup):
             self._replaced[group_id] = group
         self._unwritten[group_id] = None
         return self.add(ConsumerGroupState(group_id))

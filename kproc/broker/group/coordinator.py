@@ -82,6 +82,9 @@ from kproc.broker.share.membership.messages import (
 )
 from kproc.broker.share.membership.records import SHARE_RECORDS
 from kproc.broker.share.membership.share_groups import ShareGroups
+from kproc.broker.streams.group import StreamsGroup
+from kproc.broker.streams.records import STREAMS_RECORDS
+from kproc.broker.streams.streams_groups import StreamsGroups
 from kproc.common.deadlines import Deadlines
 from kproc.common.errors import ErrorCode
 
@@ -93,7 +96,7 @@ logger = logging.getLogger(__name__)
 
 R = TypeVar("R")
 # A coordinator has one dictionary for the groups of all protocols, because an id belongs to one group.
-Group = ClassicGroup | ConsumerGroup | ShareGroup
+Group = ClassicGroup | ConsumerGroup | ShareGroup | StreamsGroup
 
 # Limits of one coordinator. A client whose member id was discarded joins again.
 UNWRITTEN_GROUPS_MAX: Final = 5_000
@@ -140,6 +143,7 @@ class GroupCoordinator:
         self.shares = ShareGroups(
             self._groups, self._unwritten, config, cluster, timing, log, self._after_change
         )
+        self.streams = StreamsGroups(self._groups, self._unwritten, config, cluster, timing, log)
         self.offsets = GroupOffsets()
         self._removal = GroupRemoval(self._groups, self.offsets, config, timing, log, self._remove_group)
         self._replayed: dict[str, GroupSnapshot] = {}
@@ -167,8 +171,11 @@ class GroupCoordinator:
         if key is not None and SHARE_RECORDS.has(key):
             self.shares.replay(key, value)
             return
+        if key is not None and STREAMS_RECORDS.has(key):
+            self.streams.replay(key, value)
+            return
         decoded = decode_record(key, value)
-        # Kafka writes record types of a group protocol that kproc does not have (KIP-1071). They belong to
+        # A newer Kafka can write record types of group protocols that kproc does not have. They belong to
         # groups that cannot be served here, so the others are loaded without them.
         if isinstance(decoded, UnknownRecord):
             if decoded.key_type not in self._unknown_types:
@@ -207,6 +214,9 @@ class GroupCoordinator:
         for share_state in self.shares.pop_replayed():
             self.shares.add(share_state)
             yield _BUILD_COST + _MEMBER_COST * len(share_state.members)
+        for streams_state in self.streams.pop_replayed():
+            self.streams.add(streams_state)
+            yield _BUILD_COST + _MEMBER_COST * len(streams_state.members)
         count = 0
         # KIP-211: offsets without a group record belong to a tool or to a consumer that assigns its partitions by
         # itself. The sweep finds them by their group.
@@ -250,15 +260,15 @@ class GroupCoordinator:
         if refusal:
             reply(JoinResult(refusal, request.member_id))
             return
-        if isinstance(group, ShareGroup):
+        if isinstance(group, ConsumerGroup) and not group.is_empty:
+            result = self._consumers.join(group, request)
+            self._after_change(group_id)
+            self._reply_when_durable(reply, result, lambda code: JoinResult(code, request.member_id))
+            return
+        if isinstance(group, ShareGroup) or (isinstance(group, StreamsGroup) and not group.is_empty):
             reply(JoinResult(ErrorCode.INCONSISTENT_GROUP_PROTOCOL, UNKNOWN_MEMBER_ID))
             return
-        if isinstance(group, ConsumerGroup):
-            if not group.is_empty:
-                result = self._consumers.join(group, request)
-                self._after_change(group_id)
-                self._reply_when_durable(reply, result, lambda code: JoinResult(code, request.member_id))
-                return
+        if isinstance(group, ConsumerGroup | StreamsGroup):
             if request.member_id:
                 reply(JoinResult(ErrorCode.UNKNOWN_MEMBER_ID, request.member_id))
                 return
@@ -503,7 +513,7 @@ class GroupCoordinator:
         return ErrorCode.GROUP_ID_NOT_FOUND if request.knows_unknown_group else ErrorCode.ILLEGAL_GENERATION
 
     def fetch_refusal(self, group_id: str, member_id: str | None, member_epoch: int) -> Code:
-        """Return the error for an OffsetFetch of a member of the consumer protocol, or NONE."""
+        """Return the error for an OffsetFetch of a member whose protocol has epochs, or NONE."""
         group = self._groups.get(group_id)
         if group is None or isinstance(group, ClassicGroup):
             return ErrorCode.NONE

@@ -47,6 +47,11 @@ class TopicView:
         """Return the number of partitions of a topic. Raises KeyError if it does not exist."""
         return len(self._image().topics_by_id[topic_id].partitions)
 
+    def count_of(self, name: str) -> int | None:
+        """Return the number of partitions of a topic, or None if it does not exist."""
+        topic = self._image().topic(name)
+        return None if topic is None else len(topic.partitions)
+
     def names(self) -> Iterable[str]:
         """Return the names of all topics."""
         return self._image().topics_by_name.keys()

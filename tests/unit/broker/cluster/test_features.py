@@ -75,6 +75,7 @@ def test_a_minimum_of_zero_is_only_told_to_those_who_can_read_it(cluster):
         "group.version",
         "metadata.version",
         "share.version",
+        "streams.version",
         "transaction.version",
     ], "0 is off"
     assert newer["finalized_features_epoch"] == cluster.image.version

@@ -47,9 +47,9 @@ def test_a_delta_out_of_order_is_fatal():
     cluster.create(topic("b"))
     follower = ClusterImage()
     follower.apply(cluster.deltas[0])
-    with pytest.raises(FatalError, match="follows version 7, this image is at 6"):
+    with pytest.raises(FatalError, match="follows version 8, this image is at 7"):
         follower.apply(cluster.deltas[-2])
-    with pytest.raises(FatalError, match="follows version 0, this image is at 6"):
+    with pytest.raises(FatalError, match="follows version 0, this image is at 7"):
         follower.apply(cluster.deltas[0])
 
 

@@ -153,7 +153,7 @@ def test_unknown_record_types_are_skipped_and_damage_is_not(
     rig: Rig, caplog: pytest.LogCaptureFixture
 ) -> None:
     for _ in range(3):
-        rig.coordinator.replay(b"\0\x11\0\1g", b"\0\0", 0, None)
+        rig.coordinator.replay(b"\0\x63\0\1g", b"\0\0", 0, None)
     assert [record.levelname for record in caplog.records] == ["WARNING"]
     with pytest.raises(Corrupt):
         rig.coordinator.replay(encode_offset_key(OffsetKey("g", "t", 0)), b"\0\4", 0, None)

@@ -58,6 +58,8 @@ NO_CHANGES = {
     ApiKey.SHARE_ACKNOWLEDGE,
     ApiKey.SHARE_FETCH,
     ApiKey.SHARE_GROUP_HEARTBEAT,
+    ApiKey.STREAMS_GROUP_HEARTBEAT,
+    ApiKey.STREAMS_GROUP_TOPOLOGY_DESCRIPTION_UPDATE,
     ApiKey.SYNC_GROUP,
     ApiKey.TXN_OFFSET_COMMIT,
     # With one broker and one directory these change nothing.
@@ -135,6 +137,7 @@ def test_every_api_either_describes_its_changes_or_makes_none() -> None:
     reading = {key for key in registry.APIS if ApiKey(key).name.startswith(("DESCRIBE_", "LIST_"))}
     reading |= {
         ApiKey.CONSUMER_GROUP_DESCRIBE,
+        ApiKey.STREAMS_GROUP_DESCRIBE,
         ApiKey.READ_SHARE_GROUP_STATE,
         ApiKey.SHARE_GROUP_DESCRIBE,
         ApiKey.READ_SHARE_GROUP_STATE_SUMMARY,

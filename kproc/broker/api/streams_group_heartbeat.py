@@ -1,0 +1,360 @@
+"""StreamsGroupHeartbeat (key 88), versions 0-1 (KIP-1071).
+
+A member of a Kafka Streams application joins, stays, changes and leaves by this request. The response has the member's
+epoch, its tasks if they have changed or the member may not know them, and statuses of the group. The rules are in
+streams/group.py. The response comes after the broker has created internal topics that the topology lacks.
+
+Differs from Kafka: a topology has at most 1,000 topics and 20,000 tasks. A member that waits for tasks or for internal
+topics is told to send its next heartbeat after 0.5 s, and not after the group's interval.
+
+Versions: v1 acceptable recovery lag, and the status MISSING_CLIENT_TAGS.
+"""
+
+from __future__ import annotations
+
+from functools import partial
+from typing import TYPE_CHECKING, Any, Final
+
+import msgspec
+
+from kproc.broker.calls.calls import Lost
+from kproc.broker.calls.controller_calls import CHANGE, Change, Changed, fields_of
+from kproc.broker.cluster.features import streams_version
+from kproc.broker.cluster.internal_topics import INTERNAL_TOPICS
+from kproc.broker.cluster.topic_names import problem_with
+from kproc.broker.peers.controller_call import with_client
+from kproc.broker.peers.coordinator_call import Fields
+from kproc.broker.peers.group_call import GROUPS
+from kproc.broker.request.registry import api
+from kproc.broker.request.rights import denied_topics, has_on_cluster, on_group
+from kproc.broker.security.acl import Operation
+from kproc.broker.streams.group import UNSETTLED_HEARTBEAT_MS
+from kproc.broker.streams.messages import (
+    JOIN_EPOCH,
+    STATIC_LEAVE_EPOCH,
+    StreamsHeartbeat,
+    StreamsHeartbeatReply,
+    StreamsHeartbeatResult,
+    TaskOffsets,
+)
+from kproc.broker.streams.records import Endpoint, read_tasks
+from kproc.broker.streams.tasks import MemberTasks, TaskSet, partitions_by_subtopology
+from kproc.broker.streams.topology import (
+    KeyValue,
+    StreamsStatus,
+    StreamsStatusCode,
+    StreamsTopic,
+    Topology,
+    reject_invalid_topology,
+)
+from kproc.common.errors import ErrorCode, KafkaError
+from kproc.wire.header import ApiKey
+from kproc.wire.primitives import shortened
+
+if TYPE_CHECKING:
+    from kproc.broker.group.coordinator import GroupCoordinator
+    from kproc.broker.request.context import RequestContext
+
+_KNOWS_MISSING_TAGS_SINCE: Final = 1
+_NO_TIMEOUT: Final = -1
+# Limit of the names and configs of a topology, which are one record, and must fit into a batch of `__consumer_offsets`.
+TOPOLOGY_BYTES_MAX: Final = 900_000
+# Kafka's defaults. Both are only for members that restore warm-up tasks, which no assignor of Kafka 4.4 assigns.
+_TASK_OFFSET_INTERVAL_MS: Final = 60_000
+_ACCEPTABLE_RECOVERY_LAG: Final = 10_000
+_ERRORS_SHOWN_MAX: Final = 3
+_ROLES: Final = ("active_tasks", "standby_tasks", "warmup_tasks")
+
+_HEARTBEAT: Final = GROUPS.operation("streams_group_heartbeat", StreamsHeartbeat, StreamsHeartbeatResult)
+
+
+@api(
+    ApiKey.STREAMS_GROUP_HEARTBEAT,
+    versions=(0, 1),
+    needs=(on_group(Operation.READ),),
+    rows_max=10_000,
+)
+def handle_streams_group_heartbeat(context: RequestContext, request: Fields) -> None:
+    check_enabled(context)
+    topology = None
+    if request["topology"] is not None:
+        topology = msgspec.convert(request["topology"], Topology)
+        _check_topics(context, topology)
+    _validate(request, topology)
+
+    def on_done(outcome: StreamsHeartbeatResult | int) -> None:
+        if isinstance(outcome, int):
+            outcome = StreamsHeartbeatResult(error_code=outcome)
+        if outcome.missing_topics:
+            _create_topics(context, outcome)
+        else:
+            context.reply(_fields_of(outcome))
+
+    _HEARTBEAT.send_one(context, request["group_id"], _heartbeat_of(context, request, topology), on_done)
+
+
+def check_enabled(context: RequestContext) -> None:
+    """Raise UNSUPPORTED_VERSION unless the cluster has streams groups (feature streams.version)."""
+    if streams_version(context.services.image) < 1:
+        raise KafkaError(ErrorCode.UNSUPPORTED_VERSION, "The cluster's streams.version is 0.")
+
+
+def _check_topics(context: RequestContext, topology: Topology) -> None:
+    """Raise STREAMS_INVALID_TOPOLOGY for names that no topology may have, and TOPIC_AUTHORIZATION_FAILED."""
+    names = dict.fromkeys(
+        name
+        for each in topology.subtopologies
+        for name in (
+            *each.source_topics,
+            *each.repartition_sink_topics,
+            *(topic.name for topic in each.repartition_source_topics),
+            *(topic.name for topic in each.state_changelog_topics),
+        )
+    )
+    internal = [name for name in names if name in INTERNAL_TOPICS]
+    if internal:
+        raise KafkaError(
+            ErrorCode.STREAMS_INVALID_TOPOLOGY,
+            f"Use of Kafka internal topics {','.join(internal)} in a Kafka Streams topology is prohibited.",
+        )
+    invalid = [name for name in names if problem_with(name)]
+    if invalid:
+        raise KafkaError(
+            ErrorCode.STREAMS_INVALID_TOPOLOGY, f"Topic names {','.join(invalid)} are not valid topic names."
+        )
+    if denied_topics(context, Operation.DESCRIBE, names):
+        raise KafkaError(ErrorCode.TOPIC_AUTHORIZATION_FAILED)
+
+
+def _validate(request: Fields, topology: Topology | None) -> None:
+    """Raise INVALID_REQUEST or the like, as GroupCoordinatorService does, before the group is looked up."""
+    if topology is not None and any(each.source_topic_regex for each in topology.subtopologies):
+        raise _invalid("Regular expressions for source topics are not supported yet.")
+    for name, label in (("member_id", "MemberId"), ("group_id", "GroupId")):
+        _check_text(request[name], label)
+    for name, label in (("instance_id", "InstanceId"), ("rack_id", "RackId")):
+        _check_text(request[name], label)
+    epoch = request["member_epoch"]
+    if epoch == JOIN_EPOCH:
+        _validate_join(request, topology)
+    elif epoch == STATIC_LEAVE_EPOCH and request["instance_id"] is None:
+        raise _invalid("InstanceId can't be null.")
+    elif epoch < STATIC_LEAVE_EPOCH:
+        raise _invalid(f"MemberEpoch is {epoch}, but must be greater than or equal to -2.")
+    tasks = [request[role] for role in _ROLES]
+    if any(each is not None for each in tasks) and any(each is None for each in tasks):
+        raise _invalid("If one task-type is non-null, all must be non-null.")
+    if epoch != JOIN_EPOCH and topology is not None:
+        raise _invalid("Topology can only be provided when (re-)joining.")
+    for name in ("task_offsets", "task_end_offsets"):
+        _check_offsets(request[name] or [])
+
+
+def _validate_join(request: Fields, topology: Topology | None) -> None:
+    if request["rebalance_timeout"] == _NO_TIMEOUT:
+        raise _invalid("RebalanceTimeoutMs must be provided in first request.")
+    for role, label in zip(_ROLES, ("ActiveTasks", "StandbyTasks", "WarmupTasks"), strict=True):
+        if request[role]:
+            raise _invalid(f"{label} must be empty when (re-)joining.")
+    if topology is None:
+        raise _invalid("Topology must be non-null when (re-)joining.")
+    if topology.epoch < 0:
+        raise _invalid(f"The topology's epoch is {topology.epoch}, but must be at least 0.")
+    reject_invalid_topology(topology)
+    # Names and configs of a client are in UTF-8 both in JSON and in the record, and JSON is never shorter.
+    size = len(msgspec.json.encode(topology))
+    if size > TOPOLOGY_BYTES_MAX:
+        raise KafkaError(
+            ErrorCode.STREAMS_INVALID_TOPOLOGY,
+            f"The topology has {size} bytes. At most {TOPOLOGY_BYTES_MAX} are possible.",
+        )
+
+
+def _check_text(text: str | None, name: str) -> None:
+    if text is not None and not text.strip():
+        raise _invalid(f"{name} can't be empty.")
+
+
+def _check_offsets(rows: list[Fields]) -> None:
+    seen = set()
+    for row in rows:
+        task = row["subtopology_id"], row["partition"]
+        if task in seen:
+            raise _invalid(
+                f"Task offsets contain a duplicate entry for subtopology {task[0]} and partition {task[1]}."
+            )
+        seen.add(task)
+
+
+def _invalid(message: str) -> KafkaError:
+    return KafkaError(ErrorCode.INVALID_REQUEST, message)
+
+
+def _heartbeat_of(context: RequestContext, request: Fields, topology: Topology | None) -> StreamsHeartbeat:
+    tasks = [request[role] for role in _ROLES]
+    endpoint, tags = request["user_endpoint"], request["client_tags"]
+    # Each byte that is not UTF-8 becomes three. Shorten the id, because coordinators store it in records.
+    client_id = shortened((context.client_id_bytes or b"").decode("utf-8", "replace"))
+    return StreamsHeartbeat(
+        member_id=request["member_id"],
+        member_epoch=request["member_epoch"],
+        instance_id=request["instance_id"],
+        rack_id=request["rack_id"],
+        rebalance_timeout_ms=request["rebalance_timeout"],
+        topology=topology,
+        owned=None if None in tasks else MemberTasks(*map(read_tasks, tasks)),
+        process_id=request["process_id"],
+        endpoint=None if endpoint is None else Endpoint(**endpoint),
+        # As in Kafka, the last one of a key counts.
+        client_tags=None if tags is None else tuple(KeyValue(**each) for each in _by_key(tags).values()),
+        task_offsets=_offsets_of(request["task_offsets"]),
+        task_end_offsets=_offsets_of(request["task_end_offsets"]),
+        is_shutdown=request["shutdown_application"],
+        endpoint_epoch=request["endpoint_information_epoch"],
+        knows_missing_tags=context.api_version >= _KNOWS_MISSING_TAGS_SINCE,
+        client_id=client_id,
+        client_host=context.client_host,
+    )
+
+
+def _by_key(tags: list[Fields]) -> dict[str, Fields]:
+    return {tag["key"]: tag for tag in tags}
+
+
+def _offsets_of(rows: list[Fields] | None) -> TaskOffsets | None:
+    if rows is None:
+        return None
+    return tuple(((row["subtopology_id"], row["partition"]), row["offset"]) for row in rows)
+
+
+# -- internal topics ---------------------------------------------------------------------------------------------
+
+
+def _create_topics(context: RequestContext, result: StreamsHeartbeatResult) -> None:
+    """Create the internal topics that the topology lacks, with the client's rights, and respond then."""
+    topics = result.missing_topics
+    names = [topic.name for topic in topics]
+    if not has_on_cluster(context, Operation.CREATE):
+        refused = denied_topics(context, Operation.CREATE, names)
+        if refused:
+            detail = f"; Unauthorized to CREATE on topics {', '.join(sorted(refused))}."
+            context.reply(_fields_of(_with_detail(result, detail)))
+            return
+    body = {"topics": list(map(_creation_of, topics)), "validate_only": False}
+    change = Change("create_topics", with_client(context, body, strict_since=0))
+    context.ask_controller(CHANGE, change, partial(_on_created, context, result))
+
+
+def _creation_of(topic: StreamsTopic) -> Fields:
+    return {
+        "name": topic.name,
+        "num_partitions": topic.partitions,
+        "replication_factor": topic.replication_factor or -1,
+        "assignments": [],
+        "configs": [{"name": config.key, "value": config.value} for config in topic.topic_configs],
+    }
+
+
+def _on_created(context: RequestContext, result: StreamsHeartbeatResult, reply: Changed | Lost) -> None:
+    try:
+        rows = fields_of(reply)["topics"]
+    except KafkaError as error:
+        rows = [
+            {"name": topic.name, "error_code": error.code, "error_message": error.message}
+            for topic in result.missing_topics
+        ]
+    context.services.change_log.log_created_topics(context, rows)
+    # Another member's heartbeat can have created a topic in the meantime.
+    failed = [
+        row for row in rows if row["error_code"] not in (ErrorCode.NONE, ErrorCode.TOPIC_ALREADY_EXISTS)
+    ]
+    if failed:
+        shown = ", ".join(f"{row['name']} ({_reason(row)})" for row in failed[:_ERRORS_SHOWN_MAX])
+        more = len(failed) - _ERRORS_SHOWN_MAX
+        shown += f" and {more} more" if more > 0 else ""
+        result = _with_detail(result, f"; Creation failed: {shown}.")
+    else:
+        # The group learns of the topics at the next heartbeat. Kafka's clients send it after 5 s.
+        interval_ms = min(result.heartbeat_interval_ms, UNSETTLED_HEARTBEAT_MS)
+        result = msgspec.structs.replace(result, heartbeat_interval_ms=interval_ms)
+    context.reply(_fields_of(result))
+
+
+def _reason(row: Fields) -> str:
+    return str(row["error_message"] or ErrorCode(row["error_code"]).name)
+
+
+def _with_detail(result: StreamsHeartbeatResult, detail: str) -> StreamsHeartbeatResult:
+    """Return the result with more text in its status MISSING_INTERNAL_TOPICS."""
+    statuses = tuple(
+        StreamsStatus(each.code, each.detail + detail)
+        if each.code == StreamsStatusCode.MISSING_INTERNAL_TOPICS
+        else each
+        for each in result.statuses
+    )
+    return msgspec.structs.replace(result, statuses=statuses)
+
+
+# -- the response ------------------------------------------------------------------------------------------------
+
+
+def _fields_of(result: StreamsHeartbeatResult) -> Fields:
+    tasks = result.tasks
+    roles = (None, None, None) if tasks is None else (tasks.active, tasks.standby, tasks.warmup)
+    is_error = result.error_code != ErrorCode.NONE
+    return {
+        "error_code": int(result.error_code),
+        "error_message": result.error_message,
+        "member_id": result.member_id,
+        "member_epoch": result.member_epoch,
+        "heartbeat_interval": result.heartbeat_interval_ms,
+        "task_offset_interval": 0 if is_error else _TASK_OFFSET_INTERVAL_MS,
+        "acceptable_recovery_lag": 0 if is_error else _ACCEPTABLE_RECOVERY_LAG,
+        "status": [{"status_code": each.code, "status_detail": each.detail} for each in result.statuses],
+        **{
+            role: None if found is None else task_rows(found)
+            for role, found in zip(_ROLES, roles, strict=True)
+        },
+        "endpoint_information_epoch": result.endpoint_epoch,
+        "partitions_by_user_endpoint": None
+        if result.endpoints is None
+        else [
+            {
+                "user_endpoint": msgspec.structs.asdict(each.endpoint),
+                "active_partitions": _topic_rows(each.active),
+                "standby_partitions": _topic_rows(each.standby),
+            }
+            for each in result.endpoints
+        ],
+    }
+
+
+def task_rows(tasks: TaskSet) -> list[Fields]:
+    """Return tasks as messages have them: the partitions of each subtopology."""
+    return [
+        {"subtopology_id": each_id, "partitions": partitions}
+        for each_id, partitions in partitions_by_subtopology(tasks).items()
+    ]
+
+
+def _topic_rows(topics: tuple[tuple[str, tuple[int, ...]], ...]) -> list[dict[str, Any]]:
+    return [{"topic": topic, "partitions": list(partitions)} for topic, partitions in topics]
+
+
+def error_response(_request: Fields, code: int, message: str | None) -> Fields:
+    return _fields_of(StreamsHeartbeatResult(error_code=int(code), error_message=message))
+
+
+@_HEARTBEAT.handler
+def _heartbeat(
+    coordinator: GroupCoordinator,
+    group_id: str,
+    request: StreamsHeartbeat,
+    on_outcome: StreamsHeartbeatReply,
+) -> None:
+    coordinator.handle_heartbeat(
+        group_id,
+        lambda: coordinator.streams.heartbeat(group_id, request),
+        on_outcome,
+        lambda code: StreamsHeartbeatResult(error_code=code),
+    )

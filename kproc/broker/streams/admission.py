@@ -1,0 +1,169 @@
+"""Admission of a heartbeat to a streams group: who sent it, and may it (KIP-1071). Nothing here changes the group.
+
+A heartbeat that is rejected must not leave records, so all of this is done before the first one is appended.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+import msgspec
+
+from kproc.broker.streams.messages import JOIN_EPOCH, STATIC_LEAVE_EPOCH, StreamsHeartbeat
+from kproc.broker.streams.reconciliation import StreamsMemberState
+from kproc.broker.streams.records import StreamsMember
+from kproc.broker.streams.state import StreamsGroupMember, StreamsGroupState
+from kproc.broker.streams.tasks import MemberTasks
+from kproc.broker.streams.topology import ConfiguredTopology, Topology
+from kproc.common.errors import ErrorCode, KafkaError
+
+
+def admit(state: StreamsGroupState, request: StreamsHeartbeat, size_max: int) -> StreamsGroupMember | None:
+    """Return the member that sent the request, or whose place it takes; None for one that joins.
+
+    Raises KafkaError if it is fenced, or cannot join.
+    """
+    joins = request.member_epoch == JOIN_EPOCH
+    is_static = request.instance_id in state.instance_ids
+    if joins and not is_static and request.member_id not in state.members and len(state.members) >= size_max:
+        raise KafkaError(
+            ErrorCode.GROUP_MAX_SIZE_REACHED,
+            f"The streams group has reached its maximum capacity of {size_max} members.",
+        )
+    if request.instance_id is not None and (is_static or not joins):
+        member = _static_member(state, request.instance_id, request.member_id, joins=joins)
+    elif joins:
+        return state.members.get(request.member_id)
+    else:
+        member = _member(state, request.member_id)
+    if not joins:
+        _check_epoch(member.state, request)
+    return member
+
+
+def leaving_member(state: StreamsGroupState, request: StreamsHeartbeat) -> StreamsGroupMember:
+    """Return the member that leaves. Raises KafkaError if there is none, or if another one has its place."""
+    if request.instance_id is None:
+        return _member(state, request.member_id)
+    return _static_member(state, request.instance_id, request.member_id, joins=False)
+
+
+def _member(state: StreamsGroupState, member_id: str) -> StreamsGroupMember:
+    member = state.members.get(member_id)
+    if member is None:
+        raise KafkaError(
+            ErrorCode.UNKNOWN_MEMBER_ID, f"Member {member_id} is not a member of group {state.group_id}."
+        )
+    return member
+
+
+def _static_member(
+    state: StreamsGroupState, instance_id: str, member_id: str, *, joins: bool
+) -> StreamsGroupMember:
+    known_id = state.instance_ids.get(instance_id)
+    if known_id is None:
+        raise KafkaError(ErrorCode.UNKNOWN_MEMBER_ID, f"Instance id {instance_id} is unknown.")
+    known = state.members[known_id]
+    if joins and known.state.epoch != STATIC_LEAVE_EPOCH and known_id != member_id:
+        # Two processes have the same instance id, or the first one died and its session has not ended yet.
+        raise KafkaError(
+            ErrorCode.UNRELEASED_INSTANCE_ID,
+            f"Static member {member_id} with instance id {instance_id} cannot join the group because the instance id "
+            f"is owned by {known_id} member.",
+        )
+    if not joins and known_id != member_id:
+        raise KafkaError(
+            ErrorCode.FENCED_INSTANCE_ID,
+            f"Static member {member_id} with instance id {instance_id} was fenced by member {known_id}.",
+        )
+    return known
+
+
+def _check_epoch(state: StreamsMemberState, request: StreamsHeartbeat) -> None:
+    """Raise FENCED_MEMBER_EPOCH for an epoch that the member cannot have."""
+    if request.member_epoch == state.epoch:
+        return
+    # The member repeats the previous epoch if the response with its new one was lost.
+    is_repeated = request.member_epoch < state.epoch and request.member_epoch == state.previous_epoch
+    if is_repeated and request.owned is not None and request.owned.is_part_of(state.owned.plain):
+        return
+    order = "greater" if request.member_epoch > state.epoch else "smaller"
+    raise KafkaError(
+        ErrorCode.FENCED_MEMBER_EPOCH,
+        f"The streams group member has a {order} member epoch ({request.member_epoch}) than the one known by the "
+        f"group coordinator ({state.epoch}). The member must abandon all its partitions and rejoin.",
+    )
+
+
+def topology_of(state: StreamsGroupState, request: StreamsHeartbeat) -> Topology:
+    """Return the topology of the group after the request. Raises KafkaError if the request has another one."""
+    known, own = state.topology, request.topology
+    if known is None:
+        if own is None:
+            # Only a log that lacks the record of the topology leads here. The member brings it when it joins again.
+            raise KafkaError(ErrorCode.FENCED_MEMBER_EPOCH, "The group has no topology. Join again.")
+        return own
+    if own is not None and known.epoch <= own.epoch and not known.is_same(own):
+        raise KafkaError(ErrorCode.INVALID_REQUEST, "Topology updates are not supported yet.")
+    return known
+
+
+def reject_unknown_tasks(configured: ConfiguredTopology, owned: MemberTasks | None) -> None:
+    """Raise INVALID_REQUEST if a member reports tasks that the topology does not have."""
+    if owned is None or not configured.is_ready:
+        return
+    tasks: Iterable[tuple[str, int]] = (*owned.active, *owned.standby, *owned.warmup)
+    for subtopology_id, partition in tasks:
+        subtopology = configured.subtopologies.get(subtopology_id)
+        if subtopology is None:
+            raise KafkaError(
+                ErrorCode.INVALID_REQUEST, f"Subtopology {subtopology_id} does not exist in the topology."
+            )
+        if not 0 <= partition < subtopology.task_count:
+            raise KafkaError(
+                ErrorCode.INVALID_REQUEST,
+                f"Task {partition} for subtopology {subtopology_id} is invalid. Number of tasks for this subtopology: "
+                f"{subtopology.task_count}",
+            )
+
+
+def merged(known: StreamsMember, request: StreamsHeartbeat) -> StreamsMember:
+    """Return the metadata of a member after a request, in which None means "as before"."""
+    changes: dict[str, object] = {"client_id": request.client_id, "client_host": request.client_host}
+    for name in ("instance_id", "rack_id", "process_id"):
+        value = getattr(request, name)
+        if value is not None:
+            changes[name] = value
+    if request.rebalance_timeout_ms != -1:
+        changes["rebalance_timeout_ms"] = request.rebalance_timeout_ms
+    if request.topology is not None:
+        changes["topology_epoch"] = request.topology.epoch
+    if request.client_tags is not None:
+        changes["client_tags"] = tuple(sorted(request.client_tags))
+    # Only a request that joins can say that the member has no endpoint.
+    if request.endpoint is not None or request.member_epoch == JOIN_EPOCH:
+        changes["endpoint"] = request.endpoint
+    return msgspec.structs.replace(known, **changes)
+
+
+def is_new_epoch_needed(
+    state: StreamsGroupState, known: StreamsGroupMember | None, after: StreamsMember, *, is_static: bool
+) -> bool:
+    """Return True if the member's change needs a new assignment.
+
+    A static member may change its client and its endpoint.
+    """
+    if known is None or known.metadata is None:
+        return True
+    # The records of the member are in the log, but that of the epoch, which came after them, is not.
+    if state.epoch.epoch <= state.target_epoch.epoch and not state.has_target(known.member_id):
+        return True
+    before = known.metadata
+    if not is_static:
+        return after != before
+    return (before.topology_epoch, before.rack_id, before.client_tags, before.process_id) != (
+        after.topology_epoch,
+        after.rack_id,
+        after.client_tags,
+        after.process_id,
+    )

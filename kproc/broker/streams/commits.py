@@ -1,0 +1,50 @@
+"""Commits and fetches of the offsets of a streams group: the epochs that a member may use (KIP-1071, KIP-1251)."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from kproc.broker.streams.state import StreamsGroupState
+from kproc.common.errors import ErrorCode
+
+if TYPE_CHECKING:
+    from kproc.broker.group.messages import CommitRequest
+
+
+def commit_refusal(state: StreamsGroupState, request: CommitRequest) -> int:
+    """Return the error for a commit of offsets, or NONE.
+
+    A member that has not yet learnt its new epoch may commit offsets of tasks that it had before.
+    """
+    epoch = request.generation
+    is_transactional = request.producer is not None
+    # A tool. Before KIP-447 a transaction did not name the member.
+    is_unnamed = is_transactional and not request.member_id
+    if epoch < 0 and (is_unnamed or not state.members):
+        return ErrorCode.NONE
+    member = state.members.get(request.member_id)
+    if member is None:
+        return ErrorCode.UNKNOWN_MEMBER_ID
+    if not is_transactional and not request.knows_unknown_group:
+        return ErrorCode.UNSUPPORTED_VERSION  # Before v9 the client knows no STALE_MEMBER_EPOCH.
+    if epoch == member.state.epoch:
+        return ErrorCode.NONE
+    if epoch > member.state.epoch or state.topology is None:
+        return ErrorCode.STALE_MEMBER_EPOCH
+    assigned_at = {**member.state.pending_revocation.active, **member.state.owned.active}
+    subtopologies = state.topology.subtopology_of_topic
+    for key, _committed in request.offsets:
+        since = assigned_at.get((subtopologies.get(key.topic, ""), key.partition))
+        if since is None or epoch < since:
+            return ErrorCode.STALE_MEMBER_EPOCH
+    return ErrorCode.NONE
+
+
+def fetch_refusal(state: StreamsGroupState, member_id: str | None, epoch: int) -> int:
+    """Return the error for a fetch of committed offsets, or NONE. An admin client has no member and no epoch."""
+    if not member_id and epoch < 0:
+        return ErrorCode.NONE
+    member = state.members.get(member_id or "")
+    if member is None:
+        return ErrorCode.UNKNOWN_MEMBER_ID
+    return ErrorCode.NONE if epoch == member.state.epoch else ErrorCode.STALE_MEMBER_EPOCH

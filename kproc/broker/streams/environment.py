@@ -1,0 +1,77 @@
+"""StreamsEnvironment: the parts of a broker that a streams group uses, and the group's configs."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Final
+
+from kproc.broker.streams.assignor import TASK_ASSIGNORS
+from kproc.broker.streams.records import StreamsRecord
+from kproc.broker.streams.topology import KeyValue
+
+if TYPE_CHECKING:
+    from kproc.broker.config import Config
+    from kproc.broker.group.consumer.topics import ConsumerCluster
+    from kproc.broker.streams.group import StreamsGroup
+
+STANDBY_REPLICAS: Final = "num.standby.replicas"
+RACK_AWARE_TAGS: Final = "rack.aware.assignment.tags"
+
+
+@dataclass(frozen=True)
+class StreamsEnvironment:
+    """The parts of a broker that a streams group uses."""
+
+    cluster: ConsumerCluster
+    config: Config
+    wall_ms: Callable[[], int]
+    # Appends records of a group and applies them. Raises KafkaError if they are not in the log.
+    append: Callable[[StreamsGroup, Sequence[StreamsRecord]], None]
+
+    def session_timeout_ms(self, group_id: str) -> int:
+        """Return the time without a heartbeat after which a member is removed."""
+        return self._number(group_id, "session.timeout.ms", self.config.group_streams_session_timeout_ms)
+
+    def heartbeat_interval_ms(self, group_id: str) -> int:
+        """Return the interval at which members send heartbeats."""
+        default = self.config.group_streams_heartbeat_interval_ms
+        return self._number(group_id, "heartbeat.interval.ms", default)
+
+    def assignment_interval_ms(self, group_id: str) -> int:
+        """Return the least time between two target assignments."""
+        default = self.config.group_streams_assignment_interval_ms
+        return self._number(group_id, "assignment.interval.ms", default)
+
+    def initial_delay_ms(self, group_id: str) -> int:
+        """Return the time that the first assignment of an empty group waits for more members."""
+        default = self.config.group_streams_initial_rebalance_delay_ms
+        return self._number(group_id, "initial.rebalance.delay.ms", default)
+
+    def standby_count(self, group_id: str) -> int:
+        """Return the number of standby copies of each stateful task."""
+        return self._number(group_id, STANDBY_REPLICAS, self.config.group_streams_num_standby_replicas)
+
+    def _number(self, group_id: str, name: str, default: int) -> int:
+        own = self.cluster.group_configs(group_id).get(f"streams.{name}")
+        return default if own is None else int(own)
+
+    def assignment_configs(self, group_id: str) -> tuple[KeyValue, ...]:
+        """Return the configs whose change causes a new assignment, sorted by name."""
+        configs = [KeyValue(STANDBY_REPLICAS, str(self.standby_count(group_id)))]
+        tags = self.rack_aware_tags(group_id)
+        if tags:
+            configs.append(KeyValue(RACK_AWARE_TAGS, ",".join(tags)))
+        return tuple(configs)
+
+    def rack_aware_tags(self, group_id: str) -> tuple[str, ...]:
+        """Return the tags that each member of a group should have."""
+        own = self.cluster.group_configs(group_id).get(f"streams.{RACK_AWARE_TAGS}")
+        if own is None:
+            return self.config.group_streams_rack_aware_assignment_tags
+        return tuple(tag.strip() for tag in own.split(",") if tag.strip())
+
+    def assignor_name(self, group_id: str) -> str:
+        """Return the group's assignor, or the broker's first one."""
+        own = self.cluster.group_configs(group_id).get("streams.assignor.name")
+        return own if own is not None and own in TASK_ASSIGNORS else self.config.group_streams_assignors[0]

@@ -1,0 +1,573 @@
+"""StreamsGroup: one streams group, with the rules of Kafka 4.4's GroupMetadataManager (KIP-1071).
+
+The group has no I/O, no clock and no thread. A heartbeat first validates the request, and then runs up to four steps.
+The records of the first two are one write. They are applied (state.py) before the next step begins:
+
+1. the member: joins, returns or changes its process (records 23, 19)
+2. the group's epoch rises, if members, the topology's topics or the configs of the assignment have changed (17)
+3. the target assignment is computed for the group's epoch (21, 20)
+4. the member is reconciled with its target (22, reconciliation.py)
+
+A crash between two steps leaves a group in which the next heartbeat goes on, so the steps need not be one batch.
+The response is sent when everything is synced.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterator, Sequence
+from typing import TYPE_CHECKING, Final
+
+import msgspec
+
+from kproc.broker.coordinator.record_codec import RecordKey
+from kproc.broker.coordinator.steps import Work
+from kproc.broker.streams.admission import (
+    admit,
+    is_new_epoch_needed,
+    leaving_member,
+    merged,
+    reject_unknown_tasks,
+    topology_of,
+)
+from kproc.broker.streams.assignor import TASK_ASSIGNORS, SubtopologyTasks, TaskMember
+from kproc.broker.streams.commits import commit_refusal, fetch_refusal
+from kproc.broker.streams.endpoints import endpoint_partitions
+from kproc.broker.streams.environment import StreamsEnvironment
+from kproc.broker.streams.messages import (
+    JOIN_EPOCH,
+    STATIC_LEAVE_EPOCH,
+    DescribedStreamsGroup,
+    DescribedStreamsMember,
+    StreamsHeartbeat,
+    StreamsHeartbeatResult,
+)
+from kproc.broker.streams.reconciliation import StreamsMemberPhase, reconcile
+from kproc.broker.streams.records import (
+    STREAMS_RECORDS,
+    StreamsGroupEpoch,
+    StreamsMember,
+    StreamsRecord,
+    StreamsRecordType,
+    StreamsTargetEpoch,
+)
+from kproc.broker.streams.state import StreamsGroupMember, StreamsGroupState
+from kproc.broker.streams.tasks import MemberTasks, OwnedTasks
+from kproc.broker.streams.topology import (
+    ConfiguredTopology,
+    StreamsStatus,
+    StreamsStatusCode,
+    Topology,
+    configure_topology,
+)
+from kproc.common.deadlines import NEVER, Deadlines
+from kproc.common.errors import ErrorCode, KafkaError
+
+if TYPE_CHECKING:
+    from kproc.broker.group.messages import CommitRequest
+
+logger = logging.getLogger(__name__)
+
+# The interval of heartbeats while a member waits for tasks, as in consumer groups.
+UNSETTLED_HEARTBEAT_MS: Final = 500
+_TRY_AGAIN_MS: Final = 1_000
+# The name of the deadline at which the next target assignment may be computed. The other deadlines have the names of
+# members.
+_ASSIGNMENT: Final = "\0assignment"
+
+
+class StreamsGroup:
+    """One group, owned by the coordinator of its `__consumer_offsets` partition."""
+
+    group_type: Final = "streams"
+    protocol_type: Final = "streams"
+    can_expire: Final = True  # The sweep deletes an empty group without offsets.
+
+    __slots__ = (
+        "_configured",
+        "_configured_for",
+        "_deadlines",
+        "_delay_end_ms",
+        "_endpoint_epoch",
+        "_environment",
+        "_metadata_hash",
+        "_shutdown_member_id",
+        "_topics_version",
+        "state",
+    )
+
+    def __init__(self, state: StreamsGroupState, environment: StreamsEnvironment) -> None:
+        self.state = state
+        self._environment = environment
+        self._deadlines: Deadlines[str] = Deadlines()
+        # The topology as it fits the topics of this version of the metadata, and the hash of these topics.
+        self._configured_for: Topology | None = None
+        self._configured: ConfiguredTopology | None = None
+        self._topics_version = -1
+        self._metadata_hash = 0
+        self._delay_end_ms = 0  # The end of the initial rebalance delay.
+        self._endpoint_epoch = 0
+        self._shutdown_member_id: str | None = None  # The first member that asked all members to shut down.
+
+    @property
+    def group_id(self) -> str:
+        return self.state.group_id
+
+    # -- heartbeats --------------------------------------------------------------------------------------------
+
+    def heartbeat(self, request: StreamsHeartbeat, now_ms: int) -> StreamsHeartbeatResult:
+        """Handle a StreamsGroupHeartbeat, whose result may be sent when all records are synced.
+
+        Raises KafkaError for a request that is rejected, and if a record could not be appended.
+        """
+        if request.member_epoch < JOIN_EPOCH:
+            return self._leave(request)
+        # Validate everything first: a request that is rejected must not leave records.
+        known = admit(self.state, request, self._environment.config.group_streams_max_size)
+        topology = topology_of(self.state, request)
+        configured = self._configure(topology)
+        reject_unknown_tasks(configured, request.owned)
+        before = known.metadata if known is not None and known.metadata is not None else StreamsMember()
+        owned_before = OwnedTasks() if known is None else known.state.owned
+        statuses = self._stale_status(request, before)
+        if not self.state.members:
+            self._start_initial_delay(now_ms)
+        metadata = merged(before, request)
+        self._append(
+            [
+                *self._member_records(known, request, topology, metadata),
+                *self._epoch_records(
+                    configured,
+                    has_changed=is_new_epoch_needed(
+                        self.state, known, metadata, is_static=request.instance_id is not None
+                    ),
+                ),
+            ]
+        )
+        member = self._seen_member(known, request)
+        delayed = self._update_target(now_ms)
+        self._reconcile(member, request.owned, now_ms)
+        self.renew_session(member, now_ms)
+        if request.is_shutdown and self._shutdown_member_id is None:
+            self._shutdown_member_id = request.member_id
+        statuses += [*delayed, *self._group_statuses(configured, metadata, request)]
+        has_moved = member.state.owned != owned_before
+        if metadata.endpoint != before.endpoint or (has_moved and metadata.endpoint is not None):
+            self._endpoint_epoch += 1
+        tasks = member.state.owned.plain
+        # A member that reports other tasks than it has did not get the response with them.
+        is_told = (
+            request.member_epoch == JOIN_EPOCH
+            or has_moved
+            or (request.owned is not None and request.owned != tasks)
+        )
+        return StreamsHeartbeatResult(
+            member_id=member.member_id,
+            member_epoch=member.state.epoch,
+            heartbeat_interval_ms=self._heartbeat_interval_ms(member, configured),
+            statuses=tuple(statuses),
+            tasks=tasks if is_told else None,
+            endpoint_epoch=self._endpoint_epoch,
+            endpoints=None
+            if request.endpoint_epoch == self._endpoint_epoch
+            else endpoint_partitions(
+                self.state.members.values(), configured, self._environment.cluster.topics.count_of
+            ),
+            missing_topics=configured.missing_topics,
+        )
+
+    def _heartbeat_interval_ms(self, member: StreamsGroupMember, configured: ConfiguredTopology) -> int:
+        """Return the time in ms until the member's next heartbeat. It is short while the member waits for tasks.
+
+        Kafka always returns the group's interval of 5 s. A member would learn only then that the initial delay is over,
+        or that others have given up tasks.
+        """
+        interval_ms = self._environment.heartbeat_interval_ms(self.group_id)
+        is_settled = self.state.target_epoch.epoch == self.state.epoch.epoch and member.state.is_reconciled(
+            self.state.target_epoch.epoch
+        )
+        is_waiting = configured.is_ready and not is_settled
+        return min(interval_ms, UNSETTLED_HEARTBEAT_MS) if is_waiting else interval_ms
+
+    def _stale_status(self, request: StreamsHeartbeat, before: StreamsMember) -> list[StreamsStatus]:
+        own = before.topology_epoch if request.topology is None else request.topology.epoch
+        if self.state.topology is None or own >= self.state.topology.epoch:
+            return []
+        return [
+            StreamsStatus(
+                StreamsStatusCode.STALE_TOPOLOGY,
+                f"The member's topology epoch {own} is behind the group's topology epoch {self.state.topology.epoch}.",
+            )
+        ]
+
+    def _group_statuses(
+        self, configured: ConfiguredTopology, metadata: StreamsMember, request: StreamsHeartbeat
+    ) -> Iterator[StreamsStatus]:
+        if configured.problem is not None:
+            yield configured.problem
+        if self._shutdown_member_id is not None:
+            yield StreamsStatus(
+                StreamsStatusCode.SHUTDOWN_APPLICATION,
+                f"Streams group member {self._shutdown_member_id} encountered a fatal error and requested a shutdown "
+                "for the entire application.",
+            )
+        own = {tag.key for tag in metadata.client_tags}
+        missing = [tag for tag in self._environment.rack_aware_tags(self.group_id) if tag not in own]
+        if missing and request.knows_missing_tags:
+            yield StreamsStatus(
+                StreamsStatusCode.MISSING_CLIENT_TAGS,
+                f"Missing required client tags for rack-aware standby assignment: [{', '.join(missing)}]. Configure "
+                "them via 'client.tag.<tagKey>' in your Streams config.",
+            )
+
+    # -- validation --------------------------------------------------------------------------------------------
+
+    def _configure(self, topology: Topology) -> ConfiguredTopology:
+        """Return the topology as it fits the topics that exist now."""
+        topics = self._environment.cluster.topics
+        is_new = self._configured is None or topology is not self._configured_for
+        if is_new or self._topics_version != topics.version:
+            metadata_hash = topics.metadata_hash(topology.topic_names)
+            if is_new or metadata_hash != self._metadata_hash:
+                self._configured = configure_topology(topology, topics.count_of)
+            self._configured_for = topology
+            self._metadata_hash = metadata_hash
+            self._topics_version = topics.version
+        assert self._configured is not None
+        return self._configured
+
+    # -- step 1: the member ------------------------------------------------------------------------------------
+
+    def _member_records(
+        self,
+        known: StreamsGroupMember | None,
+        request: StreamsHeartbeat,
+        topology: Topology,
+        metadata: StreamsMember,
+    ) -> Iterator[StreamsRecord]:
+        if self.state.topology is None:
+            yield self._key(StreamsRecordType.TOPOLOGY), topology
+        if known is not None and known.member_id != request.member_id:
+            yield from self._successor_records(known, request.member_id)
+        if known is None or metadata != known.metadata:
+            yield self._key(StreamsRecordType.MEMBER, request.member_id), metadata
+
+    def _seen_member(self, known: StreamsGroupMember | None, request: StreamsHeartbeat) -> StreamsGroupMember:
+        """Return the member whose records were written, with what no record has."""
+        if known is not None and known.member_id != request.member_id:
+            self._deadlines.discard(known.member_id)
+        member = self.state.members[request.member_id]
+        if request.task_offsets is not None:
+            member.task_offsets = dict(request.task_offsets)
+        if request.task_end_offsets is not None:
+            member.task_end_offsets = dict(request.task_end_offsets)
+        return member
+
+    def _successor_records(self, member: StreamsGroupMember, member_id: str) -> Iterator[StreamsRecord]:
+        """Yield records that give the place of a static member that is away to its successor, without a rebalance."""
+        state = msgspec.structs.replace(member.state, epoch=JOIN_EPOCH, previous_epoch=JOIN_EPOCH)
+        yield from ((key, None) for key in self._member_keys(member.member_id))
+        yield self._key(StreamsRecordType.MEMBER, member_id), member.metadata
+        yield (
+            self._key(StreamsRecordType.MEMBER_TARGET, member_id),
+            self.state.target_of(member.member_id),
+        )
+        yield self._key(StreamsRecordType.MEMBER_STATE, member_id), state
+
+    # -- step 2: the epoch of the group ------------------------------------------------------------------------
+
+    def _epoch_records(self, configured: ConfiguredTopology, *, has_changed: bool) -> Iterator[StreamsRecord]:
+        """Raise the group's epoch if `has_changed`, or if the topics or the configs of the assignment have changed."""
+        known = self.state.epoch
+        updated = msgspec.structs.replace(
+            known,
+            metadata_hash=self._metadata_hash,
+            validated_topology_epoch=configured.epoch if configured.is_ready else -1,
+            assignment_configs=self._environment.assignment_configs(self.group_id),
+        )
+        if has_changed or updated != known:
+            yield self._raised(updated)
+
+    def _raised(self, values: StreamsGroupEpoch) -> StreamsRecord:
+        # As in Kafka, a group begins at epoch 1, which its first member raises.
+        epoch = msgspec.structs.replace(values, epoch=max(values.epoch, 1) + 1)
+        return self._key(StreamsRecordType.GROUP), epoch
+
+    # -- step 3: the target assignment -------------------------------------------------------------------------
+
+    def _start_initial_delay(self, now_ms: int) -> None:
+        """Put off the first assignment, so that the members of an application that starts come together."""
+        delay_ms = self._environment.initial_delay_ms(self.group_id)
+        if delay_ms and self._delay_end_ms <= now_ms:
+            self._delay_end_ms = now_ms + delay_ms
+            self._deadlines.bring_forward(_ASSIGNMENT, self._delay_end_ms)
+
+    def _update_target(self, now_ms: int) -> list[StreamsStatus]:
+        """Compute the target assignment of the group's epoch. Return a status if it is put off (KIP-1263)."""
+        state, environment = self.state, self._environment
+        if now_ms < self._delay_end_ms:
+            return [_delayed("initial rebalance delay")]
+        if state.epoch.epoch <= state.target_epoch.epoch:
+            return []
+        wall_ms = environment.wall_ms()
+        age_ms = wall_ms - state.target_epoch.timestamp_ms
+        interval_ms = environment.assignment_interval_ms(self.group_id)
+        # A negative age means that the host's clock was set back. The interval then counts as over.
+        if 0 <= age_ms < interval_ms:
+            self._deadlines.bring_forward(_ASSIGNMENT, now_ms + interval_ms - age_ms)
+            return [_delayed("assignment interval")]
+        self._deadlines.discard(_ASSIGNMENT)
+        records: list[StreamsRecord] = [
+            (self._key(StreamsRecordType.MEMBER_TARGET, member_id), target)
+            for member_id, target in self._assign().items()
+            if not state.has_target(member_id) or target != state.target_of(member_id)
+        ]
+        target_epoch = StreamsTargetEpoch(state.epoch.epoch, wall_ms)
+        records.append((self._key(StreamsRecordType.TARGET), target_epoch))
+        self._append(records)
+        return []
+
+    def _assign(self) -> dict[str, MemberTasks]:
+        """Return the next target of each member. Without all of its topics the application has no tasks."""
+        configured = None if self.state.topology is None else self._configure(self.state.topology)
+        if configured is None or not configured.is_ready:
+            return dict.fromkeys(self.state.members, MemberTasks())
+        members = {
+            member.member_id: TaskMember(
+                member.process_id,
+                frozenset(member.state.owned.active),
+                member.state.owned.standby,
+                member.task_offsets,
+            )
+            for member in self.state.members.values()
+        }
+        subtopologies = {
+            each_id: SubtopologyTasks(each.task_count, bool(each.subtopology.state_changelog_topics))
+            for each_id, each in configured.subtopologies.items()
+        }
+        assign = TASK_ASSIGNORS[self._environment.assignor_name(self.group_id)]
+        return assign(members, subtopologies, self._environment.standby_count(self.group_id))
+
+    # -- step 4: the tasks of the member -----------------------------------------------------------------------
+
+    def _reconcile(self, member: StreamsGroupMember, reported: MemberTasks | None, now_ms: int) -> None:
+        state = reconcile(
+            member.state,
+            target_epoch=self.state.target_epoch.epoch,
+            # A member that joins during the initial delay gets nothing of a target from before.
+            target=MemberTasks() if now_ms < self._delay_end_ms else self.state.target_of(member.member_id),
+            holders=self.state.holders,
+            process_id=member.process_id,
+            reported=reported,
+        )
+        if state is member.state:
+            return
+        self._append([(self._key(StreamsRecordType.MEMBER_STATE, member.member_id), state)])
+        member.rebalance_deadline_ms = None
+        self._start_rebalance_timeout(member, now_ms)
+
+    # -- members that leave ------------------------------------------------------------------------------------
+
+    def _leave(self, request: StreamsHeartbeat) -> StreamsHeartbeatResult:
+        if request.is_shutdown and self._shutdown_member_id is None:
+            self._shutdown_member_id = request.member_id
+        member = leaving_member(self.state, request)
+        if request.instance_id is not None and request.member_epoch == STATIC_LEAVE_EPOCH:
+            # The member keeps its tasks until it returns or its session ends. Its commits are not valid any more.
+            owned = member.state.owned
+            state = msgspec.structs.replace(
+                member.state,
+                epoch=STATIC_LEAVE_EPOCH,
+                owned=OwnedTasks(dict.fromkeys(owned.active, 0), owned.standby, owned.warmup),
+                pending_revocation=OwnedTasks(),
+            )
+            self._append([(self._key(StreamsRecordType.MEMBER_STATE, member.member_id), state)])
+            member.rebalance_deadline_ms = None
+        else:
+            self._remove([member])
+        return StreamsHeartbeatResult(member_id=request.member_id, member_epoch=request.member_epoch)
+
+    def _remove(self, members: Sequence[StreamsGroupMember]) -> None:
+        """Remove members, whose tasks are free at once. The others get them by the next target assignment."""
+        self._append([(key, None) for member in members for key in self._member_keys(member.member_id)])
+        for member in members:
+            self._deadlines.discard(member.member_id)
+        self._append([self._raised(self.state.epoch)])
+        if not self.state.members:
+            self._shutdown_member_id = None
+            # Without a time the interval between assignments is over, so the next member gets its tasks at once.
+            target_epoch = StreamsTargetEpoch(self.state.epoch.epoch)
+            self._append([(self._key(StreamsRecordType.TARGET), target_epoch)])
+
+    def _member_keys(self, member_id: str) -> Iterator[RecordKey]:
+        """Yield the keys of a member's records, in the order in which Kafka writes their tombstones."""
+        yield self._key(StreamsRecordType.MEMBER_STATE, member_id)
+        yield self._key(StreamsRecordType.MEMBER_TARGET, member_id)
+        yield self._key(StreamsRecordType.MEMBER, member_id)
+
+    # -- deadlines ---------------------------------------------------------------------------------------------
+
+    def start_sessions(self, now_ms: int) -> None:
+        """Start the sessions of a group that was loaded."""
+        for member in self.state.members.values():
+            self.renew_session(member, now_ms)
+            self._start_rebalance_timeout(member, now_ms)
+
+    def renew_session(self, member: StreamsGroupMember, now_ms: int) -> None:
+        """Restart the session of a member, because it has sent a heartbeat."""
+        timeout_ms = self._environment.session_timeout_ms(self.group_id)
+        member.session_deadline_ms = now_ms + timeout_ms
+        self._deadlines.bring_forward(member.member_id, member.session_deadline_ms)
+
+    def _start_rebalance_timeout(self, member: StreamsGroupMember, now_ms: int) -> None:
+        """Remove the member unless it gives up its tasks within its rebalance timeout."""
+        if member.state.phase is StreamsMemberPhase.UNREVOKED and member.metadata is not None:
+            member.rebalance_deadline_ms = now_ms + member.metadata.rebalance_timeout_ms
+            self._deadlines.bring_forward(member.member_id, member.rebalance_deadline_ms)
+
+    def next_deadline_ms(self) -> int | None:
+        """Return the time in ms at which `tick` must be called at the latest, or None."""
+        return None if self._deadlines.first == NEVER else self._deadlines.first
+
+    def tick(self, now_ms: int) -> None:
+        """Remove members whose session or rebalance timeout is over, and compute the assignment that was put off."""
+        expired: list[StreamsGroupMember] = []
+        for name in self._deadlines.pop_due(now_ms):
+            member = self.state.members.get(name)
+            if member is None:
+                continue  # The deadline of the assignment, or of a member that has left.
+            # Heartbeats only change the member's deadline, so the entry may be an old one.
+            due_ms = member.session_deadline_ms
+            if member.rebalance_deadline_ms is not None:
+                due_ms = min(due_ms, member.rebalance_deadline_ms)
+            if due_ms <= now_ms:
+                expired.append(member)
+                due_ms = now_ms + _TRY_AGAIN_MS  # The write of its tombstones below can fail.
+            self._deadlines.bring_forward(name, due_ms)
+        try:
+            if expired:
+                self._remove(expired)
+            if self.state.members:
+                self._update_target(now_ms)
+        except KafkaError as error:
+            logger.warning("group %s: records were not written: %s", self.group_id, error.code.name)
+            self._deadlines.bring_forward(_ASSIGNMENT, now_ms + _TRY_AGAIN_MS)
+
+    # -- committed offsets -------------------------------------------------------------------------------------
+
+    def commit_refusal(self, request: CommitRequest, now_ms: int) -> int:
+        """Return the error for a commit of offsets, or NONE. A commit does not restart the member's session."""
+        del now_ms
+        return commit_refusal(self.state, request)
+
+    def fetch_refusal(self, member_id: str | None, epoch: int) -> int:
+        """Return the error for a fetch of committed offsets, or NONE."""
+        return fetch_refusal(self.state, member_id, epoch)
+
+    # -- views -------------------------------------------------------------------------------------------------
+
+    @property
+    def state_name(self) -> str:
+        """The state's name as ListGroups shows it."""
+        state = self.state
+        if not state.members:
+            return "Empty"
+        if state.topology is None or state.topology.epoch != state.epoch.validated_topology_epoch:
+            return "NotReady"
+        epoch = state.target_epoch.epoch
+        if state.epoch.epoch > epoch:
+            return "Assigning"
+        is_stable = all(member.state.is_reconciled(epoch) for member in state.members.values())
+        return "Stable" if is_stable else "Reconciling"
+
+    @property
+    def is_empty(self) -> bool:
+        """True if the group has no members."""
+        return not self.state.members
+
+    @property
+    def has_no_history(self) -> bool:
+        """True if the log has no record of the group, so that it may be removed if it has no offsets."""
+        return not self.state.exists and self.state.topology is None
+
+    @property
+    def generation(self) -> int:
+        """The group's epoch, which is 0 before the first record."""
+        return self.state.epoch.epoch
+
+    @property
+    def member_count(self) -> int:
+        return len(self.state.members)
+
+    def is_subscribed_to(self, topic: str) -> bool:
+        """Return True if the application reads a topic."""
+        topology = self.state.topology
+        return bool(self.state.members) and topology is not None and topic in topology.subtopology_of_topic
+
+    def offset_expires_from_ms(self, topic: str, commit_timestamp_ms: int) -> int | None:
+        """Return the wall time in ms from which an offset's retention counts (KIP-211). None: it does not expire."""
+        return None if self.is_subscribed_to(topic) else commit_timestamp_ms
+
+    def delete_refusal(self) -> int:
+        """Return the error for a DeleteGroups: NONE or NON_EMPTY_GROUP."""
+        return ErrorCode.NONE if self.is_empty else ErrorCode.NON_EMPTY_GROUP
+
+    def offset_delete_refusal(self) -> int:
+        """Return NONE, because OffsetDelete may delete offsets of topics that the application does not read."""
+        return ErrorCode.NONE
+
+    def record_keys(self) -> list[bytes]:
+        """Return the encoded keys of all records of the group."""
+        return [STREAMS_RECORDS.encode(key, None)[0] for key in self.state.record_keys()]
+
+    def resign(self) -> Work:
+        """Return no steps, because no request waits in the group. Another Handler coordinates it now."""
+        yield from ()
+
+    def kill(self) -> None:
+        """Do nothing, because no request waits in the group. It was deleted."""
+
+    def describe_streams(self) -> DescribedStreamsGroup:
+        """Return the group for StreamsGroupDescribe."""
+        topology = self.state.topology or Topology(-1, ())
+        configured = self._configured
+        if configured is not None and configured.is_ready:
+            # Show the numbers of partitions that were decided.
+            topology = Topology(
+                topology.epoch, tuple(each.subtopology for each in configured.subtopologies.values())
+            )
+        return DescribedStreamsGroup(
+            group_id=self.group_id,
+            state=self.state_name,
+            group_epoch=self.state.epoch.epoch,
+            assignment_epoch=self.state.target_epoch.epoch,
+            assignor=self._environment.assignor_name(self.group_id),
+            topology=topology,
+            members=tuple(map(self._describe_member, self.state.members.values())),
+        )
+
+    def _describe_member(self, member: StreamsGroupMember) -> DescribedStreamsMember:
+        assert member.metadata is not None
+        return DescribedStreamsMember(
+            member_id=member.member_id,
+            member_epoch=member.state.epoch,
+            metadata=member.metadata,
+            assignment=member.state.owned.plain,
+            target=self.state.target_of(member.member_id),
+            task_offsets=tuple(sorted(member.task_offsets.items())),
+            task_end_offsets=tuple(sorted(member.task_end_offsets.items())),
+        )
+
+    # -- records -----------------------------------------------------------------------------------------------
+
+    def _key(self, record_type: StreamsRecordType, name: str = "") -> RecordKey:
+        return RecordKey(record_type, self.group_id, name)
+
+    def _append(self, records: Sequence[StreamsRecord]) -> None:
+        if records:
+            self._environment.append(self, records)
+
+
+def _delayed(reason: str) -> StreamsStatus:
+    detail = f"Assignment delayed due to the configured {reason}."
+    return StreamsStatus(StreamsStatusCode.ASSIGNMENT_DELAYED, detail)

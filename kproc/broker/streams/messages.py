@@ -1,0 +1,91 @@
+"""Requests and responses of streams groups, the same for all versions (KIP-1071)."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Final
+
+import msgspec
+
+from kproc.broker.streams.records import Endpoint, StreamsMember
+from kproc.broker.streams.tasks import MemberTasks, Task
+from kproc.broker.streams.topology import KeyValue, StreamsStatus, StreamsTopic, Topology
+
+# Member epochs with a meaning of their own.
+JOIN_EPOCH: Final = 0
+LEAVE_EPOCH: Final = -1
+STATIC_LEAVE_EPOCH: Final = -2  # A static member stops and will return.
+
+TaskOffsets = tuple[tuple[Task, int], ...]
+
+
+class StreamsHeartbeat(msgspec.Struct, frozen=True, kw_only=True):
+    """A StreamsGroupHeartbeat request. None means that the value of the last request still holds."""
+
+    member_id: str
+    member_epoch: int
+    instance_id: str | None = None
+    rack_id: str | None = None
+    rebalance_timeout_ms: int = -1
+    topology: Topology | None = None  # Set when the member joins.
+    owned: MemberTasks | None = None  # The tasks that the member owns now.
+    process_id: str | None = None
+    endpoint: Endpoint | None = None
+    client_tags: tuple[KeyValue, ...] | None = None
+    task_offsets: TaskOffsets | None = None
+    task_end_offsets: TaskOffsets | None = None
+    is_shutdown: bool = False  # The member asks all members to shut down.
+    endpoint_epoch: int = 0  # The version of the endpoints' partitions that the member knows.
+    knows_missing_tags: bool = True  # v1 and later: the client knows MISSING_CLIENT_TAGS.
+    client_id: str = ""
+    client_host: str = ""
+
+
+class EndpointPartitions(msgspec.Struct, frozen=True):
+    """The source partitions of the tasks of one member, by topic, for interactive queries."""
+
+    endpoint: Endpoint
+    active: tuple[tuple[str, tuple[int, ...]], ...]
+    standby: tuple[tuple[str, tuple[int, ...]], ...]
+
+
+class StreamsHeartbeatResult(msgspec.Struct, frozen=True, kw_only=True):
+    """A StreamsGroupHeartbeat response. `tasks` and `endpoints` are None unless the member must learn them."""
+
+    error_code: int = 0
+    error_message: str | None = None
+    member_id: str = ""
+    member_epoch: int = 0
+    heartbeat_interval_ms: int = 0
+    statuses: tuple[StreamsStatus, ...] = ()
+    tasks: MemberTasks | None = None
+    endpoint_epoch: int = 0
+    endpoints: tuple[EndpointPartitions, ...] | None = None
+    missing_topics: tuple[StreamsTopic, ...] = ()  # Internal topics that the client's broker creates now.
+
+
+class DescribedStreamsMember(msgspec.Struct, frozen=True, kw_only=True):
+    """One member of a group in a StreamsGroupDescribe response."""
+
+    member_id: str
+    member_epoch: int
+    metadata: StreamsMember
+    assignment: MemberTasks
+    target: MemberTasks
+    task_offsets: TaskOffsets
+    task_end_offsets: TaskOffsets
+
+
+class DescribedStreamsGroup(msgspec.Struct, frozen=True, kw_only=True):
+    """One group in a StreamsGroupDescribe response."""
+
+    group_id: str
+    state: str
+    group_epoch: int
+    assignment_epoch: int
+    assignor: str
+    topology: Topology
+    members: tuple[DescribedStreamsMember, ...]
+
+
+StreamsHeartbeatReply = Callable[[StreamsHeartbeatResult], None]

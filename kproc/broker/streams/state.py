@@ -1,0 +1,204 @@
+"""StreamsGroupState: the state of one streams group, built from its records (KIP-1071). Only records change it.
+
+The coordinator applies each record when it is in the log, and replays the same records at a load. Compaction removes
+older records of a key. A replay can therefore meet a member's state before its process, and tombstones of unknown
+keys.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import Final
+
+from kproc.broker.coordinator.record_codec import RecordKey
+from kproc.broker.streams.reconciliation import Holders, StreamsMemberState
+from kproc.broker.streams.records import (
+    StreamsGroupEpoch,
+    StreamsMember,
+    StreamsRecordType,
+    StreamsRecordValue,
+    StreamsTargetEpoch,
+)
+from kproc.broker.streams.tasks import MemberTasks, OwnedTasks, Task, TaskSet
+from kproc.broker.streams.topology import Topology
+
+_NO_TASKS: Final = MemberTasks()
+
+
+class StreamsGroupMember:
+    """One member: its two records, and what no record has: its deadlines, and how far it has restored its tasks."""
+
+    __slots__ = (
+        "member_id",
+        "metadata",
+        "rebalance_deadline_ms",
+        "session_deadline_ms",
+        "state",
+        "task_end_offsets",
+        "task_offsets",
+    )
+
+    def __init__(self, member_id: str) -> None:
+        self.member_id = member_id
+        self.metadata: StreamsMember | None = None  # None only while the log is replayed.
+        self.state = StreamsMemberState(0)
+        self.session_deadline_ms = 0
+        self.rebalance_deadline_ms: int | None = None  # Set while the member has tasks to give up.
+        self.task_offsets: Mapping[Task, int] = {}
+        self.task_end_offsets: Mapping[Task, int] = {}
+
+    @property
+    def process_id(self) -> str:
+        return "" if self.metadata is None else self.metadata.process_id
+
+
+class StreamsGroupState:
+    """The epochs, members, topology and assignments of one group."""
+
+    __slots__ = (
+        "_active",
+        "_standby",
+        "_targets",
+        "_warmup",
+        "epoch",
+        "group_id",
+        "holders",
+        "instance_ids",
+        "members",
+        "target_epoch",
+        "topology",
+    )
+
+    def __init__(self, group_id: str) -> None:
+        self.group_id = group_id
+        self.epoch = StreamsGroupEpoch(0)
+        self.target_epoch = StreamsTargetEpoch(0)
+        self.topology: Topology | None = None
+        self.members: dict[str, StreamsGroupMember] = {}
+        self.instance_ids: dict[str, str] = {}  # Instance id of a static member -> its member id.
+        self._active: dict[Task, str] = {}
+        self._standby: dict[Task, set[str]] = {}
+        self._warmup: dict[Task, set[str]] = {}
+        self.holders = Holders(self._active, self._standby, self._warmup)
+        self._targets: dict[str, MemberTasks] = {}
+
+    @property
+    def exists(self) -> bool:
+        """True if the log has a record of the group's epoch."""
+        return self.epoch.epoch > 0
+
+    def drop_incomplete_members(self) -> None:
+        """Remove members of which the log has no process, because their tombstones were cut by a crash."""
+        for member in list(self.members.values()):
+            if member.metadata is None:
+                del self.members[member.member_id]
+
+    def target_of(self, member_id: str) -> MemberTasks:
+        """Return the target tasks of a member; it has none before its first target."""
+        return self._targets.get(member_id, _NO_TASKS)
+
+    def has_target(self, member_id: str) -> bool:
+        """Return True if the log has a target of this member."""
+        return member_id in self._targets
+
+    def record_keys(self) -> Iterator[RecordKey]:
+        """Yield the keys of all records of the group, in the order in which a deletion writes their tombstones."""
+        for member_id in self.members:
+            yield RecordKey(StreamsRecordType.MEMBER_STATE, self.group_id, member_id)
+        for member_id in self._targets:
+            yield RecordKey(StreamsRecordType.MEMBER_TARGET, self.group_id, member_id)
+        yield RecordKey(StreamsRecordType.TARGET, self.group_id)
+        for member_id in self.members:
+            yield RecordKey(StreamsRecordType.MEMBER, self.group_id, member_id)
+        yield RecordKey(StreamsRecordType.GROUP, self.group_id)
+        yield RecordKey(StreamsRecordType.TOPOLOGY, self.group_id)
+
+    # -- records -----------------------------------------------------------------------------------------------
+
+    def apply(self, key: RecordKey, value: StreamsRecordValue | None) -> None:
+        """Apply one record of this group that is in the log."""
+        match value:
+            case StreamsGroupEpoch():
+                self.epoch = value
+            case StreamsTargetEpoch():
+                self.target_epoch = value
+            case Topology():
+                self.topology = value
+            case StreamsMember():
+                self._set_metadata(self._member(key.name), value)
+            case StreamsMemberState():
+                self._set_state(self._member(key.name), value)
+            case MemberTasks():
+                self._targets[key.name] = value
+            case None:
+                self._remove(key)
+
+    def _member(self, member_id: str) -> StreamsGroupMember:
+        member = self.members.get(member_id)
+        if member is None:
+            member = self.members[member_id] = StreamsGroupMember(member_id)
+        return member
+
+    def _set_metadata(self, member: StreamsGroupMember, metadata: StreamsMember) -> None:
+        self._release_instance(member)
+        # The tasks of the member count for its process.
+        self._remove_holder(member)
+        member.metadata = metadata
+        self._add_holder(member)
+        if metadata.instance_id is not None:
+            self.instance_ids[metadata.instance_id] = member.member_id
+
+    def _release_instance(self, member: StreamsGroupMember) -> None:
+        instance_id = None if member.metadata is None else member.metadata.instance_id
+        # A successor may have the place of a static member by now.
+        if instance_id is not None and self.instance_ids.get(instance_id) == member.member_id:
+            del self.instance_ids[instance_id]
+
+    def _set_state(self, member: StreamsGroupMember, state: StreamsMemberState) -> None:
+        self._remove_holder(member)
+        member.state = state
+        self._add_holder(member)
+
+    def _remove_holder(self, member: StreamsGroupMember) -> None:
+        process_id = member.process_id
+        for tasks in (member.state.owned, member.state.pending_revocation):
+            for task in tasks.active:
+                if self._active.get(task) == process_id:
+                    del self._active[task]
+            for copies, held in self._copies(tasks):
+                for task in copies:
+                    processes = held.get(task, set())
+                    processes.discard(process_id)
+                    if not processes:
+                        held.pop(task, None)
+
+    def _add_holder(self, member: StreamsGroupMember) -> None:
+        if member.metadata is None:
+            return
+        process_id = member.process_id
+        for tasks in (member.state.owned, member.state.pending_revocation):
+            self._active.update(dict.fromkeys(tasks.active, process_id))
+            for copies, held in self._copies(tasks):
+                for task in copies:
+                    held.setdefault(task, set()).add(process_id)
+
+    def _copies(self, tasks: OwnedTasks) -> tuple[tuple[TaskSet, dict[Task, set[str]]], ...]:
+        return (tasks.standby, self._standby), (tasks.warmup, self._warmup)
+
+    def _remove(self, key: RecordKey) -> None:
+        member = self.members.get(key.name)
+        match key.record_type:
+            case StreamsRecordType.GROUP:
+                self.epoch = StreamsGroupEpoch(0)
+            case StreamsRecordType.TARGET:
+                self.target_epoch = StreamsTargetEpoch(0)
+            case StreamsRecordType.TOPOLOGY:
+                self.topology = None
+            case StreamsRecordType.MEMBER_TARGET:
+                self._targets.pop(key.name, None)
+            case StreamsRecordType.MEMBER_STATE if member is not None:
+                self._set_state(member, StreamsMemberState(0))
+            case StreamsRecordType.MEMBER if member is not None:
+                self._set_state(member, StreamsMemberState(0))
+                self._release_instance(member)
+                del self.members[key.name]

@@ -1,0 +1,142 @@
+"""StreamsGroups: the streams groups of one coordinator, and requests to them (KIP-1071).
+
+It shares the coordinator's groups, because a group id has one group. All records are appended at once, so that the
+next step of a request sees their effect; the coordinator answers when they are durable.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from functools import partial
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+
+from kproc.broker.coordinator.recorded_states import StateReplay, append_and_apply
+from kproc.broker.coordinator.rules import KeyAndValue, Timing
+from kproc.broker.streams.environment import StreamsEnvironment
+from kproc.broker.streams.group import StreamsGroup
+from kproc.broker.streams.messages import (
+    JOIN_EPOCH,
+    DescribedStreamsGroup,
+    StreamsHeartbeat,
+    StreamsHeartbeatResult,
+)
+from kproc.broker.streams.records import STREAMS_RECORDS, StreamsGroupEpoch, StreamsRecord
+from kproc.broker.streams.state import StreamsGroupState
+from kproc.common.errors import ErrorCode, KafkaError
+
+if TYPE_CHECKING:
+    from kproc.broker.config import Config
+    from kproc.broker.coordinator.coordinator_log import CoordinatorLog
+    from kproc.broker.group.consumer.topics import ConsumerCluster
+    from kproc.broker.group.coordinator import Group
+
+
+class StreamsDescription(msgspec.Struct, frozen=True):
+    """A group for StreamsGroupDescribe, or the reason why there is none."""
+
+    group: DescribedStreamsGroup | None
+    reason: str = ""
+
+
+class StreamsGroups:
+    """The part of a GroupCoordinator that handles requests to streams groups.
+
+    `groups` and `unwritten` are the coordinator's own: all groups, and the ids of those without a record in the log.
+    """
+
+    def __init__(
+        self,
+        groups: dict[str, Group],
+        unwritten: dict[str, None],
+        config: Config,
+        cluster: ConsumerCluster,
+        timing: Timing,
+        log: CoordinatorLog[Any],
+    ) -> None:
+        self._groups = groups
+        self._unwritten = unwritten
+        self._timing = timing
+        self._append = partial(append_and_apply, log)
+        self._environment = StreamsEnvironment(cluster, config, timing.wall_ms, self._append_to_group)
+        # Empty classic groups that a joining member replaces. They come back if its heartbeat is rejected.
+        self._replaced: dict[str, Group] = {}
+        self._replay = StateReplay(StreamsGroupState)
+        self._rebalances = 0
+
+    def drain_rebalances(self) -> int:
+        """Return how often a group's epoch rose since the last call. Kafka counts this as rebalances."""
+        rebalances, self._rebalances = self._rebalances, 0
+        return rebalances
+
+    # -- loading -----------------------------------------------------------------------------------------------
+
+    def replay(self, key: bytes, value: bytes | None) -> None:
+        """Replay one record, in the order of the log. Raises Corrupt if it cannot be read."""
+        self._replay.replay(*STREAMS_RECORDS.decode(key, value))
+
+    def pop_replayed(self) -> list[StreamsGroupState]:
+        """Return the states that exist after the replay, once."""
+        return self._replay.pop()
+
+    def add(self, state: StreamsGroupState) -> StreamsGroup:
+        """Add a group with this state; it replaces a group of that id."""
+        group = self._groups[state.group_id] = StreamsGroup(state, self._environment)
+        return group
+
+    # -- requests ----------------------------------------------------------------------------------------------
+
+    def heartbeat(self, group_id: str, request: StreamsHeartbeat) -> StreamsHeartbeatResult:
+        """Handle a StreamsGroupHeartbeat."""
+        try:
+            return self._group_of(group_id, request).heartbeat(request, self._timing.now_ms())
+        except KafkaError as error:
+            if (replaced := self._replaced.pop(group_id, None)) is not None:
+                self._groups[group_id] = replaced
+                self._unwritten.pop(group_id, None)
+            return StreamsHeartbeatResult(error_code=error.code, error_message=error.message)
+
+    def _group_of(self, group_id: str, request: StreamsHeartbeat) -> StreamsGroup:
+        """Return the group of a heartbeat. A member that joins creates it, and may replace an empty classic group."""
+        group = self._groups.get(group_id)
+        if isinstance(group, StreamsGroup):
+            return group
+        if group is None and request.member_epoch != JOIN_EPOCH:
+            # Kafka looks the group of a member that leaves up in another way, with another message.
+            kind = "Streams group" if request.member_epoch > JOIN_EPOCH else "Group"
+            raise KafkaError(ErrorCode.GROUP_ID_NOT_FOUND, f"{kind} {group_id} not found.")
+        if group is not None:
+            if request.member_epoch != JOIN_EPOCH or group.group_type != "classic" or not group.is_empty:
+                raise KafkaError(ErrorCode.GROUP_ID_NOT_FOUND, f"Group {group_id} is not a streams group.")
+            self._replaced[group_id] = group
+        self._unwritten[group_id] = None
+        return self.add(StreamsGroupState(group_id))
+
+    def describe(self, group_id: str) -> StreamsDescription:
+        """Return a group for StreamsGroupDescribe."""
+        group = self._groups.get(group_id)
+        if isinstance(group, StreamsGroup):
+            return StreamsDescription(group.describe_streams())
+        problem = "not found" if group is None else "is not a streams group"
+        return StreamsDescription(None, f"Group {group_id} {problem}.")
+
+    # -- records -----------------------------------------------------------------------------------------------
+
+    def _append_to_group(self, group: StreamsGroup, records: Sequence[StreamsRecord]) -> None:
+        """Append records of a group, and apply each one that is in the log. Raises KafkaError unless all are."""
+        replaced = self._replaced.get(group.group_id)
+        encoded: list[KeyAndValue] = []
+        if replaced is not None and not replaced.has_no_history:
+            encoded = [(key, None) for key in replaced.record_keys()]
+        tombstone_count = len(encoded)
+        encoded += [STREAMS_RECORDS.encode(*record) for record in records]
+
+        def apply(number: int) -> None:
+            self._unwritten.pop(group.group_id, None)
+            self._replaced.pop(group.group_id, None)
+            if number >= tombstone_count:
+                group.state.apply(*records[number - tombstone_count])
+
+        self._append(encoded, apply)
+        self._rebalances += sum(isinstance(value, StreamsGroupEpoch) for _key, value in records)

@@ -1,0 +1,81 @@
+"""StreamsGroupHeartbeat: requests that the broker rejects before it looks the group up."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import msgspec
+import pytest
+
+from kproc.broker.api.streams_group_heartbeat import TOPOLOGY_BYTES_MAX, _validate
+from kproc.broker.streams.topology import Topology
+from kproc.common.errors import ErrorCode, KafkaError
+from tests.support.groups import streams_join
+
+INVALID, TOPOLOGY = ErrorCode.INVALID_REQUEST, ErrorCode.STREAMS_INVALID_TOPOLOGY
+TASKS = [{"subtopology_id": "0", "partitions": [0]}]
+OFFSET = {"subtopology_id": "0", "partition": 0, "offset": 1}
+STAY = {
+    "member_epoch": 3,
+    "topology": None,
+    "active_tasks": None,
+    "standby_tasks": None,
+    "warmup_tasks": None,
+}
+
+
+def validate(changes: dict[str, Any], subtopology: dict[str, Any] | None = None) -> None:
+    request = streams_join("g", ["t"])
+    request["topology"]["subtopologies"][0].update(subtopology or {})
+    request |= changes
+    topology = None if request["topology"] is None else msgspec.convert(request["topology"], Topology)
+    _validate(request, topology)
+
+
+@pytest.mark.parametrize(
+    ("changes", "text"),
+    [
+        ({"member_id": " "}, "MemberId can't be empty."),
+        ({"group_id": ""}, "GroupId can't be empty."),
+        ({"instance_id": ""}, "InstanceId can't be empty."),
+        ({"rack_id": ""}, "RackId can't be empty."),
+        ({"member_epoch": -3}, "MemberEpoch is -3, but must be greater than or equal to -2."),
+        ({**STAY, "member_epoch": -2}, "InstanceId can't be null."),
+        ({"rebalance_timeout": -1}, "RebalanceTimeoutMs must be provided in first request."),
+        ({"active_tasks": TASKS}, "ActiveTasks must be empty when \\(re-\\)joining."),
+        ({"warmup_tasks": TASKS}, "WarmupTasks must be empty when \\(re-\\)joining."),
+        ({"topology": None}, "Topology must be non-null when \\(re-\\)joining."),
+        ({"member_epoch": 1}, "Topology can only be provided when \\(re-\\)joining."),
+        ({**STAY, "active_tasks": TASKS}, "If one task-type is non-null, all must be non-null."),
+        ({"task_offsets": [OFFSET, OFFSET]}, "duplicate entry for subtopology 0 and partition 0."),
+    ],
+)
+def test_malformed_heartbeat_is_rejected(changes: dict[str, Any], text: str) -> None:
+    with pytest.raises(KafkaError, match=text, check=lambda error: error.code == INVALID):
+        validate(changes)
+
+
+@pytest.mark.parametrize(
+    ("subtopology", "code"),
+    [
+        ({"source_topic_regex": ["t.*"]}, INVALID),
+        (
+            {
+                "state_changelog_topics": [
+                    {"name": "c", "partitions": 2, "replication_factor": 0, "topic_configs": []}
+                ]
+            },
+            TOPOLOGY,
+        ),
+        ({"subtopology_id": "x" * TOPOLOGY_BYTES_MAX}, TOPOLOGY),
+        ({"source_topics": [f"t{number}" for number in range(1_001)]}, TOPOLOGY),
+    ],
+)
+def test_impossible_topology_is_rejected(subtopology: dict[str, Any], code: ErrorCode) -> None:
+    with pytest.raises(KafkaError, check=lambda error: error.code == code):
+        validate({}, subtopology)
+
+
+@pytest.mark.parametrize("changes", [{}, STAY, {**STAY, "member_epoch": -1}])
+def test_well_formed_heartbeat_is_accepted(changes: dict[str, Any]) -> None:
+    validate(changes)
