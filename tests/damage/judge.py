@@ -5,10 +5,11 @@ from __future__ import annotations
 import struct
 from collections.abc import Callable
 
+from kproc.broker.cluster.internal_topics import SHARE_STATE_TOPIC
 from kproc.common.errors import KafkaError
 from kproc.wire.header import ApiKey
 from kproc.wire.record_batch import crc_of, decode_records, parse_header
-from tests.damage.scene import GROUP, PRODUCER_TOPIC, Partition, Promises
+from tests.damage.scene import GROUP, PRODUCER_TOPIC, SHARE_GROUP, Partition, Promises
 from tests.support.groups import fetch_group
 from tests.support.raw import RawClient, fetch_fields, split_batches
 
@@ -42,6 +43,7 @@ class Judge:
             self._allow(key, lambda key=key: self._judge_log(key))  # type: ignore[misc]
         self._allow(("transactional", 0), self._judge_committed)
         self._judge_group()
+        self._judge_share_states()
         self._allow((PRODUCER_TOPIC, 0), self._judge_retry)
 
     def _allow(self, key: Partition, check: Callable[[], None]) -> None:
@@ -154,6 +156,20 @@ class Judge:
             self._is_loudly_gone(each) for each in self._damaged if each[0] == _OFFSETS_TOPIC
         ):
             raise Broken(f"the group stands at {found}, not at {self._promises.offsets}")
+
+    def _judge_share_states(self) -> None:
+        damaged = [each for each in self._damaged if each[0] == SHARE_STATE_TOPIC]
+        rows = [{"partition": index, "leader_epoch": 0} for index in self._promises.share_starts]
+        topics = [{"topic_id": self._client.topic_id("plain"), "partitions": rows}]
+        fields = {"group_id": SHARE_GROUP, "topics": topics}
+        (result,) = self._client.call(ApiKey.READ_SHARE_GROUP_STATE_SUMMARY, 1, fields)["results"]
+        for row in result["partitions"]:
+            wanted = self._promises.share_starts[row["partition"]]
+            if row["error_code"]:
+                if not damaged:
+                    raise Broken(f"the state of a share partition is refused with {row['error_code']}")
+            elif row["start_offset"] != wanted and not any(map(self._is_loudly_gone, damaged)):
+                raise Broken(f"a share partition begins at {row['start_offset']}, not at {wanted}")
 
     def _judge_retry(self) -> None:
         """A retry of an idempotent producer's last batch is a duplicate."""

@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final
 
+from kproc.broker.share.state.messages import state_key
 from kproc.broker.storage.checkpoints import RECOVERY_POINT_FILE
 from kproc.broker.storage.offset_checkpoints import BY_ID_SUFFIX
 from kproc.wire.header import ApiKey
@@ -19,6 +20,7 @@ from tests.support.wait import wait_until
 
 Partition = tuple[str, int]
 GROUP: Final = "group"
+SHARE_GROUP: Final = "share-group"
 PRODUCER_TOPIC: Final = "idempotent"
 _LARGE: Final = 90_000  # Bytes of a value: a segment of 1 MiB, the smallest, holds eleven.
 _SMALL_SEGMENTS: Final = {"segment.bytes": "1048576"}
@@ -41,6 +43,7 @@ class Promises:
     aborted: dict[Partition, set[int]] = field(default_factory=dict)
     compacted: set[Partition] = field(default_factory=set)
     offsets: dict[Partition, int] = field(default_factory=dict)  # That the group committed.
+    share_starts: dict[int, int] = field(default_factory=dict)  # By partition of "plain": where the share group is.
     last_batch: tuple[bytes, int] = (b"", -1)  # Of the idempotent producer, and its offset.
 
 
@@ -57,11 +60,41 @@ def build(directory: Path, *, is_clean: bool) -> Promises:
         find_coordinator(client, GROUP)
         assert set(commit(client, GROUP, "plain", committed).values()) == {0}
         promises.offsets = {("plain", index): at for index, at in committed.items()}
+        _share_states(client, promises)
         if not is_clean:
             _await_checkpoint(directory)
             _await_checkpoint(directory)
             broker.kill()
     return promises
+
+
+def _share_states(client: RawClient, promises: Promises) -> None:
+    """States of share partitions, each a snapshot and updates that build on it."""
+    topic_id = client.topic_id("plain")
+    keys = [state_key(SHARE_GROUP, topic_id, index) for index in range(2)]
+
+    def is_found() -> bool:
+        fields = {"key_type": 2, "coordinator_keys": keys}
+        rows = client.call(ApiKey.FIND_COORDINATOR, 6, fields)["coordinators"]
+        return not any(row["error_code"] for row in rows)
+
+    wait_until(is_found, seconds=20, what="a share coordinator")
+    for index in range(2):
+        row: dict[str, Any] = {"partition": index, "state_epoch": 0, "start_offset": 0}
+        _change_state(client, ApiKey.INITIALIZE_SHARE_GROUP_STATE, topic_id, row)
+        for start in range(6 + index):
+            batches = [
+                {"first_offset": start, "last_offset": start, "delivery_state": 2, "delivery_count": 1}
+            ]
+            row = {**row, "leader_epoch": 0, "start_offset": start, "state_batches": batches}
+            _change_state(client, ApiKey.WRITE_SHARE_GROUP_STATE, topic_id, row)
+            promises.share_starts[index] = start
+
+
+def _change_state(client: RawClient, key: ApiKey, topic_id: bytes, row: dict[str, Any]) -> None:
+    fields = {"group_id": SHARE_GROUP, "topics": [{"topic_id": topic_id, "partitions": [row]}]}
+    (result,) = client.call(key, 0, fields)["results"]
+    assert result["partitions"][0]["error_code"] == 0, result
 
 
 def copy_of(source: Path, target: Path) -> None:

@@ -96,6 +96,7 @@ class WarmBroker:
                     "--listeners", "PLAINTEXT://127.0.0.1:0", "--ready-file", str(ready),
                     "--set", "num.io.threads=1", "--set", "num.network.threads=1",
                     "--set", "offsets.topic.num.partitions=2", "--set", "transaction.state.log.num.partitions=2",
+                    "--set", "share.coordinator.state.topic.num.partitions=2",
                     "--set", "log.flush.offset.checkpoint.interval.ms=1000",
                     "--set", "log.index.interval.bytes=4096", "--set", "log.cleaner.backoff.ms=200",
                 ]
