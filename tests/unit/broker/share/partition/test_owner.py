@@ -494,3 +494,10 @@ def test_number_of_runs_is_limited(owner: ShareOwner, monkeypatch: pytest.Monkey
     assert owner.offsets(BOB) == []
     owner.acknowledge(ANN, all_of(0, 0, RELEASE))
     assert owner.offsets(BOB, records_max=1) == [(0, 0, 2)]
+
+
+def test_settings_of_made_up_groups_are_bounded(owner: ShareOwner, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(share_partitions, "PARTITIONS_MAX", 10)
+    for number in range(100):
+        owner.shares.settings_of(f"group-{number}")
+    assert len(owner.shares._settings) <= 10
