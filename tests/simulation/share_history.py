@@ -45,6 +45,9 @@ class ShareHistory:
         self._violate = violate
         self._counts = counts
         self.records: dict[Place, Delivery] = {}
+        # Delivered records that a power loss took. If others got their offsets before the group looked, it takes
+        # them for the former ones.
+        self.lost: set[Place] = set()
         self.is_strict = True  # False: partitions move, which ends what their former owners knew.
 
     def acquired(
@@ -86,11 +89,10 @@ class ShareHistory:
 
     def lost_power(self, last_of: Callable[[bytes, int], int], *, is_synced: bool) -> None:
         """What was not promised to survive may be gone."""
-        if not is_synced:
-            self.records.clear()
-        self.records = {
-            place: each for place, each in self.records.items() if place[2] <= last_of(place[0], place[1])
+        self.lost |= {
+            place for place in self.records if not is_synced or place[2] > last_of(place[0], place[1])
         }
+        self.records = {place: each for place, each in self.records.items() if place not in self.lost}
 
     def judge(self, topic_id: bytes, partition: int, start: int, end: int) -> None:
         """The group has been asked for records until nothing came any more."""
@@ -104,6 +106,6 @@ class ShareHistory:
 
     def _is_done(self, place: Place) -> bool:
         known = self.records.get(place)
-        return known is not None and (
-            known.end in (GAP, ACCEPT, REJECT) or known.is_unknown or known.count >= LIMIT
-        )
+        if known is None or place in self.lost:
+            return place in self.lost
+        return known.end in (GAP, ACCEPT, REJECT) or known.is_unknown or known.count >= LIMIT

@@ -235,7 +235,12 @@ class ShareMember(Worker):
 
 
 class ShareDrain(ShareMember):
-    """Accepts all records of the share group until nothing comes any more, and has the history judged."""
+    """Accepts all records of the share group until nothing comes any more, and has the history judged.
+
+    A login can end its connection every 40 ms, and the share session with it.
+    """
+
+    last_ns = 0  # When a record came last.
 
     def work(self) -> Life:
         topic = next(each for each in self.history.alive() if each.name == "stable")
@@ -245,13 +250,14 @@ class ShareDrain(ShareMember):
             yield from self.heartbeat(self.member_epoch)
             yield from self.pause(20)
         self.assigned = {topic.topic_id: list(range(topic.partitions))}
-        since_ns = self.world.now_ns()
-        while self.world.now_ns() - since_ns < _DRY_NS:
+        self.last_ns = self.last_ns or self.world.now_ns()
+        while self.world.now_ns() - self.last_ns < _DRY_NS:
             yield from self.heartbeat(self.member_epoch)
             self.assigned = {topic.topic_id: list(range(topic.partitions))}
-            if (yield from self.fetch(max_wait_ms=500)):
-                since_ns = self.world.now_ns()
+            if (yield from self.fetch(max_wait_ms=5)):
+                self.last_ns = self.world.now_ns()
             yield from self.acknowledge(accepts_all=True)
+            yield from self.pause(200)
         for partition in range(topic.partitions):
             start = yield from self.find(topic.name, partition, -2)
             end = yield from self.find(topic.name, partition, -1)
