@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import random
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -110,3 +112,76 @@ class ShareRig:
     def sweep(self) -> None:
         self.coordinator.start_sweep()
         self.settle()
+
+
+# ---- random requests, as the oracle of Kafka's coordinator reads them ---------------------------------------
+
+
+def text_of(batches: Sequence[StateBatch]) -> str:
+    return ";".join(f"{each.first},{each.last},{each.state},{each.delivery_count}" for each in batches)
+
+
+def random_request(rng: random.Random, *, may_reset: bool) -> str:
+    """Return one request. With `may_reset`, it may also make a snapshot that no count of updates causes."""
+    partition = rng.choice((0, 0, 0, 1, 1, 2, 3))
+    kinds = ["WRITE"] * 6 + ["READ", "SUMMARY"] + (["INITIALIZE", "DELETE", "COLD"] if may_reset else [])
+    match rng.choice(kinds):
+        case "INITIALIZE":
+            return f"INITIALIZE {partition} {rng.choice((0, 0, 1, 2))} {rng.choice((-1, 0, 5))}"
+        case "WRITE":
+            firsts = [rng.randrange(30) for _ in range(rng.randrange(4))]
+            batches = [
+                StateBatch(first, first + rng.choice((0, 2, 7)), rng.choice((0, 2, 4)), rng.randint(1, 3))
+                for first in firsts
+            ]
+            epochs = f"{rng.choice((0, 1, 2, 3))} {rng.choice((0, 1, 2, 3))}"
+            return (
+                f"WRITE {partition} {epochs} {rng.choice((-1, 0, rng.randrange(20)))} {rng.randint(-1, 9)} "
+                f"{text_of(batches)}"
+            )
+        case "READ":
+            return f"READ {partition} {rng.choice((0, 1, 1, 2, 3))}"
+        case "SUMMARY":
+            return f"SUMMARY {partition}"
+        case "DELETE":
+            return f"DELETE {partition}"
+        case _:
+            return "COLD"
+
+
+def answer_of(rig: ShareRig, request: str) -> str:
+    """Carry out a request on our coordinator. Return its answer in the oracle's form."""
+    kind, *fields = request.split(" ")
+    end = rig.log.state.end_offset
+    outcome: PersistedState | int = 0
+    shown = ""
+    name = state_key("g", TOPIC_ID, int(fields[0])) if fields else ""
+    match kind:
+        case "INITIALIZE":
+            outcome = rig.initialize(name, epoch=int(fields[1]), start=int(fields[2]))
+        case "WRITE":
+            batches = [tuple(map(int, each.split(","))) for each in fields[5].split(";") if each]
+            epoch, leader, start, complete = map(int, fields[1:5])
+            outcome = rig.write(
+                *batches,  # type: ignore[arg-type]
+                name=name, epoch=epoch, leader=leader, start=start, complete=complete,
+            )  # fmt: skip
+        case "READ":
+            outcome = rig.read(name, leader=int(fields[1]))
+            if isinstance(outcome, PersistedState):
+                shown = f"{outcome.state_epoch} {outcome.start_offset} {text_of(outcome.batches)}"
+        case "SUMMARY":
+            outcome = rig.summary(name)
+            if isinstance(outcome, PersistedState):
+                shown = (
+                    f"{outcome.state_epoch} {outcome.leader_epoch} {outcome.start_offset} "
+                    f"{outcome.delivery_complete_count}"
+                )
+        case "DELETE":
+            outcome = rig.outcome("delete", name)
+        case _:
+            rig.sweep()
+    written = records_in(rig.log.reader.read_bytes(end, 1 << 20)) if rig.log.state.end_offset > end else []
+    records = [f"{(each.key or b'').hex()}:{(each.value or b'').hex()}" for each in written]
+    code = 0 if isinstance(outcome, PersistedState) else outcome
+    return f"{code}|{shown}|{' '.join(sorted(records))}"

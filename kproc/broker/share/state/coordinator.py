@@ -76,7 +76,8 @@ class _SharePartition:
         self.key = key
         self.state = state
         # Owners of an older leader epoch are fenced. Initializing sets the state's own epoch to 0, as in Kafka, but
-        # this one never decreases.
+        # this one does not decrease before the next load. A former owner that is not fenced any more then cannot write
+        # either, because initializing has raised the state epoch.
         self.fence_epoch = state.leader_epoch
         self.snapshot_offset = snapshot_offset
         self.updates = 0  # Since the last snapshot.

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import random
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -20,7 +21,7 @@ from kproc.broker.share.state.messages import (
 from kproc.broker.share.state.records import Snapshot, Update, encode_share_record
 from kproc.common.errors import ErrorCode
 from tests.support.logs import NOW_MS, TOPIC_ID
-from tests.support.share_states import NAME, OTHER, ShareRig
+from tests.support.share_states import NAME, OTHER, ShareRig, answer_of, random_request
 
 MINUTE_MS = 60_000
 Start = Callable[..., ShareRig]
@@ -396,3 +397,37 @@ def test_update_without_its_snapshot_makes_a_state(rig: ShareRig) -> None:
     rig.settle()
     rig.reopen()
     assert rig.read(leader=3) == PersistedState(0, 3, 0, 10, (StateBatch(0, 9, 2, 1),))
+
+
+@pytest.mark.parametrize("seed", range(8))
+def test_restarts_change_no_answer(tmp_path: Path, seed: int) -> None:
+    """Random requests and sweeps; one of two coordinators is loaded again and again from what the log has left."""
+    rng = random.Random(seed)
+    rigs = []
+    for name in ("steady", "restarted"):
+        (tmp_path / name).mkdir()
+        settings = {
+            "share_coordinator_snapshot_update_records_per_snapshot": 3,
+            "share_coordinator_cold_partition_snapshot_interval_ms": 1_000,
+        }
+        rigs.append(ShareRig(tmp_path / name, **settings))
+    for _ in range(80):
+        request = random_request(rng, may_reset=True)
+        if request.startswith("INITIALIZE"):
+            # A load may forget the fence of a state that was initialized again.
+            name = state_key("g", TOPIC_ID, int(request.split()[1]))
+            for rig in rigs:
+                rig.outcome("delete", name)
+        passed_ms = rng.choice((0, 300))
+        if rng.random() < 0.2:
+            rigs[1].reopen()
+        answers = []
+        for rig in rigs:
+            rig.clock.advance_ms(passed_ms)
+            answers.append(
+                answer_of(rig, request).rpartition("|")[0]
+            )  # Not the records: a load begins a new count.
+        assert answers[0] == answers[1], request
+    assert rigs[0].log.state.start_offset > 0
+    for rig in rigs:
+        rig.log.close()
