@@ -134,7 +134,13 @@ def _heartbeat_of(context: RequestContext, request: Fields) -> ConsumerHeartbeat
 
 
 def _assignment_of(topics: list[Fields]) -> Assignment:
-    return {topic["topic_id"]: frozenset(topic["partitions"]) for topic in topics}
+    # A topic can have several rows. If one of them were left out, its partitions would count as given up, and another
+    # member could get them while this one still reads from them.
+    assignment: dict[bytes, frozenset[int]] = {}
+    for topic in topics:
+        topic_id = topic["topic_id"]
+        assignment[topic_id] = assignment.get(topic_id, frozenset()).union(topic["partitions"])
+    return assignment
 
 
 def _fields_of(result: ConsumerHeartbeatResult) -> Fields:

@@ -143,4 +143,8 @@ def _read(data: bytes, readers: Mapping[int, Reader]) -> tuple[int, dict[str, An
 
 
 def _by_name(rows: list[dict[str, Any]]) -> NamedPartitions:
-    return {row["topic"]: frozenset(row["partitions"]) for row in rows}
+    # A topic can have several rows.
+    partitions: dict[str, frozenset[int]] = {}
+    for row in rows:
+        partitions[row["topic"]] = partitions.get(row["topic"], frozenset()).union(row["partitions"])
+    return partitions

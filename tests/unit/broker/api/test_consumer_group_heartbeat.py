@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from kproc.broker.api.consumer_group_heartbeat import NAMES_BYTES_MAX, _validate
+from kproc.broker.api.consumer_group_heartbeat import NAMES_BYTES_MAX, _assignment_of, _validate
 from kproc.broker.config import Config
 from kproc.common.errors import ErrorCode, KafkaError
 
@@ -42,6 +42,12 @@ def test_malformed_heartbeat_is_rejected(change: dict[str, Any], code: ErrorCode
     with pytest.raises(KafkaError) as raised:
         _validate(CONTEXT, REQUEST | change)
     assert raised.value.code == code
+
+
+def test_owned_partitions_of_a_topic_in_several_rows_count_all() -> None:
+    """Else a partition would have two owners: it would count as given up."""
+    rows = [{"topic_id": b"t", "partitions": [number]} for number in (0, 2, 1)]
+    assert _assignment_of([*rows, {"topic_id": b"u", "partitions": []}]) == {b"t": {0, 1, 2}, b"u": set()}
 
 
 @pytest.mark.parametrize(

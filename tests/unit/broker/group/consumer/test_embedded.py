@@ -30,6 +30,10 @@ GENERATION = b"\0\0\0\7"
             b"\0\3" + TOPICS + NO_DATA + OWNED + GENERATION + b"\0\2r1",
             EmbeddedSubscription(3, ("b", "a"), {"a": frozenset({1, 3})}, "r1"),
         ),
+        (
+            b"\0\1" + TOPICS + NO_DATA + b"\0\0\0\2" + OWNED[4:] + b"\0\1a\0\0\0\1\0\0\0\2",
+            EmbeddedSubscription(1, ("b", "a"), {"a": frozenset({1, 2, 3})}, None),
+        ),
         # A later version has the fields of version 3, and more behind them.
         (
             b"\0\x09" + TOPICS + NO_DATA + OWNED + GENERATION + b"\xff\xff" + b"more",
