@@ -1,4 +1,7 @@
-"""Members of a consumer group (KIP-848): heartbeats with what they own; no partition may have two owners at once."""
+"""Members of a consumer group (KIP-848): heartbeats with what they own; no partition may have two owners at once.
+
+When no fault is left, the group must settle: all partitions have owners, in equal shares, at one epoch.
+"""
 
 from __future__ import annotations
 
@@ -6,13 +9,17 @@ from typing import Any
 
 from kproc.common.errors import ErrorCode
 from kproc.wire.header import ApiKey
-from tests.simulation.client import Life
+from tests.simulation.client import Gone, Late, Life
 from tests.simulation.workloads import PASSING, Committing, E
 
 _REJOIN = (E.FENCED_MEMBER_EPOCH, E.UNKNOWN_MEMBER_ID, E.GROUP_ID_NOT_FOUND)
 _STALE = (*_REJOIN, E.STALE_MEMBER_EPOCH)
 # After this time without an answer, the session of a member may have ended. It is 45 s in the broker.
 _SESSION_NS = 40 * 10**9
+# In this time after the last fault a group settles.
+_SETTLE_NS = 5 * 10**9
+# Members obey the interval that a response tells, but are never silent for longer, like clients that poll.
+_INTERVAL_MS_MAX = 500
 
 
 class GroupMember(Committing):
@@ -28,7 +35,9 @@ class GroupMember(Committing):
         self.starts = 0  # Each member id is used until the member leaves.
         self.owned: set[tuple[bytes, int]] = set()
         self.told: set[tuple[bytes, int]] = set()  # The assignment of the last response.
+        self.interval_ms = _INTERVAL_MS_MAX
         super().__init__(*arguments)
+        self.history.group_members[self.name] = 0, set()
 
     @property
     def member_id(self) -> str:
@@ -56,6 +65,28 @@ class GroupMember(Committing):
         if self.rng.random() < 0.3:
             yield from self.heartbeat(-1)
 
+    def finish(self) -> Life:
+        """Send heartbeats until the group has settled."""
+        end_ns = self.world.now_ns() + _SETTLE_NS
+        while not self.history.is_settled():
+            if self.world.now_ns() > end_ns:
+                has_topic = any(each.name == "stable" for each in self.history.alive())
+                if has_topic and not self.history.has_unsettled_groups:
+                    self.world.violate(f"{self.group} has not settled: {self.history.group_members}")
+                return
+            try:
+                # The first look-up has the topic of the coordinators made.
+                yield from self.call(
+                    ApiKey.FIND_COORDINATOR, 4, {"key_type": 0, "coordinator_keys": [self.group]}
+                )
+                yield from self.heartbeat(self.epoch)
+            except (Gone, Late):
+                self.disconnect()
+            has_obeyed = self.epoch > 0 and self.owned == self.told
+            self.history.group_members[self.name] = self.epoch if has_obeyed else 0, self.owned
+            yield from self.pause(min(self.interval_ms, _INTERVAL_MS_MAX))
+        self.history.counts["settled consumers"] += 1
+
     def heartbeat(self, epoch: int) -> Life:
         self.own(self.told if epoch > 0 else set())
         fields = {
@@ -76,6 +107,7 @@ class GroupMember(Committing):
         elif not code:
             self.history.counts["heartbeats of consumers"] += 1
             self.epoch = answer["member_epoch"]
+            self.interval_ms = answer["heartbeat_interval"]
             self.history.consumers[self.name] = self.world.now_ns()
             if answer["assignment"] is not None:
                 rows = answer["assignment"]["topic_partitions"]

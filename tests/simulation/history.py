@@ -82,6 +82,11 @@ class History:
         self.commits: dict[tuple[str, str, int], CommitHistory] = {}
         self.owners: dict[tuple[bytes, int], str] = {}  # Partition -> the consumer that reads it.
         self.consumers: dict[str, int] = {}  # Consumer -> when it was last answered, in ns.
+        # Member of the consumer group -> its epoch, or 0 while it has something to do, and its partitions.
+        self.group_members: dict[str, tuple[int, set[tuple[bytes, int]]]] = {}
+        # True if a log of coordinators may stay offline until the broker starts again, or a power loss may have brought
+        # members back that had left.
+        self.has_unsettled_groups = False
         self.counts = {
             "acknowledged": 0,
             "read": 0,
@@ -90,6 +95,7 @@ class History:
             "shared": 0,
             "shared again": 0,
             "accepted": 0,
+            "settled consumers": 0,
             "answers": 0,
             "power": 0,
             "deaths": 0,
@@ -116,6 +122,21 @@ class History:
             for each in self.topics.values()
             if not each.is_deleted and is_compacted in (None, each.is_compacted)
         ]
+
+    def is_settled(self) -> bool:
+        """Return True if the members of the consumer group have its partitions in equal shares, at one epoch."""
+        topic = next((each for each in self.alive() if each.name == "stable"), None)
+        if topic is None:
+            return False  # It may yet be created.
+        epochs = {epoch for epoch, _ in self.group_members.values()}
+        owned = [partition for _, partitions in self.group_members.values() for partition in partitions]
+        sizes = [len(partitions) for _, partitions in self.group_members.values()]
+        return (
+            epochs != {0}
+            and len(epochs) == 1
+            and sorted(owned) == [(topic.topic_id, number) for number in range(topic.partitions)]
+            and max(sizes) - min(sizes) <= 1
+        )
 
     def of(self, topic_id: bytes, partition: int) -> PartitionHistory:
         key = (topic_id, partition)
@@ -273,6 +294,7 @@ class History:
         self.transactions.lost_power()
         if not self.is_synced:
             self.commits.clear()
+            self.has_unsettled_groups = True
         for known in self.partitions.values():
             below = known.deleted_below
             known.deleted |= {each.value for at, each in known.acknowledged.items() if at < below}

@@ -446,7 +446,7 @@ class Run:
         if kind == what and kind in ("write", "sync") and not is_spared:
             self._countdown -= 1
             if self._countdown == 0:
-                self._must_restart = True
+                self._must_restart = self.history.has_unsettled_groups = True
                 if kind == "write":
                     self.history.disk_failed(self._topic_id, path.removeprefix(DATA + "/").partition("/")[0])
                 return self._fail(what, path, errno.EIO)
