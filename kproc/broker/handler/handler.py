@@ -18,7 +18,7 @@ from kproc.broker.api.init_producer_id import ProducerIdAllocator
 from kproc.broker.calls.call_links import handle_raw_call
 from kproc.broker.calls.calls import B, Call, Lost, R
 from kproc.broker.cluster.image import ClusterImage, MovedPartition, TopicImage
-from kproc.broker.cluster.internal_topics import GROUP_METADATA_TOPIC
+from kproc.broker.cluster.internal_topics import GROUP_METADATA_TOPIC, SHARE_STATE_TOPIC
 from kproc.broker.config import Config
 from kproc.broker.coordinator.coordinator_runtime import CoordinatorRuntime
 from kproc.broker.handler.client_requests import ClientRequests
@@ -570,6 +570,9 @@ class Handler(LinkedRole):
             store_transaction_figures(self._metrics.values, self._coordinators, self._partitions)
             self._metrics.values[SLOT["consumer_group_rebalances"]] += sum(
                 each.drain_rebalances() for each in self._coordinators.loaded(GROUP_METADATA_TOPIC)
+            )
+            self._metrics.values[SLOT["share_state_writes"]] += sum(
+                each.drain_writes() for each in self._coordinators.loaded(SHARE_STATE_TOPIC)
             )
         if self._rates.is_on and (told := self._rates.drain_unsent()):
             for peer in self._peers:

@@ -233,6 +233,12 @@ METRICS: Final = (
         "rebalances",
         "Groups of the consumer protocol: how often a group's epoch rose.",
     ),
+    Metric(
+        "share_state_writes",
+        _COUNTER,
+        "records",
+        "Records that changed the stored state of a share partition.",
+    ),
 )
 SLOT: Final = {metric.name: slot for slot, metric in enumerate(METRICS)}
 # The slab's header has it, so that a process with another table of metrics rejects the slab.

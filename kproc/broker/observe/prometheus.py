@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING, Any, Final
 from kproc import __version__
 from kproc.broker.metrics.histogram import Histogram
 from kproc.broker.metrics.requests import TIMINGS, TOTAL
-from kproc.broker.metrics.spec import METRICS, MetricKind
+from kproc.broker.metrics.spec import METRICS, SLOT, MetricKind
 from kproc.broker.metrics.spec import Metric as MetricDeclaration
 from kproc.broker.observe.network_figures import ApiFigures, NetworkFigures
 from kproc.broker.role.roles import HANDLER
@@ -92,7 +92,7 @@ class Exposition:
         yield from _roles(status["processes"], self._moved)
         yield from _broker(status)
         yield from _transactions(status["processes"], self._figures)
-        yield from _rebalances(status["processes"])
+        yield from _coordinator_counters(status["processes"])
 
 
 def load_prometheus() -> None:
@@ -336,17 +336,22 @@ def _broker(status: Mapping[str, Any]) -> Iterator[Metric]:
     yield uncleanable
 
 
-def _rebalances(processes: Iterable[Mapping[str, Any]]) -> Iterator[Metric]:
-    """Yield Kafka's consumer-group-rebalance-count, once a group of the consumer protocol has rebalanced."""
+# Counter of Handlers -> Kafka's name of it, without `_total`.
+_COORDINATOR_COUNTERS: Final = {
+    "consumer_group_rebalances": "kafka_server_group_coordinator_metrics_consumer_group_rebalance",
+    "share_state_writes": "kafka_server_share_coordinator_metrics_write",
+}
+
+
+def _coordinator_counters(processes: Iterable[Mapping[str, Any]]) -> Iterator[Metric]:
+    """Yield Kafka's counters of coordinators, each once something was counted."""
     from prometheus_client.metrics_core import CounterMetricFamily
 
-    count = sum(row["counters"]["consumer_group_rebalances"] for row in processes if row["role"] == HANDLER)
-    if count:
-        yield CounterMetricFamily(
-            "kafka_server_group_coordinator_metrics_consumer_group_rebalance",
-            "Groups of the consumer protocol: how often a group's epoch rose.",
-            value=count,
-        )
+    rows = [row["counters"] for row in processes if row["role"] == HANDLER]
+    for name, kafkas in _COORDINATOR_COUNTERS.items():
+        count = sum(row[name] for row in rows)
+        if count:
+            yield CounterMetricFamily(kafkas, METRICS[SLOT[name]].doc, value=count)
 
 
 def _transactions(processes: Iterable[Mapping[str, Any]], figures: NetworkFigures) -> Iterator[Metric]:

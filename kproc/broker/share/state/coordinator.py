@@ -110,8 +110,8 @@ class ShareCoordinator:
         # The share partitions with a write that is not appended yet.
         self._queued: set[str] = set()
         self._last_offset = 0  # Of the last snapshot or tombstone.
-        self.pruned_offset = 0  # The start of the log after the last deletion of records. For metrics.
-        self.writes = 0  # Records that changed a state. For metrics.
+        self.pruned_offset = 0  # The start of the log after the last deletion of records.
+        self._writes = 0  # Records that were written since the last call of `drain_writes`.
         self._is_sweeping = False
         self._is_over = False
         self.steps = Steps(log.flush)
@@ -280,7 +280,7 @@ class ShareCoordinator:
 
         def apply(_number: int, offset: int) -> None:
             self._queued.discard(name)
-            self.writes += 1
+            self._writes += 1
             self._follow(name, key, content, offset)
 
         def on_written(code: Code) -> None:
@@ -343,6 +343,11 @@ class ShareCoordinator:
     def _prune(self, offset: int, code: Code) -> None:
         if not code and not self._is_over:
             self.pruned_offset = self._log.delete_before(offset)
+
+    def drain_writes(self) -> int:
+        """Return how many records were written since the last call. Kafka counts them as writes."""
+        writes, self._writes = self._writes, 0
+        return writes
 
     # -- release -----------------------------------------------------------------------------------------------
 

@@ -8,6 +8,7 @@ from typing import Any
 
 from prometheus_client.parser import text_string_to_metric_families
 
+from kproc.broker.cluster.internal_topics import SHARE_STATE_TOPIC
 from kproc.broker.metrics.spec import SLOT
 from kproc.broker.observe.network_figures import NetworkFigures
 from kproc.broker.observe.prometheus import Exposition
@@ -15,6 +16,7 @@ from kproc.broker.peers.transaction_call import TxnProducer, request_join
 from kproc.broker.role.roles import HANDLER
 from kproc.broker.transaction.state import STORED
 from kproc.common.errors import ErrorCode
+from kproc.wire.header import ApiKey
 from tests.support.handler_rig import HandlerRig
 from tests.support.handler_transactions import TOPIC, begun, cluster, home_of, settled
 
@@ -90,6 +92,19 @@ def test_the_states_of_all_handlers_ids_are_counted(start: Start) -> None:
     producers[1].end(commits=False)
     settled(rig)
     assert states(rig) == {"Empty": 3, "Ongoing": 1, "CompleteCommit": 1, "CompleteAbort": 1}
+
+
+def test_writes_of_share_states_are_counted(start: Start) -> None:
+    rig = cluster(start, handlers=HANDLERS)
+    rig.create_topic(SHARE_STATE_TOPIC, partitions=4)
+    topic_id = rig.create_topic("shared", partitions=3)
+    name = "kafka_server_share_coordinator_metrics_write_total"
+    assert name not in scraped(rig)
+    rows = [{"partition": index, "state_epoch": 0, "start_offset": 0} for index in range(3)]
+    request = {"group_id": "g", "topics": [{"topic_id": topic_id, "partitions": rows}]}
+    rig.processors[0].ask(ApiKey.INITIALIZE_SHARE_GROUP_STATE, 0, request)
+    assert figure(rig, "share_state_writes") == 3
+    assert scraped(rig)[name] == 3
 
 
 def test_loads_count_for_half_a_minute(start: Start) -> None:
