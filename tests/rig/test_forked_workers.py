@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
 import textwrap
@@ -70,7 +71,7 @@ def run_pytest(directory: Path, *arguments: str) -> subprocess.CompletedProcess[
     for name, text in {"conftest.py": CONFTEST, "test_a.py": DIES, "test_b.py": FAILS}.items():
         (directory / name).write_text(textwrap.dedent(text))
     command = [sys.executable, "-m", "pytest", "-p", "no:cacheprovider", f"--rootdir={directory}", "-c", "/dev/null"]
-    environment = {"PYTHONPATH": str(ROOT), "COLUMNS": "200"}
+    environment = {**os.environ, "PYTHONPATH": str(ROOT), "COLUMNS": "200"}
     return subprocess.run(
         [*command, *arguments, "."], cwd=directory, env=environment, capture_output=True, text=True, check=False
     )
