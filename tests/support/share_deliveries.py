@@ -4,7 +4,7 @@ What must hold of each record:
 
     a confirmed acceptance or rejection is the end: no delivery begins behind it
     a delivery follows another only after a release, the end of a lock, or a death or pause of somebody
-    delivery counts begin at 1; a release raises the count by one, the end of a session leaves it
+    delivery counts begin at 1, and rise by one with each delivery, unless a role died that knew of it
 """
 
 from __future__ import annotations
@@ -133,8 +133,7 @@ class History:
         )
         if not (is_released or is_lock_over or is_dead or is_role_dead):
             yield "delivered again without a reason"
-        lowest = before.count + 1 if is_released and not is_role_dead and not is_dead else before.count
-        if after.count < lowest and not is_role_dead:
+        if after.count <= before.count and not is_role_dead:
             yield f"count {after.count} after {before.count}"
         if after.count > before.count + 1 and not (is_lock_over or is_role_dead or disturbances.stale):
             yield f"count {after.count} after {before.count}"

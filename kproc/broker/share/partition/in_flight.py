@@ -306,12 +306,14 @@ class InFlightRecords:
     # -- release -----------------------------------------------------------------------------------------------
 
     def release_sessions(self, is_ended: Callable[[ShareHolder], bool]) -> Change:
-        """Begin to release the records of sessions that have ended. Their delivery does not count, as in Kafka."""
+        """Begin to release the records of sessions that have ended. Their delivery counts, as in Kafka 4.4.
+
+        A record that ends its consumers must reach the delivery count limit.
+        """
         change: Change = []
         for run in self._runs:
             if run.holder is not None and run.next_state is None and is_ended(run.holder):
-                _begin(change, run, AVAILABLE)
-                run.next_count = run.delivery_count - 1
+                self._release(change, run)
         return change
 
     def expire(self, now_ms: int) -> Change:
@@ -366,7 +368,7 @@ class InFlightRecords:
             for run in self._runs.overlapping(first, last) if first <= last else ():
                 if run.next_state is not None:
                     begin, end = max(run.first, first), min(run.last, last)
-                    _add_batch(batches, begin, end, run.next_state, run.next_count)
+                    _add_batch(batches, begin, end, run.next_state, run.delivery_count)
         return ToPersist(start, finished, tuple(batches))
 
     def commit(self, change: Change) -> list[DeadLetters]:
@@ -375,8 +377,7 @@ class InFlightRecords:
         for first, last in change:
             for run in self._runs.cut(max(first, self.start_offset), last):
                 assert run.next_state is not None
-                run.state, run.delivery_count = run.next_state, run.next_count
-                run.next_state, run.next_count, run.holder, run.deadline_ms = None, 0, None, FOREVER
+                run.state, run.next_state, run.holder, run.deadline_ms = run.next_state, None, None, FOREVER
                 if run.state is AVAILABLE:
                     heappush(self._available, run.first)
                 elif run.state is ARCHIVING:
@@ -392,7 +393,7 @@ class InFlightRecords:
         """Undo a change that could not be persisted. The records are held as before, or are still dead letters."""
         for first, last in change:
             for run in self._runs.cut(max(first, self.start_offset), last):
-                run.next_state, run.next_count = None, 0
+                run.next_state = None
                 if run.state is ACQUIRED:
                     run.is_rejected = False
                     # The lock can have ended while the write was in flight.
@@ -401,7 +402,7 @@ class InFlightRecords:
 
 
 def _begin(change: Change, run: Run, state: RecordState) -> None:
-    run.next_state, run.next_count = state, run.delivery_count
+    run.next_state = state
     if change and change[-1][1] + 1 == run.first:
         change[-1] = change[-1][0], run.last
     else:

@@ -30,9 +30,7 @@ class Run:
     batch_size: int  # The size of the range in which the records were acquired for the first time.
     holder: ShareHolder | None = None  # The session that has acquired the records.
     deadline_ms: int = FOREVER  # When the lock of acquired records ends.
-    # The state and the count of a change that is not persisted yet.
-    next_state: RecordState | None = None
-    next_count: int = 0
+    next_state: RecordState | None = None  # The state of a change that is not persisted yet.
     is_rejected: bool = (
         False  # Why the records become dead letters: a member rejected them, or the deliveries ended.
     )
@@ -51,7 +49,6 @@ class Run:
             and self.holder == other.holder
             and self.deadline_ms == other.deadline_ms
             and self.next_state is other.next_state
-            and self.next_count == other.next_count
             and self.is_rejected == other.is_rejected
         )
 
@@ -66,7 +63,6 @@ class Run:
             self.holder,
             self.deadline_ms,
             self.next_state,
-            self.next_count,
             self.is_rejected,
         )
 

@@ -190,7 +190,7 @@ class Scene:
         self.changes.append(self.window.release_sessions(holder.__eq__))
         for record in self.model.values():
             if record.state is ACQUIRED and record.following is None and record.holder == holder:
-                record.following = AVAILABLE, record.count - 1
+                self._released(record)
 
     def finish_dead_letters(self) -> None:
         for letters in self.window.dead_letters()[:1]:
