@@ -156,6 +156,8 @@ class DeadLetterWriter:
             if isinstance(reply, Changed):
                 rows = reply.fields.get("topics") or [{"error_code": ErrorCode.UNKNOWN_SERVER_ERROR}]
                 code = int(rows[0]["error_code"])
+                if not code:
+                    logger.info("created topic %s for dead letters of group %s", name, partition.key.group_id)
             if code not in (ErrorCode.NONE, ErrorCode.TOPIC_ALREADY_EXISTS) and not self._pause(
                 partition, queue, code
             ):
