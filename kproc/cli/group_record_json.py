@@ -16,6 +16,15 @@ from kproc.broker.group.consumer.records import (
     OwnedPartitions,
 )
 from kproc.broker.group.records import OffsetKey, UnknownRecord, decode_record
+from kproc.broker.share.membership.records import (
+    SHARE_RECORDS,
+    NamedPartitions,
+    ShareMemberState,
+    ShareRecordType,
+    ShareRecordValue,
+    ShareTarget,
+    ShareTopics,
+)
 from kproc.broker.share.state.messages import RecordState, StateBatch
 from kproc.broker.share.state.records import UnknownRecord as UnknownShareRecord
 from kproc.broker.share.state.records import base_key_of, decode_share_record
@@ -36,6 +45,14 @@ _CONSUMER_TYPES: Final = {
     ConsumerRecordType.MEMBER_TARGET: "ConsumerGroupTargetAssignmentMember",
     ConsumerRecordType.MEMBER_STATE: "ConsumerGroupCurrentMemberAssignment",
     ConsumerRecordType.EXPRESSION: "ConsumerGroupRegularExpression",
+}
+_SHARE_TYPES: Final = {
+    ShareRecordType.MEMBER: "ShareGroupMemberMetadata",
+    ShareRecordType.GROUP: "ShareGroupMetadata",
+    ShareRecordType.TARGET: "ShareGroupTargetAssignmentMetadata",
+    ShareRecordType.MEMBER_TARGET: "ShareGroupTargetAssignmentMember",
+    ShareRecordType.MEMBER_STATE: "ShareGroupCurrentMemberAssignment",
+    ShareRecordType.TOPICS: "ShareGroupStatePartitionMetadata",
 }
 _STREAMS_TYPES: Final = {
     StreamsRecordType.GROUP: "StreamsGroupMetadata",
@@ -60,6 +77,15 @@ def group_record_fields(key: bytes | None, value: bytes | None) -> tuple[Fields,
             is_expression = record_key.record_type is ConsumerRecordType.EXPRESSION
             fields["regex" if is_expression else "member"] = record_key.name
         return fields, None if content is None else _consumer_value(content)
+    if key is not None and SHARE_RECORDS.has(key):
+        record_key, share_content = SHARE_RECORDS.decode(key, value)
+        fields = {
+            "type": _SHARE_TYPES[ShareRecordType(record_key.record_type)],
+            "group": record_key.group_id,
+        }
+        if record_key.name:
+            fields["member"] = record_key.name
+        return fields, None if share_content is None else _share_value(share_content)
     if key is not None and STREAMS_RECORDS.has(key):
         record_key, streams_content = STREAMS_RECORDS.decode(key, value)
         fields = {
@@ -146,6 +172,33 @@ def _owned_tasks(tasks: OwnedTasks) -> Fields:
     for (subtopology_id, partition), epoch in sorted(tasks.active.items()):
         active.setdefault(subtopology_id, {})[str(partition)] = epoch
     return {**_tasks(tasks.plain), "active": active}
+
+
+def _share_value(value: ShareRecordValue) -> Fields:
+    match value:
+        case ShareTarget():
+            return {"partitions": _topics(value.partitions)}
+        case ShareMemberState():
+            return {
+                "epoch": value.epoch,
+                "previous_epoch": value.previous_epoch,
+                "assigned": _topics(value.assigned),
+            }
+        case ShareTopics():
+            return {
+                "initializing": _named_partitions(value.initializing),
+                "initialized": _named_partitions(value.initialized),
+                "deleting": {uuid_text(topic_id): name for topic_id, name in value.deleting.items()},
+            }
+        case _:
+            return _plain(value)
+
+
+def _named_partitions(topics: Mapping[bytes, NamedPartitions]) -> Fields:
+    return {
+        uuid_text(topic_id): {"name": topic.name, "partitions": sorted(topic.partitions)}
+        for topic_id, topic in topics.items()
+    }
 
 
 def _topics(partitions: Mapping[bytes, frozenset[int]]) -> dict[str, list[int]]:

@@ -9,11 +9,41 @@ from kproc.broker.cluster.image import ClusterImage, PartitionImage, TopicImage
 from kproc.broker.group.consumer.topics import ConsumerCluster, TopicView
 from kproc.broker.share.membership.group import ShareGroup
 from kproc.broker.share.membership.messages import ShareHeartbeat, ShareHeartbeatResult
+from kproc.broker.share.membership.records import (
+    NamedPartitions,
+    ShareEpoch,
+    ShareMemberState,
+    ShareRecordType,
+    ShareRecordValue,
+    ShareSubscription,
+    ShareTarget,
+    ShareTargetEpoch,
+    ShareTopics,
+)
 from kproc.broker.share.membership.share_states import OnCodes, ShareStates
 from kproc.broker.share.state.messages import InitializeState
 from kproc.common.errors import ErrorCode
 from tests.support.consumer_groups import topic_id
 from tests.support.group_coordinator_rig import Rig
+
+TOPIC = bytes(range(16))
+# Each record with everything that it can hold: type, member, value.
+SAMPLES: tuple[tuple[ShareRecordType, str, ShareRecordValue], ...] = (
+    (ShareRecordType.MEMBER, "m", ShareSubscription(client_id="c", client_host="/h", topic_names=("t", "u"))),
+    (ShareRecordType.GROUP, "", ShareEpoch(7, -5)),
+    (ShareRecordType.TARGET, "", ShareTargetEpoch(7, 1234)),
+    (ShareRecordType.MEMBER_TARGET, "m", ShareTarget({TOPIC: frozenset({0, 3})})),
+    (ShareRecordType.MEMBER_STATE, "m", ShareMemberState(7, 6, {TOPIC: frozenset({3})})),
+    (
+        ShareRecordType.TOPICS,
+        "",
+        ShareTopics(
+            {TOPIC: NamedPartitions("t", frozenset({1}))},
+            {TOPIC: NamedPartitions("t", frozenset({0}))},
+            {TOPIC: "t"},
+        ),
+    ),
+)
 
 
 class MemoryStates:

@@ -15,6 +15,7 @@ from kproc.broker.group.consumer.records import (
     MemberState,
 )
 from kproc.broker.group.records import CommittedOffset, OffsetKey, encode_offset_key, encode_offset_value
+from kproc.broker.share.membership.records import SHARE_RECORDS
 from kproc.broker.share.state.messages import RecordState, SharePartitionKey, StateBatch
 from kproc.broker.share.state.records import Snapshot, Update, encode_share_record, encode_tombstone
 from kproc.broker.storage.log import LogConfig
@@ -23,6 +24,7 @@ from kproc.cli.main import run
 from kproc.wire.record_batch import encode_batch
 from kproc.wire.records import Record
 from tests.support.logs import NOW_MS, LogRig, append_one, batch, sequenced
+from tests.support.share_groups import SAMPLES
 from tests.support.streams_records import NAMED, VALUES
 
 LOG = f"{0:020d}.log"
@@ -89,6 +91,22 @@ def test_what_cannot_be_shown_is_one_line(
     shown = capsys.readouterr().err
     assert words in shown
     assert shown.count("\n") == 1
+
+
+def test_records_of_share_groups_are_decoded(tmp_path: Path, capsys) -> None:
+    records = [SHARE_RECORDS.encode(RecordKey(each, "g", name), value) for each, name, value in SAMPLES]
+    directory = tmp_path / "__consumer_offsets-7"
+    directory.mkdir()
+    (directory / LOG).write_bytes(encode_batch([Record(key, value) for key, value in records]))
+    assert run(["dump-log", "--records", "--format", "json", str(directory / LOG)]) == 0
+    rows = json.loads(capsys.readouterr().out)[0]["entries"][0]["records"]
+    found = {row["key"]["type"]: (row["key"], row["value"]) for row in rows}
+    assert found["ShareGroupCurrentMemberAssignment"][0]["member"] == "m"
+    topic_id = "AAECAwQFBgcICQoLDA0ODw"
+    assert found["ShareGroupTargetAssignmentMember"][1] == {"partitions": {topic_id: [0, 3]}}
+    topics = found["ShareGroupStatePartitionMetadata"][1]
+    assert topics["initialized"] == {topic_id: {"name": "t", "partitions": [0]}}
+    assert topics["deleting"] == {topic_id: "t"}
 
 
 def test_records_of_streams_groups_are_decoded(tmp_path: Path, capsys) -> None:

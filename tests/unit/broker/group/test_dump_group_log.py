@@ -24,6 +24,7 @@ from kproc.broker.group.consumer.records import (
 from kproc.broker.group.coordinator import CommitRequest
 from kproc.broker.group.records import CommittedOffset, OffsetKey
 from kproc.broker.handler.coordinator_kinds import groups
+from kproc.broker.share.membership.records import SHARE_RECORDS
 from kproc.broker.streams.records import STREAMS_RECORDS
 from kproc.common.clock import ManualClock
 from kproc.common.deadlines import Deadlines
@@ -36,6 +37,7 @@ from tests.support.java_tools import DUMP_LOG_SEGMENTS, run_tool
 from tests.support.kafka_jars import missing_reason
 from tests.support.logs import NOW_MS, TOPIC_ID, LogRig
 from tests.support.owned_log import OwnedLog
+from tests.support.share_groups import SAMPLES as SHARE_SAMPLES
 from tests.support.streams_records import NAMED as STREAMS_NAMED
 from tests.support.streams_records import VALUES as STREAMS_VALUES
 
@@ -106,6 +108,33 @@ def test_records_of_consumer_groups_are_read(tmp_path: Path) -> None:
         assert lines[2 * number + 1].endswith("payload: <DELETE>"), lines[2 * number + 1]
         for text in texts(value):
             assert text in line, (text, line)
+
+
+def test_records_of_share_groups_are_read(tmp_path: Path) -> None:
+    """Each type with everything that it can hold, and its tombstone."""
+    records = []
+    for record_type, name, value in SHARE_SAMPLES:
+        key = RecordKey(record_type, "g", name)
+        records += [SHARE_RECORDS.encode(key, value), SHARE_RECORDS.encode(key, None)]
+    path = tmp_path / f"{0:020d}.log"
+    path.write_bytes(encode_batch([Record(key, value) for key, value in records]))
+    result = run_tool(DUMP_LOG_SEGMENTS, "--offsets-decoder", "--files", str(path))
+    assert not result.stderr
+    lines = [line for line in result.lines if line.startswith("| offset")]
+    assert len(lines) == len(records)
+    assert all(line.endswith("payload: <DELETE>") for line in lines[1::2])
+    for line, (record_type, _, _) in zip(lines[::2], SHARE_SAMPLES, strict=True):
+        assert f'{{"type":"{int(record_type)}","data":{{"groupId":"g"' in line, line
+    text = "\n".join(lines)
+    for expected in (
+        '"rackId":null,"clientId":"c","clientHost":"/h","subscribedTopicNames":["t","u"]',
+        '"epoch":7,"metadataHash":-5',
+        '"assignmentEpoch":7,"assignmentTimestamp":1234',
+        '"memberEpoch":7,"previousMemberEpoch":6,"state":0,"assignedPartitions":[{"topicId":"AAECAwQFBgcICQoLDA0ODw"',
+        '"initializingTopics":[{"topicId":"AAECAwQFBgcICQoLDA0ODw","topicName":"t","partitions":[1]}]',
+        '"deletingTopics":[{"topicId":"AAECAwQFBgcICQoLDA0ODw","topicName":"t"}]',
+    ):
+        assert expected in text, (expected, text)
 
 
 def test_records_of_streams_groups_are_read(tmp_path: Path) -> None:

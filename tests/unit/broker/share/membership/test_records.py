@@ -7,35 +7,13 @@ import pytest
 from kproc.broker.coordinator.record_codec import RecordKey
 from kproc.broker.share.membership.records import (
     SHARE_RECORDS,
-    NamedPartitions,
     ShareEpoch,
-    ShareMemberState,
     ShareRecordType,
     ShareRecordValue,
-    ShareSubscription,
-    ShareTarget,
     ShareTargetEpoch,
-    ShareTopics,
 )
 from kproc.common.errors import Corrupt
-
-TOPIC = bytes(range(16))
-SAMPLES: tuple[tuple[ShareRecordType, str, ShareRecordValue], ...] = (
-    (ShareRecordType.MEMBER, "m", ShareSubscription(client_id="c", client_host="/h", topic_names=("t", "u"))),
-    (ShareRecordType.GROUP, "", ShareEpoch(7, -5)),
-    (ShareRecordType.TARGET, "", ShareTargetEpoch(7, 1234)),
-    (ShareRecordType.MEMBER_TARGET, "m", ShareTarget({TOPIC: frozenset({0, 3})})),
-    (ShareRecordType.MEMBER_STATE, "m", ShareMemberState(7, 6, {TOPIC: frozenset({3})})),
-    (
-        ShareRecordType.TOPICS,
-        "",
-        ShareTopics(
-            {TOPIC: NamedPartitions("t", frozenset({1}))},
-            {TOPIC: NamedPartitions("t", frozenset({0}))},
-            {TOPIC: "t"},
-        ),
-    ),
-)
+from tests.support.share_groups import SAMPLES
 
 
 @pytest.mark.parametrize(("record_type", "name", "value"), SAMPLES, ids=[each[0].name for each in SAMPLES])
