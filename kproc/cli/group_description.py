@@ -1,4 +1,4 @@
-"""The answers of DescribeGroups and ConsumerGroupDescribe in one form, for `kproc group`.
+"""The answers of DescribeGroups, ConsumerGroupDescribe and ShareGroupDescribe in one form, for `kproc group`.
 
 A group of the consumer protocol (KIP-848) rebalances member by member. A member that waits for another one keeps its
 epoch and sends heartbeats, so nothing looks wrong. `add_waits` finds the members for whom it waits.
@@ -10,6 +10,7 @@ import struct
 from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING, Any, Final
 
+from kproc.cli.share_group import SHARE
 from kproc.cli.unserved import Partition
 
 if TYPE_CHECKING:
@@ -24,22 +25,25 @@ AWAY_EPOCH: Final = -2
 def call_describe_groups(client: Client, names: list[str]) -> dict[str, dict[str, Any]]:
     """Return the description of each group by name. A row with a non-zero `error_code` has no other figures.
 
-    A second request describes the groups that the first one does not find, if the broker has the consumer protocol.
+    Further requests describe the groups that the first one does not find, if the broker has the other protocols.
     """
     from kproc.wire.header import ApiKey
 
     answer = client.call_latest(ApiKey.DESCRIBE_GROUPS, {"groups": names})
     rows = {row["group_id"]: _from_classic(row) for row in answer["groups"]}
-    # DescribeGroups does not find a group of the consumer protocol.
-    missing = [name for name, row in rows.items() if is_unknown(row)]
-    if missing and ApiKey.CONSUMER_GROUP_DESCRIBE in client.api_versions():
-        answer = client.call_latest(ApiKey.CONSUMER_GROUP_DESCRIBE, {"group_ids": missing})
-        rows.update(
-            (row["group_id"], _from_consumer(row))
-            for row in answer["groups"]
-            # The first answer says why there is no such group, and in the words of the broker.
-            if not _is_not_found(row["error_code"])
-        )
+    # Each request finds only the groups of its own protocol.
+    for key, convert in (
+        (ApiKey.CONSUMER_GROUP_DESCRIBE, _from_consumer),
+        (ApiKey.SHARE_GROUP_DESCRIBE, _from_share),
+    ):
+        missing = [name for name, row in rows.items() if is_unknown(row)]
+        if missing and key in client.api_versions():
+            rows.update(
+                (row["group_id"], convert(row))
+                for row in client.call_latest(key, {"group_ids": missing})["groups"]
+                # The first answer says why there is no such group, and in the words of the broker.
+                if not _is_not_found(row["error_code"])
+            )
     return rows
 
 
@@ -113,6 +117,31 @@ def _from_consumer(row: Mapping[str, Any]) -> dict[str, Any]:
     }
     add_waits(description["members"], row["assignment_epoch"])
     return description
+
+
+def _from_share(row: Mapping[str, Any]) -> dict[str, Any]:
+    return {
+        "group": row["group_id"],
+        "error_code": row["error_code"],
+        "error_message": row["error_message"],
+        "type": SHARE,
+        "state": row["group_state"],
+        "protocol_type": SHARE,
+        "assignor": row["assignor_name"],
+        "group_epoch": row["group_epoch"],
+        "assignment_epoch": row["assignment_epoch"],
+        "members": [
+            {
+                "member_id": member["member_id"],
+                "client_id": member["client_id"],
+                "host": member["client_host"],
+                "assignment": _partitions(member["assignment"]),
+                "member_epoch": member["member_epoch"],
+                "topics": member["subscribed_topic_names"],
+            }
+            for member in row["members"]
+        ],
+    }
 
 
 def _partitions(assignment: Mapping[str, Any]) -> list[Partition]:

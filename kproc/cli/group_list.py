@@ -19,10 +19,12 @@ from kproc.cli.common import (
     print_json,
 )
 from kproc.cli.failure import explain
+from kproc.cli.group_description import CONSUMER
 from kproc.cli.groups import committed_offsets
 from kproc.cli.human import format_duration
 from kproc.cli.lag_age import Position, record_times
 from kproc.cli.offsets import PATIENCE_MS, find_offsets
+from kproc.cli.share_group import SHARE, start_offsets, total_lag
 from kproc.cli.tables import print_count, print_table
 from kproc.cli.topic_usage import Gaps
 from kproc.cli.unserved import Partition
@@ -69,7 +71,8 @@ def list_groups(
     """List groups with state, members and lag.
 
     LAG: records between the committed offsets and the ends of all partitions. BEHIND: age of the oldest record that is
-    not committed, so the time since when the group lags. A dash is an unknown figure, or no committed offset.
+    not committed, so the time since when the group lags. A dash is an unknown figure, or no committed offset. A share
+    group's LAG counts the records whose delivery is not complete.
     """
     wanted = chosen_names("--state", state, STATES)
     gaps = Gaps()
@@ -134,7 +137,11 @@ def add_lags(client: Client, rows: Mapping[str, dict[str, Any]], gaps: Gaps) -> 
     if not rows:
         return {}
     refused: dict[str, int] = {}
-    committed = committed_offsets(client, list(rows), refused)
+    shares = [name for name, row in rows.items() if row["type"] == SHARE]
+    for name, offsets in start_offsets(client, shares, refused).items() if shares else ():
+        rows[name]["lag"] = total_lag(offsets.values())
+    others = [name for name in rows if name not in shares]
+    committed = committed_offsets(client, others, refused) if others else {}
     if refused:
         gaps.add("the lag of some groups", error_text(next(iter(refused.values()))))
     if gaps.lacks(client, ApiKey.LIST_OFFSETS, "lags"):
@@ -145,10 +152,10 @@ def add_lags(client: Client, rows: Mapping[str, dict[str, Any]], gaps: Gaps) -> 
     if errors:
         gaps.add("the lag of some partitions", next(iter(errors.values())))
     behind: dict[str, list[Position]] = {}
-    for group, offsets in committed.items():
+    for group, committed_by in committed.items():
         lags = {
             (partition, offset): lag_between(offset, ends[partition].offset)
-            for partition, offset in offsets.items()
+            for partition, offset in committed_by.items()
             if partition in ends
         }
         if lags:
@@ -158,19 +165,21 @@ def add_lags(client: Client, rows: Mapping[str, dict[str, Any]], gaps: Gaps) -> 
 
 
 def add_members(client: Client, rows: Mapping[str, dict[str, Any]]) -> None:
-    """Add the number of members to the rows. At most two requests serve all groups."""
+    """Add the number of members to the rows. One request for each protocol serves all groups."""
     from kproc.wire.header import ApiKey
 
     if not rows:
         return
-    # KIP-848: groups of the new protocol are described by a request of their own.
-    new = [name for name, row in rows.items() if row["type"] == "consumer"]
+    # Groups of the newer protocols are described by requests of their own.
+    requests = {CONSUMER: ApiKey.CONSUMER_GROUP_DESCRIBE, SHARE: ApiKey.SHARE_GROUP_DESCRIBE}
     described: list[dict[str, Any]] = []
-    if len(new) < len(rows):
-        names = list(rows.keys() - set(new))
-        described += client.call_latest(ApiKey.DESCRIBE_GROUPS, {"groups": names})["groups"]
-    if new and ApiKey.CONSUMER_GROUP_DESCRIBE in client.api_versions():
-        described += client.call_latest(ApiKey.CONSUMER_GROUP_DESCRIBE, {"group_ids": new})["groups"]
+    classic = [name for name, row in rows.items() if row["type"] not in requests]
+    if classic:
+        described += client.call_latest(ApiKey.DESCRIBE_GROUPS, {"groups": classic})["groups"]
+    for group_type, key in requests.items():
+        names = [name for name, row in rows.items() if row["type"] == group_type]
+        if names and key in client.api_versions():
+            described += client.call_latest(key, {"group_ids": names})["groups"]
     for group in described:
         if not group["error_code"]:
             rows[group["group_id"]]["members"] = len(group["members"])

@@ -1,9 +1,9 @@
-"""`kproc group seek`: move the committed offsets of a group without members."""
+"""`kproc group seek`: move the committed or start offsets of a group without members."""
 
 from __future__ import annotations
 
 import time
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING, Annotated, Any, Final
 
 import typer
@@ -26,6 +26,7 @@ from kproc.cli.group_description import call_describe_groups
 from kproc.cli.groups import Group, committed_offsets
 from kproc.cli.lines import print_line, print_text
 from kproc.cli.positions import Where, chosen_partitions, find_positions, parse_where
+from kproc.cli.share_group import SHARE, alter_start_offsets, start_offsets
 from kproc.cli.tables import print_table
 from kproc.cli.topics import checked_topics
 from kproc.cli.unserved import Partition, explain_unserved
@@ -58,7 +59,7 @@ SeekTopics = Annotated[
         "--topic",
         "-t",
         metavar="TOPIC[:P,...]",
-        help="Only this topic or partitions. Default: all with a committed offset.",
+        help="Only this topic or partitions. Default: all with an offset.",
         autocompletion=complete_topics,
     ),
 ]
@@ -77,33 +78,44 @@ def seek(
     bootstrap: Bootstrap = DEFAULT_BOOTSTRAP,
     output: OutputFormat = Format.TABLE,
 ) -> None:
-    """Move a group's committed offsets. It must have no members. Without --execute the change is only shown."""
+    """Move a group's committed offsets. It must have no members. Without --execute the change is only shown.
+
+    A share group has start offsets instead. Records from the new one on are delivered again, or for the first time.
+    """
     if (where is None) == (shift is None):
         usage_error("give either --to or --shift")
     if dry_run and execute:
         usage_error("give either --dry-run, which is the default, or --execute")
     target = parse_where("--to", where) if where is not None else None
     with connect(bootstrap) as client:
-        committed = committed_offsets(client, [group])[group]
+        description = call_describe_groups(client, [group])[group]
+        is_share = description["type"] == SHARE and not description["error_code"]
+        committed = _start_offsets(client, group) if is_share else committed_offsets(client, [group])[group]
         partitions = _chosen(client, topic, committed)
         errors: dict[Partition, str] = {}
         rows = _targets(client, partitions, committed, target, shift, errors)
         if execute:
             _create_coordinator(client, group)
-            _commit(client, group, rows)
-        members = 0 if execute else _member_count(client, group)
-    _print_seek(group, rows, output, members=members, execute=execute)
+            (alter_start_offsets if is_share else _commit)(client, group, rows)
+        members = 0 if execute else len(description["members"])
+    _print_seek(group, rows, output, members=members, execute=execute, is_share=is_share)
     if errors:
         raise Failure(f"not moved: {'; '.join(explain_unserved(bootstrap, errors).values())}")
 
 
 def _print_seek(
-    group: str, rows: list[dict[str, Any]], output: Format, *, members: int, execute: bool
+    group: str,
+    rows: list[dict[str, Any]],
+    output: Format,
+    *,
+    members: int,
+    execute: bool,
+    is_share: bool,
 ) -> None:
     if output is Format.JSON:
         print_json({"group": group, "executed": execute, "partitions": rows})
         return
-    header = ("TOPIC", "PARTITION", "COMMITTED", "NEW")
+    header = ("TOPIC", "PARTITION", "START" if is_share else "COMMITTED", "NEW")
     print_table(header, [list(row.values()) for row in rows], cut=("TOPIC",))
     if members:
         print_line()
@@ -115,13 +127,15 @@ def _print_seek(
         print_line("nothing was changed: add --execute to do it")
 
 
-def _member_count(client: Client, group: str) -> int:
-    """Return the number of a group's members, because the broker rejects a move of a group that has any."""
-    return len(call_describe_groups(client, [group])[group]["members"])
+def _start_offsets(client: Client, group: str) -> dict[Partition, int | None]:
+    """Return the start offset of each partition of a share group. None if it has not read the partition yet."""
+    return {
+        partition: row["start_offset"] for partition, row in start_offsets(client, [group])[group].items()
+    }
 
 
 def _chosen(
-    client: Client, topics: list[str] | None, committed: dict[Partition, int]
+    client: Client, topics: list[str] | None, committed: Mapping[Partition, int | None]
 ) -> dict[str, list[int]]:
     """Return the partitions to move, by topic."""
     from kproc.client.requests import numbers_by_topic
@@ -148,7 +162,7 @@ def _partition_numbers(item: str, text: str) -> list[int] | None:
 def _targets(
     client: Client,
     partitions: dict[str, list[int]],
-    committed: dict[Partition, int],
+    committed: Mapping[Partition, int | None],
     target: Where | None,
     shift: int | None,
     errors: dict[Partition, str],

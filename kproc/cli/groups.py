@@ -1,4 +1,4 @@
-"""`kproc group describe|delete`: consumer groups, how far they are, and how far behind. The others: group_*.py."""
+"""`kproc group describe|delete`: groups, how far they are, and how far behind. The others: group_*.py."""
 
 from __future__ import annotations
 
@@ -30,6 +30,7 @@ from kproc.cli.group_description import (
 )
 from kproc.cli.lines import print_facts, print_line, print_text
 from kproc.cli.offsets import FoundOffset, find_offsets
+from kproc.cli.share_group import SHARE, describe_share_group, print_share_group, start_offsets
 from kproc.cli.tables import print_table
 from kproc.cli.unserved import Partition, explain_coordinator, explain_unserved, lacks_coordinators
 from kproc.common.lag import lag_between
@@ -39,7 +40,7 @@ if TYPE_CHECKING:
     from kproc.client import Client
 
 app = typer.Typer(
-    help="List, describe, move and delete consumer groups.",
+    help="List, describe, move and delete consumer and share groups.",
     no_args_is_help=True,
 )
 
@@ -63,11 +64,19 @@ def describe(
     A group of the consumer protocol also has epochs, and a row for each member. A member whose epoch is behind the
     assignment epoch has not finished the rebalance. OWNS and TARGET are numbers of partitions: those that the member
     reads, and those that it shall read. A line below says for whom a member waits.
+
+    A share group has start offsets: all records before START are delivered. LAG counts those behind it whose delivery
+    is not complete.
     """
     with connect(bootstrap) as client:
         errors: dict[Partition, str] = {}
         rows, refusals = described_groups(client, bootstrap, groups)
-        described = describe_groups(client, rows, errors)
+        shares = [name for name, row in rows.items() if row["type"] == SHARE]
+        offsets = start_offsets(client, shares) if shares else {}
+        others = {name: row for name, row in rows.items() if name not in offsets}
+        by_name = {row["group"]: row for row in describe_groups(client, others, errors)}
+        by_name |= {name: describe_share_group(rows[name], offsets[name]) for name in shares}
+        described = [by_name[name] for name in rows]
     line_of = explain_unserved(bootstrap, errors)
     for group in described:
         for row in group["partitions"]:
@@ -84,6 +93,9 @@ def _print_groups(described: list[dict[str, Any]]) -> None:
     for position, group in enumerate(described):
         if position:
             print_line()
+        if group["type"] == SHARE:
+            print_share_group(group)
+            continue
         print_facts(_facts(group))
         rows = group["partitions"]
         has_pending = any(row["in_transaction"] for row in rows)
@@ -320,7 +332,7 @@ def delete(
     consent: Consent = Consent(),
     output: OutputFormat = Format.TABLE,
 ) -> None:
-    """Delete groups without members, and their committed offsets.
+    """Delete groups without members, and their offsets.
 
     Without --yes the command shows them and asks first.
     """
@@ -351,7 +363,7 @@ def delete(
 
 
 _HAS_MEMBERS = "it has members: stop its consumers first"
-_DELETION = "{result} {group} (committed offsets: {offsets})"
+_DELETION = "{result} {group} (partitions with offsets: {offsets})"
 
 
 def _deletions(client: Client, bootstrap: str, groups: list[str]) -> list[dict[str, Any]]:
@@ -361,5 +373,8 @@ def _deletions(client: Client, bootstrap: str, groups: list[str]) -> list[dict[s
     refusals += [f"{name}: {_HAS_MEMBERS}" for name, row in rows.items() if row["members"]]
     if refusals:
         raise Failure("; ".join(refusals))
-    committed = committed_offsets(client, names)
-    return [{"group": name, "result": "would delete", "offsets": len(committed[name])} for name in names]
+    shares = [name for name in names if rows[name]["type"] == SHARE]
+    others = [name for name in names if name not in shares]
+    found: dict[str, dict[Partition, Any]] = {**(committed_offsets(client, others) if others else {})}
+    found |= start_offsets(client, shares) if shares else {}
+    return [{"group": name, "result": "would delete", "offsets": len(found[name])} for name in names]
