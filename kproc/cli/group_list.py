@@ -144,7 +144,7 @@ def add_lags(client: Client, rows: Mapping[str, dict[str, Any]], gaps: Gaps) -> 
     committed = committed_offsets(client, others, refused) if others else {}
     if refused:
         gaps.add("the lag of some groups", error_text(next(iter(refused.values()))))
-    if gaps.lacks(client, ApiKey.LIST_OFFSETS, "lags"):
+    if not others or gaps.lacks(client, ApiKey.LIST_OFFSETS, "lags"):
         return {}
     errors: dict[Partition, str] = {}
     partitions = sorted({partition for offsets in committed.values() for partition in offsets})

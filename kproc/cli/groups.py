@@ -74,7 +74,8 @@ def describe(
         shares = [name for name, row in rows.items() if row["type"] == SHARE]
         offsets = start_offsets(client, shares) if shares else {}
         others = {name: row for name, row in rows.items() if name not in offsets}
-        by_name = {row["group"]: row for row in describe_groups(client, others, errors)}
+        consumers = describe_groups(client, others, errors) if others else []
+        by_name = {row["group"]: row for row in consumers}
         by_name |= {name: describe_share_group(rows[name], offsets[name]) for name in shares}
         described = [by_name[name] for name in rows]
     line_of = explain_unserved(bootstrap, errors)

@@ -119,7 +119,7 @@ LAYERS: dict[str, set[str]] = {
     },
     "cli": {
         "broker.metrics", "broker.security", "wire", "broker.storage", "client", "broker.cluster",
-        "broker.streams", "broker.group", "broker.share.state", "embedded", "spark", "tools",
+        "broker.streams", "broker.group", "broker.share.membership", "broker.share.state", "embedded", "spark", "tools",
         "broker.role", "pipeline",
         "broker.request", "broker.api", "broker.supervisor",
     },
