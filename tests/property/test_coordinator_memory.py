@@ -9,7 +9,7 @@ from __future__ import annotations
 import errno
 import tempfile
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from functools import partial
 from pathlib import Path
 from typing import Any, Generic
@@ -27,6 +27,16 @@ from kproc.broker.group.classic.state import GroupState
 from kproc.broker.group.coordinator import CommitRequest, GroupCoordinator
 from kproc.broker.group.messages import JoinRequest, JoinResult, LeavingMember, SyncRequest
 from kproc.broker.group.records import CommittedOffset, OffsetKey
+from kproc.broker.share.state.coordinator import ShareCoordinator, ShareEnvironment
+from kproc.broker.share.state.messages import (
+    InitializeState,
+    ReadState,
+    RecordState,
+    StateBatch,
+    WriteState,
+    state_key,
+)
+from kproc.broker.share.state.records import base_key_of
 from kproc.broker.storage.log import LogConfig
 from kproc.broker.transaction.coordinator import TransactionCoordinator
 from kproc.broker.transaction.entry import Environment
@@ -35,7 +45,7 @@ from kproc.broker.transaction.records import decode_record
 from kproc.broker.transaction.state import COMPLETED, NO_EPOCH, PREPARED, PartitionKey
 from kproc.common.clock import NS_PER_MS, ManualClock
 from kproc.common.deadlines import Deadlines
-from kproc.common.errors import ErrorCode
+from kproc.common.errors import ErrorCode, KafkaError
 from kproc.wire.record_batch import decode_records, parse_header
 from tests.support.consumer_groups import NO_TOPICS
 from tests.support.coordinators import ALL_TOPICS, UNGUARDED, run_steps
@@ -48,7 +58,14 @@ pytestmark = pytest.mark.long
 # A batch has room for a few records, and a segment for a few batches. A write of several batches then takes several
 # system calls, and the second can fail after the first.
 LOG = LogConfig(max_message_bytes=400, segment_bytes=900)
-CONFIG = Config.build({"group.initial.rebalance.delay.ms": "0", "transactional.id.expiration.ms": "50000"})
+CONFIG = Config.build(
+    {
+        "group.initial.rebalance.delay.ms": "0",
+        "transactional.id.expiration.ms": "50000",
+        "share.coordinator.snapshot.update.records.per.snapshot": "3",
+        "share.coordinator.cold.partition.snapshot.interval.ms": "1000",
+    }
+)
 STORAGE_ERROR = int(ErrorCode.KAFKA_STORAGE_ERROR)
 
 faults = st.one_of(
@@ -440,4 +457,79 @@ STABLE = [("join", "a"), ("sync_group", "a"), ("sync", 0)]
 @given(group_steps)
 def test_group_memory_equals_log_after_any_failure(steps: list[tuple[Any, ...]]) -> None:
     with scene_of(Groups) as scene:
+        scene.run(steps)
+
+
+# -- states of share partitions -------------------------------------------------------------------------------
+
+
+class ShareStates(Scene[ShareCoordinator]):
+    """Share partitions whose states change while sweeps delete old records."""
+
+    def kind(self) -> CoordinatorKind[ShareCoordinator]:
+        environment = ShareEnvironment(CONFIG, self.timing, lambda _topic_id, _index: True)
+        return CoordinatorKind(
+            topic="__share_group_state",
+            make=lambda log, _deadlines, _epoch: ShareCoordinator(environment, log),
+            codec=0,
+            sweep_interval_ms=1,
+            base_key_of=base_key_of,
+        )
+
+    def state_of(self, coordinator: ShareCoordinator) -> Any:
+        return {name: (part.state, part.snapshot_offset) for name, part in coordinator._parts.items()}
+
+    def request(self, operation: str, index: int, *arguments: Any) -> None:
+        with suppress(KafkaError):  # Not initialized, or fenced.
+            getattr(self.shard.coordinator, operation)(
+                state_key("g", TOPIC_ID, index), *arguments, lambda outcome: None
+            )
+
+    def sweep(self) -> None:
+        self.shard.coordinator.start_sweep()
+        run_steps(self.shard.coordinator)
+
+
+share_indexes = st.integers(0, 2)
+share_writes = st.builds(
+    lambda epoch, start, first, size, count: WriteState(
+        epoch, 5, start, 0, (StateBatch(first, first + size, RecordState.ACKNOWLEDGED, count),)
+    ),
+    st.sampled_from([0, 1]),
+    st.sampled_from([-1, 0, 3]),
+    st.integers(0, 9),
+    st.integers(0, 3),
+    st.integers(1, 2),
+)
+share_steps = st.lists(
+    st.one_of(
+        st.tuples(
+            st.just("request"),
+            st.just("initialize"),
+            share_indexes,
+            st.builds(InitializeState, st.integers(0, 1)),
+        ),
+        st.tuples(st.just("request"), st.just("write"), share_indexes, share_writes),
+        st.tuples(st.just("request"), st.just("write"), share_indexes, share_writes),
+        st.tuples(
+            st.just("request"), st.just("read"), share_indexes, st.builds(ReadState, st.integers(0, 5))
+        ),
+        st.tuples(st.just("request"), st.just("delete"), share_indexes),
+        st.tuples(st.just("sweep")),
+        faults,
+    ),
+    max_size=40,
+)
+WRITE = WriteState(0, 5, 0, 0, (StateBatch(0, 3, RecordState.ACKNOWLEDGED, 1),))
+INITIALIZED = [("request", "initialize", 0, InitializeState(0)), ("sync", 0)]
+
+
+# A write finds no room, and the next one builds on the state without it.
+@example([*INITIALIZED, ("fail_write", 1, 0), ("request", "write", 0, WRITE), ("request", "read", 0, ReadState(5))])
+# A sweep finds no room for a snapshot, so it must not delete what that would replace.
+@example([*INITIALIZED, ("pass_ms", 1_000), ("fail_write", 1, 70), ("sweep",), ("sync", 0)])
+@settings(deadline=None, max_examples=80)
+@given(share_steps)
+def test_share_memory_equals_log_after_any_failure(steps: list[tuple[Any, ...]]) -> None:
+    with scene_of(ShareStates) as scene:
         scene.run(steps)
