@@ -74,6 +74,11 @@ SANE_NUMBERS: Final[dict[str, tuple[int, ...]]] = {
     "config_operation": (0, 1, 2, 3),
     "key_type": (0, 0, 1, 2),
     "session_epoch": (-1, 0, 1, 2),
+    "share_session_epoch": (0, 0, 0, 1, 1, 2, -1),
+    "share_acquire_mode": (0, 0, 1, 2),
+    "acknowledge_types": (1, 1, 2, 3, 0, 4),
+    "max_records": (1, 500, 0, -1),
+    "batch_size": (1, 500, 0),
     "throttle_time": (0,),
 }
 # These are bounded also at the edges: more would be served, and takes the time of making it.

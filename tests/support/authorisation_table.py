@@ -544,6 +544,7 @@ ROWS: Final[tuple[Row, ...]] = (
         _GROUP_REFUSED,
     ),
     Row(ApiKey.SHARE_FETCH, _share_fetch, (_group(Operation.READ),), _GROUP_REFUSED, label="group"),
+    Row(ApiKey.SHARE_FETCH, _share_fetch, (_topic(Operation.READ),), _TOPIC_REFUSED, label="topics"),
     Row(ApiKey.SHARE_ACKNOWLEDGE, _share_acknowledge, (_group(Operation.READ),), _GROUP_REFUSED),
     Row(
         ApiKey.SHARE_GROUP_HEARTBEAT,

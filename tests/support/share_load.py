@@ -15,7 +15,9 @@ from typing import Any
 
 from confluent_kafka import Producer
 
+from kproc.wire.header import ApiKey
 from tests.support.broker import ROOT
+from tests.support.raw import RawClient
 from tests.support.wait import PATIENCE_SECONDS, wait_until
 
 GROUP = "queue"
@@ -41,6 +43,8 @@ class ShareLoad:
         self._lock = threading.Lock()
         self.accepted: Counter[Place] = Counter()
         self.released: Counter[Place] = Counter()
+        # Records that a member was about to accept. A death can hide whether the broker has stored it.
+        self.tried: set[Place] = set()
         self.deliveries: Counter[int] = Counter()  # Delivery count -> accepted records.
         self.errors: Counter[str] = Counter()
         self.is_produced = threading.Event()
@@ -86,14 +90,18 @@ class ShareLoad:
         wait_until(lambda: len(self.accepted) >= count, seconds=seconds, what=f"{count} accepted records")
 
     def finish(self, seconds: float) -> list[str]:
-        """Wait until every stored record is accepted; the violations."""
+        """Wait until every stored record is accepted, and the group has no record left; the violations."""
         assert self.is_produced.wait(PATIENCE_SECONDS)
         violations: list[str] = []
         try:
-            wait_until(lambda: not self._missing(), seconds=seconds, what="every record is accepted")
+            wait_until(
+                lambda: not self._missing() and self._lag() == 0,
+                seconds=seconds,
+                what="every record is accepted",
+            )
         except AssertionError:
             missing = self._missing()
-            violations.append(f"never accepted: {missing[:5]} of {len(missing)}")
+            violations.append(f"never accepted: {missing[:5]} of {len(missing)}; lag {self._lag()}")
         twice = [place for place, count in self.accepted.items() if count > 1]
         if twice:
             violations.append(f"accepted twice: {sorted(twice)[:5]} of {len(twice)}")
@@ -101,7 +109,17 @@ class ShareLoad:
 
     def _missing(self) -> list[Place]:
         with self._lock:
-            return sorted(self._stored - self.accepted.keys())
+            return sorted(self._stored - self.accepted.keys() - self.tried)
+
+    def _lag(self) -> int:
+        """How many records the group has not delivered, as the broker says. -1: it does not say."""
+        topic = {"topic_name": self._topic, "partitions": list(range(self._partitions))}
+        fields = {"groups": [{"group_id": GROUP, "topics": [topic]}]}
+        with RawClient(self._bootstrap) as client:
+            (group,) = client.call(ApiKey.DESCRIBE_SHARE_GROUP_OFFSETS, 1, fields)["groups"]
+        rows = [row for each in group["topics"] for row in each["partitions"]]
+        is_known = len(rows) == self._partitions and all(row["lag"] >= 0 for row in rows)
+        return sum(row["lag"] for row in rows) if is_known else -1
 
     def _start_worker(self) -> None:
         worker = subprocess.Popen(
@@ -121,9 +139,12 @@ class ShareLoad:
         for line in worker.stdout:
             word, _, rest = line.rstrip("\n").partition(" ")
             # A killed process can leave half a line.
-            if word in ("accepted", "released") and line.endswith("\n") and rest.count(" ") == 2:
+            if word in ("accepted", "released", "tried") and line.endswith("\n") and rest.count(" ") == 2:
                 partition, offset, count = map(int, rest.split())
                 with self._lock:
+                    if word == "tried":
+                        self.tried.add((partition, offset))
+                        continue
                     (self.accepted if word == "accepted" else self.released)[partition, offset] += 1
                     self.deliveries[count] += word == "accepted"
             elif word == "error":

@@ -1,13 +1,15 @@
 """A member of a share group as a process that a test can kill: `tests.support.share_worker SERVERS GROUP TOPIC`.
 
-It accepts nine of ten records and releases the tenth at its first delivery. After each confirmed commit it prints a
-line for each record: `accepted|released PARTITION OFFSET DELIVERY`. It ends at the end of its standard input.
+It accepts nine of ten records and releases the tenth at its first delivery. It prints a line for each record:
+`tried PARTITION OFFSET DELIVERY` when it is about to accept it, and after each confirmed commit `accepted` or
+`released` instead of `tried`. It ends at the end of its standard input.
 """
 
 from __future__ import annotations
 
 import sys
 import threading
+from collections.abc import Iterable, Sequence
 
 from confluent_kafka import AcknowledgeType, KafkaException, ShareConsumer
 
@@ -52,9 +54,13 @@ def work(consumer: ShareConsumer) -> None:
         found.append((word, message.partition(), message.offset(), message.delivery_count()))
     if not found:
         return
+    print_lines([("tried", *rest) for word, *rest in found if word == "accepted"])
     results = {each.partition: problem for each, problem in consumer.commit_sync(20).items()}
-    confirmed = [each for each in found if results.get(each[1], "no result") is None]
-    sys.stdout.write("".join(f"{word} {part} {offset} {count}\n" for word, part, offset, count in confirmed))
+    print_lines([each for each in found if results.get(each[1], "no result") is None])
+
+
+def print_lines(rows: Iterable[Sequence[object]]) -> None:
+    sys.stdout.write("".join(" ".join(map(str, row)) + "\n" for row in rows))
     sys.stdout.flush()
 
 
