@@ -574,9 +574,11 @@ class GroupCoordinator:
         for group in list(self._groups.values()):
             yield group.group_id, group.group_type, group.state_name, group.member_count
 
-    def drain_rebalances(self) -> int:
-        """Return the number of rebalances of consumer groups since the last call, for metrics."""
-        return self._consumers.drain_rebalances()
+    def drain_rebalances(self) -> tuple[int, int, int]:
+        """Return how often epochs of consumer, share and streams groups rose since the last call, for metrics."""
+        groups = (self._consumers, self.shares, self.streams)
+        consumer, share, streams = (each.drain_rebalances() for each in groups)
+        return consumer, share, streams
 
     def delete_group(self, group_id: str, on_done: OnCode) -> None:
         """Handle a DeleteGroups for one group: delete it with all its offsets."""

@@ -62,6 +62,12 @@ if TYPE_CHECKING:
     from kproc.broker.ipc.wait import Sleeper
 
 logger = logging.getLogger(__name__)
+# The metrics of GroupCoordinator.drain_rebalances.
+_REBALANCES: Final = (
+    SLOT["consumer_group_rebalances"],
+    SLOT["share_group_rebalances"],
+    SLOT["streams_group_rebalances"],
+)
 
 _CALLS_PER_PASS: Final = 64
 _COUNTED_MAX: Final = 1000
@@ -568,9 +574,9 @@ class Handler(LinkedRole):
             self._epoch_raises.tick()
             self.containment.run("what transfers of partitions do now and then", None, self._transfers.tick)
             store_transaction_figures(self._metrics.values, self._coordinators, self._partitions)
-            self._metrics.values[SLOT["consumer_group_rebalances"]] += sum(
-                each.drain_rebalances() for each in self._coordinators.loaded(GROUP_METADATA_TOPIC)
-            )
+            for each in self._coordinators.loaded(GROUP_METADATA_TOPIC):
+                for slot, count in zip(_REBALANCES, each.drain_rebalances(), strict=True):
+                    self._metrics.values[slot] += count
             self._metrics.values[SLOT["share_state_writes"]] += sum(
                 each.drain_writes() for each in self._coordinators.loaded(SHARE_STATE_TOPIC)
             )

@@ -239,6 +239,18 @@ METRICS: Final = (
         "records",
         "Records that changed the stored state of a share partition.",
     ),
+    Metric(
+        "share_group_rebalances",
+        _COUNTER,
+        "rebalances",
+        "Share groups: how often a group's epoch rose.",
+    ),
+    Metric(
+        "streams_group_rebalances",
+        _COUNTER,
+        "rebalances",
+        "Streams groups: how often a group's epoch rose.",
+    ),
 )
 SLOT: Final = {metric.name: slot for slot, metric in enumerate(METRICS)}
 # The slab's header has it, so that a process with another table of metrics rejects the slab.

@@ -7,7 +7,6 @@ broker does not report, those of the usual exporter. Topics without a series of 
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Final
 
@@ -17,7 +16,11 @@ from kproc.common.lag import lag_between
 
 OTHERS: Final = "(others)"
 _STATES: Final = ("PreparingRebalance", "CompletingRebalance", "Stable", "Empty", "Dead")
-_CONSUMER_STATES: Final = ("Assigning", "Reconciling", "Stable", "Empty", "Dead")
+_PROTOCOL_STATES: Final = {
+    "consumer": ("Assigning", "Reconciling", "Stable", "Empty", "Dead"),
+    "share": ("Stable", "Empty", "Dead"),
+    "streams": ("NotReady", "Assigning", "Reconciling", "Stable", "Empty", "Dead"),
+}
 _MANAGER: Final = "kafka_coordinator_group_groupmetadatamanager_numgroups"
 _COORDINATOR: Final = "kafka_server_group_coordinator_metrics_"
 Sample = tuple[str, int]
@@ -90,7 +93,7 @@ def _groups(figures: BrokerFigures) -> Iterator[str]:
         yield _gauge(
             _MANAGER + state.lower(), f"Groups of the classic protocol in the state {state}.", classic[state]
         )
-    yield from _consumer_groups(figures.group_counts("consumer"))
+    yield from _groups_by_protocol(figures)
     shown_ids = set(figures.group_ids.choose([group.id for group in groups]))
     members = [(group.id, group.members) for group in groups if group.id in shown_ids]
     yield _family(
@@ -102,23 +105,27 @@ def _groups(figures: BrokerFigures) -> Iterator[str]:
     yield from _group_lags(figures, groups)
 
 
-def _consumer_groups(counts: Counter[str]) -> Iterator[str]:
-    """Yield Kafka's metrics of the consumer protocol. A broker without such groups has none of them."""
-    if not counts:
+def _groups_by_protocol(figures: BrokerFigures) -> Iterator[str]:
+    """Yield Kafka's metrics of the newer protocols. A broker without such groups has none of them."""
+    counts = {protocol: figures.group_counts(protocol) for protocol in _PROTOCOL_STATES}
+    totals = [(f'{{protocol="{protocol}"}}', each.total()) for protocol, each in counts.items() if each]
+    if not totals:
         return
     # Untyped, because Prometheus reserves the end of these names for histograms.
     yield _family(
         f"{_COORDINATOR}group_count",
         "untyped",
-        "Groups of the consumer protocol.",
-        [('{protocol="consumer"}', counts.total())],
+        "Groups of the protocols with assignment by the broker.",
+        totals,
     )
-    yield _family(
-        f"{_COORDINATOR}consumer_group_count",
-        "untyped",
-        "Groups of the consumer protocol, by state.",
-        [(f'{{state="{state}"}}', counts[state]) for state in _CONSUMER_STATES],
-    )
+    for protocol, states in _PROTOCOL_STATES.items():
+        if counts[protocol]:
+            yield _family(
+                f"{_COORDINATOR}{protocol}_group_count",
+                "untyped",
+                f"Groups of the {protocol} protocol, by state.",
+                [(f'{{state="{state}"}}', counts[protocol][state]) for state in states],
+            )
 
 
 def _group_lags(figures: BrokerFigures, groups: Sequence[Group]) -> Iterator[str]:

@@ -339,6 +339,8 @@ def _broker(status: Mapping[str, Any]) -> Iterator[Metric]:
 # Counter of Handlers -> Kafka's name of it, without `_total`.
 _COORDINATOR_COUNTERS: Final = {
     "consumer_group_rebalances": "kafka_server_group_coordinator_metrics_consumer_group_rebalance",
+    "share_group_rebalances": "kafka_server_group_coordinator_metrics_share_group_rebalance",
+    "streams_group_rebalances": "kafka_server_group_coordinator_metrics_streams_group_rebalance",
     "share_state_writes": "kafka_server_share_coordinator_metrics_write",
 }
 

@@ -98,6 +98,10 @@ def test_groups_are_counted_by_protocol_and_state(rig: Rig) -> None:
     counts = [of(samples, coordinator + "consumer_group_count", state=state) for state in states]
     assert counts == [0, 2, 1, 0, 0]
     assert of(samples, "kproc_metrics_left_out", of="groups") == 3
+    samples = rig.scrape(reply(groups=[["g3", "share", "Empty", 0, {}], ["g4", "share", "Stable", 2, {}]]), reply())
+    assert of(samples, coordinator + "group_count", protocol="share") == 2
+    counts = [of(samples, coordinator + "share_group_count", state=each) for each in ("Stable", "Empty", "Dead")]
+    assert counts == [1, 1, 0]
 
 
 def test_many_partitions_are_looked_up_in_slices(rig: Rig, monkeypatch: pytest.MonkeyPatch) -> None:
