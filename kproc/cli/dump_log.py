@@ -234,6 +234,8 @@ def _print_entries(entries: list[dict[str, Any]]) -> None:
 
 def _line_text(shown: Any) -> str:
     """Return a decoded key or value in one line, `name=value` for each field. Others stay as they are."""
+    if isinstance(shown, list):
+        return "[" + " ".join(map(_line_text, shown)) + "]"
     if not isinstance(shown, dict) or "base64" in shown:
         return str(shown)
     return "{" + " ".join(f"{name}={_line_text(value)}" for name, value in shown.items()) + "}"

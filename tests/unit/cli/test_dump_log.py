@@ -181,3 +181,6 @@ def test_records_of_share_partitions_are_decoded(tmp_path: Path, capsys) -> None
         {"first": 10, "last": 10, "state": 77, "delivery_count": 1},
     ]
     assert (unknown["value"], damaged["value"]) == ("another type", "no key")
+    assert run(["dump-log", "--records", str(directory / LOG)]) == 0
+    first, second = "{first=5 last=9 state=ARCHIVED delivery_count=3}", "{first=10 last=10 state=77 delivery_count=1}"
+    assert f"batches=[{first} {second}]" in capsys.readouterr().out
