@@ -363,9 +363,8 @@ def _acquired_uncounted(self: Any, run: Any, *arguments: Any) -> Any:
 OF_SHARES: Final[dict[str, list[tuple[Any, str, Any]]]] = {
     "share-state-answered-before-written": [(SharePartition, "acknowledge", _acknowledged_before_written)],
     "share-state-not-written": [(InFlightRecords, "to_persist", _nothing_persisted)],
-    "share-locks-never-end": [(Locks, "pop_due", lambda _self, _now_ms: [])],
+    "share-locks-never-end": [(Locks, "add", _nothing)],
     "share-delivery-not-counted": [(InFlightRecords, "acquire_again", _acquired_uncounted)],
-    "share-write-never-rolled-back": [(InFlightRecords, "roll_back", _nothing)],
 }
 
 

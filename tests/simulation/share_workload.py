@@ -237,10 +237,12 @@ class ShareMember(Worker):
 class ShareDrain(ShareMember):
     """Accepts all records of the share group until nothing comes any more, and has the history judged.
 
-    A login can end its connection every 40 ms, and the share session with it.
+    It keeps the first records until their lock ends. A login can end its connection every 40 ms, and the share session
+    with it.
     """
 
     last_ns = 0  # When a record came last.
+    has_kept = False
 
     def work(self) -> Life:
         topic = next(each for each in self.history.alive() if each.name == "stable")
@@ -256,6 +258,8 @@ class ShareDrain(ShareMember):
             self.assigned = {topic.topic_id: list(range(topic.partitions))}
             if (yield from self.fetch(max_wait_ms=5)):
                 self.last_ns = self.world.now_ns()
+                if not self.has_kept:
+                    self.has_kept, self.held = True, {}
             yield from self.acknowledge(accepts_all=True)
             yield from self.pause(200)
         for partition in range(topic.partitions):

@@ -21,6 +21,8 @@ COUNTS = {
     "CurrentAssignmentBuilderTest": 21,
     "ShareCoordinatorShardTest": 36,
     "ShareCoordinatorServiceTest": 26,
+    "SharePartitionTest": 26,
+    "DelayedShareFetchTest": 7,
 }
 NEIGHBOURS = {
     "KafkaRequestHandlerTest",

@@ -282,6 +282,8 @@ class InFlightRecords:
                 f"Batch record not found. The {which} offset in request is past acquired records.",
             )
         for run in self._runs.overlapping(max(batch.first, self.start_offset), batch.last):
+            if _is_gap(run):
+                continue
             if run.state is not ACQUIRED:
                 raise _invalid_state("The offset cannot be acknowledged. The offset is not acquired.")
             if run.next_state is not None:
@@ -292,6 +294,8 @@ class InFlightRecords:
                 raise _invalid_state("Member is not the owner of offset")
 
     def _acknowledge(self, change: Change, run: Run, kind: int, renewed_until_ms: int) -> None:
+        if _is_gap(run):
+            return
         if kind == AcknowledgeType.ACCEPT:
             _begin(change, run, ACKNOWLEDGED)
         elif kind == AcknowledgeType.RELEASE:
@@ -399,6 +403,11 @@ class InFlightRecords:
                     # The lock can have ended while the write was in flight.
                     self._locks.add(run.deadline_ms, run.first, run.last)
             self._runs.join(first, last)
+
+
+def _is_gap(run: Run) -> bool:
+    """Return True for offsets without records. As in Kafka, an acknowledgement of them has no effect."""
+    return run.state is ARCHIVED and not run.delivery_count
 
 
 def _begin(change: Change, run: Run, state: RecordState) -> None:

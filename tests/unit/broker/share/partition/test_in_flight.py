@@ -80,6 +80,17 @@ def test_gaps_between_persisted_batches_are_delivered() -> None:
     assert acquire(records, [(0, 6), (7, 20)]) == [(5, 7, 1), (10, 20, 1)]
 
 
+def test_acknowledgement_across_a_gap_skips_it() -> None:
+    """Compaction has removed the offsets 2 to 4."""
+    records = InFlightRecords(0, Rules(5, 4_000))
+    acquire(records, [(0, 1)])
+    assert acquire(records, [(5, 6)]) == [(5, 6, 1)]
+    settle(records, 1, 5, ACCEPT)
+    assert records.states()[-1] == StateBatch(6, 6, RecordState.ACQUIRED, 1)
+    settle(records, 0, 0, ACCEPT)
+    assert records.start_offset == 6
+
+
 def full_window(count: int) -> InFlightRecords:
     """A window in which every record is a run of its own."""
     records = InFlightRecords(0, Rules(5, 4_000))

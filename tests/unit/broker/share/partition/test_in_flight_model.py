@@ -140,6 +140,8 @@ class Scene:
                 record = self.model.get(offset)
                 if offset < self.start:
                     continue
+                if record is not None and record.state is ARCHIVED and not record.count:
+                    continue  # A gap.
                 wanted[offset] = batch.types[at]
                 if (
                     record is None
