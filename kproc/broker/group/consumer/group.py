@@ -358,7 +358,10 @@ class ConsumerGroup:
             raise self.unknown_member(request.member_id)
         if request.member_epoch == STATIC_LEAVE_EPOCH:
             # The member keeps its partitions until it returns or its session ends.
-            state = msgspec.structs.replace(member.state, epoch=STATIC_LEAVE_EPOCH, pending_revocation={})
+            owned = {topic_id: dict.fromkeys(epochs, 0) for topic_id, epochs in member.state.owned.items()}
+            state = msgspec.structs.replace(
+                member.state, epoch=STATIC_LEAVE_EPOCH, owned=owned, pending_revocation={}
+            )
             self._append([(self._key(ConsumerRecordType.MEMBER_STATE, member.member_id), state)])
             member.rebalance_deadline_ms = None
         else:

@@ -7,7 +7,13 @@ from typing import Any
 
 import pytest
 
-from kproc.broker.api.consumer_group_heartbeat import NAMES_BYTES_MAX, _assignment_of, _validate
+from kproc.broker.api.consumer_group_heartbeat import (
+    NAMES_BYTES_MAX,
+    _assignment_of,
+    _validate,
+    check_enabled,
+)
+from kproc.broker.cluster.image import ClusterImage
 from kproc.broker.config import Config
 from kproc.common.errors import ErrorCode, KafkaError
 
@@ -42,6 +48,19 @@ def test_malformed_heartbeat_is_rejected(change: dict[str, Any], code: ErrorCode
     with pytest.raises(KafkaError) as raised:
         _validate(CONTEXT, REQUEST | change)
     assert raised.value.code == code
+
+
+@pytest.mark.parametrize("level", [0, 1])
+def test_cluster_below_group_version_1_lacks_the_protocol(level: int) -> None:
+    image = ClusterImage()
+    image.feature_levels["group.version"] = level
+    context: Any = SimpleNamespace(services=SimpleNamespace(image=image))
+    if level:
+        check_enabled(context)
+        return
+    with pytest.raises(KafkaError) as raised:
+        check_enabled(context)
+    assert raised.value.code == ErrorCode.UNSUPPORTED_VERSION
 
 
 def test_owned_partitions_of_a_topic_in_several_rows_count_all() -> None:
