@@ -22,17 +22,25 @@ def combine(current: Batches, update: Sequence[StateBatch], start_offset: int) -
     current: sorted by offset, without overlaps, as this function returns them.
     update: in any order. Its batches may overlap each other. None may end before it begins.
     """
-    current = prune(current, start_offset)
-    pruned = prune(update, start_offset)
-    if not pruned:
-        return current
-    # Only the batches from `low` to `high` touch the update. The neighbours count, because they may be joined with it.
-    first, last = min(each.first for each in pruned), max(each.last for each in pruned)
-    low = _count_before(current, first - 1)
-    high = low
-    while high < len(current) and current[high].first <= last + 1:
-        high += 1
-    return (*current[:low], *_sweep((*current[low:high], *pruned)), *current[high:])
+    merged = list(_without_prefix(current, start_offset))
+    for each in _sweep(prune(update, start_offset)):
+        # Only these batches touch the update's. The neighbours count, because they may be joined with it. So a write
+        # costs as much as it changes, however many batches a state has.
+        low = _count_before(merged, each.first - 1)
+        high = low
+        while high < len(merged) and merged[high].first <= each.last + 1:
+            high += 1
+        merged[low:high] = _sweep((*merged[low:high], each))
+    return tuple(merged)
+
+
+def _without_prefix(batches: Batches, start_offset: int) -> Batches:
+    """Return sorted batches as `prune` does, without looking at those that stay."""
+    count = _count_before(batches, start_offset)
+    kept = batches[count:] if count else batches
+    if kept and kept[0].first < start_offset:
+        kept = (*prune(kept[:1], start_offset), *kept[1:])
+    return kept
 
 
 def prune(batches: Iterable[StateBatch], start_offset: int) -> Batches:
@@ -48,7 +56,7 @@ def prune(batches: Iterable[StateBatch], start_offset: int) -> Batches:
     )
 
 
-def _count_before(batches: Batches, offset: int) -> int:
+def _count_before(batches: Sequence[StateBatch], offset: int) -> int:
     """Return how many of the sorted batches end before the offset."""
     low, high = 0, len(batches)
     while low < high:
