@@ -193,16 +193,17 @@ class ShareGroup:
         # An epoch above the target's leads to a new target anyhow.
         is_outdated = state.epoch.epoch <= state.target_epoch.epoch and self._has_unassigned()
         if has_changed or is_outdated or metadata_hash != state.epoch.metadata_hash:
-            self.raise_epoch(metadata_hash)
+            # As in Kafka 4.4, a group begins at epoch 1, which its first member raises.
+            self._set_epoch(max(self.state.epoch.epoch, 1) + 1, metadata_hash)
         self._checked = checked
 
-    def raise_epoch(self, metadata_hash: int | None = None) -> None:
-        """Raise the group's epoch. Without a hash, that of the topics is computed."""
-        if metadata_hash is None:
-            metadata_hash = self._environment.cluster.topics.metadata_hash(self.state.subscribed_names())
-        self._append(
-            [(self._key(ShareRecordType.GROUP), ShareEpoch(self.state.epoch.epoch + 1, metadata_hash))]
-        )
+    def raise_epoch(self) -> None:
+        """Raise the group's epoch because start offsets are altered, which creates a group at epoch 1."""
+        metadata_hash = self._environment.cluster.topics.metadata_hash(self.state.subscribed_names())
+        self._set_epoch(self.state.epoch.epoch + 1, metadata_hash)
+
+    def _set_epoch(self, epoch: int, metadata_hash: int) -> None:
+        self._append([(self._key(ShareRecordType.GROUP), ShareEpoch(epoch, metadata_hash))])
 
     def _has_unassigned(self) -> bool:
         """Return True if the targets do not have exactly the partitions that may be assigned."""

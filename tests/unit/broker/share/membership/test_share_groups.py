@@ -39,10 +39,10 @@ def delete(rig: ShareRig) -> int:
 def test_first_member_gets_initialized_partitions() -> None:
     rig = ShareRig()
     first = rig.heartbeat("a", 0)
-    assert (first.member_epoch, first.assignment, first.heartbeat_interval_ms) == (1, {}, 500)
-    second = rig.heartbeat("a", 1)
-    assert (second.member_epoch, second.assignment, second.heartbeat_interval_ms) == (2, ALL, 5_000)
-    assert rig.heartbeat("a", 2).assignment is None
+    assert (first.member_epoch, first.assignment, first.heartbeat_interval_ms) == (2, {}, 500)
+    second = rig.heartbeat("a", 2)
+    assert (second.member_epoch, second.assignment, second.heartbeat_interval_ms) == (3, ALL, 5_000)
+    assert rig.heartbeat("a", 3).assignment is None
     # A new topic begins where share.auto.offset.reset says.
     assert {state.start_offset for state in rig.states.states.values()} == {-1}
     assert len(rig.states.states) == 2
@@ -103,7 +103,7 @@ def test_unknown_and_fenced_members_get_kafkas_errors(
 def test_previous_epoch_is_accepted_for_a_lost_response() -> None:
     rig = ShareRig()
     rig.add_member("a")
-    assert rig.heartbeat("a", 1).error_code == 0
+    assert rig.heartbeat("a", 2).error_code == 0
 
 
 def test_full_group_rejects_another_member() -> None:
@@ -144,11 +144,11 @@ def test_initialization_is_repeated_after_an_error() -> None:
     result = rig.heartbeat("a", 0)
     assert result.error_code == 0
     rig.states.error = 0
-    assert rig.heartbeat("a", 1).assignment is None  # The next attempt is a second later.
+    assert rig.heartbeat("a", 2).assignment is None  # The next attempt is a second later.
     assert not rig.states.states
     rig.pass_ms(1_000)
-    rig.heartbeat("a", 1)
-    assert rig.heartbeat("a", 1).assignment == ALL
+    rig.heartbeat("a", 2)
+    assert rig.heartbeat("a", 2).assignment == ALL
 
 
 def test_initialization_goes_on_after_a_crash() -> None:
@@ -157,8 +157,8 @@ def test_initialization_goes_on_after_a_crash() -> None:
     rig.heartbeat("a", 0)
     rig.states.error = 0
     rig.make()
-    rig.heartbeat("a", 1)
-    assert rig.heartbeat("a", 1).assignment == ALL
+    rig.heartbeat("a", 2)
+    assert rig.heartbeat("a", 2).assignment == ALL
 
 
 def test_answer_after_the_resignation_is_ignored() -> None:
@@ -173,8 +173,8 @@ def test_answer_after_the_resignation_is_ignored() -> None:
     assert len(rig.log.records) == before
     assert len(rig.states.states) == 2
     rig.make()
-    rig.heartbeat("a", 1)
-    assert rig.heartbeat("a", 1).assignment == ALL
+    rig.heartbeat("a", 2)
+    assert rig.heartbeat("a", 2).assignment == ALL
 
 
 # -- start offsets -----------------------------------------------------------------------------------------------
