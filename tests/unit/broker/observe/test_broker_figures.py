@@ -88,7 +88,7 @@ def test_groups_are_counted_by_protocol_and_state(rig: Rig) -> None:
     samples = rig.scrape(reply(groups=classic), reply())
     assert not [name for name, _labels in samples if name.startswith(coordinator)], "no such group exists"
     samples = rig.scrape(
-        reply(groups=[*classic, ["g2", "consumer", "Stable", 1, {}]]),
+        reply(groups=[*classic, ["g2", "consumer", "Stable", 1, {}], ["g3", "streams", "NotReady", 1, {}]]),
         reply(more_groups={"consumer": {"Reconciling": 2}, "classic": {"Empty": 1}}),
     )
     manager = "kafka_coordinator_group_groupmetadatamanager_numgroups"
@@ -97,6 +97,8 @@ def test_groups_are_counted_by_protocol_and_state(rig: Rig) -> None:
     states = ("Assigning", "Reconciling", "Stable", "Empty", "Dead")
     counts = [of(samples, coordinator + "consumer_group_count", state=state) for state in states]
     assert counts == [0, 2, 1, 0, 0]
+    assert of(samples, coordinator + "group_count", protocol="streams") == 1
+    assert of(samples, coordinator + "streams_group_count", state="NotReady") == 1
     assert of(samples, "kproc_metrics_left_out", of="groups") == 3
     samples = rig.scrape(reply(groups=[["g3", "share", "Empty", 0, {}], ["g4", "share", "Stable", 2, {}]]), reply())
     assert of(samples, coordinator + "group_count", protocol="share") == 2
