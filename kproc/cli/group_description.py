@@ -1,4 +1,4 @@
-"""The answers of DescribeGroups, ConsumerGroupDescribe and ShareGroupDescribe in one form, for `kproc group`.
+"""The answers of DescribeGroups, ConsumerGroupDescribe and the like in one form, for `kproc group`.
 
 A group of the consumer protocol (KIP-848) rebalances member by member. A member that waits for another one keeps its
 epoch and sends heartbeats, so nothing looks wrong. `add_waits` finds the members for whom it waits.
@@ -8,9 +8,11 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Iterable, Mapping
+from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
 from kproc.cli.share_group import SHARE
+from kproc.cli.streams_group import from_streams
 from kproc.cli.unserved import Partition
 
 if TYPE_CHECKING:
@@ -35,6 +37,7 @@ def call_describe_groups(client: Client, names: list[str]) -> dict[str, dict[str
     for key, convert in (
         (ApiKey.CONSUMER_GROUP_DESCRIBE, _from_consumer),
         (ApiKey.SHARE_GROUP_DESCRIBE, _from_share),
+        (ApiKey.STREAMS_GROUP_DESCRIBE, partial(from_streams, client)),
     ):
         missing = [name for name, row in rows.items() if is_unknown(row)]
         if missing and key in client.api_versions():

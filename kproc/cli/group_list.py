@@ -25,6 +25,7 @@ from kproc.cli.human import format_duration
 from kproc.cli.lag_age import Position, record_times
 from kproc.cli.offsets import PATIENCE_MS, find_offsets
 from kproc.cli.share_group import SHARE, start_offsets, total_lag
+from kproc.cli.streams_group import STREAMS
 from kproc.cli.tables import print_count, print_table
 from kproc.cli.topic_usage import Gaps
 from kproc.cli.unserved import Partition
@@ -38,6 +39,7 @@ if TYPE_CHECKING:
 # Assigning and Reconciling are states of the consumer protocol, and the two rebalances those of the classic one.
 STATES: Final = (
     "Empty",
+    "NotReady",
     "PreparingRebalance",
     "CompletingRebalance",
     "Assigning",
@@ -171,7 +173,11 @@ def add_members(client: Client, rows: Mapping[str, dict[str, Any]]) -> None:
     if not rows:
         return
     # Groups of the newer protocols are described by requests of their own.
-    requests = {CONSUMER: ApiKey.CONSUMER_GROUP_DESCRIBE, SHARE: ApiKey.SHARE_GROUP_DESCRIBE}
+    requests = {
+        CONSUMER: ApiKey.CONSUMER_GROUP_DESCRIBE,
+        SHARE: ApiKey.SHARE_GROUP_DESCRIBE,
+        STREAMS: ApiKey.STREAMS_GROUP_DESCRIBE,
+    }
     described: list[dict[str, Any]] = []
     classic = [name for name, row in rows.items() if row["type"] not in requests]
     if classic:

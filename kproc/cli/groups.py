@@ -31,6 +31,7 @@ from kproc.cli.group_description import (
 from kproc.cli.lines import print_facts, print_line, print_text
 from kproc.cli.offsets import FoundOffset, find_offsets
 from kproc.cli.share_group import SHARE, describe_share_group, print_share_group, start_offsets
+from kproc.cli.streams_group import STREAMS, print_missing_topics, print_streams_members
 from kproc.cli.tables import print_table
 from kproc.cli.unserved import Partition, explain_coordinator, explain_unserved, lacks_coordinators
 from kproc.common.lag import lag_between
@@ -40,7 +41,7 @@ if TYPE_CHECKING:
     from kproc.client import Client
 
 app = typer.Typer(
-    help="List, describe, move and delete consumer and share groups.",
+    help="List, describe, move and delete consumer, share and streams groups.",
     no_args_is_help=True,
 )
 
@@ -67,6 +68,9 @@ def describe(
 
     A share group has start offsets: all records before START are delivered. LAG counts those behind it whose delivery
     is not complete.
+
+    A streams group has a row for each member with the numbers of its tasks. ACTIVE tasks process records, STANDBY and
+    WARMUP tasks keep copies of their states. TARGET counts the tasks that the member shall have.
     """
     with connect(bootstrap) as client:
         errors: dict[Partition, str] = {}
@@ -113,6 +117,12 @@ def _print_groups(described: list[dict[str, Any]]) -> None:
         if group["type"] == CONSUMER and group["members"]:
             print_line()
             _print_members(group["members"])
+        if group["type"] == STREAMS:
+            print_missing_topics(group)
+            if group["members"]:
+                print_line()
+                print_streams_members(group["members"])
+                _print_waits(group["members"])
         for row in rows:
             if row["error"]:
                 print_line(f"not served: {row['error']}")
@@ -151,6 +161,10 @@ def _print_members(members: list[dict[str, Any]]) -> None:
         drop=("INSTANCE", "TYPE", "HOST", "CLIENT"),
         cut=("SUBSCRIPTION", "MEMBER"),
     )
+    _print_waits(members)
+
+
+def _print_waits(members: list[dict[str, Any]]) -> None:
     for line in _wait_lines(members):
         print_text(line, "  ")
 
@@ -320,6 +334,7 @@ def _with_lag(
     return {
         "group": name,
         **{figure: described[figure] for figure in figures},
+        **({"missing_topics": described["missing_topics"]} if "missing_topics" in described else {}),
         "lag": sum(row["lag"] or 0 for row in rows),
         "members": [member_as_json(member) for member in described["members"]],
         "partitions": rows,

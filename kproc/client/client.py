@@ -65,6 +65,7 @@ NEWEST: Final[Mapping[ApiKey, int]] = {
     ApiKey.DESCRIBE_GROUPS: 6,
     ApiKey.CONSUMER_GROUP_DESCRIBE: 1,
     ApiKey.SHARE_GROUP_DESCRIBE: 1,
+    ApiKey.STREAMS_GROUP_DESCRIBE: 1,
     ApiKey.DESCRIBE_SHARE_GROUP_OFFSETS: 1,
     # Version 8 is the first one with several groups. Version 10 addresses topics by id.
     ApiKey.OFFSET_FETCH: 8,
