@@ -21,7 +21,7 @@ class RecordedState(Protocol):
     """The state of one group, built from its records."""
 
     @property
-    def exists(self) -> bool:
+    def is_written(self) -> bool:
         """True if the log has a record of the group's epoch."""
 
     def apply(self, key: RecordKey, value: Any) -> None:
@@ -81,4 +81,4 @@ class StateReplay(Generic[S]):
         states, self._states = list(self._states.values()), {}
         for state in states:
             state.drop_incomplete_members()
-        return [state for state in states if state.exists]
+        return [state for state in states if state.is_written]

@@ -240,7 +240,7 @@ class ConsumerGroups:
         self._unwritten.pop(group.group_id, None)
         encoded = [CONSUMER_RECORDS.encode(*record) for record in records]
         replaced = self._replaced.get(group.group_id)
-        if replaced is None or replaced.has_no_history:
+        if replaced is None or replaced.is_unwritten:
             self._append(encoded, lambda number: group.state.apply(*records[number]))
         else:
             # Number 0 is the tombstone of the classic group.

@@ -307,7 +307,7 @@ class GroupCoordinator:
     def _delete_unused(self, group_id: str) -> None:
         """Remove a group that has no record in the log and that no client is about to join."""
         group = self._groups.get(group_id)
-        if group is not None and group.has_no_history:
+        if group is not None and group.is_unwritten:
             self._delete_without_offsets(group_id)
 
     def _delete_without_offsets(self, group_id: str) -> None:

@@ -163,7 +163,7 @@ class GroupRemoval:
             and not self._offsets.pending.has_group(group_id)
             and len(expired) == self._offsets.count(group_id)
         )
-        if is_last and group.has_no_history and not expired:
+        if is_last and group.is_unwritten and not expired:
             self._on_removed(group_id)  # The log has no record of it.
         elif expired or is_last:
             self.remove(expired, log_error, also=[group_id] if is_last else ())

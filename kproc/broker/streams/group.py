@@ -486,9 +486,9 @@ class StreamsGroup:
         return not self.state.members
 
     @property
-    def has_no_history(self) -> bool:
+    def is_unwritten(self) -> bool:
         """True if the log has no record of the group, so that it may be removed if it has no offsets."""
-        return not self.state.exists and self.state.topology is None
+        return not self.state.is_written and self.state.topology is None
 
     @property
     def generation(self) -> int:

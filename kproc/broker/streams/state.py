@@ -83,7 +83,7 @@ class StreamsGroupState:
         self._targets: dict[str, MemberTasks] = {}
 
     @property
-    def exists(self) -> bool:
+    def is_written(self) -> bool:
         """True if the log has a record of the group's epoch."""
         return self.epoch.epoch > 0
 

@@ -121,7 +121,7 @@ class StreamsGroups:
         """Append records of a group, and apply each one that is in the log. Raises KafkaError unless all are."""
         replaced = self._replaced.get(group.group_id)
         encoded: list[KeyAndValue] = []
-        if replaced is not None and not replaced.has_no_history:
+        if replaced is not None and not replaced.is_unwritten:
             encoded = [(key, None) for key in replaced.record_keys()]
         tombstone_count = len(encoded)
         encoded += [STREAMS_RECORDS.encode(*record) for record in records]

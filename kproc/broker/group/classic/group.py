@@ -347,9 +347,9 @@ class ClassicGroup:
         return self.state.current is GroupState.EMPTY
 
     @property
-    def has_no_history(self) -> bool:
+    def is_unwritten(self) -> bool:
         """True if the log has no record of the group, so that it may be removed if it has no offsets."""
-        return self.state.has_no_history
+        return self.state.is_unwritten
 
     @property
     def member_count(self) -> int:

@@ -211,7 +211,7 @@ class ClassicState:
     # Views.
 
     @property
-    def has_no_history(self) -> bool:
+    def is_unwritten(self) -> bool:
         """True if the group is empty, never had members, and no client is about to join it.
 
         A rejected request or the offsets of a simple consumer have created it. The log has no record of it. So it may

@@ -281,10 +281,10 @@ class ConsumerGroup:
             for each in expressions
             if not after.has_expression(each)
         ]
-        if has_changed or not self.state.exists or self._topics_version != topics.version:
+        if has_changed or not self.state.is_written or self._topics_version != topics.version:
             metadata_hash = topics.metadata_hash(after.names(expressions))
             has_changed = has_changed or metadata_hash != self.state.epoch.metadata_hash
-            if has_changed or not self.state.exists:
+            if has_changed or not self.state.is_written:
                 # As in Kafka, a group begins at epoch 1, which the subscription of its first member raises.
                 epoch = max(self.state.epoch.epoch, 1) + has_changed
                 records.append((self._key(ConsumerRecordType.GROUP), GroupEpoch(epoch, metadata_hash)))
@@ -521,9 +521,9 @@ class ConsumerGroup:
         return not self.state.members
 
     @property
-    def has_no_history(self) -> bool:
+    def is_unwritten(self) -> bool:
         """True if the log has no record of the group, so that it may be removed if it has no offsets."""
-        return not self.state.exists
+        return not self.state.is_written
 
     @property
     def generation(self) -> int:

@@ -76,7 +76,7 @@ class ConsumerGroupState:
         self.subscriptions = Subscriptions()
 
     @property
-    def exists(self) -> bool:
+    def is_written(self) -> bool:
         """True if the log has a record of the group's epoch."""
         return self.epoch.epoch > 0
 

@@ -398,9 +398,9 @@ class ShareGroup:
         return not self.state.members
 
     @property
-    def has_no_history(self) -> bool:
+    def is_unwritten(self) -> bool:
         """True if the log has no record of the group, so that it may be removed."""
-        return not self.state.exists
+        return not self.state.is_written
 
     @property
     def generation(self) -> int:

@@ -58,7 +58,7 @@ class ShareGroupState:
         self._name_users: Counter[str] = Counter()
 
     @property
-    def exists(self) -> bool:
+    def is_written(self) -> bool:
         """True if the log has a record of the group. Kafka writes only its topics if offsets were altered first."""
         return self.epoch.epoch > 0 or self.topics != ShareTopics()
 

@@ -64,7 +64,7 @@ def test_an_empty_group_comes_back_empty(rig: GroupRig) -> None:
     assert (group.state_name, group.generation) == ("Empty", 2)
     assert group.state.current_state_timestamp_ms == emptied_ms
     assert group.next_deadline_ms() is None
-    assert not group.has_no_history
+    assert not group.is_unwritten
     assert group.snapshot() == rig.log[-1]
 
 

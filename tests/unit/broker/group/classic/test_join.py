@@ -37,7 +37,7 @@ def test_what_is_refused_before_there_is_a_group(
 def test_a_group_refuses_a_session_timeout_out_of_range(rig: GroupRig) -> None:
     join = rig.join(session_timeout_ms=1)
     assert (join.code, join.value.member_id) == (ErrorCode.INVALID_SESSION_TIMEOUT, "")
-    assert rig.group.has_no_history
+    assert rig.group.is_unwritten
 
 
 def test_an_unknown_member_id_is_refused(rig: GroupRig) -> None:
@@ -54,7 +54,7 @@ def test_a_dynamic_member_is_told_its_id_first(rig: GroupRig) -> None:
     first = rig.join(requires_known_member_id=True)
     assert (first.code, first.value.member_id) == (ErrorCode.MEMBER_ID_REQUIRED, "c-id1")
     assert rig.state == "Empty"
-    assert not rig.group.has_no_history
+    assert not rig.group.is_unwritten
     second = rig.join("c-id1", requires_known_member_id=True)
     rig.pass_ms(INITIAL_DELAY_MS)
     assert (second.code, second.value.member_id, second.value.leader) == (ErrorCode.NONE, "c-id1", "c-id1")
@@ -73,7 +73,7 @@ def test_unused_member_id_expires_after_session_timeout(rig: GroupRig) -> None:
     rig.pass_ms(1)
     assert rig.join(member_id).code == ErrorCode.UNKNOWN_MEMBER_ID
     assert rig.group.next_deadline_ms() is None
-    assert rig.group.has_no_history
+    assert rig.group.is_unwritten
 
 
 def test_a_rebalance_waits_for_those_who_were_told_an_id(rig: GroupRig) -> None:
@@ -111,7 +111,7 @@ def test_an_id_given_to_a_dynamic_member_is_not_for_a_static_one(rig: GroupRig) 
 )
 def test_the_first_member_has_to_speak_something(rig: GroupRig, fields: dict[str, Any]) -> None:
     assert rig.join(**fields).code == ErrorCode.INCONSISTENT_GROUP_PROTOCOL
-    assert rig.group.has_no_history
+    assert rig.group.is_unwritten
 
 
 @pytest.mark.parametrize(

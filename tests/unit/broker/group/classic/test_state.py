@@ -118,10 +118,10 @@ def test_group_of_old_records_has_no_empty_since_time(rig: GroupRig) -> None:
     assert group.offset_expires_from_ms("a", 7) == 7
 
 
-def test_what_was_never_written_has_no_history(rig: GroupRig) -> None:
-    assert rig.group.has_no_history
+def test_what_was_never_written_is_unwritten(rig: GroupRig) -> None:
+    assert rig.group.is_unwritten
     rig.join("stranger")
-    assert rig.group.has_no_history
+    assert rig.group.is_unwritten
     rig.leave(*rig.make_stable(1))
     assert rig.group.is_empty
-    assert not rig.group.has_no_history
+    assert not rig.group.is_unwritten
