@@ -27,6 +27,8 @@ COUNTS = {
     "ShareCoordinatorServiceTest": 26,
     "SharePartitionTest": 26,
     "DelayedShareFetchTest": 7,
+    "ShareSessionCacheTest": 8,
+    "SharePartitionManagerTest": 45,
 }
 NEIGHBOURS = {
     "KafkaRequestHandlerTest",

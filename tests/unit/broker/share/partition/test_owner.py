@@ -291,6 +291,14 @@ def test_only_the_session_that_holds_a_record_acknowledges_it(owner: ShareOwner)
         assert result.error == ErrorCode.INVALID_RECORD_STATE
 
 
+def test_unknown_share_partition_has_no_records_to_acknowledge(owner: ShareOwner) -> None:
+    """Kafka answers so for a share partition that it has not loaded, or could not."""
+    result = owner.acknowledge(ANN, all_of(0, 0))
+    assert result is not None
+    assert result.error == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+    assert len(owner.shares) == 0
+
+
 @pytest.mark.parametrize(
     "batches",
     [
