@@ -8,6 +8,7 @@ whether the answer tells of the name.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Any, Final, NamedTuple
 
 from kproc.broker.security.acl import CLUSTER_NAME, Operation, ResourceType
@@ -259,10 +260,10 @@ def _share_heartbeat(names: Sequence[str], _ids: Ids) -> Fields:
     return {"group_id": GROUP, "member_id": "m", "member_epoch": 0, "subscribed_topic_names": list(names)}
 
 
-def _alter_share_offsets(names: Sequence[str], _ids: Ids) -> Fields:
+def _alter_share_offsets(names: Sequence[str], _ids: Ids, group_id: str = GROUP) -> Fields:
     partitions = [{"partition_index": 0, "start_offset": 0}]
     return {
-        "group_id": GROUP,
+        "group_id": group_id,
         "topics": [{"topic_name": name, "partitions": partitions} for name in names],
     }
 
@@ -596,7 +597,8 @@ ROWS: Final[tuple[Row, ...]] = (
     ),
     Row(
         ApiKey.ALTER_SHARE_GROUP_OFFSETS,
-        _alter_share_offsets,
+        # A group of another kind is rejected as a whole, whatever the topics.
+        partial(_alter_share_offsets, group_id="new-share-group"),
         (_topic(Operation.READ),),
         _TOPIC_REFUSED,
         about=_T,

@@ -103,7 +103,9 @@ def _describe(
         shown = _group(group_id, code)
         groups.append(shown)
         for topic in () if code else group["topics"] or ():
-            image_topic = image.topic(topic["topic_name"])
+            is_hidden = topic["topic_name"] in hidden
+            # The id of a topic would tell a client without the right that the topic exists.
+            image_topic = None if is_hidden else image.topic(topic["topic_name"])
             partitions = [_partition(each) for each in topic["partitions"]]
             shown["topics"].append(
                 {
@@ -112,7 +114,7 @@ def _describe(
                     "partitions": partitions,
                 }
             )
-            if topic["topic_name"] in hidden:
+            if is_hidden:
                 for row in partitions:
                     row["error_code"] = int(ErrorCode.TOPIC_AUTHORIZATION_FAILED)
             elif image_topic is not None:
