@@ -153,7 +153,7 @@ def console_transcript(make: str, directory: Path) -> Said:
             group = f"verifiable{len(found)}"
             result = run_process(
                 VERIFIABLE,
-                *("--bootstrap-server", broker.bootstrap, "--topic", TOPIC, "--group-id", group),
+                *("--bootstrap-server", broker.bootstrap, "--topic", SINGLE, "--group-id", group),
                 *(
                     "--offset-reset-strategy",
                     "earliest",

@@ -75,7 +75,7 @@ WITHOUT_MEMBERS = (
 UNIQUE_ID = re.compile(
     r"[0-9a-f]{8}-[0-9a-f-]{27}(-StreamThread-\d+\S*)?|(?<![\w./+-])[\w/+-]{22}(?![\w/+-])"
 )
-CHANCE = re.compile(r"(by-region-repartition \d+( \d+)?|group epoch|\(lag) .*")
+CHANCE = re.compile(r"(by-region-repartition \d+) .*")
 
 Said = list[tuple[str, list[str]]]
 
