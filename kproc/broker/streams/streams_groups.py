@@ -22,7 +22,7 @@ from kproc.broker.streams.messages import (
     StreamsHeartbeat,
     StreamsHeartbeatResult,
 )
-from kproc.broker.streams.records import STREAMS_RECORDS, StreamsRecord
+from kproc.broker.streams.records import STREAMS_RECORDS, StreamsGroupEpoch, StreamsRecord
 from kproc.broker.streams.state import StreamsGroupState
 from kproc.common.errors import ErrorCode, KafkaError
 
@@ -63,6 +63,12 @@ class StreamsGroups:
         # Empty classic groups that a joining member replaces. They come back if its heartbeat is rejected.
         self._replaced: dict[str, Group] = {}
         self._replay = StateReplay(StreamsGroupState)
+        self._rebalances = 0
+
+    def drain_rebalances(self) -> int:
+        """Return how often a group's epoch rose since the last call. Kafka counts this as rebalances."""
+        rebalances, self._rebalances = self._rebalances, 0
+        return rebalances
 
     # -- loading -----------------------------------------------------------------------------------------------
 
@@ -133,3 +139,4 @@ class StreamsGroups:
                 group.state.apply(*records[number - tombstone_count])
 
         self._append(encoded, apply)
+        self._rebalances += sum(isinstance(value, StreamsGroupEpoch) for _key, value in records)
