@@ -35,7 +35,9 @@ SETTINGS = {
     "group.share.min.heartbeat.interval.ms": 500,
     "group.share.heartbeat.interval.ms": 500,
 }
-RECORDS = 20_000
+# They are produced for as long as roles are killed. Each commit of a member waits for the disk.
+RECORDS, PAUSE_SECONDS = 6_000, 1e-3
+RELEASE_ROUNDS, RELEASE_RECORDS = 20, 20_000
 
 
 def test_kills_of_clients_and_roles_lose_no_record(
@@ -49,8 +51,9 @@ def test_kills_of_clients_and_roles_lose_no_record(
             configs = group_configuration(GROUP, {"share.auto.offset.reset": "earliest"})
             answer = client.call(ApiKey.INCREMENTAL_ALTER_CONFIGS, 1, configs)
             assert answer["responses"][0]["error_code"] == 0
+        records = RELEASE_RECORDS if rounds >= RELEASE_ROUNDS else RECORDS
         load = ShareLoad(
-            broker.bootstrap, "work", PARTITIONS, members=MEMBERS, records=RECORDS, pause_seconds=1e-4
+            broker.bootstrap, "work", PARTITIONS, members=MEMBERS, records=records, pause_seconds=PAUSE_SECONDS
         )
         with load:
             load.wait_accepted(100)
