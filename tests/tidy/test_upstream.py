@@ -29,6 +29,7 @@ COUNTS = {
     "DelayedShareFetchTest": 7,
     "ShareSessionCacheTest": 8,
     "SharePartitionManagerTest": 45,
+    "ShareFetchAcknowledgeRequestTest": 8,
 }
 NEIGHBOURS = {
     "KafkaRequestHandlerTest",
