@@ -192,6 +192,9 @@ class Acquisition(DelayedOperation):
                 self._bytes_left -= part.bytes
                 if part.error == ErrorCode.NOT_LEADER_OR_FOLLOWER and reply.known > version:
                     moved.append(key)
+        for key in moved:
+            # The new owner may have records. If the response has some already, the next request goes there.
+            del self.results[key]
         if moved and not self._has_records():
             assert isinstance(reply, PartsAcquired)
             self._parts[owner] = [key for key in keys if key not in moved]
