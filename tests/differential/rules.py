@@ -317,7 +317,7 @@ def _group_of_a_refused_join(case: Case) -> bool:
     joined = {
         step.body["group_id"]
         for step in case.before
-        if step.api == "join_group" and not (step.body["protocols"] and step.body["protocol_type"])
+        if step.api == "join_group" and not (step.body["protocols"] and step.body.get("protocol_type", "consumer"))
     }
     synced: set[Any] = set()
     for step in case.before:
@@ -462,7 +462,10 @@ def _static_member_again(case: Case) -> bool:
 
 
 def _forgotten_group(case: Case) -> bool:
-    """A group that a member of the consumer protocol left, and that a JoinGroup with a member id named since then."""
+    """A group that a member of the consumer protocol left, and that a JoinGroup with a member id named since then.
+
+    A member with a rebalance timeout of 0 or 1 ms leaves by itself.
+    """
     rows = [case.step.body, *case.difference.rows]
     group_ids = {row.get("group_id") for row in rows if isinstance(row.get("group_id"), str)}
     for group_id in group_ids:
@@ -471,7 +474,7 @@ def _forgotten_group(case: Case) -> bool:
             if step.body.get("group_id") != group_id:
                 continue
             if step.api == "consumer_group_heartbeat":
-                has_left |= step.body["member_epoch"] == _LEAVES
+                has_left |= step.body["member_epoch"] == _LEAVES or step.body["rebalance_timeout"] in (0, 1)
             elif step.api == "join_group" and has_left and step.body["member_id"]:
                 return True
     return False

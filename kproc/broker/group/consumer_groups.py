@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from kproc.broker.coordinator.recorded_states import StateReplay, append_and_apply
 from kproc.broker.coordinator.rules import KeyAndValue, Timing
 from kproc.broker.group.classic.group import ClassicGroup, GroupEnvironment
+from kproc.broker.group.consumer.admission import check_size
 from kproc.broker.group.consumer.classic_members import (
     heartbeat_classic,
     join_classic,
@@ -24,7 +25,7 @@ from kproc.broker.group.consumer.classic_members import (
     sync_classic,
 )
 from kproc.broker.group.consumer.environment import ConsumerEnvironment
-from kproc.broker.group.consumer.group import ConsumerGroup, check_size
+from kproc.broker.group.consumer.group import ConsumerGroup
 from kproc.broker.group.consumer.messages import JOIN_EPOCH, ConsumerHeartbeat, ConsumerHeartbeatResult
 from kproc.broker.group.consumer.records import (
     CONSUMER_RECORDS,

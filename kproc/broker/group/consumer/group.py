@@ -22,7 +22,9 @@ import msgspec
 
 from kproc.broker.coordinator.record_codec import RecordKey
 from kproc.broker.coordinator.steps import Work
+from kproc.broker.group.consumer.admission import admit, check_size, merged
 from kproc.broker.group.consumer.assignors import Assignment
+from kproc.broker.group.consumer.description import describe
 from kproc.broker.group.consumer.environment import ConsumerEnvironment
 from kproc.broker.group.consumer.expressions import Expressions
 from kproc.broker.group.consumer.messages import (
@@ -31,13 +33,12 @@ from kproc.broker.group.consumer.messages import (
     STATIC_LEAVE_EPOCH,
     ConsumerHeartbeat,
     ConsumerHeartbeatResult,
-    DescribedConsumer,
     DescribedConsumerGroup,
 )
+from kproc.broker.group.consumer.offset_refusals import commit_refusal, fetch_refusal
 from kproc.broker.group.consumer.reconciliation import reconcile
 from kproc.broker.group.consumer.records import (
     CONSUMER_RECORDS,
-    NO_EPOCH,
     ConsumerRecord,
     ConsumerRecordType,
     ExpressionTopics,
@@ -58,7 +59,6 @@ from kproc.common.deadlines import NEVER, Deadlines
 from kproc.common.errors import ErrorCode, KafkaError
 
 if TYPE_CHECKING:
-    from kproc.broker.config import Config
     from kproc.broker.security.principal import Identity
 
 logger = logging.getLogger(__name__)
@@ -105,9 +105,9 @@ class ConsumerGroup:
         """
         if request.member_epoch < JOIN_EPOCH:
             return self._leave(request)
-        known = self._admit(request)
+        known = admit(self, request)
         owned_before: OwnedPartitions = {} if known is None else known.state.owned
-        updated = _merged(None if known is None else known.metadata, request)
+        updated = merged(None if known is None else known.metadata, request)
         member = self.progress(request.member_id, updated, request.owned, request.client, now_ms)
         is_told = request.member_epoch == JOIN_EPOCH or request.is_full or member.state.owned != owned_before
         return ConsumerHeartbeatResult(
@@ -151,39 +151,6 @@ class ConsumerGroup:
     def check_size(self) -> None:
         """Raise GROUP_MAX_SIZE_REACHED if no member can be added."""
         check_size(len(self.state.members), self._environment.config)
-
-    def _admit(self, request: ConsumerHeartbeat) -> ConsumerMember | None:
-        """Return the member that sent the request; None for one that joins. Raises KafkaError if it is fenced."""
-        joins = request.member_epoch == JOIN_EPOCH
-        is_known = request.member_id in self.state.members or request.instance_id in self.state.instance_ids
-        if joins and not is_known:
-            self.check_size()
-        if request.instance_id is not None:
-            return self._admit_static(request, request.instance_id)
-        member = self.state.members.get(request.member_id)
-        if not joins:
-            if member is None:
-                raise self.unknown_member(request.member_id)
-            _check_epoch(member.state, request)
-        return member
-
-    def _admit_static(self, request: ConsumerHeartbeat, instance_id: str) -> ConsumerMember | None:
-        member_id = self.state.instance_ids.get(instance_id)
-        member = None if member_id is None else self.state.members[member_id]
-        if request.member_epoch != JOIN_EPOCH:
-            member = self.static_member(instance_id, request.member_id)
-            _check_epoch(member.state, request)
-            return member
-        if member is None or member.member_id == request.member_id:
-            return member
-        if member.state.epoch != STATIC_LEAVE_EPOCH:
-            # Two processes have the same instance id, or the first one died and its session has not ended yet.
-            raise KafkaError(
-                ErrorCode.UNRELEASED_INSTANCE_ID,
-                f"Static member {request.member_id} with instance id {instance_id} cannot join the group because the "
-                f"instance id is owned by {member.member_id} member.",
-            )
-        return self.replace(member, request.member_id)
 
     def replace(self, member: ConsumerMember, member_id: str) -> ConsumerMember:
         """Give the place of a static member that is away to its successor, without a rebalance."""
@@ -457,42 +424,13 @@ class ConsumerGroup:
     # -- committed offsets -------------------------------------------------------------------------------------
 
     def commit_refusal(self, request: CommitRequest, now_ms: int) -> int:
-        """Return the error for a commit of offsets, or NONE. A commit does not restart the member's session.
-
-        A member that has not yet learnt its new epoch may commit offsets of partitions that it had before (KIP-1251).
-        """
+        """Return the error for a commit of offsets, or NONE. A commit does not restart the member's session."""
         del now_ms
-        epoch = request.generation
-        is_transactional = request.producer is not None
-        # A tool, or a consumer that chooses its own partitions. Before KIP-447 a transaction did not name the member.
-        is_unnamed = is_transactional and not request.member_id
-        if epoch < 0 and (is_unnamed or not self.state.members):
-            return ErrorCode.NONE
-        member = self.state.members.get(request.member_id)
-        if member is None or member.metadata is None:
-            return ErrorCode.UNKNOWN_MEMBER_ID
-        if member.classic is not None:
-            return ErrorCode.NONE if epoch == member.state.epoch else ErrorCode.ILLEGAL_GENERATION
-        if not is_transactional and not request.knows_unknown_group:
-            return ErrorCode.UNSUPPORTED_VERSION  # Before v9 the client knows no STALE_MEMBER_EPOCH.
-        if epoch == member.state.epoch:
-            return ErrorCode.NONE
-        for key, committed in request.offsets:
-            assigned_at = member.state.owned.get(committed.topic_id, {}).get(key.partition, NO_EPOCH)
-            if not 0 <= assigned_at <= epoch < member.state.epoch:
-                return ErrorCode.STALE_MEMBER_EPOCH
-        return ErrorCode.NONE
+        return commit_refusal(self.state, request)
 
     def fetch_refusal(self, member_id: str | None, epoch: int) -> int:
         """Return the error for a fetch of committed offsets, or NONE. An admin client has no member and no epoch."""
-        if not member_id and epoch < 0:
-            return ErrorCode.NONE
-        member = self.state.members.get(member_id or "")
-        if member is None:
-            return ErrorCode.UNKNOWN_MEMBER_ID
-        if epoch == member.state.epoch:
-            return ErrorCode.NONE
-        return ErrorCode.STALE_MEMBER_EPOCH if member.classic is None else ErrorCode.ILLEGAL_GENERATION
+        return fetch_refusal(self.state, member_id, epoch)
 
     # -- views -------------------------------------------------------------------------------------------------
 
@@ -563,31 +501,7 @@ class ConsumerGroup:
 
     def describe_consumers(self) -> DescribedConsumerGroup:
         """Return the group for ConsumerGroupDescribe."""
-        return DescribedConsumerGroup(
-            group_id=self.group_id,
-            state=self.state_name,
-            group_epoch=self.state.epoch.epoch,
-            assignment_epoch=self.state.target_epoch.epoch,
-            assignor=self._assignor_name(),
-            members=tuple(map(self._describe_member, self.state.members.values())),
-        )
-
-    def _describe_member(self, member: ConsumerMember) -> DescribedConsumer:
-        metadata = member.metadata
-        assert metadata is not None
-        return DescribedConsumer(
-            member_id=member.member_id,
-            instance_id=metadata.instance_id,
-            rack_id=metadata.rack_id,
-            member_epoch=member.state.epoch,
-            client_id=metadata.client_id,
-            client_host=metadata.client_host,
-            topic_names=metadata.topic_names,
-            topic_regex=metadata.topic_regex,
-            assignment=plain(member.state.owned),
-            target=self.state.target_of(member.member_id),
-            is_classic=member.classic is not None,
-        )
+        return describe(self.state, self.state_name, self._assignor_name())
 
     # -- records -----------------------------------------------------------------------------------------------
 
@@ -597,60 +511,6 @@ class ConsumerGroup:
     def _append(self, records: Sequence[ConsumerRecord]) -> None:
         if records:
             self._environment.append(self, records)
-
-
-def check_size(member_count: int, config: Config) -> None:
-    """Raise GROUP_MAX_SIZE_REACHED if no member can be added to a group of this size."""
-    size_max = config.group_consumer_max_size
-    if member_count >= size_max:
-        raise KafkaError(
-            ErrorCode.GROUP_MAX_SIZE_REACHED,
-            f"The consumer group has reached its maximum capacity of {size_max} members.",
-        )
-
-
-def _merged(metadata: MemberMetadata | None, request: ConsumerHeartbeat) -> MemberMetadata:
-    """Return the metadata of a member after a request, in which None means "as before"."""
-    known = metadata if metadata is not None else MemberMetadata(client_id="", client_host="")
-    changes: dict[str, object] = {
-        "client_id": request.client_id,
-        "client_host": request.client_host,
-        # A member of the consumer protocol that takes the place of a classic one has no classic protocols.
-        "classic": None,
-    }
-    if request.instance_id is not None:
-        changes["instance_id"] = request.instance_id
-    if request.rack_id is not None:
-        changes["rack_id"] = request.rack_id
-    if request.rebalance_timeout_ms != -1:
-        changes["rebalance_timeout_ms"] = request.rebalance_timeout_ms
-    if request.assignor is not None:
-        changes["assignor"] = request.assignor
-    if request.topic_names is not None and frozenset(request.topic_names) != frozenset(known.topic_names):
-        changes["topic_names"] = tuple(sorted(set(request.topic_names)))
-    if request.topic_regex is not None:
-        changes["topic_regex"] = request.topic_regex or None
-    return msgspec.structs.replace(known, **changes)
-
-
-def _check_epoch(state: MemberState, request: ConsumerHeartbeat) -> None:
-    """Raise FENCED_MEMBER_EPOCH for an epoch that the member cannot have."""
-    if request.member_epoch == state.epoch:
-        return
-    # The member repeats the previous epoch if the response with its new one was lost.
-    is_repeated = request.member_epoch < state.epoch and request.member_epoch == state.previous_epoch
-    if is_repeated and request.owned is not None and _is_part(request.owned, state.owned):
-        return
-    order = "greater" if request.member_epoch > state.epoch else "smaller"
-    raise KafkaError(
-        ErrorCode.FENCED_MEMBER_EPOCH,
-        f"The consumer group member has a {order} member epoch ({request.member_epoch}) than the one known by the "
-        f"group coordinator ({state.epoch}). The member must abandon all its partitions and rejoin.",
-    )
-
-
-def _is_part(partitions: Assignment, owned: OwnedPartitions) -> bool:
-    return all(numbers <= owned.get(topic_id, {}).keys() for topic_id, numbers in partitions.items())
 
 
 __all__ = ["GROUP_TYPE", "LEAVE_EPOCH", "ConsumerGroup"]

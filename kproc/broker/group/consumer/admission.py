@@ -1,0 +1,111 @@
+"""Whose heartbeat a consumer group accepts, and the member's metadata after it: the checks before any record.
+
+The errors are those of Kafka's GroupMetadataManager.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import msgspec
+
+from kproc.broker.group.consumer.assignors import Assignment
+from kproc.broker.group.consumer.messages import JOIN_EPOCH, STATIC_LEAVE_EPOCH, ConsumerHeartbeat
+from kproc.broker.group.consumer.records import MemberMetadata, MemberState, OwnedPartitions
+from kproc.broker.group.consumer.state import ConsumerMember
+from kproc.common.errors import ErrorCode, KafkaError
+
+if TYPE_CHECKING:
+    from kproc.broker.config import Config
+    from kproc.broker.group.consumer.group import ConsumerGroup
+
+
+def check_size(member_count: int, config: Config) -> None:
+    """Raise GROUP_MAX_SIZE_REACHED if no member can be added to a group of this size."""
+    size_max = config.group_consumer_max_size
+    if member_count >= size_max:
+        raise KafkaError(
+            ErrorCode.GROUP_MAX_SIZE_REACHED,
+            f"The consumer group has reached its maximum capacity of {size_max} members.",
+        )
+
+
+def admit(group: ConsumerGroup, request: ConsumerHeartbeat) -> ConsumerMember | None:
+    """Return the member that sent the request; None for one that joins. Raises KafkaError if it is fenced."""
+    joins = request.member_epoch == JOIN_EPOCH
+    is_known = request.member_id in group.state.members or request.instance_id in group.state.instance_ids
+    if joins and not is_known:
+        group.check_size()
+    if request.instance_id is not None:
+        return _admit_static(group, request, request.instance_id)
+    member = group.state.members.get(request.member_id)
+    if not joins:
+        if member is None:
+            raise group.unknown_member(request.member_id)
+        _check_epoch(member.state, request)
+    return member
+
+
+def _admit_static(
+    group: ConsumerGroup, request: ConsumerHeartbeat, instance_id: str
+) -> ConsumerMember | None:
+    member_id = group.state.instance_ids.get(instance_id)
+    member = None if member_id is None else group.state.members[member_id]
+    if request.member_epoch != JOIN_EPOCH:
+        member = group.static_member(instance_id, request.member_id)
+        _check_epoch(member.state, request)
+        return member
+    if member is None or member.member_id == request.member_id:
+        return member
+    if member.state.epoch != STATIC_LEAVE_EPOCH:
+        # Two processes have the same instance id, or the first one died and its session has not ended yet.
+        raise KafkaError(
+            ErrorCode.UNRELEASED_INSTANCE_ID,
+            f"Static member {request.member_id} with instance id {instance_id} cannot join the group because the "
+            f"instance id is owned by {member.member_id} member.",
+        )
+    return group.replace(member, request.member_id)
+
+
+def merged(metadata: MemberMetadata | None, request: ConsumerHeartbeat) -> MemberMetadata:
+    """Return the metadata of a member after a request, in which None means "as before"."""
+    known = metadata if metadata is not None else MemberMetadata(client_id="", client_host="")
+    changes: dict[str, object] = {
+        "client_id": request.client_id,
+        "client_host": request.client_host,
+        # A member of the consumer protocol that takes the place of a classic one has no classic protocols.
+        "classic": None,
+    }
+    if request.instance_id is not None:
+        changes["instance_id"] = request.instance_id
+    if request.rack_id is not None:
+        changes["rack_id"] = request.rack_id
+    if request.rebalance_timeout_ms != -1:
+        changes["rebalance_timeout_ms"] = request.rebalance_timeout_ms
+    if request.assignor is not None:
+        changes["assignor"] = request.assignor
+    if request.topic_names is not None and frozenset(request.topic_names) != frozenset(known.topic_names):
+        changes["topic_names"] = tuple(sorted(set(request.topic_names)))
+    if request.topic_regex is not None:
+        changes["topic_regex"] = request.topic_regex or None
+    return msgspec.structs.replace(known, **changes)
+
+
+def _check_epoch(state: MemberState, request: ConsumerHeartbeat) -> None:
+    """Raise FENCED_MEMBER_EPOCH for an epoch that the member cannot have."""
+    if request.member_epoch == state.epoch:
+        return
+    # The member repeats the previous epoch if the response with its new one was lost.
+    is_repeated = request.member_epoch < state.epoch and request.member_epoch == state.previous_epoch
+    if is_repeated and request.owned is not None and _is_part(request.owned, state.owned):
+        return
+    order = "greater" if request.member_epoch > state.epoch else "smaller"
+    raise KafkaError(
+        ErrorCode.FENCED_MEMBER_EPOCH,
+        f"The consumer group member has a {order} member epoch ({request.member_epoch}) than the one known by the "
+        f"group coordinator ({state.epoch}). The member must abandon all its partitions and rejoin.",
+    )
+
+
+def _is_part(partitions: Assignment, owned: OwnedPartitions) -> bool:
+    return all(numbers <= owned.get(topic_id, {}).keys() for topic_id, numbers in partitions.items())

@@ -1,0 +1,47 @@
+"""Which members of a consumer group may commit and fetch offsets, as ConsumerGroup.validateOffsetCommit in Kafka."""
+
+from __future__ import annotations
+
+from kproc.broker.group.consumer.records import NO_EPOCH
+from kproc.broker.group.consumer.state import ConsumerGroupState
+from kproc.broker.group.messages import CommitRequest
+from kproc.common.errors import ErrorCode
+
+
+def commit_refusal(state: ConsumerGroupState, request: CommitRequest) -> int:
+    """Return the error for a commit of offsets, or NONE. A commit does not restart the member's session.
+
+    A member that has not yet learnt its new epoch may commit offsets of partitions that it had before (KIP-1251).
+    """
+    epoch = request.generation
+    is_transactional = request.producer is not None
+    # A tool, or a consumer that chooses its own partitions. Before KIP-447 a transaction did not name the member.
+    is_unnamed = is_transactional and not request.member_id
+    if epoch < 0 and (is_unnamed or not state.members):
+        return ErrorCode.NONE
+    member = state.members.get(request.member_id)
+    if member is None or member.metadata is None:
+        return ErrorCode.UNKNOWN_MEMBER_ID
+    if member.classic is not None:
+        return ErrorCode.NONE if epoch == member.state.epoch else ErrorCode.ILLEGAL_GENERATION
+    if not is_transactional and not request.knows_unknown_group:
+        return ErrorCode.UNSUPPORTED_VERSION  # Before v9 the client knows no STALE_MEMBER_EPOCH.
+    if epoch == member.state.epoch:
+        return ErrorCode.NONE
+    for key, committed in request.offsets:
+        assigned_at = member.state.owned.get(committed.topic_id, {}).get(key.partition, NO_EPOCH)
+        if not 0 <= assigned_at <= epoch < member.state.epoch:
+            return ErrorCode.STALE_MEMBER_EPOCH
+    return ErrorCode.NONE
+
+
+def fetch_refusal(state: ConsumerGroupState, member_id: str | None, epoch: int) -> int:
+    """Return the error for a fetch of committed offsets, or NONE. An admin client has no member and no epoch."""
+    if not member_id and epoch < 0:
+        return ErrorCode.NONE
+    member = state.members.get(member_id or "")
+    if member is None:
+        return ErrorCode.UNKNOWN_MEMBER_ID
+    if epoch == member.state.epoch:
+        return ErrorCode.NONE
+    return ErrorCode.STALE_MEMBER_EPOCH if member.classic is None else ErrorCode.ILLEGAL_GENERATION
