@@ -46,9 +46,12 @@ ALWAYS = {
     ApiKey.STREAMS_GROUP_DESCRIBE: {ErrorCode.GROUP_ID_NOT_FOUND},
     # Of a broker without the plug-in that stores descriptions.
     ApiKey.STREAMS_GROUP_TOPOLOGY_DESCRIPTION_UPDATE: {ErrorCode.UNSUPPORTED_VERSION},
-    # Of a cluster without share groups, and of a session that there is not.
-    ApiKey.SHARE_FETCH: {ErrorCode.UNSUPPORTED_VERSION},
-    ApiKey.SHARE_ACKNOWLEDGE: {ErrorCode.UNSUPPORTED_VERSION, ErrorCode.SHARE_SESSION_NOT_FOUND},
+    # Of share groups, sessions and stored states that there are not. As in Kafka, ShareFetch of a partition without a
+    # state fails with this error.
+    ApiKey.SHARE_FETCH: {ErrorCode.UNKNOWN_SERVER_ERROR},
+    ApiKey.SHARE_ACKNOWLEDGE: {ErrorCode.SHARE_SESSION_NOT_FOUND},
+    ApiKey.READ_SHARE_GROUP_STATE: {ErrorCode.INVALID_REQUEST},
+    ApiKey.WRITE_SHARE_GROUP_STATE: {ErrorCode.INVALID_REQUEST},
     ApiKey.SHARE_GROUP_DESCRIBE: {ErrorCode.GROUP_ID_NOT_FOUND},
     ApiKey.DELETE_SHARE_GROUP_OFFSETS: {ErrorCode.GROUP_ID_NOT_FOUND},
     ApiKey.DELETE_GROUPS: {ErrorCode.GROUP_ID_NOT_FOUND},
