@@ -133,6 +133,7 @@ def consuming(seed: int) -> Plan:
 
 DIRECTED: Final[dict[str, Callable[[int], Plan]]] = {
     "revocation-not-awaited": consuming,
+    "assignment-without-the-newcomer": consuming,
     "member-state-not-written": consuming,
     "visible-before-sync": read_before_sync,
     "answer-before-sync": answered_before_sync,

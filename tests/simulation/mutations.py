@@ -23,6 +23,7 @@ from kproc.broker.coordinator.coordinator_epochs import CoordinatorEpochs
 from kproc.broker.coordinator.coordinator_log import CoordinatorLog
 from kproc.broker.group import coordinator as group_coordinator
 from kproc.broker.group.consumer import reconciliation
+from kproc.broker.group.consumer.group import ConsumerGroup
 from kproc.broker.group.consumer.records import MemberState
 from kproc.broker.group.consumer_groups import ConsumerGroups
 from kproc.broker.group.coordinator import GroupCoordinator
@@ -286,6 +287,7 @@ OF_TRANSACTIONS: Final[dict[str, list[tuple[Any, str, Any]]]] = {
         (MarkerDelivery, "_on_result", _nothing),
     ],
     "revocation-not-awaited": [(reconciliation, "_owns_any", lambda *_: False)],
+    "assignment-without-the-newcomer": [(ConsumerGroup, "_has_changed", lambda *_: False)],
     "member-state-not-written": [(ConsumerGroups, "_append_to_group", _appended_without_member_states)],
     "coordinator-epoch-not-raised": [(CoordinatorEpochs, "pop", lambda *_, **__: 0)],
     "markers-not-sent-after-loading": [(TransactionCoordinator, "finish_loading", _loaded_without_markers)],
