@@ -26,6 +26,7 @@ from kproc.broker.share.membership.messages import InitializedPartitions
 from kproc.broker.share.state.messages import NO_COUNT, NO_OFFSET, PersistedState, ReadSummary, state_key
 from kproc.common.errors import ErrorCode
 from kproc.wire.header import ApiKey
+from kproc.wire.primitives import INT64_MAX, INT64_MIN
 
 if TYPE_CHECKING:
     from kproc.broker.group.coordinator import GroupCoordinator
@@ -151,7 +152,9 @@ def _add_states(
             if end["error_code"]:
                 row.update(_partition(row["partition_index"]), error_code=end["error_code"])
             else:
-                row["lag"] = end["offset"] - state.start_offset - state.delivery_complete_count
+                lag = end["offset"] - state.start_offset - state.delivery_complete_count
+                # InitializeShareGroupState stores any 64-bit start offset.
+                row["lag"] = min(max(lag, INT64_MIN), INT64_MAX)
         context.reply({"groups": groups})
 
     gather_ends(context.services, [(name, row["partition_index"]) for name, row, _ in wanted], on_ends)
