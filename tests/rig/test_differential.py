@@ -132,7 +132,8 @@ def test_list_groups_rule_of_rejected_join() -> None:
     def rule(kproc: str, kafka: str, protocols: list[dict[str, Any]], *later: str) -> str | None:
         answers = [{"groups": [{"group_id": each} for each in names]} for names in (kproc, kafka)]
         (difference,) = compare(*answers)[0]
-        before = [Step(0, "join_group", 2, {"group_id": "b", "protocols": protocols})]
+        join = {"group_id": "b", "protocol_type": "consumer", "protocols": protocols}
+        before = [Step(0, "join_group", 2, join)]
         before += [Step(0, api, 2, {"group_id": "b"}) for api in later]
         return rule_for(Case(Step(0, "list_groups", 0, {}), difference, *answers, before))
 

@@ -24,5 +24,5 @@ def _one(field: Field, source: random.Random) -> Any:
         return filled(field.struct, source)
     if field.kind == "string":
         return f"n{source.randrange(10**6)}"
-    number = source.randrange(100 if field.kind in ("int8", "int16") else 10**6)
+    number = source.randrange(100 if field.kind in ("int8", "int16", "uint16") else 10**6)
     return {"uuid": source.randbytes(16), "bytes": b"b", "bool": True, "float64": 1.5}.get(field.kind, number)

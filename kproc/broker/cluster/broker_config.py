@@ -38,7 +38,15 @@ from kproc.common.errors import ErrorCode, KafkaError
 REQUEST_LOG: Final = frozenset(("kproc.request.log", "kproc.slow.request.log.ms"))
 # Defaults of group configs, which coordinators read from their image: handler/coordinator_kinds.py.
 GROUP_SETTINGS: Final = frozenset(
-    ("group.consumer.assignment.interval.ms", "group.share.assignment.interval.ms")
+    (
+        "group.consumer.assignment.interval.ms",
+        "group.share.assignment.interval.ms",
+        "group.streams.assignment.interval.ms",
+    )
+)
+# Settings that owners read from their image when they write dead letters: share/partition/dead_letters.py.
+DEAD_LETTER_SETTINGS: Final = frozenset(
+    ("errors.deadletterqueue.auto.create.topics.enable", "errors.deadletterqueue.topic.name.prefix")
 )
 # Settings that the cleaner reads from its image whenever it needs them: cleaner/compactor.py.
 CLEANER_SETTINGS: Final = frozenset(
@@ -64,6 +72,7 @@ APPLIED_LIVE: Final = (
     | REQUEST_LOG
     | CLEANER_SETTINGS
     | GROUP_SETTINGS
+    | DEAD_LETTER_SETTINGS
     | {"listeners"}
 )
 # Settings that are stored and shown, and have no effect.

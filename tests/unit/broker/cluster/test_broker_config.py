@@ -1,11 +1,13 @@
-"""AlterConfigs of `listeners`: none is opened to other hosts that asks nobody, unless the broker was told so."""
+"""Settings of the running broker. No listener without a login is opened to other hosts, unless it was allowed."""
 
 from __future__ import annotations
 
 import pytest
 
-from kproc.broker.cluster.broker_config import check_listeners_change
+from kproc.broker.cluster.broker_config import TLS_SETTINGS, check_listeners_change, is_live
 from kproc.broker.config import Config
+from kproc.broker.config.dynamic import split_listener_key
+from kproc.broker.config.settings import SETTINGS
 from kproc.common.errors import ErrorCode, KafkaError
 from tests.support.cases import in_one_test
 from tests.support.in_memory_controller import InMemoryController, changes, outcome
@@ -80,3 +82,9 @@ def test_number_rejected_in_file_is_rejected_at_run_time(name: str, value: str) 
     [(code, message)] = outcome(cluster.alter(changes(BROKER, "1", (name, SET, value))))
     assert code in (ErrorCode.INVALID_REQUEST, ErrorCode.INVALID_CONFIG), (code, message)
     assert "1" not in cluster.image.broker_configs
+
+
+def test_every_dynamic_setting_can_be_changed_while_the_broker_runs() -> None:
+    names = {f"listener.name.plaintext.{name}" if name in TLS_SETTINGS else name for name in SETTINGS}
+    rows = {name: SETTINGS[split_listener_key(name)[1]] for name in names}
+    assert [name for name, row in rows.items() if row.is_dynamic and not is_live(name)] == []

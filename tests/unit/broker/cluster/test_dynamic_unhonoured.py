@@ -23,11 +23,10 @@ def cluster() -> InMemoryController:
 # DynamicBrokerConfig.ALL_DYNAMIC_CONFIGS of Kafka 4.4 that had been refused here, with a value that Kafka takes.
 WITHOUT_EFFECT = """
     background.threads=12 config.providers= cordoned.log.dirs=/x follower.fetch.last.tiered.offset.enable=true
-    follower.replication.throttled.rate=1000 errors.deadletterqueue.auto.create.topics.enable=true
-    errors.deadletterqueue.topic.name.prefix=dead. group.consumer.assignor.offload.enable=false
+    follower.replication.throttled.rate=1000 group.consumer.assignor.offload.enable=false
     group.share.assignor.offload.enable=false group.streams.assignor.offload.enable=false
     group.coordinator.cached.buffer.max.bytes=600000
-    group.streams.assignment.interval.ms=5 leader.replication.throttled.rate=1000 log.cleaner.threads=2
+    leader.replication.throttled.rate=1000 log.cleaner.threads=2
     log.local.retention.bytes=-2 log.local.retention.ms=-2 log.remote.copy.lag.bytes=5 log.remote.copy.lag.ms=-1
     metric.reporters=a.B num.recovery.threads.per.data.dir=3
     num.replica.fetchers=2 principal.builder.class=a.B remote.fetch.max.wait.ms=5

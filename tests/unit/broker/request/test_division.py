@@ -30,6 +30,7 @@ WITHOUT_ROWS = {
     ApiKey.DESCRIBE_LOG_DIRS,
     ApiKey.ELECT_LEADERS,
     ApiKey.OFFSET_DELETE,
+    ApiKey.ALTER_SHARE_GROUP_OFFSETS,
 }
 WITH_ROWS = sorted(key for key, api in registry.APIS.items() if api.rows)
 
