@@ -33,6 +33,14 @@ COUNTS = {
     "ShareSessionCacheTest": 8,
     "SharePartitionManagerTest": 45,
     "ShareFetchAcknowledgeRequestTest": 8,
+    "StreamsGroupTest": 37,
+    "Streams: CurrentAssignmentBuilderTest": 18,
+    "StickyTaskAssignorTest": 54,
+    "CopartitionedTopicsEnforcerTest": 9,
+    "RepartitionTopicsTest": 7,
+    "ChangelogTopicsTest": 5,
+    "InternalTopicManagerTest": 3,
+    "StreamsGroupHeartbeatRequestTest": 18,
 }
 NEIGHBOURS = {
     "KafkaRequestHandlerTest",

@@ -15,8 +15,6 @@ from kproc.broker.config import SETTINGS, Config, Kind
 from kproc.broker.config.values import Check, at_least
 from kproc.common.errors import ErrorCode, KafkaError
 
-_UNHONOURED: Final = "kproc does not support groups of this kind"
-
 
 class GroupConfigRow(NamedTuple):
     """A row of the table of group configs: the config, the name of its default, and Kafka's defaults of its bounds.
@@ -89,11 +87,7 @@ _BY_DURATION: Final = re.compile(
 def _row(
     name: str, kind: Kind, text: str, check: Check | None, default: str, synonym: str, *bounds: int | None
 ) -> GroupConfigRow:
-    is_honoured = not name.startswith("streams.")
-    config = TopicConfig(
-        name, kind, text, (), check, default, unhonoured=None if is_honoured else _UNHONOURED
-    )
-    return GroupConfigRow(config, synonym, *bounds)
+    return GroupConfigRow(TopicConfig(name, kind, text, (), check, default), synonym, *bounds)
 
 
 def _number(

@@ -36,7 +36,6 @@ _NO_JAVA: Final = "it names a Java class"
 _OPENSSL: Final = "OpenSSL decides this"
 _NO_SHARE_GROUPS: Final = "there are no share groups"
 _NO_OFFLOAD: Final = "assignors run in the Handler"
-_OTHER_GROUPS: Final = "group protocols with assignment by the broker are not supported"
 
 
 def _row(
@@ -96,7 +95,7 @@ _ROWS: Final = (
     _row("metric.reporters", LIST, ("org.apache.kafka.common.metrics.JmxReporter",), _NO_JAVA),
     _row("principal.builder.class", STRING, None, _NO_JAVA, dynamic=PER_BROKER),
     _row("group.consumer.assignor.offload.enable", BOOLEAN, True, _NO_OFFLOAD),
-    _row("group.share.assignor.offload.enable", BOOLEAN, True, _OTHER_GROUPS),
+    _row("group.share.assignor.offload.enable", BOOLEAN, True, _NO_OFFLOAD),
     _row("group.streams.assignor.offload.enable", BOOLEAN, True, _NO_OFFLOAD),
     _row(
         "group.coordinator.cached.buffer.max.bytes",

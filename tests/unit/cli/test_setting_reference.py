@@ -77,8 +77,7 @@ def test_setting_without_effect_says_why() -> None:
     assert found.unhonoured == "one host keeps one replica"
     for each in DESCRIPTIONS:
         if each.scope in (reference.GROUP, reference.CLIENT_METRICS):
-            is_honoured = each.scope == reference.GROUP and not each.name.startswith("streams.")
-            assert bool(each.unhonoured) != is_honoured, each.name
+            assert bool(each.unhonoured) == (each.scope == reference.CLIENT_METRICS), each.name
     # Of min.insync.replicas and others, the broker has the default and each topic may have its own.
     scopes = {each.scope: each.unhonoured for each in reference.find_descriptions("min.insync.replicas")}
     assert scopes == dict.fromkeys((reference.BROKER, reference.TOPIC), "one host keeps one replica")
