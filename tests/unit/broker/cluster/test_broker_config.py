@@ -84,7 +84,7 @@ def test_number_rejected_in_file_is_rejected_at_run_time(name: str, value: str) 
     assert "1" not in cluster.image.broker_configs
 
 
-def test_every_dynamic_setting_can_be_changed_while_the_broker_runs() -> None:
+def test_every_dynamic_setting_can_be_changed_at_run_time() -> None:
     names = {f"listener.name.plaintext.{name}" if name in TLS_SETTINGS else name for name in SETTINGS}
     rows = {name: SETTINGS[split_listener_key(name)[1]] for name in names}
     assert [name for name, row in rows.items() if row.is_dynamic and not is_live(name)] == []
