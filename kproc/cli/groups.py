@@ -41,7 +41,7 @@ if TYPE_CHECKING:
     from kproc.client import Client
 
 app = typer.Typer(
-    help="List, describe, move and delete consumer, share and streams groups.",
+    help="List, describe, move and delete groups of all types.",
     no_args_is_help=True,
 )
 
