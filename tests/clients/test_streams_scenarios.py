@@ -18,9 +18,11 @@ pytest.importorskip("confluent_kafka")
 from confluent_kafka.admin import AdminClient, NewPartitions
 
 from tests.support.adapters.transactional import read_messages
+from tests.support.configs import set_config
 from tests.support.either_broker import EitherBroker, either_broker
 from tests.support.kafka_jars import streams_missing_reason
 from tests.support.raw import RawClient
+from tests.support.share_scene import GROUP_RESOURCE
 from tests.support.streams_application import (
     COUNTS,
     ORDERS,
@@ -114,6 +116,11 @@ def test_static_streams_instance_returns_to_its_tasks(
 ) -> None:
     """Its session outlives the restart, so that nobody else gets its tasks."""
     with StreamsApplication(either.bootstrap, tmp_path, protocol) as application:
+        with RawClient(either.bootstrap) as client:
+            # A classic member brings its session timeout, a member of a streams group has the group's.
+            assert set_config(
+                client, "streams.session.timeout.ms", "30000", kind=GROUP_RESOURCE, resource=application.name
+            ) == (0, None)
 
         def start(slot: int) -> None:
             application.start(slot, group_instance_id=f"instance-{slot}", consumer_session_timeout_ms="30000")
@@ -123,7 +130,8 @@ def test_static_streams_instance_returns_to_its_tasks(
         application.wait_settled(TASKS)
         owned = {slot: each.tasks for slot, each in application.instances.items()}
         with under_load(either, application):
-            application.kill(1)
+            # In a streams group, one that was killed cannot return before its session ends.
+            application.stop(1)
             start(1)
             application.wait_settled(TASKS)
             assert {slot: each.tasks for slot, each in application.instances.items()} == owned

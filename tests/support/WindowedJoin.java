@@ -56,6 +56,7 @@ public final class WindowedJoin {
         settings.put("default.key.serde", Serdes.StringSerde.class.getName());
         settings.put("default.value.serde", Serdes.StringSerde.class.getName());
         settings.put("consumer.auto.offset.reset", "earliest");
+        settings.put("metadata.max.age.ms", "1000"); // Classic members find new partitions by it.
         settings.put("reconnect.backoff.max.ms", "200");
         settings.put("request.timeout.ms", "10000");
         if (args[2].equals("classic")) { // The coordinator has these in the other protocol.

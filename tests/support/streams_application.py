@@ -88,6 +88,11 @@ class StreamsApplication:
         """Send SIGKILL to an instance."""
         self.instances.pop(slot).kill()
 
+    def stop(self, slot: int) -> None:
+        """End an instance, which must end by itself."""
+        instance = self.instances.pop(slot)
+        assert instance.close() == 0, f"instance {slot}: {instance.said()}"
+
     def close(self) -> None:
         """End all instances. Each must end by itself."""
         for slot, instance in self.instances.items():
