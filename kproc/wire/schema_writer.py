@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from struct import Struct
+from struct import error as StructError
 from typing import Any, Final
 
 from kproc.wire.file_range import FileRange, FileRecords
@@ -250,11 +251,29 @@ def _write_run(run: tuple[Field, ...]) -> Step:
     return write_run_with_uuid if uuid_names else write_run
 
 
+def _encoded_default(field: Field, write: Writer) -> bytes | None:
+    """Return the encoded default of a field, or None if the field must be set."""
+    default = bytearray()
+    try:
+        write(default, default_of(field))
+    except (ValueError, StructError):
+        return None
+    return bytes(default)
+
+
 def _write_single(field: Field, write: Writer) -> Step:
     name = field.name
+    default = _encoded_default(field, write)
 
     def write_single(out: bytearray, fields: Mapping[str, Any]) -> None:
-        write(out, fields[name] if name in fields else default_of(field))
+        if name in fields:
+            write(out, fields[name])
+        elif default is not None:
+            # The default is encoded only once, because rows without news leave out most of their fields.
+            out += default
+        else:
+            # This raises the error that names the missing field.
+            write(out, default_of(field))
 
     return write_single
 
