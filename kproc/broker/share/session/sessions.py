@@ -155,7 +155,7 @@ class ShareSessions:
         )
 
     def proceed(
-        self, session: ShareSession, epoch: int, keys: Iterable[ShareKey], forgotten: Iterable[ShareKey]
+        self, session: ShareSession, epoch: int, keys: Sequence[ShareKey], forgotten: Sequence[ShareKey]
     ) -> None:
         """Accept a request of a session that is neither its first nor its last.
 
@@ -164,12 +164,14 @@ class ShareSessions:
         """
         if epoch != session.epoch:
             raise KafkaError(ErrorCode.INVALID_SHARE_SESSION_EPOCH)
-        before = len(session.targets)
-        session.update(keys, forgotten)
-        self._partition_count += len(session.targets) - before
-        session.advance()
-        if len(session.targets) > SESSION_PARTITIONS_MAX or self._partition_count > PARTITIONS_MAX:
+        # Check before anything is added. Otherwise rejected requests could add partitions without a limit.
+        size = len({*session.targets, *keys}.difference(forgotten))
+        partitions = self._partition_count - len(session.targets) + size
+        if size > SESSION_PARTITIONS_MAX or partitions > PARTITIONS_MAX:
             raise KafkaError(ErrorCode.SHARE_SESSION_LIMIT_REACHED)
+        session.update(keys, forgotten)
+        self._partition_count = partitions
+        session.advance()
 
     def end(self, session: ShareSession) -> None:
         """End a session. The caller releases its records."""

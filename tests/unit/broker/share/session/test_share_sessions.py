@@ -75,6 +75,10 @@ def test_limits_of_partitions(sessions: ShareSessions, monkeypatch: pytest.Monke
     with pytest.raises(KafkaError) as error:
         sessions.proceed(session, 1, [C], [])
     assert code_of(error) == ErrorCode.SHARE_SESSION_LIMIT_REACHED
+    # A rejected request changes nothing: many of them would add partitions without a limit.
+    assert (list(session.targets), sessions.partition_count, session.epoch) == ([A, B], 2, 1)
+    sessions.proceed(session, 1, [B, C], [A])
+    assert (list(session.targets), sessions.partition_count, session.epoch) == ([B, C], 2, 2)
 
 
 def test_reopened_session_keeps_its_holder_on_its_connection(sessions: ShareSessions) -> None:
