@@ -21,6 +21,8 @@ from pathlib import Path
 from typing import Any
 
 from kproc.broker.request.divided_request import ROWS_MAX
+from kproc.broker.share.session.share_requests import PARTS_MAX
+from kproc.broker.share.session.share_requests import ROWS_MAX as SHARE_ROWS_MAX
 from kproc.client import ConnectionLost
 from kproc.wire import codec
 from kproc.wire.header import ApiKey
@@ -36,6 +38,12 @@ FRAME_BYTES = 100 << 20  # socket.request.max.bytes
 ANSWER_ROWS = 20_000
 AUTHORIZER = "org.apache.kafka.metadata.authorizer.StandardAuthorizer"
 _MIB = 1 << 20
+_ROWS_MAX = {
+    ApiKey.PRODUCE: PRODUCE_ROWS_MAX,
+    ApiKey.FETCH: FETCH_ROWS_MAX,
+    ApiKey.SHARE_FETCH: PARTS_MAX,
+    ApiKey.SHARE_ACKNOWLEDGE: SHARE_ROWS_MAX,
+}
 
 
 class Watch:
@@ -97,7 +105,7 @@ class Watch:
 
 def frames_of(large: LargeRequest) -> list[tuple[str, bytes]]:
     """The largest request that is served, and the largest that a Processor reads."""
-    rows_max = {ApiKey.PRODUCE: PRODUCE_ROWS_MAX, ApiKey.FETCH: FETCH_ROWS_MAX}.get(large.key, ROWS_MAX) - 10
+    rows_max = _ROWS_MAX.get(large.key, ROWS_MAX) - 10
     served = _frame(large, rows_max)
     by_size = _frame(large, 1_000)
     rows = 1_000 * FRAME_BYTES // len(by_size)

@@ -180,7 +180,8 @@ class Acquisition(DelayedOperation):
             if not self._is_gone:
                 self.complete()
             return
-        moved: list[ShareKey] = []
+        # In the order of the partitions, as a dict so that a look-up among thousands is fast.
+        moved: dict[ShareKey, None] = {}
         if isinstance(reply, Lost):
             for key in keys:
                 self.results[key] = AcquiredPart(int(ErrorCode.NOT_LEADER_OR_FOLLOWER))
@@ -188,10 +189,11 @@ class Acquisition(DelayedOperation):
             self._session.lock_ms = reply.lock_ms
             for key, part in zip(keys, reply.parts, strict=True):
                 self.results[key] = part
-                self._records_left -= part.record_count
-                self._bytes_left -= part.bytes
-                if part.error == ErrorCode.NOT_LEADER_OR_FOLLOWER and reply.known > version:
-                    moved.append(key)
+                if part.acquired:
+                    self._records_left -= part.record_count
+                    self._bytes_left -= part.bytes
+                elif part.error == ErrorCode.NOT_LEADER_OR_FOLLOWER and reply.known > version:
+                    moved[key] = None
         for key in moved:
             # The new owner may have records. If the response has some already, the next request goes there.
             del self.results[key]
@@ -203,7 +205,7 @@ class Acquisition(DelayedOperation):
         else:
             self._proceed()
 
-    def _on_image(self, moved: list[ShareKey]) -> None:
+    def _on_image(self, moved: Iterable[ShareKey]) -> None:
         self._is_calling = False
         if not (self._is_gone or self.is_completed):
             self._route(moved)

@@ -15,7 +15,7 @@ Versions: v2 acquire modes (KIP-1206), renewals of locks (KIP-1222).
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
@@ -25,12 +25,7 @@ from kproc.broker.request.rights import denied_topics, on_group
 from kproc.broker.role.purgatory import DelayedOperation
 from kproc.broker.security.acl import Operation
 from kproc.broker.share.partition.messages import OPENS_LATER, AcknowledgedPart, AcquiredPart
-from kproc.broker.share.session.acknowledge import (
-    Acknowledgements,
-    RenewRules,
-    find_partition,
-    has_acknowledgements,
-)
+from kproc.broker.share.session.acknowledge import Acknowledgements, RenewRules, has_acknowledgements
 from kproc.broker.share.session.acquire import AcquireLimits, Acquisition
 from kproc.broker.share.session.owner_call import release_session
 from kproc.broker.share.session.sessions import FINAL_EPOCH, INITIAL_EPOCH, ShareKey, ShareSession, keys_of
@@ -71,11 +66,12 @@ _MUST_BE_ZERO: Final = (
 def handle_share_fetch(context: RequestContext, request: Fields) -> None:
     check_request(context, request)
     _check_renewal(request)
-    session = _find_session(context, request)
+    keys = keys_of(request["topics"])
+    session = _find_session(context, request, keys)
     if session is None:
         _respond_later(context, request)
         return
-    fetch = ShareFetch(context, request, session)
+    fetch = ShareFetch(context, request, session, keys)
     fetch.start()
 
 
@@ -91,15 +87,15 @@ def _check_renewal(request: Fields) -> None:
         raise KafkaError(ErrorCode.INVALID_REQUEST)
 
 
-def _find_session(context: RequestContext, request: Fields) -> ShareSession | None:
+def _find_session(context: RequestContext, request: Fields, keys: Sequence[ShareKey]) -> ShareSession | None:
     """Return the session of a request, which may be a new one. None: there is no room for a new one.
 
+    keys: the partitions that the request names.
     Raises KafkaError with Kafka's error for an epoch that is not the next one, and for an unknown session.
     """
     services = context.services
     sessions = services.owner.share_sessions
     group_id, member_id, epoch = request["group_id"], request["member_id"], request["share_session_epoch"]
-    keys = keys_of(request["topics"])
     if epoch == FINAL_EPOCH:
         return sessions.find(group_id, member_id)
     if epoch != INITIAL_EPOCH:
@@ -163,23 +159,27 @@ class ShareFetch:
         "_denied",
         "_failed",
         "_is_final",
+        "_is_first",
         "_left",
         "_request",
         "_session",
     )
 
-    def __init__(self, context: RequestContext, request: Fields, session: ShareSession) -> None:
+    def __init__(
+        self, context: RequestContext, request: Fields, session: ShareSession, keys: Sequence[ShareKey]
+    ) -> None:
         self._context = context
         self._request = request
         self._session = session
         self._is_final = request["share_session_epoch"] == FINAL_EPOCH
+        self._is_first = request["share_session_epoch"] == INITIAL_EPOCH
         self._left = 0
         self._acknowledged: dict[ShareKey, AcknowledgedPart] = {}
         self._acquired: dict[ShareKey, AcquiredPart] = {}
         self._failed: dict[ShareKey, ErrorCode] = {}
         # As in Kafka, a request that waits is not authorized again.
-        keys = [*([] if self._is_final else session.targets), *keys_of(request["topics"])]
-        names = topic_names(context.services, dict.fromkeys(keys))
+        named: Iterable[ShareKey] = keys if self._is_final else dict.fromkeys((*session.targets, *keys))
+        names = topic_names(context.services, named)
         self._denied = denied_topics(context, Operation.READ, names)
 
     def start(self) -> None:
@@ -235,8 +235,7 @@ class ShareFetch:
 
     def _find_wanted(self) -> list[ShareKey]:
         """Return the partitions to acquire from, and store the errors of the others."""
-        services = self._context.services
-        by_id = services.image.topics_by_id
+        by_id = self._context.services.image.topics_by_id
         wanted = []
         for key, target in self._session.targets.items():
             topic = by_id.get(key[0])
@@ -246,7 +245,7 @@ class ShareFetch:
                 self._failed[key] = ErrorCode.UNKNOWN_TOPIC_ID
             elif target.topic_name in self._denied:
                 self._failed[key] = ErrorCode.TOPIC_AUTHORIZATION_FAILED
-            elif find_partition(services, key) is None:
+            elif topic is None or not 0 <= key[1] < len(topic.partitions):
                 self._failed[key] = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
             else:
                 wanted.append(key)
@@ -299,28 +298,27 @@ class ShareFetch:
         """Add the row of a partition with news. As in Kafka, the message of an error is not sent."""
         # A log that opens later is no error. The client finds it open at one of its next requests.
         code = 0 if part.error == OPENS_LATER else part.error
-        is_first = self._request["share_session_epoch"] == INITIAL_EPOCH
-        needs_row = self._session.needs_row(key, has_records=bool(part.acquired), has_error=bool(code))
-        if not (needs_row or is_first):
+        acquired = part.acquired
+        needs_row = self._session.needs_row(key, has_records=bool(acquired), has_error=bool(code))
+        if not (needs_row or self._is_first):
             return
-        row = rows[key] = {
-            "partition_index": key[1],
-            "error_code": code,
-            "records": FileRecords(part.ranges),
-            "acquired_records": [
+        row: Fields = {"partition_index": key[1], "error_code": code}
+        rows[key] = row
+        if acquired:
+            row["records"] = FileRecords(part.ranges)
+            row["acquired_records"] = [
                 {"first_offset": each.first, "last_offset": each.last, "delivery_count": each.delivery_count}
-                for each in part.acquired
-            ],
-        }
-        add_leader(self._context.services, key, row)
+                for each in acquired
+            ]
+        if code:
+            add_leader(self._context.services, key, row)
 
     def _count_records(self) -> None:
         """Count the bytes of records in the metrics of their topics, and for the client's quota."""
         services, context = self._context.services, self._context
         total = 0
         for (topic_id, _), part in self._acquired.items():
-            topic = services.image.topics_by_id.get(topic_id)
-            if part.bytes and topic is not None:
+            if part.bytes and (topic := services.image.topics_by_id.get(topic_id)) is not None:
                 services.owner.partitions.traffic_of(topic.name).bytes_out += part.bytes
                 total += part.bytes
         if total and services.client_rates.is_on:

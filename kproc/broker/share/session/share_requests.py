@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from typing import TYPE_CHECKING, Any, Final
 
 from kproc.broker.cluster.features import share_version
@@ -17,6 +17,8 @@ if TYPE_CHECKING:
 Fields = dict[str, Any]
 # Limit of the rows of a request: batches, partitions, and types of single records.
 ROWS_MAX: Final = 20_000
+# Limit of the partitions and batches of a request, which cost more than types. One step handles all of them.
+PARTS_MAX: Final = 5_000
 _MEMBER_ID_MAX: Final = 36
 _LOCK_CONFIG: Final = GROUP_CONFIGS["share.record.lock.duration.ms"]
 # With these errors a client looks up the leader. It gets it with the error (KIP-951).
@@ -24,7 +26,10 @@ _LEADER_ERRORS: Final = (ErrorCode.NOT_LEADER_OR_FOLLOWER, ErrorCode.FENCED_LEAD
 
 
 def check_request(context: RequestContext, request: Mapping[str, Any]) -> None:
-    """Reject a request without a valid group and member, or all if the cluster has no share groups."""
+    """Reject a request without a valid group and member, and one with too many partitions.
+
+    Without the feature share.version, reject all.
+    """
     if share_version(context.services.image) < 1:
         raise KafkaError(ErrorCode.UNSUPPORTED_VERSION)
     if request["group_id"] is None:
@@ -32,12 +37,24 @@ def check_request(context: RequestContext, request: Mapping[str, Any]) -> None:
     member_id = request["member_id"]
     if not member_id or len(member_id) > _MEMBER_ID_MAX:
         raise KafkaError(ErrorCode.INVALID_REQUEST, "Invalid member id in the request.")
+    if _count_parts(request["topics"]) > PARTS_MAX:
+        raise KafkaError(ErrorCode.INVALID_REQUEST)
 
 
-def topic_names(services: Services, keys: Iterable[ShareKey]) -> list[str]:
-    """Return the topic's name of each partition whose topic exists."""
+def _count_parts(topics: Iterable[Fields]) -> int:
+    """Count the partitions and the batches of acknowledgements."""
+    count = 0
+    for topic in topics:
+        count += len(topic["partitions"])
+        for partition in topic["partitions"]:
+            count += len(partition["acknowledgement_batches"])
+    return count
+
+
+def topic_names(services: Services, keys: Iterable[ShareKey]) -> Iterator[str]:
+    """Yield the topic's name of each partition whose topic exists. Without an authorizer nobody reads them."""
     by_id = services.image.topics_by_id
-    return [topic.name for topic_id, _ in keys if (topic := by_id.get(topic_id)) is not None]
+    return (topic.name for topic_id, _ in keys if (topic := by_id.get(topic_id)) is not None)
 
 
 def default_lock_ms(services: Services) -> int:

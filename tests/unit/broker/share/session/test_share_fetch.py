@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 
+from kproc.broker.share.session import share_requests
 from kproc.common.errors import ErrorCode
 from kproc.wire.header import ApiKey
 from tests.support.handler_rig import Answer, HandlerRig, parts_of
@@ -307,6 +308,19 @@ def test_invalid_requests_get_kafkas_errors(scene: Scene, more: Fields, code: Er
     answer = scene.fetch(0, **more)
     assert answer["error_code"] == code
     assert answer["acquisition_lock_timeout"] == 0
+
+
+def test_request_of_too_many_partitions_or_batches_is_rejected(
+    scene: Scene, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """One step handles all of them. The session expects the same epoch again."""
+    monkeypatch.setattr(share_requests, "PARTS_MAX", 2)
+    assert scene.fetch(0, 1, 2)["error_code"] == ErrorCode.INVALID_REQUEST
+    assert scene.fetch(0, 1)["error_code"] == 0
+    batches = {0: [(0, 0, [ACCEPT]), (1, 1, [ACCEPT])]}
+    assert scene.acknowledge(batches, epoch=1)["error_code"] == ErrorCode.INVALID_REQUEST
+    assert scene.fetch(epoch=1, acknowledge=batches)["error_code"] == ErrorCode.INVALID_REQUEST
+    assert scene.fetch(epoch=1)["error_code"] == 0
 
 
 def test_partitions_without_batches_are_reported_beside_others(scene: Scene) -> None:
