@@ -11,7 +11,7 @@ record   length varint | attributes | timestamp delta varlong | offset delta var
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from operator import itemgetter
 from struct import Struct
 from typing import Final, NamedTuple
@@ -36,7 +36,7 @@ class _Shape(NamedTuple):
 
     # Matches a run of such records, which may be empty.
     match: Callable[[bytes, int], re.Match[bytes] | None]
-    unpack: Callable[[bytes], Iterator[Row]]
+    layout: Struct  # Of one record.
 
 
 class LatestRecords:
@@ -69,9 +69,11 @@ class LatestRecords:
             if shape is not None:
                 found = shape.match(raw, start)
                 assert found is not None
-                position = found.end()
+                # CPython before 3.11.5 does not take back a repetition of `*+` that fails halfway, so cut it off.
+                matched = found.end() - start
+                position += matched - matched % shape.layout.size
                 if position > start:
-                    run = list(shape.unpack(raw[start:position]))
+                    run = list(shape.layout.iter_unpack(raw[start:position]))
                     rows.update(zip(map(_key_of, run), run, strict=True))
                     left -= len(run)
                     if left < 0:
@@ -137,7 +139,7 @@ def _shape_of(record: bytes) -> _Shape | None:
     )
     key_length, value_length = key_at - key_length_at, value_at - value_length_at
     layout = Struct(f"{delta_at}x{delta}s{key_length}x{key}s{value_length}x{value}sx")
-    return _Shape(re.compile(pattern).match, layout.iter_unpack)
+    return _Shape(re.compile(pattern).match, layout)
 
 
 def _cut_off() -> KafkaError:

@@ -198,7 +198,7 @@ def test_dry_run_shows_what_would_be_done_and_does_nothing(kproc, filled, group)
             f"would delete {filled}-0 before offset 6 (records: 6)\n"
             f"would delete {filled}-1 before offset 6 (records: 6)\n",
         ),
-        (f"group delete {group}", f"would delete {group} (committed offsets: 2)\n"),
+        (f"group delete {group}", f"would delete {group} (partitions with offsets: 2)\n"),
         (
             f"topic alter {filled} -p 3 --config retention.ms=1",
             f"{filled} would have 3 partitions\n{filled} would change: retention.ms\n",

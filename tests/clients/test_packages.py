@@ -89,8 +89,10 @@ def test_wheel_contains_only_the_package(wheel: Path) -> None:
 
 
 def test_sdist_builds_the_same_wheel(sdist: Path, wheel: Path, tmp_path: Path) -> None:
+    # The argument `filter` of extractall came with CPython 3.11.4.
     with tarfile.open(sdist) as archive:
-        archive.extractall(tmp_path / "unpacked", filter="data")
+        archive.extraction_filter = getattr(tarfile, "data_filter", None)
+        archive.extractall(tmp_path / "unpacked")
     [source] = (tmp_path / "unpacked").iterdir()
     for needed in ("tests/conftest.py", "scripts/check", "bench/README.md", "LICENSE", "CHANGELOG.md"):
         assert (source / needed).is_file(), needed
