@@ -6,6 +6,7 @@ import os
 import subprocess
 import sys
 import textwrap
+from collections.abc import Mapping
 from pathlib import Path
 from xml.etree import ElementTree
 
@@ -66,9 +67,28 @@ FAILS = """
         assert shared == os.getpid()
 """
 
+STOPS = """
+    import os, signal
 
-def run_pytest(directory: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
-    for name, text in {"conftest.py": CONFTEST, "test_a.py": DIES, "test_b.py": FAILS}.items():
+    def test_interrupts_its_worker():
+        os.kill(os.getpid(), signal.SIGINT)
+
+    def test_dies_in_a_message(request):
+        plugins = [plugin for _name, plugin in request.config.pluginmanager.list_name_plugin()]
+        (connection,) = (each._connection for each in plugins if type(each).__name__ == "WorkerSide")
+        os.write(connection.fileno(), (1 << 20).to_bytes(4, "big") + b"the first bytes")
+        os.kill(os.getpid(), signal.SIGKILL)
+
+    def test_last():
+        pass
+"""
+
+
+def run_pytest(
+    directory: Path, *arguments: str, files: Mapping[str, str] | None = None
+) -> subprocess.CompletedProcess[str]:
+    files = files or {"test_a.py": DIES, "test_b.py": FAILS}
+    for name, text in {"conftest.py": CONFTEST, **files}.items():
         (directory / name).write_text(textwrap.dedent(text))
     command = [sys.executable, "-m", "pytest", "-p", "no:cacheprovider", f"--rootdir={directory}", "-c", "/dev/null"]
     environment = {**os.environ, "PYTHONPATH": str(ROOT), "COLUMNS": "200"}
@@ -98,6 +118,17 @@ def test_failed_and_dead_tests_are_reported_whole(tmp_path: Path) -> None:
         "test_before", "test_dies", "test_after", "test_prints_and_fails", "test_warns", "test_subtests", "test_uses",
     }  # fmt: skip
     assert done.stderr == ""
+
+
+def test_worker_that_stops_in_a_test_loses_no_other_test(tmp_path: Path) -> None:
+    done = run_pytest(tmp_path, files={"test_c.py": STOPS})
+    assert done.returncode == 1, done.stderr
+    for line in (
+        "worker gw0 died while it ran this test: exit code 0, as after a KeyboardInterrupt",
+        "worker gw1 died while it ran this test: signal 9",
+    ):
+        assert line in done.stdout, done.stdout
+    assert done.stdout.splitlines()[-1].strip("= ").partition(" in ")[0] == "2 failed, 1 passed"
 
 
 def test_run_ends_with_the_first_failure_if_asked(tmp_path: Path) -> None:

@@ -1,10 +1,11 @@
-"""Workers that pytest forks when it has collected the tests, each of which runs one file after another.
+"""Workers that pytest forks after it has collected the tests. Each worker runs one file after another.
 
-Workers of xdist are interpreters of their own: each imports all files of the tests, which takes 9 s of CPU. Forked ones
-share what the main process has imported. A file stays with one worker, and so do files that share a JVM. The main
-process sends the numbers of a file's tests to a worker, and the worker sends its reports and the end of each test.
+Workers of xdist are separate interpreters: each imports all files of the tests, which costs 9 s of CPU. Forked workers
+share the modules that the main process has imported. A file stays with one worker, and so do files that share a JVM.
+The main process sends the numbers of a file's tests to a worker. The worker sends its reports, and a message after each
+test.
 
-A worker that dies fails the test that it ran. Another worker runs the rest of the file.
+If a worker dies, the test that it ran fails, and another worker runs the rest of the file.
 """
 
 from __future__ import annotations
@@ -47,7 +48,7 @@ class Worker:
 
     def __init__(self, name: str, pid: int, connection: Connection) -> None:
         self.name, self.pid, self.connection = name, pid, connection
-        # A process that a test left behind can hold the socket of a dead worker open.
+        # The socket alone does not show that a worker died: a process that a test has forked can hold it open.
         self.pid_descriptor = os.pidfd_open(pid)
         self.tests: deque[int] = deque()
         """Numbers of the tests that it has not finished. It runs the first of them."""
@@ -90,7 +91,7 @@ class ForkedWorkers:
                 if session.shouldstop:
                     raise session.Interrupted(session.shouldstop)
         finally:
-            # Each sees the end of its connection after the test that it runs.
+            # Each worker notices the closed connection after the test that it runs.
             for worker in self._workers:
                 worker.connection.close()
             for worker in self._workers:
@@ -101,7 +102,7 @@ class ForkedWorkers:
         name = f"gw{self._started}"
         self._started += 1
         ours, theirs = Pipe()
-        # What has been written but not flushed would be written by both processes.
+        # Otherwise both processes would write the text that is still buffered.
         sys.stdout.flush()
         sys.stderr.flush()
         pid = os.fork()
@@ -118,7 +119,7 @@ class ForkedWorkers:
 
     def _send_next_file(self, worker: Worker) -> None:
         worker.tests = self._files.popleft() if self._files else deque()
-        # A worker that has died meanwhile is noticed by its descriptor.
+        # If the worker has died meanwhile, its descriptor shows it.
         with suppress(ConnectionError):
             worker.connection.send(list(worker.tests))
 
@@ -127,18 +128,24 @@ class ForkedWorkers:
         waited = [each for worker in self._workers for each in (worker.connection, worker.pid_descriptor)]
         ready = set(wait(waited))
         for worker in self._workers.copy():
-            if ready.isdisjoint((worker.connection, worker.pid_descriptor)):
-                continue
-            is_dead = worker.pid_descriptor in ready
-            try:
-                if worker.connection in ready:
-                    self._handle(worker, *worker.connection.recv())
-                while is_dead and worker.connection.poll():
-                    self._handle(worker, *worker.connection.recv())
-            except (EOFError, ConnectionError):
-                is_dead = True
-            if is_dead:
+            if worker.pid_descriptor in ready:
+                while self._receive_message(worker):
+                    pass
                 self._replace(worker)
+            elif worker.connection in ready and not self._receive_message(worker):
+                self._replace(worker)
+
+    def _receive_message(self, worker: Worker) -> bool:
+        """Handle the next message of a worker. Return False if there is none."""
+        try:
+            if not worker.connection.poll():
+                return False
+            kind, value = worker.connection.recv()
+        except (EOFError, OSError):
+            # The connection raises a plain OSError if the worker was killed in the middle of a message.
+            return False
+        self._handle(worker, kind, value)
+        return True
 
     def _handle(self, worker: Worker, kind: str, value: Any) -> None:
         session = self._session
@@ -156,16 +163,18 @@ class ForkedWorkers:
             session.config.pluginmanager.get_plugin("budget").worker_seconds[worker.name] = value
 
     def _finish_test(self, worker: Worker, location: tuple[str, int | None, str]) -> None:
-        """Take the location from the worker: to find it out costs more than all else here."""
+        """Report the end of a worker's first test. The worker sends `location`, because computing it is slow."""
         item = self._session.items[worker.tests.popleft()]
         self._hook.pytest_runtest_logfinish(nodeid=item.nodeid, location=location)
 
     def _replace(self, worker: Worker) -> None:
-        """Forget a worker that has ended. If it died in a test, report that and run the rest of its file."""
+        """Remove a worker that has ended. If it was in a test, fail that test and run the rest of its file."""
         self._workers.remove(worker)
         end = describe_exit(worker.close())
         if worker.has_ended:
-            return
+            if not worker.tests:
+                return
+            end += ", as after a KeyboardInterrupt"
         if not worker.tests:
             raise RuntimeError(f"worker {worker.name} died between two tests: {end}")
         item = self._session.items[worker.tests[0]]
@@ -194,10 +203,10 @@ class WorkerSide:
         self._last_item: pytest.Item | None = None
 
     def run(self, set_up: Callable[[pytest.Config], None]) -> NoReturn:
-        """Run files until the main process sends none, or has stopped."""
+        """Run files until the main process sends an empty one, or has closed the connection."""
         code = 1
         try:
-            self._leave_main_process()
+            self._separate_from_main_process()
             set_up(self._session.config)
             with suppress(EOFError, ConnectionError, KeyboardInterrupt):
                 self._run_files()
@@ -208,13 +217,13 @@ class WorkerSide:
         finally:
             if code:
                 traceback.print_exc()
-            # The interpreter's own end would remove directories of the main process.
+            # A normal exit of the interpreter would remove directories of the main process.
             sys.stdout.flush()
             sys.stderr.flush()
             os._exit(code)
 
-    def _leave_main_process(self) -> None:
-        """Take files and plugins of its own where those of the main process would be shared."""
+    def _separate_from_main_process(self) -> None:
+        """Replace the files and plugins that must not be shared with the main process."""
         config = self._session.config
         plugins = config.pluginmanager
         capture = plugins.get_plugin("capturemanager")
@@ -234,7 +243,7 @@ class WorkerSide:
         items, hook = self._session.items, self._session.config.hook
         while numbers := self._connection.recv():
             for number, next_number in zip_longest(numbers, numbers[1:]):
-                # The main process sends nothing before the file has ended: it has closed the connection.
+                # The main process sends nothing before the end of the file, so it has closed the connection.
                 if self._connection.poll():
                     return
                 self._last_item = items[number]
@@ -244,11 +253,11 @@ class WorkerSide:
                 self._connection.send(("finished", self._last_item.location))
 
     def _tear_down_session(self) -> None:
-        """End the fixtures of the session. An error is reported as one of the last test's teardown."""
+        """Tear down the fixtures of the session. An error counts as one of the last test's teardown."""
         call = pytest.CallInfo.from_call(lambda: self._session._setupstate.teardown_exact(None), "teardown")
         if self._last_item is not None:
             hook = self._last_item.ihook
-            # The end of the test took them; plugins look for fixtures in them.
+            # The test's own teardown removed them, and plugins look for fixtures in them.
             self._last_item.funcargs = {}
             report = hook.pytest_runtest_makereport(item=self._last_item, call=call)
             with suppress(ConnectionError):
@@ -258,13 +267,13 @@ class WorkerSide:
         """Send a report to the main process."""
         report.worker_id = self._name
         config = self._session.config
-        # This fails a test whose subtests failed: they are counted in this process.
+        # The hook fails a test whose subtests have failed, which are counted in this process.
         config.hook.pytest_report_teststatus(report=report, config=config)
         data = config.hook.pytest_report_to_serializable(config=config, report=report)
         self._connection.send(("report", data))
 
     def pytest_warning_recorded(self, warning_message: Any, when: str, nodeid: str, location: Any) -> None:
-        """Send a test's warning to the main process. Its class may be one of a test and is not sent."""
+        """Send a test's warning to the main process, without its class, which a test module can have defined."""
         if when != "runtest":
             return
         text = f"{warning_message.category.__name__}: {warning_message.message}"
