@@ -1,12 +1,14 @@
 """Topology: the subtopologies of an application, and `configure_topology`, which fits them to the existing topics.
 
-A subtopology reads source topics and repartition topics, and keeps its state in changelog topics. The client leaves
-open how many partitions an internal topic (repartition or changelog) has. `configure_topology` decides it by Kafka's
-rules, counts the tasks, and finds internal topics that must be created. The result depends on nothing else.
+A subtopology reads source topics and repartition topics, and keeps its state in changelog topics. Repartition and
+changelog topics are internal topics of the application. The client usually leaves their numbers of partitions to the
+broker. `configure_topology` computes these numbers by Kafka's rules, counts the tasks, and finds internal topics that
+must be created. It is a pure function of the topology and the existing topics.
 """
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from enum import IntEnum
 from functools import cached_property
@@ -19,8 +21,8 @@ from kproc.common.errors import ErrorCode, KafkaError
 # Returns the number of partitions of a topic, or None if it does not exist.
 PartitionCounts = Callable[[str], int | None]
 
-# Limits of a group. The assignor takes about 0.1 s for this many tasks. A chain of repartition topics takes as many
-# rounds as it has topics.
+# Limits of a group. The assignor needs about 0.1 s for TASKS_MAX tasks, and `_repartition_counts` needs as many rounds
+# as a chain of repartition topics is long.
 TASKS_MAX: Final = 20_000
 TOPICS_MAX: Final = 1_000
 _NAMES_SHOWN_MAX: Final = 3
@@ -53,7 +55,10 @@ class KeyValue(msgspec.Struct, frozen=True, order=True):
 
 
 class StreamsTopic(msgspec.Struct, frozen=True):
-    """A repartition or changelog topic. 0 partitions: the broker decides. 0 replicas: the broker's default."""
+    """A repartition or changelog topic.
+
+    If `partitions` is 0, the broker decides. If `replication_factor` is 0, the broker's default applies.
+    """
 
     name: str
     partitions: int = 0
@@ -81,13 +86,16 @@ class Subtopology(msgspec.Struct, frozen=True, kw_only=True):
     copartition_groups: tuple[CopartitionGroup, ...] = ()
 
     def input_topics(self) -> Iterator[str]:
-        """Yield the names of the topics that its tasks read."""
+        """Yield the names of the topics that the tasks of the subtopology read."""
         yield from self.source_topics
         yield from (topic.name for topic in self.repartition_source_topics)
 
     def copartitioned_topics(self) -> Iterator[frozenset[str]]:
-        """Yield the names of each copartition group. Raises IndexError for an index beyond its list."""
+        """Yield the names of each copartition group. Raises IndexError for an index outside its list."""
         for group in self.copartition_groups:
+            # Python would count a negative index from the end of the list.
+            if min((*group.source_topics, *group.repartition_source_topics), default=0) < 0:
+                raise IndexError("negative index")
             sources = (self.source_topics[index] for index in group.source_topics)
             repartitions = (
                 self.repartition_source_topics[index].name for index in group.repartition_source_topics
@@ -96,20 +104,20 @@ class Subtopology(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Topology(msgspec.Struct, frozen=True, dict=True):
-    """The topology of an application. The epoch is the client's version of it."""
+    """The topology of an application. `epoch` is the version that the client gives it."""
 
     epoch: int
     subtopologies: tuple[Subtopology, ...]
 
     @cached_property
     def topic_names(self) -> frozenset[str]:
-        """The names of all topics that its tasks need."""
+        """The names of all topics that the tasks read, and of their changelog topics."""
         changelogs = (topic.name for each in self.subtopologies for topic in each.state_changelog_topics)
         return frozenset(self.subtopology_of_topic).union(changelogs)
 
     @cached_property
     def subtopology_of_topic(self) -> Mapping[str, str]:
-        """The ids of the subtopologies that read each input topic."""
+        """Name of an input topic -> the id of the subtopology that reads it, the last one if several do."""
         return {name: each.subtopology_id for each in self.subtopologies for name in each.input_topics()}
 
     def is_same(self, other: Topology) -> bool:
@@ -125,7 +133,7 @@ class ConfiguredSubtopology(msgspec.Struct, frozen=True):
 
 
 class ConfiguredTopology(msgspec.Struct, frozen=True, kw_only=True):
-    """A topology that was fitted to the existing topics. It has tasks only if there is no problem."""
+    """A topology that was fitted to the existing topics. The application runs no tasks while it has a problem."""
 
     epoch: int
     subtopologies: Mapping[str, ConfiguredSubtopology]  # By id, in the order of the ids.
@@ -148,8 +156,8 @@ class _NotConfigurable(Exception):
 def configure_topology(topology: Topology, counts: PartitionCounts) -> ConfiguredTopology:
     """Fit a topology to the existing topics.
 
-    A problem that can pass, such as a missing topic, is in the result. Raises STREAMS_INVALID_TOPOLOGY for a topology
-    that can never be configured.
+    The result contains a problem that a change of the topics can solve, such as a missing topic. Raises
+    STREAMS_INVALID_TOPOLOGY for a topology that can never be configured.
     """
     try:
         _reject_missing_sources(topology, counts)
@@ -173,11 +181,19 @@ def configure_topology(topology: Topology, counts: PartitionCounts) -> Configure
 
 def reject_invalid_topology(topology: Topology) -> None:
     """Raise STREAMS_INVALID_TOPOLOGY for a topology that no group accepts, whatever topics exist."""
+    ids = Counter(each.subtopology_id for each in topology.subtopologies)
+    if twice := [each_id for each_id, count in ids.items() if count > 1]:
+        raise _invalid(f"The topology has more than one subtopology {twice[0]}.")
     for topic in (topic for each in topology.subtopologies for topic in each.state_changelog_topics):
         if topic.partitions:
             raise _invalid(
                 f"Changelog topic {topic.name} must have an undefined partition count, but it is set to "
                 f"{topic.partitions}."
+            )
+    for topic in (topic for each in topology.subtopologies for topic in each.repartition_source_topics):
+        if topic.partitions < 0:
+            raise _invalid(
+                f"Repartition topic {topic.name} has the partition count {topic.partitions}. It must be at least 0."
             )
     count = sum(
         len(each.source_topics)
@@ -237,7 +253,10 @@ def _decide_partitions(topology: Topology, counts: PartitionCounts) -> dict[str,
 
 
 def _repartition_counts(subtopologies: Collection[Subtopology], counts: PartitionCounts) -> dict[str, int]:
-    """Return the numbers of partitions of the repartition topics: the client's, or the largest of the topics before."""
+    """Return the number of partitions of each repartition topic.
+
+    It is the client's number, or the largest one among the input topics of the subtopology that writes the topic.
+    """
     decided = {
         topic.name: topic.partitions
         for each in subtopologies
@@ -245,22 +264,20 @@ def _repartition_counts(subtopologies: Collection[Subtopology], counts: Partitio
         if topic.partitions
     }
     # A subtopology can read what another one writes, so each round decides the sinks behind those of the round before.
+    # All sinks of a subtopology get one number, so that a round costs as much as the topology has topics.
+    undecided = [each for each in subtopologies if each.repartition_sink_topics]
     while True:
-        undecided = [
-            (each, sink)
-            for each in subtopologies
-            for sink in each.repartition_sink_topics
-            if sink not in decided
-        ]
+        undecided = [each for each in undecided if not decided.keys() >= set(each.repartition_sink_topics)]
         if not undecided:
             return decided
         before = len(decided)
-        for each, sink in undecided:
+        for each in undecided:
             known = [counts(name) for name in each.source_topics]
             known += [decided.get(topic.name) for topic in each.repartition_source_topics]
             largest = max((count for count in known if count is not None), default=None)
             if largest is not None:
-                decided[sink] = largest
+                for sink in each.repartition_sink_topics:
+                    decided.setdefault(sink, largest)
         if len(decided) == before:
             raise _invalid(
                 "Failed to compute number of partitions for all repartition topics. There may be loops in the topology "
@@ -299,7 +316,7 @@ def _enforce_copartitioning(
 
 
 def _count_of(name: str, decided: Mapping[str, int], counts: PartitionCounts) -> int:
-    """Return the number of partitions that a topic has, or shall have."""
+    """Return the number of partitions that a topic has, or that it shall get."""
     count = counts(name)
     if count is None:
         count = decided.get(name)
@@ -343,7 +360,10 @@ def _reject_too_many_tasks(subtopologies: Iterable[ConfiguredSubtopology]) -> No
 def _missing_topics(
     topology: Topology, subtopologies: Iterable[ConfiguredSubtopology], counts: PartitionCounts
 ) -> tuple[StreamsTopic, ...]:
-    """Return the internal topics that do not exist. The other ones must have the right numbers of partitions."""
+    """Return the internal topics that do not exist.
+
+    Raises _NotConfigurable if an internal topic exists with another number of partitions.
+    """
     internal = {
         topic.name: topic
         for each in subtopologies

@@ -19,6 +19,7 @@ from kproc.broker.streams.topology import (
     reject_invalid_topology,
 )
 from kproc.common.errors import ErrorCode, KafkaError
+from tests.support.bytecodes import count_bytecodes
 
 
 def configured(topics: Mapping[str, int], *subtopologies: Subtopology) -> ConfiguredTopology:
@@ -86,6 +87,40 @@ def test_repartition_topics_follow_the_topics_before_them() -> None:
     assert list(result.subtopologies) == ["0", "1", "2"]
 
 
+def test_repartition_topic_of_two_writers_follows_the_first() -> None:
+    """As in Kafka's RepartitionTopics."""
+    result = configured(
+        {"a": 4, "b": 2},
+        subtopology("0", "a", repartition_sink_topics=("r",)),
+        subtopology("1", "b", repartition_sink_topics=("r",)),
+        subtopology("2", repartition_source_topics=(StreamsTopic("r"),)),
+    )
+    assert missing(result) == {"r": 4}
+
+
+def test_long_chain_beside_many_sinks_costs_little() -> None:
+    """A request of 30 KB took a second: each round visited each pair of a source and a sink of a subtopology."""
+    chain = [
+        subtopology(
+            f"c{number}",
+            repartition_source_topics=(StreamsTopic(f"c{number}"),),
+            repartition_sink_topics=(f"c{number + 1}",),
+        )
+        for number in reversed(range(60))
+    ]
+    names = tuple(f"never-{number}" for number in range(100))
+    wide = subtopology(
+        "wide", repartition_source_topics=tuple(map(StreamsTopic, names)), repartition_sink_topics=names
+    )
+    first = subtopology("first", "a", repartition_sink_topics=("c0",))
+
+    def configure() -> None:
+        with rejected("loops in the topology"):
+            configured({"a": 1}, wide, *chain, first)
+
+    assert count_bytecodes(configure, unless_in=__file__) < 1_000_000
+
+
 def test_fixed_repartition_topic_keeps_its_number() -> None:
     result = configured(
         {"a": 4},
@@ -118,6 +153,11 @@ def test_fixed_repartition_topic_keeps_its_number() -> None:
             (subtopology("0", "a", copartition_groups=(CopartitionGroup((5,)),)),),
             "names a topic that it lacks",
             id="index beyond the list",
+        ),
+        pytest.param(
+            (subtopology("0", "a", copartition_groups=(CopartitionGroup((-1,)),)),),
+            "names a topic that it lacks",
+            id="negative index",
         ),
     ],
 )
@@ -198,6 +238,18 @@ def test_changelog_topic_with_a_number_of_partitions_is_rejected() -> None:
     topology = Topology(1, (subtopology("0", "a", state_changelog_topics=(StreamsTopic("c", 3),)),))
     with rejected("Changelog topic c must have an undefined partition count, but it is set to 3"):
         reject_invalid_topology(topology)
+
+
+def test_negative_number_of_partitions_is_rejected() -> None:
+    """It would make room in the sum of all tasks for another subtopology's tasks."""
+    topology = Topology(1, (subtopology("0", "a", repartition_source_topics=(StreamsTopic("r", -1),)),))
+    with rejected("Repartition topic r has the partition count -1. It must be at least 0."):
+        reject_invalid_topology(topology)
+
+
+def test_subtopology_id_that_is_used_twice_is_rejected() -> None:
+    with rejected("more than one subtopology 0"):
+        reject_invalid_topology(Topology(1, (subtopology("0", "a"), subtopology("0", "b"))))
 
 
 def test_order_of_subtopologies_does_not_matter() -> None:
