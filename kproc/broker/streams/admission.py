@@ -1,6 +1,7 @@
-"""Admission of a heartbeat to a streams group: who sent it, and may it (KIP-1071). Nothing here changes the group.
+"""Admission of a heartbeat to a streams group: find the member that sent it, and validate the request (KIP-1071).
 
-A heartbeat that is rejected must not leave records, so all of this is done before the first one is appended.
+These functions do not change the group. A heartbeat that is rejected must not leave records, so all of them run before
+the first record is appended.
 """
 
 from __future__ import annotations
@@ -9,19 +10,19 @@ from collections.abc import Iterable
 
 import msgspec
 
-from kproc.broker.streams.messages import JOIN_EPOCH, STATIC_LEAVE_EPOCH, StreamsHeartbeat
+from kproc.broker.streams.messages import JOIN_EPOCH, STATIC_LEAVE_EPOCH, StreamsHeartbeat, TaskOffsets
 from kproc.broker.streams.reconciliation import StreamsMemberState
 from kproc.broker.streams.records import StreamsMember
 from kproc.broker.streams.state import StreamsGroupMember, StreamsGroupState
-from kproc.broker.streams.tasks import MemberTasks
+from kproc.broker.streams.tasks import MemberTasks, Task
 from kproc.broker.streams.topology import ConfiguredTopology, Topology
 from kproc.common.errors import ErrorCode, KafkaError
 
 
 def admit(state: StreamsGroupState, request: StreamsHeartbeat, size_max: int) -> StreamsGroupMember | None:
-    """Return the member that sent the request, or whose place it takes; None for one that joins.
+    """Return the member that sent the request, or the static member that it replaces. None if a new member joins.
 
-    Raises KafkaError if it is fenced, or cannot join.
+    Raises KafkaError if the member is fenced or cannot join.
     """
     joins = request.member_epoch == JOIN_EPOCH
     is_static = request.instance_id in state.instance_ids
@@ -42,7 +43,7 @@ def admit(state: StreamsGroupState, request: StreamsHeartbeat, size_max: int) ->
 
 
 def leaving_member(state: StreamsGroupState, request: StreamsHeartbeat) -> StreamsGroupMember:
-    """Return the member that leaves. Raises KafkaError if there is none, or if another one has its place."""
+    """Return the member that leaves. Raises KafkaError if it is unknown, or if another one has replaced it."""
     if request.instance_id is None:
         return _member(state, request.member_id)
     return _static_member(state, request.instance_id, request.member_id, joins=False)
@@ -100,7 +101,7 @@ def topology_of(state: StreamsGroupState, request: StreamsHeartbeat) -> Topology
     known, own = state.topology, request.topology
     if known is None:
         if own is None:
-            # Only a log that lacks the record of the topology leads here. The member brings it when it joins again.
+            # Only a log without the topology's record leads here. The member sends the topology when it joins again.
             raise KafkaError(ErrorCode.FENCED_MEMBER_EPOCH, "The group has no topology. Join again.")
         return own
     if own is not None and known.epoch <= own.epoch and not known.is_same(own):
@@ -146,16 +147,25 @@ def merged(known: StreamsMember, request: StreamsHeartbeat) -> StreamsMember:
     return msgspec.structs.replace(known, **changes)
 
 
+def known_offsets(topology: Topology, offsets: TaskOffsets) -> dict[Task, int]:
+    """Return the offsets of tasks whose subtopology exists.
+
+    The coordinator keeps them in memory only, so this bounds them: a client chooses the ids, which can have 32 KB each.
+    """
+    ids = {each.subtopology_id: each.subtopology_id for each in topology.subtopologies}
+    return {(ids[name], partition): offset for (name, partition), offset in offsets if name in ids}
+
+
 def is_new_epoch_needed(
     state: StreamsGroupState, known: StreamsGroupMember | None, after: StreamsMember, *, is_static: bool
 ) -> bool:
     """Return True if the member's change needs a new assignment.
 
-    A static member may change its client and its endpoint.
+    A static member may change its client and its endpoint without one.
     """
     if known is None or known.metadata is None:
         return True
-    # The records of the member are in the log, but that of the epoch, which came after them, is not.
+    # The member's records are in the log, but a failed write has lost the epoch's record, which comes after them.
     if state.epoch.epoch <= state.target_epoch.epoch and not state.has_target(known.member_id):
         return True
     before = known.metadata

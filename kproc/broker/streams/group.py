@@ -1,15 +1,15 @@
 """StreamsGroup: one streams group, with the rules of Kafka 4.4's GroupMetadataManager (KIP-1071).
 
 The group has no I/O, no clock and no thread. A heartbeat first validates the request, and then runs up to four steps.
-The records of the first two are one write. They are applied (state.py) before the next step begins:
+The records of the first two are one write. Each write is applied (state.py) before the next step:
 
 1. the member: joins, returns or changes its process (records 23, 19)
 2. the group's epoch rises, if members, the topology's topics or the configs of the assignment have changed (17)
 3. the target assignment is computed for the group's epoch (21, 20)
 4. the member is reconciled with its target (22, reconciliation.py)
 
-A crash between two steps leaves a group in which the next heartbeat goes on, so the steps need not be one batch.
-The response is sent when everything is synced.
+If the broker crashes between two steps, the next heartbeat runs the others, so the steps need not be one batch. The
+response is sent when everything is synced.
 """
 
 from __future__ import annotations
@@ -25,6 +25,7 @@ from kproc.broker.coordinator.steps import Work
 from kproc.broker.streams.admission import (
     admit,
     is_new_epoch_needed,
+    known_offsets,
     leaving_member,
     merged,
     reject_unknown_tasks,
@@ -32,13 +33,13 @@ from kproc.broker.streams.admission import (
 )
 from kproc.broker.streams.assignor import TASK_ASSIGNORS, SubtopologyTasks, TaskMember
 from kproc.broker.streams.commits import commit_refusal, fetch_refusal
+from kproc.broker.streams.description import describe, state_name
 from kproc.broker.streams.endpoints import endpoint_partitions
 from kproc.broker.streams.environment import StreamsEnvironment
 from kproc.broker.streams.messages import (
     JOIN_EPOCH,
     STATIC_LEAVE_EPOCH,
     DescribedStreamsGroup,
-    DescribedStreamsMember,
     StreamsHeartbeat,
     StreamsHeartbeatResult,
 )
@@ -52,11 +53,16 @@ from kproc.broker.streams.records import (
     StreamsTargetEpoch,
 )
 from kproc.broker.streams.state import StreamsGroupMember, StreamsGroupState
+from kproc.broker.streams.statuses import (
+    delayed_status,
+    missing_tags_statuses,
+    shutdown_status,
+    stale_statuses,
+)
 from kproc.broker.streams.tasks import MemberTasks, OwnedTasks
 from kproc.broker.streams.topology import (
     ConfiguredTopology,
     StreamsStatus,
-    StreamsStatusCode,
     Topology,
     configure_topology,
 )
@@ -71,9 +77,9 @@ logger = logging.getLogger(__name__)
 # The interval of heartbeats while a member waits for tasks, as in consumer groups.
 UNSETTLED_HEARTBEAT_MS: Final = 500
 _TRY_AGAIN_MS: Final = 1_000
-# The name of the deadline at which the next target assignment may be computed. The other deadlines have the names of
-# members.
-_ASSIGNMENT: Final = "\0assignment"
+# The name of the deadline at which the next target assignment may be computed. The other deadlines have the ids of
+# members, which clients choose, but which are never empty.
+_ASSIGNMENT: Final = ""
 
 
 class StreamsGroup:
@@ -81,7 +87,7 @@ class StreamsGroup:
 
     group_type: Final = "streams"
     protocol_type: Final = "streams"
-    can_expire: Final = True  # The sweep deletes an empty group without offsets.
+    can_expire: Final = True  # GroupRemoval.sweep deletes an empty group without offsets.
 
     __slots__ = (
         "_configured",
@@ -100,14 +106,14 @@ class StreamsGroup:
         self.state = state
         self._environment = environment
         self._deadlines: Deadlines[str] = Deadlines()
-        # The topology as it fits the topics of this version of the metadata, and the hash of these topics.
+        # The last result of `_configure`: for this topology, this version of the metadata, and this hash of its topics.
         self._configured_for: Topology | None = None
         self._configured: ConfiguredTopology | None = None
         self._topics_version = -1
         self._metadata_hash = 0
         self._delay_end_ms = 0  # The end of the initial rebalance delay.
         self._endpoint_epoch = 0
-        self._shutdown_member_id: str | None = None  # The first member that asked all members to shut down.
+        self._shutdown_member_id: str | None = None  # The first member that requested a shutdown of all.
 
     @property
     def group_id(self) -> str:
@@ -129,58 +135,67 @@ class StreamsGroup:
         reject_unknown_tasks(configured, request.owned)
         before = known.metadata if known is not None and known.metadata is not None else StreamsMember()
         owned_before = OwnedTasks() if known is None else known.state.owned
-        statuses = self._stale_status(request, before)
+        statuses = [*stale_statuses(self.state.topology, request, before)]
         if not self.state.members:
             self._start_initial_delay(now_ms)
         metadata = merged(before, request)
+        is_static = request.instance_id is not None
+        has_changed = is_new_epoch_needed(self.state, known, metadata, is_static=is_static)
         self._append(
             [
                 *self._member_records(known, request, topology, metadata),
-                *self._epoch_records(
-                    configured,
-                    has_changed=is_new_epoch_needed(
-                        self.state, known, metadata, is_static=request.instance_id is not None
-                    ),
-                ),
+                *self._epoch_records(configured, has_changed=has_changed),
             ]
         )
-        member = self._seen_member(known, request)
-        delayed = self._update_target(now_ms)
+        member = self._update_member(known, request, topology)
+        statuses += self._update_target(now_ms)
         self._reconcile(member, request.owned, now_ms)
         self.renew_session(member, now_ms)
         if request.is_shutdown and self._shutdown_member_id is None:
             self._shutdown_member_id = request.member_id
-        statuses += [*delayed, *self._group_statuses(configured, metadata, request)]
+        statuses += self._group_statuses(configured, metadata, request)
         has_moved = member.state.owned != owned_before
         if metadata.endpoint != before.endpoint or (has_moved and metadata.endpoint is not None):
             self._endpoint_epoch += 1
+        return self._result(member, request, configured, statuses, has_moved=has_moved)
+
+    def _result(
+        self,
+        member: StreamsGroupMember,
+        request: StreamsHeartbeat,
+        configured: ConfiguredTopology,
+        statuses: Sequence[StreamsStatus],
+        *,
+        has_moved: bool,
+    ) -> StreamsHeartbeatResult:
+        """Return the result of a member's heartbeat. `has_moved`: its tasks are others than before."""
         tasks = member.state.owned.plain
-        # A member that reports other tasks than it has did not get the response with them.
-        is_told = (
-            request.member_epoch == JOIN_EPOCH
-            or has_moved
+        # A member that reports other tasks than it has did not receive the response with them.
+        needs_tasks = (
+            has_moved
+            or request.member_epoch == JOIN_EPOCH
             or (request.owned is not None and request.owned != tasks)
         )
+        endpoints = None
+        if request.endpoint_epoch != self._endpoint_epoch:
+            count_of = self._environment.cluster.topics.count_of
+            endpoints = endpoint_partitions(self.state.members.values(), configured, count_of)
         return StreamsHeartbeatResult(
             member_id=member.member_id,
             member_epoch=member.state.epoch,
             heartbeat_interval_ms=self._heartbeat_interval_ms(member, configured),
             statuses=tuple(statuses),
-            tasks=tasks if is_told else None,
+            tasks=tasks if needs_tasks else None,
             endpoint_epoch=self._endpoint_epoch,
-            endpoints=None
-            if request.endpoint_epoch == self._endpoint_epoch
-            else endpoint_partitions(
-                self.state.members.values(), configured, self._environment.cluster.topics.count_of
-            ),
+            endpoints=endpoints,
             missing_topics=configured.missing_topics,
         )
 
     def _heartbeat_interval_ms(self, member: StreamsGroupMember, configured: ConfiguredTopology) -> int:
         """Return the time in ms until the member's next heartbeat. It is short while the member waits for tasks.
 
-        Kafka always returns the group's interval of 5 s. A member would learn only then that the initial delay is over,
-        or that others have given up tasks.
+        Kafka always returns the group's interval, which is 5 s by default. The member would learn only then that the
+        initial delay is over, or that others have given up tasks.
         """
         interval_ms = self._environment.heartbeat_interval_ms(self.group_id)
         is_settled = self.state.target_epoch.epoch == self.state.epoch.epoch and member.state.is_reconciled(
@@ -189,41 +204,20 @@ class StreamsGroup:
         is_waiting = configured.is_ready and not is_settled
         return min(interval_ms, UNSETTLED_HEARTBEAT_MS) if is_waiting else interval_ms
 
-    def _stale_status(self, request: StreamsHeartbeat, before: StreamsMember) -> list[StreamsStatus]:
-        own = before.topology_epoch if request.topology is None else request.topology.epoch
-        if self.state.topology is None or own >= self.state.topology.epoch:
-            return []
-        return [
-            StreamsStatus(
-                StreamsStatusCode.STALE_TOPOLOGY,
-                f"The member's topology epoch {own} is behind the group's topology epoch {self.state.topology.epoch}.",
-            )
-        ]
-
     def _group_statuses(
         self, configured: ConfiguredTopology, metadata: StreamsMember, request: StreamsHeartbeat
     ) -> Iterator[StreamsStatus]:
         if configured.problem is not None:
             yield configured.problem
         if self._shutdown_member_id is not None:
-            yield StreamsStatus(
-                StreamsStatusCode.SHUTDOWN_APPLICATION,
-                f"Streams group member {self._shutdown_member_id} encountered a fatal error and requested a shutdown "
-                "for the entire application.",
-            )
-        own = {tag.key for tag in metadata.client_tags}
-        missing = [tag for tag in self._environment.rack_aware_tags(self.group_id) if tag not in own]
-        if missing and request.knows_missing_tags:
-            yield StreamsStatus(
-                StreamsStatusCode.MISSING_CLIENT_TAGS,
-                f"Missing required client tags for rack-aware standby assignment: [{', '.join(missing)}]. Configure "
-                "them via 'client.tag.<tagKey>' in your Streams config.",
-            )
+            yield shutdown_status(self._shutdown_member_id)
+        if request.knows_missing_tags:
+            yield from missing_tags_statuses(self._environment.rack_aware_tags(self.group_id), metadata)
 
     # -- validation --------------------------------------------------------------------------------------------
 
     def _configure(self, topology: Topology) -> ConfiguredTopology:
-        """Return the topology as it fits the topics that exist now."""
+        """Fit the topology to the topics that exist now. The result is cached until one of its topics changes."""
         topics = self._environment.cluster.topics
         is_new = self._configured is None or topology is not self._configured_for
         if is_new or self._topics_version != topics.version:
@@ -252,19 +246,21 @@ class StreamsGroup:
         if known is None or metadata != known.metadata:
             yield self._key(StreamsRecordType.MEMBER, request.member_id), metadata
 
-    def _seen_member(self, known: StreamsGroupMember | None, request: StreamsHeartbeat) -> StreamsGroupMember:
-        """Return the member whose records were written, with what no record has."""
+    def _update_member(
+        self, known: StreamsGroupMember | None, request: StreamsHeartbeat, topology: Topology
+    ) -> StreamsGroupMember:
+        """Return the member whose records were written, after an update of the values that no record has."""
         if known is not None and known.member_id != request.member_id:
             self._deadlines.discard(known.member_id)
         member = self.state.members[request.member_id]
         if request.task_offsets is not None:
-            member.task_offsets = dict(request.task_offsets)
+            member.task_offsets = known_offsets(topology, request.task_offsets)
         if request.task_end_offsets is not None:
-            member.task_end_offsets = dict(request.task_end_offsets)
+            member.task_end_offsets = known_offsets(topology, request.task_end_offsets)
         return member
 
     def _successor_records(self, member: StreamsGroupMember, member_id: str) -> Iterator[StreamsRecord]:
-        """Yield records that give the place of a static member that is away to its successor, without a rebalance."""
+        """Yield records that replace a static member that is away by its successor, without a rebalance."""
         state = msgspec.structs.replace(member.state, epoch=JOIN_EPOCH, previous_epoch=JOIN_EPOCH)
         yield from ((key, None) for key in self._member_keys(member.member_id))
         yield self._key(StreamsRecordType.MEMBER, member_id), member.metadata
@@ -296,17 +292,17 @@ class StreamsGroup:
     # -- step 3: the target assignment -------------------------------------------------------------------------
 
     def _start_initial_delay(self, now_ms: int) -> None:
-        """Put off the first assignment, so that the members of an application that starts come together."""
+        """Put off the first assignment, so that it includes all members of an application that starts."""
         delay_ms = self._environment.initial_delay_ms(self.group_id)
         if delay_ms and self._delay_end_ms <= now_ms:
             self._delay_end_ms = now_ms + delay_ms
             self._deadlines.bring_forward(_ASSIGNMENT, self._delay_end_ms)
 
     def _update_target(self, now_ms: int) -> list[StreamsStatus]:
-        """Compute the target assignment of the group's epoch. Return a status if it is put off (KIP-1263)."""
+        """Compute the target assignment of the group's epoch. Return a status if it is put off."""
         state, environment = self.state, self._environment
         if now_ms < self._delay_end_ms:
-            return [_delayed("initial rebalance delay")]
+            return [delayed_status("initial rebalance delay")]
         if state.epoch.epoch <= state.target_epoch.epoch:
             return []
         wall_ms = environment.wall_ms()
@@ -315,7 +311,7 @@ class StreamsGroup:
         # A negative age means that the host's clock was set back. The interval then counts as over.
         if 0 <= age_ms < interval_ms:
             self._deadlines.bring_forward(_ASSIGNMENT, now_ms + interval_ms - age_ms)
-            return [_delayed("assignment interval")]
+            return [delayed_status("assignment interval")]
         self._deadlines.discard(_ASSIGNMENT)
         records: list[StreamsRecord] = [
             (self._key(StreamsRecordType.MEMBER_TARGET, member_id), target)
@@ -328,7 +324,7 @@ class StreamsGroup:
         return []
 
     def _assign(self) -> dict[str, MemberTasks]:
-        """Return the next target of each member. Without all of its topics the application has no tasks."""
+        """Return the next target of each member. The targets are empty while the topology has a problem."""
         configured = None if self.state.topology is None else self._configure(self.state.topology)
         if configured is None or not configured.is_ready:
             return dict.fromkeys(self.state.members, MemberTasks())
@@ -354,7 +350,7 @@ class StreamsGroup:
         state = reconcile(
             member.state,
             target_epoch=self.state.target_epoch.epoch,
-            # A member that joins during the initial delay gets nothing of a target from before.
+            # During the initial delay a member that joins gets no tasks of an earlier target.
             target=MemberTasks() if now_ms < self._delay_end_ms else self.state.target_of(member.member_id),
             holders=self.state.holders,
             process_id=member.process_id,
@@ -373,7 +369,7 @@ class StreamsGroup:
             self._shutdown_member_id = request.member_id
         member = leaving_member(self.state, request)
         if request.instance_id is not None and request.member_epoch == STATIC_LEAVE_EPOCH:
-            # The member keeps its tasks until it returns or its session ends. Its commits are not valid any more.
+            # The member keeps its tasks until it returns or its session ends. Its negative epoch makes commits stale.
             owned = member.state.owned
             state = msgspec.structs.replace(
                 member.state,
@@ -388,11 +384,12 @@ class StreamsGroup:
         return StreamsHeartbeatResult(member_id=request.member_id, member_epoch=request.member_epoch)
 
     def _remove(self, members: Sequence[StreamsGroupMember]) -> None:
-        """Remove members, whose tasks are free at once. The others get them by the next target assignment."""
-        self._append([(key, None) for member in members for key in self._member_keys(member.member_id)])
+        """Remove members. Their tasks are free at once, and the next target assignment gives them to the others."""
+        removed = [(key, None) for member in members for key in self._member_keys(member.member_id)]
+        # One write: without the new epoch no assignment would give the tasks to the remaining members.
+        self._append([*removed, self._raised(self.state.epoch)])
         for member in members:
             self._deadlines.discard(member.member_id)
-        self._append([self._raised(self.state.epoch)])
         if not self.state.members:
             self._shutdown_member_id = None
             # Without a time the interval between assignments is over, so the next member gets its tasks at once.
@@ -408,7 +405,7 @@ class StreamsGroup:
     # -- deadlines ---------------------------------------------------------------------------------------------
 
     def start_sessions(self, now_ms: int) -> None:
-        """Start the sessions of a group that was loaded."""
+        """Start the sessions of all members of a group that was loaded."""
         for member in self.state.members.values():
             self.renew_session(member, now_ms)
             self._start_rebalance_timeout(member, now_ms)
@@ -430,13 +427,13 @@ class StreamsGroup:
         return None if self._deadlines.first == NEVER else self._deadlines.first
 
     def tick(self, now_ms: int) -> None:
-        """Remove members whose session or rebalance timeout is over, and compute the assignment that was put off."""
+        """Remove members whose session or rebalance timeout has expired, and compute an assignment that was put off."""
         expired: list[StreamsGroupMember] = []
         for name in self._deadlines.pop_due(now_ms):
             member = self.state.members.get(name)
             if member is None:
                 continue  # The deadline of the assignment, or of a member that has left.
-            # Heartbeats only change the member's deadline, so the entry may be an old one.
+            # Heartbeats only change the member's own deadline, so this entry can be older.
             due_ms = member.session_deadline_ms
             if member.rebalance_deadline_ms is not None:
                 due_ms = min(due_ms, member.rebalance_deadline_ms)
@@ -469,16 +466,7 @@ class StreamsGroup:
     @property
     def state_name(self) -> str:
         """The state's name as ListGroups shows it."""
-        state = self.state
-        if not state.members:
-            return "Empty"
-        if state.topology is None or state.topology.epoch != state.epoch.validated_topology_epoch:
-            return "NotReady"
-        epoch = state.target_epoch.epoch
-        if state.epoch.epoch > epoch:
-            return "Assigning"
-        is_stable = all(member.state.is_reconciled(epoch) for member in state.members.values())
-        return "Stable" if is_stable else "Reconciling"
+        return state_name(self.state)
 
     @property
     def is_empty(self) -> bool:
@@ -529,34 +517,8 @@ class StreamsGroup:
 
     def describe_streams(self) -> DescribedStreamsGroup:
         """Return the group for StreamsGroupDescribe."""
-        topology = self.state.topology or Topology(-1, ())
-        configured = self._configured
-        if configured is not None and configured.is_ready:
-            # Show the numbers of partitions that were decided.
-            topology = Topology(
-                topology.epoch, tuple(each.subtopology for each in configured.subtopologies.values())
-            )
-        return DescribedStreamsGroup(
-            group_id=self.group_id,
-            state=self.state_name,
-            group_epoch=self.state.epoch.epoch,
-            assignment_epoch=self.state.target_epoch.epoch,
-            assignor=self._environment.assignor_name(self.group_id),
-            topology=topology,
-            members=tuple(map(self._describe_member, self.state.members.values())),
-        )
-
-    def _describe_member(self, member: StreamsGroupMember) -> DescribedStreamsMember:
-        assert member.metadata is not None
-        return DescribedStreamsMember(
-            member_id=member.member_id,
-            member_epoch=member.state.epoch,
-            metadata=member.metadata,
-            assignment=member.state.owned.plain,
-            target=self.state.target_of(member.member_id),
-            task_offsets=tuple(sorted(member.task_offsets.items())),
-            task_end_offsets=tuple(sorted(member.task_end_offsets.items())),
-        )
+        assignor = self._environment.assignor_name(self.group_id)
+        return describe(self.state, self._configured, assignor)
 
     # -- records -----------------------------------------------------------------------------------------------
 
@@ -566,8 +528,3 @@ class StreamsGroup:
     def _append(self, records: Sequence[StreamsRecord]) -> None:
         if records:
             self._environment.append(self, records)
-
-
-def _delayed(reason: str) -> StreamsStatus:
-    detail = f"Assignment delayed due to the configured {reason}."
-    return StreamsStatus(StreamsStatusCode.ASSIGNMENT_DELAYED, detail)

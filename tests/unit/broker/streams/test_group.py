@@ -322,6 +322,29 @@ def test_write_that_fails_leaves_a_group_that_goes_on(rig: StreamsRig) -> None:
         member.leave()
 
 
+def test_removal_of_a_member_is_one_write(rig: StreamsRig) -> None:
+    """If only its tombstones were written, the others would get its tasks no sooner than by the next change."""
+    first, second = HonestStreamsMember(rig, "a"), HonestStreamsMember(rig, "b")
+    settle([first, second])
+    writes = []
+    append = rig.environment.append
+    object.__setattr__(rig.environment, "append", lambda *each: (writes.append(each[1]), append(*each)))
+    second.leave()
+    assert [len(records) for records in writes] == [4]
+
+
+@pytest.mark.parametrize("member_id", ["\0assignment", "assignment"])
+def test_session_of_a_member_with_any_id_ends(rig: StreamsRig, member_id: str) -> None:
+    first = HonestStreamsMember(rig, member_id)
+    second = HonestStreamsMember(rig, "b")
+    first.heartbeat()
+    second.heartbeat()
+    for _ in range(6):
+        rig.advance(10_000)
+        second.heartbeat()
+    assert set(rig.group.state.members) == {"b"}
+
+
 # -- endpoints -----------------------------------------------------------------------------------------------------
 
 
@@ -423,6 +446,15 @@ def test_description(rig: StreamsRig) -> None:
     assert group.topology.subtopologies[0].state_changelog_topics[0].partitions == 4
     assert group.members[0].assignment == group.members[0].target == MemberTasks(tasks(0, 1, 2, 3))
     assert group.members[0].task_offsets == ((("0", 1), 7),)
+
+
+def test_offsets_of_unknown_subtopologies_are_discarded(rig: StreamsRig) -> None:
+    """They are in memory only, and their ids can have 32 KB each."""
+    member = HonestStreamsMember(rig, "a")
+    offsets = ((("x" * 30_000, 1), 5), (("0", 1), 7))
+    member.heartbeat(task_offsets=offsets, task_end_offsets=offsets)
+    (described,) = rig.group.describe_streams().members
+    assert described.task_offsets == described.task_end_offsets == ((("0", 1), 7),)
 
 
 def test_random_histories_end_with_every_task_once() -> None:

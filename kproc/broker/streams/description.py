@@ -1,0 +1,53 @@
+"""Description of a streams group for StreamsGroupDescribe."""
+
+from __future__ import annotations
+
+from kproc.broker.streams.messages import DescribedStreamsGroup, DescribedStreamsMember
+from kproc.broker.streams.state import StreamsGroupMember, StreamsGroupState
+from kproc.broker.streams.topology import ConfiguredTopology, Topology
+
+
+def state_name(state: StreamsGroupState) -> str:
+    """Return the group's state as ListGroups shows it."""
+    if not state.members:
+        return "Empty"
+    if state.topology is None or state.topology.epoch != state.epoch.validated_topology_epoch:
+        return "NotReady"
+    epoch = state.target_epoch.epoch
+    if state.epoch.epoch > epoch:
+        return "Assigning"
+    is_stable = all(member.state.is_reconciled(epoch) for member in state.members.values())
+    return "Stable" if is_stable else "Reconciling"
+
+
+def describe(
+    state: StreamsGroupState, configured: ConfiguredTopology | None, assignor: str
+) -> DescribedStreamsGroup:
+    """Return the description of a group. Its topology has numbers of partitions if all of its topics exist."""
+    topology = state.topology or Topology(-1, ())
+    if configured is not None and configured.is_ready:
+        subtopologies = tuple(each.subtopology for each in configured.subtopologies.values())
+        topology = Topology(topology.epoch, subtopologies)
+    return DescribedStreamsGroup(
+        group_id=state.group_id,
+        state=state_name(state),
+        group_epoch=state.epoch.epoch,
+        assignment_epoch=state.target_epoch.epoch,
+        assignor=assignor,
+        topology=topology,
+        members=tuple(_describe_member(state, member) for member in state.members.values()),
+    )
+
+
+def _describe_member(state: StreamsGroupState, member: StreamsGroupMember) -> DescribedStreamsMember:
+    # Only a state that is still being replayed has members without metadata.
+    assert member.metadata is not None
+    return DescribedStreamsMember(
+        member_id=member.member_id,
+        member_epoch=member.state.epoch,
+        metadata=member.metadata,
+        assignment=member.state.owned.plain,
+        target=state.target_of(member.member_id),
+        task_offsets=tuple(sorted(member.task_offsets.items())),
+        task_end_offsets=tuple(sorted(member.task_end_offsets.items())),
+    )
