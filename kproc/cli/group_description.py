@@ -1,4 +1,4 @@
-"""The answers of DescribeGroups, ConsumerGroupDescribe and the like in one form, for `kproc group`.
+"""Descriptions of groups of all protocols in one form, for `kproc group`.
 
 A group of the consumer protocol (KIP-848) rebalances member by member. A member that waits for another one keeps its
 epoch and sends heartbeats, so nothing looks wrong. `add_waits` finds the members for whom it waits.
@@ -27,7 +27,8 @@ AWAY_EPOCH: Final = -2
 def call_describe_groups(client: Client, names: list[str]) -> dict[str, dict[str, Any]]:
     """Return the description of each group by name. A row with a non-zero `error_code` has no other figures.
 
-    Further requests describe the groups that the first one does not find, if the broker has the other protocols.
+    DescribeGroups finds classic groups only. Requests of the newer protocols describe the others, if the broker has
+    such requests.
     """
     from kproc.wire.header import ApiKey
 
@@ -59,7 +60,7 @@ def is_unknown(row: Mapping[str, Any]) -> bool:
 def _is_not_found(code: int) -> bool:
     from kproc.common.errors import ErrorCode
 
-    # A broker whose feature group.version is 0 has no group of the consumer protocol.
+    # A broker whose feature for a group protocol is 0 rejects the description of such groups.
     return code in (ErrorCode.GROUP_ID_NOT_FOUND, ErrorCode.UNSUPPORTED_VERSION)
 
 

@@ -36,7 +36,8 @@ from kproc.common.reading import LATEST
 if TYPE_CHECKING:
     from kproc.client import Client
 
-# Assigning and Reconciling are states of the consumer protocol, and the two rebalances those of the classic one.
+# The classic protocol has the two rebalances. The newer protocols have Assigning and Reconciling, and only streams
+# groups have NotReady.
 STATES: Final = (
     "Empty",
     "NotReady",

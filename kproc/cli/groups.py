@@ -1,4 +1,4 @@
-"""`kproc group describe|delete`: groups, how far they are, and how far behind. The others: group_*.py."""
+"""`kproc group describe` and `kproc group delete`. The other subcommands are in the modules group_*.py."""
 
 from __future__ import annotations
 

@@ -90,10 +90,11 @@ def _names(rows: Iterable[Mapping[str, Any]]) -> list[str]:
 
 
 def _add_waits(members: list[dict[str, Any]], assignment_epoch: int) -> None:
-    """Add to each member the active tasks of its target that it lacks, each with the members who may have it."""
+    """Add to each member the active tasks of its target that it lacks, each with the members that can still have it."""
     owners = {task: member["member_id"] for member in members for task in member["tasks"]["active"]}
     behind = [each["member_id"] for each in members if 0 < each["member_epoch"] < assignment_epoch]
     for member in members:
+        owned = set(member["tasks"]["active"])
         member["waits_for"] = [
             {
                 "partition": task,
@@ -102,7 +103,7 @@ def _add_waits(members: list[dict[str, Any]], assignment_epoch: int) -> None:
                 else [each for each in behind if each != member["member_id"]],
             }
             for task in member["target_tasks"]["active"]
-            if task not in member["tasks"]["active"]
+            if task not in owned
         ]
 
 

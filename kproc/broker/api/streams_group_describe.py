@@ -6,7 +6,7 @@ protocols get GROUP_ID_NOT_FOUND.
 Differs from Kafka: there is no plug-in that stores descriptions of topologies (KIP-1331), so the status of the
 description is NOT_STORED.
 
-Versions: v1 description of the topology, which is never there, and the assignor (KIP-1357).
+Versions: v1 description of the topology, which is always null, and the assignor (KIP-1357).
 """
 
 from __future__ import annotations

@@ -1,13 +1,13 @@
 """StreamsGroupHeartbeat (key 88), versions 0-1 (KIP-1071).
 
-A member of a Kafka Streams application joins, stays, changes and leaves by this request. The response has the member's
-epoch, its tasks if they have changed or the member may not know them, and statuses of the group. The rules are in
-streams/group.py. The response comes after the broker has created internal topics that the topology lacks.
+By this request a member of a Kafka Streams application joins its group, stays in it, reports its tasks and leaves. The
+response has the member's epoch, its tasks unless the member knows them, and statuses of the group. The rules are in
+streams/group.py. If internal topics of the topology do not exist, the broker creates them before it responds.
 
 Differs from Kafka: a topology has at most 1,000 topics and 20,000 tasks. A member that waits for tasks or for internal
 topics is told to send its next heartbeat after 0.5 s, and not after the group's interval.
 
-Versions: v1 acceptable recovery lag, and the status MISSING_CLIENT_TAGS.
+Versions: v1 acceptable recovery lag, status MISSING_CLIENT_TAGS.
 """
 
 from __future__ import annotations
@@ -57,7 +57,8 @@ if TYPE_CHECKING:
 
 _KNOWS_MISSING_TAGS_SINCE: Final = 1
 _NO_TIMEOUT: Final = -1
-# Limit of the names and configs of a topology, which are one record, and must fit into a batch of `__consumer_offsets`.
+# Limit for the names and configs of a topology. They are one record, which must fit into a batch of
+# `__consumer_offsets`.
 TOPOLOGY_BYTES_MAX: Final = 900_000
 # Kafka's defaults. Both are only for members that restore warm-up tasks, which no assignor of Kafka 4.4 assigns.
 _TASK_OFFSET_INTERVAL_MS: Final = 60_000
@@ -100,7 +101,7 @@ def check_enabled(context: RequestContext) -> None:
 
 
 def _check_topics(context: RequestContext, topology: Topology) -> None:
-    """Raise STREAMS_INVALID_TOPOLOGY for names that no topology may have, and TOPIC_AUTHORIZATION_FAILED."""
+    """Reject a topology with internal topics of Kafka, invalid names or topics that the client may not describe."""
     names = dict.fromkeys(
         name
         for each in topology.subtopologies
@@ -127,7 +128,7 @@ def _check_topics(context: RequestContext, topology: Topology) -> None:
 
 
 def _validate(request: Fields, topology: Topology | None) -> None:
-    """Raise INVALID_REQUEST or the like, as GroupCoordinatorService does, before the group is looked up."""
+    """Reject an invalid request before the group is looked up, as Kafka's GroupCoordinatorService does."""
     if topology is not None and any(each.source_topic_regex for each in topology.subtopologies):
         raise _invalid("Regular expressions for source topics are not supported yet.")
     for name, label in (("member_id", "MemberId"), ("group_id", "GroupId")):
@@ -231,7 +232,7 @@ def _offsets_of(rows: list[Fields] | None) -> TaskOffsets | None:
 
 
 def _create_topics(context: RequestContext, result: StreamsHeartbeatResult) -> None:
-    """Create the internal topics that the topology lacks, with the client's rights, and respond then."""
+    """Create the missing internal topics with the client's rights, then respond."""
     topics = result.missing_topics
     names = [topic.name for topic in topics]
     if not has_on_cluster(context, Operation.CREATE):
@@ -264,7 +265,7 @@ def _on_created(context: RequestContext, result: StreamsHeartbeatResult, reply: 
             for topic in result.missing_topics
         ]
     context.services.change_log.log_created_topics(context, rows)
-    # Another member's heartbeat can have created a topic in the meantime.
+    # The heartbeat of another member can have created a topic in the meantime.
     failed = [
         row for row in rows if row["error_code"] not in (ErrorCode.NONE, ErrorCode.TOPIC_ALREADY_EXISTS)
     ]
@@ -274,7 +275,7 @@ def _on_created(context: RequestContext, result: StreamsHeartbeatResult, reply: 
         shown += f" and {more} more" if more > 0 else ""
         result = _with_detail(result, f"; Creation failed: {shown}.")
     else:
-        # The group learns of the topics at the next heartbeat. Kafka's clients send it after 5 s.
+        # The next heartbeat gives the member its tasks. Without this change clients send it after 5 s.
         interval_ms = min(result.heartbeat_interval_ms, UNSETTLED_HEARTBEAT_MS)
         result = msgspec.structs.replace(result, heartbeat_interval_ms=interval_ms)
     context.reply(_fields_of(result))

@@ -3,7 +3,7 @@
 It shares the coordinator's groups, because a group id has one group, and a group can change its protocol while its
 members work: the first member of the consumer protocol upgrades a classic group, and when the last one leaves, it
 becomes classic again (migration.py). All records are appended at once, so that the next step of a request sees their
-effect; the coordinator answers when they are durable.
+effect. The coordinator responds when they are durable.
 """
 
 from __future__ import annotations
@@ -148,7 +148,7 @@ class ConsumerGroups:
         if request.member_epoch != JOIN_EPOCH or not isinstance(group, ClassicGroup | None):
             reason = f"Group {group_id} is not a consumer group."
             if group is None:
-                # Kafka looks the group of a member that leaves up in another way, with another message.
+                # Kafka finds the group of a member that leaves by another function, which has another message.
                 kind = "Consumer group" if request.member_epoch > JOIN_EPOCH else "Group"
                 reason = f"{kind} {group_id} not found."
             raise KafkaError(ErrorCode.GROUP_ID_NOT_FOUND, reason)

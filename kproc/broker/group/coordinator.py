@@ -36,9 +36,7 @@ from kproc.broker.group.consumer.messages import (
     ConsumerHeartbeatResult,
     DescribedConsumerGroup,
 )
-from kproc.broker.group.consumer.records import (
-    CONSUMER_RECORDS,
-)
+from kproc.broker.group.consumer.records import CONSUMER_RECORDS
 from kproc.broker.group.consumer.topics import ConsumerCluster
 from kproc.broker.group.consumer_groups import ConsumerGroups
 from kproc.broker.group.messages import (
@@ -101,7 +99,7 @@ Group = ClassicGroup | ConsumerGroup | ShareGroup | StreamsGroup
 # Limits of one coordinator. A client whose member id was discarded joins again.
 UNWRITTEN_GROUPS_MAX: Final = 5_000
 PENDING_MEMBERS_MAX: Final = 5_000
-# Costs in steps, in units of about 1 us: to build a group, a member of it, to end a group.
+# Costs of steps in units of about 1 us: of building a group, of a member of it, of resigning from a group.
 _BUILD_COST: Final = 25
 _MEMBER_COST: Final = 5
 _RESIGN_COST: Final = 8
@@ -150,7 +148,8 @@ class GroupCoordinator:
         self._unknown_types: set[int] = set()
         self.steps = Steps(log.flush)
         self._is_sweeping = False
-        # Groups that are deleted in steps, because they have many offsets. Nobody can join or commit meanwhile.
+        # Groups whose deletion takes several steps, because they have many offsets, or states of a share coordinator.
+        # Joins, heartbeats and commits are rejected meanwhile.
         self._deleting: dict[str, OnCode] = {}
         self._is_over = False  # True after the coordinator has resigned or was abandoned.
         # Responses to joins and syncs of classic groups.
@@ -175,8 +174,8 @@ class GroupCoordinator:
             self.streams.replay(key, value)
             return
         decoded = decode_record(key, value)
-        # A newer Kafka can write record types of group protocols that kproc does not have. They belong to
-        # groups that cannot be served here, so the others are loaded without them.
+        # A newer Kafka can write record types of group protocols that kproc does not have. Skip them, so that the
+        # other groups can be loaded.
         if isinstance(decoded, UnknownRecord):
             if decoded.key_type not in self._unknown_types:
                 self._unknown_types.add(decoded.key_type)
@@ -411,7 +410,7 @@ class GroupCoordinator:
         reply: Callable[[R], None],
         failed: Callable[[ErrorCode], R],
     ) -> None:
-        """Handle a member's request by `work`. It is answered when everything that it has changed is durable."""
+        """Handle a member's request by `work`. Respond with its result when everything that it changed is durable."""
         if group_id in self._deleting:
             reply(failed(ErrorCode.COORDINATOR_LOAD_IN_PROGRESS))
             return

@@ -1,12 +1,13 @@
 """The server-side assignor of streams groups: `sticky` (KIP-1071).
 
 `assign_sticky` is a pure function. Its input is the members of a group with the tasks that they own now, and the number
-of tasks of each subtopology. Its result is the next target assignment. Members and tasks are visited in the order of
-their names, so that nothing else has an influence.
+of tasks of each subtopology. Its result is the next target assignment. It visits members and tasks in the order of
+their names, so that equal inputs give equal results.
 
-Active tasks stay with their owner, or go to a member that has their state, as long as no member exceeds its share. The
-other ones go to the process with the smallest load, which is the number of its tasks for each of its members. Standby
-tasks of stateful subtopologies go to other processes than the active task, in the same order of preference.
+An active task stays with its owner, or moves to a member that has its state, as long as no member exceeds its share.
+The other active tasks go to the process with the smallest load, which is the number of its tasks divided by the number
+of its members. Standby tasks of stateful subtopologies go to processes without the active task, in the same order of
+preference.
 """
 
 from __future__ import annotations
@@ -72,7 +73,7 @@ class _Quota:
         self.size = self._share()
 
     def _share(self) -> int:
-        # All members can have reached their shares of active tasks, and get more tasks of the other roles.
+        # Once all members have reached their shares of active tasks, they can still get tasks of the other roles.
         return -(-self._total // self._member_count) if self._member_count else 0
 
     def count(self, size: int) -> None:
@@ -117,7 +118,7 @@ class _Process:
 
 
 class _Plan:
-    """An assignment in the making."""
+    """The assignment that is being computed."""
 
     active_quota: _Quota
     quota: _Quota  # Of tasks of all roles.
@@ -139,7 +140,7 @@ class _Plan:
                 # A member that only has the state on its disk ranks behind those that keep it up to date.
                 rank = (task not in member.standby, -member.offsets.get(task, 0), member_id)
                 candidates.setdefault(task, []).append(rank)
-        self._holders = {
+        self._with_state = {
             task: [member_id for _, _, member_id in sorted(ranks)] for task, ranks in candidates.items()
         }
 
@@ -148,7 +149,7 @@ class _Plan:
         # Tasks of the same partition come together, so that a member keeps them together.
         left = sorted(tasks, key=_by_partition)
         left = [task for task in left if not self._keep_active(task, self._owners.get(task))]
-        left = [task for task in left if not self._keep_active(task, self._least_loaded_holder(task))]
+        left = [task for task in left if not self._keep_active(task, self._least_loaded_with_state(task))]
         by_load = self._by_load()
         for task in sorted(left):
             process = self._processes[heappop(by_load)[1]]
@@ -168,7 +169,7 @@ class _Plan:
         self.quota.count(size)
 
     def assign_standby(self, tasks: list[Task], standby_count: int) -> None:
-        """Assign each task as standby to as many processes, which do not have it yet, as there are."""
+        """Assign each task as standby to `standby_count` processes without it, or to all of them if there are fewer."""
         left: list[tuple[Task, int]] = []
         for task in sorted(tasks, key=_by_partition, reverse=True):
             placed = 0
@@ -188,7 +189,7 @@ class _Plan:
         if owner is not None and task in self._process_of[owner].tasks:
             owner = None
         return self._keep_standby_at(task, owner) or self._keep_standby_at(
-            task, self._least_loaded_holder(task, is_standby=True)
+            task, self._least_loaded_with_state(task, is_standby=True)
         )
 
     def _keep_standby_at(self, task: Task, member_id: str | None) -> bool:
@@ -217,15 +218,15 @@ class _Plan:
         self.standby[member_id].add(task)
         self.quota.count(size)
 
-    def _least_loaded_holder(self, task: Task, *, is_standby: bool = False) -> str | None:
-        """Return the member with the task's state whose process and which itself have the least to do."""
+    def _least_loaded_with_state(self, task: Task, *, is_standby: bool = False) -> str | None:
+        """Return the member that has the task's state and the smallest load, or None."""
         found: str | None = None
         load, size = 0.0, 0
-        for member_id in self._holders.get(task, ()):
+        for member_id in self._with_state.get(task, ()):
             process = self._process_of[member_id]
             if is_standby and task in process.tasks:
                 continue
-            # The list begins with the best state. Only a member that is better in both respects replaces it.
+            # The list begins with the best state. Another member must be better by its process and by itself.
             if found is None or (process.load < load and process.sizes[member_id] < size):
                 found, load, size = member_id, process.load, process.sizes[member_id]
         return found

@@ -14,14 +14,15 @@ if TYPE_CHECKING:
 def commit_refusal(state: StreamsGroupState, request: CommitRequest) -> int:
     """Return the error for a commit of offsets, or NONE.
 
-    A member that has not yet learnt its new epoch may commit offsets of tasks that it had before.
+    A member that does not know its new epoch yet may commit offsets of tasks that it has owned since the epoch that it
+    sends, or since an earlier one.
     """
     epoch = request.generation
     is_transactional = request.producer is not None
-    # A tool. Before KIP-447 a transaction did not name the member.
+    # Transactions of clients before KIP-447 do not name the member.
     is_unnamed = is_transactional and not request.member_id
     if epoch < 0 and (is_unnamed or not state.members):
-        return ErrorCode.NONE
+        return ErrorCode.NONE  # A tool may commit while the group is empty.
     member = state.members.get(request.member_id)
     if member is None:
         return ErrorCode.UNKNOWN_MEMBER_ID

@@ -33,7 +33,7 @@ def endpoint_partitions(
 def _partitions(
     tasks: Iterable[Task], configured: ConfiguredTopology, counts: PartitionCounts
 ) -> TopicPartitions:
-    """Return the partitions of the input topics of tasks. A small topic of a subtopology lacks the last ones."""
+    """Return the partitions of the tasks' input topics. A topic can have fewer partitions than there are tasks."""
     found = []
     for subtopology_id, numbers in partitions_by_subtopology(tasks).items():
         # A member keeps its tasks for a moment after a topic was deleted, when there are no subtopologies.

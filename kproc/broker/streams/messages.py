@@ -1,4 +1,4 @@
-"""Requests and responses of streams groups, the same for all versions (KIP-1071)."""
+"""Requests and responses of streams groups, independent of the version of the API (KIP-1071)."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ class StreamsHeartbeat(msgspec.Struct, frozen=True, kw_only=True):
     client_tags: tuple[KeyValue, ...] | None = None
     task_offsets: TaskOffsets | None = None
     task_end_offsets: TaskOffsets | None = None
-    is_shutdown: bool = False  # The member asks all members to shut down.
+    is_shutdown: bool = False  # The member requests a shutdown of all members.
     endpoint_epoch: int = 0  # The version of the endpoints' partitions that the member knows.
     knows_missing_tags: bool = True  # v1 and later: the client knows MISSING_CLIENT_TAGS.
     client_id: str = ""
@@ -50,7 +50,7 @@ class EndpointPartitions(msgspec.Struct, frozen=True):
 
 
 class StreamsHeartbeatResult(msgspec.Struct, frozen=True, kw_only=True):
-    """A StreamsGroupHeartbeat response. `tasks` and `endpoints` are None unless the member must learn them."""
+    """A StreamsGroupHeartbeat response. `tasks` and `endpoints` are None if the member knows them."""
 
     error_code: int = 0
     error_message: str | None = None
@@ -61,7 +61,7 @@ class StreamsHeartbeatResult(msgspec.Struct, frozen=True, kw_only=True):
     tasks: MemberTasks | None = None
     endpoint_epoch: int = 0
     endpoints: tuple[EndpointPartitions, ...] | None = None
-    missing_topics: tuple[StreamsTopic, ...] = ()  # Internal topics that the client's broker creates now.
+    missing_topics: tuple[StreamsTopic, ...] = ()  # The API's handler creates these internal topics now.
 
 
 class DescribedStreamsMember(msgspec.Struct, frozen=True, kw_only=True):

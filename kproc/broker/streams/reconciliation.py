@@ -1,8 +1,8 @@
 """The reconciliation of one member of a streams group (KIP-1071): from its present tasks to its target, step by step.
 
 A task is active in one process at any time, and a process has a task in one role only, because its state directory has
-one lock. So a member first gives up the tasks that its target lacks, and confirms it in a heartbeat. Then it gets the
-tasks that others have given up.
+one lock. A member therefore first gives up the tasks that its target lacks, and confirms that in a heartbeat. Then it
+gets the tasks that others have given up.
 
     STABLE at the target's epoch
       | new target
@@ -11,8 +11,8 @@ tasks that others have given up.
       | no                                              ^                       |
       +-------------------------------------------------+                       +-- each heartbeat adds free tasks
 
-A member changes the role of a task that it keeps without giving it up: from active to standby, between standby and
-warm-up at once, and from a copy to active when the former owner has given the task up.
+A member need not give up a task whose role changes: active becomes standby and a standby becomes warm-up, or the other
+way round, at once. A copy becomes active when the former owner has given the task up.
 """
 
 from __future__ import annotations
@@ -79,7 +79,7 @@ def reconcile(
         case StreamsMemberPhase.STABLE if epoch == target_epoch:
             return state
         case StreamsMemberPhase.UNREVOKED:
-            if _may_own(reported, state.pending_revocation):
+            if _can_own(reported, state.pending_revocation):
                 return state
             epoch += 1
         case StreamsMemberPhase.UNKNOWN:
@@ -95,7 +95,7 @@ def reconcile(
 
 
 class _Blocked:
-    """Tells which tasks the member cannot get yet, because others still have them."""
+    """The tasks that the member cannot get yet, because others still have them."""
 
     def __init__(self, owned: OwnedTasks, holders: Holders, process_id: str) -> None:
         self._owned = owned
@@ -154,7 +154,7 @@ def _next_state(
         owned.standby - standby - warmup - target.active,
         owned.warmup - warmup - standby - target.active,
     )
-    must_revoke = revoked != OwnedTasks() and _may_own(reported, revoked)
+    must_revoke = revoked != OwnedTasks() and _can_own(reported, revoked)
     # A copy that becomes active stays a copy until the member gets the task.
     promoted = frozenset() if must_revoke else frozenset(gained)
     standby |= (owned.standby & target.active) - promoted
@@ -178,6 +178,6 @@ def _changed(
     return StreamsMemberState(epoch, state.epoch, phase, owned, revoked)
 
 
-def _may_own(reported: MemberTasks | None, tasks: OwnedTasks) -> bool:
+def _can_own(reported: MemberTasks | None, tasks: OwnedTasks) -> bool:
     """Return True if the member may still own one of the tasks."""
     return reported is None or reported.has_any_of(tasks.plain)

@@ -26,7 +26,10 @@ _NO_TASKS: Final = MemberTasks()
 
 
 class StreamsGroupMember:
-    """One member: its two records, and what no record has: its deadlines, and how far it has restored its tasks."""
+    """One member: the values of its two records, its deadlines, and the offsets to which it has restored its tasks.
+
+    Deadlines and offsets are in memory only.
+    """
 
     __slots__ = (
         "member_id",
@@ -88,7 +91,7 @@ class StreamsGroupState:
         return self.epoch.epoch > 0
 
     def drop_incomplete_members(self) -> None:
-        """Remove members of which the log has no process, because their tombstones were cut by a crash."""
+        """Remove members whose metadata the log does not have, because a crash has cut a write of tombstones."""
         for member in list(self.members.values()):
             if member.metadata is None:
                 del self.members[member.member_id]

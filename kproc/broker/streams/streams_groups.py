@@ -1,7 +1,7 @@
 """StreamsGroups: the streams groups of one coordinator, and requests to them (KIP-1071).
 
 It shares the coordinator's groups, because a group id has one group. All records are appended at once, so that the
-next step of a request sees their effect; the coordinator answers when they are durable.
+next step of a request sees their effect. The coordinator responds when they are durable.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ if TYPE_CHECKING:
 
 
 class StreamsDescription(msgspec.Struct, frozen=True):
-    """A group for StreamsGroupDescribe, or the reason why there is none."""
+    """The description of a streams group, or the reason why the id has none."""
 
     group: DescribedStreamsGroup | None
     reason: str = ""
@@ -103,7 +103,7 @@ class StreamsGroups:
         if isinstance(group, StreamsGroup):
             return group
         if group is None and request.member_epoch != JOIN_EPOCH:
-            # Kafka looks the group of a member that leaves up in another way, with another message.
+            # Kafka finds the group of a member that leaves by another function, which has another message.
             kind = "Streams group" if request.member_epoch > JOIN_EPOCH else "Group"
             raise KafkaError(ErrorCode.GROUP_ID_NOT_FOUND, f"{kind} {group_id} not found.")
         if group is not None:
