@@ -77,6 +77,8 @@ logger = logging.getLogger(__name__)
 # The interval of heartbeats while a member waits for tasks, as in consumer groups.
 UNSETTLED_HEARTBEAT_MS: Final = 500
 _TRY_AGAIN_MS: Final = 1_000
+# Members that one tick removes, as in consumer groups: their tombstones and the epoch are surely in one batch.
+REMOVED_AT_ONCE: Final = 200
 # The name of the deadline at which the next target assignment may be computed. The other deadlines have the ids of
 # members, which clients choose, but which are never empty.
 _ASSIGNMENT: Final = ""
@@ -429,7 +431,7 @@ class StreamsGroup:
     def tick(self, now_ms: int) -> None:
         """Remove members whose session or rebalance timeout has expired, and compute an assignment that was put off."""
         expired: list[StreamsGroupMember] = []
-        for name in self._deadlines.pop_due(now_ms):
+        for name in self._deadlines.pop_due(now_ms, REMOVED_AT_ONCE):
             member = self.state.members.get(name)
             if member is None:
                 continue  # The deadline of the assignment, or of a member that has left.

@@ -71,9 +71,9 @@ _UNSETTLED_HEARTBEAT_MS: Final = 500
 # would get the free partitions. A tick removes no more, so that it takes a few ms.
 REMOVED_AT_ONCE: Final = 200
 _TRY_AGAIN_MS: Final = 1_000
-# The name of the deadline at which the next target assignment may be computed. The other deadlines have the names of
-# members.
-_ASSIGNMENT: Final = "\0assignment"
+# The name of the deadline at which the next target assignment may be computed. The other deadlines have the ids of
+# members, which clients choose, but which are never empty.
+_ASSIGNMENT: Final = ""
 
 
 class ConsumerGroup:

@@ -58,9 +58,9 @@ GROUP_TYPE: Final = "share"
 # The interval of heartbeats while a member waits for an assignment. 1,000 such members send 2,000 heartbeats a second.
 _UNSETTLED_HEARTBEAT_MS: Final = 500
 _TRY_AGAIN_MS: Final = 1_000
-# The name of the deadline at which the next target assignment may be computed. The other deadlines have the names of
-# members.
-_ASSIGNMENT: Final = "\0assignment"
+# The name of the deadline at which the next target assignment may be computed. The other deadlines have the ids of
+# members, which clients choose, but which are never empty.
+_ASSIGNMENT: Final = ""
 
 
 @dataclass(frozen=True)

@@ -11,6 +11,7 @@ from kproc.broker.config import Config
 from kproc.broker.coordinator.rules import Producer
 from kproc.broker.group.messages import CommitRequest
 from kproc.broker.group.records import CommittedOffset, OffsetKey
+from kproc.broker.streams.group import REMOVED_AT_ONCE
 from kproc.broker.streams.messages import StreamsHeartbeatResult
 from kproc.broker.streams.records import Endpoint, StreamsTargetEpoch
 from kproc.broker.streams.tasks import MemberTasks
@@ -326,11 +327,27 @@ def test_removal_of_a_member_is_one_write(rig: StreamsRig) -> None:
     """If only its tombstones were written, the others would get its tasks no sooner than by the next change."""
     first, second = HonestStreamsMember(rig, "a"), HonestStreamsMember(rig, "b")
     settle([first, second])
-    writes = []
-    append = rig.environment.append
-    object.__setattr__(rig.environment, "append", lambda *each: (writes.append(each[1]), append(*each)))
+    sizes = record_write_sizes(rig)
     second.leave()
-    assert [len(records) for records in writes] == [4]
+    assert sizes == [4]
+
+
+def record_write_sizes(rig: StreamsRig) -> list[int]:
+    """Return a list to which each later write of the group adds the number of its records."""
+    sizes: list[int] = []
+    append = rig.environment.append
+    object.__setattr__(rig.environment, "append", lambda *each: (sizes.append(len(each[1])), append(*each)))
+    return sizes
+
+
+def test_members_that_expire_together_are_removed_in_parts(rig: StreamsRig) -> None:
+    """The write of a part fits into one batch."""
+    for number in range(REMOVED_AT_ONCE + 50):
+        HonestStreamsMember(rig, f"m{number}").heartbeat()
+    sizes = record_write_sizes(rig)
+    rig.advance(45_000)
+    assert rig.group.is_empty
+    assert max(sizes) <= 3 * REMOVED_AT_ONCE + 1
 
 
 @pytest.mark.parametrize("member_id", ["\0assignment", "assignment"])
