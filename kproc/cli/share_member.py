@@ -23,7 +23,7 @@ _COMMIT_S: Final = 10.0
 
 
 class Verdict(Enum):
-    """How the command acknowledges the records that it has printed."""
+    """The acknowledgement of the records that the command has printed."""
 
     ACCEPT = "accepted"
     RELEASE = "released"
@@ -215,4 +215,6 @@ def _check_group(bootstrap: str, topics: Sequence[str]) -> None:
     with connect_for_records(bootstrap) as client:
         checked_topics(client, list(topics))
         if ApiKey.SHARE_FETCH not in client.api_versions():
-            raise Failure(f"{bootstrap} has no share groups: they need Kafka 4.1 or kproc of today")
+            raise Failure(
+                f"{bootstrap} has no share groups: upgrade the broker (Kafka 4.1 and later have them)"
+            )

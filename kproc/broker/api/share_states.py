@@ -5,7 +5,7 @@ All of them name a group, topics by id, and partitions. Each partition is an ite
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 from kproc.broker.peers.coordinator_call import Fields, Item, ItemOperation
@@ -44,7 +44,7 @@ def handle_states(
     find_problem: Callable[[Fields], str | None] | None = None,
     fields_of: Callable[[PersistedState], Fields] = lambda _state: {},
 ) -> None:
-    """Carry out an operation for each row of a request, and respond.
+    """Run an operation for each row of a request, and respond.
 
     arguments_of: makes the operation's arguments of a row. find_problem: returns the error message for an invalid row.
     fields_of: makes the fields of the response's row from a state. verb: begins the message of a failure.
@@ -67,30 +67,28 @@ def handle_states(
 
     def on_done(outcomes: list[Any]) -> None:
         left = iter(outcomes)
-        answers = iter(
-            [
-                _failed(row, ErrorCode.INVALID_REQUEST, problem)
-                if problem is not None
-                else _answer(row, next(left), verb, fields_of)
-                for (_, row), problem in zip(rows, problems, strict=True)
-            ]
-        )
-        context.reply(
-            {
-                "results": [
-                    {
-                        "topic_id": topic["topic_id"],
-                        "partitions": [next(answers) for _ in topic["partitions"]],
-                    }
-                    for topic in request["topics"]
-                ]
-            }
-        )
+        results = [
+            _failed(row, ErrorCode.INVALID_REQUEST, problem)
+            if problem is not None
+            else _result(row, next(left), verb, fields_of)
+            for (_, row), problem in zip(rows, problems, strict=True)
+        ]
+        context.reply(_by_topic(request, results))
 
     if items:
         operation.send(context, items, on_done)
     else:
         on_done([])
+
+
+def _by_topic(request: Fields, results: Iterable[Fields]) -> Fields:
+    """Return the response with these rows, in the order of the request."""
+    left = iter(results)
+    topics = [
+        {"topic_id": topic["topic_id"], "partitions": [next(left) for _ in topic["partitions"]]}
+        for topic in request["topics"]
+    ]
+    return {"results": topics}
 
 
 def find_negative(row: Fields) -> str | None:
@@ -103,15 +101,8 @@ def find_negative(row: Fields) -> str | None:
 
 def failed_states(request: Fields, code: int, message: str | None) -> Fields:
     """Return a response with an error in every row."""
-    return {
-        "results": [
-            {
-                "topic_id": topic["topic_id"],
-                "partitions": [_failed(row, code, message) for row in topic["partitions"]],
-            }
-            for topic in request["topics"]
-        ]
-    }
+    rows = [row for topic in request["topics"] for row in topic["partitions"]]
+    return _by_topic(request, [_failed(row, code, message) for row in rows])
 
 
 def encode_batches(batches: tuple[StateBatch, ...]) -> list[Fields]:
@@ -127,7 +118,7 @@ def encode_batches(batches: tuple[StateBatch, ...]) -> list[Fields]:
     ]
 
 
-def _answer(row: Fields, outcome: Any, verb: str, fields_of: Callable[[PersistedState], Fields]) -> Fields:
+def _result(row: Fields, outcome: Any, verb: str, fields_of: Callable[[PersistedState], Fields]) -> Fields:
     if isinstance(outcome, PersistedState):
         return {**_failed(row, ErrorCode.NONE, None), **fields_of(outcome)}
     message = None

@@ -77,12 +77,20 @@ class _Balance:
             member_id: -(-total * (index + 1) // len(member_ids)) - -(-total * index // len(member_ids))
             for index, member_id in enumerate(member_ids)
         }
-        valid = set(partitions)
+        # Look only at the topics of this balance. A member's target can have partitions of a thousand others, and there
+        # is a balance for each topic if the members have different subscriptions.
+        valid: dict[bytes, set[int]] = {}
+        for topic_id, number in partitions:
+            valid.setdefault(topic_id, set()).add(number)
         self._owned: dict[str, set[_TopicPartition]] = {}
         self._owners: dict[_TopicPartition, set[str]] = {each: set() for each in partitions}
         for member_id in member_ids:
             target = members[member_id].target
-            kept = {(topic_id, number) for topic_id, numbers in target.items() for number in numbers} & valid
+            kept = {
+                (topic_id, number)
+                for topic_id, numbers in valid.items()
+                for number in target.get(topic_id, frozenset()) & numbers
+            }
             self._owned[member_id] = kept
             for partition in kept:
                 self._owners[partition].add(member_id)

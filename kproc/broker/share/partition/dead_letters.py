@@ -98,7 +98,7 @@ class DeadLetterWriter:
             self._write_next(partition)
 
     def resume(self, partition: SharePartition) -> None:
-        """Go on with the dead letters of a share partition, because its wait is over."""
+        """Continue with the dead letters of a share partition after a pause."""
         self._queues[partition].is_waiting = False
         self._write_next(partition)
 
@@ -184,7 +184,7 @@ class DeadLetterWriter:
             if not code:
                 self._finish(partition, queue, None)
             elif not self._pause(partition, queue, code):
-                self._finish(partition, queue, f"topic {topic.name} does not take them: error {code}")
+                self._finish(partition, queue, f"cannot append to topic {topic.name}: error {code}")
             if is_sent:
                 self._write_next(partition)
 
@@ -229,7 +229,7 @@ class DeadLetterWriter:
     # -- the outcome -------------------------------------------------------------------------------------------
 
     def _pause(self, partition: SharePartition, queue: _Queue, code: int) -> bool:
-        """Return True if the same is tried again after a pause."""
+        """Schedule another attempt after a pause. Return False if there is none after this error."""
         queue.attempts += 1
         if code not in _RETRIED or queue.attempts >= _ATTEMPTS:
             return False

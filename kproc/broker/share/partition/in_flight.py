@@ -9,9 +9,9 @@ AVAILABLE ----------> ACQUIRED ----------------> ACKNOWLEDGED
     +------------------+    +------------------> ARCHIVED, after ARCHIVING if the record becomes a dead letter
       release, end of the lock
 
-A change of an acquired record counts when it is persisted. Until then another change of the record is rejected with
-INVALID_RECORD_STATE. The caller sends the result of `to_persist`, and then commits the changes or rolls them back. Only
-one write may be in flight: changes that begin meanwhile belong to the next one.
+A change of an acquired record takes effect when it is persisted. Until then another change of the record is rejected
+with INVALID_RECORD_STATE. The caller sends the result of `to_persist`, and then commits the changes or rolls them back.
+Only one write may be in flight: changes that start meanwhile belong to the next one.
 
 wanted_records.py decides which records a member acquires.
 """
@@ -36,9 +36,8 @@ ARCHIVED: Final = RecordState.ARCHIVED
 _FINISHED: Final = (ACKNOWLEDGED, ARCHIVED)
 _TYPES: Final = frozenset(map(int, AcknowledgeType))
 
-Change = list[
-    tuple[int, int]
-]  # A change that waits for its persistence: the first and last offsets of its ranges.
+# A change that waits for its persistence: the first and last offsets of its ranges.
+Change = list[tuple[int, int]]
 
 
 class Rules(NamedTuple):
@@ -232,7 +231,7 @@ class InFlightRecords:
     def acknowledge(
         self, holder: ShareHolder, batches: Sequence[AcknowledgeBatch], *, renewed_until_ms: int
     ) -> Change:
-        """Begin to acknowledge records that a session holds. Offsets below the window are ignored, as in Kafka.
+        """Start to acknowledge records that a session holds. Offsets below the window are ignored, as in Kafka.
 
         Renewed locks need no persistence. Raises KafkaError and changes nothing if an offset is not held, or if a type
         is not valid.
@@ -297,7 +296,7 @@ class InFlightRecords:
         if _is_gap(run):
             return
         if kind == AcknowledgeType.ACCEPT:
-            _begin(change, run, ACKNOWLEDGED)
+            _start_change(change, run, ACKNOWLEDGED)
         elif kind == AcknowledgeType.RELEASE:
             self._release(change, run)
         elif kind == AcknowledgeType.RENEW:
@@ -305,14 +304,14 @@ class InFlightRecords:
             self._locks.add(renewed_until_ms, run.first, run.last)
         else:
             run.is_rejected = kind == AcknowledgeType.REJECT and self.rules.has_dead_letters
-            _begin(change, run, ARCHIVING if run.is_rejected else ARCHIVED)
+            _start_change(change, run, ARCHIVING if run.is_rejected else ARCHIVED)
 
     # -- release -----------------------------------------------------------------------------------------------
 
     def release_sessions(self, is_ended: Callable[[ShareHolder], bool]) -> Change:
-        """Begin to release the records of sessions that have ended. Their delivery counts, as in Kafka 4.4.
+        """Start to release the records of sessions that have ended. Their delivery counts, as in Kafka 4.4.
 
-        A record that ends its consumers must reach the delivery count limit.
+        A record that crashes its consumers must reach the delivery count limit.
         """
         change: Change = []
         for run in self._runs:
@@ -321,7 +320,7 @@ class InFlightRecords:
         return change
 
     def expire(self, now_ms: int) -> Change:
-        """Begin to release the records whose lock has ended."""
+        """Start to release the records whose lock has ended."""
         change: Change = []
         for first, last in self._locks.pop_due(now_ms):
             for run in self._runs.overlapping(max(first, self.start_offset), last):
@@ -335,23 +334,23 @@ class InFlightRecords:
 
     def _release(self, change: Change, run: Run) -> None:
         if run.delivery_count < self.rules.delivery_count_max:
-            _begin(change, run, AVAILABLE)
+            _start_change(change, run, AVAILABLE)
         else:
-            # A record that was delivered so often is given up, because it would stop its consumers for ever.
-            _begin(change, run, ARCHIVING if self.rules.has_dead_letters else ARCHIVED)
+            # Archive a record that was delivered so often. Otherwise its consumers would get it again for ever.
+            _start_change(change, run, ARCHIVING if self.rules.has_dead_letters else ARCHIVED)
 
     def finish_dead_letters(self, first: int, last: int) -> Change:
-        """Begin to archive records that were written as dead letters, or that cannot be written."""
+        """Start to archive records that were written as dead letters, or that cannot be written."""
         change: Change = []
         for run in self._runs.cut(max(first, self.start_offset), last):
             if run.state is ARCHIVING and run.next_state is None:
-                _begin(change, run, ARCHIVED)
+                _start_change(change, run, ARCHIVED)
         return change
 
     # -- persistence -------------------------------------------------------------------------------------------
 
     def to_persist(self, changes: Sequence[Change]) -> ToPersist:
-        """Return the fields of the write for `changes`, which must be all changes that have begun.
+        """Return the fields of the write for `changes`, which must be all changes that were started.
 
         Records below the new start offset need no state of their own.
         """
@@ -410,7 +409,7 @@ def _is_gap(run: Run) -> bool:
     return run.state is ARCHIVED and not run.delivery_count
 
 
-def _begin(change: Change, run: Run, state: RecordState) -> None:
+def _start_change(change: Change, run: Run, state: RecordState) -> None:
     run.next_state = state
     if change and change[-1][1] + 1 == run.first:
         change[-1] = change[-1][0], run.last

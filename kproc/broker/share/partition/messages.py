@@ -21,7 +21,7 @@ OPENS_LATER: Final = -2
 
 
 class AcknowledgeType(IntEnum):
-    """How a member acknowledges a record."""
+    """The ways in which a member acknowledges a record, with Kafka's numbers."""
 
     GAP = 0  # The offset has no record.
     ACCEPT = 1
@@ -142,9 +142,9 @@ class PartsAcknowledged(Reply):
 class WatchParts(ForOwner):
     """A call that is replied to when records of one of the partitions can be acquired. It acquires nothing.
 
-    watch: the calling Handler and a number, as of the watch of a Fetch. `fetch_owners.CANCEL_WATCH` ends it.
+    watch: the calling Handler and a number, as in a Fetch's watch. `fetch_owners.CANCEL_WATCH` ends it.
     bytes_min: the least size of the records for which the watch ends.
-    deadline_ns: when it ends anyway, in the monotonic clock that all processes of a host share.
+    deadline_ns: the time of its end in any case, in the monotonic clock that all processes of a host share.
     """
 
     watch: tuple[int, int]

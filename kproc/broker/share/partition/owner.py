@@ -78,7 +78,7 @@ class _Acknowledging:
         self._left = 0
 
     def start(self, on_done: Callable[[], None]) -> None:
-        """Begin to acknowledge. `on_done` is called once: when all results are there, but not before `wait`."""
+        """Start to acknowledge. `on_done` is called once: when all results are known, but not before `wait`."""
         self._on_done = on_done
         self._left = 1
         for at, part in enumerate(self._parts):
@@ -87,7 +87,7 @@ class _Acknowledging:
                 self._start_part(at, part)
 
     def wait(self) -> None:
-        """Call `on_done` now or later."""
+        """Allow the call of `on_done`, which comes at once if all results are known."""
         self._finish(None, None)
 
     def _start_part(self, at: int, part: SharePart) -> None:
@@ -129,7 +129,7 @@ def acknowledge_for_home(
 
 
 class _Acquiring:
-    """The limits of one call, and what is left of them."""
+    """The acquire of one call: its limits, less the records and bytes that it has acquired."""
 
     def __init__(self, services: Services, body: AcquireParts) -> None:
         self._shares = services.owner.shares
@@ -143,6 +143,7 @@ class _Acquiring:
         shares, key = self._shares, _key(self._body.holder.group_id, part)
         try:
             partition, owned = shares.get(key)
+            shares.add_use(self._body.holder, key)
             if partition.error is not None:
                 raise partition.error
             offset = fetch_offset(shares, partition, owned)
@@ -159,7 +160,7 @@ class _Acquiring:
         batches = read_batches(
             owned.log,
             offset,
-            # A longer read could not be acquired, and its headers would take long.
+            # Records beyond that could not be acquired, and each header costs time.
             min(self._records_left, settings.rules.size_max),
             max(0, self._bytes_left),
             minimum_one=self._can_exceed,

@@ -31,9 +31,8 @@ class Run:
     holder: ShareHolder | None = None  # The session that has acquired the records.
     deadline_ms: int = FOREVER  # When the lock of acquired records ends.
     next_state: RecordState | None = None  # The state of a change that is not persisted yet.
-    is_rejected: bool = (
-        False  # Why the records become dead letters: a member rejected them, or the deliveries ended.
-    )
+    # The reason why the records become dead letters: a member has rejected them, or they were delivered too often.
+    is_rejected: bool = False
 
     @property
     def size(self) -> int:

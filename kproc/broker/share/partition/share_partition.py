@@ -16,6 +16,7 @@ from kproc.broker.share.state.messages import (
     NO_OFFSET,
     PersistedState,
     SharePartitionKey,
+    StateBatch,
     WriteState,
     state_key,
 )
@@ -77,7 +78,7 @@ class SharePartition:
     def load(
         self, state: PersistedState, first_offset: int, log_start: int, log_end: int
     ) -> list[DeadLetters]:
-        """Begin with the persisted state. Return the records that were about to be written as dead letters.
+        """Start with the persisted state. Return the records that were about to be written as dead letters.
 
         first_offset: the start by share.auto.offset.reset, if the state has none.
         log_end: after a power loss the log can end before the state does. Other records get the lost offsets, so the
@@ -89,7 +90,7 @@ class SharePartition:
         batches = [
             each
             if each.last < log_end
-            else type(each)(each.first, log_end - 1, each.state, each.delivery_count)
+            else StateBatch(each.first, log_end - 1, each.state, each.delivery_count)
             for each in state.batches
             if each.first < log_end
         ]
@@ -130,19 +131,21 @@ class SharePartition:
             on_done(None)
 
     def release_sessions(self, is_ended: Callable[[ShareHolder], bool]) -> None:
-        """Release the records of sessions that have ended."""
+        """Start to release the records of sessions that have ended."""
         if self.records is not None:
             self._queue(self.records.release_sessions(is_ended))
 
     def expire(self, now_ms: int) -> None:
-        """Release the records whose lock has ended."""
+        """Start to release the records whose lock has ended."""
         if self.records is not None:
             self._queue(self.records.expire(now_ms))
 
-    def finish_dead_letters(self, first: int, last: int) -> None:
-        """Archive records that were written as dead letters."""
+    def finish_dead_letters(self, first: int, last: int, on_done: OnPersisted) -> None:
+        """Archive records that were written as dead letters. `on_done` is called if there are any of them."""
         if self.records is not None:
-            self._queue(self.records.finish_dead_letters(first, last))
+            change = self.records.finish_dead_letters(first, last)
+            if change:
+                self._queued.append(_Pending(change, on_done))
 
     def _queue(self, change: Change) -> None:
         if change:
@@ -157,10 +160,10 @@ class SharePartition:
 
     @property
     def has_write(self) -> bool:
-        """True if `take_write` returns a write."""
+        """True if there is something to write and no write is in flight."""
         return bool(self._queued or self.is_start_new) and not self._in_flight and self.records is not None
 
-    def take_write(self) -> WriteState:
+    def start_write(self) -> WriteState:
         """Return the write of all queued changes, which are in flight from now on."""
         assert self.records is not None
         self._in_flight, self._queued = self._queued or [_Pending([], lambda _error: None)], []
@@ -187,7 +190,7 @@ class SharePartition:
             pending.on_done(error)
 
     def drop(self) -> None:
-        """End this object: the partition has another owner, its topic is deleted, or its state was replaced."""
+        """Fail all changes that are not persisted, because this object has left the table."""
         self.is_dropped = True
         self.records = None
         waiting, self._in_flight, self._queued = [*self._in_flight, *self._queued], [], []

@@ -1,15 +1,17 @@
 """SharePartitions: the share partitions of one Handler, with their states, locks and writes.
 
-A share partition is made at its first use: its state is read from the share coordinator, and its start offset is chosen
-if the state has none. It leaves the table if the partition's log is not ours any more, if its state was replaced at the
-coordinator (AlterShareGroupOffsets), or if nobody has used it for some minutes. Changes of a duty cycle are written
-together at its end.
+A share partition is created at its first use: its state is read from the share coordinator, and its start offset is
+chosen if the state has none. It leaves the table if the partition's log is not ours any more, if its state was replaced
+or deleted at the coordinator, if the last session that used it has ended, or if nobody has used it for some minutes.
+Changes of a duty cycle are written together at its end.
 """
 
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Mapping
+from collections import Counter, OrderedDict
+from collections.abc import Callable, Iterable, Mapping
+from itertools import islice
 from typing import TYPE_CHECKING, Any, Final
 
 from kproc.broker.cluster.features import share_version
@@ -37,13 +39,20 @@ logger = logging.getLogger(__name__)
 
 # A share partition that nobody has used for this time leaves the memory. Its state is at the coordinator.
 IDLE_MS: Final = 5 * 60_000
-# The error of a state that could not be read is answered for this time. Then the state is read again.
+# The error of a state that could not be read is answered for this time. Then the state is read again. Locks that ended
+# during a failed write end again after this time: at once, they would be written, and fail, in every duty cycle.
 _FAILED_MS: Final = 1_000
 # Limits of one Handler. A run is a range of records with one state, and takes about 200 bytes.
 PARTITIONS_MAX: Final = 10_000
 RUNS_MAX: Final = 1_000_000
+# In a full table, an addition looks for an idle share partition among so many that were not used for the longest time.
+_CANDIDATES_MAX: Final = 16
+_NAME_MAX: Final = 249  # Settings of groups with longer names are not kept.
 _DEAD_LETTERS_SINCE: Final = 2  # The level of share.version.
 _FENCED: Final = (ErrorCode.FENCED_STATE_EPOCH, ErrorCode.FENCED_LEADER_EPOCH)
+# Errors of a write after which the state is read again. Another owner has read the state, the group coordinator has
+# replaced it, or it was deleted with the group or the group's offsets (INVALID_REQUEST).
+_REPLACED: Final = (*_FENCED, ErrorCode.INVALID_REQUEST)
 
 
 class SharePartitions:
@@ -55,10 +64,13 @@ class SharePartitions:
     def __init__(self, services: Services, group_configs: Callable[[str], Mapping[str, str]]) -> None:
         self._services = services
         self._group_configs = group_configs
-        self._by_key: dict[SharePartitionKey, SharePartition] = {}
-        self._settings: dict[
-            str, tuple[int, ShareSettings]
-        ] = {}  # By group, with the version of the metadata.
+        # The one that was not used for the longest time is the first.
+        self._by_key: OrderedDict[SharePartitionKey, SharePartition] = OrderedDict()
+        # By session, the share partitions from which it has acquired or tried to.
+        self._used: dict[ShareHolder, dict[SharePartitionKey, None]] = {}
+        self._session_counts: Counter[SharePartitionKey] = Counter()
+        # By group, with the version of the metadata.
+        self._settings: dict[str, tuple[int, ShareSettings]] = {}
         self._calls = StateCalls(services)
         self._dead_letters = DeadLetterWriter(services, self._archive)
         self._deadlines: Deadlines[SharePartition] = Deadlines()  # In monotonic ms.
@@ -82,7 +94,7 @@ class SharePartitions:
     # -- share partitions --------------------------------------------------------------------------------------
 
     def get(self, key: SharePartitionKey, *, adds: bool = True) -> tuple[SharePartition, OwnedPartition]:
-        """Return a share partition and its log. Begin to read its state if that is not known.
+        """Return a share partition and its log. Start to read its state if that is not known.
 
         Without `adds`, an unknown or failed share partition is an error: nobody can hold its records.
 
@@ -110,7 +122,15 @@ class SharePartitions:
             partition.apply_settings(settings)
         partition.leader_epoch = image.leader_epoch
         partition.used_ms = self.now_ms()
+        self._by_key.move_to_end(key)
         return partition, owned
+
+    def add_use(self, session: ShareHolder, key: SharePartitionKey) -> None:
+        """Record that a session uses a share partition, before it acquires anything."""
+        used = self._used.setdefault(session, {})
+        if key not in used:
+            used[key] = None
+            self._session_counts[key] += 1
 
     def find(self, key: SharePartitionKey) -> SharePartition | None:
         """Return a share partition if it is in memory."""
@@ -128,20 +148,28 @@ class SharePartitions:
             )
             if known is not None and known[1] == settings:
                 settings = known[1]
+            # Clients choose the groups' names, so bound their number and size.
+            if known is None and len(group_id) > _NAME_MAX:
+                return settings
             if known is None and len(self._settings) >= PARTITIONS_MAX:
-                self._settings.clear()  # Clients choose the groups' names.
+                self._settings.clear()
             self._settings[group_id] = known = version, settings
         return known[1]
 
-    def changed(self, partition: SharePartition) -> None:
-        """Take note of a change: of records to write, of locks, and of the memory that the records take."""
+    def changed(self, partition: SharePartition, *, not_before_ms: int = 0) -> None:
+        """Schedule the write of changes and the end of locks, and count the memory that the records take.
+
+        not_before_ms: earlier ends of locks wait until then.
+        """
         records = partition.records
         if records is None:
             return
         count = records.run_count
         self._run_count += count - self._runs.get(partition, 0)
         self._runs[partition] = count
-        self._deadlines.bring_forward(partition, records.next_deadline_ms())
+        lock_ms = records.next_deadline_ms()
+        if lock_ms is not None:
+            self._deadlines.bring_forward(partition, max(lock_ms, not_before_ms))
         if partition.has_write:
             self._unwritten[partition] = None
         self._arm()
@@ -160,11 +188,20 @@ class SharePartitions:
         return partition
 
     def _drop_idle(self) -> bool:
-        """Drop the share partition that was not used for the longest time, if one is idle."""
-        idle = [each for each in self._by_key.values() if each.is_idle]
-        if idle:
-            self._drop(min(idle, key=lambda each: each.used_ms))
-        return bool(idle)
+        """Drop an idle one of the share partitions that were not used for the longest time. Return False if none is."""
+        for partition in islice(self._by_key.values(), _CANDIDATES_MAX):
+            if partition.is_idle:
+                self._drop(partition)
+                return True
+        return False
+
+    def _drop_unused(self, partition: SharePartition) -> None:
+        """Drop an idle share partition that no session uses any more.
+
+        Only a group without members can be deleted. A new group of that name must not get the state of the old one.
+        """
+        if not (partition.is_dropped or self._session_counts[partition.key]) and partition.is_idle:
+            self._drop(partition)
 
     def _drop(self, partition: SharePartition) -> None:
         del self._by_key[partition.key]
@@ -175,7 +212,7 @@ class SharePartitions:
         self._wake(partition)
 
     def _wake(self, partition: SharePartition) -> None:
-        """Let watches look at a share partition again."""
+        """Wake the watches of a share partition, which check whether it can be acquired from."""
         self._services.owner.purgatory.check(watch_key(partition.key))
 
     # -- changes of the cluster --------------------------------------------------------------------------------
@@ -190,16 +227,31 @@ class SharePartitions:
 
     def release_home(self, handler: int) -> None:
         """Release the records of all sessions of a Handler that has died or left."""
-        for partition in list(self._by_key.values()):
-            partition.release_sessions(lambda holder: holder.home == handler)
-            self.changed(partition)
+        keys: dict[SharePartitionKey, None] = {}
+        for session in [each for each in self._used if each.home == handler]:
+            keys |= self._remove_uses(session)
+        self._release(keys, lambda holder: holder.home == handler)
 
     def release_session(self, session: ShareHolder) -> None:
         """Release the records of a session that has ended."""
-        for partition in list(self._by_key.values()):
-            if partition.key.group_id == session.group_id:
-                partition.release_sessions(lambda holder: holder == session)
+        self._release(self._remove_uses(session), lambda holder: holder == session)
+
+    def _remove_uses(self, session: ShareHolder) -> dict[SharePartitionKey, None]:
+        """Remove the uses of a session that has ended. Return the share partitions that it has used."""
+        used = self._used.pop(session, {})
+        for key in used:
+            self._session_counts[key] -= 1
+            if not self._session_counts[key]:
+                del self._session_counts[key]
+        return used
+
+    def _release(self, keys: Iterable[SharePartitionKey], is_ended: Callable[[ShareHolder], bool]) -> None:
+        for key in keys:
+            partition = self._by_key.get(key)
+            if partition is not None:
+                partition.release_sessions(is_ended)
                 self.changed(partition)
+                self._drop_unused(partition)
 
     # -- the state at the coordinator --------------------------------------------------------------------------
 
@@ -234,17 +286,18 @@ class SharePartitions:
         assert image is not None, "a deleted topic drops its share partitions"
         try:
             log = self._services.owner.partitions.get(partition.topic, image).log.state
-        except (KafkaError, Corrupt, OSError) as error:
+            letters = partition.load(state, first_offset, log.start_offset, log.end_offset)
+        except (KafkaError, Corrupt, OSError, ValueError) as error:
+            # A ValueError comes from a record state that only a newer Kafka or a tool can have written.
             code = error.code if isinstance(error, KafkaError) else ErrorCode.KAFKA_STORAGE_ERROR
             self._fail(partition, int(code))
             return
-        letters = partition.load(state, first_offset, log.start_offset, log.end_offset)
         self.changed(partition)
         self._dead_letters.write(partition, letters)
         self._wake(partition)
 
     def _fail(self, partition: SharePartition, code: int) -> None:
-        """Let requests fail, because a state could not be read or begun, and try it again after a while."""
+        """Reject requests for a while, because the state could not be read, or its start offset not be written."""
         logger.warning("cannot load the state of share partition %s: error %d", partition.name, code)
         partition.error = _client_error(code)
         self._deadlines.move(partition, self.now_ms() + _FAILED_MS)
@@ -257,25 +310,32 @@ class SharePartitions:
             self.changed(partition)
             self._dead_letters.write(partition, letters)
             self._wake(partition)
-        elif outcome in _FENCED:
-            # Another owner has read the state, or the group coordinator has replaced it. Read it again.
+            self._drop_unused(partition)
+        elif outcome in _REPLACED:
             self._drop(partition)
         elif partition.is_start_new:
             self._fail(partition, outcome)
         else:
             logger.warning("cannot write the state of share partition %s: error %d", partition.name, outcome)
             partition.fail_write(_client_error(outcome))
-            self.changed(partition)
+            self.changed(partition, not_before_ms=self.now_ms() + _FAILED_MS)
 
     def _archive(self, partition: SharePartition, first: int, last: int) -> None:
         """Archive records that were written as dead letters."""
-        partition.finish_dead_letters(first, last)
+
+        def on_done(error: KafkaError | None) -> None:
+            # Nobody would archive the records later, and they would fill the window. The next load writes the dead
+            # letters again, as after a crash.
+            if error is not None and not partition.is_dropped:
+                self._drop(partition)
+
+        partition.finish_dead_letters(first, last, on_done)
         self.changed(partition)
 
     # -- the timer ---------------------------------------------------------------------------------------------
 
     def _arm(self) -> None:
-        """Have `work` run at the next deadline, or at the end of this duty cycle if there is something to write."""
+        """Schedule `work` for the next deadline, or for the end of this duty cycle if there is something to write."""
         due_ns = self._services.clock.now_ns() if self._unwritten else self._deadlines.first * NS_PER_MS
         if self._timer is not None and self._timer.is_parked:
             if self._timer.deadline_ns <= due_ns:
@@ -293,10 +353,12 @@ class SharePartitions:
             if partition.error is not None or self._is_unused(partition, now_ms):
                 self._drop(partition)
                 continue
-            # One that is used by a watch alone is looked at again after half of the time.
+            # A share partition that only a watch uses is checked again after half of the time.
             self._deadlines.bring_forward(partition, max(partition.used_ms, now_ms - IDLE_MS // 2) + IDLE_MS)
             self.changed(partition)
-        writes = [(partition, partition.take_write()) for partition in self._unwritten if partition.has_write]
+        writes = [
+            (partition, partition.start_write()) for partition in self._unwritten if partition.has_write
+        ]
         self._unwritten.clear()
         if writes:
             self._calls.send(WRITE_STATE, writes, self._on_written)

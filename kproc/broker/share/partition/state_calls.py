@@ -1,7 +1,7 @@
-"""StateCalls: reads and writes the states of share partitions at the share coordinators, again and again for some time.
+"""StateCalls: reads and writes of the states of share partitions at the share coordinators, with retries.
 
-A coordinator is away for a moment when its Handler dies or when its partition is transferred. A repeated write changes
-nothing, because it has the same states.
+A coordinator is unavailable for a short time when its Handler dies or when its partition is transferred. A repeated
+write changes nothing, because it has the same states.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ _RETRIED: Final = (
 )
 _PAUSE_NS: Final = 50 * NS_PER_MS
 # Shorter than the clients' request timeout of 30 s, which also has to cover the wait for the disk.
-_PATIENCE_NS: Final = 10_000 * NS_PER_MS
+_RETRIES_NS: Final = 10_000 * NS_PER_MS
 
 OnOutcome = Callable[["SharePartition", Any], None]
 
@@ -58,7 +58,7 @@ class StateCalls:
         `on_outcome` is called for each of them with the operation's result or an error code, unless the share
         partition is dropped first.
         """
-        give_up_ns = self._services.clock.now_ns() + _PATIENCE_NS
+        give_up_ns = self._services.clock.now_ns() + _RETRIES_NS
         self._send(
             operation,
             [

@@ -1,4 +1,6 @@
-"""Which records a member acquires: whole batches of the log, or exactly as many as it requests (KIP-1206).
+"""WantedRecords: the choice of the records that a member acquires.
+
+They are whole batches of the log, or exactly as many records as the member requests (KIP-1206).
 
 Records that were delivered before come first. A record that fails its consumer again and again must not use up the
 deliveries of its neighbours. So records whose deliveries are half used up are delivered without others, in ranges that
@@ -60,15 +62,15 @@ class WantedRecords:
             run = records.first_available()
             if run is None or run.first > lasts[-1]:
                 return True
-            most = _throttled_size(run, records.rules)
-            if most and acquired:
+            size_max = _throttled_size(run, records.rules)
+            if size_max and acquired:
                 return False
             last = min(run.last, self._last_offset(run.first, lasts))
-            if most:
-                last = min(last, run.first + most - 1)
-            taken = records.acquire_again(run, last, self.holder, self.deadline_ms)
-            self._add(taken.first, taken.last, taken.delivery_count, acquired)
-            if most:
+            if size_max:
+                last = min(last, run.first + size_max - 1)
+            again = records.acquire_again(run, last, self.holder, self.deadline_ms)
+            self._add(again.first, again.last, again.delivery_count, acquired)
+            if size_max:
                 return False
         return False
 
@@ -80,10 +82,10 @@ class WantedRecords:
         if at == len(lasts):
             return
         records.skip_to(batches[at][0])
-        room = records.rules.size_max - records.size
-        if room <= 0:
+        locks_left = records.rules.size_max - records.size
+        if locks_left <= 0:
             return
-        self.records_left = min(self.records_left, room)
+        self.records_left = min(self.records_left, locks_left)
         first, end = records.end_offset, self._last_offset(records.end_offset, lasts)
         while first <= end:
             last = end

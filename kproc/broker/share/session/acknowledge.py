@@ -30,9 +30,9 @@ _RENEW_SINCE: Final = 2
 
 
 class RenewRules(NamedTuple):
-    """Which acknowledgements may renew locks (KIP-1222).
+    """The rules for acknowledgements that renew locks (KIP-1222).
 
-    is_known: the request's version knows RENEW. is_allowed: the request has IsRenewAck.
+    is_known: the request's version has the type RENEW. is_allowed: the request has IsRenewAck.
     """
 
     is_known: bool

@@ -43,7 +43,7 @@ _VAIN_WAKES_MAX: Final = 16
 
 
 class AcquireLimits(NamedTuple):
-    """What one ShareFetch may acquire, and how long it waits."""
+    """The limits of one ShareFetch, and the deadline until which it waits."""
 
     records_max: int
     bytes_max: int
@@ -102,7 +102,7 @@ class Acquisition(DelayedOperation):
         self._vain_wakes = 0
 
     def start(self) -> None:
-        """Begin with the first partition's owner."""
+        """Start with the first partition's owner."""
         self._route(self._order)
         if self._limits.bytes_min > 1 and self._may_wait():
             self._watch_all()
@@ -110,8 +110,12 @@ class Acquisition(DelayedOperation):
             self._proceed()
 
     def cancel(self) -> None:
-        """Abandon the request, because its client has disconnected. Its session's end releases what it holds."""
+        """Abandon the request, because its client has disconnected. The end of its session releases its records.
+
+        A session that another connection has opened goes on. So call no more owners, whose records nobody would get.
+        """
         self._is_gone = True
+        self._todo.clear()
         self._services.owner.purgatory.cancel(self)
         self._cancel_watches()
 

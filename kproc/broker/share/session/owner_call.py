@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 def call_owner(
     services: Services, owner: int, call: Call[B, R], body: B, on_reply: Callable[[R | Lost], None]
 ) -> None:
-    """Call the owner of partitions. If it is this Handler, handle the call here. `on_reply` may come at once."""
+    """Call the owner of partitions. If it is this Handler, handle the call here. `on_reply` may be called at once."""
     if owner != services.handler_index:
         services.peers.ask(owner, call, body, on_reply)
         return

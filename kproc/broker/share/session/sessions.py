@@ -1,7 +1,7 @@
 """Share sessions: the partitions that a member of a share group fetches over one connection. No I/O, no clock.
 
 A session is identified by its group and member, and ends with the connection that opened it. The caller then releases
-the records that it holds (`acquire.py: release_session`).
+the records that it holds (`owner_call.py: release_session`).
 
 The rules of epochs are those of KIP-932: 0 opens a session, -1 ends it, and each other request must have the epoch that
 follows the one of the request before it.
@@ -52,7 +52,7 @@ class ShareSession:
         # Handlers that were called for this session. At its end, each of them releases what the session holds.
         self.owners: set[int] = set()
         self.is_ended = False
-        # How long the group's members hold records, as the owners have told last.
+        # The duration of a lock in the last reply of an owner.
         self.lock_ms = 0
         self.start(keys)
 

@@ -1,6 +1,6 @@
 """Requests to the share coordinator, the state of a share partition that it stores, and the key of a share partition.
 
-The owner of a topic's partition reads and writes the state. The group coordinator creates, summarises and deletes it.
+The owner of a topic's partition reads and writes the state. The group coordinator creates, summarizes and deletes it.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ _UUID_TEXT_BYTES: Final = 24  # base64 of 16 bytes, with its padding.
 
 
 class RecordState(IntEnum):
-    """The delivery states of a record, with Kafka's numbers. Only AVAILABLE, ACKNOWLEDGED and ARCHIVED are stored."""
+    """The delivery states of a record, with Kafka's numbers. All but ACQUIRED are stored."""
 
     AVAILABLE = 0
     ACQUIRED = 1

@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 
 from kproc.broker.share.membership.assignor import ShareAssignorMember, assign_simple
 from kproc.broker.share.membership.records import ShareAssignment
+from tests.support.bytecodes import count_bytecodes
 
 
 def topic(number: int) -> bytes:
@@ -98,3 +99,17 @@ def test_topic_without_initialized_partitions_is_not_assigned() -> None:
 def test_members_of_different_topics_share_the_common_one() -> None:
     after = assign({"a": [0], "b": [1], "c": [0, 1]}, assignable(2, 2))
     assert [len(pairs(after[each])) for each in "abc"] == [1, 1, 2]
+
+
+def test_cost_grows_with_the_topics_of_different_subscriptions() -> None:
+    """Each topic is balanced alone then. Its balance must not visit the members' partitions of all other topics."""
+
+    def cost(topics: int) -> int:
+        subscriptions = {"odd": [0], **{f"m{number}": list(range(topics)) for number in range(5)}}
+        partitions = assignable(*[5] * topics)
+        before = assign(subscriptions, partitions)
+        return count_bytecodes(
+            lambda: assign(subscriptions, partitions, before), unless_in="test_assignor.py"
+        )
+
+    assert cost(80) < 2.5 * cost(40)
