@@ -1,0 +1,160 @@
+"""The table of a Handler's share partitions: failed writes, replaced states, last sessions, the cost of one step."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from kproc.broker.share.partition import share_partitions
+from kproc.broker.share.partition.messages import AcknowledgeBatch, AcknowledgeType, ShareHolder
+from kproc.broker.share.partition.share_partition import SharePartition
+from kproc.broker.share.state.messages import (
+    PersistedState,
+    RecordState,
+    SharePartitionKey,
+    StateBatch,
+    state_key,
+)
+from kproc.common.errors import ErrorCode
+from tests.support.handler_rig import HandlerRig
+from tests.support.share_partition_rig import ShareOwner
+
+ANN, BOB = ShareHolder("g", "ann", 1, 0), ShareHolder("g", "bob", 2, 1)
+LOCK_MS = 30_000
+ACCEPT_FIRST = AcknowledgeBatch(0, 0, [AcknowledgeType.ACCEPT])
+
+
+@pytest.fixture
+def owner(start: Callable[..., HandlerRig]) -> ShareOwner:
+    return ShareOwner(start())
+
+
+def calls_of(monkeypatch: pytest.MonkeyPatch, name: str) -> list[SharePartition]:
+    """The share partitions of which a method is called from now on."""
+    calls: list[SharePartition] = []
+    method = getattr(SharePartition, name)
+
+    def counted(self: SharePartition, *arguments: Any) -> Any:
+        calls.append(self)
+        return (method.fget if isinstance(method, property) else method)(self, *arguments)
+
+    replacement: Any = property(counted) if isinstance(method, property) else counted
+    monkeypatch.setattr(SharePartition, name, replacement)
+    return calls
+
+
+# -- failed writes ---------------------------------------------------------------------------------------------
+
+
+def test_lock_that_ended_during_failed_write_waits(owner: ShareOwner) -> None:
+    """Otherwise the Handler would write, and log a warning, in every duty cycle."""
+    owner.load(ANN)
+    owner.produce(1)
+    owner.offsets(ANN)
+    owner.states.errors = [int(ErrorCode.UNKNOWN_SERVER_ERROR)] * 20
+    owner.rig.advance_ms(LOCK_MS + 200)
+    assert len(owner.states.errors) == 19
+    owner.rig.advance_ms(500)
+    assert len(owner.states.errors) == 19
+    owner.rig.advance_ms(600)
+    assert len(owner.states.errors) == 18
+    owner.states.errors = []
+    owner.rig.advance_ms(1_100)
+    assert owner.offsets(BOB) == [(0, 0, 2)]
+
+
+def test_write_to_deleted_state_drops_the_share_partition(owner: ShareOwner) -> None:
+    """The coordinator answers INVALID_REQUEST when the group, or its offsets of the topic, are deleted."""
+    owner.load(ANN)
+    owner.produce(2)
+    owner.offsets(ANN)
+    owner.states.errors = [int(ErrorCode.INVALID_REQUEST)]
+    result = owner.acknowledge(ANN, ACCEPT_FIRST)
+    assert result is not None
+    assert result.error == ErrorCode.NOT_LEADER_OR_FOLLOWER
+    assert len(owner.shares) == 0
+    owner.load(BOB)
+    assert owner.offsets(BOB) == [(0, 1, 1)]
+
+
+def test_dead_letter_whose_archiving_fails_is_written_again(
+    owner: ShareOwner, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Otherwise the record would stay in the window, and the window could not advance any more."""
+    monkeypatch.setattr(share_partitions, "share_version", lambda _image: 2)
+    owner.configure(errors_deadletterqueue_topic_name="dlq.t")
+    owner.rig.create_topic("dlq.t", errors_deadletterqueue_group_enable="true")
+    owner.load(ANN)
+    owner.produce(1)
+    owner.offsets(ANN)
+    owner.states.errors = [0, int(ErrorCode.UNKNOWN_SERVER_ERROR)]
+    owner.acknowledge(ANN, AcknowledgeBatch(0, 0, [AcknowledgeType.REJECT]))
+    assert owner.state.batches == (StateBatch(0, 0, RecordState.ARCHIVING, 1),)
+    assert len(owner.shares) == 0
+    owner.load(ANN)
+    assert owner.state.start_offset == 1
+    assert owner.rig.open("dlq.t").log.state.end_offset == 2
+
+
+# -- states that were replaced ---------------------------------------------------------------------------------
+
+
+def test_recreated_group_reads_its_new_state(owner: ShareOwner) -> None:
+    """The epochs of the new group begin where those of the old one began, so its owner is not fenced."""
+    owner.load(ANN)
+    owner.produce(2)
+    owner.offsets(ANN)
+    owner.release(ANN)
+    assert len(owner.shares) == 0
+    owner.states.states[state_key("g", owner.topic_id, 0)] = PersistedState(0, 0)
+    owner.load(BOB)
+    assert owner.offsets(BOB) == [(0, 1, 1)]
+
+
+def test_share_partition_stays_until_its_last_session_ends(owner: ShareOwner) -> None:
+    for member in (ANN, BOB):
+        owner.load(member)
+    owner.release(ANN)
+    assert len(owner.shares) == 1
+    owner.release(BOB)
+    assert len(owner.shares) == 0
+    assert not owner.shares._used
+    assert not owner.shares._session_counts
+
+
+def test_state_with_unknown_record_state_is_an_error(owner: ShareOwner) -> None:
+    owner.produce(3)
+    name = state_key("g", owner.topic_id, 0)
+    owner.states.states[name] = PersistedState(0, 0, 0, 0, (StateBatch(1, 1, 77, 1),))
+    owner.load(ANN)
+    (part,) = owner.acquire(ANN) or []
+    assert part.error == ErrorCode.KAFKA_STORAGE_ERROR
+
+
+# -- the cost of one step --------------------------------------------------------------------------------------
+
+
+def test_end_of_session_visits_only_its_share_partitions(
+    owner: ShareOwner, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A connection can have thousands of sessions, which end together."""
+    owner.acquire(ANN, owner.part())
+    owner.acquire(BOB, owner.part(index=1))
+    calls = calls_of(monkeypatch, "release_sessions")
+    owner.release(ANN)
+    assert [each.key.partition for each in calls] == [0]
+
+
+def test_full_table_visits_few_share_partitions(owner: ShareOwner, monkeypatch: pytest.MonkeyPatch) -> None:
+    keys = [SharePartitionKey(f"group-{number}", owner.topic_id, 0) for number in range(101)]
+    for key in keys[:100]:
+        owner.shares.get(key)
+    monkeypatch.setattr(share_partitions, "PARTITIONS_MAX", 100)
+    calls = calls_of(monkeypatch, "is_idle")
+    owner.shares.get(keys[0])
+    owner.shares.get(keys[100])
+    assert len(calls) <= 16
+    assert owner.shares.find(keys[0]) is not None
+    assert owner.shares.find(keys[1]) is None
