@@ -59,7 +59,7 @@ def consumer_cluster(services: Services) -> ConsumerCluster:
     """Return the parts of the cluster's metadata that groups of the consumer protocol use."""
     return ConsumerCluster(
         topics=TopicView(lambda: services.image),
-        group_configs=partial(_group_configs, services),
+        group_configs=_GroupConfigs(services).of,
         match_topics=partial(_match_topics, services),
         share_states=_share_states(services),
     )
@@ -80,14 +80,24 @@ def _share_states(services: Services) -> ShareStates:
     return ShareStates(initialize, delete)
 
 
-def _group_configs(services: Services, group_id: str) -> Mapping[str, str]:
-    """Return the configs of a group, over the broker's dynamic defaults of them, within the broker's bounds."""
-    image = services.image
-    defaults = node_over_cluster(image.broker_configs, services.config.node_id)
-    own = image.resource_configs.get((RESOURCE_GROUP, group_id), {})
-    # Each heartbeat pays for this, so look at the few settings that are changed.
-    dynamic = {_GROUP_DEFAULTS[name]: value for name, value in defaults.items() if name in _GROUP_DEFAULTS}
-    return clamp_all({**dynamic, **own}, services.config)
+class _GroupConfigs:
+    """The configs of groups, over the broker's dynamic defaults of them, within the broker's bounds."""
+
+    def __init__(self, services: Services) -> None:
+        self._services = services
+        self._version = -1  # The version of the metadata that has `_defaults`.
+        self._defaults: dict[str, str] = {}
+
+    def of(self, group_id: str) -> Mapping[str, str]:
+        """Return the configs of a group that are set, by name."""
+        image, config = self._services.image, self._services.config
+        if image.version != self._version:
+            # Each heartbeat reads several configs, so merge the defaults once for each version of the metadata.
+            settings = node_over_cluster(image.broker_configs, config.node_id).items()
+            dynamic = {_GROUP_DEFAULTS[name]: value for name, value in settings if name in _GROUP_DEFAULTS}
+            self._version, self._defaults = image.version, clamp_all(dynamic, config)
+        own = image.resource_configs.get((RESOURCE_GROUP, group_id))
+        return self._defaults if own is None else self._defaults | clamp_all(own, config)
 
 
 def groups(config: Config, clock: Clock, cluster: ConsumerCluster) -> CoordinatorKind[GroupCoordinator]:

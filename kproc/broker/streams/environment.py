@@ -53,8 +53,7 @@ class StreamsEnvironment:
         return self._number(group_id, STANDBY_REPLICAS, self.config.group_streams_num_standby_replicas)
 
     def _number(self, group_id: str, name: str, default: int) -> int:
-        own = self.cluster.group_configs(group_id).get(f"streams.{name}")
-        return default if own is None else int(own)
+        return self.cluster.config_number(group_id, f"streams.{name}", default)
 
     def assignment_configs(self, group_id: str) -> tuple[KeyValue, ...]:
         """Return the configs whose change causes a new assignment, sorted by name."""

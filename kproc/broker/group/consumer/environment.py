@@ -33,22 +33,15 @@ class ConsumerEnvironment:
 
     def session_timeout_ms(self, group_id: str) -> int:
         """Return the time without a heartbeat after which a member is removed."""
-        return self._setting(
-            group_id, "consumer.session.timeout.ms", self.config.group_consumer_session_timeout_ms
-        )
+        default = self.config.group_consumer_session_timeout_ms
+        return self.cluster.config_number(group_id, "consumer.session.timeout.ms", default)
 
     def heartbeat_interval_ms(self, group_id: str) -> int:
         """Return the interval at which members send heartbeats."""
-        return self._setting(
-            group_id, "consumer.heartbeat.interval.ms", self.config.group_consumer_heartbeat_interval_ms
-        )
+        default = self.config.group_consumer_heartbeat_interval_ms
+        return self.cluster.config_number(group_id, "consumer.heartbeat.interval.ms", default)
 
     def assignment_interval_ms(self, group_id: str) -> int:
         """Return the least time between two target assignments."""
-        return self._setting(
-            group_id, "consumer.assignment.interval.ms", self.config.group_consumer_assignment_interval_ms
-        )
-
-    def _setting(self, group_id: str, name: str, default: int) -> int:
-        own = self.cluster.group_configs(group_id).get(name)
-        return default if own is None else int(own)
+        default = self.config.group_consumer_assignment_interval_ms
+        return self.cluster.config_number(group_id, "consumer.assignment.interval.ms", default)

@@ -109,3 +109,8 @@ class ConsumerCluster:
     # with INVALID_REGULAR_EXPRESSION.
     match_topics: Callable[[str, Identity], frozenset[str]]
     share_states: ShareStates = NO_SHARE_STATES
+
+    def config_number(self, group_id: str, name: str, default: int) -> int:
+        """Return a config of a group that is a number. `default`: the broker's static setting."""
+        own = self.group_configs(group_id).get(name)
+        return default if own is None else int(own)

@@ -73,11 +73,6 @@ class ShareGroupEnvironment:
     # Appends records of a group and applies them. Raises KafkaError if they are not in the log.
     append: Callable[[ShareGroup, Sequence[ShareRecord]], None]
 
-    def setting_ms(self, group_id: str, name: str, default: int) -> int:
-        """Return a time in ms that the group may have a config for."""
-        own = self.cluster.group_configs(group_id).get(name)
-        return default if own is None else int(own)
-
 
 class ShareGroup:
     """One group, owned by the coordinator of its `__consumer_offsets` partition."""
@@ -135,7 +130,7 @@ class ShareGroup:
         share coordinator, only after that time.
         """
         environment = self._environment
-        interval_ms = environment.setting_ms(
+        interval_ms = environment.cluster.config_number(
             self.group_id, "share.heartbeat.interval.ms", environment.config.group_share_heartbeat_interval_ms
         )
         is_settled = member.state.epoch == self.state.epoch.epoch and not self.uninitialized()
@@ -260,7 +255,7 @@ class ShareGroup:
             return
         wall_ms = environment.wall_ms()
         age_ms = wall_ms - state.target_epoch.timestamp_ms
-        interval_ms = environment.setting_ms(
+        interval_ms = environment.cluster.config_number(
             self.group_id,
             "share.assignment.interval.ms",
             environment.config.group_share_assignment_interval_ms,
@@ -336,7 +331,7 @@ class ShareGroup:
 
     def _renew_session(self, member: ShareMember, now_ms: int) -> None:
         environment = self._environment
-        timeout_ms = environment.setting_ms(
+        timeout_ms = environment.cluster.config_number(
             self.group_id, "share.session.timeout.ms", environment.config.group_share_session_timeout_ms
         )
         member.session_deadline_ms = now_ms + timeout_ms
