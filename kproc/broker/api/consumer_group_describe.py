@@ -13,16 +13,19 @@ from types import NoneType
 from typing import TYPE_CHECKING, Final
 
 from kproc.broker.api.consumer_group_heartbeat import check_enabled
-from kproc.broker.group.consumer.assignors import Assignment
+from kproc.broker.api.group_descriptions import (
+    assignment_fields,
+    error_response,
+    group_row,
+    names_of,
+    read_description,
+    send_descriptions,
+)
 from kproc.broker.group.consumer.messages import DescribedConsumer, DescribedConsumerGroup
-from kproc.broker.peers.coordinator_call import Fields, Item, OnOutcome
+from kproc.broker.peers.coordinator_call import Fields, OnOutcome
 from kproc.broker.peers.group_call import GROUPS
-from kproc.broker.request.authorized_operations import NOT_TOLD, operations_on
 from kproc.broker.request.division import rows_at
 from kproc.broker.request.registry import api
-from kproc.broker.request.rights import denied
-from kproc.broker.security.acl import Operation, ResourceType
-from kproc.common.errors import ErrorCode
 from kproc.wire.header import ApiKey
 
 if TYPE_CHECKING:
@@ -34,6 +37,8 @@ if TYPE_CHECKING:
 _CLASSIC: Final = 0
 _CONSUMER: Final = 1
 
+__all__ = ["error_response", "handle_consumer_group_describe"]
+
 _DESCRIBE: Final = GROUPS.operation("consumer_group_describe", NoneType, DescribedConsumerGroup)
 
 
@@ -44,62 +49,17 @@ _DESCRIBE: Final = GROUPS.operation("consumer_group_describe", NoneType, Describ
 )
 def handle_consumer_group_describe(context: RequestContext, request: Fields) -> None:
     check_enabled(context)
-    group_ids = request["group_ids"]
-    refused = denied(context, Operation.DESCRIBE, ResourceType.GROUP, group_ids)
-    allowed = [group_id for group_id in group_ids if group_id and group_id not in refused]
-
-    def on_done(outcomes: list[DescribedConsumerGroup | int]) -> None:
-        left = iter(outcomes)
-        groups = []
-        for group_id in group_ids:
-            if group_id in refused:
-                groups.append(_failed(group_id, ErrorCode.GROUP_AUTHORIZATION_FAILED))
-                continue
-            if not group_id:
-                groups.append(_failed(group_id, ErrorCode.INVALID_GROUP_ID))
-                continue
-            group = _row(context, group_id, next(left))
-            if request["include_authorized_operations"] and not group["error_code"]:
-                group["authorized_operations"] = operations_on(context, ResourceType.GROUP, group_id)
-            groups.append(group)
-        context.reply({"groups": groups})
-
-    _DESCRIBE.send(context, [Item(group_id, None) for group_id in allowed], on_done)
-
-
-def _row(context: RequestContext, group_id: str, outcome: DescribedConsumerGroup | int) -> Fields:
-    if isinstance(outcome, int):
-        message = f"Group {group_id} not found." if outcome == ErrorCode.GROUP_ID_NOT_FOUND else None
-        return _failed(group_id, outcome, message)
-    image = context.services.image
-    names = {name for member in outcome.members for name in _topics_of(image, member)}
-    if denied(context, Operation.DESCRIBE, ResourceType.TOPIC, names):
-        # KafkaApis hides the whole group, because its members would name topics that the client may not see.
-        return _failed(
-            group_id,
-            ErrorCode.TOPIC_AUTHORIZATION_FAILED,
-            "The group has described topic(s) that the client is not authorized to describe.",
-        )
-    return {
-        "error_code": int(ErrorCode.NONE),
-        "error_message": None,
-        "group_id": group_id,
-        "group_state": outcome.state,
-        "group_epoch": outcome.group_epoch,
-        "assignment_epoch": outcome.assignment_epoch,
-        "assignor_name": outcome.assignor,
-        "members": [_member(image, member) for member in outcome.members],
-        "authorized_operations": NOT_TOLD,
-    }
+    send_descriptions(
+        context,
+        request,
+        _DESCRIBE,
+        lambda group_id, outcome: group_row(context, group_id, outcome, _topics_of, _member),
+    )
 
 
 def _topics_of(image: ClusterImage, member: DescribedConsumer) -> Collection[str]:
     """Return the names of the topics that a member's row shows."""
-    ids = {*member.assignment, *member.target}
-    return {
-        *member.topic_names,
-        *(topic.name for topic in map(image.topic_by_id, ids) if topic is not None),
-    }
+    return {*member.topic_names, *names_of(image, {*member.assignment, *member.target})}
 
 
 def _member(image: ClusterImage, member: DescribedConsumer) -> Fields:
@@ -113,33 +73,9 @@ def _member(image: ClusterImage, member: DescribedConsumer) -> Fields:
         "subscribed_topic_names": list(member.topic_names),
         # Kafka shows an empty expression for a member without one.
         "subscribed_topic_regex": member.topic_regex or "",
-        "assignment": _assignment(image, member.assignment),
-        "target_assignment": _assignment(image, member.target),
+        "assignment": assignment_fields(image, member.assignment),
+        "target_assignment": assignment_fields(image, member.target),
         "member_type": _CLASSIC if member.is_classic else _CONSUMER,
-    }
-
-
-def _assignment(image: ClusterImage, assignment: Assignment) -> Fields:
-    rows = []
-    for topic_id, partitions in sorted(assignment.items()):
-        topic = image.topic_by_id(topic_id)
-        # A topic that was deleted meanwhile has no name to show.
-        if topic is not None:
-            rows.append({"topic_id": topic_id, "topic_name": topic.name, "partitions": sorted(partitions)})
-    return {"topic_partitions": rows}
-
-
-def error_response(request: Fields, code: int, message: str | None) -> Fields:
-    return {"groups": [_failed(group_id, code, message) for group_id in request["group_ids"]]}
-
-
-def _failed(group_id: str, code: int, message: str | None = None) -> Fields:
-    return {
-        "error_code": int(code),
-        "error_message": message,
-        "group_id": group_id,
-        "members": [],
-        "authorized_operations": NOT_TOLD,
     }
 
 
@@ -150,9 +86,4 @@ def _describe(
     _arguments: None,
     on_outcome: OnOutcome[DescribedConsumerGroup],
 ) -> None:
-    coordinator.read(
-        lambda: coordinator.describe_consumer_group(group_id),
-        lambda code, found: on_outcome(
-            int(code) if code else found if found is not None else int(ErrorCode.GROUP_ID_NOT_FOUND)
-        ),
-    )
+    read_description(coordinator, lambda: coordinator.describe_consumer_group(group_id), on_outcome)

@@ -17,10 +17,11 @@ from typing import TYPE_CHECKING, Final
 
 import msgspec
 
+from kproc.broker.api.group_descriptions import error_response, failed_row, send_descriptions
 from kproc.broker.api.streams_group_heartbeat import check_enabled, task_rows
-from kproc.broker.peers.coordinator_call import Fields, Item, OnOutcome
+from kproc.broker.peers.coordinator_call import Fields, OnOutcome
 from kproc.broker.peers.group_call import GROUPS
-from kproc.broker.request.authorized_operations import NOT_TOLD, operations_on
+from kproc.broker.request.authorized_operations import NOT_TOLD
 from kproc.broker.request.division import rows_at
 from kproc.broker.request.registry import api
 from kproc.broker.request.rights import denied
@@ -39,6 +40,8 @@ if TYPE_CHECKING:
 _NOT_REQUESTED: Final = 0
 _NOT_STORED: Final = 1
 
+__all__ = ["error_response", "handle_streams_group_describe"]
+
 _DESCRIBE: Final = GROUPS.operation("streams_group_describe", NoneType, StreamsDescription)
 
 
@@ -49,41 +52,26 @@ _DESCRIBE: Final = GROUPS.operation("streams_group_describe", NoneType, StreamsD
 )
 def handle_streams_group_describe(context: RequestContext, request: Fields) -> None:
     check_enabled(context)
-    group_ids = request["group_ids"]
-    refused = denied(context, Operation.DESCRIBE, ResourceType.GROUP, group_ids)
-    allowed = [group_id for group_id in group_ids if group_id and group_id not in refused]
-
-    def on_done(outcomes: list[StreamsDescription | int]) -> None:
-        left = iter(outcomes)
-        groups = []
-        for group_id in group_ids:
-            if group_id in refused:
-                groups.append(_failed(group_id, ErrorCode.GROUP_AUTHORIZATION_FAILED))
-            elif not group_id:
-                groups.append(_failed(group_id, ErrorCode.INVALID_GROUP_ID))
-            else:
-                groups.append(_row(context, request, group_id, next(left)))
-        context.reply({"groups": groups})
-
-    _DESCRIBE.send(context, [Item(group_id, None) for group_id in allowed], on_done)
+    is_requested = request.get("include_topology_description", False)
+    status = _NOT_STORED if is_requested else _NOT_REQUESTED
+    send_descriptions(
+        context, request, _DESCRIBE, lambda group_id, outcome: _row(context, group_id, outcome, status)
+    )
 
 
-def _row(
-    context: RequestContext, request: Fields, group_id: str, outcome: StreamsDescription | int
-) -> Fields:
+def _row(context: RequestContext, group_id: str, outcome: StreamsDescription | int, status: int) -> Fields:
     if isinstance(outcome, int):
-        return _failed(group_id, outcome)
+        return failed_row(group_id, outcome)
     group = outcome.group
     if group is None:
-        return _failed(group_id, ErrorCode.GROUP_ID_NOT_FOUND, outcome.reason)
+        return failed_row(group_id, ErrorCode.GROUP_ID_NOT_FOUND, outcome.reason)
     if denied(context, Operation.DESCRIBE, ResourceType.TOPIC, _topics_of(group)):
         # KafkaApis hides the whole group, because its topology would name topics that the client may not see.
-        return _failed(
+        return failed_row(
             group_id,
             ErrorCode.TOPIC_AUTHORIZATION_FAILED,
             "The described group uses topics that the client is not authorized to describe.",
         )
-    is_requested = request.get("include_topology_description", False)
     return {
         "error_code": int(ErrorCode.NONE),
         "error_message": None,
@@ -99,11 +87,9 @@ def _row(
             ],
         },
         "members": list(map(_member, group.members)),
-        "authorized_operations": operations_on(context, ResourceType.GROUP, group_id)
-        if request["include_authorized_operations"]
-        else NOT_TOLD,
+        "authorized_operations": NOT_TOLD,
         "topology_description": None,
-        "topology_description_status": _NOT_STORED if is_requested else _NOT_REQUESTED,
+        "topology_description_status": status,
         "assignor_name": group.assignor,
     }
 
@@ -161,21 +147,6 @@ def _tasks(tasks: MemberTasks) -> Fields:
         "active_tasks": task_rows(tasks.active),
         "standby_tasks": task_rows(tasks.standby),
         "warmup_tasks": task_rows(tasks.warmup),
-    }
-
-
-def error_response(request: Fields, code: int, message: str | None) -> Fields:
-    return {"groups": [_failed(group_id, code, message) for group_id in request["group_ids"]]}
-
-
-def _failed(group_id: str, code: int, message: str | None = None) -> Fields:
-    return {
-        "error_code": int(code),
-        "error_message": message,
-        "group_id": group_id,
-        "topology": None,
-        "members": [],
-        "authorized_operations": NOT_TOLD,
     }
 
 
