@@ -8,24 +8,26 @@ Differs from Kafka: the epoch of the group rises, so that a partition's owner th
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, TypeVar
 
 from kproc.broker.api.share_group_heartbeat import check_share_enabled
-from kproc.broker.peers.coordinator_call import Fields, OnOutcome
+from kproc.broker.peers.coordinator_call import Fields, ItemOperation, OnOutcome
 from kproc.broker.peers.group_call import GROUPS
 from kproc.broker.request.division import rows_at
 from kproc.broker.request.registry import api
 from kproc.broker.request.rights import denied_topics, on_group
 from kproc.broker.security.acl import Operation
-from kproc.broker.share.membership.messages import AlterShareOffsets, ChangedShareOffsets
+from kproc.broker.share.membership.messages import AlterShareOffsets, ChangedShareOffsets, DeleteShareOffsets
 from kproc.common.errors import ErrorCode, KafkaError
 from kproc.wire.header import ApiKey
 
 if TYPE_CHECKING:
-    from collections.abc import Collection
+    from collections.abc import Callable, Collection
 
     from kproc.broker.group.coordinator import GroupCoordinator
     from kproc.broker.request.context import RequestContext
+
+C = TypeVar("C", AlterShareOffsets, DeleteShareOffsets)
 
 _ALTER: Final = GROUPS.operation("alter_share_group_offsets", AlterShareOffsets, ChangedShareOffsets)
 MESSAGES: Final = {
@@ -53,16 +55,36 @@ def handle_alter_share_group_offsets(context: RequestContext, request: Fields) -
             by_partition = offsets.setdefault(topic["topic_name"], {})
             by_partition |= {each["partition_index"]: each["start_offset"] for each in topic["partitions"]}
 
+    send_change(
+        context,
+        request,
+        _ALTER,
+        AlterShareOffsets(offsets),
+        lambda outcome: [_topic(context, topic, hidden, outcome) for topic in topics],
+    )
+
+
+def send_change(
+    context: RequestContext,
+    request: Fields,
+    change: ItemOperation[GroupCoordinator, C, ChangedShareOffsets],
+    arguments: C,
+    rows_of: Callable[[ChangedShareOffsets], list[Fields]],
+) -> None:
+    """Change the start offsets of a request's group at its coordinator, and send the response.
+
+    `rows_of` returns the rows of the topics, unless the whole group has an error.
+    """
+
     def on_done(outcome: ChangedShareOffsets | int) -> None:
         if isinstance(outcome, int):
             outcome = ChangedShareOffsets(error_code=outcome)
         if outcome.error_code:
             context.reply(error_response(request, outcome.error_code, outcome.error_message))
-            return
-        rows = [_topic(context, topic, hidden, outcome) for topic in topics]
-        context.reply({"error_code": 0, "error_message": None, "responses": rows})
+        else:
+            context.reply({"error_code": 0, "error_message": None, "responses": rows_of(outcome)})
 
-    _ALTER.send_one(context, request["group_id"], AlterShareOffsets(offsets), on_done)
+    change.send_one(context, request["group_id"], arguments, on_done)
 
 
 def _topic(

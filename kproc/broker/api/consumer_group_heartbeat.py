@@ -12,6 +12,13 @@ from __future__ import annotations
 import uuid
 from typing import TYPE_CHECKING, Final
 
+from kproc.broker.api.member_requests import (
+    check_size_of_names,
+    check_text,
+    client_id_of,
+    heartbeat_fields,
+    invalid_request,
+)
 from kproc.broker.cluster.features import group_version
 from kproc.broker.group.consumer.assignors import Assignment
 from kproc.broker.group.consumer.messages import (
@@ -29,7 +36,6 @@ from kproc.broker.request.rights import denied_topics, on_group
 from kproc.broker.security.acl import Operation
 from kproc.common.errors import ErrorCode, KafkaError
 from kproc.wire.header import ApiKey
-from kproc.wire.primitives import shortened
 
 if TYPE_CHECKING:
     from kproc.broker.group.coordinator import GroupCoordinator
@@ -37,8 +43,6 @@ if TYPE_CHECKING:
 
 _CLIENT_MAKES_ID_SINCE: Final = 1
 _NO_TIMEOUT: Final = -1
-# Limit of a member's topic names. They are one record, which must fit into a batch of `__consumer_offsets`.
-NAMES_BYTES_MAX: Final = 1_000_000
 
 _HEARTBEAT: Final = GROUPS.operation("consumer_group_heartbeat", ConsumerHeartbeat, ConsumerHeartbeatResult)
 
@@ -58,7 +62,7 @@ def handle_consumer_group_heartbeat(context: RequestContext, request: Fields) ->
     def on_done(outcome: ConsumerHeartbeatResult | int) -> None:
         if isinstance(outcome, int):
             outcome = ConsumerHeartbeatResult(error_code=outcome)
-        context.reply(_fields_of(outcome))
+        context.reply(heartbeat_fields(outcome))
 
     _HEARTBEAT.send_one(context, request["group_id"], _heartbeat_of(context, request), on_done)
 
@@ -73,28 +77,24 @@ def _validate(context: RequestContext, request: Fields) -> None:
     """Raise INVALID_REQUEST or UNSUPPORTED_ASSIGNOR, as GroupCoordinatorService does, before the group is looked up."""
     epoch = request["member_epoch"]
     if context.api_version >= _CLIENT_MAKES_ID_SINCE or epoch > JOIN_EPOCH or epoch == LEAVE_EPOCH:
-        _check_text(request["member_id"], "MemberId")
-    _check_text(request["group_id"], "GroupId")
-    _check_text(request["instance_id"], "InstanceId")
-    _check_text(request["rack_id"], "RackId")
+        check_text(request["member_id"], "MemberId")
+    check_text(request["group_id"], "GroupId")
+    check_text(request["instance_id"], "InstanceId")
+    check_text(request["rack_id"], "RackId")
     if epoch == JOIN_EPOCH:
         if request["rebalance_timeout"] == _NO_TIMEOUT:
-            raise _invalid("RebalanceTimeoutMs must be provided in first request.")
+            raise invalid_request("RebalanceTimeoutMs must be provided in first request.")
         if request["topic_partitions"] is None or request["topic_partitions"]:
-            raise _invalid("TopicPartitions must be empty when (re-)joining.")
+            raise invalid_request("TopicPartitions must be empty when (re-)joining.")
         if request["subscribed_topic_names"] is None and request.get("subscribed_topic_regex") is None:
-            raise _invalid(
+            raise invalid_request(
                 "Either SubscribedTopicNames or SubscribedTopicRegex must be non-null when (re-)joining."
             )
     elif epoch == STATIC_LEAVE_EPOCH and request["instance_id"] is None:
-        raise _invalid("InstanceId can't be null.")
+        raise invalid_request("InstanceId can't be null.")
     elif epoch < STATIC_LEAVE_EPOCH:
-        raise _invalid("MemberEpoch is invalid.")
-    names_bytes = sum(len(name.encode()) for name in request["subscribed_topic_names"] or ())
-    if names_bytes > NAMES_BYTES_MAX:
-        raise _invalid(
-            f"SubscribedTopicNames has {names_bytes} bytes. At most {NAMES_BYTES_MAX} are possible."
-        )
+        raise invalid_request("MemberEpoch is invalid.")
+    check_size_of_names(request["subscribed_topic_names"])
     assignor, supported = request["server_assignor"], context.services.config.group_consumer_assignors
     if assignor is not None and assignor not in supported:
         raise KafkaError(
@@ -103,19 +103,8 @@ def _validate(context: RequestContext, request: Fields) -> None:
         )
 
 
-def _check_text(text: str | None, name: str) -> None:
-    if text is not None and not text.strip():
-        raise _invalid(f"{name} can't be empty.")
-
-
-def _invalid(message: str) -> KafkaError:
-    return KafkaError(ErrorCode.INVALID_REQUEST, message)
-
-
 def _heartbeat_of(context: RequestContext, request: Fields) -> ConsumerHeartbeat:
     names, partitions = request["subscribed_topic_names"], request["topic_partitions"]
-    # Each byte that is not UTF-8 becomes three. Shorten the id, because coordinators store it in records.
-    client_id = shortened((context.client_id_bytes or b"").decode("utf-8", "replace"))
     return ConsumerHeartbeat(
         # Before v1 the broker makes the id of a member that joins.
         member_id=request["member_id"] or str(uuid.uuid4()),
@@ -127,7 +116,7 @@ def _heartbeat_of(context: RequestContext, request: Fields) -> ConsumerHeartbeat
         topic_regex=request.get("subscribed_topic_regex"),
         assignor=request["server_assignor"],
         owned=None if partitions is None else _assignment_of(partitions),
-        client_id=client_id,
+        client_id=client_id_of(context),
         client_host=context.client_host,
         client=context.identity,
     )
@@ -143,27 +132,8 @@ def _assignment_of(topics: list[Fields]) -> Assignment:
     return assignment
 
 
-def _fields_of(result: ConsumerHeartbeatResult) -> Fields:
-    assignment = result.assignment
-    return {
-        "error_code": int(result.error_code),
-        "error_message": result.error_message,
-        "member_id": result.member_id or None,
-        "member_epoch": result.member_epoch,
-        "heartbeat_interval": result.heartbeat_interval_ms,
-        "assignment": None
-        if assignment is None
-        else {
-            "topic_partitions": [
-                {"topic_id": topic_id, "partitions": sorted(partitions)}
-                for topic_id, partitions in sorted(assignment.items())
-            ]
-        },
-    }
-
-
 def error_response(_request: Fields, code: int, message: str | None) -> Fields:
-    return _fields_of(ConsumerHeartbeatResult(error_code=int(code), error_message=message))
+    return heartbeat_fields(ConsumerHeartbeatResult(error_code=int(code), error_message=message))
 
 
 @_HEARTBEAT.handler

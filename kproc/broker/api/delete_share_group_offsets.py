@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
-from kproc.broker.api.alter_share_group_offsets import error_response, message_of
+from kproc.broker.api.alter_share_group_offsets import error_response, message_of, send_change
 from kproc.broker.api.share_group_heartbeat import check_share_enabled
 from kproc.broker.peers.coordinator_call import Fields, OnOutcome
 from kproc.broker.peers.group_call import GROUPS
@@ -46,16 +46,13 @@ def handle_delete_share_group_offsets(context: RequestContext, request: Fields) 
     hidden = denied_topics(context, Operation.READ, names)
     allowed = tuple(name for name in names if name not in hidden)
 
-    def on_done(outcome: ChangedShareOffsets | int) -> None:
-        if isinstance(outcome, int):
-            outcome = ChangedShareOffsets(error_code=outcome)
-        if outcome.error_code:
-            context.reply(error_response(request, outcome.error_code, outcome.error_message))
-            return
-        rows = [_topic(context, name, hidden, outcome) for name in names]
-        context.reply({"error_code": 0, "error_message": None, "responses": rows})
-
-    _DELETE.send_one(context, request["group_id"], DeleteShareOffsets(allowed), on_done)
+    send_change(
+        context,
+        request,
+        _DELETE,
+        DeleteShareOffsets(allowed),
+        lambda outcome: [_topic(context, name, hidden, outcome) for name in names],
+    )
 
 
 def _topic(

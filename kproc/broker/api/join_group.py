@@ -12,6 +12,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
+from kproc.broker.api.member_requests import client_id_of
 from kproc.broker.group.messages import UNKNOWN_MEMBER_ID, JoinReply, JoinRequest, JoinResult
 from kproc.broker.peers.coordinator_call import Fields
 from kproc.broker.peers.group_call import GROUPS
@@ -19,7 +20,6 @@ from kproc.broker.request.registry import api
 from kproc.broker.security.acl import Operation, ResourceType
 from kproc.common.errors import ErrorCode
 from kproc.wire.header import ApiKey
-from kproc.wire.primitives import shortened
 
 if TYPE_CHECKING:
     from kproc.broker.group.coordinator import GroupCoordinator
@@ -57,8 +57,7 @@ def handle_join_group(context: RequestContext, request: Fields) -> None:
 def _join_request(context: RequestContext, request: Fields) -> JoinRequest:
     version, session_timeout_ms = context.api_version, request["session_timeout"]
     has_rebalance_timeout = version >= _REBALANCE_TIMEOUT_SINCE
-    # Each byte that is not UTF-8 becomes three. Shorten the id, because coordinators store it in records and responses.
-    client_id = shortened((context.client_id_bytes or b"").decode("utf-8", "replace"))
+    client_id = client_id_of(context)
     return JoinRequest(
         member_id=request["member_id"],
         group_instance_id=request.get("group_instance_id"),

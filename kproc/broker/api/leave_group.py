@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
+from kproc.broker.api.member_requests import client_id_of
 from kproc.broker.group.messages import (
     UNKNOWN_MEMBER_ID,
     LeaveReply,
@@ -23,7 +24,6 @@ from kproc.broker.request.rights import on_group
 from kproc.broker.security.acl import Operation
 from kproc.common.bounded import short_name
 from kproc.wire.header import ApiKey
-from kproc.wire.primitives import shortened
 
 if TYPE_CHECKING:
     from kproc.broker.group.coordinator import GroupCoordinator
@@ -68,7 +68,7 @@ def _is_removed(context: RequestContext, left: LeftMember) -> bool:
     """
     if left.error_code or not left.client_host:
         return False
-    client_id = short_name(shortened((context.client_id_bytes or b"").decode("utf-8", "replace")))
+    client_id = short_name(client_id_of(context))
     is_other = left.client_id != client_id or left.client_host != context.client_host
     return is_other or left.member_id == UNKNOWN_MEMBER_ID
 

@@ -11,6 +11,13 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
+from kproc.broker.api.member_requests import (
+    check_size_of_names,
+    check_text,
+    client_id_of,
+    heartbeat_fields,
+    invalid_request,
+)
 from kproc.broker.cluster.features import share_version
 from kproc.broker.peers.coordinator_call import Fields
 from kproc.broker.peers.group_call import GROUPS
@@ -26,14 +33,10 @@ from kproc.broker.share.membership.messages import (
 )
 from kproc.common.errors import ErrorCode, KafkaError
 from kproc.wire.header import ApiKey
-from kproc.wire.primitives import shortened
 
 if TYPE_CHECKING:
     from kproc.broker.group.coordinator import GroupCoordinator
     from kproc.broker.request.context import RequestContext
-
-# Limit of a member's topic names. They are one record, which must fit into a batch of `__consumer_offsets`.
-_NAMES_BYTES_MAX: Final = 1_000_000
 
 _HEARTBEAT: Final = GROUPS.operation("share_group_heartbeat", ShareHeartbeat, ShareHeartbeatResult)
 
@@ -48,7 +51,7 @@ def handle_share_group_heartbeat(context: RequestContext, request: Fields) -> No
     def on_done(outcome: ShareHeartbeatResult | int) -> None:
         if isinstance(outcome, int):
             outcome = ShareHeartbeatResult(error_code=outcome)
-        context.reply(_fields_of(outcome))
+        context.reply(heartbeat_fields(outcome))
 
     names = request["subscribed_topic_names"]
     heartbeat = ShareHeartbeat(
@@ -56,8 +59,7 @@ def handle_share_group_heartbeat(context: RequestContext, request: Fields) -> No
         member_epoch=request["member_epoch"],
         rack_id=request["rack_id"],
         topic_names=None if names is None else tuple(names),
-        # Each byte that is not UTF-8 becomes three. Shorten the id, because coordinators store it in records.
-        client_id=shortened((context.client_id_bytes or b"").decode("utf-8", "replace")),
+        client_id=client_id_of(context),
         client_host=context.client_host,
     )
     _HEARTBEAT.send_one(context, request["group_id"], heartbeat, on_done)
@@ -72,49 +74,18 @@ def check_share_enabled(context: RequestContext) -> None:
 def _validate(request: Fields) -> None:
     """Raise INVALID_REQUEST, as GroupCoordinatorService does, before the group is looked up."""
     epoch, names = request["member_epoch"], request["subscribed_topic_names"]
-    for name, text in (
-        ("MemberId", request["member_id"]),
-        ("GroupId", request["group_id"]),
-        ("RackId", request["rack_id"]),
-    ):
-        if text is not None and not text.strip():
-            raise _invalid(f"{name} can't be empty.")
+    check_text(request["member_id"], "MemberId")
+    check_text(request["group_id"], "GroupId")
+    check_text(request["rack_id"], "RackId")
     if epoch == JOIN_EPOCH and not names:
-        raise _invalid("SubscribedTopicNames must be set in first request.")
+        raise invalid_request("SubscribedTopicNames must be set in first request.")
     if epoch < LEAVE_EPOCH:
-        raise _invalid("MemberEpoch is invalid.")
-    names_bytes = sum(len(name.encode()) for name in names or ())
-    if names_bytes > _NAMES_BYTES_MAX:
-        raise _invalid(
-            f"SubscribedTopicNames has {names_bytes} bytes. At most {_NAMES_BYTES_MAX} are possible."
-        )
-
-
-def _invalid(message: str) -> KafkaError:
-    return KafkaError(ErrorCode.INVALID_REQUEST, message)
-
-
-def _fields_of(result: ShareHeartbeatResult) -> Fields:
-    assignment = result.assignment
-    return {
-        "error_code": int(result.error_code),
-        "error_message": result.error_message,
-        "member_id": result.member_id or None,
-        "member_epoch": result.member_epoch,
-        "heartbeat_interval": result.heartbeat_interval_ms,
-        "assignment": None
-        if assignment is None
-        else {
-            "topic_partitions": [
-                {"topic_id": topic_id, "partitions": sorted(partitions)}
-                for topic_id, partitions in sorted(assignment.items())
-            ]
-        },
-    }
+        raise invalid_request("MemberEpoch is invalid.")
+    check_size_of_names(names)
 
 
 def error_response(_request: Fields, code: int, message: str | None) -> Fields:
-    return _fields_of(ShareHeartbeatResult(error_code=int(code), error_message=message))
+    return heartbeat_fields(ShareHeartbeatResult(error_code=int(code), error_message=message))
 
 
 @_HEARTBEAT.handler

@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import msgspec
 
+from kproc.broker.api.member_requests import check_text, client_id_of, invalid_request
 from kproc.broker.calls.calls import Lost
 from kproc.broker.calls.controller_calls import CHANGE, Change, Changed, fields_of
 from kproc.broker.cluster.features import streams_version
@@ -49,7 +50,6 @@ from kproc.broker.streams.topology import (
 )
 from kproc.common.errors import ErrorCode, KafkaError
 from kproc.wire.header import ApiKey
-from kproc.wire.primitives import shortened
 
 if TYPE_CHECKING:
     from kproc.broker.group.coordinator import GroupCoordinator
@@ -130,37 +130,37 @@ def _check_topics(context: RequestContext, topology: Topology) -> None:
 def _validate(request: Fields, topology: Topology | None) -> None:
     """Reject an invalid request before the group is looked up, as Kafka's GroupCoordinatorService does."""
     if topology is not None and any(each.source_topic_regex for each in topology.subtopologies):
-        raise _invalid("Regular expressions for source topics are not supported yet.")
+        raise invalid_request("Regular expressions for source topics are not supported yet.")
     for name, label in (("member_id", "MemberId"), ("group_id", "GroupId")):
-        _check_text(request[name], label)
+        check_text(request[name], label)
     for name, label in (("instance_id", "InstanceId"), ("rack_id", "RackId")):
-        _check_text(request[name], label)
+        check_text(request[name], label)
     epoch = request["member_epoch"]
     if epoch == JOIN_EPOCH:
         _validate_join(request, topology)
     elif epoch == STATIC_LEAVE_EPOCH and request["instance_id"] is None:
-        raise _invalid("InstanceId can't be null.")
+        raise invalid_request("InstanceId can't be null.")
     elif epoch < STATIC_LEAVE_EPOCH:
-        raise _invalid(f"MemberEpoch is {epoch}, but must be greater than or equal to -2.")
+        raise invalid_request(f"MemberEpoch is {epoch}, but must be greater than or equal to -2.")
     tasks = [request[role] for role in _ROLES]
     if any(each is not None for each in tasks) and any(each is None for each in tasks):
-        raise _invalid("If one task-type is non-null, all must be non-null.")
+        raise invalid_request("If one task-type is non-null, all must be non-null.")
     if epoch != JOIN_EPOCH and topology is not None:
-        raise _invalid("Topology can only be provided when (re-)joining.")
+        raise invalid_request("Topology can only be provided when (re-)joining.")
     for name in ("task_offsets", "task_end_offsets"):
         _check_offsets(request[name] or [])
 
 
 def _validate_join(request: Fields, topology: Topology | None) -> None:
     if request["rebalance_timeout"] == _NO_TIMEOUT:
-        raise _invalid("RebalanceTimeoutMs must be provided in first request.")
+        raise invalid_request("RebalanceTimeoutMs must be provided in first request.")
     for role, label in zip(_ROLES, ("ActiveTasks", "StandbyTasks", "WarmupTasks"), strict=True):
         if request[role]:
-            raise _invalid(f"{label} must be empty when (re-)joining.")
+            raise invalid_request(f"{label} must be empty when (re-)joining.")
     if topology is None:
-        raise _invalid("Topology must be non-null when (re-)joining.")
+        raise invalid_request("Topology must be non-null when (re-)joining.")
     if topology.epoch < 0:
-        raise _invalid(f"The topology's epoch is {topology.epoch}, but must be at least 0.")
+        raise invalid_request(f"The topology's epoch is {topology.epoch}, but must be at least 0.")
     reject_invalid_topology(topology)
     # Names and configs of a client are in UTF-8 both in JSON and in the record, and JSON is never shorter.
     size = len(msgspec.json.encode(topology))
@@ -171,31 +171,21 @@ def _validate_join(request: Fields, topology: Topology | None) -> None:
         )
 
 
-def _check_text(text: str | None, name: str) -> None:
-    if text is not None and not text.strip():
-        raise _invalid(f"{name} can't be empty.")
-
-
 def _check_offsets(rows: list[Fields]) -> None:
     seen = set()
     for row in rows:
         task = row["subtopology_id"], row["partition"]
         if task in seen:
-            raise _invalid(
+            raise invalid_request(
                 f"Task offsets contain a duplicate entry for subtopology {task[0]} and partition {task[1]}."
             )
         seen.add(task)
 
 
-def _invalid(message: str) -> KafkaError:
-    return KafkaError(ErrorCode.INVALID_REQUEST, message)
-
-
 def _heartbeat_of(context: RequestContext, request: Fields, topology: Topology | None) -> StreamsHeartbeat:
     tasks = [request[role] for role in _ROLES]
     endpoint, tags = request["user_endpoint"], request["client_tags"]
-    # Each byte that is not UTF-8 becomes three. Shorten the id, because coordinators store it in records.
-    client_id = shortened((context.client_id_bytes or b"").decode("utf-8", "replace"))
+    client_id = client_id_of(context)
     return StreamsHeartbeat(
         member_id=request["member_id"],
         member_epoch=request["member_epoch"],

@@ -8,11 +8,11 @@ from typing import Any
 import pytest
 
 from kproc.broker.api.consumer_group_heartbeat import (
-    NAMES_BYTES_MAX,
     _assignment_of,
     _validate,
     check_enabled,
 )
+from kproc.broker.api.member_requests import NAMES_BYTES_MAX
 from kproc.broker.cluster.image import ClusterImage
 from kproc.broker.config import Config
 from kproc.common.errors import ErrorCode, KafkaError
