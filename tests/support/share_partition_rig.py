@@ -9,6 +9,7 @@ from kproc.broker.peers.share_call import READ_STATE
 from kproc.broker.share.partition.messages import (
     AcknowledgeBatch,
     AcknowledgedPart,
+    AcknowledgePart,
     AcknowledgeParts,
     AcquiredPart,
     AcquireParts,
@@ -128,8 +129,11 @@ class ShareOwner:
         """The persisted state of partition 0."""
         return self.states.states[state_key("g", self.topic_id, 0)]
 
-    def part(self, *acknowledgements: AcknowledgeBatch, index: int = 0) -> SharePart:
-        return SharePart(self.topic_id, index, list(acknowledgements))
+    def part(self, index: int = 0) -> SharePart:
+        return SharePart(self.topic_id, index)
+
+    def acknowledge_part(self, *batches: AcknowledgeBatch, index: int = 0) -> AcknowledgePart:
+        return AcknowledgePart(self.topic_id, index, list(batches))
 
     def acquire(
         self, member: ShareHolder, *parts: SharePart, records_max: int = 500, **more: Any
@@ -162,10 +166,12 @@ class ShareOwner:
         """Have the state of partition 0 read, which the first acquire only begins."""
         self.acquire(member, records_max=0)
 
-    def acknowledge(self, member: ShareHolder, *batches: AcknowledgeBatch) -> AcknowledgedPart | None:
-        """Acknowledge records of partition 0. None if this is not persisted yet."""
+    def acknowledge(
+        self, member: ShareHolder, *batches: AcknowledgeBatch, index: int = 0
+    ) -> AcknowledgedPart | None:
+        """Acknowledge records of a partition. None if this is not persisted yet."""
         replies: list[PartsAcknowledged | None] = []
-        body = AcknowledgeParts(self.services.image.version, member, [self.part(*batches)])
+        body = AcknowledgeParts(self.services.image.version, member, [self.acknowledge_part(*batches, index=index)])
         acknowledge_for_home(self.services, body, replies.append)
         self.rig.settle()
         if not replies:

@@ -1,8 +1,8 @@
 """Calls between the home of a share session and the owners of its partitions, and the structs of both sides.
 
 The home calls owners one after the other, until it has records. If no owner has any, it sends a watch to each owner
-and calls again when one has ended. An acquire is answered at once, or when its acknowledgements are persisted. The
-home handles its own partitions with the functions that are registered for these calls, without a call.
+and calls again when one has ended. An acquire is answered at once, an acknowledgement when it is persisted. The home
+handles its own partitions with the functions that are registered for these calls, without a call.
 """
 
 from __future__ import annotations
@@ -53,11 +53,16 @@ class AcknowledgeBatch(msgspec.Struct, array_like=True):
 
 
 class SharePart(msgspec.Struct, array_like=True):
-    """One partition of a call, with the acknowledgements that are handled before anything is acquired."""
+    """One partition of a call."""
 
     topic_id: bytes
     index: int
-    acknowledgements: list[AcknowledgeBatch] = []
+
+
+class AcknowledgePart(SharePart, array_like=True):
+    """One partition of a call, with the acknowledgements of its records."""
+
+    acknowledgements: list[AcknowledgeBatch]
 
 
 class AcquireParts(ForOwner):
@@ -86,15 +91,13 @@ class AcquiredRange(msgspec.Struct, array_like=True, frozen=True):
 
 
 class AcquiredPart(msgspec.Struct, array_like=True):
-    """The result for one partition: errors of the acquire and of the acknowledgements, and the records.
+    """The result for one partition: an error, or the records.
 
     The ranges of the files can have more records than the acquired ones, as in Kafka. The client skips those.
     """
 
     error: int = 0
     error_message: str | None = None
-    acknowledge_error: int = 0
-    acknowledge_message: str | None = None
     ranges: list[FileRange] = []
     bytes: int = 0
     acquired: list[AcquiredRange] = []
@@ -121,7 +124,7 @@ class AcknowledgeParts(ForOwner):
     """A call to acknowledge records of partitions."""
 
     holder: ShareHolder
-    parts: list[SharePart]
+    parts: list[AcknowledgePart]
 
 
 class AcknowledgedPart(msgspec.Struct, array_like=True):

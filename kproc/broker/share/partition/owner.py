@@ -6,7 +6,7 @@ The home of a session calls these functions directly for its own partitions.
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Final
 
@@ -23,13 +23,13 @@ from kproc.broker.share.partition.messages import (
     SHARE_RELEASE,
     SHARE_WATCH,
     AcknowledgedPart,
+    AcknowledgePart,
     AcknowledgeParts,
     AcquiredPart,
     AcquireParts,
     PartsAcknowledged,
     PartsAcquired,
     ReleaseHolder,
-    ShareHolder,
     SharePart,
     WatchEnded,
     WatchParts,
@@ -70,46 +70,48 @@ def _error_of(error: Exception, key: SharePartitionKey) -> tuple[int, str | None
 class _Acknowledging:
     """The acknowledgements of one call, until all of them are persisted or have failed."""
 
-    def __init__(self, services: Services, holder: ShareHolder, parts: Sequence[SharePart]) -> None:
-        self._shares = services.owner.shares
-        self._holder = holder
-        self._parts = parts
-        self.results = [AcknowledgedPart() for _ in parts]
-        self._left = 0
+    def __init__(
+        self, services: Services, body: AcknowledgeParts, on_reply: OnResult[PartsAcknowledged]
+    ) -> None:
+        self._services = services
+        self._holder = body.holder
+        self._on_reply = on_reply
+        self._results = [AcknowledgedPart() for _ in body.parts]
+        # One more than the parts, so that the call is not answered before all of them have started.
+        self._left = len(body.parts) + 1
 
-    def start(self, on_done: Callable[[], None]) -> None:
-        """Start to acknowledge. `on_done` is called once: when all results are known, but not before `wait`."""
-        self._on_done = on_done
-        self._left = 1
-        for at, part in enumerate(self._parts):
-            if part.acknowledgements:
-                self._left += 1
-                self._start_part(at, part)
+    def start(self, parts: Sequence[AcknowledgePart]) -> None:
+        """Start to acknowledge. The call is answered when all results are known, perhaps at once."""
+        for at, part in enumerate(parts):
+            self._start_part(at, part)
+        self._finish_one()
 
-    def wait(self) -> None:
-        """Allow the call of `on_done`, which comes at once if all results are known."""
-        self._finish(None, None)
-
-    def _start_part(self, at: int, part: SharePart) -> None:
-        shares, key = self._shares, _key(self._holder.group_id, part)
-        on_persisted = partial(self._finish, at)
+    def _start_part(self, at: int, part: AcknowledgePart) -> None:
+        shares, key = self._services.owner.shares, _key(self._holder.group_id, part)
         try:
             partition, _ = shares.get(key, adds=False)
-            partition.acknowledge(self._holder, part.acknowledgements, shares.now_ms(), on_persisted)
+            partition.acknowledge(
+                self._holder, part.acknowledgements, shares.now_ms(), partial(self._on_persisted, at)
+            )
             shares.changed(partition)
         except _FAILURES as error:
             code, message = _error_of(error, key)
             # A log that opens later has no records that anybody holds.
             code = int(ErrorCode.INVALID_RECORD_STATE) if code == OPENS_LATER else code
-            self.results[at] = AcknowledgedPart(code, message)
-            self._left -= 1
+            self._results[at] = AcknowledgedPart(code, message)
+            self._finish_one()
 
-    def _finish(self, at: int | None, error: KafkaError | None) -> None:
-        if at is not None and error is not None:
-            self.results[at] = AcknowledgedPart(int(error.code), error.message)
+    def _on_persisted(self, at: int, error: KafkaError | None) -> None:
+        if error is not None:
+            self._results[at] = AcknowledgedPart(int(error.code), error.message)
+        self._finish_one()
+
+    def _finish_one(self) -> None:
         self._left -= 1
         if not self._left:
-            self._on_done()
+            services = self._services
+            lock_ms = services.owner.shares.settings_of(self._holder.group_id).lock_ms
+            self._on_reply(PartsAcknowledged(self._results, lock_ms, services.image.version))
 
 
 @handles(SHARE_ACKNOWLEDGE)
@@ -117,12 +119,7 @@ def acknowledge_for_home(
     services: Services, body: AcknowledgeParts, on_reply: OnResult[PartsAcknowledged]
 ) -> None:
     """Acknowledge records that a session holds. Reply when this is persisted."""
-    acknowledging = _Acknowledging(services, body.holder, body.parts)
-    lock_ms = services.owner.shares.settings_of(body.holder.group_id).lock_ms
-    acknowledging.start(
-        lambda: on_reply(PartsAcknowledged(acknowledging.results, lock_ms, services.image.version))
-    )
-    acknowledging.wait()
+    _Acknowledging(services, body, on_reply).start(body.parts)
 
 
 # -- acquire ---------------------------------------------------------------------------------------------------
@@ -202,20 +199,11 @@ def fetch_offset(shares: SharePartitions, partition: SharePartition, owned: Owne
 
 @handles(SHARE_ACQUIRE)
 def acquire_for_home(services: Services, body: AcquireParts, on_reply: OnResult[PartsAcquired]) -> None:
-    """Acknowledge, and then acquire records. Reply at once, or when the acknowledgements are persisted."""
-    acknowledging = _Acknowledging(services, body.holder, body.parts)
-    parts: list[AcquiredPart] = []
-
-    def reply() -> None:
-        for part, result in zip(parts, acknowledging.results, strict=True):
-            part.acknowledge_error, part.acknowledge_message = result.error, result.error_message
-        lock_ms = services.owner.shares.settings_of(body.holder.group_id).lock_ms
-        on_reply(PartsAcquired(parts, lock_ms, services.image.version))
-
-    acknowledging.start(reply)
+    """Acquire records, and reply at once."""
     acquiring = _Acquiring(services, body)
-    parts.extend(acquiring.acquire(part) for part in body.parts)
-    acknowledging.wait()
+    parts = [acquiring.acquire(part) for part in body.parts]
+    lock_ms = services.owner.shares.settings_of(body.holder.group_id).lock_ms
+    on_reply(PartsAcquired(parts, lock_ms, services.image.version))
 
 
 # -- watch and release -----------------------------------------------------------------------------------------

@@ -11,10 +11,10 @@ from kproc.broker.share.partition.messages import (
     SHARE_ACKNOWLEDGE,
     AcknowledgeBatch,
     AcknowledgedPart,
+    AcknowledgePart,
     AcknowledgeParts,
     AcknowledgeType,
     PartsAcknowledged,
-    SharePart,
 )
 from kproc.broker.share.session.owner_call import call_owner
 from kproc.broker.share.session.sessions import ShareKey, ShareSession
@@ -80,7 +80,7 @@ class Acknowledgements:
         self._on_done = on_done
         self._left = 0
         self.results: dict[ShareKey, AcknowledgedPart] = {}
-        self._parts: dict[ShareKey, SharePart] = {}
+        self._parts: dict[ShareKey, AcknowledgePart] = {}
         for topic in topics:
             for row in topic["partitions"]:
                 self._add(topic["topic_id"] or bytes(16), row, denied, rules)
@@ -104,7 +104,7 @@ class Acknowledgements:
             code = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
         self.results[key] = AcknowledgedPart(int(code))
         if not code and batches:
-            self._parts[key] = SharePart(topic_id, key[1], batches)
+            self._parts[key] = AcknowledgePart(topic_id, key[1], batches)
 
     def start(self) -> None:
         """Call the owners. Without anything to acknowledge the results are complete."""

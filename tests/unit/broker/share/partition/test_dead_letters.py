@@ -218,7 +218,7 @@ def test_write_is_tried_again_after_the_death_of_an_owner(
     owner.produce(1, index=index)
     owner.acquire(ANN, part)
     rig.kill(1)
-    owner.acquire(ANN, owner.part(AcknowledgeBatch(0, 0, [REJECT]), index=index))
+    owner.acknowledge(ANN, AcknowledgeBatch(0, 0, [REJECT]), index=index)
     rig.start_handler(1, is_restart=True)
     rig.advance_ms(1_100)
     assert [headers(each)["partition"] for each in letters(owner, index)] == [b"%d" % index]

@@ -321,13 +321,14 @@ def test_invalid_acknowledgements_change_nothing(owner: ShareOwner, batches: lis
     assert good.error == 0
 
 
-def test_acquire_answers_after_acknowledgements_are_persisted(owner: ShareOwner) -> None:
+def test_records_are_acquired_while_acknowledgements_wait(owner: ShareOwner) -> None:
     owner.load(ANN)
     owner.produce(2)
     owner.offsets(ANN)
     owner.produce(2)
     owner.states.holds = True
-    assert owner.acquire(ANN, owner.part(all_of(0, 1))) is None
+    assert owner.acknowledge(ANN, all_of(0, 1)) is None
+    assert owner.offsets(ANN) == [(2, 3, 1)]
     owner.states.release()
     assert owner.offsets(BOB) == []
 
@@ -457,7 +458,7 @@ def test_acknowledgement_fails_when_the_topic_is_deleted(owner: ShareOwner) -> N
     owner.offsets(ANN)
     owner.states.holds = True
     replies: list[PartsAcknowledged | None] = []
-    body = AcknowledgeParts(owner.services.image.version, ANN, [owner.part(all_of(0, 0))])
+    body = AcknowledgeParts(owner.services.image.version, ANN, [owner.acknowledge_part(all_of(0, 0))])
     acknowledge_for_home(owner.services, body, replies.append)
     owner.rig.settle()
     assert replies == []
