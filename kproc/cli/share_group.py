@@ -41,8 +41,8 @@ def start_offsets(
             continue
         found[name] = {
             (topic["topic_name"], row["partition_index"]): {
-                "start_offset": _known(row["start_offset"]),
-                "lag": _known(row.get("lag", -1)),
+                "start_offset": _none_if_unknown(row["start_offset"]),
+                "lag": _none_if_unknown(row.get("lag", -1)),
             }
             for topic in group["topics"]
             for row in topic["partitions"]
@@ -50,7 +50,7 @@ def start_offsets(
     return found
 
 
-def _known(number: int) -> int | None:
+def _none_if_unknown(number: int) -> int | None:
     return None if number < 0 else number
 
 

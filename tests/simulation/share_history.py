@@ -88,7 +88,7 @@ class ShareHistory:
         self.records[place].is_unknown = True
 
     def lost_power(self, last_of: Callable[[bytes, int], int], *, is_synced: bool) -> None:
-        """What was not promised to survive may be gone."""
+        """Move the records that were not promised to survive to the lost ones."""
         self.lost |= {
             place for place in self.records if not is_synced or place[2] > last_of(place[0], place[1])
         }

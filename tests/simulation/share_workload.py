@@ -212,7 +212,7 @@ class ShareMember(Worker):
             self.check_code("an acknowledgement", code, E.INVALID_RECORD_STATE, *also)
 
     def _accept(self, code: int) -> Life:
-        """Whether the session goes on."""
+        """Return True if the session is still open."""
         if code:
             self.check_code("a share session", code, *_REOPEN)
             self._end_session()

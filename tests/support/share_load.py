@@ -112,7 +112,7 @@ class ShareLoad:
             return sorted(self._stored - self.accepted.keys() - self.tried)
 
     def _lag(self) -> int:
-        """How many records the group has not delivered, as the broker says. -1: it does not say."""
+        """Return the number of records that the group has not delivered, by the broker's answer; -1 if it has none."""
         topic = {"topic_name": self._topic, "partitions": list(range(self._partitions))}
         fields = {"groups": [{"group_id": GROUP, "topics": [topic]}]}
         with RawClient(self._bootstrap) as client:

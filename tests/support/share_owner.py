@@ -55,7 +55,7 @@ class _WatchedParts(DelayedOperation):
 
 
 class FakeOwners:
-    """What the owners of all Handlers hold, and the calls that they got: (Handler, name of the call, body)."""
+    """The records that the owners of all Handlers hold, and their calls: (Handler, name of the call, body)."""
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self.calls: list[tuple[int, str, Any]] = []
@@ -76,7 +76,7 @@ class FakeOwners:
         return [(handler, name) for handler, name, _ in calls]
 
     def held(self) -> int:
-        """How many records sessions hold."""
+        """Return the number of records that sessions hold."""
         return sum(
             holder not in (FREE, DONE) for offsets in self.holders.values() for holder in offsets.values()
         )

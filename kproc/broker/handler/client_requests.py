@@ -34,7 +34,7 @@ from kproc.broker.request.fast_path import CONNECTION_BYTES, NoFastPath
 from kproc.broker.request.request import HandlerRequest
 from kproc.broker.request.routing import OWNER, body_key
 from kproc.broker.role.due_time import DueTime
-from kproc.broker.share.session.owner_call import end_sessions
+from kproc.broker.share.session.owner_call import close_sessions
 from kproc.broker.transport.envelope import (
     BLOCK,
     FLAG_LOGIN,
@@ -137,7 +137,7 @@ class ClientRequests:
             client.requests.forget(connection_id)
         for connection_id in client.requests.identities:
             self.logins.discard_login(connection_id)
-            end_sessions(self._services, connection_id)
+            close_sessions(self._services, connection_id)
         self.moving.on_processor_death(client.requests, self._services.clock.now_ns())
 
     def switch_log(self) -> None:

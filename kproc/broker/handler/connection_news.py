@@ -9,7 +9,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from kproc.broker.request.fast_path import CONNECTION_BYTES
-from kproc.broker.share.session.owner_call import end_sessions
+from kproc.broker.share.session.owner_call import close_sessions
 from kproc.broker.transport.envelope import (
     BLOCK_FREE,
     DISCONNECTED,
@@ -95,7 +95,7 @@ class ConnectionNews:
         key = view[:CONNECTION_BYTES].tobytes()
         self._held.abandon(client, key)
         client.requests.forget(connection_id)
-        end_sessions(self._services, connection_id)
+        close_sessions(self._services, connection_id)
         client.paths.pop(key, None)
         client.metered.discard(connection_id)
         if has_moved:

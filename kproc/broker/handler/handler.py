@@ -49,7 +49,7 @@ from kproc.broker.role.purgatory import Purgatory
 from kproc.broker.role.roles import CLEANER, CONTROLLER, HANDLER, PROCESSOR, handler_id
 from kproc.broker.security.authorizer import make_authorizer
 from kproc.broker.share.partition.share_partitions import SharePartitions
-from kproc.broker.share.session.owner_call import end_all_sessions
+from kproc.broker.share.session.owner_call import close_all_sessions
 from kproc.broker.share.session.sessions import ShareSessions
 from kproc.broker.transport.agent import AgentId, Link
 from kproc.broker.transport.envelope import CALL, DELTA, DELTA_ACK, REPLY, SNAPSHOT, TOKEN
@@ -262,7 +262,7 @@ class Handler(LinkedRole):
         """
         self._is_leaving = True
         self._due.press()
-        end_all_sessions(self._services)
+        close_all_sessions(self._services)
         self._purgatory.expire_all()
 
     def drain(self) -> None:

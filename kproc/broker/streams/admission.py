@@ -147,7 +147,7 @@ def merged(known: StreamsMember, request: StreamsHeartbeat) -> StreamsMember:
     return msgspec.structs.replace(known, **changes)
 
 
-def known_offsets(topology: Topology, offsets: TaskOffsets) -> dict[Task, int]:
+def filter_offsets(topology: Topology, offsets: TaskOffsets) -> dict[Task, int]:
     """Return the offsets of tasks whose subtopology exists.
 
     The coordinator keeps them in memory only, so this bounds them: a client chooses the ids, which can have 32 KB each.

@@ -24,8 +24,8 @@ from kproc.broker.coordinator.record_codec import RecordKey
 from kproc.broker.coordinator.steps import Work
 from kproc.broker.streams.admission import (
     admit,
+    filter_offsets,
     is_new_epoch_needed,
-    known_offsets,
     leaving_member,
     merged,
     reject_unknown_tasks,
@@ -256,9 +256,9 @@ class StreamsGroup:
             self._deadlines.discard(known.member_id)
         member = self.state.members[request.member_id]
         if request.task_offsets is not None:
-            member.task_offsets = known_offsets(topology, request.task_offsets)
+            member.task_offsets = filter_offsets(topology, request.task_offsets)
         if request.task_end_offsets is not None:
-            member.task_end_offsets = known_offsets(topology, request.task_end_offsets)
+            member.task_end_offsets = filter_offsets(topology, request.task_end_offsets)
         return member
 
     def _successor_records(self, member: StreamsGroupMember, member_id: str) -> Iterator[StreamsRecord]:

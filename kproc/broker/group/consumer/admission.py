@@ -1,4 +1,4 @@
-"""Whose heartbeat a consumer group accepts, and the member's metadata after it: the checks before any record.
+"""Checks of a heartbeat to a consumer group before any record, and the member's metadata after it.
 
 The errors are those of Kafka's GroupMetadataManager.
 """

@@ -104,7 +104,7 @@ class ShareGroup:
         Raises KafkaError for a request that is rejected, and if a record could not be appended.
         """
         if request.member_epoch < JOIN_EPOCH:
-            self.remove([self._known_member(request.member_id)])
+            self.remove([self._member(request.member_id)])
             return ShareHeartbeatResult(member_id=request.member_id, member_epoch=request.member_epoch)
         known = self._admit(request)
         assigned_before: ShareAssignment = {} if known is None else known.state.assigned
@@ -146,11 +146,11 @@ class ShareGroup:
                 f"The share group has reached its maximum capacity of {size_max} members.",
             )
         if request.member_epoch != JOIN_EPOCH:
-            member = self._known_member(request.member_id)
+            member = self._member(request.member_id)
             _check_epoch(member.state, request.member_epoch)
         return member
 
-    def _known_member(self, member_id: str) -> ShareMember:
+    def _member(self, member_id: str) -> ShareMember:
         member = self.state.members.get(member_id)
         if member is None:
             raise KafkaError(

@@ -112,7 +112,7 @@ class DeadLetterWriter:
             try:
                 topic = self._find_topic(partition)
             except _Unwritable as problem:
-                self._give_up(partition, queue, str(problem))
+                self._archive_unwritten(partition, queue, str(problem))
                 continue
             if topic is None:
                 self._create_topic(partition, queue)
@@ -161,7 +161,7 @@ class DeadLetterWriter:
             if code not in (ErrorCode.NONE, ErrorCode.TOPIC_ALREADY_EXISTS) and not self._pause(
                 partition, queue, code
             ):
-                self._give_up(partition, queue, f"topic {name} cannot be created: error {code}")
+                self._archive_unwritten(partition, queue, f"topic {name} cannot be created: error {code}")
             self._write_next(partition)
 
         queue.is_waiting = True
@@ -238,7 +238,7 @@ class DeadLetterWriter:
         queue.is_waiting = True
         return True
 
-    def _give_up(self, partition: SharePartition, queue: _Queue, problem: str) -> None:
+    def _archive_unwritten(self, partition: SharePartition, queue: _Queue, problem: str) -> None:
         """Archive all dead letters of a share partition, because none of them can be written."""
         queue.batch.extend(queue.letters)
         queue.letters.clear()

@@ -308,14 +308,14 @@ class InFlightRecords:
 
     # -- release -----------------------------------------------------------------------------------------------
 
-    def release_sessions(self, is_ended: Callable[[ShareHolder], bool]) -> Change:
-        """Start to release the records of sessions that have ended. Their delivery counts, as in Kafka 4.4.
+    def release_sessions(self, is_closed: Callable[[ShareHolder], bool]) -> Change:
+        """Start to release the records of closed sessions. Their delivery counts, as in Kafka 4.4.
 
         A record that crashes its consumers must reach the delivery count limit.
         """
         change: Change = []
         for run in self._runs:
-            if run.holder is not None and run.next_state is None and is_ended(run.holder):
+            if run.holder is not None and run.next_state is None and is_closed(run.holder):
                 self._release(change, run)
         return change
 

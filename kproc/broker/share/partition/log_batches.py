@@ -54,7 +54,11 @@ class LogBatches:
         for batch in self._batches:
             if batch.last < first or batch.first > last:
                 continue
-            if ranges and ranges[-1].path == batch.file.path and _end(ranges[-1]) == batch.file.position:
+            if (
+                ranges
+                and ranges[-1].path == batch.file.path
+                and _end_position(ranges[-1]) == batch.file.position
+            ):
                 ranges[-1] = ranges[-1]._replace(length=ranges[-1].length + batch.file.length)
             else:
                 ranges.append(batch.file)
@@ -96,11 +100,11 @@ def _walk(log: Log, offset: int, ranges: list[FileRange]) -> Iterator[tuple[Head
         for header in segments.warm(segment).headers_from(position):
             length = header[BATCH_LENGTH] + LOG_OVERHEAD_BYTES
             # A read can end inside a batch.
-            if position + length > _end(part):
+            if position + length > _end_position(part):
                 return
             yield header, segment.range(position, length)
             position += length
-            if position == _end(part):
+            if position == _end_position(part):
                 break
 
 
@@ -113,5 +117,5 @@ def _is_aborted(header: Header, transactions: list[AbortedTransaction]) -> bool:
     )
 
 
-def _end(part: FileRange) -> int:
+def _end_position(part: FileRange) -> int:
     return part.position + part.length

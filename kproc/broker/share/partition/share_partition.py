@@ -130,10 +130,10 @@ class SharePartition:
         else:
             on_done(None)
 
-    def release_sessions(self, is_ended: Callable[[ShareHolder], bool]) -> None:
-        """Start to release the records of sessions that have ended."""
+    def release_sessions(self, is_closed: Callable[[ShareHolder], bool]) -> None:
+        """Start to release the records of closed sessions."""
         if self.records is not None:
-            self._queue(self.records.release_sessions(is_ended))
+            self._queue(self.records.release_sessions(is_closed))
 
     def expire(self, now_ms: int) -> None:
         """Start to release the records whose lock has ended."""

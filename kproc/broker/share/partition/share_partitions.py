@@ -233,11 +233,11 @@ class SharePartitions:
         self._release(keys, lambda holder: holder.home == handler)
 
     def release_session(self, session: ShareHolder) -> None:
-        """Release the records of a session that has ended."""
+        """Release the records of a closed session."""
         self._release(self._remove_uses(session), lambda holder: holder == session)
 
     def _remove_uses(self, session: ShareHolder) -> dict[SharePartitionKey, None]:
-        """Remove the uses of a session that has ended. Return the share partitions that it has used."""
+        """Remove the uses of a closed session. Return the share partitions that it has used."""
         used = self._used.pop(session, {})
         for key in used:
             self._session_counts[key] -= 1
@@ -245,11 +245,11 @@ class SharePartitions:
                 del self._session_counts[key]
         return used
 
-    def _release(self, keys: Iterable[SharePartitionKey], is_ended: Callable[[ShareHolder], bool]) -> None:
+    def _release(self, keys: Iterable[SharePartitionKey], is_closed: Callable[[ShareHolder], bool]) -> None:
         for key in keys:
             partition = self._by_key.get(key)
             if partition is not None:
-                partition.release_sessions(is_ended)
+                partition.release_sessions(is_closed)
                 self.changed(partition)
                 self._drop_unused(partition)
 

@@ -145,7 +145,7 @@ class Acquisition(DelayedOperation):
     def _proceed(self) -> None:
         """Call the next owner, complete, or wait."""
         while self._todo and not self._is_calling:
-            if self._records_left <= 0 or self._bytes_left <= 0 or self._session.is_ended:
+            if self._records_left <= 0 or self._bytes_left <= 0 or self._session.is_closed:
                 self._todo.clear()
                 break
             self._acquire(self._todo.popleft())
@@ -178,8 +178,8 @@ class Acquisition(DelayedOperation):
         self, owner: int, keys: list[ShareKey], version: int, reply: PartsAcquired | Lost
     ) -> None:
         self._is_calling = False
-        if self._session.is_ended:
-            # The release at the session's end may have come to the owner before it acquired for this call.
+        if self._session.is_closed:
+            # The release of the closed session may have come to the owner before it acquired for this call.
             release_at(self._services, self._session, owner)
             if not self._is_gone:
                 self.complete()
@@ -223,7 +223,7 @@ class Acquisition(DelayedOperation):
     def _may_wait(self) -> bool:
         """Return True if a partition without an error may get records before the deadline."""
         return (
-            not (self._is_expired or self._session.is_ended)
+            not (self._is_expired or self._session.is_closed)
             and self._services.clock.now_ns() < self.deadline_ns
             and self._vain_wakes < _VAIN_WAKES_MAX
             and any(map(self._waitable, self._parts))

@@ -41,13 +41,13 @@ def release_session(services: Services, session: ShareSession) -> None:
         release_at(services, session, owner)
 
 
-def end_sessions(services: Services, connection_id: int) -> None:
-    """End the share sessions of a connection that was closed or has another home now, and release their records."""
-    for session in services.owner.share_sessions.end_connection(connection_id):
+def close_sessions(services: Services, connection_id: int) -> None:
+    """Close the share sessions of a connection that was closed or has another home now, and release their records."""
+    for session in services.owner.share_sessions.close_connection(connection_id):
         release_session(services, session)
 
 
-def end_all_sessions(services: Services) -> None:
-    """End all share sessions, because this Handler is leaving. Its connections get another home."""
-    for session in services.owner.share_sessions.end_all():
+def close_all_sessions(services: Services) -> None:
+    """Close all share sessions, because this Handler is leaving. Its connections get another home."""
+    for session in services.owner.share_sessions.close_all():
         release_session(services, session)

@@ -44,14 +44,14 @@ class ShareTarget:
 class ShareSession:
     """A member's partitions, the epoch of its next request, and the owners that may hold records for it."""
 
-    __slots__ = ("connection_id", "epoch", "holder", "is_ended", "lock_ms", "owners", "targets")
+    __slots__ = ("connection_id", "epoch", "holder", "is_closed", "lock_ms", "owners", "targets")
 
     def __init__(self, holder: ShareHolder, connection_id: int, keys: Iterable[ShareKey]) -> None:
         self.holder = holder
         self.connection_id = connection_id
         # Handlers that were called for this session. At its end, each of them releases what the session holds.
         self.owners: set[int] = set()
-        self.is_ended = False
+        self.is_closed = False
         # The duration of a lock in the last reply of an owner.
         self.lock_ms = 0
         self.start(keys)
@@ -134,7 +134,7 @@ class ShareSessions:
             before.start(keys)
             return before, None
         if before is not None:
-            self.end(before)
+            self.close(before)
         # Times of the monotonic clock also differ from the numbers of a former process of this Handler.
         self._last_number = max(self._last_number + 1, now_ns)
         holder = ShareHolder(group_id, member_id, self._last_number, self._home)
@@ -174,11 +174,11 @@ class ShareSessions:
         self._partition_count = partitions
         session.advance()
 
-    def end(self, session: ShareSession) -> None:
-        """End a session. The caller releases its records."""
-        if session.is_ended:
+    def close(self, session: ShareSession) -> None:
+        """Close a session. The caller releases its records."""
+        if session.is_closed:
             return
-        session.is_ended = True
+        session.is_closed = True
         holder = session.holder
         del self._sessions[holder.group_id, holder.member_id]
         self._partition_count -= len(session.targets)
@@ -187,19 +187,19 @@ class ShareSessions:
         if not left:
             del self._by_connection[session.connection_id]
 
-    def end_connection(self, connection_id: int) -> list[ShareSession]:
-        """End and return the sessions of a connection that was closed or has another home now."""
-        ended = list(self._by_connection.get(connection_id, ()))
-        for session in ended:
-            self.end(session)
-        return ended
+    def close_connection(self, connection_id: int) -> list[ShareSession]:
+        """Close and return the sessions of a connection that was closed or has another home now."""
+        closed = list(self._by_connection.get(connection_id, ()))
+        for session in closed:
+            self.close(session)
+        return closed
 
-    def end_all(self) -> list[ShareSession]:
-        """End and return all sessions, because this Handler is leaving."""
-        ended = list(self._sessions.values())
-        for session in ended:
-            self.end(session)
-        return ended
+    def close_all(self) -> list[ShareSession]:
+        """Close and return all sessions, because this Handler is leaving."""
+        closed = list(self._sessions.values())
+        for session in closed:
+            self.close(session)
+        return closed
 
 
 def keys_of(topics: Iterable[Mapping[str, Any]]) -> list[ShareKey]:

@@ -69,10 +69,10 @@ def _respond(
     *,
     is_final: bool,
 ) -> None:
-    """Send the results. Release the other records of a session that has ended, as KafkaApis does after the rest."""
+    """Send the results. Release the other records of a closed session, as KafkaApis does after the rest."""
     services = context.services
     if is_final:
-        services.owner.share_sessions.end(session)
+        services.owner.share_sessions.close(session)
         release_session(services, session)
     rows: dict[ShareKey, Fields] = {}
     for key, result in results.items():

@@ -280,7 +280,7 @@ class ShareFetch:
         context, session = self._context, self._session
         services = context.services
         if self._is_final:
-            services.owner.share_sessions.end(session)
+            services.owner.share_sessions.close(session)
             release_session(services, session)
         rows: dict[ShareKey, Fields] = {}
         for key, part in self._acquired.items():

@@ -1,4 +1,4 @@
-"""What raises the epoch of a consumer group, and when its target assignment follows, as in Kafka 4.4."""
+"""The causes of a higher epoch of a consumer group, and the time of its target assignment, as in Kafka 4.4."""
 
 from __future__ import annotations
 

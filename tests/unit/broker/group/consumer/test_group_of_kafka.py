@@ -139,7 +139,7 @@ def test_static_members_return_with_another_assignor(rig: GroupRig) -> None:
 
 @pytest.mark.parametrize("member_epoch", [0, -2])
 def test_static_member_returns_with_its_member_id(rig: GroupRig, member_epoch: int) -> None:
-    """Whether it left for a time or is still active: it gets its partitions back."""
+    """Let a static member return, which left for a time or is still active: it gets its partitions back."""
     member = HonestMember(rig, "a", instance_id="i")
     settle([member])
     if member_epoch == -2:

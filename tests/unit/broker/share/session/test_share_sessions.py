@@ -60,7 +60,7 @@ def test_limit_does_not_count_the_session_that_is_replaced(sessions: ShareSessio
     opened(sessions, "n", connection=2)
     assert not sessions.can_open("g", "o", [A])
     assert sessions.can_open("g", "m", [A])
-    sessions.end(sessions.find("g", "n"))
+    sessions.close(sessions.find("g", "n"))
     assert sessions.can_open("g", "o", [A])
 
 
@@ -94,17 +94,17 @@ def test_session_of_another_connection_replaces_the_former_one(sessions: ShareSe
     before = opened(sessions, "m", A, connection=1)
     after, replaced = sessions.open("g", "m", 2, [A], 5)
     assert replaced is before
-    assert before.is_ended
+    assert before.is_closed
     assert after.holder.session > before.holder.session
-    assert sessions.end_connection(1) == []
+    assert sessions.close_connection(1) == []
     assert sessions.find("g", "m") is after
 
 
 def test_end_of_connection_ends_all_its_sessions(sessions: ShareSessions) -> None:
     of_it = [opened(sessions, member, A, B) for member in "mn"]
-    assert sessions.end_connection(1) == of_it
+    assert sessions.close_connection(1) == of_it
     assert (len(sessions), sessions.partition_count) == (0, 0)
-    assert sessions.end_connection(1) == []
+    assert sessions.close_connection(1) == []
 
 
 def test_holders_of_a_restarted_home_differ(sessions: ShareSessions) -> None:
