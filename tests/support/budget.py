@@ -178,7 +178,7 @@ class Budget:
                 },
             )
             row["cpu"] = round(row["cpu"] + report.cpu_seconds, 3)
-            row["wall"] = round(row["wall"] + report.duration, 3)
+            row["wall"] = round(row["wall"] + report.duration, 6)
 
     def pytest_sessionfinish(self, session: pytest.Session) -> None:
         """Write the report, in the main process."""

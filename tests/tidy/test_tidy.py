@@ -304,6 +304,18 @@ def test_banned_calls_are_not_made() -> None:
     assert not problems, "\n".join(problems)
 
 
+def test_converters_are_made_at_import() -> None:
+    """msgspec is not safe when threads use a type for the first time (kproc/common/conversion.py)."""
+    lazy = re.compile(r"msgspec\.convert\(|msgspec\.\w+\.decode\(.*type=")
+    problems = [
+        f"{relative(path)}: {found[0]}"
+        for path in package_files()
+        if path.name != "conversion.py"
+        for found in lazy.finditer(text_of(path))
+    ]
+    assert not problems, "\n".join(problems)
+
+
 def test_pack_into_is_used_only_where_nobody_reads_yet() -> None:
     problems = []
     used: set[str] = set()

@@ -48,6 +48,7 @@ from kproc.broker.streams.topology import (
     Topology,
     reject_invalid_topology,
 )
+from kproc.common.conversion import converter
 from kproc.common.errors import ErrorCode, KafkaError
 from kproc.wire.header import ApiKey
 
@@ -66,6 +67,7 @@ _ACCEPTABLE_RECOVERY_LAG: Final = 10_000
 _ERRORS_SHOWN_MAX: Final = 3
 _ROLES: Final = ("active_tasks", "standby_tasks", "warmup_tasks")
 
+_topology_of: Final = converter(Topology)
 _HEARTBEAT: Final = GROUPS.operation("streams_group_heartbeat", StreamsHeartbeat, StreamsHeartbeatResult)
 
 
@@ -79,7 +81,7 @@ def handle_streams_group_heartbeat(context: RequestContext, request: Fields) -> 
     check_enabled(context)
     topology = None
     if request["topology"] is not None:
-        topology = msgspec.convert(request["topology"], Topology)
+        topology = _topology_of(request["topology"])
         _check_topics(context, topology)
     _validate(request, topology)
 

@@ -21,12 +21,11 @@ from collections.abc import Callable, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Any, Generic, NamedTuple, TypeVar
 
-import msgspec
-
 from kproc.broker.calls.calls import Answers, Call, ForOwner, Lost, OnResult
 from kproc.broker.cluster.image import PartitionImage
 from kproc.broker.peers.owners import HandledCall, OnOwnersReply, OwnersRequest, finish_calls_of_leavers
 from kproc.broker.peers.registered_calls import handles
+from kproc.common.conversion import converter
 from kproc.common.errors import ErrorCode, KafkaError
 
 if TYPE_CHECKING:
@@ -89,7 +88,7 @@ class CoordinatorCalls(Generic[C]):
         operation = self.operations[body.operation]
         # Convert all arguments first. If that raises, the call is answered as lost and nothing is left behind.
         items = [
-            (partition, Item(name, msgspec.convert(arguments, operation.arguments)))
+            (partition, Item(name, operation.arguments_of(arguments)))
             for partition, (name, arguments) in body.items
         ]
         nowhere: list[Any] = [int(ErrorCode.NOT_COORDINATOR)] * len(items)
@@ -103,13 +102,14 @@ class CoordinatorCalls(Generic[C]):
 class ItemOperation(Generic[C, A, R]):
     """An operation on one item: its name, the types of its arguments and of its result, and its function."""
 
-    __slots__ = ("_what", "arguments", "calls", "handle", "is_at_partition", "name", "result")
+    __slots__ = ("_result_of", "_what", "arguments_of", "calls", "handle", "is_at_partition", "name")
 
     def __init__(self, calls: CoordinatorCalls[C], name: str, arguments: type[A], result: type[R]) -> None:
         self.calls = calls
         self.name = name
-        self.arguments = arguments
-        self.result = result
+        # Convert what a call to another Handler or its reply holds to the types.
+        self.arguments_of = converter(arguments)
+        self._result_of = converter(result)
         self.handle: Callable[..., None]
         self.is_at_partition = False  # True if `handle` is a HandleAtPartition.
         self._what = f"the answer about a {calls.name}"
@@ -170,10 +170,7 @@ class ItemOperation(Generic[C, A, R]):
     def decode_reply(self, on_reply: OnOwnersReply, reply: Answers | Lost) -> None:
         """Pass an owner's reply on, with the results converted to their type."""
         if isinstance(reply, Answers):
-            answers = [
-                each if isinstance(each, int) else msgspec.convert(each, self.result)
-                for each in reply.answers
-            ]
+            answers = [each if isinstance(each, int) else self._result_of(each) for each in reply.answers]
             reply = Answers(answers, reply.known)
         on_reply(reply)
 

@@ -73,6 +73,9 @@ class MigratedConnection(msgspec.Struct, array_like=True, frozen=True):
     throttled_ns: dict[str, int] | None
 
 
+_decode: Final = msgspec.msgpack.Decoder(MigratedConnection).decode
+
+
 class ArrivedConnection:
     """A connection that has arrived with all its descriptors. Call `close` unless it was adopted."""
 
@@ -325,10 +328,6 @@ def _unsent_of(state: MigratedConnection, files: list[OpenFile]) -> list[Part] |
         return None
     left = iter(files)
     return [item if isinstance(item, bytes) else FileSend(next(left), *item) for item in state.out]
-
-
-def _decode(data: bytes) -> MigratedConnection:
-    return msgspec.msgpack.decode(data, type=MigratedConnection)
 
 
 def _read_all(fd: int) -> bytes:

@@ -62,6 +62,7 @@ _RESPONSES_PER_PASS: Final = 512
 _BYTES_OUT: Final = SLOT["bytes_out"]
 _RESPONSES: Final = SLOT["responses"]
 _unpack_head: Final = HEAD.unpack_from
+_decode_note: Final = msgspec.msgpack.Decoder(tuple[str, str, str]).decode
 _BEHIND_HEAD: Final = slice(HEAD_BYTES, None)
 
 
@@ -366,4 +367,4 @@ class ResponseWriter:
             self._table.authenticated(connection, Session.unpack(bytes(view[HEAD_BYTES:])))
         else:
             assert kind == NOTE, kind
-            connection.client = msgspec.msgpack.decode(view[HEAD_BYTES:], type=tuple[str, str, str])
+            connection.client = _decode_note(view[HEAD_BYTES:])

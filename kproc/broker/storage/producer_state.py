@@ -33,6 +33,7 @@ from kproc.broker.storage.format import (
     SNAPSHOT_VERSION,
     AbortedTransaction,
 )
+from kproc.common.conversion import converter
 from kproc.common.errors import Corrupt, ErrorCode, KafkaError
 from kproc.wire.checksum import crc32c
 from kproc.wire.record_batch import NO_SEQUENCE
@@ -60,6 +61,9 @@ class ProducerEntry(msgspec.Struct, frozen=True, gc=False, array_like=True):
     last_timestamp: int = -1
     open_txn_offset: int = NO_OFFSET
     batches: tuple[BatchMark, ...] = ()
+
+
+_entries_of: Final = converter(list[ProducerEntry])
 
 
 def first_offset(mark: BatchMark) -> int:
@@ -371,7 +375,7 @@ class ProducerTable:
     def from_export(exported: list[Any], end_offset: int) -> ProducerTable:
         """Return the table of a partition whose former owner has exported its producers by `export`."""
         table = ProducerTable(end_offset)
-        table.load(msgspec.convert(exported, list[ProducerEntry]))
+        table.load(_entries_of(exported))
         return table
 
 

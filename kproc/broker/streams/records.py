@@ -14,7 +14,7 @@ The keys of types 19, 21 and 22 have a member's id (coordinator/record_codec.py)
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from enum import IntEnum
 from typing import Any, Final
 
@@ -24,6 +24,7 @@ from kproc.broker.coordinator.record_codec import RecordCodec, RecordKey, field
 from kproc.broker.streams.reconciliation import StreamsMemberPhase, StreamsMemberState
 from kproc.broker.streams.tasks import MemberTasks, OwnedTasks, Task, TaskSet, partitions_by_subtopology
 from kproc.broker.streams.topology import KeyValue, Topology
+from kproc.common.conversion import converter
 from kproc.wire.schema import Field, Schema
 
 NO_TOPOLOGY: Final = -1
@@ -223,11 +224,11 @@ def _tasks_with_epochs(tasks: Mapping[Task, int]) -> list[dict[str, Any]]:
 # ---- reading -----------------------------------------------------------------------------------------------
 
 
-_STRUCTS: Final[Mapping[StreamsRecordType, type[StreamsRecordValue]]] = {
-    StreamsRecordType.GROUP: StreamsGroupEpoch,
-    StreamsRecordType.MEMBER: StreamsMember,
-    StreamsRecordType.TARGET: StreamsTargetEpoch,
-    StreamsRecordType.TOPOLOGY: Topology,
+_CONVERTERS: Final[Mapping[StreamsRecordType, Callable[[Any], StreamsRecordValue]]] = {
+    StreamsRecordType.GROUP: converter(StreamsGroupEpoch),
+    StreamsRecordType.MEMBER: converter(StreamsMember),
+    StreamsRecordType.TARGET: converter(StreamsTargetEpoch),
+    StreamsRecordType.TOPOLOGY: converter(Topology),
 }
 
 
@@ -244,7 +245,7 @@ def _value_of(record_type: StreamsRecordType, fields: dict[str, Any]) -> Streams
                 _owned(fields, "_pending_revocation"),
             )
         case _:
-            return msgspec.convert(fields, _STRUCTS[record_type])
+            return _CONVERTERS[record_type](fields)
 
 
 def read_tasks(rows: Iterable[dict[str, Any]]) -> TaskSet:
