@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from typing import Final
 
 from kproc.broker.streams.messages import EndpointPartitions
 from kproc.broker.streams.state import StreamsGroupMember
@@ -11,36 +12,67 @@ from kproc.broker.streams.topology import ConfiguredTopology, PartitionCounts
 
 TopicPartitions = tuple[tuple[str, tuple[int, ...]], ...]
 
+# A group of 1,000 topics and 20,000 tasks could have 50 MB of names, which a heartbeat of 100 bytes requests.
+ENDPOINTS_BYTES_MAX: Final = 1_000_000
+# The bytes of a topic without its name, and of a partition.
+_TOPIC_BYTES: Final = 4
+_PARTITION_BYTES: Final = 4
+
 
 def endpoint_partitions(
     members: Iterable[StreamsGroupMember], configured: ConfiguredTopology, counts: PartitionCounts
 ) -> tuple[EndpointPartitions, ...]:
-    """Return one entry for each member with an endpoint. Warm-up tasks count as standby."""
+    """Return one entry for each member with an endpoint. Warm-up tasks count as standby.
+
+    Topics beyond ENDPOINTS_BYTES_MAX are left out. Clients then know no member that has the state of their keys.
+    """
     entries = []
+    budget = _Budget(ENDPOINTS_BYTES_MAX)
     for member in members:
         if member.metadata is not None and member.metadata.endpoint is not None:
+            endpoint = member.metadata.endpoint
+            if not budget.pay(len(endpoint.host) + _TOPIC_BYTES):
+                break
             owned = member.state.owned
             entries.append(
                 EndpointPartitions(
-                    member.metadata.endpoint,
-                    _partitions(owned.active, configured, counts),
-                    _partitions(owned.standby | owned.warmup, configured, counts),
+                    endpoint,
+                    _partitions(owned.active, configured, counts, budget),
+                    _partitions(owned.standby | owned.warmup, configured, counts, budget),
                 )
             )
     return tuple(entries)
 
 
+class _Budget:
+    """The bytes that are left for a response."""
+
+    def __init__(self, left: int) -> None:
+        self._left = left
+
+    def pay(self, size: int) -> bool:
+        """Return True if `size` bytes fit. Nothing fits after the first ones that did not."""
+        self._left -= size
+        if self._left >= 0:
+            return True
+        self._left = -1
+        return False
+
+
 def _partitions(
-    tasks: Iterable[Task], configured: ConfiguredTopology, counts: PartitionCounts
+    tasks: Iterable[Task], configured: ConfiguredTopology, counts: PartitionCounts, budget: _Budget
 ) -> TopicPartitions:
     """Return the partitions of the tasks' input topics. A topic can have fewer partitions than there are tasks."""
-    found = []
+    found: list[tuple[str, tuple[int, ...]]] = []
     for subtopology_id, numbers in partitions_by_subtopology(tasks).items():
         # A member keeps its tasks for a moment after a topic was deleted, when there are no subtopologies.
         subtopology = configured.subtopologies.get(subtopology_id)
         for topic in () if subtopology is None else sorted(set(subtopology.subtopology.input_topics())):
             count = counts(topic) or 0
             partitions = tuple(number for number in numbers if number < count)
-            if partitions:
-                found.append((topic, partitions))
+            if not partitions:
+                continue
+            if not budget.pay(len(topic) + _TOPIC_BYTES + _PARTITION_BYTES * len(partitions)):
+                return tuple(found)
+            found.append((topic, partitions))
     return tuple(found)

@@ -34,8 +34,10 @@ from kproc.broker.streams.admission import (
 from kproc.broker.streams.assignor import TASK_ASSIGNORS, SubtopologyTasks, TaskMember
 from kproc.broker.streams.commits import commit_refusal, fetch_refusal
 from kproc.broker.streams.description import describe, state_name
-from kproc.broker.streams.endpoints import endpoint_partitions
 from kproc.broker.streams.environment import StreamsEnvironment
+from kproc.broker.streams.fitted_topology import FittedTopology
+from kproc.broker.streams.group_deadlines import TRY_AGAIN_MS, GroupDeadlines
+from kproc.broker.streams.group_records import member_records, raised_epoch, tombstones_of_member
 from kproc.broker.streams.messages import (
     JOIN_EPOCH,
     STATIC_LEAVE_EPOCH,
@@ -43,10 +45,9 @@ from kproc.broker.streams.messages import (
     StreamsHeartbeat,
     StreamsHeartbeatResult,
 )
-from kproc.broker.streams.reconciliation import StreamsMemberPhase, reconcile
+from kproc.broker.streams.reconciliation import reconcile
 from kproc.broker.streams.records import (
     STREAMS_RECORDS,
-    StreamsGroupEpoch,
     StreamsMember,
     StreamsRecord,
     StreamsRecordType,
@@ -64,9 +65,7 @@ from kproc.broker.streams.topology import (
     ConfiguredTopology,
     StreamsStatus,
     Topology,
-    configure_topology,
 )
-from kproc.common.deadlines import NEVER, Deadlines
 from kproc.common.errors import ErrorCode, KafkaError
 
 if TYPE_CHECKING:
@@ -76,12 +75,6 @@ logger = logging.getLogger(__name__)
 
 # The interval of heartbeats while a member waits for tasks, as in consumer groups.
 UNSETTLED_HEARTBEAT_MS: Final = 500
-_TRY_AGAIN_MS: Final = 1_000
-# Members that one tick removes, as in consumer groups: their tombstones and the epoch are surely in one batch.
-REMOVED_AT_ONCE: Final = 200
-# The name of the deadline at which the next target assignment may be computed. The other deadlines have the ids of
-# members, which clients choose, but which are never empty.
-_ASSIGNMENT: Final = ""
 
 
 class StreamsGroup:
@@ -92,27 +85,20 @@ class StreamsGroup:
     can_expire: Final = True  # GroupRemoval.sweep deletes an empty group without offsets.
 
     __slots__ = (
-        "_configured",
-        "_configured_for",
         "_deadlines",
         "_delay_end_ms",
         "_endpoint_epoch",
         "_environment",
-        "_metadata_hash",
+        "_fitted",
         "_shutdown_member_id",
-        "_topics_version",
         "state",
     )
 
     def __init__(self, state: StreamsGroupState, environment: StreamsEnvironment) -> None:
         self.state = state
         self._environment = environment
-        self._deadlines: Deadlines[str] = Deadlines()
-        # The last result of `_configure`: for this topology, this version of the metadata, and this hash of its topics.
-        self._configured_for: Topology | None = None
-        self._configured: ConfiguredTopology | None = None
-        self._topics_version = -1
-        self._metadata_hash = 0
+        self._deadlines = GroupDeadlines()
+        self._fitted = FittedTopology(environment.cluster.topics)
         self._delay_end_ms = 0  # The end of the initial rebalance delay.
         self._endpoint_epoch = 0
         self._shutdown_member_id: str | None = None  # The first member that requested a shutdown of all.
@@ -133,7 +119,7 @@ class StreamsGroup:
         # Validate everything first: a request that is rejected must not leave records.
         known = admit(self.state, request, self._environment.config.group_streams_max_size)
         topology = topology_of(self.state, request)
-        configured = self._configure(topology)
+        configured = self._fitted.fit(topology)
         reject_unknown_tasks(configured, request.owned)
         before = known.metadata if known is not None and known.metadata is not None else StreamsMember()
         owned_before = OwnedTasks() if known is None else known.state.owned
@@ -145,7 +131,7 @@ class StreamsGroup:
         has_changed = is_new_epoch_needed(self.state, known, metadata, is_static=is_static)
         self._append(
             [
-                *self._member_records(known, request, topology, metadata),
+                *member_records(self.state, known, request, topology, metadata),
                 *self._epoch_records(configured, has_changed=has_changed),
             ]
         )
@@ -178,10 +164,8 @@ class StreamsGroup:
             or request.member_epoch == JOIN_EPOCH
             or (request.owned is not None and request.owned != tasks)
         )
-        endpoints = None
-        if request.endpoint_epoch != self._endpoint_epoch:
-            count_of = self._environment.cluster.topics.count_of
-            endpoints = endpoint_partitions(self.state.members.values(), configured, count_of)
+        is_new = request.endpoint_epoch != self._endpoint_epoch
+        endpoints = self._fitted.endpoints_of(self.state.members.values()) if is_new else None
         return StreamsHeartbeatResult(
             member_id=member.member_id,
             member_epoch=member.state.epoch,
@@ -216,61 +200,20 @@ class StreamsGroup:
         if request.knows_missing_tags:
             yield from missing_tags_statuses(self._environment.rack_aware_tags(self.group_id), metadata)
 
-    # -- validation --------------------------------------------------------------------------------------------
-
-    def _configure(self, topology: Topology) -> ConfiguredTopology:
-        """Fit the topology to the topics that exist now. The result is cached until one of its topics changes."""
-        topics = self._environment.cluster.topics
-        is_new = self._configured is None or topology is not self._configured_for
-        if is_new or self._topics_version != topics.version:
-            metadata_hash = topics.metadata_hash(topology.topic_names)
-            if is_new or metadata_hash != self._metadata_hash:
-                self._configured = configure_topology(topology, topics.count_of)
-            self._configured_for = topology
-            self._metadata_hash = metadata_hash
-            self._topics_version = topics.version
-        assert self._configured is not None
-        return self._configured
-
     # -- step 1: the member ------------------------------------------------------------------------------------
-
-    def _member_records(
-        self,
-        known: StreamsGroupMember | None,
-        request: StreamsHeartbeat,
-        topology: Topology,
-        metadata: StreamsMember,
-    ) -> Iterator[StreamsRecord]:
-        if self.state.topology is None:
-            yield self._key(StreamsRecordType.TOPOLOGY), topology
-        if known is not None and known.member_id != request.member_id:
-            yield from self._successor_records(known, request.member_id)
-        if known is None or metadata != known.metadata:
-            yield self._key(StreamsRecordType.MEMBER, request.member_id), metadata
 
     def _update_member(
         self, known: StreamsGroupMember | None, request: StreamsHeartbeat, topology: Topology
     ) -> StreamsGroupMember:
         """Return the member whose records were written, after an update of the values that no record has."""
         if known is not None and known.member_id != request.member_id:
-            self._deadlines.discard(known.member_id)
+            self._deadlines.discard_member(known.member_id)
         member = self.state.members[request.member_id]
         if request.task_offsets is not None:
             member.task_offsets = filter_offsets(topology, request.task_offsets)
         if request.task_end_offsets is not None:
             member.task_end_offsets = filter_offsets(topology, request.task_end_offsets)
         return member
-
-    def _successor_records(self, member: StreamsGroupMember, member_id: str) -> Iterator[StreamsRecord]:
-        """Yield records that replace a static member that is away by its successor, without a rebalance."""
-        state = msgspec.structs.replace(member.state, epoch=JOIN_EPOCH, previous_epoch=JOIN_EPOCH)
-        yield from ((key, None) for key in self._member_keys(member.member_id))
-        yield self._key(StreamsRecordType.MEMBER, member_id), member.metadata
-        yield (
-            self._key(StreamsRecordType.MEMBER_TARGET, member_id),
-            self.state.target_of(member.member_id),
-        )
-        yield self._key(StreamsRecordType.MEMBER_STATE, member_id), state
 
     # -- step 2: the epoch of the group ------------------------------------------------------------------------
 
@@ -279,17 +222,12 @@ class StreamsGroup:
         known = self.state.epoch
         updated = msgspec.structs.replace(
             known,
-            metadata_hash=self._metadata_hash,
+            metadata_hash=self._fitted.metadata_hash,
             validated_topology_epoch=configured.epoch if configured.is_ready else -1,
             assignment_configs=self._environment.assignment_configs(self.group_id),
         )
         if has_changed or updated != known:
-            yield self._raised(updated)
-
-    def _raised(self, values: StreamsGroupEpoch) -> StreamsRecord:
-        # As in Kafka, a group begins at epoch 1, which its first member raises.
-        epoch = msgspec.structs.replace(values, epoch=max(values.epoch, 1) + 1)
-        return self._key(StreamsRecordType.GROUP), epoch
+            yield raised_epoch(self.group_id, updated)
 
     # -- step 3: the target assignment -------------------------------------------------------------------------
 
@@ -298,7 +236,7 @@ class StreamsGroup:
         delay_ms = self._environment.initial_delay_ms(self.group_id)
         if delay_ms and self._delay_end_ms <= now_ms:
             self._delay_end_ms = now_ms + delay_ms
-            self._deadlines.bring_forward(_ASSIGNMENT, self._delay_end_ms)
+            self._deadlines.assign_at(self._delay_end_ms)
 
     def _update_target(self, now_ms: int) -> list[StreamsStatus]:
         """Compute the target assignment of the group's epoch. Return a status if it is put off."""
@@ -312,9 +250,9 @@ class StreamsGroup:
         interval_ms = environment.assignment_interval_ms(self.group_id)
         # A negative age means that the host's clock was set back. The interval then counts as over.
         if 0 <= age_ms < interval_ms:
-            self._deadlines.bring_forward(_ASSIGNMENT, now_ms + interval_ms - age_ms)
+            self._deadlines.assign_at(now_ms + interval_ms - age_ms)
             return [delayed_status("assignment interval")]
-        self._deadlines.discard(_ASSIGNMENT)
+        self._deadlines.discard_assignment()
         records: list[StreamsRecord] = [
             (self._key(StreamsRecordType.MEMBER_TARGET, member_id), target)
             for member_id, target in self._assign().items()
@@ -327,7 +265,7 @@ class StreamsGroup:
 
     def _assign(self) -> dict[str, MemberTasks]:
         """Return the next target of each member. The targets are empty while the topology has a problem."""
-        configured = None if self.state.topology is None else self._configure(self.state.topology)
+        configured = None if self.state.topology is None else self._fitted.fit(self.state.topology)
         if configured is None or not configured.is_ready:
             return dict.fromkeys(self.state.members, MemberTasks())
         members = {
@@ -361,8 +299,7 @@ class StreamsGroup:
         if state is member.state:
             return
         self._append([(self._key(StreamsRecordType.MEMBER_STATE, member.member_id), state)])
-        member.rebalance_deadline_ms = None
-        self._start_rebalance_timeout(member, now_ms)
+        self._deadlines.start_rebalance_timeout(member, now_ms)
 
     # -- members that leave ------------------------------------------------------------------------------------
 
@@ -387,22 +324,20 @@ class StreamsGroup:
 
     def _remove(self, members: Sequence[StreamsGroupMember]) -> None:
         """Remove members. Their tasks are free at once, and the next target assignment gives them to the others."""
-        removed = [(key, None) for member in members for key in self._member_keys(member.member_id)]
+        removed = [
+            tombstone
+            for member in members
+            for tombstone in tombstones_of_member(self.group_id, member.member_id)
+        ]
         # One write: without the new epoch no assignment would give the tasks to the remaining members.
-        self._append([*removed, self._raised(self.state.epoch)])
+        self._append([*removed, raised_epoch(self.group_id, self.state.epoch)])
         for member in members:
-            self._deadlines.discard(member.member_id)
+            self._deadlines.discard_member(member.member_id)
         if not self.state.members:
             self._shutdown_member_id = None
             # Without a time the interval between assignments is over, so the next member gets its tasks at once.
             target_epoch = StreamsTargetEpoch(self.state.epoch.epoch)
             self._append([(self._key(StreamsRecordType.TARGET), target_epoch)])
-
-    def _member_keys(self, member_id: str) -> Iterator[RecordKey]:
-        """Yield the keys of a member's records, in the order in which Kafka writes their tombstones."""
-        yield self._key(StreamsRecordType.MEMBER_STATE, member_id)
-        yield self._key(StreamsRecordType.MEMBER_TARGET, member_id)
-        yield self._key(StreamsRecordType.MEMBER, member_id)
 
     # -- deadlines ---------------------------------------------------------------------------------------------
 
@@ -410,39 +345,20 @@ class StreamsGroup:
         """Start the sessions of all members of a group that was loaded."""
         for member in self.state.members.values():
             self.renew_session(member, now_ms)
-            self._start_rebalance_timeout(member, now_ms)
+            self._deadlines.start_rebalance_timeout(member, now_ms)
 
     def renew_session(self, member: StreamsGroupMember, now_ms: int) -> None:
         """Restart the session of a member, because it has sent a heartbeat."""
         timeout_ms = self._environment.session_timeout_ms(self.group_id)
-        member.session_deadline_ms = now_ms + timeout_ms
-        self._deadlines.bring_forward(member.member_id, member.session_deadline_ms)
-
-    def _start_rebalance_timeout(self, member: StreamsGroupMember, now_ms: int) -> None:
-        """Remove the member unless it gives up its tasks within its rebalance timeout."""
-        if member.state.phase is StreamsMemberPhase.UNREVOKED and member.metadata is not None:
-            member.rebalance_deadline_ms = now_ms + member.metadata.rebalance_timeout_ms
-            self._deadlines.bring_forward(member.member_id, member.rebalance_deadline_ms)
+        self._deadlines.renew_session(member, now_ms, timeout_ms)
 
     def next_deadline_ms(self) -> int | None:
         """Return the time in ms at which `tick` must be called at the latest, or None."""
-        return None if self._deadlines.first == NEVER else self._deadlines.first
+        return self._deadlines.next_ms
 
     def tick(self, now_ms: int) -> None:
         """Remove members whose session or rebalance timeout has expired, and compute an assignment that was put off."""
-        expired: list[StreamsGroupMember] = []
-        for name in self._deadlines.pop_due(now_ms, REMOVED_AT_ONCE):
-            member = self.state.members.get(name)
-            if member is None:
-                continue  # The deadline of the assignment, or of a member that has left.
-            # Heartbeats only change the member's own deadline, so this entry can be older.
-            due_ms = member.session_deadline_ms
-            if member.rebalance_deadline_ms is not None:
-                due_ms = min(due_ms, member.rebalance_deadline_ms)
-            if due_ms <= now_ms:
-                expired.append(member)
-                due_ms = now_ms + _TRY_AGAIN_MS  # The write of its tombstones below can fail.
-            self._deadlines.bring_forward(name, due_ms)
+        expired = self._deadlines.pop_expired(self.state.members, now_ms)
         try:
             if expired:
                 self._remove(expired)
@@ -450,7 +366,7 @@ class StreamsGroup:
                 self._update_target(now_ms)
         except KafkaError as error:
             logger.warning("group %s: records were not written: %s", self.group_id, error.code.name)
-            self._deadlines.bring_forward(_ASSIGNMENT, now_ms + _TRY_AGAIN_MS)
+            self._deadlines.assign_at(now_ms + TRY_AGAIN_MS)
 
     # -- committed offsets -------------------------------------------------------------------------------------
 
@@ -520,7 +436,7 @@ class StreamsGroup:
     def describe_streams(self) -> DescribedStreamsGroup:
         """Return the group for StreamsGroupDescribe."""
         assignor = self._environment.assignor_name(self.group_id)
-        return describe(self.state, self._configured, assignor)
+        return describe(self.state, self._fitted.configured, assignor)
 
     # -- records -----------------------------------------------------------------------------------------------
 
@@ -529,4 +445,6 @@ class StreamsGroup:
 
     def _append(self, records: Sequence[StreamsRecord]) -> None:
         if records:
+            # Even if the write fails, the log can have some of the records.
+            self._fitted.discard_endpoints()
             self._environment.append(self, records)

@@ -11,7 +11,7 @@ from kproc.broker.config import Config
 from kproc.broker.coordinator.rules import Producer
 from kproc.broker.group.messages import CommitRequest
 from kproc.broker.group.records import CommittedOffset, OffsetKey
-from kproc.broker.streams.group import REMOVED_AT_ONCE
+from kproc.broker.streams.group_deadlines import REMOVED_AT_ONCE
 from kproc.broker.streams.messages import StreamsHeartbeatResult
 from kproc.broker.streams.records import Endpoint, StreamsTargetEpoch
 from kproc.broker.streams.tasks import MemberTasks

@@ -1,0 +1,56 @@
+"""FittedTopology: a group's topology, fitted to the topics that exist now, and the partitions behind each endpoint.
+
+Most heartbeats change nothing, so both are computed once and kept until they can have changed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import TYPE_CHECKING
+
+from kproc.broker.streams.endpoints import endpoint_partitions
+from kproc.broker.streams.messages import EndpointPartitions
+from kproc.broker.streams.state import StreamsGroupMember
+from kproc.broker.streams.topology import ConfiguredTopology, Topology, configure_topology
+
+if TYPE_CHECKING:
+    from kproc.broker.group.consumer.topics import TopicView
+
+
+class FittedTopology:
+    """The last results for one group. `topics` are those of the cluster."""
+
+    __slots__ = ("_endpoints", "_topics", "_topology", "_version", "configured", "metadata_hash")
+
+    def __init__(self, topics: TopicView) -> None:
+        self._topics = topics
+        # The topology and the version of the metadata that `configured` and `metadata_hash` are for.
+        self._topology: Topology | None = None
+        self._version = -1
+        self.configured: ConfiguredTopology | None = None
+        self.metadata_hash = 0
+        self._endpoints: tuple[EndpointPartitions, ...] | None = None
+
+    def fit(self, topology: Topology) -> ConfiguredTopology:
+        """Fit the topology to the topics that exist now."""
+        configured, version = self.configured, self._topics.version
+        is_new = configured is None or topology is not self._topology
+        if configured is None or is_new or self._version != version:
+            metadata_hash = self._topics.metadata_hash(topology.topic_names)
+            if configured is None or is_new or metadata_hash != self.metadata_hash:
+                configured = self.configured = configure_topology(topology, self._topics.count_of)
+                self._endpoints = None
+            self._topology, self._version = topology, version
+            self.metadata_hash = metadata_hash
+        return configured
+
+    def discard_endpoints(self) -> None:
+        """Forget the partitions behind the endpoints, because members, their endpoints or tasks have changed."""
+        self._endpoints = None
+
+    def endpoints_of(self, members: Iterable[StreamsGroupMember]) -> tuple[EndpointPartitions, ...]:
+        """Return the partitions behind the endpoints of the members. `fit` must have been called."""
+        if self._endpoints is None:
+            assert self.configured is not None
+            self._endpoints = endpoint_partitions(members, self.configured, self._topics.count_of)
+        return self._endpoints

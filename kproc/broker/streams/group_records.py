@@ -1,0 +1,59 @@
+"""The records that changes of a streams group write: a member joins, returns or leaves, and the group's epoch rises.
+
+These functions do not change the group. The group appends the records, and its state applies them (state.py).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import msgspec
+
+from kproc.broker.coordinator.record_codec import RecordKey
+from kproc.broker.streams.messages import JOIN_EPOCH, StreamsHeartbeat
+from kproc.broker.streams.records import StreamsGroupEpoch, StreamsMember, StreamsRecord, StreamsRecordType
+from kproc.broker.streams.state import StreamsGroupMember, StreamsGroupState
+from kproc.broker.streams.topology import Topology
+
+
+def member_records(
+    state: StreamsGroupState,
+    known: StreamsGroupMember | None,
+    request: StreamsHeartbeat,
+    topology: Topology,
+    metadata: StreamsMember,
+) -> Iterator[StreamsRecord]:
+    """Yield the records of a member's heartbeat. `known`: the member, or the static member that it replaces."""
+    group_id, member_id = state.group_id, request.member_id
+    if state.topology is None:
+        yield RecordKey(StreamsRecordType.TOPOLOGY, group_id), topology
+    if known is not None and known.member_id != member_id:
+        yield from _successor_records(state, known, member_id)
+    if known is None or metadata != known.metadata:
+        yield RecordKey(StreamsRecordType.MEMBER, group_id, member_id), metadata
+
+
+def _successor_records(
+    state: StreamsGroupState, member: StreamsGroupMember, member_id: str
+) -> Iterator[StreamsRecord]:
+    """Yield records that replace a static member that is away by its successor, without a rebalance."""
+    group_id = state.group_id
+    successor = msgspec.structs.replace(member.state, epoch=JOIN_EPOCH, previous_epoch=JOIN_EPOCH)
+    yield from tombstones_of_member(group_id, member.member_id)
+    yield RecordKey(StreamsRecordType.MEMBER, group_id, member_id), member.metadata
+    yield RecordKey(StreamsRecordType.MEMBER_TARGET, group_id, member_id), state.target_of(member.member_id)
+    yield RecordKey(StreamsRecordType.MEMBER_STATE, group_id, member_id), successor
+
+
+def tombstones_of_member(group_id: str, member_id: str) -> Iterator[StreamsRecord]:
+    """Yield the tombstones of a member's records, in Kafka's order."""
+    yield RecordKey(StreamsRecordType.MEMBER_STATE, group_id, member_id), None
+    yield RecordKey(StreamsRecordType.MEMBER_TARGET, group_id, member_id), None
+    yield RecordKey(StreamsRecordType.MEMBER, group_id, member_id), None
+
+
+def raised_epoch(group_id: str, values: StreamsGroupEpoch) -> StreamsRecord:
+    """Return the record of the group's next epoch, with the other values of `values`."""
+    # As in Kafka, a group begins at epoch 1, which its first member raises.
+    epoch = msgspec.structs.replace(values, epoch=max(values.epoch, 1) + 1)
+    return RecordKey(StreamsRecordType.GROUP, group_id), epoch
