@@ -25,6 +25,8 @@ PartitionCounts = Callable[[str], int | None]
 # as a chain of repartition topics is long.
 TASKS_MAX: Final = 20_000
 TOPICS_MAX: Final = 1_000
+# The limit of a topic's name. Kafka Streams numbers its subtopologies. Each record with tasks repeats the ids.
+SUBTOPOLOGY_ID_BYTES_MAX: Final = 249
 _NAMES_SHOWN_MAX: Final = 3
 
 
@@ -184,6 +186,10 @@ def reject_invalid_topology(topology: Topology) -> None:
     ids = Counter(each.subtopology_id for each in topology.subtopologies)
     if twice := [each_id for each_id, count in ids.items() if count > 1]:
         raise _invalid(f"The topology has more than one subtopology {twice[0]}.")
+    if (longest := max((len(each_id.encode()) for each_id in ids), default=0)) > SUBTOPOLOGY_ID_BYTES_MAX:
+        raise _invalid(
+            f"A subtopology id has {longest} bytes. At most {SUBTOPOLOGY_ID_BYTES_MAX} are possible."
+        )
     for topic in (topic for each in topology.subtopologies for topic in each.state_changelog_topics):
         if topic.partitions:
             raise _invalid(

@@ -7,6 +7,7 @@ from collections.abc import Mapping
 import pytest
 
 from kproc.broker.streams.topology import (
+    SUBTOPOLOGY_ID_BYTES_MAX,
     TASKS_MAX,
     TOPICS_MAX,
     ConfiguredTopology,
@@ -250,6 +251,12 @@ def test_negative_number_of_partitions_is_rejected() -> None:
 def test_subtopology_id_that_is_used_twice_is_rejected() -> None:
     with rejected("more than one subtopology 0"):
         reject_invalid_topology(Topology(1, (subtopology("0", "a"), subtopology("0", "b"))))
+
+
+def test_long_subtopology_id_is_rejected() -> None:
+    reject_invalid_topology(Topology(1, (subtopology("x" * SUBTOPOLOGY_ID_BYTES_MAX, "a"),)))
+    with rejected("A subtopology id has 250 bytes. At most 249 are possible."):
+        reject_invalid_topology(Topology(1, (subtopology("x" * 248 + "ü", "a"),)))
 
 
 def test_order_of_subtopologies_does_not_matter() -> None:
