@@ -2,34 +2,32 @@
 
 By this request a member of a Kafka Streams application joins its group, stays in it, reports its tasks and leaves. The
 response has the member's epoch, its tasks unless the member knows them, and statuses of the group. The rules are in
-streams/group.py. If internal topics of the topology do not exist, the broker creates them before it responds.
+streams/group.py. If internal topics of the topology do not exist, the broker creates them before it responds
+(streams_internal_topics.py).
 
-Differs from Kafka: a topology has at most 1,000 topics and 20,000 tasks. A member that waits for tasks or for internal
-topics is told to send its next heartbeat after 0.5 s, and not after the group's interval.
+Differs from Kafka: a topology has at most 1,000 topics and 20,000 tasks, and its subtopology ids at most 249 bytes. A
+member that waits for tasks or for internal topics is told to send its next heartbeat after 0.5 s, and not after the
+group's interval.
 
 Versions: v1 acceptable recovery lag, status MISSING_CLIENT_TAGS.
 """
 
 from __future__ import annotations
 
-from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
 import msgspec
 
 from kproc.broker.api.member_requests import check_text, client_id_of, invalid_request
-from kproc.broker.calls.calls import Lost
-from kproc.broker.calls.controller_calls import CHANGE, Change, Changed, fields_of
+from kproc.broker.api.streams_internal_topics import create_internal_topics
 from kproc.broker.cluster.features import streams_version
 from kproc.broker.cluster.internal_topics import INTERNAL_TOPICS
 from kproc.broker.cluster.topic_names import problem_with
-from kproc.broker.peers.controller_call import with_client
 from kproc.broker.peers.coordinator_call import Fields
 from kproc.broker.peers.group_call import GROUPS
 from kproc.broker.request.registry import api
-from kproc.broker.request.rights import denied_topics, has_on_cluster, on_group
+from kproc.broker.request.rights import denied_topics, on_group
 from kproc.broker.security.acl import Operation
-from kproc.broker.streams.group import UNSETTLED_HEARTBEAT_MS
 from kproc.broker.streams.messages import (
     JOIN_EPOCH,
     STATIC_LEAVE_EPOCH,
@@ -41,10 +39,8 @@ from kproc.broker.streams.messages import (
 from kproc.broker.streams.records import Endpoint, read_tasks
 from kproc.broker.streams.tasks import MemberTasks, TaskSet, partitions_by_subtopology
 from kproc.broker.streams.topology import (
+    TASKS_MAX,
     KeyValue,
-    StreamsStatus,
-    StreamsStatusCode,
-    StreamsTopic,
     Topology,
     reject_invalid_topology,
 )
@@ -64,7 +60,8 @@ TOPOLOGY_BYTES_MAX: Final = 900_000
 # Kafka's defaults. Both are only for members that restore warm-up tasks, which no assignor of Kafka 4.4 assigns.
 _TASK_OFFSET_INTERVAL_MS: Final = 60_000
 _ACCEPTABLE_RECOVERY_LAG: Final = 10_000
-_ERRORS_SHOWN_MAX: Final = 3
+# A member can own all tasks of a group, and report two offsets of each of them. The other rows are those of a topology.
+_ROWS_MAX: Final = 3 * TASKS_MAX + 10_000
 _ROLES: Final = ("active_tasks", "standby_tasks", "warmup_tasks")
 
 _topology_of: Final = converter(Topology)
@@ -75,7 +72,7 @@ _HEARTBEAT: Final = GROUPS.operation("streams_group_heartbeat", StreamsHeartbeat
     ApiKey.STREAMS_GROUP_HEARTBEAT,
     versions=(0, 1),
     needs=(on_group(Operation.READ),),
-    rows_max=10_000,
+    rows_max=_ROWS_MAX,
 )
 def handle_streams_group_heartbeat(context: RequestContext, request: Fields) -> None:
     check_enabled(context)
@@ -89,9 +86,12 @@ def handle_streams_group_heartbeat(context: RequestContext, request: Fields) -> 
         if isinstance(outcome, int):
             outcome = StreamsHeartbeatResult(error_code=outcome)
         if outcome.missing_topics:
-            _create_topics(context, outcome)
+            create_internal_topics(context, outcome, respond)
         else:
-            context.reply(_fields_of(outcome))
+            respond(outcome)
+
+    def respond(result: StreamsHeartbeatResult) -> None:
+        context.reply(_fields_of(result))
 
     _HEARTBEAT.send_one(context, request["group_id"], _heartbeat_of(context, request, topology), on_done)
 
@@ -218,74 +218,6 @@ def _offsets_of(rows: list[Fields] | None) -> TaskOffsets | None:
     if rows is None:
         return None
     return tuple(((row["subtopology_id"], row["partition"]), row["offset"]) for row in rows)
-
-
-# -- internal topics ---------------------------------------------------------------------------------------------
-
-
-def _create_topics(context: RequestContext, result: StreamsHeartbeatResult) -> None:
-    """Create the missing internal topics with the client's rights, then respond."""
-    topics = result.missing_topics
-    names = [topic.name for topic in topics]
-    if not has_on_cluster(context, Operation.CREATE):
-        refused = denied_topics(context, Operation.CREATE, names)
-        if refused:
-            detail = f"; Unauthorized to CREATE on topics {', '.join(sorted(refused))}."
-            context.reply(_fields_of(_with_detail(result, detail)))
-            return
-    body = {"topics": list(map(_creation_of, topics)), "validate_only": False}
-    change = Change("create_topics", with_client(context, body, strict_since=0))
-    context.ask_controller(CHANGE, change, partial(_on_created, context, result))
-
-
-def _creation_of(topic: StreamsTopic) -> Fields:
-    return {
-        "name": topic.name,
-        "num_partitions": topic.partitions,
-        "replication_factor": topic.replication_factor or -1,
-        "assignments": [],
-        "configs": [{"name": config.key, "value": config.value} for config in topic.topic_configs],
-    }
-
-
-def _on_created(context: RequestContext, result: StreamsHeartbeatResult, reply: Changed | Lost) -> None:
-    try:
-        rows = fields_of(reply)["topics"]
-    except KafkaError as error:
-        rows = [
-            {"name": topic.name, "error_code": error.code, "error_message": error.message}
-            for topic in result.missing_topics
-        ]
-    context.services.change_log.log_created_topics(context, rows)
-    # The heartbeat of another member can have created a topic in the meantime.
-    failed = [
-        row for row in rows if row["error_code"] not in (ErrorCode.NONE, ErrorCode.TOPIC_ALREADY_EXISTS)
-    ]
-    if failed:
-        shown = ", ".join(f"{row['name']} ({_reason(row)})" for row in failed[:_ERRORS_SHOWN_MAX])
-        more = len(failed) - _ERRORS_SHOWN_MAX
-        shown += f" and {more} more" if more > 0 else ""
-        result = _with_detail(result, f"; Creation failed: {shown}.")
-    else:
-        # The next heartbeat gives the member its tasks. Without this change clients send it after 5 s.
-        interval_ms = min(result.heartbeat_interval_ms, UNSETTLED_HEARTBEAT_MS)
-        result = msgspec.structs.replace(result, heartbeat_interval_ms=interval_ms)
-    context.reply(_fields_of(result))
-
-
-def _reason(row: Fields) -> str:
-    return str(row["error_message"] or ErrorCode(row["error_code"]).name)
-
-
-def _with_detail(result: StreamsHeartbeatResult, detail: str) -> StreamsHeartbeatResult:
-    """Return the result with more text in its status MISSING_INTERNAL_TOPICS."""
-    statuses = tuple(
-        StreamsStatus(each.code, each.detail + detail)
-        if each.code == StreamsStatusCode.MISSING_INTERNAL_TOPICS
-        else each
-        for each in result.statuses
-    )
-    return msgspec.structs.replace(result, statuses=statuses)
 
 
 # -- the response ------------------------------------------------------------------------------------------------

@@ -15,6 +15,7 @@ from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Final
 
 from kproc.broker.api.init_producer_id import ProducerIdAllocator
+from kproc.broker.api.topic_creations import TopicCreations
 from kproc.broker.calls.call_links import handle_raw_call
 from kproc.broker.calls.calls import B, Call, Lost, R
 from kproc.broker.cluster.image import ClusterImage, MovedPartition, TopicImage
@@ -190,6 +191,7 @@ class Handler(LinkedRole):
             producer_ids=ProducerIdAllocator(peers.ask_controller, self.containment),
             session_cache=SessionCache(config.max_incremental_fetch_session_cache_slots),
             share_sessions=ShareSessions(index, config.group_share_max_share_sessions),
+            topic_creations=TopicCreations(),
         )
         return services
 

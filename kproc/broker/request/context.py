@@ -24,6 +24,7 @@ from kproc.wire.header import ApiKey, RequestHeader
 
 if TYPE_CHECKING:
     from kproc.broker.api.init_producer_id import ProducerIdAllocator
+    from kproc.broker.api.topic_creations import TopicCreations
     from kproc.broker.calls.calls import B, Call, Lost, R
     from kproc.broker.cluster.image import ClusterImage
     from kproc.broker.config import Config
@@ -105,6 +106,7 @@ class OwnerServices:
         "session_cache",
         "share_sessions",
         "shares",
+        "topic_creations",
         "transfers",
     )
 
@@ -119,6 +121,7 @@ class OwnerServices:
         producer_ids: ProducerIdAllocator,
         session_cache: SessionCache,
         share_sessions: ShareSessions,
+        topic_creations: TopicCreations,
     ) -> None:
         self.partitions = partitions
         self.purgatory = purgatory
@@ -126,6 +129,7 @@ class OwnerServices:
         self.producer_ids = producer_ids
         self.session_cache = session_cache
         self.share_sessions = share_sessions
+        self.topic_creations = topic_creations
         self.coordinators: Mapping[str, TopicCoordinators[Any]] = {}  # By internal topic. Set by the Handler.
         self.forwarded: dict[HandledCall[Any], None] = {}  # Requests of other Handlers that wait here.
 

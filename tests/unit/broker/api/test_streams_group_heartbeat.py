@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+from types import SimpleNamespace
 from typing import Any
 
 import msgspec
 import pytest
 
 from kproc.broker.api.streams_group_heartbeat import TOPOLOGY_BYTES_MAX, _validate
-from kproc.broker.streams.topology import Topology
+from kproc.broker.request import registry
+from kproc.broker.request.handler_call import check_whole
+from kproc.broker.streams.topology import TASKS_MAX, Topology
 from kproc.common.errors import ErrorCode, KafkaError
+from kproc.wire.header import ApiKey
 from tests.support.groups import streams_join
 
 INVALID, TOPOLOGY = ErrorCode.INVALID_REQUEST, ErrorCode.STREAMS_INVALID_TOPOLOGY
@@ -74,6 +78,15 @@ def test_malformed_heartbeat_is_rejected(changes: dict[str, Any], text: str) -> 
 def test_impossible_topology_is_rejected(subtopology: dict[str, Any], code: ErrorCode) -> None:
     with pytest.raises(KafkaError, check=lambda error: error.code == code):
         validate({}, subtopology)
+
+
+def test_member_can_report_all_tasks_of_a_group() -> None:
+    offsets = [{"subtopology_id": "0", "partition": at, "offset": 1} for at in range(TASKS_MAX)]
+    tasks = [{"subtopology_id": "0", "partitions": list(range(TASKS_MAX))}]
+    none: list[Any] = []
+    changes = {**STAY, "active_tasks": tasks, "standby_tasks": none, "warmup_tasks": none}
+    request = streams_join("g", [], **changes, task_offsets=offsets, task_end_offsets=offsets)
+    check_whole(SimpleNamespace(decoded=request), registry.APIS[ApiKey.STREAMS_GROUP_HEARTBEAT])  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize("changes", [{}, STAY, {**STAY, "member_epoch": -1}])

@@ -1,0 +1,61 @@
+"""TopicCreations: which internal topics of streams groups a Handler may ask the controller to create now (KIP-1071).
+
+Each heartbeat of a group without its internal topics would create them again: up to 1,000 topics from a request of 100
+bytes. Kafka's AutoTopicCreationManager therefore remembers the topics in creation, and recent failures. Each Handler
+has one such object for its clients.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Final
+
+from kproc.broker.streams.topology import StreamsTopic
+
+# The time after a failure in which the topic is not requested again. Kafka waits for two heartbeat intervals, 10 s by
+# default; a shorter time lets the group continue soon after somebody has solved the problem.
+BACKOFF_NS: Final = 1_000_000_000
+# As in Kafka. Beyond it the oldest failure is discarded.
+FAILURES_MAX: Final = 1_000
+
+
+class TopicCreations:
+    """The internal topics that are being created, and the reasons of recent failures."""
+
+    def __init__(self) -> None:
+        self._in_creation: set[str] = set()
+        # Topic -> end of its back-off, reason. The ends rise from the first to the last entry.
+        self._failures: dict[str, tuple[int, str]] = {}
+
+    def start(self, topics: Iterable[StreamsTopic], now_ns: int) -> list[StreamsTopic]:
+        """Return the topics to create now. The caller must pass all of them to `finish` later."""
+        self._discard_expired(now_ns)
+        chosen = [
+            topic
+            for topic in topics
+            if topic.name not in self._in_creation and topic.name not in self._failures
+        ]
+        self._in_creation.update(topic.name for topic in chosen)
+        return chosen
+
+    def finish(self, topics: Sequence[StreamsTopic], failures: Mapping[str, str], now_ns: int) -> None:
+        """End the creation of topics. `failures` has the reason for each topic that does not exist now."""
+        self._in_creation.difference_update(topic.name for topic in topics)
+        for name, reason in failures.items():
+            self._failures.pop(name, None)
+            self._failures[name] = now_ns + BACKOFF_NS, reason
+        while len(self._failures) > FAILURES_MAX:
+            del self._failures[next(iter(self._failures))]
+
+    def failures_of(self, topics: Iterable[StreamsTopic], now_ns: int) -> dict[str, str]:
+        """Return the reasons of the topics whose creation has just failed."""
+        self._discard_expired(now_ns)
+        failures = self._failures
+        return {topic.name: failures[topic.name][1] for topic in topics if topic.name in failures}
+
+    def _discard_expired(self, now_ns: int) -> None:
+        while self._failures:
+            name = next(iter(self._failures))
+            if self._failures[name][0] > now_ns:
+                return
+            del self._failures[name]

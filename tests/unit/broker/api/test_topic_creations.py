@@ -1,0 +1,40 @@
+"""Internal topics of streams groups are not requested again while they are created, nor just after a failure."""
+
+from __future__ import annotations
+
+from kproc.broker.api.topic_creations import BACKOFF_NS, FAILURES_MAX, TopicCreations
+from kproc.broker.streams.topology import StreamsTopic
+
+A, B = StreamsTopic("a"), StreamsTopic("b")
+
+
+def test_topic_in_creation_is_not_requested_again() -> None:
+    creations = TopicCreations()
+    assert creations.start([A], 0) == [A]
+    assert creations.start([A, B], 0) == [B]
+    creations.finish([A], {}, 0)
+    assert creations.start([A, B], 0) == [A]
+
+
+def test_failed_topic_is_requested_again_after_the_backoff() -> None:
+    creations = TopicCreations()
+    creations.start([A, B], 0)
+    creations.finish([A, B], {"a": "no space"}, 10)
+    end = 10 + BACKOFF_NS
+    assert creations.start([A, B], end - 1) == [B]
+    assert creations.failures_of([A, B], end - 1) == {"a": "no space"}
+    assert creations.failures_of([A, B], end) == {}
+    assert creations.start([A], end) == [A]
+
+
+def test_second_failure_begins_another_backoff() -> None:
+    creations = TopicCreations()
+    creations.finish([A, B], {"a": "1", "b": "1"}, 0)
+    creations.finish([A], {"a": "2"}, 5)
+    assert creations.failures_of([A, B], BACKOFF_NS) == {"a": "2"}
+
+
+def test_oldest_failure_is_discarded_first() -> None:
+    creations = TopicCreations()
+    creations.finish([], {str(number): "" for number in range(FAILURES_MAX + 1)}, 0)
+    assert creations.start([StreamsTopic("0"), StreamsTopic("1")], 0) == [StreamsTopic("0")]
