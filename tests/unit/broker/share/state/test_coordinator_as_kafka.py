@@ -17,7 +17,7 @@ pytestmark = [
     pytest.mark.skipif(missing_reason() is not None, reason=missing_reason() or ""),
     pytest.mark.skipif(KAFKA_VERSION < "4.4", reason="Kafka's rules for leader epochs changed in 4.4"),
 ]
-ORACLE = Path(__file__).parents[3] / "support" / "ShareCoordinatorOracle.java"
+ORACLE = Path(__file__).parents[4] / "support" / "ShareCoordinatorOracle.java"
 COLD_MS = 1_000
 SEQUENCES, LENGTH = 30, 60
 

@@ -26,7 +26,7 @@ pytestmark = [
     pytest.mark.java,
     pytest.mark.skipif(missing_reason() is not None, reason=missing_reason() or ""),
 ]
-ORACLE = Path(__file__).parents[3] / "support" / "ShareStateOracle.java"
+ORACLE = Path(__file__).parents[4] / "support" / "ShareStateOracle.java"
 MERGES = 2_000
 KEY = SharePartitionKey("grüße", bytes(range(0xF0, 0x100)), 7)
 VALUES: list[ShareRecordValue] = [
