@@ -6,6 +6,7 @@ from typing import Any
 
 from kproc.common.errors import ErrorCode
 from kproc.wire.header import ApiKey
+from tests.support.altered_configs import alter
 from tests.support.groups import COMMIT_VERSION, commit_fields, join_fields, list_groups, streams_join
 from tests.support.raw import Fields, RawClient
 from tests.support.wait import wait_until
@@ -53,6 +54,19 @@ def test_broker_creates_internal_topics_and_assigns_tasks(client: RawClient, gro
     assert member["assignment"] == member["target_assignment"]
     listed = list_groups(client, types=["Streams"])[group]
     assert (listed["protocol_type"], listed["group_state"]) == ("streams", "Stable")
+
+
+def test_member_stays_during_the_initial_rebalance_delay(client: RawClient, group: str) -> None:
+    """A new group gives epoch 1: a heartbeat of epoch 0 without a topology would be an invalid request to join."""
+    source = f"{group}-in"
+    client.create_topic(source, partitions=1)
+    assert alter(client, 32, group, ("streams.initial.rebalance.delay.ms", 0, "1000")) == (0, None)
+    joined = heartbeat(client, group, topology=streams_join("", [source])["topology"])
+    assert (joined["member_epoch"], [row["status_code"] for row in joined["status"]]) == (1, [5])
+    stayed = heartbeat(client, group, **STAY | {"member_epoch": 1})
+    assert (stayed["error_code"], stayed["member_epoch"]) == (0, 1), stayed
+    tasks = wait_until(lambda: heartbeat(client, group, **STAY | {"member_epoch": 1})["active_tasks"])
+    assert tasks == [{"subtopology_id": "0", "partitions": [0]}]
 
 
 def test_group_id_belongs_to_one_protocol(client: RawClient, group: str) -> None:

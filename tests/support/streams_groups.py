@@ -6,6 +6,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+import pytest
+
 from kproc.broker.cluster.image import ClusterImage, PartitionImage, TopicImage
 from kproc.broker.config import Config
 from kproc.broker.group.consumer.topics import ConsumerCluster, TopicView
@@ -29,6 +31,15 @@ COUNT = Topology(
         ),
     ),
 )
+ALL_TOPICS = {"t": 4, "g-store-changelog": 4}
+
+
+def rejected(code: ErrorCode, text: str | None = None) -> pytest.RaisesContext[KafkaError]:
+    return pytest.raises(KafkaError, match=text, check=lambda error: error.code == code)
+
+
+def codes(result: StreamsHeartbeatResult) -> list[int]:
+    return [status.code for status in result.statuses]
 
 
 def tasks(*partitions: int, subtopology: str = "0") -> frozenset[Task]:

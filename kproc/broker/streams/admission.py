@@ -31,6 +31,8 @@ def admit(state: StreamsGroupState, request: StreamsHeartbeat, size_max: int) ->
             ErrorCode.GROUP_MAX_SIZE_REACHED,
             f"The streams group has reached its maximum capacity of {size_max} members.",
         )
+    if joins:
+        _check_instance(state, request)
     if request.instance_id is not None and (is_static or not joins):
         member = _static_member(state, request.instance_id, request.member_id, joins=joins)
     elif joins:
@@ -56,6 +58,24 @@ def _member(state: StreamsGroupState, member_id: str) -> StreamsGroupMember:
             ErrorCode.UNKNOWN_MEMBER_ID, f"Member {member_id} is not a member of group {state.group_id}."
         )
     return member
+
+
+def _check_instance(state: StreamsGroupState, request: StreamsHeartbeat) -> None:
+    """Raise INVALID_REQUEST if a member of the group joins again with another instance id.
+
+    The place of a static member that is away has tasks, and would replace those of the member without a revocation.
+    """
+    member = state.members.get(request.member_id)
+    if member is None or member.metadata is None or request.instance_id is None:
+        return
+    known_id = member.metadata.instance_id
+    if known_id != request.instance_id:
+        user = "dynamic member" if known_id is None else f"static member with instance id {known_id}"
+        raise KafkaError(
+            ErrorCode.INVALID_REQUEST,
+            f"Member {request.member_id} with instance id {request.instance_id} cannot join the group because the "
+            f"member id is already used by a {user}.",
+        )
 
 
 def _static_member(

@@ -304,7 +304,9 @@ class StreamsGroup:
     # -- members that leave ------------------------------------------------------------------------------------
 
     def _leave(self, request: StreamsHeartbeat) -> StreamsHeartbeatResult:
-        if request.is_shutdown and self._shutdown_member_id is None:
+        # A member that was removed meanwhile may still request the shutdown of the others. Without others, the request
+        # would stop the application when it is started again.
+        if request.is_shutdown and self._shutdown_member_id is None and self.state.members:
             self._shutdown_member_id = request.member_id
         member = leaving_member(self.state, request)
         if request.instance_id is not None and request.member_epoch == STATIC_LEAVE_EPOCH:

@@ -23,6 +23,9 @@ from kproc.broker.streams.tasks import MemberTasks, OwnedTasks, Task, TaskSet
 from kproc.broker.streams.topology import Topology
 
 _NO_TASKS: Final = MemberTasks()
+# As in Kafka, a group and its target begin at epoch 1. A member that joins during the initial rebalance delay gets this
+# epoch, because 0 would let it send its next heartbeat as a request to join.
+_FIRST_TARGET_EPOCH: Final = StreamsTargetEpoch(1)
 
 
 class StreamsGroupMember:
@@ -75,7 +78,7 @@ class StreamsGroupState:
     def __init__(self, group_id: str) -> None:
         self.group_id = group_id
         self.epoch = StreamsGroupEpoch(0)
-        self.target_epoch = StreamsTargetEpoch(0)
+        self.target_epoch = _FIRST_TARGET_EPOCH
         self.topology: Topology | None = None
         self.members: dict[str, StreamsGroupMember] = {}
         self.instance_ids: dict[str, str] = {}  # Instance id of a static member -> its member id.
@@ -95,6 +98,18 @@ class StreamsGroupState:
         for member in list(self.members.values()):
             if member.metadata is None:
                 del self.members[member.member_id]
+        self._rebuild_holders()
+
+    def _rebuild_holders(self) -> None:
+        """Find the processes that have each task in the final states of the members.
+
+        Compaction can have removed the record by which a member gave a task up, but not its earlier ones. If the task
+        has moved inside one process, the replay of a later record has removed that process as its holder.
+        """
+        for held in (self._active, self._standby, self._warmup):
+            held.clear()
+        for member in self.members.values():
+            self._add_holder(member)
 
     def target_of(self, member_id: str) -> MemberTasks:
         """Return the target tasks of a member; it has none before its first target."""
@@ -194,7 +209,7 @@ class StreamsGroupState:
             case StreamsRecordType.GROUP:
                 self.epoch = StreamsGroupEpoch(0)
             case StreamsRecordType.TARGET:
-                self.target_epoch = StreamsTargetEpoch(0)
+                self.target_epoch = _FIRST_TARGET_EPOCH
             case StreamsRecordType.TOPOLOGY:
                 self.topology = None
             case StreamsRecordType.MEMBER_TARGET:

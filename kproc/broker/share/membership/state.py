@@ -28,6 +28,8 @@ from kproc.broker.share.membership.records import (
 )
 
 _NO_TARGET: Final[ShareAssignment] = {}
+# As in Kafka, a group and its target begin at epoch 1.
+_FIRST_TARGET_EPOCH: Final = ShareTargetEpoch(1)
 
 
 class ShareMember:
@@ -50,7 +52,7 @@ class ShareGroupState:
     def __init__(self, group_id: str) -> None:
         self.group_id = group_id
         self.epoch = ShareEpoch(0)
-        self.target_epoch = ShareTargetEpoch(0)
+        self.target_epoch = _FIRST_TARGET_EPOCH
         self.members: dict[str, ShareMember] = {}
         self.targets: dict[str, ShareAssignment] = {}
         self.topics = ShareTopics()
@@ -130,7 +132,7 @@ class ShareGroupState:
             case ShareRecordType.GROUP:
                 self.epoch = ShareEpoch(0)
             case ShareRecordType.TARGET:
-                self.target_epoch = ShareTargetEpoch(0)
+                self.target_epoch = _FIRST_TARGET_EPOCH
             case ShareRecordType.MEMBER_TARGET:
                 self.targets.pop(key.name, None)
             case ShareRecordType.TOPICS:

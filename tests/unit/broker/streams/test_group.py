@@ -1,4 +1,4 @@
-"""The rules of a streams group: joins, epochs, statuses, fencing, static members, deadlines, commits (KIP-1071)."""
+"""The rules of a streams group: tasks, epochs, topics, deadlines, failed writes and descriptions (KIP-1071)."""
 
 from __future__ import annotations
 
@@ -7,35 +7,33 @@ from random import Random
 
 import pytest
 
-from kproc.broker.config import Config
-from kproc.broker.coordinator.rules import Producer
-from kproc.broker.group.messages import CommitRequest
-from kproc.broker.group.records import CommittedOffset, OffsetKey
 from kproc.broker.streams.group_deadlines import REMOVED_AT_ONCE
 from kproc.broker.streams.messages import StreamsHeartbeatResult
-from kproc.broker.streams.records import Endpoint, StreamsTargetEpoch
+from kproc.broker.streams.records import (
+    STREAMS_RECORDS,
+    Endpoint,
+    StreamsRecordType,
+    StreamsTargetEpoch,
+)
 from kproc.broker.streams.tasks import MemberTasks
-from kproc.broker.streams.topology import KeyValue, StreamsStatusCode, StreamsTopic, Subtopology, Topology
-from kproc.common.errors import ErrorCode, KafkaError
-from tests.support.streams_groups import COUNT, HonestStreamsMember, StreamsRig, settle, tasks
-
-ALL_TOPICS = {"t": 4, "g-store-changelog": 4}
-
-
-@pytest.fixture
-def rig() -> StreamsRig:
-    rig = StreamsRig()
-    rig.set_topics(ALL_TOPICS)
-    return rig
-
-
-def rejected(code: ErrorCode, text: str | None = None) -> pytest.RaisesContext[KafkaError]:
-    return pytest.raises(KafkaError, match=text, check=lambda error: error.code == code)
-
-
-def codes(result: StreamsHeartbeatResult) -> list[int]:
-    return [status.code for status in result.statuses]
-
+from kproc.broker.streams.topology import (
+    CopartitionGroup,
+    KeyValue,
+    StreamsStatusCode,
+    StreamsTopic,
+    Subtopology,
+    Topology,
+)
+from kproc.common.errors import KafkaError
+from tests.support.streams_groups import (
+    ALL_TOPICS,
+    COUNT,
+    HonestStreamsMember,
+    StreamsRig,
+    codes,
+    settle,
+    tasks,
+)
 
 # -- members and their tasks -------------------------------------------------------------------------------------
 
@@ -106,6 +104,22 @@ def test_restarted_coordinator_goes_on(rig: StreamsRig) -> None:
     assert rig.group.state_name == "Stable"
 
 
+def test_deletion_writes_tombstones_of_all_records(rig: StreamsRig) -> None:
+    member = HonestStreamsMember(rig, "a")
+    member.heartbeat()
+    kinds = StreamsRecordType
+    keys = [STREAMS_RECORDS.decode(key, None)[0] for key in rig.group.record_keys()]
+    assert [(key.record_type, key.name) for key in keys] == [
+        (kinds.MEMBER_STATE, "a"),
+        (kinds.MEMBER_TARGET, "a"),
+        (kinds.TARGET, ""),
+        (kinds.MEMBER, "a"),
+        (kinds.GROUP, ""),
+        (kinds.TOPOLOGY, ""),
+    ]
+    assert {key for key, _value in rig.log} == set(rig.group.record_keys())
+
+
 # -- topics --------------------------------------------------------------------------------------------------------
 
 
@@ -137,152 +151,41 @@ def test_deleted_source_topic_takes_the_tasks(rig: StreamsRig) -> None:
     assert rig.group.state_name == "NotReady"
 
 
-def test_topology_cannot_change(rig: StreamsRig) -> None:
-    HonestStreamsMember(rig, "a").heartbeat()
-    before = len(rig.log)
-    with rejected(ErrorCode.INVALID_REQUEST, "Topology updates are not supported yet."):
-        HonestStreamsMember(rig, "b", Topology(2, COUNT.subtopologies)).heartbeat()
-    assert len(rig.log) == before
+def test_source_topic_that_grows_has_more_tasks(rig: StreamsRig) -> None:
+    stateless = Topology(1, (Subtopology(subtopology_id="0", source_topics=("t",)),))
+    member = HonestStreamsMember(rig, "a", stateless)
+    settle([member])
+    rig.set_topics({**ALL_TOPICS, "t": 6})
+    result = member.heartbeat()
+    assert (result.member_epoch, result.tasks) == (3, MemberTasks(tasks(0, 1, 2, 3, 4, 5)))
+    since = rig.group.state.members["a"].state.owned.active
+    assert sorted(since.values()) == [2, 2, 2, 2, 3, 3]
 
 
-def test_member_with_an_older_topology_is_told(rig: StreamsRig) -> None:
-    HonestStreamsMember(rig, "a", Topology(3, COUNT.subtopologies)).heartbeat()
-    result = HonestStreamsMember(rig, "b").heartbeat()
-    assert [status.detail for status in result.statuses] == [
-        "The member's topology epoch 1 is behind the group's topology epoch 3."
-    ]
+def test_topics_that_changed_before_the_load_are_noticed(rig: StreamsRig) -> None:
+    stateless = Topology(1, (Subtopology(subtopology_id="0", source_topics=("t",)),))
+    member = HonestStreamsMember(rig, "a", stateless)
+    settle([member])
+    rig.set_topics({"t": 5})
+    rig.restart()
+    assert member.heartbeat().tasks == MemberTasks(tasks(0, 1, 2, 3, 4))
 
 
-@pytest.mark.parametrize(
-    ("owned", "text"),
-    [
-        pytest.param(
-            MemberTasks(tasks(0, subtopology="9")), "Subtopology 9 does not exist", id="subtopology"
+def test_source_topics_of_different_sizes_give_no_tasks(rig: StreamsRig) -> None:
+    join = Topology(
+        1,
+        (
+            Subtopology(
+                subtopology_id="0",
+                source_topics=("t", "u"),
+                copartition_groups=(CopartitionGroup(source_topics=(0, 1)),),
+            ),
         ),
-        pytest.param(
-            MemberTasks(frozenset(), tasks(4)), "Task 4 for subtopology 0 is invalid", id="partition"
-        ),
-    ],
-)
-def test_unknown_tasks_are_rejected(rig: StreamsRig, owned: MemberTasks, text: str) -> None:
-    member = HonestStreamsMember(rig, "a")
-    member.heartbeat()
-    with rejected(ErrorCode.INVALID_REQUEST, text):
-        member.heartbeat(owned=owned)
-
-
-# -- statuses ------------------------------------------------------------------------------------------------------
-
-
-def test_initial_delay_waits_for_more_members() -> None:
-    rig = StreamsRig(config=Config.build({"group.streams.assignment.interval.ms": 0}))
-    rig.set_topics(ALL_TOPICS)
-    first, second = HonestStreamsMember(rig, "a"), HonestStreamsMember(rig, "b")
-    result = first.heartbeat()
-    assert (codes(result), result.tasks) == ([StreamsStatusCode.ASSIGNMENT_DELAYED], MemberTasks())
-    assert result.heartbeat_interval_ms == 500
-    second.heartbeat()
-    assert rig.group.state_name == "Assigning"
-    rig.advance(3_000)
-    assert first.heartbeat().tasks == MemberTasks(tasks(0, 2))
-    assert second.heartbeat().tasks == MemberTasks(tasks(1, 3))
-
-
-def test_assignments_have_an_interval(rig: StreamsRig) -> None:
-    rig.settings["streams.assignment.interval.ms"] = "1000"
-    first, second = HonestStreamsMember(rig, "a"), HonestStreamsMember(rig, "b")
-    first.heartbeat()
-    result = second.heartbeat()
-    assert [status.detail for status in result.statuses] == [
-        "Assignment delayed due to the configured assignment interval."
-    ]
-    rig.advance(1_000)
-    assert rig.group.state.target_epoch.epoch == rig.group.state.epoch.epoch
-
-
-def test_shutdown_reaches_all_members_until_the_group_is_empty(rig: StreamsRig) -> None:
-    first, second = HonestStreamsMember(rig, "a"), HonestStreamsMember(rig, "b")
-    settle([first, second])
-    assert codes(first.heartbeat(is_shutdown=True)) == [StreamsStatusCode.SHUTDOWN_APPLICATION]
-    (status,) = second.heartbeat().statuses
-    assert status.detail == (
-        "Streams group member a encountered a fatal error and requested a shutdown for the entire application."
     )
-    first.leave()
-    second.leave()
-    assert codes(HonestStreamsMember(rig, "c").heartbeat()) == []
-
-
-def test_member_without_wanted_tags_is_told(rig: StreamsRig) -> None:
-    rig.settings["streams.rack.aware.assignment.tags"] = "zone,rack"
-    member = HonestStreamsMember(rig, "a", tags=(KeyValue("zone", "z"),))
-    (status,) = member.heartbeat().statuses
-    assert status.code == StreamsStatusCode.MISSING_CLIENT_TAGS
-    assert "standby assignment: [rack]." in status.detail
-    assert member.heartbeat(knows_missing_tags=False).statuses == ()
-
-
-# -- fencing and static members ----------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize("epoch", [1, 3, 9])
-def test_wrong_epoch_is_fenced(rig: StreamsRig, epoch: int) -> None:
-    HonestStreamsMember(rig, "a").heartbeat()
-    with rejected(ErrorCode.FENCED_MEMBER_EPOCH, "must abandon all its partitions and rejoin"):
-        HonestStreamsMember(rig, "a", epoch=epoch).heartbeat()
-
-
-def test_previous_epoch_is_accepted_with_tasks_of_the_member(rig: StreamsRig) -> None:
-    """The response with the new epoch was lost."""
-    first = HonestStreamsMember(rig, "a")
-    settle([first, HonestStreamsMember(rig, "b")])
-    first.epoch, first.told = rig.group.state.members["a"].state.previous_epoch, None
-    assert first.heartbeat().member_epoch == rig.group.state.members["a"].state.epoch
-
-
-def test_unknown_member(rig: StreamsRig) -> None:
-    HonestStreamsMember(rig, "a").heartbeat()
-    with rejected(ErrorCode.UNKNOWN_MEMBER_ID, "Member b is not a member of group g."):
-        HonestStreamsMember(rig, "b", epoch=1).heartbeat()
-
-
-def test_full_group() -> None:
-    rig = StreamsRig(config=Config.build({"group.streams.max.size": 1}))
-    rig.set_topics(ALL_TOPICS)
-    HonestStreamsMember(rig, "a").heartbeat()
-    with rejected(ErrorCode.GROUP_MAX_SIZE_REACHED):
-        HonestStreamsMember(rig, "b").heartbeat()
-
-
-def test_static_member_returns_without_a_rebalance(rig: StreamsRig) -> None:
-    first = HonestStreamsMember(rig, "a", instance_id="seat", process_id="p")
-    second = HonestStreamsMember(rig, "b")
-    settle([first, second])
-    epoch = rig.group.state.epoch.epoch
-    assert first.leave(-2).member_epoch == -2
-    with rejected(ErrorCode.FENCED_INSTANCE_ID):
-        HonestStreamsMember(rig, "c", instance_id="seat", epoch=2).heartbeat()
-    successor = HonestStreamsMember(rig, "c", instance_id="seat", process_id="p")
-    assert successor.heartbeat().tasks == MemberTasks(tasks(0, 1))
-    assert (rig.group.state.epoch.epoch, rig.group.state_name) == (epoch, "Stable")
-    assert "a" not in rig.group.state.members
-
-
-def test_static_member_in_a_new_process_causes_a_new_assignment(rig: StreamsRig) -> None:
-    first = HonestStreamsMember(rig, "a", instance_id="seat", process_id="p")
-    settle([first])
-    epoch = rig.group.state.epoch.epoch
-    first.leave(-2)
-    HonestStreamsMember(rig, "c", instance_id="seat", process_id="q").heartbeat()
-    assert rig.group.state.epoch.epoch == epoch + 1
-
-
-def test_instance_id_of_a_living_member_is_unreleased(rig: StreamsRig) -> None:
-    HonestStreamsMember(rig, "a", instance_id="seat").heartbeat()
-    with rejected(ErrorCode.UNRELEASED_INSTANCE_ID):
-        HonestStreamsMember(rig, "b", instance_id="seat").heartbeat()
-    with rejected(ErrorCode.UNKNOWN_MEMBER_ID, "Instance id other is unknown."):
-        HonestStreamsMember(rig, "b", instance_id="other", epoch=4).heartbeat()
+    rig.set_topics({"t": 4, "u": 3})
+    result = HonestStreamsMember(rig, "a", join).heartbeat()
+    assert codes(result) == [StreamsStatusCode.INCORRECTLY_PARTITIONED_TOPICS]
+    assert (result.tasks, result.missing_topics, rig.group.state_name) == (MemberTasks(), (), "NotReady")
 
 
 # -- deadlines -----------------------------------------------------------------------------------------------------
@@ -362,93 +265,50 @@ def test_session_of_a_member_with_any_id_ends(rig: StreamsRig, member_id: str) -
     assert set(rig.group.state.members) == {"b"}
 
 
-# -- endpoints -----------------------------------------------------------------------------------------------------
+def test_session_of_an_absent_static_member_ends(rig: StreamsRig) -> None:
+    member = HonestStreamsMember(rig, "a", instance_id="seat")
+    settle([member])
+    rig.advance(5_000)
+    member.leave(-2)
+    rig.advance(39_999)
+    assert rig.group.member_count == 1
+    rig.advance(1)
+    assert (rig.group.member_count, rig.group.state.instance_ids) == (0, {})
 
 
-def test_endpoints_are_sent_when_tasks_have_moved(rig: StreamsRig) -> None:
-    first = HonestStreamsMember(rig, "a", endpoint=Endpoint("h", 1))
-    second = HonestStreamsMember(rig, "b", endpoint=Endpoint("h", 2))
-    settle([first, second])
-    result = first.heartbeat(endpoint_epoch=0)
-    assert result.endpoints is not None
-    assert {each.endpoint.port: each.active for each in result.endpoints} == {
-        1: (("t", (0, 1)),),
-        2: (("t", (2, 3)),),
-    }
-    assert first.heartbeat().endpoints is None
-    settle([first, second, HonestStreamsMember(rig, "c")])
-    assert first.endpoint_epoch > result.endpoint_epoch
-
-
-# -- committed offsets ---------------------------------------------------------------------------------------------
-
-
-def commit(epoch: int, *keys: tuple[str, int], **changes: object) -> CommitRequest:
-    return CommitRequest(
-        **{
-            "group_id": "g",
-            "member_id": "a",
-            "group_instance_id": None,
-            "generation": epoch,
-            "knows_unknown_group": True,
-            "offsets": [
-                (OffsetKey("g", topic, partition), CommittedOffset(offset=1, commit_timestamp_ms=0))
-                for topic, partition in keys
-            ],
-            **changes,
-        }
-    )
-
-
-def test_commits_need_the_epoch_of_the_task(rig: StreamsRig) -> None:
+def test_confirmed_revocation_ends_the_rebalance_timeout(rig: StreamsRig) -> None:
     first, second = HonestStreamsMember(rig, "a"), HonestStreamsMember(rig, "b")
-    first.heartbeat()
-    settle([first, second])
-    assert first.epoch == 3
-
-    def refusal(epoch: int, *keys: tuple[str, int], **changes: object) -> int:
-        return rig.group.commit_refusal(commit(epoch, *keys, **changes), 0)
-
-    assert refusal(3, ("t", 0)) == ErrorCode.NONE
-    # The member has had this task since epoch 2.
-    assert refusal(2, ("t", 0)) == ErrorCode.NONE
-    assert refusal(2, ("t", 3)) == ErrorCode.STALE_MEMBER_EPOCH
-    assert refusal(2, ("other", 0)) == ErrorCode.STALE_MEMBER_EPOCH
-    assert refusal(1, ("t", 0)) == ErrorCode.STALE_MEMBER_EPOCH
-    assert refusal(4, ("t", 0)) == ErrorCode.STALE_MEMBER_EPOCH
-    assert refusal(3, ("t", 0), member_id="x") == ErrorCode.UNKNOWN_MEMBER_ID
-    assert refusal(3, ("t", 0), knows_unknown_group=False) == ErrorCode.UNSUPPORTED_VERSION
-    assert refusal(-1, ("t", 0), member_id="") == ErrorCode.UNKNOWN_MEMBER_ID
-    transaction = {"producer": Producer(1, 0), "knows_unknown_group": False}
-    assert refusal(3, ("t", 0), **transaction) == ErrorCode.NONE
-    assert refusal(-1, ("t", 0), member_id="", **transaction) == ErrorCode.NONE
+    first.heartbeat(rebalance_timeout_ms=12_000)
+    second.heartbeat()
+    first.heartbeat(rebalance_timeout_ms=12_000)
+    assert rig.group.state.members["a"].rebalance_deadline_ms == rig.now_ms + 12_000
+    rig.advance(11_999)
+    first.heartbeat(rebalance_timeout_ms=12_000)
+    rig.advance(20_000)
+    assert rig.group.member_count == 2
 
 
-def test_tool_may_commit_while_the_group_is_empty(rig: StreamsRig) -> None:
+def test_rebalance_timeout_starts_again_with_the_load(rig: StreamsRig) -> None:
+    first, second = HonestStreamsMember(rig, "a"), HonestStreamsMember(rig, "b")
+    first.heartbeat(rebalance_timeout_ms=12_000)
+    second.heartbeat()
+    first.heartbeat(rebalance_timeout_ms=12_000)
+    rig.restart()
+    rig.advance(11_999)
+    assert rig.group.member_count == 2
+    rig.advance(1)
+    assert list(rig.group.state.members) == ["b"]
+
+
+def test_group_configs_count_from_the_next_heartbeat(rig: StreamsRig) -> None:
     member = HonestStreamsMember(rig, "a")
-    member.heartbeat()
-    member.leave()
-    assert rig.group.commit_refusal(commit(-1, ("t", 0), member_id=""), 0) == ErrorCode.NONE
-
-
-def test_fetches_need_the_epoch_of_the_member(rig: StreamsRig) -> None:
-    member = HonestStreamsMember(rig, "a")
-    member.heartbeat()
-    assert rig.group.fetch_refusal(None, -1) == ErrorCode.NONE
-    assert rig.group.fetch_refusal("a", 2) == ErrorCode.NONE
-    assert rig.group.fetch_refusal("a", 1) == ErrorCode.STALE_MEMBER_EPOCH
-    assert rig.group.fetch_refusal("b", 2) == ErrorCode.UNKNOWN_MEMBER_ID
-
-
-def test_offsets_of_source_topics_do_not_expire(rig: StreamsRig) -> None:
-    member = HonestStreamsMember(rig, "a")
-    member.heartbeat()
-    assert rig.group.offset_expires_from_ms("t", 5) is None
-    assert rig.group.offset_expires_from_ms("g-store-changelog", 5) == 5
-    assert rig.group.delete_refusal() == ErrorCode.NON_EMPTY_GROUP
-    member.leave()
-    assert rig.group.offset_expires_from_ms("t", 5) == 5
-    assert rig.group.delete_refusal() == ErrorCode.NONE
+    assert member.heartbeat().heartbeat_interval_ms == 5_000
+    rig.settings |= {"streams.session.timeout.ms": "50000", "streams.heartbeat.interval.ms": "10000"}
+    assert member.heartbeat().heartbeat_interval_ms == 10_000
+    rig.advance(49_999)
+    assert rig.group.member_count == 1
+    rig.advance(1)
+    assert rig.group.member_count == 0
 
 
 # -- everything ----------------------------------------------------------------------------------------------------
