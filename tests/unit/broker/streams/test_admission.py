@@ -194,7 +194,7 @@ def test_replacement_of_a_static_member_writes_its_tombstones(rig: StreamsRig) -
     assert rig.group.state.instance_ids == {"seat": "b"}
 
 
-def test_static_member_that_leaves_gives_up_what_it_had_to_revoke(rig: StreamsRig) -> None:
+def test_leaving_static_member_gives_up_tasks_to_revoke(rig: StreamsRig) -> None:
     first = HonestStreamsMember(rig, "a", instance_id="seat")
     second = HonestStreamsMember(rig, "b")
     first.heartbeat()

@@ -208,7 +208,7 @@ def test_deleted_topics_leave_every_state(rig: ShareRig) -> None:
         assert state_key("g", topic_id(state), 0) not in rig.states.states
 
 
-def test_member_that_joins_during_a_deletion_of_offsets_gets_new_states() -> None:
+def test_member_joining_while_offsets_are_deleted_gets_states() -> None:
     rig = ShareRig()
     load_topics(rig, ShareTopics({}, {T: NamedPartitions("t", frozenset({0, 1}))}, {}))
     replies: list[ChangedShareOffsets] = []
