@@ -67,6 +67,8 @@ class MemoryStates:
         if self.error:
             return self.error
         known = self.states.get(key)
+        if known is not None and state.keeps_existing:
+            return 0
         if known is not None and known.state_epoch > state.state_epoch:
             return ErrorCode.FENCED_STATE_EPOCH
         self.states[key] = state

@@ -63,7 +63,8 @@ LAYERS: dict[str, set[str]] = {
     "broker.share.state": {"broker.coordinator", "wire"},
     "broker.share.membership": {"broker.coordinator", "broker.share.state", "wire"},
     "broker.group": {
-        "broker.coordinator", "broker.security", "wire", "broker.share.membership", "broker.streams",
+        "broker.coordinator", "broker.security", "wire", "broker.share.membership", "broker.share.state",
+        "broker.streams",
     },
     "broker.transaction": {"broker.coordinator", "wire"},
     "broker.observe": {

@@ -80,6 +80,7 @@ from kproc.broker.share.membership.messages import (
 )
 from kproc.broker.share.membership.records import SHARE_RECORDS
 from kproc.broker.share.membership.share_groups import ShareGroups
+from kproc.broker.share.state.messages import SharePartitionKey
 from kproc.broker.streams.group import StreamsGroup
 from kproc.broker.streams.records import STREAMS_RECORDS
 from kproc.broker.streams.streams_groups import StreamsGroups
@@ -468,6 +469,13 @@ class GroupCoordinator:
             self._delete_unused(group_id)
         else:
             self.shares.delete_offsets(group_id, request, on_done)
+
+    def restore_share_state(self, key: SharePartitionKey, on_code: OnCode) -> None:
+        """Handle an owner's request to create a lost state of a share partition again."""
+        if key.group_id in self._deleting:
+            on_code(ErrorCode.INVALID_REQUEST)
+        else:
+            self.shares.restore_state(key, on_code)
 
     def _finish_share_deletion(self, group_id: str, code: Code) -> None:
         """Delete a share group after its states. It stays if they could not be deleted."""

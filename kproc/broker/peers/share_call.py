@@ -2,6 +2,8 @@
 
 The name of an item is the share partition's `state_key`. The outcome of INITIALIZE_STATE, WRITE_STATE and DELETE_STATE
 is an error code, or 0 when the change is durable.
+
+RESTORE_STATE goes to the coordinator of the share group instead. The name of its item is the group's id.
 """
 
 from __future__ import annotations
@@ -12,7 +14,9 @@ from typing import TYPE_CHECKING, Final
 from kproc.broker.calls.calls import Lost
 from kproc.broker.calls.controller_calls import CHANGE, Change, Changed
 from kproc.broker.cluster.internal_topics import SHARE_STATE_TOPIC
+from kproc.broker.group.coordinator import GroupCoordinator
 from kproc.broker.peers.coordinator_call import CoordinatorCalls, Item, OnOutcome
+from kproc.broker.peers.group_call import GROUPS
 from kproc.broker.share.state.coordinator import ShareCoordinator
 from kproc.broker.share.state.messages import (
     DeleteState,
@@ -20,6 +24,7 @@ from kproc.broker.share.state.messages import (
     PersistedState,
     ReadState,
     ReadSummary,
+    SharePartitionKey,
     WriteState,
 )
 
@@ -34,6 +39,8 @@ WRITE_STATE: Final = SHARE_STATE.operation("write", WriteState, int)
 DELETE_STATE: Final = SHARE_STATE.operation("delete", DeleteState, int)
 # The state without its batches.
 READ_SUMMARY: Final = SHARE_STATE.operation("summary", ReadSummary, PersistedState)
+# An owner has not found the state of an initialized partition. The outcome is 0 when there is a state again.
+RESTORE_STATE: Final = GROUPS.operation("restore_share_state", SharePartitionKey, int)
 
 
 def initialize_states(
@@ -92,3 +99,11 @@ def handle_summary(
 ) -> None:
     """Read the state of a share partition without its batches."""
     coordinator.summarize(name, on_outcome)
+
+
+@RESTORE_STATE.handler
+def handle_restore(
+    coordinator: GroupCoordinator, _group_id: str, key: SharePartitionKey, on_outcome: OnOutcome[int]
+) -> None:
+    """Create a lost state of a share partition again."""
+    coordinator.restore_share_state(key, on_outcome)

@@ -192,10 +192,10 @@ class ShareGroup:
             self._set_epoch(max(self.state.epoch.epoch, 1) + 1, metadata_hash)
         self._checked = checked
 
-    def raise_epoch(self) -> None:
-        """Raise the group's epoch because start offsets are altered, which creates a group at epoch 1."""
+    def raise_epoch(self, epoch: int) -> None:
+        """Raise the group's epoch to one by which stored states can be replaced."""
         metadata_hash = self._environment.cluster.topics.metadata_hash(self.state.subscribed_names())
-        self._set_epoch(self.state.epoch.epoch + 1, metadata_hash)
+        self._set_epoch(epoch, metadata_hash)
 
     def _set_epoch(self, epoch: int, metadata_hash: int) -> None:
         self._append([(self._key(ShareRecordType.GROUP), ShareEpoch(epoch, metadata_hash))])

@@ -14,7 +14,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
 from kproc.broker.coordinator.recorded_states import StateReplay, append_and_apply
-from kproc.broker.coordinator.rules import Code, DeletedTopics, Timing, Write, write_error
+from kproc.broker.coordinator.rules import Code, DeletedTopics, OnCode, Timing, Write, write_error
 from kproc.broker.coordinator.steps import Work
 from kproc.broker.share.membership.group import ShareGroup, ShareGroupEnvironment
 from kproc.broker.share.membership.messages import (
@@ -41,7 +41,7 @@ from kproc.broker.share.membership.state import (
     with_initializing,
     without_topics,
 )
-from kproc.broker.share.state.messages import NO_OFFSET, InitializeState
+from kproc.broker.share.state.messages import NO_OFFSET, InitializeState, SharePartitionKey
 from kproc.common.errors import ErrorCode, KafkaError
 
 if TYPE_CHECKING:
@@ -56,6 +56,7 @@ ALL_PARTITIONS: Final = -1  # The partition number of an outcome for a whole top
 # The time in ms until the states of new partitions are initialized again after an error.
 _RETRY_MS: Final = 1_000
 _GROUP_COST: Final = 5
+_DOUBLED_EPOCH_MAX: Final = 1 << 29  # Far below the largest epoch, of 31 bits.
 _OnChanged = Callable[[ChangedShareOffsets], None]
 
 
@@ -166,27 +167,75 @@ class ShareGroups:
         group.initialize_after_ms = 1 << 62
         self._send_initialize(group, offsets, lambda codes: self._on_initialized(group, missing, codes))
 
+    def restore_state(self, key: SharePartitionKey, on_code: OnCode) -> None:
+        """Create the state of an initialized partition again, unless it exists.
+
+        With kproc.flush=none, a power loss can take the state although the group's record 15 survives. As for a
+        consumer group without committed offsets, share.auto.offset.reset then decides where the group goes on.
+
+        Raises KafkaError (INVALID_REQUEST) if the partition is not to have a state.
+        """
+        group, place = self.find(key.group_id), (key.topic_id, key.partition)
+        topic = None if group is None else group.state.topics.initialized.get(key.topic_id)
+        if group is None or topic is None or key.partition not in topic.partitions:
+            raise KafkaError(ErrorCode.INVALID_REQUEST)
+        logger.warning(
+            "share group %s: the state of %s-%d is lost; the group goes on where share.auto.offset.reset says",
+            key.group_id,
+            topic.name,
+            key.partition,
+        )
+        self._send_initialize(
+            group, {place: NO_OFFSET}, lambda codes: on_code(codes[place]), keeps_existing=True
+        )
+
     def _send_initialize(
         self,
         group: ShareGroup,
         offsets: Mapping[tuple[bytes, int], int],
         on_done: Callable[[dict[tuple[bytes, int], int]], None],
+        *,
+        keeps_existing: bool = False,
     ) -> None:
         """Initialize states with these start offsets. `on_done` gets an error code for each of them."""
         epoch = group.state.epoch.epoch
-        states = {each: InitializeState(epoch, offset) for each, offset in offsets.items()}
+        states = {each: InitializeState(epoch, offset, keeps_existing) for each, offset in offsets.items()}
+        topic_ids = {topic_id for topic_id, _ in offsets}
+
+        def is_over() -> bool:
+            # The states are being deleted, or another coordinator has the group. It may initialize them at the same
+            # epoch, and then our later calls would reset them.
+            topics = group.state.topics
+            known = topics.initialized if keeps_existing else topics.initializing
+            return not (self._is_current(group) and topic_ids <= known.keys())
 
         def on_codes(codes: list[int]) -> None:
+            if ErrorCode.FENCED_STATE_EPOCH in codes:
+                self._pass_stored_epochs(group)
             on_done(dict(zip(offsets, codes, strict=True)))
 
         def send(code: Code) -> None:
             if code:
                 on_codes([write_error(code)] * len(offsets))
             else:
-                self._states.initialize_all(group.group_id, states, on_codes)
+                self._states.initialize_all(group.group_id, states, is_over, on_codes)
 
         # A power loss could take an epoch that is not synced, and the share coordinator rejects lower epochs.
         self._log.write(Write([], send))
+
+    def _pass_stored_epochs(self, group: ShareGroup) -> None:
+        """Double the epoch of a group, because a stored state has a higher one.
+
+        With kproc.flush=none, a power loss can take records of the group although the states survive. Without this, the
+        states could not be initialized before the group had had as many epochs again.
+        """
+        epoch = group.state.epoch.epoch
+        if not self._is_current(group) or epoch > _DOUBLED_EPOCH_MAX:
+            return
+        try:
+            group.raise_epoch(2 * epoch)
+        except KafkaError as error:
+            logger.warning("share group %s: records were not written: %s", group.group_id, error.code.name)
 
     def _on_initialized(
         self,
@@ -267,7 +316,7 @@ class ShareGroups:
                     topics[topic_id] = NamedPartitions(name, frozenset(found))
                     new_offsets |= {(topic_id, partition): by_partition[partition] for partition in found}
             if topics:
-                group.raise_epoch()
+                group.raise_epoch(group.state.epoch.epoch + 1)
                 group.set_topics(with_initializing(group.state.topics, topics))
         except KafkaError as error:
             reply(ChangedShareOffsets(error_code=error.code, error_message=error.message))

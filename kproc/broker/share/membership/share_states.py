@@ -29,11 +29,18 @@ class ShareStates:
     delete: Callable[[Sequence[str], OnCodes], None]
 
     def initialize_all(
-        self, group_id: str, partitions: Mapping[tuple[bytes, int], InitializeState], on_done: OnCodes
+        self,
+        group_id: str,
+        partitions: Mapping[tuple[bytes, int], InitializeState],
+        is_over: Callable[[], bool],
+        on_done: OnCodes,
     ) -> None:
-        """Initialize the states of (topic id, partition). `on_done` gets their error codes in the same order."""
+        """Initialize the states of (topic id, partition). `on_done` gets their error codes in the same order.
+
+        is_over: returns True when no further calls may be sent. The states that are left get NOT_COORDINATOR.
+        """
         items = [(state_key(group_id, *each), state) for each, state in partitions.items()]
-        _send_in_parts(self.initialize, items, on_done)
+        _send_in_parts(self.initialize, items, on_done, is_over)
 
     def delete_all(
         self,
@@ -52,14 +59,21 @@ class ShareStates:
 
 
 def _send_in_parts(
-    send: Callable[[Sequence[T], OnCodes], None], items: Sequence[T], on_done: OnCodes
+    send: Callable[[Sequence[T], OnCodes], None],
+    items: Sequence[T],
+    on_done: OnCodes,
+    is_over: Callable[[], bool] = lambda: False,
 ) -> None:
-    """Send items a part at a time. `on_done` gets all codes at the end."""
+    """Send items a part at a time, until `is_over`. `on_done` gets all codes at the end."""
     codes: list[int] = []
 
     def on_part(part: list[int]) -> None:
         codes.extend(part)
-        if len(codes) < len(items):
+        left = len(items) - len(codes)
+        if left and is_over():
+            codes.extend([int(ErrorCode.NOT_COORDINATOR)] * left)
+            left = 0
+        if left:
             send(items[len(codes) : len(codes) + ITEMS_AT_ONCE], on_part)
         else:
             on_done(codes)

@@ -166,8 +166,12 @@ def with_initialized(topics: ShareTopics, done: Mapping[bytes, NamedPartitions])
 
 
 def with_deleting(topics: ShareTopics, names: Mapping[bytes, str]) -> ShareTopics:
-    """Return the topics with topics whose states are being deleted."""
-    return ShareTopics(topics.initializing, _without(topics.initialized, names), {**topics.deleting, **names})
+    """Return the topics with topics whose states are being deleted, and which are not initialized any more."""
+    return ShareTopics(
+        _without(topics.initializing, names),
+        _without(topics.initialized, names),
+        {**topics.deleting, **names},
+    )
 
 
 def without_topics(topics: ShareTopics, topic_ids: frozenset[bytes]) -> ShareTopics:

@@ -16,8 +16,9 @@ from typing import TYPE_CHECKING, Any, Final
 
 from kproc.broker.cluster.features import share_version
 from kproc.broker.fetch.fetch_read import partition_now
+from kproc.broker.peers.coordinator_call import Item
 from kproc.broker.peers.forwarding import gather
-from kproc.broker.peers.share_call import READ_STATE, WRITE_STATE
+from kproc.broker.peers.share_call import READ_STATE, RESTORE_STATE, WRITE_STATE
 from kproc.broker.role.purgatory import DelayedOperation
 from kproc.broker.share.partition.dead_letters import DeadLetterWriter
 from kproc.broker.share.partition.group_settings import ShareSettings, share_settings
@@ -256,6 +257,32 @@ class SharePartitions:
     # -- the state at the coordinator --------------------------------------------------------------------------
 
     def _on_read(self, partition: SharePartition, outcome: PersistedState | int) -> None:
+        if outcome == ErrorCode.INVALID_REQUEST:
+            self._restore(partition)
+        else:
+            self._use_state(partition, outcome)
+
+    def _restore(self, partition: SharePartition) -> None:
+        """Have the group's coordinator create a missing state, and read it.
+
+        With kproc.flush=none, a power loss can take the state of an initialized partition. If the group is not to have
+        a state, because nobody has subscribed to the topic for example, the coordinator rejects this.
+        """
+
+        def on_outcomes(outcomes: list[int]) -> None:
+            if partition.is_dropped:
+                return
+            if outcomes[0]:
+                self._use_state(partition, outcomes[0])
+            else:
+                self._calls.send(
+                    READ_STATE, [(partition, ReadState(partition.leader_epoch))], self._use_state
+                )
+
+        key = partition.key
+        RESTORE_STATE.send_for_handler(self._services, [Item(key.group_id, key)], on_outcomes)
+
+    def _use_state(self, partition: SharePartition, outcome: PersistedState | int) -> None:
         if isinstance(outcome, int):
             self._fail(partition, outcome)
         elif outcome.start_offset != NO_OFFSET:

@@ -160,6 +160,9 @@ class ShareCoordinator:
     def initialize(self, name: str, request: InitializeState, on_code: OnCode) -> None:
         """Create a state, or replace it unless its state epoch is higher. Raises KafkaError, as all requests do."""
         part = self._find(name)
+        if part is not None and request.keeps_existing:
+            self._log.write(Write([], lambda code: on_code(write_error(code))))
+            return
         if part is not None and part.state.state_epoch > request.state_epoch:
             raise KafkaError(ErrorCode.FENCED_STATE_EPOCH)
         key = self._existing_partition(parse_state_key(name))

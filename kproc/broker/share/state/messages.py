@@ -50,10 +50,11 @@ class PersistedState(msgspec.Struct, frozen=True, array_like=True):
 
 
 class InitializeState(msgspec.Struct, frozen=True, array_like=True):
-    """Create the state of a share partition, or replace it under a higher state epoch."""
+    """Create the state of a share partition, or replace it unless its state epoch is higher."""
 
     state_epoch: int
     start_offset: int = NO_OFFSET
+    keeps_existing: bool = False  # A state that exists stays as it is.
 
 
 class ReadState(msgspec.Struct, frozen=True, array_like=True):

@@ -7,8 +7,14 @@ from typing import Any
 import pytest
 
 from kproc.broker.peers.coordinator_call import Item
-from kproc.broker.peers.share_call import READ_SUMMARY, initialize_states
-from kproc.broker.share.state.messages import InitializeState, PersistedState, ReadSummary, state_key
+from kproc.broker.peers.share_call import DELETE_STATE, READ_SUMMARY, initialize_states
+from kproc.broker.share.state.messages import (
+    DeleteState,
+    InitializeState,
+    PersistedState,
+    ReadSummary,
+    state_key,
+)
 from kproc.common.errors import ErrorCode
 from kproc.wire.header import ApiKey
 from tests.support.handler_rig import HandlerRig, parts_of
@@ -150,3 +156,30 @@ def test_acknowledgement_of_moved_records_is_rejected(scene: Scene) -> None:
     answer = scene.acknowledge({moved: [(0, 0, [ACCEPT])]})
     # As in Kafka, the new owner does not know the share partition before somebody fetches from it.
     assert rows_of(answer)[moved]["error_code"] == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+
+
+def test_lost_states_are_restored_at_the_next_fetch(scene: Scene) -> None:
+    """A power loss with kproc.flush=none can take states although the group has them as initialized."""
+    rows = [{"partition_index": index, "start_offset": 1} for index in range(PARTITIONS)]
+    topics = [{"topic_name": "t", "partitions": rows}]
+    scene.rig.create_topic("__consumer_offsets", partitions=2)
+    scene.rig.processors[0].ask(ApiKey.ALTER_SHARE_GROUP_OFFSETS, 0, {"group_id": GROUP, "topics": topics})
+    services = parts_of(scene.rig.handler(0)).services
+    DELETE_STATE.send_for_handler(services, [Item(name, DeleteState()) for name in scene.names], lambda _codes: None)
+    scene.rig.settle()
+    scene.produce(b"a", b"b")
+    assert scene.fetch() == {index: [0, 1] for index in range(PARTITIONS)}
+    assert scene.starts() == [0] * PARTITIONS
+
+
+def test_state_that_the_group_does_not_have_is_not_restored(scene: Scene) -> None:
+    scene.rig.create_topic("__consumer_offsets", partitions=2)
+    services = parts_of(scene.rig.handler(0)).services
+    DELETE_STATE.send_for_handler(services, [Item(scene.names[0], DeleteState())], lambda _codes: None)
+    scene.rig.settle()
+    errors = []
+    for epoch in (0, 1):
+        fields = share_fetch(scene.topic_id, [0], epoch=epoch)
+        answer = scene.rig.processors[0].ask(ApiKey.SHARE_FETCH, 2, fields)
+        errors.append(rows_of(answer)[0]["error_code"])
+    assert errors == [0, ErrorCode.UNKNOWN_SERVER_ERROR]

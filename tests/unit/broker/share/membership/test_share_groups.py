@@ -7,13 +7,15 @@ from typing import Any
 import pytest
 
 from kproc.broker.group.consumer.messages import ConsumerHeartbeat
+from kproc.broker.share.membership import share_states
 from kproc.broker.share.membership.messages import (
     AlterShareOffsets,
     ChangedShareOffsets,
     DeleteShareOffsets,
     ShareHeartbeat,
 )
-from kproc.common.errors import ErrorCode
+from kproc.broker.share.state.messages import InitializeState, SharePartitionKey, state_key
+from kproc.common.errors import ErrorCode, KafkaError
 from tests.support.consumer_groups import topic_id
 from tests.support.group_coordinator_rig import run_steps
 from tests.support.share_groups import ShareRig
@@ -177,6 +179,61 @@ def test_answer_after_the_resignation_is_ignored() -> None:
     assert rig.heartbeat("a", 2).assignment == ALL
 
 
+# -- states that a power loss took, or that are older than the group ------------------------------------------------
+
+
+def restore(rig: ShareRig, partition: int = 0) -> int:
+    codes: list[int] = []
+    try:
+        rig.coordinator.restore_share_state(SharePartitionKey("g", T, partition), codes.append)
+    except KafkaError as error:
+        return error.code
+    rig.run_all()
+    return codes[0]
+
+
+def test_lost_state_is_restored_without_start_offset() -> None:
+    """The owner then chooses the start by share.auto.offset.reset, as a consumer without committed offsets does."""
+    rig = ShareRig()
+    rig.add_member("a")
+    epoch = rig.group().generation
+    name = state_key("g", T, 0)
+    del rig.states.states[name]
+    assert restore(rig) == 0
+    assert rig.states.states[name] == InitializeState(epoch, -1, keeps_existing=True)
+    assert rig.heartbeat("a", rig.group().state.members["a"].state.epoch).assignment is None
+
+
+def test_restore_keeps_existing_state() -> None:
+    rig = ShareRig()
+    change(rig, AlterShareOffsets({"t": {0: 7}}))
+    assert restore(rig) == 0
+    assert [each.start_offset for each in rig.states.states.values()] == [7]
+
+
+def test_restore_of_partition_without_state_is_rejected() -> None:
+    rig = ShareRig()
+    assert restore(rig) == ErrorCode.INVALID_REQUEST
+    change(rig, AlterShareOffsets({"t": {0: 7}}))
+    assert restore(rig, 1) == ErrorCode.INVALID_REQUEST
+    change(rig, DeleteShareOffsets(("t",)))
+    assert restore(rig) == ErrorCode.INVALID_REQUEST
+    assert not rig.states.states
+
+
+def test_group_passes_the_epoch_of_stored_states() -> None:
+    """A power loss took the group, whose epoch was 100. The new group begins at a low epoch."""
+    rig = ShareRig()
+    for partition in (0, 1):
+        rig.states.states[state_key("g", T, partition)] = InitializeState(100, 5)
+    result = rig.heartbeat("a", 0)
+    for _ in range(10):
+        rig.pass_ms(1_000)
+        result = rig.heartbeat("a", result.member_epoch)
+    assert rig.group().state.members["a"].state.assigned == ALL
+    assert {each.start_offset for each in rig.states.states.values()} == {-1}
+
+
 # -- start offsets -----------------------------------------------------------------------------------------------
 
 
@@ -226,6 +283,20 @@ def test_failed_deletion_of_offsets_can_be_repeated() -> None:
     rig.make()
     assert change(rig, DeleteShareOffsets(("t",))).codes == {"t": {-1: 0}}
     assert not rig.states.states
+
+
+def test_deletion_stops_the_initialization_of_many_states(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Otherwise the later parts would create states of a group that does not exist."""
+    monkeypatch.setattr(share_states, "ITEMS_AT_ONCE", 2)
+    rig = ShareRig({"t": 5})
+    request = AlterShareOffsets({"t": dict.fromkeys(range(5), 7)})
+    results: list[ChangedShareOffsets] = []
+    rig.coordinator.change_share_offsets("g", request, results.append)
+    rig.log.sync()
+    assert delete(rig) == 0
+    assert not rig.states.states
+    assert list(results[0].codes["t"].values()) == [0, 0, *[ErrorCode.NOT_COORDINATOR] * 3]
+    assert len(rig.coordinator) == 0
 
 
 # -- deletion ----------------------------------------------------------------------------------------------------

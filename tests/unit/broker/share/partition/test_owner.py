@@ -117,7 +117,7 @@ def test_start_behind_the_end_of_the_log_moves_back(owner: ShareOwner) -> None:
 
 def test_read_error_is_answered_and_read_again_later(owner: ShareOwner) -> None:
     owner.produce(1)
-    owner.states.errors = [int(ErrorCode.INVALID_REQUEST)]
+    owner.states.errors = [int(ErrorCode.UNKNOWN_SERVER_ERROR)]
     owner.load(ANN)
     (part,) = owner.acquire(ANN) or []
     assert part.error == ErrorCode.UNKNOWN_SERVER_ERROR

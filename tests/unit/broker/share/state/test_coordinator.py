@@ -83,6 +83,12 @@ def test_initialize_again_replaces_the_state(rig: ShareRig) -> None:
     assert [value.snapshot_epoch for value in rig.records() if value] == [0, 0, 1, 2]
 
 
+def test_initialize_can_keep_an_existing_state(rig: ShareRig) -> None:
+    for start in (5, 7):
+        assert rig.outcome("initialize", NAME, InitializeState(2, start, keeps_existing=True)) == 0
+    assert rig.read() == PersistedState(2, 0, 5, 0)
+
+
 def test_initialize_with_an_older_state_epoch_is_fenced(rig: ShareRig) -> None:
     rig.initialize(epoch=2)
     assert rig.initialize(epoch=1) == ErrorCode.FENCED_STATE_EPOCH
