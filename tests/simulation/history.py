@@ -95,6 +95,7 @@ class History:
             "shared": 0,
             "shared again": 0,
             "accepted": 0,
+            "dead letters": 0,
             "settled consumers": 0,
             "answers": 0,
             "power": 0,

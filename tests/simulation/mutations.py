@@ -48,6 +48,7 @@ from kproc.broker.role.partition_table import ROW_WORDS, PartitionRow, Partition
 from kproc.broker.role.purgatory import Purgatory
 from kproc.broker.security.authorizer import StandardAuthorizer
 from kproc.broker.security.tls import make_context
+from kproc.broker.share.partition.dead_letters import DeadLetterWriter
 from kproc.broker.share.partition.in_flight import InFlightRecords, ToPersist
 from kproc.broker.share.partition.locks import Locks
 from kproc.broker.share.partition.share_partition import SharePartition
@@ -89,6 +90,7 @@ _UNDO: Final = LogAppender._undo
 _STEP_LARGE: Final = DividedRequests.work
 _APPEND_TO_GROUP: Final = ConsumerGroups._append_to_group
 _ACKNOWLEDGE: Final = SharePartition.acknowledge
+_WRITE_LETTERS: Final = DeadLetterWriter.write
 _TO_PERSIST: Final = InFlightRecords.to_persist
 _ACQUIRE_AGAIN: Final = InFlightRecords.acquire_again
 _ADD_UNWRITTEN: Final = GroupCoordinator._add_unwritten
@@ -362,10 +364,23 @@ def _acquired_uncounted(self: Any, run: Any, *arguments: Any) -> Any:
     return taken
 
 
+def _dead_letters_unwritten(self: Any, partition: Any, letters: Any) -> None:
+    """Rejected records are archived without a letter."""
+    for each in letters:
+        self._on_written(partition, each.first, each.last)
+
+
+def _dead_letters_repeated(self: Any, partition: Any, letters: Any) -> None:
+    """Each letter is written twice."""
+    _WRITE_LETTERS(self, partition, [*letters, *letters])
+
+
 OF_SHARES: Final[dict[str, list[tuple[Any, str, Any]]]] = {
     "share-state-answered-before-written": [(SharePartition, "acknowledge", _acknowledged_before_written)],
     "share-state-not-written": [(InFlightRecords, "to_persist", _nothing_persisted)],
     "share-locks-never-end": [(Locks, "add", _nothing)],
+    "dead-letters-not-written": [(DeadLetterWriter, "write", _dead_letters_unwritten)],
+    "dead-letters-written-twice": [(DeadLetterWriter, "write", _dead_letters_repeated)],
     "share-delivery-not-counted": [(InFlightRecords, "acquire_again", _acquired_uncounted)],
 }
 

@@ -88,6 +88,8 @@ _RULES_EVERY: Final = 3
 _LOGINS_EVERY: Final = 5
 CONSUMERS_EVERY: Final = 3
 SHARES_EVERY: Final = 3
+# "true" in the runs whose share group writes dead letters.
+AUTO_CREATE: Final = "errors.deadletterqueue.auto.create.topics.enable"
 # Events after which partitions or connections can have another Handler.
 MOVING: Final = ("scale",)
 # Every third plan divides requests of more than two rows: a topic and one of its partitions.
@@ -263,7 +265,7 @@ def _with_shares(plan: Plan) -> Plan:
     rng = random.Random(f"shares {plan.seed}")
     kind = "share-member"
     members = [ClientPlan(kind, f"{kind}-{n}", rng.getrandbits(30)) for n in range(rng.choice((2, 3)))]
-    settings = {"share.coordinator.state.topic.num.partitions": "2"}
+    settings = {"share.coordinator.state.topic.num.partitions": "2", AUTO_CREATE: rng.choice(("false", "true"))}
     return replace(plan, settings={**plan.settings, **settings}, clients=(*plan.clients, *members))
 
 

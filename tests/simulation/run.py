@@ -32,7 +32,7 @@ from tests.simulation.few_epochs import epochs_up_to
 from tests.simulation.group_workload import Member
 from tests.simulation.history import History
 from tests.simulation.operator import Operator
-from tests.simulation.plan import MOVING, PROTOCOLS, Event, Plan
+from tests.simulation.plan import AUTO_CREATE, MOVING, PROTOCOLS, Event, Plan
 from tests.simulation.rules_workload import Ruler
 from tests.simulation.share_workload import ShareDrain, ShareMember
 from tests.simulation.slow_senders import SlowSender
@@ -98,6 +98,7 @@ class Run:
             self.world.story = []
         self.history = History(self.world.violate)
         self.history.is_synced = plan.settings.get("kproc.flush") == "group"
+        self.history.shares.has_dead_letters = plan.settings.get(AUTO_CREATE) == "true"
         self.history.shares.is_strict = not any(each.kind in MOVING for each in plan.events)
         self.disk = MemoryDisk(lambda: self.world.clock.wall_ms() * MS)
         self.clients: list[Client] = []

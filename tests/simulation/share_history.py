@@ -7,6 +7,7 @@ delivered.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Final
@@ -48,6 +49,7 @@ class ShareHistory:
         # Delivered records that a power loss took. If others got their offsets before the group looked, it takes
         # them for the former ones.
         self.lost: set[Place] = set()
+        self.has_dead_letters = False
         self.is_strict = True  # False: partitions move, which ends what their former owners knew.
 
     def acquired(
@@ -103,6 +105,25 @@ class ShareHistory:
                 f"stable-{partition}: {len(missing)} records of {start} to {end} never came to the share group, "
                 f"the first at {missing[0]} ({first})"
             )
+
+    def judge_dead_letters(self, letters: Counter[Place], starts: dict[int, int], disturbed_ns: int) -> None:
+        """Each record that is finished without being accepted has a dead letter, and others have none.
+
+        starts: the start of each partition's log. Records below it were deleted, perhaps before they were written.
+        disturbed_ns: when a role died last. A death between the letter and its record's end repeats the letter.
+        """
+        for place, delivery in self.records.items():
+            count, name = letters[place], f"stable-{place[1]} at {place[2]}"
+            if place in self.lost or place[2] < starts[place[1]] or delivery.is_unknown:
+                continue
+            self._counts["dead letters"] += count
+            if delivery.end in (ACCEPT, GAP):
+                if count:
+                    self._violate(f"{name} was accepted, and is a dead letter, too")
+            elif (delivery.end == REJECT or delivery.count >= LIMIT) and not count:
+                self._violate(f"{name} has no dead letter ({delivery})")
+            elif count > 1 and self.is_strict and disturbed_ns < delivery.at_ns:
+                self._violate(f"{name} has {count} dead letters ({delivery})")
 
     def _is_done(self, place: Place) -> bool:
         known = self.records.get(place)

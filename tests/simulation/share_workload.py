@@ -7,14 +7,16 @@ from typing import Any, Final
 from kproc.common.errors import ErrorCode
 from kproc.wire.header import ApiKey
 from tests.simulation.client import Fields, Life
+from tests.simulation.dead_letters import DEAD_LETTERS, DeadLetterReader
 from tests.simulation.share_history import ACCEPT, LOCK_NS, REJECT, RELEASE, Session
 from tests.simulation.workloads import PASSING, E, Worker
 from tests.simulation.world import S
-from tests.support.raw import list_offsets_fields
 from tests.support.share_requests import share_acknowledge, share_fetch
 
 GROUP: Final = "group-of-shares"
 _REOPEN: Final = (E.SHARE_SESSION_NOT_FOUND, E.INVALID_SHARE_SESSION_EPOCH)
+# A lost state exists again at most this time after its members have noticed it.
+_RESTORED_NS: Final = 5 * S
 _REJOIN: Final = (E.FENCED_MEMBER_EPOCH, E.UNKNOWN_MEMBER_ID, E.GROUP_ID_NOT_FOUND)
 # Nothing comes any more when nothing has come for this time: all locks have ended.
 _DRY_NS: Final = LOCK_NS + 5 * S
@@ -31,6 +33,7 @@ class ShareMember(Worker):
         self.session_epoch = 0
         self.held: dict[tuple[bytes, int], list[int]] = {}  # By partition: offsets to acknowledge.
         self.fetched: set[tuple[bytes, int]] = set()  # The partitions of the session.
+        self.stateless_ns: int | None = None  # Since when the group has had no state that could be read.
         super().__init__(*arguments)
 
     @property
@@ -55,7 +58,7 @@ class ShareMember(Worker):
         for _ in range(self.rng.choice((5, 10, 30))):
             if self.must_finish:
                 return
-            if not self.assigned or self.rng.random() < 0.3:
+            if not self.assigned or self.stateless_ns is not None or self.rng.random() < 0.3:
                 yield from self.heartbeat(self.member_epoch)
             if self.assigned:
                 yield from self.fetch()
@@ -66,9 +69,13 @@ class ShareMember(Worker):
             yield from self.close_session()
 
     def configure(self) -> Life:
-        """Let the group begin at the start of its partitions."""
-        config = {"name": "share.auto.offset.reset", "config_operation": 0, "value": "earliest"}
-        resource = {"resource_type": 32, "resource_name": GROUP, "configs": [config]}
+        """Let the group begin at the start of its partitions, and write dead letters in some runs."""
+        wanted = {"share.auto.offset.reset": "earliest"}
+        if self.history.shares.has_dead_letters:
+            wanted["errors.deadletterqueue.topic.name"] = DEAD_LETTERS
+            wanted["errors.deadletterqueue.copy.record.enable"] = self.rng.choice(("false", "true"))
+        configs = [{"name": name, "config_operation": 0, "value": value} for name, value in wanted.items()]
+        resource = {"resource_type": 32, "resource_name": GROUP, "configs": configs}
         fields = {"resources": [resource], "validate_only": False}
         answer = yield from self.call(ApiKey.INCREMENTAL_ALTER_CONFIGS, 1, fields)
         self.check_code("IncrementalAlterConfigs", answer["responses"][0]["error_code"])
@@ -138,7 +145,7 @@ class ShareMember(Worker):
         return any(row["acquired_records"] for row in rows.values())
 
     def _on_row(self, key: tuple[bytes, int], row: Fields) -> None:
-        self.check_code("ShareFetch", row["error_code"])
+        self._check_row(row["error_code"])
         offsets = [
             (at, each["delivery_count"])
             for each in row["acquired_records"]
@@ -154,6 +161,22 @@ class ShareMember(Worker):
                 name=f"stable-{key[1]} at {at}",
             )
         self.held.setdefault(key, []).extend(at for at, _ in offsets)
+
+    def _check_row(self, code: int) -> None:
+        """Check the error of a partition.
+
+        A power loss can take the group and its states. Its members learn this by their next heartbeat. When they have
+        joined again, the states exist again.
+        """
+        if code != E.UNKNOWN_SERVER_ERROR or self.history.is_synced or not self.history.power_losses:
+            self.check_code("ShareFetch", code)
+            self.stateless_ns = None if not code else self.stateless_ns
+            return
+        now_ns = self.world.now_ns()
+        if self.stateless_ns is None:
+            self.stateless_ns = now_ns
+        if now_ns - max(self.stateless_ns, self.world.disturbed_ns) > _RESTORED_NS:
+            self.check_code("ShareFetch", code)
 
     def _choose(self, *, accepts_all: bool = False) -> dict[tuple[bytes, int], dict[int, int]]:
         """Some held offsets, each with a type."""
@@ -236,7 +259,7 @@ class ShareMember(Worker):
         yield
 
 
-class ShareDrain(ShareMember):
+class ShareDrain(ShareMember, DeadLetterReader):
     """Accepts all records of the share group until nothing comes any more, and has the history judged.
 
     It keeps the first records until their lock ends. A login can end its connection every 40 ms, and the share session
@@ -264,25 +287,20 @@ class ShareDrain(ShareMember):
                     self.has_kept, self.held = True, {}
             yield from self.acknowledge(accepts_all=True)
             yield from self.pause(200)
+        is_judged = not self.history.power_losses or self.history.is_synced
+        starts: dict[int, int] = {}
         for partition in range(topic.partitions):
-            start = yield from self.find(topic.name, partition, -2)
+            starts[partition] = yield from self.find(topic.name, partition, -2)
             end = yield from self.find(topic.name, partition, -1)
-            if not self.history.power_losses or self.history.is_synced:
-                self.history.shares.judge(topic.topic_id, partition, start, end)
+            if is_judged:
+                self.history.shares.judge(topic.topic_id, partition, starts[partition], end)
+        if is_judged and self.history.shares.has_dead_letters:
+            letters = yield from self.read_dead_letters(topic.topic_id)
+            self.history.shares.judge_dead_letters(letters, starts, self.world.disturbed_ns)
         self.must_finish = True
 
     def _choose(self, *, accepts_all: bool = False) -> dict[tuple[bytes, int], dict[int, int]]:
         return super()._choose(accepts_all=True) if accepts_all else {}
-
-    def find(self, topic: str, partition: int, timestamp: int) -> Life:
-        while True:
-            answer = yield from self.call(
-                ApiKey.LIST_OFFSETS, 9, {**list_offsets_fields(topic, [(partition, timestamp)]), "isolation_level": 0}
-            )
-            row = answer["topics"][0]["partitions"][0]
-            if not row["error_code"]:
-                return row["offset"]
-            yield from self.pause(50)
 
 
 def batches_of(kinds: dict[int, int]) -> list[tuple[int, int, list[int]]]:
