@@ -15,7 +15,7 @@ from kproc.broker.group.consumer.records import (
     MemberTarget,
     OwnedPartitions,
 )
-from kproc.broker.group.records import OffsetKey, UnknownRecord, decode_record
+from kproc.broker.group.records import OffsetKey, UnknownGroupRecord, decode_record
 from kproc.broker.share.membership.records import (
     SHARE_RECORDS,
     NamedPartitions,
@@ -96,7 +96,7 @@ def group_record_fields(key: bytes | None, value: bytes | None) -> tuple[Fields,
             fields["member"] = record_key.name
         return fields, None if streams_content is None else _streams_value(streams_content)
     decoded = decode_record(key, value)
-    if isinstance(decoded, UnknownRecord):
+    if isinstance(decoded, UnknownGroupRecord):
         return None
     if isinstance(decoded[0], OffsetKey):
         offset_key = decoded[0]

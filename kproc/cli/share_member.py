@@ -22,7 +22,7 @@ _POLL_RECORDS: Final = 500
 _COMMIT_S: Final = 10.0
 
 
-class Verdict(Enum):
+class Acknowledgement(Enum):
     """The acknowledgement of the records that the command has printed."""
 
     ACCEPT = "accepted"
@@ -30,9 +30,9 @@ class Verdict(Enum):
     REJECT = "rejected"
 
 
-def choose_verdict(
+def choose_acknowledgement(
     group: str | None, excluded: Sequence[str], *, follow: bool, reject: bool, release: bool
-) -> tuple[str, Verdict]:
+) -> tuple[str, Acknowledgement]:
     """Return the group and how to acknowledge records, or end the command for options that exclude each other.
 
     excluded: the given options that do not apply to share groups.
@@ -49,13 +49,16 @@ def choose_verdict(
         usage_error(
             "--release and --follow exclude each other: the group would offer the same records for ever"
         )
-    return group, Verdict.REJECT if reject else Verdict.RELEASE if release else Verdict.ACCEPT
+    return (
+        group,
+        Acknowledgement.REJECT if reject else Acknowledgement.RELEASE if release else Acknowledgement.ACCEPT,
+    )
 
 
 class ShareReader:
     """Reads records as a member of a share group. It has the interface of RecordReader.
 
-    With Verdict.RELEASE every record is shown once: the reader is done when the group offers one of them again.
+    With Acknowledgement.RELEASE every record is shown once: the reader is done when the group offers one of them again.
     """
 
     def __init__(
@@ -63,7 +66,7 @@ class ShareReader:
         bootstrap: str,
         group: str,
         topics: Sequence[str],
-        verdict: Verdict,
+        acknowledgement: Acknowledgement,
         *,
         follow: bool,
         limit: int | None,
@@ -72,7 +75,7 @@ class ShareReader:
         _check_group(bootstrap, topics)
         self._bootstrap = bootstrap
         self._group = group
-        self._verdict = verdict
+        self._acknowledgement = acknowledgement
         self._follow = follow
         self._is_repeating = False
         self._idle_s = 0.0
@@ -135,7 +138,7 @@ class ShareReader:
 
     def _is_shown(self, record: Consumed) -> bool:
         """Return True if a record that was released comes again."""
-        if self._verdict is not Verdict.RELEASE:
+        if self._acknowledgement is not Acknowledgement.RELEASE:
             return False
         place = record.topic, record.partition, record.offset
         if place in self._seen:
@@ -148,7 +151,7 @@ class ShareReader:
         """Acknowledge these records, because they were printed, and wait until the broker has stored that."""
         from confluent_kafka import AcknowledgeType
 
-        kind = AcknowledgeType[self._verdict.name]
+        kind = AcknowledgeType[self._acknowledgement.name]
         for record in records:
             self._consumer.acknowledge_offset(record.topic, record.partition, record.offset, kind)
         self._count += len(records)
@@ -170,7 +173,7 @@ class ShareReader:
                 # The lock was over, for example, or the partition has another owner. The group delivers these again.
                 print_note(
                     f"kproc: group {self._group}: records of {partition.topic}-{partition.partition} not "
-                    f"{self._verdict.value}: {describe_error(problem.args[0])}"
+                    f"{self._acknowledgement.value}: {describe_error(problem.args[0])}"
                 )
 
     def close(self) -> None:
@@ -185,8 +188,8 @@ class ShareReader:
                 f"kproc: group {self._group} has no records for us; a new share group begins at the end of its topics, "
                 f"unless `kproc config set --group {self._group} share.auto.offset.reset=earliest` came first"
             )
-        elif self._verdict is not Verdict.ACCEPT:
-            print_note(f"kproc: {self._verdict.value} {counted(self._count, 'record')}")
+        elif self._acknowledgement is not Acknowledgement.ACCEPT:
+            print_note(f"kproc: {self._acknowledgement.value} {counted(self._count, 'record')}")
 
     def _on_error(self, error: Any) -> None:
         from kproc.cli.record_sender import describe_error

@@ -11,8 +11,8 @@ from kproc.cli.top_links import Links
 from kproc.cli.top_page import (
     Column,
     Line,
+    PageSnapshot,
     Row,
-    Snapshot,
     Source,
     StyledText,
     TopPage,
@@ -50,7 +50,7 @@ class _Groups:
                 row["lag_since_ms"] = self._rows[name]["lag_since_ms"]
         self._rows = rows
 
-    def update(self, names: Sequence[str] | None) -> Snapshot:
+    def update(self, names: Sequence[str] | None) -> PageSnapshot:
         """Return the groups, with present lags and ages of those named."""
         wanted = self._rows.keys() if names is None else names
         rows = {name: self._rows[name] for name in wanted if name in self._rows}
@@ -74,7 +74,7 @@ def _with_age(row: dict[str, Any], now_ms: int) -> dict[str, Any]:
     return row | {"lag_age_ms": None if since_ms is None else max(0, now_ms - since_ms)}
 
 
-def groups_snapshot(rows: list[dict[str, Any]], gaps: str | None = None) -> Snapshot:
+def groups_snapshot(rows: list[dict[str, Any]], gaps: str | None = None) -> PageSnapshot:
     """Return the groups with their sums."""
     lag = total(row["lag"] for row in rows)
     behind = sum(bool(row["lag"]) for row in rows)
@@ -83,7 +83,7 @@ def groups_snapshot(rows: list[dict[str, Any]], gaps: str | None = None) -> Snap
     head: list[Line] = [[StyledText(text)]]
     if gaps is not None:
         head.append([StyledText(gaps, "dim")])
-    return Snapshot(rows, head, {})
+    return PageSnapshot(rows, head, {})
 
 
 def _style(row: Row) -> str:

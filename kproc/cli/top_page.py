@@ -59,7 +59,7 @@ class Column(NamedTuple):
         return "-" if value is None else self.show(value)
 
 
-class Snapshot(NamedTuple):
+class PageSnapshot(NamedTuple):
     """The data of a page at one time: its rows, the lines above the table, and further values for JSON."""
 
     rows: list[dict[str, Any]]
@@ -74,7 +74,7 @@ class Source(NamedTuple):
     survey: reads what `update` does not read each time, or None.
     """
 
-    update: Callable[[Sequence[str] | None], Snapshot]
+    update: Callable[[Sequence[str] | None], PageSnapshot]
     survey: Callable[[], None] | None = None
 
 
@@ -144,11 +144,11 @@ class Reading:
     survey_pace: ReadingPace = field(default_factory=lambda: ReadingPace(_SURVEY_REST, _SURVEY_LATE_S))
     update_pace: ReadingPace = field(default_factory=lambda: ReadingPace(_UPDATE_REST, _UPDATE_LATE_S))
 
-    def read(self, names: Sequence[str] | None, *, has_survey: bool = False) -> Snapshot:
+    def read(self, names: Sequence[str] | None, *, has_survey: bool = False) -> PageSnapshot:
         """Read the data: the rows named `names` completely, the survey only if it is due or `has_survey` says so."""
         if self.source.survey is not None and (has_survey or self.survey_pace.is_due):
             self.survey_pace.run(self.source.survey)
-        snapshot: Snapshot = self.update_pace.run(lambda: self.source.update(names))
+        snapshot: PageSnapshot = self.update_pace.run(lambda: self.source.update(names))
         if snapshot.values.get("notice"):
             # The supervisor answered for a broker that hangs. It needs no rest, and the user needs the news.
             self.update_pace.took_s = 0.0

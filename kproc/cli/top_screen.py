@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import Final, NamedTuple
 
 from kproc.cli.tables import shortened
-from kproc.cli.top_page import Column, Line, Reading, Row, Snapshot, StyledText, TopPage, arrange
+from kproc.cli.top_page import Column, Line, PageSnapshot, Reading, Row, StyledText, TopPage, arrange
 from kproc.common.printable import printable
 
 _GAP: Final = 2
@@ -51,7 +51,7 @@ class View:
     is_reversed: bool = False
     wanted: str = ""
     first: int = 0
-    snapshot: Snapshot | None = None
+    snapshot: PageSnapshot | None = None
     error: str | None = None
     due_s: float = 0.0
     """Monotonic time of the next reading."""

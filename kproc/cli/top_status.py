@@ -15,8 +15,8 @@ from kproc.cli.top_links import Links
 from kproc.cli.top_page import (
     Column,
     Line,
+    PageSnapshot,
     Row,
-    Snapshot,
     Source,
     StyledText,
     TopPage,
@@ -77,7 +77,7 @@ def _host_times() -> tuple[int, int]:
 def _open_processes(links: Links) -> Source:
     statuses = _Statuses(links)
 
-    def update(_names: Sequence[str] | None) -> Snapshot:
+    def update(_names: Sequence[str] | None) -> PageSnapshot:
         notice = statuses.request()
         return processes_snapshot(
             statuses.now, statuses.before, statuses.seconds, statuses.host_busy, notice=notice
@@ -93,7 +93,7 @@ def processes_snapshot(
     host_busy: float | None = None,
     *,
     notice: str | None = None,
-) -> Snapshot:
+) -> PageSnapshot:
     """Return the roles, with the bottleneck and the broker's problems, from two successive statuses."""
     earlier = {name_of(row): row for row in before["processes"]} if before is not None else {}
     rows = [_process(row, earlier.get(name_of(row)), seconds) for row in status["processes"]]
@@ -112,7 +112,7 @@ def processes_snapshot(
         "notice": notice,
         "uptime_ms": status["uptime_ms"],
     }
-    return Snapshot(rows, head, values)
+    return PageSnapshot(rows, head, values)
 
 
 def _process(row: Row, before: Row | None, seconds: float) -> dict[str, Any]:
@@ -230,7 +230,7 @@ PROCESSES: Final = TopPage(
 def _open_requests(links: Links) -> Source:
     statuses = _Statuses(links)
 
-    def update(_names: Sequence[str] | None) -> Snapshot:
+    def update(_names: Sequence[str] | None) -> PageSnapshot:
         notice = statuses.request()
         return requests_snapshot(statuses.now, statuses.before, statuses.seconds, notice=notice)
 
@@ -239,7 +239,7 @@ def _open_requests(links: Links) -> Source:
 
 def requests_snapshot(
     status: Status, before: Status | None, seconds: float, *, notice: str | None = None
-) -> Snapshot:
+) -> PageSnapshot:
     """Return the APIs with their rates and times, from two successive statuses."""
     earlier = {api["key"]: api for api in before["apis"]} if before is not None else None
     rows = [_api(api, earlier, seconds) for api in status["apis"]]
@@ -248,7 +248,7 @@ def requests_snapshot(
     head: list[Line] = [[StyledText(f"{shown[0]} requests/s, {shown[1]} errors/s; times in ms")]]
     if notice is not None:
         head.insert(0, [StyledText("notice ", "bold yellow"), StyledText(notice)])
-    return Snapshot(rows, head, {"notice": notice})
+    return PageSnapshot(rows, head, {"notice": notice})
 
 
 def _api(api: Row, earlier: Mapping[int, Row] | None, seconds: float) -> dict[str, Any]:
@@ -346,7 +346,7 @@ class _ConnectionSource:
         self._before: dict[str, dict[str, Any]] | None = None
         self._taken_s = 0.0
 
-    def update(self, _names: Sequence[str] | None) -> Snapshot:
+    def update(self, _names: Sequence[str] | None) -> PageSnapshot:
         rows = self._links.require_local().operate("clients")["clients"]
         now_s = time.monotonic()
         if self._before is not None:
@@ -355,14 +355,14 @@ class _ConnectionSource:
         return connections_snapshot(rows)
 
 
-def connections_snapshot(rows: Sequence[Row]) -> Snapshot:
+def connections_snapshot(rows: Sequence[Row]) -> PageSnapshot:
     """Return the connections, from rows of the operation `clients`, with or without rates."""
     shown = [_connection(row) for row in rows]
     states = [row["state"] for row in shown]
     rate = total(row["requests_per_s"] for row in shown)
     text = f"{counted(len(shown), 'connection')}, {states.count('throttled')} throttled, {states.count('held')} held"
     head: list[Line] = [[StyledText(f"{text}; {'-' if rate is None else show_count(rate)} requests/s")]]
-    return Snapshot(shown, head, {})
+    return PageSnapshot(shown, head, {})
 
 
 def _connection(row: Row) -> dict[str, Any]:

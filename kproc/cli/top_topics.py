@@ -12,8 +12,8 @@ from kproc.cli.top_links import Links
 from kproc.cli.top_page import (
     Column,
     Line,
+    PageSnapshot,
     Row,
-    Snapshot,
     Source,
     StyledText,
     TopPage,
@@ -80,7 +80,7 @@ class _Topics:
             }
         self._surveyed_s = now_s
 
-    def update(self, _names: Sequence[str] | None) -> Snapshot:
+    def update(self, _names: Sequence[str] | None) -> PageSnapshot:
         """Return the topics with the traffic since the last update."""
         if self._is_counted:
             self._count()
@@ -120,7 +120,7 @@ class _Topics:
 
 def topics_snapshot(
     rows: list[dict[str, Any]], gaps: str | None = None, offline: dict[Partition, str] | None = None
-) -> Snapshot:
+) -> PageSnapshot:
     """Return the topics with their sums."""
     internal = sum(row["is_internal"] for row in rows)
     count = counted(len(rows) - internal, "topic") + (f" and {internal} internal" if internal else "")
@@ -137,7 +137,7 @@ def topics_snapshot(
         )
     if gaps is not None:
         head.append([StyledText(gaps, "dim")])
-    return Snapshot(rows, head, {})
+    return PageSnapshot(rows, head, {})
 
 
 def _style(row: Row) -> str:

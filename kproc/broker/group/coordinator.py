@@ -61,7 +61,7 @@ from kproc.broker.group.records import (
     CommittedOffset,
     GroupSnapshot,
     OffsetKey,
-    UnknownRecord,
+    UnknownGroupRecord,
     decode_record,
     encode_group_key,
     encode_group_value,
@@ -177,7 +177,7 @@ class GroupCoordinator:
         decoded = decode_record(key, value)
         # A newer Kafka can write record types of group protocols that kproc does not have. Skip them, so that the
         # other groups can be loaded.
-        if isinstance(decoded, UnknownRecord):
+        if isinstance(decoded, UnknownGroupRecord):
             if decoded.key_type not in self._unknown_types:
                 self._unknown_types.add(decoded.key_type)
                 logger.warning("group records of the unknown key type %d are skipped", decoded.key_type)

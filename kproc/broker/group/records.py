@@ -15,7 +15,8 @@
                          | rebalance timeout int32 (v1) | session timeout int32 | subscription, assignment bytes
 
 As in Kafka 4.3, offsets are written as version 4, or 1 if the client has set an expiry time; groups are written as
-version 3. Key types above 2 belong to other group protocols (KIP-848, 932, 1071); they are returned as UnknownRecord.
+version 3. Key types above 2 belong to other group protocols (KIP-848, 932, 1071): decode_record returns an
+UnknownGroupRecord for them.
 """
 
 from __future__ import annotations
@@ -120,13 +121,15 @@ class GroupSnapshot(msgspec.Struct, frozen=True, kw_only=True):
     members: tuple[MemberSnapshot, ...]
 
 
-class UnknownRecord(msgspec.Struct, frozen=True, gc=False):
+class UnknownGroupRecord(msgspec.Struct, frozen=True, gc=False):
     """A record whose key type this broker does not know: of a newer Kafka, or of another group protocol."""
 
     key_type: int
 
 
-Decoded = tuple[OffsetKey, CommittedOffset | None] | tuple[GroupKey, GroupSnapshot | None] | UnknownRecord
+Decoded = (
+    tuple[OffsetKey, CommittedOffset | None] | tuple[GroupKey, GroupSnapshot | None] | UnknownGroupRecord
+)
 
 
 # ---- writing ----------------------------------------------------------------------------------------------
@@ -210,7 +213,7 @@ def decode_record(key: bytes | None, value: bytes | None) -> Decoded:
         if key_type == _GROUP:
             group_id, _ = _string(read_string, key, INT16.size)
             return GroupKey(group_id), None if value is None else _read_group_value(group_id, value)
-        return UnknownRecord(key_type)
+        return UnknownGroupRecord(key_type)
     except (ProtocolError, StructError, IndexError, UnicodeDecodeError) as error:
         raise Corrupt(f"record of a group: {error}") from error
 

@@ -10,7 +10,7 @@ from confluent_kafka import AcknowledgeType
 
 from kproc.cli import share_member
 from kproc.cli.failure import Failure
-from kproc.cli.share_member import IDLE_S, ShareReader, Verdict
+from kproc.cli.share_member import IDLE_S, Acknowledgement, ShareReader
 
 ACCEPT, RELEASE, REJECT = AcknowledgeType.ACCEPT, AcknowledgeType.RELEASE, AcknowledgeType.REJECT
 
@@ -87,13 +87,13 @@ def no_broker(monkeypatch: pytest.MonkeyPatch) -> None:
 def reader_of(
     monkeypatch: pytest.MonkeyPatch,
     *polls: list[int],
-    verdict: Verdict = Verdict.ACCEPT,
+    acknowledgement: Acknowledgement = Acknowledgement.ACCEPT,
     follow: bool = False,
     limit: int | None = None,
 ) -> tuple[ShareReader, FakeConsumer]:
     consumer = FakeConsumer(list(polls))
     monkeypatch.setattr(confluent_kafka, "ShareConsumer", consumer, raising=False)
-    return ShareReader("b:1", "g", ["t"], verdict, follow=follow, limit=limit), consumer
+    return ShareReader("b:1", "g", ["t"], acknowledgement, follow=follow, limit=limit), consumer
 
 
 def run(reader: ShareReader, limit: int = 1000) -> list[int]:
@@ -109,12 +109,13 @@ def run(reader: ShareReader, limit: int = 1000) -> list[int]:
 
 
 @pytest.mark.parametrize(
-    ("verdict", "kind"), [(Verdict.ACCEPT, ACCEPT), (Verdict.REJECT, REJECT), (Verdict.RELEASE, RELEASE)]
+    ("acknowledgement", "kind"),
+    [(Acknowledgement.ACCEPT, ACCEPT), (Acknowledgement.REJECT, REJECT), (Acknowledgement.RELEASE, RELEASE)],
 )
-def test_printed_records_get_the_verdict(
-    monkeypatch: pytest.MonkeyPatch, verdict: Verdict, kind: AcknowledgeType
+def test_printed_records_get_the_acknowledgement(
+    monkeypatch: pytest.MonkeyPatch, acknowledgement: Acknowledgement, kind: AcknowledgeType
 ) -> None:
-    reader, consumer = reader_of(monkeypatch, [0, 1], [], [2], verdict=verdict)
+    reader, consumer = reader_of(monkeypatch, [0, 1], [], [2], acknowledgement=acknowledgement)
     assert run(reader) == [0, 1, 2]
     assert consumer.kinds == {0: kind, 1: kind, 2: kind}
     assert consumer.commits == 2
@@ -129,7 +130,7 @@ def test_records_beyond_the_count_are_given_back(monkeypatch: pytest.MonkeyPatch
 
 
 def test_released_records_are_printed_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    reader, consumer = reader_of(monkeypatch, [0, 1], [0, 2], [5], verdict=Verdict.RELEASE)
+    reader, consumer = reader_of(monkeypatch, [0, 1], [0, 2], [5], acknowledgement=Acknowledgement.RELEASE)
     assert run(reader) == [0, 1, 2]
     assert set(consumer.kinds.values()) == {RELEASE}
 
@@ -150,7 +151,7 @@ def test_follower_is_never_done(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_old_confluent_kafka_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delattr(confluent_kafka, "ShareConsumer", raising=False)
     with pytest.raises(Failure, match=r"has no share consumer: install version 2\.15 or later"):
-        ShareReader("b:1", "g", ["t"], Verdict.ACCEPT, follow=False, limit=None)
+        ShareReader("b:1", "g", ["t"], Acknowledgement.ACCEPT, follow=False, limit=None)
 
 
 @pytest.mark.parametrize(
@@ -168,5 +169,5 @@ def test_options_that_exclude_each_other(
 ) -> None:
     given = {"group": "g", "excluded": [], "follow": False, "reject": False, "release": False, **options}
     with pytest.raises(BaseException) as raised:  # noqa: PT011 - typer's own exit, or a failure
-        share_member.choose_verdict(given.pop("group"), given.pop("excluded"), **given)
+        share_member.choose_acknowledgement(given.pop("group"), given.pop("excluded"), **given)
     assert problem in capsys.readouterr().err + str(raised.value)

@@ -13,7 +13,7 @@ from kproc.cli import top_groups, top_links, top_topics, topic_usage
 from kproc.cli.clients import add_rates
 from kproc.cli.top import PageName, _has_terminal, _Loop, _PendingReading, all_pages
 from kproc.cli.top_links import Links
-from kproc.cli.top_page import Reading, ReadingPace, Row, Snapshot, Source, TopPage, arrange
+from kproc.cli.top_page import PageSnapshot, Reading, ReadingPace, Row, Source, TopPage, arrange
 from kproc.cli.top_screen import Mode, Screen, StyledText, View, ansi, plain, render
 from kproc.cli.top_status import connections_snapshot, processes_snapshot, requests_snapshot
 from kproc.cli.top_terminal import parse_keys
@@ -30,11 +30,11 @@ SIZES = [(120, 40), (80, 24), (60, 10), (20, 3), (1, 1)]
 HOSTILE = "x\x1b]0;owned\x07\x1b[31m\nforged\u202e"
 
 
-def view_of(name: str, snapshot: Snapshot | None, **more: Any) -> View:
+def view_of(name: str, snapshot: PageSnapshot | None, **more: Any) -> View:
     page = PAGES[name]
     column = page.column(page.sort)
     assert column is not None
-    return View(page, Reading(Source(lambda _names: Snapshot([], [], {}))), column, snapshot=snapshot, **more)
+    return View(page, Reading(Source(lambda _names: PageSnapshot([], [], {}))), column, snapshot=snapshot, **more)
 
 
 def drawn(view: View, width: int = 80, height: int = 24, mode: Mode | None = None) -> list[str]:
@@ -68,7 +68,7 @@ def group(name: str, **more: Any) -> dict[str, Any]:
             "lag": 10, "lag_since_ms": 1, "lag_age_ms": 60_000, **more}  # fmt: skip
 
 
-def snapshots() -> dict[str, Snapshot]:
+def snapshots() -> dict[str, PageSnapshot]:
     now = busy_broker()
     return {
         "processes": processes_snapshot(now, start(now), 1.0),
@@ -117,7 +117,7 @@ def test_offline_partitions_take_lines_but_no_role_from_view() -> None:
 
 def test_narrow_screen_leaves_out_the_time_of_the_survey() -> None:
     view = view_of("topics", snapshots()["topics"])
-    view.reading.source = Source(lambda _names: Snapshot([], [], {}), lambda: None)
+    view.reading.source = Source(lambda _names: PageSnapshot([], [], {}), lambda: None)
     view.reading.update_pace.took_s = 0.003
     view.reading.survey_pace.took_s = 0.139
     assert drawn(view, width=120)[0].split("requests ")[1].split(" + ")[1].startswith("139 ms every ")
@@ -226,11 +226,11 @@ def test_rows_are_sorted_by_value_with_unknown_ones_last() -> None:
 # -- keys and readings
 
 
-def loop_of(*snapshots: Snapshot | Exception) -> tuple[_Loop, list[Any]]:
+def loop_of(*snapshots: PageSnapshot | Exception) -> tuple[_Loop, list[Any]]:
     """A loop whose pages all give these snapshots, one after the other."""
     given, asked = list(snapshots), []
 
-    def update(wanted: Sequence[str] | None) -> Snapshot:
+    def update(wanted: Sequence[str] | None) -> PageSnapshot:
         asked.append(wanted)
         answer = given.pop(0)
         if isinstance(answer, Exception):
@@ -361,7 +361,7 @@ def test_dear_reading_rests_for_longer(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_answer_of_the_supervisor_needs_no_rest(monkeypatch: pytest.MonkeyPatch) -> None:
     clock = iter([100.0, 106.0])
     monkeypatch.setattr("kproc.cli.top_page.time.monotonic", lambda: next(clock))
-    reading = Reading(Source(lambda _names: Snapshot([], [], {"notice": "no answer in 1500 ms"})))
+    reading = Reading(Source(lambda _names: PageSnapshot([], [], {"notice": "no answer in 1500 ms"})))
     reading.read([])
     assert reading.update_pace.rest_s == 0
     assert reading.cost(2.0) == ""

@@ -15,7 +15,7 @@ from kproc.broker.group.records import (
     GroupSnapshot,
     MemberSnapshot,
     OffsetKey,
-    UnknownRecord,
+    UnknownGroupRecord,
     decode_record,
     encode_group_key,
     encode_group_value,
@@ -156,7 +156,7 @@ def test_a_flexible_group_is_read_with_fields_of_tomorrow() -> None:
 
 
 def test_other_key_types_are_left_to_others() -> None:
-    assert decode_record(b"\0\3\0\1g", b"\0\0") == UnknownRecord(3)
+    assert decode_record(b"\0\3\0\1g", b"\0\0") == UnknownGroupRecord(3)
 
 
 @pytest.mark.parametrize("value", [b"", b"\0\5" + bytes(40), b"\xff\xff" + bytes(40)])
