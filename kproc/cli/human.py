@@ -58,3 +58,8 @@ def is_quantity(text: str) -> bool:
 def _two_units(ms: int, large: tuple[int, str], small: tuple[int, str]) -> str:
     rest = ms % large[0] // small[0]
     return f"{ms // large[0]}{large[1]}" + (f"{rest}{small[1]}" if rest else "")
+
+
+def camel_case(name: str) -> str:
+    """Format the name of an API as Kafka does: LIST_OFFSETS becomes ListOffsets."""
+    return "".join(word.capitalize() for word in name.split("_"))

@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING, Annotated, Any, Final
 
 import typer
 
-from kproc.cli.api_ledger import camel_case
 from kproc.cli.common import (
     DEFAULT_BOOTSTRAP,
     Bootstrap,
@@ -19,7 +18,7 @@ from kproc.cli.common import (
     connect,
 )
 from kproc.cli.completion import complete_topics
-from kproc.cli.human import format_bytes
+from kproc.cli.human import camel_case, format_bytes
 from kproc.cli.lines import print_line, print_note
 from kproc.common.printable import printable, printable_json
 
