@@ -1,259 +1,122 @@
 """`kproc consume TOPIC...`: records to stdout, read by confluent-kafka.
 
 Without --group partitions are assigned by hand and nothing is committed: reading twice shows the same records twice.
+consume_options.py has the options, record_copy.py the loop from reader to output.
 """
 
 from __future__ import annotations
 
-import signal
 import sys
-from collections.abc import Iterator
-from contextlib import contextmanager
-from enum import StrEnum
-from typing import TYPE_CHECKING, Annotated, Final
+from typing import TYPE_CHECKING
 
-import typer
-
-from kproc.cli.common import DEFAULT_BOOTSTRAP, Bootstrap, Failure, connect_for_records, usage_error
-from kproc.cli.completion import complete_groups, complete_topics
+from kproc.cli.common import DEFAULT_BOOTSTRAP, Bootstrap, Failure, connect_for_records
+from kproc.cli.consume_options import (
+    GroupMembership,
+    GroupProtocol,
+    Isolation,
+    IsolationLevel,
+    ReadRange,
+    RecordPatterns,
+    ShareMembership,
+    SkipUnreadable,
+    Template,
+    Topics,
+)
 from kproc.cli.formatting import Formatter, compile_format
 from kproc.cli.human import counted
 from kproc.cli.lines import print_note
-from kproc.cli.patterns import RecordFilter, is_topic_pattern, matching_topics
-from kproc.cli.positions import Partitions, Where, chosen_partitions, find_positions, parse_where
+from kproc.cli.patterns import is_topic_pattern, matching_topics
+from kproc.cli.positions import Partitions, Where, chosen_partitions, find_positions
+from kproc.cli.record_copy import copy_records
 from kproc.cli.unserved import Partition, explain_unserved
 
 if TYPE_CHECKING:
     from kproc.cli.record_reader import OffsetRange, RecordReader, RecordSource
-    from kproc.cli.share_member import ShareReader
-
-BATCH_RECORDS: Final = 1000
-"""Most records that one call takes from librdkafka."""
-_ENDINGS: Final = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
-
-
-class Isolation(StrEnum):
-    """Which records of transactions are shown."""
-
-    UNCOMMITTED = "read-uncommitted"
-    COMMITTED = "read-committed"
-
-
-class GroupProtocol(StrEnum):
-    """The protocol with which the command is a member of a group."""
-
-    CLASSIC = "classic"
-    CONSUMER = "consumer"
-
-
-SkipUnreadable = Annotated[
-    bool,
-    typer.Option(
-        "--skip-unreadable",
-        help="Skip batches that cannot be read and print a line for each. Default: stop and print the offset.",
-    ),
-]
-Template = Annotated[
-    str | None,
-    typer.Option(
-        "--format",
-        "-f",
-        metavar="FORMAT",
-        help="Format as in kcat: %t %p %o %k %s %h %T, \\n \\t; or json, the input of produce --json. "
-        "[default: %s\\n; with several topics %t\\t%s\\n]",
-    ),
-]
-Topics = Annotated[
-    list[str],
-    typer.Argument(
-        metavar="TOPIC",
-        help="Topics to read. 'orders-*' or '^orders-[0-9]' stand for the topics that match now.",
-        autocompletion=complete_topics,
-    ),
-]
-Start = Annotated[
-    str,
-    typer.Option(
-        "--from",
-        "-o",
-        metavar="WHERE",
-        help="beginning, end, an offset, -N (the last N of each), @MILLISECONDS or an ISO 8601 time; "
-        "with --group only where nothing is committed.",
-    ),
-]
-Until = Annotated[
-    str | None,
-    typer.Option(
-        metavar="WHERE", help="Stop before this position, given as for --from. [default: the present end]"
-    ),
-]
-KeyPattern = Annotated[
-    str | None,
-    typer.Option(metavar="REGEX", help="Only records whose key has a match of this regular expression."),
-]
-ValuePattern = Annotated[
-    str | None,
-    typer.Option(metavar="REGEX", help="Only records whose value has a match of this regular expression."),
-]
-Follow = Annotated[
-    bool,
-    typer.Option(
-        "--follow",
-        "-F",
-        help="Wait for more records at the end, and for an unreachable broker. Implied by --from end.",
-    ),
-]
-Group = Annotated[
-    str | None,
-    typer.Option(
-        "--group",
-        "-g",
-        metavar="GROUP",
-        help="Read as a member of this group: continue at its offsets and commit printed records.",
-        autocompletion=complete_groups,
-    ),
-]
-# The default is the protocol that all brokers have. It does not convert a classic group, and a killed command leaves
-# its group within 10 s: the session timeout of the consumer protocol is the group's, 45 s by default.
-Protocol = Annotated[
-    GroupProtocol,
-    typer.Option(
-        help="Protocol of the member. consumer: that of KIP-848, in which members keep their partitions during a "
-        "rebalance. A classic group becomes a consumer group when the first such member joins."
-    ),
-]
-Share = Annotated[
-    str | None,
-    typer.Option(
-        metavar="GROUP",
-        help="Read as a member of this share group (a queue). Printed records are accepted: no member gets them again.",
-        autocompletion=complete_groups,
-    ),
-]
-Reject = Annotated[
-    bool, typer.Option("--reject", help="With --share: reject printed records. No member gets them again.")
-]
-Release = Annotated[
-    bool,
-    typer.Option(
-        "--release", help="With --share: give printed records back to the group. Each is printed once."
-    ),
-]
 
 
 def consume(
     topics: Topics,
     bootstrap: Bootstrap = DEFAULT_BOOTSTRAP,
-    start: Start = "beginning",
-    until: Until = None,
-    count: Annotated[
-        int | None, typer.Option("--count", "-n", min=1, help="Stop after this many records.")
-    ] = None,
-    follow: Follow = False,
-    group: Group = None,
-    protocol: Protocol = GroupProtocol.CLASSIC,
-    share: Share = None,
-    reject: Reject = False,
-    release: Release = False,
+    extent: ReadRange = ReadRange(),
+    member: GroupMembership = GroupMembership(),
+    share: ShareMembership = ShareMembership(),
     partition: Partitions = None,
-    key: KeyPattern = None,
-    grep: ValuePattern = None,
+    patterns: RecordPatterns = RecordPatterns(),
     template: Template = None,
     skip_unreadable: SkipUnreadable = False,
-    isolation: Annotated[
-        Isolation,
-        typer.Option(help="read-committed: without aborted transactions, up to the first open one."),
-    ] = Isolation.UNCOMMITTED,
+    isolation: IsolationLevel = Isolation.UNCOMMITTED,
 ) -> None:
     """Write records to the standard output, up to the current end, or for ever with --follow.
 
     Regular expressions are Python's. They see keys and values as UTF-8 text, and of each the first MiB.
     """
-    if share is not None or reject or release:
-        reasons = {
-            "--group": group is not None,
-            "--protocol": protocol is not GroupProtocol.CLASSIC,
-            "--partition": bool(partition),
-            "--from": start != "beginning",
-            "--until": until is not None,
-            # Records that do not match would be lost to all other members.
-            "--key": key is not None,
-            "--grep": grep is not None,
-            "--isolation": isolation is not Isolation.UNCOMMITTED,
-            "--skip-unreadable": skip_unreadable,
-        }
-        excluded = [name for name, is_given in reasons.items() if is_given]
-        _consume_share(bootstrap, share, topics, template, count, excluded, follow, reject, release)
-        return
-    where = parse_where("--from", start)
-    follow = follow or where == "end"
-    end = _parse_until(until, follow=follow)
-    wanted = RecordFilter(key, grep) if key is not None or grep is not None else None
     topics = list(dict.fromkeys(topics))
+    if share.is_given:
+        excluded = _excluded_by_share(extent, member, partition, patterns, isolation, skip_unreadable)
+        _consume_share(bootstrap, topics, template, extent, share, excluded)
+        return
+    until, wanted = extent.parse_until(), patterns.compile()
     formatter = _compile_template(template, topics)
-    if group is not None and partition:
-        usage_error("--group and --partition exclude each other: the group says who reads what")
-    if group == "":
-        usage_error("--group: must not be empty")
-    if group is None and protocol is not GroupProtocol.CLASSIC:
-        usage_error(f"--protocol {protocol} is for members of a group: add --group")
-    topics = _found_topics(bootstrap, topics)
-    if group is not None:
-        _check_coordinator(bootstrap, group)
-    span = _span(bootstrap, topics, where, end, partition, isolation)
+    member.validate(partition)
+    topics, follow = _found_topics(bootstrap, topics), extent.is_endless
+    if member.group is not None:
+        _check_coordinator(bootstrap, member.group)
+    span = _span(bootstrap, topics, extent.where, until, partition, isolation)
     unserved = _check_unserved(bootstrap, span, follow=follow)
     # A group begins at its own offsets.
-    if group is None and (problem := _start_beyond_end(start, where, span, follow=follow)):
-        print_note(f"kproc: {problem}")
+    if member.group is None:
+        _note_start_beyond_end(extent, span)
     is_watched = sys.stdout.isatty() and sys.stderr.isatty()
-    reader = _reader(
-        bootstrap,
-        topics,
-        span,
-        group,
-        protocol,
-        isolation,
-        follow=follow,
-        tells=is_watched,
-        skips_unreadable=skip_unreadable,
-    )
-    _copy(reader, formatter, count, wanted, followed=topics if is_watched and follow else [])
+    source = _source(topics, span, member, follow=follow, tells=is_watched)
+    reader = _reader(bootstrap, topics, source, span, isolation, skip_unreadable)
+    copy_records(reader, formatter, extent.count, wanted, followed=topics if is_watched and follow else [])
     if unserved:
         raise Failure(f"not read: {'; '.join(unserved)}")
 
 
+def _excluded_by_share(
+    extent: ReadRange,
+    member: GroupMembership,
+    partition: list[int] | None,
+    patterns: RecordPatterns,
+    isolation: Isolation,
+    skip_unreadable: bool,
+) -> list[str]:
+    """Return the given options that do not apply to share groups."""
+    reasons = {
+        "--group": member.group is not None,
+        "--protocol": member.protocol is not GroupProtocol.CLASSIC,
+        "--partition": bool(partition),
+        "--from": extent.start != "beginning",
+        "--until": extent.until is not None,
+        # Records that do not match would be lost to all other members.
+        "--key": patterns.key is not None,
+        "--grep": patterns.grep is not None,
+        "--isolation": isolation is not Isolation.UNCOMMITTED,
+        "--skip-unreadable": skip_unreadable,
+    }
+    return [name for name, is_given in reasons.items() if is_given]
+
+
 def _consume_share(
     bootstrap: str,
-    group: str | None,
     topics: list[str],
     template: str | None,
-    count: int | None,
+    extent: ReadRange,
+    share: ShareMembership,
     excluded: list[str],
-    follow: bool,
-    reject: bool,
-    release: bool,
 ) -> None:
     """Print records of a share group, and accept, reject or release them."""
-    from kproc.cli.share_member import ShareReader, choose_verdict
+    from kproc.cli.share_member import ShareReader, choose_acknowledgement
 
-    group, verdict = choose_verdict(group, excluded, follow=follow, reject=reject, release=release)
-    topics = list(dict.fromkeys(topics))
+    count, follow = extent.count, extent.follow
+    group, acknowledgement = choose_acknowledgement(
+        share.share, excluded, follow=follow, reject=share.reject, release=share.release
+    )
     formatter = _compile_template(template, topics)
     topics = _found_topics(bootstrap, topics)
-    reader = ShareReader(bootstrap, group, topics, verdict, follow=follow, limit=count)
-    _copy(reader, formatter, count, None, followed=topics if follow and sys.stdout.isatty() else [])
-
-
-def _parse_until(text: str | None, *, follow: bool) -> Where:
-    """Parse --until, by default the present end. It excludes following."""
-    if text is None:
-        return "end"
-    until = parse_where("--until", text)
-    if follow:
-        usage_error(
-            "--until stops the command, but --follow and --from end wait for more records: leave one out"
-        )
-    return until
+    reader = ShareReader(bootstrap, group, topics, acknowledgement, follow=follow, limit=count)
+    copy_records(reader, formatter, count, None, followed=topics if follow and sys.stdout.isatty() else [])
 
 
 def _compile_template(template: str | None, topics: list[str]) -> Formatter:
@@ -272,6 +135,12 @@ def _found_topics(bootstrap: str, names: list[str]) -> list[str]:
     with connect_for_records(bootstrap) as client:
         known = [str(row["name"]) for row in topic_metadata(client, None) if not row.get("is_internal")]
     return matching_topics(names, known)
+
+
+def _note_start_beyond_end(extent: ReadRange, span: OffsetRange) -> None:
+    problem = _start_beyond_end(extent.start, extent.where, span, follow=extent.is_endless)
+    if problem is not None:
+        print_note(f"kproc: {problem}")
 
 
 def _start_beyond_end(start: str, where: Where, span: OffsetRange, *, follow: bool) -> str | None:
@@ -312,106 +181,38 @@ def _check_unserved(bootstrap: str, span: OffsetRange, *, follow: bool) -> list[
     return lines
 
 
-def _copy(
-    reader: RecordReader | ShareReader,
-    formatter: Formatter,
-    count: int | None,
-    wanted: RecordFilter | None,
-    *,
-    followed: list[str],
-) -> None:
-    left = count if count is not None else sys.maxsize
-    write, flush = sys.stdout.buffer.write, sys.stdout.buffer.flush
-    with _ending() as ending:
-        try:
-            # Say so only when Ctrl-C ends the command in order. A KeyboardInterrupt during the imports before this can
-            # hit an `exec` of dataclasses. CPython remembers that, and at its exit kills the process with SIGINT.
-            if followed:
-                print_note(f"kproc: following {', '.join(followed)}; Ctrl-C ends")
-            while left > 0 and not reader.is_done and not ending.number:
-                # With --group the records in `taken` are committed, so it must not have more than --count allows.
-                taken = matches = reader.read(min(left, BATCH_RECORDS) if wanted is None else BATCH_RECORDS)
-                if wanted is not None:
-                    taken, matches = wanted.select(taken, left)
-                for record in matches:
-                    write(formatter(record))
-                flush()
-                if taken:
-                    reader.printed(taken)
-                left -= len(matches)
-        finally:
-            reader.close()
-    if ending.number == signal.SIGINT:
-        raise KeyboardInterrupt
-    if ending.number:
-        # A shell reports a program that a signal ended as 128 plus its number.
-        raise SystemExit(128 + ending.number)
+def _source(
+    topics: list[str], span: OffsetRange, member: GroupMembership, *, follow: bool, tells: bool
+) -> RecordSource:
+    """Return what chooses the partitions to read: the group's coordinator, or without a group the user."""
+    from kproc.cli.group_member import GroupMember
+    from kproc.cli.record_reader import Assigned, Progress
 
-
-class _Ending:
-    """The handler of signals that end the command.
-
-    After the first signal the command prints and commits the records in hand. A second signal ends it at once. The
-    first only sets `number`, because an exception inside a call of librdkafka may be lost or replaced.
-    """
-
-    number = 0
-
-    def __call__(self, number: int, _frame: object) -> None:
-        if self.number:
-            raise KeyboardInterrupt
-        self.number = number
-
-
-@contextmanager
-def _ending() -> Iterator[_Ending]:
-    ending = _Ending()
-    before = {number: signal.getsignal(number) for number in _ENDINGS}
-    # Keep ignored signals ignored. nohup ignores SIGHUP, and a shell ignores SIGINT of a background job.
-    changed = [number for number in _ENDINGS if before[number] != signal.SIG_IGN]
-    for number in changed:
-        signal.signal(number, ending)
-    try:
-        yield ending
-    finally:
-        for number in changed:
-            signal.signal(number, before[number])
+    progress = Progress(span.ends if not follow else None)
+    if member.group is None:
+        return Assigned(span, progress)
+    has_consumer_protocol = member.protocol is GroupProtocol.CONSUMER
+    return GroupMember(
+        member.group, topics, span, progress, tells=tells, has_consumer_protocol=has_consumer_protocol
+    )
 
 
 def _reader(
     bootstrap: str,
     topics: list[str],
+    source: RecordSource,
     span: OffsetRange,
-    group: str | None,
-    protocol: GroupProtocol,
     isolation: Isolation,
-    *,
-    follow: bool,
-    tells: bool,
-    skips_unreadable: bool,
+    skip_unreadable: bool,
 ) -> RecordReader:
-    from kproc.cli.group_member import GroupMember
-    from kproc.cli.record_reader import Assigned, Progress, RecordReader
+    from kproc.cli.record_reader import RecordReader
 
-    progress = Progress(span.ends if not follow else None)
-    source: RecordSource = (
-        Assigned(span, progress)
-        if group is None
-        else GroupMember(
-            group,
-            topics,
-            span,
-            progress,
-            tells=tells,
-            has_consumer_protocol=protocol is GroupProtocol.CONSUMER,
-        )
-    )
     return RecordReader(
         bootstrap,
         topics,
         source,
         isolation=isolation.replace("-", "_"),
-        skips_unreadable=skips_unreadable,
+        skips_unreadable=skip_unreadable,
         unserved=frozenset(span.unserved),
     )
 

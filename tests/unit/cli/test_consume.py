@@ -2,38 +2,19 @@
 
 from __future__ import annotations
 
-import signal
 from datetime import UTC, datetime
-from types import SimpleNamespace
-
-import pytest
 
 from kproc.cli import consume
 from kproc.cli.record_reader import OffsetRange
-
-
-def test_consume_tells_of_ctrl_c_once_it_ends_in_order(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A test typed Ctrl-C at once, on a busy machine into an import, and the process died of SIGINT."""
-    told: list[str] = []
-
-    def note(text: str) -> None:
-        told.append(text)
-        signal.raise_signal(signal.SIGINT)
-
-    monkeypatch.setattr(consume, "print_note", note)
-    monkeypatch.setattr("sys.stdout", SimpleNamespace(buffer=SimpleNamespace(write=None, flush=None)))
-    closed: list[bool] = []
-    reader = SimpleNamespace(is_done=False, close=lambda: closed.append(True))
-    with pytest.raises(KeyboardInterrupt):
-        consume._copy(reader, bytes, None, None, followed=["t", "u"])
-    assert (told, closed) == (["kproc: following t, u; Ctrl-C ends"], [True])
 
 
 def test_start_beyond_the_end_is_reported() -> None:
     at_end = {("t", 0): 5, ("t", 1): 7}
     span = OffsetRange(at_end, at_end, beyond=at_end)
     shown = consume._start_beyond_end("9", 9, span, follow=False)
-    assert shown == "--from 9 is beyond the end of t-1 (offset 7) and of 1 more partition: nothing is read there"
+    assert (
+        shown == "--from 9 is beyond the end of t-1 (offset 7) and of 1 more partition: nothing is read there"
+    )
     span = OffsetRange({("t", 0): 5}, {("t", 0): 5}, beyond={("t", 0): 5})
     shown = consume._start_beyond_end("9", 9, span, follow=True)
     assert shown == "--from 9 is beyond the end of t-0 (offset 5): reading begins at the end"

@@ -1,0 +1,94 @@
+"""Copies records from a reader to the standard output, until it is done or a signal ends the command.
+
+A signal never ends it between the output of a record and its commit or acknowledgement.
+"""
+
+from __future__ import annotations
+
+import signal
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Final
+
+from kproc.cli.formatting import Formatter
+from kproc.cli.lines import print_note
+from kproc.cli.patterns import RecordFilter
+
+if TYPE_CHECKING:
+    from kproc.cli.record_reader import RecordReader
+    from kproc.cli.share_member import ShareReader
+
+_BATCH_RECORDS: Final = 1000
+"""Most records that one call takes from librdkafka."""
+_ENDINGS: Final = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+
+
+def copy_records(
+    reader: RecordReader | ShareReader,
+    formatter: Formatter,
+    count: int | None,
+    wanted: RecordFilter | None,
+    *,
+    followed: list[str],
+) -> None:
+    """Write records to the standard output until `count` are written, the reader is done or a signal comes.
+
+    wanted: the records to write, or None for all. followed: topics that a note names, because reading has no end.
+    """
+    left = count if count is not None else sys.maxsize
+    write, flush = sys.stdout.buffer.write, sys.stdout.buffer.flush
+    with _catch_signals() as ending:
+        try:
+            # Say so only when Ctrl-C ends the command in order. A KeyboardInterrupt during the imports before this can
+            # hit an `exec` of dataclasses. CPython remembers that, and at its exit kills the process with SIGINT.
+            if followed:
+                print_note(f"kproc: following {', '.join(followed)}; Ctrl-C ends")
+            while left > 0 and not reader.is_done and not ending.number:
+                # With --group the records in `taken` are committed, so it must not have more than --count allows.
+                taken = matches = reader.read(min(left, _BATCH_RECORDS) if wanted is None else _BATCH_RECORDS)
+                if wanted is not None:
+                    taken, matches = wanted.select(taken, left)
+                for record in matches:
+                    write(formatter(record))
+                flush()
+                if taken:
+                    reader.printed(taken)
+                left -= len(matches)
+        finally:
+            reader.close()
+    if ending.number == signal.SIGINT:
+        raise KeyboardInterrupt
+    if ending.number:
+        # A shell reports a program that a signal ended as 128 plus its number.
+        raise SystemExit(128 + ending.number)
+
+
+class _EndingSignal:
+    """The handler of signals that end the command.
+
+    After the first signal the command prints and commits the records in hand. A second signal ends it at once. The
+    first only sets `number`, because an exception inside a call of librdkafka may be lost or replaced.
+    """
+
+    number = 0
+
+    def __call__(self, number: int, _frame: object) -> None:
+        if self.number:
+            raise KeyboardInterrupt
+        self.number = number
+
+
+@contextmanager
+def _catch_signals() -> Iterator[_EndingSignal]:
+    ending = _EndingSignal()
+    before = {number: signal.getsignal(number) for number in _ENDINGS}
+    # Keep ignored signals ignored. nohup ignores SIGHUP, and a shell ignores SIGINT of a background job.
+    changed = [number for number in _ENDINGS if before[number] != signal.SIG_IGN]
+    for number in changed:
+        signal.signal(number, ending)
+    try:
+        yield ending
+    finally:
+        for number in changed:
+            signal.signal(number, before[number])
