@@ -264,22 +264,43 @@ def delete_acls(
     A resource's name must be equal to the name in the rule. An option that is not given matches any rule: `kproc acl
     delete alice` deletes every rule for alice.
     """
-    from kproc.broker.security.acl import Operation, PatternType, Permission, host_of_rule
-
     named = resources.named()
     if not (principals or named or operation or host or deny or everything):
         usage_error("say which rules: a principal, a resource, an operation, --host, --deny, or --all")
     if prefixed and not named:
         usage_error("--prefixed: name a resource")
     consent.check("acl delete")
+    filters = _deletion_filters(principals, named, operation, host, prefixed=prefixed, deny=deny)
+    with connect(bootstrap) as client:
+        if consent.needs_plan:
+            # DeleteAcls has no validate_only, so list what the same filters match.
+            rows = _rows([rule for each in filters for rule in describe(client, each)], "would delete")
+            if not consent.obtain(rows, _DONE, output):
+                return
+        found = delete(client, filters)
+    print_done(_rows(found, "deleted"), _DONE, output)
+
+
+def _deletion_filters(
+    principals: list[str] | None,
+    named: Sequence[tuple[ResourceType, str]],
+    operations: list[str] | None,
+    host: str | None,
+    *,
+    prefixed: bool,
+    deny: bool,
+) -> list[AclFilter]:
+    """Return filters that together match the rules to delete. None stands for any principal, operation or host."""
+    from kproc.broker.security.acl import Operation, PatternType, Permission, host_of_rule
+
     pattern = PatternType.PREFIXED if prefixed else PatternType.LITERAL if named else PatternType.ANY
     # A rule of another tool may have a host that is not an address. It applies to nobody, but must be deletable.
     where = None if host is None else host_of_rule(host) or host
     everybody: list[str | None] = [None]
-    filters = [
+    return [
         each
         for who in principals or everybody
-        for what in _operations(operation) or [Operation.ANY]
+        for what in _operations(operations) or [Operation.ANY]
         for each in _filters(
             named,
             pattern,
@@ -289,14 +310,6 @@ def delete_acls(
             permission=Permission.DENY if deny else Permission.ANY,
         )
     ]
-    with connect(bootstrap) as client:
-        if consent.needs_plan:
-            # DeleteAcls has no validate_only, so list what the same filters match.
-            rows = _rows([rule for each in filters for rule in describe(client, each)], "would delete")
-            if not consent.obtain(rows, _DONE, output):
-                return
-        found = delete(client, filters)
-    print_done(_rows(found, "deleted"), _DONE, output)
 
 
 _DONE = "{result} {rule}"

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
-from typing import TYPE_CHECKING, Annotated, Final, NamedTuple
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Annotated, Any, Final, NamedTuple
 
 import typer
 
@@ -29,6 +30,7 @@ from kproc.cli.produce import Acks, Compression, CompressionType
 
 if TYPE_CHECKING:
     from kproc.client import Client
+    from kproc.tools.perf.load import ProduceConnection
 
 app = typer.Typer(
     name="perf",
@@ -109,18 +111,53 @@ PartitionCount = Annotated[
 ]
 
 
+Acknowledgements = Annotated[Acks, typer.Option("--acks", help="Acknowledgements to wait for.")]
+
+
+@dataclass(frozen=True)
+class ProduceLoad:
+    """The options for the records of a load, and for the requests that carry them."""
+
+    size: RecordSize = 100
+    batch_bytes: BatchBytes = 16_384
+    rate: Rate = None
+    connections: Connections = 4
+    acks: Acknowledgements = Acks.ALL
+    compression: Compression = CompressionType.NONE
+    keys: KeyCount = 0
+
+    @property
+    def records_per_request(self) -> int:
+        """The number of records in a request: a full batch, but at a rate at most the records of 5 ms."""
+        full = max(1, self.batch_bytes // max(1, self.size))
+        if self.rate is None:
+            return full
+        return max(1, min(full, int(self.rate * _LINGER_S / self.connections)))
+
+    def details(self) -> dict[str, Any]:
+        """Return the fields of the report about this load."""
+        return {
+            "acks": self.acks.value,
+            "record_bytes": self.size,
+            "records_per_request": self.records_per_request,
+            "compression": self.compression.value,
+            "keys": self.keys,
+        }
+
+
+@dataclass(frozen=True)
+class LoadLimits:
+    """The options that stop a load."""
+
+    seconds: Seconds = None
+    records: Records = None
+
+
 @app.command("produce")
 def produce(
     topic: TargetTopic,
-    size: RecordSize = 100,
-    batch_bytes: BatchBytes = 16_384,
-    rate: Rate = None,
-    connections: Connections = 4,
-    acks: Annotated[Acks, typer.Option("--acks", help="Acknowledgements to wait for.")] = Acks.ALL,
-    compression: Compression = CompressionType.NONE,
-    keys: KeyCount = 0,
-    seconds: Seconds = None,
-    records: Records = None,
+    load: ProduceLoad = ProduceLoad(),
+    limits: LoadLimits = LoadLimits(),
     create: Annotated[bool, typer.Option("--create", help="Create TOPIC if it does not exist.")] = False,
     partitions: PartitionCount = -1,
     bootstrap: Bootstrap = DEFAULT_BOOTSTRAP,
@@ -132,48 +169,38 @@ def produce(
     request holds at most the records of 5 ms. With --compression the values are random hexadecimal digits, which
     compress to about a half. Keys do not choose the partition.
     """
-    from kproc.tools.perf.load import Pace, ProduceConnection, RecordShape
-    from kproc.tools.perf.round_trip import ACKS
-    from kproc.wire import compression as codecs
-
     with connect_for_records(bootstrap) as client:
         if create:
             _create(client, topic, partitions)
         target = _find_target(client, bootstrap, topic)
     if create:
         _wait_until_served(target, topic)
-    batch_records = records_per_request(size, batch_bytes, rate, connections)
-    parts = _split(target.partitions, connections)
-    shares = split_records(records, connections)
-    plan = LoadPlan(
-        "produce",
-        topic,
-        seconds,
-        records,
-        rate,
-        {
-            "acks": acks.value,
-            "record_bytes": size,
-            "records_per_request": batch_records,
-            "compression": compression.value,
-            "keys": keys,
-        },
-    )
-    codec = codecs.Compression[compression.name]
-    workers = (
-        ProduceConnection(
+    plan = LoadPlan("produce", topic, limits.seconds, limits.records, load.rate, load.details())
+    run_load(bootstrap, plan, _producers(target, topic, load, limits.records), output)
+
+
+def _producers(
+    target: LedTopic, topic: str, load: ProduceLoad, records: int | None
+) -> Iterator[ProduceConnection]:
+    """Open the connections of a load, one at a time."""
+    from kproc.tools.perf.load import Pace, ProduceConnection, RecordShape
+    from kproc.tools.perf.round_trip import ACKS
+    from kproc.wire import compression
+
+    shape = RecordShape(load.size, load.keys, compression.Compression[load.compression.name])
+    batch_records, connections = load.records_per_request, load.connections
+    parts, shares = _split(target.partitions, connections), split_records(records, connections)
+    for index, (numbers, share) in enumerate(zip(parts, shares, strict=True)):
+        yield ProduceConnection(
             target.connect,
             topic,
             numbers,
-            shape=RecordShape(size, keys, codec),
+            shape=shape,
             batch_records=batch_records,
-            acks=ACKS[acks],
+            acks=ACKS[load.acks],
             records_left=share,
-            pace=Pace(rate / batch_records, index, connections) if rate is not None else None,
+            pace=Pace(load.rate / batch_records, index, connections) if load.rate is not None else None,
         )
-        for index, (numbers, share) in enumerate(zip(parts, shares, strict=True))
-    )
-    run_load(bootstrap, plan, workers, output)
 
 
 @app.command("consume")
@@ -186,8 +213,7 @@ def consume(
         ),
     ] = 1 << 20,
     connections: Connections = 1,
-    seconds: Seconds = None,
-    records: Records = None,
+    limits: LoadLimits = LoadLimits(),
     once: Annotated[bool, typer.Option("--once", help="Stop at the end of TOPIC.")] = False,
     bootstrap: Bootstrap = DEFAULT_BOOTSTRAP,
     output: OutputFormat = Format.TABLE,
@@ -201,7 +227,7 @@ def consume(
     with connect_for_records(bootstrap) as client:
         target = _find_target(client, bootstrap, topic)
     spans = _find_spans(target, topic)
-    plan = LoadPlan("consume", topic, seconds, records, None, {"fetch_bytes": fetch_bytes})
+    plan = LoadPlan("consume", topic, limits.seconds, limits.records, None, {"fetch_bytes": fetch_bytes})
     parts = _split(sorted(spans), connections)
     workers = (
         ConsumeConnection(
@@ -212,7 +238,7 @@ def consume(
             is_once=once,
             records_left=share,
         )
-        for numbers, share in zip(parts, split_records(records, connections), strict=True)
+        for numbers, share in zip(parts, split_records(limits.records, connections), strict=True)
     )
     run_load(bootstrap, plan, workers, output)
 
@@ -339,11 +365,3 @@ def split_records(records: int | None, connections: int) -> list[int | None]:
         return [None] * connections
     share, more = divmod(records, connections)
     return [share + (index < more) for index in range(connections)]
-
-
-def records_per_request(size: int, batch_bytes: int, rate: float | None, connections: int) -> int:
-    """Return the number of records in a request: a full batch, but at a rate at most the records of 5 ms."""
-    full = max(1, batch_bytes // max(1, size))
-    if rate is None:
-        return full
-    return max(1, min(full, int(rate * _LINGER_S / connections)))

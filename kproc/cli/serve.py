@@ -150,7 +150,7 @@ def _run_dev(given: argparse.Namespace, flags: list[Flag]) -> int:
     import shutil
     import tempfile
 
-    topics = _parse_topics(given.topics)
+    wanted = _parse_topics(given.topics)
     directory = Path(tempfile.mkdtemp(prefix="kproc-dev-"))
     owner = os.getpid()
     throwaway = None
@@ -166,15 +166,7 @@ def _run_dev(given: argparse.Namespace, flags: list[Flag]) -> int:
             defaults |= throwaway.broker_settings() | {"log.dirs": str(directory / "data")}
         config = _build(flags, given.settings, defaults=defaults)
         is_temporary = directory in (path := Path(config.log_dirs), path.parent)
-        if topics and not is_temporary:
-            usage_error(
-                f"--topic needs a temporary data directory: leave out log.dirs={path}, or use kproc topic create"
-            )
-        topics = {name: count or config.num_partitions for name, count in topics.items()}
-        if topics:
-            from kproc.broker.supervisor.offline_metadata import create_topics
-
-            create_topics(config, topics)
+        topics = _create_topics(config, wanted, is_temporary=is_temporary)
         return _run(
             config,
             ready_file=given.ready_file,
@@ -187,6 +179,22 @@ def _run_dev(given: argparse.Namespace, flags: list[Flag]) -> int:
         # Only the process that created the directory may remove it, not a forked role that unwinds through here.
         if os.getpid() == owner:
             shutil.rmtree(directory, ignore_errors=True)
+
+
+def _create_topics(config: Config, wanted: Mapping[str, int], *, is_temporary: bool) -> dict[str, int]:
+    """Create the topics of --topic before the broker starts. Return them with their numbers of partitions."""
+    if not wanted:
+        return {}
+    if not is_temporary:
+        usage_error(
+            f"--topic needs a temporary data directory: leave out log.dirs={Path(config.log_dirs)}, "
+            "or use kproc topic create"
+        )
+    from kproc.broker.supervisor.offline_metadata import create_topics
+
+    topics = {name: count or config.num_partitions for name, count in wanted.items()}
+    create_topics(config, topics)
+    return topics
 
 
 SERVE: Final = CommandParser(

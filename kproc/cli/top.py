@@ -10,6 +10,7 @@ import threading
 import time
 from collections import deque
 from collections.abc import Callable, Sequence
+from contextlib import closing
 from dataclasses import dataclass
 from enum import StrEnum
 from typing import TYPE_CHECKING, Annotated, Any, Final
@@ -22,7 +23,7 @@ from kproc.cli.lines import print_line, print_note
 
 if TYPE_CHECKING:
     from kproc.cli.top_links import Links
-    from kproc.cli.top_page import Snapshot, TopPage
+    from kproc.cli.top_page import PageSnapshot, TopPage
     from kproc.cli.top_screen import View
 
 _INTERVAL_S: Final = 2.0
@@ -46,30 +47,52 @@ class PageName(StrEnum):
     REQUESTS = "requests"
 
 
+Page = Annotated[PageName, typer.Option("--page", help="The page to begin with.")]
+SortColumn = Annotated[
+    str | None, typer.Option("--sort", metavar="NAME", help="Column to sort by, such as LAG or IN/S.")
+]
+Reverse = Annotated[bool, typer.Option("--reverse", help="Reverse the order.")]
+WantedText = Annotated[str, typer.Option("--filter", metavar="TEXT", help="Show only rows with this text.")]
+Interval = Annotated[
+    float | None,
+    typer.Option(
+        "--interval",
+        "-i",
+        metavar="S",
+        min=0.2,
+        max=3600,
+        help="Seconds between two updates. [default: 2; with --once: 1]",
+        show_default=False,
+    ),
+]
+Once = Annotated[bool, typer.Option("--once", help="Print one update of the page, on any output.")]
+
+
+@dataclass(frozen=True)
+class RowOptions:
+    """The options for the rows of the first page: their order, and which of them are shown."""
+
+    sort: SortColumn = None
+    is_reversed: Reverse = False
+    wanted: WantedText = ""
+
+    def apply(self, view: View) -> None:
+        """Use the options in a page. Raise a usage error if the page has no such column."""
+        view.is_reversed, view.wanted = self.is_reversed, self.wanted
+        if self.sort is None:
+            return
+        column = view.page.column(self.sort)
+        if column is None:
+            titles = ", ".join(each.title for each in view.page.columns)
+            usage_error(f"--sort {self.sort}: the page {view.page.name} has the columns {titles}")
+        view.column = column
+
+
 def top(
-    page: Annotated[PageName, typer.Option("--page", help="The page to begin with.")] = PageName.PROCESSES,
-    sort: Annotated[
-        str | None, typer.Option("--sort", metavar="NAME", help="Column to sort by, such as LAG or IN/S.")
-    ] = None,
-    is_reversed: Annotated[bool, typer.Option("--reverse", help="Reverse the order.")] = False,
-    wanted: Annotated[
-        str, typer.Option("--filter", metavar="TEXT", help="Show only rows with this text.")
-    ] = "",
-    interval: Annotated[
-        float | None,
-        typer.Option(
-            "--interval",
-            "-i",
-            metavar="S",
-            min=0.2,
-            max=3600,
-            help="Seconds between two updates. [default: 2; with --once: 1]",
-            show_default=False,
-        ),
-    ] = None,
-    once: Annotated[
-        bool, typer.Option("--once", help="Print one update of the page, on any output.")
-    ] = False,
+    page: Page = PageName.PROCESSES,
+    rows: RowOptions = RowOptions(),
+    interval: Interval = None,
+    once: Once = False,
     bootstrap: Bootstrap = DEFAULT_BOOTSTRAP,
     output: OutputFormat = Format.TABLE,
 ) -> None:
@@ -91,31 +114,27 @@ def top(
     host. Without a terminal, or with --format json, one update is printed.
     """
     from kproc.cli.top_links import Links
-    from kproc.cli.top_page import Reading
-    from kproc.cli.top_screen import View
 
-    pages = all_pages()
-    links = Links(bootstrap)
-    views = [
-        View(each, Reading(each.open(links)), each.column(each.sort) or each.columns[0]) for each in pages
-    ]
-    view = next(each for each in views if each.page.name == page)
-    view.is_reversed, view.wanted = is_reversed, wanted
-    if sort is not None:
-        column = view.page.column(sort)
-        if column is None:
-            titles = ", ".join(each.title for each in view.page.columns)
-            usage_error(f"--sort {sort}: the page {page} has the columns {titles}")
-        view.column = column
-    try:
+    with closing(Links(bootstrap)) as links:
+        views = _open_views(links)
+        view = next(each for each in views if each.page.name == page)
+        rows.apply(view)
         if once or output is Format.JSON or not _has_terminal():
             if not once and output is not Format.JSON:
                 print_note("kproc: there is no terminal to draw on, so this is one update")
             _print_once(view, interval or _ONCE_S, output)
         else:
             _Loop(links, views, views.index(view), interval or _INTERVAL_S).run()
-    finally:
-        links.close()
+
+
+def _open_views(links: Links) -> list[View]:
+    from kproc.cli.top_page import Reading
+    from kproc.cli.top_screen import View
+
+    return [
+        View(each, Reading(each.open(links)), each.column(each.sort) or each.columns[0])
+        for each in all_pages()
+    ]
 
 
 def all_pages() -> list[TopPage]:
@@ -158,7 +177,7 @@ class _Answer:
     """The result of a reading: its data, or the reason why there is none."""
 
     view: View
-    snapshot: Snapshot | None = None
+    snapshot: PageSnapshot | None = None
     error: str | None = None
     retry_s: float = 0.0
     cause: Exception | None = None

@@ -133,17 +133,22 @@ def trim(
         rows = [{"partition_index": number, "offset": offset} for number, offset in positions.found.items()]
         fields = {"topics": [{"name": name, "partitions": rows}], "timeout": TIMEOUT_MS}
         answer = client.call_latest(ApiKey.DELETE_RECORDS, fields)
-    results = sorted(answer["topics"][0]["partitions"], key=lambda row: int(row["partition_index"]))
     refusals = list(explain_unserved(bootstrap, errors).values())
-    refusals += [
-        explain(f"{name}-{row['partition_index']}", row["error_code"]) for row in results if row["error_code"]
+    _print_trimmed(name, answer["topics"][0]["partitions"], refusals, output)
+
+
+def _print_trimmed(name: str, rows: list[dict[str, Any]], refusals: list[str], output: Format) -> None:
+    """Print the results of DeleteRecords. Raise a Failure for partitions with an error, and for `refusals`."""
+    rows = sorted(rows, key=lambda row: int(row["partition_index"]))
+    refused = [
+        explain(f"{name}-{row['partition_index']}", row["error_code"]) for row in rows if row["error_code"]
     ]
     done = [
         {"topic": name, "partition": row["partition_index"], "start_offset": row["low_watermark"]}
-        for row in results
+        for row in rows
         if not row["error_code"]
     ]
-    print_done(done, "{topic}-{partition} begins at {start_offset}", output, refusals)
+    print_done(done, "{topic}-{partition} begins at {start_offset}", output, refusals + refused)
 
 
 _TRIM = "{result} {topic}-{partition} before offset {start_offset} (records: {records})"

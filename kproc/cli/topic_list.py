@@ -103,9 +103,13 @@ def list_topics(
     _print_topics(rows, output)
     gaps.report()
     if errors:
-        names = [f"{topic}-{number}" for topic, number in sorted(errors)[:_NAMED_MAX]]
-        more = f" and {len(errors) - len(names)} more" if len(errors) > len(names) else ""
-        print_note(f"kproc: not served: {', '.join(names)}{more}; kproc topic describe shows the reasons")
+        _note_unserved(sorted(errors))
+
+
+def _note_unserved(partitions: list[Partition]) -> None:
+    names = [f"{topic}-{number}" for topic, number in partitions[:_NAMED_MAX]]
+    more = f" and {len(partitions) - len(names)} more" if len(partitions) > len(names) else ""
+    print_note(f"kproc: not served: {', '.join(names)}{more}; kproc topic describe shows the reasons")
 
 
 def _print_topics(rows: list[dict[str, Any]], output: Format) -> None:

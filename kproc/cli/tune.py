@@ -128,15 +128,8 @@ def _measure(workload: WorkloadName, seconds: float, rounds: int, connections: i
         f"{cpus:g} CPUs by affinity and cgroup; {len(layouts)} layouts, {rounds} rounds of {seconds:g} s: {about}",
         highlight=False,
     )
-    steps = iter(
-        track(
-            range(len(layouts) * rounds),
-            "measuring",
-            console=console,
-            transient=True,
-            disable=not console.is_terminal,
-        )
-    )
+    count, is_hidden = len(layouts) * rounds, not console.is_terminal
+    steps = iter(track(range(count), "measuring", console=console, transient=True, disable=is_hidden))
     samples = run_rounds(
         [(layout, connections) for layout in layouts],
         WORKLOADS[workload.value],

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from kproc.cli.bottleneck import Finding
-from kproc.cli.perf import records_per_request, split_records
+from kproc.cli.perf import ProduceLoad, split_records
 from kproc.cli.perf_run import LoadPlan, LoadUsage, find_limit
 from kproc.tools.perf.load import LoadTotals
 from tests.support.cases import in_one_test
@@ -61,7 +61,9 @@ def test_broker_without_a_status_is_said_to_be_unknown() -> None:
      (100, 16_384, 10, 4, 1), (100, 16_384, 1e9, 4, 163)],
 )  # fmt: skip
 def test_request_holds_a_batch_or_the_records_of_5_ms(size, batch, rate, connections, records) -> None:
-    assert records_per_request(size, batch, rate, connections) == records
+    load = ProduceLoad(size, batch, rate, connections)
+    assert load.records_per_request == records
+    assert load.details()["records_per_request"] == records
 
 
 def test_connections_share_the_records() -> None:
