@@ -15,7 +15,8 @@ from typing import TYPE_CHECKING, Any
 from kproc.broker.cluster.client_quotas import REQUEST_PERCENTAGE
 from kproc.broker.cluster.delegation_tokens import LOG_ONLY
 from kproc.broker.metrics.requests import ERRORS, Counts
-from kproc.broker.request.change_log import CHANGES, ChangeLog
+from kproc.broker.request.change_descriptions import CHANGES
+from kproc.broker.request.change_log import ChangeLog
 from kproc.broker.role.roles import CLEANER, CONTROLLER, handler_id
 from kproc.common.errors import ErrorCode, KafkaError
 from kproc.common.log_rate import LogRate

@@ -21,7 +21,8 @@ from typing import Any, Final
 from msgspec import msgpack
 
 from kproc.broker.request import division
-from kproc.broker.request.change_log import CHANGES, ChangeLine
+from kproc.broker.request.change_descriptions import CHANGES
+from kproc.broker.request.change_log import ChangeLine
 from kproc.broker.request.context import RequestContext
 from kproc.broker.request.division import SLICE_ROWS, TOO_LARGE, JoinedAnswer, Rows, Slice, count_rows, divide
 from kproc.broker.request.handler_call import check_whole, handle, handle_slice
