@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from kproc.client.client import NEWEST, STATUS_KEY, STATUS_VERSION, Client, reason
+from kproc.client.client import NEWEST, Client, reason
 from kproc.client.error_texts import error_text, failure_text
 from kproc.client.errors import (
     AnswerTimeout,
@@ -12,6 +12,7 @@ from kproc.client.errors import (
     ConnectionFailed,
     ConnectionLost,
 )
+from kproc.client.own_operations import STATUS_KEY, STATUS_VERSION
 
 __all__ = [
     "NEWEST",

@@ -7,7 +7,6 @@ ClientError. Responses are read in the order of the requests, which Kafka guaran
 
 from __future__ import annotations
 
-import json
 import socket
 import struct
 from collections import deque
@@ -26,6 +25,7 @@ from kproc.client.errors import (
     ConnectionLost,
     SecurityFailed,
 )
+from kproc.client.own_operations import STATUS_KEY, STATUS_VERSION, decode_result, encode_operation
 from kproc.common.clock import NS_PER_MS, NS_PER_S, Clock, SystemClock
 from kproc.common.errors import ProtocolError
 from kproc.wire.header import REQUEST_HEADER, ApiKey, encode_request_header
@@ -33,9 +33,6 @@ from kproc.wire.header import REQUEST_HEADER, ApiKey, encode_request_header
 if TYPE_CHECKING:
     from kproc.client.security.settings import ClientSecurity
 
-STATUS_KEY: Final = 30_000
-"""API key of kproc's own operations, in JSON. It is not advertised, and far above any key that Kafka may assign."""
-STATUS_VERSION: Final = 0
 FRAME_BYTES_MAX: Final = 1 << 30
 """Limit of a response, above any that Kafka's settings allow. A larger length means another protocol."""
 _HINT: Final = "give --command-config FILE (in Spark: kafka.security.protocol)"
@@ -80,18 +77,6 @@ NEWEST: Final[Mapping[ApiKey, int]] = {
     ApiKey.CREATE_ACLS: 3,
     ApiKey.DELETE_ACLS: 3,
 }
-
-
-class _AnswerFields(dict[str, Any]):
-    """A JSON object in the answer to an own operation of kproc. A missing field raises ClientError instead of KeyError.
-
-    Any process can listen at the port and answer anything, and a broker of another version has other fields.
-    """
-
-    def __missing__(self, key: str) -> NoReturn:
-        raise ClientError(
-            f"the broker's answer has no field {key!r}: it runs another version of kproc or is not a kproc broker"
-        )
 
 
 class _PendingRequest(NamedTuple):
@@ -420,12 +405,7 @@ class Client:
     # -- kproc's own operations
 
     def operate(self, op: str, **arguments: Any) -> dict[str, Any]:
-        """Run one of kproc's own operations, such as `status`, and return its result. Raise ClientError on failure.
-
-        request: version 1 header (int16 30000, int16 0, int32 correlation id, nullable string client id), then UTF-8
-        JSON {"op": ...}
-        response: int32 length, int32 correlation id, UTF-8 JSON {"error": null or text, "result": {...}}
-        """
+        """Run one of kproc's own operations, such as `status`, and return its result. Raise ClientError on failure."""
         if self._pending:
             raise ClientError(
                 f"cannot send {op} to {self.address}: receive the responses to earlier requests first"
@@ -433,7 +413,7 @@ class Client:
         self.log_in_if_due()
         self._correlation_id += 1
         pending = _PendingRequest(STATUS_KEY, STATUS_VERSION, self._correlation_id)
-        self._send_operation(op, arguments)
+        self.send_bytes(encode_operation(self._correlation_id, self.client_id, op, arguments))
         try:
             frame = self.receive_frame()
         except ConnectionLost as error:
@@ -442,35 +422,7 @@ class Client:
                 f"{error}: it is not a kproc broker, or it rejects `{op}` from this client"
             ) from error
         self._check_correlation(int.from_bytes(frame[:4], "big", signed=True), pending)
-        return self._operation_result(frame[4:])
-
-    def _send_operation(self, op: str, arguments: dict[str, Any]) -> None:
-        name = self.client_id.encode()
-        header = b"".join(
-            (
-                STATUS_KEY.to_bytes(2, "big"),
-                STATUS_VERSION.to_bytes(2, "big"),
-                self._correlation_id.to_bytes(4, "big"),
-                len(name).to_bytes(2, "big"),
-                name,
-            )
-        )
-        body = json.dumps({"op": op, **arguments}).encode()
-        self.send_bytes((len(header) + len(body)).to_bytes(4, "big") + header + body)
-
-    def _operation_result(self, body: bytes) -> dict[str, Any]:
-        try:
-            answer = json.loads(body, object_hook=_AnswerFields)
-            problem, result = answer["error"], answer["result"]
-        except (ValueError, ClientError, TypeError) as error:
-            raise ConnectionLost(
-                f"{self.address} is not a kproc broker: its answer cannot be read"
-            ) from error
-        if problem is not None:
-            raise ClientError(f"{self.address}: {problem}")
-        if not isinstance(result, dict):
-            raise ConnectionLost(f"{self.address} is not a kproc broker: its answer cannot be read")
-        return result
+        return decode_result(frame[4:], self.address)
 
     def scale(self, **counts: int) -> dict[str, Any]:
         """Change the number of `processors` and `handlers`, wait until that is done, and return the result.

@@ -1,0 +1,60 @@
+"""The bytes of kproc's own operations, such as `status`, as a client sends and reads them: JSON under API key 30000.
+
+    request   int32 length, header of version 1 (int16 30000, int16 0, int32 correlation id, string client id),
+              UTF-8 JSON {"op": name, ...arguments}
+    response  int32 length, int32 correlation id, UTF-8 JSON {"error": null or text, "result": {...}}
+
+calls/own_operations.py of the broker has the operations themselves.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from struct import Struct
+from typing import Any, Final, NoReturn
+
+from kproc.client.errors import ClientError, ConnectionLost
+
+STATUS_KEY: Final = 30_000
+"""API key of the operations. It is not advertised, and far above any key that Kafka may assign."""
+STATUS_VERSION: Final = 0
+# Key, version, correlation id, and the length of the client id.
+_HEADER: Final = Struct(">hhih")
+
+
+class OperationFields(dict[str, Any]):
+    """A JSON object in the answer to an own operation of kproc. A missing field raises ClientError instead of KeyError.
+
+    Any process can listen at the port and answer anything, and a broker of another version has other fields.
+    """
+
+    def __missing__(self, key: str) -> NoReturn:
+        raise ClientError(
+            f"the broker's answer has no field {key!r}: it runs another version of kproc or is not a kproc broker"
+        )
+
+
+def encode_operation(correlation_id: int, client_id: str, op: str, arguments: Mapping[str, Any]) -> bytes:
+    """Return the frame of a request."""
+    name = client_id.encode()
+    header = _HEADER.pack(STATUS_KEY, STATUS_VERSION, correlation_id, len(name)) + name
+    body = json.dumps({"op": op, **arguments}).encode()
+    return (len(header) + len(body)).to_bytes(4, "big") + header + body
+
+
+def decode_result(body: bytes, address: str) -> dict[str, Any]:
+    """Return the result in a response without its correlation id.
+
+    Raises ClientError with the broker's text, or ConnectionLost for an answer of something else than kproc.
+    """
+    try:
+        answer = json.loads(body, object_hook=OperationFields)
+        problem, result = answer["error"], answer["result"]
+    except (ValueError, ClientError, TypeError) as error:
+        raise ConnectionLost(f"{address} is not a kproc broker: its answer cannot be read") from error
+    if problem is not None:
+        raise ClientError(f"{address}: {problem}")
+    if not isinstance(result, dict):
+        raise ConnectionLost(f"{address} is not a kproc broker: its answer cannot be read")
+    return result

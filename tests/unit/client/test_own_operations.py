@@ -1,0 +1,46 @@
+"""own_operations.py of the client: the frame of an operation, and answers of kproc and of other programs."""
+
+from __future__ import annotations
+
+import json
+import struct
+from typing import Any
+
+import pytest
+
+from kproc.client import STATUS_KEY, ClientError, ConnectionLost
+from kproc.client.own_operations import decode_result, encode_operation
+from tests.support.cases import in_one_test
+
+
+def result_of(answer: Any) -> dict[str, Any]:
+    return decode_result(answer if isinstance(answer, bytes) else json.dumps(answer).encode(), "b:1")
+
+
+def test_operation_is_json_behind_a_plain_header() -> None:
+    frame = encode_operation(7, "kproc", "status", {"verbose": True})
+    assert struct.unpack_from(">ihhih", frame) == (len(frame) - 4, STATUS_KEY, 0, 7, 5)
+    assert frame[14:19] == b"kproc"
+    assert json.loads(frame[19:]) == {"op": "status", "verbose": True}
+
+
+def test_result_with_missing_field_is_one_error() -> None:
+    """Any program may listen at the port. Commands report odd answers in a line, without a traceback."""
+    status = result_of({"error": None, "result": {"processes": [{"role": "supervisor"}]}})
+    with pytest.raises(ClientError, match="no field 'pid': it runs another version"):
+        status["pid"]
+    [row] = status["processes"]
+    assert row["role"] == "supervisor"
+    with pytest.raises(ClientError, match="no field 'index'"):
+        row["index"]
+
+
+def test_error_of_an_operation_is_raised_with_the_address() -> None:
+    with pytest.raises(ClientError, match=r"^b:1: only for loopback peers$"):
+        result_of({"error": "only for loopback peers", "result": {}})
+
+
+@in_one_test("answer", [b"", b"{", b"[]", {"error": None}, {"error": None, "result": 5}])
+def test_answer_of_another_program_is_a_lost_connection(answer: Any) -> None:
+    with pytest.raises(ConnectionLost, match="b:1 is not a kproc broker"):
+        result_of(answer)
