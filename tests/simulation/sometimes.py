@@ -102,7 +102,7 @@ STATES: Final = (
         is_before=True,
     ),
     RareState("decisions were loaded or synced again", MarkerDelivery, "start_after_sync"),
-    RareState("a transaction was fenced", TransactionCoordinator, "_fence"),
+    RareState("a transaction was fenced", TransactionCoordinator, "fence"),
     RareState("an add waited for the write of another add", TransactionCoordinator, "_confirm_added"),
     RareState("a marker was refused and sent again", Entry, "retry_marker"),
     RareState(

@@ -156,6 +156,12 @@ class CoordinatorRig:
         assert granted.error_code == ErrorCode.NONE
         return granted
 
+    def ongoing(self, *, version: int = 2) -> Granted:
+        """Begin a transaction with two partitions."""
+        producer = self.producer()
+        assert self.add(producer, P0, P1, version=version) == [ErrorCode.NONE]
+        return producer
+
     def state(self, name: str = NAME) -> Transaction:
         found = self.coordinator.describe(name)
         assert found is not None

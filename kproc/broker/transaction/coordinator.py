@@ -28,6 +28,7 @@ from kproc.broker.coordinator.rules import Code, DueOf, KnownTopics, OnCode, Pro
 from kproc.broker.coordinator.steps import Steps, Work
 from kproc.broker.transaction import rules
 from kproc.broker.transaction.entry import Entry, Environment, WaitingAdd
+from kproc.broker.transaction.expiry import TransactionExpiry
 from kproc.broker.transaction.marker_delivery import MARKERS, MarkerDelivery
 from kproc.broker.transaction.messages import AddRequest, EndRequest, Granted, InitRequest, Overview
 from kproc.broker.transaction.records import (
@@ -41,13 +42,11 @@ from kproc.broker.transaction.records import (
 from kproc.broker.transaction.state import (
     COMPLETED,
     FLEXIBLE_RECORDS,
-    IDLE,
     NO_ID,
     PREPARED,
     State,
     Transaction,
 )
-from kproc.common.bounded import short_name
 from kproc.common.deadlines import Deadlines
 from kproc.common.errors import RETRIABLE, ErrorCode, KafkaError
 
@@ -80,6 +79,7 @@ class TransactionCoordinator:
         self._entries: dict[str, Entry] = {}
         self._ongoing: dict[str, None] = {}
         self._markers = MarkerDelivery(self, environment, log, deadlines, epoch)
+        self._expiry = TransactionExpiry(self, self._entries, environment, log)
         # By id, the adds that wait for the end of its last transaction.
         self._waiting: dict[str, list[WaitingAdd]] = {}
         self.steps = Steps(log.flush)
@@ -100,7 +100,7 @@ class TransactionCoordinator:
         entry = self._entries.get(name)
         if entry is None:
             entry = self._entries[name] = Entry(name)
-        self._set_appended(entry, transaction)
+        self.set_appended(entry, transaction)
         if transaction is None:
             del self._entries[name]
 
@@ -147,7 +147,7 @@ class TransactionCoordinator:
         # CONCURRENT_TRANSACTIONS until the markers are written.
         elif entry is not None and entry.name in self._ongoing and decision == _CONCURRENT:
             # Abort the transaction. The producer retries and finds it aborted.
-            self._fence(entry, lambda code: reply(Granted(code or _CONCURRENT, has_aborted=not code)))
+            self.fence(entry, lambda code: reply(Granted(code or _CONCURRENT, has_aborted=not code)))
         else:
             assert isinstance(decision, ErrorCode)
             reply(Granted(decision))
@@ -265,14 +265,14 @@ class TransactionCoordinator:
         def on_written(code: int) -> None:
             if not is_appended:
                 entry.discard_unappended(target)
-            self._finish_write(entry)
+            self.finish_write(entry)
             on_done(write_error(code))
 
         # Nothing waits for Complete*, because the records that depend on it follow in the same log.
         is_awaited = target.state not in COMPLETED
         self._log.write(Write([record], on_written, apply, is_awaited=is_awaited))
 
-    def _finish_write(self, entry: Entry) -> None:
+    def finish_write(self, entry: Entry) -> None:
         """Count the end of a write. When none is pending, resume the AddPartitionsToTxn requests that wait."""
         if not entry.finish_write() or self._is_over:
             return
@@ -282,18 +282,17 @@ class TransactionCoordinator:
 
     def _follow(self, entry: Entry, target: Transaction) -> None:
         """Make an appended or replayed state the present one, and start or stop its timeout."""
-        self._set_appended(entry, target)
+        self.set_appended(entry, target)
         if target.state == State.ONGOING:
             if not self._ongoing:
-                interval_ms = self._config.transaction_abort_timed_out_transaction_cleanup_interval_ms
-                self._deadlines.bring_forward((self, _TIMEOUTS), self._timing.now_ms() + interval_ms)
+                self._check_timeouts_later()
             self._ongoing[entry.name] = None
         else:
             self._ongoing.pop(entry.name, None)
             if target.state in PREPARED:
                 entry.owe_markers()
 
-    def _set_appended(self, entry: Entry, target: Transaction | None) -> None:
+    def set_appended(self, entry: Entry, target: Transaction | None) -> None:
         """Set the state of an id as the log has it, and count it. None: the id was removed."""
         if entry.appended is not None:
             self.state_counts[entry.appended.state] -= 1
@@ -320,7 +319,7 @@ class TransactionCoordinator:
 
         self._write(entry, target, on_written)
 
-    def _fence(self, entry: Entry, on_done: OnCode, spare_id: int = NO_ID) -> None:
+    def fence(self, entry: Entry, on_done: OnCode, spare_id: int = NO_ID) -> None:
         """Abort an ongoing transaction with a raised epoch, so that its producer cannot write any more."""
         current = entry.settled
         if self._is_over or current is None or current.state != State.ONGOING:
@@ -330,7 +329,7 @@ class TransactionCoordinator:
         if isinstance(decision, Transaction):
             self._prepare(entry, decision, on_done)
             return
-        on_id = self._log.guarded(partial(self._fence, entry, on_done))
+        on_id = self._log.guarded(partial(self.fence, entry, on_done))
         self._environment.new_producer_id(on_id, lambda error: on_done(_no_id(error)))
 
     def complete(self, entry: Entry) -> None:
@@ -358,23 +357,13 @@ class TransactionCoordinator:
             self._expire_waiting()
 
     def _abort_timed_out(self) -> Work:
-        wall_ms = self._timing.wall_ms()
-        for name in list(self._ongoing):
-            if name not in self._ongoing:
-                continue  # It has ended since the first step.
-            entry = self._entries[name]
-            # As in Kafka, a transaction with a pending state is checked again the next time.
-            current = entry.settled
-            # An abandoned transaction holds the last stable offset of its partitions, so read_committed consumers would
-            # wait for ever.
-            if current is not None and wall_ms > current.ends_at_ms:
-                logger.info("aborting the transaction of %s: its timeout has expired", short_name(name))
-                self._fence(entry, partial(_log_error, "abort of a transaction after its timeout"))
-                yield _WRITE_COST
-            yield _CHECK_COST
+        yield from self._expiry.abort_timed_out(self._ongoing)
         if self._ongoing:
-            interval_ms = self._config.transaction_abort_timed_out_transaction_cleanup_interval_ms
-            self._deadlines.bring_forward((self, _TIMEOUTS), self._timing.now_ms() + interval_ms)
+            self._check_timeouts_later()
+
+    def _check_timeouts_later(self) -> None:
+        interval_ms = self._config.transaction_abort_timed_out_transaction_cleanup_interval_ms
+        self._deadlines.bring_forward((self, _TIMEOUTS), self._timing.now_ms() + interval_ms)
 
     def _expire_waiting(self) -> None:
         """Answer the AddPartitionsToTxn requests that have waited too long. The others continue to wait."""
@@ -388,34 +377,8 @@ class TransactionCoordinator:
             self.steps.add(self._sweep())
 
     def _sweep(self) -> Work:
-        """Remove ids that were unused for transactional.id.expiration.ms."""
-        unused_since_ms = self._timing.wall_ms() - self._config.transactional_id_expiration_ms
-        for name in list(self._entries):
-            entry = self._entries.get(name)
-            current = entry.settled if entry is not None else None
-            if (
-                entry is not None
-                and current is not None
-                and current.state in IDLE
-                and current.updated_ms <= unused_since_ms
-            ):
-                self._remove(entry)
-                yield _WRITE_COST
-            yield _CHECK_COST
+        yield from self._expiry.remove_unused()
         self._is_sweeping = False
-
-    def _remove(self, entry: Entry) -> None:
-        entry.start_removal()
-
-        def apply(_number: int, _offset: int) -> None:
-            self._set_appended(entry, None)
-
-        def on_written(code: int) -> None:
-            self._finish_write(entry)
-            _log_error("tombstone of a transactional id", code)
-
-        tombstone = encode_key(entry.name), None
-        self._log.write(Write([tombstone], on_written, apply, is_awaited=False))
 
     # -- descriptions ------------------------------------------------------------------------------------------
 
@@ -482,9 +445,3 @@ class TransactionCoordinator:
 def _no_id(error: KafkaError) -> ErrorCode:
     """Return the error for the client if no producer id can be allocated. As in Kafka, all clients retry after it."""
     return ErrorCode.COORDINATOR_LOAD_IN_PROGRESS if error.code in RETRIABLE else error.code
-
-
-def _log_error(what: str, code: int) -> None:
-    """Log the error of a write that no request waits for. It is retried later."""
-    if code:
-        logger.warning("%s: %s", what, ErrorCode(code).name)

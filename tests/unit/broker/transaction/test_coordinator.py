@@ -24,19 +24,13 @@ def words(rig: CoordinatorRig) -> list[str]:
     return [transaction.state.word if transaction else "-" for _, transaction in decoded]
 
 
-def ongoing(rig: CoordinatorRig, *, version: int = 2) -> Granted:
-    producer = rig.producer()
-    assert rig.add(producer, P0, P1, version=version) == [NONE]
-    return producer
-
-
 def codes(answers: list[Granted]) -> list[int]:
     return [answer.error_code for answer in answers]
 
 
 def test_a_transaction_is_committed() -> None:
     rig = CoordinatorRig()
-    producer = ongoing(rig)
+    producer = rig.ongoing()
     assert rig.end(producer, COMMIT) == [Granted(NONE, producer.producer_id, 1)]
     marker = Marker(producer.producer_id, 1, 7, True, 2)
     assert rig.take_markers() == [(P0, marker), (P1, marker)]
@@ -46,7 +40,7 @@ def test_a_transaction_is_committed() -> None:
 
 def test_markers_carry_producer_epoch_at_old_transaction_version() -> None:
     rig = CoordinatorRig(version=1)
-    producer = ongoing(rig, version=0)
+    producer = rig.ongoing(version=0)
     assert rig.end(producer, ABORT, version=0) == [producer]
     assert rig.take_markers() == [(key, Marker(producer.producer_id, 0, 7, False, 0)) for key in (P0, P1)]
     assert rig.word == "CompleteAbort"
@@ -127,7 +121,7 @@ def test_adds_do_not_wait_for_each_other() -> None:
 
 def test_add_before_end_of_last_transaction_waits_for_it() -> None:
     rig = CoordinatorRig()
-    producer = ongoing(rig)
+    producer = rig.ongoing()
     (next_one,) = rig.end(producer, COMMIT)
     added = rig.add(next_one)
     rig.work()
@@ -139,7 +133,7 @@ def test_add_before_end_of_last_transaction_waits_for_it() -> None:
 
 def test_next_transaction_before_durable_end_also_ends() -> None:
     rig = CoordinatorRig()
-    producer = ongoing(rig)
+    producer = rig.ongoing()
     for _ in range(3):
         (producer,) = rig.end(producer, COMMIT)
         added = rig.add(producer)
@@ -154,7 +148,7 @@ def test_next_transaction_before_durable_end_also_ends() -> None:
 
 def test_an_add_does_not_wait_for_ever() -> None:
     rig = CoordinatorRig()
-    (next_one,) = rig.end(ongoing(rig), COMMIT)
+    (next_one,) = rig.end(rig.ongoing(), COMMIT)
     added = rig.add(next_one)
     rig.pass_ms(WAIT_MS - 1)
     assert added == []
@@ -166,7 +160,7 @@ def test_an_add_does_not_wait_for_ever() -> None:
 
 def test_a_late_add_of_the_last_transaction_is_fenced() -> None:
     rig = CoordinatorRig()
-    producer = ongoing(rig)
+    producer = rig.ongoing()
     rig.end(producer, COMMIT)
     assert rig.add(producer) == [ErrorCode.PRODUCER_FENCED]
 
@@ -209,7 +203,7 @@ def test_description_shows_the_partitions_without_a_marker() -> None:
 def test_described_state_is_durable() -> None:
     """DescribeTransactions showed a decision to commit that a power loss could take back."""
     rig = CoordinatorRig()
-    producer = ongoing(rig)
+    producer = rig.ongoing()
     rig.log.holds_syncs = True
     rig.end(producer, COMMIT)
     read: list[tuple[int, str]] = []
@@ -234,7 +228,7 @@ def test_verification_writes_nothing() -> None:
 def test_a_new_producer_aborts_the_transaction_of_the_one_before() -> None:
     for version in (1, 2):
         rig = CoordinatorRig(version=version)
-        producer = ongoing(rig, version=version)
+        producer = rig.ongoing(version=version)
         assert codes(rig.init()) == [CONCURRENT]
         assert {marker.epoch for _, marker in rig.take_markers()} == {1}
         assert rig.word == "CompleteAbort"
@@ -242,35 +236,9 @@ def test_a_new_producer_aborts_the_transaction_of_the_one_before() -> None:
         assert codes(rig.end(producer, COMMIT, version=version)) == [ErrorCode.PRODUCER_FENCED]
 
 
-def test_timed_out_transaction_is_aborted_with_raised_epoch() -> None:
-    for version, code in ((1, ErrorCode.PRODUCER_FENCED), (2, NONE)):
-        rig = CoordinatorRig(version=version)
-        producer = ongoing(rig, version=version)
-        rig.pass_ms(TIMEOUT_MS)
-        assert rig.word == "Ongoing"
-        rig.pass_ms(10_000)
-        assert {marker.epoch for _, marker in rig.take_markers()} == {1}
-        rig.pass_ms(100_000)
-        assert (rig.word, rig.state().epoch) == ("CompleteAbort", 1)
-        # A producer of the newer kind lives on.
-        assert codes(rig.end(producer, ABORT, version=version)) == [code]
-        assert not rig.sent
-
-
-def test_a_failed_abort_after_the_timeout_raises_the_epoch_once() -> None:
-    for version in (1, 2):
-        rig = CoordinatorRig(version=version)
-        ongoing(rig, version=version)
-        rig.log.error = ErrorCode.KAFKA_STORAGE_ERROR
-        rig.pass_ms(TIMEOUT_MS + 30_000)
-        rig.log.error = ErrorCode.NONE
-        rig.pass_ms(10_000)
-        assert (rig.word, rig.state().epoch) == ("PrepareAbort", 1)
-
-
 def test_an_idle_coordinator_asks_for_no_ticks() -> None:
     rig = CoordinatorRig()
-    (producer,) = rig.end(ongoing(rig), COMMIT)
+    (producer,) = rig.end(rig.ongoing(), COMMIT)
     rig.take_markers()
     rig.pass_ms(20_000)
     assert len(rig.deadlines) == 0
@@ -280,7 +248,7 @@ def test_an_idle_coordinator_asks_for_no_ticks() -> None:
 
 def test_the_end_is_written_again_until_there_is_room() -> None:
     rig = CoordinatorRig()
-    rig.end(ongoing(rig), COMMIT)
+    rig.end(rig.ongoing(), COMMIT)
     rig.work()
     rig.log.error = ErrorCode.KAFKA_STORAGE_ERROR
     rig.take_markers()
@@ -376,7 +344,7 @@ def test_producer_id_change_survives_coordinator_restart(version: int) -> None:
 
 def test_nothing_waits_for_the_last_state_and_for_a_tombstone() -> None:
     rig = CoordinatorRig(transactional_id_expiration_ms=1_000)
-    rig.end(ongoing(rig), COMMIT)
+    rig.end(rig.ongoing(), COMMIT)
     rig.log.holds_syncs = True
     rig.take_markers()
     assert rig.word == "CompleteCommit"
@@ -388,22 +356,9 @@ def test_nothing_waits_for_the_last_state_and_for_a_tombstone() -> None:
     assert rig.log.unsynced == []
 
 
-def test_transaction_timed_out_while_unloaded_is_aborted_once() -> None:
-    rig = CoordinatorRig()
-    ongoing(rig)
-    rig.clock.advance_ms(TIMEOUT_MS * 2)
-    rig.restart(rig.log.records)
-    rig.pass_ms(10_000)
-    rig.restart(rig.log.records)
-    rig.take_markers()
-    rig.pass_ms(60_000)
-    assert words(rig) == ["Empty", "Ongoing", "PrepareAbort", "CompleteAbort"]
-    assert rig.state().epoch == 1
-
-
 def test_a_transaction_goes_on_after_a_reload() -> None:
     rig = CoordinatorRig()
-    producer = ongoing(rig)
+    producer = rig.ongoing()
     rig.restart(rig.log.records)
     assert rig.add(producer) == [NONE]
     assert codes(rig.end(producer, COMMIT)) == [NONE]
@@ -423,7 +378,7 @@ def test_a_tombstone_and_a_key_of_a_newer_broker_are_replayed() -> None:
 
 def test_resigning_redirects_waiters_and_sends_no_markers() -> None:
     rig = CoordinatorRig()
-    (next_one,) = rig.end(ongoing(rig), COMMIT)
+    (next_one,) = rig.end(rig.ongoing(), COMMIT)
     added = rig.add(next_one)
     rig.work()
     rig.coordinator.resign()
@@ -438,7 +393,7 @@ def test_resigning_redirects_waiters_and_sends_no_markers() -> None:
 
 def test_decision_durable_after_resignation_is_left_to_next() -> None:
     rig = CoordinatorRig()
-    producer = ongoing(rig)
+    producer = rig.ongoing()
     rig.log.holds_syncs = True
     ended = rig.end(producer, COMMIT)
     rig.coordinator.resign()
@@ -448,37 +403,6 @@ def test_decision_durable_after_resignation_is_left_to_next() -> None:
     rig.work()
     assert rig.sent == []
     assert len(rig.deadlines) == 0
-
-
-def test_unused_ids_are_forgotten_and_ongoing_ones_never() -> None:
-    rig = CoordinatorRig(transactional_id_expiration_ms=1_000, transaction_max_timeout_ms=10_000_000)
-    rig.producer()
-    other = rig.init(name="other", timeout_ms=10_000_000)[0]
-    rig.add(other, name="other")
-    rig.clock.advance_ms(999)
-    sweep(rig)
-    assert len(list(rig.coordinator.overviews())) == 2
-    rig.clock.advance_ms(1)
-    sweep(rig)
-    assert [each.transactional_id for each in rig.coordinator.overviews()] == ["other"]
-    assert rig.log.records[-1] == (encode_key(NAME), None)
-    # Its next producer has a new id.
-    assert rig.producer().producer_id not in (other.producer_id, other.producer_id - 1)
-
-
-def test_an_id_whose_tombstone_could_not_be_written_is_kept() -> None:
-    rig = CoordinatorRig(transactional_id_expiration_ms=1_000)
-    producer = rig.producer()
-    rig.clock.advance_ms(1_000)
-    rig.log.error = ErrorCode.KAFKA_STORAGE_ERROR
-    sweep(rig)
-    rig.log.error = ErrorCode.NONE
-    assert rig.add(producer) == [NONE]
-
-
-def sweep(rig: CoordinatorRig) -> None:
-    rig.coordinator.start_sweep()
-    run_steps(rig.coordinator)
 
 
 def test_looking_in_shows_each_id() -> None:

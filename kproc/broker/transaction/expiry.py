@@ -1,0 +1,102 @@
+"""TransactionExpiry: aborts transactions whose timeout is over, and removes transactional ids that nobody uses.
+
+Both run in steps (coordinator/steps.py), because a coordinator can have very many ids. The counterparts in Kafka are
+the scheduled tasks transaction-abort (TransactionCoordinator) and transactionalId-expiration (TransactionStateManager).
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Mapping
+from functools import partial
+from typing import TYPE_CHECKING, Any, Final
+
+from kproc.broker.coordinator.rules import Write
+from kproc.broker.coordinator.steps import Work
+from kproc.broker.transaction.records import encode_key
+from kproc.broker.transaction.state import IDLE
+from kproc.common.bounded import short_name
+from kproc.common.errors import ErrorCode
+
+if TYPE_CHECKING:
+    from kproc.broker.coordinator.coordinator_log import CoordinatorLog
+    from kproc.broker.transaction.coordinator import TransactionCoordinator
+    from kproc.broker.transaction.entry import Entry, Environment
+
+logger = logging.getLogger(__name__)
+
+# Costs in steps, in units of about 1 us: to check a transactional id, to write a record of one.
+_CHECK_COST: Final = 5
+_WRITE_COST: Final = 60
+
+
+class TransactionExpiry:
+    """The part of a TransactionCoordinator that ends what clients have abandoned. `entries` are the coordinator's."""
+
+    def __init__(
+        self,
+        coordinator: TransactionCoordinator,
+        entries: Mapping[str, Entry],
+        environment: Environment,
+        log: CoordinatorLog[Any],
+    ) -> None:
+        self._coordinator = coordinator
+        self._entries = entries
+        self._config = environment.config
+        self._wall_ms = environment.timing.wall_ms
+        self._log = log
+
+    def abort_timed_out(self, ongoing: Mapping[str, None]) -> Work:
+        """Abort those of the ongoing transactions, by id, that are older than their timeout."""
+        wall_ms = self._wall_ms()
+        for name in list(ongoing):
+            if name not in ongoing:
+                continue  # It has ended since the first step.
+            entry = self._entries[name]
+            # As in Kafka, a transaction with a pending state is checked again the next time.
+            current = entry.settled
+            # An abandoned transaction holds the last stable offset of its partitions, so read_committed consumers would
+            # wait for ever.
+            if current is not None and wall_ms > current.ends_at_ms:
+                logger.info("aborting the transaction of %s: its timeout has expired", short_name(name))
+                self._coordinator.fence(
+                    entry, partial(_log_error, "abort of a transaction after its timeout")
+                )
+                yield _WRITE_COST
+            yield _CHECK_COST
+
+    def remove_unused(self) -> Work:
+        """Remove ids that were unused for transactional.id.expiration.ms."""
+        unused_since_ms = self._wall_ms() - self._config.transactional_id_expiration_ms
+        for name in list(self._entries):
+            entry = self._entries.get(name)
+            current = entry.settled if entry is not None else None
+            if (
+                entry is not None
+                and current is not None
+                and current.state in IDLE
+                and current.updated_ms <= unused_since_ms
+            ):
+                self._remove(entry)
+                yield _WRITE_COST
+            yield _CHECK_COST
+
+    def _remove(self, entry: Entry) -> None:
+        entry.start_removal()
+
+        def apply(_number: int, _offset: int) -> None:
+            self._coordinator.set_appended(entry, None)
+
+        def on_written(code: int) -> None:
+            # Up to here the pending state DEAD rejects requests, so that no client uses an id that disappears.
+            self._coordinator.finish_write(entry)
+            _log_error("tombstone of a transactional id", code)
+
+        tombstone = encode_key(entry.name), None
+        self._log.write(Write([tombstone], on_written, apply, is_awaited=False))
+
+
+def _log_error(what: str, code: int) -> None:
+    """Log the error of a write that no request waits for. It is retried later."""
+    if code:
+        logger.warning("%s: %s", what, ErrorCode(code).name)
