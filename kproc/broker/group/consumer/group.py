@@ -27,6 +27,7 @@ from kproc.broker.group.consumer.assignors import Assignment
 from kproc.broker.group.consumer.description import describe
 from kproc.broker.group.consumer.environment import ConsumerEnvironment
 from kproc.broker.group.consumer.expressions import Expressions
+from kproc.broker.group.consumer.member_deadlines import TRY_AGAIN_MS, MemberDeadlines
 from kproc.broker.group.consumer.messages import (
     JOIN_EPOCH,
     LEAVE_EPOCH,
@@ -55,7 +56,6 @@ from kproc.broker.group.consumer.state import ConsumerGroupState, ConsumerMember
 from kproc.broker.group.consumer.subscriptions import Subscriptions
 from kproc.broker.group.consumer.target import compute_target, topic_ids
 from kproc.broker.group.messages import CommitRequest
-from kproc.common.deadlines import NEVER, Deadlines
 from kproc.common.errors import ErrorCode, KafkaError
 
 if TYPE_CHECKING:
@@ -70,10 +70,6 @@ _UNSETTLED_HEARTBEAT_MS: Final = 500
 # Members whose tombstones and the epoch behind them are surely in one batch. If a crash could part these, no member
 # would get the free partitions. A tick removes no more, so that it takes a few ms.
 REMOVED_AT_ONCE: Final = 200
-_TRY_AGAIN_MS: Final = 1_000
-# The name of the deadline at which the next target assignment may be computed. The other deadlines have the ids of
-# members, which clients choose, but which are never empty.
-_ASSIGNMENT: Final = ""
 
 
 class ConsumerGroup:
@@ -83,12 +79,12 @@ class ConsumerGroup:
     protocol_type: Final = "consumer"
     can_expire: Final = True  # The sweep deletes an empty group without offsets.
 
-    __slots__ = ("_deadlines", "_environment", "_expressions", "_topics_version", "state")
+    __slots__ = ("_environment", "_expressions", "_topics_version", "deadlines", "state")
 
     def __init__(self, state: ConsumerGroupState, environment: ConsumerEnvironment) -> None:
         self.state = state
         self._environment = environment
-        self._deadlines: Deadlines[str] = Deadlines()
+        self.deadlines = MemberDeadlines(state.group_id, environment)
         self._topics_version = -1  # The version of the metadata for which the group's epoch was checked.
         self._expressions = Expressions(state, environment)
 
@@ -145,7 +141,7 @@ class ConsumerGroup:
         self.update_target(now_ms)
         member = self.state.members[member_id]
         self._reconcile(member, reported, now_ms)
-        self.renew_session(member, now_ms)
+        self.deadlines.renew_session(member, now_ms)
         return member
 
     def check_size(self) -> None:
@@ -167,7 +163,7 @@ class ConsumerGroup:
                 ),
             ]
         )
-        self._deadlines.discard(member.member_id)
+        self.deadlines.discard(member.member_id)
         return self.state.members[member_id]
 
     def static_member(self, instance_id: str, member_id: str) -> ConsumerMember:
@@ -271,9 +267,9 @@ class ConsumerGroup:
         interval_ms = environment.assignment_interval_ms(self.group_id)
         # A negative age means that the host's clock was set back. The interval then counts as over.
         if 0 <= age_ms < interval_ms:
-            self._deadlines.bring_forward(_ASSIGNMENT, now_ms + interval_ms - age_ms)
+            self.deadlines.schedule_assignment(now_ms + interval_ms - age_ms)
             return
-        self._deadlines.discard(_ASSIGNMENT)
+        self.deadlines.discard_assignment()
         targets = compute_target(state, environment.topics, self._assignor_name())
         records: list[ConsumerRecord] = [
             (self._key(ConsumerRecordType.MEMBER_TARGET, member_id), MemberTarget(target))
@@ -304,7 +300,7 @@ class ConsumerGroup:
         self._append([(self._key(ConsumerRecordType.MEMBER_STATE, member.member_id), state)])
         member.rebalance_deadline_ms = None
         if state.phase is MemberPhase.UNREVOKED:
-            self.start_rebalance_timeout(member, now_ms)
+            self.deadlines.start_rebalance_timeout(member, now_ms)
 
     def can_get_more(self, member: ConsumerMember) -> bool:
         """Return True if a partition of the member's target that others owned is free now."""
@@ -351,7 +347,7 @@ class ConsumerGroup:
         else:
             self._append_with_epoch(records, after, self.state.expressions, has_changed=True)
         for name in removed:
-            self._deadlines.discard(name)
+            self.deadlines.discard(name)
         if not remaining:
             # Without a time the interval between assignments is over, so the next member gets its partitions at once.
             target_epoch = TargetEpoch(self.state.epoch.epoch)
@@ -368,49 +364,21 @@ class ConsumerGroup:
     def start_sessions(self, now_ms: int) -> None:
         """Start the sessions of a group that was loaded."""
         for member in self.state.members.values():
-            self.renew_session(member, now_ms)
+            self.deadlines.renew_session(member, now_ms)
             if member.state.phase is MemberPhase.UNREVOKED:
-                self.start_rebalance_timeout(member, now_ms)
+                self.deadlines.start_rebalance_timeout(member, now_ms)
         if self.is_classic:
             # A crash came between the leave of the last member of the consumer protocol and the conversion of the
             # group, which the coordinator makes behind this tick.
-            self._deadlines.bring_forward(_ASSIGNMENT, now_ms)
-
-    def renew_session(self, member: ConsumerMember, now_ms: int) -> None:
-        """Restart the session of a member, because it has sent a request."""
-        timeout_ms = self._environment.session_timeout_ms(self.group_id)
-        if member.classic is not None:
-            timeout_ms = member.classic.session_timeout_ms
-        member.session_deadline_ms = now_ms + timeout_ms
-        self._deadlines.bring_forward(member.member_id, member.session_deadline_ms)
-
-    def start_rebalance_timeout(self, member: ConsumerMember, now_ms: int) -> None:
-        """Remove the member unless it makes its next step of a rebalance within its rebalance timeout."""
-        if member.rebalance_deadline_ms is None and member.metadata is not None:
-            member.rebalance_deadline_ms = now_ms + member.metadata.rebalance_timeout_ms
-            self._deadlines.bring_forward(member.member_id, member.rebalance_deadline_ms)
+            self.deadlines.schedule_assignment(now_ms)
 
     def next_deadline_ms(self) -> int | None:
         """Return the time in ms at which `tick` must be called at the latest, or None."""
-        return None if self._deadlines.first == NEVER else self._deadlines.first
+        return self.deadlines.first_ms
 
     def tick(self, now_ms: int) -> None:
         """Remove members whose session or rebalance timeout is over, and compute the assignment that was put off."""
-        expired: list[ConsumerMember] = []
-        is_assignment_due = False
-        for name in self._deadlines.pop_due(now_ms, REMOVED_AT_ONCE):
-            is_assignment_due |= name == _ASSIGNMENT
-            member = self.state.members.get(name)
-            if member is None:
-                continue  # The deadline of the assignment, or of a member that has left.
-            # Heartbeats only change the member's deadline, so the entry may be an old one.
-            due_ms = member.session_deadline_ms
-            if member.rebalance_deadline_ms is not None:
-                due_ms = min(due_ms, member.rebalance_deadline_ms)
-            if due_ms <= now_ms:
-                expired.append(member)
-                due_ms = now_ms + _TRY_AGAIN_MS  # The write of its tombstones below can fail.
-            self._deadlines.bring_forward(name, due_ms)
+        expired, is_assignment_due = self.deadlines.pop_due(self.state.members, now_ms, REMOVED_AT_ONCE)
         try:
             if expired:
                 self.remove(expired)
@@ -419,7 +387,7 @@ class ConsumerGroup:
                 self.update_target(now_ms)
         except KafkaError as error:
             logger.warning("group %s: records were not written: %s", self.group_id, error.code.name)
-            self._deadlines.bring_forward(_ASSIGNMENT, now_ms + _TRY_AGAIN_MS)
+            self.deadlines.schedule_assignment(now_ms + TRY_AGAIN_MS)
 
     # -- committed offsets -------------------------------------------------------------------------------------
 
