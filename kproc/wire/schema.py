@@ -61,10 +61,10 @@ class Field:
 
     name: str
     kind: str
-    is_array: bool
-    is_nullable: bool
-    tag: int | None
-    default: Any
+    is_array: bool = False
+    is_nullable: bool = False
+    tag: int | None = None
+    default: Any = None
     struct: Schema | None = None
 
 

@@ -109,24 +109,10 @@ def _no_such_name(path: str, name: str) -> None:
 # ---- parts of schemas --------------------------------------------------------------------------------------
 
 
-def field(
-    name: str,
-    kind: str,
-    *,
-    is_array: bool = False,
-    is_nullable: bool = False,
-    tag: int | None = None,
-    default: Any = None,
-    struct: Schema | None = None,
-) -> Field:
-    """Return a field of a record's schema."""
-    return Field(name, kind, is_array, is_nullable, tag, default, struct)
-
-
 def partitions_schema(path: str, *fields: Field) -> Schema:
     """Return the schema of a topic with partitions, and perhaps more fields."""
     return Schema(
-        path, True, (field("topic_id", "uuid"), field("partitions", "int32", is_array=True), *fields)
+        path, True, (Field("topic_id", "uuid"), Field("partitions", "int32", is_array=True), *fields)
     )
 
 

@@ -20,7 +20,7 @@ from typing import Any, Final
 
 import msgspec
 
-from kproc.broker.coordinator.record_codec import RecordCodec, RecordKey, field
+from kproc.broker.coordinator.record_codec import RecordCodec, RecordKey
 from kproc.broker.streams.reconciliation import StreamsMemberPhase, StreamsMemberState
 from kproc.broker.streams.tasks import MemberTasks, OwnedTasks, Task, TaskSet, partitions_by_subtopology
 from kproc.broker.streams.topology import KeyValue, Topology
@@ -96,63 +96,63 @@ def _schema(path: str, *fields: Field) -> Schema:
 
 
 def _structs(name: str, schema: Schema, *, is_nullable: bool = False, tag: int | None = None) -> Field:
-    return field(name, "struct", is_array=True, is_nullable=is_nullable, tag=tag, struct=schema)
+    return Field(name, "struct", is_array=True, is_nullable=is_nullable, tag=tag, struct=schema)
 
 
-_PAIR: Final = _schema("StreamsGroup.pair", field("key", "string"), field("value", "string"))
-_ENDPOINT: Final = _schema("StreamsMember.endpoint", field("host", "string"), field("port", "uint16"))
-_TASKS: Final = (field("subtopology_id", "string"), field("partitions", "int32", is_array=True))
+_PAIR: Final = _schema("StreamsGroup.pair", Field("key", "string"), Field("value", "string"))
+_ENDPOINT: Final = _schema("StreamsMember.endpoint", Field("host", "string"), Field("port", "uint16"))
+_TASKS: Final = (Field("subtopology_id", "string"), Field("partitions", "int32", is_array=True))
 _TARGET_TASKS: Final = _schema("MemberTasks", *_TASKS)
 _OWNED_TASKS: Final = _schema(
-    "OwnedTasks", *_TASKS, field("epochs", "int32", is_array=True, is_nullable=True, tag=0)
+    "OwnedTasks", *_TASKS, Field("epochs", "int32", is_array=True, is_nullable=True, tag=0)
 )
 _TOPIC: Final = _schema(
     "Topology.topic",
-    field("name", "string"),
-    field("partitions", "int32"),
-    field("replication_factor", "int16"),
+    Field("name", "string"),
+    Field("partitions", "int32"),
+    Field("replication_factor", "int16"),
     _structs("topic_configs", _PAIR),
 )
 _COPARTITION_GROUP: Final = _schema(
     "Topology.copartition_groups",
-    field("source_topics", "int16", is_array=True),
-    field("source_topic_regex", "int16", is_array=True),
-    field("repartition_source_topics", "int16", is_array=True),
+    Field("source_topics", "int16", is_array=True),
+    Field("source_topic_regex", "int16", is_array=True),
+    Field("repartition_source_topics", "int16", is_array=True),
 )
 _SUBTOPOLOGY: Final = _schema(
     "Topology.subtopologies",
-    field("subtopology_id", "string"),
-    field("source_topics", "string", is_array=True),
-    field("source_topic_regex", "string", is_array=True),
+    Field("subtopology_id", "string"),
+    Field("source_topics", "string", is_array=True),
+    Field("source_topic_regex", "string", is_array=True),
     _structs("state_changelog_topics", _TOPIC),
-    field("repartition_sink_topics", "string", is_array=True),
+    Field("repartition_sink_topics", "string", is_array=True),
     _structs("repartition_source_topics", _TOPIC),
     _structs("copartition_groups", _COPARTITION_GROUP),
 )
 _SCHEMAS: Final[dict[StreamsRecordType, Schema]] = {
     StreamsRecordType.GROUP: _schema(
         "StreamsGroupEpoch",
-        field("epoch", "int32"),
-        field("metadata_hash", "int64"),
-        field("validated_topology_epoch", "int32", tag=0, default=NO_TOPOLOGY),
+        Field("epoch", "int32"),
+        Field("metadata_hash", "int64"),
+        Field("validated_topology_epoch", "int32", tag=0, default=NO_TOPOLOGY),
         _structs("assignment_configs", _PAIR, is_nullable=True, tag=1),
-        field("stored_description_epoch", "int32", tag=2, default=NO_TOPOLOGY),
-        field("failed_description_epoch", "int32", tag=3, default=NO_TOPOLOGY),
+        Field("stored_description_epoch", "int32", tag=2, default=NO_TOPOLOGY),
+        Field("failed_description_epoch", "int32", tag=3, default=NO_TOPOLOGY),
     ),
     StreamsRecordType.MEMBER: _schema(
         "StreamsMember",
-        field("instance_id", "string", is_nullable=True),
-        field("rack_id", "string", is_nullable=True),
-        field("client_id", "string"),
-        field("client_host", "string"),
-        field("rebalance_timeout_ms", "int32"),
-        field("topology_epoch", "int32"),
-        field("process_id", "string"),
-        field("endpoint", "struct", is_nullable=True, struct=_ENDPOINT),
+        Field("instance_id", "string", is_nullable=True),
+        Field("rack_id", "string", is_nullable=True),
+        Field("client_id", "string"),
+        Field("client_host", "string"),
+        Field("rebalance_timeout_ms", "int32"),
+        Field("topology_epoch", "int32"),
+        Field("process_id", "string"),
+        Field("endpoint", "struct", is_nullable=True, struct=_ENDPOINT),
         _structs("client_tags", _PAIR),
     ),
     StreamsRecordType.TARGET: _schema(
-        "StreamsTargetEpoch", field("epoch", "int32"), field("timestamp_ms", "int64", tag=0, default=0)
+        "StreamsTargetEpoch", Field("epoch", "int32"), Field("timestamp_ms", "int64", tag=0, default=0)
     ),
     StreamsRecordType.MEMBER_TARGET: _schema(
         "MemberTasks",
@@ -162,9 +162,9 @@ _SCHEMAS: Final[dict[StreamsRecordType, Schema]] = {
     ),
     StreamsRecordType.MEMBER_STATE: _schema(
         "StreamsMemberState",
-        field("epoch", "int32"),
-        field("previous_epoch", "int32"),
-        field("phase", "int8"),
+        Field("epoch", "int32"),
+        Field("previous_epoch", "int32"),
+        Field("phase", "int8"),
         _structs("active", _OWNED_TASKS),
         _structs("standby", _OWNED_TASKS),
         _structs("warmup", _OWNED_TASKS),
@@ -173,7 +173,7 @@ _SCHEMAS: Final[dict[StreamsRecordType, Schema]] = {
         _structs("warmup_pending_revocation", _OWNED_TASKS),
     ),
     StreamsRecordType.TOPOLOGY: _schema(
-        "Topology", field("epoch", "int32"), _structs("subtopologies", _SUBTOPOLOGY)
+        "Topology", Field("epoch", "int32"), _structs("subtopologies", _SUBTOPOLOGY)
     ),
 }
 

@@ -24,13 +24,12 @@ import msgspec
 from kproc.broker.coordinator.record_codec import (
     RecordCodec,
     RecordKey,
-    field,
     partitions_by_topic,
     partitions_schema,
 )
 from kproc.broker.group.consumer.assignors import Assignment
 from kproc.common.errors import ProtocolError
-from kproc.wire.schema import Schema
+from kproc.wire.schema import Field, Schema
 
 NO_EPOCH: Final = -1
 NO_TIME: Final = -1
@@ -137,66 +136,66 @@ ConsumerRecord = tuple[RecordKey, ConsumerRecordValue | None]
 
 
 _OWNED: Final = partitions_schema(
-    "MemberState.partitions", field("epochs", "int32", is_array=True, is_nullable=True, tag=0)
+    "MemberState.partitions", Field("epochs", "int32", is_array=True, is_nullable=True, tag=0)
 )
 _CLASSIC_PROTOCOL: Final = Schema(
-    "MemberMetadata.classic.protocols", True, (field("name", "string"), field("metadata", "bytes"))
+    "MemberMetadata.classic.protocols", True, (Field("name", "string"), Field("metadata", "bytes"))
 )
 _CLASSIC: Final = Schema(
     "MemberMetadata.classic",
     True,
     (
-        field("session_timeout_ms", "int32", default=0),
-        field("protocols", "struct", is_array=True, default=[], struct=_CLASSIC_PROTOCOL),
+        Field("session_timeout_ms", "int32", default=0),
+        Field("protocols", "struct", is_array=True, default=[], struct=_CLASSIC_PROTOCOL),
     ),
 )
 _NO_CLASSIC: Final[dict[str, Any]] = {"session_timeout_ms": 0, "protocols": []}
 _SCHEMAS: Final[dict[ConsumerRecordType, Schema]] = {
     ConsumerRecordType.GROUP: Schema(
-        "GroupEpoch", True, (field("epoch", "int32"), field("metadata_hash", "int64", tag=0, default=0))
+        "GroupEpoch", True, (Field("epoch", "int32"), Field("metadata_hash", "int64", tag=0, default=0))
     ),
     ConsumerRecordType.MEMBER: Schema(
         "MemberMetadata",
         True,
         (
-            field("instance_id", "string", is_nullable=True),
-            field("rack_id", "string", is_nullable=True),
-            field("client_id", "string"),
-            field("client_host", "string"),
-            field("topic_names", "string", is_array=True),
-            field("topic_regex", "string", is_nullable=True),
-            field("rebalance_timeout_ms", "int32"),
-            field("assignor", "string", is_nullable=True),
+            Field("instance_id", "string", is_nullable=True),
+            Field("rack_id", "string", is_nullable=True),
+            Field("client_id", "string"),
+            Field("client_host", "string"),
+            Field("topic_names", "string", is_array=True),
+            Field("topic_regex", "string", is_nullable=True),
+            Field("rebalance_timeout_ms", "int32"),
+            Field("assignor", "string", is_nullable=True),
             # Kafka's default is not null but a struct of defaults, so null is written.
-            field("classic", "struct", is_nullable=True, tag=0, default=_NO_CLASSIC, struct=_CLASSIC),
+            Field("classic", "struct", is_nullable=True, tag=0, default=_NO_CLASSIC, struct=_CLASSIC),
         ),
     ),
     ConsumerRecordType.TARGET: Schema(
-        "TargetEpoch", True, (field("epoch", "int32"), field("timestamp_ms", "int64", tag=0, default=-1))
+        "TargetEpoch", True, (Field("epoch", "int32"), Field("timestamp_ms", "int64", tag=0, default=-1))
     ),
     ConsumerRecordType.MEMBER_TARGET: Schema(
         "MemberTarget",
         True,
-        (field("topics", "struct", is_array=True, struct=partitions_schema("MemberTarget.topics")),),
+        (Field("topics", "struct", is_array=True, struct=partitions_schema("MemberTarget.topics")),),
     ),
     ConsumerRecordType.MEMBER_STATE: Schema(
         "MemberState",
         True,
         (
-            field("epoch", "int32"),
-            field("previous_epoch", "int32"),
-            field("phase", "int8"),
-            field("owned", "struct", is_array=True, struct=_OWNED),
-            field("pending_revocation", "struct", is_array=True, struct=_OWNED),
+            Field("epoch", "int32"),
+            Field("previous_epoch", "int32"),
+            Field("phase", "int8"),
+            Field("owned", "struct", is_array=True, struct=_OWNED),
+            Field("pending_revocation", "struct", is_array=True, struct=_OWNED),
         ),
     ),
     ConsumerRecordType.EXPRESSION: Schema(
         "ExpressionTopics",
         True,
         (
-            field("topic_names", "string", is_array=True),
-            field("version", "int64"),
-            field("timestamp_ms", "int64"),
+            Field("topic_names", "string", is_array=True),
+            Field("version", "int64"),
+            Field("timestamp_ms", "int64"),
         ),
     ),
 }

@@ -23,11 +23,10 @@ import msgspec
 from kproc.broker.coordinator.record_codec import (
     RecordCodec,
     RecordKey,
-    field,
     partitions_by_topic,
     partitions_schema,
 )
-from kproc.wire.schema import Schema
+from kproc.wire.schema import Field, Schema
 
 ShareAssignment = Mapping[bytes, frozenset[int]]  # Topic id -> partitions.
 # A member of a share group never waits for others, so Kafka's other states of members do not occur.
@@ -111,50 +110,50 @@ ShareRecord = tuple[RecordKey, ShareRecordValue | None]
 _NAMED_PARTITIONS: Final = Schema(
     "ShareTopics.partitions",
     True,
-    (field("topic_id", "uuid"), field("topic_name", "string"), field("partitions", "int32", is_array=True)),
+    (Field("topic_id", "uuid"), Field("topic_name", "string"), Field("partitions", "int32", is_array=True)),
 )
 _NAMED: Final = Schema(
-    "ShareTopics.deleting", True, (field("topic_id", "uuid"), field("topic_name", "string"))
+    "ShareTopics.deleting", True, (Field("topic_id", "uuid"), Field("topic_name", "string"))
 )
 _SCHEMAS: Final[dict[ShareRecordType, Schema]] = {
     ShareRecordType.MEMBER: Schema(
         "ShareSubscription",
         True,
         (
-            field("rack_id", "string", is_nullable=True),
-            field("client_id", "string"),
-            field("client_host", "string"),
-            field("topic_names", "string", is_array=True),
+            Field("rack_id", "string", is_nullable=True),
+            Field("client_id", "string"),
+            Field("client_host", "string"),
+            Field("topic_names", "string", is_array=True),
         ),
     ),
     ShareRecordType.GROUP: Schema(
-        "ShareEpoch", True, (field("epoch", "int32"), field("metadata_hash", "int64"))
+        "ShareEpoch", True, (Field("epoch", "int32"), Field("metadata_hash", "int64"))
     ),
     ShareRecordType.TARGET: Schema(
-        "ShareTargetEpoch", True, (field("epoch", "int32"), field("timestamp_ms", "int64", tag=0, default=0))
+        "ShareTargetEpoch", True, (Field("epoch", "int32"), Field("timestamp_ms", "int64", tag=0, default=0))
     ),
     ShareRecordType.MEMBER_TARGET: Schema(
         "ShareTarget",
         True,
-        (field("topics", "struct", is_array=True, struct=partitions_schema("ShareTarget.topics")),),
+        (Field("topics", "struct", is_array=True, struct=partitions_schema("ShareTarget.topics")),),
     ),
     ShareRecordType.MEMBER_STATE: Schema(
         "ShareMemberState",
         True,
         (
-            field("epoch", "int32"),
-            field("previous_epoch", "int32"),
-            field("phase", "int8"),
-            field("assigned", "struct", is_array=True, struct=partitions_schema("ShareMemberState.assigned")),
+            Field("epoch", "int32"),
+            Field("previous_epoch", "int32"),
+            Field("phase", "int8"),
+            Field("assigned", "struct", is_array=True, struct=partitions_schema("ShareMemberState.assigned")),
         ),
     ),
     ShareRecordType.TOPICS: Schema(
         "ShareTopics",
         True,
         (
-            field("initializing", "struct", is_array=True, struct=_NAMED_PARTITIONS),
-            field("initialized", "struct", is_array=True, struct=_NAMED_PARTITIONS),
-            field("deleting", "struct", is_array=True, struct=_NAMED),
+            Field("initializing", "struct", is_array=True, struct=_NAMED_PARTITIONS),
+            Field("initialized", "struct", is_array=True, struct=_NAMED_PARTITIONS),
+            Field("deleting", "struct", is_array=True, struct=_NAMED),
         ),
     ),
 }

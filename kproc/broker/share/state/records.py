@@ -21,11 +21,10 @@ from typing import Final
 
 import msgspec
 
-from kproc.broker.coordinator.record_codec import field
 from kproc.broker.share.state.messages import NO_COUNT, SharePartitionKey, StateBatch
 from kproc.common.errors import Corrupt, ProtocolError
 from kproc.wire.primitives import INT16, encode_string, read_string
-from kproc.wire.schema import Reader, Schema, reader_of
+from kproc.wire.schema import Field, Reader, Schema, reader_of
 from kproc.wire.schema_writer import Writer, writer_of
 
 
@@ -75,27 +74,27 @@ _BATCH: Final = Schema(
     "batches",
     is_flexible=True,
     fields=(
-        field("first", "int64"),
-        field("last", "int64"),
-        field("state", "int8"),
-        field("delivery_count", "int16"),
+        Field("first", "int64"),
+        Field("last", "int64"),
+        Field("state", "int8"),
+        Field("delivery_count", "int16"),
     ),
 )
-_BATCHES: Final = field("batches", "struct", is_array=True, default=[], struct=_BATCH)
+_BATCHES: Final = Field("batches", "struct", is_array=True, default=[], struct=_BATCH)
 # KIP-1226 added it to version 0 as a tagged field.
-_COUNT: Final = field("delivery_complete_count", "int32", tag=0, default=NO_COUNT)
+_COUNT: Final = Field("delivery_complete_count", "int32", tag=0, default=NO_COUNT)
 _SCHEMAS: Final[dict[ShareRecordType, Schema]] = {
     ShareRecordType.SNAPSHOT: Schema(
         "Snapshot",
         is_flexible=True,
         fields=(
-            field("snapshot_epoch", "int32"),
-            field("state_epoch", "int32"),
-            field("leader_epoch", "int32"),
-            field("start_offset", "int64"),
+            Field("snapshot_epoch", "int32"),
+            Field("state_epoch", "int32"),
+            Field("leader_epoch", "int32"),
+            Field("start_offset", "int64"),
             _COUNT,
-            field("created_ms", "int64"),
-            field("written_ms", "int64"),
+            Field("created_ms", "int64"),
+            Field("written_ms", "int64"),
             _BATCHES,
         ),
     ),
@@ -103,9 +102,9 @@ _SCHEMAS: Final[dict[ShareRecordType, Schema]] = {
         "Update",
         is_flexible=True,
         fields=(
-            field("snapshot_epoch", "int32"),
-            field("leader_epoch", "int32"),
-            field("start_offset", "int64"),
+            Field("snapshot_epoch", "int32"),
+            Field("leader_epoch", "int32"),
+            Field("start_offset", "int64"),
             _COUNT,
             _BATCHES,
         ),
