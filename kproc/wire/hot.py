@@ -1,27 +1,29 @@
-"""Hand-written codecs of the two hot APIs: Produce (`hot_produce.py`) and Fetch (`hot_fetch.py`).
+"""Hand-written codecs of the two hot APIs: Produce (`hot_produce.py`) and Fetch (`hot_fetch_*.py`).
 
 They give the results of codec.py at a tenth of its cost, and without copying records. Other packages import from here.
 """
 
 from __future__ import annotations
 
-from kproc.wire.hot_fetch import (
+from kproc.wire.hot_fetch_request import (
     FETCH_VERSIONS,
-    FIRST_TEMPLATE,
-    NO_SESSION,
     NO_SESSION_EPOCH,
     NO_SESSION_ID,
     FetchPartition,
-    FetchPartitionResult,
     FetchRequest,
-    FetchTemplate,
     FetchTopic,
-    FetchTopicResult,
     ForgottenTopic,
     decode_fetch,
+    locate_fetch_offset,
+)
+from kproc.wire.hot_fetch_response import (
+    FIRST_TEMPLATE,
+    NO_SESSION,
+    FetchPartitionResult,
+    FetchTemplate,
+    FetchTopicResult,
     encode_fetch_response,
     fetch_template,
-    locate_fetch_offset,
 )
 from kproc.wire.hot_produce import (
     PRODUCE_VERSIONS,

@@ -78,7 +78,7 @@ def _write_records(write_bytes: Writer) -> Writer:
             write_bytes(out, value)
             return
         assert type(out) is MessageInPieces, "records of files in a message that is not sent in pieces"
-        # All messages with such a field are flexible: ShareFetch. Fetch has encoders of its own (hot_fetch.py).
+        # All messages with such a field are flexible: ShareFetch. hot_fetch_response.py encodes Fetch.
         out += encode_unsigned_varint(len(value) + 1)
         if len(value):
             out.add_pieces([each for each in value.ranges if each.length])

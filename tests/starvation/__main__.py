@@ -26,7 +26,7 @@ from kproc.broker.share.session.share_requests import ROWS_MAX as SHARE_ROWS_MAX
 from kproc.client import ConnectionLost
 from kproc.wire import codec
 from kproc.wire.header import ApiKey
-from kproc.wire.hot_fetch import FETCH_ROWS_MAX
+from kproc.wire.hot_fetch_request import FETCH_ROWS_MAX
 from kproc.wire.hot_produce import PRODUCE_ROWS_MAX
 from tests.support.broker import ServedBroker
 from tests.support.large_answers import LARGE_ANSWERS, LargeAnswer

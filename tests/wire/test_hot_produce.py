@@ -3,30 +3,27 @@
 from __future__ import annotations
 
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
-from kproc.common.errors import ProtocolError
 from kproc.wire import codec, hot
-from kproc.wire.header import ApiKey, parse_request_header
+from kproc.wire.header import ApiKey
 from tests.support.cases import in_one_test
+from tests.support.hot_values import (
+    CASES,
+    body_of,
+    ids,
+    int16,
+    int32,
+    int64,
+    keyed,
+    names,
+    outcome,
+    records,
+)
 from tests.support.wire_mutations import mutations
 
-CASES = settings(deadline=None, suppress_health_check=[HealthCheck.too_slow])
-
 produce_versions = st.sampled_from(hot.PRODUCE_VERSIONS)
-
-int16 = st.integers(-(2**15), 2**15 - 1)
-int32 = st.integers(-(2**31), 2**31 - 1)
-int64 = st.integers(-(2**63), 2**63 - 1)
-names = st.one_of(
-    st.text(max_size=12),
-    st.sampled_from(["orders", "тема-日本", "x" * 126, "x" * 127, "x" * 249, "x" * 1000]),
-)
-ids = st.one_of(st.just(bytes(16)), st.binary(min_size=16, max_size=16))
-records = st.one_of(
-    st.none(), st.binary(max_size=40), st.integers(120, 300).map(lambda n: b"r" * n), st.just(b"r" * 20_000)
-)
 
 produce_requests = st.fixed_dictionaries(
     {
@@ -66,11 +63,6 @@ one_partition = st.builds(
 )
 
 
-def body_of(api_key: int, version: int, fields: dict) -> bytes:
-    frame = codec.encode_request(api_key, version, 1, None, fields)
-    return frame[parse_request_header(frame, 4)[1] :]
-
-
 def produce_as_fields(request: hot.ProduceRequest) -> dict:
     """A hot request in codec.py's shape."""
     topics = []
@@ -103,13 +95,6 @@ def test_hot_produce_request_equals_codec_without_a_copy(version, fields, extra)
             assert raw is None or raw.obj is body
 
 
-def outcome(decode, *arguments):
-    try:
-        return decode(*arguments)
-    except ProtocolError:
-        return ProtocolError
-
-
 @CASES
 @given(version=produce_versions, data=st.data())
 def test_malformed_produce_requests_fail_in_both_or_decode_alike(version, data):
@@ -123,10 +108,6 @@ messages = st.one_of(st.none(), names)
 record_errors = st.lists(st.tuples(int32, names), max_size=3).map(tuple)
 partition_answers = st.tuples(int32, int16, int64, int64, int64, messages, record_errors)
 topic_answers = st.tuples(names, ids, st.lists(partition_answers, max_size=3))
-
-
-def keyed(version: int, first_with_ids: int, name_field: str, name: str, topic_id: bytes) -> dict:
-    return {"topic_id": topic_id} if version >= first_with_ids else {name_field: name}
 
 
 @CASES

@@ -14,7 +14,7 @@ from typing import Final
 from kproc.broker.cluster.image import ClusterImage, TopicImage
 from kproc.common.errors import ErrorCode, KafkaError
 from kproc.wire.hot import FetchPartition, FetchRequest
-from kproc.wire.hot_fetch import FETCH_ROWS_MAX
+from kproc.wire.hot_fetch_request import FETCH_ROWS_MAX
 
 INITIAL_EPOCH: Final = 0
 FINAL_EPOCH: Final = -1

@@ -13,7 +13,7 @@ from kproc.broker.request import divided_requests
 from kproc.broker.transport.envelope import CLOSE, NO_OP, SEND
 from kproc.wire import codec
 from kproc.wire.header import ApiKey
-from kproc.wire.hot_fetch import FETCH_ROWS_MAX
+from kproc.wire.hot_fetch_request import FETCH_ROWS_MAX
 from kproc.wire.hot_produce import PRODUCE_ROWS_MAX
 from tests.support.bytecodes import count_bytecodes
 from tests.support.in_memory_controller import topic
