@@ -134,7 +134,7 @@ def _verdict(
         rules.add(number.to_bytes(4, "big"), rule)
     is_open = settings.get("allow.everyone.if.no.acl.found") == "true"
     default = DEFAULT_ALLOW if is_open else DEFAULT_DENY
-    verdict = decide(rules, principal, host, operation, kind, name, default=default)
+    verdict = decide(rules, principal, host, operation, kind, name) or default
     if verdict.acl is not None:
         return verdict, str(row_of(verdict.acl)["rule"])
     if verdict is DEFAULT_ALLOW:

@@ -123,7 +123,7 @@ class Case:
         for who, host, operation, kind, name, key in self.asked:
             client = Identity(f"/{host}", who)
             with _audited() as lines:
-                authorizer.is_allowed(client, operation, kind, name, api_key=int(key))
+                authorizer.is_allowed((client, operation, kind, name), api_key=int(key))
             yield lines[0]
             is_allowed = authorizer.is_allowed_for_any(client, operation, kind, api_key=int(key))
             yield "ALLOWED" if is_allowed else "DENIED"

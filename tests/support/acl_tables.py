@@ -47,4 +47,4 @@ def verdict(
     kind: ResourceType = TOPIC,
     default: Verdict = DEFAULT_DENY,
 ) -> Verdict:
-    return decide(acls, principal, host, operation, kind, name, default=default)
+    return decide(acls, principal, host, operation, kind, name) or default

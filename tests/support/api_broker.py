@@ -112,7 +112,7 @@ class Broker:
     ) -> bool:
         authorizer = self.services.authorizer
         return authorizer is None or authorizer.is_allowed(
-            self.client, operation, resource, name, api_key=int(key)
+            (self.client, operation, resource, name), api_key=int(key)
         )
 
     def ask(self, key: ApiKey, version: int, /, **fields: Any) -> Fields:

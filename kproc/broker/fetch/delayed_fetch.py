@@ -108,8 +108,7 @@ class DelayedFetch(DelayedOperation):
                 return True
             read = read_partition(
                 partitions,
-                part.topic,
-                partition,
+                (topic, partition),
                 wanted,
                 self._bytes_max - count,
                 minimum_one=not count,

@@ -16,10 +16,9 @@ from typing import TYPE_CHECKING, Final
 
 from msgspec.structs import replace
 
-from kproc.broker.cluster.image import PartitionImage, TopicImage
 from kproc.broker.fetch.delayed_fetch import DelayedFetch, FetchPart
 from kproc.broker.fetch.fetch import ClientFetch
-from kproc.broker.fetch.fetch_read import PartitionRead, find_partition, read_partition
+from kproc.broker.fetch.fetch_read import FoundPartition, PartitionRead, find_partition, read_partition
 from kproc.broker.metrics.requests import REQUESTS
 from kproc.broker.request.context import Services
 from kproc.broker.request.dispatch import after_header_tags
@@ -68,16 +67,15 @@ class FetchFastPath:
         "_bytes_min",
         "_expected",
         "_fetches",
+        "_found",
         "_frame",
         "_is_committed",
         "_key",
         "_owned",
-        "_partition",
         "_record_bytes",
         "_request",
         "_requests",
         "_target",
-        "_topic",
         "_traffic",
         "_unpack",
         "_version",
@@ -92,7 +90,8 @@ class FetchFastPath:
         request: HandlerRequest,
         record: memoryview,
         decoded: FetchRequest,
-        found: tuple[TopicImage, PartitionImage, OwnedPartition],
+        found: FoundPartition,
+        owned: OwnedPartition,
         offset_at: int,
     ) -> None:
         """Learn from a ring record that the general path has handled.
@@ -103,8 +102,8 @@ class FetchFastPath:
         self._fetches = fetches
         self._requests = RequestTemplate(request)
         self._version = request.api_version
-        self._topic, self._partition, self._owned = found
-        self._traffic = self._owned.log.state.traffic
+        self._found, self._owned = found, owned
+        self._traffic = owned.log.state.traffic
         self._request = decoded
         (self._target,) = targets_of(decoded)
         self._wanted = self._target.request  # Its offset is that of the request that is being handled.
@@ -144,8 +143,7 @@ class FetchFastPath:
         wanted.fetch_offset = int.from_bytes(at, "big", signed=True)
         read = read_partition(
             fetches.partitions,
-            self._topic.name,
-            self._partition,
+            self._found,
             wanted,
             self._bytes_max,
             minimum_one=True,
@@ -173,7 +171,7 @@ class FetchFastPath:
 
     def _park(self, request: HandlerRequest, correlation: bytes, read: PartitionRead) -> None:
         """Let a request wait for more than `read`."""
-        services, topic = self._fetches.services, self._topic
+        services, (topic, _) = self._fetches.services, self._found
         # A copy, because the next request of the connection overwrites the offset in `_wanted`.
         part = FetchPart(topic.name, topic.topic_id, replace(self._wanted))
         delayed = DelayedFetch(
@@ -216,7 +214,7 @@ class FetchFastPath:
             request.send_range(head, read.ranges[0], end)
             return
         target = FetchTarget(self._target.name, self._target.topic_id, delayed.parts[0].wanted)
-        target.found_name = self._topic.name
+        target.found_name = self._found[0].name
         fetch = ClientFetch(
             request, self._request, [target], None, is_incremental=False, due_ns=delayed.deadline_ns
         )
@@ -293,4 +291,4 @@ class FetchFastPaths:
         ):
             return None
         offset_at = len(record) - len(body) + offset_in_body
-        return FetchFastPath(self, request, record, wanted, (topic, partition, owned), offset_at)
+        return FetchFastPath(self, request, record, wanted, found, owned, offset_at)

@@ -19,6 +19,9 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger(__name__)
 
+FoundPartition = tuple[TopicImage, PartitionImage]
+"""A partition with its topic, of the same image."""
+
 
 class PartitionRead(msgspec.Struct, array_like=True):
     """The result of one read of one partition: an error code, or offsets and file ranges (which may be empty)."""
@@ -49,8 +52,7 @@ def _not_yet(start: int, end: int) -> PartitionRead:
 
 def read_partition(
     partitions: Partitions,
-    name: str,
-    partition: PartitionImage,
+    found: FoundPartition,
     request: FetchPartition,
     limit: int,
     *,
@@ -64,12 +66,12 @@ def read_partition(
 
     Returns errors in the result and never raises them. A stale or unknown leader epoch is an error (KIP-320).
     """
-    epoch = request.current_leader_epoch
-    if epoch >= 0 and epoch != partition.leader_epoch:
-        is_old = epoch < partition.leader_epoch
+    topic, partition = found
+    if request.current_leader_epoch >= 0 and request.current_leader_epoch != partition.leader_epoch:
+        is_old = request.current_leader_epoch < partition.leader_epoch
         return failed_read(ErrorCode.FENCED_LEADER_EPOCH if is_old else ErrorCode.UNKNOWN_LEADER_EPOCH)
     try:
-        owned = partitions.get(name, partition)
+        owned = partitions.get(topic.name, partition)
         log = owned.log
         offset = request.fetch_offset
         state = log.state
@@ -81,23 +83,23 @@ def read_partition(
             limit <= 0 and not minimum_one and state.start_offset <= offset <= state.end_offset
         ):
             return PartitionRead(0, state.start_offset, high_watermark, state.last_stable_offset, [], 0)
-        found = log.read(offset, min(limit, request.max_bytes), minimum_one=minimum_one, committed=committed)
-        aborted = log.aborted_in(offset, found) if committed else None
+        read = log.read(offset, min(limit, request.max_bytes), minimum_one=minimum_one, committed=committed)
+        aborted = log.aborted_in(offset, read) if committed else None
     except PartitionMoving as moving:
         return _not_yet(moving.start_offset, moving.high_watermark)
     except KafkaError as error:
         return failed_read(error.code)
     except (Corrupt, OSError) as error:
         # Only this partition is damaged. The other partitions of the request are read.
-        logger.error("cannot read %s-%d at %d: %s", name, partition.index, request.fetch_offset, error)
+        logger.error("cannot read %s-%d at %d: %s", topic.name, partition.index, request.fetch_offset, error)
         return failed_read(ErrorCode.KAFKA_STORAGE_ERROR)
     return PartitionRead(
         0,
         state.start_offset,
         high_watermark,
-        found.last_stable_offset,
-        found.ranges,
-        found.bytes,
+        read.last_stable_offset,
+        read.ranges,
+        read.bytes,
         [(each.producer_id, each.first_offset) for each in aborted] if aborted else None,
     )
 
@@ -108,7 +110,7 @@ def partition_now(image: ClusterImage, topic_id: bytes, index: int) -> Partition
     return None if topic is None else topic.partitions[index]
 
 
-def find_partition(image: ClusterImage, target: FetchTarget) -> tuple[TopicImage, PartitionImage] | int:
+def find_partition(image: ClusterImage, target: FetchTarget) -> FoundPartition | int:
     """Return the partition that a Fetch names, or the error code for it."""
     topic = target.topic(image)
     if topic is None:

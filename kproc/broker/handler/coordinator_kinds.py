@@ -126,7 +126,7 @@ def _match_topics(services: Services, expression: str, client: Identity) -> froz
         name
         for name in names
         if authorizer is None
-        or authorizer.verdict(client, Operation.DESCRIBE, ResourceType.TOPIC, name).is_allowed
+        or authorizer.verdict((client, Operation.DESCRIBE, ResourceType.TOPIC, name)).is_allowed
     )
 
 

@@ -185,7 +185,7 @@ class HandlerRequest(RequestContext):
             # The Processor has not introduced the connection. It must not get the rights that ANONYMOUS may have.
             return False
         return authorizer.is_allowed(
-            client, operation, resource, name, api_key=self.api_key, is_question=is_question, count=count
+            (client, operation, resource, name), api_key=self.api_key, is_question=is_question, count=count
         )
 
     def is_allowed_for_any(self, operation: Operation, resource: ResourceType) -> bool:

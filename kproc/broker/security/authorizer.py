@@ -36,8 +36,8 @@ _CACHED_NAME_MAX: Final = 249
 # Kafka decides about a resource of this name to find out whether a client may do the operation on all resources.
 HARDCODED_NAME: Final = "hardcode"
 
-_Access = tuple[Identity, Operation, ResourceType, str]
-"""The client, its operation, and the type and name of the resource."""
+Access = tuple[Identity, Operation, ResourceType, str]
+"""The client, its operation, and the type and name of the resource. A plain tuple, because it is a key of the cache."""
 
 
 class Verdict:
@@ -68,10 +68,8 @@ def decide(
     operation: Operation,
     resource_type: ResourceType,
     name: str,
-    *,
-    default: Verdict = DEFAULT_DENY,
-) -> Verdict:
-    """Decide by the rules. Return `default` if no rule covers the resource."""
+) -> Verdict | None:
+    """Decide by the rules. Return None if no rule covers the resource."""
     allowed_by: Acl | None = None
     covering = acls.index.covering(resource_type, name)
     for bucket in covering:
@@ -86,7 +84,7 @@ def decide(
     if allowed_by is not None:
         return Verdict(True, _MATCHING_ACL, allowed_by)
     # allow.everyone.if.no.acl.found applies only to a resource that no rule covers at all.
-    return DEFAULT_DENY if covering else default
+    return DEFAULT_DENY if covering else None
 
 
 def decide_for_any(
@@ -160,17 +158,14 @@ class StandardAuthorizer:
         self._api_name = api_name
         self._table = acls()
         self._version = self._table.version
-        self._cache: dict[_Access, Verdict] = {}
+        self._cache: dict[Access, Verdict] = {}
         self._any_cache: dict[tuple[Identity, Operation, ResourceType], bool] = {}
         # Grows whenever decisions may have changed. Other caches of decisions have it in their keys.
         self.generation = 0
 
     def is_allowed(
         self,
-        client: Identity,
-        operation: Operation,
-        resource: ResourceType,
-        name: str,
+        access: Access,
         *,
         api_key: int,
         is_question: bool = False,
@@ -180,20 +175,21 @@ class StandardAuthorizer:
 
         `count` is the number of times that the request names the resource.
         """
-        verdict = self.verdict(client, operation, resource, name)
+        verdict = self.verdict(access)
         level = audit.level_of(verdict.is_allowed, is_question)
         if audit.audit_logger.isEnabledFor(level):
-            self._log(level, (client, operation, resource, name), verdict, api_key, count)
+            self._log(level, access, verdict, api_key, count)
         return verdict.is_allowed
 
     def is_allowed_for_any(
         self, client: Identity, operation: Operation, resource: ResourceType, *, api_key: int
     ) -> bool:
         """Return True if the client may do the operation on some resource of the type, which need not exist."""
-        verdict = self.verdict(client, operation, resource, HARDCODED_NAME)
+        access = client, operation, resource, HARDCODED_NAME
+        verdict = self.verdict(access)
         level = audit.level_of(verdict.is_allowed, not verdict.is_allowed)
         if audit.audit_logger.isEnabledFor(level):
-            self._log(level, (client, operation, resource, HARDCODED_NAME), verdict, api_key, 0)
+            self._log(level, access, verdict, api_key, 0)
         if verdict.is_allowed:
             return True
         key = client, operation, resource
@@ -206,35 +202,33 @@ class StandardAuthorizer:
             self._any_cache[key] = found
         return found
 
-    def verdict(self, client: Identity, operation: Operation, resource: ResourceType, name: str) -> Verdict:
+    def verdict(self, access: Access) -> Verdict:
         """Return the decision and its rule, from the cache if the rules have not changed."""
         table = self._acls()
         # The image replaces the table after a snapshot, and changes it in place after a delta.
         if table is not self._table or table.version != self._version:
             self._clear_caches(table)
-        key = client, operation, resource, name
-        found = self._cache.get(key)
+        found = self._cache.get(access)
         if found is not None:
             return found
+        client, operation, resource, name = access
         principal = str(client.principal)
         if principal in self._super_users:
             found = SUPER_USER
         else:
-            found = decide(
-                table, principal, host_of(client), operation, resource, name, default=self._default
-            )
+            found = decide(table, principal, host_of(client), operation, resource, name) or self._default
         # A client chooses the names that it asks about, so long ones must not fill the cache.
         if len(name) <= _CACHED_NAME_MAX:
             if len(self._cache) >= CACHED_MAX:
                 self._cache.clear()
-            self._cache[key] = found
+            self._cache[access] = found
         return found
 
     def report_suppressed(self, now_ns: int) -> None:
         """Log the number of decisions without a line of their own. Called by the role's tick."""
         self._rates.report_suppressed(now_ns)
 
-    def _log(self, level: int, access: _Access, verdict: Verdict, api_key: int, count: int) -> None:
+    def _log(self, level: int, access: Access, verdict: Verdict, api_key: int, count: int) -> None:
         # Clients cause these lines, so they must not be able to fill the disk.
         if not self._rates.has_room(level, self._now_ns()):
             return
@@ -295,8 +289,9 @@ def locks_everybody_out(config: Config, acls: AclTable) -> bool:
     # Without a rule for the cluster the default decides.
     if not covering:
         return not config.allow_everyone_if_no_acl_found
-    return not any(
-        decide(acls, principal, host, Operation.ALTER, ResourceType.CLUSTER, CLUSTER_NAME).is_allowed
+    decisions = (
+        decide(acls, principal, host, Operation.ALTER, ResourceType.CLUSTER, CLUSTER_NAME)
         for bucket in covering
         for principal, host in bucket
     )
+    return not any(each is not None and each.is_allowed for each in decisions)

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from kproc.broker.cluster.image import PartitionImage
+from kproc.broker.cluster.image import PartitionImage, TopicImage
 from kproc.broker.fetch.fetch_read import read_partition
 from kproc.broker.request.context import PartitionMoving
 from kproc.common.errors import ErrorCode
@@ -365,8 +365,9 @@ def test_last_stable_offset_is_unknown_during_transfer() -> None:
 
     partitions: Any = SimpleNamespace(get=moving)
     partition = PartitionImage(index=0, slot=0, slot_generation=0, owner=0, leader_epoch=0)
+    topic = TopicImage("t", bytes(16), [partition], {}, [0])
     wanted = FetchPartition(0, -1, 3, -1, -1, 1000)
-    read = read_partition(partitions, "t", partition, wanted, 1000, minimum_one=True, committed=True)
+    read = read_partition(partitions, (topic, partition), wanted, 1000, minimum_one=True, committed=True)
     assert (read.error, read.start, read.end, read.stable) == (0, 2, 5, -1)
 
 

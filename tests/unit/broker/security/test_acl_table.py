@@ -26,11 +26,11 @@ def test_change_of_the_rules_is_felt_at_once() -> None:
     acls = table(rule())
     authorizer = StandardAuthorizer(lambda: acls)
     before = authorizer.generation
-    assert authorizer.verdict(identity(), READ, TOPIC, "t").is_allowed
+    assert authorizer.verdict((identity(), READ, TOPIC, "t")).is_allowed
     acls.add(b"deny", rule("deny User:alice READ t"))
-    assert not authorizer.verdict(identity(), READ, TOPIC, "t").is_allowed
+    assert not authorizer.verdict((identity(), READ, TOPIC, "t")).is_allowed
     acls.remove(b"deny")
-    assert authorizer.verdict(identity(), READ, TOPIC, "t").is_allowed
+    assert authorizer.verdict((identity(), READ, TOPIC, "t")).is_allowed
     assert authorizer.generation > before
 
 
@@ -38,10 +38,10 @@ def test_another_image_is_felt_at_once() -> None:
     """Its table may count the same number of changes."""
     tables = [table(rule()), table(rule("allow User:alice WRITE t"))]
     authorizer = StandardAuthorizer(lambda: tables[0])
-    assert authorizer.verdict(identity(), READ, TOPIC, "t").is_allowed
+    assert authorizer.verdict((identity(), READ, TOPIC, "t")).is_allowed
     assert authorizer.is_allowed_for_any(identity(), READ, TOPIC, api_key=1)
     tables.reverse()
-    assert not authorizer.verdict(identity(), READ, TOPIC, "t").is_allowed
+    assert not authorizer.verdict((identity(), READ, TOPIC, "t")).is_allowed
     assert not authorizer.is_allowed_for_any(identity(), READ, TOPIC, api_key=1)
 
 
@@ -51,10 +51,10 @@ def test_decision_is_made_once(monkeypatch: pytest.MonkeyPatch) -> None:
     acls = table()
     authorizer = StandardAuthorizer(lambda: acls)
     for _ in range(3):
-        authorizer.verdict(identity(), READ, TOPIC, "t")
+        authorizer.verdict((identity(), READ, TOPIC, "t"))
     assert len(decisions) == 1
-    authorizer.verdict(identity("bob"), READ, TOPIC, "t")
-    authorizer.verdict(identity(host="10.0.0.8"), READ, TOPIC, "t")
+    authorizer.verdict((identity("bob"), READ, TOPIC, "t"))
+    authorizer.verdict((identity(host="10.0.0.8"), READ, TOPIC, "t"))
     assert len(decisions) == 3
 
 
@@ -63,9 +63,9 @@ def test_clients_cannot_make_the_cache_grow_for_ever(monkeypatch: pytest.MonkeyP
     acls = table()
     authorizer = StandardAuthorizer(lambda: acls)
     for number in range(100):
-        authorizer.verdict(identity(), READ, TOPIC, f"t{number}")
+        authorizer.verdict((identity(), READ, TOPIC, f"t{number}"))
         authorizer.is_allowed_for_any(identity(f"user{number}"), READ, TOPIC, api_key=1)
-        authorizer.verdict(identity(), READ, TOPIC, "x" * 250)
+        authorizer.verdict((identity(), READ, TOPIC, "x" * 250))
         assert len(authorizer._cache) <= 10
         assert len(authorizer._any_cache) <= 10
         assert all(len(name) <= 249 for *_, name in authorizer._cache)

@@ -57,7 +57,7 @@ def authorizer(acls: AclTable, **options: object) -> StandardAuthorizer:
 def ask(
     what: StandardAuthorizer, operation: Operation = Operation.READ, name: str = "t", **how: object
 ) -> bool:
-    return what.is_allowed(ALICE, operation, TOPIC, name, api_key=int(ApiKey.FETCH), **how)  # type: ignore[arg-type]
+    return what.is_allowed((ALICE, operation, TOPIC, name), api_key=int(ApiKey.FETCH), **how)  # type: ignore[arg-type]
 
 
 def test_lines_are_kafkas(lines: Lines) -> None:
@@ -102,10 +102,7 @@ def test_lines_are_kafkas(lines: Lines) -> None:
 
 def test_names_of_types_and_apis_are_kafkas(lines: Lines) -> None:
     authorizer(table()).is_allowed(
-        ALICE,
-        Operation.DESCRIBE,
-        ResourceType.TRANSACTIONAL_ID,
-        "x",
+        (ALICE, Operation.DESCRIBE, ResourceType.TRANSACTIONAL_ID, "x"),
         api_key=int(ApiKey.OFFSET_FOR_LEADER_EPOCH),
     )
     (line,) = lines.messages

@@ -133,18 +133,17 @@ def test_default_applies_only_to_uncovered_resources() -> None:
 def test_super_users_may_do_everything() -> None:
     acls = table(rule("deny User:* ALL *"), rule("deny User:root ALL *"))
     authorizer = StandardAuthorizer(lambda: acls, super_users=("User:root",))
-    assert authorizer.verdict(identity("root"), READ, TOPIC, "t") is SUPER_USER
+    assert authorizer.verdict((identity("root"), READ, TOPIC, "t")) is SUPER_USER
     assert authorizer.is_allowed_for_any(identity("root"), WRITE, TOPIC, api_key=22)
-    assert not authorizer.verdict(identity("Root"), READ, TOPIC, "t").is_allowed
-    assert not authorizer.verdict(
-        Identity("/1.1.1.1", Principal("Group", "root")), READ, TOPIC, "t"
-    ).is_allowed
+    assert not authorizer.verdict((identity("Root"), READ, TOPIC, "t")).is_allowed
+    group = Identity("/1.1.1.1", Principal("Group", "root"))
+    assert not authorizer.verdict((group, READ, TOPIC, "t")).is_allowed
 
 
 def test_token_of_a_super_user_is_a_super_user() -> None:
     authorizer = StandardAuthorizer(table, super_users=("User:root",))
     by_token = Identity("/1.1.1.1", Principal("User", "root", is_token=True))
-    assert authorizer.verdict(by_token, READ, TOPIC, "t") is SUPER_USER
+    assert authorizer.verdict((by_token, READ, TOPIC, "t")) is SUPER_USER
 
 
 # -- any resource of a type
@@ -262,7 +261,7 @@ def test_decisions_are_those_of_a_loop_over_all_rules(
         for name in [*NAMES, "abcd", "c"]:
             wanted = naive(rules, principal, host, operation, TOPIC, name, default)
             for _again in range(2):
-                assert authorizer.is_allowed(client, operation, TOPIC, name, api_key=0) is wanted
+                assert authorizer.is_allowed((client, operation, TOPIC, name), api_key=0) is wanted
         if not rules:
             break
         gone = rules.pop(data.draw(st.integers(0, len(rules) - 1)))
