@@ -9,7 +9,7 @@ from kproc.broker.storage.log import Log
 def use_below_segments(log: Log, fs: Fs) -> None:
     """The segments' own operations, and no others, go through `fs`."""
     for segment in log.state.segments.all():
-        segment._fs = fs
+        segment.fs = fs
 
 
 def use_below(log: Log, fs: Fs) -> None:

@@ -19,6 +19,7 @@ from typing import Final
 from kproc.broker.storage.format import LOG_SUFFIX
 from kproc.broker.storage.fs import Fs, StorageFailure
 from kproc.broker.storage.segment import LogSegment
+from kproc.broker.storage.segment_lookup import locate
 
 logger = logging.getLogger(__name__)
 
@@ -49,7 +50,7 @@ def write_again(fs: Fs, segments: Sequence[LogSegment], offset: int) -> int:
     """
     written = 0
     for segment in segments:
-        found = segment.locate(offset) if offset > segment.base_offset else (0, 0)
+        found = locate(segment, offset) if offset > segment.base_offset else (0, 0)
         if found is not None:
             written += _over_itself(fs, segment.path(LOG_SUFFIX), found[0])
         if fs.exists(segment.txn_index_path):

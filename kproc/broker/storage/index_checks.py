@@ -9,6 +9,7 @@ from __future__ import annotations
 from kproc.broker.storage.batch_scan import LOOKUP_CHUNK_BYTES, BadBatch, walk_headers
 from kproc.broker.storage.fs import Fs
 from kproc.broker.storage.segment import LogSegment
+from kproc.broker.storage.segment_lookup import headers_from
 from kproc.common.errors import Corrupt
 from kproc.wire.batch_header import MAX_TIMESTAMP, RECORD_COUNT, Header, last_offset_of
 from kproc.wire.record_batch import NO_TIMESTAMP
@@ -43,7 +44,7 @@ def has_right_times(fs: Fs, segment: LogSegment) -> bool:
     last, indexed = segment.time_index.last(), segment.index.last()
     latest = NO_TIMESTAMP if last is None else last[0]
     try:
-        headers = segment.headers_from(0 if indexed is None else indexed[1])
+        headers = headers_from(segment, 0 if indexed is None else indexed[1])
         return all(header[MAX_TIMESTAMP] <= latest or not header[RECORD_COUNT] for header in headers)
     except Corrupt:
         return False

@@ -15,6 +15,7 @@ from kproc.broker.storage.format import AbortedTransaction
 from kproc.broker.storage.log_state import LogState
 from kproc.broker.storage.results import ReadResult, RecordPosition
 from kproc.broker.storage.segment import LogSegment
+from kproc.broker.storage.segment_lookup import find_timestamp, headers_from, locate, max_timestamp_from
 from kproc.broker.storage.timestamp_search import SearchPaused, TimestampSearch
 from kproc.common.errors import Corrupt, ErrorCode, KafkaError
 from kproc.wire.batch_header import ATTRIBUTES
@@ -134,7 +135,7 @@ class LogReader:
         """
         number = self._segments.number_of(offset)
         while (segment := self._segments.get(number)) is not None:
-            found = self._segments.warm(segment).locate(offset)
+            found = locate(self._segments.warm(segment), offset)
             if found is not None:
                 return number, segment, *found
             number += 1
@@ -144,7 +145,7 @@ class LogReader:
         """Return True if a control batch, which ends a transaction, is at an offset or behind it. Reads all headers."""
         number, segment, position, _ = self._locate(offset)
         while True:
-            headers = self._segments.warm(segment).headers_from(position)
+            headers = headers_from(self._segments.warm(segment), position)
             if any(header[ATTRIBUTES] & CONTROL for header in headers):
                 return True
             number += 1
@@ -167,8 +168,11 @@ class LogReader:
             # The last entry of the time index has a segment's largest timestamp, so that older segments need not be
             # read.
             if segment.max_timestamp >= timestamp:
-                found = self._segments.warm(segment).find_timestamp(
-                    timestamp, from_offset=self._state.start_offset, search=search
+                found = find_timestamp(
+                    self._segments.warm(segment),
+                    timestamp,
+                    from_offset=self._state.start_offset,
+                    search=search,
                 )
                 if found is not None:
                     return RecordPosition(*found)
@@ -191,19 +195,22 @@ class LogReader:
             # Search the first segment anew, because DeleteRecords may have deleted the record with its largest
             # timestamp.
             if segment.base_offset < start:
-                timestamp = self._segments.warm(segment).max_timestamp_from(start, search)
+                timestamp = max_timestamp_from(self._segments.warm(segment), start, search)
             if timestamp >= 0 and (best is None or timestamp > best[0]):
                 best = timestamp, segment
         if best is None:
             return self._first_record(search)
-        found = self._segments.warm(best[1]).find_timestamp(best[0], from_offset=start, search=search)
+        found = find_timestamp(self._segments.warm(best[1]), best[0], from_offset=start, search=search)
         return None if found is None else RecordPosition(*found)
 
     def _first_record(self, search: TimestampSearch) -> RecordPosition | None:
         for segment in self._segments.all():
             if segment.size:
-                found = self._segments.warm(segment).find_timestamp(
-                    NO_TIMESTAMP, from_offset=self._state.start_offset, search=search
+                found = find_timestamp(
+                    self._segments.warm(segment),
+                    NO_TIMESTAMP,
+                    from_offset=self._state.start_offset,
+                    search=search,
                 )
                 if found is not None:
                     return RecordPosition(*found)

@@ -17,6 +17,7 @@ from kproc.broker.storage.fs import Fs
 from kproc.broker.storage.log_config import LogConfig
 from kproc.broker.storage.producer_state import BATCHES_KEPT, BatchMark, ProducerTable, decode_snapshot
 from kproc.broker.storage.segment import LogSegment
+from kproc.broker.storage.segment_lookup import headers_before, locate
 from kproc.broker.storage.validate import read_marker
 from kproc.common.errors import Corrupt
 from kproc.wire.batch_header import (
@@ -140,7 +141,7 @@ class ProducerReplay:
         headers: list[Header] = []
         for segment in reversed([each for each in self._segments if each.base_offset < offset]):
             # Segments are read from the newest back, but the marks must be in the order of the log.
-            headers[:0] = segment.headers_before(offset, entries)
+            headers[:0] = headers_before(segment, offset, entries)
             if segment is not self._segments[-1]:
                 segment.close()
             # The bytes behind the segment's last entry count as one more interval.
@@ -158,7 +159,7 @@ class ProducerReplay:
             if following is not None and following.base_offset <= offset:
                 continue
             # A log without a snapshot is replayed from its first batch on.
-            found = segment.locate(offset) if offset > segment.base_offset else (0, 0)
+            found = locate(segment, offset) if offset > segment.base_offset else (0, 0)
             if found is not None:
                 for position, header in walk_headers(self._fs, segment.descriptor(), found[0], segment.size):
                     yield segment, position, header

@@ -4,16 +4,10 @@ from __future__ import annotations
 
 import errno
 import os
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Final
 
-from kproc.broker.storage.batch_scan import (
-    LOOKUP_CHUNK_BYTES,
-    BadBatch,
-    read_header,
-    walk_headers,
-)
+from kproc.broker.storage.batch_scan import walk_headers
 from kproc.broker.storage.format import (
     DELETED_SUFFIX,
     INDEX_SUFFIX,
@@ -33,23 +27,13 @@ from kproc.broker.storage.index import (
     open_offset_index,
     open_time_index,
 )
-from kproc.broker.storage.timestamp_search import SearchPaused, TimestampSearch
 from kproc.broker.storage.txn_index import TxnIndex
 from kproc.common.clock import NS_PER_MS
 from kproc.common.errors import Corrupt
-from kproc.wire.batch_header import (
-    BASE_OFFSET,
-    BATCH_LENGTH,
-    HEADER_BYTES,
-    MAX_TIMESTAMP,
-    RECORD_COUNT,
-    Header,
-    last_offset_of,
-)
+from kproc.wire.batch_header import MAX_TIMESTAMP
 from kproc.wire.file_range import FileRange
-from kproc.wire.record_batch import LOG_OVERHEAD_BYTES, NO_TIMESTAMP
+from kproc.wire.record_batch import NO_TIMESTAMP
 
-_SHOWN_TOGETHER_BYTES: Final = LOOKUP_CHUNK_BYTES - HEADER_BYTES
 # A segment reserves disk blocks after it has grown by RESERVE_FROM_BYTES since it was opened. It reserves as much again
 # as it holds, but at most RESERVE_BYTES_MAX at a time. 4 MiB at a time instead of 16 would keep 90% of the gain.
 RESERVE_FROM_BYTES: Final = 4 << 20
@@ -70,7 +54,6 @@ class LogSegment:
 
     __slots__ = (
         "_closing",
-        "_fs",
         "_pins",
         "base_offset",
         "bytes_since_index",
@@ -78,6 +61,7 @@ class LogSegment:
         "directory",
         "fd",
         "first_timestamp",
+        "fs",
         "index",
         "inode",
         "is_joined",
@@ -95,7 +79,7 @@ class LogSegment:
     )  # fmt: skip
 
     def __init__(self, fs: Fs, directory: Path, base_offset: int) -> None:
-        self._fs = fs
+        self.fs = fs
         self._pins = 0
         self._closing = False
         self.directory = directory
@@ -174,7 +158,7 @@ class LogSegment:
 
     def _read_facts(self) -> None:
         """Read the file's size and inode, and open the indexes. Replace both with empty ones if one is implausible."""
-        fs, base_offset = self._fs, self.base_offset
+        fs, base_offset = self.fs, self.base_offset
         facts = fs.facts(self.descriptor())
         self.inode, self.size = facts.st_ino, facts.st_size
         # Count the growth from now on, because a log that is only read needs no reserved blocks.
@@ -223,127 +207,19 @@ class LogSegment:
     def descriptor(self) -> int:
         """Return the descriptor of the .log file. Open the file if it is closed."""
         if self.fd == CLOSED:
-            self.fd = self._fs.open(self.path(LOG_SUFFIX))
+            self.fd = self.fs.open(self.path(LOG_SUFFIX))
         return self.fd
 
     def range(self, position: int, length: int) -> FileRange:
         """Return a range of the .log file, which a Processor can send with sendfile."""
         return FileRange(self.path_bytes, self.inode, position, length)
 
-    def locate(self, offset: int) -> tuple[int, int] | None:
-        """Find the first batch that ends at or after an offset: (position, size in bytes), or None.
-
-        Every Fetch that misses the tail cache calls this. Raises Corrupt for a damaged batch or index.
-        """
-        before, at = self.index.around(offset)
-        if at - before > _SHOWN_TOGETHER_BYTES:
-            # Each large batch has an index entry. Usually the batch at `at` is the one, and one small read shows it.
-            try:
-                header = read_header(self._fs, self.descriptor(), at, self.size)
-            except BadBatch as problem:
-                raise Corrupt(f"{self.path(LOG_SUFFIX)}: {problem}") from problem
-            if header[BASE_OFFSET] <= offset <= last_offset_of(header):
-                return at, header[BATCH_LENGTH] + LOG_OVERHEAD_BYTES
-        for position, header in self._lookup_headers(before, offset):
-            if last_offset_of(header) >= offset:
-                return position, header[BATCH_LENGTH] + LOG_OVERHEAD_BYTES
-        return None
-
-    def headers_before(self, offset: int, entries: int) -> Iterator[Header]:
-        """Yield the headers of the batches before an offset, from `entries` index entries back on, in order."""
-        for _, header in self._lookup_headers(self.index.lookup_earlier(offset - 1, entries), offset):
-            if header[BASE_OFFSET] >= offset:
-                return
-            yield header
-
-    def headers_from(self, position: int) -> Iterator[Header]:
-        """Yield the headers of the batches from the position of one of them on."""
-        return (header for _, header in self._lookup_headers(position))
-
-    def _lookup_headers(self, start: int, offset: int | None = None) -> Iterator[tuple[int, Header]]:
-        """Yield (position, header) from a position on. With `offset`, an index entry said where to begin.
-
-        The batch of that entry must end before `offset`. Otherwise the index is damaged; nothing else notices this,
-        because no opening reads all entries. A bad batch here is new damage: opening the log has checked the batches.
-        Raises Corrupt for both.
-        """
-        headers = walk_headers(self._fs, self.descriptor(), start, self.size, chunk_bytes=LOOKUP_CHUNK_BYTES)
-        try:
-            if start and offset is not None:
-                first = next(headers, None)
-                if first is None or last_offset_of(first[1]) >= offset:
-                    raise self._index_damage(INDEX_SUFFIX)
-                yield first
-            yield from headers
-        except BadBatch as problem:
-            raise Corrupt(f"{self.path(LOG_SUFFIX)}: {problem}") from problem
-
-    def _index_damage(self, suffix: str) -> Corrupt:
-        return Corrupt(
-            f"{self.path(suffix)} is damaged: remove it and restart the broker, which builds it again"
-        )
-
     def load_first_timestamp(self) -> int | None:
         """Return the largest timestamp of the first batch in ms, or None if empty. segment.ms counts from it."""
         if self.first_timestamp is None and self.size:
-            _, header = next(walk_headers(self._fs, self.descriptor(), 0, self.size, chunk_bytes=64))
+            _, header = next(walk_headers(self.fs, self.descriptor(), 0, self.size, chunk_bytes=64))
             self.first_timestamp = header[MAX_TIMESTAMP]
         return self.first_timestamp
-
-    def find_timestamp(
-        self, timestamp: int, *, from_offset: int, search: TimestampSearch
-    ) -> tuple[int, int] | None:
-        """Return (offset, timestamp) of the first record at or after `timestamp` and `from_offset`, or None.
-
-        Raises SearchPaused after a share of the work. Call again with the same `search` to continue.
-        """
-        search.from_offset = max(search.from_offset, from_offset)
-        # Begin at an earlier timestamp. A damaged entry could name a later batch with this very timestamp, and the
-        # check below would not notice.
-        entry = self.time_index.floor(timestamp - 1)
-        if entry is not None and entry[1] <= search.from_offset:
-            entry = None
-        after = search.from_offset if entry is None else entry[1]
-        for position, header in self._lookup_headers(self.index.lookup(after), after + 1):
-            is_late = header[MAX_TIMESTAMP] >= timestamp and header[RECORD_COUNT] > 0
-            if entry is not None and (is_late or last_offset_of(header) >= entry[1]):
-                # No record before the entry's batch is late enough. Rely on that only if this is its batch.
-                if entry != (header[MAX_TIMESTAMP], last_offset_of(header)):
-                    raise self._index_damage(TIME_INDEX_SUFFIX)
-                entry = None
-            if header[MAX_TIMESTAMP] >= timestamp and last_offset_of(header) >= search.from_offset:
-                length = header[BATCH_LENGTH] + LOG_OVERHEAD_BYTES
-                batch = self._fs.read(self.descriptor(), length, position=position)
-                found = search.search_batch(header, batch, timestamp)
-                if found is not None:
-                    return found
-        if entry is not None:
-            raise self._index_damage(TIME_INDEX_SUFFIX)
-        return None
-
-    def max_timestamp_from(self, offset: int, search: TimestampSearch) -> int:
-        """Return the largest timestamp in ms at or after an offset, or -1.
-
-        Used if DeleteRecords has deleted the record with the segment's largest timestamp. Reads all headers from the
-        offset on, and the records of the first batch, which may begin before the offset. Raises SearchPaused after a
-        share of the work. Call again with the same `search` to continue.
-        """
-        base, start, position, largest = search.scanned
-        if (base, start) != (self.base_offset, offset):
-            found = self.locate(offset)
-            position, largest = (self.size if found is None else found[0]), NO_TIMESTAMP
-        for at, header in self._lookup_headers(position):
-            if search.count_header():
-                search.scanned = self.base_offset, offset, at, largest
-                raise SearchPaused
-            if header[BASE_OFFSET] >= offset:
-                largest = max(largest, header[MAX_TIMESTAMP])
-                continue
-            length = header[BATCH_LENGTH] + LOG_OVERHEAD_BYTES
-            batch = self._fs.read(self.descriptor(), length, position=at)
-            largest = max(largest, search.largest_in(header, batch, offset))
-        search.scanned = self.base_offset, offset, self.size, largest
-        return largest
 
     def append_index_entries(self, pairs: list[tuple[int, int]], times: list[tuple[int, int]]) -> None:
         """Add index entries for batches that are in the file.
@@ -370,17 +246,17 @@ class LogSegment:
         # Reserve at most as much as the segment holds, so that thousands of small logs do not fill the disk with
         # reservations.
         length = min(RESERVE_BYTES_MAX, self.size, segment_bytes - end)
-        if length > 0 and self._fs.reserve(self.descriptor(), self.size, end - self.size + length):
+        if length > 0 and self.fs.reserve(self.descriptor(), self.size, end - self.size + length):
             self.reserved_end = self.reserve_at = end + length
         else:
             self.reserve_at = end + _ASK_AGAIN_BYTES
 
     def release_reserved(self) -> None:
         """Release the reserved disk blocks beyond the file's end, including those of a killed previous owner."""
-        modified_ns = self._fs.facts(self.descriptor()).st_mtime_ns
+        modified_ns = self.fs.facts(self.descriptor()).st_mtime_ns
         self.truncate(self.size)
         # The truncation changed the modification time. Restore it, because retention may use it.
-        self._fs.set_modified(self.descriptor(), modified_ns)
+        self.fs.set_modified(self.descriptor(), modified_ns)
 
     def seal(self) -> None:
         """End appending: add the largest timestamp to the time index, which retention and look-ups use.
@@ -405,7 +281,7 @@ class LogSegment:
 
     def truncate(self, size: int) -> None:
         """Truncate the .log file to `size` bytes. The caller must truncate or rebuild the indexes."""
-        self._fs.truncate(self.descriptor(), size)
+        self.fs.truncate(self.descriptor(), size)
         self.size = size
         self.reserved_end = 0
         self.reserve_at = size + RESERVE_FROM_BYTES
@@ -426,7 +302,7 @@ class LogSegment:
 
     def modified_ms(self) -> int:
         """Return the time in ms of the last write to the .log file."""
-        return self._fs.facts(self.descriptor()).st_mtime_ns // NS_PER_MS
+        return self.fs.facts(self.descriptor()).st_mtime_ns // NS_PER_MS
 
     def pin(self, *, indexes: bool) -> list[int]:
         """Keep the descriptors open for a sync thread, and return them, with those of the indexes if `indexes`."""
@@ -443,7 +319,7 @@ class LogSegment:
         Changes of less than a page are not recorded.
         """
         if self.synced_bytes - self.marked_bytes >= _PAGE_BYTES:
-            self._fs.write_synced_mark(self.fd, self.synced_bytes)
+            self.fs.write_synced_mark(self.fd, self.synced_bytes)
             self.marked_bytes = self.synced_bytes
 
     def write_sealed_mark(self) -> None:
@@ -453,12 +329,12 @@ class LogSegment:
         for a loss.
         """
         if self.is_joined and self.marked_bytes < self.size:
-            self._fs.write_synced_mark(self.fd, self.size)
+            self.fs.write_synced_mark(self.fd, self.size)
             self.marked_bytes = self.size
 
     def read_synced_mark(self) -> int:
         """Return the number of bytes that this or an earlier owner of the file recorded as synced."""
-        return self._fs.read_synced_mark(self.descriptor())
+        return self.fs.read_synced_mark(self.descriptor())
 
     def write_aborted_mark(self) -> None:
         """Record the checksum of the transaction index, because the segment is sealed or its log is closed.
@@ -466,12 +342,12 @@ class LogSegment:
         The mark distinguishes a lost .txnindex from a segment without aborted transactions. A segment that never had
         a .txnindex gets no mark.
         """
-        if self.txn_index.exists or self._fs.read_aborted_mark(self.descriptor()) is not None:
-            self._fs.write_aborted_mark(self.descriptor(), self.txn_index.checksum())
+        if self.txn_index.exists or self.fs.read_aborted_mark(self.descriptor()) is not None:
+            self.fs.write_aborted_mark(self.descriptor(), self.txn_index.checksum())
 
     def has_right_aborts(self) -> bool:
         """Return False if the transaction index has changed since the segment was sealed or its log closed."""
-        noted = self._fs.read_aborted_mark(self.descriptor())
+        noted = self.fs.read_aborted_mark(self.descriptor())
         return noted is None or noted == self.txn_index.checksum()
 
     def unpin(self) -> None:
@@ -491,7 +367,7 @@ class LogSegment:
         self.close_indexes()
         self.txn_index.close()
         if self.fd != CLOSED:
-            self._fs.close(self.fd)
+            self.fs.close(self.fd)
             self.fd = CLOSED
 
     def mark_deleted(self, *, with_snapshot: bool = True) -> list[Path]:
@@ -507,12 +383,12 @@ class LogSegment:
             source = self.path(suffix)
             target = _deleted(source)
             try:
-                is_there = self._fs.rename(source, target)
+                is_there = self.fs.rename(source, target)
             # The directory has no room for a longer name. Undo the renames, because with some of them the log would
             # open without the segment's indexes.
             except Shortage:
                 for renamed in doomed:
-                    self._fs.rename(renamed, renamed.with_suffix(""))
+                    self.fs.rename(renamed, renamed.with_suffix(""))
                 raise
             if is_there:
                 doomed.append(target)

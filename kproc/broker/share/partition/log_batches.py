@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Final, NamedTuple
 
+from kproc.broker.storage.segment_lookup import headers_from
 from kproc.common.errors import Corrupt
 from kproc.wire.batch_header import (
     ATTRIBUTES,
@@ -97,7 +98,7 @@ def _walk(log: Log, offset: int, ranges: list[FileRange]) -> Iterator[tuple[Head
         if segment is None:
             raise Corrupt(f"{log.state.directory}: no segment has the file {part.path!r}")
         position = part.position
-        for header in segments.warm(segment).headers_from(position):
+        for header in headers_from(segments.warm(segment), position):
             length = header[BATCH_LENGTH] + LOG_OVERHEAD_BYTES
             # A read can end inside a batch.
             if position + length > _end_position(part):

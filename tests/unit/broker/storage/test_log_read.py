@@ -8,7 +8,7 @@ import pytest
 
 from kproc.broker.storage.log import LogConfig
 from kproc.broker.storage.validate import COORDINATOR
-from kproc.common.errors import Corrupt, ErrorCode, KafkaError
+from kproc.common.errors import ErrorCode, KafkaError
 from kproc.wire.record_batch import TRANSACTIONAL, ControlType, encode_end_transaction
 from tests.support.filled_log import filled
 from tests.support.logs import NOW_MS, LogRig, append_one, batch, read_all, sequenced
@@ -39,37 +39,6 @@ def test_outside_the_log(rig: LogRig, offset: int) -> None:
     assert caught.value.code == ErrorCode.OFFSET_OUT_OF_RANGE
     assert log.read(60, 100).ranges == []
     log.close()
-
-
-def test_every_offset_is_found_with_and_without_the_tail_cache(rig: LogRig) -> None:
-    log = filled(rig)
-    cached = [log.read(offset, 10_000) for offset in range(60)]
-    log.state.tail.reset(log.state.end_offset)
-    assert [log.read(offset, 10_000) for offset in range(60)] == cached
-    log.close()
-
-
-def test_a_batch_between_two_entries_is_found_though_it_has_none(tmp_path: Path) -> None:
-    """Large and small ones mixed: before a large one's entry stand batches that are in no entry."""
-    log = LogRig(tmp_path / "t-0").open()
-    sizes = [30_000, 10, 10, 20_000, 1000, 10, 10_000, 5000, 10, 50_000, 10]
-    for size in sizes * 4:
-        append_one(log, batch(bytes(size)))
-    cached = [log.read(offset, 100) for offset in range(log.state.end_offset)]
-    log.state.tail.reset(log.state.end_offset)
-    assert [log.read(offset, 100) for offset in range(log.state.end_offset)] == cached
-    assert [log.read(offset, 100) for offset in reversed(range(log.state.end_offset))] == cached[::-1]
-    log.close()
-
-
-def test_damage_met_while_reading_is_corrupt(rig: LogRig) -> None:
-    log = filled(rig, 3)
-    path = rig.directory / f"{0:020d}.log"
-    path.write_bytes(bytes(path.stat().st_size))
-    log.state.tail.reset(log.state.end_offset)
-    with pytest.raises(Corrupt):
-        log.read(0, 100)
-    log.close(clean=False)
 
 
 def test_only_few_sealed_segments_keep_their_descriptors(rig: LogRig) -> None:

@@ -11,6 +11,7 @@ import msgspec
 import pytest
 
 from kproc.broker.storage.log import Log, LogConfig, TrustedEnd
+from kproc.broker.storage.segment_lookup import locate
 from kproc.broker.storage.validate import COORDINATOR
 from kproc.wire.record_batch import encode_batch
 from kproc.wire.records import Record
@@ -173,7 +174,7 @@ class Walk:
         lost = [each for each in self.model.batches if each[0] >= keep]
         count = self.chance.randint(0, len(lost))
         if count:
-            position = active.locate(lost[-count][0])
+            position = locate(active, lost[-count][0])
             assert position is not None
             os.truncate(active.path(".log"), position[0])
             active.close()

@@ -12,6 +12,7 @@ from kproc.broker.storage import txn_index
 from kproc.broker.storage.format import TXN_ENTRY, AbortedTransaction
 from kproc.broker.storage.fs import OsFs
 from kproc.broker.storage.log import Log, LogConfig, TrustedEnd
+from kproc.broker.storage.segment_lookup import locate
 from kproc.broker.storage.segments import COLD_OPEN_MAX
 from kproc.broker.storage.validate import COORDINATOR
 from kproc.common.errors import ErrorCode
@@ -164,7 +165,7 @@ def test_dropped_row_is_durable_before_later_records(rig: LogRig) -> None:
     log.durability.sync()
     put(log, in_transaction(7, b"never", key=b"k"))
     put(log, marker(7, commit=False))
-    size = log.state.active.locate(1)
+    size = locate(log.state.active, 1)
     assert size is not None
     index, path = log.state.active.txn_index_path, log.state.active.path(".log")
     log.close(clean=False)
