@@ -54,7 +54,7 @@ from kproc.broker.share.partition.locks import Locks
 from kproc.broker.share.partition.share_partition import SharePartition
 from kproc.broker.storage import checkpoints
 from kproc.broker.storage import log as log_module
-from kproc.broker.storage.log_append import LogAppender, Run
+from kproc.broker.storage.log_append import AppendRun, LogAppender
 from kproc.broker.storage.log_durability import LogDurability
 from kproc.broker.storage.producer_state import ProducerTable
 from kproc.broker.storage.results import AppendResult
@@ -124,7 +124,7 @@ def _append_visible(
 
 def _refused_but_not_undone(self: Any, run: Any, failure: Any, results: Any) -> None:
     """The producers of a write that failed count its batches as stored."""
-    _UNDO(self, Run(run.first, run.tail_count), failure, results)
+    _UNDO(self, AppendRun(run.first, run.tail_count), failure, results)
 
 
 def _all_slices_at_once(self: Any) -> int:

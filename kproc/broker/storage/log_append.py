@@ -2,29 +2,36 @@
 
 from __future__ import annotations
 
-from array import array
 from contextlib import suppress
-from struct import Struct
 from typing import Final
-from zlib import crc32
 
 import msgspec
 
 from kproc.broker.storage import checkpoints
-from kproc.broker.storage.format import INT32_MAX, NO_OFFSET, AbortedTransaction
+from kproc.broker.storage.format import NO_OFFSET, AbortedTransaction
 from kproc.broker.storage.fs import Shortage, StorageFailure
 from kproc.broker.storage.index import CLOSED
 from kproc.broker.storage.leader_epochs import LeaderEpochs
-from kproc.broker.storage.log_state import AppendLimits, LogState
+from kproc.broker.storage.log_roll import AppendLimits, find_limits
+from kproc.broker.storage.log_state import LogState
+from kproc.broker.storage.plain_batch import (
+    CHECKED,
+    LEADS,
+    LEADS_END,
+    NOT_PLAIN,
+    START_BYTES,
+    StartFields,
+    unpack_start,
+)
 from kproc.broker.storage.producer_state import PRODUCERS_MAX, ProducerEntry, Verification, first_offset
 from kproc.broker.storage.results import AppendResult
 from kproc.broker.storage.segment import LogSegment
 from kproc.broker.storage.tail_cache import BATCHES_KEPT_MAX
 from kproc.broker.storage.validate import CLIENT, COORDINATOR, examine, read_marker
 from kproc.common.errors import ErrorCode, FatalError, KafkaError, RecordErrors
-from kproc.wire.batch_header import CRC_FROM, HEADER, HEADER_BYTES, STAMP
+from kproc.wire.batch_header import HEADER_BYTES, STAMP
 from kproc.wire.checksum import crc32c
-from kproc.wire.primitives import INT64_MAX, encode_varint
+from kproc.wire.primitives import INT64_MAX
 from kproc.wire.record_batch import (
     CONTROL,
     TRANSACTIONAL,
@@ -34,7 +41,6 @@ from kproc.wire.record_batch import (
     stamp_append_time,
 )
 from kproc.wire.record_check import check_small
-from kproc.wire.records import RECORD_BYTES_MIN
 
 # Bytes between producer snapshots. They limit the replay by a dead owner's successor to about 0.2 s, because a header
 # scan of one-record batches takes 2.9 s/GiB.
@@ -44,29 +50,6 @@ SNAPSHOT_BYTES: Final = 64 << 20
 # snapshot costs 3 us a producer.
 SNAPSHOT_BATCHES: Final = 2000
 _SEQUENCE_MAX: Final = 2**31 - 1
-# No record has a smaller timestamp, so this roll time means: roll before the next batch.
-_ROLL_NOW: Final = -INT64_MAX - 2
-
-# Placeholder for a header that was not read. Its length matches no batch, so that the inline checks fail.
-_NOT_PLAIN: Final = (0, -1, 0, 0, 0, 0, 0, 0, 0, -1, 0, 0, 0, 0)
-# A header and the first two bytes of the records: the first record's length begins there.
-_START: Final = Struct(HEADER.format + "H")
-_START_BYTES: Final = _START.size
-
-
-def _leads() -> array[int]:
-    """Return the first two bytes behind the header of a valid one-record batch, for each size of a batch.
-
-    The two bytes are a length of one byte and the unused attributes, or a length of two bytes. Comparing them checks
-    the record's length in 50 ns. Longer batches take the general check.
-    """
-    leads = array("H", bytes(2 * (_START_BYTES + (1 << 13))))
-    for total in range(HEADER_BYTES + RECORD_BYTES_MIN, len(leads)):
-        one, two = total - HEADER_BYTES - 1, total - HEADER_BYTES - 2
-        leads[total] = int.from_bytes(encode_varint(one) + b"\0" if one < 64 else encode_varint(two), "big")
-    return leads
-
-
 # Errors with which Kafka does not report the log's start offset.
 _WITHOUT_LOG_START: Final = frozenset(
     {
@@ -77,18 +60,14 @@ _WITHOUT_LOG_START: Final = frozenset(
         ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED,
     }
 )
-# The fields that _START unpacks: those of Header, then the first two bytes of the records.
-_Fields = tuple[int, int, int, int, int, int, int, int, int, int, int, int, int, int]
+# One result for each batch of an append, in order. A run adds the results of its batches.
+_Results = list[AppendResult]
 # For a batch that ends a transaction: (is abort, coordinator epoch).
 _Marker = tuple[bool, int] | None
-_unpack_start = _START.unpack_from
 _pack_stamp = STAMP.pack_into
-_CHECKED: Final = slice(CRC_FROM, None)
-_LEADS: Final = _leads()
-_LEADS_END: Final = len(_LEADS)
 
 
-class Run(msgspec.Struct, gc=False):
+class AppendRun(msgspec.Struct, gc=False):
     """The batches of one write. `LogAppender._plan` fills it, `_commit` writes it, `_undo` reverts it.
 
     A msgspec struct, because there is one per append and its creation runs no Python code.
@@ -139,7 +118,7 @@ class LogAppender:
         if hidden_from is not None:
             return self._append_hidden(batches, origin, hidden_from)
         state, now_ms = self._state, self._clock.wall_ms()
-        results: list[AppendResult] = []
+        results: _Results = []
         reason: str | None = None
         try:
             while state.offline_reason is None:
@@ -216,7 +195,7 @@ class LogAppender:
             state.undecided.append((result.last_offset + 1, first_open))
         return result
 
-    def _plan(self, batches: list[memoryview], origin: str, now_ms: int, results: list[AppendResult]) -> Run:
+    def _plan(self, batches: list[memoryview], origin: str, now_ms: int, results: _Results) -> AppendRun:
         """Check the batches that have no result yet, stamp their offsets, and add their results.
 
         Stop before a batch that needs a new segment. This is the hottest loop of the broker. It calls no Python
@@ -224,7 +203,7 @@ class LogAppender:
         """
         state = self._state
         segment, start = state.active, len(results)
-        limits = state.limits or self._find_limits(segment, now_ms)
+        limits = state.limits or self._prepare(now_ms)
         plain_bytes, segment_bytes, offset_max, roll_after, after_max_ms, interval, is_append_time = limits
         # The inline checks below are those of a client's batch without a transactional id. Send every other batch to
         # _examine().
@@ -238,13 +217,13 @@ class LogAppender:
         largest, largest_offset = segment.max_timestamp, segment.max_timestamp_offset
         append_ms, leader_epoch, log_start = -1, state.leader_epoch, state.start_offset
         lasts, positions = state.tail.lasts, state.tail.positions
-        run = Run(start, len(lasts))
+        run = AppendRun(start, len(lasts))
         marker: _Marker = None
         # Append the first batch of a segment alone, because the roll time of the segment depends on its timestamp.
         views = batches[start:] if position else batches[start : start + 1]
         for view in views:
             total = len(view)
-            header = _unpack_start(view) if _START_BYTES <= total <= plain_bytes else _NOT_PLAIN
+            header = unpack_start(view) if START_BYTES <= total <= plain_bytes else NOT_PLAIN
             (
                 base, length, _, magic, crc, attributes, delta, first, timestamp, pid, _, sequence, count, lead
             ) = header  # fmt: skip
@@ -255,11 +234,11 @@ class LogAppender:
                 if not (
                     not base and length == total - 12 and magic == 2 and timestamp <= newest and first <= newest
                     and end <= segment_bytes and last <= offset_max
-                    and (pid < 0 or sequence >= 0) and crc32c(view[_CHECKED]) == crc
+                    and (pid < 0 or sequence >= 0) and crc32c(view[CHECKED]) == crc
                     and (
                         # The batch is one record, which ends where the batch ends.
-                        (count == 1 and not attributes and not delta and total < _LEADS_END
-                            and lead == _LEADS[total])
+                        (count == 1 and not attributes and not delta and total < LEADS_END
+                            and lead == LEADS[total])
                         # Any other batch: check_small raises KafkaError if it is malformed.
                         or (attributes in {0, 1, 2, 3, 4} and count == delta + 1 > 0
                             and check_small(attributes, view[HEADER_BYTES:], count))
@@ -305,26 +284,13 @@ class LogAppender:
         run.max_timestamp, run.max_timestamp_offset = largest, largest_offset
         return run
 
-    def _find_limits(self, segment: LogSegment, now_ms: int) -> AppendLimits:
-        """Return the limits that batches for the active segment must keep. AppendLimits in log_state.py lists them."""
+    def _prepare(self, now_ms: int) -> AppendLimits:
+        """Prepare the files for an append, and return the limits that its batches must keep."""
         if not self._is_epoch_begun:
             self._start_epoch()
         if self._state.is_torn:
-            self._cut_back(segment)
-        state, config = self._state, self._state.config
-        roll_after, after_max_ms = self._roll_after(segment, now_ms), config.timestamp_after_max_ms
-        # With LogAppendTime the client's timestamp decides nothing, because the batch gets the clock's time.
-        if config.is_append_time:
-            roll_after, after_max_ms = _ROLL_NOW if now_ms > roll_after else INT64_MAX, INT64_MAX
-        limits = (
-            config.plain_bytes, config.segment_bytes, segment.base_offset + INT32_MAX, roll_after, after_max_ms,
-            config.index_interval_bytes, config.is_append_time,
-        )  # fmt: skip
-        # Cache the limits unless they depend on the clock, as with LogAppendTime or without a timestamp of the first
-        # batch.
-        if not config.is_append_time and (segment.first_timestamp or 0) > 0:
-            state.limits = limits
-        return limits
+            self._cut_back(self._state.active)
+        return find_limits(self._state, now_ms)
 
     def _start_epoch(self) -> None:
         """Record that this leader epoch begins here, before its first batch is written."""
@@ -337,32 +303,6 @@ class LogAppender:
             state.epochs = epochs
         self._is_epoch_begun = True
 
-    def _roll_after(self, segment: LogSegment, now_ms: int) -> int:
-        """Return the timestamp in ms beyond which a batch needs a new segment, as in Kafka's LogSegment.shouldRoll.
-
-        segment.ms counts from the first batch's timestamp to the new batch's. The clock decides only if records have
-        no timestamps.
-        """
-        first = segment.first_timestamp
-        if first is None and (first := segment.load_first_timestamp()) is None:
-            return INT64_MAX
-        config = self._state.config
-        wait_ms = config.roll_ms - self._jitter_ms(segment) if config.segment_jitter_ms else config.roll_ms
-        if segment.is_index_full(config.segment_index_bytes):
-            return _ROLL_NOW
-        if first >= 0:
-            return first + wait_ms
-        return _ROLL_NOW if now_ms - segment.created_ms > wait_ms else INT64_MAX
-
-    def _jitter_ms(self, segment: LogSegment) -> int:
-        """Return how many ms earlier this segment rolls, so that logs created together do not all roll at once.
-
-        The number is a hash of the segment's identity, so that it is the same after a restart.
-        """
-        state = self._state
-        most = max(1, min(state.config.segment_jitter_ms, state.config.roll_ms))
-        return crc32(b"%b/%d/%d" % (state.topic_id, state.partition, segment.base_offset)) % most
-
     def _refusal_of(self, error: Exception) -> AppendResult:
         """Return the result of a batch that was rejected. Report an unexpected exception to `on_surprise`."""
         if isinstance(error, KafkaError):
@@ -372,7 +312,7 @@ class LogAppender:
         state.on_surprise(f"checking a batch for {state.topic}-{state.partition}", error)
         return self._refused(ErrorCode.UNKNOWN_SERVER_ERROR, None)
 
-    def _stored(self, header: _Fields, origin: str) -> AppendResult | None:
+    def _stored(self, header: StartFields, origin: str) -> AppendResult | None:
         """Return the original's result if a batch is a duplicate, else None. Raises KafkaError if out of sequence."""
         _, _, _, _, _, attributes, delta, _, _, producer_id, epoch, sequence, _, _ = header
         if producer_id < 0 or origin is COORDINATOR:
@@ -393,7 +333,7 @@ class LogAppender:
         return AppendResult(0, first_offset(known), known[1], known[3], self._state.start_offset, None, True)
 
     def _remember(
-        self, run: Run, header: _Fields, marker: _Marker, last: int, timestamp: int, now_ms: int
+        self, run: AppendRun, header: StartFields, marker: _Marker, last: int, timestamp: int, now_ms: int
     ) -> None:
         """Update the producers' state for a batch of this run, and record the changes in the run for _undo()."""
         _, _, _, _, _, attributes, delta, _, _, producer_id, epoch, sequence, _, _ = header
@@ -413,8 +353,8 @@ class LogAppender:
             if aborted is not None:
                 run.aborted.append(aborted)
 
-    def _examine(self, view: memoryview, origin: str, now_ms: int) -> tuple[memoryview, _Fields, _Marker]:
-        """Validate a batch that is not plain. Return (batch to store, fields in the order of _START, marker).
+    def _examine(self, view: memoryview, origin: str, now_ms: int) -> tuple[memoryview, StartFields, _Marker]:
+        """Validate a batch that is not plain. Return (batch to store, fields of `unpack_start`, marker).
 
         Raises KafkaError if it is rejected. After a roll this is called again with the batch that the first call
         returned.
@@ -427,7 +367,7 @@ class LogAppender:
             )
         return view, (*header, 0), marker
 
-    def _commit(self, run: Run, batches: list[memoryview], results: list[AppendResult]) -> None:
+    def _commit(self, run: AppendRun, batches: list[memoryview], results: _Results) -> None:
         """Write a run and make it visible. If the write fails, undo the run."""
         # This function is not divided, because every append would pay for the calls.
         state = self._state
@@ -472,7 +412,7 @@ class LogAppender:
             state.tail.trim()
         if run.pairs:
             segment.append_index_entries(run.pairs, run.times)
-            # An index may be full now, and then the next batch must roll. _find_limits() checks that.
+            # An index may be full now, and then the next batch must roll. find_limits() checks that.
             state.limits = None
         if run.producers:
             snapshots.batches_since += len(run.producers)
@@ -483,7 +423,7 @@ class LogAppender:
         if snapshots.bytes_since >= SNAPSHOT_BYTES:
             state.write_snapshot()
 
-    def _undo(self, run: Run, failure: StorageFailure, results: list[AppendResult]) -> None:
+    def _undo(self, run: AppendRun, failure: StorageFailure, results: _Results) -> None:
         """Undo the changes that a run made before its failed write, and fail the run's batches."""
         state = self._state
         state.tail.truncate(run.tail_count)

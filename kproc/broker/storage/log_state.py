@@ -10,7 +10,7 @@ from collections import deque
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 from kproc.broker.storage.fs import Fs, Shortage, StorageFailure
 from kproc.broker.storage.leader_epochs import LeaderEpochs
@@ -25,11 +25,10 @@ from kproc.broker.storage.unsynced_files import UnsyncedFiles
 from kproc.common.clock import Clock
 from kproc.common.errors import FatalError
 
-logger = logging.getLogger(__name__)
+if TYPE_CHECKING:
+    from kproc.broker.storage.log_roll import AppendLimits
 
-# Largest plain batch in bytes; segment.bytes; largest offset of the segment; timestamp after which it rolls; largest
-# distance in ms of a timestamp from now; bytes between index entries; True for LogAppendTime.
-AppendLimits = tuple[int, int, int, int, int, int, bool]
+logger = logging.getLogger(__name__)
 
 
 def _log_surprise(what: str, error: Exception) -> None:

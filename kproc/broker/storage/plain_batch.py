@@ -1,0 +1,44 @@
+"""Fields by which an append recognizes a plain batch without calling a function.
+
+A plain batch is one record of a client, uncompressed and without a transactional id. Nearly all batches of producers
+that send one record at a time are plain, so LogAppender checks them inline, with the constants of this module. Every
+other batch takes the general check (validate.py).
+"""
+
+from __future__ import annotations
+
+from array import array
+from struct import Struct
+from typing import Final
+
+from kproc.wire.batch_header import CRC_FROM, HEADER, HEADER_BYTES
+from kproc.wire.primitives import encode_varint
+from kproc.wire.records import RECORD_BYTES_MIN
+
+StartFields = tuple[int, int, int, int, int, int, int, int, int, int, int, int, int, int]
+"""The fields that `unpack_start` returns: those of a header, then the first two bytes of the records."""
+
+_START: Final = Struct(HEADER.format + "H")
+START_BYTES: Final = _START.size
+unpack_start = _START.unpack_from
+# Placeholder for a header that was not read. Its length matches no batch, so that the inline checks fail.
+NOT_PLAIN: Final[StartFields] = (0, -1, 0, 0, 0, 0, 0, 0, 0, -1, 0, 0, 0, 0)
+# The bytes of a batch that its CRC covers.
+CHECKED: Final = slice(CRC_FROM, None)
+
+
+def _leads() -> array[int]:
+    """Return the first two bytes behind the header of a valid one-record batch, for each size of a batch.
+
+    The two bytes are a length of one byte and the unused attributes, or a length of two bytes. Comparing them checks
+    the record's length in 50 ns. Longer batches take the general check.
+    """
+    leads = array("H", bytes(2 * (START_BYTES + (1 << 13))))
+    for total in range(HEADER_BYTES + RECORD_BYTES_MIN, len(leads)):
+        one, two = total - HEADER_BYTES - 1, total - HEADER_BYTES - 2
+        leads[total] = int.from_bytes(encode_varint(one) + b"\0" if one < 64 else encode_varint(two), "big")
+    return leads
+
+
+LEADS: Final = _leads()
+LEADS_END: Final = len(LEADS)
