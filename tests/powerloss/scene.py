@@ -181,7 +181,7 @@ class Handler:
         self.desk = CompactionCalls(self.partitions, lambda: self.image, now_ns)
 
     def hear(self) -> int:
-        """Take the next delta in, as Handler._apply does; the version then."""
+        """Take the next delta in, as ImageChanges.apply does; the version then."""
         change = self.image.apply(self.deltas.popleft())
         begin_transfers = self.transfers.on_moved(change.moved)
         for gone in change.deleted:

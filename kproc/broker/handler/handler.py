@@ -18,26 +18,24 @@ from kproc.broker.api.init_producer_id import ProducerIdAllocator
 from kproc.broker.api.topic_creations import TopicCreations
 from kproc.broker.calls.call_links import handle_raw_call
 from kproc.broker.calls.calls import B, Call, Lost, R
-from kproc.broker.cluster.image import ClusterImage, MovedPartition, TopicImage
-from kproc.broker.cluster.internal_topics import GROUP_METADATA_TOPIC, SHARE_STATE_TOPIC
+from kproc.broker.cluster.image import ClusterImage
 from kproc.broker.config import Config
 from kproc.broker.coordinator.coordinator_runtime import CoordinatorRuntime
 from kproc.broker.handler.client_requests import ClientRequests
 from kproc.broker.handler.compaction_calls import CompactionCalls
 from kproc.broker.handler.coordinator_kinds import all_kinds, consumer_cluster
+from kproc.broker.handler.handler_metrics import HandlerMetrics
 from kproc.broker.handler.handler_peers import UnlinkedCalls
+from kproc.broker.handler.image_changes import ImageChanges
 from kproc.broker.handler.leader_epochs import LeaderEpochRaises
 from kproc.broker.handler.owner_calls import OwnerCalls
-from kproc.broker.handler.partition_transfer import PartitionTransfer, moved_between
+from kproc.broker.handler.partition_transfer import PartitionTransfer
 from kproc.broker.handler.partitions import Partitions
 from kproc.broker.handler.processor_peer import ProcessorPeer
 from kproc.broker.handler.syncer import Syncer
-from kproc.broker.handler.transaction_figures import store_transaction_figures
 from kproc.broker.metrics.requests import HANDLERS_PART
 from kproc.broker.metrics.slab import MetricsRow
-from kproc.broker.metrics.spec import SLOT
 from kproc.broker.observe.offline_partitions import OfflineNews
-from kproc.broker.peers.owners import finish_calls_of_leavers
 from kproc.broker.produce.append_queue import AppendQueue
 from kproc.broker.produce.produce import RecordRouter
 from kproc.broker.request.client_rates import CLIENT_BYTES, ClientBytes, ClientRates
@@ -63,15 +61,7 @@ if TYPE_CHECKING:
     from kproc.broker.ipc.wait import Sleeper
 
 logger = logging.getLogger(__name__)
-# The metrics of GroupCoordinator.drain_rebalances.
-_REBALANCES: Final = (
-    SLOT["consumer_group_rebalances"],
-    SLOT["share_group_rebalances"],
-    SLOT["streams_group_rebalances"],
-)
-
 _CALLS_PER_PASS: Final = 64
-_COUNTED_MAX: Final = 1000
 
 
 class Handler(LinkedRole):
@@ -79,6 +69,7 @@ class Handler(LinkedRole):
 
     __slots__ = (
         "_append_queue",
+        "_changes",
         "_clients",
         "_compaction",
         "_coordinators",
@@ -99,6 +90,7 @@ class Handler(LinkedRole):
         "_requests",
         "_services",
         "_serving",
+        "_stored",
         "_syncer",
         "_transfers",
         "_unlinked",
@@ -146,6 +138,23 @@ class Handler(LinkedRole):
             queue=self._append_queue,
             coordinators=self._coordinators,
             on_watched=self._switch_monitor,
+        )
+        self._changes = ImageChanges(
+            self._services,
+            coordinators=self._coordinators,
+            produce=self._produce,
+            requests=self._requests,
+            clients=self._clients,
+        )
+        self._stored = HandlerMetrics(
+            metrics.values,
+            self._services,
+            partitions=self._partitions,
+            requests=self._requests,
+            produce=self._produce,
+            queue=self._append_queue,
+            coordinators=self._coordinators,
+            clients=self._clients,
         )
         self._offline = OfflineNews(agent_id.index, ask_controller)
         self._owner_calls = OwnerCalls(self._services, produce=self._produce, compaction=self._compaction)
@@ -437,7 +446,7 @@ class Handler(LinkedRole):
                 self._apply(view)
                 peer.outbox.push(DELTA_ACK, TOKEN.pack(self._services.image.version, 0))
             elif kind == SNAPSHOT:
-                self._adopt(ClusterImage.from_snapshot(view))
+                self._adopt(view)
                 peer.outbox.push(DELTA_ACK, TOKEN.pack(self._services.image.version, 0))
         self._append_queue.flush()
         self._coordinators.flush()
@@ -463,66 +472,17 @@ class Handler(LinkedRole):
             return
         self._calls.send(outbox, peer, call, body, on_reply, payload)
 
-    def _adopt(self, image: ClusterImage) -> None:
-        """Apply a whole image, at our start or the controller's. The changes in between did not come as deltas."""
-        before = self._services.image
-        gone = [
-            topic for topic_id, topic in before.topics_by_id.items() if topic_id not in image.topics_by_id
-        ]
-        self._change_image(image, gone, moved_between(before, image), is_whole=True)
-        if image.acls != before.acls:
-            self._purgatory.expire_all()  # Parked requests were authorized by the old ACLs: see _apply.
+    def _adopt(self, view: memoryview) -> None:
+        """Adopt a whole image, at our start or the controller's."""
+        self._changes.adopt(ClusterImage.from_snapshot(view))
         self._has_image = True
         self._list_links()
         self._load_eagerly()
-        for topic in image.topics_by_name.values():
-            self._partitions.reconfigure(topic)
 
     def _apply(self, view: memoryview) -> None:
-        """Apply a delta of the metadata to the image, the partitions, the coordinators and the parked requests."""
-        change = self._services.image.apply(view)
-        self._change_image(self._services.image, change.deleted, change.moved)
-        if change.moved:
+        """Apply a delta of the metadata."""
+        if self._changes.apply(view).moved:
             self._load_eagerly()
-        if change.acls_changed:
-            # A parked Fetch was authorized when it came. Complete it now. Its client sends another one, to which the
-            # new ACLs apply.
-            self._purgatory.expire_all()
-        image = self._services.image
-        if change.broker_configs_changed:
-            self._requests.switch_log()
-        for topic in image.topics_by_name.values() if change.broker_configs_changed else change.configured:
-            self._partitions.reconfigure(topic)
-
-    def _change_image(
-        self,
-        image: ClusterImage,
-        deleted: list[TopicImage],
-        moved: list[MovedPartition],
-        *,
-        is_whole: bool = False,
-    ) -> None:
-        self._services.image = image
-        if is_whole:
-            self._produce.on_unknown()
-            self._requests.switch_log()
-        self._discard_fast_paths()
-        # Record the transfers before any waiting request is called back: see PartitionTransfer.on_moved.
-        begin_transfers = self._transfers.on_moved(moved)
-        if deleted or moved or is_whole:
-            self._services.owner.shares.on_image()
-        for topic in deleted:
-            self._transfers.discard_topic(topic)
-            self._partitions.delete(topic)
-        if deleted:
-            self._coordinators.topics_deleted(deleted)
-        if moved:
-            self._coordinators.on_moved(moved)
-            finish_calls_of_leavers(self._services)
-            self._produce.on_moved((each.topic.name, each.partition.index) for each in moved)
-            begin_transfers()
-        self._rates.on_image()
-        self._transfers.on_image()
 
     def _load_eagerly(self) -> None:
         """Load eager coordinators, when the metadata and all links are known and their logs can be claimed."""
@@ -532,12 +492,7 @@ class Handler(LinkedRole):
     def _switch_monitor(self) -> None:
         """Use the general path for all requests while somebody watches them, and fast paths again afterwards."""
         self._requests.choose_log()
-        self._discard_fast_paths()
-
-    def _discard_fast_paths(self) -> None:
-        """Discard all fast paths. They refer to the topics and owners of the metadata from which they were learned."""
-        for client in self._clients.values():
-            client.clear_paths()
+        self._changes.discard_fast_paths()
 
     # -- housekeeping ------------------------------------------------------------------------------------------
 
@@ -575,40 +530,9 @@ class Handler(LinkedRole):
             self.containment.run("what partitions do now and then", None, self._partitions.tick)
             self._epoch_raises.tick()
             self.containment.run("what transfers of partitions do now and then", None, self._transfers.tick)
-            store_transaction_figures(self._metrics.values, self._coordinators, self._partitions)
-            for each in self._coordinators.loaded(GROUP_METADATA_TOPIC):
-                for slot, count in zip(_REBALANCES, each.drain_rebalances(), strict=True):
-                    self._metrics.values[slot] += count
-            self._metrics.values[SLOT["share_state_writes"]] += sum(
-                each.drain_writes() for each in self._coordinators.loaded(SHARE_STATE_TOPIC)
-            )
+            self._stored.store_coordinators()
         if self._rates.is_on and (told := self._rates.drain_unsent()):
             for peer in self._peers:
                 if peer.role == HANDLER:
                     self._send_request(peer, CLIENT_BYTES, ClientBytes(told), lambda _reply: None)
-        self._update_metrics()
-
-    def _update_metrics(self) -> None:
-        """Add to the metrics what the Handler's parts have counted since the last tick, and set the gauges."""
-        values = self._metrics.values
-        for slot, count in self._rates.drain_throttles().items():
-            values[slot] += count
-        queue = self._append_queue
-        served, refused = self._requests.count()
-        self._services.counts.store()
-        values[SLOT["requests"]] += served
-        values[SLOT["malformed"]] += refused
-        for slot, count in self._requests.logins.drain_counts():
-            values[slot] += count
-        values[SLOT["batches_appended"]] += queue.batches
-        values[SLOT["bytes_appended"]] += queue.bytes
-        values[SLOT["append_calls"]] += queue.append_calls
-        values[SLOT["forwarded"]] += self._produce.forwarded
-        values[SLOT["syncs"]] += self._group_commit.rounds
-        queue.batches = queue.bytes = queue.append_calls = 0
-        self._produce.forwarded = self._group_commit.rounds = 0
-        values[SLOT["ring_records"]] = sum(
-            client.outbox.waiting(_COUNTED_MAX) for client in self._clients.values()
-        )
-        values[SLOT["parked"]] = len(self._purgatory)
-        values[SLOT["logs_open"]] = len(self._partitions)
+        self._stored.store()
