@@ -35,6 +35,8 @@ from kproc.common.sessions import (
 )
 
 if TYPE_CHECKING:
+    from kproc.client import Client
+    from kproc.client.faults import Faults
     from kproc.client.security.settings import ClientSecurity
     from kproc.client.security.throwaway import Throwaway
     from kproc.wire.header import ApiKey
@@ -98,6 +100,8 @@ class Broker:
         self.settings.setdefault("group.streams.initial.rebalance.delay.ms", 0)
         # Code for a cluster asks for three replicas of its topics.
         self.settings.setdefault("kproc.clamp.replication.factor", True)
+        # It costs nothing as long as a test adds no rule.
+        self.settings.setdefault("kproc.faults.enable", True)
         self.ready: dict[str, Any] = {}
         self._given_data = Path(data).absolute() if data is not None else None
         self._port = port
@@ -112,6 +116,7 @@ class Broker:
         self._last_log = ""
         self._is_killed = False
         self._clock = SystemClock()
+        self._faults: Faults | None = None
 
     def __repr__(self) -> str:
         if not self.is_running:
@@ -198,6 +203,21 @@ class Broker:
         """Return the last lines of the broker's stderr, also after it has stopped."""
         return _tail(self._log) if self._log >= 0 else self._last_log
 
+    @property
+    def faults(self) -> Faults:
+        """Fault injection: rules by which the broker answers errors, waits, or closes connections."""
+        if self._faults is None:
+            from kproc.client.faults import Faults
+
+            self._faults = Faults(self._connect)
+        return self._faults
+
+    def _connect(self) -> Client:
+        from kproc.client import Client
+
+        security = self._security(None)
+        return Client.connect(self.host, self.port, client_id="kproc-embedded", security=security)
+
     # -- topics
 
     def create_topic(
@@ -219,13 +239,11 @@ class Broker:
 
     def configure_group(self, name: str, configs: Mapping[str, object]) -> None:
         """Set configs of a group, which need not exist yet. Raises RuntimeError with the broker's reason."""
-        from kproc.client import Client
         from kproc.client.requests import group_configuration
         from kproc.wire.header import ApiKey
 
         settings = {key: wire_text(value) or "" for key, value in configs.items()}
-        security = self._security(None)
-        with Client.connect(self.host, self.port, client_id="kproc-embedded", security=security) as client:
+        with self._connect() as client:
             answer = client.call_latest(ApiKey.INCREMENTAL_ALTER_CONFIGS, group_configuration(name, settings))
         [result] = answer["responses"]
         if result["error_code"]:
@@ -233,10 +251,9 @@ class Broker:
 
     def _change(self, api_key: ApiKey, fields: dict[str, Any], results: str) -> None:
         """Send a request that changes one topic, over a new connection."""
-        from kproc.client import Client, error_text
+        from kproc.client import error_text
 
-        security = self._security(None)
-        with Client.connect(self.host, self.port, client_id="kproc-embedded", security=security) as client:
+        with self._connect() as client:
             [result] = client.call_latest(api_key, {**fields, "timeout": TOPIC_TIMEOUT_MS})[results]
         if result["error_code"]:
             reason = result.get("error_message") or error_text(result["error_code"])

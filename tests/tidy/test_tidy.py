@@ -101,6 +101,10 @@ LAYERS: dict[str, set[str]] = {
         "broker.security", "wire", "broker.cluster", "broker.calls", "broker.role", "broker.request", "broker.peers",
         "broker.share.partition", "broker.fetch",
     },
+    "broker.faults": {
+        "broker.metrics", "wire", "broker.storage", "broker.transport", "broker.cluster", "broker.calls", "broker.role",
+        "broker.request",
+    },
     "broker.produce": {
         "broker.security", "wire", "broker.storage", "broker.transport", "broker.cluster",
         "broker.calls", "broker.request", "broker.peers",
@@ -110,7 +114,7 @@ LAYERS: dict[str, set[str]] = {
         "broker.group", "broker.storage", "broker.transaction", "broker.share.membership", "broker.share.state",
         "broker.transport", "broker.cluster", "broker.calls", "broker.role", "broker.request",
         "broker.observe", "broker.peers", "broker.api", "broker.fetch",
-        "broker.share.partition", "broker.share.session", "broker.produce",
+        "broker.share.partition", "broker.share.session", "broker.produce", "broker.faults",
     },
     "broker.supervisor": {
         "broker.ipc", "broker.metrics", "broker.security", "wire", "broker.storage",

@@ -6,7 +6,7 @@ one line, and is not forwarded to another role.
 
 from __future__ import annotations
 
-from typing import Annotated
+from typing import Annotated, Literal
 
 import msgspec
 
@@ -81,6 +81,80 @@ class ReadMonitor(_AnyOperation, tag="monitor"):
     topic: _Pattern | None = None
 
 
+# Numbers of rules and of requests. A rule's number is its id.
+_RuleId = Annotated[int, msgspec.Meta(ge=1, le=(1 << 31) - 1)]
+_Number = Annotated[int, msgspec.Meta(ge=0, le=(1 << 31) - 1)]
+FaultAction = Literal[
+    "fail",
+    "delay",
+    "close",
+    "drop-request",
+    "drop-answer",
+    "delay-answer",
+    "cut-answer",
+    "throttle",
+    "advertise",
+]
+
+
+class FaultRule(msgspec.Struct, kw_only=True, omit_defaults=True, forbid_unknown_fields=True):
+    """One rule of fault injection: the requests that it matches, how many of them it acts on, and what it does.
+
+    Unknown members are rejected: a rule without a condition that this broker does not know would match too much.
+    """
+
+    action: FaultAction
+    # Names of APIs, such as Produce. Empty: all.
+    apis: list[str] = []
+    versions: tuple[_Number, _Number] | None = None
+    client: _Pattern | None = None
+    user: _Pattern | None = None
+    topic: _Pattern | None = None
+    partition: _Number | None = None
+    group: _Pattern | None = None
+    transactional_id: _Pattern | None = None
+    # Of the matching requests: skip the first `after`, act on every `every`-th of the others with `probability`, and
+    # on `times` requests at most.
+    times: _Number | None = None
+    after: _Number = 0
+    every: Annotated[int, msgspec.Meta(ge=1, le=(1 << 31) - 1)] = 1
+    probability: Annotated[float, msgspec.Meta(ge=0, le=1)] = 1.0
+    seed: _Number = 0
+    # fail: the error's name.
+    error: str = ""
+    # delay, delay-answer, throttle: the time in ms.
+    ms: _Number = 0
+    # drop-request, drop-answer: close the connection, too.
+    closes: bool = False
+    # cut-answer: the bytes to send. None: half of them.
+    bytes_sent: _Number | None = None
+    # advertise: the version range of each API by name, or None to leave it out.
+    ranges: dict[str, tuple[_Number, _Number] | None] = {}
+
+
+class AddFault(_AnyOperation, tag="add-fault"):
+    """Add a fault rule. It stays until it is removed or the broker stops."""
+
+    rule: FaultRule
+
+
+class RemoveFault(_AnyOperation, tag="remove-fault"):
+    """Remove a fault rule, or all of them without `id`. Return their last counts."""
+
+    id: _RuleId | None = None
+
+
+class ListFaults(_AnyOperation, tag="list-faults"):
+    """List the fault rules with their counts."""
+
+
+class HoldFault(_AnyOperation, tag="hold-fault"):
+    """Remove a fault rule when this connection ends. The answer comes only when the rule was removed."""
+
+    id: _RuleId
+
+
+FaultOperation = AddFault | RemoveFault | ListFaults | HoldFault
 OwnOperation = (
     Ping
     | ShowStatus
@@ -92,6 +166,10 @@ OwnOperation = (
     | PlanRebalance
     | KillClient
     | ReadMonitor
+    | AddFault
+    | RemoveFault
+    | ListFaults
+    | HoldFault
 )
 
 

@@ -91,6 +91,12 @@ class OwnSettings:
         "files that expect three brokers. false: reject them, as Kafka does with one broker. `kproc dev` and "
         "kproc.Broker set it to true.",
     )
+    kproc_faults_enable: bool = setting(
+        BOOLEAN,
+        False,
+        "Let clients of this host inject faults, such as error codes, delays and closed connections "
+        "(kproc.Broker.faults). For tests only. It costs nothing until a rule is added. kproc.Broker sets it to true.",
+    )
     kproc_start_without_metadata: bool = setting(
         BOOLEAN,
         False,

@@ -12,13 +12,14 @@ from __future__ import annotations
 import logging
 import struct
 from collections.abc import Callable
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 from kproc.broker.cluster.client_quotas import PRODUCER_BYTE_RATE
 from kproc.broker.cluster.dynamic_settings import current_value
 from kproc.broker.coordinator.coordinator_runtime import CoordinatorRuntime
 from kproc.broker.handler.connection_news import ConnectionNews, meter_socket
 from kproc.broker.handler.fast_path_learner import FastPathLearner
+from kproc.broker.handler.fault_switch import FaultSwitch
 from kproc.broker.handler.held_connections import HeldConnections
 from kproc.broker.handler.logins import Logins
 from kproc.broker.handler.migrating_connections import MigratingConnections
@@ -50,6 +51,9 @@ from kproc.broker.transport.envelope import (
 from kproc.common.errors import ProtocolError
 from kproc.wire.header import REQUEST_HEADER, ApiKey, first_flexible
 
+if TYPE_CHECKING:
+    from kproc.broker.faults.injector import FaultInjector
+
 logger = logging.getLogger(__name__)
 
 _LENGTH_BYTES: Final = 4  # Length field in front of a frame in a ring. A frame in a block has none.
@@ -73,14 +77,17 @@ class ClientRequests:
         "_divided",
         "_due",
         "_file_log",
+        "_handle_request",
         "_learner",
         "_make_request",
         "_monitor",
         "_news",
+        "_on_watched",
         "_produce",
         "_queue",
         "_services",
         "_timed",
+        "faults",
         "held",
         "large",
         "log",
@@ -112,6 +119,10 @@ class ClientRequests:
         # Timed requests of this duty cycle that are still being handled.
         self._timed: list[HandlerRequest] = []
         self._monitor = services.clients.monitor = RequestMonitor(services, on_watched)
+        self._on_watched = on_watched
+        self.faults = services.clients.faults = FaultSwitch(services, self._make_injector)
+        # The injector's function while there are fault rules.
+        self._handle_request: Callable[[HandlerRequest, memoryview], Destination | None] = self._handle
         self._file_log: RequestLog | None = None
         # While this is set, every request uses the general path and logs its response. The monitor, while somebody
         # watches, or the request log.
@@ -151,13 +162,32 @@ class ClientRequests:
             now_ns=services.clock.now_ns,
             wall_ms=services.clock.wall_ms,
         )
+        self.faults.load()
         self.choose_log()
 
     def choose_log(self) -> None:
-        """Use the monitor if somebody watches, or else the request log. The caller must also discard the fast paths."""
+        """Use the monitor if somebody watches, or else the request log. The caller must also discard the fast paths.
+
+        While there are fault rules, the monitor is used, too, because every request must take the general path.
+        """
+        injector = self.faults.injector
+        is_faulted = injector is not None and injector.is_on
         self._monitor.log = self._file_log
-        self.log = self._monitor if self._monitor.is_on else self._file_log
+        self.log = self._monitor if self._monitor.is_on or is_faulted else self._file_log
         self._make_request = HandlerRequest if self.log is None else LoggedRequest
+        self._handle_request = injector.handle if injector is not None and is_faulted else self._handle
+
+    def _make_injector(self) -> FaultInjector:
+        from kproc.broker.faults.injector import FaultInjector
+        from kproc.broker.faults.rule_files import RuleFiles
+
+        return FaultInjector(
+            self._services,
+            RuleFiles(self._services.config.log_dirs),
+            handle_request=self._handle,
+            start_entry=self._start_log_entry,
+            on_switched=self._on_watched,
+        )
 
     def close(self) -> None:
         """Write the request log's pending lines."""
@@ -300,7 +330,7 @@ class ClientRequests:
             destination = self._handle_metered(client, request, body)
             is_limited = self.rates.limits(request.principal.name, client_id)
         else:
-            destination = self._handle(request, body)
+            destination = self._handle_request(request, body)
             is_limited = False
         if self._divided.newest is not None:
             self.held.hold(client, key, request)
@@ -423,12 +453,12 @@ class ClientRequests:
     ) -> Destination | None:
         """Handle a request while quotas are set. Append it alone if its time counts for a request_percentage quota."""
         if not self.rates.is_metered(request):
-            return self._handle(request, body)
+            return self._handle_request(request, body)
         if request.connection_id not in client.metered:
             meter_socket(client, request.connection_id, request.client_id_bytes or b"", is_on=True)
         self._queue.flush()
         meter = self.rates.meter(request)
-        destination = self._handle(request, body)
+        destination = self._handle_request(request, body)
         self._queue.flush()
         meter.stop()
         return destination

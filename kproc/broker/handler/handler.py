@@ -327,6 +327,7 @@ class Handler(LinkedRole):
         finally:
             self._partitions.close(is_clean=self._services.config.keeps_data)
         self._requests.close()
+        self._requests.faults.close()
         super().close()
         return unknown
 

@@ -8,8 +8,8 @@ the old call must not undo the retry.
 
 Calls of one sender with a version of the metadata are handled in their order, because a sender's version never goes
 back and those that wait are called back in order. Calls without a version can overtake them, and depend on no earlier
-call: CLIENT_BYTES adds to a sum, READ_WATCH reads lines of requests that were answered, and the two calls of a
-compaction name the log by its topic id and the segments by their inodes.
+call: CLIENT_BYTES adds to a sum, READ_WATCH reads lines of requests that were answered, RELOAD_FAULTS reads
+files, and the two calls of a compaction name the log by its topic id and the segments by their inodes.
 """
 
 from __future__ import annotations

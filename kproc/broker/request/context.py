@@ -30,6 +30,7 @@ if TYPE_CHECKING:
     from kproc.broker.cluster.image import ClusterImage
     from kproc.broker.config import Config
     from kproc.broker.coordinator.topic_coordinators import TopicCoordinators
+    from kproc.broker.handler.fault_switch import FaultSwitch
     from kproc.broker.handler.logins import Logins
     from kproc.broker.handler.partition_transfer import PartitionTransfer
     from kproc.broker.handler.partitions import Partitions
@@ -138,7 +139,7 @@ class OwnerServices:
 class ClientServices:
     """The services that handle the requests of clients of one role, whatever their API."""
 
-    __slots__ = ("divided", "logins", "monitor", "refusals", "served")
+    __slots__ = ("divided", "faults", "logins", "monitor", "refusals", "served")
 
     def __init__(self, *, served: frozenset[int] | None = None) -> None:
         # The API keys that this role serves, or None for all. The control listener serves few.
@@ -148,6 +149,7 @@ class ClientServices:
         self.monitor: RequestMonitor | None = (
             None  # None: nobody can watch the requests of this role's clients.
         )
+        self.faults: FaultSwitch | None = None  # None: the requests of this role are never faulted.
         self.divided: DividedRequests  # Set by the reader of the requests.
 
 

@@ -162,6 +162,11 @@ class SessionCache:
             return list(targets_of(request)), None, False
         return list(session.targets.values()), session, True
 
+    def targets(self, session_id: int) -> list[FetchTarget]:
+        """Return the partitions of a session. Empty if there is no such session."""
+        session = self._sessions.get(session_id)
+        return list(session.targets.values()) if session is not None else []
+
     def topic_names(self, session_id: int, image: ClusterImage) -> list[str]:
         """Return the names of a session's topics. Empty if there is no such session."""
         session = self._sessions.get(session_id)

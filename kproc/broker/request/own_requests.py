@@ -13,7 +13,9 @@ import orjson
 from kproc.broker.calls.calls import Lost
 from kproc.broker.calls.controller_calls import OWN, OwnAnswer, OwnRequest
 from kproc.broker.calls.own_operations import (
+    FaultOperation,
     InvalidOperation,
+    ListFaults,
     OwnOperation,
     Ping,
     PlanRebalance,
@@ -33,7 +35,7 @@ PRIVATE_VERSION: Final = 0
 # No operation needs a longer body, and JSON is decoded in one step.
 _PRIVATE_BYTES_MAX: Final = 64 << 10
 # With an authorizer these need DESCRIBE on the cluster, all others ALTER.
-_PRIVATE_READING: Final = (ShowStatus, ShowClients, ShowTopics, ShowLogs, PlanRebalance)
+_PRIVATE_READING: Final = (ShowStatus, ShowClients, ShowTopics, ShowLogs, PlanRebalance, ListFaults)
 
 
 def handle_own_request(request: HandlerRequest, body: memoryview) -> None:
@@ -60,6 +62,8 @@ def handle_own_request(request: HandlerRequest, body: memoryview) -> None:
         _respond(request, OwnAnswer(error=reason))
     elif isinstance(operation, ReadMonitor):
         _read_monitor(request, operation)
+    elif isinstance(operation, FaultOperation):
+        _change_faults(request, operation)
     else:
         _send_to_controller(request, operation)
 
@@ -71,6 +75,15 @@ def _read_monitor(request: HandlerRequest, operation: ReadMonitor) -> None:
         _respond(request, OwnAnswer(error=reason))
     else:
         monitor.respond(operation, partial(_respond, request))
+
+
+def _change_faults(request: HandlerRequest, operation: FaultOperation) -> None:
+    faults = request.services.clients.faults
+    if faults is None:
+        reason = "a control listener has no requests to fault: use another listener"
+        _respond(request, OwnAnswer(error=reason))
+    else:
+        faults.respond(request, operation, partial(_respond, request))
 
 
 def _send_to_controller(request: HandlerRequest, operation: OwnOperation) -> None:

@@ -228,7 +228,7 @@ class HandlerRequest(RequestContext):
     def send(self, frame: bytes) -> None:
         self.is_answered = True
         if self._is_waiting:
-            self._stop_waiting()
+            self.stop_waiting()
         if self._taken_ns:
             self._send_times()
         self.peer.outbox.push(SEND, HEAD.pack(self.connection_id, self.sequence, 0, 0), frame)
@@ -236,7 +236,7 @@ class HandlerRequest(RequestContext):
     def send_parts(self, parts: list[bytes | FileRange]) -> None:
         self.is_answered = True
         if self._is_waiting:
-            self._stop_waiting()
+            self.stop_waiting()
         if self._taken_ns:
             self._send_times()
         head = HEAD.pack(self.connection_id, self.sequence, 0, 0)
@@ -249,7 +249,7 @@ class HandlerRequest(RequestContext):
         """Send bytes, one file range and bytes, as `send_parts` does. Only for a request that is not timed."""
         self.is_answered = True
         if self._is_waiting:
-            self._stop_waiting()
+            self.stop_waiting()
         # The first 12 bytes of a head are the connection id and the sequence, which `encode_range_answer` expects.
         ids = HEAD.pack(self.connection_id, self.sequence, 0, 0)[:12]
         self.peer.outbox.push(SEND_PARTS, encode_range_answer(ids, head, records, end))
@@ -323,12 +323,13 @@ class HandlerRequest(RequestContext):
         self.is_answered = True
         self.is_closed = kind == CLOSE
         if self._is_waiting:
-            self._stop_waiting()
+            self.stop_waiting()
         if self._taken_ns:
             self._send_times()
         self.peer.outbox.push(kind, HEAD.pack(self.connection_id, self.sequence, 0, 0), frame)
 
-    def _stop_waiting(self) -> None:
+    def stop_waiting(self) -> None:
+        """Undo `when_gone`. Called before the request is answered, or handled after it has waited."""
         self._is_waiting = False
         requests = self.peer.waiting.get(self.connection_id)
         if requests is not None:

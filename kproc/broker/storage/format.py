@@ -28,6 +28,8 @@ STRAY_DIRECTORY_SUFFIX: Final = "-stray"
 FUTURE_DIRECTORY_SUFFIX: Final = "-future"  # Kafka's, while it copies a partition to another disk.
 # The metadata log's directory has a partition's name and files, and belongs to the controller alone.
 METADATA_DIRECTORY: Final = "__cluster_metadata-0"
+# The rules of fault injection, in log.dirs. Each start of the broker removes it.
+FAULTS_DIRECTORY: Final = ".faults"
 TEMPORARY_SUFFIX: Final = ".tmp"
 # Appended to the suffixes above while compaction replaces segments: see compaction_files.py.
 CLEANED_SUFFIX: Final = ".cleaned"

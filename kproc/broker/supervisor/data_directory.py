@@ -7,6 +7,7 @@ import errno
 import fcntl
 import logging
 import os
+import shutil
 import uuid
 from pathlib import Path
 from typing import Final
@@ -15,7 +16,7 @@ from kproc.broker.cluster import metadata_files
 from kproc.broker.config import Config
 from kproc.broker.storage import checkpoints
 from kproc.broker.storage.catalog import list_partitions
-from kproc.broker.storage.format import METADATA_DIRECTORY
+from kproc.broker.storage.format import FAULTS_DIRECTORY, METADATA_DIRECTORY
 from kproc.broker.storage.fs import FILE_MODE, Fs, OsFs, StorageFailure
 from kproc.broker.storage.offset_checkpoints import check_readable
 from kproc.common.errors import Corrupt, FatalError
@@ -57,6 +58,8 @@ class DataDirectory:
             if error.errno not in (errno.EAGAIN, errno.EACCES):
                 raise FatalError(f"log.dirs: cannot lock {self.path}: {error.strerror}") from error
             raise FatalError(f"log.dirs: {self.path} is in use by another broker") from None
+        # Fault rules end with the broker. A broker that was killed leaves them.
+        shutil.rmtree(self.path / FAULTS_DIRECTORY, ignore_errors=True)
         try:
             self.cluster_id = self._identify(config)
         except (StorageFailure, Corrupt) as error:

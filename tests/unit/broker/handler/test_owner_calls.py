@@ -69,5 +69,5 @@ def test_calls_that_may_overtake_others_depend_on_no_order(start: Start) -> None
     bodies = {op: getattr(served.decode, "__self__").type for op, served in by_op.items()}  # noqa: B009
     # The body of parts for several owners is a generic class.
     unordered = {op for op, body in bodies.items() if not issubclass(get_origin(body) or body, FromImage)}
-    assert unordered == {"client_bytes", "prepare_compaction", "read_watch", "swap_segments"}
+    assert unordered == {"client_bytes", "prepare_compaction", "read_watch", "reload_faults", "swap_segments"}
     assert len(by_op) > 15

@@ -1,0 +1,168 @@
+"""FaultControl: the operations by which clients add, remove, list and hold fault rules. One per Handler."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Collection
+from functools import partial
+from typing import TYPE_CHECKING, Any, Final
+
+import msgspec
+
+from kproc.broker.calls.controller_calls import OwnAnswer
+from kproc.broker.calls.own_operations import AddFault, FaultOperation, FaultRule, HoldFault, RemoveFault
+from kproc.broker.faults.answers import UNTIL_STOP_NS, HeldOperation
+from kproc.broker.faults.errors import has_error_response
+from kproc.broker.faults.matching import API_NAMES
+from kproc.broker.faults.rule_files import RULES_MAX, RuleFiles
+from kproc.broker.faults.schedule import Schedule
+from kproc.broker.request.registry import lookup
+from kproc.common.errors import ErrorCode
+from kproc.common.printable import printable
+from kproc.wire.header import ApiKey, kafka_name
+
+if TYPE_CHECKING:
+    from kproc.broker.request.context import Services
+    from kproc.broker.request.request import HandlerRequest
+
+logger = logging.getLogger(__name__)
+
+_API_VERSIONS: Final = kafka_name(ApiKey.API_VERSIONS)
+_WITH_TIME: Final = ("delay", "delay-answer", "throttle")
+_MS_MAX: Final = 3_600_000
+_SHOWN: Final = 500
+
+OnReply = Callable[[OwnAnswer], None]
+
+
+class InvalidRule(ValueError):
+    """A rule that cannot work. The message is one line for the client."""
+
+
+class FaultControl:
+    """Handles the operations. reload_all: lets all Handlers read the rules, and calls back when they have."""
+
+    def __init__(self, services: Services, reload_all: Callable[[Callable[[], None]], None]) -> None:
+        self._services = services
+        self._reload_all = reload_all
+        self._files = RuleFiles(services.config.log_dirs)
+        self._leases: dict[int, list[HeldOperation]] = {}  # By rule.
+
+    def respond(self, request: HandlerRequest, operation: FaultOperation, on_reply: OnReply) -> None:
+        """Respond to one operation, now or later."""
+        try:
+            if isinstance(operation, AddFault):
+                self._add(request, operation.rule, on_reply)
+            elif isinstance(operation, RemoveFault):
+                self._remove(request, operation.id, on_reply)
+            elif isinstance(operation, HoldFault):
+                self._hold(request, operation.id, on_reply)
+            else:
+                rows = [self._describe(*each) for each in self._files.read().items()]
+                on_reply(OwnAnswer(result={"rules": rows}))
+        except InvalidRule as error:
+            on_reply(OwnAnswer(error=str(error)))
+        except OSError as error:
+            on_reply(OwnAnswer(error=f"the fault rules cannot be stored: {error}"))
+
+    def _add(self, request: HandlerRequest, rule: FaultRule, on_reply: OnReply) -> None:
+        validate(rule)
+        if len(self._files.read()) >= RULES_MAX:
+            raise InvalidRule(f"{RULES_MAX} fault rules exist already, which is the limit: remove some")
+        rule_id = self._files.add(rule)
+        self._log("added", request, rule_id, rule)
+        self._reload_all(lambda: on_reply(OwnAnswer(result=self._describe(rule_id, rule))))
+
+    def _remove(self, request: HandlerRequest, rule_id: int | None, on_reply: OnReply) -> None:
+        rules = self._files.read()
+        if rule_id is not None and rule_id not in rules:
+            raise InvalidRule(f"fault rule {rule_id} does not exist; kproc fault list shows all")
+        gone = {rule_id: rules[rule_id]} if rule_id is not None else rules
+        rows = [self._describe(*each) for each in gone.items()]
+        for each, rule in gone.items():
+            self._files.remove(each)
+            self._log("removed", request, each, rule)
+        self._reload_all(lambda: on_reply(OwnAnswer(result={"rules": rows})))
+
+    def _describe(self, rule_id: int, rule: FaultRule) -> dict[str, Any]:
+        matches = self._files.matches(rule_id)
+        counts = {"id": rule_id, "matches": matches, "hits": Schedule(rule).hits(matches)}
+        return {**counts, "rule": msgspec.to_builtins(rule)}
+
+    def _log(self, done: str, request: HandlerRequest, rule_id: int, rule: FaultRule) -> None:
+        text = printable(msgspec.json.encode(rule).decode())[:_SHOWN]
+        address = request.client_host.removeprefix("/")
+        # Temporary data are those of a test, whose rules are no news.
+        level = logging.WARNING if self._services.config.keeps_data else logging.INFO
+        logger.log(
+            level, "fault rule %d %s by %s from %s: %s", rule_id, done, request.principal, address, text
+        )
+
+    # -- leases
+
+    def _hold(self, request: HandlerRequest, rule_id: int, on_reply: OnReply) -> None:
+        """Remove a rule when the connection of this request ends. Respond when the rule was removed.
+
+        A stop or scale-down of this Handler ends the lease, and the rule stays.
+        """
+        if rule_id not in self._files.read():
+            raise InvalidRule(f"fault rule {rule_id} does not exist; kproc fault list shows all")
+
+        def end() -> None:
+            request.stop_waiting()
+            on_reply(OwnAnswer(result={}))
+
+        purgatory = self._services.owner.purgatory
+        lease = HeldOperation(UNTIL_STOP_NS, end)
+        lease.owner = request
+        purgatory.watch(lease, ())
+        self._leases.setdefault(rule_id, []).append(lease)
+        request.when_gone(partial(self._on_gone, request, rule_id, lease))
+
+    def _on_gone(self, request: HandlerRequest, rule_id: int, lease: HeldOperation) -> None:
+        self._services.owner.purgatory.cancel(lease)
+        rule = self._files.read().get(rule_id)
+        if rule is not None and self._files.remove(rule_id):
+            self._log("removed", request, rule_id, rule)
+            self._reload_all(lambda: None)
+
+    def release_leases(self, rule_ids: Collection[int]) -> None:
+        """Respond to the requests that hold rules which do not exist any more."""
+        purgatory = self._services.owner.purgatory
+        for rule_id in self._leases.keys() - rule_ids:
+            for lease in self._leases.pop(rule_id):
+                purgatory.finished(lease)
+                lease.complete()
+
+
+def validate(rule: FaultRule) -> None:
+    """Raise InvalidRule if a rule can never act as it says."""
+    for name in (*rule.apis, *rule.ranges):
+        if lookup(API_NAMES.get(name, -1)) is None:
+            raise InvalidRule(f"unknown API {printable(name)!r}: kproc api shows all, such as Produce")
+    if rule.action == "fail":
+        if rule.error not in ErrorCode.__members__ or rule.error == "NONE":
+            raise InvalidRule(
+                f"unknown error {printable(rule.error)!r}: use a name of Kafka's protocol, "
+                "such as NOT_LEADER_OR_FOLLOWER"
+            )
+        if not rule.apis:
+            raise InvalidRule("an error needs an API, such as Produce")
+        for api_name in rule.apis:
+            if not has_error_response(API_NAMES[api_name]):
+                raise InvalidRule(
+                    f"{api_name} has no error code in its answer: use another action, such as close"
+                )
+    elif rule.error:
+        raise InvalidRule(f"an error code is only for the action fail, not for {rule.action}")
+    if (rule.action in _WITH_TIME) != bool(rule.ms) or rule.ms > _MS_MAX:
+        raise InvalidRule(
+            f"{rule.ms} ms: {', '.join(_WITH_TIME)} take 1 to {_MS_MAX:,} ms, other actions none"
+        )
+    if (rule.action == "advertise") != bool(rule.ranges):
+        raise InvalidRule("version ranges belong to the action advertise, which needs one at least")
+    if rule.action == "advertise" and rule.apis != [_API_VERSIONS]:
+        raise InvalidRule(f"advertise changes the answers of {_API_VERSIONS}, so that is its API")
+    for ranged, found in rule.ranges.items():
+        if found is not None and found[0] > found[1]:
+            raise InvalidRule(f"{ranged}: the version range {found[0]}-{found[1]} is empty")

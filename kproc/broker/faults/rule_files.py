@@ -1,0 +1,106 @@
+"""RuleFiles: the fault rules of a broker and their counters, as files that all Handlers share.
+
+`log.dirs/.faults/` holds for each rule `N.rule` (JSON) and `N.count`. Each matching request appends one byte to
+`N.count`, and the position behind that byte is the request's number. The kernel orders the appends of all processes and
+threads, so that each number is given once in the whole broker. No Handler waits for another one, and a Handler that is
+killed or paused holds no lock. A Handler that starts reads the rules from here.
+
+The supervisor removes the directory at each start, because rules end with the broker.
+"""
+
+from __future__ import annotations
+
+import os
+from contextlib import suppress
+from pathlib import Path
+from typing import Final
+
+import msgspec
+
+from kproc.broker.calls.own_operations import FaultRule
+from kproc.broker.storage.format import FAULTS_DIRECTORY
+
+RULES_MAX: Final = 100
+"""Most rules at a time. Each open rule holds a descriptor in each Handler."""
+_IDS: Final = "ids"
+_MODE: Final = 0o700
+_FILE_MODE: Final = 0o600
+_decode_rule = msgspec.json.Decoder(FaultRule).decode
+
+
+class RuleFiles:
+    """The directory of one broker's fault rules."""
+
+    def __init__(self, log_dirs: str) -> None:
+        self._path = Path(log_dirs).absolute() / FAULTS_DIRECTORY
+
+    def add(self, rule: FaultRule) -> int:
+        """Store a rule and return its id. Ids are not used again until the broker's next start.
+
+        Raises OSError if the rule cannot be stored.
+        """
+        self._path.mkdir(_MODE, exist_ok=True)
+        ids = Counter(self._path / _IDS)
+        try:
+            rule_id = ids.next()
+        finally:
+            ids.close()
+        Counter(self._path / f"{rule_id}.count").close()
+        # Rename a complete file into place, because a Handler that starts may read the directory at any time.
+        temporary = self._path / f"{rule_id}.new"
+        temporary.write_bytes(msgspec.json.encode(rule))
+        temporary.rename(self._path / f"{rule_id}.rule")
+        return rule_id
+
+    def remove(self, rule_id: int) -> bool:
+        """Remove a rule. Return False if it does not exist."""
+        try:
+            (self._path / f"{rule_id}.rule").unlink()
+        except FileNotFoundError:
+            return False
+        with suppress(FileNotFoundError):
+            (self._path / f"{rule_id}.count").unlink()
+        return True
+
+    def read(self) -> dict[int, FaultRule]:
+        """Return the rules by id, in the order in which they were added."""
+        try:
+            names = os.listdir(self._path)
+        except FileNotFoundError:
+            return {}
+        found = {}
+        for rule_id in sorted(int(name.removesuffix(".rule")) for name in names if name.endswith(".rule")):
+            with suppress(FileNotFoundError):  # Another Handler has removed it meanwhile.
+                found[rule_id] = _decode_rule((self._path / f"{rule_id}.rule").read_bytes())
+        return found
+
+    def counter(self, rule_id: int) -> Counter:
+        """Open the counter of a rule. Raises FileNotFoundError if the rule was removed."""
+        return Counter(self._path / f"{rule_id}.count", may_create=False)
+
+    def matches(self, rule_id: int) -> int:
+        """Return the number of requests that a rule has matched, or 0 if it was removed."""
+        try:
+            return (self._path / f"{rule_id}.count").stat().st_size
+        except FileNotFoundError:
+            return 0
+
+
+class Counter:
+    """A file whose size is a number. Processes and threads increment it without a lock."""
+
+    def __init__(self, path: Path, *, may_create: bool = True) -> None:
+        flags = os.O_RDWR | os.O_APPEND | os.O_CLOEXEC | (os.O_CREAT if may_create else 0)
+        self._fd = os.open(path, flags, _FILE_MODE)
+
+    def next(self) -> int:
+        """Increment the number and return it. Each caller gets another number."""
+        # The write sets this descriptor's position to the end of its own byte, however many others append.
+        os.write(self._fd, b"\1")
+        return os.lseek(self._fd, 0, os.SEEK_CUR)
+
+    def value(self) -> int:
+        return os.fstat(self._fd).st_size
+
+    def close(self) -> None:
+        os.close(self._fd)

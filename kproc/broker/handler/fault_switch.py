@@ -1,0 +1,110 @@
+"""FaultSwitch: fault injection in one Handler, which is off until the first rule.
+
+A broker without kproc.faults.enable rejects the operations, and a broker without rules imports nothing of
+`kproc/broker/faults/`. Any Handler adds and removes rules, tells all others, and answers when each has read them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final
+
+import msgspec
+
+from kproc.broker.calls.calls import Call, Lost, OnResult, Reply
+from kproc.broker.calls.controller_calls import OwnAnswer
+from kproc.broker.calls.own_operations import FaultOperation
+from kproc.broker.peers.registered_calls import handles
+from kproc.broker.request.context import Services
+from kproc.broker.storage.format import FAULTS_DIRECTORY
+
+if TYPE_CHECKING:
+    from kproc.broker.faults.control import FaultControl
+    from kproc.broker.faults.injector import FaultInjector
+    from kproc.broker.request.request import HandlerRequest
+
+_OFF: Final = (
+    "fault injection is off: start a broker for tests, and no other one, with kproc.faults.enable=true"
+)
+
+
+class FaultsChanged(msgspec.Struct, array_like=True):
+    """A call to another Handler to read the fault rules again."""
+
+
+RELOAD_FAULTS: Final[Call[FaultsChanged, Reply]] = Call("reload_faults", FaultsChanged, Reply)
+
+
+class FaultSwitch:
+    """Creates the injector of one Handler when there are rules. make_injector: called once, at the first rule."""
+
+    __slots__ = ("_control", "_make_injector", "_services", "injector")
+
+    def __init__(self, services: Services, make_injector: Callable[[], FaultInjector]) -> None:
+        self._services = services
+        self._make_injector = make_injector
+        self._control: FaultControl | None = None
+        self.injector: FaultInjector | None = None
+
+    @property
+    def is_enabled(self) -> bool:
+        return self._services.config.kproc_faults_enable
+
+    def respond(
+        self, request: HandlerRequest, operation: FaultOperation, on_reply: Callable[[OwnAnswer], None]
+    ) -> None:
+        """Respond to a client's operation on fault rules."""
+        if not self.is_enabled:
+            on_reply(OwnAnswer(error=_OFF))
+            return
+        if self._control is None:
+            from kproc.broker.faults.control import FaultControl
+
+            self._control = FaultControl(self._services, self._reload_all)
+        self._control.respond(request, operation, on_reply)
+
+    def load(self) -> None:
+        """Read the rules that exist at the start of this Handler. The directory exists only if a rule was added."""
+        has_rules = Path(self._services.config.log_dirs, FAULTS_DIRECTORY).is_dir
+        if self.is_enabled and self.injector is None and has_rules():
+            self.reload()
+
+    def reload(self) -> None:
+        """Read the rules, because they have changed."""
+        if self.injector is None:
+            self.injector = self._make_injector()
+        self.injector.reload()
+        if self._control is not None:
+            self._control.release_leases(self.injector.rule_ids)
+
+    def close(self) -> None:
+        if self.injector is not None:
+            self.injector.close()
+
+    def _reload_all(self, on_done: Callable[[], None]) -> None:
+        """Let all Handlers read the rules again. `on_done` is called when all have done so."""
+        self.reload()
+        services = self._services
+        waiting = {each for each in range(services.image.handler_count) if each != services.handler_index}
+        if not waiting:
+            on_done()
+
+        def on_reply(handler: int, _reply: Reply | Lost) -> None:
+            # A Handler that has died is replaced by one that reads the rules at its start.
+            waiting.discard(handler)
+            if not waiting:
+                on_done()
+
+        for handler in tuple(waiting):
+            services.peers.ask(handler, RELOAD_FAULTS, FaultsChanged(), partial(on_reply, handler))
+
+
+@handles(RELOAD_FAULTS)
+def handle_reload_faults(services: Services, _body: FaultsChanged, on_reply: OnResult[Any]) -> None:
+    """Read the fault rules again for another Handler."""
+    faults = services.clients.faults
+    if faults is not None:
+        faults.reload()
+    on_reply(Reply())
