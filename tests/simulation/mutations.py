@@ -21,7 +21,8 @@ from kproc.broker.cluster.image import ClusterImage
 from kproc.broker.controller.freed_names import FreedNames
 from kproc.broker.coordinator.coordinator_epochs import CoordinatorEpochs
 from kproc.broker.coordinator.coordinator_log import CoordinatorLog
-from kproc.broker.group import coordinator as group_coordinator
+from kproc.broker.group import classic_groups
+from kproc.broker.group.classic_groups import ClassicGroups
 from kproc.broker.group.consumer import reconciliation
 from kproc.broker.group.consumer.group import ConsumerGroup
 from kproc.broker.group.consumer.records import MemberState
@@ -93,7 +94,7 @@ _ACKNOWLEDGE: Final = SharePartition.acknowledge
 _WRITE_LETTERS: Final = DeadLetterWriter.write
 _TO_PERSIST: Final = InFlightRecords.to_persist
 _ACQUIRE_AGAIN: Final = InFlightRecords.acquire_again
-_ADD_UNWRITTEN: Final = GroupCoordinator._add_unwritten
+_ADD_UNWRITTEN: Final = ClassicGroups.add_unwritten
 
 
 def _nothing(*_: Any, **__: Any) -> None:
@@ -135,12 +136,12 @@ def _all_slices_at_once(self: Any) -> int:
 
 
 def _added_without_a_bound(self: Any, group_id: str) -> Any:
-    bound = group_coordinator.UNWRITTEN_GROUPS_MAX
-    group_coordinator.UNWRITTEN_GROUPS_MAX = 1 << 30  # type: ignore[misc]
+    bound = classic_groups.UNWRITTEN_GROUPS_MAX
+    classic_groups.UNWRITTEN_GROUPS_MAX = 1 << 30  # type: ignore[misc]
     try:
         return _ADD_UNWRITTEN(self, group_id)
     finally:
-        group_coordinator.UNWRITTEN_GROUPS_MAX = bound  # type: ignore[misc]
+        classic_groups.UNWRITTEN_GROUPS_MAX = bound  # type: ignore[misc]
 
 
 def _appended_without_member_states(self: Any, group: Any, records: Any) -> None:
@@ -426,7 +427,7 @@ MUTATIONS: Final[dict[str, list[tuple[Any, str, Any]]]] = {
     "clean-marker-stays": [(DataDirectory, "remove_clean_marker", lambda _self: False)],
     "clean-marker-comes-back": [(checkpoints, "sync_directory", _nothing)],
     "slices-without-a-turn": [(DividedRequests, "work", _all_slices_at_once)],
-    "tables-without-a-bound": [(GroupCoordinator, "_add_unwritten", _added_without_a_bound)],
+    "tables-without-a-bound": [(ClassicGroups, "add_unwritten", _added_without_a_bound)],
     "failed-write-not-undone": [(LogAppender, "_undo", _refused_but_not_undone)],
     "death-untold": [(Children, "_detach", _detach_unheard)],
     **OF_TRANSACTIONS,

@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Iterator
 
-from kproc.broker.group import coordinator
+from kproc.broker.group import classic_groups
 from kproc.broker.handler.handler import Handler
 from kproc.broker.peers.group_call import GROUPS
 from kproc.wire.header import ApiKey
@@ -20,14 +20,14 @@ _BOUNDS = ("UNWRITTEN_GROUPS_MAX", "PENDING_MEMBERS_MAX")
 @contextlib.contextmanager
 def tables_up_to(most: int) -> Iterator[None]:
     """Bound the tables of a coordinator of groups. 0: leave the bounds as they are."""
-    before = {name: getattr(coordinator, name) for name in _BOUNDS}
+    before = {name: getattr(classic_groups, name) for name in _BOUNDS}
     for name in _BOUNDS if most else ():
-        setattr(coordinator, name, most)
+        setattr(classic_groups, name, most)
     try:
         yield
     finally:
         for name, value in before.items():
-            setattr(coordinator, name, value)
+            setattr(classic_groups, name, value)
 
 
 def overfull_tables(process: Process) -> dict[str, int]:
@@ -37,10 +37,10 @@ def overfull_tables(process: Process) -> dict[str, int]:
         return {}
     sizes: dict[str, int] = {}
     for each in GROUPS.of(handler._services).loaded():
-        if len(each._unwritten) > coordinator.UNWRITTEN_GROUPS_MAX:
+        if len(each._unwritten) > classic_groups.UNWRITTEN_GROUPS_MAX:
             sizes["groups without a record"] = len(each._unwritten)
-        if len(each._pending) > coordinator.PENDING_MEMBERS_MAX:
-            sizes["member ids that nobody uses"] = len(each._pending)
+        if len(each._classic._pending) > classic_groups.PENDING_MEMBERS_MAX:
+            sizes["member ids that nobody uses"] = len(each._classic._pending)
     return sizes
 
 

@@ -16,9 +16,9 @@ from kproc.broker.cluster.client_quotas import (
     ClientQuotas,
 )
 from kproc.broker.cluster.mutation_quotas import BUCKETS_MAX, CLIENT, MutationQuotas
-from kproc.broker.group import coordinator as group_coordinator
+from kproc.broker.group import classic_groups
 from kproc.broker.group.classic.join import PROTOCOL_BYTES_MAX
-from kproc.broker.group.messages import CommitRequest
+from kproc.broker.group.messages import CommitRequest, JoinRequest, JoinResult
 from kproc.broker.handler import handler_figures
 from kproc.broker.request import fetch_session
 from kproc.broker.request.client_rates import ACCOUNTS_MAX, TOLD_MAX, ClientRates
@@ -148,7 +148,7 @@ def test_member_ids_of_long_client_ids_are_short() -> None:
 def join_two_steps(rig: Rig, group: str) -> str:
     """The first step of a join with a version that has two: the member id that is given out."""
     results: list[object] = []
-    request = group_coordinator.JoinRequest(
+    request = JoinRequest(
         member_id="",
         client_id="c",
         client_host="/h",
@@ -160,13 +160,13 @@ def join_two_steps(rig: Rig, group: str) -> str:
     )
     rig.coordinator.join(group, request, results.append)
     (result,) = results
-    assert isinstance(result, group_coordinator.JoinResult)
+    assert isinstance(result, JoinResult)
     assert result.error_code == ErrorCode.MEMBER_ID_REQUIRED
     return result.member_id
 
 
 def test_groups_that_nobody_joins_are_bounded_and_leave(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(group_coordinator, "UNWRITTEN_GROUPS_MAX", 10)
+    monkeypatch.setattr(classic_groups, "UNWRITTEN_GROUPS_MAX", 10)
     rig = Rig()
     rig.settle()
     for number in range(50):
@@ -178,7 +178,7 @@ def test_groups_that_nobody_joins_are_bounded_and_leave(monkeypatch: pytest.Monk
 
 
 def test_member_ids_that_nobody_uses_are_bounded_and_leave(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(group_coordinator, "PENDING_MEMBERS_MAX", 10)
+    monkeypatch.setattr(classic_groups, "PENDING_MEMBERS_MAX", 10)
     rig = Rig()
     ids = [join_two_steps(rig, "g") for _ in range(50)]
     group = rig.coordinator._groups["g"]
@@ -188,12 +188,12 @@ def test_member_ids_that_nobody_uses_are_bounded_and_leave(monkeypatch: pytest.M
     rig.join(member_id=ids[-1])
     assert list(group.roster.members) == [ids[-1]]
     rig.sweep()
-    assert len(rig.coordinator._pending) <= 9
+    assert len(rig.coordinator._classic._pending) <= 9
 
 
 def test_group_of_a_refused_join_leaves_at_once() -> None:
     rig = Rig()
-    request = group_coordinator.JoinRequest(
+    request = JoinRequest(
         member_id="",
         client_id="c",
         client_host="/h",
@@ -202,14 +202,14 @@ def test_group_of_a_refused_join_leaves_at_once() -> None:
         protocol_type="",
         protocols=(),
     )
-    results: list[group_coordinator.JoinResult] = []
+    results: list[JoinResult] = []
     rig.coordinator.join("g", request, results.append)
     assert results[0].error_code == ErrorCode.INCONSISTENT_GROUP_PROTOCOL
     assert len(rig.coordinator) == 0
 
 
 def test_groups_of_empty_commits_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(group_coordinator, "UNWRITTEN_GROUPS_MAX", 10)
+    monkeypatch.setattr(classic_groups, "UNWRITTEN_GROUPS_MAX", 10)
     rig = Rig()
     rig.commit(1, group="kept")
     for number in range(50):

@@ -27,8 +27,8 @@ from kproc.broker.coordinator.rules import (
     write_error,
 )
 from kproc.broker.coordinator.steps import Steps, Work
-from kproc.broker.group.classic.group import ClassicGroup, GroupEnvironment, join_refusal
-from kproc.broker.group.classic.state import OnWritten
+from kproc.broker.group.classic.group import ClassicGroup, join_refusal
+from kproc.broker.group.classic_groups import RESPONSES, ClassicGroups
 from kproc.broker.group.consumer.group import ConsumerGroup
 from kproc.broker.group.consumer.messages import (
     ConsumerHeartbeat,
@@ -50,21 +50,16 @@ from kproc.broker.group.messages import (
     LeaveReply,
     LeaveResult,
     LeavingMember,
-    LeftMember,
     SyncReply,
     SyncRequest,
     SyncResult,
 )
 from kproc.broker.group.offsets import GroupOffsets
-from kproc.broker.group.paced_responses import PacedResponses
 from kproc.broker.group.records import (
     CommittedOffset,
-    GroupSnapshot,
     OffsetKey,
     UnknownGroupRecord,
     decode_record,
-    encode_group_key,
-    encode_group_value,
     encode_offset_key,
     encode_offset_value,
 )
@@ -97,16 +92,11 @@ R = TypeVar("R")
 # A coordinator has one dictionary for the groups of all protocols, because an id belongs to one group.
 Group = ClassicGroup | ConsumerGroup | ShareGroup | StreamsGroup
 
-# Limits of one coordinator. A client whose member id was discarded joins again.
-UNWRITTEN_GROUPS_MAX: Final = 5_000
-PENDING_MEMBERS_MAX: Final = 5_000
 # Costs of steps in units of about 1 us: of building a group, of a member of it, of resigning from a group.
 _BUILD_COST: Final = 25
 _MEMBER_COST: Final = 5
 _RESIGN_COST: Final = 8
-# The names of the deadlines at which the next responses are sent, and started steps are run. A group of this name only
-# gets a tick too many.
-_RESPONSES: Final = "\0responses"
+# The name of the deadline at which started steps are run. A group of this name only gets a tick too many.
 _STEPS: Final = "\0steps"
 
 
@@ -128,35 +118,25 @@ class GroupCoordinator:
         self._timing = timing
         self._deadlines = deadlines
         self._log = log
-        self._environment = GroupEnvironment(
-            config, timing.random_id, timing.wall_ms, self._persist, self._add_pending
-        )
         self._groups: dict[str, Group] = {}
-        # Groups without a record in the log, and member ids that no client has used yet; the oldest first. A client can
-        # create either with one request, so the oldest is discarded when there are too many.
+        # Groups without a record in the log; the oldest first.
         self._unwritten: dict[str, None] = {}
-        self._pending: dict[tuple[str, str], None] = {}
+        self._classic = ClassicGroups(self, self._groups, self._unwritten, config, timing, log)
         self._consumers = ConsumerGroups(
-            self._groups, self._unwritten, config, cluster, timing, log, self._environment
+            self._groups, self._unwritten, config, cluster, timing, log, self._classic.environment
         )
         self.shares = ShareGroups(
-            self._groups, self._unwritten, config, cluster, timing, log, self._after_change
+            self._groups, self._unwritten, config, cluster, timing, log, self.after_change
         )
         self.streams = StreamsGroups(self._groups, self._unwritten, config, cluster, timing, log)
         self.offsets = GroupOffsets()
         self._removal = GroupRemoval(self._groups, self.offsets, config, timing, log, self._remove_group)
-        self._replayed: dict[str, GroupSnapshot] = {}
         self._unknown_types: set[int] = set()
         self.steps = Steps(log.flush)
         self._is_sweeping = False
         # Groups whose deletion takes several steps, because they have many offsets, or states of a share coordinator.
         # Joins, heartbeats and commits are rejected meanwhile.
         self._deleting: dict[str, OnCode] = {}
-        self._is_over = False  # True after the coordinator has resigned or was abandoned.
-        # Responses to joins and syncs of classic groups.
-        self._responses = PacedResponses(
-            lambda: self._deadlines.bring_forward((self, _RESPONSES), self._timing.now_ms())
-        )
 
     def __len__(self) -> int:
         return len(self._groups)
@@ -189,12 +169,9 @@ class GroupCoordinator:
                 self.offsets.remove(key_of)
             else:
                 self.offsets.put(key_of, content, offset, producer)
-        elif content is None:
-            # A tombstone: the group was deleted. The records of its offsets have tombstones of their own.
-            self._replayed.pop(key_of.group_id, None)
         else:
-            assert isinstance(content, GroupSnapshot)
-            self._replayed[key_of.group_id] = content
+            assert not isinstance(content, CommittedOffset)
+            self._classic.replay(key_of.group_id, content)
 
     def finish_loading(self, topics: KnownTopics) -> None:
         """Start to create the groups from the replayed records, and to remove the offsets of deleted topics."""
@@ -202,12 +179,7 @@ class GroupCoordinator:
 
     def _finish_loading(self, topics: KnownTopics) -> Work:
         # Build the groups only now, because every record replaces the one before.
-        replayed, self._replayed = self._replayed, {}
-        for group_id in list(replayed):
-            group = ClassicGroup(group_id, self._environment)
-            yield from group.restore(replayed.pop(group_id))
-            self._groups[group_id] = group
-            yield _BUILD_COST
+        yield from self._classic.restore_replayed()
         for state in self._consumers.pop_replayed():
             self._consumers.add(state)
             yield _BUILD_COST + _MEMBER_COST * len(state.members)
@@ -230,7 +202,7 @@ class GroupCoordinator:
         # Start all sessions at the end, because clients cannot send heartbeats before. This is far quicker.
         for group_id, loaded in list(self._groups.items()):
             loaded.start_sessions(self._timing.now_ms())
-            self._after_change(group_id)
+            self.after_change(group_id)
             yield 2 + loaded.member_count
         if count:
             logger.warning(
@@ -244,17 +216,14 @@ class GroupCoordinator:
 
         A group that only stores offsets has no record (Kafka's simple group).
         """
-        group = self._groups.get(group_id)
-        if group is None:
-            group = self._groups[group_id] = ClassicGroup(group_id, self._environment)
-        return group
+        return self._groups.get(group_id) or self._classic.add(group_id)
 
     # -- members -----------------------------------------------------------------------------------------------
 
     def join(self, group_id: str, request: JoinRequest, reply: JoinReply) -> None:
         """Handle a JoinGroup."""
         group = self._groups.get(group_id)
-        refusal = join_refusal(group_id, request, self._environment.config, group_exists=group is not None)
+        refusal = join_refusal(group_id, request, self._config, group_exists=group is not None)
         if not refusal and group_id in self._deleting:
             refusal = ErrorCode.COORDINATOR_LOAD_IN_PROGRESS  # All clients retry after this error.
         if refusal:
@@ -262,7 +231,7 @@ class GroupCoordinator:
             return
         if isinstance(group, ConsumerGroup) and not group.is_empty:
             result = self._consumers.join(group, request)
-            self._after_change(group_id)
+            self.after_change(group_id)
             self._reply_when_durable(reply, result, lambda code: JoinResult(code, request.member_id))
             return
         if isinstance(group, ShareGroup) or (isinstance(group, StreamsGroup) and not group.is_empty):
@@ -275,63 +244,31 @@ class GroupCoordinator:
             # An empty group has no protocol, so the first member decides.
             self._removal.remove([], log_error, also=[group_id])
             self._log.flush()
-            group = None
-        if group is None:
-            group = self._add_unwritten(group_id)
-        group.join(request, self._timing.now_ms(), partial(self._responses.enqueue, reply))
-        self._after_change(group_id)
+        self._classic.join(group_id, request, reply)
+        self.after_change(group_id)
         self._delete_unused(group_id)
-
-    def _add_unwritten(self, group_id: str) -> ClassicGroup:
-        """Add a group without a record in the log. If there are too many, delete the oldest one without members."""
-        group = self._groups[group_id] = ClassicGroup(group_id, self._environment)
-        self._unwritten[group_id] = None
-        while len(self._unwritten) > UNWRITTEN_GROUPS_MAX:
-            oldest_id = next(iter(self._unwritten))
-            del self._unwritten[oldest_id]
-            oldest = self._groups.get(oldest_id)
-            # A group with a generation has a record by now, and one with members is in use.
-            if oldest is not None and oldest.is_empty and not oldest.generation:
-                self._delete_without_offsets(oldest_id)
-        return group
-
-    def _add_pending(self, group_id: str, member_id: str) -> None:
-        self._pending[group_id, member_id] = None
-        if len(self._pending) > PENDING_MEMBERS_MAX:
-            oldest_group_id, oldest_id = next(iter(self._pending))
-            del self._pending[oldest_group_id, oldest_id]
-            group = self._groups.get(oldest_group_id)
-            if isinstance(group, ClassicGroup):
-                group.discard_pending(oldest_id, self._timing.now_ms())
 
     def _delete_unused(self, group_id: str) -> None:
         """Remove a group that has no record in the log and that no client is about to join."""
         group = self._groups.get(group_id)
         if group is not None and group.is_unwritten:
-            self._delete_without_offsets(group_id)
+            self.delete_without_offsets(group_id)
 
-    def _delete_without_offsets(self, group_id: str) -> None:
+    def delete_without_offsets(self, group_id: str) -> None:
+        """Remove a group that has no record in the log, unless it has offsets."""
         if not self.offsets.of_group(group_id) and not self.offsets.pending.has_group(group_id):
             self._remove_group(group_id)
-
-    def _classic_group(self, group_id: str) -> ClassicGroup | None:
-        group = self._groups.get(group_id)
-        return group if isinstance(group, ClassicGroup) else None
 
     def sync(self, group_id: str, request: SyncRequest, reply: SyncReply) -> None:
         """Handle a SyncGroup."""
         consumer_group = self._consumers.find(group_id)
         if consumer_group is not None:
             result = self._consumers.sync(consumer_group, request)
-            self._after_change(group_id)
+            self.after_change(group_id)
             self._reply_when_durable(reply, result, SyncResult)
             return
-        group = self._classic_group(group_id)
-        if group is None or not group_id:  # The empty id can have offsets of old consumers, but no members.
-            reply(SyncResult(_unknown_member(group_id)))
-            return
-        group.sync(request, self._timing.now_ms(), partial(self._responses.enqueue, reply))
-        self._after_change(group_id)
+        self._classic.sync(group_id, request, reply)
+        self.after_change(group_id)
 
     def heartbeat(
         self, group_id: str, member_id: str, group_instance_id: str | None, generation: int
@@ -340,56 +277,23 @@ class GroupCoordinator:
         consumer_group = self._consumers.find(group_id)
         if consumer_group is not None:
             code = self._consumers.heartbeat_classic(consumer_group, member_id, group_instance_id, generation)
-            self._after_change(group_id)
+            self.after_change(group_id)
             return code
-        group = self._classic_group(group_id)
-        if group is None or not group_id:
-            return _unknown_member(group_id)
-        return group.heartbeat(member_id, group_instance_id, generation, self._timing.now_ms())
+        return self._classic.heartbeat(group_id, member_id, group_instance_id, generation)
 
     def leave(self, group_id: str, members: Sequence[LeavingMember], reply: LeaveReply) -> None:
         """Handle a LeaveGroup."""
-        group = self._classic_group(group_id)
         if not group_id:
             reply(LeaveResult(ErrorCode.INVALID_GROUP_ID))
             return
         consumer_group = self._consumers.find(group_id)
         if consumer_group is not None:
             result = self._consumers.leave(consumer_group, members)
-            self._after_change(group_id)
+            self.after_change(group_id)
             self._reply_when_durable(reply, result, LeaveResult)
             return
-        if group is None:
-            unknown = ErrorCode.UNKNOWN_MEMBER_ID
-            left = tuple(LeftMember(each.member_id, each.group_instance_id, unknown) for each in members)
-            reply(LeaveResult(ErrorCode.NONE, left))
-            return
-        group.leave(members, self._timing.now_ms(), reply)
-        self._after_change(group_id)
-
-    def _persist(self, snapshot: GroupSnapshot, on_written: OnWritten) -> bool:
-        """Append the state of a group; return True if it is in the log now."""
-
-        def on_done(code: Code) -> None:
-            if self._is_over:
-                return  # The steps of the resignation answer the requests that wait for this write.
-            on_written(code, self._timing.now_ms())
-            self._after_change(snapshot.group_id)
-
-        is_appended = False
-
-        def apply(_number: int, _offset: int) -> None:
-            nonlocal is_appended
-            is_appended = True
-
-        records: list[KeyAndValue] = [(encode_group_key(snapshot.group_id), encode_group_value(snapshot))]
-        # Kafka stores the group when the leader's assignment has arrived, before it answers any SyncGroup. A
-        # coordinator that takes over then knows the generation of every member.
-        self._log.write(Write(records, on_done, apply))
-        # Flush at once, so that the group learns whether its snapshot is in the log. Otherwise it could make a second
-        # snapshot from a state that the log never gets.
-        self._log.flush()
-        return is_appended
+        self._classic.leave(group_id, members, reply)
+        self.after_change(group_id)
 
     # -- members of the consumer protocol (KIP-848) --------------------------------------------------------------
 
@@ -417,7 +321,7 @@ class GroupCoordinator:
             return
         is_new = group_id not in self._groups
         result = work()
-        self._after_change(group_id)
+        self.after_change(group_id)
         if is_new:
             self._delete_unused(group_id)
         self._reply_when_durable(reply, result, failed)
@@ -495,7 +399,7 @@ class GroupCoordinator:
         if code or not request.offsets:
             if not code and request.group_id not in self._groups:
                 # As in Kafka, the group exists from now on, until the next sweep.
-                self._add_unwritten(request.group_id)
+                self._classic.add_unwritten(request.group_id)
             on_done(code)
             return
 
@@ -566,7 +470,7 @@ class GroupCoordinator:
 
     def describe(self, group_id: str) -> DescribedGroup | None:
         """Return a group for DescribeGroups. None if it does not exist, or has another protocol (KIP-1043)."""
-        group = self._classic_group(group_id)
+        group = self._classic.find(group_id)
         return group.describe() if group is not None else None
 
     def overviews(self) -> Iterator[GroupOverview]:
@@ -603,7 +507,7 @@ class GroupCoordinator:
         elif self.offsets.has_more_than(group_id, TOMBSTONES_AT_ONCE):
             self._deleting[group_id] = on_done
             self.steps.add(self._removal.delete_in_steps(group_id, lambda: self._deleting.pop(group_id)))
-            self._deadlines.bring_forward((self, _STEPS), self._timing.now_ms())
+            self.bring_forward(_STEPS)
         else:
             self._removal.delete(group_id, on_done)
 
@@ -613,39 +517,39 @@ class GroupCoordinator:
         self._deadlines.discard((self, group_id))
         if group is not None:
             group.kill()
-            self._responses.send()
+            self._classic.responses.send()
 
     # -- time --------------------------------------------------------------------------------------------------
 
     def tick(self, name: str) -> None:
         """Handle the deadline of a group, or send the next responses. The runtime runs the steps after each tick."""
-        if name == _RESPONSES:
-            self._responses.send()
+        if name == RESPONSES:
+            self._classic.responses.send()
         group = self._groups.get(name)
         if group is not None:
             group.tick(self._timing.now_ms())
             if isinstance(group, ConsumerGroup):
                 self._consumers.maybe_downgrade(group)
-            self._after_change(name)
+            self.after_change(name)
             self._delete_unused(name)
 
-    def _after_change(self, group_id: str) -> None:
+    def after_change(self, group_id: str) -> None:
         """Register the next deadline of a group, which may be earlier than before, and send its responses."""
         group = self._groups.get(group_id)
         if group is not None:
             self._deadlines.bring_forward((self, group_id), group.next_deadline_ms())
-        self._responses.send_soon()
+        self._classic.responses.send_soon()
+
+    def bring_forward(self, name: str) -> None:
+        """Call `tick` with this name in the next duty cycle."""
+        self._deadlines.bring_forward((self, name), self._timing.now_ms())
 
     def start_sweep(self) -> None:
         """Start to look for expired offsets and empty groups. Called every offsets.retention.check.interval.ms."""
         if not self._is_sweeping:
             self._is_sweeping = True
             self.steps.add(self._sweep())
-        self._pending = {
-            (group_id, member_id): None
-            for group_id, member_id in self._pending
-            if (group := self._classic_group(group_id)) is not None and member_id in group.roster.pending
-        }
+        self._classic.discard_used_pending()
         for group_id in list(self._unwritten):
             if self._groups[group_id].generation:
                 del self._unwritten[group_id]
@@ -664,11 +568,11 @@ class GroupCoordinator:
 
     def abandon(self) -> None:
         """Resign without appending the queued writes, because an exception left the state half changed."""
-        self._is_over = True
+        self._classic.is_over = True
         # From now on no timer and no request finds a group.
         groups = dict(self._groups)
         self._groups.clear()
-        for name in (_RESPONSES, _STEPS):
+        for name in (RESPONSES, _STEPS):
             self._deadlines.discard((self, name))
         self.steps.replace_all(self._resign_all(groups))
 
@@ -682,11 +586,7 @@ class GroupCoordinator:
             self._deadlines.discard((self, group_id))
             yield from group.resign()
             yield _RESIGN_COST
-            yield from self._responses.send_all()
-        yield from self._responses.send_all()
+            yield from self._classic.responses.send_all()
+        yield from self._classic.responses.send_all()
         while self.offsets.discard_group():
             yield 1
-
-
-def _unknown_member(group_id: str) -> Code:
-    return ErrorCode.UNKNOWN_MEMBER_ID if group_id else ErrorCode.INVALID_GROUP_ID

@@ -2,12 +2,9 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import pytest
 
-from kproc.broker.group.messages import CommitRequest, SyncRequest
-from kproc.broker.group.paced_responses import RESPONSES_AT_ONCE
+from kproc.broker.group.messages import CommitRequest
 from kproc.broker.group.records import OffsetKey, encode_offset_key
 from kproc.common.deadlines import NEVER
 from kproc.common.errors import Corrupt, ErrorCode
@@ -57,16 +54,6 @@ def test_a_commit_that_was_not_appended_changes_nothing(rig: Rig, error: ErrorCo
     codes = rig.commit(5)
     rig.log.flush()
     assert (rig.offset(), codes, rig.states()) == (None, [told], {})
-
-
-def test_offsets_of_empty_group_id_make_no_joinable_group(rig: Rig) -> None:
-    rig.commit(5, group="")
-    rig.log.sync()
-    assert rig.offset(group="") == 5
-    assert rig.coordinator.heartbeat("", "m", None, 1) == ErrorCode.INVALID_GROUP_ID
-    results: list[Any] = []
-    rig.coordinator.sync("", SyncRequest(member_id="m", generation=1), results.append)
-    assert [result.error_code for result in results] == [ErrorCode.INVALID_GROUP_ID]
 
 
 def test_commit_with_no_valid_offset_makes_group_until_sweep(rig: Rig) -> None:
@@ -127,19 +114,6 @@ def test_a_group_with_members_is_not_deleted(rig: Rig) -> None:
     assert codes == [ErrorCode.NON_EMPTY_GROUP]
 
 
-def test_unwritten_group_is_deleted_without_tombstone(rig: Rig) -> None:
-    (joined,) = rig.join()
-    rig.pass_ms(60_000)
-    rig.log.sync()
-    before = len(rig.log.records)
-    rig.sweep()
-    assert "g" not in rig.states()
-    assert joined.error_code == 0
-    rig.make()
-    assert rig.states() == {}
-    assert before <= len(rig.log.records)
-
-
 def test_who_waits_is_sent_to_the_next_owner(rig: Rig) -> None:
     rig.settle()
     waiting = rig.join()
@@ -157,32 +131,3 @@ def test_unknown_record_types_are_skipped_and_damage_is_not(
     assert [record.levelname for record in caplog.records] == ["WARNING"]
     with pytest.raises(Corrupt):
         rig.coordinator.replay(encode_offset_key(OffsetKey("g", "t", 0)), b"\0\4", 0, None)
-
-
-def joined_by_many(rig: Rig) -> list[list[Any]]:
-    """The answers to the joins of two slices of new members, when the first member has joined again."""
-    (leader,) = rig.join()
-    answers = [rig.join() for _ in range(2 * RESPONSES_AT_ONCE)]
-    assert not any(answers)
-    rig.join(member_id=leader.member_id)
-    return answers
-
-
-def test_join_responses_of_large_group_take_several_ticks(rig: Rig) -> None:
-    """10,000 responses in one duty cycle stopped the Handler for a second."""
-    answers = joined_by_many(rig)
-    sent = [sum(map(len, answers))]
-    for _ in range(4):
-        rig.pass_ms(0)
-        sent.append(sum(map(len, answers)))
-    first = RESPONSES_AT_ONCE - 1  # The leader's is the first one.
-    assert sent == [0, first, first + RESPONSES_AT_ONCE, len(answers), len(answers)]
-    assert {answer[0].generation for answer in answers} == {2}
-
-
-def test_join_responses_of_large_group_are_sent_on_resignation(rig: Rig) -> None:
-    answers = joined_by_many(rig)
-    rig.coordinator.resign()
-    run_steps(rig.coordinator)
-    assert {len(answer) for answer in answers} == {1}
-    rig.pass_ms(0)

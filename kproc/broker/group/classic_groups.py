@@ -1,0 +1,201 @@
+"""ClassicGroups: the groups of the classic protocol of one coordinator, and requests to them.
+
+It shares the coordinator's groups, because a group id has one group. Members wait for each other, so that most requests
+are answered later: `responses` sends the answers. A group that only stores offsets is a classic group, too (KIP-211).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from functools import partial
+from typing import TYPE_CHECKING, Any, Final
+
+from kproc.broker.coordinator.rules import Code, KeyAndValue, Timing, Write
+from kproc.broker.coordinator.steps import Work
+from kproc.broker.group.classic.group import ClassicGroup, GroupEnvironment
+from kproc.broker.group.classic.state import OnWritten
+from kproc.broker.group.messages import (
+    JoinReply,
+    JoinRequest,
+    LeaveReply,
+    LeaveResult,
+    LeavingMember,
+    LeftMember,
+    SyncReply,
+    SyncRequest,
+    SyncResult,
+)
+from kproc.broker.group.paced_responses import PacedResponses
+from kproc.broker.group.records import GroupSnapshot, encode_group_key, encode_group_value
+from kproc.common.errors import ErrorCode
+
+if TYPE_CHECKING:
+    from kproc.broker.config import Config
+    from kproc.broker.coordinator.coordinator_log import CoordinatorLog
+    from kproc.broker.group.coordinator import Group, GroupCoordinator
+
+# Limits of one coordinator. A client whose member id was discarded joins again.
+UNWRITTEN_GROUPS_MAX: Final = 5_000
+PENDING_MEMBERS_MAX: Final = 5_000
+# The name of the coordinator's deadline at which the next responses are sent. A group of this name only gets a tick too
+# many.
+RESPONSES: Final = "\0responses"
+# Cost of building a group in steps, in units of about 1 us.
+_BUILD_COST: Final = 25
+
+
+class ClassicGroups:
+    """The part of a GroupCoordinator that handles requests to classic groups.
+
+    `groups` and `unwritten` are the coordinator's own: all groups, and the ids of those without a record in the log.
+    """
+
+    def __init__(
+        self,
+        coordinator: GroupCoordinator,
+        groups: dict[str, Group],
+        unwritten: dict[str, None],
+        config: Config,
+        timing: Timing,
+        log: CoordinatorLog[Any],
+    ) -> None:
+        self._coordinator = coordinator
+        self._groups = groups
+        self._unwritten = unwritten
+        self._timing = timing
+        self._log = log
+        self.environment = GroupEnvironment(
+            config, timing.random_id, timing.wall_ms, self._persist, self._add_pending
+        )
+        # (group id, member id) of the member ids that no client has used yet; the oldest first.
+        self._pending: dict[tuple[str, str], None] = {}
+        self._replayed: dict[str, GroupSnapshot] = {}
+        self.responses = PacedResponses(lambda: coordinator.bring_forward(RESPONSES))  # To joins and syncs.
+        self.is_over = False  # True after the coordinator has resigned or was abandoned.
+
+    def find(self, group_id: str) -> ClassicGroup | None:
+        """Return a classic group. None if there is no such group, or if it has another protocol."""
+        group = self._groups.get(group_id)
+        return group if isinstance(group, ClassicGroup) else None
+
+    def add(self, group_id: str) -> ClassicGroup:
+        """Add an empty group; it replaces a group of that id."""
+        group = self._groups[group_id] = ClassicGroup(group_id, self.environment)
+        return group
+
+    def add_unwritten(self, group_id: str) -> ClassicGroup:
+        """Add a group without a record in the log. If there are too many, delete the oldest one without members.
+
+        A client can create one with each request, so without a limit it could fill the memory.
+        """
+        group = self.add(group_id)
+        self._unwritten[group_id] = None
+        while len(self._unwritten) > UNWRITTEN_GROUPS_MAX:
+            oldest_id = next(iter(self._unwritten))
+            del self._unwritten[oldest_id]
+            oldest = self._groups.get(oldest_id)
+            # A group with a generation has a record by now, and one with members is in use.
+            if oldest is not None and oldest.is_empty and not oldest.generation:
+                self._coordinator.delete_without_offsets(oldest_id)
+        return group
+
+    # -- loading -----------------------------------------------------------------------------------------------
+
+    def replay(self, group_id: str, snapshot: GroupSnapshot | None) -> None:
+        """Replay one record, in the order of the log."""
+        if snapshot is None:
+            # A tombstone: the group was deleted. The records of its offsets have tombstones of their own.
+            self._replayed.pop(group_id, None)
+        else:
+            self._replayed[group_id] = snapshot
+
+    def restore_replayed(self) -> Work:
+        """Add the groups that exist after the replay, once."""
+        replayed, self._replayed = self._replayed, {}
+        for group_id in list(replayed):
+            group = ClassicGroup(group_id, self.environment)
+            yield from group.restore(replayed.pop(group_id))
+            self._groups[group_id] = group
+            yield _BUILD_COST
+
+    # -- requests ----------------------------------------------------------------------------------------------
+
+    def join(self, group_id: str, request: JoinRequest, reply: JoinReply) -> None:
+        """Handle a JoinGroup. The first member creates the group."""
+        group = self.find(group_id) or self.add_unwritten(group_id)
+        group.join(request, self._timing.now_ms(), partial(self.responses.enqueue, reply))
+
+    def sync(self, group_id: str, request: SyncRequest, reply: SyncReply) -> None:
+        """Handle a SyncGroup."""
+        group = self.find(group_id)
+        if group is None or not group_id:  # The empty id can have offsets of old consumers, but no members.
+            reply(SyncResult(_unknown_member(group_id)))
+            return
+        group.sync(request, self._timing.now_ms(), partial(self.responses.enqueue, reply))
+
+    def heartbeat(self, group_id: str, member_id: str, instance_id: str | None, generation: int) -> Code:
+        """Handle a Heartbeat. Return the error code."""
+        group = self.find(group_id)
+        if group is None or not group_id:
+            return _unknown_member(group_id)
+        return group.heartbeat(member_id, instance_id, generation, self._timing.now_ms())
+
+    def leave(self, group_id: str, members: Sequence[LeavingMember], reply: LeaveReply) -> None:
+        """Handle a LeaveGroup."""
+        group = self.find(group_id)
+        if group is None:
+            unknown = ErrorCode.UNKNOWN_MEMBER_ID
+            left = tuple(LeftMember(each.member_id, each.group_instance_id, unknown) for each in members)
+            reply(LeaveResult(ErrorCode.NONE, left))
+            return
+        group.leave(members, self._timing.now_ms(), reply)
+
+    # -- member ids that no client has used yet ----------------------------------------------------------------
+
+    def _add_pending(self, group_id: str, member_id: str) -> None:
+        """Count a member id that a client was given. A client gets one with each join, so there is a limit."""
+        self._pending[group_id, member_id] = None
+        if len(self._pending) > PENDING_MEMBERS_MAX:
+            oldest_group_id, oldest_id = next(iter(self._pending))
+            del self._pending[oldest_group_id, oldest_id]
+            group = self.find(oldest_group_id)
+            if group is not None:
+                group.discard_pending(oldest_id, self._timing.now_ms())
+
+    def discard_used_pending(self) -> None:
+        """Discard the ids that a client has used by now, or whose time is over, from the list of pending ones."""
+        self._pending = {
+            (group_id, member_id): None
+            for group_id, member_id in self._pending
+            if (group := self.find(group_id)) is not None and member_id in group.roster.pending
+        }
+
+    # -- records -----------------------------------------------------------------------------------------------
+
+    def _persist(self, snapshot: GroupSnapshot, on_written: OnWritten) -> bool:
+        """Append the state of a group; return True if it is in the log now."""
+
+        def on_done(code: Code) -> None:
+            if self.is_over:
+                return  # The steps of the resignation answer the requests that wait for this write.
+            on_written(code, self._timing.now_ms())
+            self._coordinator.after_change(snapshot.group_id)
+
+        is_appended = False
+
+        def apply(_number: int, _offset: int) -> None:
+            nonlocal is_appended
+            is_appended = True
+
+        records: list[KeyAndValue] = [(encode_group_key(snapshot.group_id), encode_group_value(snapshot))]
+        # Kafka stores the group when the leader's assignment has arrived, before it answers any SyncGroup. A
+        # coordinator that takes over then knows the generation of every member.
+        self._log.write(Write(records, on_done, apply))
+        # Flush at once, so that the group learns whether its snapshot is in the log. Otherwise it could make a second
+        # snapshot from a state that the log never gets.
+        self._log.flush()
+        return is_appended
+
+
+def _unknown_member(group_id: str) -> Code:
+    return ErrorCode.UNKNOWN_MEMBER_ID if group_id else ErrorCode.INVALID_GROUP_ID
