@@ -11,6 +11,7 @@ from kproc.broker.share.partition.messages import (
     AcknowledgedPart,
     AcknowledgePart,
     AcknowledgeParts,
+    AcknowledgeType,
     AcquiredPart,
     AcquireParts,
     PartsAcknowledged,
@@ -34,6 +35,11 @@ from tests.support.handler_rig import HandlerRig, parts_of
 from tests.support.logs import batch
 
 Acquired = list[tuple[int, int, int]]
+
+
+def all_of(first: int, last: int, kind: int = AcknowledgeType.ACCEPT) -> AcknowledgeBatch:
+    """Return an acknowledgement with one type for all offsets."""
+    return AcknowledgeBatch(first, last, [kind])
 
 
 class HeldStates:

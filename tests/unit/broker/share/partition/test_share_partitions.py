@@ -8,8 +8,17 @@ from typing import Any
 import pytest
 
 from kproc.broker.share.partition import share_partitions
-from kproc.broker.share.partition.messages import AcknowledgeBatch, AcknowledgeType, ShareHolder
+from kproc.broker.share.partition.messages import (
+    OPENS_LATER,
+    AcknowledgeBatch,
+    AcknowledgeParts,
+    AcknowledgeType,
+    PartsAcknowledged,
+    ShareHolder,
+)
+from kproc.broker.share.partition.owner import acknowledge_for_home
 from kproc.broker.share.partition.share_partition import SharePartition
+from kproc.broker.share.partition.share_partitions import IDLE_MS
 from kproc.broker.share.state.messages import (
     PersistedState,
     RecordState,
@@ -18,17 +27,12 @@ from kproc.broker.share.state.messages import (
     state_key,
 )
 from kproc.common.errors import ErrorCode
-from tests.support.handler_rig import HandlerRig
+from tests.support.handler_rig import HandlerRig, parts_of
 from tests.support.share_partition_rig import ShareOwner
 
 ANN, BOB = ShareHolder("g", "ann", 1, 0), ShareHolder("g", "bob", 2, 1)
 LOCK_MS = 30_000
 ACCEPT_FIRST = AcknowledgeBatch(0, 0, [AcknowledgeType.ACCEPT])
-
-
-@pytest.fixture
-def owner(start: Callable[..., HandlerRig]) -> ShareOwner:
-    return ShareOwner(start())
 
 
 def calls_of(monkeypatch: pytest.MonkeyPatch, name: str) -> list[SharePartition]:
@@ -158,3 +162,82 @@ def test_full_table_visits_few_share_partitions(owner: ShareOwner, monkeypatch: 
     assert len(calls) <= 16
     assert owner.shares.find(keys[0]) is not None
     assert owner.shares.find(keys[1]) is None
+
+
+# -- the table -----------------------------------------------------------------------------------------------
+
+
+def test_share_partition_leaves_with_its_owner_and_its_topic(start: Callable[..., HandlerRig]) -> None:
+    rig = start(handlers=2)
+    owner = ShareOwner(rig)
+    for index in (0, 1):
+        owner.acquire(ANN, owner.part(index=index))
+    assert len(owner.shares) == sum(rig.owner("t", index) == 0 for index in (0, 1))
+    foreign = next(index for index in (0, 1) if rig.owner("t", index) == 1)
+    (part,) = owner.acquire(ANN, owner.part(index=foreign)) or []
+    assert part.error == ErrorCode.NOT_LEADER_OR_FOLLOWER
+    rig.delete_topic("t")
+    assert len(owner.shares) == 0
+    (part,) = owner.acquire(ANN) or []
+    assert part.error == ErrorCode.UNKNOWN_TOPIC_ID
+
+
+def test_acknowledgement_fails_when_the_topic_is_deleted(owner: ShareOwner) -> None:
+    owner.load(ANN)
+    owner.produce(1)
+    owner.offsets(ANN)
+    owner.states.holds = True
+    replies: list[PartsAcknowledged | None] = []
+    body = AcknowledgeParts(owner.services.image.version, ANN, [owner.acknowledge_part(ACCEPT_FIRST)])
+    acknowledge_for_home(owner.services, body, replies.append)
+    owner.rig.settle()
+    assert replies == []
+    owner.rig.delete_topic("t")
+    owner.states.release()
+    (reply,) = replies
+    assert reply is not None
+    assert reply.parts[0].error == ErrorCode.NOT_LEADER_OR_FOLLOWER
+    assert len(owner.shares) == 0
+
+
+def test_idle_share_partition_leaves_the_memory(owner: ShareOwner) -> None:
+    owner.load(ANN)
+    owner.produce(1)
+    owner.offsets(ANN)
+    owner.rig.advance_ms(IDLE_MS // 2)
+    owner.load(ANN)
+    assert owner.offsets(ANN) == [(0, 0, 2)]
+    owner.acknowledge(ANN, ACCEPT_FIRST)
+    for _ in range(3):
+        owner.rig.advance_ms(IDLE_MS // 2)
+    assert len(owner.shares) == 0
+    assert len(parts_of(owner.rig.handler()).purgatory) == 0
+
+
+def test_number_of_share_partitions_is_limited(owner: ShareOwner, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(share_partitions, "PARTITIONS_MAX", 1)
+    owner.load(ANN)
+    owner.produce(1)
+    owner.offsets(ANN)
+    (part,) = owner.acquire(ANN, owner.part(index=1)) or []
+    assert part.error == ErrorCode.NOT_LEADER_OR_FOLLOWER
+    owner.acknowledge(ANN, ACCEPT_FIRST)
+    (part,) = owner.acquire(ANN, owner.part(index=1)) or []
+    assert part.error == OPENS_LATER
+
+
+def test_number_of_runs_is_limited(owner: ShareOwner, monkeypatch: pytest.MonkeyPatch) -> None:
+    owner.load(ANN)
+    owner.produce(1, 1)
+    owner.offsets(ANN, records_max=1)
+    monkeypatch.setattr(share_partitions, "RUNS_MAX", 1)
+    assert owner.offsets(BOB) == []
+    owner.acknowledge(ANN, AcknowledgeBatch(0, 0, [AcknowledgeType.RELEASE]))
+    assert owner.offsets(BOB, records_max=1) == [(0, 0, 2)]
+
+
+def test_settings_of_made_up_groups_are_bounded(owner: ShareOwner, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(share_partitions, "PARTITIONS_MAX", 10)
+    for number in range(100):
+        owner.shares.settings_of(f"group-{number}")
+    assert len(owner.shares._settings) <= 10
