@@ -1,6 +1,6 @@
 """Producers and consumers of two libraries for the tests of faults: blocking, with short timeouts and back-offs.
 
-Both retry as their users have it by default. `UNRETRIED` settings turn that off.
+Both retry as they do by default.
 """
 
 from __future__ import annotations
@@ -42,6 +42,7 @@ class Confluent:
                 "reconnect.backoff.ms": _BACKOFF_MS,
                 "message.timeout.ms": 4 * timeout_ms,
                 "request.timeout.ms": timeout_ms,
+                "socket.timeout.ms": timeout_ms,
                 "log_level": 0,
                 **{key.replace("_", "."): value for key, value in settings.items()},
             }

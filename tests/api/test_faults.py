@@ -1,0 +1,239 @@
+"""Fault rules over the wire: which part of a request fails, what ends a rule, and who counts."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
+
+import pytest
+
+from kproc.client import ClientError
+from kproc.embedded import Broker
+from kproc.wire.header import ApiKey
+from tests.support.raw import NO_TOPIC_ID, Closed, RawClient, batch, fetch_fields, produce_fields, values_of
+from tests.support.topics import fresh_name
+from tests.support.wait import PATIENCE_SECONDS, wait_until
+
+NOT_LEADER = 6
+COORDINATOR_NOT_AVAILABLE = 15
+
+
+@pytest.fixture(scope="module")
+def faulty(fork_server: None) -> Iterator[Broker]:
+    """A broker of this file with two Handlers."""
+    with Broker({"num.io.threads": 2, "num.network.threads": 1}) as running:
+        yield running
+
+
+@pytest.fixture
+def orders(faulty: Broker) -> Iterator[str]:
+    """A topic with four partitions, and the check that a test leaves no rule."""
+    name = fresh_name("orders")
+    faulty.create_topic(name, partitions=4)
+    yield name
+    assert faulty.faults.list() == []
+
+
+@pytest.fixture
+def connection(faulty: Broker) -> Iterator[RawClient]:
+    with RawClient(faulty.bootstrap) as opened:
+        yield opened
+
+
+def produce_all(connection: RawClient, topic: str, value: bytes) -> dict[int, int]:
+    """Produce a record to each of four partitions by one request. Return the error codes by partition."""
+    fields = produce_fields([(topic, NO_TOPIC_ID, [(index, batch(value)) for index in range(4)])])
+    [answer] = connection.call(ApiKey.PRODUCE, 9, fields)["responses"]
+    return {row["index"]: row["error_code"] for row in answer["partition_responses"]}
+
+
+def fetch_all(connection: RawClient, topic: str, **more: int) -> dict[int, tuple[int, list[bytes | None]]]:
+    """Fetch four partitions. Return (error code, values) by partition of the response."""
+    fields = fetch_fields([(topic, NO_TOPIC_ID, [(index, 0) for index in range(4)])], **more)
+    responses = connection.call(ApiKey.FETCH, 12, fields)["responses"]
+    return {
+        row["partition_index"]: (row["error_code"], [value for _, value in values_of(row["records"])])
+        for each in responses
+        for row in each["partitions"]
+    }
+
+
+def test_only_matching_partitions_of_produce_fail(faulty: Broker, orders: str, connection: RawClient) -> None:
+    with faulty.faults.fail("Produce", topic=orders, partition=2, error="NOT_LEADER_OR_FOLLOWER") as rule:
+        assert produce_all(connection, orders, b"a") == {0: 0, 1: 0, 2: NOT_LEADER, 3: 0}
+    assert produce_all(connection, orders, b"b") == dict.fromkeys(range(4), 0)
+    assert rule.hits == 1
+    assert fetch_all(connection, orders) == {
+        index: (0, [b"b"] if index == 2 else [b"a", b"b"]) for index in range(4)
+    }
+
+
+def test_only_matching_partitions_of_fetch_fail(faulty: Broker, orders: str, connection: RawClient) -> None:
+    produce_all(connection, orders, b"a")
+    with faulty.faults.fail("Fetch", topic=orders, partition=1, error="NOT_LEADER_OR_FOLLOWER"):
+        # It does not wait for more bytes than there are.
+        found = fetch_all(connection, orders, min_bytes=10_000, max_wait_ms=60_000)
+    assert found == {index: (NOT_LEADER, []) if index == 1 else (0, [b"a"]) for index in range(4)}
+
+
+def test_fetch_session_goes_on_after_a_failed_fetch(
+    faulty: Broker, orders: str, connection: RawClient
+) -> None:
+    """The second request of the session names no partition, so that only the session knows them."""
+    produce_all(connection, orders, b"a")
+    all_of_it = [(orders, NO_TOPIC_ID, [(0, 0), (1, 1)])]
+    first = connection.call(ApiKey.FETCH, 12, fetch_fields(all_of_it, session=(0, 0)))
+    session_id = first["session_id"]
+    with faulty.faults.fail("Fetch", topic=orders, partition=1, error="NOT_LEADER_OR_FOLLOWER") as rule:
+        again = connection.call(ApiKey.FETCH, 12, fetch_fields([], session=(session_id, 1)))
+    rows = [row for each in again["responses"] for row in each["partitions"]]
+    assert again["error_code"] == 0
+    assert {row["partition_index"]: row["error_code"] for row in rows}[1] == NOT_LEADER
+    assert rule.hits == 1
+    last = connection.call(ApiKey.FETCH, 12, fetch_fields([], session=(session_id, 2)))
+    assert last["error_code"] == 0
+
+
+def test_error_of_a_group_is_answered_without_the_work(faulty: Broker, connection: RawClient) -> None:
+    group = fresh_name("group")
+    fields = {"key_type": 0, "coordinator_keys": [group]}
+    with faulty.faults.fail(
+        "FindCoordinator", group=group, error="COORDINATOR_NOT_AVAILABLE", times=1
+    ) as rule:
+        codes = [
+            connection.call(ApiKey.FIND_COORDINATOR, 4, fields)["coordinators"][0]["error_code"]
+            for _ in range(2)
+        ]
+    assert codes == [COORDINATOR_NOT_AVAILABLE, 0]
+    assert rule.counts == (2, 1)
+
+
+def test_times_counts_the_requests_of_all_handlers_and_connections(faulty: Broker, orders: str) -> None:
+    """Partitions of both Handlers, each with a connection of its own, all at once."""
+
+    def produce(partition: int) -> int:
+        with RawClient(faulty.bootstrap) as each:
+            failed = 0
+            for _ in range(50):
+                row = each.produce(orders, batch(b"x"), partition=partition)
+                failed += row["error_code"] == NOT_LEADER
+            return failed
+
+    with (
+        faulty.faults.fail(
+            "Produce", topic=orders, error="NOT_LEADER_OR_FOLLOWER", times=77, after=10
+        ) as rule,
+        ThreadPoolExecutor(4) as pool,
+    ):
+        assert sum(pool.map(produce, range(4))) == 77
+        assert rule.counts == (200, 77)
+
+
+def test_first_due_rule_acts_and_later_ones_do_not_count(
+    faulty: Broker, orders: str, connection: RawClient
+) -> None:
+    with (
+        faulty.faults.fail("Produce", topic=orders, error="NOT_LEADER_OR_FOLLOWER", times=1) as first,
+        faulty.faults.fail("Produce", topic=orders, error="KAFKA_STORAGE_ERROR", times=1) as second,
+    ):
+        codes = [set(produce_all(connection, orders, b"x").values()) for _ in range(3)]
+        assert codes == [{NOT_LEADER}, {56}, {0}]
+        assert (first.counts, second.counts) == ((3, 1), (2, 1))
+
+
+def test_delay_holds_up_later_requests_of_the_connection_only(
+    faulty: Broker, orders: str, connection: RawClient
+) -> None:
+    with faulty.faults.delay("Produce", ms=400, topic=orders, times=1) as rule:
+        connection.send(ApiKey.PRODUCE, 9, produce_fields([(orders, NO_TOPIC_ID, [(0, batch(b"a"))])]))
+        for value in (b"b", b"c"):
+            connection.send(ApiKey.PRODUCE, 9, produce_fields([(orders, NO_TOPIC_ID, [(0, batch(value))])]))
+        rule.wait_for_hits()
+        with RawClient(faulty.bootstrap) as other:
+            assert other.end_offset(orders) == 0
+        offsets = [
+            connection.receive(ApiKey.PRODUCE, 9)[1]["responses"][0]["partition_responses"][0]["base_offset"]
+            for _ in range(3)
+        ]
+    assert offsets == [0, 1, 2]
+
+
+def test_client_that_leaves_during_a_delay_stores_nothing(faulty: Broker, orders: str) -> None:
+    """Its large request lies in the arena, whose memory is needed for the next ones."""
+    with faulty.faults.delay("Produce", ms=60_000, topic=orders) as rule:
+        for number in range(1, 4):
+            with RawClient(faulty.bootstrap) as leaving:
+                for _ in range(2):
+                    leaving.send(
+                        ApiKey.PRODUCE,
+                        9,
+                        produce_fields([(orders, NO_TOPIC_ID, [(0, batch(b"x" * 900_000))])]),
+                    )
+                rule.wait_for_hits(number)
+    with RawClient(faulty.bootstrap) as other:
+        other.produce(orders, batch(b"y" * 900_000))
+        assert other.end_offset(orders) == 1
+
+
+def test_rule_ends_with_the_process_that_added_it(faulty: Broker) -> None:
+    code = (
+        "import sys, time\n"
+        "from kproc.client import Client\n"
+        "from kproc.client.faults import Faults\n"
+        f"faults = Faults(lambda: Client.connect({faulty.host!r}, {faulty.port}))\n"
+        "faults.close('Produce', topic='other')\n"
+        "print('added', flush=True)\n"
+        "sys.stdin.read()\n"
+    )
+    with subprocess.Popen(
+        [sys.executable, "-c", code], stdin=subprocess.PIPE, stdout=subprocess.PIPE
+    ) as child:
+        assert child.stdout is not None
+        assert child.stdout.readline() == b"added\n"
+        assert len(faulty.faults.list()) == 1
+        child.send_signal(signal.SIGKILL)
+        wait_until(lambda: not faulty.faults.list(), seconds=PATIENCE_SECONDS, what="the rule is gone")
+
+
+def test_restarted_handler_applies_the_rules() -> None:
+    with Broker({"num.io.threads": 2, "num.network.threads": 1}) as faulty:
+        faulty.create_topic("orders", partitions=4)
+        rule = faulty.faults.fail("Produce", topic="orders", error="NOT_LEADER_OR_FOLLOWER")
+        for pid in [row["pid"] for row in faulty.processes if row["role"] == "handler"]:
+            os.kill(pid, signal.SIGKILL)
+        answered = 0
+        while answered < 8:  # Connections have both Handlers as their homes.
+            # Connections to a Handler that dies are closed.
+            with suppress(Closed), RawClient(faulty.bootstrap) as client:
+                assert set(produce_all(client, "orders", b"x").values()) == {NOT_LEADER}
+                answered += 1
+        assert rule.hits >= answered
+        rule.remove()
+        with RawClient(faulty.bootstrap) as client:
+            assert set(produce_all(client, "orders", b"x").values()) == {0}
+
+
+def test_clear_removes_rules_of_other_processes(faulty: Broker) -> None:
+    rules = [faulty.faults.close("Produce", topic="other") for _ in range(3)]
+    assert len({rule.id for rule in rules}) == 3
+    faulty.faults.clear()
+    assert faulty.faults.list() == []
+
+
+def test_rule_with_an_error_says_what_to_do(faulty: Broker) -> None:
+    with pytest.raises(ClientError, match="unknown error 'NOT_A_LEADER': use a name of Kafka's protocol"):
+        faulty.faults.fail("Produce", error="NOT_A_LEADER")
+    with pytest.raises(ClientError, match="topik"):
+        faulty.faults._add({"action": "close"}, "Produce", {"topik": "x"})  # type: ignore[typeddict-unknown-key]
+
+
+def test_faults_are_off_without_their_setting() -> None:
+    with Broker({"kproc.faults.enable": False}) as plain:
+        with pytest.raises(ClientError, match=r"fault injection is off: .*kproc\.faults\.enable=true"):
+            plain.faults.close("Produce")
+        assert not os.path.exists(plain.data / ".faults")
