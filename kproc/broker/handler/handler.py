@@ -139,23 +139,7 @@ class Handler(LinkedRole):
             coordinators=self._coordinators,
             on_watched=self._switch_monitor,
         )
-        self._changes = ImageChanges(
-            self._services,
-            coordinators=self._coordinators,
-            produce=self._produce,
-            requests=self._requests,
-            clients=self._clients,
-        )
-        self._stored = HandlerMetrics(
-            metrics.values,
-            self._services,
-            partitions=self._partitions,
-            requests=self._requests,
-            produce=self._produce,
-            queue=self._append_queue,
-            coordinators=self._coordinators,
-            clients=self._clients,
-        )
+        self._changes, self._stored = self._make_changes(), self._make_metrics()
         self._offline = OfflineNews(agent_id.index, ask_controller)
         self._owner_calls = OwnerCalls(self._services, produce=self._produce, compaction=self._compaction)
         self._has_image = self._is_leaving = False
@@ -214,6 +198,27 @@ class Handler(LinkedRole):
             handler_index=self.id.index,
             containment=self.containment,
             ask_controller=self._services.peers.ask_controller,
+        )
+
+    def _make_changes(self) -> ImageChanges:
+        return ImageChanges(
+            self._services,
+            coordinators=self._coordinators,
+            produce=self._produce,
+            requests=self._requests,
+            clients=self._clients,
+        )
+
+    def _make_metrics(self) -> HandlerMetrics:
+        return HandlerMetrics(
+            self._metrics.values,
+            self._services,
+            partitions=self._partitions,
+            requests=self._requests,
+            produce=self._produce,
+            queue=self._append_queue,
+            coordinators=self._coordinators,
+            clients=self._clients,
         )
 
     # -- wiring ------------------------------------------------------------------------------------------------
