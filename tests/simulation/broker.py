@@ -105,7 +105,7 @@ def prepare() -> None:
             ("kproc.broker.supervisor.signals", "SignalPipe"): SimulatedSignals,
             ("kproc.broker.supervisor.ready", "raise_nofile_limit"): lambda: None,
             ("kproc.broker.supervisor.tls_check", "_check_in_child"): tls_check._check_contexts,
-            ("kproc.broker.processor.processor", "descriptor_end"): lambda: 1 << 30,
+            ("kproc.broker.processor.handoff_receiver", "descriptor_end"): lambda: 1 << 30,
             ("kproc.broker.processor.tls_connections", "TlsTransport"): tls_doubles.SimulatedTransport,
             ("kproc.broker.request.divided_request", "SliceRequest"): JudgedSlice,
         }

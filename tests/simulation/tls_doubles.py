@@ -162,7 +162,7 @@ class SimulatedTransport(TlsTransport):
 
 def handshakes_of(processor: Any) -> dict[str, int]:
     """What a Processor still has of TLS handshakes and of what was not read, by its name; nothing if that is none."""
-    tls = processor._tls
+    tls = processor.handoffs.tls
     if tls is None:
         return {}
     shaking, share = tls.handshakes, tls._share

@@ -6,6 +6,7 @@ It is made of parts, which share ProcessorState:
     RequestReader        sockets -> bytes in a request ring or in the arena               request_reader.py
     RequestForwarder     whole frames -> the rings of Handlers                            request_forwarder.py
     ResponseWriter       response rings -> sockets                                        response_writer.py
+    HandoffReceiver      registers the sockets that Acceptors hand over                   handoff_receiver.py
     HandlerSet           the Handlers that have a link                                    handler_set.py
     HandlerAssignment    which connection has which Handler as its home                   handler_assignment.py
     ConnectionMigration  gives connections to other Processors and adopts theirs          migration.py
@@ -23,16 +24,12 @@ A duty cycle (Processor.do_work) has these steps:
 
 from __future__ import annotations
 
-import logging
-import os
 import select
 import socket
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, Final
 
-from kproc.broker.config.descriptor_limit import descriptor_end
 from kproc.broker.config.dynamic import DynamicSettings
-from kproc.broker.ipc.fdpass import TruncatedDescriptor, recv_fd
 from kproc.broker.metrics.slab import MetricsRow
 from kproc.broker.metrics.spec import SLOT
 from kproc.broker.processor.block_waits import BlockWaits
@@ -41,6 +38,7 @@ from kproc.broker.processor.connection_table import ConnectionTable
 from kproc.broker.processor.frame_memory import FrameMemories
 from kproc.broker.processor.handler_assignment import HandlerAssignment
 from kproc.broker.processor.handler_set import HandlerSet
+from kproc.broker.processor.handoff_receiver import HandoffReceiver
 from kproc.broker.processor.lent_blocks import LentBlocks
 from kproc.broker.processor.memory_budget import MemoryBudget
 from kproc.broker.processor.metered import MeteredConnections
@@ -54,25 +52,21 @@ from kproc.broker.processor.slow_frames import SlowFrameReaper
 from kproc.broker.processor.socket_watch import EpollWatch
 from kproc.broker.processor.timed_requests import TimedRequests
 from kproc.broker.processor.tls_listeners import TlsListeners
-from kproc.broker.processor.transport_layer import PlaintextTransport, Transport
+from kproc.broker.processor.transport_layer import PlaintextTransport
 from kproc.broker.processor.unsent_answers import UnsentAnswers
-from kproc.broker.role.handoff import EVICT, HANDOFF, NO_ADDRESS, REFUSED
+from kproc.broker.role.handoff import NO_ADDRESS
 from kproc.broker.role.role import Role
 from kproc.broker.transport.agent import STORE_MS, AgentId, BlockOwner, Link
-from kproc.broker.transport.envelope import FLAG_PROBE, FLAG_TLS
+from kproc.broker.transport.envelope import FLAG_PROBE
 from kproc.common.clock import Clock
 
 if TYPE_CHECKING:
     from kproc.broker.ipc.wait import Sleeper
-    from kproc.broker.processor.tls_connections import TlsConnections
     from kproc.broker.request.routing import ProduceRouter
-
-logger = logging.getLogger(__name__)
 
 # A stalled Processor checks for room at this interval. Answers wake it earlier, but a Handler that parks a request
 # makes room without an answer.
 _STALL_POLL_MS: Final = 2
-_COMPLAINT_NS: Final = 10_000_000_000
 _NO_EVENTS: Final[list[tuple[int, int]]] = []
 # The work of a cycle for a lone client: an answer and a request. After more work the next cycle looks for answers
 # before it polls. After a lone request it would find none, because the Handler has only just been woken.
@@ -90,10 +84,10 @@ class Processor(Role):
     """
 
     __slots__ = (
-        "_assignment", "_block_waits", "_blocks", "_budget", "_counters", "_descriptor_end", "_doze_fd",
-        "_handoffs", "_has_answers", "_idle_ns_max", "_next_complaint_ns", "_next_second_ns", "_now_ns",
-        "_only_woken", "_probe_counters", "_read_ready", "_reporter", "_send_answers", "_slow_frames", "_state",
-        "_tls", "_unsent", "handlers", "migration", "reader", "table", "timed", "tls_listeners", "writer",
+        "_assignment", "_block_waits", "_blocks", "_budget", "_counters", "_doze_fd", "_has_answers",
+        "_idle_ns_max", "_next_second_ns", "_now_ns", "_only_woken", "_probe_counters", "_read_ready", "_reporter",
+        "_send_answers", "_slow_frames", "_state", "_unsent", "handlers", "handoffs", "migration", "reader", "table",
+        "timed", "tls_listeners", "writer",
     )  # fmt: skip
 
     def __init__(
@@ -169,12 +163,16 @@ class Processor(Role):
         self._send_answers, self._only_woken = self.writer.send_answers, [(doze.fd, select.EPOLLIN)]
         self._unsent = UnsentAnswers(table, state, blocks)
         self._idle_ns_max = idle_ms_max * 1_000_000 if idle_ms_max >= 0 else 0
-        self._handoffs: dict[int, tuple[AgentId, socket.socket]] = {}
-        self._descriptor_end = descriptor_end()
-        self._next_complaint_ns = self._next_second_ns = 0
-        self.tls_listeners, self._tls = tls_listeners, None
-
-    _tls: TlsConnections | None
+        self.handoffs = HandoffReceiver(
+            table,
+            state,
+            epoll=self._epoll,
+            counters=self._counters,
+            clock=clock,
+            tls_listeners=tls_listeners,
+        )
+        self._next_second_ns = 0
+        self.tls_listeners = tls_listeners
 
     # -- wiring ------------------------------------------------------------------------------------------------
 
@@ -201,10 +199,7 @@ class Processor(Role):
 
     def attach_handoff(self, peer: AgentId, sock: socket.socket) -> None:
         """Receive sockets from an Acceptor that has started."""
-        sock.setblocking(False)
-        self._handoffs[sock.fileno()] = (peer, sock)
-        self._epoll.register(sock.fileno(), select.EPOLLIN)
-        self._reporter.attach(peer, sock)
+        self.handoffs.attach(peer, sock)
 
     def apply_settings(self, settings: DynamicSettings) -> None:
         """Use changed dynamic settings: limits of memory, and TLS settings of the listeners."""
@@ -309,8 +304,8 @@ class Processor(Role):
 
     def _on_other_event(self, fd: int) -> int:
         """Handle an event of an Acceptor, of another Processor, or of the descriptor given to `watch`."""
-        if fd in self._handoffs:
-            return self._receive_sockets(fd)
+        if fd in self.handoffs.by_fd:
+            return self.handoffs.receive(fd)
         if self.migration.on_readable(fd):
             return 1
         if fd == self._watched_fd:
@@ -331,7 +326,7 @@ class Processor(Role):
         is_moving = migration.is_active
         if is_moving:
             work += migration.work()
-        tls = self._tls
+        tls = self.handoffs.tls
         if tls is not None:
             work += tls.work(self.reader.read)
         if self.handlers.unpublished:
@@ -353,80 +348,16 @@ class Processor(Role):
         """Return how long to sleep, in ms, while a connection waits for room, memory or a migration."""
         waits_for_room = self.table.stalled or self.table.short_of_memory or self.is_moving
         wait_ms = _STALL_POLL_MS if waits_for_room else STORE_MS if self.table.awaiting_block else 500
-        return wait_ms if self._tls is None else min(wait_ms, self._tls.wait_ms())
+        tls = self.handoffs.tls
+        return wait_ms if tls is None else min(wait_ms, tls.wait_ms())
 
     def close(self) -> None:
         for connection in list(self.table.by_fd.values()):
             self.table.close(connection, "the broker stops")
         self.migration.close()
-        for _, sock in self._handoffs.values():
-            sock.close()
+        self.handoffs.close()
         self.writer.files.close()
         self._epoll.close()
-
-    # -- connections -------------------------------------------------------------------------------------------
-
-    def _receive_sockets(self, fd: int) -> int:
-        """Register and acknowledge the sockets of an Acceptor. Close connections if it requests that."""
-        peer, sock = self._handoffs[fd]
-        taken = 0
-        while True:
-            try:
-                message = recv_fd(sock, HANDOFF.size)
-            # The Acceptor has ended or died. Its successor comes with a new pair.
-            except (EOFError, ConnectionError):
-                self._epoll.unregister(fd)
-                del self._handoffs[fd]
-                self._reporter.detach(peer, sock)
-                sock.close()
-                return taken
-            # This process has no free descriptor. The Acceptor still has the socket and offers it to another Processor.
-            except TruncatedDescriptor as error:
-                self._complain_of_descriptors(str(error))
-                self._reporter.acknowledge(sock, HANDOFF.unpack(error.payload)[0] | REFUSED)
-                return taken
-            if message is None:
-                return taken
-            payload, client_fd = message
-            serial, listener, flags, address, port = HANDOFF.unpack(payload)
-            if serial == EVICT:
-                self.table.evict(flags, listener)
-                taken += 1
-                continue
-            if client_fd is not None:
-                if self._can_keep(client_fd):
-                    self._open(client_fd, listener, flags, address, port)
-                    taken += 1
-                else:
-                    os.close(client_fd)
-                    serial |= REFUSED
-            self._reporter.acknowledge(sock, serial)
-
-    def _open(self, client_fd: int, listener: int, flags: int, address: bytes, port: int) -> None:
-        """Register the socket of a client, unless its TLS cannot be set up."""
-        transport = self._transport(socket.socket(fileno=client_fd), listener, flags)
-        if transport is not None:
-            self.table.open(
-                transport, self._counters, listener=listener, flags=flags, address=address, port=port
-            )
-
-    def _can_keep(self, client_fd: int) -> bool:
-        """Return False if this Processor leaves, or if the free descriptors are reserved for links (descriptor_end)."""
-        if self._state.is_leaving:
-            return False
-        if client_fd >= self._descriptor_end:
-            self._complain_of_descriptors("those that are left are for links, not for clients")
-            return False
-        return True
-
-    def _transport(self, sock: socket.socket, listener: int, flags: int) -> Transport | None:
-        """Return the transport of a new connection, or None if it was closed because its listener has no usable key."""
-        if not flags & FLAG_TLS:
-            return PlaintextTransport(sock)
-        if self._tls is None:
-            assert self.tls_listeners is not None
-            self._tls = self.tls_listeners.make(self.table, self._state, self._clock, self.tls_listeners)
-        return self._tls.transport(sock, listener)
 
     def use_listeners(self, names: list[str]) -> None:
         """Set the names of the open listeners, by index, after listeners were added or removed."""
@@ -435,13 +366,8 @@ class Processor(Role):
 
     def renew_certificates(self) -> list[str]:
         """Read keys and certificates again, for new connections. Return the problems."""
-        return [] if self._tls is None else self._tls.renew()
-
-    def _complain_of_descriptors(self, why: str) -> None:
-        """Log that descriptors ran out, at most every 10 s, because the Acceptor tries again ten times a second."""
-        if self._state.now_ns >= self._next_complaint_ns:
-            self._next_complaint_ns = self._state.now_ns + _COMPLAINT_NS
-            logger.error("refusing connections: the limit of open files (ulimit -n) is reached: %s", why)
+        tls = self.handoffs.tls
+        return [] if tls is None else tls.renew()
 
     # -- leaving, stopping, operators' requests ------------------------------------------------------------------
 
@@ -531,8 +457,9 @@ class Processor(Role):
             self._slow_frames.work()
             self._blocks.recall()
             self._unsent.work()
-            if self._tls is not None:
-                self._tls.every_second()
+            tls = self.handoffs.tls
+            if tls is not None:
+                tls.every_second()
             if self.table.logging_in:
                 self.table.expire_logins(now_ns)
             if self._idle_ns_max:

@@ -109,7 +109,7 @@ def test_handshake_above_bound_waits_for_a_place(rig: ProcessorRig, context: ssl
     """Clients of the address with most handshakes are not closed: each one that finishes makes room for another."""
     clients = [begin(rig, context, ALICE) for _ in range(12)]
     assert [bool(each.raw.sock.recv(1, MSG_PEEK)) for each in clients[:4]] == [True] * 4
-    assert rig.processor._tls.handshakes.has_turns  # type: ignore[union-attr]
+    assert rig.processor.handoffs.tls.handshakes.has_turns  # type: ignore[union-attr]
     assert rig.processor.next_deadline_ms() == 10, "it does not poll without a pause"
     for number, client in enumerate(clients):
         client.shake_hands().send(framed(b"%d" % number))
@@ -217,7 +217,7 @@ def test_addresses_have_turns_one_after_the_other(
         clients += [TlsClient(rig, context, host=host) for host in (ALICE, BOB)]
         for client in clients:
             assert client.raw.sock.send(client.hello())
-        rig.processor._tls.handshakes._clock = SlowClock()  # type: ignore[union-attr]
+        rig.processor.handoffs.tls.handshakes._clock = SlowClock()  # type: ignore[union-attr]
         rig.step(4)
         answered = [bool(client.raw.received()) for client in clients]
         assert answered[-2:] == [True, True]
@@ -236,7 +236,7 @@ def test_client_behind_closed_flood_is_answered_at_once(
             assert client.raw.sock.send(client.hello() + bytes(sends_more and client is not honest))
         for client in flood:
             client.raw.sock.close()
-        rig.processor._tls.handshakes._clock = SlowClock()  # type: ignore[union-attr]
+        rig.processor.handoffs.tls.handshakes._clock = SlowClock()  # type: ignore[union-attr]
         rig.step(3)
         assert honest.raw.received()
         assert rig.metric("connections_closed") == 30
@@ -275,7 +275,7 @@ def test_memory_of_first_records_is_bounded(
         for each in (far, *flood):
             each.sock.close()
         rig.settle()
-        assert rig.processor._tls.handshakes._hello_bytes == 0  # type: ignore[union-attr]
+        assert rig.processor.handoffs.tls.handshakes._hello_bytes == 0  # type: ignore[union-attr]
 
 
 class SlowClock:
@@ -299,7 +299,7 @@ def test_first_records_flood_is_handled_between_requests(
         flood = [TlsClient(rig, context) for _ in range(20)]
         for client in flood:
             assert client.raw.sock.send(client.hello())
-        rig.processor._tls.handshakes._clock = SlowClock()  # type: ignore[union-attr]
+        rig.processor.handoffs.tls.handshakes._clock = SlowClock()  # type: ignore[union-attr]
         rig.step()
         answered = []
         for passed in range(1, 8):
@@ -322,13 +322,13 @@ def test_answers_leave_between_the_turns_of_a_flood(
         (request,) = rig.handler.take()
         for client in [TlsClient(rig, context) for _ in range(20)]:
             assert client.raw.sock.send(client.hello())
-        rig.processor._tls.handshakes._clock = SlowClock()  # type: ignore[union-attr]
+        rig.processor.handoffs.tls.handshakes._clock = SlowClock()  # type: ignore[union-attr]
         for _ in range(3):
             rig.processor.do_work(100)
         rig.handler.answer(request, framed(b"answer"))
         for _ in range(2):
             rig.processor.do_work(100)
-        assert rig.processor._tls.handshakes.has_turns  # type: ignore[union-attr]
+        assert rig.processor.handoffs.tls.handshakes.has_turns  # type: ignore[union-attr]
         assert served.sock.recv(100) == framed(b"answer")
 
 
@@ -475,7 +475,7 @@ def test_wait_for_turn_does_not_shorten_time_to_finish(
         *early, late = [TlsClient(rig, context) for _ in range(5)]
         for client in (*early, late):
             assert client.raw.sock.send(client.hello())
-        rig.processor._tls.handshakes._clock = SlowClock()  # type: ignore[union-attr]
+        rig.processor.handoffs.tls.handshakes._clock = SlowClock()  # type: ignore[union-attr]
         rig.step(2)
         rig.clock.advance_ms(8_000)
         rig.step(5)
@@ -497,7 +497,7 @@ def test_client_that_waited_too_long_for_its_turn_is_dropped(
         *early, late = [TlsClient(rig, context) for _ in range(21)]
         for client in early:
             assert client.raw.sock.send(client.hello())
-        rig.processor._tls.handshakes._clock = SlowClock()  # type: ignore[union-attr]
+        rig.processor.handoffs.tls.handshakes._clock = SlowClock()  # type: ignore[union-attr]
         rig.step(2)
         rig.clock.advance_ms(10_001)
         assert late.raw.sock.send(late.hello())
