@@ -47,8 +47,9 @@ _WORD: Final = struct.Struct("=Q")
 # The packages of kproc.broker that meet the host, and those that do not.
 _PACKAGES: Final = frozenset(
     {
-        "acceptor", "api", "calls", "cleaner", "cluster", "controller", "fetch", "group", "handler", "ipc", "observe",
-        "peers", "processor", "produce", "request", "role", "share", "storage", "streams", "supervisor", "transport",
+        "acceptor", "api", "calls", "cleaner", "cluster", "controller", "faults", "fetch", "group", "handler", "ipc",
+        "observe", "peers", "processor", "produce", "request", "role", "share", "storage", "streams", "supervisor",
+        "transport",
     }
 )  # fmt: skip
 # A module outside of these packages that opens files for storage.
@@ -371,8 +372,9 @@ class ShutilModule:
     def __getattr__(self, name: str) -> Any:
         return getattr(real_shutil, name)
 
-    def rmtree(self, path: Any) -> None:
-        host.disk.remove_tree(_text(path))
+    def rmtree(self, path: Any, *, ignore_errors: bool = False) -> None:
+        with contextlib.suppress(OSError) if ignore_errors else contextlib.nullcontext():
+            host.disk.remove_tree(_text(path))
 
     def disk_usage(self, _path: Any) -> Any:
         return real_shutil._ntuple_diskusage(1 << 40, 1 << 39, 1 << 39)
