@@ -77,6 +77,8 @@ def _judge_broker(
         _judge_group(broker, group_id, ledger)
     for group_id, epoch in ledger.epochs.items():
         _judge_consumer_group(broker, group_id, epoch)
+    for group_id, epoch in ledger.streams_epochs.items():
+        _judge_streams_group(broker, group_id, epoch)
     if SHARE_TOPIC in ledger.topics and (problems := problems_of(broker, scene.share_states)):
         raise Violation("; ".join(problems))
     if STATE_TOPIC in ledger.topics:
@@ -190,6 +192,18 @@ def _judge_consumer_group(broker: Scene, group_id: str, epoch: int) -> None:
     ]
     if len(targets) > len(set(targets)):
         raise Violation(f"consumer group {group_id} assigns a partition to two members: {group}")
+
+
+def _judge_streams_group(broker: Scene, group_id: str, epoch: int) -> None:
+    """The epochs of a group never go back, and no task is active in two members."""
+    group = _coordinator_of(broker, group_id).streams.describe(group_id).group
+    if group is None or group.group_epoch < epoch:
+        found = None if group is None else group.group_epoch
+        raise Violation(f"streams group {group_id} is at epoch {found}, a member has learnt {epoch}")
+    for assigned in ([each.assignment for each in group.members], [each.target for each in group.members]):
+        tasks = [task for each in assigned for task in each.active]
+        if len(tasks) > len(set(tasks)):
+            raise Violation(f"streams group {group_id} has a task in two members: {group}")
 
 
 def _coordinator_of(broker: Scene, group_id: str) -> GroupCoordinator:

@@ -52,6 +52,9 @@ from kproc.broker.role.roles import handler_id
 from kproc.broker.storage import checkpoints
 from kproc.broker.storage.fs import sync_directory
 from kproc.broker.storage.log import Log, SyncPoint
+from kproc.broker.streams.messages import StreamsHeartbeat, StreamsHeartbeatResult
+from kproc.broker.streams.tasks import MemberTasks
+from kproc.broker.streams.topology import Subtopology, Topology
 from kproc.common.clock import ManualClock
 from kproc.common.containment import Containment
 from kproc.common.errors import ErrorCode, KafkaError
@@ -140,8 +143,9 @@ class Ledger:
         # Of each group: what was committed, in order, None for its deletion; and how many of them were answered.
         self.commits: dict[str, list[int | None]] = {}
         self.answered: dict[str, int] = {}
-        # Of each consumer group: the largest epoch that a member has learnt.
+        # Of each consumer group, and of each streams group: the largest epoch that a member has learnt.
         self.epochs: dict[str, int] = {}
+        self.streams_epochs: dict[str, int] = {}
         self.metadata = Answered()
 
 
@@ -574,6 +578,39 @@ class Scene:
             member_id=member_id, member_epoch=0, rebalance_timeout_ms=60_000, topic_names=names, owned={}
         )
         coordinator.consumer_heartbeat(group_id, request, on_result)
+        if self.rng.random() < 0.5:
+            runtime.flush()
+
+    def stream(self, group_id: str, member_id: str, *, leaves: bool) -> None:
+        """StreamsGroupHeartbeat of a member that joins, joins again or leaves. It reads two topics, each by itself."""
+        partition = self.image.topics_by_name[GROUP_TOPIC].partitions[partition_for(group_id, 2)]
+        runtime = self.handlers[partition.owner].coordinators
+
+        def on_result(result: StreamsHeartbeatResult) -> None:
+            if not result.error_code:
+                epochs = self.ledger.streams_epochs
+                epochs[group_id] = max(result.member_epoch, epochs.get(group_id, 0))
+
+        try:
+            coordinator = runtime.by_topic[GROUP_TOPIC].coordinator(partition.index)
+        except KafkaError:
+            runtime.work(self.clock.now_ns())  # It may be loading.
+            return
+        subtopologies = tuple(Subtopology(subtopology_id=name, source_topics=(name,)) for name in NAMES[:2])
+        request = StreamsHeartbeat(
+            member_id=member_id,
+            member_epoch=-1 if leaves else 0,
+            rebalance_timeout_ms=60_000,
+            topology=None if leaves else Topology(1, subtopologies),
+            owned=None if leaves else MemberTasks(),
+            process_id=member_id,
+        )
+        coordinator.handle_heartbeat(
+            group_id,
+            lambda: coordinator.streams.heartbeat(group_id, request),
+            on_result,
+            lambda code: StreamsHeartbeatResult(error_code=code),
+        )
         if self.rng.random() < 0.5:
             runtime.flush()
 

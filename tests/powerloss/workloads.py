@@ -106,6 +106,10 @@ def _consume(scene: Scene) -> None:
     scene.consume("consumers", f"m{scene.rng.randrange(3)}")
 
 
+def _stream(scene: Scene) -> None:
+    scene.stream("streams", f"m{scene.rng.randrange(3)}", leaves=scene.rng.random() < 0.2)
+
+
 def _retention(scene: Scene) -> None:
     name = _pick(scene)
     if name is not None:
@@ -205,6 +209,10 @@ class Workload(NamedTuple):
 
 
 _NO_DELAY: Final = {"log.segment.delete.delay.ms": "0"}
+_NO_DELAYS_OF_STREAMS: Final = {
+    "group.streams.initial.rebalance.delay.ms": "0",
+    "group.streams.assignment.interval.ms": "0",
+}
 _COMPACTED: Final = {"cleanup.policy": "compact", "min.cleanable.dirty.ratio": "0.01"}
 _BASE: Final[list[tuple[int, Step]]] = [
     (12, _produce),
@@ -287,6 +295,14 @@ WORKLOADS: Final[dict[str, Workload]] = {
             (1, _kill),
         ],
         has_groups=True,
+    ),
+    "streams": Workload(
+        [
+            (10, _stream), (2, _commit), (2, _produce), (6, _sync), (1, _checkpoint), (1, _scale), (3, _hear),
+            (1, _churn), (1, _kill),
+        ],
+        has_groups=True,
+        settings=(_NO_DELAYS_OF_STREAMS,),
     ),
     "compaction": Workload(
         [*_BASE, (4, _compact), (1, _tick)], _COMPACTED, needs_order=True, settings=(_PLAIN, _NO_DELAY)

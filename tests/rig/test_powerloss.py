@@ -55,6 +55,7 @@ def test_powerloss_images_of_past_defects_pass(workload: str, seed: int) -> None
         ("complete-before-markers-durable", "transactions", 4),
         ("joined-before-durable", "transactions", 8),
         ("heartbeat-answered-before-its-sync", "consumers", 2),
+        ("heartbeat-answered-before-its-sync", "streams", 2),
         ("markers-not-sent-after-loading", "transactions", 1),
         ("share-write-answered-before-its-sync", "share-states", 2),
         ("only-the-last-update-is-loaded", "share-states", 2),

@@ -5,17 +5,17 @@ When no fault is left, the group must settle: all partitions have owners, in equ
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, Final
 
 from kproc.common.errors import ErrorCode
 from kproc.wire.header import ApiKey
-from tests.simulation.client import Gone, Late, Life
+from tests.simulation.client import Fields, Gone, Late, Life
+from tests.simulation.history import History
+from tests.simulation.member_history import MemberHistory, Part
 from tests.simulation.workloads import PASSING, Committing, E
 
 _REJOIN = (E.FENCED_MEMBER_EPOCH, E.UNKNOWN_MEMBER_ID, E.GROUP_ID_NOT_FOUND)
 _STALE = (*_REJOIN, E.STALE_MEMBER_EPOCH)
-# After this time without an answer, the session of a member may have ended. It is 45 s in the broker.
-_SESSION_NS = 40 * 10**9
 # In this time after the last fault a group settles.
 _SETTLE_NS = 5 * 10**9
 # Members obey the interval that a response tells, but are never silent for longer, like clients that poll.
@@ -29,15 +29,26 @@ class GroupMember(Committing):
     """
 
     group = "group-of-consumers"
+    kind = "consumers"  # For the counts.
+    api: tuple[ApiKey, int] = (ApiKey.CONSUMER_GROUP_HEARTBEAT, 1)
+    rejected: Final[
+        tuple[ErrorCode, ...]
+    ] = ()  # Errors of heartbeats that only this kind of members may get.
 
     def __init__(self, *arguments: Any) -> None:
         self.epoch = 0
         self.starts = 0  # Each member id is used until the member leaves.
-        self.owned: set[tuple[bytes, int]] = set()
-        self.told: set[tuple[bytes, int]] = set()  # The assignment of the last response.
+        self.owned: set[Part] = set()
+        self.told: set[Part] = set()  # The assignment of the last response.
         self.interval_ms = _INTERVAL_MS_MAX
         super().__init__(*arguments)
-        self.history.group_members[self.name] = 0, set()
+        self.mates = self.mates_of(self.history)
+        self.mates.members[self.name] = 0, set()
+
+    @staticmethod
+    def mates_of(history: History) -> MemberHistory:
+        """Return the history of the group."""
+        return history.consumers
 
     @property
     def member_id(self) -> str:
@@ -62,17 +73,21 @@ class GroupMember(Committing):
                 self.check_code("OffsetCommit", code, *_STALE)
             yield from self.heartbeat(self.epoch)
             yield from self.pause(self.rng.choice((0, 1, 5, 20)))
+        yield from self.end_work()
+
+    def end_work(self) -> Life:
+        """Leave, now and then."""
         if self.rng.random() < 0.3:
             yield from self.heartbeat(-1)
 
     def finish(self) -> Life:
         """Send heartbeats until the group has settled."""
         end_ns = self.world.now_ns() + _SETTLE_NS
-        while not self.history.is_settled():
+        while not self.is_settled():
             if self.world.now_ns() > end_ns:
                 has_topic = any(each.name == "stable" for each in self.history.alive())
-                if has_topic and not self.history.has_unsettled_groups:
-                    self.world.violate(f"{self.group} has not settled: {self.history.group_members}")
+                if has_topic and not self.history.has_unsettled_groups and not self.is_excused():
+                    self.world.violate(f"{self.group} has not settled: {self.mates.members}")
                 return
             try:
                 # The first look-up has the topic of the coordinators made.
@@ -83,52 +98,72 @@ class GroupMember(Committing):
             except (Gone, Late):
                 self.disconnect()
             has_obeyed = self.epoch > 0 and self.owned == self.told
-            self.history.group_members[self.name] = self.epoch if has_obeyed else 0, self.owned
+            self.mates.members[self.name] = self.epoch if has_obeyed else 0, self.owned
             yield from self.pause(min(self.interval_ms, _INTERVAL_MS_MAX))
-        self.history.counts["settled consumers"] += 1
+        self.history.counts[f"settled {self.kind}"] += 1
+
+    def is_settled(self) -> bool:
+        """Return True if the members have all partitions of the topic that stays."""
+        topic = next((each for each in self.history.alive() if each.name == "stable"), None)
+        if topic is None:
+            return False  # It may yet be created.
+        return self.mates.is_settled((topic.topic_id, number) for number in range(topic.partitions))
+
+    def is_excused(self) -> bool:
+        """Return True if the group cannot settle."""
+        return False
 
     def heartbeat(self, epoch: int) -> Life:
         self.own(self.told if epoch > 0 else set())
-        fields = {
+        sent_ns, epoch_before = self.world.now_ns(), self.mates.epoch if epoch == 0 else epoch
+        answer = yield from self.call(*self.api, self.request(epoch))
+        code = answer["error_code"]
+        if code in _REJOIN:
+            self.forget()
+        elif code and code not in PASSING and code not in self.rejected:
+            self.world.violate(f"{self.name}: a heartbeat was answered with {ErrorCode(code).name}")
+        elif not code and epoch < 0:
+            self.forget()
+            self.starts += 1
+        elif not code:
+            self.history.counts[f"heartbeats of {self.kind}"] += 1
+            self.epoch = answer["member_epoch"]
+            self.interval_ms = answer["heartbeat_interval"]
+            if not self.is_strict:
+                epoch_before = 0
+            self.mates.answered(self.name, self.epoch, sent_ns=sent_ns, epoch_before=epoch_before)
+            told = self.assignment(answer)
+            if told is not None:
+                self.told = told
+                self.own(self.owned | told)
+
+    def request(self, epoch: int) -> Fields:
+        """Return the fields of a heartbeat."""
+        return {
             "group_id": self.group, "member_id": self.member_id, "member_epoch": epoch, "instance_id": None,
             "rack_id": None, "rebalance_timeout": 60_000, "subscribed_topic_names": ["stable"],
             "subscribed_topic_regex": None, "server_assignor": None,
             "topic_partitions": [{"topic_id": topic_id, "partitions": [number]} for topic_id, number in self.owned],
         }  # fmt: skip
-        answer = yield from self.call(ApiKey.CONSUMER_GROUP_HEARTBEAT, 1, fields)
-        code = answer["error_code"]
-        if code in _REJOIN:
-            self.epoch, self.told = 0, set()
-            self.own(set())
-        elif code and code not in PASSING:
-            self.world.violate(f"{self.name}: a heartbeat was answered with {ErrorCode(code).name}")
-        elif not code and epoch < 0:
-            self.starts, self.epoch, self.told = self.starts + 1, 0, set()
-        elif not code:
-            self.history.counts["heartbeats of consumers"] += 1
-            self.epoch = answer["member_epoch"]
-            self.interval_ms = answer["heartbeat_interval"]
-            self.history.consumers[self.name] = self.world.now_ns()
-            if answer["assignment"] is not None:
-                rows = answer["assignment"]["topic_partitions"]
-                self.told = {(row["topic_id"], number) for row in rows for number in row["partitions"]}
-                self.own(self.owned | self.told)
 
-    def own(self, partitions: set[tuple[bytes, int]]) -> None:
-        """Own these partitions from now on, and no others. Without syncs a power loss may take what was answered."""
-        owners, heard_ns = self.history.owners, self.history.consumers
-        for partition in self.owned - partitions:
-            if owners.get(partition) == self.name:
-                del owners[partition]
-        for partition in partitions - self.owned:
-            other = owners.get(partition)
-            if (
-                other is not None
-                and self.world.now_ns() - heard_ns[other] < _SESSION_NS
-                and self.history.is_synced
-            ):
-                self.world.violate(
-                    f"{self.name}: {partition} is owned by {other}, too, at epoch {self.epoch}"
-                )
-            owners[partition] = self.name
-        self.owned = partitions
+    def assignment(self, answer: Fields) -> set[Part] | None:
+        """Return what a response assigns; None: as before."""
+        if answer["assignment"] is None:
+            return None
+        rows = answer["assignment"]["topic_partitions"]
+        return {(row["topic_id"], number) for row in rows for number in row["partitions"]}
+
+    def forget(self) -> None:
+        """Own nothing, and join again."""
+        self.epoch, self.told = 0, set()
+        self.own(set())
+
+    def own(self, parts: set[Part]) -> None:
+        """Own these partitions from now on, and no others."""
+        self.mates.own(self.name, self.owned, parts, now_ns=self.world.now_ns(), is_strict=self.is_strict)
+        self.owned = parts
+
+    @property
+    def is_strict(self) -> bool:
+        """False if a power loss may have taken what was answered, because nothing waits for the disk."""
+        return self.history.is_synced or not self.history.power_losses

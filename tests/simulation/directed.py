@@ -12,7 +12,15 @@ from dataclasses import replace
 from typing import Final
 
 from tests.simulation.directed_clients import FILLERS, RING_BYTES
-from tests.simulation.plan import CONSUMERS_EVERY, ClientPlan, Event, Plan, plan_of, with_crowds
+from tests.simulation.plan import (
+    CONSUMERS_EVERY,
+    STREAMS_EVERY,
+    ClientPlan,
+    Event,
+    Plan,
+    plan_of,
+    with_crowds,
+)
 
 _MAKERS: Final = ("admin", "operator")
 _IDLE_MS: Final = 1_400  # Longer than the shortest interval of checkpoints.
@@ -131,10 +139,19 @@ def consuming(seed: int) -> Plan:
     return replace(plan, clients=tuple(each for each in plan.clients if each.kind in kinds))
 
 
+def streaming(seed: int) -> Plan:
+    """Members of a streams group and faults, and no other clients."""
+    plan = plan_of(STREAMS_EVERY * seed + 2, power=6.0, transactions=False, tls=False)
+    kinds = ("admin", "operator", "streams-member")
+    return replace(plan, clients=tuple(each for each in plan.clients if each.kind in kinds))
+
+
 DIRECTED: Final[dict[str, Callable[[int], Plan]]] = {
     "revocation-not-awaited": consuming,
     "assignment-without-the-newcomer": consuming,
     "member-state-not-written": consuming,
+    "streams-revocation-not-awaited": streaming,
+    "streams-epochs-not-written": streaming,
     "visible-before-sync": read_before_sync,
     "answer-before-sync": answered_before_sync,
     "clean-marker-stays": stopped_once,

@@ -10,12 +10,16 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import NamedTuple
+from typing import Final, NamedTuple
 
+from tests.simulation.member_history import MemberHistory
 from tests.simulation.share_history import ShareHistory
 from tests.simulation.transaction_history import MARKER, TransactionHistory
 
 Key = tuple[bytes, int]  # (topic id, partition)
+# After this time without a heartbeat the session of a member has ended, or may have: it is 45 s for consumers.
+CONSUMER_SESSION_NS: Final = 40 * 10**9
+STREAMS_SESSION_NS: Final = 2 * 10**9
 
 
 @dataclass
@@ -80,10 +84,8 @@ class History:
         self.awaited: set[bytes] = set()  # Values that were sent with acks=all.
         self.on_unanswered_read: Callable[[], None] | None = None
         self.commits: dict[tuple[str, str, int], CommitHistory] = {}
-        self.owners: dict[tuple[bytes, int], str] = {}  # Partition -> the consumer that reads it.
-        self.consumers: dict[str, int] = {}  # Consumer -> when it was last answered, in ns.
-        # Member of the consumer group -> its epoch, or 0 while it has something to do, and its partitions.
-        self.group_members: dict[str, tuple[int, set[tuple[bytes, int]]]] = {}
+        self.consumers = MemberHistory(violate, CONSUMER_SESSION_NS)
+        self.streams = MemberHistory(violate, STREAMS_SESSION_NS)
         # True if a log of coordinators may stay offline until the broker starts again, or a power loss may have brought
         # members back that had left.
         self.has_unsettled_groups = False
@@ -97,6 +99,8 @@ class History:
             "accepted": 0,
             "dead letters": 0,
             "settled consumers": 0,
+            "heartbeats of streams": 0,
+            "settled streams": 0,
             "answers": 0,
             "power": 0,
             "deaths": 0,
@@ -123,21 +127,6 @@ class History:
             for each in self.topics.values()
             if not each.is_deleted and is_compacted in (None, each.is_compacted)
         ]
-
-    def is_settled(self) -> bool:
-        """Return True if the members of the consumer group have its partitions in equal shares, at one epoch."""
-        topic = next((each for each in self.alive() if each.name == "stable"), None)
-        if topic is None:
-            return False  # It may yet be created.
-        epochs = {epoch for epoch, _ in self.group_members.values()}
-        owned = [partition for _, partitions in self.group_members.values() for partition in partitions]
-        sizes = [len(partitions) for _, partitions in self.group_members.values()]
-        return (
-            epochs != {0}
-            and len(epochs) == 1
-            and sorted(owned) == [(topic.topic_id, number) for number in range(topic.partitions)]
-            and max(sizes) - min(sizes) <= 1
-        )
 
     def of(self, topic_id: bytes, partition: int) -> PartitionHistory:
         key = (topic_id, partition)

@@ -59,6 +59,9 @@ from kproc.broker.storage.log_append import AppendRun, LogAppender
 from kproc.broker.storage.log_durability import LogDurability
 from kproc.broker.storage.producer_state import ProducerTable
 from kproc.broker.storage.results import AppendResult
+from kproc.broker.streams import reconciliation as streams_reconciliation
+from kproc.broker.streams.records import StreamsGroupEpoch, StreamsTargetEpoch
+from kproc.broker.streams.streams_groups import StreamsGroups
 from kproc.broker.supervisor.children import Children
 from kproc.broker.supervisor.data_directory import DataDirectory
 from kproc.broker.transaction.coordinator import TransactionCoordinator
@@ -90,6 +93,7 @@ _UPDATE: Final = CheckpointWriter._update
 _UNDO: Final = LogAppender._undo
 _STEP_LARGE: Final = DividedRequests.work
 _APPEND_TO_GROUP: Final = ConsumerGroups._append_to_group
+_APPEND_TO_STREAMS_GROUP: Final = StreamsGroups._append_to_group
 _ACKNOWLEDGE: Final = SharePartition.acknowledge
 _WRITE_LETTERS: Final = DeadLetterWriter.write
 _TO_PERSIST: Final = InFlightRecords.to_persist
@@ -150,6 +154,19 @@ def _appended_without_member_states(self: Any, group: Any, records: Any) -> None
         if isinstance(value, MemberState):
             group.state.apply(key, value)
     _APPEND_TO_GROUP(self, group, [record for record in records if not isinstance(record[1], MemberState)])
+
+
+def _appended_with_first_epochs(self: Any, group: Any, records: Any) -> None:
+    """Apply all epochs of a streams group (records 17 and 20), and write only the first of each."""
+    kept = []
+    for key, value in records:
+        is_known = isinstance(value, StreamsGroupEpoch) and group.state.epoch.epoch > 0
+        is_known |= isinstance(value, StreamsTargetEpoch) and group.state.target_epoch.epoch > 0
+        if is_known:
+            group.state.apply(key, value)
+        else:
+            kept.append((key, value))
+    _APPEND_TO_STREAMS_GROUP(self, group, kept)
 
 
 def _row_of_any_generation(self: Any, partition: Any) -> PartitionRow | None:
@@ -291,6 +308,8 @@ OF_TRANSACTIONS: Final[dict[str, list[tuple[Any, str, Any]]]] = {
     ],
     "revocation-not-awaited": [(reconciliation, "_owns_any", lambda *_: False)],
     "assignment-without-the-newcomer": [(ConsumerGroup, "_has_changed", lambda *_: False)],
+    "streams-revocation-not-awaited": [(streams_reconciliation, "_can_own", lambda *_: False)],
+    "streams-epochs-not-written": [(StreamsGroups, "_append_to_group", _appended_with_first_epochs)],
     "member-state-not-written": [(ConsumerGroups, "_append_to_group", _appended_without_member_states)],
     "coordinator-epoch-not-raised": [(CoordinatorEpochs, "pop", lambda *_, **__: 0)],
     "markers-not-sent-after-loading": [(TransactionCoordinator, "finish_loading", _loaded_without_markers)],

@@ -88,6 +88,7 @@ _RULES_EVERY: Final = 3
 _LOGINS_EVERY: Final = 5
 CONSUMERS_EVERY: Final = 3
 SHARES_EVERY: Final = 3
+STREAMS_EVERY: Final = 3
 # "true" in the runs whose share group writes dead letters.
 AUTO_CREATE: Final = "errors.deadletterqueue.auto.create.topics.enable"
 # Events after which partitions or connections can have another Handler.
@@ -154,6 +155,8 @@ def _plan_without_tls(
         plan = _with_consumers(plan)
     if seed % SHARES_EVERY == 1 if shares is None else shares:
         plan = _with_shares(plan)
+    if seed % STREAMS_EVERY == 2:
+        plan = _with_streams(plan)
     if seed % _TRANSACTIONS_EVERY == 0 if transactions is None else transactions:
         return _with_transactions(plan, power, late_markers)
     return plan
@@ -266,6 +269,23 @@ def _with_shares(plan: Plan) -> Plan:
     kind = "share-member"
     members = [ClientPlan(kind, f"{kind}-{n}", rng.getrandbits(30)) for n in range(rng.choice((2, 3)))]
     settings = {"share.coordinator.state.topic.num.partitions": "2", AUTO_CREATE: rng.choice(("false", "true"))}
+    return replace(plan, settings={**plan.settings, **settings}, clients=(*plan.clients, *members))
+
+
+def _with_streams(plan: Plan) -> Plan:
+    """Members of a streams group (KIP-1071). Its sessions are short, so that members that died are removed."""
+    rng = random.Random(f"streams {plan.seed}")
+    kind = "streams-member"
+    members = [ClientPlan(kind, f"{kind}-{n}", rng.getrandbits(30)) for n in range(rng.choice((2, 3)))]
+    settings = {
+        "group.streams.session.timeout.ms": "2000",
+        "group.streams.min.session.timeout.ms": "2000",
+        "group.streams.heartbeat.interval.ms": "500",
+        "group.streams.min.heartbeat.interval.ms": "500",
+        "group.streams.assignment.interval.ms": rng.choice(("0", "0", "20")),
+        "group.streams.initial.rebalance.delay.ms": rng.choice(("0", "0", "50")),
+        "group.streams.num.standby.replicas": rng.choice(("0", "0", "1")),
+    }
     return replace(plan, settings={**plan.settings, **settings}, clients=(*plan.clients, *members))
 
 

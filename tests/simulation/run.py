@@ -38,6 +38,7 @@ from tests.simulation.share_workload import ShareDrain, ShareMember
 from tests.simulation.slow_senders import SlowSender
 from tests.simulation.small_slices import slices_of
 from tests.simulation.small_tables import Crowd, overfull_tables, tables_up_to
+from tests.simulation.streams_workload import StreamsMember
 from tests.simulation.tls_workload import Hauler, Stranger
 from tests.simulation.transaction_workload import COPIES, KINDS
 from tests.simulation.workloads import Admin, Committer, Consumer, IdempotentProducer, Mixer, Producer, Reader
@@ -248,6 +249,7 @@ class Run:
             "stranger": Stranger, "hauler": Hauler, "slow-sender": SlowSender,
             "group-member": GroupMember, "crowd": Crowd, "recreator": Recreator, "trimmer": Trimmer,
             "caller": Caller, "filler": Filler, "share-member": ShareMember, "share-drain": ShareDrain,
+            "streams-member": StreamsMember,
         }  # fmt: skip
         return kinds[kind](*arguments)  # type: ignore[no-any-return]
 
