@@ -139,19 +139,7 @@ class Processor(Role):
         self._slow_frames = SlowFrameReaper(
             table, state, budget=budget, receive_ns_max=receive_ms_max * 1_000_000
         )
-        forwarder = RequestForwarder(
-            table,
-            handlers,
-            state,
-            budget=budget,
-            blocks=blocks,
-            timed=timed,
-            memories=memories,
-            request_bytes_max=request_bytes_max,
-        )
-        self.reader = RequestReader(
-            table, handlers, state, forwarder=forwarder, budget=budget, request_bytes_max=request_bytes_max
-        )
+        self.reader = self._make_reader(memories, request_bytes_max)
         self._block_waits = BlockWaits(
             table, state, memories=memories, budget=budget, reaper=self._slow_frames
         )
@@ -173,6 +161,26 @@ class Processor(Role):
         )
         self._next_second_ns = 0
         self.tls_listeners = tls_listeners
+
+    def _make_reader(self, memories: FrameMemories, request_bytes_max: int) -> RequestReader:
+        forwarder = RequestForwarder(
+            self.table,
+            self.handlers,
+            self._state,
+            budget=self._budget,
+            blocks=self._blocks,
+            timed=self.timed,
+            memories=memories,
+            request_bytes_max=request_bytes_max,
+        )
+        return RequestReader(
+            self.table,
+            self.handlers,
+            self._state,
+            forwarder=forwarder,
+            budget=self._budget,
+            request_bytes_max=request_bytes_max,
+        )
 
     # -- wiring ------------------------------------------------------------------------------------------------
 
