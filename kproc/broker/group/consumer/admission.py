@@ -38,11 +38,10 @@ def admit(group: ConsumerGroup, request: ConsumerHeartbeat) -> ConsumerMember | 
         group.check_size()
     if request.instance_id is not None:
         return _admit_static(group, request, request.instance_id)
-    member = group.state.members.get(request.member_id)
-    if not joins:
-        if member is None:
-            raise group.unknown_member(request.member_id)
-        _check_epoch(member.state, request)
+    if joins:
+        return group.state.members.get(request.member_id)
+    member = group.state.get_member(request.member_id)
+    _check_epoch(member.state, request)
     return member
 
 
@@ -52,7 +51,7 @@ def _admit_static(
     member_id = group.state.instance_ids.get(instance_id)
     member = None if member_id is None else group.state.members[member_id]
     if request.member_epoch != JOIN_EPOCH:
-        member = group.static_member(instance_id, request.member_id)
+        member = group.state.get_static(instance_id, request.member_id)
         _check_epoch(member.state, request)
         return member
     if member is None or member.member_id == request.member_id:

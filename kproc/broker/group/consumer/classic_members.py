@@ -103,7 +103,7 @@ def _admit(group: ConsumerGroup, request: JoinRequest, member_id: str) -> Consum
             return JoinResult(ErrorCode.MEMBER_ID_REQUIRED, member_id)
         return member
     if not is_unknown:
-        return group.static_member(instance_id, request.member_id)
+        return group.state.get_static(instance_id, request.member_id)
     known_id = group.state.instance_ids.get(instance_id)
     if known_id is None:
         group.check_size()
@@ -150,14 +150,14 @@ def heartbeat_classic(
     member, _classic = _classic_member(group, member_id, instance_id)
     _check_generation(member, generation)
     group.deadlines.renew_session(member, now_ms)
-    if group.state.epoch.epoch > group.state.target_epoch.epoch and group.is_classic:
+    if group.state.epoch.epoch > group.state.target_epoch.epoch and group.state.is_classic:
         # No heartbeat of the consumer protocol computes the assignment.
         group.update_target(now_ms)
     state = member.state
     has_next_step = (
         state.epoch < group.state.target_epoch.epoch
         or state.phase is MemberPhase.UNREVOKED
-        or (state.phase is MemberPhase.UNRELEASED and group.can_get_more(member))
+        or (state.phase is MemberPhase.UNRELEASED and group.state.can_get_more(member))
     )
     if not has_next_step:
         return ErrorCode.NONE
@@ -186,24 +186,17 @@ def _leaving_member(group: ConsumerGroup, leaving: LeavingMember) -> ConsumerMem
     if leaving.member_id == UNKNOWN_MEMBER_ID and leaving.group_instance_id is not None:
         # An administrator removes a static member by its instance id (KIP-345).
         known_id = group.state.instance_ids.get(leaving.group_instance_id, UNKNOWN_MEMBER_ID)
-        return group.static_member(leaving.group_instance_id, known_id)
-    if leaving.group_instance_id is not None:
-        return group.static_member(leaving.group_instance_id, leaving.member_id)
-    member = group.state.members.get(leaving.member_id)
-    if member is None:
-        raise group.unknown_member(leaving.member_id)
-    return member
+        return group.state.get_static(leaving.group_instance_id, known_id)
+    return group.state.get_member(leaving.member_id, leaving.group_instance_id)
 
 
 def _classic_member(
     group: ConsumerGroup, member_id: str, instance_id: str | None
 ) -> tuple[ConsumerMember, ClassicProtocols]:
     """Return a member of the classic protocol, and its protocols. Raises KafkaError for any other."""
-    member = group.state.members.get(member_id)
-    if instance_id is not None:
-        member = group.static_member(instance_id, member_id)
-    if member is None or member.classic is None:
-        raise group.unknown_member(member_id)
+    member = group.state.get_member(member_id, instance_id)
+    if member.classic is None:
+        raise group.state.unknown_member(member_id)
     return member, member.classic
 
 

@@ -7,11 +7,11 @@ from kproc.broker.group.consumer.records import plain
 from kproc.broker.group.consumer.state import ConsumerGroupState, ConsumerMember
 
 
-def describe(state: ConsumerGroupState, state_name: str, assignor: str) -> DescribedConsumerGroup:
+def describe(state: ConsumerGroupState, assignor: str) -> DescribedConsumerGroup:
     """Return the group for ConsumerGroupDescribe."""
     return DescribedConsumerGroup(
         group_id=state.group_id,
-        state=state_name,
+        state=state.state_name,
         group_epoch=state.epoch.epoch,
         assignment_epoch=state.target_epoch.epoch,
         assignor=assignor,

@@ -166,24 +166,6 @@ class ConsumerGroup:
         self.deadlines.discard(member.member_id)
         return self.state.members[member_id]
 
-    def static_member(self, instance_id: str, member_id: str) -> ConsumerMember:
-        """Return the static member. Raises UNKNOWN_MEMBER_ID, or FENCED_INSTANCE_ID if another one has its place."""
-        known_id = self.state.instance_ids.get(instance_id)
-        if known_id is None:
-            raise KafkaError(ErrorCode.UNKNOWN_MEMBER_ID, f"Instance id {instance_id} is unknown.")
-        if known_id != member_id:
-            raise KafkaError(
-                ErrorCode.FENCED_INSTANCE_ID,
-                f"Static member {member_id} with instance id {instance_id} was fenced by member {known_id}.",
-            )
-        return self.state.members[known_id]
-
-    def unknown_member(self, member_id: str) -> KafkaError:
-        """Return the error for a member id that the group does not have."""
-        return KafkaError(
-            ErrorCode.UNKNOWN_MEMBER_ID, f"Member {member_id} is not a member of group {self.group_id}."
-        )
-
     # -- step 1: the member and the group's epoch ----------------------------------------------------------------
 
     def _update_member(self, member_id: str, updated: MemberMetadata, client: Identity, now_ms: int) -> None:
@@ -302,23 +284,10 @@ class ConsumerGroup:
         if state.phase is MemberPhase.UNREVOKED:
             self.deadlines.start_rebalance_timeout(member, now_ms)
 
-    def can_get_more(self, member: ConsumerMember) -> bool:
-        """Return True if a partition of the member's target that others owned is free now."""
-        return any(
-            (topic_id, partition) not in self.state.owners
-            for topic_id, partitions in self.state.target_of(member.member_id).items()
-            for partition in partitions
-        )
-
     # -- members that leave ------------------------------------------------------------------------------------
 
     def _leave(self, request: ConsumerHeartbeat) -> ConsumerHeartbeatResult:
-        if request.instance_id is not None:
-            member = self.static_member(request.instance_id, request.member_id)
-        elif request.member_id in self.state.members:
-            member = self.state.members[request.member_id]
-        else:
-            raise self.unknown_member(request.member_id)
+        member = self.state.get_member(request.member_id, request.instance_id)
         if request.member_epoch == STATIC_LEAVE_EPOCH:
             # The member keeps its partitions until it returns or its session ends.
             owned = {topic_id: dict.fromkeys(epochs, 0) for topic_id, epochs in member.state.owned.items()}
@@ -367,7 +336,7 @@ class ConsumerGroup:
             self.deadlines.renew_session(member, now_ms)
             if member.state.phase is MemberPhase.UNREVOKED:
                 self.deadlines.start_rebalance_timeout(member, now_ms)
-        if self.is_classic:
+        if self.state.is_classic:
             # A crash came between the leave of the last member of the consumer protocol and the conversion of the
             # group, which the coordinator makes behind this tick.
             self.deadlines.schedule_assignment(now_ms)
@@ -405,21 +374,7 @@ class ConsumerGroup:
     @property
     def state_name(self) -> str:
         """The state's name as ListGroups shows it."""
-        if not self.state.members:
-            return "Empty"
-        epoch = self.state.target_epoch.epoch
-        if self.state.epoch.epoch > epoch:
-            return "Assigning"
-        is_stable = all(
-            member.state.phase is MemberPhase.STABLE and member.state.epoch == epoch
-            for member in self.state.members.values()
-        )
-        return "Stable" if is_stable else "Reconciling"
-
-    @property
-    def is_classic(self) -> bool:
-        """True if all members use the classic protocol."""
-        return all(member.classic is not None for member in self.state.members.values())
+        return self.state.state_name
 
     @property
     def is_empty(self) -> bool:
@@ -469,7 +424,7 @@ class ConsumerGroup:
 
     def describe_consumers(self) -> DescribedConsumerGroup:
         """Return the group for ConsumerGroupDescribe."""
-        return describe(self.state, self.state_name, self._assignor_name())
+        return describe(self.state, self._assignor_name())
 
     # -- records -----------------------------------------------------------------------------------------------
 

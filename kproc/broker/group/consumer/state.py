@@ -19,12 +19,14 @@ from kproc.broker.group.consumer.records import (
     ExpressionTopics,
     GroupEpoch,
     MemberMetadata,
+    MemberPhase,
     MemberState,
     MemberTarget,
     OwnedPartitions,
     TargetEpoch,
 )
 from kproc.broker.group.consumer.subscriptions import Subscriptions
+from kproc.common.errors import ErrorCode, KafkaError
 
 _NO_TARGET: Final[Assignment] = {}
 
@@ -80,12 +82,66 @@ class ConsumerGroupState:
         """True if the log has a record of the group's epoch."""
         return self.epoch.epoch > 0
 
+    @property
+    def state_name(self) -> str:
+        """The name of the group's state, as ListGroups shows it."""
+        if not self.members:
+            return "Empty"
+        epoch = self.target_epoch.epoch
+        if self.epoch.epoch > epoch:
+            return "Assigning"
+        is_stable = all(
+            member.state.phase is MemberPhase.STABLE and member.state.epoch == epoch
+            for member in self.members.values()
+        )
+        return "Stable" if is_stable else "Reconciling"
+
+    @property
+    def is_classic(self) -> bool:
+        """True if all members use the classic protocol."""
+        return all(member.classic is not None for member in self.members.values())
+
     def drop_incomplete_members(self) -> None:
         """Remove members of which the log has no subscription, because their tombstones were cut by a crash."""
         for member in list(self.members.values()):
             if member.metadata is None:
                 self._set_state(member, MemberState(0))
                 del self.members[member.member_id]
+
+    def get_member(self, member_id: str, instance_id: str | None = None) -> ConsumerMember:
+        """Return a member, by both ids if it is static. Raises UNKNOWN_MEMBER_ID, or as `get_static` does."""
+        if instance_id is not None:
+            return self.get_static(instance_id, member_id)
+        member = self.members.get(member_id)
+        if member is None:
+            raise self.unknown_member(member_id)
+        return member
+
+    def get_static(self, instance_id: str, member_id: str) -> ConsumerMember:
+        """Return a static member. Raises UNKNOWN_MEMBER_ID, or FENCED_INSTANCE_ID if another one has its place."""
+        known_id = self.instance_ids.get(instance_id)
+        if known_id is None:
+            raise KafkaError(ErrorCode.UNKNOWN_MEMBER_ID, f"Instance id {instance_id} is unknown.")
+        if known_id != member_id:
+            raise KafkaError(
+                ErrorCode.FENCED_INSTANCE_ID,
+                f"Static member {member_id} with instance id {instance_id} was fenced by member {known_id}.",
+            )
+        return self.members[known_id]
+
+    def unknown_member(self, member_id: str) -> KafkaError:
+        """Return the error for a member id that the group does not have."""
+        return KafkaError(
+            ErrorCode.UNKNOWN_MEMBER_ID, f"Member {member_id} is not a member of group {self.group_id}."
+        )
+
+    def can_get_more(self, member: ConsumerMember) -> bool:
+        """Return True if a partition of the member's target that others owned is free now."""
+        return any(
+            (topic_id, partition) not in self.owners
+            for topic_id, partitions in self.target_of(member.member_id).items()
+            for partition in partitions
+        )
 
     def target_of(self, member_id: str) -> Assignment:
         """Return the target assignment of a member; it is empty for one that has none yet."""

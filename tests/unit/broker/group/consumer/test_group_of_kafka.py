@@ -172,11 +172,11 @@ def test_wrong_static_member_is_rejected(rig: GroupRig, fields: dict[str, Any], 
 def test_partition_that_others_give_up_wakes_a_waiting_member(rig: GroupRig) -> None:
     member = in_phase(rig, MemberPhase.UNRELEASED)
     state = rig.group.state
-    assert not rig.group.can_get_more(state.members[member.member_id])
+    assert not state.can_get_more(state.members[member.member_id])
     rig.group.heartbeat(
         ConsumerHeartbeat(member_id="a", member_epoch=2, owned={T: frozenset({0, 1})}), rig.now_ms
     )
-    assert rig.group.can_get_more(state.members[member.member_id])
+    assert state.can_get_more(state.members[member.member_id])
 
 
 def test_names_count_by_members_and_expressions(rig: GroupRig) -> None:
