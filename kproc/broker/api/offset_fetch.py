@@ -106,21 +106,11 @@ def handle_offset_fetch(context: RequestContext, request: Fields) -> None:
         context.divide(lambda: request)
         return
     has_ids = context.api_version >= _IDS_SINCE
-    is_stable = request.get("require_stable", False)
     refused = denied(context, Operation.DESCRIBE, ResourceType.GROUP, (group["group_id"] for group in groups))
     allowed = [group for group in groups if group["group_id"] not in refused]
     hidden = _hidden_topics(context, allowed)
     items = [
-        Item(
-            group["group_id"],
-            OffsetsRequest(
-                _requested_topics(group, image, hidden, has_ids=has_ids),
-                is_stable,
-                group.get("member_id"),
-                group.get("member_epoch", NO_EPOCH),
-            ),
-        )
-        for group in allowed
+        _item(group, _requested_topics(group, image, hidden, has_ids=has_ids), request) for group in allowed
     ]
 
     def on_done(outcomes: list[OffsetsResult | int]) -> None:
@@ -141,6 +131,13 @@ def handle_offset_fetch(context: RequestContext, request: Fields) -> None:
         context.reply(_response(context.api_version, rows))
 
     _FETCH.send(context, items, on_done)
+
+
+def _item(group: Fields, topics: list[TopicPartitions] | None, request: Fields) -> Item:
+    """Return the part of the request for the coordinator of one group."""
+    is_stable = request.get("require_stable", False)
+    member_epoch = group.get("member_epoch", NO_EPOCH)
+    return Item(group["group_id"], OffsetsRequest(topics, is_stable, group.get("member_id"), member_epoch))
 
 
 def _groups_of(version: int, request: Fields) -> list[Fields]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Final
 
 from kproc.broker.group.messages import CommitRequest
@@ -13,6 +14,7 @@ from kproc.broker.security.acl import Operation
 from kproc.common.errors import ErrorCode
 
 if TYPE_CHECKING:
+    from kproc.broker.cluster.image import ClusterImage, TopicImage
     from kproc.broker.group.coordinator import GroupCoordinator
     from kproc.broker.request.context import RequestContext
 
@@ -46,11 +48,7 @@ class OffsetsToCommit:
         self.accepted: list[tuple[OffsetKey, CommittedOffset]] = []
         services, group_id = context.services, request["group_id"]
         now_ms = services.clock.wall_ms()
-        image = services.image
-        topics = [
-            image.topic_by_id(row["topic_id"]) if has_ids else image.topic(row["name"])
-            for row in request["topics"]
-        ]
+        topics = _find_topics(services.image, request["topics"], has_ids=has_ids)
         unknown_topic = ErrorCode.UNKNOWN_TOPIC_ID if has_ids else ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
         names = [
             # Check the rights for a name even if the topic does not exist.
@@ -60,12 +58,11 @@ class OffsetsToCommit:
         hidden = denied_topics(context, Operation.READ, (name for name in names if name))
         for topic_at, (row, topic) in enumerate(zip(request["topics"], topics, strict=True)):
             is_denied = names[topic_at] in hidden
+            refusal = ErrorCode.TOPIC_AUTHORIZATION_FAILED if is_denied else unknown_topic
             for part_at, part in enumerate(row["partitions"]):
                 index = part["partition_index"]
-                if is_denied:
-                    self._refused[topic_at, part_at] = ErrorCode.TOPIC_AUTHORIZATION_FAILED
-                elif topic is None:
-                    self._refused[topic_at, part_at] = unknown_topic
+                if is_denied or topic is None:
+                    self._refused[topic_at, part_at] = refusal
                 elif not 0 <= index < len(topic.partitions):
                     self._refused[topic_at, part_at] = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
                 # Count characters, as Kafka does in spite of the setting's name, so that both accept the same metadata.
@@ -91,6 +88,10 @@ class OffsetsToCommit:
         for (topic_at, part_at), refusal in refused.items():
             fields["topics"][topic_at]["partitions"][part_at]["error_code"] = int(refusal)
         return fields
+
+
+def _find_topics(image: ClusterImage, rows: Sequence[Fields], *, has_ids: bool) -> list[TopicImage | None]:
+    return [image.topic_by_id(row["topic_id"]) if has_ids else image.topic(row["name"]) for row in rows]
 
 
 def _committed_offset(part: Fields, topic_id: bytes, now_ms: int, expires_ms: int) -> CommittedOffset:

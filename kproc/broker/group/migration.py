@@ -13,6 +13,7 @@ from kproc.broker.coordinator.record_codec import RecordKey
 from kproc.broker.group.classic.group import ClassicGroup
 from kproc.broker.group.classic.subscription import CONSUMER_PROTOCOL_TYPE
 from kproc.broker.group.consumer.embedded import (
+    NamedPartitions,
     decode_assignment,
     decode_subscription,
     encode_assignment,
@@ -21,6 +22,7 @@ from kproc.broker.group.consumer.records import (
     ConsumerRecord,
     ConsumerRecordType,
     GroupEpoch,
+    MemberMetadata,
     MemberState,
     MemberTarget,
     TargetEpoch,
@@ -32,6 +34,7 @@ from kproc.common.errors import ErrorCode, KafkaError, ProtocolError
 
 if TYPE_CHECKING:
     from kproc.broker.config import Config
+    from kproc.broker.group.classic.members import Member
 
 
 def check_upgrade(group: ClassicGroup, config: Config) -> None:
@@ -68,20 +71,8 @@ def upgrade_records(group: ClassicGroup, topics: TopicView, wall_ms: int) -> lis
     records: list[ConsumerRecord] = []
     names: set[str] = set()
     for member in group.roster.members.values():
-        try:
-            # Before the first rebalance has ended, no protocol is chosen.
-            subscription = decode_subscription(
-                member.metadata(group.state.protocol_name) or member.protocols[0][1]
-            )
-            assignment = decode_assignment(member.assignment)
-        except ProtocolError as error:
-            raise _not_upgraded(group_id, "the embedded consumer protocol is malformed") from error
-        if assignment.user_data:
-            raise _not_upgraded(
-                group_id, "its assignor adds data of its own; let all members use an assignor of Kafka first"
-            )
-        owned = topics.by_id(assignment.partitions)
-        metadata = subscription.metadata_of(member)
+        metadata, partitions = _decode_member(group, member)
+        owned = topics.by_id(partitions)
         names.update(metadata.topic_names)
         epochs = {topic_id: dict.fromkeys(numbers, generation) for topic_id, numbers in owned.items()}
         records += [
@@ -97,6 +88,23 @@ def upgrade_records(group: ClassicGroup, topics: TopicView, wall_ms: int) -> lis
         *records,
         (key(ConsumerRecordType.TARGET), TargetEpoch(generation, wall_ms)),
     ]
+
+
+def _decode_member(group: ClassicGroup, member: Member) -> tuple[MemberMetadata, NamedPartitions]:
+    """Return the subscription of a classic member, and its partitions by topic. Raises as `upgrade_records` does."""
+    try:
+        # Before the first rebalance has ended, no protocol is chosen.
+        protocol = member.metadata(group.state.protocol_name) or member.protocols[0][1]
+        subscription = decode_subscription(protocol)
+        assignment = decode_assignment(member.assignment)
+    except ProtocolError as error:
+        raise _not_upgraded(group.group_id, "the embedded consumer protocol is malformed") from error
+    if assignment.user_data:
+        raise _not_upgraded(
+            group.group_id,
+            "its assignor adds data of its own; let all members use an assignor of Kafka first",
+        )
+    return subscription.metadata_of(member), assignment.partitions
 
 
 def can_downgrade(members: Collection[ConsumerMember], config: Config) -> bool:

@@ -78,13 +78,18 @@ def init(current: Transaction | None, request: InitRequest, now_ms: int, spare_i
             previous_producer_id=current.producer_id,
             last_epoch=current.epoch if names_itself else NO_EPOCH,
         )
+    return _raise_epoch(begun, request)
+
+
+def _raise_epoch(begun: Transaction, request: InitRequest) -> Decision:
+    """Return the initialized producer with its next epoch, or an error for an epoch that it cannot have."""
     # A client without an id is a new process. It must fence the former one, so its epoch is higher, and no retry of the
     # former one may match.
-    if not names_itself:
-        return replace(begun, epoch=current.epoch + 1, last_epoch=NO_EPOCH)
-    if request.epoch == current.epoch:
-        return replace(begun, epoch=current.epoch + 1, last_epoch=current.epoch)
-    if request.epoch == current.last_epoch:
+    if request.producer_id == NO_ID:
+        return replace(begun, epoch=begun.epoch + 1, last_epoch=NO_EPOCH)
+    if request.epoch == begun.epoch:
+        return replace(begun, epoch=begun.epoch + 1, last_epoch=begun.epoch)
+    if request.epoch == begun.last_epoch:
         return begun  # A retry, because the client has not received the first response (KIP-360).
     return ErrorCode.PRODUCER_FENCED
 
