@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from kproc.broker.api.delegation_tokens import ERROR_TIME, Name, may_ask, requester_of
+from kproc.broker.api.delegation_tokens import ERROR_TIME, Name, can_use_tokens, requester_of
 from kproc.broker.cluster.delegation_tokens import creation_fields
 from kproc.broker.peers.controller_call import change_metadata
 from kproc.broker.request.registry import api
@@ -54,7 +54,7 @@ def _owner(request: dict[str, Any]) -> Name | None:
 def _problem(context: RequestContext, owner: Name, requester: Name, renewers: list[Name]) -> ErrorCode:
     # KIP-48: a client without a login has no identity that could own a token. A client that has logged in by a token
     # could otherwise renew itself for ever.
-    if not may_ask(context):
+    if not can_use_tokens(context):
         return ErrorCode.DELEGATION_TOKEN_REQUEST_NOT_ALLOWED
     if not owner[0]:
         return ErrorCode.INVALID_PRINCIPAL_TYPE

@@ -1,10 +1,13 @@
-"""Shared code of the four APIs of delegation tokens (KIP-48): the clients that may use them, and an error response."""
+"""Shared code of the four APIs of delegation tokens (KIP-48): who may use them, and changes of the expiry."""
 
 from __future__ import annotations
 
+from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
+from kproc.broker.peers.controller_call import change_metadata
 from kproc.broker.security.principal import ANONYMOUS
+from kproc.common.errors import ErrorCode
 
 if TYPE_CHECKING:
     from kproc.broker.request.context import RequestContext
@@ -13,7 +16,7 @@ ERROR_TIME: Final = -1
 Name = tuple[str, str]
 
 
-def may_ask(context: RequestContext) -> bool:
+def can_use_tokens(context: RequestContext) -> bool:
     """Return True if the client may use the APIs of delegation tokens (KIP-48).
 
     It must have authenticated, and not by a token.
@@ -28,6 +31,17 @@ def may_ask(context: RequestContext) -> bool:
 def requester_of(context: RequestContext) -> Name:
     """Return the client's principal as (type, name)."""
     return context.principal.type, context.principal.name
+
+
+def change_expiry(
+    context: RequestContext, request: dict[str, Any], operation: str, period: int
+) -> dict[str, Any] | None:
+    """Let the controller renew or expire the token of the request. Return an error response, or None for now."""
+    if not can_use_tokens(context):
+        return expiry_error(request, ErrorCode.DELEGATION_TOKEN_REQUEST_NOT_ALLOWED)
+    body = {"requester": requester_of(context), "hmac": request["hmac"], "period": period}
+    change_metadata(context, operation, body, partial(expiry_error, request))
+    return None
 
 
 def expiry_error(_request: dict[str, Any], code: int, _message: str | None = None) -> dict[str, Any]:

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from kproc.broker.api.delegation_tokens import Name, may_ask, requester_of
+from kproc.broker.api.delegation_tokens import Name, can_use_tokens, requester_of
 from kproc.broker.cluster.delegation_tokens import token_hmac, token_key
 from kproc.broker.cluster.records import DelegationTokenSet
 from kproc.broker.request.listing import list_items
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
 @api(ApiKey.DESCRIBE_DELEGATION_TOKEN, versions=(1, 3))
 def handle_describe_delegation_token(context: RequestContext, request: dict[str, Any]) -> None:
-    if not may_ask(context):
+    if not can_use_tokens(context):
         raise KafkaError(ErrorCode.DELEGATION_TOKEN_REQUEST_NOT_ALLOWED)
     key = token_key(context.services.config)
     if key is None:

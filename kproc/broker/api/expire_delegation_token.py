@@ -8,13 +8,10 @@ Versions: v2 flexible.
 
 from __future__ import annotations
 
-from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from kproc.broker.api.delegation_tokens import expiry_error, may_ask, requester_of
-from kproc.broker.peers.controller_call import change_metadata
+from kproc.broker.api.delegation_tokens import change_expiry, expiry_error
 from kproc.broker.request.registry import api
-from kproc.common.errors import ErrorCode
 from kproc.wire.header import ApiKey
 
 if TYPE_CHECKING:
@@ -25,12 +22,4 @@ error_response = expiry_error
 
 @api(ApiKey.EXPIRE_DELEGATION_TOKEN, versions=(1, 2))
 def handle_expire_delegation_token(context: RequestContext, request: dict[str, Any]) -> dict[str, Any] | None:
-    if not may_ask(context):
-        return expiry_error(request, ErrorCode.DELEGATION_TOKEN_REQUEST_NOT_ALLOWED)
-    body = {
-        "requester": requester_of(context),
-        "hmac": request["hmac"],
-        "period": request["expiry_time_period"],
-    }
-    change_metadata(context, "expire_delegation_token", body, partial(error_response, request))
-    return None
+    return change_expiry(context, request, "expire_delegation_token", request["expiry_time_period"])
