@@ -7,6 +7,7 @@ from typing import Any
 
 from kproc.broker.role.listeners import Endpoint
 from kproc.broker.security.acl import Operation, ResourceType
+from kproc.broker.security.authorizer import Access
 from kproc.broker.security.principal import Identity, Principal
 from kproc.wire.header import ApiKey
 from tests.support.handler_rig import HandlerRig, parts_of
@@ -27,17 +28,8 @@ class Rules:
     def __init__(self, *allowed: tuple[Principal, Operation, ResourceType, str]) -> None:
         self.allowed = allowed
 
-    def is_allowed(
-        self,
-        client: Identity,
-        operation: Operation,
-        resource: ResourceType,
-        name: str,
-        *,
-        api_key: int,
-        is_question: bool = False,
-        count: int = 1,
-    ) -> bool:
+    def is_allowed(self, access: Access, *, api_key: int, is_question: bool = False, count: int = 1) -> bool:
+        client, operation, resource, name = access
         return (client.principal, operation, resource, name) in self.allowed
 
     def is_allowed_for_any(

@@ -11,6 +11,7 @@ import pytest
 from kproc.broker.api import load_all
 from kproc.broker.cluster import acls
 from kproc.broker.request import registry
+from kproc.broker.security.authorizer import Access
 from kproc.broker.security.principal import Principal
 from kproc.common.errors import ErrorCode, KafkaError
 from kproc.wire.header import ApiKey
@@ -253,9 +254,9 @@ def test_right_on_the_whole_request_is_checked_once(
     asked: list[str] = []
     original = type(authorizer).is_allowed
 
-    def is_allowed(self: Any, client: Any, operation: Any, resource: Any, name: str, **others: Any) -> bool:
-        asked.append(name)
-        return original(self, client, operation, resource, name, **others)
+    def is_allowed(self: Any, access: Access, **others: Any) -> bool:
+        asked.append(access[-1])
+        return original(self, access, **others)
 
     monkeypatch.setattr(type(authorizer), "is_allowed", is_allowed)
     answer = processor.ask(ApiKey.CREATE_ACLS, 2, {"creations": [acl(at) for at in range(count)]})
