@@ -136,7 +136,7 @@ def _bounds(files: PartitionFiles, options: LogOptions) -> tuple[int, int]:
     if options.isolation == READ_COMMITTED:
         high = max(low, files.last_stable_offset())
     # Sync first, so that a power loss cannot remove records that this job has read.
-    files.sync()
+    files.segments.sync()
     start = _offset_of(files, options.starting)
     end = _offset_of(files, options.ending)
     start = low if start == EARLIEST else start

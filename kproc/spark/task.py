@@ -92,7 +92,8 @@ class _Task:
 
         If the files fail or end early, the caller fetches the rest, from `decoder.next_offset` on.
         """
-        from kproc.spark.log_files import HalfReplaced, OffsetGone
+        from kproc.spark.log_files import OffsetGone
+        from kproc.spark.segment_directory import HalfReplaced
 
         try:
             yield from files.read(decoder, isolation=self._options.isolation)

@@ -11,10 +11,11 @@ import pytest
 from kproc.broker.storage.log import Log
 from kproc.common.errors import Corrupt, KafkaError
 from kproc.common.reading import READ_COMMITTED
-from kproc.spark import log_files
+from kproc.spark import segment_directory
 from kproc.spark.decode import Decoder
-from kproc.spark.log_files import HalfReplaced, OffsetGone, PartitionFiles
+from kproc.spark.log_files import OffsetGone, PartitionFiles
 from kproc.spark.look_up import DataLoss
+from kproc.spark.segment_directory import HalfReplaced, SegmentDirectory
 from kproc.wire.record_batch import TRANSACTIONAL, ControlType, encode_end_transaction
 from tests.support.logs import NOW_MS, LogRig, append_one, batch
 from tests.support.transactions import in_transaction, marker, put
@@ -41,7 +42,7 @@ def expected(start: int, end: int) -> list[tuple[int, bytes]]:
 
 def test_any_range_of_offsets_is_read_over_the_segments(rig: LogRig, log: Log) -> None:
     files = files_of(rig)
-    assert len(files.bases()) > 5
+    assert len(files.segments.bases()) > 5
     assert (files.find_start_offset(), files.find_end_offset()) == (0, 300)
     for start, end in [(0, 300), (7, 8), (148, 252), (299, 300), (33, 33)]:
         assert read(files, start, end) == expected(start, end)
@@ -114,7 +115,7 @@ def test_segment_deleted_by_retention_is_read_to_end(rig: LogRig, log: Log) -> N
     decoder = Decoder(["offset"], "t", 0, 0, 300, rows_max=5)
     tables = files.read(decoder)
     rows = next(tables).num_rows
-    bases = files.bases()
+    bases = files.segments.bases()
     for base in bases[:3]:  # As the owner does: renamed first.
         path = rig.directory / f"{base:020d}.log"
         path.rename(path.with_name(path.name + ".deleted"))
@@ -128,7 +129,7 @@ def test_segments_merged_by_compaction_are_found_again(rig: LogRig, log: Log) ->
     decoder = Decoder(["offset", "value"], "t", 0, 0, 300, rows_max=5)
     tables = files.read(decoder)
     got = next(tables).to_pylist()
-    bases = files.bases()
+    bases = files.segments.bases()
     paths = [rig.directory / f"{base:020d}.log" for base in bases[:4]]
     merged = rig.directory / "merged"
     merged.write_bytes(b"".join(path.read_bytes() for path in paths))
@@ -169,11 +170,11 @@ def test_a_replacement_that_is_under_way_is_waited_for(
     rig: LogRig, log: Log, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     files = files_of(rig)
-    go_on = merge(rig, files.bases()[:3])
-    monkeypatch.setattr(log_files, "pause", lambda _ms: None)
+    go_on = merge(rig, files.segments.bases()[:3])
+    monkeypatch.setattr(segment_directory, "pause", lambda _ms: None)
     with pytest.raises(HalfReplaced, match=r"0000\.log\.swap is neither in force nor gone"):
         files.find_start_offset()
-    monkeypatch.setattr(log_files, "pause", lambda _ms: go_on())
+    monkeypatch.setattr(segment_directory, "pause", lambda _ms: go_on())
     assert files.find_start_offset() == 0
     assert read(files, 0, 300) == expected(0, 300)
 
@@ -182,19 +183,19 @@ def test_a_look_at_files_that_go_away_is_taken_again(
     rig: LogRig, log: Log, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     files = files_of(rig)
-    listed = PartitionFiles.bases
-    stale = files.bases()
+    listed = SegmentDirectory.bases
+    stale = files.segments.bases()
     merge(rig, stale[:3])()
     merge(rig, stale[-3:])()
     for path in rig.directory.glob("*.deleted"):
         path.unlink()
     looks: list[list[int]] = []
 
-    def bases(self: PartitionFiles) -> list[int]:
+    def bases(self: SegmentDirectory) -> list[int]:
         looks.append(listed(self) if looks else stale)
         return looks[-1]
 
-    monkeypatch.setattr(PartitionFiles, "bases", bases)
+    monkeypatch.setattr(SegmentDirectory, "bases", bases)
     for look, found in (
         (files.find_end_offset, 300),
         (files.last_stable_offset, 300),
@@ -299,9 +300,9 @@ def test_aborted_records_stay_hidden_during_retention(rig: LogRig) -> None:
     for path in rig.directory.glob(f"{base:020d}.*"):
         path.rename(path.with_name(path.name + ".deleted"))
     # Listed a moment ago, and renamed since: it is read under the other name.
-    bases = PartitionFiles.bases
+    bases = SegmentDirectory.bases
     with pytest.MonkeyPatch.context() as patched:
-        patched.setattr(PartitionFiles, "bases", lambda self: [base, *bases(self)])
+        patched.setattr(SegmentDirectory, "bases", lambda self: [base, *bases(self)])
         assert files.aborted(0, 42) == [(1, 0, 1)]
         assert read(files, 0, 42, READ_COMMITTED)[0] == (2, bytes(100))
         assert read(files, 0, 42)[0] == (0, b"aborted")

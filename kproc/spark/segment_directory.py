@@ -1,0 +1,195 @@
+"""SegmentDirectory: the segment files of a partition, which their owner changes while this process reads them.
+
+A running broker appends, rolls, deletes by retention, and replaces segments by compaction. Therefore:
+
+- A missing file is looked for under its `.deleted` name, and then the directory is listed again.
+- An open file stays complete when it is renamed or deleted. But an index can already belong to its replacement, so the
+  batch at an index's position is checked before it is used.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Final, TypeVar
+
+import numpy as np
+
+from kproc.broker.storage.format import (
+    DELETED_SUFFIX,
+    INDEX_SUFFIX,
+    LOG_SUFFIX,
+    SWAP_SUFFIX,
+    TIME_INDEX_SUFFIX,
+    parse_segment_file_name,
+    segment_file_name,
+)
+from kproc.broker.storage.fs import OsFs
+from kproc.common.errors import Corrupt
+from kproc.common.regular_file import open_regular
+from kproc.spark.brokers import pause
+from kproc.wire.batch_header import BASE_OFFSET, HEADER, HEADER_BYTES, MAGIC_BYTE, last_offset_of
+from kproc.wire.record_batch import MAGIC
+
+if TYPE_CHECKING:
+    from typing import Any
+
+    Array = np.ndarray[Any, np.dtype[Any]]
+
+LOOKS: Final = 20
+"""Number of consecutive failures to open a listed file after which the log counts as corrupt."""
+_TIME_INDEX: Final = np.dtype([("timestamp", ">i8"), ("offset", ">i4")])
+_SWAP_LOOKS: Final = 100
+_SWAP_PAUSE_MS: Final = 20
+"""The renames of a replacement take less than a millisecond, on a busy host a few more: after 2 s nobody does them."""
+# Errors of a sync on a read-only medium and on file systems without syncs.
+_NO_SYNC: Final = frozenset({errno.EROFS, errno.EINVAL, errno.ENOSYS, errno.EOPNOTSUPP})
+_fs = OsFs()
+_Found = TypeVar("_Found")
+
+
+class HalfReplaced(Exception):
+    """A crash interrupted compaction between its renames. Only the broker's next start decides which files count."""
+
+
+@dataclass(frozen=True)
+class SegmentDirectory:
+    """The segment files of one partition, by the base offsets of the segments."""
+
+    directory: Path
+
+    def __str__(self) -> str:
+        return f"{self.directory.name} in {self.directory.parent}"
+
+    def bases(self) -> list[int]:
+        """Return the sorted base offsets of the segments; empty if the partition was deleted.
+
+        Raises HalfReplaced if `.swap` files stay for 2 s.
+        """
+        for _ in range(_SWAP_LOOKS):
+            try:
+                names = os.listdir(self.directory)
+            except FileNotFoundError:
+                return []
+            # The broker is between the renames of a compaction: the old segments are renamed to `.deleted` already, and
+            # their replacement still has its `.swap` name. Wait until it is done.
+            swaps = [name for name in names if name.endswith(LOG_SUFFIX + SWAP_SUFFIX)]
+            if not swaps:
+                break
+            pause(_SWAP_PAUSE_MS)
+        else:
+            raise HalfReplaced(
+                f"{self}: {swaps[0]} is neither in force nor gone: its broker ended while it compacted the log, "
+                "and sets that right when it starts"
+            )
+        parsed = (parse_segment_file_name(name, LOG_SUFFIX) for name in names)
+        return sorted(base for base in parsed if base is not None)
+
+    def sync(self) -> None:
+        """Sync the segments and their names.
+
+        The files do not show how far the broker has synced them. Without a sync of our own a power loss could take
+        records of acks=all that a job has read. A medium without syncs has no unsynced records.
+        """
+
+        def sync_all(bases: list[int]) -> None:
+            for base in bases:
+                descriptor = self.open(base)
+                try:
+                    _sync(descriptor)
+                finally:
+                    os.close(descriptor)
+
+        self.repeat_until_listed(sync_all)
+        # A name that is not synced can be lost, and with it all records of its segment. So the directory is synced,
+        # too.
+        descriptor = os.open(self.directory, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+        try:
+            _sync(descriptor)
+        finally:
+            os.close(descriptor)
+
+    def path(self, base: int) -> Path:
+        return self.directory / segment_file_name(base, LOG_SUFFIX)
+
+    def open(self, base: int) -> int:
+        """Open a segment by its base offset. Raise FileNotFoundError if it was deleted or merged into another one."""
+        path = self.path(base)
+        try:
+            return open_regular(path, os.O_RDONLY)
+        except FileNotFoundError:
+            return open_regular(path.with_name(path.name + DELETED_SUFFIX), os.O_RDONLY)
+
+    def repeat_until_listed(self, look: Callable[[list[int]], _Found]) -> _Found:
+        """Return the result of `look(bases)`. Repeat it if a segment disappears meanwhile.
+
+        Raises Corrupt if a listed segment is missing LOOKS times in a row.
+        """
+        for _ in range(LOOKS):
+            try:
+                return look(self.bases())
+            except FileNotFoundError:
+                continue
+        raise Corrupt(f"{self}: a segment is in the directory's list, but its file does not exist")
+
+    def size(self, base: int) -> int:
+        try:
+            return self.path(base).stat().st_size
+        except FileNotFoundError:
+            return 0
+
+    def offset_index(self, base: int) -> tuple[Array, Array]:
+        """Return (last offsets, positions) of the index's entries. Both are empty if the index is missing."""
+        content = _fs.read_file(self.directory / segment_file_name(base, INDEX_SUFFIX)) or b""
+        pairs = np.frombuffer(content[: len(content) // 8 * 8], ">i4").reshape(-1, 2).astype(np.int64)
+        rows = _growing(pairs[:, 1])
+        return pairs[:rows, 0] + base, pairs[:rows, 1]
+
+    def time_index(self, base: int) -> Array:
+        content = _fs.read_file(self.directory / segment_file_name(base, TIME_INDEX_SUFFIX)) or b""
+        entries = np.frombuffer(content[: len(content) // 12 * 12], _TIME_INDEX)
+        entries = entries[: _growing(entries["timestamp"])]
+        # A single entry with timestamp 0 is preallocated space.
+        return entries[1:] if len(entries) == 1 and entries["timestamp"][0] == 0 else entries
+
+    def indexed(self, base: int, offset: int) -> tuple[int, int]:
+        """Return (last offset, position) of the last index entry at or below the offset, or (base, 0)."""
+        last_offsets, positions = self.offset_index(base)
+        entry = int(np.searchsorted(last_offsets, offset, side="right")) - 1
+        return (int(last_offsets[entry]), int(positions[entry])) if entry >= 0 else (base, 0)
+
+    def position(self, base: int, offset: int, descriptor: int) -> int:
+        """Return a position in the open segment at or before the batch that contains the offset.
+
+        The index can belong to another file than the descriptor. Return 0 if the batch at the position does not fit.
+        """
+        last_offset, position = self.indexed(base, offset)
+        raw = os.pread(descriptor, HEADER_BYTES, position) if position else b""
+        if len(raw) < HEADER_BYTES:
+            return 0
+        header = HEADER.unpack(raw)
+        # If Kafka appends several batches at once, their entry has the last offset of all of them.
+        is_it = (
+            header[MAGIC_BYTE] == MAGIC
+            and base <= header[BASE_OFFSET] <= last_offset_of(header) <= last_offset
+        )
+        return position if is_it else 0
+
+
+def _sync(descriptor: int) -> None:
+    try:
+        os.fdatasync(descriptor)
+    except OSError as error:
+        if error.errno not in _NO_SYNC:
+            raise
+
+
+def _growing(numbers: Array) -> int:
+    """Return the length of the increasing prefix. Kafka preallocates an active segment's index with zeros behind it."""
+    stops = np.flatnonzero(numbers[1:] <= numbers[:-1])
+    if len(stops):
+        return int(stops[0]) + 1
+    return len(numbers)
