@@ -549,7 +549,7 @@ class Scene:
             coordinator.delete_group(group_id, on_done)
         else:
             value = CommittedOffset(offset=len(commits) - 1, commit_timestamp_ms=self.clock.wall_ms())
-            coordinator.commit(
+            coordinator.offset_requests.commit(
                 CommitRequest(
                     group_id=group_id, member_id="", group_instance_id=None, generation=-1,
                     knows_unknown_group=True, offsets=[(OffsetKey(group_id, GROUP_TOPIC, 0), value)],

@@ -339,7 +339,7 @@ class Client:
             scene,
             GROUP_TOPIC,
             self.group,
-            lambda coordinator, reply: coordinator.commit(request, reply),
+            lambda coordinator, reply: coordinator.offset_requests.commit(request, reply),
             on_code,
             int(_LOST),
         )

@@ -24,8 +24,8 @@ from kproc.broker.coordinator.coordinator_log import C, CoordinatorKind, Coordin
 from kproc.broker.coordinator.rules import DueOf, Marker, Producer, Timing
 from kproc.broker.group.classic.members import NEVER_MS
 from kproc.broker.group.classic.state import GroupState
-from kproc.broker.group.coordinator import CommitRequest, GroupCoordinator
-from kproc.broker.group.messages import JoinRequest, JoinResult, LeavingMember, SyncRequest
+from kproc.broker.group.coordinator import GroupCoordinator
+from kproc.broker.group.messages import CommitRequest, JoinRequest, JoinResult, LeavingMember, SyncRequest
 from kproc.broker.group.records import CommittedOffset, OffsetKey
 from kproc.broker.share.state.coordinator import ShareCoordinator, ShareEnvironment
 from kproc.broker.share.state.messages import (
@@ -100,7 +100,9 @@ class Scene(Generic[C]):
 
     def load(self) -> CoordinatorLog[C]:
         self.deadlines_of_load: Deadlines[DueOf] = Deadlines()
-        shard = CoordinatorLog(self.kind(), self.owned, CONFIG, self.clock, self.deadlines_of_load, {}, 1, UNGUARDED)
+        shard = CoordinatorLog(
+            self.kind(), self.owned, CONFIG, self.clock, self.deadlines_of_load, {}, 1, UNGUARDED
+        )
         while not shard.is_loaded:
             shard.load_some(ALL_TOPICS)
             assert not shard.is_damaged
@@ -329,7 +331,9 @@ class Groups(Scene[GroupCoordinator]):
     def kind(self) -> CoordinatorKind[GroupCoordinator]:
         return CoordinatorKind(
             topic="__consumer_offsets",
-            make=lambda log, deadlines, _epoch: GroupCoordinator(CONFIG, NO_TOPICS, self.timing, deadlines, log),
+            make=lambda log, deadlines, _epoch: GroupCoordinator(
+                CONFIG, NO_TOPICS, self.timing, deadlines, log
+            ),
             codec=0,
             sweep_interval_ms=1,
             end_transaction=GroupCoordinator.end_transaction,
@@ -379,14 +383,14 @@ class Groups(Scene[GroupCoordinator]):
             offsets=offsets,
             producer=None if producer_id is None else Producer(producer_id, 0),
         )
-        self.shard.coordinator.commit(request, lambda code: None)
+        self.shard.coordinator.offset_requests.commit(request, lambda code: None)
 
     def end(self, producer_id: int, is_commit: bool) -> None:
         self.shard.append_marker(Marker(producer_id, 0, 0, is_commit, 0))
 
     def delete(self, group_id: str, partition: int) -> None:
         key = OffsetKey(group_id, "t", partition)
-        self.shard.coordinator.delete_offsets(group_id, [key], lambda code, subscribed: None)
+        self.shard.coordinator.offset_requests.delete_offsets(group_id, [key], lambda code, subscribed: None)
 
     def delete_group(self, group_id: str) -> None:
         self.shard.coordinator.delete_group(group_id, lambda code: None)
@@ -525,7 +529,9 @@ INITIALIZED = [("request", "initialize", 0, InitializeState(0)), ("sync", 0)]
 
 
 # A write finds no room, and the next one builds on the state without it.
-@example([*INITIALIZED, ("fail_write", 1, 0), ("request", "write", 0, WRITE), ("request", "read", 0, ReadState(5))])
+@example(
+    [*INITIALIZED, ("fail_write", 1, 0), ("request", "write", 0, WRITE), ("request", "read", 0, ReadState(5))]
+)
 # A sweep finds no room for a snapshot, so it must not delete what that would replace.
 @example([*INITIALIZED, ("pass_ms", 1_000), ("fail_write", 1, 70), ("sweep",), ("sync", 0)])
 @settings(deadline=None, max_examples=80)

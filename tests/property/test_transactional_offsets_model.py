@@ -22,7 +22,8 @@ from kproc.broker.coordinator import coordinator_log
 from kproc.broker.coordinator import steps as coordinator_steps
 from kproc.broker.coordinator.coordinator_log import CoordinatorLog
 from kproc.broker.coordinator.rules import Marker, Producer
-from kproc.broker.group.coordinator import CommitRequest, GroupCoordinator
+from kproc.broker.group.coordinator import GroupCoordinator
+from kproc.broker.group.messages import CommitRequest
 from kproc.broker.group.records import CommittedOffset, OffsetKey
 from kproc.broker.handler.coordinator_kinds import groups
 from kproc.broker.storage.log import LogConfig
@@ -114,7 +115,7 @@ class Scene:
                 offsets=offsets,
                 producer=None if producer_id is None else Producer(producer_id, 0),
             )
-            self.shard.coordinator.commit(request, lambda code: None)
+            self.shard.coordinator.offset_requests.commit(request, lambda code: None)
             committed = True if producer_id is None else None
             self.model += [Written(key, value.offset, producer_id, committed) for key, value in offsets]
 
@@ -126,7 +127,9 @@ class Scene:
 
     def delete(self, chosen: int) -> None:
         key = KEYS[chosen]
-        self.shard.coordinator.delete_offsets(key.group_id, [key], lambda code, subscribed: None)
+        self.shard.coordinator.offset_requests.delete_offsets(
+            key.group_id, [key], lambda code, subscribed: None
+        )
         self.model.append(Written(key, None, None, True))
 
     def check(self) -> None:

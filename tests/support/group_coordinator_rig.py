@@ -143,7 +143,7 @@ class Rig:
         request = CommitRequest(
             group_id=group, offsets=[(OffsetKey(group, topic, 0), value)], **{**fields, **more}
         )
-        self.coordinator.commit(request, codes.append)
+        self.coordinator.offset_requests.commit(request, codes.append)
         return codes
 
     def end(self, producer_id: int, *, is_commit: bool) -> None:

@@ -221,7 +221,7 @@ def test_groups_of_empty_commits_are_bounded(monkeypatch: pytest.MonkeyPatch) ->
             knows_unknown_group=True,
             offsets=[],
         )
-        rig.coordinator.commit(request, lambda code: None)
+        rig.coordinator.offset_requests.commit(request, lambda code: None)
     rig.log.sync()
     assert len(rig.coordinator) == 11
     assert rig.offset(group="kept") == 1

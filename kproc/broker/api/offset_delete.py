@@ -91,4 +91,4 @@ def _delete(
     def on_done(code: int, subscribed: frozenset[str]) -> None:
         on_outcome(int(code) if code else sorted(subscribed))
 
-    coordinator.delete_offsets(group_id, keys, on_done)
+    coordinator.offset_requests.delete_offsets(group_id, keys, on_done)

@@ -288,7 +288,7 @@ def _fetch(
     request: OffsetsRequest,
     on_outcome: OnOutcome[OffsetsResult],
 ) -> None:
-    refusal = coordinator.fetch_refusal(group_id, request.member_id, request.member_epoch)
+    refusal = coordinator.offset_requests.fetch_refusal(group_id, request.member_id, request.member_epoch)
     if refusal:
         on_outcome(int(refusal))
         return

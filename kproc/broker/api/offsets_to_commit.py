@@ -25,7 +25,7 @@ COMMIT: Final = GROUPS.operation("offset_commit", CommitRequest, int)
 def _commit(
     coordinator: GroupCoordinator, _group_id: str, request: CommitRequest, on_outcome: OnOutcome[int]
 ) -> None:
-    coordinator.commit(request, lambda code: on_outcome(int(code)))
+    coordinator.offset_requests.commit(request, lambda code: on_outcome(int(code)))
 
 
 class OffsetsToCommit:

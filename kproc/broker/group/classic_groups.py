@@ -83,6 +83,10 @@ class ClassicGroups:
         group = self._groups[group_id] = ClassicGroup(group_id, self.environment)
         return group
 
+    def group_of_offsets(self, group_id: str) -> Group:
+        """Return the group of a committed offset. A group that only stores offsets has no record."""
+        return self._groups.get(group_id) or self.add(group_id)
+
     def add_unwritten(self, group_id: str) -> ClassicGroup:
         """Add a group without a record in the log. If there are too many, delete the oldest one without members.
 

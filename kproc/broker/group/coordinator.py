@@ -18,7 +18,6 @@ from typing import TYPE_CHECKING, Any, Final, TypeVar
 from kproc.broker.coordinator.rules import (
     Code,
     DueOf,
-    KeyAndValue,
     KnownTopics,
     OnCode,
     Producer,
@@ -41,7 +40,6 @@ from kproc.broker.group.consumer.topics import ConsumerCluster
 from kproc.broker.group.consumer_groups import ConsumerGroups
 from kproc.broker.group.messages import (
     UNKNOWN_MEMBER_ID,
-    CommitRequest,
     DescribedGroup,
     GroupOverview,
     JoinReply,
@@ -54,14 +52,13 @@ from kproc.broker.group.messages import (
     SyncRequest,
     SyncResult,
 )
+from kproc.broker.group.offset_requests import OffsetRequests
 from kproc.broker.group.offsets import GroupOffsets
 from kproc.broker.group.records import (
     CommittedOffset,
     OffsetKey,
     UnknownGroupRecord,
     decode_record,
-    encode_offset_key,
-    encode_offset_value,
 )
 from kproc.broker.group.removal import TOMBSTONES_AT_ONCE, GroupRemoval, log_error
 from kproc.broker.share.membership.group import ShareGroup
@@ -137,6 +134,9 @@ class GroupCoordinator:
         # Groups whose deletion takes several steps, because they have many offsets, or states of a share coordinator.
         # Joins, heartbeats and commits are rejected meanwhile.
         self._deleting: dict[str, OnCode] = {}
+        self.offset_requests = OffsetRequests(
+            self._classic, self._groups, self._deleting, self.offsets, self._removal, timing, log
+        )
 
     def __len__(self) -> int:
         return len(self._groups)
@@ -193,7 +193,7 @@ class GroupCoordinator:
         # KIP-211: offsets without a group record belong to a tool or to a consumer that assigns its partitions by
         # itself. The sweep finds them by their group.
         for group_id in self.offsets.group_ids():
-            self._group_of_offsets(group_id)
+            self._classic.group_of_offsets(group_id)
             count += self.offsets.count_by_name(group_id, topics)
             yield _BUILD_COST + self.offsets.count(group_id)
         if topics.deleted:
@@ -210,13 +210,6 @@ class GroupCoordinator:
                 "of the same names",
                 count,
             )
-
-    def _group_of_offsets(self, group_id: str) -> Group:
-        """Return the group of a committed offset.
-
-        A group that only stores offsets has no record (Kafka's simple group).
-        """
-        return self._groups.get(group_id) or self._classic.add(group_id)
 
     # -- members -----------------------------------------------------------------------------------------------
 
@@ -393,43 +386,6 @@ class GroupCoordinator:
 
     # -- offsets -----------------------------------------------------------------------------------------------
 
-    def commit(self, request: CommitRequest, on_done: OnCode) -> None:
-        """Handle an OffsetCommit or TxnOffsetCommit. `on_done` gets one code for all offsets."""
-        code = self._commit_refusal(request)
-        if code or not request.offsets:
-            if not code and request.group_id not in self._groups:
-                # As in Kafka, the group exists from now on, until the next sweep.
-                self._classic.add_unwritten(request.group_id)
-            on_done(code)
-            return
-
-        def apply(number: int, record_offset: int) -> None:
-            key, value = request.offsets[number]
-            self._group_of_offsets(request.group_id)
-            self.offsets.put(key, value, record_offset, request.producer)
-
-        records: list[KeyAndValue] = [
-            (encode_offset_key(key), encode_offset_value(value)) for key, value in request.offsets
-        ]
-        self._log.write(Write(records, lambda error: on_done(write_error(error)), apply, request.producer))
-
-    def _commit_refusal(self, request: CommitRequest) -> Code:
-        if request.group_id in self._deleting:
-            return ErrorCode.COORDINATOR_LOAD_IN_PROGRESS
-        group = self._groups.get(request.group_id)
-        if group is not None:
-            return group.commit_refusal(request, self._timing.now_ms())
-        if request.generation < 0:
-            return ErrorCode.NONE  # The client is a tool, or a consumer that assigns its own partitions.
-        return ErrorCode.GROUP_ID_NOT_FOUND if request.knows_unknown_group else ErrorCode.ILLEGAL_GENERATION
-
-    def fetch_refusal(self, group_id: str, member_id: str | None, member_epoch: int) -> Code:
-        """Return the error for an OffsetFetch of a member whose protocol has epochs, or NONE."""
-        group = self._groups.get(group_id)
-        if group is None or isinstance(group, ClassicGroup):
-            return ErrorCode.NONE
-        return group.fetch_refusal(member_id, member_epoch)
-
     def end_transaction(self, producer_id: int, is_commit: bool) -> None:
         """Commit or drop the pending offsets of a producer, whose marker is in the log."""
         self.offsets.end_transaction(producer_id, is_commit=is_commit)
@@ -441,23 +397,6 @@ class GroupCoordinator:
         # write waits for the sync of everything before it.
         found = read_state()
         self._log.write(Write([], lambda error: on_done(write_error(error), found)))
-
-    def delete_offsets(
-        self, group_id: str, keys: Sequence[OffsetKey], on_done: Callable[[Code, frozenset[str]], None]
-    ) -> None:
-        """Handle an OffsetDelete. `on_done` gets the code, and the subscribed topics, which keep their offsets."""
-        self._log.flush()
-        group = self._groups.get(group_id)
-        # KIP-496: offsets of a topic that a member reads must not disappear under it.
-        refusal = ErrorCode.GROUP_ID_NOT_FOUND if group is None else group.offset_delete_refusal()
-        if group is None or refusal:
-            on_done(refusal, frozenset())
-            return
-        subscribed = frozenset(
-            topic for topic in {key.topic for key in keys} if group.is_subscribed_to(topic)
-        )
-        doomed = [key for key in keys if key.topic not in subscribed and self.offsets.is_known(key)]
-        self._removal.remove(doomed, lambda error: on_done(write_error(error), subscribed))
 
     def topics_deleted(self, topics: KnownTopics) -> None:
         """Hide the offsets of deleted topics and start to remove them."""
@@ -577,8 +516,9 @@ class GroupCoordinator:
         self.steps.replace_all(self._resign_all(groups))
 
     def _resign_all(self, groups: dict[str, Group]) -> Work:
-        deleting, self._deleting = self._deleting, {}
-        for on_done in deleting.values():
+        deleting = list(self._deleting.values())
+        self._deleting.clear()
+        for on_done in deleting:
             on_done(ErrorCode.NOT_COORDINATOR)
         for group_id in list(groups):
             # Each part frees the memory of its groups, because freeing all of it at the end would take long, too.

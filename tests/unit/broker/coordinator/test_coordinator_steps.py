@@ -405,7 +405,7 @@ def commit(rig: HandlerRig, group_id: str, topic: str, partitions: Iterable[int]
         knows_unknown_group=True,
         offsets=offsets,
     )
-    coordinator(rig).commit(request, codes.append)
+    coordinator(rig).offset_requests.commit(request, codes.append)
     coordinator(rig)._log.flush()
     rig.settle()
     return codes

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import pytest
 
-from kproc.broker.group.messages import CommitRequest
 from kproc.broker.group.records import OffsetKey, encode_offset_key
 from kproc.common.deadlines import NEVER
 from kproc.common.errors import Corrupt, ErrorCode
@@ -15,15 +14,6 @@ from tests.support.group_coordinator_rig import Rig
 @pytest.fixture
 def rig() -> Rig:
     return Rig()
-
-
-def test_commit_is_visible_on_append_and_answered_when_durable(rig: Rig) -> None:
-    codes = rig.commit(5)
-    assert (rig.offset(), codes) == (None, [])
-    rig.log.flush()
-    assert (rig.offset(), codes) == (5, [])
-    rig.log.sync()
-    assert codes == [0]
 
 
 def test_a_read_waits_for_what_it_shows(rig: Rig) -> None:
@@ -39,37 +29,6 @@ def test_a_read_waits_for_what_it_shows(rig: Rig) -> None:
     for write in writes:  # A round covers what the log held when it began.
         write.on_done(0)
     assert (told, rig.offset()) == ([(0, 5)], 6)
-
-
-@pytest.mark.parametrize(
-    ("error", "told"),
-    [
-        (ErrorCode.KAFKA_STORAGE_ERROR, ErrorCode.NOT_COORDINATOR),
-        (ErrorCode.NOT_LEADER_OR_FOLLOWER, ErrorCode.NOT_COORDINATOR),
-        (ErrorCode.RECORD_LIST_TOO_LARGE, ErrorCode.UNKNOWN_SERVER_ERROR),
-    ],
-)
-def test_a_commit_that_was_not_appended_changes_nothing(rig: Rig, error: ErrorCode, told: ErrorCode) -> None:
-    rig.log.error = error
-    codes = rig.commit(5)
-    rig.log.flush()
-    assert (rig.offset(), codes, rig.states()) == (None, [told], {})
-
-
-def test_commit_with_no_valid_offset_makes_group_until_sweep(rig: Rig) -> None:
-    codes: list[int] = []
-    request = CommitRequest(
-        group_id="g",
-        member_id="",
-        group_instance_id=None,
-        generation=-1,
-        knows_unknown_group=True,
-        offsets=[],
-    )
-    rig.coordinator.commit(request, codes.append)
-    assert (codes, rig.states()) == ([0], {"g": "Empty"})
-    rig.sweep()
-    assert rig.states() == {}
 
 
 def test_a_successor_goes_on_with_groups_and_offsets(rig: Rig) -> None:

@@ -21,7 +21,7 @@ from kproc.broker.group.consumer.records import (
     MemberTarget,
     TargetEpoch,
 )
-from kproc.broker.group.coordinator import CommitRequest
+from kproc.broker.group.messages import CommitRequest
 from kproc.broker.group.records import CommittedOffset, OffsetKey
 from kproc.broker.handler.coordinator_kinds import groups
 from kproc.broker.share.membership.records import SHARE_RECORDS
@@ -66,7 +66,7 @@ def fill(rig: LogRig) -> None:
                 offsets=[(OffsetKey("g", "t", 0), value)],
                 producer=producer,
             )
-            shard.coordinator.commit(request, lambda code: None)
+            shard.coordinator.offset_requests.commit(request, lambda code: None)
         assert shard.append_marker(Marker(7, 0, 5, True, 0)) == 0
         assert shard.append_marker(Marker(8, 4, 5, False, 0)) == 0
 

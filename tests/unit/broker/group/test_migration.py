@@ -193,7 +193,7 @@ def test_rejected_heartbeat_leaves_a_group_without_history(rig: Rig) -> None:
 def test_offset_fetch_of_classic_member_needs_its_generation(rig: Rig) -> None:
     consumer(rig, "n")
     joined = join(rig)
-    fetch = rig.coordinator.fetch_refusal
+    fetch = rig.coordinator.offset_requests.fetch_refusal
     assert fetch("g", joined.member_id, joined.generation) == ErrorCode.NONE
     assert fetch("g", joined.member_id, joined.generation + 1) == ErrorCode.ILLEGAL_GENERATION
 

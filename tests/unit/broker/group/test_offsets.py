@@ -25,7 +25,9 @@ def test_offsets_of_subscribed_topics_are_kept(rig: Rig) -> None:
     rig.log.sync()
     told: list[Any] = []
     keys = [OffsetKey("g", "t", 0), OffsetKey("g", "u", 0), OffsetKey("g", "u", 9)]
-    rig.coordinator.delete_offsets("g", keys, lambda code, subscribed: told.append((code, subscribed)))
+    rig.coordinator.offset_requests.delete_offsets(
+        "g", keys, lambda code, subscribed: told.append((code, subscribed))
+    )
     rig.log.sync()
     assert told == [(0, frozenset({"t"}))]
     assert (rig.offset("t"), rig.offset("u")) == (1, None)

@@ -109,7 +109,7 @@ def test_a_tombstone_takes_pending_offsets_along(rig: Rig, again: Any) -> None:
     rig.commit(6, producer=B)
     rig.commit(7, topic="u", producer=A)
     told: list[Any] = []
-    rig.coordinator.delete_offsets(
+    rig.coordinator.offset_requests.delete_offsets(
         "g", [OffsetKey("g", "t", 0)], lambda code, subscribed: told.append((code, subscribed))
     )
     rig.log.sync()
