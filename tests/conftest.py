@@ -65,6 +65,7 @@ from tests.support.budget import (  # noqa: E402
 )
 from tests.support.forked_workers import ForkedWorkers  # noqa: E402
 from tests.support.java_tools import tools_process  # noqa: E402
+from tests.support.memory_directory import DISK_VARIABLE, chosen_memory_directory  # noqa: E402
 from tests.support.proc import Holdings  # noqa: E402
 from tests.support.skips import Skips  # noqa: E402
 from tests.support.topics import TopicFactory  # noqa: E402
@@ -174,9 +175,12 @@ def _take_own_temporary_directory(config: pytest.Config) -> None:
 
     Children inherit it by TMPDIR. pytest's own `tmp_path` stays where it was, to be looked at afterwards.
     """
-    os.environ.setdefault("PYTEST_DEBUG_TEMPROOT", tempfile.gettempdir())
-    own = tempfile.TemporaryDirectory(prefix="test-run-", ignore_cleanup_errors=True)
+    os.environ.setdefault(DISK_VARIABLE, tempfile.gettempdir())
+    in_memory = chosen_memory_directory(config)
+    own = tempfile.TemporaryDirectory(prefix="test-run-", dir=in_memory, ignore_cleanup_errors=True)
     os.chmod(own.name, 0o711)  # Other users can enter it: the modes of what is in it must do.
+    # On a disk pytest keeps the directories of failed tests. Memory would not be free again before the next boot.
+    os.environ.setdefault("PYTEST_DEBUG_TEMPROOT", own.name if in_memory else tempfile.gettempdir())
     os.environ["TMPDIR"] = tempfile.tempdir = own.name
     # A profile of the developer would name the broker of every command that gets no --bootstrap.
     os.environ["XDG_CONFIG_HOME"] = str(Path(own.name, "config"))
@@ -406,6 +410,13 @@ def start_broker(transport: str) -> Iterator[Callable[..., BrokerUnderTest]]:
 def topic(broker: BrokerUnderTest) -> TopicFactory:
     """`topic(partitions=4, configs={...})`: the name of a new topic on the shared broker."""
     return TopicFactory(broker.bootstrap)
+
+
+@pytest.fixture
+def disk_path() -> Iterator[Path]:
+    """A temporary directory on a disk, for a test that depends on its file system. `tmp_path` may be in memory."""
+    with tempfile.TemporaryDirectory(prefix="test-run-", dir=os.environ[DISK_VARIABLE]) as name:
+        yield Path(name)
 
 
 @pytest.fixture(scope="session")

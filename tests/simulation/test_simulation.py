@@ -34,15 +34,15 @@ def run(*options: str) -> subprocess.CompletedProcess[str]:
 
 
 @pytest.mark.faults
-@pytest.mark.parametrize("seeds", [30, pytest.param(200, marks=pytest.mark.slow)])
+@pytest.mark.parametrize("seeds", [16, pytest.param(200, marks=pytest.mark.slow)])
 def test_seeds_pass(seeds: int) -> None:
     done = run("--first", "1000", "--seeds", str(seeds), "--sometimes", "frequent")
     assert done.returncode == 0, done.stdout + done.stderr
 
 
 def test_simulation_seed_is_reproducible() -> None:
-    """A plain seed, one with transactions, with TLS, with crashes in a row: in any order they tell the same stories."""
-    seeds = ["13", "8", "7", "11"]
+    """A seed with transactions, one with TLS, and one with crashes in a row have the same story in any order."""
+    seeds = ["8", "7", "11"]
     stories = [stories_of(order) for order in (seeds, seeds[::-1])]
     assert stories[0] == stories[1]
     assert sorted(stories[0]) == sorted(seeds)

@@ -155,7 +155,9 @@ def idle_percents(roles: dict[Role, int], wait: Any) -> dict[Role, float]:
 def _cpu_ns(pid: int) -> int:
     total = 0
     for task in os.listdir(f"/proc/{pid}/task"):
-        total += int(Path(f"/proc/{pid}/task/{task}/schedstat").read_text().split()[0])
+        # A thread may end between the two looks.
+        with contextlib.suppress(FileNotFoundError, ProcessLookupError):
+            total += int(Path(f"/proc/{pid}/task/{task}/schedstat").read_text().split()[0])
     return total
 
 

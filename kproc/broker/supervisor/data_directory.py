@@ -8,6 +8,7 @@ import fcntl
 import logging
 import os
 import shutil
+import time
 import uuid
 from pathlib import Path
 from typing import Final
@@ -28,6 +29,11 @@ LOCK_FILE: Final = ".lock"  # Kafka's name.
 _MODE: Final = 0o700
 # Apache Kafka's Raft state, which stands beside its metadata log. kproc writes no such file.
 _QUORUM_STATE: Final = "quorum-state"
+
+_LOCKED: Final = (errno.EAGAIN, errno.EACCES)
+# Longest wait for a lock that the processes of a killed broker still hold.
+_LOCK_WAIT_NS: Final = 1_000_000_000
+_LOCK_RETRY_SECONDS: Final = 0.02
 
 
 class DataDirectory:
@@ -51,11 +57,10 @@ class DataDirectory:
             reason = "not a directory" if isinstance(error, FileExistsError) else error.strerror
             raise FatalError(f"log.dirs: cannot use {error.filename or self.path}: {reason}") from error
         try:
-            # LOCK_NB, because the answer to a second broker is an error, and not a wait for the end of the first one.
-            fcntl.flock(self.lock_fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            _lock(self.lock_fd)
         except OSError as error:
             os.close(self.lock_fd)
-            if error.errno not in (errno.EAGAIN, errno.EACCES):
+            if error.errno not in _LOCKED:
                 raise FatalError(f"log.dirs: cannot lock {self.path}: {error.strerror}") from error
             raise FatalError(f"log.dirs: {self.path} is in use by another broker") from None
         # Fault rules end with the broker. A broker that was killed leaves them.
@@ -140,6 +145,25 @@ class DataDirectory:
     def close(self) -> None:
         """Unlock the directory, unless a child still has the lock's descriptor."""
         os.close(self.lock_fd)
+
+
+def _lock(fd: int) -> None:
+    """Lock the file, or raise OSError: one of _LOCKED if another process has kept the lock for the whole wait.
+
+    A broker that was killed with SIGKILL keeps the lock until the kernel has ended its last role. On a busy host that
+    is after the supervisor is gone and its user has started the next broker. A second broker beside a healthy one is an
+    error, so the wait is short.
+    """
+    give_up_ns = time.monotonic_ns() + _LOCK_WAIT_NS
+    while True:
+        try:
+            fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError as error:
+            if error.errno not in _LOCKED or time.monotonic_ns() > give_up_ns:
+                raise
+        else:
+            return
+        time.sleep(_LOCK_RETRY_SECONDS)  # noqa: TID251 - no descriptor reports an unlock
 
 
 def _random_id() -> str:

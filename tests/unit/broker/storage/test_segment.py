@@ -42,12 +42,12 @@ def rig(tmp_path: Path, fs: ReservingFs) -> LogRig:
 
 
 @pytest.fixture
-def real(tmp_path: Path) -> LogRig:
-    """A log on a file system that sets blocks aside."""
-    with (tmp_path / "probe").open("wb") as probe:
+def real(disk_path: Path) -> LogRig:
+    """A log on a file system that reserves blocks."""
+    with (disk_path / "probe").open("wb") as probe:
         if not OsFs().reserve(probe.fileno(), 0, MIB):
-            pytest.skip(f"{tmp_path} is not on ext4, or its disk is nearly full")
-    return LogRig(tmp_path / "t-0", fs=ReservingFs(answer=None))
+            pytest.skip(f"{disk_path} is not on ext4, or its disk is nearly full")
+    return LogRig(disk_path / "t-0", fs=ReservingFs(answer=None))
 
 
 def write(log: Log, size: int) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import threading
 from collections.abc import Iterator
 from contextlib import ExitStack
 from pathlib import Path
@@ -88,6 +89,16 @@ def test_directory_stays_locked_as_long_as_any_role_holds_it(tmp_path: Path) -> 
     held.result()
     with ExitStack() as stack:
         open_directory(stack, tmp_path)
+
+
+def test_start_waits_for_the_roles_of_a_killed_broker(tmp_path: Path) -> None:
+    """The kernel ends a killed role a moment after its supervisor."""
+    with ExitStack() as stack:
+        open_directory(stack, tmp_path)
+        held = Forked(lambda: threading.Event().wait(0.2))
+    with ExitStack() as stack:
+        open_directory(stack, tmp_path)
+    held.result()
 
 
 def test_data_of_another_node_is_refused_and_unlocked_again(tmp_path: Path) -> None:
