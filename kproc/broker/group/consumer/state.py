@@ -29,6 +29,9 @@ from kproc.broker.group.consumer.subscriptions import Subscriptions
 from kproc.common.errors import ErrorCode, KafkaError
 
 _NO_TARGET: Final[Assignment] = {}
+# As in Kafka, a group and its target begin at epoch 1. So no target is computed for a first member without a
+# subscription. The interval between assignments would then delay the target of its later subscription.
+_FIRST_TARGET_EPOCH: Final = TargetEpoch(1)
 
 
 class ConsumerMember:
@@ -67,7 +70,7 @@ class ConsumerGroupState:
     def __init__(self, group_id: str) -> None:
         self.group_id = group_id
         self.epoch = GroupEpoch(0)
-        self.target_epoch = TargetEpoch(0)
+        self.target_epoch = _FIRST_TARGET_EPOCH
         self.members: dict[str, ConsumerMember] = {}
         self.instance_ids: dict[str, str] = {}  # Instance id of a static member -> its member id.
         self.expressions: dict[str, ExpressionTopics] = {}
@@ -223,7 +226,7 @@ class ConsumerGroupState:
             case ConsumerRecordType.GROUP:
                 self.epoch = GroupEpoch(0)
             case ConsumerRecordType.TARGET:
-                self.target_epoch = TargetEpoch(0)
+                self.target_epoch = _FIRST_TARGET_EPOCH
             case ConsumerRecordType.MEMBER_TARGET:
                 self._targets.pop(key.name, None)
             case ConsumerRecordType.EXPRESSION:

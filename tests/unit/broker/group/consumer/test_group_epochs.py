@@ -46,6 +46,16 @@ def test_first_member_with_an_assignor_starts_at_epoch_2(rig: GroupRig) -> None:
     assert HonestMember(rig, "a", topics=(), assignor="range").heartbeat().member_epoch == 2
 
 
+def test_subscription_after_empty_join_is_assigned_at_once(rig: GroupRig) -> None:
+    """The join without a subscription has no target, after which the interval would delay the next one."""
+    rig.settings["consumer.assignment.interval.ms"] = "1000"
+    member = HonestMember(rig, "a", topics=())
+    assert member.heartbeat().member_epoch == 1
+    member.topics = ("t",)
+    result = member.heartbeat()
+    assert (result.member_epoch, result.assignment) == (2, {T: frozenset({0, 1, 2, 3})})
+
+
 def test_vote_without_a_majority_keeps_the_epoch(rig: GroupRig) -> None:
     members = [HonestMember(rig, name, assignor="uniform") for name in "abc"]
     settle(members)

@@ -1,4 +1,4 @@
-"""ConsumerGroupState: members by their ids, and the name of the group's state."""
+"""ConsumerGroupState: members, names of states, and replay of partial records in any order (KIP-848)."""
 
 from __future__ import annotations
 
@@ -7,14 +7,37 @@ import pytest
 from kproc.broker.coordinator.record_codec import RecordKey
 from kproc.broker.group.consumer.records import (
     ConsumerRecordType,
+    ExpressionTopics,
     GroupEpoch,
     MemberMetadata,
     MemberPhase,
     MemberState,
+    MemberTarget,
     TargetEpoch,
 )
 from kproc.broker.group.consumer.state import ConsumerGroupState
 from kproc.common.errors import ErrorCode, KafkaError
+
+T = b"t" * 16
+
+
+def key(record_type: ConsumerRecordType, name: str = "") -> RecordKey:
+    return RecordKey(record_type, "g", name)
+
+
+def member(*names: str, instance_id: str | None = None) -> MemberMetadata:
+    return MemberMetadata(client_id="c", client_host="/h", topic_names=names, instance_id=instance_id)
+
+
+def owning(epoch: int, *partitions: int) -> MemberState:
+    return MemberState(epoch, epoch - 1, owned={T: dict.fromkeys(partitions, epoch)})
+
+
+def group_of(*member_ids: str) -> ConsumerGroupState:
+    state = ConsumerGroupState("g")
+    for member_id in member_ids:
+        state.apply(key(ConsumerRecordType.MEMBER, member_id), member("t"))
+    return state
 
 
 def state_of(*instance_ids: str | None) -> ConsumerGroupState:
@@ -52,8 +75,89 @@ def test_unknown_or_fenced_member_raises(member_id: str, instance_id: str | None
 def test_name_of_the_state_follows_epochs_and_members() -> None:
     state = state_of(None)
     assert (state_of().state_name, state.state_name) == ("Empty", "Stable")
-    key = RecordKey(ConsumerRecordType.MEMBER_STATE, "g", "m0")
-    state.apply(key, MemberState(2, 1, MemberPhase.UNRELEASED))
+    state.apply(key(ConsumerRecordType.MEMBER_STATE, "m0"), MemberState(2, 1, MemberPhase.UNRELEASED))
     assert state.state_name == "Reconciling"
     state.apply(RecordKey(ConsumerRecordType.GROUP, "g"), GroupEpoch(3))
     assert state.state_name == "Assigning"
+
+
+@pytest.mark.parametrize("record_type", ConsumerRecordType)
+def test_tombstone_without_its_record_has_no_effect(record_type: ConsumerRecordType) -> None:
+    """Compaction removes a record before its tombstone."""
+    state = ConsumerGroupState("g")
+    state.apply(key(record_type, "m"), None)
+    state.drop_incomplete_members()
+    assert not state.is_written
+    assert (state.members, state.owners, state.expressions) == ({}, {}, {})
+    assert state.target_epoch == TargetEpoch(1)
+
+
+def test_members_tombstones_remove_it_in_any_order() -> None:
+    state = ConsumerGroupState("g")
+    state.apply(key(ConsumerRecordType.MEMBER, "m"), member("t", instance_id="seat"))
+    state.apply(key(ConsumerRecordType.MEMBER_TARGET, "m"), MemberTarget({T: frozenset({0})}))
+    state.apply(key(ConsumerRecordType.MEMBER_STATE, "m"), owning(3, 0))
+    assert (state.owners, state.instance_ids) == ({(T, 0): "m"}, {"seat": "m"})
+    for kind in (
+        ConsumerRecordType.MEMBER,
+        ConsumerRecordType.MEMBER_STATE,
+        ConsumerRecordType.MEMBER_TARGET,
+    ):
+        state.apply(key(kind, "m"), None)
+    assert (state.members, state.owners, state.instance_ids) == ({}, {}, {})
+    assert (state.target_of("m"), state.subscribed_names()) == ({}, frozenset())
+
+
+def test_state_without_its_member_is_dropped() -> None:
+    state = ConsumerGroupState("g")
+    state.apply(key(ConsumerRecordType.MEMBER_STATE, "m"), owning(3, 0))
+    state.drop_incomplete_members()
+    assert (state.members, state.owners) == ({}, {})
+
+
+def test_tombstone_of_a_members_state_frees_its_partitions() -> None:
+    state = group_of("m")
+    state.apply(key(ConsumerRecordType.MEMBER_STATE, "m"), owning(3, 0))
+    state.apply(key(ConsumerRecordType.MEMBER_STATE, "m"), None)
+    assert (state.members["m"].state, state.owners) == (MemberState(0), {})
+
+
+def test_partition_stays_with_its_owner_after_compaction() -> None:
+    """The record by which `a` gave the partition up is missing, but an earlier one is still there."""
+    state = group_of("a", "b")
+    for member_id, value in (("a", owning(11, 0)), ("b", owning(12, 0)), ("a", owning(13, 1))):
+        state.apply(key(ConsumerRecordType.MEMBER_STATE, member_id), value)
+    assert state.owners == {(T, 0): "b", (T, 1): "a"}
+
+
+def test_partition_without_owner_is_free_after_compaction() -> None:
+    state = group_of("a", "b")
+    states = (("a", owning(11, 0)), ("b", owning(12, 0)), ("b", owning(13)), ("a", owning(14, 1)))
+    for member_id, value in states:
+        state.apply(key(ConsumerRecordType.MEMBER_STATE, member_id), value)
+    assert state.owners == {(T, 1): "a"}
+
+
+def test_successor_keeps_its_place_if_tombstone_comes_later() -> None:
+    state = ConsumerGroupState("g")
+    state.apply(key(ConsumerRecordType.MEMBER, "a"), member("t", instance_id="seat"))
+    state.apply(key(ConsumerRecordType.MEMBER, "b"), member("t", instance_id="seat"))
+    state.apply(key(ConsumerRecordType.MEMBER, "a"), None)
+    assert (list(state.members), state.instance_ids) == (["b"], {"seat": "b"})
+
+
+def test_deleted_group_leaves_nothing_behind() -> None:
+    state = group_of("m")
+    for record_type, name, value in (
+        (ConsumerRecordType.GROUP, "", GroupEpoch(7)),
+        (ConsumerRecordType.TARGET, "", TargetEpoch(7, 12345)),
+        (ConsumerRecordType.EXPRESSION, "t.*", ExpressionTopics(frozenset({"t"}), 1, 2)),
+        (ConsumerRecordType.MEMBER_TARGET, "m", MemberTarget({T: frozenset({0})})),
+        (ConsumerRecordType.MEMBER_STATE, "m", owning(7, 0)),
+    ):
+        state.apply(key(record_type, name), value)
+    for each in list(state.record_keys()):
+        state.apply(each, None)
+    assert not state.is_written
+    assert list(state.record_keys()) == [key(ConsumerRecordType.TARGET), key(ConsumerRecordType.GROUP)]
+    assert (state.owners, state.expressions, state.target_epoch) == ({}, {}, TargetEpoch(1))
