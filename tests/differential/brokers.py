@@ -23,6 +23,7 @@ SETTINGS = {
     "offsets.topic.num.partitions": "4",
     "transaction.state.log.num.partitions": "4",
     "share.coordinator.state.topic.num.partitions": "2",
+    "group.share.min.record.lock.duration.ms": "1000",
     "group.initial.rebalance.delay.ms": "0",
     "group.consumer.assignment.interval.ms": "0",
 }

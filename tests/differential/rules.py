@@ -23,6 +23,9 @@ _INCONSISTENT_PROTOCOL = 23
 _LEAVES = -1  # The member epoch of a heartbeat.
 _NO_MECHANISM, _ILLEGAL_SASL_STATE, _LOGIN_FAILED = 33, 34, 58
 _INVALID_REQUEST = 42
+_INVALID_RECORD_STATE = 121
+_OF_SHARES = ("share_fetch", "share_acknowledge")
+_THROTTLED_FROM = 3  # The first delivery for which a record can be set apart from others.
 _REFUSALS = (29, 30, 31, 53)  # Of topics, groups, the cluster, transactional ids.
 _TRANSACTIONAL = 16
 _LISTS = ("topics", "topic_data", "entries", "transactions", "v3_and_below_topics", "markers")
@@ -480,6 +483,54 @@ def _forgotten_group(case: Case) -> bool:
     return False
 
 
+def _deleted_shared_records(case: Case) -> bool:
+    """Kafka acquires nothing at the first ShareFetch that meets a deleted record, and shows the lag as before it."""
+    if all(step.api != "delete_records" for step in case.before):
+        return False
+    if case.step.api == "describe_share_group_offsets":
+        return case.difference.path[-1] in ("start_offset", "lag")
+    if case.step.api == "share_acknowledge":
+        return case.codes == (0, _INVALID_RECORD_STATE)
+    if case.step.api != "share_fetch" or not isinstance(case.kafka, dict):
+        return False
+    rows = [row for topic in case.kafka["responses"] for row in topic["partitions"]]
+    return not any(row["acquired_records"] for row in rows)
+
+
+def _behind_delivered_records(case: Case) -> bool:
+    """An acknowledgement of records of a batch of which only the first ones were acquired."""
+    is_code = case.difference.path[-1:] in (("error_code",), ("acknowledge_error_code",))
+    codes = case.difference.kproc, case.difference.kafka
+    return case.step.api in _OF_SHARES and is_code and codes == (_INVALID_REQUEST, _INVALID_RECORD_STATE)
+
+
+def _throttled_records(case: Case) -> bool:
+    """kproc ends its response with a record that was delivered often. Kafka goes on with other records."""
+    if case.step.api != "share_fetch" or "responses" not in case.difference.path or not isinstance(case.kafka, dict):
+        return False
+    ours, theirs = map(_deliveries, (case.kproc, case.kafka))
+    is_shorter = 0 < len(ours) < len(theirs) and ours == theirs[: len(ours)]
+    return is_shorter and ours[-1][1] >= _THROTTLED_FROM
+
+
+def _deliveries(answer: Any) -> list[tuple[int, int]]:
+    """Return each acquired offset with its delivery count."""
+    return [
+        (offset, each["delivery_count"])
+        for topic in answer["responses"]
+        for row in topic["partitions"]
+        for each in row["acquired_records"]
+        for offset in range(each["first_offset"], each["last_offset"] + 1)
+    ]
+
+
+def _start_behind_finished_records(case: Case) -> bool:
+    """Kafka shows an older start offset, with the same lag."""
+    if case.step.api != "describe_share_group_offsets" or case.difference.path[-1:] != ("start_offset",):
+        return False
+    return bool(case.difference.kproc > case.difference.kafka)
+
+
 RULES: dict[str, Callable[[Case], bool]] = {
     "SASL": _logins,
     "transactions": _transactions,
@@ -510,6 +561,10 @@ RULES: dict[str, Callable[[Case], bool]] = {
     "the interval of ConsumerGroupHeartbeat": _interval_of_a_waiting_member,
     "the partitions that an assignor gives": _other_partitions,
     "a static member that joins again with its member id": _static_member_again,
+    "a share group whose next records were deleted": _deleted_shared_records,
+    "records whose deliveries are half used up": _throttled_records,
+    "acknowledgements behind the last record that was delivered": _behind_delivered_records,
+    "start offset of a share partition whose records are all done": _start_behind_finished_records,
     "a JoinGroup of an unknown member in an empty consumer group": _forgotten_group,
 }
 

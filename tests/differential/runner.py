@@ -23,7 +23,7 @@ from tests.differential.compare import (
 from tests.differential.protocol import KEYS
 from tests.differential.rules import Case, rule_for
 from tests.differential.side import GUEST, Side, guest_of, new_prefix, now_ms
-from tests.differential.steps import Found, Step
+from tests.differential.steps import DISCONNECT, Found, Step
 from tests.differential.upkeep import Upkeep
 from tests.support.wait import stretched
 
@@ -31,7 +31,7 @@ _BEFORE_NOW_MS = 1_800_000
 # From a difference in one of these on the brokers' states may differ,
 _STATE_FIELDS = {
     "error_code", "base_offset", "generation_id", "session_id", "member_id", "leader", "protocol_name",
-    "low_watermark", "partition_error_code", "member_epoch",
+    "low_watermark", "partition_error_code", "member_epoch", "first_offset", "last_offset", "delivery_count",
 }  # fmt: skip
 # but not after these.
 _READS = {
@@ -55,6 +55,8 @@ _SECOND_ANSWER_SECONDS = 4
 # Kafka never answers an AlterConfigs that names a resource twice.
 _SILENCE_SECONDS = 0.5
 _INVALID_TOPIC = 17
+# Until a broker has noticed that a connection was closed.
+_DISCONNECT_SECONDS = 0.3
 
 
 class Pace(NamedTuple):
@@ -155,6 +157,11 @@ class _Run:
         connection = next(
             number for number in itertools.count(step.connection, GUEST.every) if number not in self._waiting
         )
+        if step.api == DISCONNECT:
+            for side in self._sides:
+                side.drop(connection)
+            _give(_DISCONNECT_SECONDS)
+            return False
         for side in self._sides:
             side.send(connection, step.api, step.version, step.body)
         if step.is_unanswered:

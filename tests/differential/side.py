@@ -34,7 +34,7 @@ _STAMPS = {
     "last_caught_up_timestamp",
     "transaction_start_time",
 }
-_WORDS = {"error_message", "message", "batch_index_error_message", "documentation"}
+_WORDS = {"error_message", "acknowledge_error_message", "message", "batch_index_error_message", "documentation"}
 # Compared by their sign only; some in one API only.
 _SIZES = {"total_bytes", "usable_bytes", "finalized_features_epoch", "coordinator_epoch"}
 _SIZES_OF_QUORUM = {"high_watermark", "log_end_offset", "leader_epoch"}
@@ -307,6 +307,8 @@ class Side:
             for each in items
             if not (isinstance(each, dict) and self._is_row_of_others(each, key))
         ]
+        if field == "acquired_records":
+            return _joined(kept)
         if key in _OF_SHARES and field == "partitions":
             return sorted(kept, key=_index_of)  # Kafka's hash maps have them in another order.
         part = {_PRODUCE: "partition_responses"}.get(key, "partitions" if key in (_FETCH, *_OF_SHARES) else None)
@@ -359,6 +361,22 @@ class Side:
 
 def _topic_of(row: dict[str, Any]) -> str:
     return str(row.get("topic_id") or row.get("topic") or row.get("name"))
+
+
+def _joined(ranges: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """Ranges of acquired records, with neighbours joined: Kafka lists some records one by one."""
+    joined: list[dict[str, Any]] = []
+    for each in ranges:
+        last = joined[-1] if joined else None
+        if (
+            last is not None
+            and last["last_offset"] + 1 == each["first_offset"]
+            and last["delivery_count"] == each["delivery_count"]
+        ):
+            last["last_offset"] = each["last_offset"]
+        else:
+            joined.append(dict(each))
+    return joined
 
 
 def _index_of(row: dict[str, Any]) -> Any:

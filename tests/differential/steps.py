@@ -7,6 +7,7 @@ from typing import Any, NamedTuple
 
 from tests.differential.compare import Path
 
+DISCONNECT = "disconnect"  # In place of an API: the client closes the step's connection.
 Pair = tuple[str, str]
 """The bootstraps of kproc and Kafka."""
 

@@ -13,6 +13,7 @@ from functools import partial
 from types import NoneType
 from typing import TYPE_CHECKING, Any, Final
 
+from kproc.broker.api.alter_share_group_offsets import message_of
 from kproc.broker.api.list_offsets import gather_ends
 from kproc.broker.api.share_group_heartbeat import check_share_enabled
 from kproc.broker.peers.coordinator_call import Fields, Item, OnOutcome
@@ -118,6 +119,7 @@ def _describe(
             if is_hidden:
                 for row in partitions:
                     row["error_code"] = int(ErrorCode.TOPIC_AUTHORIZATION_FAILED)
+                    row["error_message"] = message_of(ErrorCode.TOPIC_AUTHORIZATION_FAILED)
             elif image_topic is not None:
                 rows += [(topic["topic_name"], row) for row in partitions]
                 items += [

@@ -12,6 +12,7 @@ from tests.differential.themes import (
     consumers,
     groups,
     logins,
+    queues,
     quotas,
     records,
     shares,
@@ -22,6 +23,7 @@ from tests.differential.themes.records import add_producers
 
 Maker = Callable[[Scene], None]
 _LENGTHS = (4, 36)
+_LOCKS_LENGTH = 12  # Of a sequence in which locks end.
 
 THEMES: dict[str, dict[Maker, int]] = {
     "produce": {
@@ -112,6 +114,18 @@ THEMES: dict[str, dict[Maker, int]] = {
         topics.create_partitions: 1,
         topics.delete_topics: 1,
     },
+    "queues": {
+        queues.share_fetch: 8,
+        queues.share_acknowledge: 8,
+        queues.wrong_acknowledge: 2,
+        queues.end_session: 2,
+        queues.produce: 3,
+        queues.delete_records: 1,
+        queues.alter_offsets: 1,
+        queues.delete_offsets: 1,
+        queues.describe_offsets: 2,
+    },
+    "locks": {queues.lock_timeout: 1},
     "transactions": {
         transactions.whole_transaction: 6,
         transactions.produce: 5,
@@ -163,8 +177,8 @@ THEMES: dict[str, dict[Maker, int]] = {
 }
 # What these change is seen by every client of the broker.
 CHANGES_ALL = frozenset({"quotas"})
-# What logs in by itself cannot be a guest's.
-WITHOUT_RIGHTS = frozenset({"logins"})
+# What logs in by itself cannot be a guest's. A change of rules by another sequence ends the waits of share sessions.
+WITHOUT_RIGHTS = frozenset({"logins", "queues", "locks"})
 _WITH_PRODUCERS = frozenset({"produce", "fetch", "offsets"})
 
 
@@ -175,7 +189,9 @@ def sequence(theme: str, seed: str, versions: dict[str, list[int]]) -> list[Step
         add_producers(scene)
     if theme == "transactions":
         transactions.add_producers(scene)
-    size = len(scene.steps) + scene.random.randint(*_LENGTHS)
+    if theme in ("queues", "locks"):
+        queues.prepare(scene, has_short_locks=theme == "locks")
+    size = len(scene.steps) + (_LOCKS_LENGTH if theme == "locks" else scene.random.randint(*_LENGTHS))
     makers = THEMES[theme]
     while len(scene.steps) < size:
         (maker,) = scene.random.choices(list(makers), weights=list(makers.values()))

@@ -264,10 +264,6 @@ class InFlightRecords:
         types = batch.types
         if not _TYPES.issuperset(types):
             raise KafkaError(ErrorCode.INVALID_REQUEST, f"Invalid acknowledge type: {types}")
-        if AcknowledgeType.RENEW in types and not self.rules.can_renew:
-            raise KafkaError(
-                ErrorCode.INVALID_REQUEST, "Renewing acquisition locks is not enabled for the group."
-            )
         if batch.last < self.start_offset:
             return
         if not self.run_count:
@@ -280,6 +276,8 @@ class InFlightRecords:
                 ErrorCode.INVALID_REQUEST,
                 f"Batch record not found. The {which} offset in request is past acquired records.",
             )
+        if AcknowledgeType.RENEW in types and not self.rules.can_renew:
+            raise _invalid_state("Renewing acquisition locks is not enabled for the group.")
         for run in self._runs.overlapping(max(batch.first, self.start_offset), batch.last):
             if _is_gap(run):
                 continue

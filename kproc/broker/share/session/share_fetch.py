@@ -34,7 +34,6 @@ from kproc.broker.share.session.share_requests import (
     add_leader,
     by_topic,
     check_request,
-    default_lock_ms,
     topic_names,
 )
 from kproc.common.clock import NS_PER_MS
@@ -109,7 +108,7 @@ def _find_session(context: RequestContext, request: Fields, keys: Sequence[Share
         return None
     now_ns = services.clock.now_ns()
     session, replaced = sessions.open(group_id, member_id, context.connection_id, keys, now_ns)
-    session.lock_ms = default_lock_ms(services)
+    session.lock_ms = services.owner.shares.settings_of(group_id).lock_ms
     if replaced is not None:
         release_session(services, replaced)
     return session

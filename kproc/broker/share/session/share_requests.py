@@ -6,7 +6,6 @@ from collections.abc import Iterable, Iterator, Mapping
 from typing import TYPE_CHECKING, Any, Final
 
 from kproc.broker.cluster.features import share_version
-from kproc.broker.cluster.group_config import GROUP_CONFIGS
 from kproc.broker.share.session.acknowledge import find_partition
 from kproc.broker.share.session.sessions import ShareKey
 from kproc.common.errors import ErrorCode, KafkaError
@@ -21,7 +20,6 @@ ROWS_MAX: Final = 20_000
 # A partition with a batch takes up to 5,900 bytecodes, which is 120 ms for 1,000 of them.
 PARTS_MAX: Final = 2_000
 _MEMBER_ID_MAX: Final = 36
-_LOCK_CONFIG: Final = GROUP_CONFIGS["share.record.lock.duration.ms"]
 # With these errors a client looks up the leader. It gets it with the error (KIP-951).
 _LEADER_ERRORS: Final = (ErrorCode.NOT_LEADER_OR_FOLLOWER, ErrorCode.FENCED_LEADER_EPOCH)
 
@@ -56,11 +54,6 @@ def topic_names(services: Services, keys: Iterable[ShareKey]) -> Iterator[str]:
     """Yield the topic's name of each partition whose topic exists. Without an authorizer nobody reads them."""
     by_id = services.image.topics_by_id
     return (topic.name for topic_id, _ in keys if (topic := by_id.get(topic_id)) is not None)
-
-
-def default_lock_ms(services: Services) -> int:
-    """Return how long members hold records, by the settings of the broker. Owners know the group's own duration."""
-    return int(_LOCK_CONFIG.default(services.config))
 
 
 def add_leader(services: Services, key: ShareKey, row: Fields) -> None:
