@@ -50,4 +50,4 @@ def test_renewal_can_be_disabled_for_a_group(owner: ShareOwner) -> None:
     owner.offsets(ANN)
     result = owner.acknowledge(ANN, all_of(0, 0, RENEW))
     assert result is not None
-    assert result.error == ErrorCode.INVALID_REQUEST
+    assert result.error == ErrorCode.INVALID_RECORD_STATE
