@@ -119,19 +119,26 @@ def import_partitions(
             _check(fs, directory.path, image, source)
         if dry_run:
             return [_planned(fs, source) for source in sources]
-        copies = _copy_all(fs, directory.path, image, sources)
-        checkpoints.remove_clean_shutdown(fs, directory.path)
-        # The checkpointed offsets belong to files that were here before. A log that ends below its recovery point would
-        # be rejected.
-        discard_offsets(
-            fs,
-            directory.path,
-            {(image.topics_by_name[source.topic].topic_id, source.partition) for source in sources},
-            {topic_id: topic.name for topic_id, topic in image.topics_by_id.items()},
-        )
-        for source in sources:
-            _put_in_place(fs, directory.path, source)
-        return copies
+        return _import_all(fs, directory.path, image, sources)
+
+
+def _import_all(
+    fs: Fs, data: Path, image: ClusterImage, sources: Sequence[_ImportSource]
+) -> list[ImportedPartition]:
+    """Copy checked partitions into the data directory. None has its own name before all of them are copied."""
+    copies = _copy_all(fs, data, image, sources)
+    checkpoints.remove_clean_shutdown(fs, data)
+    # The checkpointed offsets belong to files that were here before. A log that ends below its recovery point would
+    # be rejected.
+    discard_offsets(
+        fs,
+        data,
+        {(image.topics_by_name[source.topic].topic_id, source.partition) for source in sources},
+        {topic_id: topic.name for topic_id, topic in image.topics_by_id.items()},
+    )
+    for source in sources:
+        _put_in_place(fs, data, source)
+    return copies
 
 
 def _planned(fs: Fs, source: _ImportSource) -> ImportedPartition:
