@@ -228,8 +228,10 @@ class BatchProducer:
                 self._leaders.mark_stale()
                 lane.queued[0].problem = "the partition has no leader"
                 self._put_off(lane, lane.queued[0])
+        # Get the producer id first, because the sequences of all batches belong to it (KIP-98).
         if by_node and self._identity is None and not self._identify(by_node):
             return
+        # Add the partitions before their first batches. Otherwise the broker would reject these batches.
         if by_node and self._transaction is not None:
             lanes_to_send = (lane for lanes in by_node.values() for lane in lanes)
             self._transaction.add([TopicPartition(lane.topic, lane.partition) for lane in lanes_to_send])

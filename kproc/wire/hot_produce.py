@@ -156,6 +156,7 @@ def _decode_flexible(version: int, body: memoryview) -> ProduceRequest:
     for _ in range(topic_count - 1):
         name = topic_id = None
         if version >= _TOPIC_IDS:
+            # Copy the id, because a view of the ring cannot be the key of a look-up.
             topic_id = bytes(body[at : at + 16])
             at += 16
         else:
@@ -182,6 +183,7 @@ def _decode_flexible(version: int, body: memoryview) -> ProduceRequest:
             if size > 127:
                 size, start = read_unsigned_varint(body, at + 4)
             at = start + size - 1 if size else start
+            # Check the end, because a slice beyond it would be shorter without an error.
             if at > end:
                 raise ProtocolError(f"records of {size - 1} bytes, {end - start} remain")
             partitions.append((index, body[start:at] if size else None))

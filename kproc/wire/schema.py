@@ -407,12 +407,14 @@ def _array_step_reader(field: Field, schema: Schema) -> StepReader:
             if count < 0:
                 return None, position
             budget.reserve(count)
+            # Numbers are read by one call, so pause before it and not inside.
             if budget.is_step_over(count // _NUMBERS_OF_ROW):
                 yield
             return read_numbers(data, position, count)
 
         return read_number_array
     element = replace(field, is_array=False, is_nullable=False)
+    # An element without arrays is small, so it is read at once: a generator would cost more than the reading.
     if field.struct is not None and _has_arrays(field.struct):
         read_steps: StepReader | None = step_reader_of(field.struct)
     else:

@@ -141,6 +141,8 @@ class ConnectionQuotas:
             self._broker_rate.record(1, now_ns)
             self.broker_events += 1
             if limits.broker_rate < UNLIMITED:
+                # Space the connections by this listener's part of the broker's rate. Otherwise all listeners together
+                # would accept several times the limit.
                 own, all_of_them = self.listener_rate(now_ns), self.broker_rate(now_ns)
                 share = min(own / all_of_them, 1.0) if all_of_them > 0 and own > 0 else 1.0
                 broker_wait_ns = self._broker_rate.grant(

@@ -214,6 +214,7 @@ def _parse_entity(names: Mapping[str, str | None]) -> Entity:
             raise _invalid(f"Empty {kind} not supported")
     if not names:
         raise _invalid("Invalid empty client quota entity")
+    # KIP-612: quotas of addresses limit connections, before a client has a user or a client id.
     if IP in names and len(names) > 1:
         raise _invalid(
             "Invalid quota entity combination, IP entity shouldnot be combined with User or ClientId"

@@ -34,6 +34,7 @@ def close_logs(partitions: Sequence[OwnedPartition], *, is_clean: bool) -> None:
             synced = _sync_logs(some, pool, errors) if is_clean else set()
             for owned in some:
                 owned.log.close_files()
+                # Without a sync, the next start must recover the log. So its row does not say that it was closed.
                 if owned.log in synced:
                     owned.publish_closed()
                 else:

@@ -292,6 +292,7 @@ class Handler(LinkedRole):
     def is_drained(self) -> bool:
         """Return True if every request has its response and, in a leaving Handler, every partition is transferred."""
         if self._is_leaving and not self._is_stopping:
+            # The supervisor detaches a drained Handler, so nothing may be left that only this Handler can finish.
             return not (
                 len(self._partitions)
                 or not self._transfers.is_idle
@@ -324,6 +325,7 @@ class Handler(LinkedRole):
 
         Returns `Partitions.unknown_log` after the last round of syncs, because that round can take a log offline.
         """
+        # Stop the sync threads first, because they use descriptors that are closed below.
         self._syncer.close()
         self._group_commit.finish_round()
         unknown = self._partitions.unknown_log()

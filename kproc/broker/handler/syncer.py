@@ -106,6 +106,7 @@ class ThreadSyncer:
             self._helpers[-1].start()
         self._done.append(sync_one(*points[0]))
         for _ in range(count):
+            # Sync what no helper has taken. If helpers have taken everything, wait for one of them for each share.
             try:
                 left = shares.get_nowait()
             except queue.Empty:

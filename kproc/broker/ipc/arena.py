@@ -104,6 +104,7 @@ class Arena:
             return offset
         starts, lengths = self._free_starts, self._free_lengths
         place = bisect_left(starts, offset)
+        # Grow in place if possible, because a copy of a frame of many MB would delay all other clients.
         if place < len(starts) and starts[place] == offset + old and lengths[place] >= more:
             if lengths[place] == more:
                 del starts[place], lengths[place]

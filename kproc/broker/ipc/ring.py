@@ -217,8 +217,11 @@ class RingProducer(_RingEnd):
         start = self._written
         slot = start & self._mask
         need = (length + RECORD_ROUND) & -8
+        # A record lies in one piece, because readers get a view of it. If it does not fit before the end of the ring,
+        # padding fills the rest.
         gap = self.capacity - slot
         following = start + need if need <= gap else start + gap + need
+        # `_end` is where the consumer's last known head lets us write. Only beyond it is the shared word read again.
         if following > self._end and not self._has_room(following):
             return False
         if need > gap:

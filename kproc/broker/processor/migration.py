@@ -233,6 +233,7 @@ class ConnectionMigration:
             done += 1
         if self._ready and self._clock.now_ns() >= self._retry_ns:
             for connection in list(self._ready):
+                # The window of the target is full. Try this connection and the rest again later.
                 if connection in self._ready and not self._send_to_target(connection):
                     break
                 done += 1
@@ -357,6 +358,7 @@ class ConnectionMigration:
             kind, connection_id, given = message
             if kind == GIVE:
                 assert given is not None
+                # Answer in the order of arrival, so that no connection waits behind later ones.
                 if self._arrived or not self._accept_or_refuse(channel, given):
                     self._arrived.append((channel, given))
                 continue

@@ -201,6 +201,8 @@ class TlsTransport:
             raise ConnectionError("the client closed the connection before its TLS handshake")
         self._hello = hello = self._hello + bytes(scratch[:came])
         self._share.handshakes.received_hello(self, len(hello))
+        # RFC 8446, section 5.1: a record begins with its type and the major version. Check both as soon as they have
+        # come, because a client without TLS may wait for an answer and send nothing more.
         if hello[0] != _HANDSHAKE or (len(hello) > 1 and hello[1] != _MAJOR_VERSION):
             self._send_alert(_INTERNAL_ERROR)
             self._refuse("its bytes are not TLS: is the client set to security.protocol=SSL or SASL_SSL?")

@@ -93,6 +93,7 @@ class Purgatory:
         self._due.press()
         containment = self.containment
         before = containment.owner
+        # A copy, because an operation that completes leaves `watchers`.
         for operation in list(watchers):
             containment.owner = operation.owner
             try:

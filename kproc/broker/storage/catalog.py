@@ -43,6 +43,7 @@ def list_partitions(
         path = data_directory / name
         try:
             facts = fs.facts_at(path)
+            # The directory was deleted since it was listed, or a file has the name of a partition.
             if facts is None or not stat.S_ISDIR(facts.st_mode):
                 continue
             topic_id = read_topic_id(fs, path)

@@ -218,6 +218,8 @@ class LogEndFinder:
         """
         if is_checked:
             self._check_aborts(segment)
+        # A power loss can take the last entries of the time index. Retention would then take the segment for older than
+        # it is, and delete it too early.
         if is_checked and not segment.needs_index and not has_right_times(self._fs, segment):
             segment.reset_indexes()
             segment.needs_index = True
@@ -226,6 +228,7 @@ class LogEndFinder:
             rebuild = SegmentRebuild(segment, self._config.index_interval_bytes)
             try:
                 rebuild.run(walk_headers(self._fs, segment.descriptor(), 0, segment.size))
+            # No crash damages a batch below the believed end, so this is damage from outside the broker.
             except BadBatch as problem:
                 raise Corrupt(f"{segment.path(LOG_SUFFIX)}: {problem}") from problem
             segment.seal()

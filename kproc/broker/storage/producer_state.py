@@ -281,6 +281,7 @@ class ProducerTable:
         )
         if is_late or epoch < entry.epoch:
             raise _too_old(entry, epoch)
+        # A newer coordinator has written a marker here, so the sender is a former one that does not know of its end.
         if coordinator_epoch is not None and coordinator_epoch < entry.coordinator_epoch:
             raise KafkaError(
                 ErrorCode.TRANSACTION_COORDINATOR_FENCED,
@@ -408,6 +409,8 @@ def _check_first(entry: ProducerEntry | None, verification: Verification, sequen
 
 
 def _is_expired(entry: ProducerEntry, now_ms: int, idle_ms: int) -> bool:
+    # Keep a producer with an open transaction however old it is. Without its entry the last stable offset would pass
+    # the transaction, and readers of committed records would see it before its end.
     return entry.open_txn_offset < 0 and now_ms - entry.last_timestamp >= idle_ms
 
 

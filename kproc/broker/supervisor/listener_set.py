@@ -85,6 +85,7 @@ class ListenerSet:
                 endpoints[each.name], socks[each.name] = yield from self._open(each)
         for at in range(len(self._children.plan.endpoints)):
             del self._listening[acceptor_id(at)]
+        # Number the sockets anew in the wanted order, because the Acceptor of a listener has its index.
         names = [each.name for each in wanted if each.name in endpoints] or list(endpoints)
         for at, name in enumerate(names):
             self._listening[acceptor_id(at)] = socks[name]

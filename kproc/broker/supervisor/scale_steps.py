@@ -170,6 +170,7 @@ class ScaleSteps:
             role.mark_leaving()
         staying = self._table.processors(pool) or self._table.processors("")
         assert staying, "no count is below 1"
+        # Take new connections away first. Otherwise a leaving Processor would get some while it gives its own away.
         self.assign_acceptors()
         for role in leaving:
             role.targets = tuple(each.agent for each in staying)
@@ -274,6 +275,7 @@ class ScaleSteps:
             raise
 
     def _remove_handlers(self, count: int) -> Steps:
+        # Change the owners first. The leaving Handlers are drained only when others have claimed their partitions.
         yield from self._count_handlers(count)
         yield from self._dismiss_handlers(self._table.handlers()[count:])
 

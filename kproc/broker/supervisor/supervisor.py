@@ -344,6 +344,7 @@ class Supervisor:
             role.is_drained = True
         elif what == "unused":
             handler = self._table.get(AgentId(*message["peer"]))
+            # The Handler may have been closed already, if the time for the scaling was over.
             if handler is not None:
                 handler.users.discard(role.agent)
         elif what == "answer":
