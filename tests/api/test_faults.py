@@ -113,7 +113,7 @@ def test_error_of_a_group_is_answered_without_the_work(faulty: Broker, connectio
     assert rule.counts == (2, 1)
 
 
-def test_times_counts_the_requests_of_all_handlers_and_connections(faulty: Broker, orders: str) -> None:
+def test_times_counts_requests_of_all_handlers(faulty: Broker, orders: str) -> None:
     """Partitions of both Handlers, each with a connection of its own, all at once."""
 
     def produce(partition: int) -> int:
