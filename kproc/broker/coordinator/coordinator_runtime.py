@@ -22,6 +22,7 @@ from kproc.broker.coordinator.coordinator_epochs import CoordinatorEpochs
 from kproc.broker.coordinator.coordinator_log import CoordinatorKind, CoordinatorLog, Guard
 from kproc.broker.coordinator.rules import Code, Coordinator, DueOf, KnownTopics, Marker, OnCode
 from kproc.broker.coordinator.shard import OnWake, Shard, ShardState
+from kproc.broker.coordinator.step_scheduler import StepScheduler
 from kproc.broker.coordinator.topic_coordinators import TopicCoordinators
 from kproc.broker.request.context import PartitionKey, PartitionMoving
 from kproc.common.clock import NS_PER_MS, NS_PER_S, Clock
@@ -80,9 +81,8 @@ class CoordinatorRuntime:
         self._busy: dict[PartitionKey, Shard[Any]] = {}
         self._epochs = CoordinatorEpochs(image, ask_controller, lambda key: self._try_at(key, 0))
         self._on_loaded: list[tuple[str, Callable[[], None]]] = []  # (topic, callback of `when_loaded`).
-        # The coordinators that have steps, in the order of their turns. Some of them are released already and still
-        # answer their waiting requests. A coordinator that loads is not among them.
-        self._stepping: dict[Coordinator, None] = {}
+        self._guard = Guard(containment, self._discard)
+        self._stepping = StepScheduler(self._guard)
         # Work that only reads many coordinators, for metrics.
         self._surveys = steps.Steps()
         now_ms = clock.now_ns() // NS_PER_MS
@@ -91,8 +91,13 @@ class CoordinatorRuntime:
         self._is_stopping = False
         self.dirty: dict[CoordinatorLog[Any], None] = {}
         # While all of these are empty, only the next timer and the next sweep can be due.
-        self._unfinished = (self.dirty, self._busy, self._stepping, self._surveys, self._epochs.unsent)
-        self._guard = Guard(containment, self._discard)
+        self._unfinished = (
+            self.dirty,
+            self._busy,
+            self._stepping.waiting,
+            self._surveys,
+            self._epochs.unsent,
+        )
         # By topic: the end and the duration of each recent load of a coordinator, in ns.
         self._loads: dict[str, deque[tuple[int, int]]] = {
             kind.topic: deque(maxlen=_LOADS_MAX) for kind in kinds
@@ -243,7 +248,9 @@ class CoordinatorRuntime:
         """Run one step of a load. It ends in ready, in failed, or, after a Shortage, in opening."""
         log = shard.log
         assert log is not None, "a shard without a log does not load"
-        if not self._containment.run("loading a coordinator", None, log.load_some, self._known_topics()):
+        if not self._containment.run(
+            "loading a coordinator", None, log.load_some, KnownTopics.of(self._image)
+        ):
             log.is_damaged = True  # Another attempt would fail at the same record.
         if log.is_starved:
             shard.log = None
@@ -338,7 +345,7 @@ class CoordinatorRuntime:
             log.coordinator.resign()
             log.flush()
             self.dirty.pop(log, None)
-            self._step_later(log.coordinator)
+            self._stepping.add(log.coordinator)
 
     def _discard(self, coordinator: Coordinator) -> None:
         """Discard a coordinator that an unexpected exception left half changed.
@@ -355,20 +362,9 @@ class CoordinatorRuntime:
                     self._try_at(key, _TRY_AGAIN_MS)
                 self._containment.run("discarding a coordinator", None, coordinator.abandon)
                 self._containment.run("discarding a coordinator", None, log.abandon)
-                self._step_later(coordinator)
+                self._stepping.add(coordinator)
 
     # -- changes of the metadata -------------------------------------------------------------------------------
-
-    def _known_topics(self) -> KnownTopics:
-        return KnownTopics(self._topic_id, self._image().deleted_topics, self._leader_epoch)
-
-    def _leader_epoch(self, name: str, index: int) -> int:
-        partition = self._image().partition(name, index)
-        return -1 if partition is None else partition.leader_epoch
-
-    def _topic_id(self, name: str) -> bytes | None:
-        topic = self._image().topic(name)
-        return topic.topic_id if topic is not None else None
 
     def on_moved(self, moved: Sequence[MovedPartition]) -> None:
         """Release partitions that have another owner. Call it while their logs are open, to append queued writes."""
@@ -382,14 +378,14 @@ class CoordinatorRuntime:
         for key in list(self._shards):
             if key[0] in names:
                 self.release(key)
-        known = self._known_topics()
+        known = KnownTopics.of(self._image)
         for shard in list(self._shards.values()):
             # A coordinator that still replays its log learns the deleted topics at the end of its replay.
             if shard.log is None or not shard.log.is_replayed or shard.state is ShardState.FAILED:
                 continue
             coordinator = shard.log.coordinator
             if self._guard.run(coordinator, "the end of a topic", coordinator.topics_deleted, known):
-                self._step_later(coordinator)
+                self._stepping.add(coordinator)
 
     def drain(self) -> None:
         """Release all coordinators at a stop. Requests that wait for a load get COORDINATOR_NOT_AVAILABLE."""
@@ -422,7 +418,7 @@ class CoordinatorRuntime:
         if self._next_sweep_ms < due_ms:
             due_ms = self._next_sweep_ms
         if any(self._unfinished):
-            if self.dirty or self._stepping or self._surveys or self._epochs.unsent:
+            if self.dirty or self._stepping.waiting or self._surveys or self._epochs.unsent:
                 return 0
             due_ms = min(due_ms, *(shard.due_ms for shard in self._busy.values()))
         left_ms = due_ms - now_ns // NS_PER_MS
@@ -441,7 +437,7 @@ class CoordinatorRuntime:
         if self._deadlines.first <= now_ms:
             for coordinator, name in self._deadlines.pop_due(now_ms, _TIMERS_PER_CYCLE):
                 self._guard.run(coordinator, "a timer of a coordinator", coordinator.tick, name)
-                self._step_later(coordinator)
+                self._stepping.add(coordinator)
                 work += 1
         if self._busy:
             work += self._work_on_shards(now_ms)
@@ -449,9 +445,9 @@ class CoordinatorRuntime:
             self._epochs.send_requests()
         if now_ms >= self._next_sweep_ms:
             self._start_sweeps(now_ms)
-        if self._stepping:
+        if self._stepping.waiting:
             work += 1
-            self._run_steps()
+            self._stepping.run()
         if self._surveys:
             work += 1
             self._containment.run("a survey of coordinators", None, self._surveys.run)
@@ -494,33 +490,9 @@ class CoordinatorRuntime:
     def _start_sweep(self, name: str) -> None:
         for coordinator in self.loaded(name):
             if self._guard.run(coordinator, "a sweep", coordinator.start_sweep):
-                self._step_later(coordinator)
+                self._stepping.add(coordinator)
 
     @property
     def has_steps(self) -> bool:
         """True if a coordinator has steps to run. A released one may still have to answer its waiting requests."""
-        return bool(self._stepping)
-
-    def _step_later(self, coordinator: Coordinator) -> None:
-        """Run the steps of a coordinator from the next `work` on, if it has any."""
-        if coordinator.steps:
-            self._stepping[coordinator] = None
-
-    def _run_steps(self) -> None:
-        """Run steps of the coordinators by turns, until they have cost as much as one step."""
-        cost = 0
-        while self._stepping and cost < steps.STEP_COST:
-            coordinator = next(iter(self._stepping))
-            del self._stepping[coordinator]
-            cost += self._run_step(coordinator)
-
-    def _run_step(self, coordinator: Coordinator) -> int:
-        cost = 0
-
-        def run() -> None:
-            nonlocal cost
-            cost = coordinator.steps.run()
-
-        if self._guard.run(coordinator, "a step of a coordinator", run):
-            self._step_later(coordinator)
-        return cost
+        return bool(self._stepping.waiting)

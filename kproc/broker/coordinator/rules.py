@@ -11,13 +11,16 @@ from __future__ import annotations
 from collections.abc import Callable, Container, Mapping
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Final, NamedTuple, Protocol
+from typing import TYPE_CHECKING, Final, NamedTuple, Protocol
 
 import msgspec
 
 from kproc.broker.coordinator.steps import Steps
 from kproc.common.errors import ErrorCode
 from kproc.wire.primitives import ZERO_UUID
+
+if TYPE_CHECKING:
+    from kproc.broker.cluster.image import ClusterImage
 
 Code = int
 OnCode = Callable[[Code], None]
@@ -33,6 +36,20 @@ class KnownTopics:
     id_of: Callable[[str], bytes | None]  # The id of the topic that has a name now, or None.
     deleted: Mapping[bytes, str]  # Id to name of the topics whose deletion is recorded.
     epoch_of: Callable[[str, int], int]  # The leader epoch of a partition, or -1.
+
+    @classmethod
+    def of(cls, image: Callable[[], ClusterImage]) -> KnownTopics:
+        """Return the topics of the present metadata. Ids and epochs are looked up when they are needed."""
+
+        def id_of(name: str) -> bytes | None:
+            topic = image().topic(name)
+            return topic.topic_id if topic is not None else None
+
+        def epoch_of(name: str, index: int) -> int:
+            partition = image().partition(name, index)
+            return -1 if partition is None else partition.leader_epoch
+
+        return cls(id_of, image().deleted_topics, epoch_of)
 
     @cached_property
     def gone(self) -> DeletedTopics:

@@ -201,7 +201,7 @@ def test_work_on_many_transactional_ids_is_divided(start: Start) -> None:
     assert loaded.state_counts[State.ONGOING] == 0
     rig.clock.advance_ms(60_000)
     loaded.start_sweep()
-    runtime(rig)._step_later(loaded)
+    runtime(rig)._stepping.add(loaded)
     rig.handler()._due.press()
     assert bounded(costs_of_cycles(rig))
 
