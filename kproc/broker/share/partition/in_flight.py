@@ -36,6 +36,10 @@ ARCHIVED: Final = RecordState.ARCHIVED
 _FINISHED: Final = (ACKNOWLEDGED, ARCHIVED)
 _TYPES: Final = frozenset(map(int, AcknowledgeType))
 
+# Limit of the offsets in a window. Each of them can have a state batch of its own, and one record of
+# __share_group_state has all of them. So this is below the coordinator's limit, state/batches.py: BATCHES_MAX.
+WINDOW_MAX: Final = 40_000
+
 # A change that waits for its persistence: the first and last offsets of its ranges.
 Change = list[tuple[int, int]]
 
@@ -44,7 +48,7 @@ class Rules(NamedTuple):
     """The settings of a group that decide about its records."""
 
     delivery_count_max: int
-    size_max: int  # Records that may be in flight. The last batch may exceed it.
+    size_max: int  # Records that may be in flight. The last batch may exceed it, up to WINDOW_MAX.
     has_dead_letters: bool = False
     can_renew: bool = True
 

@@ -13,7 +13,7 @@ from bisect import bisect_left
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from kproc.broker.share.partition.in_flight import ACQUIRED, AVAILABLE, InFlightRecords, Rules
+from kproc.broker.share.partition.in_flight import ACQUIRED, AVAILABLE, WINDOW_MAX, InFlightRecords, Rules
 from kproc.broker.share.partition.messages import AcquiredRange, ShareHolder
 from kproc.broker.share.partition.runs import Run
 
@@ -86,7 +86,8 @@ class WantedRecords:
         if locks_left <= 0:
             return
         self.records_left = min(self.records_left, locks_left)
-        first, end = records.end_offset, self._last_offset(records.end_offset, lasts)
+        first = records.end_offset
+        end = min(self._last_offset(first, lasts), records.start_offset + WINDOW_MAX - 1)
         while first <= end:
             last = end
             if self.batch_size and not self.is_exact:

@@ -10,10 +10,15 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from heapq import heappop, heappush
 from itertools import pairwise
+from typing import Final
 
 from kproc.broker.share.state.messages import NO_OFFSET, StateBatch
 
 Batches = tuple[StateBatch, ...]
+
+# Limit of the batches of one state. A batch takes 20 bytes of a snapshot, which must fit into one record batch of the
+# default max.message.bytes. Otherwise no snapshot could be written, and no older record be deleted.
+BATCHES_MAX: Final = 45_000
 
 
 def combine(current: Batches, update: Sequence[StateBatch], start_offset: int) -> Batches:
@@ -32,6 +37,15 @@ def combine(current: Batches, update: Sequence[StateBatch], start_offset: int) -
             high += 1
         merged[low:high] = _sweep((*merged[low:high], each))
     return tuple(merged)
+
+
+def has_too_many(current: Batches, update: Batches) -> bool:
+    """Return True if a state or its update would have more batches than a record can hold."""
+    if len(update) > BATCHES_MAX:
+        return True
+    # Merging this many batches takes milliseconds, so do it only near the limit.
+    may_be_too_many = len(current) + len(update) > BATCHES_MAX
+    return may_be_too_many and len(combine(current, update, NO_OFFSET)) > BATCHES_MAX
 
 
 def _without_prefix(batches: Batches, start_offset: int) -> Batches:

@@ -22,7 +22,7 @@ from msgspec.structs import replace
 
 from kproc.broker.coordinator.rules import Code, KnownTopics, OnCode, Producer, Timing, Write, write_error
 from kproc.broker.coordinator.steps import Steps, Work
-from kproc.broker.share.state.batches import combine
+from kproc.broker.share.state.batches import combine, has_too_many
 from kproc.broker.share.state.messages import (
     NO_COUNT,
     NO_OFFSET,
@@ -249,7 +249,10 @@ class ShareCoordinator:
         return key
 
     def _change(self, part: _SharePartition, request: WriteState, leader_epoch: int) -> ShareRecordValue:
-        """Return the record for a change of the state: an update, or a snapshot if there are enough updates."""
+        """Return the record for a change of the state: an update, or a snapshot if there are enough updates.
+
+        Raises INVALID_REQUEST if the state would have too many batches.
+        """
         state = part.state
         start_offset = max(request.start_offset, state.start_offset)
         if request.start_offset == state.start_offset:
@@ -259,9 +262,11 @@ class ShareCoordinator:
             complete_count = state.delivery_complete_count
         else:
             complete_count = request.delivery_complete_count
+        batches = combine((), request.batches, start_offset)
+        if has_too_many(state.batches, batches):
+            raise KafkaError(ErrorCode.INVALID_REQUEST)
         limit = self._environment.config.share_coordinator_snapshot_update_records_per_snapshot
         if part.updates < limit:
-            batches = combine((), request.batches, start_offset)
             return Update(state.snapshot_epoch, leader_epoch, start_offset, complete_count, batches)
         now_ms = self._environment.timing.wall_ms()
         return replace(
@@ -272,7 +277,7 @@ class ShareCoordinator:
             delivery_complete_count=complete_count,
             created_ms=now_ms,
             written_ms=now_ms,
-            batches=combine(state.batches, request.batches, start_offset),
+            batches=combine(state.batches, batches, start_offset),
         )
 
     def _append(

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from kproc.broker.share.partition.in_flight import InFlightRecords, Rules
+from kproc.broker.share.partition.in_flight import WINDOW_MAX, InFlightRecords, Rules
 from kproc.broker.share.partition.messages import AcknowledgeBatch, AcknowledgeType, ShareHolder
 from kproc.broker.share.partition.wanted_records import WantedRecords
 from kproc.broker.share.state.messages import RecordState, StateBatch
@@ -72,6 +72,16 @@ def test_records_near_the_limit_come_without_others() -> None:
     assert acquire(records, log) == [(2, 3, 4)]
     assert acquire(records, log) == [(4, 5, 4)]
     assert acquire(records, log) == [(6, 9, 1)]
+
+
+def test_window_does_not_grow_beyond_what_a_state_can_hold() -> None:
+    """The last batch may exceed share.partition.max.record.locks, and a batch can have 100,000 records and more."""
+    records = InFlightRecords(0, Rules(5, 2_000))
+    batch = [(0, 99_999)]
+    assert acquire(records, batch) == [(0, WINDOW_MAX - 1, 1)]
+    assert records.next_fetch_offset() is None
+    settle(records, 0, 39_000, ACCEPT)
+    assert acquire(records, batch) == [(WINDOW_MAX, 39_000 + WINDOW_MAX, 1)]
 
 
 def test_gaps_between_persisted_batches_are_delivered() -> None:

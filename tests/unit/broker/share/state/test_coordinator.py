@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 from kproc.broker.coordinator.rules import KnownTopics, Write
+from kproc.broker.share.state.batches import BATCHES_MAX
 from kproc.broker.share.state.messages import (
     InitializeState,
     PersistedState,
@@ -110,6 +111,23 @@ def test_operations_on_a_missing_partition_are_rejected(rig: ShareRig) -> None:
     for code in (rig.initialize(), rig.write(), rig.read(), rig.summary(), rig.outcome("delete", NAME)):
         assert code == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
     assert rig.initialize(GONE) == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+
+
+def test_state_with_too_many_batches_is_rejected(rig: ShareRig) -> None:
+    """A snapshot has all of them in one record. If it were too large, no older record could be deleted any more."""
+    rig.initialize(start=0)
+    most = [(2 * at, 2 * at, 2, 1) for at in range(BATCHES_MAX)]
+    one_more = (2 * BATCHES_MAX, 2 * BATCHES_MAX, 2, 1)
+    assert rig.write(*most) == 0
+    assert rig.write(one_more) == ErrorCode.INVALID_REQUEST
+    assert rig.write(*most, one_more) == ErrorCode.INVALID_REQUEST
+    rig.clock.advance_ms(COLD_MS)
+    rig.coordinator.start_sweep()
+    rig.settle()
+    assert types(rig)[-1] == "S"
+    # A batch between two others joins them.
+    assert rig.write((1, 1, 2, 1)) == 0
+    assert len(batches_of(rig.read())) == BATCHES_MAX - 1
 
 
 def test_write_stores_an_update_and_merges_it(rig: ShareRig) -> None:
