@@ -21,7 +21,8 @@ from kproc.common.errors import ErrorCode, ProtocolError
 from kproc.wire.file_range import FileRange, size_bytes
 from kproc.wire.header import ApiKey, encode_request_header, encode_response_header, parse_response_header
 from kproc.wire.primitives import INT32, Buffer
-from kproc.wire.schema import Field, Reader, RowBudget, Schema, StepReader, reader_of, step_reader_of
+from kproc.wire.schema import Field, Reader, Schema, reader_of
+from kproc.wire.schema_steps import RowBudget, StepReader, step_reader_of
 from kproc.wire.schema_table import find_schema, supported_versions
 from kproc.wire.schema_writer import MessageInPieces, NameCheck, Writer, row_writer_of, writer_of
 

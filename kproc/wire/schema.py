@@ -1,7 +1,7 @@
 """Schemas of messages, and the readers built from them.
 
 A Schema is a table of fields of one version. `reader_of` turns it once into a function, by nesting closures, and
-`schema_writer.py` makes writers in the same way. `step_reader_of` turns it into a generator, for messages with many
+`schema_writer.py` makes writers in the same way. `schema_steps.py` turns it into a generator, for messages with many
 rows. Values are plain: dicts by field name, lists, str, bytes, int, float, bool and None. A UUID is 16 bytes.
 
     array      int32 count, flexible: unsigned varint of count + 1; -1 or 0 is null
@@ -18,8 +18,8 @@ would cost as much as the reading.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Generator
-from dataclasses import dataclass, replace
+from collections.abc import Callable
+from dataclasses import dataclass
 from struct import Struct
 from typing import Any, Final
 
@@ -35,9 +35,6 @@ from kproc.wire.primitives import (
     read_unsigned_varint,
     skip_tagged_fields,
 )
-
-# One call of the struct module unpacks an array of numbers. This many numbers cost as much as another row.
-_NUMBERS_OF_ROW: Final = 16
 
 Fields = dict[str, Any]
 Reader = Callable[[bytes, int], tuple[Any, int]]
@@ -174,7 +171,7 @@ def _fixed_reader(kind: str) -> Reader:
     return read_fixed
 
 
-def _fixed_items_reader(kind: str) -> Callable[[bytes, int, int], tuple[list[Any], int]]:
+def fixed_items_reader(kind: str) -> Callable[[bytes, int, int], tuple[list[Any], int]]:
     """Make a function that reads all elements of an array of a fixed-width type at once."""
     code = FIXED_CODES[kind]
     size = Struct(">" + code).size
@@ -201,7 +198,7 @@ def _items_reader(read: Reader) -> Callable[[bytes, int, int], tuple[list[Any], 
     return read_items
 
 
-def _count_reader(field: Field, path: str, is_flexible: bool) -> Callable[[bytes, int], tuple[int, int]]:
+def count_reader(field: Field, path: str, is_flexible: bool) -> Callable[[bytes, int], tuple[int, int]]:
     """Make a function that reads the count of an array, -1 for null, and compares it with the remaining bytes."""
     read_count = read_compact_length if is_flexible else _legacy_length
     bytes_min = _bytes_min(field, is_flexible)
@@ -222,8 +219,8 @@ def _count_reader(field: Field, path: str, is_flexible: bool) -> Callable[[bytes
 
 
 def _array_reader(field: Field, path: str, is_flexible: bool, read: Reader) -> Reader:
-    read_count = _count_reader(field, path, is_flexible)
-    read_items = _fixed_items_reader(field.kind) if field.kind in FIXED_CODES else _items_reader(read)
+    read_count = count_reader(field, path, is_flexible)
+    read_items = fixed_items_reader(field.kind) if field.kind in FIXED_CODES else _items_reader(read)
 
     def read_array(data: bytes, position: int) -> tuple[Any, int]:
         count, position = read_count(data, position)
@@ -244,7 +241,7 @@ def _nullable_struct_reader(read: Reader, is_tagged: bool) -> Reader:
     return read_nullable
 
 
-def _field_reader(field: Field, schema: Schema) -> Reader:
+def field_reader(field: Field, schema: Schema) -> Reader:
     path = f"{schema.path}.{field.name}"
     is_nullable = field.is_nullable and not field.is_array
     if field.kind == "string":
@@ -261,10 +258,10 @@ def _field_reader(field: Field, schema: Schema) -> Reader:
     return _array_reader(field, path, schema.is_flexible, read) if field.is_array else read
 
 
-def _tags_reader(schema: Schema) -> Callable[[bytes, int, Fields], int]:
+def tags_reader(schema: Schema) -> Callable[[bytes, int, Fields], int]:
     """Make a function that reads tagged fields into the struct's dict. It skips unknown tags, as KIP-482 requires."""
     tagged = [field for field in schema.fields if field.tag is not None]
-    readers = {field.tag: (field.name, _field_reader(field, schema)) for field in tagged}
+    readers = {field.tag: (field.name, field_reader(field, schema)) for field in tagged}
 
     def read_tags(data: bytes, position: int, fields: Fields) -> int:
         for field in tagged:
@@ -316,7 +313,7 @@ def fixed_runs(schema: Schema) -> list[tuple[Field, ...]]:
     return runs
 
 
-def _run_reader(run: tuple[Field, ...]) -> Callable[[bytes, int, Fields], int]:
+def run_reader(run: tuple[Field, ...]) -> Callable[[bytes, int, Fields], int]:
     fixed = Struct(">" + "".join(FIXED_CODES[field.kind] for field in run))
     names = tuple(field.name for field in run)
     unpack, size = fixed.unpack_from, fixed.size
@@ -328,8 +325,8 @@ def _run_reader(run: tuple[Field, ...]) -> Callable[[bytes, int, Fields], int]:
     return read_run
 
 
-def _single_reader(field: Field, schema: Schema) -> Callable[[bytes, int, Fields], int]:
-    read = _field_reader(field, schema)
+def single_reader(field: Field, schema: Schema) -> Callable[[bytes, int, Fields], int]:
+    read = field_reader(field, schema)
     name = field.name
 
     def read_single(data: bytes, position: int, fields: Fields) -> int:
@@ -341,130 +338,14 @@ def _single_reader(field: Field, schema: Schema) -> Callable[[bytes, int, Fields
 
 def reader_of(schema: Schema) -> Reader:
     """Make a function that reads one struct of this schema. It returns (dict of all fields, position after it)."""
-    steps = [
-        _run_reader(run) if len(run) > 1 else _single_reader(run[0], schema) for run in fixed_runs(schema)
-    ]
+    steps = [run_reader(run) if len(run) > 1 else single_reader(run[0], schema) for run in fixed_runs(schema)]
     if schema.is_flexible:
-        steps.append(_tags_reader(schema))
+        steps.append(tags_reader(schema))
 
     def read_struct(data: bytes, position: int) -> tuple[Fields, int]:
         fields: Fields = {}
         for step in steps:
             position = step(data, position, fields)
-        return fields, position
-
-    return read_struct
-
-
-# ---- reading by steps --------------------------------------------------------------------------------------
-
-Steps = Generator[None, None, tuple[Any, int]]
-StepReader = Callable[[bytes, int, "RowBudget"], Steps]
-
-
-class RowBudget:
-    """Limits for one message: of the rows in all its arrays, and of the rows that are read in one step."""
-
-    __slots__ = ("_rows_left", "_rows_max", "_step_left", "_step_rows")
-
-    def __init__(self, rows_max: int, step_rows: int) -> None:
-        self._rows_max = self._rows_left = rows_max
-        self._step_rows = self._step_left = step_rows
-
-    def reserve(self, count: int) -> None:
-        """Count the rows of an array before they are read. Raises ProtocolError if there are too many."""
-        self._rows_left -= count
-        # Reject it before reading, because the rows would cost far more time and memory than their bytes.
-        if self._rows_left < 0:
-            raise ProtocolError(
-                f"the arrays of the request have more than {self._rows_max} rows; send them in several requests"
-            )
-
-    def is_step_over(self, rows: int = 1) -> bool:
-        """Count rows that were read. Return True if the reader must pause."""
-        self._step_left -= rows
-        if self._step_left > 0:
-            return False
-        self._step_left = self._step_rows
-        return True
-
-
-def _has_arrays(schema: Schema) -> bool:
-    return any(
-        field.tag is None and (field.is_array or (field.struct is not None and _has_arrays(field.struct)))
-        for field in schema.fields
-    )
-
-
-def _array_step_reader(field: Field, schema: Schema) -> StepReader:
-    path = f"{schema.path}.{field.name}"
-    read_count = _count_reader(field, path, schema.is_flexible)
-    if field.kind in FIXED_CODES:
-        read_numbers = _fixed_items_reader(field.kind)
-
-        def read_number_array(data: bytes, position: int, budget: RowBudget) -> Steps:
-            count, position = read_count(data, position)
-            if count < 0:
-                return None, position
-            budget.reserve(count)
-            # Numbers are read by one call, so pause before it and not inside.
-            if budget.is_step_over(count // _NUMBERS_OF_ROW):
-                yield
-            return read_numbers(data, position, count)
-
-        return read_number_array
-    element = replace(field, is_array=False, is_nullable=False)
-    # An element without arrays is small, so it is read at once: a generator would cost more than the reading.
-    if field.struct is not None and _has_arrays(field.struct):
-        read_steps: StepReader | None = step_reader_of(field.struct)
-    else:
-        read_steps = None
-    read = _field_reader(element, schema)
-
-    def read_array(data: bytes, position: int, budget: RowBudget) -> Steps:
-        count, position = read_count(data, position)
-        if count < 0:
-            return None, position
-        budget.reserve(count)
-        items = []
-        for _ in range(count):
-            if read_steps is None:
-                item, position = read(data, position)
-            else:
-                item, position = yield from read_steps(data, position, budget)
-            items.append(item)
-            if budget.is_step_over():
-                yield
-        return items, position
-
-    return read_array
-
-
-def step_reader_of(schema: Schema) -> StepReader:
-    """Make a reader as `reader_of` does, but a generator that pauses when its RowBudget requires it.
-
-    It checks the number of rows before it reads them, so that a request of millions of rows costs nothing. Arrays in
-    tagged fields are read in one step, because no request has large ones.
-    """
-    steps: list[tuple[str, Callable[..., Any], bool]] = []
-    for run in fixed_runs(schema):
-        field = run[0]
-        if len(run) > 1:
-            steps.append(("", _run_reader(run), False))
-        elif field.is_array:
-            steps.append((field.name, _array_step_reader(field, schema), True))
-        else:
-            steps.append(("", _single_reader(field, schema), False))
-    if schema.is_flexible:
-        steps.append(("", _tags_reader(schema), False))
-
-    def read_struct(data: bytes, position: int, budget: RowBudget) -> Steps:
-        fields: Fields = {}
-        for name, step, is_array in steps:
-            if is_array:
-                fields[name], position = yield from step(data, position, budget)
-            else:
-                position = step(data, position, fields)
         return fields, position
 
     return read_struct

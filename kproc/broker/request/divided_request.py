@@ -33,7 +33,7 @@ from kproc.broker.security.acl import Operation, ResourceType
 from kproc.broker.security.principal import Identity
 from kproc.common.errors import ErrorCode, KafkaError
 from kproc.wire import codec
-from kproc.wire.schema import RowBudget
+from kproc.wire.schema_steps import RowBudget
 
 # Documented in SECURITY.md. Produce has its own bound, because its batches are not decoded.
 REQUEST_BYTES_MAX: Final = 16 << 20
