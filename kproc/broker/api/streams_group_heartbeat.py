@@ -91,7 +91,8 @@ def handle_streams_group_heartbeat(context: RequestContext, request: Fields) -> 
             respond(outcome)
 
     def respond(result: StreamsHeartbeatResult) -> None:
-        context.reply(_fields_of(result))
+        # Kafka sends the lag of version 0 as 0.
+        context.reply(_fields_of(result, knows_lag=context.api_version > 0))
 
     _HEARTBEAT.send_one(context, request["group_id"], _heartbeat_of(context, request, topology), on_done)
 
@@ -149,15 +150,14 @@ def _validate(request: Fields, topology: Topology | None) -> None:
         raise invalid_request("If one task-type is non-null, all must be non-null.")
     if epoch != JOIN_EPOCH and topology is not None:
         raise invalid_request("Topology can only be provided when (re-)joining.")
-    for name in ("task_offsets", "task_end_offsets"):
-        _check_offsets(request[name] or [])
 
 
 def _validate_join(request: Fields, topology: Topology | None) -> None:
     if request["rebalance_timeout"] == _NO_TIMEOUT:
         raise invalid_request("RebalanceTimeoutMs must be provided in first request.")
     for role, label in zip(_ROLES, ("ActiveTasks", "StandbyTasks", "WarmupTasks"), strict=True):
-        if request[role]:
+        # A member that joins owns no tasks, and says so. None would mean that nothing has changed.
+        if request[role] is None or request[role]:
             raise invalid_request(f"{label} must be empty when (re-)joining.")
     if topology is None:
         raise invalid_request("Topology must be non-null when (re-)joining.")
@@ -171,17 +171,6 @@ def _validate_join(request: Fields, topology: Topology | None) -> None:
             ErrorCode.STREAMS_INVALID_TOPOLOGY,
             f"The topology has {size} bytes. At most {TOPOLOGY_BYTES_MAX} are possible.",
         )
-
-
-def _check_offsets(rows: list[Fields]) -> None:
-    seen = set()
-    for row in rows:
-        task = row["subtopology_id"], row["partition"]
-        if task in seen:
-            raise invalid_request(
-                f"Task offsets contain a duplicate entry for subtopology {task[0]} and partition {task[1]}."
-            )
-        seen.add(task)
 
 
 def _heartbeat_of(context: RequestContext, request: Fields, topology: Topology | None) -> StreamsHeartbeat:
@@ -223,18 +212,19 @@ def _offsets_of(rows: list[Fields] | None) -> TaskOffsets | None:
 # -- the response ------------------------------------------------------------------------------------------------
 
 
-def _fields_of(result: StreamsHeartbeatResult) -> Fields:
+def _fields_of(result: StreamsHeartbeatResult, *, knows_lag: bool) -> Fields:
     tasks = result.tasks
     roles = (None, None, None) if tasks is None else (tasks.active, tasks.standby, tasks.warmup)
-    is_error = result.error_code != ErrorCode.NONE
+    # A member that leaves, or that is rejected, has no intervals. The default of the lag depends on the version.
+    stays = result.error_code == ErrorCode.NONE and result.member_epoch >= JOIN_EPOCH
     return {
         "error_code": int(result.error_code),
         "error_message": result.error_message,
         "member_id": result.member_id,
         "member_epoch": result.member_epoch,
         "heartbeat_interval": result.heartbeat_interval_ms,
-        "task_offset_interval": 0 if is_error else _TASK_OFFSET_INTERVAL_MS,
-        "acceptable_recovery_lag": 0 if is_error else _ACCEPTABLE_RECOVERY_LAG,
+        "task_offset_interval": _TASK_OFFSET_INTERVAL_MS if stays else 0,
+        **({"acceptable_recovery_lag": _ACCEPTABLE_RECOVERY_LAG} if stays and knows_lag else {}),
         "status": [{"status_code": each.code, "status_detail": each.detail} for each in result.statuses],
         **{
             role: None if found is None else task_rows(found)
@@ -267,7 +257,7 @@ def _topic_rows(topics: tuple[tuple[str, tuple[int, ...]], ...]) -> list[dict[st
 
 
 def error_response(_request: Fields, code: int, message: str | None) -> Fields:
-    return _fields_of(StreamsHeartbeatResult(error_code=int(code), error_message=message))
+    return _fields_of(StreamsHeartbeatResult(error_code=int(code), error_message=message), knows_lag=False)
 
 
 @_HEARTBEAT.handler

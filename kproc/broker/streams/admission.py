@@ -148,6 +148,18 @@ def reject_unknown_tasks(configured: ConfiguredTopology, owned: MemberTasks | No
             )
 
 
+def reject_repeated_offsets(offsets: TaskOffsets | None) -> None:
+    """Raise INVALID_REQUEST if a member reports two offsets of one task."""
+    seen: set[Task] = set()
+    for task, _offset in offsets or ():
+        if task in seen:
+            raise KafkaError(
+                ErrorCode.INVALID_REQUEST,
+                f"Task offsets contain a duplicate entry for subtopology {task[0]} and partition {task[1]}.",
+            )
+        seen.add(task)
+
+
 def merged(known: StreamsMember, request: StreamsHeartbeat) -> StreamsMember:
     """Return the metadata of a member after a request, in which None means "as before"."""
     changes: dict[str, object] = {"client_id": request.client_id, "client_host": request.client_host}

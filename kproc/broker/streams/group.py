@@ -28,6 +28,7 @@ from kproc.broker.streams.admission import (
     is_new_epoch_needed,
     leaving_member,
     merged,
+    reject_repeated_offsets,
     reject_unknown_tasks,
     topology_of,
 )
@@ -121,6 +122,8 @@ class StreamsGroup:
         topology = topology_of(self.state, request)
         configured = self._fitted.fit(topology)
         reject_unknown_tasks(configured, request.owned)
+        reject_repeated_offsets(request.task_offsets)
+        reject_repeated_offsets(request.task_end_offsets)
         before = known.metadata if known is not None and known.metadata is not None else StreamsMember()
         owned_before = OwnedTasks() if known is None else known.state.owned
         statuses = [*stale_statuses(self.state.topology, request, before)]

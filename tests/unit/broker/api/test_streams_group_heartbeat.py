@@ -51,7 +51,7 @@ def validate(changes: dict[str, Any], subtopology: dict[str, Any] | None = None)
         ({"topology": None}, "Topology must be non-null when \\(re-\\)joining."),
         ({"member_epoch": 1}, "Topology can only be provided when \\(re-\\)joining."),
         ({**STAY, "active_tasks": TASKS}, "If one task-type is non-null, all must be non-null."),
-        ({"task_offsets": [OFFSET, OFFSET]}, "duplicate entry for subtopology 0 and partition 0."),
+        ({"active_tasks": None}, "ActiveTasks must be empty when \\(re-\\)joining."),
     ],
 )
 def test_malformed_heartbeat_is_rejected(changes: dict[str, Any], text: str) -> None:

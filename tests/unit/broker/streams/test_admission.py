@@ -276,3 +276,10 @@ def test_full_group_admits_only_the_return_of_static_members() -> None:
         HonestStreamsMember(rig, "c", instance_id="seat-c").heartbeat()
     successor = HonestStreamsMember(rig, "c", instance_id="seat-a", process_id="a")
     assert successor.heartbeat().tasks == MemberTasks(tasks(0, 1))
+
+
+def test_repeated_offsets_are_rejected(rig: StreamsRig) -> None:
+    member = HonestStreamsMember(rig, "a")
+    with rejected(ErrorCode.INVALID_REQUEST, "duplicate entry for subtopology 0 and partition 1"):
+        member.heartbeat(task_end_offsets=((("0", 1), 5), (("0", 1), 6)))
+    assert not rig.log
