@@ -6,10 +6,11 @@ import struct
 from collections.abc import Callable
 
 from kproc.broker.cluster.internal_topics import SHARE_STATE_TOPIC
+from kproc.common.errors import ErrorCode as E
 from kproc.common.errors import KafkaError
 from kproc.wire.header import ApiKey
 from kproc.wire.record_batch import crc_of, decode_records, parse_header
-from tests.damage.scene import GROUP, PRODUCER_TOPIC, SHARE_GROUP, Partition, Promises
+from tests.damage.scene import GROUP, PRODUCER_TOPIC, SHARE_GROUP, STREAMS_GROUP, Partition, Promises
 from tests.support.groups import fetch_group
 from tests.support.raw import RawClient, fetch_fields, split_batches
 
@@ -44,6 +45,7 @@ class Judge:
         self._allow(("transactional", 0), self._judge_committed)
         self._judge_group()
         self._judge_share_states()
+        self._judge_streams_group()
         self._allow((PRODUCER_TOPIC, 0), self._judge_retry)
 
     def _allow(self, key: Partition, check: Callable[[], None]) -> None:
@@ -170,6 +172,22 @@ class Judge:
                     raise Broken(f"the state of a share partition is refused with {row['error_code']}")
             elif row["start_offset"] != wanted and not any(map(self._is_loudly_gone, damaged)):
                 raise Broken(f"a share partition begins at {row['start_offset']}, not at {wanted}")
+
+    def _judge_streams_group(self) -> None:
+        damaged = [each for each in self._damaged if each[0] == _OFFSETS_TOPIC]
+        fields = {"include_authorized_operations": False, "include_topology_description": False}
+        (row,) = self._client.call(
+            ApiKey.STREAMS_GROUP_DESCRIBE, 1, {"group_ids": [STREAMS_GROUP], **fields}
+        )["groups"]
+        code = row["error_code"]
+        if any(map(self._is_loudly_gone, damaged)) or (damaged and code not in (0, E.GROUP_ID_NOT_FOUND)):
+            return
+        if code:
+            raise Broken(f"the streams group is refused with {code}")
+        epoch, members = row["group_epoch"], [each["member_id"] for each in row["members"]]
+        sources = [each["source_topics"] for each in row["topology"]["subtopologies"]]
+        if epoch < self._promises.streams_epoch or members != ["m"] or sources != [["plain"]]:
+            raise Broken(f"the streams group has epoch {epoch}, members {members}, topics {sources}")
 
     def _judge_retry(self) -> None:
         """A retry of an idempotent producer's last batch is a duplicate."""

@@ -14,13 +14,14 @@ from kproc.broker.storage.offset_checkpoints import BY_ID_SUFFIX
 from kproc.wire.header import ApiKey
 from kproc.wire.record_batch import TRANSACTIONAL
 from tests.damage.warm_broker import WarmBroker
-from tests.support.groups import commit, find_coordinator
+from tests.support.groups import commit, find_coordinator, streams_join
 from tests.support.raw import RawClient, batch, produce_fields
 from tests.support.wait import wait_until
 
 Partition = tuple[str, int]
 GROUP: Final = "group"
 SHARE_GROUP: Final = "share-group"
+STREAMS_GROUP: Final = "streams-group"
 PRODUCER_TOPIC: Final = "idempotent"
 _LARGE: Final = 90_000  # Bytes of a value: a segment of 1 MiB, the smallest, holds eleven.
 _SMALL_SEGMENTS: Final = {"segment.bytes": "1048576"}
@@ -44,6 +45,7 @@ class Promises:
     compacted: set[Partition] = field(default_factory=set)
     offsets: dict[Partition, int] = field(default_factory=dict)  # That the group committed.
     share_starts: dict[int, int] = field(default_factory=dict)  # By partition of "plain": where the share group is.
+    streams_epoch: int = 0  # That the member of the streams group has learnt.
     last_batch: tuple[bytes, int] = (b"", -1)  # Of the idempotent producer, and its offset.
 
 
@@ -61,11 +63,22 @@ def build(directory: Path, *, is_clean: bool) -> Promises:
         assert set(commit(client, GROUP, "plain", committed).values()) == {0}
         promises.offsets = {("plain", index): at for index, at in committed.items()}
         _share_states(client, promises)
+        _streams_group(client, promises)
         if not is_clean:
             _await_checkpoint(directory)
             _await_checkpoint(directory)
             broker.kill()
     return promises
+
+
+def _streams_group(client: RawClient, promises: Promises) -> None:
+    """A streams group with a member and a topology: records of the types 17 to 23."""
+    find_coordinator(client, STREAMS_GROUP)
+    for _ in range(2):  # The second join raises the epoch once more.
+        join = streams_join(STREAMS_GROUP, ["plain"], rack_id=f"rack-{promises.streams_epoch}")
+        answer = client.call(ApiKey.STREAMS_GROUP_HEARTBEAT, 1, join)
+        assert answer["error_code"] == 0, answer
+        promises.streams_epoch = answer["member_epoch"]
 
 
 def _share_states(client: RawClient, promises: Promises) -> None:
