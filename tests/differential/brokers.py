@@ -26,12 +26,15 @@ SETTINGS = {
     "group.share.min.record.lock.duration.ms": "1000",
     "group.initial.rebalance.delay.ms": "0",
     "group.consumer.assignment.interval.ms": "0",
+    "group.streams.assignment.interval.ms": "0",
+    "group.streams.initial.rebalance.delay.ms": "0",
 }
 # Its controller would wait this long for more to write.
 # Its assignor would run in another thread, so that a heartbeat does not tell what it changes.
 _KAFKA_SETTINGS = {
     "controller.quorum.append.linger.ms": "0",
     "group.consumer.assignor.offload.enable": "false",
+    "group.streams.assignor.offload.enable": "false",
 }
 _READY_SECONDS = 240.0
 # Quick from the first request on, and few threads: the brokers' own time is most of what a run takes.

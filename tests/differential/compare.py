@@ -17,6 +17,7 @@ _NAMES = (
     "name", "topic", "topic_name", "topic_id", "group_id", "key", "resource_type", "resource_name", "member_id",
     "group_instance_id", "partition_index", "partition", "partition_id", "index", "entity_type", "producer_id",
     "batch_index", "feature", "user", "mechanism",
+    "subtopology_id",
 )  # fmt: skip
 
 

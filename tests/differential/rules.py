@@ -20,6 +20,7 @@ _ILLEGAL_GENERATION, _UNKNOWN_MEMBER = 22, 25
 _OUT_OF_ORDER = 45
 _UNRELEASED_INSTANCE = 111
 _INCONSISTENT_PROTOCOL = 23
+_SHUTDOWN = 4  # The code of a status of a streams group.
 _LEAVES = -1  # The member epoch of a heartbeat.
 _NO_MECHANISM, _ILLEGAL_SASL_STATE, _LOGIN_FAILED = 33, 34, 58
 _INVALID_REQUEST = 42
@@ -29,6 +30,7 @@ _THROTTLED_FROM = 3  # The first delivery for which a record can be set apart fr
 _REFUSALS = (29, 30, 31, 53)  # Of topics, groups, the cluster, transactional ids.
 _TRANSACTIONAL = 16
 _LISTS = ("topics", "topic_data", "entries", "transactions", "v3_and_below_topics", "markers")
+_ROLES = ("active_tasks", "standby_tasks", "warmup_tasks")
 _LATEST_TIMESTAMP, _NO_TIMESTAMP = -3, -1
 
 
@@ -438,7 +440,9 @@ def _repeated_element(case: Case) -> bool:
 
 
 def _other_partitions(case: Case) -> bool:
-    """Other partitions of a group of the consumer protocol, and the epochs of members that must give up others."""
+    """Other partitions or tasks of a group, and the epochs of members that must give up others."""
+    if case.step.api in ("streams_group_heartbeat", "streams_group_describe"):
+        return _other_tasks(case)
     fields = {"assignment", "target_assignment"}
     if case.step.api == "consumer_group_heartbeat" and case.difference.path == ("member_epoch",):
         return bool(case.kproc["assignment"] != case.kafka["assignment"])
@@ -447,6 +451,31 @@ def _other_partitions(case: Case) -> bool:
     return (
         case.step.api == "sync_group" and case.difference.path == ("assignment",) and _is_of_consumers(case)
     )
+
+
+def _other_tasks(case: Case) -> bool:
+    fields = {"assignment", "target_assignment", *_ROLES}
+    if case.difference.path == ("member_epoch",):
+        return any(case.kproc[role] != case.kafka[role] for role in _ROLES)
+    is_of_endpoints = case.difference.path[:1] == ("partitions_by_user_endpoint",)
+    return is_of_endpoints or not fields.isdisjoint(case.difference.path)
+
+
+def _forgotten_first_heartbeat(case: Case) -> bool:
+    """What Kafka forgets of the heartbeat that creates a group.
+
+    Task offsets, a requested shutdown, the version of the endpoints, the numbers of partitions of internal topics.
+    """
+    difference = case.difference
+    if case.step.api == "streams_group_describe":
+        is_of_offsets = {"task_offsets", "task_end_offsets"} & set(difference.path)
+        is_count = "subtopologies" in difference.path and difference.path[-1:] == ("partitions",)
+        has_less = difference.path[-1:] == (ITEMS,) and difference.kproc == "has more"
+        return (bool(is_of_offsets) and has_less) or (is_count and difference.kafka == 0)
+    is_of_endpoints = difference.path == ("partitions_by_user_endpoint",)
+    if difference.path == ("status", ITEMS) and difference.kproc == "has more":
+        return any(each["status_code"] == _SHUTDOWN for each in case.kproc["status"])
+    return case.step.api == "streams_group_heartbeat" and is_of_endpoints and None in difference[1:3]
 
 
 def _is_of_consumers(case: Case) -> bool:
@@ -460,8 +489,31 @@ def _interval_of_a_waiting_member(case: Case) -> bool:
     return case.step.api == "consumer_group_heartbeat" and case.difference.path == ("heartbeat_interval",)
 
 
+def _interval_of_a_waiting_streams_member(case: Case) -> bool:
+    return case.step.api == "streams_group_heartbeat" and case.difference.path == ("heartbeat_interval",)
+
+
+def _tasks_again(case: Case) -> bool:
+    """Tasks that kproc returns to a member that reports others."""
+    is_role = case.difference.path[:1] in [(role,) for role in _ROLES]
+    is_again = is_role and case.difference.kafka is None and case.difference.kproc is not None
+    return case.step.api == "streams_group_heartbeat" and is_again and bool(case.step.body["member_epoch"])
+
+
 def _static_member_again(case: Case) -> bool:
-    return case.step.api == "consumer_group_heartbeat" and case.codes == (0, _UNRELEASED_INSTANCE)
+    is_heartbeat = case.step.api in ("consumer_group_heartbeat", "streams_group_heartbeat")
+    # What kproc finds later may be an error all the same.
+    return is_heartbeat and case.codes in ((0, _UNRELEASED_INSTANCE), (_INVALID_REQUEST, _UNRELEASED_INSTANCE))
+
+
+def _other_instance(case: Case) -> bool:
+    is_rejected = case.codes == (_INVALID_REQUEST, 0) and "already used by a" in str(case.kproc)
+    return case.step.api == "streams_group_heartbeat" and is_rejected
+
+
+def _not_ready(case: Case) -> bool:
+    """Kafka knows the state NotReady by its name in lower case, which is not_ready."""
+    return case.step.api == "list_groups" and "NotReady" in case.step.body["states_filter"]
 
 
 def _forgotten_group(case: Case) -> bool:
@@ -559,6 +611,11 @@ RULES: dict[str, Callable[[Case], bool]] = {
     "producer ids": _random_producer_ids,
     "lists in a request": _repeated_element,
     "the interval of ConsumerGroupHeartbeat": _interval_of_a_waiting_member,
+    "the interval of StreamsGroupHeartbeat": _interval_of_a_waiting_streams_member,
+    "tasks in a StreamsGroupHeartbeat": _tasks_again,
+    "the heartbeat that creates a streams group": _forgotten_first_heartbeat,
+    "another instance id of a member of a streams group": _other_instance,
+    "ListGroups of groups that are not ready": _not_ready,
     "the partitions that an assignor gives": _other_partitions,
     "a static member that joins again with its member id": _static_member_again,
     "a share group whose next records were deleted": _deleted_shared_records,

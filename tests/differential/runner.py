@@ -7,7 +7,7 @@ import re
 import select
 import time
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
@@ -24,6 +24,7 @@ from tests.differential.protocol import KEYS
 from tests.differential.rules import Case, rule_for
 from tests.differential.side import GUEST, Side, guest_of, new_prefix, now_ms
 from tests.differential.steps import DISCONNECT, Found, Step
+from tests.differential.symbols import Ref
 from tests.differential.upkeep import Upkeep
 from tests.support.wait import stretched
 
@@ -44,9 +45,9 @@ _ASKING = ("describe_", "list_", "find_", "api_", "update_features", "init_produ
 _CHANGES = {
     "create_topics", "create_partitions", "alter_configs", "incremental_alter_configs", "alter_client_quotas",
 }  # fmt: skip
-# but not these: one names topics by ids that are looked up first, one makes topics after its answer.
+# but not these: one names topics by ids that are looked up first, two make topics after their answers.
 _ENDS = {"end_txn", "init_producer_id"}  # Of transactions, whose markers are written after the answer.
-_LATE_CHANGES = {"delete_topics", "metadata"}
+_LATE_CHANGES = {"delete_topics", "metadata", "streams_group_heartbeat"}
 _RULES = {"create_acls", "delete_acls"}  # Kafka's controller asks its own copy of them, which is late, too.
 _SETTLE_SECONDS = 60.0
 _ANSWER_SECONDS = 60.0
@@ -105,7 +106,18 @@ def topic_names(steps: Sequence[Step]) -> list[str]:
         if step.api in ("create_topics", "metadata")
         for topic in step.body["topics"] or ()
     )
-    return sorted({name for name in named if name and name[0] == "~"})
+    return sorted({name for name in (*named, *_internal_names(steps)) if name and name[0] == "~"})
+
+
+def _internal_names(steps: Sequence[Step]) -> Iterator[str]:
+    """Yield the names of topics that a broker may create for a streams group."""
+    for step in steps:
+        topology = step.body.get("topology") if step.api == "streams_group_heartbeat" else None
+        if isinstance(topology, Ref):
+            topology = topology.other
+        for each in () if topology is None else topology["subtopologies"]:
+            yield from (row["name"] for row in each["state_changelog_topics"])
+            yield from (row["name"] for row in each["repartition_source_topics"])
 
 
 def group_names(steps: Sequence[Step]) -> list[str]:

@@ -34,9 +34,16 @@ _STAMPS = {
     "last_caught_up_timestamp",
     "transaction_start_time",
 }
-_WORDS = {"error_message", "acknowledge_error_message", "message", "batch_index_error_message", "documentation"}
+_WORDS = {
+    "error_message", "acknowledge_error_message", "message", "batch_index_error_message", "documentation",
+    "status_detail",
+}  # fmt: skip
 # Compared by their sign only; some in one API only.
-_SIZES = {"total_bytes", "usable_bytes", "finalized_features_epoch", "coordinator_epoch"}
+_SIZES = {
+    "total_bytes", "usable_bytes", "finalized_features_epoch", "coordinator_epoch",
+    # Kafka forgets this version of a new group's endpoints once.
+    "endpoint_information_epoch",
+}  # fmt: skip
 _SIZES_OF_QUORUM = {"high_watermark", "log_end_offset", "leader_epoch"}
 # What a broker chooses, by field.
 CHOSEN = {
@@ -242,8 +249,12 @@ class Side:
                     self.learn_id(topic)
         if reference.kind == "cluster" and key not in self.learnt:
             self.learnt[key] = self.ask("describe_cluster", 0, {})["cluster_id"]
-        if reference.kind == "owned" and not self.learnt.get(("epoch", reference.name)):
-            return []  # It joins, or joins again.
+        if reference.kind in ("owned", "tasks", "if joining"):
+            is_joining = not self.learnt.get(("epoch", reference.name))
+            if reference.kind == "if joining":
+                return self.real(reference.other) if is_joining else None
+            if is_joining:
+                return []  # Or it joins again.
         found = self.learnt.get(key, reference.other)
         return found + reference.add if reference.add else found
 
@@ -257,10 +268,10 @@ class Side:
     def learn(self, learning: dict[tuple[str, Any], str], answer: dict[str, Any]) -> None:
         """What later requests name, and symbols for what this answer chose."""
         for key, field in learning.items():
-            if key[0] != "owned":
+            if key[0] not in ("owned", "tasks"):
                 self.learnt[key] = answer[field]
             elif answer[field] is not None:  # Else the member keeps what it has.
-                self.learnt[key] = answer[field]["topic_partitions"]
+                self.learnt[key] = answer[field]["topic_partitions"] if key[0] == "owned" else answer[field]
         for field, kind in CHOSEN.items():
             if answer.get(field) not in (None, *NOTHING):
                 self._name(kind, answer[field])

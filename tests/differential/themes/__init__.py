@@ -16,10 +16,12 @@ from tests.differential.themes import (
     quotas,
     records,
     shares,
+    streams,
     topics,
     transactions,
 )
 from tests.differential.themes.records import add_producers
+from tests.support.kafka_jars import KAFKA_VERSION
 
 Maker = Callable[[Scene], None]
 _LENGTHS = (4, 36)
@@ -126,6 +128,21 @@ THEMES: dict[str, dict[Maker, int]] = {
         queues.describe_offsets: 2,
     },
     "locks": {queues.lock_timeout: 1},
+    "streams": {
+        streams.cycle: 3,
+        streams.heartbeat: 8,
+        streams.join: 2,
+        streams.leave: 2,
+        streams.describe: 4,
+        streams.describe_groups: 1,
+        streams.list_groups: 1,
+        streams.delete_groups: 1,
+        streams.offset_commit: 3,
+        streams.offset_fetch: 2,
+        streams.offset_delete: 1,
+        topics.create_partitions: 1,
+        topics.delete_topics: 1,
+    },
     "transactions": {
         transactions.whole_transaction: 6,
         transactions.produce: 5,
@@ -175,6 +192,9 @@ THEMES: dict[str, dict[Maker, int]] = {
         topics.delete_topics: 1,
     },
 }
+# Kafka 4.3 has no static members and no task offsets in streams groups.
+if KAFKA_VERSION < "4.4":
+    del THEMES["streams"]
 # What these change is seen by every client of the broker.
 CHANGES_ALL = frozenset({"quotas"})
 # What logs in by itself cannot be a guest's. A change of rules by another sequence ends the waits of share sessions.

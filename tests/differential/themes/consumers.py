@@ -105,7 +105,11 @@ def delete_groups(scene: Scene) -> None:
 
 
 def offset_commit(scene: Scene) -> None:
-    member = _Member(scene)
+    commit(scene, _Member(scene))
+
+
+def commit(scene: Scene, member: Any) -> None:
+    """An OffsetCommit, mostly of a member."""
     is_member = scene.chance(0.7)
     rows = scene.topic_rows(
         "partitions",
@@ -128,7 +132,11 @@ def offset_commit(scene: Scene) -> None:
 
 
 def offset_fetch(scene: Scene) -> None:
-    member = _Member(scene)
+    fetch(scene, _Member(scene))
+
+
+def fetch(scene: Scene, member: Any) -> None:
+    """An OffsetFetch, of a member or of an admin client."""
     version = scene.version("offset_fetch")
     rows = scene.topic_rows("partition_indexes", lambda _, index: index)
     by_member = {"member_id": member.member_id, "member_epoch": member.epoch()}
