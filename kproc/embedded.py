@@ -373,6 +373,8 @@ class Broker:
                 failure = self._stop_processes(self._child, graceful=graceful)
         finally:
             self._child = None
+            if self._faults is not None:
+                self._faults.release()  # Rules end with the broker.
             self._is_killed = False
             self.ready = {}
             if self._child_pidfd >= 0:

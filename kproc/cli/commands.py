@@ -21,6 +21,7 @@ from kproc.cli import (
     convert_log,
     doctor,
     dump_log,
+    faults,
     group_list,
     group_seek,
     groups,
@@ -110,6 +111,7 @@ app.add_typer(configs.app, name="config")
 app.add_typer(acls.app, name="acl")
 app.add_typer(users.app, name="user")
 app.add_typer(quotas.app, name="quota")
+app.add_typer(faults.app, name="fault")
 app.command("produce", short_help="Send each line of the standard input as a record.")(produce.produce)
 app.command("consume", short_help="Write records to the standard output.")(consume.consume)
 app.add_typer(profiles.app, name="profile")

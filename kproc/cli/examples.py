@@ -109,6 +109,20 @@ EXAMPLES: Final[Mapping[str, str]] = {
         kproc top --page topics --sort SIZE --interval 5
         kproc top --once --page requests --format json
     """,
+    "fault add": """
+        kproc fault add fail --api Produce --error NOT_LEADER_OR_FOLLOWER --times 2
+        kproc fault add drop-answer --close --api Produce --topic orders --every 5
+        kproc fault add delay --ms 500 --client 'shop-*'
+        kproc fault add advertise --range Produce=3-7 --range Fetch=none
+    """,
+    "fault list": """
+        kproc fault list
+        kproc fault list --format json
+    """,
+    "fault remove": """
+        kproc fault remove 3
+        kproc fault remove --all
+    """,
     "monitor": """
         kproc monitor --api Produce --topic orders
         kproc monitor --user alice --seconds 10 --format json

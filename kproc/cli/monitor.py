@@ -81,7 +81,7 @@ def monitor(
     of the same host.
     """
     filters = {
-        "apis": chosen_names("--api", api, _api_names()),
+        "apis": chosen_names("--api", api, api_names()),
         "client": client,
         "user": user,
         "topic": topic,
@@ -90,7 +90,8 @@ def monitor(
         _follow(connection, filters, count, seconds, output)
 
 
-def _api_names() -> list[str]:
+def api_names() -> list[str]:
+    """Return the names of all APIs, as --api takes them."""
     from kproc.wire.header import ApiKey
 
     return [camel_case(key.name) for key in ApiKey]

@@ -142,6 +142,7 @@ def _dev_defaults(directory: Path, protocol: str) -> dict[str, object]:
         "group.streams.initial.rebalance.delay.ms": 0,
         # Compose files and test suites for a cluster ask for three replicas.
         "kproc.clamp.replication.factor": True,
+        "kproc.faults.enable": True,
         "kproc.temporary.directory": str(directory),
     }
 

@@ -192,6 +192,10 @@ class Faults:
         """Remove all rules of the broker, also those of other processes."""
         with self._connect() as client:
             client.operate("remove-fault")
+        self.release()
+
+    def release(self) -> None:
+        """Close the connections that keep the rules of this process. The broker removes these rules."""
         for rule in self._rules:
             rule.release()
         self._rules.clear()

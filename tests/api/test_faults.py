@@ -9,13 +9,25 @@ import sys
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
+from pathlib import Path
 
 import pytest
 
-from kproc.client import ClientError
+from kproc.client import Client, ClientError
+from kproc.client.faults import Faults
 from kproc.embedded import Broker
 from kproc.wire.header import ApiKey
-from tests.support.raw import NO_TOPIC_ID, Closed, RawClient, batch, fetch_fields, produce_fields, values_of
+from tests.support.broker import ServedBroker
+from tests.support.raw import (
+    NO_TOPIC_ID,
+    Closed,
+    RawClient,
+    address_of,
+    batch,
+    fetch_fields,
+    produce_fields,
+    values_of,
+)
 from tests.support.topics import fresh_name
 from tests.support.wait import PATIENCE_SECONDS, wait_until
 
@@ -237,3 +249,20 @@ def test_faults_are_off_without_their_setting() -> None:
         with pytest.raises(ClientError, match=r"fault injection is off: .*kproc\.faults\.enable=true"):
             plain.faults.close("Produce")
         assert not os.path.exists(plain.data / ".faults")
+
+
+def test_status_and_log_of_kproc_serve_warn(tmp_path: Path) -> None:
+    with ServedBroker(tmp_path / "data", settings={"kproc.faults.enable": True}) as served:
+        assert "fault injection is enabled" in served.log()
+        faults = Faults(lambda: Client.connect(*address_of(served.bootstrap)))
+        with Client.connect(*address_of(served.bootstrap)) as client:
+            assert "fault injection is enabled" in client.operate("status")["problem"]
+            faults.close("Produce", topic="other")
+            assert "1 fault rule is active" in client.operate("status")["problem"]
+        assert "fault rule 1 added" in served.log()
+        faults.release()
+        served.stop(signal.SIGKILL)
+        # Rules end with the broker, also if it is killed.
+        served.start()
+        faults = Faults(lambda: Client.connect(*address_of(served.bootstrap)))
+        assert faults.list() == []

@@ -27,6 +27,7 @@ RUN_BY: Final[dict[str, tuple[str, ...]]] = {
     "kproc/OPERATING.md": ("cli/test_documents", "cli/test_who_changed_what"),
     "kproc/SECURITY.md": ("cli/test_documents",),
     "kproc/SPARK.md": ("spark/test_spark_guide",),
+    "kproc/TESTING.md": ("clients/test_testing_guide",),
     "tests/README.md": ("cli/test_documents",),
 }
 

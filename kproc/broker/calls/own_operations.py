@@ -133,9 +133,10 @@ class FaultRule(msgspec.Struct, kw_only=True, omit_defaults=True, forbid_unknown
 
 
 class AddFault(_AnyOperation, tag="add-fault"):
-    """Add a fault rule. It stays until it is removed or the broker stops."""
+    """Add a fault rule. It stays until it is removed or the broker stops. A dry run only validates it."""
 
     rule: FaultRule
+    is_dry_run: bool = False
 
 
 class RemoveFault(_AnyOperation, tag="remove-fault"):

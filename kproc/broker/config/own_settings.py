@@ -95,7 +95,8 @@ class OwnSettings:
         BOOLEAN,
         False,
         "Let clients of this host inject faults, such as error codes, delays and closed connections "
-        "(kproc.Broker.faults). For tests only. It costs nothing until a rule is added. kproc.Broker sets it to true.",
+        "(`kproc fault`, kproc.Broker.faults). For tests only. It costs nothing until a rule is added. `kproc dev` and "
+        "kproc.Broker set it to true.",
     )
     kproc_start_without_metadata: bool = setting(
         BOOLEAN,

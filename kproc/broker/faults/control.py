@@ -52,7 +52,7 @@ class FaultControl:
         """Respond to one operation, now or later."""
         try:
             if isinstance(operation, AddFault):
-                self._add(request, operation.rule, on_reply)
+                self._add(request, operation, on_reply)
             elif isinstance(operation, RemoveFault):
                 self._remove(request, operation.id, on_reply)
             elif isinstance(operation, HoldFault):
@@ -65,8 +65,12 @@ class FaultControl:
         except OSError as error:
             on_reply(OwnAnswer(error=f"the fault rules cannot be stored: {error}"))
 
-    def _add(self, request: HandlerRequest, rule: FaultRule, on_reply: OnReply) -> None:
+    def _add(self, request: HandlerRequest, operation: AddFault, on_reply: OnReply) -> None:
+        rule = operation.rule
         validate(rule)
+        if operation.is_dry_run:
+            on_reply(OwnAnswer(result={"rule": msgspec.to_builtins(rule)}))
+            return
         if len(self._files.read()) >= RULES_MAX:
             raise InvalidRule(f"{RULES_MAX} fault rules exist already, which is the limit: remove some")
         rule_id = self._files.add(rule)
@@ -92,8 +96,8 @@ class FaultControl:
     def _log(self, done: str, request: HandlerRequest, rule_id: int, rule: FaultRule) -> None:
         text = printable(msgspec.json.encode(rule).decode())[:_SHOWN]
         address = request.client_host.removeprefix("/")
-        # Temporary data are those of a test, whose rules are no news.
-        level = logging.WARNING if self._services.config.keeps_data else logging.INFO
+        # A broker with a temporary directory is a test's own (kproc.Broker, `kproc dev`), and its rules are no news.
+        level = logging.INFO if self._services.config.kproc_temporary_directory else logging.WARNING
         logger.log(
             level, "fault rule %d %s by %s from %s: %s", rule_id, done, request.principal, address, text
         )
@@ -155,10 +159,10 @@ def validate(rule: FaultRule) -> None:
                 )
     elif rule.error:
         raise InvalidRule(f"an error code is only for the action fail, not for {rule.action}")
-    if (rule.action in _WITH_TIME) != bool(rule.ms) or rule.ms > _MS_MAX:
-        raise InvalidRule(
-            f"{rule.ms} ms: {', '.join(_WITH_TIME)} take 1 to {_MS_MAX:,} ms, other actions none"
-        )
+    if rule.action not in _WITH_TIME and rule.ms:
+        raise InvalidRule(f"a time is only for the actions {', '.join(_WITH_TIME)}, not for {rule.action}")
+    if rule.action in _WITH_TIME and not 1 <= rule.ms <= _MS_MAX:
+        raise InvalidRule(f"{rule.action} takes 1 to {_MS_MAX:,} ms, not {rule.ms}")
     if (rule.action == "advertise") != bool(rule.ranges):
         raise InvalidRule("version ranges belong to the action advertise, which needs one at least")
     if rule.action == "advertise" and rule.apis != [_API_VERSIONS]:

@@ -18,7 +18,7 @@ from typing import Final
 import msgspec
 
 from kproc.broker.calls.own_operations import FaultRule
-from kproc.broker.storage.format import FAULTS_DIRECTORY
+from kproc.broker.storage.format import FAULT_RULE_SUFFIX, FAULTS_DIRECTORY
 
 RULES_MAX: Final = 100
 """Most rules at a time. Each open rule holds a descriptor in each Handler."""
@@ -49,13 +49,13 @@ class RuleFiles:
         # Rename a complete file into place, because a Handler that starts may read the directory at any time.
         temporary = self._path / f"{rule_id}.new"
         temporary.write_bytes(msgspec.json.encode(rule))
-        temporary.rename(self._path / f"{rule_id}.rule")
+        temporary.rename(self._path / f"{rule_id}{FAULT_RULE_SUFFIX}")
         return rule_id
 
     def remove(self, rule_id: int) -> bool:
         """Remove a rule. Return False if it does not exist."""
         try:
-            (self._path / f"{rule_id}.rule").unlink()
+            (self._path / f"{rule_id}{FAULT_RULE_SUFFIX}").unlink()
         except FileNotFoundError:
             return False
         with suppress(FileNotFoundError):
@@ -69,9 +69,10 @@ class RuleFiles:
         except FileNotFoundError:
             return {}
         found = {}
-        for rule_id in sorted(int(name.removesuffix(".rule")) for name in names if name.endswith(".rule")):
+        stems = (name.removesuffix(FAULT_RULE_SUFFIX) for name in names if name.endswith(FAULT_RULE_SUFFIX))
+        for rule_id in sorted(map(int, stems)):
             with suppress(FileNotFoundError):  # Another Handler has removed it meanwhile.
-                found[rule_id] = _decode_rule((self._path / f"{rule_id}.rule").read_bytes())
+                found[rule_id] = _decode_rule((self._path / f"{rule_id}{FAULT_RULE_SUFFIX}").read_bytes())
         return found
 
     def counter(self, rule_id: int) -> Counter:

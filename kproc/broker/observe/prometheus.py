@@ -326,6 +326,9 @@ def _broker(status: Mapping[str, Any]) -> Iterator[Metric]:
         ("kproc_disk_time_to_full_seconds", "Until no byte is free, at the rate of the last hour. Only while it fills.",
          status["disk"]["full_in_s"]),
         ("kproc_disk_full", "1 while there is no room for what clients write.", int(status["disk"]["is_full"])),
+        ("kproc_faults_enabled", "1 if clients may inject faults. Must be 0 where data matter.",
+         int(status["faults"]["is_enabled"])),
+        ("kproc_fault_rules", "Fault rules by which requests fail on purpose.", status["faults"]["rules"]),
     )  # fmt: skip
     uncleanable = Metric(
         "kafka_log_logcleanermanager_uncleanable_partitions_count",

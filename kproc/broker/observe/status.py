@@ -17,6 +17,7 @@ from kproc.broker.metrics.slab import Slab
 from kproc.broker.metrics.spec import SLOT
 from kproc.broker.observe.certificate_watch import CertificateWatch
 from kproc.broker.observe.disk_watch import DiskWatch, Shortages
+from kproc.broker.observe.fault_watch import FaultWatch
 from kproc.broker.observe.network_figures import NetworkFigures
 from kproc.broker.observe.offline_partitions import OfflinePartitions
 from kproc.broker.observe.uncleanable_partitions import UncleanablePartitions
@@ -55,6 +56,7 @@ class Status:
         )
         self.disk = DiskWatch(str(plan.config.log_dirs), self._shortages)
         self.certificates = CertificateWatch(plan.clock)
+        self._faults = FaultWatch(plan.config)
 
     def listener_name(self, index: int) -> str:
         """Return the name of a listener by its index, or `removed-N` if it was removed."""
@@ -95,6 +97,7 @@ class Status:
             "problem": self._problem(image),
             "disk": self.disk.describe(),
             "certificates": self.certificates.describe(),
+            "faults": self._faults.describe(),
             "processes": rows,
             "shared_memory_unmapped_bytes": max(0, self._shared_bytes() - mapped),
             **_topic_counts(image),
@@ -116,6 +119,7 @@ class Status:
             self.offline.problem,
             self.uncleanable.problem,
             *self.certificates.problems(),
+            self._faults.problem,
         )
         return "; ".join(filter(None, (self.problem, *stored, *known))) or None
 

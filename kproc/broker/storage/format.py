@@ -30,6 +30,7 @@ FUTURE_DIRECTORY_SUFFIX: Final = "-future"  # Kafka's, while it copies a partiti
 METADATA_DIRECTORY: Final = "__cluster_metadata-0"
 # The rules of fault injection, in log.dirs. Each start of the broker removes it.
 FAULTS_DIRECTORY: Final = ".faults"
+FAULT_RULE_SUFFIX: Final = ".rule"
 TEMPORARY_SUFFIX: Final = ".tmp"
 # Appended to the suffixes above while compaction replaces segments: see compaction_files.py.
 CLEANED_SUFFIX: Final = ".cleaned"

@@ -32,7 +32,7 @@ from kproc.broker.handler.handler import Handler
 from kproc.broker.handler.partitions import Partitions
 from kproc.broker.handler.syncer import Syncer
 from kproc.broker.metrics.slab import MetricsRow
-from kproc.broker.observe import health
+from kproc.broker.observe import fault_watch, health
 from kproc.broker.observe.broker_figures import BrokerFigures
 from kproc.broker.observe.figures_text import figures_text
 from kproc.broker.observe.known_ends import KnownEnds
@@ -301,6 +301,8 @@ def _log_useless_settings(plan: Plan, image: ClusterImage) -> None:
     """Log stored settings that cannot take effect, and ACLs and users that keep all clients out."""
     for problem in left_out(image, plan.config).values():
         logger.error("%s", problem)
+    if fault_watch.may_surprise(plan.config):
+        logger.warning("%s", fault_watch.WARNING)
     if locks_everybody_out(plan.config, image.acls):
         logger.warning(
             "there is an authorizer, and nobody may change its rules: name somebody in super.users "

@@ -69,6 +69,7 @@ def scraped(rig: HandlerRig) -> dict[str, float]:
         "disk": {"free_bytes": 1, "used_bytes": 1, "is_full": False, "full_in_s": None},
         "certificates": {},
         "uncleanable": {"count": 0, "bytes": 0, "first": []},
+        "faults": {"is_enabled": False, "rules": 0},
         "network": figures.describe(rows, {}),
     }
     text = Exposition(lambda: status, figures).render()[1].decode()

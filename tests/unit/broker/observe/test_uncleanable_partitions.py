@@ -40,6 +40,7 @@ def test_metrics_have_kafkas_names() -> None:
         "shared_memory_unmapped_bytes": 0,
         "disk": {"free_bytes": 1, "used_bytes": 1, "is_full": False, "full_in_s": None},
         "uncleanable": partitions.describe(),
+        "faults": {"is_enabled": False, "rules": 0},
         "certificates": {},
     }  # fmt: skip
     text = "".join(text_of(family) for family in _broker(status))
