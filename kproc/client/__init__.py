@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from kproc.client.client import NEWEST, Client, reason
+from kproc.client.client import Client, reason
 from kproc.client.error_texts import error_text, failure_text
 from kproc.client.errors import (
     AnswerTimeout,
@@ -13,6 +13,7 @@ from kproc.client.errors import (
     ConnectionLost,
 )
 from kproc.client.own_operations import STATUS_KEY, STATUS_VERSION
+from kproc.client.versions import NEWEST
 
 __all__ = [
     "NEWEST",

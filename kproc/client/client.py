@@ -26,6 +26,7 @@ from kproc.client.errors import (
     SecurityFailed,
 )
 from kproc.client.own_operations import STATUS_KEY, STATUS_VERSION, decode_result, encode_operation
+from kproc.client.versions import NEWEST
 from kproc.common.clock import NS_PER_MS, NS_PER_S, Clock, SystemClock
 from kproc.common.errors import ProtocolError
 from kproc.wire.header import REQUEST_HEADER, ApiKey, encode_request_header
@@ -40,43 +41,6 @@ _TLS_ALERT: Final = b"\x15\x03"
 """The first bytes that a TLS listener sends to a client without TLS."""
 # Share of a session's lifetime after which the client logs in again, like Kafka's clients (KIP-368).
 _LOGIN_AGAIN_PERCENT: Final = 85
-
-# The newest version of each API that this client uses. The broker's range can lower it.
-NEWEST: Final[Mapping[ApiKey, int]] = {
-    # Version 13 addresses topics by id, which a caller would have to look up first.
-    ApiKey.PRODUCE: 12,
-    ApiKey.FETCH: 12,
-    ApiKey.LIST_OFFSETS: 10,
-    ApiKey.METADATA: 12,
-    ApiKey.API_VERSIONS: 3,
-    ApiKey.CREATE_TOPICS: 7,
-    # Version 6 also accepts ids and has other fields.
-    ApiKey.DELETE_TOPICS: 5,
-    ApiKey.CREATE_PARTITIONS: 3,
-    ApiKey.DESCRIBE_CONFIGS: 4,
-    ApiKey.INCREMENTAL_ALTER_CONFIGS: 1,
-    ApiKey.DESCRIBE_CLUSTER: 1,
-    ApiKey.DESCRIBE_LOG_DIRS: 4,
-    ApiKey.INIT_PRODUCER_ID: 4,
-    ApiKey.LIST_GROUPS: 5,
-    ApiKey.DESCRIBE_GROUPS: 6,
-    ApiKey.CONSUMER_GROUP_DESCRIBE: 1,
-    ApiKey.SHARE_GROUP_DESCRIBE: 1,
-    ApiKey.STREAMS_GROUP_DESCRIBE: 1,
-    ApiKey.DESCRIBE_SHARE_GROUP_OFFSETS: 1,
-    # Version 8 is the first one with several groups. Version 10 addresses topics by id.
-    ApiKey.OFFSET_FETCH: 8,
-    ApiKey.OFFSET_COMMIT: 8,
-    ApiKey.DELETE_GROUPS: 2,
-    ApiKey.DELETE_RECORDS: 2,
-    ApiKey.DESCRIBE_PRODUCERS: 0,
-    ApiKey.LIST_TRANSACTIONS: 2,
-    ApiKey.DESCRIBE_TRANSACTIONS: 0,
-    ApiKey.WRITE_TXN_MARKERS: 1,
-    ApiKey.DESCRIBE_ACLS: 3,
-    ApiKey.CREATE_ACLS: 3,
-    ApiKey.DELETE_ACLS: 3,
-}
 
 
 class _PendingRequest(NamedTuple):
