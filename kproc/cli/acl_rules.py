@@ -126,6 +126,7 @@ def _verdict(
     covering = _describe_if_authorizer(client, wanted)
     if covering is None:
         return DEFAULT_ALLOW, "the broker has no authorizer"
+    # Check super users first, as the authorizer does, because no rule can deny them anything.
     settings = broker_settings(client, ["super.users", "allow.everyone.if.no.acl.found"])
     if principal in principals_in(settings.get("super.users", "")):
         return SUPER_USER, "it is one of super.users"

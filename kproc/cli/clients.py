@@ -112,6 +112,8 @@ def add_rates(rows: list[dict[str, Any]], before: dict[str, dict[str, Any]], int
     """Add requests and bytes per second: of the interval, or of a new connection's whole life."""
     for row in rows:
         earlier = before.get(row["id"])
+        # A connection that is younger than the interval, or without an interval, is measured from its start. The least
+        # time keeps a connection of this moment from a division by zero.
         seconds = interval_s if earlier is not None else max(row["age_ms"] / 1000, 0.001)
         for name in ("requests", "bytes_in", "bytes_out"):
             grown = row[name] - (earlier[name] if earlier is not None else 0)

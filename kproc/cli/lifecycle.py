@@ -127,6 +127,8 @@ def _process_in(ready_file: Path) -> VerifiedBroker:
     from kproc.broker.supervisor.broker_process import NotABroker, ProcessClaim, VerifiedBroker
 
     try:
+        # The file decides which process gets SIGTERM. O_NOFOLLOW, because another user could point a link in /tmp to a
+        # file of ours. O_NONBLOCK, because opening a FIFO would wait for a writer for ever.
         descriptor = os.open(ready_file, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
     except FileNotFoundError:
         raise Failure(f"{ready_file} does not exist: the broker is not ready or has ended") from None
@@ -145,6 +147,7 @@ def _process_in(ready_file: Path) -> VerifiedBroker:
         raise Failure(f"{ready_file} is not the ready file of a broker") from None
     with ExitStack() as stack:
         process = stack.enter_context(VerifiedBroker(claim.pid))
+        # A file of another user may name any process, so obeying it would let that user choose what root stops.
         if facts.st_uid not in (0, os.geteuid(), process.uid):
             raise Failure(
                 f"{ready_file} names process {process.pid}, but belongs to another user than the process"

@@ -143,6 +143,7 @@ def delete_quotas(
     words = "{result} {quota} of {of}, which is {value:.15g}"
     if not consent.obtain(plan, words, output):
         return
+    # KIP-546: `remove` decides, and the value of a removed quota is ignored. The field must still have one.
     _change(bootstrap, names, [{"key": key, "value": 0.0, "remove": True} for key in quotas])
     rows = [{"result": "deleted", "of": shown_owner(names), "quota": key} for key in quotas]
     print_done(rows, "{result} {quota} of {of}", output)

@@ -117,6 +117,7 @@ def _print_status(answer: dict[str, Any]) -> None:
         for row in answer["processes"]
     ]
     print_table([name for name, _, _ in COLUMNS], rows, drop=DROPPED)
+    # PSS has only pages that a process has mapped and touched. Shared memory beyond that is in use, too, so add it.
     pss_bytes = sum(row.get("pss_bytes") or 0 for row in answer["processes"])
     unmapped_bytes = answer["shared_memory_unmapped_bytes"]
     print_line()

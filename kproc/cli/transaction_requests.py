@@ -164,7 +164,8 @@ def write_abort(client: Client, topic: str, partition: int, producer: Row) -> No
         "producer_epoch": producer["producer_epoch"],
         "transaction_result": _ABORT,
         "topics": [{"name": topic, "partition_indexes": [partition]}],
-        # The coordinator epoch is -1 before the first marker of a producer.
+        # The coordinator epoch is -1 before the first marker of a producer. A marker needs one that is not lower than
+        # the last, or the partition rejects it as that of a former coordinator (TRANSACTION_COORDINATOR_FENCED).
         "coordinator_epoch": max(0, producer["coordinator_epoch"]),
     }
     answer = client.call_latest(ApiKey.WRITE_TXN_MARKERS, {"markers": [marker]})

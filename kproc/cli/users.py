@@ -201,6 +201,7 @@ def _password(name: str, file: Path | None) -> str:
 
 
 def _first_of(file: Path) -> str:
+    # Limit the size, because a wrong name such as /dev/zero would otherwise fill the memory.
     with open(file, encoding="utf-8") as opened:
         return opened.read(_BYTES_MAX)
 
@@ -219,6 +220,8 @@ def _change(requests: list[Row], bootstrap: str, offline: Config | None) -> None
     if offline is not None:
         from kproc.broker.supervisor.offline_metadata import alter_users
 
+        # A broker derives the keys from the salted password. Nobody does it offline, so derive them here: the metadata
+        # must never have anything from which a login can be made.
         bodies = [
             {**each, "upsertions": [keys_for_password(row) for row in each["upsertions"]]}
             for each in requests

@@ -52,6 +52,7 @@ def handle_alter_share_group_offsets(context: RequestContext, request: Fields) -
     offsets: dict[str, dict[int, int]] = {}
     for topic in topics:
         if topic["topic_name"] not in hidden:
+            # A topic can have several rows. Join them, because the coordinator changes each topic once.
             by_partition = offsets.setdefault(topic["topic_name"], {})
             by_partition |= {each["partition_index"]: each["start_offset"] for each in topic["partitions"]}
 

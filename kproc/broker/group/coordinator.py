@@ -132,7 +132,7 @@ class GroupCoordinator:
         self.steps = Steps(log.flush)
         self._is_sweeping = False
         # Groups whose deletion takes several steps, because they have many offsets, or states of a share coordinator.
-        # Joins, heartbeats and commits are rejected meanwhile.
+        # Joins, heartbeats and commits are rejected meanwhile, because the last step would delete what they add.
         self._deleting: dict[str, OnCode] = {}
         self.offset_requests = OffsetRequests(
             self._classic, self._groups, self._deleting, self.offsets, self._removal, timing, log
@@ -489,6 +489,7 @@ class GroupCoordinator:
             self._is_sweeping = True
             self.steps.add(self._sweep())
         self._classic.discard_used_pending()
+        # A group with a generation has a record by now.
         for group_id in list(self._unwritten):
             if self._groups[group_id].generation:
                 del self._unwritten[group_id]

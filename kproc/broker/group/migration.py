@@ -63,6 +63,8 @@ def upgrade_records(group: ClassicGroup, topics: TopicView, wall_ms: int) -> lis
     Raises GROUP_ID_NOT_FOUND if a member does not speak the consumer protocol inside the classic one, or if its
     assignment has data of a custom assignor. These would be lost, and an application such as Kafka Streams needs them.
     """
+    # The generation becomes the epoch of the group and of its members, because classic members go on with it in their
+    # Heartbeats and OffsetCommits until they join again.
     group_id, generation = group.group_id, group.generation
 
     def key(record_type: ConsumerRecordType, name: str = "") -> RecordKey:
@@ -111,6 +113,8 @@ def can_downgrade(members: Collection[ConsumerMember], config: Config) -> bool:
     """Return True if a group of these members may become a classic one: all of them are, and there are not too many."""
     if config.group_consumer_migration_policy not in ("bidirectional", "downgrade"):
         return False
+    # Each protocol has its own limit of members. Above that of classic groups the group stays what it is, because a
+    # conversion must not remove members.
     return 0 < len(members) <= config.group_max_size and all(member.classic is not None for member in members)
 
 
@@ -145,6 +149,7 @@ def downgrade_snapshot(state: ConsumerGroupState, topics: TopicView, wall_ms: in
         protocol_type=CONSUMER_PROTOCOL_TYPE,
         generation=state.epoch.epoch,
         protocol_name=protocol_name,
+        # Any member may lead: the coordinator starts a rebalance at once, in which a leader assigns anew.
         leader=next(iter(protocols)),
         current_state_timestamp_ms=wall_ms,
         members=tuple(members),

@@ -66,6 +66,7 @@ def encode_value(transaction: Transaction, version: int) -> bytes:
         )
     )
     is_flexible = version >= FLEXIBLE
+    # As in Kafka's TransactionLog, an id without a transaction has null partitions, not an empty list.
     if transaction.state == State.EMPTY:
         encoded += b"\0" if is_flexible else INT32.pack(-1)
     else:
@@ -158,6 +159,7 @@ def _decode_value(value: bytes) -> Transaction:
 
 def _checked(count: int, data: bytes, position: int) -> int:
     """Validate the count of an array whose elements have at least one byte each. Return 0 for null."""
+    # Without this check a damaged count would make 2^31 rounds of a loop before its bytes run out.
     if count > len(data) - position or count < -1:
         raise ProtocolError(f"{count} entries where {len(data) - position} bytes remain")
     return max(count, 0)

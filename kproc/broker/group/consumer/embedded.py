@@ -45,6 +45,7 @@ class EmbeddedSubscription(NamedTuple):
             rack_id=self.rack_id,
             client_id=member.client_id,
             client_host=member.client_host,
+            # Sorted, so that a client which lists its topics in another order does not get another record.
             topic_names=tuple(sorted(set(self.topic_names))),
             rebalance_timeout_ms=member.rebalance_timeout_ms,
             classic=ClassicProtocols(member.session_timeout_ms, member.protocols),
@@ -116,6 +117,7 @@ def decode_subscription(metadata: bytes) -> EmbeddedSubscription:
 
 def decode_assignment(assignment: bytes) -> EmbeddedAssignment:
     """Decode the assignment that a classic leader made for a member. Raises ProtocolError."""
+    # A member has no assignment before its first rebalance has ended, or if the leader left it out.
     if not assignment:
         return EmbeddedAssignment({}, b"")
     _version, fields = _read(assignment, dict.fromkeys(range(_VERSION_MAX + 1), _read_assignment))
