@@ -24,7 +24,7 @@ class NoMatchingRule(Exception):
     """No rule applies to the subject. The client is rejected."""
 
 
-class _Rule(NamedTuple):
+class _MappingRule(NamedTuple):
     pattern: re.Pattern[str] | None  # None: DEFAULT.
     replacement: tuple[str | int, ...]
     case: str
@@ -74,13 +74,13 @@ def problem_with(rules: str) -> str | None:
     return None
 
 
-def _parse(text: str) -> _Rule:
+def _parse(text: str) -> _MappingRule:
     match = _PARSER.match(text)
     assert match is not None, "the last alternative matches everything"
     if match.end() != len(text):
         raise ValueError(f"{text!r} is not a rule: expected DEFAULT or RULE:pattern/replacement/[LU]")
     if match[1]:
-        return _Rule(None, (), "")
+        return _MappingRule(None, (), "")
     # KIP-371: a rule is a regular expression of Java, which writes a named group and its reference in another way than
     # Python.
     pattern = _NAMED_REFERENCE.sub(r"(?P=\1)", _NAMED_GROUP.sub(r"(?P<\1>", match[2]))
@@ -88,7 +88,7 @@ def _parse(text: str) -> _Rule:
         compiled = re.compile(pattern)
     except re.error as error:
         raise ValueError(f"{text!r}: {error}") from None
-    return _Rule(compiled, _replacement(match[4], compiled), match[6])
+    return _MappingRule(compiled, _replacement(match[4], compiled), match[6])
 
 
 def _replacement(text: str, pattern: re.Pattern[str]) -> tuple[str | int, ...]:
