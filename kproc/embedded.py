@@ -86,22 +86,11 @@ class Broker:
         users: names that have to log in, with generated passwords. `client_config(user=...)` has their credentials.
         client: client settings, by the names of Kafka's clients, for security that `settings` configure themselves.
         """
-        self.settings = dict(settings or {})
+        self.settings = _settings_for_tests(settings or {}, transport, is_kept=data is not None)
         self._has_tls = tls
         self._users = tuple(users)
         self._client = dict(client or {})
         self._throwaway: Throwaway | None = None
-        if transport is not None:
-            self.settings.setdefault("kproc.transport", transport)
-        if data is None:
-            self.settings.setdefault("kproc.flush", "none")
-        # Kafka's 3 s are for groups whose members start one by one; a test starts what it needs.
-        self.settings.setdefault("group.initial.rebalance.delay.ms", 0)
-        self.settings.setdefault("group.streams.initial.rebalance.delay.ms", 0)
-        # Code for a cluster asks for three replicas of its topics.
-        self.settings.setdefault("kproc.clamp.replication.factor", True)
-        # It costs nothing as long as a test adds no rule.
-        self.settings.setdefault("kproc.faults.enable", True)
         self.ready: dict[str, Any] = {}
         self._given_data = Path(data).absolute() if data is not None else None
         self._port = port
@@ -452,6 +441,25 @@ class Broker:
         import asyncio
 
         await asyncio.to_thread(self.__exit__, kind, error, stack)
+
+
+def _settings_for_tests(
+    given: Mapping[str, object], transport: str | None, *, is_kept: bool
+) -> dict[str, object]:
+    """Return the settings with the defaults of a broker for tests. `is_kept`: its data outlive it."""
+    settings = dict(given)
+    if transport is not None:
+        settings.setdefault("kproc.transport", transport)
+    if not is_kept:
+        settings.setdefault("kproc.flush", "none")
+    # Kafka's 3 s are for groups whose members start one by one; a test starts what it needs.
+    settings.setdefault("group.initial.rebalance.delay.ms", 0)
+    settings.setdefault("group.streams.initial.rebalance.delay.ms", 0)
+    # Code for a cluster asks for three replicas of its topics.
+    settings.setdefault("kproc.clamp.replication.factor", True)
+    # It costs nothing as long as a test adds no rule.
+    settings.setdefault("kproc.faults.enable", True)
+    return settings
 
 
 def kproc_command(*arguments: str) -> list[str]:

@@ -172,25 +172,18 @@ def _find(data: Array, starts: Array, ends: Array, counts: Array, wanted: Wanted
             return None
     else:
         position = _skip(data, position, _VARINT_BYTES_MAX)
-    key_bytes, key_at = _varints(data, position)
-    key_bytes = _signed(key_bytes)
-    position = key_at + np.maximum(key_bytes, 0)
+    key_bytes, key_at, position = _length_and_place(data, position)
     # At least one byte must follow the key: the value's length.
     if (position >= record_end).any():
         return None
-    value_bytes, value_at = _varints(data, position)
-    value_bytes = _signed(value_bytes)
-    position = value_at + np.maximum(value_bytes, 0)
+    value_bytes, value_at, position = _length_and_place(data, position)
     if (position >= record_end).any():
         return None
     header_count, headers_at = _varints(data, position)
     header_count = _signed(header_count)
-    # A record without headers ends here. Each header has at least two bytes.
-    if (header_count < 0).any() or (headers_at + 2 * header_count > record_end).any():
-        return None
-    if (headers_at[header_count == 0] != record_end[header_count == 0]).any():
-        return None
-    if _has_too_many_headers(header_count, counts):
+    if not _can_have_headers(header_count, headers_at, record_end) or _has_too_many_headers(
+        header_count, counts
+    ):
         return None
     return Fields(
         record_end,
@@ -203,6 +196,24 @@ def _find(data: Array, starts: Array, ends: Array, counts: Array, wanted: Wanted
         headers_at if wanted.headers else None,
         header_count if wanted.headers else None,
     )
+
+
+def _length_and_place(data: Array, position: Array) -> tuple[Array, Array, Array]:
+    """Return (length, place, position behind it) of a key or a value in every record. Null has the length -1."""
+    length, place = _varints(data, position)
+    length = _signed(length)
+    return length, place, place + np.maximum(length, 0)
+
+
+def _can_have_headers(header_count: Array, headers_at: Array, record_end: Array) -> bool:
+    """Return True if every record has room for its headers, and a record without headers ends where they would begin.
+
+    A header has at least two bytes.
+    """
+    if (header_count < 0).any() or (headers_at + 2 * header_count > record_end).any():
+        return False
+    is_bare = header_count == 0
+    return not (headers_at[is_bare] != record_end[is_bare]).any()
 
 
 def _rises(offset_delta: Array, counts: Array) -> bool:

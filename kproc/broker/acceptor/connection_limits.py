@@ -11,6 +11,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
+from functools import partial
 from typing import Final
 
 from kproc.broker.config import Config
@@ -57,6 +58,20 @@ class ConnectionLimits:
         return self.address_rate_overrides.get(address, self.address_rate)
 
 
+def _limit_of_broker(config: Config, settings: DynamicSettings, key: str) -> int:
+    return settings.integer(key, int(config.wire_value(key) or UNLIMITED))
+
+
+def _limit_of_listener(listener: str, config: Config, settings: DynamicSettings, key: str) -> int:
+    """Return a listener's own limit. A key with its prefix wins, even a static one over a dynamic plain one."""
+    dynamic = settings.overrides.get(listener_key(listener, key))
+    if dynamic is not None:
+        return int(dynamic)
+    # KIP-612 and SocketServer: the listener's prefix decides before the question whether a value is dynamic or static.
+    static = config.listener_value(listener, key)
+    return static if static is not None else _limit_of_broker(config, settings, key)
+
+
 def limits_for(
     listener: str,
     config: Config,
@@ -66,20 +81,8 @@ def limits_for(
     resolve: Resolve | None = None,
 ) -> ConnectionLimits:
     """Return the limits in force for `listener`. `resolve` returns the addresses of a host name."""
-
-    def plain(key: str) -> int:
-        return settings.integer(key, int(config.wire_value(key) or UNLIMITED))
-
-    def of_listener(key: str) -> int:
-        """Return a listener's own limit. A key with its prefix wins, even a static one over a dynamic plain one."""
-        dynamic = settings.overrides.get(listener_key(listener, key))
-        if dynamic is not None:
-            return int(dynamic)
-        # KIP-612 and SocketServer: the listener's prefix decides before the question whether a value is dynamic or
-        # static.
-        static = config.listener_value(listener, key)
-        return static if static is not None else plain(key)
-
+    plain = partial(_limit_of_broker, config, settings)
+    of_listener = partial(_limit_of_listener, listener, config, settings)
     resolve = resolve or addresses_of
     overrides = settings.text("max.connections.per.ip.overrides")
     if overrides is None:

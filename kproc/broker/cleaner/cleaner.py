@@ -87,14 +87,7 @@ class Cleaner(LinkedRole):
         self._deleted: deque[tuple[int, TopicImage]] = deque()  # (time of removal in ns, topic)
         # (version of the metadata that the caller knows, callback for the reply after the checkpoints are written)
         self._wait_for_checkpoint: list[tuple[int, OnResult[Done]]] = []
-        self._served = CallHandlers(self.containment)
-        self._served.add(WRITE_CHECKPOINTS, self._await_checkpoint)
-        self._served.add(
-            READ_LOG_FIGURES, lambda body, on_reply: on_reply(read_log_figures(self._directory, body))
-        )
-        self._served.add(
-            DESCRIBE_LOG_DIR, lambda body, on_reply: on_reply(log_dir_usage(self._directory, body))
-        )
+        self._served = self._make_calls()
         self._strays = StrayDirectories(
             fs,
             self._directory,
@@ -112,6 +105,13 @@ class Cleaner(LinkedRole):
             ask=self.send_to_handler,
             metrics=metrics,
         )
+
+    def _make_calls(self) -> CallHandlers:
+        calls = CallHandlers(self.containment)
+        calls.add(WRITE_CHECKPOINTS, self._await_checkpoint)
+        calls.add(READ_LOG_FIGURES, lambda body, on_reply: on_reply(read_log_figures(self._directory, body)))
+        calls.add(DESCRIBE_LOG_DIR, lambda body, on_reply: on_reply(log_dir_usage(self._directory, body)))
+        return calls
 
     def attach(self, link: Link) -> None:
         super().attach(link)

@@ -82,16 +82,7 @@ class Supervisor:
         if self._guardian is not None:
             self._epoll.register(self._guardian, select.EPOLLIN)
         plan = self._sockets.make_plan(self._clock, self._directory.cluster_id)
-        self._children = Children(
-            plan,
-            lock_fd=self._directory.lock_fd,
-            listening=self._sockets.by_acceptor,
-            metrics_listening=self._sockets.metrics,
-            epoll=self._epoll,
-            on_message=self._handle_message,
-            on_failure=self._fail,
-            on_change=self._send_processes,
-        )
+        self._children = self._make_children(plan)
         self._table = self._children.table
         self._listeners = ListenerSet(self._children, self._sockets.by_acceptor)
         self._scaler = Scaler(self._children, self._listeners)
@@ -112,11 +103,22 @@ class Supervisor:
         self._owes_processes = False
         self._has_started = False
         self._must_stop = self._is_reloading = False
-        self._certificate_problem: str | None = (
-            None  # The reason why SIGHUP could not renew the certificates.
-        )
+        # The reason why SIGHUP could not renew the certificates.
+        self._certificate_problem: str | None = None
         self._failure: str | None = None
         self._status = 0  # The exit status of the process.
+
+    def _make_children(self, plan: Plan) -> Children:
+        return Children(
+            plan,
+            lock_fd=self._directory.lock_fd,
+            listening=self._sockets.by_acceptor,
+            metrics_listening=self._sockets.metrics,
+            epoll=self._epoll,
+            on_message=self._handle_message,
+            on_failure=self._fail,
+            on_change=self._send_processes,
+        )
 
     @property
     def _plan(self) -> Plan:
