@@ -39,6 +39,15 @@ _REBALANCES: Final = (
     SLOT["share_group_rebalances"],
     SLOT["streams_group_rebalances"],
 )
+# The metrics of ShareCounters.drain.
+_SHARED: Final = (
+    SLOT["share_records_accepted"],
+    SLOT["share_records_released"],
+    SLOT["share_records_rejected"],
+    SLOT["share_locks_expired"],
+    SLOT["share_dead_letters"],
+    SLOT["share_dead_letters_lost"],
+)
 # Limit of counted records of a ring, because they are counted ten times a second.
 _COUNTED_MAX: Final = 1000
 
@@ -98,7 +107,10 @@ class HandlerMetrics:
         values[SLOT["logs_open"]] = len(partitions)
 
     def store_coordinators(self) -> None:
-        """Store the metrics of transactions and groups. Called once a second, because this visits every coordinator."""
+        """Store the metrics of transactions, groups and share sessions.
+
+        Called once a second, because this visits every coordinator.
+        """
         values = self._values
         for slot, value in _transaction_gauges(self._coordinators, self._partitions):
             values[slot] = value
@@ -107,6 +119,16 @@ class HandlerMetrics:
         values[SLOT["share_state_writes"]] += sum(
             each.drain_writes() for each in self._coordinators.loaded(SHARE_STATE_TOPIC)
         )
+        self._store_shares()
+
+    def _store_shares(self) -> None:
+        """Store the metrics of share sessions and of our share partitions."""
+        values, owner = self._values, self._services.owner
+        values[SLOT["share_sessions"]] = len(owner.share_sessions)
+        values[SLOT["share_session_partitions"]] = owner.share_sessions.partition_count
+        values[SLOT["share_partitions"]] = len(owner.shares)
+        values[SLOT["share_ranges_in_flight"]] = owner.shares.run_count
+        self._add(zip(_SHARED, owner.shares.counters.drain(), strict=True))
 
     def _add(self, counts: Iterable[tuple[int, int]]) -> None:
         for slot, count in counts:

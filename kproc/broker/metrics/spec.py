@@ -251,6 +251,26 @@ METRICS: Final = (
         "rebalances",
         "Streams groups: how often a group's epoch rose.",
     ),
+    Metric("share_sessions", _GAUGE, "sessions", "Open share sessions of members of share groups."),
+    Metric("share_session_partitions", _GAUGE, "partitions", "Partitions of all open share sessions."),
+    Metric("share_partitions", _GAUGE, "partitions", "Share partitions in the memory of their owners."),
+    Metric(
+        "share_ranges_in_flight",
+        _GAUGE,
+        "ranges",
+        "Ranges of records in flight of share groups that have different states.",
+    ),
+    Metric("share_records_accepted", _COUNTER, "records", "Records that members of share groups accepted."),
+    Metric("share_records_released", _COUNTER, "records", "Records that members of share groups released."),
+    Metric("share_records_rejected", _COUNTER, "records", "Records that members of share groups rejected."),
+    Metric("share_locks_expired", _COUNTER, "records", "Records whose acquisition lock has ended."),
+    Metric("share_dead_letters", _COUNTER, "records", "Records of share groups written as dead letters."),
+    Metric(
+        "share_dead_letters_lost",
+        _COUNTER,
+        "records",
+        "Records of share groups that could not be written as dead letters. The log says why.",
+    ),
 )
 SLOT: Final = {metric.name: slot for slot, metric in enumerate(METRICS)}
 # The slab's header has it, so that a process with another table of metrics rejects the slab.

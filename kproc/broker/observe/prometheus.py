@@ -93,6 +93,7 @@ class Exposition:
         yield from _broker(status)
         yield from _transactions(status["processes"], self._figures)
         yield from _coordinator_counters(status["processes"])
+        yield from _shares(status["processes"])
 
 
 def load_prometheus() -> None:
@@ -345,6 +346,19 @@ _COORDINATOR_COUNTERS: Final = {
     "share_group_rebalances": "kafka_server_group_coordinator_metrics_share_group_rebalance",
     "streams_group_rebalances": "kafka_server_group_coordinator_metrics_streams_group_rebalance",
     "share_state_writes": "kafka_server_share_coordinator_metrics_write",
+    "share_locks_expired": "kafka_server_sharepartitionmetrics_acquisitionlocktimeout",
+}
+# Counter of Handlers -> Kafka's name of a type of acknowledgements.
+_ACKNOWLEDGEMENTS: Final = {
+    "share_records_accepted": "accept",
+    "share_records_released": "release",
+    "share_records_rejected": "reject",
+}
+# Gauge of Handlers -> Kafka's name of it.
+_SHARE_GAUGES: Final = {
+    "share_sessions": "kafka_server_sharesessioncache_sharesessionscount",
+    "share_session_partitions": "kafka_server_sharesessioncache_sharepartitionscount",
+    "share_ranges_in_flight": "kafka_server_sharepartitionmetrics_inflightbatchcount",
 }
 
 
@@ -357,6 +371,30 @@ def _coordinator_counters(processes: Iterable[Mapping[str, Any]]) -> Iterator[Me
         count = sum(row[name] for row in rows)
         if count:
             yield CounterMetricFamily(kafkas, METRICS[SLOT[name]].doc, value=count)
+
+
+def _shares(processes: Iterable[Mapping[str, Any]]) -> Iterator[Metric]:
+    """Yield Kafka's metrics of share sessions and of acknowledged records."""
+    from prometheus_client.metrics_core import CounterMetricFamily
+
+    rows = [row["counters"] for row in processes if row["role"] == HANDLER]
+    records = CounterMetricFamily(
+        "kafka_server_share_group_metrics_record_acknowledgement",
+        "Records that members of share groups have acknowledged, by the type of the acknowledgement.",
+        labels=["ack_type"],
+    )
+    for name, ack_type in _ACKNOWLEDGEMENTS.items():
+        count = sum(row[name] for row in rows)
+        if count:
+            records.add_metric([ack_type], count)
+    if records.samples:
+        yield records
+    yield from _gauges(
+        *(
+            (kafkas, METRICS[SLOT[name]].doc, sum(row[name] for row in rows))
+            for name, kafkas in _SHARE_GAUGES.items()
+        )
+    )
 
 
 def _transactions(processes: Iterable[Mapping[str, Any]], figures: NetworkFigures) -> Iterator[Metric]:

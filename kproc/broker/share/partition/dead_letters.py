@@ -32,6 +32,7 @@ if TYPE_CHECKING:
     from kproc.broker.cluster.image import PartitionImage, TopicImage
     from kproc.broker.handler.owned_partition import OwnedPartition
     from kproc.broker.request.context import Services
+    from kproc.broker.share.partition.share_counters import ShareCounters
     from kproc.broker.share.partition.share_partition import SharePartition
     from kproc.broker.storage.log import Log
 
@@ -86,8 +87,14 @@ class DeadLetterWriter:
     on_written: called with a share partition and the first and last offset of dead letters that can be archived.
     """
 
-    def __init__(self, services: Services, on_written: Callable[[SharePartition, int, int], None]) -> None:
+    def __init__(
+        self,
+        services: Services,
+        counters: ShareCounters,
+        on_written: Callable[[SharePartition, int, int], None],
+    ) -> None:
         self._services = services
+        self._counters = counters
         self._on_written = on_written
         self._queues: dict[SharePartition, _Queue] = {}
 
@@ -248,7 +255,11 @@ class DeadLetterWriter:
         """Archive the records of the batch."""
         batch, queue.batch, queue.attempts = queue.batch, [], 0
         for letters in batch:
-            if problem is not None:
+            count = letters.last - letters.first + 1
+            if problem is None:
+                self._counters.dead_letters += count
+            else:
+                self._counters.lost_letters += count
                 logger.warning(
                     "dead letters of share partition %s are lost at the offsets %d to %d: %s",
                     *(partition.name, letters.first, letters.last, problem),

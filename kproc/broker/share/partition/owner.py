@@ -93,6 +93,7 @@ class _Acknowledging:
             partition.acknowledge(
                 self._holder, part.acknowledgements, shares.now_ms(), partial(self._on_persisted, at)
             )
+            shares.counters.add_acknowledgements(part.acknowledgements)
             shares.changed(partition)
         except _FAILURES as error:
             code, message = _error_of(error, key)

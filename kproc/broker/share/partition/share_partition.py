@@ -135,10 +135,13 @@ class SharePartition:
         if self.records is not None:
             self._queue(self.records.release_sessions(is_closed))
 
-    def expire(self, now_ms: int) -> None:
-        """Start to release the records whose lock has ended."""
-        if self.records is not None:
-            self._queue(self.records.expire(now_ms))
+    def expire(self, now_ms: int) -> int:
+        """Start to release the records whose lock has ended. Return their number."""
+        if self.records is None:
+            return 0
+        change = self.records.expire(now_ms)
+        self._queue(change)
+        return sum(last - first + 1 for first, last in change)
 
     def finish_dead_letters(self, first: int, last: int, on_done: OnPersisted) -> None:
         """Archive records that were written as dead letters. `on_done` is called if there are any of them."""

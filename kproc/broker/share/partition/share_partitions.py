@@ -22,6 +22,7 @@ from kproc.broker.peers.share_call import READ_STATE, RESTORE_STATE, WRITE_STATE
 from kproc.broker.role.purgatory import DelayedOperation
 from kproc.broker.share.partition.dead_letters import DeadLetterWriter
 from kproc.broker.share.partition.group_settings import ShareSettings, share_settings
+from kproc.broker.share.partition.share_counters import ShareCounters
 from kproc.broker.share.partition.share_partition import SharePartition
 from kproc.broker.share.partition.state_calls import StateCalls
 from kproc.broker.share.state.messages import NO_OFFSET, PersistedState, ReadState, SharePartitionKey
@@ -73,7 +74,8 @@ class SharePartitions:
         # By group, with the version of the metadata.
         self._settings: dict[str, tuple[int, ShareSettings]] = {}
         self._calls = StateCalls(services)
-        self._dead_letters = DeadLetterWriter(services, self._archive)
+        self.counters = ShareCounters()
+        self._dead_letters = DeadLetterWriter(services, self.counters, self._archive)
         self._deadlines: Deadlines[SharePartition] = Deadlines()  # In monotonic ms.
         self._unwritten: dict[SharePartition, None] = {}
         self._timer: _Timer | None = None
@@ -82,6 +84,11 @@ class SharePartitions:
 
     def __len__(self) -> int:
         return len(self._by_key)
+
+    @property
+    def run_count(self) -> int:
+        """The number of ranges of records in flight that have different states."""
+        return self._run_count
 
     @property
     def has_room(self) -> bool:
@@ -376,7 +383,7 @@ class SharePartitions:
         """Release the records whose locks have ended, drop what is idle, and write what has changed."""
         now_ms = self.now_ms()
         for partition in self._deadlines.pop_due(now_ms):
-            partition.expire(now_ms)
+            self.counters.expired += partition.expire(now_ms)
             if partition.error is not None or self._is_unused(partition, now_ms):
                 self._drop(partition)
                 continue

@@ -23,6 +23,7 @@ from tests.support.several_handlers import Start
 from tests.support.share_requests import (
     ACCEPT,
     GROUP,
+    REJECT,
     RELEASE,
     offsets_of,
     rows_of,
@@ -183,3 +184,23 @@ def test_state_that_the_group_does_not_have_is_not_restored(scene: Scene) -> Non
         answer = scene.rig.processors[0].ask(ApiKey.SHARE_FETCH, 2, fields)
         errors.append(rows_of(answer)[0]["error_code"])
     assert errors == [0, ErrorCode.UNKNOWN_SERVER_ERROR]
+
+
+def test_sessions_and_acknowledged_records_are_counted(scene: Scene) -> None:
+    scene.produce(b"a", b"b", b"c")
+    scene.fetch()
+    scene.acknowledge({0: [(0, 2, [ACCEPT])], 1: [(0, 1, [ACCEPT, RELEASE])], 2: [(2, 2, [REJECT])]})
+    scene.rig.advance_ms(1_100)
+
+    def total(name: str) -> int:
+        return sum(scene.rig.slab.read(index)[name] for index in range(3))
+
+    assert (total("share_sessions"), total("share_session_partitions")) == (1, PARTITIONS)
+    assert total("share_partitions") == PARTITIONS
+    names = ("accepted", "released", "rejected")
+    assert [total(f"share_records_{name}") for name in names] == [4, 1, 1]
+    assert total("share_ranges_in_flight") > 0
+    assert total("share_locks_expired") == 0
+    scene.rig.advance_ms(LOCK_MS + 1_100)
+    # The released record is available, and three records of each of the other partitions were held.
+    assert total("share_locks_expired") == 3 * (PARTITIONS - 3) + 1 + 2
