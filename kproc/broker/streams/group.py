@@ -139,9 +139,10 @@ class StreamsGroup:
             ]
         )
         member = self._update_member(known, request, topology)
+        # The next steps can fail. A member without a session would hold its tasks forever if it does not return.
+        self.renew_session(member, now_ms)
         statuses += self._update_target(now_ms)
         self._reconcile(member, request.owned, now_ms)
-        self.renew_session(member, now_ms)
         if request.is_shutdown and self._shutdown_member_id is None:
             self._shutdown_member_id = request.member_id
         statuses += self._group_statuses(configured, metadata, request)

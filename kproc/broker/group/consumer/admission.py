@@ -31,7 +31,10 @@ def check_size(member_count: int, config: Config) -> None:
 
 
 def admit(group: ConsumerGroup, request: ConsumerHeartbeat) -> ConsumerMember | None:
-    """Return the member that sent the request; None for one that joins. Raises KafkaError if it is fenced."""
+    """Return the member that sent the request, or the absent static member that it replaces. None if it is new.
+
+    Raises KafkaError if the member is fenced.
+    """
     joins = request.member_epoch == JOIN_EPOCH
     is_known = request.member_id in group.state.members or request.instance_id in group.state.instance_ids
     if joins and not is_known:
@@ -63,7 +66,7 @@ def _admit_static(
             f"Static member {request.member_id} with instance id {instance_id} cannot join the group because the "
             f"instance id is owned by {member.member_id} member.",
         )
-    return group.replace(member, request.member_id)
+    return member
 
 
 def merged(metadata: MemberMetadata | None, request: ConsumerHeartbeat) -> MemberMetadata:

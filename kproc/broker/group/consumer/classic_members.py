@@ -52,8 +52,8 @@ def join_classic(
     member = _admit(group, request, member_id)
     if isinstance(member, JoinResult):
         return member
-    # A dynamic member keeps the id that it got with MEMBER_ID_REQUIRED.
-    member_id = member.member_id if member is not None else request.member_id or member_id
+    # A dynamic member keeps the id that it got with MEMBER_ID_REQUIRED. A static one without an id gets a new one.
+    member_id = request.member_id or member_id
     metadata = subscription.metadata_of(request)
     if member is not None and member.metadata is not None:
         # The request has no assignor. It may leave out the instance id and the rack, which then stay as they are.
@@ -64,7 +64,7 @@ def join_classic(
             assignor=member.metadata.assignor,
         )
     reported = topics.by_id(subscription.owned or {})
-    member = group.progress(member_id, metadata, reported, _NOBODY, now_ms)
+    member = group.progress(member, member_id, metadata, reported, _NOBODY, now_ms)
     # The SyncGroup must follow within the rebalance timeout.
     member.rebalance_deadline_ms = None
     group.deadlines.start_rebalance_timeout(member, now_ms)
@@ -92,7 +92,10 @@ def _check_protocols(group: ConsumerGroup, request: JoinRequest) -> None:
 
 
 def _admit(group: ConsumerGroup, request: JoinRequest, member_id: str) -> ConsumerMember | JoinResult | None:
-    """Return the member that joins, None for a new one, or the response of the first step of its join (KIP-394)."""
+    """Return the member that joins, or the static member that it replaces. None for a new one.
+
+    A JoinResult is the response of the first step of a join (KIP-394).
+    """
     is_unknown = request.member_id == UNKNOWN_MEMBER_ID
     instance_id = request.group_instance_id
     if instance_id is None:
@@ -115,7 +118,7 @@ def _admit(group: ConsumerGroup, request: JoinRequest, member_id: str) -> Consum
         and known.state.epoch != STATIC_LEAVE_EPOCH
     ):
         raise KafkaError(ErrorCode.UNRELEASED_INSTANCE_ID)
-    return group.replace(known, member_id)
+    return known
 
 
 def sync_classic(group: ConsumerGroup, topics: TopicView, request: SyncRequest, now_ms: int) -> SyncResult:

@@ -104,7 +104,7 @@ class ConsumerGroup:
         known = admit(self, request)
         owned_before: OwnedPartitions = {} if known is None else known.state.owned
         updated = merged(None if known is None else known.metadata, request)
-        member = self.progress(request.member_id, updated, request.owned, request.client, now_ms)
+        member = self.progress(known, request.member_id, updated, request.owned, request.client, now_ms)
         is_told = request.member_epoch == JOIN_EPOCH or request.is_full or member.state.owned != owned_before
         return ConsumerHeartbeatResult(
             member_id=member.member_id,
@@ -127,6 +127,7 @@ class ConsumerGroup:
 
     def progress(
         self,
+        known: ConsumerMember | None,
         member_id: str,
         metadata: MemberMetadata,
         reported: Assignment | None,
@@ -135,43 +136,33 @@ class ConsumerGroup:
     ) -> ConsumerMember:
         """Run the three steps for a member with this subscription, as far as they are possible now. Return the member.
 
+        `known` is the member as the group has it, or the absent static member that it replaces. None if it is new.
         `reported` are the partitions that the member reports as owned. None if its request does not have them.
         """
-        self._update_member(member_id, metadata, client, now_ms)
-        self.update_target(now_ms)
+        self._update_member(known, member_id, metadata, client, now_ms)
         member = self.state.members[member_id]
-        self._reconcile(member, reported, now_ms)
+        # The next steps can fail. A member without a session would hold its partitions forever if it does not return.
         self.deadlines.renew_session(member, now_ms)
+        self.update_target(now_ms)
+        self._reconcile(member, reported, now_ms)
         return member
 
     def check_size(self) -> None:
         """Raise GROUP_MAX_SIZE_REACHED if no member can be added."""
         check_size(len(self.state.members), self._environment.config)
 
-    def replace(self, member: ConsumerMember, member_id: str) -> ConsumerMember:
-        """Give the place of a static member that is away to its successor, without a rebalance."""
-        metadata, state = member.metadata, member.state
-        target = self.state.target_of(member.member_id)
-        self._append(
-            [
-                *((key, None) for key in self._member_keys(member.member_id)),
-                (self._key(ConsumerRecordType.MEMBER, member_id), metadata),
-                (self._key(ConsumerRecordType.MEMBER_TARGET, member_id), MemberTarget(target)),
-                (
-                    self._key(ConsumerRecordType.MEMBER_STATE, member_id),
-                    MemberState(JOIN_EPOCH, JOIN_EPOCH, state.phase, state.owned, state.pending_revocation),
-                ),
-            ]
-        )
-        self.deadlines.discard(member.member_id)
-        return self.state.members[member_id]
-
     # -- step 1: the member and the group's epoch ----------------------------------------------------------------
 
-    def _update_member(self, member_id: str, updated: MemberMetadata, client: Identity, now_ms: int) -> None:
+    def _update_member(
+        self,
+        known: ConsumerMember | None,
+        member_id: str,
+        updated: MemberMetadata,
+        client: Identity,
+        now_ms: int,
+    ) -> None:
         """Record the subscription of a member, and the group's next epoch if it changes the assignment."""
-        member = self.state.members.get(member_id)
-        before = None if member is None else member.metadata
+        before = None if known is None else known.metadata
         expression = updated.topic_regex
         resolved = self._expressions.resolve(expression, client, now_ms) if expression else None
         records: list[ConsumerRecord] = []
@@ -183,10 +174,26 @@ class ConsumerGroup:
         if updated != before:
             records.insert(0, (self._key(ConsumerRecordType.MEMBER, member_id), updated))
             after = after.after([] if before is None else [before], [updated])
+        replaced = None if known is None or known.member_id == member_id else known
+        if replaced is not None:
+            records = [*self._successor_records(replaced, member_id), *records]
         has_changed = resolved is not None or self._has_changed(before, updated, after)
         # One batch has all of these, as in Kafka. If a crash could part them, the group could have a member for which
         # no assignment is computed.
         self._append_with_epoch(records, after, expressions, has_changed=has_changed)
+        if replaced is not None:
+            self.deadlines.discard(replaced.member_id)
+
+    def _successor_records(self, member: ConsumerMember, member_id: str) -> Iterator[ConsumerRecord]:
+        """Yield records that give the place of an absent static member to its successor, without a rebalance."""
+        state, target = member.state, self.state.target_of(member.member_id)
+        yield from ((key, None) for key in self._member_keys(member.member_id))
+        yield self._key(ConsumerRecordType.MEMBER, member_id), member.metadata
+        yield self._key(ConsumerRecordType.MEMBER_TARGET, member_id), MemberTarget(target)
+        yield (
+            self._key(ConsumerRecordType.MEMBER_STATE, member_id),
+            MemberState(JOIN_EPOCH, JOIN_EPOCH, state.phase, state.owned, state.pending_revocation),
+        )
 
     def _has_changed(
         self, before: MemberMetadata | None, updated: MemberMetadata, after: Subscriptions

@@ -109,11 +109,12 @@ class ShareGroup:
         known = self._admit(request)
         assigned_before: ShareAssignment = {} if known is None else known.state.assigned
         has_changed = self._update_member(request, None if known is None else known.subscription)
+        member = self.state.members[request.member_id]
+        # The next steps can fail. A member without a session would stay forever if it does not return.
+        self._renew_session(member, now_ms)
         self._update_epoch(has_changed)
         self._update_target(now_ms)
-        member = self.state.members[request.member_id]
         self._reconcile(member)
-        self._renew_session(member, now_ms)
         is_full = request.member_epoch == JOIN_EPOCH or request.topic_names is not None
         is_told = is_full or member.state.assigned != assigned_before
         return ShareHeartbeatResult(

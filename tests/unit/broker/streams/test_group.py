@@ -226,6 +226,17 @@ def test_write_that_fails_leaves_a_group_that_goes_on(rig: StreamsRig) -> None:
         member.leave()
 
 
+def test_member_without_an_assignment_has_a_session(rig: StreamsRig) -> None:
+    """The write of its target fails, and it does not return."""
+    rig.broken_after = 3
+    with pytest.raises(KafkaError):
+        HonestStreamsMember(rig, "a").heartbeat()
+    rig.broken_after = None
+    assert rig.group.member_count == 1
+    rig.advance(45_000)
+    assert rig.group.is_empty
+
+
 def test_removal_of_a_member_is_one_write(rig: StreamsRig) -> None:
     """If only its tombstones were written, the others would get its tasks no sooner than by the next change."""
     first, second = HonestStreamsMember(rig, "a"), HonestStreamsMember(rig, "b")

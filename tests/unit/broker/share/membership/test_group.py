@@ -97,6 +97,17 @@ def test_group_configs_count_from_the_next_heartbeat() -> None:
     assert rig.group().member_count == 0
 
 
+def test_member_without_an_assignment_has_a_session() -> None:
+    """The write of its target fails, and it does not return."""
+    rig = ShareRig()
+    rig.log.records_left = 1  # The target has two records.
+    assert rig.heartbeat("a", 0).error_code == ErrorCode.NOT_COORDINATOR
+    rig.log.records_left = None
+    assert rig.group().member_count == 1
+    rig.pass_ms(45_000)
+    assert rig.group().is_empty
+
+
 def test_member_that_leaves_writes_its_tombstones_and_the_epoch() -> None:
     rig = ShareRig({"t": 2, "u": 1})
     rig.add_member("a")

@@ -87,6 +87,6 @@ def test_partitions_are_initialized_one_after_the_other() -> None:
     assert with_initialized(topics, {}) == topics
 
 
-def test_deleted_offsets_keep_partitions_that_initialize() -> None:
+def test_deleted_offsets_take_partitions_that_initialize() -> None:
     topics = with_deleting(ShareTopics({T: named(2)}, {T: named(0, 1)}), {T: "t"})
-    assert topics == ShareTopics({T: named(2)}, {}, {T: "t"})
+    assert topics == ShareTopics({}, {}, {T: "t"})
