@@ -17,6 +17,8 @@ from kproc.broker.streams.topology import StreamsTopic
 BACKOFF_NS: Final = 1_000_000_000
 # As in Kafka. Beyond it the oldest failure is discarded.
 FAILURES_MAX: Final = 1_000
+# A reason can repeat a value of 32 KB that the client has sent.
+REASON_CHARACTERS_MAX: Final = 249
 
 
 class TopicCreations:
@@ -43,7 +45,7 @@ class TopicCreations:
         self._in_creation.difference_update(topic.name for topic in topics)
         for name, reason in failures.items():
             self._failures.pop(name, None)
-            self._failures[name] = now_ns + BACKOFF_NS, reason
+            self._failures[name] = now_ns + BACKOFF_NS, reason[:REASON_CHARACTERS_MAX]
         while len(self._failures) > FAILURES_MAX:
             del self._failures[next(iter(self._failures))]
 

@@ -38,7 +38,12 @@ from kproc.broker.streams.description import describe, state_name
 from kproc.broker.streams.environment import StreamsEnvironment
 from kproc.broker.streams.fitted_topology import FittedTopology
 from kproc.broker.streams.group_deadlines import TRY_AGAIN_MS, GroupDeadlines
-from kproc.broker.streams.group_records import member_records, raised_epoch, tombstones_of_member
+from kproc.broker.streams.group_records import (
+    absence_of_member,
+    member_records,
+    raised_epoch,
+    removal_records,
+)
 from kproc.broker.streams.messages import (
     JOIN_EPOCH,
     STATIC_LEAVE_EPOCH,
@@ -314,15 +319,7 @@ class StreamsGroup:
             self._shutdown_member_id = request.member_id
         member = leaving_member(self.state, request)
         if request.instance_id is not None and request.member_epoch == STATIC_LEAVE_EPOCH:
-            # The member keeps its tasks until it returns or its session ends. Its negative epoch makes commits stale.
-            owned = member.state.owned
-            state = msgspec.structs.replace(
-                member.state,
-                epoch=STATIC_LEAVE_EPOCH,
-                owned=OwnedTasks(dict.fromkeys(owned.active, 0), owned.standby, owned.warmup),
-                pending_revocation=OwnedTasks(),
-            )
-            self._append([(self._key(StreamsRecordType.MEMBER_STATE, member.member_id), state)])
+            self._append([absence_of_member(self.group_id, member)])
             member.rebalance_deadline_ms = None
         else:
             self._remove([member])
@@ -330,13 +327,8 @@ class StreamsGroup:
 
     def _remove(self, members: Sequence[StreamsGroupMember]) -> None:
         """Remove members. Their tasks are free at once, and the next target assignment gives them to the others."""
-        removed = [
-            tombstone
-            for member in members
-            for tombstone in tombstones_of_member(self.group_id, member.member_id)
-        ]
         # One write: without the new epoch no assignment would give the tasks to the remaining members.
-        self._append([*removed, raised_epoch(self.group_id, self.state.epoch)])
+        self._append(list(removal_records(self.state, members)))
         for member in members:
             self._deadlines.discard_member(member.member_id)
         if not self.state.members:

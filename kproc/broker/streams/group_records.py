@@ -5,14 +5,15 @@ These functions do not change the group. The group appends the records, and its 
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 
 import msgspec
 
 from kproc.broker.coordinator.record_codec import RecordKey
-from kproc.broker.streams.messages import JOIN_EPOCH, StreamsHeartbeat
+from kproc.broker.streams.messages import JOIN_EPOCH, STATIC_LEAVE_EPOCH, StreamsHeartbeat
 from kproc.broker.streams.records import StreamsGroupEpoch, StreamsMember, StreamsRecord, StreamsRecordType
 from kproc.broker.streams.state import StreamsGroupMember, StreamsGroupState
+from kproc.broker.streams.tasks import OwnedTasks
 from kproc.broker.streams.topology import Topology
 
 
@@ -39,13 +40,37 @@ def _successor_records(
     """Yield records that replace a static member that is away by its successor, without a rebalance."""
     group_id = state.group_id
     successor = msgspec.structs.replace(member.state, epoch=JOIN_EPOCH, previous_epoch=JOIN_EPOCH)
-    yield from tombstones_of_member(group_id, member.member_id)
+    yield from _tombstones(group_id, member.member_id)
     yield RecordKey(StreamsRecordType.MEMBER, group_id, member_id), member.metadata
     yield RecordKey(StreamsRecordType.MEMBER_TARGET, group_id, member_id), state.target_of(member.member_id)
     yield RecordKey(StreamsRecordType.MEMBER_STATE, group_id, member_id), successor
 
 
-def tombstones_of_member(group_id: str, member_id: str) -> Iterator[StreamsRecord]:
+def absence_of_member(group_id: str, member: StreamsGroupMember) -> StreamsRecord:
+    """Return the record of a static member that leaves and will return.
+
+    It keeps its tasks until it returns or its session ends. Its negative epoch makes commits stale.
+    """
+    owned = member.state.owned
+    state = msgspec.structs.replace(
+        member.state,
+        epoch=STATIC_LEAVE_EPOCH,
+        owned=OwnedTasks(dict.fromkeys(owned.active, 0), owned.standby, owned.warmup),
+        pending_revocation=OwnedTasks(),
+    )
+    return RecordKey(StreamsRecordType.MEMBER_STATE, group_id, member.member_id), state
+
+
+def removal_records(
+    state: StreamsGroupState, members: Iterable[StreamsGroupMember]
+) -> Iterator[StreamsRecord]:
+    """Yield the records that remove members, and the epoch without them."""
+    for member in members:
+        yield from _tombstones(state.group_id, member.member_id)
+    yield raised_epoch(state.group_id, state.epoch)
+
+
+def _tombstones(group_id: str, member_id: str) -> Iterator[StreamsRecord]:
     """Yield the tombstones of a member's records, in Kafka's order."""
     yield RecordKey(StreamsRecordType.MEMBER_STATE, group_id, member_id), None
     yield RecordKey(StreamsRecordType.MEMBER_TARGET, group_id, member_id), None

@@ -34,6 +34,12 @@ def test_second_failure_begins_another_backoff() -> None:
     assert creations.failures_of([A, B], BACKOFF_NS) == {"a": "2"}
 
 
+def test_long_reason_is_cut() -> None:
+    creations = TopicCreations()
+    creations.finish([A], {"a": "x" * 10_000}, 0)
+    assert creations.failures_of([A], 0) == {"a": "x" * 249}
+
+
 def test_oldest_failure_is_discarded_first() -> None:
     creations = TopicCreations()
     creations.finish([], {str(number): "" for number in range(FAILURES_MAX + 1)}, 0)
