@@ -65,7 +65,7 @@ def consume(
     unserved = _check_unserved(bootstrap, span, follow=follow)
     # A group begins at its own offsets.
     if member.group is None:
-        _note_start_beyond_end(extent, span)
+        _warn_beyond_end(extent, span)
     is_watched = sys.stdout.isatty() and sys.stderr.isatty()
     source = _source(topics, span, member, follow=follow, tells=is_watched)
     reader = _reader(bootstrap, topics, source, span, isolation, skip_unreadable)
@@ -137,7 +137,7 @@ def _found_topics(bootstrap: str, names: list[str]) -> list[str]:
     return matching_topics(names, known)
 
 
-def _note_start_beyond_end(extent: ReadRange, span: OffsetRange) -> None:
+def _warn_beyond_end(extent: ReadRange, span: OffsetRange) -> None:
     problem = _start_beyond_end(extent.start, extent.where, span, follow=extent.is_endless)
     if problem is not None:
         print_note(f"kproc: {problem}")

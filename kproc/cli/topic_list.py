@@ -103,10 +103,10 @@ def list_topics(
     _print_topics(rows, output)
     gaps.report()
     if errors:
-        _note_unserved(sorted(errors))
+        _print_unserved(sorted(errors))
 
 
-def _note_unserved(partitions: list[Partition]) -> None:
+def _print_unserved(partitions: list[Partition]) -> None:
     names = [f"{topic}-{number}" for topic, number in partitions[:_NAMED_MAX]]
     more = f" and {len(partitions) - len(names)} more" if len(partitions) > len(names) else ""
     print_note(f"kproc: not served: {', '.join(names)}{more}; kproc topic describe shows the reasons")

@@ -75,7 +75,7 @@ class ParkingHandler:
         """That Processor died: as Handler.detach."""
         requests, _, _ = self._links.pop(processor)
         for connection_id in list(requests.waiting):
-            requests.forget(connection_id)
+            requests.cancel(connection_id)
         self.moving.on_processor_death(requests, self._clock.now_ns())
 
     def waiting(self, processor: AgentId) -> dict[int, Any]:
@@ -104,7 +104,7 @@ class ParkingHandler:
         elif kind == MOVE_IN:
             self.moving.move_in(requests, connection_id, unpack_sequences(view[HEAD_BYTES:]))
         elif kind == DISCONNECTED:
-            requests.forget(connection_id)
+            requests.cancel(connection_id)
             if flags & FLAG_MOVED:
                 self.moving.gave_away(requests, connection_id, self._clock.now_ns())
             else:

@@ -162,7 +162,7 @@ class ControlPlane:
         if kind == IDENTITY:
             requests.introduce(connection_id, view[HEAD_BYTES:])
         elif kind == DISCONNECTED:
-            requests.forget(connection_id)
+            requests.cancel(connection_id)
         # The block is free already, because its request was dispatched when it was read, and no view outlives the
         # dispatch.
         elif kind == RECALL_BLOCK:

@@ -145,7 +145,7 @@ class ClientRequests:
         for key in list(client.held):
             self.held.abandon(client, key)
         for connection_id in list(client.requests.waiting):
-            client.requests.forget(connection_id)
+            client.requests.cancel(connection_id)
         for connection_id in client.requests.identities:
             self.logins.discard_login(connection_id)
             close_sessions(self._services, connection_id)

@@ -94,7 +94,7 @@ class ConnectionNews:
         """Discard the state of a connection that was closed, or that `has_moved` to another Processor."""
         key = view[:CONNECTION_BYTES].tobytes()
         self._held.abandon(client, key)
-        client.requests.forget(connection_id)
+        client.requests.cancel(connection_id)
         close_sessions(self._services, connection_id)
         client.paths.pop(key, None)
         client.metered.discard(connection_id)

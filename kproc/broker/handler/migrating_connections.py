@@ -128,4 +128,4 @@ class MigratingConnections:
         moving = self._moving.pop(connection_id, None)
         if moving is not None:
             moving.origin.moving.pop(connection_id, None)
-            moving.kept.forget(connection_id)
+            moving.kept.cancel(connection_id)

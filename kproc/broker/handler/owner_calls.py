@@ -77,7 +77,7 @@ class OwnerCalls:
         served.add_with_payload(PRODUCE, produce.handle_forwarded)
         served.add_with_payload(PRODUCE_RECORDS, produce.handle_returned)
         served.add(TAKE_PARTITIONS, transfers.handle_claim)
-        served.add(CLIENT_BYTES, services.client_rates.serve)
+        served.add(CLIENT_BYTES, services.client_rates.handle_charges)
         served.add(FIGURES, partial(handler_figures.handle_call, services))
         served.add(TOPIC_TRAFFIC, partial(handler_figures.handle_traffic, services))
         served.add(PREPARE_COMPACTION, compaction.prepare)

@@ -228,12 +228,12 @@ class ClientRates:
                 del self._accounts[key]  # A new account has the same effect as one that is this far behind.
         return told
 
-    def serve(self, body: ClientBytes, on_reply: OnResult[Reply]) -> None:
+    def handle_charges(self, body: ClientBytes, on_reply: OnResult[Reply]) -> None:
         """Handle the message of another Handler with its charges."""
-        self.hear(body.told)
+        self.add_charges(body.told)
         on_reply(Reply())
 
-    def hear(self, told: list[list[Any]]) -> None:
+    def add_charges(self, told: list[list[Any]]) -> None:
         """Add the charges that another Handler has made to the accounts here, because a quota spans all Handlers."""
         now_ns = self._now_ns()
         for kind, user, client_id, cost_ns in told:
@@ -271,11 +271,11 @@ class ClientRates:
         try:
             return self._found[at]
         except KeyError:
-            found = self._look_up(kind, user, (client_id or b"").decode("utf-8", "replace"))
+            found = self._find_quota(kind, user, (client_id or b"").decode("utf-8", "replace"))
             self._found.put(at, found, len(user) + 2 * len(client_id or b"") + _ENTRY_BYTES)
             return found
 
-    def _look_up(self, kind: str, user: str, client_id: str) -> tuple[Key, float] | None:
+    def _find_quota(self, kind: str, user: str, client_id: str) -> tuple[Key, float] | None:
         """Return the key of the clients that share a client's quota, and the quota. None without a quota."""
         found = self._quotas().account_of(user, client_id, kind)
         if found is None:

@@ -90,7 +90,7 @@ class ClientPeer:
         if session.mechanism:
             self.sessions[connection_id] = session
 
-    def forget(self, connection_id: int) -> None:
+    def cancel(self, connection_id: int) -> None:
         """Cancel the parked requests of a client that has disconnected.
 
         Each of them is still answered, because the Processor may have lent us a block for the request. It frees the

@@ -46,17 +46,21 @@ def reconcile(
                 "The consumer group member is in a unknown state. The member must abandon all its partitions and "
                 "rejoin.",
             )
-        return _next_state(state, target_epoch, target_epoch, _wanted(target, subscribed), is_free, reported)
+        return _next_state(
+            state, target_epoch, target_epoch, _subscribed_part(target, subscribed), is_free, reported
+        )
     is_consistent = all(topic_id in subscribed for topic_id in state.owned)
     is_waiting = state.phase is MemberPhase.UNREVOKED and _owns_any(reported, state.pending_revocation)
     if is_waiting or (state.phase is MemberPhase.STABLE and state.epoch == target_epoch):
         # The target still has a topic from which the member has unsubscribed. The member must give it up before the
         # next target is computed.
         return state if is_consistent else _without_unsubscribed(state, subscribed, reported)
-    return _next_state(state, state.epoch, target_epoch, _wanted(target, subscribed), is_free, reported)
+    return _next_state(
+        state, state.epoch, target_epoch, _subscribed_part(target, subscribed), is_free, reported
+    )
 
 
-def _wanted(target: Assignment, subscribed: Collection[bytes]) -> Assignment:
+def _subscribed_part(target: Assignment, subscribed: Collection[bytes]) -> Assignment:
     """Return the part of the target to which the member still subscribes."""
     return {topic_id: partitions for topic_id, partitions in target.items() if topic_id in subscribed}
 

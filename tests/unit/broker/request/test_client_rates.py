@@ -108,7 +108,7 @@ def test_rates_of_several_handlers_are_summed(quotas: ClientQuotas, clock: Clock
                 told = rates.drain_unsent()
                 for other in every:
                     if other is not rates:
-                        other.hear(told)
+                        other.add_charges(told)
     assert sent / 60 == pytest.approx(quota, rel=0.05)
 
 

@@ -49,12 +49,12 @@ def test_parked_requests_of_left_client_are_cancelled() -> None:
         for connection_id, sequence in ((7, 3), (7, 4), (8, 0)):
             request = a_request(peer, connection_id, sequence)
             request.when_gone(lambda sequence=sequence: cancelled.append(sequence))  # type: ignore[misc]
-        peer.forget(7)
+        peer.cancel(7)
         assert cancelled == [3, 4]
         # The Processor gives a large request's block back when its answer comes, whoever still wants that.
         assert take() == [(NO_OP, 7, 3), (NO_OP, 7, 4)]
         assert list(peer.waiting) == [8]
-        peer.forget(7)
+        peer.cancel(7)
         assert take() == []
 
 
@@ -65,7 +65,7 @@ def test_an_answered_request_waits_no_longer() -> None:
         request.when_gone(lambda: None)
         request.send(b"")
         assert peer.waiting == {}
-        peer.forget(7)
+        peer.cancel(7)
         assert take() == [(SEND, 7, 3)]
 
 
@@ -83,7 +83,7 @@ def test_addresses_are_shown_as_java_shows_them(address: str, shown: str) -> Non
     assert request.client_host == shown
     assert str(request.principal) == "User:al"
     assert request.principal.is_token
-    peer.forget(7)
+    peer.cancel(7)
     assert not peer.identities
     assert not peer.sessions
 
@@ -105,7 +105,7 @@ def test_request_keeps_its_identity_when_its_client_leaves() -> None:
         identity = pack_address("127.0.0.1") + Session(Principal("User", name)).pack()
         peer.introduce(connection_id, memoryview(identity))
         requests.append(a_request(peer, connection_id, 0))
-        peer.forget(connection_id)
+        peer.cancel(connection_id)
     for request in requests:
         request.services = cast("Any", SimpleNamespace(authorizer=al_only))
     assert [each.is_allowed(Operation.WRITE, ResourceType.TOPIC, "t") for each in requests] == [True, False]

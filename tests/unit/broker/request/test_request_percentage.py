@@ -99,7 +99,7 @@ def test_handlers_hear_of_each_others_time(rates: ClientRates, clock: ManualCloc
     other = ClientRates(quotas=rates._quotas, now_ns=clock.now_ns, sample_count=11, sample_s=1)
     other.on_image()
     used(other, 150)
-    rates.hear(other.drain_unsent())
+    rates.add_charges(other.drain_unsent())
     assert used(rates, 10) == 600
 
 
