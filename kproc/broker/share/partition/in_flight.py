@@ -310,7 +310,7 @@ class InFlightRecords:
 
     # -- release -----------------------------------------------------------------------------------------------
 
-    def release_sessions(self, is_closed: Callable[[ShareHolder], bool]) -> Change:
+    def release_holders(self, is_closed: Callable[[ShareHolder], bool]) -> Change:
         """Start to release the records of closed sessions. Their delivery counts, as in Kafka 4.4.
 
         A record that crashes its consumers must reach the delivery count limit.

@@ -274,5 +274,5 @@ def watch_for_home(services: Services, body: WatchParts, on_reply: OnResult[Watc
 @handles(SHARE_RELEASE)
 def release_for_home(services: Services, body: ReleaseHolder, on_reply: OnResult[Reply]) -> None:
     """Release all records that a session holds. The reply does not wait until this is persisted."""
-    services.owner.shares.release_session(body.holder)
+    services.owner.shares.release_holder(body.holder)
     on_reply(Reply())

@@ -130,10 +130,10 @@ class SharePartition:
         else:
             on_done(None)
 
-    def release_sessions(self, is_closed: Callable[[ShareHolder], bool]) -> None:
+    def release_holders(self, is_closed: Callable[[ShareHolder], bool]) -> None:
         """Start to release the records of closed sessions."""
         if self.records is not None:
-            self._queue(self.records.release_sessions(is_closed))
+            self._queue(self.records.release_holders(is_closed))
 
     def expire(self, now_ms: int) -> int:
         """Start to release the records whose lock has ended. Return their number."""

@@ -68,9 +68,9 @@ class SharePartitions:
         self._group_configs = group_configs
         # The one that was not used for the longest time is the first.
         self._by_key: OrderedDict[SharePartitionKey, SharePartition] = OrderedDict()
-        # By session, the share partitions from which it has acquired or tried to.
+        # By holder, the share partitions from which its session has acquired or tried to.
         self._used: dict[ShareHolder, dict[SharePartitionKey, None]] = {}
-        self._session_counts: Counter[SharePartitionKey] = Counter()
+        self._holder_counts: Counter[SharePartitionKey] = Counter()
         # By group, with the version of the metadata.
         self._settings: dict[str, tuple[int, ShareSettings]] = {}
         self._calls = StateCalls(services)
@@ -133,12 +133,12 @@ class SharePartitions:
         self._by_key.move_to_end(key)
         return partition, owned
 
-    def add_use(self, session: ShareHolder, key: SharePartitionKey) -> None:
+    def add_use(self, holder: ShareHolder, key: SharePartitionKey) -> None:
         """Record that a session uses a share partition, before it acquires anything."""
-        used = self._used.setdefault(session, {})
+        used = self._used.setdefault(holder, {})
         if key not in used:
             used[key] = None
-            self._session_counts[key] += 1
+            self._holder_counts[key] += 1
 
     def find(self, key: SharePartitionKey) -> SharePartition | None:
         """Return a share partition if it is in memory."""
@@ -208,7 +208,7 @@ class SharePartitions:
 
         Only a group without members can be deleted. A new group of that name must not get the state of the old one.
         """
-        if not (partition.is_dropped or self._session_counts[partition.key]) and partition.is_idle:
+        if not (partition.is_dropped or self._holder_counts[partition.key]) and partition.is_idle:
             self._drop(partition)
 
     def _drop(self, partition: SharePartition) -> None:
@@ -236,28 +236,28 @@ class SharePartitions:
     def release_home(self, handler: int) -> None:
         """Release the records of all sessions of a Handler that has died or left."""
         keys: dict[SharePartitionKey, None] = {}
-        for session in [each for each in self._used if each.home == handler]:
-            keys |= self._remove_uses(session)
+        for holder in [each for each in self._used if each.home == handler]:
+            keys |= self._remove_uses(holder)
         self._release(keys, lambda holder: holder.home == handler)
 
-    def release_session(self, session: ShareHolder) -> None:
+    def release_holder(self, holder: ShareHolder) -> None:
         """Release the records of a closed session."""
-        self._release(self._remove_uses(session), lambda holder: holder == session)
+        self._release(self._remove_uses(holder), holder.__eq__)
 
-    def _remove_uses(self, session: ShareHolder) -> dict[SharePartitionKey, None]:
+    def _remove_uses(self, holder: ShareHolder) -> dict[SharePartitionKey, None]:
         """Remove the uses of a closed session. Return the share partitions that it has used."""
-        used = self._used.pop(session, {})
+        used = self._used.pop(holder, {})
         for key in used:
-            self._session_counts[key] -= 1
-            if not self._session_counts[key]:
-                del self._session_counts[key]
+            self._holder_counts[key] -= 1
+            if not self._holder_counts[key]:
+                del self._holder_counts[key]
         return used
 
     def _release(self, keys: Iterable[SharePartitionKey], is_closed: Callable[[ShareHolder], bool]) -> None:
         for key in keys:
             partition = self._by_key.get(key)
             if partition is not None:
-                partition.release_sessions(is_closed)
+                partition.release_holders(is_closed)
                 self.changed(partition)
                 self._drop_unused(partition)
 

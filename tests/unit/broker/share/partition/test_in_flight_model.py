@@ -189,7 +189,7 @@ class Scene:
 
     def release(self) -> None:
         holder = self.random.choice(HOLDERS)
-        self.changes.append(self.window.release_sessions(holder.__eq__))
+        self.changes.append(self.window.release_holders(holder.__eq__))
         for record in self.model.values():
             if record.state is ACQUIRED and record.following is None and record.holder == holder:
                 self._released(record)

@@ -125,7 +125,7 @@ def test_share_partition_stays_until_its_last_session_ends(owner: ShareOwner) ->
     owner.release(BOB)
     assert len(owner.shares) == 0
     assert not owner.shares._used
-    assert not owner.shares._session_counts
+    assert not owner.shares._holder_counts
 
 
 def test_state_with_unknown_record_state_is_an_error(owner: ShareOwner) -> None:
@@ -146,7 +146,7 @@ def test_end_of_session_visits_only_its_share_partitions(
     """A connection can have thousands of sessions, which end together."""
     owner.acquire(ANN, owner.part())
     owner.acquire(BOB, owner.part(index=1))
-    calls = calls_of(monkeypatch, "release_sessions")
+    calls = calls_of(monkeypatch, "release_holders")
     owner.release(ANN)
     assert [each.key.partition for each in calls] == [0]
 

@@ -199,7 +199,7 @@ def test_gaps_inside_an_exact_acquire_are_archived_and_released() -> None:
     gap = 0
     batches = [AcknowledgeBatch(10, 12, [AcknowledgeType.ACCEPT, AcknowledgeType.ACCEPT, gap])]
     records.commit(records.acknowledge(ANN, batches, renewed_until_ms=0))
-    records.commit(records.release_sessions(lambda holder: holder == ANN))
+    records.commit(records.release_holders(lambda holder: holder == ANN))
     assert acquire(records, log, 20, is_exact=True) == [(5, 6, 2), (13, 14, 2), (15, 20, 1)]
 
 
@@ -288,6 +288,6 @@ def test_end_of_a_session_releases_only_its_own_records() -> None:
     settle(records, 5, 6, AcknowledgeType.ACCEPT)
     settle(records, 10, 12)
     assert acquire(records, log, holder=BOB) == [(10, 12, 2)]
-    records.commit(records.release_sessions(lambda holder: holder == ANN))
+    records.commit(records.release_holders(lambda holder: holder == ANN))
     assert records.next_fetch_offset() == 7
     assert acquire(records, log, holder=BOB) == [(7, 9, 2), (13, 14, 2)]
