@@ -42,7 +42,8 @@ _ACCEPTS_PER_PASS: Final = 64  # Bounds a duty cycle; epoll is level-triggered, 
 # accept(2) fails with these when the process or the host has no descriptors or memory left. That passes, so the
 # Acceptor waits and tries again.
 _OUT_OF_FDS: Final = (errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM)
-# Pause without free descriptors. They come back when connections close, so more frequent attempts only waste CPU time.
+# Pause without free descriptors. More frequent attempts only waste CPU time, because descriptors come back when
+# connections close.
 _BACKOFF_NS: Final = 100_000_000
 _IDLE_MS: Final = 1000
 _SAY_NS: Final = 1_000_000_000
@@ -350,8 +351,8 @@ class Acceptor(Role):
         elif answer:
             self._say_refused("too fast", packed, now_ns)
             self._values[_THROTTLED] += 1
-            # KIP-612: close a client above its address's rate later instead of now. A client that is closed at once
-            # reconnects at once.
+            # KIP-612: close a client above its address's rate later instead of now, because a client that is closed at
+            # once reconnects at once.
             self._parked.bring_forward(sock, now_ns + answer)
         else:
             try:

@@ -222,7 +222,8 @@ def check_listeners_change(
     resolvable: the host names in the request that were resolved. The supervisor binds the listeners and must not wait
     for a name server, so any other name is rejected.
     """
-    # Without this, an invalid stored value would reject every other change of this broker's settings.
+    # Validate a changed value only. Otherwise an invalid stored value would reject every other change of this broker's
+    # settings.
     if after is None or after == before:
         return
     if config.kproc_transport != "process":

@@ -199,7 +199,7 @@ class QuotaChanges:
             given.add(key)
             if value is not None:
                 _check_value(keys, key, value)
-            # An unchanged quota needs no record. Without this, a tool that sets the same quotas again and again fills
+            # Write no record for an unchanged quota. Otherwise a tool that sets the same quotas again and again fills
             # the log.
             if before.get(key) != value:
                 records.append(r.ClientQuotaSet(entity, key, value))

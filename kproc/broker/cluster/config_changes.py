@@ -363,7 +363,7 @@ def _difference(before: dict[str, str], after: dict[str, str]) -> list[tuple[str
     Raises KafkaError for a value that APPEND has made too long for a response.
     """
     gone: list[tuple[str, str | None]] = [(name, None) for name in before if name not in after]
-    # A config that keeps its value needs no record, so a client that repeats a request writes nothing.
+    # Write no record for a config that keeps its value, so that a client that repeats a request writes nothing.
     changed = [(name, value) for name, value in after.items() if before.get(name) != value]
     if any(len(value.encode()) > STRING_BYTES_MAX for _, value in changed):
         raise KafkaError(

@@ -226,7 +226,7 @@ class ControllerState:
         count = body["count"]
         if count < 1:
             raise FatalError(f"{count} Handlers cannot own anything")
-        # A record would make every role compute all owners again, so an unchanged count writes none.
+        # Write no record for an unchanged count, because it would make every role compute all owners again.
         changed = count != self._image.handler_count
         return {"count": count}, [r.HandlersCounted(count)] if changed else []
 

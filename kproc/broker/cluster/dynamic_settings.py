@@ -129,7 +129,7 @@ def current_value(image: ClusterImage, config: Config, name: str) -> str | None:
 
 def dynamic_defaults(image: ClusterImage, node_id: int) -> dict[str, str]:
     """Return the dynamic broker settings that are defaults of topic configs (KIP-226), by the topic configs' names."""
-    # Each log that is opened pays for this, so look at the few settings that are changed.
+    # Look only at the few changed settings, because each log that is opened pays for this.
     changed = node_over_cluster(image.broker_configs, node_id).items()
     return {_DEFAULT_OF[name]: value for name, value in changed if name in _DEFAULT_OF}
 

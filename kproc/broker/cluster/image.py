@@ -177,7 +177,8 @@ class ClusterImage:
     def partition(self, name: str, index: int) -> PartitionImage | None:
         """Return a partition by topic name, or None if the topic or the partition does not exist."""
         topic = self.topics_by_name.get(name)
-        # A client can send any int32, and Python would take a negative index from the end of the list.
+        # Check both ends, because a client can send any int32, and Python takes a negative index from the end of the
+        # list.
         if topic is None or not 0 <= index < len(topic.partitions):
             return None
         return topic.partitions[index]
@@ -200,7 +201,7 @@ class ClusterImage:
             raise FatalError(
                 f"metadata delta of {len(delta)} bytes after version {self.version}: {error}"
             ) from error
-        # Without the missing delta this image would be wrong for ever. The role ends, and its successor gets a
+        # End the role, because this image would be wrong for ever without the missing delta. The successor gets a
         # snapshot.
         if decoded.base_version != self.version:
             raise FatalError(

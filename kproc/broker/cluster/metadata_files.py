@@ -111,8 +111,8 @@ def batch_end(data: bytes, position: int) -> int | None:
 def has_batch_after(data: bytes, position: int) -> bool:
     """Return True if a whole batch begins anywhere behind `position`, by its magic byte and its CRC."""
     at = position + 1
-    # Try only positions with the magic byte, which is 16 bytes behind the start of a batch. A try at every byte would
-    # take long.
+    # Try only positions with the magic byte, which is 16 bytes behind the start of a batch, because a try at every byte
+    # would take long.
     while (magic_at := data.find(MAGIC, at + 16)) >= 0:
         at = magic_at - 16
         if batch_end(data, at) is not None:

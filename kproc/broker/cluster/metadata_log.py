@@ -385,7 +385,8 @@ class MetadataLog:
         if not isinstance(error, Shortage):
             raise FatalError(f"cannot write to the metadata log {self._path}: {error}") from error
         try:
-            # Without this, the next batch would follow half a batch, and a start would take it for a torn tail.
+            # Cut off the failed write. Otherwise the next batch would follow half a batch, and a start would take it
+            # for a torn tail.
             self._fs.truncate(self._descriptor, self._size)
         except OSError as second:
             raise FatalError(f"cannot truncate a failed write in {self._path}: {second}") from second

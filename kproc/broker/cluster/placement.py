@@ -47,7 +47,7 @@ def owners_of_block(topic_id: bytes, *, first_index: int, count: int, handler_co
     # Do not hash for nothing, because most small brokers have one Handler.
     if handler_count == 1:
         return [0] * count
-    # Round up, or the shares of all Handlers together would not hold the block.
+    # Round up, because otherwise the shares of all Handlers together would not hold the block.
     share = -(-count // handler_count)
     taken = [0] * handler_count
     topic_crc = crc32c(topic_id)

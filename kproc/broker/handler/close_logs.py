@@ -18,7 +18,7 @@ logger = logging.getLogger(__name__)
 # Threads for the syncs. They run in parallel, because the file system's journal commits once for all of them: one
 # fdatasync after another took 10 s for 2,000 partitions.
 _SYNC_THREADS: Final = 32
-# Logs that are closed together. Each has some descriptors open while it is synced, so the number is limited.
+# Logs that are closed together. The number is limited, because each has some descriptors open while it is synced.
 _CLOSED_TOGETHER: Final = 128
 
 

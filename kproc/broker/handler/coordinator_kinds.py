@@ -92,7 +92,7 @@ class _GroupConfigs:
         """Return the configs of a group that are set, by name."""
         image, config = self._services.image, self._services.config
         if image.version != self._version:
-            # Each heartbeat reads several configs, so merge the defaults once for each version of the metadata.
+            # Merge the defaults once for each version of the metadata, because each heartbeat reads several configs.
             settings = node_over_cluster(image.broker_configs, config.node_id).items()
             dynamic = {_GROUP_DEFAULTS[name]: value for name, value in settings if name in _GROUP_DEFAULTS}
             self._version, self._defaults = image.version, clamp_all(dynamic, config)

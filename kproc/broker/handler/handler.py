@@ -292,7 +292,7 @@ class Handler(LinkedRole):
     def is_drained(self) -> bool:
         """Return True if every request has its response and, in a leaving Handler, every partition is transferred."""
         if self._is_leaving and not self._is_stopping:
-            # The supervisor detaches a drained Handler, so nothing may be left that only this Handler can finish.
+            # Nothing may be left that only this Handler can finish, because the supervisor detaches a drained Handler.
             return not (
                 len(self._partitions)
                 or not self._transfers.is_idle
@@ -518,7 +518,7 @@ class Handler(LinkedRole):
         if self._unlinked.waiting:
             return True
         for is_empty, client in self._serving:
-            # `drain` takes no requests while the Processor has not read our responses, so they are no work
+            # Requests are no work before the Processor has read our responses, because `drain` takes none until then
             # (see next_deadline_ms).
             if not is_empty() and not client.outbox.has_overflow:
                 return True

@@ -312,7 +312,7 @@ class HeldConnections:
             return
         places = (*self._holders.values(), *self.without_room, *self.resting)
         held = [(client, client.held[key]) for client, key in places]
-        # The connection that holds most goes first: closing few connections frees enough.
+        # Close the connection that holds most first, because closing few connections then frees enough.
         held.sort(key=lambda each: each[1].parked_bytes, reverse=True)
         for client, each in held:
             if self._parked.total <= _PARKED_BYTES_MAX:

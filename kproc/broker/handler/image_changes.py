@@ -63,8 +63,8 @@ class ImageChanges:
         change = image.apply(view)
         self._update_parts(change.deleted, change.moved)
         if change.acls_changed:
-            # A parked Fetch was authorized when it came. Complete it now. Its client sends another one, to which the
-            # new ACLs apply.
+            # Complete parked Fetches now, because they were authorized when they came. Their clients send new ones, to
+            # which the new ACLs apply.
             services.owner.purgatory.expire_all()
         if change.broker_configs_changed:
             self._requests.switch_log()

@@ -91,7 +91,8 @@ class OwnerCalls:
         try:
             body = self._by_op[op].decode(raw)
         except Exception as error:
-            # Do not reply Lost to such a call. The claimer would believe that we died and open the log: two writers.
+            # Do not reply Lost to such a call, because the claimer would believe that we died and open the log: two
+            # writers.
             if op in _UNCONTAINED:
                 raise
             self._fail(op, error, on_reply)
@@ -107,7 +108,8 @@ class OwnerCalls:
         try:
             version = body.image if isinstance(body, FromImage) else 0
             if version > self._services.image.version:
-                # Copy the payload: the view ends with this duty cycle, and the log writes offsets into the bytes.
+                # Copy the payload, because the view ends with this duty cycle, and the log writes offsets into the
+                # bytes.
                 kept = bytearray(payload)
 
                 def on_image() -> None:

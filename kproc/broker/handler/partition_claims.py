@@ -103,7 +103,7 @@ class SentClaim:
                 continue
             try:
                 self._arrived(arrival, topic_id, state)
-            # A contained exception would leave the partition's requests waiting for ever. So end the role; its
+            # End the role, because a contained exception would leave the partition's requests waiting for ever. The
             # successor claims the partition again.
             except Exception as error:
                 raise FatalError(f"the transfer of {arrival.key} ended half way: {error!r}") from error

@@ -225,7 +225,7 @@ def hide_secrets(api_key: int, fields: Any) -> Any:
         return {**fields, "upsertions": rows}
     if api_key in _WITH_TOKENS:
         return {**fields, "hmac": HIDDEN}
-    # Configs can hold passwords, and of an unknown config nobody knows. So only known, harmless values are shown.
+    # Show only known, harmless values, because configs can hold passwords, also unknown configs.
     if api_key not in _ALTERS:
         return fields
     return {**fields, "resources": [_hide(resource) for resource in fields["resources"]]}

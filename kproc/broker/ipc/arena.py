@@ -78,7 +78,7 @@ class Arena:
         # Round up to whole pages, because release_pages() can return memory to the kernel only by pages.
         need = (length + PAGE_BYTES - 1) & -PAGE_BYTES
         starts, lengths = self._free_starts, self._free_lengths
-        # First fit by address, and not best fit: it keeps blocks at the low end, whose pages stay allocated.
+        # First fit by address, and not best fit, because it keeps blocks at the low end, whose pages stay allocated.
         place = next((place for place, room in enumerate(lengths) if room >= need), -1)
         if place < 0:
             return None

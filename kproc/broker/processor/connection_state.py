@@ -44,7 +44,7 @@ from typing import Final
 ACTIVE: Final = select.EPOLLIN
 PAUSED: Final = 0
 WRITING: Final = select.EPOLLOUT
-# epoll reports EPOLLHUP even for an empty event mask, and without end, so the connection is not in the epoll.
+# The connection is not in the epoll, because epoll reports EPOLLHUP even for an empty event mask, and without end.
 DETACHED: Final = -1
 
 

@@ -92,7 +92,8 @@ class CountReporter:
             try:
                 self._send(reader)
             except _NOT_NOW:
-                # The Acceptor is slow or stopped, so its socket is full. Further changes are added to the waiting ones.
+                # The socket is full, because the Acceptor is slow or stopped. Further changes are added to the waiting
+                # ones.
                 self.has_unsent = True
             except OSError as error:
                 logger.info("cannot report connections to %s: %s", reader.peer, error)

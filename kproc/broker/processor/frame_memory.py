@@ -81,7 +81,7 @@ class FrameMemory:
         """Make room for more of a frame. Return False if there is none."""
         present = len(block.view)
         size = self.needed_bytes(block.length, block.filled, present)
-        # Release the view first: the block may move, and the old place then belongs to another frame.
+        # Release the view first, because the block may move, and the old place then belongs to another frame.
         block.view.release()
         offset = self._owner.grow(block.offset, size, block.filled)
         if offset is None:

@@ -19,7 +19,7 @@ from typing import Final
 _LENGTH: Final = struct.Struct(">i")
 LENGTH_BYTES: Final = _LENGTH.size
 pack_length: Final = _LENGTH.pack
-# Bound once for the paths that every request takes: a call of `frame_length` would cost each of them 50 ns.
+# Bound once for the paths that every request takes, because a call of `frame_length` would cost each of them 50 ns.
 unpack_length: Final = _LENGTH.unpack_from
 
 Bytes = bytes | memoryview

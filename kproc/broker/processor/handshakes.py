@@ -149,8 +149,8 @@ class Handshakes:
         oldest_ns = self._state.now_ns - self._timeout_ns
         answered = closed = blocked = 0
         for _ in range(_CHECKS_MAX):
-            # Answer at least one client in each pass. A handshake takes longer than the whole turn on a slow host, and
-            # nobody would ever get in.
+            # Answer at least one client in each pass. Otherwise nobody would ever get in on a slow host, where a
+            # handshake takes longer than the whole turn.
             is_late = (answered or blocked) and self._clock.now_ns() >= until_ns
             if is_late or blocked >= len(self._turns):
                 break
@@ -170,7 +170,8 @@ class Handshakes:
                 blocked += 1
         self._is_blocked = not answered and not closed
         while self._hello_bytes > _HELLO_BYTES_MAX:
-            # The newest connection of the address that holds most: the others have waited longer for their turn.
+            # The newest connection of the address that holds most, because the others have waited longer for their
+            # turn.
             victim = next(reversed(self._hello_shares.largest_holders()))
             self._table.close(victim, "first records of TLS handshakes take too much memory")
         fresh, self._newly_waiting = self._newly_waiting, []
@@ -245,8 +246,8 @@ class Handshakes:
             if ends_ms <= self._clock.wall_ms():
                 self.refused(transport, _EXPIRED)
                 raise OSError(_EXPIRED)
-            # TLS checks a certificate only in the handshake. Without this, a connection would outlive the certificate
-            # that let it in.
+            # Watch the end of the certificate, because TLS checks it only in the handshake. Otherwise the connection
+            # would outlive the certificate that let it in.
             self._certificates.move(transport.fd, ends_ms)
             if connection.login is not None:  # With SASL_SSL, the login determines the principal.
                 return

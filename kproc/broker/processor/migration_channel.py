@@ -172,8 +172,8 @@ class MigrationChannel:
                 self._queue(FILE, connection.id, b"", item.file.fd, item.file)
         block = connection.block
         if block is not None:
-            # The other Processor cannot read our arena, and a message is too small, so the bytes travel as a file in
-            # memory.
+            # The bytes travel as a file in memory, because the other Processor cannot read our arena, and a message is
+            # too small.
             self._queue_memfd(BLOCK, connection.id, block.received)
         state = msgspec.msgpack.encode(state_of(connection, kept))
         # SEQPACKET has no partial messages: one that is larger than the socket's buffer can never be sent.
@@ -212,8 +212,8 @@ class MigrationChannel:
         self._unsent.append((_HEAD.pack(kind, connection_id) + rest, fd, file))
 
     def _queue_memfd(self, kind: int, connection_id: int, content: bytes | memoryview) -> None:
-        # A message of the socket pair is too small for this content. So it goes into a memfd, whose descriptor is sent
-        # with SCM_RIGHTS.
+        # The content goes into a memfd, whose descriptor is sent with SCM_RIGHTS, because a message of the socket pair
+        # is too small for it.
         fd = os.memfd_create("kproc-migration", os.MFD_CLOEXEC)
         self._own_fds.add(fd)
         rest = memoryview(content)

@@ -304,8 +304,8 @@ class Processor(Role):
                     self.table.hung_up(connection)
             except Exception as error:  # noqa: BLE001 - contained: only this connection is closed
                 self.table.close_failed(connection, error)
-        # Handle these last. They close connections and open others with the same descriptor numbers, and a later event
-        # of this poll would reach the wrong connection.
+        # Handle these last, because they close connections and open others with the same descriptor numbers. A later
+        # event of this poll would reach the wrong connection.
         for fd in others:
             work += self._on_other_event(fd)
         return work

@@ -283,7 +283,8 @@ class RequestReader:
                 del self._table.stalled[connection]
                 continue
             link = connection.home.link
-            # Without room for a read it would stall again at once, and the Processor would spin instead of sleeping.
+            # Continue only with room for a read. Otherwise it would stall again at once, and the Processor would spin
+            # instead of sleeping.
             if link is None or link.sender.free_bytes() < _ROOM_BYTES:
                 continue
             del self._table.stalled[connection]

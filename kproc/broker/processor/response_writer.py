@@ -292,7 +292,7 @@ class ResponseWriter:
         """
         if kind == SEND_PARTS:
             files = self.files
-            # A range takes no memory, so it is not read while the client does not read.
+            # A range takes no memory. It is not read before the client reads.
             open_range = files.open_or_read_range if connection.out is None else files.open_range
             try:
                 connection.ready += decode_parts(memoryview(body), open_range)

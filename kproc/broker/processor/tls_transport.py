@@ -152,8 +152,8 @@ class TlsTransport:
                     if not got:
                         return self._handle_close_notify(count)
                     count += got
-                # A read that did not fill the buffer has emptied the socket, so another one would only cost a system
-                # call.
+                # Do not read again if the buffer was not filled, because the socket is then empty, and a read would
+                # only cost a system call.
                 if came < _SCRATCH_BYTES or count >= min(room, _READ_BYTES_MAX):
                     break
         # SSLWantReadError: OpenSSL has only a part of a record. BlockingIOError: the socket is empty. Both mean that
@@ -182,7 +182,7 @@ class TlsTransport:
     def _reply(self) -> None:
         """Send the replies that OpenSSL makes by itself: to a KeyUpdate, or an alert to a renegotiation."""
         outgoing = self._outgoing
-        # Bound only the replies. `_unsent` may be part of an answer, which the client may read slowly.
+        # Bound only the replies, because `_unsent` may be part of an answer, which the client may read slowly.
         if outgoing.pending and not self._flush(0) and outgoing.pending > _UNSENT_REPLIES_MAX:
             raise OSError(
                 "the client does not read the replies to its TLS messages (KeyUpdate, renegotiation)"
@@ -340,8 +340,8 @@ class TlsTransport:
         share = self._share
         while done < count and share.may_encrypt(count - done):
             part = share.file_bytes[: count - done]
-            # TLS needs the plaintext in this process, so a file cannot be sent by sendfile. preadv into a buffer of all
-            # connections allocates nothing.
+            # A file cannot be sent by sendfile, because TLS needs the plaintext in this process. preadv into a buffer
+            # of all connections allocates nothing.
             read = os.preadv(file_fd, [part], position + done)
             if not read:
                 raise EOFError(FILE_TOO_SHORT)

@@ -92,7 +92,7 @@ def open_metrics_listener(config: Config) -> tuple[Endpoint, socket.socket] | No
     if not config.kproc_metrics_listener:
         return None
     endpoint, sock = _open_own("METRICS", config.kproc_metrics_listener, config)
-    # An open metrics port does not mean that the broker is ready, so it listens at once.
+    # Listen at once, because an open metrics port does not mean that the broker is ready.
     start_listening([sock], config)
     return endpoint, sock
 
@@ -188,7 +188,7 @@ def _bind(end_point: EndPoint, config: Config, found: Sequence[str] | None = Non
             last = error
             continue
         try:
-            # Without SO_REUSEADDR a restarted broker could not bind while connections of its predecessor are in
+            # Set SO_REUSEADDR. Otherwise a restarted broker could not bind while connections of its predecessor are in
             # TIME_WAIT.
             sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
             if family == socket.AF_INET6:

@@ -101,7 +101,7 @@ class PartitionTable:
 
         `read` alone does not tell, because it also returns None if the owner died while writing.
         """
-        # An odd sequence word means that an owner died inside a store, so the row was touched.
+        # The row was touched if the sequence word is odd: an owner died inside a store.
         return not self._words[partition.slot * ROW_WORDS] & 1 and self.read(partition) is None
 
     def unclosed(self, image: ClusterImage) -> str | None:

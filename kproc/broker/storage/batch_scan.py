@@ -78,7 +78,7 @@ def walk_headers(
     while position < end:
         inside = position - chunk_start
         if inside + HEADER_BYTES > len(chunk):
-            # A large batch is usually followed by another one, so read only its header.
+            # Read only the header, because a large batch is usually followed by another one.
             wanted = chunk_bytes if total < LARGE_BATCH_BYTES else min(chunk_bytes, LOOKUP_CHUNK_BYTES)
             chunk = fs.read(descriptor, min(wanted, end - position), position=position)
             chunk_start, inside = position, 0

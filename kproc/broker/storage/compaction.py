@@ -249,8 +249,8 @@ class CompactionPass:
             whole = memoryview(chunk)[at : at + _total(header)]
             out.add(fields, whole if kept is _WHOLE else kept, largest=fields[8], is_empty=False)
             self._is_changed = self._is_changed or kept is not _WHOLE
-        # Keep the batch without its records: the last batch shows where the segment ends, and a producer's newest batch
-        # holds the sequence by which its retry is recognized.
+        # Keep the batch without its records, because the last batch shows where the segment ends, and a producer's
+        # newest batch holds the sequence by which its retry is recognized.
         elif is_end or (header[PRODUCER_ID] >= 0 and self._is_newest_of_producer(header)):
             out.add(header, emptied(header), largest=header[MAX_TIMESTAMP], is_empty=True)
             self._is_changed = self._is_changed or bool(count)
@@ -342,8 +342,8 @@ class CompactionPass:
                     yield chunk, batches
                     position += batches[-1][0] + _total(batches[-1][1])
                     wanted = self._chunk_bytes
-                # Reading more would not help: the batch's length is damaged, or the file is shorter than the owner
-                # said.
+                # Reading more would not help, because the batch's length is damaged, or the file is shorter than the
+                # owner said.
                 elif wanted <= len(chunk) or position + wanted > segment.size:
                     raise Corrupt(f"{path}: no whole batch at position {position}")
         finally:

@@ -37,7 +37,7 @@ _NO_MARK: Final = _FULL | _SHORT | {errno.ENODATA, errno.ENOTSUP, errno.EPERM, e
 
 # The f_type that statfs reports for ext2, ext3 and ext4.
 _EXT4: Final = 0xEF53
-# Without this flag the file's size would grow to the end of the reserved blocks, and recovery takes the size for the
+# Keep the file's size. Otherwise it would grow to the end of the reserved blocks, and recovery takes the size for the
 # end of the records.
 _FALLOC_KEEP_SIZE: Final = 1
 _FREE_SHARE: Final = 64  # At most this fraction of the free disk space is reserved at once.
@@ -50,7 +50,7 @@ FILE_MODE: Final = 0o640
 DIRECTORY_MODE: Final = 0o750
 
 
-# Python has no fallocate with flags, and its fstatvfs lacks f_type, so these two calls go through libc.
+# These two calls go through libc, because Python has no fallocate with flags, and its fstatvfs lacks f_type.
 _libc: Final = ctypes.CDLL(None, use_errno=True)
 _libc.fallocate.argtypes = (ctypes.c_int, ctypes.c_int, ctypes.c_int64, ctypes.c_int64)
 _libc.fstatfs.argtypes = (ctypes.c_int, ctypes.c_void_p)
@@ -145,7 +145,7 @@ class OsFs:
         The position is explicit, so that the next write after a failed one overwrites its prefix.
         """
         try:
-            # Nearly every append fits into one call, so this path comes first and does not slice the list.
+            # This path comes first and does not slice the list, because nearly every append fits into one call.
             if len(buffers) <= IOV_COUNT_MAX:
                 wanted = sum(map(len, buffers))
                 written = os.pwritev(descriptor, buffers, position)
@@ -350,8 +350,8 @@ class OsFs:
 def _set_number(descriptor: int, name: str, number: int) -> None:
     """Set an extended attribute, unless the file system supports none or has no space for it."""
     try:
-        # An extended attribute lives in the inode, so it is renamed and deleted together with its file. A mark in a
-        # second file could belong to another log.
+        # Use an extended attribute, because it lives in the inode: it is renamed and deleted together with its file. A
+        # mark in a second file could belong to another log.
         os.setxattr(descriptor, name, b"%d" % number)
     except OSError as error:
         # Report errors that may also concern the data, such as EIO.

@@ -62,8 +62,8 @@ class _SortedFile:
 
     def _entry(self, number: int) -> tuple[int, int]:
         size = self.ENTRY.size
-        # Read with pread and not through a mapping: a read error is then an exception, and not a SIGBUS that ends the
-        # Handler.
+        # Read with pread and not through a mapping, so that a read error is an exception, and not a SIGBUS that ends
+        # the Handler.
         content = self._fs.read(self.descriptor(), size, position=number * size)
         first, second = self.ENTRY.unpack(content)
         return first, second

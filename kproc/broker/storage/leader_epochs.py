@@ -41,8 +41,7 @@ class LeaderEpochs:
         """
         if epoch == self.latest:
             return False
-        # A leader that wrote nothing leaves an entry with the same start as its successor's. Both would claim the same
-        # offset.
+        # Remove the entry of a leader that wrote nothing, because it has the same start as its successor's.
         while self._epochs and (self._epochs[-1] >= epoch or self._starts[-1] >= start):
             self._epochs.pop()
             self._starts.pop()

@@ -135,8 +135,8 @@ class LogAppender:
         except FatalError:
             raise
         except Exception as error:
-            # Producers, indexes and end offset may not match the file any more. Only a recovery can repair that, so the
-            # role ends and its successor recovers the log.
+            # End the role, because producers, indexes and end offset may not match the file any more. Only a recovery
+            # by the successor can repair that.
             raise FatalError(
                 f"an append to {state.topic}-{state.partition} ended half way: {error!r}"
             ) from error

@@ -104,8 +104,7 @@ class SegmentSwap:
             raise SwapRefused(str(failure)) from failure
         facts = state.fs.facts(descriptor)
         state.fs.close(descriptor)
-        # A restarted cleaner writes files of the same names, so only the inode shows that this file belongs to the
-        # request.
+        # Compare the inode, because a restarted cleaner writes files of the same names.
         if (facts.st_size, facts.st_ino) != (new.size, new.inode):
             raise SwapRefused("the compacted segment has another size or inode than the cleaner named")
 

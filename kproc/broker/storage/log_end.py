@@ -206,7 +206,7 @@ class LogEndFinder:
     def _believe_sealed(self, segment: LogSegment, following: int, *, is_checked: bool) -> None:
         """Believe a segment below the believed end. Complete its indexes, and check that the next one follows it."""
         self._complete_sealed(segment, is_checked=is_checked)
-        # A dead owner has checked the ends when it opened the log, so its successor need not read them again.
+        # Do not read the ends again after the death of an owner, because it has checked them when it opened the log.
         if is_checked:
             self._check_sealed_end(segment, following)
         segment.close()
@@ -228,7 +228,7 @@ class LogEndFinder:
             rebuild = SegmentRebuild(segment, self._config.index_interval_bytes)
             try:
                 rebuild.run(walk_headers(self._fs, segment.descriptor(), 0, segment.size))
-            # No crash damages a batch below the believed end, so this is damage from outside the broker.
+            # This is damage from outside the broker, because no crash damages a batch below the believed end.
             except BadBatch as problem:
                 raise Corrupt(f"{segment.path(LOG_SUFFIX)}: {problem}") from problem
             segment.seal()

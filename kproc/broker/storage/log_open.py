@@ -60,7 +60,7 @@ def check_not_lost(directory: Path, end_offset: int | None, *, confirmed: int, s
     `end_offset` is None if the directory or its segments are missing. An end below the log's start is no loss: the
     deletion of all segments can reach the disk before the new segment's name does.
     """
-    # A DeleteRecords had deleted everything that was confirmed, so nothing can be missing.
+    # Nothing can be missing, because a DeleteRecords had deleted everything that was confirmed.
     if confirmed <= start_offset or (end_offset is not None and confirmed <= end_offset):
         return
     found = "has no segment" if end_offset is None else f"ends at offset {end_offset}"

@@ -224,8 +224,8 @@ class LogReader:
         if epoch == state.leader_epoch:
             # The present epoch has no entry before its first batch is appended.
             return epoch, state.end_offset
-        # Epochs between the last one with records and the present one have written nothing, so they end at the log's
-        # end.
+        # Epochs between the last one with records and the present one end at the log's end, because they have written
+        # nothing.
         if state.epochs.latest < epoch < state.leader_epoch:
             return (state.epochs.latest if state.epochs.latest >= 0 else epoch), state.end_offset
         return state.epochs.find_end_offset(epoch, log_end=state.end_offset)
