@@ -6,9 +6,10 @@ import os
 import signal
 import subprocess
 import sys
+from collections import Counter
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import suppress
+from contextlib import ExitStack, suppress
 from pathlib import Path
 
 import pytest
@@ -25,6 +26,7 @@ from tests.support.raw import (
     address_of,
     batch,
     fetch_fields,
+    list_offsets_fields,
     produce_fields,
     values_of,
 )
@@ -32,6 +34,8 @@ from tests.support.topics import fresh_name
 from tests.support.wait import PATIENCE_SECONDS, wait_until
 
 NOT_LEADER = 6
+UNKNOWN_TOPIC = 3
+TOPIC_AUTHORIZATION_FAILED = 29
 COORDINATOR_NOT_AVAILABLE = 15
 
 
@@ -266,3 +270,60 @@ def test_status_and_log_of_kproc_serve_warn(tmp_path: Path) -> None:
         served.start()
         faults = Faults(lambda: Client.connect(*address_of(served.bootstrap)))
         assert faults.list() == []
+
+
+def test_large_requests_of_many_rows_are_delayed_and_failed(faulty: Broker, connection: RawClient) -> None:
+    """They are handled in steps, which otherwise hold their connection."""
+    rows = [{"topic_id": NO_TOPIC_ID, "name": f"absent-{number}"} for number in range(1000)]
+    fields = {"topics": rows, "allow_auto_topic_creation": False}
+
+    def codes() -> dict[int, int]:
+        topics = connection.call(ApiKey.METADATA, 12, fields)["topics"]
+        return Counter(row["error_code"] for row in topics)
+
+    with faulty.faults.delay("Metadata", ms=20, topic="absent-*") as delay:
+        assert codes() == {UNKNOWN_TOPIC: 1000}
+    with faulty.faults.delay_answer("Metadata", ms=20, topic="absent-*") as late:
+        assert codes() == {UNKNOWN_TOPIC: 1000}
+    with faulty.faults.fail("Metadata", topic="absent-1*", error="TOPIC_AUTHORIZATION_FAILED") as failed:
+        assert codes() == {UNKNOWN_TOPIC: 889, TOPIC_AUTHORIZATION_FAILED: 111}
+    assert (delay.hits, late.hits, failed.hits) == (1, 1, 1)
+
+
+def test_malformed_request_is_rejected_while_rules_exist(faulty: Broker) -> None:
+    with faulty.faults.fail("Metadata", error="UNKNOWN_SERVER_ERROR"), RawClient(faulty.bootstrap) as broken:
+        broken.send_bytes(b"\0\0\0\x0e\0\x03\0\x01\0\0\0\1\xff\xff\x7f\xff\xff\xff")
+        assert broken.is_closed_by_broker()
+    with Client.connect(faulty.host, faulty.port) as client:
+        rows = [row["counters"]["contained_failures"] for row in client.operate("status")["processes"]]
+    assert sum(rows) == 0
+
+
+def test_held_answers_and_rules_survive_scaling() -> None:
+    """Connections migrate with their held answers, new Handlers read the rules, and leaving ones keep nobody."""
+    with Broker({"num.io.threads": 2, "num.network.threads": 2}) as faulty, ExitStack() as stack:
+        faulty.create_topic("orders", partitions=4)
+        clients = [stack.enter_context(RawClient(faulty.bootstrap)) for _ in range(4)]
+        admin = stack.enter_context(Client.connect(faulty.host, faulty.port))
+        with faulty.faults.delay_answer("Produce", ms=1000, topic="orders") as late:
+            for each in clients:
+                each.send(ApiKey.PRODUCE, 9, produce_fields([("orders", NO_TOPIC_ID, [(0, batch(b"x"))])]))
+            late.wait_for_hits(4)
+            admin.scale(processors=1)
+            for each in clients:
+                [answer] = each.receive(ApiKey.PRODUCE, 9)[1]["responses"]
+                assert answer["partition_responses"][0]["error_code"] == 0
+        rules = [faulty.faults.drop_request("ListOffsets", times=1) for _ in range(4)]
+        for each in clients:
+            each.send(ApiKey.LIST_OFFSETS, 9, list_offsets_fields("orders", [(0, -1)]))
+        for rule in rules:
+            rule.wait_for_hits()
+        with faulty.faults.fail("Produce", topic="orders", error="NOT_LEADER_OR_FOLLOWER") as failed:
+            admin.scale(handlers=1)
+            admin.scale(handlers=3)
+            for number in range(8):
+                with RawClient(faulty.bootstrap) as each:
+                    row = each.produce("orders", batch(b"x"), partition=number % 4)
+                    assert row["error_code"] == NOT_LEADER
+        assert failed.hits == 8
+        assert len(faulty.faults.list()) == 4

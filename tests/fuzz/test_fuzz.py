@@ -7,12 +7,15 @@ from pathlib import Path
 
 import pytest
 
+from kproc.client import Client
+from kproc.client.faults import Faults
 from kproc.wire import codec
 from kproc.wire.header import ApiKey, parse_request_header
 from tests.fuzz.attack import DENIED_SETTINGS, FULL_SETTINGS, SETTINGS, Attack, Found
 from tests.fuzz.frames import FrameMaker
 from tests.support.acls import ANY_ACL
 from tests.support.broker import ServedBroker
+from tests.support.raw import address_of
 
 TOPIC_IDS = {"one": b"1" * 16, "other": b"2" * 16}
 
@@ -48,6 +51,26 @@ def test_fuzz_requests_of_all_apis_change_nothing(tmp_path: Path) -> None:
         finally:
             attack.close()
         assert len(attack.answered) > 40
+
+
+@pytest.mark.faults
+def test_fuzz_requests_pass_through_fault_rules(tmp_path: Path) -> None:
+    """Every request is decoded for the rules, and many are delayed or have their answers held."""
+    with ServedBroker(tmp_path / "data", settings={**SETTINGS, "kproc.faults.enable": True}) as broker:
+        faults = Faults(lambda: Client.connect(*address_of(broker.bootstrap)))
+        attack = Attack(broker, 20_244)
+        rules = [
+            faults.close(topic="no-such-topic", group="no-such-group", transactional_id="no-such-id"),
+            faults.delay_answer(ms=1, every=3),
+            faults.delay(ms=1, every=3),
+            faults.fail("Fetch", topic="coded", error="NOT_LEADER_OR_FOLLOWER"),
+        ]
+        try:
+            attack.run(600, lines=40, frames_each=15)
+            assert all(rule.hits > 50 for rule in rules[1:3])
+        finally:
+            attack.close()
+            faults.release()
 
 
 @pytest.mark.faults

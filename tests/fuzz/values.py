@@ -212,8 +212,11 @@ def setting_values() -> list[str]:
 
 # -- kproc's own operations ----------------------------------------------------------------------------------------
 
-_OPERATIONS: Final = ("ping", "status", "clients", "topics", "logs", "scale", "kill-client", "monitor", "no-such", "")
-_MEMBERS: Final = ("op", "processors", "handlers", "ticket", "id", "watch", "x", "", "\x1b[2J", "\ud800")
+_OPERATIONS: Final = (
+    "ping", "status", "clients", "topics", "logs", "scale", "kill-client", "monitor", "add-fault", "remove-fault",
+    "list-faults", "hold-fault", "no-such", "",
+)  # fmt: skip
+_MEMBERS: Final = ("op", "processors", "handlers", "ticket", "id", "watch", "rule", "x", "", "\x1b[2J", "\ud800")
 
 
 def odd_json(source: random.Random) -> bytes:

@@ -102,7 +102,12 @@ class AnswerOutbox:
             request = self._request
             if request.peer is self.peer:
                 request.peer = self._real
-            self._on_answer(Answer(request, kind, b"".join(parts), self._before))
+            answer = Answer(request, kind, b"".join(parts), self._before)
+            try:
+                self._on_answer(answer)
+            except Exception as error:  # noqa: BLE001 - contained: the API's code has done its part
+                request.services.containment.caught("a fault in an answer", error)
+                answer.close()
 
 
 def intercept(request: HandlerRequest, on_answer: Callable[[Answer], None]) -> None:

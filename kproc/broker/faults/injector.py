@@ -10,7 +10,6 @@ connection at a time.
 
 from __future__ import annotations
 
-import logging
 from collections import deque
 from collections.abc import Callable, Collection
 from functools import partial
@@ -30,8 +29,6 @@ if TYPE_CHECKING:
     from kproc.broker.faults.rule_files import RuleFiles
     from kproc.broker.request.context import Services
     from kproc.broker.request.request import HandlerRequest
-
-logger = logging.getLogger(__name__)
 
 
 class ActiveRule:
@@ -136,22 +133,20 @@ class FaultInjector:
         if request.services is not self._services or api is None or not api.serves(request.api_version):
             self._handle_request(request, body)
             return
-        names = RequestNames(request, body)
         try:
+            names = RequestNames(request, body)
             acting = next((each for each in self._rules.values() if each.acts_on(request, names)), None)
+            if acting is not None:
+                self._start_entry(request, body)
+                self._act(acting, request, body, names)
+                return
         except ProtocolError:
-            acting = None  # The general path rejects the request with the reason.
-        if acting is None:
-            self._handle_request(request, body)
-            return
-        logger.debug(
-            "fault rule %d acts on %s of connection %d", acting.id, api.key.name, request.connection_id
-        )
-        self._start_entry(request, body)
-        try:
-            self._act(acting, request, body, names)
+            pass  # The request is malformed. Below it is rejected with the reason.
         except Exception as error:  # noqa: BLE001 - contained
-            self._services.containment.caught(f"fault rule {acting.id}", error, request)
+            self._start_entry(request, body)
+            self._services.containment.caught(f"fault rules for {api.key.name}", error, request)
+            return
+        self._handle_request(request, body)
 
     def _act(
         self, acting: ActiveRule, request: HandlerRequest, body: memoryview, names: RequestNames
