@@ -1,6 +1,8 @@
 """Consumer groups: the rules of their coordinator, without I/O, clock or thread.
 
 - coordinator.py: GroupCoordinator, all groups and committed offsets of one partition of `__consumer_offsets`
+- classic_groups.py, consumer_groups.py: the groups of one protocol, and requests to them
+- offset_requests.py: requests about committed offsets
 - classic/: the classic protocol
 - consumer/: the consumer protocol (KIP-848), and classic members in its groups
 - migration.py: conversion of a group between the two. Both kinds are in the same dictionary of the coordinator, because
