@@ -135,5 +135,7 @@ class History:
             yield "delivered again without a reason"
         if after.count <= before.count and not is_role_dead:
             yield f"count {after.count} after {before.count}"
-        if after.count > before.count + 1 and not (is_lock_over or is_role_dead or disturbances.stale):
+        # A member that is killed can hold records that were sent to it and that it has not reported.
+        is_unreported = is_dead or bool(disturbances.stale)
+        if after.count > before.count + 1 and not (is_lock_over or is_role_dead or is_unreported):
             yield f"count {after.count} after {before.count}"
