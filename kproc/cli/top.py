@@ -173,7 +173,7 @@ def _print_once(view: View, interval_s: float, output: Format) -> None:
 
 
 @dataclass
-class _Answer:
+class _ReadingResult:
     """The result of a reading: its data, or the reason why there is none."""
 
     view: View
@@ -204,7 +204,7 @@ class _Loop:
         self._at = at
         self._mode = Mode(interval_s)
         self._task: _PendingReading | None = None
-        self._answers: deque[tuple[_PendingReading, _Answer]] = deque()
+        self._answers: deque[tuple[_PendingReading, _ReadingResult]] = deque()
         self._names: list[str] = []
         self._capacity = 1
 
@@ -284,28 +284,28 @@ class _Loop:
             view.reading = Reading(view.page.open(self._links))
             view.has_rates = False
 
-    def _read(self, view: View, names: Sequence[str]) -> _Answer:
+    def _read(self, view: View, names: Sequence[str]) -> _ReadingResult:
         """Read the page. Every error becomes a part of the answer, because a thread has nobody to raise it to."""
         from kproc.cli.top_links import NotOffered
         from kproc.client import AnswerTimeout, ClientError, ConnectionFailed, ConnectionLost, failure_text
         from kproc.common.errors import KafkaError
 
         try:
-            return _Answer(view, view.reading.read(names))
+            return _ReadingResult(view, view.reading.read(names))
         except NotOffered as error:
-            return _Answer(view, error=str(error), retry_s=_IDLE_S)
+            return _ReadingResult(view, error=str(error), retry_s=_IDLE_S)
         except (AnswerTimeout, ConnectionFailed, ConnectionLost) as error:
             # The client's message on a lost connection doubts that this is a kproc broker. We know better by now.
             is_known = isinstance(error, ConnectionLost) and view.snapshot is not None
             reason = f"{self._links.bootstrap} has closed the connection" if is_known else str(error)
-            return _Answer(view, error=f"{reason}; trying again", cause=error)
+            return _ReadingResult(view, error=f"{reason}; trying again", cause=error)
         except (ClientError, Failure, KafkaError) as error:
             text = failure_text(error) if isinstance(error, KafkaError) else str(error)
-            return _Answer(view, error=text, retry_s=_RETRY_S, cause=error)
+            return _ReadingResult(view, error=text, retry_s=_RETRY_S, cause=error)
         except Exception as error:  # noqa: BLE001 - the main thread raises it
-            return _Answer(view, cause=error)
+            return _ReadingResult(view, cause=error)
 
-    def _apply(self, answer: _Answer) -> None:
+    def _apply(self, answer: _ReadingResult) -> None:
         view = answer.view
         if answer.cause is not None and answer.error is None:
             raise answer.cause
