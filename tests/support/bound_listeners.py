@@ -6,10 +6,10 @@ import socket
 from typing import Any
 
 from kproc.broker.config import Config
-from kproc.broker.role.listeners import Endpoint, open_listeners
+from kproc.broker.role.listeners import ListenerEndpoint, open_listeners
 
 
-def bind(sockets: list[socket.socket], listening: str, **settings: Any) -> list[Endpoint]:
+def bind(sockets: list[socket.socket], listening: str, **settings: Any) -> list[ListenerEndpoint]:
     made = open_listeners(
         Config.build(
             {"listeners": listening, **{name.replace("_", "."): value for name, value in settings.items()}}

@@ -21,7 +21,7 @@ from kproc.broker.config.dynamic import DynamicSettings
 from kproc.broker.controller.controller import Controller
 from kproc.broker.ipc.wait import Sleeper, make_eventfd
 from kproc.broker.metrics.slab import MetricsRow
-from kproc.broker.role.plan import Plan
+from kproc.broker.role.plan import BrokerPlan
 from kproc.broker.role.roles import CONTROLLER
 from kproc.broker.supervisor.broker import RoleParts, SupervisorCalls, build_controller
 from kproc.broker.transport.agent import AgentId
@@ -111,7 +111,7 @@ class ControllerRig:
         config = Config.build({"log.dirs": str(directory), "num.io.threads": 2})
         self.asked: list[tuple[str, Reply, Callable[[Reply], None]]] = []
         self.settings: list[DynamicSettings] = []
-        plan = Plan(config, self.clock, [], "the-cluster", was_clean=True)
+        plan = BrokerPlan(config, self.clock, [], "the-cluster", was_clean=True)
         parts = RoleParts(
             doze=Sleeper(slab.words, metrics.sleeping_word, eventfd),
             metrics=metrics,

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from kproc.broker.role.listeners import Endpoint
+from kproc.broker.role.listeners import ListenerEndpoint
 from kproc.broker.security.acl import Operation, ResourceType
 from kproc.broker.security.authorizer import Access
 from kproc.broker.security.principal import Identity, Principal
@@ -66,7 +66,7 @@ def with_key(start: Start, settings: dict[str, object]) -> HandlerRig:
 def set_protocol(rig: HandlerRig, protocol: str) -> None:
     for handler in rig.handlers:
         assert handler is not None
-        handler.apply_endpoints([Endpoint("L", "127.0.0.1", 9092, "127.0.0.1", 9092, protocol)])
+        handler.apply_endpoints([ListenerEndpoint("L", "127.0.0.1", 9092, "127.0.0.1", 9092, protocol)])
 
 
 def set_rules(rig: HandlerRig, *allowed: tuple[Principal, Operation, ResourceType, str]) -> None:

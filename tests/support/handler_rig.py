@@ -33,9 +33,9 @@ from kproc.broker.observe.offline_partitions import REPORT_OFFLINE
 from kproc.broker.processor.slow_frames import LARGE_FRAME_BYTES
 from kproc.broker.request.fast_path import FastPath, NoFastPath
 from kproc.broker.role.handoff import pack_address
-from kproc.broker.role.listeners import Endpoint
+from kproc.broker.role.listeners import ListenerEndpoint
 from kproc.broker.role.partition_table import ROW_WORDS, PartitionTable
-from kproc.broker.role.plan import Plan
+from kproc.broker.role.plan import BrokerPlan
 from kproc.broker.role.roles import CONTROLLER, handler_id, processor_id
 from kproc.broker.security.principal import ANONYMOUS, Principal
 from kproc.broker.security.session import Session
@@ -337,8 +337,8 @@ class HandlerRig:
         )
         self._sent_deltas = len(self.cluster.deltas)
         name, protocol, host, port = self.cluster.config.listeners[0]
-        endpoint = Endpoint(name, host, port, host, port, protocol)
-        self.plan = Plan(
+        endpoint = ListenerEndpoint(name, host, port, host, port, protocol)
+        self.plan = BrokerPlan(
             config=self.cluster.config,
             clock=self.clock,
             endpoints=[endpoint],

@@ -9,8 +9,8 @@ from typing import Any
 from kproc.broker.config import Config
 from kproc.broker.config.dynamic import DynamicSettings
 from kproc.broker.role.asks import LOST
-from kproc.broker.role.listeners import Endpoint
-from kproc.broker.role.plan import Plan
+from kproc.broker.role.listeners import ListenerEndpoint
+from kproc.broker.role.plan import BrokerPlan
 from kproc.broker.role.roles import CLEANER, CONTROLLER, acceptor_id, handler_id, processor_id
 from kproc.broker.supervisor.listener_set import ListenerSet
 from kproc.broker.supervisor.roles_table import ManagedRole, RolesTable
@@ -41,8 +41,8 @@ class FakeChildren:
 
     def __init__(self, config: Config = CONFIG) -> None:
         self.clock = ManualClock()
-        endpoint = Endpoint("PLAINTEXT", "127.0.0.1", 9092, "127.0.0.1", 9092)
-        self.plan = Plan(config, self.clock, [endpoint], "cluster", was_clean=True)
+        endpoint = ListenerEndpoint("PLAINTEXT", "127.0.0.1", 9092, "127.0.0.1", 9092)
+        self.plan = BrokerPlan(config, self.clock, [endpoint], "cluster", was_clean=True)
         self.table = RolesTable()
         self.regions = FakeRegions(self.clock)
         self.handler_count: int | None = 2

@@ -24,7 +24,7 @@ from kproc.broker.request.divided_requests import DividedRequests
 from kproc.broker.request.own_requests import PRIVATE_API_KEY
 from kproc.broker.request.request import ClientPeer, HandlerRequest
 from kproc.broker.role.linked_role import LinkedPeer
-from kproc.broker.role.plan import Plan
+from kproc.broker.role.plan import BrokerPlan
 from kproc.broker.role.roles import CONTROLLER
 from kproc.broker.security.authorizer import make_authorizer
 from kproc.broker.transport.agent import AgentId, Link
@@ -71,7 +71,7 @@ _LENGTH: Final = struct.Struct(">i")
 class ControlPlane:
     """Handler of the control listener's requests. Every controller has one, also without a control listener."""
 
-    def __init__(self, plan: Plan, controller: Controller) -> None:
+    def __init__(self, plan: BrokerPlan, controller: Controller) -> None:
         self._controller = controller
         endpoints = [plan.control] if plan.control is not None else []
         config, now_ns = plan.config, plan.clock.now_ns

@@ -66,7 +66,7 @@ if TYPE_CHECKING:
     from kproc.broker.ipc.wait import Sleeper
     from kproc.broker.observe.metrics_http import Scrapes
     from kproc.broker.observe.status import Status
-    from kproc.broker.role.plan import Plan
+    from kproc.broker.role.plan import BrokerPlan
 
 logger = logging.getLogger(__name__)
 
@@ -95,7 +95,7 @@ class Controller(LinkedRole):
         self,
         agent_id: AgentId,
         *,
-        plan: Plan,
+        plan: BrokerPlan,
         doze: Sleeper,
         metrics: MetricsRow,
         state: ControllerState,

@@ -32,7 +32,7 @@ from kproc.broker.observe.network_figures import CONTROL
 from kproc.broker.observe.status import Status
 from kproc.broker.observe.topic_traffic import TopicTraffic
 from kproc.broker.role.asks import LOG_LEVELS, OnReply
-from kproc.broker.role.plan import Plan
+from kproc.broker.role.plan import BrokerPlan
 from kproc.broker.role.roles import CONTROL_PROCESSOR
 
 if TYPE_CHECKING:
@@ -124,7 +124,7 @@ class Operations:
     It does not know whether roles are processes or threads.
     """
 
-    def __init__(self, plan: Plan, status: Status, ask_supervisor: AskSupervisor) -> None:
+    def __init__(self, plan: BrokerPlan, status: Status, ask_supervisor: AskSupervisor) -> None:
         self.status = status
         self._ask = ask_supervisor
         self._node = str(plan.config.node_id)

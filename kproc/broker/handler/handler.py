@@ -43,7 +43,7 @@ from kproc.broker.request.context import ClientServices, OwnerServices, Peers, S
 from kproc.broker.request.fetch_session import SessionCache
 from kproc.broker.role.due_time import DueTime
 from kproc.broker.role.linked_role import LinkedPeer, LinkedRole
-from kproc.broker.role.listeners import Endpoint
+from kproc.broker.role.listeners import ListenerEndpoint
 from kproc.broker.role.purgatory import Purgatory
 from kproc.broker.role.roles import CLEANER, CONTROLLER, HANDLER, PROCESSOR, handler_id
 from kproc.broker.security.authorizer import make_authorizer
@@ -104,7 +104,7 @@ class Handler(LinkedRole):
         metrics: MetricsRow,
         clock: Clock,
         config: Config,
-        endpoints: Sequence[Endpoint],
+        endpoints: Sequence[ListenerEndpoint],
         make_partitions: Callable[[Callable[[], ClusterImage], Purgatory], Partitions],
         syncer: Syncer,
         is_linked: bool = True,
@@ -149,7 +149,7 @@ class Handler(LinkedRole):
         self._is_linked = is_linked
         self._next_second_ns = 0
 
-    def _make_services(self, config: Config, endpoints: Sequence[Endpoint]) -> Services:
+    def _make_services(self, config: Config, endpoints: Sequence[ListenerEndpoint]) -> Services:
         clock, index, peers = self._clock, self.id.index, Peers(self._send_request)
         services = Services(
             config=config,
@@ -258,7 +258,7 @@ class Handler(LinkedRole):
         """Return True if the controller has sent its metadata. Before that no request is handled."""
         return self._has_image
 
-    def apply_endpoints(self, endpoints: Sequence[Endpoint]) -> None:
+    def apply_endpoints(self, endpoints: Sequence[ListenerEndpoint]) -> None:
         """Store the listeners' advertised addresses after listeners were added or removed."""
         self._services.endpoints = endpoints
 

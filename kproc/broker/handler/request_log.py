@@ -28,7 +28,7 @@ from kproc.broker.config import SETTINGS, Config
 from kproc.broker.config.dynamic import split_listener_key
 from kproc.broker.request.dispatch import after_header_tags
 from kproc.broker.request.request import HandlerRequest
-from kproc.broker.role.listeners import Endpoint
+from kproc.broker.role.listeners import ListenerEndpoint
 from kproc.common.errors import ProtocolError
 from kproc.common.printable import printable_json
 from kproc.common.regular_file import open_regular
@@ -149,7 +149,7 @@ class LoggedRequest(HandlerRequest):
     error: int  # The first error code of the response, or 0.
     body_bytes: int
     client_address: str
-    endpoint: Endpoint  # Stored, because the listener may be removed before the response.
+    endpoint: ListenerEndpoint  # Stored, because the listener may be removed before the response.
     shown: Any
     begun_ns: int
 

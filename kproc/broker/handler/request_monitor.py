@@ -79,7 +79,7 @@ class WatchedLines(Reply):
 READ_WATCH: Final[Call[WatchBody, WatchedLines]] = Call("read_watch", WatchBody, WatchedLines)
 
 
-class _Watch:
+class _MonitorWatch:
     """The request lines that a Handler collects for one `kproc monitor`."""
 
     __slots__ = ("apis", "filter", "lines", "lost", "read_ns")
@@ -148,7 +148,7 @@ class RequestMonitor:
     def __init__(self, services: Services, on_switched: Callable[[], None]) -> None:
         self._services = services
         self._on_switched = on_switched
-        self._watches: dict[str, _Watch] = {}
+        self._watches: dict[str, _MonitorWatch] = {}
         self.log: RequestLog | None = None  # The request log, which gets every request, too.
 
     @property
@@ -174,7 +174,7 @@ class RequestMonitor:
         if watch is None:
             if len(self._watches) >= WATCHES_MAX:
                 return WatchedLines(refused=f"{WATCHES_MAX} monitors run already, which is the limit")
-            watch = self._watches[operation.watch] = _Watch(operation)
+            watch = self._watches[operation.watch] = _MonitorWatch(operation)
             if len(self._watches) == 1:
                 self._on_switched()
         watch.read_ns = self.now_ns()

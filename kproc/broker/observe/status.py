@@ -22,7 +22,7 @@ from kproc.broker.observe.network_figures import NetworkFigures
 from kproc.broker.observe.offline_partitions import OfflinePartitions
 from kproc.broker.observe.uncleanable_partitions import UncleanablePartitions
 from kproc.broker.observe.unserved_directories import UnservedDirectories
-from kproc.broker.role.plan import Plan
+from kproc.broker.role.plan import BrokerPlan
 from kproc.broker.role.roles import HANDLER, slab_row
 from kproc.broker.transaction.state import STORED
 from kproc.broker.transport.agent import AgentId
@@ -34,7 +34,7 @@ _KIB: Final = 1024
 class Status:
     """Answers the private operation `status`. `processes` comes from the supervisor's last message."""
 
-    def __init__(self, plan: Plan, slab: Slab, *, started_ns: int | None = None) -> None:
+    def __init__(self, plan: BrokerPlan, slab: Slab, *, started_ns: int | None = None) -> None:
         self._plan = plan
         self._slab = slab
         self._started_ns = plan.clock.now_ns() if started_ns is None else started_ns

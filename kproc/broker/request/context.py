@@ -39,7 +39,7 @@ if TYPE_CHECKING:
     from kproc.broker.request.client_rates import ClientRates, Meter
     from kproc.broker.request.divided_requests import DividedRequests
     from kproc.broker.request.fetch_session import SessionCache
-    from kproc.broker.role.listeners import Endpoint
+    from kproc.broker.role.listeners import ListenerEndpoint
     from kproc.broker.role.purgatory import Purgatory
     from kproc.broker.security.acl import Operation, ResourceType
     from kproc.broker.security.authorizer import StandardAuthorizer
@@ -180,7 +180,7 @@ class Services:
         config: Config,
         clock: Clock,
         image: ClusterImage,
-        endpoints: Sequence[Endpoint],
+        endpoints: Sequence[ListenerEndpoint],
         handler_index: int,
         peers: Peers,
         clients: ClientServices,

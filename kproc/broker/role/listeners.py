@@ -30,7 +30,7 @@ from kproc.broker.role.port_holder import holder_of
 from kproc.common.errors import FatalError
 
 
-class Endpoint(msgspec.Struct, frozen=True):
+class ListenerEndpoint(msgspec.Struct, frozen=True):
     """One open listener: its name, bound address and advertised address, and its security protocol."""
 
     name: str
@@ -49,7 +49,7 @@ class Endpoint(msgspec.Struct, frozen=True):
         return join_address(self.advertised_host, self.advertised_port)
 
 
-def open_listeners(config: Config) -> list[tuple[Endpoint, socket.socket]]:
+def open_listeners(config: Config) -> list[tuple[ListenerEndpoint, socket.socket]]:
     """Bind every listener and open the early ones. Raises FatalError with the listener's name if one fails."""
     sockets: list[tuple[EndPoint, socket.socket]] = []
     try:
@@ -66,7 +66,7 @@ def open_listeners(config: Config) -> list[tuple[Endpoint, socket.socket]]:
         raise
     return [
         (
-            Endpoint(
+            ListenerEndpoint(
                 end_point.name,
                 str(bound[end_point.name][0]),
                 int(bound[end_point.name][1]),
@@ -80,14 +80,14 @@ def open_listeners(config: Config) -> list[tuple[Endpoint, socket.socket]]:
     ]
 
 
-def open_control_listener(config: Config) -> tuple[Endpoint, socket.socket] | None:
+def open_control_listener(config: Config) -> tuple[ListenerEndpoint, socket.socket] | None:
     """Bind `kproc.control.listener`, if it is set. Raises FatalError if that fails."""
     if not config.kproc_control_listener:
         return None
     return _open_own("CONTROL", config.kproc_control_listener, config)
 
 
-def open_metrics_listener(config: Config) -> tuple[Endpoint, socket.socket] | None:
+def open_metrics_listener(config: Config) -> tuple[ListenerEndpoint, socket.socket] | None:
     """Open `kproc.metrics.listener`, if it is set. Raises FatalError if that fails."""
     if not config.kproc_metrics_listener:
         return None
@@ -97,12 +97,12 @@ def open_metrics_listener(config: Config) -> tuple[Endpoint, socket.socket] | No
     return endpoint, sock
 
 
-def _open_own(name: str, address: str, config: Config) -> tuple[Endpoint, socket.socket]:
+def _open_own(name: str, address: str, config: Config) -> tuple[ListenerEndpoint, socket.socket]:
     """Bind a listener that Kafka does not have."""
     host, port = split_address(address, may_be_free=True)
     sock = _bind(EndPoint(name, "PLAINTEXT", host, port), config)
     bound_host, bound_port = sock.getsockname()[:2]
-    return Endpoint(name, str(bound_host), int(bound_port), str(bound_host), int(bound_port)), sock
+    return ListenerEndpoint(name, str(bound_host), int(bound_port), str(bound_host), int(bound_port)), sock
 
 
 def start_listening(socks: Iterable[socket.socket], config: Config) -> None:
@@ -134,7 +134,7 @@ def look_up(host: str) -> list[str]:
 
 def open_listener(
     end_point: EndPoint, config: Config, found: Sequence[str] = ()
-) -> tuple[Endpoint, socket.socket]:
+) -> tuple[ListenerEndpoint, socket.socket]:
     """Open one more listener of a running broker. Clients wait in its backlog until its Acceptor has started.
 
     This does not wait for a name server: `found` is the result of `look_up`, if `needs_look_up`. Raises FatalError if
@@ -154,7 +154,7 @@ def open_listener(
         sock.close()
         raise
     advertised = told[end_point.name]
-    return Endpoint(
+    return ListenerEndpoint(
         end_point.name, str(host), int(port), advertised.host, advertised.port, end_point.protocol
     ), sock
 
@@ -166,7 +166,7 @@ def close_listener(sock: socket.socket) -> None:
     sock.close()
 
 
-def find(endpoints: Sequence[Endpoint], name: str) -> Endpoint:
+def find(endpoints: Sequence[ListenerEndpoint], name: str) -> ListenerEndpoint:
     """Return the endpoint of the listener called `name`, which must exist."""
     return next(each for each in endpoints if each.name == name)
 

@@ -1,4 +1,4 @@
-"""Plan: the parts from which every role of a broker is built. The supervisor (or the one process) makes it."""
+"""BrokerPlan: the parts from which every role of a broker is built. The supervisor (or the one process) makes it."""
 
 from __future__ import annotations
 
@@ -7,22 +7,22 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from kproc.broker.config import Config
-from kproc.broker.role.listeners import Endpoint
+from kproc.broker.role.listeners import ListenerEndpoint
 from kproc.broker.storage.fs import Fs, OsFs
 from kproc.common.clock import Clock
 
 
 @dataclass(frozen=True, slots=True)
-class Plan:
+class BrokerPlan:
     """Configuration, clock, endpoints and file system: the same for every role of a broker."""
 
     config: Config
     clock: Clock
-    endpoints: Sequence[Endpoint]
+    endpoints: Sequence[ListenerEndpoint]
     cluster_id: str
     was_clean: bool = False  # True after a clean stop: the result of DataDirectory.remove_clean_marker.
-    control: Endpoint | None = None  # kproc.control.listener
-    metrics: Endpoint | None = None  # kproc.metrics.listener
+    control: ListenerEndpoint | None = None  # kproc.control.listener
+    metrics: ListenerEndpoint | None = None  # kproc.metrics.listener
     # A random secret that all roles of one start share. Each use derives a key of its own from it. For example, every
     # Processor can resume the TLS sessions of the others, because their ticket keys come from the same secret.
     secret: bytes = field(default_factory=lambda: os.urandom(32), repr=False)

@@ -1,4 +1,4 @@
-"""build_role: builds every role of a broker from the Plan, which all roles share, and the role's own RoleParts.
+"""build_role: builds every role of a broker from the BrokerPlan, which all roles share, and the role's own RoleParts.
 
 RoleParts are the parts that differ between the ways to run roles: how a role sleeps, its shared memory, and the thread
 that runs fdatasync. child.py fills them from received descriptors, inprocess.py from memory of its own. This file does
@@ -46,7 +46,7 @@ from kproc.broker.processor.processor_state import ProcessorState
 from kproc.broker.processor.tls_listeners import TlsListeners
 from kproc.broker.request.routing import ProduceRouter
 from kproc.broker.role.partition_table import PartitionTable
-from kproc.broker.role.plan import Plan
+from kproc.broker.role.plan import BrokerPlan
 from kproc.broker.role.purgatory import Purgatory
 from kproc.broker.role.roles import (
     ACCEPTOR,
@@ -102,13 +102,13 @@ class RoleParts:
     supervisor: SupervisorCalls | None = None  # Of the controller.
 
 
-def build_role(agent: AgentId, plan: Plan, parts: RoleParts) -> Agent:
+def build_role(agent: AgentId, plan: BrokerPlan, parts: RoleParts) -> Agent:
     """Create the object of one role with its parts, before it has any link.
 
     Raises FatalError if the host lacks a resource or the data belong to another cluster, and Corrupt or StorageFailure
     if the metadata log cannot be used.
     """
-    builders: dict[str, Callable[[AgentId, Plan, RoleParts], Agent]] = {
+    builders: dict[str, Callable[[AgentId, BrokerPlan, RoleParts], Agent]] = {
         ACCEPTOR: build_acceptor,
         PROCESSOR: build_processor,
         HANDLER: build_handler,
@@ -118,7 +118,7 @@ def build_role(agent: AgentId, plan: Plan, parts: RoleParts) -> Agent:
     return builders[agent.role](agent, plan, parts)
 
 
-def build_acceptor(agent: AgentId, plan: Plan, parts: RoleParts) -> Acceptor:
+def build_acceptor(agent: AgentId, plan: BrokerPlan, parts: RoleParts) -> Acceptor:
     """Build the Acceptor of one listener."""
     assert parts.listening is not None
     config, metrics = plan.config, parts.metrics
@@ -141,7 +141,7 @@ def build_acceptor(agent: AgentId, plan: Plan, parts: RoleParts) -> Acceptor:
 
 
 def _connection_limits(
-    plan: Plan, acceptor: AgentId, settings: DynamicSettings, resolve: Resolve
+    plan: BrokerPlan, acceptor: AgentId, settings: DynamicSettings, resolve: Resolve
 ) -> ConnectionLimits:
     """Return the connection limits of an Acceptor's listener.
 
@@ -160,7 +160,7 @@ def _connection_limits(
     return limits_for(names[acceptor.index], plan.config, settings, protected=protected, resolve=resolve)
 
 
-def build_processor(agent: AgentId, plan: Plan, parts: RoleParts) -> Processor:
+def build_processor(agent: AgentId, plan: BrokerPlan, parts: RoleParts) -> Processor:
     """Build one Processor."""
     assert parts.arena is not None
     return Processor(
@@ -198,7 +198,7 @@ def _make_tls(
     return TlsConnections(table, state, clock, listeners)
 
 
-def _queued_requests_max(plan: Plan) -> int:
+def _queued_requests_max(plan: BrokerPlan) -> int:
     """Return queued.max.requests if it was set explicitly, or -1 for no limit.
 
     Kafka's default does not apply, because the rings bound the bytes of requests and a connection has at most 64
@@ -208,7 +208,7 @@ def _queued_requests_max(plan: Plan) -> int:
     return plan.config.queued_max_requests if is_set else -1
 
 
-def build_handler(agent: AgentId, plan: Plan, parts: RoleParts) -> Handler:
+def build_handler(agent: AgentId, plan: BrokerPlan, parts: RoleParts) -> Handler:
     """Build one Handler. A restarted one handles no request until `Handler.set_linked`."""
     config, metrics, table, syncer = plan.config, parts.metrics, parts.table, parts.syncer
     assert table is not None
@@ -244,7 +244,7 @@ def build_handler(agent: AgentId, plan: Plan, parts: RoleParts) -> Handler:
     )
 
 
-def build_controller(agent: AgentId, plan: Plan, parts: RoleParts) -> Controller:
+def build_controller(agent: AgentId, plan: BrokerPlan, parts: RoleParts) -> Controller:
     """Build the controller: replay the metadata log, and append a record of this start."""
     supervisor = parts.supervisor
     assert supervisor is not None
@@ -279,7 +279,7 @@ def build_controller(agent: AgentId, plan: Plan, parts: RoleParts) -> Controller
 
 
 def _changes_at_start(
-    plan: Plan, image: ClusterImage, parts: RoleParts
+    plan: BrokerPlan, image: ClusterImage, parts: RoleParts
 ) -> Iterator[tuple[str, dict[str, Any]]]:
     """Yield the changes of the metadata that each start of the controller makes."""
     yield "register_cluster", {"cluster_id": plan.cluster_id}
@@ -297,7 +297,7 @@ def _changes_at_start(
         yield "start_broker", {"was_clean": was_clean}
 
 
-def _log_useless_settings(plan: Plan, image: ClusterImage) -> None:
+def _log_useless_settings(plan: BrokerPlan, image: ClusterImage) -> None:
     """Log stored settings that cannot take effect, and ACLs and users that keep all clients out."""
     for problem in left_out(image, plan.config).values():
         logger.error("%s", problem)
@@ -317,7 +317,7 @@ def _log_useless_settings(plan: Plan, image: ClusterImage) -> None:
         )
 
 
-def build_cleaner(agent: AgentId, plan: Plan, parts: RoleParts) -> Cleaner:
+def build_cleaner(agent: AgentId, plan: BrokerPlan, parts: RoleParts) -> Cleaner:
     """Build the cleaner."""
     assert parts.table is not None
     return Cleaner(
@@ -332,7 +332,7 @@ def build_cleaner(agent: AgentId, plan: Plan, parts: RoleParts) -> Cleaner:
 
 
 def _answer_scrapes(
-    plan: Plan, controller: Controller, table: PartitionTable, listening: socket.socket
+    plan: BrokerPlan, controller: Controller, table: PartitionTable, listening: socket.socket
 ) -> None:
     """Let the controller answer HTTP requests for metrics at `listening`, from the status and the Handlers' metrics."""
     load_prometheus()
@@ -349,7 +349,7 @@ def _answer_scrapes(
 
 
 def _make_responder(
-    plan: Plan, status: Status, figures: BrokerFigures, listening: socket.socket
+    plan: BrokerPlan, status: Status, figures: BrokerFigures, listening: socket.socket
 ) -> MetricsResponder:
     exposition = Exposition(status.describe, status.figures, partial(figures_text, figures))
     return MetricsResponder(

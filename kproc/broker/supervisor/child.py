@@ -37,7 +37,7 @@ from kproc.broker.metrics.slab import MetricsRow, Slab
 from kproc.broker.processor.processor import Processor
 from kproc.broker.role.asks import Asks, OnReply
 from kproc.broker.role.partition_table import PartitionTable
-from kproc.broker.role.plan import Plan
+from kproc.broker.role.plan import BrokerPlan
 from kproc.broker.role.roles import HANDLER, slab_row
 from kproc.broker.storage.fs import StorageFailure
 from kproc.broker.supervisor import stacks
@@ -61,7 +61,9 @@ _TURNS_MAX: Final = 64
 class ChildRole:
     """Runs one role in this process. One instance, made after the fork."""
 
-    def __init__(self, agent_id: AgentId, plan: Plan, control: ControlSocket, *, is_restart: bool) -> None:
+    def __init__(
+        self, agent_id: AgentId, plan: BrokerPlan, control: ControlSocket, *, is_restart: bool
+    ) -> None:
         self._id = agent_id
         self._plan = plan
         self._control = control

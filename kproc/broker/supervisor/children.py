@@ -16,7 +16,7 @@ from typing import Any, Final
 
 from kproc.broker.config.dynamic import DynamicSettings
 from kproc.broker.role.asks import Asks, OnReply
-from kproc.broker.role.plan import Plan
+from kproc.broker.role.plan import BrokerPlan
 from kproc.broker.role.roles import ACCEPTOR, CONTROLLER, HANDLER, PROCESSOR
 from kproc.broker.supervisor.child import ChildRole
 from kproc.broker.supervisor.regions import Regions
@@ -43,7 +43,7 @@ class Children:
 
     def __init__(
         self,
-        plan: Plan,
+        plan: BrokerPlan,
         *,
         lock_fd: int,
         listening: Mapping[AgentId, socket.socket],

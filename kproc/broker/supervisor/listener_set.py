@@ -19,7 +19,7 @@ from typing import Any, Final
 from kproc.broker.config import EndPoint
 from kproc.broker.config.listeners import LISTENERS_MAX
 from kproc.broker.role.asks import LOOK_UP
-from kproc.broker.role.listeners import Endpoint, close_listener, needs_look_up, open_listener
+from kproc.broker.role.listeners import ListenerEndpoint, close_listener, needs_look_up, open_listener
 from kproc.broker.role.roles import CONTROLLER, HANDLER, PROCESSOR, acceptor_id, is_control
 from kproc.broker.supervisor.children import Children
 from kproc.broker.supervisor.roles_table import ManagedRole
@@ -32,7 +32,7 @@ Steps = Generator[Callable[[], bool], None, None]
 AllAnswered = Generator[Callable[[], bool], None, bool]
 # A stopped role reads of a listener when it continues. A change of listeners waits for it at most this long.
 _ANSWER_NS: Final = 10_000_000_000
-_EMPTY: Final = Endpoint("", "", 0, "", 0)
+_EMPTY: Final = ListenerEndpoint("", "", 0, "", 0)
 NO_PLACES: Final = "a Processor that hangs may still have connections of the listeners that were there before"
 
 
@@ -122,14 +122,14 @@ class ListenerSet:
         endpoints[index] = _EMPTY
         self._set_endpoints(endpoints)
 
-    def _set_endpoints(self, endpoints: list[Endpoint]) -> None:
+    def _set_endpoints(self, endpoints: list[ListenerEndpoint]) -> None:
         """Set the endpoints of the status and of roles that start from now on."""
         self._children.plan = dataclasses.replace(self._children.plan, endpoints=endpoints)
         self._children.on_change()
 
     def _open(
         self, end_point: EndPoint
-    ) -> Generator[Callable[[], bool], None, tuple[Endpoint, socket.socket]]:
+    ) -> Generator[Callable[[], bool], None, tuple[ListenerEndpoint, socket.socket]]:
         """Bind and open a listener. The controller resolves its host name, because the supervisor must never block.
 
         Raises FatalError if the name cannot be resolved or the address cannot be bound.
@@ -193,6 +193,6 @@ class ListenerSet:
         return not any(replies[each.agent].get("lost") and each.child is child for each, child in requested)
 
 
-def fields_of(endpoint: Endpoint) -> dict[str, Any]:
+def fields_of(endpoint: ListenerEndpoint) -> dict[str, Any]:
     """Return an endpoint as a message's body."""
     return {field: getattr(endpoint, field) for field in endpoint.__struct_fields__}

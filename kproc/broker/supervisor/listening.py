@@ -12,7 +12,7 @@ from kproc.broker.role.listeners import (
     open_metrics_listener,
     start_listening,
 )
-from kproc.broker.role.plan import Plan
+from kproc.broker.role.plan import BrokerPlan
 from kproc.broker.role.roles import CONTROL_ACCEPTOR, acceptor_id
 from kproc.broker.transport.agent import AgentId
 from kproc.common.clock import Clock
@@ -49,9 +49,9 @@ class ListeningSockets:
         if control is not None:
             self.by_acceptor[CONTROL_ACCEPTOR] = control[1]
 
-    def make_plan(self, clock: Clock, cluster_id: str) -> Plan:
-        """Return the Plan of a broker that listens at these sockets."""
-        return Plan(
+    def make_plan(self, clock: Clock, cluster_id: str) -> BrokerPlan:
+        """Return the BrokerPlan of a broker that listens at these sockets."""
+        return BrokerPlan(
             config=self._config,
             clock=clock,
             endpoints=self._endpoints,

@@ -14,7 +14,7 @@ from typing import Any, Final
 import orjson
 
 from kproc.broker.observe.status import start_ticks
-from kproc.broker.role.plan import Plan
+from kproc.broker.role.plan import BrokerPlan
 from kproc.common.errors import ErrorCode
 from kproc.wire.header import ApiKey, encode_request_header
 from kproc.wire.primitives import INT16, INT32, encode_string
@@ -108,7 +108,7 @@ def _problem_with(answer: bytes) -> str | None:
     return None
 
 
-def describe(plan: Plan, processes: Sequence[dict[str, Any]]) -> dict[str, Any]:
+def describe(plan: BrokerPlan, processes: Sequence[dict[str, Any]]) -> dict[str, Any]:
     """Return the content of the ready file."""
     control = {"control": plan.control.bound} if plan.control is not None else {}
     metrics = {"metrics": plan.metrics.bound} if plan.metrics is not None else {}

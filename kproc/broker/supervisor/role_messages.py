@@ -26,7 +26,7 @@ from kproc.broker.controller.controller import Controller
 from kproc.broker.handler.handler import Handler
 from kproc.broker.processor.processor import Processor
 from kproc.broker.role.asks import LOG_LEVELS, LOOK_UP, REOPEN_LOG, answer
-from kproc.broker.role.listeners import Endpoint
+from kproc.broker.role.listeners import ListenerEndpoint
 from kproc.broker.supervisor import logs
 from kproc.broker.transport.agent import Agent, AgentId
 from kproc.common import log_levels
@@ -153,7 +153,7 @@ class RoleMessages:
                 agent.handle_change(what, body, on_reply)
         elif what == "endpoints":
             assert isinstance(agent, Handler)
-            agent.apply_endpoints([Endpoint(**fields) for fields in body["endpoints"]])
+            agent.apply_endpoints([ListenerEndpoint(**fields) for fields in body["endpoints"]])
             on_reply({})
         elif what == "still":
             self._await_still.append(on_reply)

@@ -29,7 +29,7 @@ import orjson
 from kproc.broker.ipc.fdpass import TruncatedDescriptor, recv_fd, send_fd
 from kproc.broker.metrics.slab import Slab
 from kproc.broker.observe.status import Status
-from kproc.broker.role.plan import Plan
+from kproc.broker.role.plan import BrokerPlan
 from kproc.broker.supervisor.regions import Regions
 
 WINDOW_PREFIX: Final = "kproc-status-"
@@ -116,7 +116,7 @@ def _peer_of(sock: socket.socket) -> Peer:
 
 
 def describe_from_outside(
-    plan: Plan, regions: Regions, started_ns: int, message: dict[str, Any]
+    plan: BrokerPlan, regions: Regions, started_ns: int, message: dict[str, Any]
 ) -> dict[str, Any]:
     """Return the controller's answer to `status`, as far as the supervisor knows it. `problem` names roles that hang.
 

@@ -22,7 +22,7 @@ from kproc.broker.cluster.dynamic_settings import listeners_in_force
 from kproc.broker.config import Config
 from kproc.broker.config.dynamic import DynamicSettings
 from kproc.broker.role.asks import Gathering, OnReply, Reply, answer
-from kproc.broker.role.plan import Plan
+from kproc.broker.role.plan import BrokerPlan
 from kproc.broker.role.roles import (
     CONTROLLER,
     PROCESSOR,
@@ -108,7 +108,7 @@ class Supervisor:
         self._failure: str | None = None
         self._status = 0  # The exit status of the process.
 
-    def _make_children(self, plan: Plan) -> Children:
+    def _make_children(self, plan: BrokerPlan) -> Children:
         return Children(
             plan,
             lock_fd=self._directory.lock_fd,
@@ -121,7 +121,7 @@ class Supervisor:
         )
 
     @property
-    def _plan(self) -> Plan:
+    def _plan(self) -> BrokerPlan:
         return self._children.plan
 
     def _describe(self) -> dict[str, Any]:

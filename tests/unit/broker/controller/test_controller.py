@@ -16,7 +16,7 @@ from kproc.broker.cluster.records import DelegationTokenSet
 from kproc.broker.config import Config
 from kproc.broker.config.dynamic import DynamicSettings
 from kproc.broker.observe.offline_partitions import REPORT_OFFLINE, OfflineNoted, OfflineReport
-from kproc.broker.role.plan import Plan
+from kproc.broker.role.plan import BrokerPlan
 from kproc.broker.role.roles import CLEANER, CONTROLLER, handler_id
 from kproc.broker.storage.fs import DiskFailed, OsFs
 from kproc.broker.supervisor.broker import RoleParts, SupervisorCalls, build_controller
@@ -220,7 +220,7 @@ def test_data_of_another_cluster_is_refused(tmp_path: Path) -> None:
     with ExitStack() as stack:
         ControllerRig(stack, tmp_path)
     config = Config.build({"log.dirs": str(tmp_path)})
-    plan = Plan(config, ManualClock(), [], "another-cluster", was_clean=True)
+    plan = BrokerPlan(config, ManualClock(), [], "another-cluster", was_clean=True)
     parts = RoleParts(
         doze=None,  # type: ignore[arg-type]  # It ends before it would sleep.
         metrics=None,  # type: ignore[arg-type]

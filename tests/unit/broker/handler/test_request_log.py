@@ -13,7 +13,7 @@ import pytest
 from kproc.broker.api import load_all
 from kproc.broker.handler.request_log import HIDDEN, RequestLog, hide_secrets, loggable
 from kproc.broker.request import registry
-from kproc.broker.role.listeners import Endpoint
+from kproc.broker.role.listeners import ListenerEndpoint
 from kproc.broker.security.principal import ANONYMOUS, Principal
 from kproc.wire import codec
 from kproc.wire.header import ApiKey, parse_request_header
@@ -192,7 +192,7 @@ class _Request:
     api_key, api_version, correlation_id = 3, 9, 1
     client_id_bytes, connection_id, throttle_ms = b"c", 5, 0
     principal = ANONYMOUS
-    endpoint = Endpoint("PLAINTEXT", "127.0.0.1", 9092, "127.0.0.1", 9092)
+    endpoint = ListenerEndpoint("PLAINTEXT", "127.0.0.1", 9092, "127.0.0.1", 9092)
     client_address = "/127.0.0.1"
     begun_ns, shown = 0, {"text": "x" * 200}
 

@@ -16,8 +16,8 @@ from kproc.broker.ipc.region import Region, RegionKind
 from kproc.broker.metrics.slab import MetricsRow, Slab
 from kproc.broker.metrics.spec import METRICS, SLOT
 from kproc.broker.observe.status import Status
-from kproc.broker.role.listeners import Endpoint
-from kproc.broker.role.plan import Plan
+from kproc.broker.role.listeners import ListenerEndpoint
+from kproc.broker.role.plan import BrokerPlan
 from kproc.broker.role.roles import handler_id, processor_id, slab_row
 from kproc.common.clock import ManualClock
 from tests.support.processor_rig import new_slab
@@ -30,10 +30,10 @@ class StatusRig:
     def __init__(self, directory: Path) -> None:
         self.clock = ManualClock()
         self.slab: Slab = new_slab()
-        plan = Plan(
+        plan = BrokerPlan(
             Config.build({"log.dirs": str(directory)}),
             self.clock,
-            [Endpoint("PLAINTEXT", "127.0.0.1", 9092, "example", 19092)],
+            [ListenerEndpoint("PLAINTEXT", "127.0.0.1", 9092, "example", 19092)],
             "the-cluster",
             was_clean=True,
         )

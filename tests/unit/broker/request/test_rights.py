@@ -13,7 +13,7 @@ import pytest
 from kproc.broker.api import load_all
 from kproc.broker.request import registry
 from kproc.broker.request.context import error_codes
-from kproc.broker.role.listeners import Endpoint
+from kproc.broker.role.listeners import ListenerEndpoint
 from kproc.broker.security.acl import Operation, ResourceType
 from kproc.broker.security.principal import Principal
 from kproc.common.errors import ErrorCode
@@ -102,7 +102,7 @@ def world(tmp_path_factory: pytest.TempPathFactory) -> Iterator[World]:
         assert not rig.cluster.do("create_delegation_token", **token)["error_code"]
         rig.tell()
         rig.handler()._services.endpoints = [
-            Endpoint("SASL", "127.0.0.1", 9092, "127.0.0.1", 9092, "SASL_PLAINTEXT")
+            ListenerEndpoint("SASL", "127.0.0.1", 9092, "127.0.0.1", 9092, "SASL_PLAINTEXT")
         ]
         rig.controller_serves.remove("auto_create_topics")
         yield World(rig, {row["name"]: row["topic_id"] for row in rows})

@@ -15,8 +15,8 @@ from typing import Any
 import pytest
 
 from kproc.broker.config import Config
-from kproc.broker.role.listeners import Endpoint
-from kproc.broker.role.plan import Plan
+from kproc.broker.role.listeners import ListenerEndpoint
+from kproc.broker.role.plan import BrokerPlan
 from kproc.broker.supervisor import ready
 from kproc.common.clock import ManualClock
 from kproc.common.errors import ErrorCode
@@ -78,8 +78,8 @@ def serve() -> Iterator[Callable[[Answer], ScriptedBroker]]:
         each.close()
 
 
-def endpoint(host: str, port: int) -> Endpoint:
-    return Endpoint("PLAINTEXT", host, port, "advertised.example", 1)
+def endpoint(host: str, port: int) -> ListenerEndpoint:
+    return ListenerEndpoint("PLAINTEXT", host, port, "advertised.example", 1)
 
 
 def answers(code: int) -> Answer:
@@ -119,7 +119,7 @@ def test_processor_that_is_not_there_is_a_problem() -> None:
 
 
 def test_announcement_says_where_and_who(tmp_path: Path) -> None:
-    plan = Plan(
+    plan = BrokerPlan(
         Config.build({"log.dirs": str(tmp_path)}),
         ManualClock(),
         [endpoint("127.0.0.1", 9092)],
