@@ -70,8 +70,10 @@ class RuleFiles:
             return {}
         found = {}
         stems = (name.removesuffix(FAULT_RULE_SUFFIX) for name in names if name.endswith(FAULT_RULE_SUFFIX))
-        for rule_id in sorted(map(int, stems)):
-            with suppress(FileNotFoundError):  # Another Handler has removed it meanwhile.
+        for rule_id in sorted(int(stem) for stem in stems if stem.isdecimal()):
+            # Another Handler has removed the rule meanwhile, or somebody has written to its file. A damaged rule must
+            # not keep a Handler from starting.
+            with suppress(FileNotFoundError, msgspec.DecodeError):
                 found[rule_id] = _decode_rule((self._path / f"{rule_id}{FAULT_RULE_SUFFIX}").read_bytes())
         return found
 

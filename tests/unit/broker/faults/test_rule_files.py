@@ -72,3 +72,11 @@ def test_counter_of_removed_rule_cannot_be_opened(files: RuleFiles) -> None:
     assert files.matches(rule_id) == 0
     with pytest.raises(FileNotFoundError):
         files.counter(rule_id)
+
+
+def test_damaged_rule_is_no_rule(files: RuleFiles, tmp_path: Path) -> None:
+    good = files.add(RULE)
+    damaged = files.add(RULE)
+    (tmp_path / ".faults" / f"{damaged}.rule").write_bytes(b'{"action":"clo')
+    (tmp_path / ".faults" / "x.rule").write_bytes(b"")
+    assert list(files.read()) == [good]
