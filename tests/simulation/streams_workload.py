@@ -1,9 +1,9 @@
 """Members of a streams group (KIP-1071): no task may be active in two members at once, and epochs never go back.
 
 The application copies a topic into a repartition topic and keeps a state for each of its two subtopologies, so the
-broker has three topics to create. Now and then a member dies without a word, joins with another version of the
-topology, or deletes an internal topic. When no fault is left, the group must settle: each task is active in one member,
-at one epoch.
+broker has three topics to create. Some members are static. Now and then a member dies without a word, joins with
+another version of the topology, or deletes an internal topic. When no fault is left, the group must settle: each task
+is active in one member, at one epoch.
 """
 
 from __future__ import annotations
@@ -49,13 +49,15 @@ class StreamsMember(GroupMember):
     group = "group-of-streams"
     kind = "streams"
     api = (ApiKey.STREAMS_GROUP_HEARTBEAT, 1)
-    rejected = (E.INVALID_REQUEST,)  # For a newer version of the topology.
+    # For a newer version of the topology, and for a static member whose last session has not ended.
+    rejected = (E.INVALID_REQUEST, E.UNRELEASED_INSTANCE_ID)
 
     def __init__(self, *arguments: Any) -> None:
         self.version = 1  # Of its topology.
         self.copies: dict[str, set[Part]] = {"standby_tasks": set(), "warmup_tasks": set()}
         self.details = ""  # Of the statuses in the last response.
         super().__init__(*arguments)
+        self.instance_id = f"seat of {self.name}" if self.rng.random() < 0.4 else None
 
     @staticmethod
     def mates_of(history: History) -> MemberHistory:
@@ -63,8 +65,8 @@ class StreamsMember(GroupMember):
 
     def end_work(self) -> Life:
         roll = self.rng.random()
-        if roll < 0.2:
-            yield from self.heartbeat(-1)
+        if roll < 0.2 and self.epoch:
+            yield from self.heartbeat(-1 if self.instance_id is None else self.rng.choice((-1, -2)))
         elif roll < 0.4:  # It dies, and a new process takes its place.
             self.disconnect()
             self.forget()
@@ -80,7 +82,12 @@ class StreamsMember(GroupMember):
         self.check_code("DeleteTopics", code, E.THROTTLING_QUOTA_EXCEEDED)
 
     def request(self, epoch: int) -> Fields:
-        changes: Fields = {"member_id": self.member_id, "member_epoch": epoch, "process_id": self.member_id}
+        changes: Fields = {
+            "member_id": self.member_id,
+            "member_epoch": epoch,
+            "instance_id": self.instance_id,
+            "process_id": self.member_id,
+        }
         if epoch == 0:
             # A group rejects newer versions than its own, and accepts older ones.
             version = 0 if self.must_finish else self.version
