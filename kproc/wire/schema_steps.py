@@ -30,6 +30,7 @@ _NUMBERS_OF_ROW: Final = 16
 
 Steps = Generator[None, None, tuple[Any, int]]
 StepReader = Callable[[bytes, int, "RowBudget"], Steps]
+ReadCount = Callable[[bytes, int], tuple[int, int]]
 
 
 class RowBudget:
@@ -67,22 +68,29 @@ def _has_arrays(schema: Schema) -> bool:
 
 
 def _array_step_reader(field: Field, schema: Schema) -> StepReader:
-    path = f"{schema.path}.{field.name}"
-    read_count = count_reader(field, path, schema.is_flexible)
+    read_count = count_reader(field, f"{schema.path}.{field.name}", schema.is_flexible)
     if field.kind in FIXED_CODES:
-        read_numbers = fixed_items_reader(field.kind)
+        return _number_array_reader(field.kind, read_count)
+    return _element_array_reader(field, schema, read_count)
 
-        def read_number_array(data: bytes, position: int, budget: RowBudget) -> Steps:
-            count, position = read_count(data, position)
-            if count < 0:
-                return None, position
-            budget.reserve(count)
-            # Numbers are read by one call, so pause before it and not inside.
-            if budget.is_step_over(count // _NUMBERS_OF_ROW):
-                yield
-            return read_numbers(data, position, count)
 
-        return read_number_array
+def _number_array_reader(kind: str, read_count: ReadCount) -> StepReader:
+    read_numbers = fixed_items_reader(kind)
+
+    def read_number_array(data: bytes, position: int, budget: RowBudget) -> Steps:
+        count, position = read_count(data, position)
+        if count < 0:
+            return None, position
+        budget.reserve(count)
+        # Numbers are read by one call, so pause before it and not inside.
+        if budget.is_step_over(count // _NUMBERS_OF_ROW):
+            yield
+        return read_numbers(data, position, count)
+
+    return read_number_array
+
+
+def _element_array_reader(field: Field, schema: Schema, read_count: ReadCount) -> StepReader:
     element = replace(field, is_array=False, is_nullable=False)
     # An element without arrays is small, so it is read at once: a generator would cost more than the reading.
     if field.struct is not None and _has_arrays(field.struct):
