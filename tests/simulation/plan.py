@@ -269,7 +269,16 @@ def _with_shares(plan: Plan) -> Plan:
     kind = "share-member"
     members = [ClientPlan(kind, f"{kind}-{n}", rng.getrandbits(30)) for n in range(rng.choice((2, 3)))]
     settings = {"share.coordinator.state.topic.num.partitions": "2", AUTO_CREATE: rng.choice(("false", "true"))}
-    return replace(plan, settings={**plan.settings, **settings}, clients=(*plan.clients, *members))
+    segment_bytes = plan.segment_bytes
+    if settings[AUTO_CREATE] == "true":
+        # A batch of dead letters that does not fit into a segment is lost, in Kafka too. Real segments have 1 MiB.
+        segment_bytes = max(segment_bytes, 1 << 17)
+    return replace(
+        plan,
+        settings={**plan.settings, **settings},
+        clients=(*plan.clients, *members),
+        segment_bytes=segment_bytes,
+    )
 
 
 def _with_streams(plan: Plan) -> Plan:
