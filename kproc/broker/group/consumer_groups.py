@@ -164,10 +164,14 @@ class ConsumerGroups:
     def join(self, group: ConsumerGroup, request: JoinRequest) -> JoinResult:
         """Handle a JoinGroup."""
         member_id = f"{shortened(request.client_id, NAME_MAX)}-{self._timing.random_id()}"
-        return _result_of(
+        result = _result_of(
             lambda: join_classic(group, self._topics, request, member_id, self._timing.now_ms()),
             lambda code: JoinResult(code, UNKNOWN_MEMBER_ID),
         )
+        if request.group_instance_id is not None:
+            # It may have replaced the last member of the consumer protocol.
+            self.maybe_downgrade(group)
+        return result
 
     def sync(self, group: ConsumerGroup, request: SyncRequest) -> SyncResult:
         """Handle a SyncGroup."""

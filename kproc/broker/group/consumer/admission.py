@@ -31,7 +31,7 @@ def check_size(member_count: int, config: Config) -> None:
 
 
 def admit(group: ConsumerGroup, request: ConsumerHeartbeat) -> ConsumerMember | None:
-    """Return the member that sent the request, or the absent static member that it replaces. None if it is new.
+    """Return the member that sent the request, or the static member that it replaces. None if it is new.
 
     Raises KafkaError if the member is fenced.
     """
@@ -57,10 +57,14 @@ def _admit_static(
         member = group.state.get_static(instance_id, request.member_id)
         _check_epoch(member.state, request)
         return member
-    if member is None or member.member_id == request.member_id:
+    if member is None:
+        # The instance id may be new, and the member not: as in Kafka 4.4, a member can get or change its instance id.
+        return group.state.members.get(request.member_id)
+    if member.member_id == request.member_id:
         return member
-    if member.state.epoch != STATIC_LEAVE_EPOCH:
-        # Two processes have the same instance id, or the first one died and its session has not ended yet.
+    if member.classic is None and member.state.epoch != STATIC_LEAVE_EPOCH:
+        # Two processes have the same instance id, or the first one died and its session has not ended yet. A static
+        # member of the classic protocol does not leave when it stops, so it is replaced at once, as in Kafka.
         raise KafkaError(
             ErrorCode.UNRELEASED_INSTANCE_ID,
             f"Static member {request.member_id} with instance id {instance_id} cannot join the group because the "

@@ -15,7 +15,6 @@ import msgspec
 
 from kproc.broker.group.classic.subscription import CONSUMER_PROTOCOL_TYPE
 from kproc.broker.group.consumer.embedded import decode_subscription, encode_assignment
-from kproc.broker.group.consumer.messages import STATIC_LEAVE_EPOCH
 from kproc.broker.group.consumer.records import ClassicProtocols, MemberPhase, plain
 from kproc.broker.group.messages import (
     UNKNOWN_MEMBER_ID,
@@ -111,14 +110,8 @@ def _admit(group: ConsumerGroup, request: JoinRequest, member_id: str) -> Consum
     if known_id is None:
         group.check_size()
         return None
-    known = group.state.members[known_id]
-    if (
-        known.metadata is not None
-        and known.metadata.classic is None
-        and known.state.epoch != STATIC_LEAVE_EPOCH
-    ):
-        raise KafkaError(ErrorCode.UNRELEASED_INSTANCE_ID)
-    return known
+    # It takes its place at once, whatever protocol it uses and whether it has left or not, as in Kafka.
+    return group.state.members[known_id]
 
 
 def sync_classic(group: ConsumerGroup, topics: TopicView, request: SyncRequest, now_ms: int) -> SyncResult:

@@ -136,7 +136,7 @@ class ConsumerGroup:
     ) -> ConsumerMember:
         """Run the three steps for a member with this subscription, as far as they are possible now. Return the member.
 
-        `known` is the member as the group has it, or the absent static member that it replaces. None if it is new.
+        `known` is the member as the group has it, or the static member that it replaces. None if it is new.
         `reported` are the partitions that the member reports as owned. None if its request does not have them.
         """
         self._update_member(known, member_id, metadata, client, now_ms)
@@ -185,7 +185,7 @@ class ConsumerGroup:
             self.deadlines.discard(replaced.member_id)
 
     def _successor_records(self, member: ConsumerMember, member_id: str) -> Iterator[ConsumerRecord]:
-        """Yield records that give the place of an absent static member to its successor, without a rebalance."""
+        """Yield records that give the place of a static member to its successor, without a rebalance."""
         state, target = member.state, self.state.target_of(member.member_id)
         yield from ((key, None) for key in self._member_keys(member.member_id))
         yield self._key(ConsumerRecordType.MEMBER, member_id), member.metadata

@@ -71,3 +71,15 @@ def test_member_without_an_assignment_has_a_session() -> None:
     assert list(rig.group.state.members) == ["a"]
     rig.advance(45_000)
     assert rig.group.state_name == "Empty"
+
+
+def test_member_that_gets_an_instance_id_keeps_the_epoch() -> None:
+    """It joins again with the same subscription, so that nothing has to be assigned anew."""
+    rig = GroupRig()
+    rig.set_topics({"t": 4})
+    member = HonestMember(rig, "a")
+    settle([member])
+    before = rig.group.state.epoch.epoch
+    result = HonestMember(rig, "a", instance_id="seat", assignor=None).heartbeat()
+    assert (result.member_epoch, result.assignment) == (before, {T: frozenset({0, 1, 2, 3})})
+    assert rig.group.state.instance_ids == {"seat": "a"}
