@@ -26,6 +26,7 @@ _NO_MECHANISM, _ILLEGAL_SASL_STATE, _LOGIN_FAILED = 33, 34, 58
 _INVALID_REQUEST = 42
 _INVALID_RECORD_STATE = 121
 _OF_SHARES = ("share_fetch", "share_acknowledge")
+_RECORD_LIMIT = 1  # The mode of a ShareFetch that can acquire a part of a batch.
 _THROTTLED_FROM = 3  # The first delivery for which a record can be set apart from others.
 _REFUSALS = (29, 30, 31, 53)  # Of topics, groups, the cluster, transactional ids.
 _TRANSACTIONAL = 16
@@ -565,6 +566,15 @@ def _throttled_records(case: Case) -> bool:
     return is_shorter and ours[-1][1] >= _THROTTLED_FROM
 
 
+def _released_records_first(case: Case) -> bool:
+    """kproc delivers released records. Kafka delivers others of a batch of which a member had a part."""
+    if case.step.api != "share_fetch" or "responses" not in case.difference.path or not isinstance(case.kafka, dict):
+        return False
+    ours, theirs = map(_deliveries, (case.kproc, case.kafka))
+    has_released = bool(ours and theirs) and ours[0][1] > 1 and ours[0][0] < theirs[0][0]
+    return has_released and any(step.body.get("share_acquire_mode") == _RECORD_LIMIT for step in case.before)
+
+
 def _deliveries(answer: Any) -> list[tuple[int, int]]:
     """Return each acquired offset with its delivery count."""
     return [
@@ -621,6 +631,7 @@ RULES: dict[str, Callable[[Case], bool]] = {
     "a share group whose next records were deleted": _deleted_shared_records,
     "records whose deliveries are half used up": _throttled_records,
     "acknowledgements behind the last record that was delivered": _behind_delivered_records,
+    "released records of a batch of which a member has acquired a part": _released_records_first,
     "start offset of a share partition whose records are all done": _start_behind_finished_records,
     "a JoinGroup of an unknown member in an empty consumer group": _forgotten_group,
 }
