@@ -514,7 +514,7 @@ def _other_instance(case: Case) -> bool:
 
 def _not_ready(case: Case) -> bool:
     """Kafka knows the state NotReady by its name in lower case, which is not_ready."""
-    return case.step.api == "list_groups" and "NotReady" in case.step.body["states_filter"]
+    return case.step.api == "list_groups" and "NotReady" in case.step.body.get("states_filter", ())
 
 
 def _forgotten_group(case: Case) -> bool:

@@ -103,7 +103,7 @@ def test_profiles_file_is_private_and_replaced_atomically(kproc: Kproc, home: Pa
     profiles_path().symlink_to(target)
     told(kproc("profile add dev -b a:1"))
     assert profiles_path().is_symlink()
-    assert (target.stat().st_mode & 0o777, os.listdir(home)) == (0o600, ["config", "dotfiles.json"])
+    assert (target.stat().st_mode & 0o777, sorted(os.listdir(home))) == (0o600, ["config", "dotfiles.json"])
     inode = target.stat().st_ino
     with suppress(Failure), change_profiles() as profiles:
         profiles.by_name.clear()

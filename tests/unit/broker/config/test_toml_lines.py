@@ -46,4 +46,4 @@ def test_toml_file_with_unusable_number_is_rejected_in_one_line(tmp_path, name, 
     with pytest.raises(ConfigError) as caught:
         Config.build({}, file=file)
     assert len(str(caught.value).splitlines()) == 1
-    assert len(str(caught.value)) < 300
+    assert len(str(caught.value).replace(str(file), "")) < 250
