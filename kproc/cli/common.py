@@ -154,19 +154,24 @@ def librdkafka_security() -> Mapping[str, Any]:
     return librdkafka_settings(security)
 
 
-def connect(bootstrap: str, *, timeout_ms: int = 10_000) -> Client:
-    """Connect to the first broker of a bootstrap list that answers. If none does, raise the last one's error."""
+def connect(bootstrap: str, *, timeout_ms: int = 10_000, introduces: bool = True) -> Client:
+    """Connect to the first broker of a bootstrap list that answers. If none does, raise the last one's error.
+
+    introduces: send the name and version of kproc by an ApiVersions request.
+    """
     from kproc.client import Client, ConnectionFailed
 
     addresses = bootstrap_addresses(bootstrap)
     security = client_security()
     for host, port in addresses[:-1]:
         try:
-            return _introduced(Client.connect(host, port, timeout_ms=timeout_ms, security=security))
+            client = Client.connect(host, port, timeout_ms=timeout_ms, security=security)
+            return _prepared(client, introduces=introduces)
         except ConnectionFailed:
             continue  # The next broker may be up. If none is, the user sees the last one's error.
     host, port = addresses[-1]
-    return _introduced(Client.connect(host, port, timeout_ms=timeout_ms, security=security))
+    client = Client.connect(host, port, timeout_ms=timeout_ms, security=security)
+    return _prepared(client, introduces=introduces)
 
 
 def bootstrap_addresses(bootstrap: str) -> list[tuple[str, int]]:
@@ -180,13 +185,14 @@ def bootstrap_addresses(bootstrap: str) -> list[tuple[str, int]]:
         usage_error(f"--bootstrap: {error}")
 
 
-def _introduced(client: Client) -> Client:
-    """Send the client's name and version, so that `kproc clients` shows them."""
+def _prepared(client: Client, *, introduces: bool) -> Client:
+    """Limit the answers, and send the client's name and version, so that `kproc clients` shows them."""
     from kproc import __version__
 
     # Limit the response, because any user can listen at a free port and make root's command fill the memory.
     client.answer_bytes_max = _ANSWER_BYTES_MAX
-    client.introduce("kproc", __version__)
+    if introduces:
+        client.introduce("kproc", __version__)
     return client
 
 

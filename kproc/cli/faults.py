@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass
 from enum import StrEnum
-from typing import Annotated, Any, Final
+from typing import TYPE_CHECKING, Annotated, Any, Final
 
 import typer
 
@@ -27,6 +27,9 @@ from kproc.cli.lines import print_line
 from kproc.cli.monitor import api_names
 from kproc.cli.tables import print_table
 from kproc.common.printable import printable
+
+if TYPE_CHECKING:
+    from kproc.client import Client
 
 app = typer.Typer(help="Make requests fail on purpose, in tests.", no_args_is_help=True)
 
@@ -158,6 +161,11 @@ class Effect:
         return given | ({} if self.size is None else {"bytes_sent": self.size})
 
 
+def _connect(bootstrap: str) -> Client:
+    """Connect without an ApiVersions request, because a rule for all APIs would fault it and could not be removed."""
+    return connect(bootstrap, introduces=False)
+
+
 def _parse_range(option: str, text: str) -> tuple[int, int]:
     found = _VERSIONS.fullmatch(text)
     if found is None:
@@ -193,7 +201,7 @@ def add(
     rule = {"action": action.value, **requests.fields(), **effect.fields()}
     if action is Action.ADVERTISE and not rule["apis"]:
         rule["apis"] = ["ApiVersions"]
-    with connect(bootstrap) as client:
+    with _connect(bootstrap) as client:
         row = client.operate("add-fault", rule=rule, is_dry_run=dry_run)
     result = "would add" if dry_run else f"added {row['id']}:"
     print_done([{**row, "result": result, "words": _words(row["rule"])}], "{result} {words}", output)
@@ -202,7 +210,7 @@ def add(
 @app.command("list", short_help="List the rules with their counts.")
 def list_rules(bootstrap: Bootstrap = DEFAULT_BOOTSTRAP, output: OutputFormat = Format.TABLE) -> None:
     """List the rules. MATCHES counts the requests that fit a rule, and HITS those on which it has acted."""
-    with connect(bootstrap) as client:
+    with _connect(bootstrap) as client:
         rows = client.operate("list-faults")["rules"]
     if output is Format.JSON:
         print_json(rows)
@@ -225,7 +233,7 @@ def remove(
     """Remove rules, and print how often they have acted. Requests that are already delayed stay delayed."""
     if bool(ids) == every:
         usage_error("give the ids of rules, or --all")
-    with connect(bootstrap) as client:
+    with _connect(bootstrap) as client:
         rules = {row["id"]: row for row in client.operate("list-faults")["rules"]}
         wanted = list(rules) if every else list(dict.fromkeys(ids or ()))
         unknown = [f"fault rule {each} does not exist" for each in wanted if each not in rules]

@@ -109,8 +109,12 @@ class Rule:
     def remove(self) -> None:
         """Remove the rule. A second call does nothing."""
         if self._last is None:
-            self._last = self._faults.remove(self)
-            self.release()
+            self.end(self._faults.remove(self))
+
+    def end(self, counts: RuleCounts) -> None:
+        """Keep the last counts of the rule, which the broker has removed."""
+        self._last = counts
+        self.release()
 
     def release(self) -> None:
         """Close the connection that keeps the rule. The broker removes the rule if it still exists."""
@@ -191,7 +195,10 @@ class Faults:
     def clear(self) -> None:
         """Remove all rules of the broker, also those of other processes."""
         with self._connect() as client:
-            client.operate("remove-fault")
+            rows = {row["id"]: row for row in client.operate("remove-fault")["rules"]}
+        for rule in self._rules:
+            if rule.id in rows:
+                rule.end(RuleCounts(rows[rule.id]["matches"], rows[rule.id]["hits"]))
         self.release()
 
     def release(self) -> None:
@@ -226,6 +233,10 @@ class Faults:
     def _add(self, fields: dict[str, Any], api: Apis, match: Match) -> Rule:
         apis = [api] if isinstance(api, str) else list(api or ())
         conditions: dict[str, Any] = dict(match)
+        for name in conditions.keys() - Match.__annotations__.keys():
+            raise TypeError(
+                f"unknown condition {name!r} of a fault rule: use {', '.join(Match.__annotations__)}"
+            )
         if "client_id" in conditions:
             conditions["client"] = conditions.pop("client_id")
         lease = self._connect()

@@ -244,8 +244,22 @@ def test_clear_removes_rules_of_other_processes(faulty: Broker) -> None:
 def test_rule_with_an_error_says_what_to_do(faulty: Broker) -> None:
     with pytest.raises(ClientError, match="unknown error 'NOT_A_LEADER': use a name of Kafka's protocol"):
         faulty.faults.fail("Produce", error="NOT_A_LEADER")
-    with pytest.raises(ClientError, match="topik"):
-        faulty.faults._add({"action": "close"}, "Produce", {"topik": "x"})  # type: ignore[typeddict-unknown-key]
+    with pytest.raises(TypeError, match="unknown condition 'group_id' of a fault rule"):
+        faulty.faults.close("JoinGroup", group_id="x")  # type: ignore[call-arg]
+
+
+def test_clear_within_the_block_of_a_rule_keeps_its_counts(faulty: Broker) -> None:
+    with faulty.faults.close("Produce", topic="other") as rule:
+        faulty.faults.clear()
+    assert rule.counts == (0, 0)
+
+
+def test_command_removes_a_rule_that_closes_every_connection(faulty: Broker) -> None:
+    faulty.faults.close()
+    command = [sys.executable, "-m", "kproc", "fault", "remove", "--all", "--bootstrap", faulty.bootstrap]
+    found = subprocess.run(command, capture_output=True, text=True, timeout=PATIENCE_SECONDS)
+    faulty.faults.clear()
+    assert (found.returncode, found.stderr) == (0, "")
 
 
 def test_faults_are_off_without_their_setting() -> None:

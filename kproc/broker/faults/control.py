@@ -31,6 +31,7 @@ _API_VERSIONS: Final = kafka_name(ApiKey.API_VERSIONS)
 _WITH_TIME: Final = ("delay", "delay-answer", "throttle")
 _MS_MAX: Final = 3_600_000
 _SHOWN: Final = 500
+_VERSION_MAX: Final = 32_767  # The protocol has 16 bits for a version.
 
 OnReply = Callable[[OwnAnswer], None]
 
@@ -167,6 +168,10 @@ def validate(rule: FaultRule) -> None:
         raise InvalidRule("version ranges belong to the action advertise, which needs one at least")
     if rule.action == "advertise" and rule.apis != [_API_VERSIONS]:
         raise InvalidRule(f"advertise changes the answers of {_API_VERSIONS}, so that is its API")
-    for ranged, found in rule.ranges.items():
+    if rule.times == 0:
+        raise InvalidRule("a rule with times 0 never acts: use 1 at least, or leave it out")
+    for ranged, found in {"versions": rule.versions, **rule.ranges}.items():
         if found is not None and found[0] > found[1]:
             raise InvalidRule(f"{ranged}: the version range {found[0]}-{found[1]} is empty")
+        if found is not None and found[1] > _VERSION_MAX:
+            raise InvalidRule(f"{ranged}: version {found[1]} exceeds the limit of {_VERSION_MAX}")

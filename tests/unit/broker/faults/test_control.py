@@ -30,6 +30,9 @@ def every_api() -> None:
         ({"action": "advertise", "apis": ["ApiVersions"]}, "needs one at least"),
         ({"action": "advertise", "apis": ["Fetch"], "ranges": {"Produce": (0, 3)}}, "ApiVersions"),
         ({"action": "advertise", "apis": ["ApiVersions"], "ranges": {"Produce": (5, 3)}}, "5-3 is empty"),
+        ({"action": "advertise", "apis": ["ApiVersions"], "ranges": {"Fetch": (0, 32768)}}, "32768 exceeds"),
+        ({"action": "close", "versions": (7, 3)}, "versions: the version range 7-3 is empty"),
+        ({"action": "close", "times": 0}, "times 0 never acts"),
         ({"action": "advertise", "apis": ["ApiVersions"], "ranges": {"Nothing": None}}, "unknown API 'Nothing'"),
     ],
 )
