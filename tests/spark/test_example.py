@@ -26,6 +26,8 @@ if TYPE_CHECKING:
 RECORDS = 12_000
 
 
+# Its operators are tested one by one in test_pipeline.py. Together they take 30 s of CPU.
+@pytest.mark.slow
 def test_example_pipeline_results_equal_numpy(spark: SparkSession, tmp_path: Path) -> None:
     with EmbeddedBroker(transport="process") as broker:
         example = Clicks(broker.bootstrap, tmp_path, RECORDS, environ={}, note=lambda _text: None)

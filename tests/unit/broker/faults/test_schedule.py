@@ -14,9 +14,8 @@ def acted(matches: int = 20, **schedule: float) -> list[int]:
     of_rule = Schedule(rule)
     found = [number for number in range(1, matches + 1) if of_rule.acts_on(number)]
     # The count of hits is computed from the number of matches alone, and by any Handler.
-    assert [Schedule(rule).hits(number) for number in range(matches + 1)] == [
-        sum(each <= number for each in found) for number in range(matches + 1)
-    ]
+    for number in range(0, matches + 1, max(1, matches // 20)):
+        assert Schedule(rule).hits(number) == sum(each <= number for each in found)
     return found
 
 
