@@ -52,7 +52,7 @@ def run(checkout: Path, *command: str, **environment: str) -> subprocess.Complet
 def test_scripts_test_of_whole_suite_uses_workers(checkout: Path) -> None:
     done = run(checkout, "scripts/test")
     lines = done.stdout.splitlines()
-    workers = 3 * len(os.sched_getaffinity(0))
+    workers = 2 * len(os.sched_getaffinity(0)) + 1
     options = "-m not slow --transports process,thread,inline"
     assert f"ran: -m pytest {options} --workers {workers} --timeout 900" in lines
     assert any(line.startswith(f"+ the whole suite with {workers} workers: about ") for line in lines)

@@ -16,7 +16,7 @@ import pytest
 from tests.support.budget import is_whole_run
 
 MEMORY_DIRECTORY = Path("/dev/shm")
-# A whole run with six workers uses less than 2 GiB at a time.
+# A whole run on two cores uses less than 2 GiB at a time.
 FREE_BYTES_MIN = 6 << 30
 # Names the directory of temporary files on the disk.
 DISK_VARIABLE = "KPROC_TEST_DISK"
