@@ -20,6 +20,7 @@ from typing import TYPE_CHECKING, Final
 
 import msgspec
 
+from kproc.broker.coordinator.member_deadlines import TRY_AGAIN_MS, MemberDeadlines
 from kproc.broker.coordinator.record_codec import RecordKey
 from kproc.broker.coordinator.steps import Work
 from kproc.broker.streams.admission import (
@@ -37,7 +38,6 @@ from kproc.broker.streams.commits import commit_refusal, fetch_refusal
 from kproc.broker.streams.description import describe, state_name
 from kproc.broker.streams.environment import StreamsEnvironment
 from kproc.broker.streams.fitted_topology import FittedTopology
-from kproc.broker.streams.group_deadlines import TRY_AGAIN_MS, GroupDeadlines
 from kproc.broker.streams.group_records import (
     absence_of_member,
     member_records,
@@ -51,7 +51,7 @@ from kproc.broker.streams.messages import (
     StreamsHeartbeat,
     StreamsHeartbeatResult,
 )
-from kproc.broker.streams.reconciliation import reconcile
+from kproc.broker.streams.reconciliation import StreamsMemberPhase, reconcile
 from kproc.broker.streams.records import (
     STREAMS_RECORDS,
     StreamsMember,
@@ -81,6 +81,8 @@ logger = logging.getLogger(__name__)
 
 # The interval of heartbeats while a member waits for tasks, as in consumer groups.
 UNSETTLED_HEARTBEAT_MS: Final = 500
+# Members that one tick removes, as in consumer groups: their tombstones and the epoch are surely in one batch.
+REMOVED_AT_ONCE: Final = 200
 
 
 class StreamsGroup:
@@ -103,7 +105,7 @@ class StreamsGroup:
     def __init__(self, state: StreamsGroupState, environment: StreamsEnvironment) -> None:
         self.state = state
         self._environment = environment
-        self._deadlines = GroupDeadlines()
+        self._deadlines: MemberDeadlines[StreamsGroupMember] = MemberDeadlines()
         self._fitted = FittedTopology(environment.cluster.topics)
         self._delay_end_ms = 0  # The end of the initial rebalance delay.
         self._endpoint_epoch = 0
@@ -216,7 +218,7 @@ class StreamsGroup:
     ) -> StreamsGroupMember:
         """Return the member whose records were written, after an update of the values that no record has."""
         if known is not None and known.member_id != request.member_id:
-            self._deadlines.discard_member(known.member_id)
+            self._deadlines.discard(known.member_id)
         member = self.state.members[request.member_id]
         if request.task_offsets is not None:
             member.task_offsets = filter_offsets(topology, request.task_offsets)
@@ -245,7 +247,7 @@ class StreamsGroup:
         delay_ms = self._environment.initial_delay_ms(self.group_id)
         if delay_ms and self._delay_end_ms <= now_ms:
             self._delay_end_ms = now_ms + delay_ms
-            self._deadlines.assign_at(self._delay_end_ms)
+            self._deadlines.schedule_assignment(self._delay_end_ms)
 
     def _update_target(self, now_ms: int) -> list[StreamsStatus]:
         """Compute the target assignment of the group's epoch. Return a status if it is put off."""
@@ -259,7 +261,7 @@ class StreamsGroup:
         interval_ms = environment.assignment_interval_ms(self.group_id)
         # A negative age means that the host's clock was set back. The interval then counts as over.
         if 0 <= age_ms < interval_ms:
-            self._deadlines.assign_at(now_ms + interval_ms - age_ms)
+            self._deadlines.schedule_assignment(now_ms + interval_ms - age_ms)
             return [delayed_status("assignment interval")]
         self._deadlines.discard_assignment()
         records: list[StreamsRecord] = [
@@ -308,7 +310,7 @@ class StreamsGroup:
         if state is member.state:
             return
         self._append([(self._key(StreamsRecordType.MEMBER_STATE, member.member_id), state)])
-        self._deadlines.start_rebalance_timeout(member, now_ms)
+        self._start_rebalance_timeout(member, now_ms)
 
     # -- members that leave ------------------------------------------------------------------------------------
 
@@ -330,7 +332,7 @@ class StreamsGroup:
         # One write: without the new epoch no assignment would give the tasks to the remaining members.
         self._append(list(removal_records(self.state, members)))
         for member in members:
-            self._deadlines.discard_member(member.member_id)
+            self._deadlines.discard(member.member_id)
         if not self.state.members:
             self._shutdown_member_id = None
             # Without a time the interval between assignments is over, so the next member gets its tasks at once.
@@ -343,20 +345,26 @@ class StreamsGroup:
         """Start the sessions of all members of a group that was loaded."""
         for member in self.state.members.values():
             self.renew_session(member, now_ms)
-            self._deadlines.start_rebalance_timeout(member, now_ms)
+            self._start_rebalance_timeout(member, now_ms)
 
     def renew_session(self, member: StreamsGroupMember, now_ms: int) -> None:
         """Restart the session of a member, because it has sent a heartbeat."""
         timeout_ms = self._environment.session_timeout_ms(self.group_id)
         self._deadlines.renew_session(member, now_ms, timeout_ms)
 
+    def _start_rebalance_timeout(self, member: StreamsGroupMember, now_ms: int) -> None:
+        """Remove the member unless it gives up its tasks within its rebalance timeout."""
+        member.rebalance_deadline_ms = None
+        if member.state.phase is StreamsMemberPhase.UNREVOKED and member.metadata is not None:
+            self._deadlines.start_rebalance_timeout(member, now_ms, member.metadata.rebalance_timeout_ms)
+
     def next_deadline_ms(self) -> int | None:
         """Return the time in ms at which `tick` must be called at the latest, or None."""
-        return self._deadlines.next_ms
+        return self._deadlines.first_ms
 
     def tick(self, now_ms: int) -> None:
         """Remove members whose session or rebalance timeout has expired, and compute an assignment that was put off."""
-        expired = self._deadlines.pop_expired(self.state.members, now_ms)
+        expired, _is_assignment_due = self._deadlines.pop_due(self.state.members, now_ms, REMOVED_AT_ONCE)
         try:
             if expired:
                 self._remove(expired)
@@ -364,7 +372,7 @@ class StreamsGroup:
                 self._update_target(now_ms)
         except KafkaError as error:
             logger.warning("group %s: records were not written: %s", self.group_id, error.code.name)
-            self._deadlines.assign_at(now_ms + TRY_AGAIN_MS)
+            self._deadlines.schedule_assignment(now_ms + TRY_AGAIN_MS)
 
     # -- committed offsets -------------------------------------------------------------------------------------
 

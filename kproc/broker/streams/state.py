@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import Final
 
+from kproc.broker.coordinator.member_deadlines import TimedMember
 from kproc.broker.coordinator.record_codec import RecordKey
 from kproc.broker.streams.reconciliation import Holders, StreamsMemberState
 from kproc.broker.streams.records import (
@@ -28,28 +29,18 @@ _NO_TASKS: Final = MemberTasks()
 _FIRST_TARGET_EPOCH: Final = StreamsTargetEpoch(1)
 
 
-class StreamsGroupMember:
+class StreamsGroupMember(TimedMember):
     """One member: the values of its two records, its deadlines, and the offsets to which it has restored its tasks.
 
     Deadlines and offsets are in memory only.
     """
 
-    __slots__ = (
-        "member_id",
-        "metadata",
-        "rebalance_deadline_ms",
-        "session_deadline_ms",
-        "state",
-        "task_end_offsets",
-        "task_offsets",
-    )
+    __slots__ = ("metadata", "state", "task_end_offsets", "task_offsets")
 
     def __init__(self, member_id: str) -> None:
-        self.member_id = member_id
+        super().__init__(member_id)
         self.metadata: StreamsMember | None = None  # None only while the log is replayed.
         self.state = StreamsMemberState(0)
-        self.session_deadline_ms = 0
-        self.rebalance_deadline_ms: int | None = None  # Set while the member has tasks to give up.
         self.task_offsets: Mapping[Task, int] = {}
         self.task_end_offsets: Mapping[Task, int] = {}
 

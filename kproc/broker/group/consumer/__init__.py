@@ -2,6 +2,6 @@
 
 `group.py` has ConsumerGroup, the interface for the coordinator. `state.py` has the state that its records make, and
 `records.py` the bytes of the records. `assignors.py` and `reconciliation.py` are the pure functions that decide
-which member gets which partition, and when. `member_deadlines.py` has sessions and timeouts. `classic_members.py` and
-`embedded.py` are for members of the classic protocol in a group of this one.
+which member gets which partition, and when. `classic_members.py` and `embedded.py` are for members of the classic
+protocol in a group of this one.
 """

@@ -66,7 +66,7 @@ def join_classic(
     member = group.progress(member, member_id, metadata, reported, _NOBODY, now_ms)
     # The SyncGroup must follow within the rebalance timeout.
     member.rebalance_deadline_ms = None
-    group.deadlines.start_rebalance_timeout(member, now_ms)
+    group.start_rebalance_timeout(member, now_ms)
     return JoinResult(
         ErrorCode.NONE,
         member_id,
@@ -129,11 +129,11 @@ def sync_classic(group: ConsumerGroup, topics: TopicView, request: SyncRequest, 
         and member.state.phase is not MemberPhase.UNREVOKED
     ):
         # There is a newer assignment, so the member must join again before it gets partitions.
-        group.deadlines.start_rebalance_timeout(member, now_ms)
+        group.start_rebalance_timeout(member, now_ms)
         raise KafkaError(ErrorCode.REBALANCE_IN_PROGRESS)
     if member.state.phase is not MemberPhase.UNREVOKED:
         member.rebalance_deadline_ms = None
-    group.deadlines.renew_session(member, now_ms)
+    group.renew_session(member, now_ms)
     version = decode_subscription(classic.protocols[0][1]).version
     assignment = encode_assignment(version, topics.by_name(plain(member.state.owned)))
     return SyncResult(ErrorCode.NONE, CONSUMER_PROTOCOL_TYPE, name, assignment)
@@ -145,7 +145,7 @@ def heartbeat_classic(
     """Handle a Heartbeat. Return NONE, or REBALANCE_IN_PROGRESS if the member must join again. Raises KafkaError."""
     member, _classic = _classic_member(group, member_id, instance_id)
     _check_generation(member, generation)
-    group.deadlines.renew_session(member, now_ms)
+    group.renew_session(member, now_ms)
     if group.state.epoch.epoch > group.state.target_epoch.epoch and group.state.is_classic:
         # No heartbeat of the consumer protocol computes the assignment.
         group.update_target(now_ms)
@@ -157,7 +157,7 @@ def heartbeat_classic(
     )
     if not has_next_step:
         return ErrorCode.NONE
-    group.deadlines.start_rebalance_timeout(member, now_ms)
+    group.start_rebalance_timeout(member, now_ms)
     return ErrorCode.REBALANCE_IN_PROGRESS
 
 

@@ -20,6 +20,7 @@ from typing import TYPE_CHECKING, Final
 
 import msgspec
 
+from kproc.broker.coordinator.member_deadlines import TRY_AGAIN_MS, MemberDeadlines
 from kproc.broker.coordinator.record_codec import RecordKey
 from kproc.broker.coordinator.steps import Work
 from kproc.broker.group.consumer.admission import admit, check_size, merged
@@ -27,7 +28,6 @@ from kproc.broker.group.consumer.assignors import Assignment
 from kproc.broker.group.consumer.description import describe
 from kproc.broker.group.consumer.environment import ConsumerEnvironment
 from kproc.broker.group.consumer.expressions import Expressions
-from kproc.broker.group.consumer.member_deadlines import TRY_AGAIN_MS, MemberDeadlines
 from kproc.broker.group.consumer.messages import (
     JOIN_EPOCH,
     LEAVE_EPOCH,
@@ -79,12 +79,12 @@ class ConsumerGroup:
     protocol_type: Final = "consumer"
     can_expire: Final = True  # The sweep deletes an empty group without offsets.
 
-    __slots__ = ("_environment", "_expressions", "_topics_version", "deadlines", "state")
+    __slots__ = ("_deadlines", "_environment", "_expressions", "_topics_version", "state")
 
     def __init__(self, state: ConsumerGroupState, environment: ConsumerEnvironment) -> None:
         self.state = state
         self._environment = environment
-        self.deadlines = MemberDeadlines(state.group_id, environment)
+        self._deadlines: MemberDeadlines[ConsumerMember] = MemberDeadlines()
         self._topics_version = -1  # The version of the metadata for which the group's epoch was checked.
         self._expressions = Expressions(state, environment)
 
@@ -142,7 +142,7 @@ class ConsumerGroup:
         self._update_member(known, member_id, metadata, client, now_ms)
         member = self.state.members[member_id]
         # The next steps can fail. A member without a session would hold its partitions forever if it does not return.
-        self.deadlines.renew_session(member, now_ms)
+        self.renew_session(member, now_ms)
         self.update_target(now_ms)
         self._reconcile(member, reported, now_ms)
         return member
@@ -182,7 +182,7 @@ class ConsumerGroup:
         # no assignment is computed.
         self._append_with_epoch(records, after, expressions, has_changed=has_changed)
         if replaced is not None:
-            self.deadlines.discard(replaced.member_id)
+            self._deadlines.discard(replaced.member_id)
 
     def _successor_records(self, member: ConsumerMember, member_id: str) -> Iterator[ConsumerRecord]:
         """Yield records that give the place of a static member to its successor, without a rebalance."""
@@ -256,9 +256,9 @@ class ConsumerGroup:
         interval_ms = environment.assignment_interval_ms(self.group_id)
         # A negative age means that the host's clock was set back. The interval then counts as over.
         if 0 <= age_ms < interval_ms:
-            self.deadlines.schedule_assignment(now_ms + interval_ms - age_ms)
+            self._deadlines.schedule_assignment(now_ms + interval_ms - age_ms)
             return
-        self.deadlines.discard_assignment()
+        self._deadlines.discard_assignment()
         targets = compute_target(state, environment.topics, self._assignor_name())
         records: list[ConsumerRecord] = [
             (self._key(ConsumerRecordType.MEMBER_TARGET, member_id), MemberTarget(target))
@@ -289,7 +289,7 @@ class ConsumerGroup:
         self._append([(self._key(ConsumerRecordType.MEMBER_STATE, member.member_id), state)])
         member.rebalance_deadline_ms = None
         if state.phase is MemberPhase.UNREVOKED:
-            self.deadlines.start_rebalance_timeout(member, now_ms)
+            self.start_rebalance_timeout(member, now_ms)
 
     # -- members that leave ------------------------------------------------------------------------------------
 
@@ -323,7 +323,7 @@ class ConsumerGroup:
         else:
             self._append_with_epoch(records, after, self.state.expressions, has_changed=True)
         for name in removed:
-            self.deadlines.discard(name)
+            self._deadlines.discard(name)
         if not remaining:
             # Without a time the interval between assignments is over, so the next member gets its partitions at once.
             target_epoch = TargetEpoch(self.state.epoch.epoch)
@@ -340,21 +340,33 @@ class ConsumerGroup:
     def start_sessions(self, now_ms: int) -> None:
         """Start the sessions of a group that was loaded."""
         for member in self.state.members.values():
-            self.deadlines.renew_session(member, now_ms)
+            self.renew_session(member, now_ms)
             if member.state.phase is MemberPhase.UNREVOKED:
-                self.deadlines.start_rebalance_timeout(member, now_ms)
+                self.start_rebalance_timeout(member, now_ms)
         if self.state.is_classic:
             # A crash came between the leave of the last member of the consumer protocol and the conversion of the
             # group, which the coordinator makes behind this tick.
-            self.deadlines.schedule_assignment(now_ms)
+            self._deadlines.schedule_assignment(now_ms)
+
+    def renew_session(self, member: ConsumerMember, now_ms: int) -> None:
+        """Restart the session of a member, because it has sent a request."""
+        timeout_ms = self._environment.session_timeout_ms(self.group_id)
+        if member.classic is not None:
+            timeout_ms = member.classic.session_timeout_ms
+        self._deadlines.renew_session(member, now_ms, timeout_ms)
+
+    def start_rebalance_timeout(self, member: ConsumerMember, now_ms: int) -> None:
+        """Remove the member unless it makes its next step of a rebalance within its rebalance timeout."""
+        if member.metadata is not None:
+            self._deadlines.start_rebalance_timeout(member, now_ms, member.metadata.rebalance_timeout_ms)
 
     def next_deadline_ms(self) -> int | None:
         """Return the time in ms at which `tick` must be called at the latest, or None."""
-        return self.deadlines.first_ms
+        return self._deadlines.first_ms
 
     def tick(self, now_ms: int) -> None:
         """Remove members whose session or rebalance timeout is over, and compute the assignment that was put off."""
-        expired, is_assignment_due = self.deadlines.pop_due(self.state.members, now_ms, REMOVED_AT_ONCE)
+        expired, is_assignment_due = self._deadlines.pop_due(self.state.members, now_ms, REMOVED_AT_ONCE)
         try:
             if expired:
                 self.remove(expired)
@@ -363,7 +375,7 @@ class ConsumerGroup:
                 self.update_target(now_ms)
         except KafkaError as error:
             logger.warning("group %s: records were not written: %s", self.group_id, error.code.name)
-            self.deadlines.schedule_assignment(now_ms + TRY_AGAIN_MS)
+            self._deadlines.schedule_assignment(now_ms + TRY_AGAIN_MS)
 
     # -- committed offsets -------------------------------------------------------------------------------------
 

@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Final
 
+from kproc.broker.coordinator.member_deadlines import TimedMember
 from kproc.broker.coordinator.record_codec import RecordKey
 from kproc.broker.group.consumer.assignors import Assignment
 from kproc.broker.group.consumer.records import (
@@ -34,17 +35,15 @@ _NO_TARGET: Final[Assignment] = {}
 _FIRST_TARGET_EPOCH: Final = TargetEpoch(1)
 
 
-class ConsumerMember:
-    """One member: its two records, and its deadlines, which no record has."""
+class ConsumerMember(TimedMember):
+    """One member: its two records, and its deadlines."""
 
-    __slots__ = ("member_id", "metadata", "rebalance_deadline_ms", "session_deadline_ms", "state")
+    __slots__ = ("metadata", "state")
 
     def __init__(self, member_id: str) -> None:
-        self.member_id = member_id
+        super().__init__(member_id)
         self.metadata: MemberMetadata | None = None  # None only while the log is replayed.
         self.state = MemberState(0)
-        self.session_deadline_ms = 0
-        self.rebalance_deadline_ms: int | None = None  # Set while the member has a step of a rebalance to do.
 
     @property
     def classic(self) -> ClassicProtocols | None:

@@ -20,6 +20,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
+from kproc.broker.coordinator.member_deadlines import TRY_AGAIN_MS, MemberDeadlines
 from kproc.broker.coordinator.record_codec import RecordKey
 from kproc.broker.coordinator.steps import Work
 from kproc.broker.share.membership.assignor import ASSIGNOR_NAME, ShareAssignorMember, assign_simple
@@ -44,7 +45,6 @@ from kproc.broker.share.membership.records import (
     ShareTopics,
 )
 from kproc.broker.share.membership.state import ShareGroupState, ShareMember
-from kproc.common.deadlines import NEVER, Deadlines
 from kproc.common.errors import ErrorCode, KafkaError
 
 if TYPE_CHECKING:
@@ -57,10 +57,6 @@ logger = logging.getLogger(__name__)
 GROUP_TYPE: Final = "share"
 # The interval of heartbeats while a member waits for an assignment. 1,000 such members send 2,000 heartbeats a second.
 _UNSETTLED_HEARTBEAT_MS: Final = 500
-_TRY_AGAIN_MS: Final = 1_000
-# The name of the deadline at which the next target assignment may be computed. The other deadlines have the ids of
-# members, which clients choose, but which are never empty.
-_ASSIGNMENT: Final = ""
 
 
 @dataclass(frozen=True)
@@ -86,7 +82,7 @@ class ShareGroup:
     def __init__(self, state: ShareGroupState, environment: ShareGroupEnvironment) -> None:
         self.state = state
         self._environment = environment
-        self._deadlines: Deadlines[str] = Deadlines()
+        self._deadlines: MemberDeadlines[ShareMember] = MemberDeadlines()
         # (version of the metadata, topics with states) for which the group's epoch was checked.
         self._checked: tuple[int, ShareTopics] | None = None
         # Monotonic ms from which on the states of new partitions are initialized. Far away while that is under way.
@@ -263,9 +259,9 @@ class ShareGroup:
         )
         # A negative age means that the host's clock was set back. The interval then counts as over.
         if 0 <= age_ms < interval_ms:
-            self._deadlines.bring_forward(_ASSIGNMENT, now_ms + interval_ms - age_ms)
+            self._deadlines.schedule_assignment(now_ms + interval_ms - age_ms)
             return
-        self._deadlines.discard(_ASSIGNMENT)
+        self._deadlines.discard_assignment()
         targets = assign_simple(self._assignor_members(), self._assignable())
         records: list[ShareRecord] = [
             (self._key(ShareRecordType.MEMBER_TARGET, member_id), ShareTarget(target))
@@ -335,26 +331,15 @@ class ShareGroup:
         timeout_ms = environment.cluster.config_number(
             self.group_id, "share.session.timeout.ms", environment.config.group_share_session_timeout_ms
         )
-        member.session_deadline_ms = now_ms + timeout_ms
-        self._deadlines.bring_forward(member.member_id, member.session_deadline_ms)
+        self._deadlines.renew_session(member, now_ms, timeout_ms)
 
     def next_deadline_ms(self) -> int | None:
         """Return the time in ms at which `tick` must be called at the latest, or None."""
-        return None if self._deadlines.first == NEVER else self._deadlines.first
+        return self._deadlines.first_ms
 
     def tick(self, now_ms: int) -> None:
         """Remove members whose session is over, and compute the assignment that was put off."""
-        expired: list[ShareMember] = []
-        for name in self._deadlines.pop_due(now_ms):
-            member = self.state.members.get(name)
-            if member is None:
-                continue  # The deadline of the assignment, or of a member that has left.
-            # Heartbeats only change the member's deadline, so the entry may be an old one.
-            due_ms = member.session_deadline_ms
-            if due_ms <= now_ms:
-                expired.append(member)
-                due_ms = now_ms + _TRY_AGAIN_MS  # The write of its tombstones below can fail.
-            self._deadlines.bring_forward(name, due_ms)
+        expired, _is_assignment_due = self._deadlines.pop_due(self.state.members, now_ms)
         try:
             if expired:
                 logger.info("share group %s: %d members' sessions are over", self.group_id, len(expired))
@@ -363,7 +348,7 @@ class ShareGroup:
                 self._update_target(now_ms)
         except KafkaError as error:
             logger.warning("share group %s: records were not written: %s", self.group_id, error.code.name)
-            self._deadlines.bring_forward(_ASSIGNMENT, now_ms + _TRY_AGAIN_MS)
+            self._deadlines.schedule_assignment(now_ms + TRY_AGAIN_MS)
 
     # -- requests that a share group does not have ---------------------------------------------------------------
 

@@ -13,6 +13,7 @@ from typing import Final
 
 import msgspec
 
+from kproc.broker.coordinator.member_deadlines import TimedMember
 from kproc.broker.coordinator.record_codec import RecordKey
 from kproc.broker.share.membership.records import (
     NamedPartitions,
@@ -32,16 +33,15 @@ _NO_TARGET: Final[ShareAssignment] = {}
 _FIRST_TARGET_EPOCH: Final = ShareTargetEpoch(1)
 
 
-class ShareMember:
-    """One member: its two records, and its deadline, which no record has."""
+class ShareMember(TimedMember):
+    """One member: its two records, and its deadlines. It has no rebalance timeout."""
 
-    __slots__ = ("member_id", "session_deadline_ms", "state", "subscription")
+    __slots__ = ("state", "subscription")
 
     def __init__(self, member_id: str) -> None:
-        self.member_id = member_id
+        super().__init__(member_id)
         self.subscription: ShareSubscription | None = None  # None only while the log is replayed.
         self.state = ShareMemberState(0)
-        self.session_deadline_ms = 0
 
 
 class ShareGroupState:

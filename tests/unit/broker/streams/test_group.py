@@ -7,7 +7,7 @@ from random import Random
 
 import pytest
 
-from kproc.broker.streams.group_deadlines import REMOVED_AT_ONCE
+from kproc.broker.streams.group import REMOVED_AT_ONCE
 from kproc.broker.streams.messages import StreamsHeartbeatResult
 from kproc.broker.streams.records import (
     STREAMS_RECORDS,

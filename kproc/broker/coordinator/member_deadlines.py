@@ -1,4 +1,7 @@
-"""MemberDeadlines: when the sessions and rebalance timeouts of a consumer group's members end, and its next assignment.
+"""MemberDeadlines: when sessions and rebalance timeouts of a group's members end, and when its next assignment is due.
+
+The groups whose partitions the broker assigns use it: consumer, share and streams groups. All times are in ms of the
+coordinator's clock. They are in memory only, and sessions start again when a group is loaded.
 
 A heartbeat only moves the member's own deadline, because a group of 10,000 members gets 2,000 heartbeats a second. The
 entry in the heap stays where it was. `pop_due` finds it, compares it with the member, and puts it back.
@@ -6,14 +9,11 @@ entry in the heap stays where it was. `pop_due` finds it, compares it with the m
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Final
+from typing import Final, Generic, TypeVar
 
-from kproc.broker.group.consumer.state import ConsumerMember
 from kproc.common.deadlines import NEVER, Deadlines
-
-if TYPE_CHECKING:
-    from kproc.broker.group.consumer.environment import ConsumerEnvironment
 
 TRY_AGAIN_MS: Final = 1_000
 """Time until tombstones, or a target assignment, that could not be written are written again."""
@@ -22,14 +22,26 @@ TRY_AGAIN_MS: Final = 1_000
 _ASSIGNMENT: Final = ""
 
 
-class MemberDeadlines:
-    """The deadlines of one consumer group."""
+class TimedMember:
+    """A member's id, and its deadlines, which no record has."""
 
-    __slots__ = ("_deadlines", "_environment", "_group_id")
+    __slots__ = ("member_id", "rebalance_deadline_ms", "session_deadline_ms")
 
-    def __init__(self, group_id: str, environment: ConsumerEnvironment) -> None:
-        self._group_id = group_id
-        self._environment = environment
+    def __init__(self, member_id: str) -> None:
+        self.member_id = member_id
+        self.session_deadline_ms = 0
+        self.rebalance_deadline_ms: int | None = None  # Set while the member has a step of a rebalance to do.
+
+
+M = TypeVar("M", bound=TimedMember)
+
+
+class MemberDeadlines(Generic[M]):
+    """The deadlines of one group."""
+
+    __slots__ = ("_deadlines",)
+
+    def __init__(self) -> None:
         self._deadlines: Deadlines[str] = Deadlines()
 
     @property
@@ -37,18 +49,15 @@ class MemberDeadlines:
         """The earliest deadline in ms, or None."""
         return None if self._deadlines.first == NEVER else self._deadlines.first
 
-    def renew_session(self, member: ConsumerMember, now_ms: int) -> None:
+    def renew_session(self, member: M, now_ms: int, timeout_ms: int) -> None:
         """Restart the session of a member, because it has sent a request."""
-        timeout_ms = self._environment.session_timeout_ms(self._group_id)
-        if member.classic is not None:
-            timeout_ms = member.classic.session_timeout_ms
         member.session_deadline_ms = now_ms + timeout_ms
         self._deadlines.bring_forward(member.member_id, member.session_deadline_ms)
 
-    def start_rebalance_timeout(self, member: ConsumerMember, now_ms: int) -> None:
-        """Remove the member unless it makes its next step of a rebalance within its rebalance timeout."""
-        if member.rebalance_deadline_ms is None and member.metadata is not None:
-            member.rebalance_deadline_ms = now_ms + member.metadata.rebalance_timeout_ms
+    def start_rebalance_timeout(self, member: M, now_ms: int, timeout_ms: int) -> None:
+        """Remove the member unless it makes its next step of a rebalance in time. A timeout that runs is kept."""
+        if member.rebalance_deadline_ms is None:
+            member.rebalance_deadline_ms = now_ms + timeout_ms
             self._deadlines.bring_forward(member.member_id, member.rebalance_deadline_ms)
 
     def discard(self, member_id: str) -> None:
@@ -64,10 +73,10 @@ class MemberDeadlines:
         self._deadlines.discard(_ASSIGNMENT)
 
     def pop_due(
-        self, members: Mapping[str, ConsumerMember], now_ms: int, limit: int
-    ) -> tuple[list[ConsumerMember], bool]:
+        self, members: Mapping[str, M], now_ms: int, limit: int = sys.maxsize
+    ) -> tuple[list[M], bool]:
         """Return up to `limit` members whose session or rebalance timeout is over, and if the assignment is due."""
-        expired: list[ConsumerMember] = []
+        expired: list[M] = []
         is_assignment_due = False
         for name in self._deadlines.pop_due(now_ms, limit):
             is_assignment_due |= name == _ASSIGNMENT
