@@ -6,61 +6,16 @@ from typing import Any
 
 from tests.differential.scene import Scene
 from tests.differential.symbols import Ref, Subscription
+from tests.differential.themes.group_members import JOINS, LEAVES, LEAVES_FOR_A_TIME, Member, Members
 
-_ALONE = 3  # The member that is in a group by itself.
-_JOINS, _LEAVES, _LEAVES_FOR_A_TIME = 0, -1, -2
 _INVALID_EXPRESSION = "~("
 
 
-class _Member:
-    """A member in the request's fields, mostly with the right epoch."""
-
-    def __init__(self, scene: Scene, number: int | None = None) -> None:
-        self.number = scene.pick((0, 0, 1, 1, 2, 3)) if number is None else number
-        self.usually = scene.usually if number is None else _first
-        other = f"k{(self.number + 1) % 3}"
-        self.group_id = self.usually(["~c1" if self.number == _ALONE else "~c0"], "", "~none", "~c2", " ")
-        self.member_id = self.usually([f"k{self.number}"], "", "nope", other, " ")
-        self.instance_id = self.usually([scene.instances.get(self.number)], None, "i0", "ix", "")
-
-    def epoch(self) -> Any:
-        known = Ref("epoch", self.number, 0)
-        return self.usually([known], known._replace(add=1), known._replace(add=-1), -3, 0, 7)
-
-
-def _first(usual: list[Any], *_odd: Any) -> Any:
-    return usual[0]
-
-
-def heartbeat(scene: Scene, number: int | None = None) -> None:
-    """A heartbeat of a member that joined, or the first one of a member that the group does not have."""
-    _send(scene, _Member(scene, number), None)
-
-
-def join(scene: Scene) -> None:
-    _send(scene, _Member(scene), _JOINS)
-
-
-def leave(scene: Scene) -> None:
-    member = _Member(scene)
-    for_a_time = member.instance_id is not None or scene.chance(0.1)
-    _send(scene, member, scene.pick((_LEAVES, _LEAVES_FOR_A_TIME)) if for_a_time else _LEAVES)
-
-
-def cycle(scene: Scene) -> None:
-    """Members join one after the other and send heartbeats, as clients do."""
-    coming = scene.pick(([0], [0, 1], [1, 0], [0, 1, 2], [_ALONE]))
-    for number in coming:
-        _send(scene, _Member(scene, number), None)
-    for number in coming * 2:
-        heartbeat(scene, number)
-
-
-def _send(scene: Scene, member: _Member, epoch: int | None) -> None:
+def _send(scene: Scene, member: Member, epoch: int | None) -> None:
     usually = member.usually
     topics = scene.random.sample(list(scene.topics), scene.pick((1, 1, min(2, len(scene.topics)))))
     owned = Ref("owned", member.number, [])
-    is_full = epoch == _JOINS or scene.chance(0.7)
+    is_full = epoch == JOINS or scene.chance(0.7)
     partial = {"subscribed_topic_names": None, "rebalance_timeout": -1}
     body = {
         "group_id": member.group_id,
@@ -79,13 +34,17 @@ def _send(scene: Scene, member: _Member, epoch: int | None) -> None:
     }
     learning = (
         {}
-        if epoch in (_LEAVES, _LEAVES_FOR_A_TIME)
+        if epoch in (LEAVES, LEAVES_FOR_A_TIME)
         else {
             ("epoch", member.number): "member_epoch",
             ("owned", member.number): "assignment",
         }
     )
     scene.add("consumer_group_heartbeat", body, connection=member.number, learning=learning)
+
+
+_MEMBERS = Members("k", "~c", _send)
+heartbeat, join, leave, cycle = _MEMBERS.heartbeat, _MEMBERS.join, _MEMBERS.leave, _MEMBERS.cycle
 
 
 def describe(scene: Scene) -> None:
@@ -105,7 +64,7 @@ def delete_groups(scene: Scene) -> None:
 
 
 def offset_commit(scene: Scene) -> None:
-    commit(scene, _Member(scene))
+    commit(scene, _MEMBERS.member(scene))
 
 
 def commit(scene: Scene, member: Any) -> None:
@@ -132,7 +91,7 @@ def commit(scene: Scene, member: Any) -> None:
 
 
 def offset_fetch(scene: Scene) -> None:
-    fetch(scene, _Member(scene))
+    fetch(scene, _MEMBERS.member(scene))
 
 
 def fetch(scene: Scene, member: Any) -> None:

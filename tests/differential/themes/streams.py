@@ -7,70 +7,25 @@ from typing import Any
 from tests.differential.scene import Scene
 from tests.differential.symbols import Ref
 from tests.differential.themes import consumers
+from tests.differential.themes.group_members import JOINS, LEAVES, LEAVES_FOR_A_TIME, Member, Members
 
-_ALONE = 3  # The member that is in a group by itself.
-_JOINS, _LEAVES, _LEAVES_FOR_A_TIME = 0, -1, -2
 _GROUPS = ("~s0", "~s0", "~s1", "~s2", "~none", "")
 _TASKS = [{"subtopology_id": "0", "partitions": [0]}]
 _UNKNOWN_TASKS = [{"subtopology_id": "9", "partitions": [0]}]
 Fields = dict[str, Any]
 
 
-class _Member:
-    """A member in the request's fields, mostly with the right epoch."""
-
-    def __init__(self, scene: Scene, number: int | None = None) -> None:
-        self.number = scene.pick((0, 0, 1, 1, 2, 3)) if number is None else number
-        self.usually = scene.usually if number is None else _first
-        other = f"t{(self.number + 1) % 3}"
-        self.group_id = self.usually(["~s1" if self.number == _ALONE else "~s0"], "", "~none", "~s2", " ")
-        self.member_id = self.usually([f"t{self.number}"], "", "nope", other, " ")
-        self.instance_id = self.usually([scene.instances.get(self.number)], None, "i0", "ix", "")
-
-    def epoch(self) -> Any:
-        known = Ref("epoch", self.number, 0)
-        return self.usually([known], known._replace(add=1), known._replace(add=-1), -3, 0, 7)
-
-
-def _first(usual: list[Any], *_odd: Any) -> Any:
-    return usual[0]
-
-
-def heartbeat(scene: Scene, number: int | None = None) -> None:
-    """A heartbeat of a member that joined, or the first one of a member that the group does not have."""
-    _send(scene, _Member(scene, number), None)
-
-
-def join(scene: Scene) -> None:
-    _send(scene, _Member(scene), _JOINS)
-
-
-def leave(scene: Scene) -> None:
-    member = _Member(scene)
-    for_a_time = member.instance_id is not None or scene.chance(0.1)
-    _send(scene, member, scene.pick((_LEAVES, _LEAVES_FOR_A_TIME)) if for_a_time else _LEAVES)
-
-
-def cycle(scene: Scene) -> None:
-    """Members join one after the other and send heartbeats, as clients do."""
-    coming = scene.pick(([0], [0, 1], [1, 0], [0, 1, 2], [_ALONE]))
-    for number in coming:
-        _send(scene, _Member(scene, number), None)
-    for number in coming * 2:
-        heartbeat(scene, number)
-
-
-def _send(scene: Scene, member: _Member, epoch: int | None) -> None:
+def _send(scene: Scene, member: Member, epoch: int | None) -> None:
     usually, number = member.usually, member.number
     topology = usually([_topology(scene)], None, *_odd_topologies(scene))
-    leaves = epoch in (_LEAVES, _LEAVES_FOR_A_TIME)
+    leaves = epoch in (LEAVES, LEAVES_FOR_A_TIME)
     if epoch is None:
         topology = Ref("if joining", number, topology)
     elif leaves:
         topology = None
     no_tasks: list[Any] = []
     active = Ref("tasks", number, no_tasks) if epoch is None else no_tasks
-    has_tasks = not leaves and (epoch == _JOINS or scene.chance(0.8))
+    has_tasks = not leaves and (epoch == JOINS or scene.chance(0.8))
     active, others = (active, no_tasks) if has_tasks else (None, None)
     body = {
         "group_id": member.group_id,
@@ -97,6 +52,10 @@ def _send(scene: Scene, member: _Member, epoch: int | None) -> None:
         ("endpoints", number): "endpoint_information_epoch",
     }
     scene.add("streams_group_heartbeat", body, connection=number, learning={} if leaves else learning)
+
+
+_MEMBERS = Members("t", "~s", _send)
+heartbeat, join, leave, cycle = _MEMBERS.heartbeat, _MEMBERS.join, _MEMBERS.leave, _MEMBERS.cycle
 
 
 def _offsets(offset: int) -> list[Fields]:
@@ -173,11 +132,11 @@ def delete_groups(scene: Scene) -> None:
 
 
 def offset_commit(scene: Scene) -> None:
-    consumers.commit(scene, _Member(scene))
+    consumers.commit(scene, _MEMBERS.member(scene))
 
 
 def offset_fetch(scene: Scene) -> None:
-    consumers.fetch(scene, _Member(scene))
+    consumers.fetch(scene, _MEMBERS.member(scene))
 
 
 def offset_delete(scene: Scene) -> None:
