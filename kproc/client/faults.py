@@ -109,10 +109,10 @@ class Rule:
     def remove(self) -> None:
         """Remove the rule. A second call does nothing."""
         if self._last is None:
-            self.end(self._faults.remove(self))
+            self.keep_counts(self._faults.remove(self))
 
-    def end(self, counts: RuleCounts) -> None:
-        """Keep the last counts of the rule, which the broker has removed."""
+    def keep_counts(self, counts: RuleCounts) -> None:
+        """Keep the last counts of the rule, which the broker has removed, and close its connection."""
         self._last = counts
         self.release()
 
@@ -198,7 +198,7 @@ class Faults:
             rows = {row["id"]: row for row in client.operate("remove-fault")["rules"]}
         for rule in self._rules:
             if rule.id in rows:
-                rule.end(RuleCounts(rows[rule.id]["matches"], rows[rule.id]["hits"]))
+                rule.keep_counts(_counts_of(rows[rule.id]))
         self.release()
 
     def release(self) -> None:
@@ -212,7 +212,7 @@ class Faults:
     def counts(self, rule_id: int) -> RuleCounts | None:
         """Return the counts of a rule, or None if it does not exist."""
         row = next((each for each in self.list() if each["id"] == rule_id), None)
-        return RuleCounts(row["matches"], row["hits"]) if row is not None else None
+        return _counts_of(row) if row is not None else None
 
     def remove(self, rule: Rule) -> RuleCounts:
         """Remove a rule, and return its last counts."""
@@ -220,7 +220,7 @@ class Faults:
             [row] = client.operate("remove-fault", id=rule.id)["rules"]
         if rule in self._rules:
             self._rules.remove(rule)
-        return RuleCounts(row["matches"], row["hits"])
+        return _counts_of(row)
 
     def is_reachable(self) -> bool:
         """Return True if the broker accepts connections."""
@@ -249,3 +249,7 @@ class Faults:
         rule = Rule(self, described, lease)
         self._rules.append(rule)
         return rule
+
+
+def _counts_of(row: Mapping[str, Any]) -> RuleCounts:
+    return RuleCounts(row["matches"], row["hits"])

@@ -463,7 +463,7 @@ def _other_tasks(case: Case) -> bool:
 
 
 def _forgotten_first_heartbeat(case: Case) -> bool:
-    """What Kafka forgets of the heartbeat that creates a group.
+    """Values of the heartbeat that creates a group, which Kafka forgets.
 
     Task offsets, a requested shutdown, the version of the endpoints, the numbers of partitions of internal topics.
     """

@@ -54,7 +54,7 @@ fetch_requests = st.fixed_dictionaries(
 
 
 def expected_fetch(version: int, fields: dict) -> hot.FetchRequest:
-    """What a hot request must be, given the codec's fields."""
+    """Return the hot request that the codec's fields must give."""
 
     def key(topic: dict) -> tuple:
         return topic.get("topic"), topic.get("topic_id")

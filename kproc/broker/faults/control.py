@@ -48,6 +48,8 @@ class FaultControl:
         self._reload_all = reload_all
         self._files = RuleFiles(services.config.log_dirs)
         self._leases: dict[int, list[HeldOperation]] = {}  # By rule.
+        # By rule. A schedule counts hits on from its last count, and tests read them every few ms.
+        self._schedules: dict[int, Schedule] = {}
 
     def respond(self, request: HandlerRequest, operation: FaultOperation, on_reply: OnReply) -> None:
         """Respond to one operation, now or later."""
@@ -91,7 +93,10 @@ class FaultControl:
 
     def _describe(self, rule_id: int, rule: FaultRule) -> dict[str, Any]:
         matches = self._files.matches(rule_id)
-        counts = {"id": rule_id, "matches": matches, "hits": Schedule(rule).hits(matches)}
+        schedule = self._schedules.get(rule_id)
+        if schedule is None:
+            schedule = self._schedules[rule_id] = Schedule(rule)
+        counts = {"id": rule_id, "matches": matches, "hits": schedule.hits(matches)}
         return {**counts, "rule": msgspec.to_builtins(rule)}
 
     def _log(self, done: str, request: HandlerRequest, rule_id: int, rule: FaultRule) -> None:
@@ -131,8 +136,10 @@ class FaultControl:
             self._log("removed", request, rule_id, rule)
             self._reload_all(lambda: None)
 
-    def release_leases(self, rule_ids: Collection[int]) -> None:
-        """Respond to the requests that hold rules which do not exist any more."""
+    def release_all_but(self, rule_ids: Collection[int]) -> None:
+        """Discard what is kept for rules that do not exist any more, and respond to the requests that hold them."""
+        for rule_id in self._schedules.keys() - rule_ids:
+            del self._schedules[rule_id]
         purgatory = self._services.owner.purgatory
         for rule_id in self._leases.keys() - rule_ids:
             for lease in self._leases.pop(rule_id):

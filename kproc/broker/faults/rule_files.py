@@ -102,8 +102,5 @@ class Counter:
         os.write(self._fd, b"\1")
         return os.lseek(self._fd, 0, os.SEEK_CUR)
 
-    def value(self) -> int:
-        return os.fstat(self._fd).st_size
-
     def close(self) -> None:
         os.close(self._fd)

@@ -67,8 +67,9 @@ class FaultSwitch:
 
     def load(self) -> None:
         """Read the rules that exist at the start of this Handler. The directory exists only if a rule was added."""
-        has_rules = Path(self._services.config.log_dirs, FAULTS_DIRECTORY).is_dir
-        if self.is_enabled and self.injector is None and has_rules():
+        if not self.is_enabled or self.injector is not None:
+            return
+        if Path(self._services.config.log_dirs, FAULTS_DIRECTORY).is_dir():
             self.reload()
 
     def reload(self) -> None:
@@ -77,7 +78,7 @@ class FaultSwitch:
             self.injector = self._make_injector()
         self.injector.reload()
         if self._control is not None:
-            self._control.release_leases(self.injector.rule_ids)
+            self._control.release_all_but(self.injector.rule_ids)
 
     def close(self) -> None:
         if self.injector is not None:

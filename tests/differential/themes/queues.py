@@ -25,7 +25,7 @@ _GROUP_RESOURCE: Final = 32
 
 
 class Queue:
-    """What the generator believes of the share partition."""
+    """The share partition as the generator expects it to be."""
 
     def __init__(self, topic: str, limit: int) -> None:
         self.topic = topic

@@ -211,7 +211,7 @@ class ShareGroups:
 
         def on_codes(codes: list[int]) -> None:
             if ErrorCode.FENCED_STATE_EPOCH in codes:
-                self._pass_stored_epochs(group)
+                self._double_epoch(group)
             on_done(dict(zip(offsets, codes, strict=True)))
 
         def send(code: Code) -> None:
@@ -223,7 +223,7 @@ class ShareGroups:
         # A power loss could take an epoch that is not synced, and the share coordinator rejects lower epochs.
         self._log.write(Write([], send))
 
-    def _pass_stored_epochs(self, group: ShareGroup) -> None:
+    def _double_epoch(self, group: ShareGroup) -> None:
         """Double the epoch of a group, because a stored state has a higher one.
 
         With kproc.flush=none, a power loss can take records of the group although the states survive. Without this, the

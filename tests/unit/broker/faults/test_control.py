@@ -1,14 +1,18 @@
-"""Fault rules that a broker rejects, with the reason."""
+"""Fault rules that a broker rejects, with the reason, and the counts of those that it has."""
 
 from __future__ import annotations
 
+from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
 from kproc.broker.api import load_all
-from kproc.broker.calls.own_operations import FaultRule
-from kproc.broker.faults.control import InvalidRule, validate
+from kproc.broker.calls.own_operations import FaultRule, ListFaults
+from kproc.broker.faults.control import FaultControl, InvalidRule, validate
+from kproc.broker.faults.rule_files import RuleFiles
+from kproc.broker.faults.schedule import Schedule
 
 
 @pytest.fixture(scope="module", autouse=True)
@@ -52,3 +56,33 @@ def test_rule_that_cannot_act_is_rejected_with_the_reason(rule: dict[str, Any], 
 )
 def test_rule_that_can_act_is_accepted(rule: dict[str, Any]) -> None:
     validate(FaultRule(**rule))
+
+
+def test_hits_are_counted_on_from_the_last_reading(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Tests read the hits every few ms, and each draw costs several us."""
+    drawn: list[int] = []
+    draws = Schedule._draws
+
+    def counted(self: Schedule, candidate: int) -> bool:
+        drawn.append(candidate)
+        return draws(self, candidate)
+
+    monkeypatch.setattr(Schedule, "_draws", counted)
+    owner = SimpleNamespace(purgatory=None)
+    services: Any = SimpleNamespace(config=SimpleNamespace(log_dirs=str(tmp_path)), owner=owner)
+    control = FaultControl(services, lambda on_done: on_done())
+    files = RuleFiles(str(tmp_path))
+    rule_id = files.add(FaultRule(action="close", probability=0.5))
+    counter = files.counter(rule_id)
+    readings: list[dict[str, Any]] = []
+    for _ in range(3):
+        for _ in range(10):
+            counter.next()
+        control.respond(None, ListFaults(), lambda answer: readings.extend(answer.result["rules"]))  # type: ignore[arg-type]
+    counter.close()
+    assert drawn == list(range(1, 31))
+    assert [each["matches"] for each in readings] == [10, 20, 30]
+    control.release_all_but(())
+    control.respond(None, ListFaults(), lambda answer: readings.extend(answer.result["rules"]))  # type: ignore[arg-type]
+    assert readings[-1]["hits"] == readings[-2]["hits"], "a schedule that was discarded counts again"
+    assert len(drawn) == 60
