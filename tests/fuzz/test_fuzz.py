@@ -17,6 +17,7 @@ from tests.support.acls import ANY_ACL
 from tests.support.broker import ServedBroker
 from tests.support.raw import address_of
 
+ROUNDS_MAX = 5
 TOPIC_IDS = {"one": b"1" * 16, "other": b"2" * 16}
 
 
@@ -79,11 +80,14 @@ def test_produced_batches_that_are_accepted_can_be_read(tmp_path: Path) -> None:
     with ServedBroker(tmp_path / "data", settings=FULL_SETTINGS) as broker:
         attack = Attack(broker, 20_243, only=ApiKey.PRODUCE, is_full=True)
         try:
-            attack.run(600, lines=40, frames_each=15)
+            # How many batches one round reads depends on the topics that its requests delete: 33 to 122 were seen.
+            for _ in range(ROUNDS_MAX):
+                attack.run(attack.sent + 600, lines=40, frames_each=15)
+                if attack.read_back > 50:
+                    break
         finally:
             attack.close()
-        # How many depends on the requests that delete topics meanwhile: 35 to 120 were seen.
-        assert attack.read_back > 10
+        assert attack.read_back > 50
 
 
 @pytest.mark.faults

@@ -242,7 +242,7 @@ class SharePartitions:
 
     def release_holder(self, holder: ShareHolder) -> None:
         """Release the records of a closed session."""
-        self._release(self._remove_uses(holder), holder.__eq__)
+        self._release(self._remove_uses(holder), lambda each: each == holder)
 
     def _remove_uses(self, holder: ShareHolder) -> dict[SharePartitionKey, None]:
         """Remove the uses of a closed session. Return the share partitions that it has used."""
