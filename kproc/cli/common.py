@@ -5,7 +5,8 @@ from __future__ import annotations
 import functools
 import inspect
 import os
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, fields, is_dataclass
 from enum import StrEnum
 from pathlib import Path
@@ -84,7 +85,7 @@ def interval_option(text: str) -> Any:
     return typer.Option("--interval", "-i", metavar="S", min=0, max=SECONDS_MAX, help=text)
 
 
-@dataclass
+@dataclass(frozen=True)
 class _CommandConfig:
     """The values of `--command-config` and `--profile` of this command. Its connections read them."""
 
@@ -97,21 +98,26 @@ class _CommandConfig:
 _command_config = _CommandConfig()
 
 
-def use_command_config(path: Path | None) -> None:
-    """Set the file of `--command-config` for all connections of this command. None: use the environment's."""
-    _command_config.path = path
-    _command_config.has_variable = True
-    _command_config.connection = None
-
-
-def use_connection(connection: ChosenConnection, path: Path | None) -> None:
-    """Set the file of `--command-config`, or else that of the profile, for all connections of this command.
+@contextmanager
+def connection_settings(connection: ChosenConnection | None, path: Path | None) -> Iterator[None]:
+    """Apply the file of `--command-config`, or else that of the profile, to all connections within the block.
 
     A profile without a file stands for a connection without TLS and login, whatever the environment says.
+    `connection` is None for a command without --profile. The previous settings are restored, because one process can
+    run several commands.
     """
-    _command_config.path = path or connection.command_config
-    _command_config.has_variable = connection.profile is None
-    _command_config.connection = connection
+    global _command_config
+    before = _command_config
+    if connection is None:
+        _command_config = _CommandConfig(path)
+    else:
+        _command_config = _CommandConfig(
+            path or connection.command_config, has_variable=connection.profile is None, connection=connection
+        )
+    try:
+        yield
+    finally:
+        _command_config = before
 
 
 def profile_in_use() -> str | None:
@@ -229,13 +235,12 @@ def with_command_config(command: Callable[..., Any]) -> Callable[..., Any]:
 
     @functools.wraps(command)
     def run(*arguments: Any, command_config: Path | None = None, **options: Any) -> Any:
+        connection = None
         if takes_profile:
             connection = find_connection(options["bootstrap"], options.pop("profile"))
             options["bootstrap"] = connection.bootstrap
-            use_connection(connection, command_config)
-        else:
-            use_command_config(command_config)
-        return command(*arguments, **options)
+        with connection_settings(connection, command_config):
+            return command(*arguments, **options)
 
     everything = [
         # None shows that the option is not given.

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Final
 
 import typer
 
-from kproc.cli.common import Failure, connect, topic_metadata, use_connection
+from kproc.cli.common import Failure, connect, connection_settings, topic_metadata
 from kproc.cli.profile_store import find_connection
 
 if TYPE_CHECKING:
@@ -156,10 +156,11 @@ def _names_from_broker(
 
         try:
             connection = find_connection(context.params.get("bootstrap"), context.params.get("profile"))
-            use_connection(
-                connection, Path(given) if (given := context.params.get("command_config")) else None
-            )
-            with connect(connection.bootstrap, timeout_ms=int(1000 * WAIT_S)) as client:
+            given = context.params.get("command_config")
+            with (
+                connection_settings(connection, Path(given) if given else None),
+                connect(connection.bootstrap, timeout_ms=int(1000 * WAIT_S)) as client,
+            ):
                 found.extend(ask(client))
         except (ClientError, ConfigError, KafkaError, Failure):
             return  # Without a broker there are no names. The command itself will report the reason.

@@ -125,11 +125,11 @@ def show(
 
     The source says what names the broker: a variable, a profile or the default.
     """
-    from kproc.cli.common import command_config_in_force, use_connection
+    from kproc.cli.common import command_config_in_force, connection_settings
 
     connection = find_connection(None, name)
-    use_connection(connection, None)
-    file = command_config_in_force()
+    with connection_settings(connection, None):
+        file = command_config_in_force()
     row = {
         "profile": connection.profile,
         "bootstrap": connection.bootstrap,

@@ -11,7 +11,7 @@ import pytest
 import typer.main
 
 from kproc.cli.commands import app
-from kproc.cli.common import Format, use_connection
+from kproc.cli.common import Format, connection_settings
 from kproc.cli.config_requests import Resource
 from kproc.cli.configs import _is_risky
 from kproc.cli.consent import Consent
@@ -174,7 +174,7 @@ def test_question_names_the_profile_in_use(at_terminal: Any, tmp_path: Path, mon
         (find_connection(None, "prod"), "profile prod (10.0.0.5:9092): delete? [y/N] "),
         (find_connection("a:1", None), "delete? [y/N] "),
     ):
-        use_connection(connection, None)
         shown = at_terminal("y\n")
-        Consent().require("delete?")
+        with connection_settings(connection, None):
+            Consent().require("delete?")
         assert shown.text() == expected

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
 
@@ -26,13 +25,12 @@ VARIABLES = ("KPROC_BOOTSTRAP", "KPROC_COMMAND_CONFIG", "KPROC_PROFILE")
 
 
 @pytest.fixture(autouse=True)
-def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A configuration directory without profiles."""
     for name in VARIABLES:
         monkeypatch.delenv(name, raising=False)
     monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path / "config"))
-    yield tmp_path
-    common.use_command_config(None)  # Forget the connection of the last command.
+    return tmp_path
 
 
 @pytest.fixture
@@ -68,6 +66,15 @@ def test_profile_life_cycle(kproc: Kproc, security: Path) -> None:
     }
     assert told(kproc("profile remove dev")) == "removed dev; no profile is in use now\n"
     assert list(load_profiles().by_name) == ["staging"]
+
+
+@pytest.mark.parametrize("options", ["--command-config {}", "--profile staging"])
+def test_settings_of_a_command_end_with_it(kproc: Kproc, security: Path, options: str) -> None:
+    """Otherwise the next command in the same process connects with the file of this one."""
+    told(kproc("profile add staging -b 127.0.0.1:1 --command-config", str(security)))
+    refused(kproc(f"ping {options.format(security)} --timeout 1"), 1)
+    assert common.command_config_in_force() is None
+    assert common.profile_in_use() is None
 
 
 @pytest.mark.parametrize(
