@@ -15,7 +15,7 @@ from pathlib import Path
 from types import FrameType
 from typing import TYPE_CHECKING, Final, NoReturn
 
-from kproc.cli.common import Failure, command_config_in_force, use_command_config
+from kproc.cli.common import Failure, command_config_in_force, connection_settings
 from kproc.cli.lines import print_line, print_note
 from kproc.cli.main import exit_code_of
 from kproc.cli.profile_store import COMMAND_CONFIG_VARIABLE
@@ -71,7 +71,8 @@ def _records(text: str) -> int:
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run the example and return its exit code. Errors go to stderr, a line each."""
     options = _parser().parse_args(arguments)
-    return exit_code_of(lambda: _run_example(options))
+    with connection_settings(None, options.command_config):
+        return exit_code_of(lambda: _run_example(options))
 
 
 def _run_example(options: argparse.Namespace) -> int:
@@ -79,7 +80,6 @@ def _run_example(options: argparse.Namespace) -> int:
     from kproc.pipeline.session import check_java, check_packages, worker_environment
     from kproc.pipeline.toml_table import SpecError
 
-    use_command_config(options.command_config)
     try:
         check_packages()
         check_java(os.environ)

@@ -67,14 +67,19 @@ def forked_broker(alternative: Sequence[str] = ()) -> type[Broker]:
     """
     # Imported here: with --bootstrap the client tests run without the package.
     from kproc import Broker
+    from kproc.embedded.process import BrokerProcess
 
-    class ForkedBroker(Broker):
-        def _start_process(self, command: list[str]) -> subprocess.Popen[bytes]:
+    class ForkedProcess(BrokerProcess):
+        def _launch(self, command: list[str], log: int) -> subprocess.Popen[bytes]:
             if alternative:
                 command = [*alternative, *command[command.index("serve") + 1 :]]
             with open(os.devnull, "w") as nothing:
                 out = nothing.fileno()
-                return start_kproc(command, cwd=os.getcwd(), stdout=out, stderr=self._log, new_session=True)
+                return start_kproc(command, cwd=os.getcwd(), stdout=out, stderr=log, new_session=True)
+
+    class ForkedBroker(Broker):
+        def _new_process(self, start_timeout_ms: int, stop_timeout_ms: int) -> BrokerProcess:
+            return ForkedProcess(start_timeout_ms=start_timeout_ms, stop_timeout_ms=stop_timeout_ms)
 
     return ForkedBroker
 

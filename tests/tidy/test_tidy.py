@@ -420,7 +420,7 @@ def test_tests_sleep_only_in_one_place() -> None:
 
 def test_module_names_are_known_to_the_walker() -> None:
     assert module_name(PACKAGE / "wire" / "__init__.py") == "kproc.wire"
-    assert module_name(PACKAGE / "embedded.py") == "kproc.embedded"
+    assert module_name(PACKAGE / "pytest_plugin.py") == "kproc.pytest_plugin"
 
 
 def test_python_processes_are_started_in_three_places_only() -> None:
@@ -428,7 +428,7 @@ def test_python_processes_are_started_in_three_places_only() -> None:
 
     `cli.main` runs its own command line once more, without PYTHONINSPECT.
     """
-    allowed = {"kproc/cli/main.py", "kproc/embedded.py", "kproc/pipeline/session.py"}
+    allowed = {"kproc/cli/main.py", "kproc/embedded/process.py", "kproc/pipeline/session.py"}
     found = {relative(path) for path in package_files() if "sys.executable" in path.read_text()}
     assert found == allowed
 

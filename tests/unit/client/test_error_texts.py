@@ -12,7 +12,7 @@ import kproc
 from kproc.client.error_texts import MEANINGS, error_text, failure_text
 from kproc.common.errors import ErrorCode, KafkaError
 
-ROOMS = ("cli", "client", "embedded.py", "pipeline", "pytest_plugin.py", "spark", "tools")
+ROOMS = ("cli", "client", "embedded/broker.py", "pipeline", "pytest_plugin.py", "spark", "tools")
 
 
 def test_every_code_has_a_meaning_in_plain_words() -> None:

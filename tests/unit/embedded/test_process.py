@@ -33,7 +33,7 @@ def test_the_package_names_it_without_loading_it():
     code += (
         "; assert issubclass(kproc.BrokerFailed, RuntimeError) and issubclass(kproc.ConfigError, ValueError)"
     )
-    root = Path(__file__).resolve().parents[2]
+    root = Path(__file__).resolve().parents[3]
     subprocess.run([sys.executable, "-c", code], cwd=root, check=True, timeout=PATIENCE_SECONDS)
 
 
@@ -91,7 +91,7 @@ def test_start_failure_reason_survives_removed_directory(scratch, obstacle):
 def test_a_broker_that_is_never_ready_is_killed(scratch, monkeypatch):
     # A shell, because on a busy machine Python takes longer to start than the broker is waited for.
     sleeper = ["sh", "-c", "printf hello >&2; exec sleep 600"]
-    monkeypatch.setattr(Broker, "_command", lambda self, ready_file: sleeper)
+    monkeypatch.setattr(Broker, "_command", lambda self, directory: sleeper)
     broker = Broker(start_timeout_ms=1_000)
     with pytest.raises(BrokerFailed, match="was not ready in 1000 ms; its stderr:\nhello"):
         broker.start()
@@ -119,7 +119,7 @@ def test_a_session_that_does_not_end_is_killed_and_told(scratch, monkeypatch, be
     monkeypatch.setattr(
         Broker,
         "_command",
-        lambda self, ready_file: [sys.executable, "-c", SLOW_TO_DIE, behaviour, str(ready_file)],
+        lambda self, directory: [sys.executable, "-c", SLOW_TO_DIE, behaviour, str(directory / "ready.json")],
     )
     stop_ms = stretched(300)
     broker = Broker(stop_timeout_ms=stop_ms).start()
@@ -139,7 +139,7 @@ def test_slow_directory_removal_after_end_is_no_failure(scratch, monkeypatch):
     monkeypatch.setattr(
         Broker,
         "_command",
-        lambda self, ready_file: [sys.executable, "-c", SLOW_TO_DIE, "stay", str(ready_file)],
+        lambda self, directory: [sys.executable, "-c", SLOW_TO_DIE, "stay", str(directory / "ready.json")],
     )
     broker = Broker(stop_timeout_ms=300).start()
     session = broker.pid
@@ -198,7 +198,7 @@ def test_broker_under_ignored_sigchld_restarts_and_stops(scratch, ignored_sigchl
 def test_stop_of_ended_broker_is_quiet_under_ignored_sigchld(scratch, ignored_sigchld):
     broker = Broker().start()
     broker.kill()
-    wait_ended(broker._child_pidfd, 10_000)
+    wait_ended(broker._process.pidfd, 10_000)
     broker.stop()
 
 
@@ -206,7 +206,7 @@ def test_the_tests_own_error_is_not_hidden_by_the_brokers(scratch, monkeypatch):
     monkeypatch.setattr(
         Broker,
         "_command",
-        lambda self, ready_file: [sys.executable, "-c", SLOW_TO_DIE, "leave", str(ready_file)],
+        lambda self, directory: [sys.executable, "-c", SLOW_TO_DIE, "leave", str(directory / "ready.json")],
     )
     with pytest.raises(KeyError) as caught, Broker(stop_timeout_ms=stretched(300)):
         raise KeyError("mine")
@@ -228,8 +228,7 @@ def test_settings_become_arguments(tmp_path):
     broker = Broker(
         {"num.io.threads": 2, "auto.create.topics.enable": False}, transport="thread", data="here"
     )
-    broker._directory = tmp_path
-    command = broker._command(tmp_path / "ready.json")
+    command = broker._command(tmp_path)
     assert command[command.index("--data") + 1] == str(Path("here").absolute())
     assert command[command.index("--listeners") + 1] == "PLAINTEXT://127.0.0.1:0"
     assert command[command.index("--exit-with-parent") + 1] == str(os.getpid())

@@ -1,23 +1,12 @@
 """kproc.Broker: a broker for a test or a notebook, started as a child process.
 
-    with kproc.Broker() as broker:
-        producer = Producer({"bootstrap.servers": broker.bootstrap})
-
-The supervisor is started by exec. A fork would copy the caller's threads' locks, event loops and descriptors. It knows
-the caller's pid and stops when that process ends, so that a killed test leaves no broker behind. stop() does not rely
-on that.
+with kproc.Broker() as broker:
+    producer = Producer({"bootstrap.servers": broker.bootstrap})
 """
 
 from __future__ import annotations
 
-import contextlib
-import json
 import os
-import shutil
-import signal
-import subprocess
-import sys
-import tempfile
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from types import TracebackType
@@ -25,14 +14,7 @@ from typing import TYPE_CHECKING, Any, Final, Self
 
 from kproc.broker.config.settings import is_secret
 from kproc.broker.config.values import wire_text
-from kproc.common.clock import NS_PER_MS, SystemClock
-from kproc.common.sessions import (
-    exit_text,
-    kill_process_group,
-    peek_exit,
-    wait_ended,
-    wait_session_ends,
-)
+from kproc.embedded.process import READY_FILE, BrokerFailed, BrokerProcess, kproc_command
 
 if TYPE_CHECKING:
     from kproc.client import Client
@@ -41,19 +23,8 @@ if TYPE_CHECKING:
     from kproc.client.security.throwaway import Throwaway
     from kproc.wire.header import ApiKey
 
-POLL_MS: Final = 2
-"""Interval between checks for the ready file. If the broker ends, the wait ends at once."""
-SETTLE_MS: Final = 2_000
-"""Time that children get after their supervisor has ended. They notice it at once, but the cleaner may have work."""
-_READY_FILE: Final = "ready.json"
 TOPIC_TIMEOUT_MS: Final = 10_000
 """Timeout for changes of a topic."""
-LOG_TAIL_BYTES: Final = 8192
-"""Bytes of the broker's stderr that an error shows: one or two stacks."""
-
-
-class BrokerFailed(RuntimeError):
-    """The broker did not start or did not stop. The message ends with the last lines of its stderr."""
 
 
 class Broker:
@@ -91,21 +62,13 @@ class Broker:
         self._users = tuple(users)
         self._client = dict(client or {})
         self._throwaway: Throwaway | None = None
-        self.ready: dict[str, Any] = {}
         self._given_data = Path(data).absolute() if data is not None else None
         self._port = port
-        self._start_timeout_ms = start_timeout_ms
-        self._stop_timeout_ms = stop_timeout_ms
-        self._directory: Path | None = None
-        self._child: subprocess.Popen[bytes] | None = None
-        self._owner_pid = -1
-        self._child_pidfd = -1
-        # Keep stderr open here, because the janitor of a broker that cannot start removes the directory with the file.
-        self._log = -1
-        self._last_log = ""
-        self._is_killed = False
-        self._clock = SystemClock()
+        self._process = self._new_process(start_timeout_ms, stop_timeout_ms)
         self._faults: Faults | None = None
+
+    def _new_process(self, start_timeout_ms: int, stop_timeout_ms: int) -> BrokerProcess:
+        return BrokerProcess(start_timeout_ms=start_timeout_ms, stop_timeout_ms=stop_timeout_ms)
 
     def __repr__(self) -> str:
         if not self.is_running:
@@ -169,6 +132,11 @@ class Broker:
         return parse_client_security(self._client)
 
     @property
+    def ready(self) -> dict[str, Any]:
+        """The content of the ready file: address, pids, metrics endpoint. Empty while the broker does not run."""
+        return self._process.ready
+
+    @property
     def pid(self) -> int:
         """The supervisor's process id."""
         return int(self._ready_value("pid"))
@@ -186,11 +154,11 @@ class Broker:
     @property
     def is_running(self) -> bool:
         """True from start() until the supervisor has ended or stop() was called."""
-        return self._child is not None and not wait_ended(self._child_pidfd, 0)
+        return self._process.is_running
 
     def log_text(self) -> str:
         """Return the last lines of the broker's stderr, also after it has stopped."""
-        return _tail(self._log) if self._log >= 0 else self._last_log
+        return self._process.log_text()
 
     @property
     def faults(self) -> Faults:
@@ -249,55 +217,38 @@ class Broker:
             raise RuntimeError(f"topic {result['name']}: {reason}")
 
     def _ready_value(self, key: str) -> Any:
-        if not self.ready:
+        if not self._process.ready:
             raise BrokerFailed("the broker is not running: use it as a context manager, or call start()")
-        return self.ready[key]
+        return self._process.ready[key]
 
     # -- start and stop
 
     def start(self) -> Self:
         """Start the broker and wait until it answers requests. Raises BrokerFailed with the reason."""
-        if self._child is not None:
+        if self._process.is_started:
             raise BrokerFailed("the broker is running already")
-        self._owner_pid = os.getpid()
-        self._directory = Path(tempfile.mkdtemp(prefix="kproc-"))
-        ready_file = self._directory / _READY_FILE
         try:
-            flags = os.O_RDWR | os.O_CREAT | os.O_TRUNC | os.O_APPEND | os.O_CLOEXEC
-            self._log = os.open(self._directory / "stderr.log", flags, 0o600)
-            self._make_security()
-            self._child = self._start_process(self._command(ready_file))
-            self._child_pidfd = os.pidfd_open(self._child.pid)
-            self.ready = self._wait_ready(ready_file)
+            directory = self._process.prepare()
+            self._make_security(directory)
+            self._process.start(self._command(directory))
         except BaseException:
             self._stop(graceful=False)
             raise
         return self
 
-    def _start_process(self, command: list[str]) -> subprocess.Popen[bytes]:
-        return subprocess.Popen(  # noqa: S603 - our own interpreter and package
-            command,
-            stdin=subprocess.DEVNULL,
-            stdout=subprocess.DEVNULL,
-            stderr=self._log,
-            start_new_session=True,
-        )
-
-    def _make_security(self) -> None:
+    def _make_security(self, directory: Path) -> None:
         """Create certificates and users if TLS or logins are wanted."""
         if self._has_tls or self._users:
             from kproc.client.security.throwaway import make_throwaway
 
-            assert self._directory is not None
-            where = self._directory / "security"
+            where = directory / "security"
             self._throwaway = make_throwaway(where, has_tls=self._has_tls, users=self._users)
 
-    def _command(self, ready_file: Path) -> list[str]:
-        assert self._directory is not None
-        data = self._given_data or self._directory / "data"
-        command = kproc_command("serve", "--quiet", "--ready-file", str(ready_file))
+    def _command(self, directory: Path) -> list[str]:
+        data = self._given_data or directory / "data"
+        command = kproc_command("serve", "--quiet", "--ready-file", str(directory / READY_FILE))
         command += ["--exit-with-parent", str(os.getpid())]
-        command += ["--set", f"kproc.temporary.directory={self._directory}"]
+        command += ["--set", f"kproc.temporary.directory={directory}"]
         if "log.dirs" not in self.settings:
             command += ["--data", str(data)]
         settings = {
@@ -315,26 +266,12 @@ class Broker:
             from kproc.client.security.throwaway import write_private
             from kproc.client.security.written import as_properties
 
-            path = self._directory / "secrets.properties"
+            path = directory / "secrets.properties"
             write_private(path, as_properties(secret).encode())
             command += ["--config", str(path)]
         for name, value in settings.items():
             command += ["--set", f"{name}={value}"]
         return command
-
-    def _wait_ready(self, ready_file: Path) -> dict[str, Any]:
-        """Wait for the ready file and return its JSON. The broker renames it into place, so it is always complete."""
-        deadline_ns = self._clock.now_ns() + self._start_timeout_ms * NS_PER_MS
-        while not ready_file.exists():
-            if wait_ended(self._child_pidfd, POLL_MS):
-                assert self._child is not None
-                raise BrokerFailed(f"the broker ended with {peek_exit(self._child.pid)}{self._log_suffix()}")
-            if self._clock.now_ns() > deadline_ns:
-                raise BrokerFailed(
-                    f"the broker was not ready in {self._start_timeout_ms} ms{self._log_suffix()}"
-                )
-        ready: dict[str, Any] = json.loads(ready_file.read_bytes())
-        return ready
 
     def stop(self) -> None:
         """Stop the broker: SIGTERM, a bounded wait, then SIGKILL to its whole session. Delete temporary data.
@@ -348,74 +285,16 @@ class Broker:
 
     def kill(self) -> None:
         """Send SIGKILL to the supervisor alone; its children notice and end. stop() then raises no error for it."""
-        assert self._child is not None, "the broker is not running"
-        self._is_killed = True
-        signal.pidfd_send_signal(self._child_pidfd, signal.SIGKILL)
+        self._process.kill()
 
     def _stop(self, *, graceful: bool) -> str | None:
         """Stop the processes and release everything. Return the reason if the broker did not end well."""
-        failure = None
-        # A forked copy of the owner also runs its exit handlers. It must not stop the broker that its parent uses.
-        is_ours = self._owner_pid == os.getpid()
         try:
-            if self._child is not None and is_ours:
-                failure = self._stop_processes(self._child, graceful=graceful)
+            return self._process.stop(graceful=graceful)
         finally:
-            self._child = None
             if self._faults is not None:
                 self._faults.release()  # Rules end with the broker.
-            self._is_killed = False
-            self.ready = {}
-            if self._child_pidfd >= 0:
-                os.close(self._child_pidfd)
-                self._child_pidfd = -1
-            if self._log >= 0:
-                self._last_log = self.log_text()
-                os.close(self._log)
-                self._log = -1
-            if self._directory is not None and is_ours:
-                shutil.rmtree(self._directory, ignore_errors=True)
-            self._directory = None
             self._throwaway = None
-        return failure
-
-    def _stop_processes(self, child: subprocess.Popen[bytes], *, graceful: bool) -> str | None:
-        """Stop the supervisor, then the rest of its session.
-
-        The supervisor is reaped last. As long as it is a zombie the kernel cannot reuse its pid, which is also the id
-        of its session and its process group, so that a signal to the group cannot hit other processes.
-        """
-        was_killed = has_ended = False
-        if child.returncode is None and self._child_pidfd >= 0:
-            if graceful:
-                # A zombie accepts signals. But if the caller ignores SIGCHLD, the kernel reaps the process at once.
-                with contextlib.suppress(ProcessLookupError):
-                    signal.pidfd_send_signal(self._child_pidfd, signal.SIGTERM)
-            if not wait_ended(self._child_pidfd, self._stop_timeout_ms if graceful else 0):
-                # The ready file goes when every role has ended. After that the supervisor only deletes the directory,
-                # and we do that, too, so killing it then is no failure.
-                has_ended = self._directory is not None and not (self._directory / _READY_FILE).exists()
-                was_killed = graceful and not has_ended
-                kill_process_group(child.pid)
-                wait_ended(self._child_pidfd, self._stop_timeout_ms)
-        left_over = wait_session_ends(
-            child.pid, timeout_ms=min(SETTLE_MS, self._stop_timeout_ms) if graceful else 0
-        )
-        if left_over:
-            kill_process_group(child.pid)
-            wait_session_ends(child.pid, timeout_ms=self._stop_timeout_ms)
-        code = child.wait()
-        if was_killed:
-            return f"the broker did not stop in {self._stop_timeout_ms} ms and was killed{self._log_suffix()}"
-        if code != 0 and not ((self._is_killed or has_ended) and code == -signal.SIGKILL):
-            return f"the broker ended with {exit_text(code)}{self._log_suffix()}"
-        if left_over:
-            return f"processes outlived their supervisor and were killed: {left_over}{self._log_suffix()}"
-        return None
-
-    def _log_suffix(self) -> str:
-        text = self.log_text().strip()
-        return f"; its stderr:\n{text}" if text else "; it wrote nothing to stderr"
 
     def __enter__(self) -> Self:
         return self.start()
@@ -460,18 +339,3 @@ def _settings_for_tests(
     # It costs nothing as long as a test adds no rule.
     settings.setdefault("kproc.faults.enable", True)
     return settings
-
-
-def kproc_command(*arguments: str) -> list[str]:
-    """Return a command that runs this kproc with this interpreter, whatever the working directory contains.
-
-    `-m` would put the working directory in front of the standard library. Python would then import a project's own
-    module `secrets`, or a file that another user has put there, instead of the library's. -P prevents that.
-    """
-    return [sys.executable, "-P", str(Path(__file__).with_name("__main__.py")), *arguments]
-
-
-def _tail(descriptor: int) -> str:
-    size = os.fstat(descriptor).st_size
-    start = max(0, size - LOG_TAIL_BYTES)
-    return os.pread(descriptor, size - start, start).decode(errors="replace")

@@ -1,0 +1,8 @@
+"""A broker inside a test or a notebook: `kproc.Broker`, and what its processes need."""
+
+from __future__ import annotations
+
+from kproc.embedded.broker import Broker
+from kproc.embedded.process import BrokerFailed, kproc_command
+
+__all__ = ["Broker", "BrokerFailed", "kproc_command"]

@@ -1,0 +1,199 @@
+"""The processes of an embedded broker: one supervisor started as a child, its log, and its temporary directory.
+
+The supervisor is started by exec. A fork would copy the caller's threads' locks, event loops and descriptors. It knows
+the caller's pid and stops when that process ends, so that a killed test leaves no broker behind. stop() does not rely
+on that.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+from typing import Any, Final
+
+from kproc.common.clock import NS_PER_MS, SystemClock
+from kproc.common.sessions import (
+    exit_text,
+    kill_process_group,
+    peek_exit,
+    wait_ended,
+    wait_session_ends,
+)
+
+POLL_MS: Final = 2
+"""Interval between checks for the ready file. If the broker ends, the wait ends at once."""
+SETTLE_MS: Final = 2_000
+"""Time that children get after their supervisor has ended. They notice it at once, but the cleaner may have work."""
+READY_FILE: Final = "ready.json"
+LOG_TAIL_BYTES: Final = 8192
+"""Bytes of the broker's stderr that an error shows: one or two stacks."""
+
+
+class BrokerFailed(RuntimeError):
+    """The broker did not start or did not stop. The message ends with the last lines of its stderr."""
+
+
+class BrokerProcess:
+    """The supervisor of one broker, in a session of its own. It can be started again after stop().
+
+    The process that called prepare() owns it. In a process forked from the owner, stop() stops nothing.
+    """
+
+    def __init__(self, *, start_timeout_ms: int, stop_timeout_ms: int) -> None:
+        self._start_timeout_ms = start_timeout_ms
+        self._stop_timeout_ms = stop_timeout_ms
+        self.directory: Path | None = None
+        """The temporary directory, deleted by stop()."""
+        self.ready: dict[str, Any] = {}
+        """The content of the ready file: address, pids, data directory. Empty while the broker does not run."""
+        self.pidfd = -1
+        """The supervisor's pidfd, or -1."""
+        self._child: subprocess.Popen[bytes] | None = None
+        self._owner_pid = -1
+        # Keep stderr open here, because the janitor of a broker that cannot start removes the directory with the file.
+        self._log = -1
+        self._last_log = ""
+        self._is_killed = False
+        self._clock = SystemClock()
+
+    @property
+    def is_started(self) -> bool:
+        """True from start() until stop(), also if the supervisor has ended meanwhile."""
+        return self._child is not None
+
+    @property
+    def is_running(self) -> bool:
+        """True from start() until the supervisor has ended or stop() was called."""
+        return self._child is not None and not wait_ended(self.pidfd, 0)
+
+    def log_text(self) -> str:
+        """Return the last lines of the broker's stderr, also after it has stopped."""
+        return _tail(self._log) if self._log >= 0 else self._last_log
+
+    def prepare(self) -> Path:
+        """Create the temporary directory with the log, and return its path."""
+        self._owner_pid = os.getpid()
+        self.directory = Path(tempfile.mkdtemp(prefix="kproc-"))
+        flags = os.O_RDWR | os.O_CREAT | os.O_TRUNC | os.O_APPEND | os.O_CLOEXEC
+        self._log = os.open(self.directory / "stderr.log", flags, 0o600)
+        return self.directory
+
+    def start(self, command: list[str]) -> None:
+        """Run a command that serves, and wait for its ready file. Raises BrokerFailed with the reason."""
+        assert self.directory is not None, "prepare() first"
+        self._child = self._launch(command, self._log)
+        self.pidfd = os.pidfd_open(self._child.pid)
+        self.ready = self._wait_ready(self.directory / READY_FILE)
+
+    def _launch(self, command: list[str], log: int) -> subprocess.Popen[bytes]:
+        return subprocess.Popen(  # noqa: S603 - our own interpreter and package
+            command,
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.DEVNULL,
+            stderr=log,
+            start_new_session=True,
+        )
+
+    def _wait_ready(self, ready_file: Path) -> dict[str, Any]:
+        """Wait for the ready file and return its JSON. The broker renames it into place, so it is always complete."""
+        deadline_ns = self._clock.now_ns() + self._start_timeout_ms * NS_PER_MS
+        while not ready_file.exists():
+            if wait_ended(self.pidfd, POLL_MS):
+                assert self._child is not None
+                raise BrokerFailed(f"the broker ended with {peek_exit(self._child.pid)}{self._log_suffix()}")
+            if self._clock.now_ns() > deadline_ns:
+                raise BrokerFailed(
+                    f"the broker was not ready in {self._start_timeout_ms} ms{self._log_suffix()}"
+                )
+        ready: dict[str, Any] = json.loads(ready_file.read_bytes())
+        return ready
+
+    def kill(self) -> None:
+        """Send SIGKILL to the supervisor alone; its children notice and end. stop() then returns no failure for it."""
+        assert self._child is not None, "the broker is not running"
+        self._is_killed = True
+        signal.pidfd_send_signal(self.pidfd, signal.SIGKILL)
+
+    def stop(self, *, graceful: bool) -> str | None:
+        """Stop the processes and release everything. Return the reason if the broker did not end well."""
+        failure = None
+        # A forked copy of the owner also runs its exit handlers. It must not stop the broker that its parent uses.
+        is_ours = self._owner_pid == os.getpid()
+        try:
+            if self._child is not None and is_ours:
+                failure = self._stop_processes(self._child, graceful=graceful)
+        finally:
+            self._child = None
+            self._is_killed = False
+            self.ready = {}
+            if self.pidfd >= 0:
+                os.close(self.pidfd)
+                self.pidfd = -1
+            if self._log >= 0:
+                self._last_log = self.log_text()
+                os.close(self._log)
+                self._log = -1
+            if self.directory is not None and is_ours:
+                shutil.rmtree(self.directory, ignore_errors=True)
+            self.directory = None
+        return failure
+
+    def _stop_processes(self, child: subprocess.Popen[bytes], *, graceful: bool) -> str | None:
+        """Stop the supervisor, then the rest of its session.
+
+        The supervisor is reaped last. As long as it is a zombie the kernel cannot reuse its pid, which is also the id
+        of its session and its process group, so that a signal to the group cannot hit other processes.
+        """
+        was_killed = has_ended = False
+        if child.returncode is None and self.pidfd >= 0:
+            if graceful:
+                # A zombie accepts signals. But if the caller ignores SIGCHLD, the kernel reaps the process at once.
+                with contextlib.suppress(ProcessLookupError):
+                    signal.pidfd_send_signal(self.pidfd, signal.SIGTERM)
+            if not wait_ended(self.pidfd, self._stop_timeout_ms if graceful else 0):
+                # The ready file goes when every role has ended. After that the supervisor only deletes the directory,
+                # and we do that, too, so killing it then is no failure.
+                has_ended = self.directory is not None and not (self.directory / READY_FILE).exists()
+                was_killed = graceful and not has_ended
+                kill_process_group(child.pid)
+                wait_ended(self.pidfd, self._stop_timeout_ms)
+        left_over = wait_session_ends(
+            child.pid, timeout_ms=min(SETTLE_MS, self._stop_timeout_ms) if graceful else 0
+        )
+        if left_over:
+            kill_process_group(child.pid)
+            wait_session_ends(child.pid, timeout_ms=self._stop_timeout_ms)
+        code = child.wait()
+        if was_killed:
+            return f"the broker did not stop in {self._stop_timeout_ms} ms and was killed{self._log_suffix()}"
+        if code != 0 and not ((self._is_killed or has_ended) and code == -signal.SIGKILL):
+            return f"the broker ended with {exit_text(code)}{self._log_suffix()}"
+        if left_over:
+            return f"processes outlived their supervisor and were killed: {left_over}{self._log_suffix()}"
+        return None
+
+    def _log_suffix(self) -> str:
+        text = self.log_text().strip()
+        return f"; its stderr:\n{text}" if text else "; it wrote nothing to stderr"
+
+
+def kproc_command(*arguments: str) -> list[str]:
+    """Return a command that runs this kproc with this interpreter, whatever the working directory contains.
+
+    `-m` would put the working directory in front of the standard library. Python would then import a project's own
+    module `secrets`, or a file that another user has put there, instead of the library's. -P prevents that.
+    """
+    return [sys.executable, "-P", str(Path(__file__).parents[1] / "__main__.py"), *arguments]
+
+
+def _tail(descriptor: int) -> str:
+    size = os.fstat(descriptor).st_size
+    start = max(0, size - LOG_TAIL_BYTES)
+    return os.pread(descriptor, size - start, start).decode(errors="replace")
