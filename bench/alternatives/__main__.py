@@ -59,7 +59,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
             from bench.alternatives.broker.turn_based import KINDS
             from kproc.broker.supervisor import inprocess
 
-            stack.enter_context(substituted(inprocess, BrokerProcess=KINDS[transport]))
+            stack.enter_context(substituted(inprocess, InProcessBroker=KINDS[transport]))
             transport = "thread"
         return run(["serve", "--transport", transport, *others])
 

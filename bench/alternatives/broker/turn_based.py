@@ -26,7 +26,7 @@ from kproc.broker.ipc.wait import make_eventfd
 from kproc.broker.role.linked_role import LinkedRole
 from kproc.broker.supervisor import broker
 from kproc.broker.supervisor.data_directory import DataDirectory
-from kproc.broker.supervisor.inprocess import BrokerProcess
+from kproc.broker.supervisor.inprocess import InProcessBroker
 from kproc.broker.supervisor.service_manager import ServiceManager
 from kproc.broker.transport.agent import Agent, AgentId
 
@@ -34,7 +34,7 @@ _MOMENT_S: Final = 0.005
 _FAR_NS: Final = 1 << 62
 
 
-class TurnBasedProcess(BrokerProcess):
+class TurnBasedProcess(InProcessBroker):
     """Base class of the two transports. It runs due agents by turns."""
 
     def __init__(self, config: Config, directory: DataDirectory, manager: ServiceManager) -> None:
@@ -259,7 +259,7 @@ def _has_input(agent: Agent) -> Callable[[], bool] | None:
     return None  # An Acceptor has no links; it handles a Processor's report in its next turn.
 
 
-KINDS: Final[Mapping[str, type[BrokerProcess]]] = {
+KINDS: Final[Mapping[str, type[InProcessBroker]]] = {
     "asyncio": LoopProcess,
     "connection-threads": ConnectionThreadsProcess,
 }

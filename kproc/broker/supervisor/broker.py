@@ -75,7 +75,7 @@ logger = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SupervisorCalls:
-    """The functions by which the controller calls the supervisor, or BrokerProcess if all roles share a process."""
+    """The functions by which the controller calls the supervisor, or InProcessBroker if all roles share a process."""
 
     send_request: AskSupervisor
     send_settings: Callable[[DynamicSettings], None]

@@ -1,4 +1,4 @@
-"""BrokerProcess: the thread and inline transports, which run all roles in one process, in threads or in turn.
+"""InProcessBroker: the thread and inline transports, which run all roles in one process, in threads or in turn.
 
 The roles, their links and the order of a stop are those of topology.py. Links are deques of the same records
 (transport/thread.py). Sockets travel over the same socket pairs. No role is restarted: a role that fails ends the
@@ -86,7 +86,7 @@ def run_in_process(
     preload.load(config)
     directory = DataDirectory(config)
     try:
-        process = BrokerProcess(config, directory, manager)
+        process = InProcessBroker(config, directory, manager)
         process.ends_at_hangup = not can_reload
     except BaseException:
         directory.close()
@@ -99,7 +99,7 @@ def run_in_process(
         ready.remove(ready_file)
 
 
-class BrokerProcess:
+class InProcessBroker:
     """All roles of one broker in one process, each in a thread or all inline."""
 
     ends_at_hangup = True

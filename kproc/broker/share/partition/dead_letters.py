@@ -241,7 +241,7 @@ class DeadLetterWriter:
         if code not in _RETRIED or queue.attempts >= _ATTEMPTS:
             return False
         due_ns = self._services.clock.now_ns() + (_PAUSE_MS << queue.attempts - 1) * NS_PER_MS
-        self._services.owner.purgatory.watch(_Pause(self, partition, due_ns), ())
+        self._services.owner.purgatory.watch(_DeadLetterPause(self, partition, due_ns), ())
         queue.is_waiting = True
         return True
 
@@ -267,7 +267,7 @@ class DeadLetterWriter:
             self._on_written(partition, letters.first, letters.last)
 
 
-class _Pause(DelayedOperation):
+class _DeadLetterPause(DelayedOperation):
     """The pause before a batch of dead letters is written again."""
 
     __slots__ = ("_partition", "_writer")

@@ -77,7 +77,7 @@ class StateCalls:
             if call.partition.is_dropped:
                 continue
             if isinstance(outcome, int) and outcome in _RETRIED and now_ns < call.give_up_ns:
-                self._services.owner.purgatory.watch(_Pause(self, call, now_ns + _PAUSE_NS), ())
+                self._services.owner.purgatory.watch(_StateCallPause(self, call, now_ns + _PAUSE_NS), ())
             else:
                 call.on_outcome(call.partition, outcome)
 
@@ -87,12 +87,12 @@ class StateCalls:
             return
         if self._services.clock.now_ns() < due_ns:
             # All parked operations were completed early, because this Handler stops or ACLs have changed.
-            self._services.owner.purgatory.watch(_Pause(self, call, due_ns), ())
+            self._services.owner.purgatory.watch(_StateCallPause(self, call, due_ns), ())
         else:
             self._send(call.operation, [call])
 
 
-class _Pause(DelayedOperation):
+class _StateCallPause(DelayedOperation):
     """The pause before a call is sent again."""
 
     __slots__ = ("_call", "_calls")

@@ -29,7 +29,7 @@ ShareKey = tuple[bytes, int]
 Fields = dict[str, Any]
 
 
-class ShareTarget:
+class SessionPartition:
     """One partition of a session."""
 
     __slots__ = ("must_respond", "topic_name")
@@ -60,13 +60,13 @@ class ShareSession:
         """Begin with these partitions. The next request has epoch 1."""
         self.epoch = 1
         # In the order in which the member named them. A partition with records goes to the end.
-        self.targets = {key: ShareTarget(must_respond=False) for key in keys}
+        self.targets = {key: SessionPartition(must_respond=False) for key in keys}
 
     def update(self, keys: Iterable[ShareKey], forgotten: Iterable[ShareKey]) -> None:
         """Add and remove partitions. As in Kafka, one that is both added and forgotten is not in the session."""
         for key in keys:
             if key not in self.targets:
-                self.targets[key] = ShareTarget(must_respond=True)
+                self.targets[key] = SessionPartition(must_respond=True)
         for key in forgotten:
             self.targets.pop(key, None)
 

@@ -67,7 +67,7 @@ class ShareEnvironment(NamedTuple):
     has_partition: Callable[[bytes, int], bool]
 
 
-class _SharePartition:
+class _StoredPartition:
     """A share partition with the state that its records have made."""
 
     __slots__ = ("fence_epoch", "key", "snapshot_offset", "state", "updates")
@@ -106,7 +106,7 @@ class ShareCoordinator:
     def __init__(self, environment: ShareEnvironment, log: CoordinatorLog[Any]) -> None:
         self._environment = environment
         self._log = log
-        self._parts: dict[str, _SharePartition] = {}  # By `state_key`.
+        self._parts: dict[str, _StoredPartition] = {}  # By `state_key`.
         # The share partitions with a write that is not appended yet.
         self._queued: set[str] = set()
         self._last_offset = 0  # Of the last snapshot or tombstone.
@@ -140,14 +140,14 @@ class ShareCoordinator:
             if part is None:
                 # As in Kafka. The snapshot is missing only if another program has deleted records.
                 state = Snapshot(content.snapshot_epoch, 0, content.leader_epoch, NO_OFFSET, NO_COUNT, 0, 0)
-                part = self._parts[name] = _SharePartition(key, state, offset)
+                part = self._parts[name] = _StoredPartition(key, state, offset)
             part.follow_update(content)
             return
         self._last_offset = offset
         if content is None:
             self._parts.pop(name, None)
         elif part is None:
-            self._parts[name] = _SharePartition(key, content, offset)
+            self._parts[name] = _StoredPartition(key, content, offset)
         else:
             part.follow_snapshot(content, offset)
 
@@ -225,13 +225,13 @@ class ShareCoordinator:
         else:
             self._append(name, key, None, on_code)
 
-    def _find(self, name: str) -> _SharePartition | None:
+    def _find(self, name: str) -> _StoredPartition | None:
         """Return a share partition with the effect of all writes so far."""
         if name in self._queued:
             self._log.flush()
         return self._parts.get(name)
 
-    def _get(self, name: str, leader_epoch: int) -> _SharePartition:
+    def _get(self, name: str, leader_epoch: int) -> _StoredPartition:
         """Return a share partition for its owner.
 
         Raises INVALID_REQUEST before it was initialized, and FENCED_LEADER_EPOCH for an older owner.
@@ -248,7 +248,7 @@ class ShareCoordinator:
             raise KafkaError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
         return key
 
-    def _change(self, part: _SharePartition, request: WriteState, leader_epoch: int) -> ShareRecordValue:
+    def _change(self, part: _StoredPartition, request: WriteState, leader_epoch: int) -> ShareRecordValue:
         """Return the record for a change of the state: an update, or a snapshot if there are enough updates.
 
         Raises INVALID_REQUEST if the state would have too many batches.

@@ -28,7 +28,7 @@ from kproc.wire.schema import Field, Reader, Schema, reader_of
 from kproc.wire.schema_writer import Writer, writer_of
 
 
-class ShareRecordType(IntEnum):
+class ShareStateRecordType(IntEnum):
     """The types of the records' keys."""
 
     SNAPSHOT = 0
@@ -83,8 +83,8 @@ _BATCH: Final = Schema(
 _BATCHES: Final = Field("batches", "struct", is_array=True, default=[], struct=_BATCH)
 # KIP-1226 added it to version 0 as a tagged field.
 _COUNT: Final = Field("delivery_complete_count", "int32", tag=0, default=NO_COUNT)
-_SCHEMAS: Final[dict[ShareRecordType, Schema]] = {
-    ShareRecordType.SNAPSHOT: Schema(
+_SCHEMAS: Final[dict[ShareStateRecordType, Schema]] = {
+    ShareStateRecordType.SNAPSHOT: Schema(
         "Snapshot",
         is_flexible=True,
         fields=(
@@ -98,7 +98,7 @@ _SCHEMAS: Final[dict[ShareRecordType, Schema]] = {
             _BATCHES,
         ),
     ),
-    ShareRecordType.UPDATE: Schema(
+    ShareStateRecordType.UPDATE: Schema(
         "Update",
         is_flexible=True,
         fields=(
@@ -116,21 +116,21 @@ def _no_such_name(path: str, name: str) -> None:
     raise ValueError(f"{path} has no field {name}")
 
 
-_READERS: Final[dict[ShareRecordType, Reader]] = {
+_READERS: Final[dict[ShareStateRecordType, Reader]] = {
     each: reader_of(schema) for each, schema in _SCHEMAS.items()
 }
-_WRITERS: Final[dict[ShareRecordType, Writer]] = {
+_WRITERS: Final[dict[ShareStateRecordType, Writer]] = {
     each: writer_of(schema, _no_such_name) for each, schema in _SCHEMAS.items()
 }
 _VERSION: Final = 0
-_TYPES: Final = frozenset(map(int, ShareRecordType))
+_TYPES: Final = frozenset(map(int, ShareStateRecordType))
 _PLACE: Final = Struct(">16si")  # Of the key: the topic id and the partition.
 
 
 # ---- writing -----------------------------------------------------------------------------------------------
 
 
-def encode_share_key(record_type: ShareRecordType, key: SharePartitionKey) -> bytes:
+def encode_share_key(record_type: ShareStateRecordType, key: SharePartitionKey) -> bytes:
     """Return the key of a share partition's records of one type."""
     place = _PLACE.pack(key.topic_id, key.partition)
     return INT16.pack(record_type) + encode_string(key.group_id) + place
@@ -138,7 +138,7 @@ def encode_share_key(record_type: ShareRecordType, key: SharePartitionKey) -> by
 
 def encode_share_record(key: SharePartitionKey, value: ShareRecordValue) -> tuple[bytes, bytes]:
     """Return the bytes of a record's key and value."""
-    record_type = ShareRecordType.UPDATE if isinstance(value, Update) else ShareRecordType.SNAPSHOT
+    record_type = ShareStateRecordType.UPDATE if isinstance(value, Update) else ShareStateRecordType.SNAPSHOT
     fields = msgspec.structs.asdict(value)
     fields["batches"] = [msgspec.structs.asdict(each) for each in value.batches]
     encoded = bytearray(INT16.pack(_VERSION))
@@ -148,7 +148,7 @@ def encode_share_record(key: SharePartitionKey, value: ShareRecordValue) -> tupl
 
 def encode_tombstone(key: SharePartitionKey) -> tuple[bytes, None]:
     """Return the record that deletes a share partition's state."""
-    return encode_share_key(ShareRecordType.SNAPSHOT, key), None
+    return encode_share_key(ShareStateRecordType.SNAPSHOT, key), None
 
 
 # ---- reading -----------------------------------------------------------------------------------------------
@@ -161,8 +161,8 @@ def base_key_of(key: bytes) -> bytes | None:
     return None
 
 
-_SNAPSHOT_PREFIX: Final = INT16.pack(ShareRecordType.SNAPSHOT)
-_UPDATE_PREFIX: Final = INT16.pack(ShareRecordType.UPDATE)
+_SNAPSHOT_PREFIX: Final = INT16.pack(ShareStateRecordType.SNAPSHOT)
+_UPDATE_PREFIX: Final = INT16.pack(ShareStateRecordType.UPDATE)
 
 
 def decode_share_record(
@@ -175,7 +175,7 @@ def decode_share_record(
         (number,) = INT16.unpack_from(key)
         if number not in _TYPES:
             raise UnknownRecord(f"key of type {number}")
-        record_type = ShareRecordType(number)
+        record_type = ShareStateRecordType(number)
         share_key = _read_key(key)
         if value is None:
             return share_key, None
@@ -184,7 +184,7 @@ def decode_share_record(
             raise ProtocolError(f"value of version {version}")
         fields, _position = _READERS[record_type](value, INT16.size)
         fields["batches"] = tuple(StateBatch(**each) for each in fields["batches"])
-        made = Update(**fields) if record_type is ShareRecordType.UPDATE else Snapshot(**fields)
+        made = Update(**fields) if record_type is ShareStateRecordType.UPDATE else Snapshot(**fields)
         return share_key, made
     except (ProtocolError, StructError, IndexError, UnicodeDecodeError) as error:
         raise Corrupt(f"record of a share partition: {error}") from error

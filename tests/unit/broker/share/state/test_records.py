@@ -9,8 +9,8 @@ import pytest
 
 from kproc.broker.share.state.messages import SharePartitionKey, StateBatch
 from kproc.broker.share.state.records import (
-    ShareRecordType,
     ShareRecordValue,
+    ShareStateRecordType,
     Snapshot,
     UnknownRecord,
     Update,
@@ -52,7 +52,7 @@ def test_share_records_have_kafkas_bytes() -> None:
 
 
 def test_base_key_of_an_update_is_its_snapshots_key() -> None:
-    update, snapshot = (encode_share_key(ShareRecordType(number), KEY) for number in (1, 0))
+    update, snapshot = (encode_share_key(ShareStateRecordType(number), KEY) for number in (1, 0))
     assert base_key_of(update) == snapshot
     assert base_key_of(snapshot) is None
 
