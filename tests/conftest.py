@@ -117,9 +117,6 @@ def pytest_addoption(parser: pytest.Parser) -> None:
         "--cpu-report", metavar="FILE", help="write the CPU and wall seconds of each test to FILE, as JSON"
     )
     group.addoption(
-        "--only-compile", action="store_true", help="import the chosen files, which compiles them; make no tests"
-    )
-    group.addoption(
         "--workers", type=int, metavar="N", help="run the tests in N processes, which are forked after the collection"
     )
     group.addoption("--seed", type=int, default=20_240, help="seed of the kills and of the malformed frames")
@@ -139,8 +136,6 @@ def pytest_configure(config: pytest.Config) -> None:
         hypothesis.settings.register_profile("few-examples", few)
         hypothesis.settings.load_profile("few-examples")
     _take_own_temporary_directory(config)
-    if config.option.only_compile:
-        config.pluginmanager.register(NoTests())
     config.pluginmanager.register(Skips(), "skips")
     config.pluginmanager.register(Budget(config, config.getoption("cpu_report")), "budget")
     if config.option.workers:
@@ -161,14 +156,6 @@ def pytest_configure(config: pytest.Config) -> None:
     config.addinivalue_line(
         "markers", "no_leak_guard: the test itself checks what is left, or leaves it on purpose"
     )
-
-
-class NoTests:
-    """A plugin that makes no test of what a file defines."""
-
-    @pytest.hookimpl(tryfirst=True)
-    def pytest_pycollect_makeitem(self) -> list[pytest.Item]:
-        return []
 
 
 def _take_own_temporary_directory(config: pytest.Config) -> None:
