@@ -8,6 +8,7 @@ broker, because the others share its memory.
 from __future__ import annotations
 
 import dataclasses
+import gc
 import itertools
 import logging
 import os
@@ -274,6 +275,8 @@ class InProcessBroker:
     # -- running -----------------------------------------------------------------------------------------------
 
     def run(self, ready_file: Path | None, on_ready: Callable[[dict[str, Any]], None]) -> int:
+        # The command line disables the collector for the imports. Without roles of their own to fork it goes on here.
+        gc.enable()
         self._start()
         problem = self._check_ready()
         if problem is not None:
