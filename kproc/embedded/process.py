@@ -18,7 +18,6 @@ import tempfile
 from pathlib import Path
 from typing import Any, Final
 
-from kproc.broker.config.own_settings import KEEP_FILE
 from kproc.common.clock import NS_PER_MS, SystemClock
 from kproc.common.sessions import (
     exit_text,
@@ -82,7 +81,7 @@ class BrokerProcess:
         """Create the temporary directory with the log, and return its path."""
         self._owner_pid = os.getpid()
         self.directory = Path(tempfile.mkdtemp(prefix="kproc-"))
-        flags = os.O_RDWR | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC
+        flags = os.O_RDWR | os.O_CREAT | os.O_TRUNC | os.O_APPEND | os.O_CLOEXEC
         self._log = os.open(self.directory / "stderr.log", flags, 0o600)
         return self.directory
 
@@ -122,31 +121,6 @@ class BrokerProcess:
         self._is_killed = True
         signal.pidfd_send_signal(self.pidfd, signal.SIGKILL)
 
-    def suspend(self) -> str | None:
-        """Stop the processes and keep the temporary directory with the log, for the next start().
-
-        Return the reason if the broker did not end well. If the owner dies before the next start, the directory stays.
-        """
-        assert self.directory is not None, "prepare() first"
-        assert self._child is not None, "the broker is not running"
-        keep_file = self.directory / KEEP_FILE
-        keep_file.touch()
-        try:
-            return self._stop_processes(self._child, graceful=True)
-        finally:
-            self._forget_processes()
-            # A killed broker leaves its ready file, which the next start would take for its own.
-            (self.directory / READY_FILE).unlink(missing_ok=True)
-            keep_file.unlink()
-
-    def _forget_processes(self) -> None:
-        self._child = None
-        self._is_killed = False
-        self.ready = {}
-        if self.pidfd >= 0:
-            os.close(self.pidfd)
-            self.pidfd = -1
-
     def stop(self, *, graceful: bool) -> str | None:
         """Stop the processes and release everything. Return the reason if the broker did not end well."""
         failure = None
@@ -156,7 +130,12 @@ class BrokerProcess:
             if self._child is not None and is_ours:
                 failure = self._stop_processes(self._child, graceful=graceful)
         finally:
-            self._forget_processes()
+            self._child = None
+            self._is_killed = False
+            self.ready = {}
+            if self.pidfd >= 0:
+                os.close(self.pidfd)
+                self.pidfd = -1
             if self._log >= 0:
                 self._last_log = self.log_text()
                 os.close(self._log)

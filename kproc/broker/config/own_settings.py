@@ -22,9 +22,6 @@ from kproc.broker.config.values import (
     setting,
 )
 
-KEEP_FILE: Final = "keep"
-"""Name of the file that keeps kproc.temporary.directory when the broker ends."""
-
 
 def _check_address(text: str) -> str | None:
     if not text:
@@ -185,7 +182,6 @@ class OwnSettings:
     kproc_temporary_directory: str = setting(
         STRING,
         "",
-        "Directory that is removed after the broker has ended, even if it was killed, unless the file "
-        f"{KEEP_FILE!r} is in it.",
+        "Directory that is removed after the broker has ended, even if it was killed.",
         internal=True,
     )

@@ -13,9 +13,9 @@ from typing import Any, Final
 
 import orjson
 
+from kproc.broker.observe.status import start_ticks
 from kproc.broker.role.plan import BrokerPlan
 from kproc.common.errors import ErrorCode
-from kproc.common.sessions import start_ticks
 from kproc.wire.header import ApiKey, encode_request_header
 from kproc.wire.primitives import INT16, INT32, encode_string
 
