@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Final, NamedTuple, Self, TypedDict, Unpack
 
@@ -199,6 +200,17 @@ class Faults:
         for rule in self._rules:
             if rule.id in rows:
                 rule.keep_counts(_counts_of(rows[rule.id]))
+        self.release()
+
+    def finish(self) -> None:
+        """Keep the last counts of the rules of this process and release them, because the broker is about to end."""
+        if self._rules:
+            # A broker that cannot answer, because a test has paused it, has no counts for us.
+            with suppress(ClientError):
+                rows = {row["id"]: row for row in self.list()}
+                for rule in self._rules:
+                    if rule.id in rows:
+                        rule.keep_counts(_counts_of(rows[rule.id]))
         self.release()
 
     def release(self) -> None:

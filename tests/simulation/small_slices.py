@@ -7,8 +7,7 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Iterator
-
-from msgspec.structs import replace
+from dataclasses import replace
 
 from kproc.broker.coordinator import steps
 from kproc.broker.request import division

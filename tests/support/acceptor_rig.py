@@ -6,8 +6,7 @@ import os
 import socket
 from collections import deque
 from contextlib import ExitStack
-
-from msgspec.structs import replace
+from dataclasses import replace
 
 from kproc.broker.acceptor.acceptor import Acceptor
 from kproc.broker.acceptor.connection_limits import ConnectionLimits

@@ -155,7 +155,31 @@ class HoldFault(_AnyOperation, tag="hold-fault"):
     id: _RuleId
 
 
+# A snapshot is named by the broker.
+_SnapshotName = Annotated[str, msgspec.Meta(pattern="^[0-9a-f]{16}$")]
+
+
+class TakeSnapshot(_AnyOperation, tag="snapshot"):
+    """Copy the state of a broker for tests, and return the copy's name. The copy lives as long as the broker."""
+
+
+class RestoreSnapshot(_AnyOperation, tag="restore"):
+    """Return to the state of a snapshot, or without `snapshot` to the empty state. All connections are closed.
+
+    The answer may be lost, because the roles end right after it. The ready file then counts one more restore.
+    """
+
+    snapshot: _SnapshotName | None = None
+
+
+class DeleteSnapshot(_AnyOperation, tag="delete-snapshot"):
+    """Delete a snapshot."""
+
+    snapshot: _SnapshotName
+
+
 FaultOperation = AddFault | RemoveFault | ListFaults | HoldFault
+SnapshotOperation = TakeSnapshot | RestoreSnapshot | DeleteSnapshot
 OwnOperation = (
     Ping
     | ShowStatus
@@ -171,6 +195,9 @@ OwnOperation = (
     | RemoveFault
     | ListFaults
     | HoldFault
+    | TakeSnapshot
+    | RestoreSnapshot
+    | DeleteSnapshot
 )
 
 

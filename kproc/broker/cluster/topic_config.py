@@ -9,9 +9,8 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
+from dataclasses import dataclass
 from typing import Any, Final
-
-import msgspec
 
 from kproc.broker.config import SETTINGS, Config, ConfigError, Kind
 from kproc.broker.config.values import (
@@ -29,7 +28,8 @@ from kproc.broker.config.values import (
 from kproc.common.errors import ErrorCode, KafkaError
 
 
-class TopicConfig(msgspec.Struct, frozen=True):
+@dataclass(frozen=True, slots=True)
+class TopicConfig:
     """One row of the table.
 
     settings: the broker settings that are its default. The first one that is set wins.

@@ -22,6 +22,9 @@ from kproc.broker.config.values import (
     setting,
 )
 
+KEEP_FILE: Final = "keep"
+"""Name of the file that keeps kproc.temporary.directory when the broker ends."""
+
 
 def _check_address(text: str) -> str | None:
     if not text:
@@ -182,6 +185,7 @@ class OwnSettings:
     kproc_temporary_directory: str = setting(
         STRING,
         "",
-        "Directory that is removed after the broker has ended, even if it was killed.",
+        "Directory that is removed after the broker has ended, even if it was killed, unless the file "
+        f"{KEEP_FILE!r} is in it.",
         internal=True,
     )

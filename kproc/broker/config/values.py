@@ -10,11 +10,9 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Callable, Sequence
-from dataclasses import field
+from dataclasses import dataclass, field
 from enum import Enum
 from typing import Any, Final
-
-import msgspec
 
 INT_MAX: Final = 2**31 - 1
 LONG_MAX: Final = 2**63 - 1
@@ -109,7 +107,8 @@ RECORD_BYTES_MAX: Final = 2_147_483_639
 ONE_REPLICA: Final = "one host keeps one replica"
 
 
-class Setting(msgspec.Struct, frozen=True):
+@dataclass(frozen=True, slots=True)
+class Setting:
     """One row of the table of settings. `unhonoured` is the reason why a setting has no effect, or None."""
 
     name: str

@@ -15,15 +15,18 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
 from kproc.broker.calls.own_operations import (
+    DeleteSnapshot,
     KillClient,
     OwnOperation,
     PlanRebalance,
     Rebalance,
+    RestoreSnapshot,
     Scale,
     ShowClients,
     ShowLogs,
     ShowStatus,
     ShowTopics,
+    SnapshotOperation,
 )
 from kproc.broker.cluster.controller import failure_of
 from kproc.broker.cluster.role_counts import role_count_max
@@ -31,7 +34,7 @@ from kproc.broker.observe.log_survey import LogSurvey
 from kproc.broker.observe.network_figures import CONTROL
 from kproc.broker.observe.status import Status
 from kproc.broker.observe.topic_traffic import TopicTraffic
-from kproc.broker.role.asks import LOG_LEVELS, OnReply
+from kproc.broker.role.asks import LOG_LEVELS, SNAPSHOTS, OnReply
 from kproc.broker.role.plan import BrokerPlan
 from kproc.broker.role.roles import CONTROL_PROCESSOR
 
@@ -44,6 +47,9 @@ AskSupervisor = Callable[[str, dict[str, Any], OnReply], None]
 # The counts that a scale request can have, and the setting of each. They are stored as settings, so that a restart
 # keeps them.
 COUNTS: Final = {"processors": "num.network.threads", "handlers": "num.io.threads"}
+_NO_SNAPSHOTS: Final = (
+    "snapshots are off: start a broker for tests, and no other one, with kproc.faults.enable=true"
+)
 _LOST: Final = "the controller lost its question to the supervisor; try again"
 
 
@@ -127,6 +133,7 @@ class Operations:
     def __init__(self, plan: BrokerPlan, status: Status, ask_supervisor: AskSupervisor) -> None:
         self.status = status
         self._ask = ask_supervisor
+        self._has_snapshots = plan.config.kproc_faults_enable
         self._node = str(plan.config.node_id)
         self._wall_ms = plan.clock.wall_ms
         self._scales: deque[_ScaleRequest] = deque()
@@ -162,10 +169,20 @@ class Operations:
                 self._logs.request(on_reply)
             elif isinstance(operation, KillClient):
                 self._ask("kill_client", {"id": operation.id}, _passes_on(on_reply))
+            elif isinstance(operation, SnapshotOperation):
+                self._change_snapshots(operation, on_reply)
             else:
                 answered(on_reply, {})
         except OperationFailed as failure:
             refused(on_reply, str(failure))
+
+    def _change_snapshots(self, operation: SnapshotOperation, on_reply: OnReply) -> None:
+        """Let the supervisor take, restore or delete a snapshot. Only a broker for tests does that."""
+        if not self._has_snapshots:
+            raise OperationFailed(_NO_SNAPSHOTS)
+        named = operation if isinstance(operation, RestoreSnapshot | DeleteSnapshot) else None
+        body = {"do": operation.__struct_config__.tag, "snapshot": named.snapshot if named else None}
+        self._ask(SNAPSHOTS, body, _passes_on(on_reply))
 
     def answer_status(self, containment: Containment) -> None:
         """Answer all requests for the status that came in this duty cycle. It takes some ms to compute."""

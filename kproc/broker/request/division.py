@@ -12,9 +12,8 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any, Final, NamedTuple
-
-import msgspec
 
 from kproc.wire import codec
 from kproc.wire.schema_writer import EncodedRows
@@ -28,7 +27,8 @@ ANSWER_BYTES_MAX: Final = 16 << 20
 TOO_LARGE: Final = f"Answer above {ANSWER_BYTES_MAX >> 20} MiB, request fewer rows"
 
 
-class Rows(msgspec.Struct, frozen=True):
+@dataclass(frozen=True, slots=True)
+class Rows:
     """The arrays of an API whose elements are handled independently of each other.
 
     `request` and `response` are paths of array fields, outermost first. With "topics.partitions", each partition of

@@ -6,9 +6,8 @@ the log's files by it.
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import NamedTuple
-
-import msgspec
 
 
 class TrustedEnd(NamedTuple):
@@ -22,7 +21,8 @@ class TrustedEnd(NamedTuple):
     has_producers: bool = True
 
 
-class LastStop(msgspec.Struct, frozen=True):
+@dataclass(frozen=True, slots=True)
+class LastStop:
     """Information about a log from outside its directory: checkpoints, and the row that its last owner published."""
 
     recovery_point: int = 0  # A sync has confirmed every record below it.

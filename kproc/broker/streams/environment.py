@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
-
-import msgspec
 
 from kproc.broker.streams.assignor import TASK_ASSIGNORS
 from kproc.broker.streams.records import StreamsRecord
@@ -20,7 +19,8 @@ STANDBY_REPLICAS: Final = "num.standby.replicas"
 RACK_AWARE_TAGS: Final = "rack.aware.assignment.tags"
 
 
-class StreamsEnvironment(msgspec.Struct, frozen=True):
+@dataclass(frozen=True)
+class StreamsEnvironment:
     """The parts of a broker that a streams group uses."""
 
     cluster: ConsumerCluster

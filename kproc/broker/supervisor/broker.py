@@ -10,11 +10,10 @@ from __future__ import annotations
 import logging
 import socket
 from collections.abc import Callable, Iterator
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
-
-import msgspec
 
 from kproc.broker.acceptor.acceptor import Acceptor
 from kproc.broker.acceptor.connection_limits import ConnectionLimits, Resolve, control_limits, limits_for
@@ -74,7 +73,8 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 
 
-class SupervisorCalls(msgspec.Struct, frozen=True, kw_only=True):
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SupervisorCalls:
     """The functions by which the controller calls the supervisor, or InProcessBroker if all roles share a process."""
 
     send_request: AskSupervisor
@@ -83,7 +83,8 @@ class SupervisorCalls(msgspec.Struct, frozen=True, kw_only=True):
     handler_count: int | None = None
 
 
-class RoleParts(msgspec.Struct, frozen=True, kw_only=True):
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RoleParts:
     """Parts of a role that differ between processes, threads and inline roles.
 
     Optional ones are set only for the roles that need them.

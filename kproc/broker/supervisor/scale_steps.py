@@ -22,9 +22,8 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Generator
+from dataclasses import dataclass
 from typing import Any, Final
-
-import msgspec
 
 from kproc.broker.cluster.dynamic_settings import listeners_in_force, processors_in_force
 from kproc.broker.cluster.role_counts import IO_THREADS
@@ -60,7 +59,8 @@ class ScaleFailed(Exception):
     """A change could not be made. The message names the reason."""
 
 
-class TargetState(msgspec.Struct):
+@dataclass
+class TargetState:
     """The numbers of Processors and Handlers, and the listeners, that the settings in force require."""
 
     handlers: int

@@ -21,9 +21,9 @@ import select
 import socket
 import struct
 from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Any, Final
 
-import msgspec
 import orjson
 
 from kproc.broker.ipc.fdpass import TruncatedDescriptor, recv_fd, send_fd
@@ -95,7 +95,8 @@ class StatusWindow:
         self._socket.close()
 
 
-class Peer(msgspec.Struct, frozen=True):
+@dataclass(frozen=True, slots=True)
+class Peer:
     """The process at the other end of a Unix socket, as the kernel reports it."""
 
     pid: int

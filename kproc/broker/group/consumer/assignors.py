@@ -12,10 +12,9 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from heapq import heapify, heappop, heapreplace
 from typing import Final
-
-import msgspec
 
 TopicId = bytes
 Assignment = Mapping[TopicId, frozenset[int]]
@@ -26,7 +25,8 @@ _TopicPartition = tuple[TopicId, int]
 BALANCE_COST_MAX: Final = 300_000
 
 
-class AssignorMember(msgspec.Struct, frozen=True):
+@dataclass(frozen=True, slots=True)
+class AssignorMember:
     """A member as an assignor sees it."""
 
     topic_ids: frozenset[TopicId]  # The topics of its subscription. All of them exist.

@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Sequence
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
-
-import msgspec
 
 from kproc.broker.group.consumer.records import ConsumerRecord
 from kproc.broker.group.consumer.state import ConsumerMember
@@ -16,7 +15,8 @@ if TYPE_CHECKING:
     from kproc.broker.group.consumer.group import ConsumerGroup
 
 
-class ConsumerEnvironment(msgspec.Struct, frozen=True):
+@dataclass(frozen=True)
+class ConsumerEnvironment:
     """The parts of a broker that a consumer group uses."""
 
     cluster: ConsumerCluster

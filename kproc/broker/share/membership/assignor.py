@@ -11,10 +11,9 @@ Members with equal subscriptions are balanced over all their topics together, ot
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
 from itertools import islice
 from typing import Final
-
-import msgspec
 
 from kproc.broker.share.membership.records import ShareAssignment
 
@@ -22,7 +21,8 @@ ASSIGNOR_NAME: Final = "simple"
 _TopicPartition = tuple[bytes, int]
 
 
-class ShareAssignorMember(msgspec.Struct, frozen=True):
+@dataclass(frozen=True, slots=True)
+class ShareAssignorMember:
     """A member as the assignor sees it."""
 
     topic_ids: frozenset[bytes]  # The topics of its subscription that exist.

@@ -17,9 +17,8 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
-
-import msgspec
 
 from kproc.broker.coordinator.member_deadlines import TRY_AGAIN_MS, MemberDeadlines
 from kproc.broker.coordinator.record_codec import RecordKey
@@ -60,7 +59,8 @@ GROUP_TYPE: Final = "share"
 _UNSETTLED_HEARTBEAT_MS: Final = 500
 
 
-class ShareGroupEnvironment(msgspec.Struct, frozen=True):
+@dataclass(frozen=True)
+class ShareGroupEnvironment:
     """The parts of a broker that a share group uses."""
 
     cluster: ConsumerCluster

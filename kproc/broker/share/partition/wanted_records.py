@@ -11,8 +11,7 @@ from __future__ import annotations
 
 from bisect import bisect_left
 from collections.abc import Sequence
-
-import msgspec
+from dataclasses import dataclass
 
 from kproc.broker.share.partition.in_flight import ACQUIRED, AVAILABLE, WINDOW_MAX, InFlightRecords, Rules
 from kproc.broker.share.partition.messages import AcquiredRange, ShareHolder
@@ -21,7 +20,8 @@ from kproc.broker.share.partition.runs import Run
 Batches = Sequence[tuple[int, int]]  # The first and the last offset of batches of the log, in order.
 
 
-class WantedRecords(msgspec.Struct):
+@dataclass(slots=True)
+class WantedRecords:
     """The request of a member, and the records that it has acquired.
 
     records_left: with `is_exact` a hard limit. Otherwise the last batch may exceed it.
