@@ -71,7 +71,7 @@ _Pattern = Annotated[str, msgspec.Meta(max_length=32_767)]
 class ReadMonitor(_AnyOperation, tag="monitor"):
     """Return the requests that clients sent since the last call for this watch. The first call begins the watch.
 
-    The Handlers answer, not the controller (handler/request_monitor.py).
+    The client's Handler answers (handler/request_monitor.py), or the controller on the control listener.
     """
 
     watch: _WatchName

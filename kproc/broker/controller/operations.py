@@ -14,11 +14,13 @@ from collections.abc import Callable
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
+from kproc.broker.calls.controller_calls import OwnAnswer
 from kproc.broker.calls.own_operations import (
     DeleteSnapshot,
     KillClient,
     OwnOperation,
     PlanRebalance,
+    ReadMonitor,
     Rebalance,
     RestoreSnapshot,
     Scale,
@@ -32,6 +34,7 @@ from kproc.broker.cluster.controller import failure_of
 from kproc.broker.cluster.role_counts import role_count_max
 from kproc.broker.observe.log_survey import LogSurvey
 from kproc.broker.observe.network_figures import CONTROL
+from kproc.broker.observe.request_lines import HandlerWatches
 from kproc.broker.observe.status import Status
 from kproc.broker.observe.topic_traffic import TopicTraffic
 from kproc.broker.role.asks import LOG_LEVELS, SNAPSHOTS, OnReply
@@ -69,6 +72,10 @@ def answered(on_reply: OnReply, result: dict[str, Any]) -> None:
 def refused(on_reply: OnReply, reason: str) -> None:
     """Respond with the error of an operation that failed."""
     on_reply({"error": reason, "result": None})
+
+
+def _on_own_answer(on_reply: OnReply, answer: OwnAnswer) -> None:
+    on_reply({"error": answer.error, "result": answer.result})
 
 
 class _ScaleRequest:
@@ -149,6 +156,11 @@ class Operations:
             lambda: self.controller.image,
             lambda *call: self.controller.send_to_handler(*call),
         )
+        self._watches = HandlerWatches(
+            plan.clock.now_ns,
+            lambda: self.controller.image.handler_count,
+            lambda *call: self.controller.send_to_handler(*call),
+        )
 
     def handle(self, operation: OwnOperation, on_reply: OnReply) -> None:
         """Run an operation; `on_reply` gets {"error", "result"} exactly once, now or later."""
@@ -165,6 +177,8 @@ class Operations:
                 self._clients.request(on_reply)
             elif isinstance(operation, ShowTopics):
                 self._traffic.request(partial(answered, on_reply))
+            elif isinstance(operation, ReadMonitor):
+                self._watches.read(operation, partial(_on_own_answer, on_reply))
             elif isinstance(operation, ShowLogs):
                 self._logs.request(on_reply)
             elif isinstance(operation, KillClient):
@@ -237,13 +251,14 @@ class Operations:
 
     @property
     def is_waiting(self) -> bool:
-        """True if a client waits for a change of the role counts or for the traffic of Handlers."""
-        return bool(self._scales) or self._traffic.is_collecting
+        """True if a client waits for a change of the role counts or for replies of Handlers."""
+        return bool(self._scales) or self._traffic.is_collecting or self._watches.is_waiting
 
     def tick(self, now_ns: int) -> None:
         """Answer the requests that take long. Called ten times a second while there are any."""
         self.status.sample(now_ns)
         self._traffic.expire(now_ns)
+        self._watches.expire(now_ns)
         for scale in self._scales:
             scale.answer()
 
