@@ -61,6 +61,7 @@ from kproc.broker.role.roles import (
 )
 from kproc.broker.security.authorizer import locks_everybody_out
 from kproc.broker.storage import checkpoints
+from kproc.broker.storage.fs import Fs
 from kproc.broker.storage.room import counting
 from kproc.broker.supervisor import tls_check
 from kproc.broker.transport.agent import Agent, AgentId, BlockOwner
@@ -248,7 +249,7 @@ def build_controller(agent: AgentId, plan: BrokerPlan, parts: RoleParts) -> Cont
     """Build the controller: replay the metadata log, and append a record of this start."""
     supervisor = parts.supervisor
     assert supervisor is not None
-    log, image = MetadataLog.open(Path(plan.config.log_dirs), plan.clock, plan.fs)
+    log, image = MetadataLog.open(Path(plan.config.log_dirs), plan.clock, _fs_with_faults(plan))
     check_tls = partial(tls_check.problem_with_change, plan.config)
     state = ControllerState(plan.config, image, plan.clock, check_tls=check_tls)
     _log_useless_settings(plan, image)
@@ -327,8 +328,17 @@ def build_cleaner(agent: AgentId, plan: BrokerPlan, parts: RoleParts) -> Cleaner
         clock=plan.clock,
         config=plan.config,
         table=parts.table,
-        fs=counting(plan.fs, parts.metrics.values),
+        fs=counting(_fs_with_faults(plan), parts.metrics.values),
     )
+
+
+def _fs_with_faults(plan: BrokerPlan) -> Fs:
+    """Return the file system for a role that hears of no fault rule: with the rules, in a broker for tests."""
+    if not plan.config.kproc_faults_enable:
+        return plan.fs
+    from kproc.broker.faults.disk import faulty
+
+    return faulty(plan.fs, plan.config.log_dirs)
 
 
 def _answer_scrapes(
