@@ -143,6 +143,7 @@ def _dev_defaults(directory: Path, protocol: str) -> dict[str, object]:
         # Compose files and test suites for a cluster ask for three replicas.
         "kproc.clamp.replication.factor": True,
         "kproc.faults.enable": True,
+        "kproc.time.movable": True,
         "kproc.temporary.directory": str(directory),
     }
 

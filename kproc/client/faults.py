@@ -12,7 +12,6 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import suppress
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Final, NamedTuple, Self, TypedDict, Unpack
 
@@ -29,23 +28,7 @@ Apis = str | Sequence[str] | None
 """One API by its name in Kafka's protocol, such as "Produce", several, or None for all."""
 
 
-class Occasions(TypedDict, total=False):
-    """The matching requests, or calls of the file system, on which a rule acts."""
-
-    partition: int
-    times: int
-    """Act on so many of them at most."""
-    after: int
-    """Skip so many of them first."""
-    every: int
-    """Act on each so-many-th of the other ones."""
-    probability: float
-    """Act on one of them with this probability, from 0 to 1."""
-    seed: int
-    """With the same seed, the same ones in the order of their arrival are chosen."""
-
-
-class Match(Occasions, total=False):
+class Match(TypedDict, total=False):
     """The requests that a rule is about. All conditions must hold. A `*` at the end of a name stands for any rest."""
 
     versions: tuple[int, int]
@@ -53,12 +36,23 @@ class Match(Occasions, total=False):
     client_id: str
     user: str
     topic: str
+    partition: int
     group: str
     transactional_id: str
+    times: int
+    """Act on so many requests at most."""
+    after: int
+    """Skip so many matching requests first."""
+    every: int
+    """Act on each so-many-th of the other ones."""
+    probability: float
+    """Act on a matching request with this probability, from 0 to 1."""
+    seed: int
+    """With the same seed, the same requests in the order of their arrival are chosen."""
 
 
 class RuleCounts(NamedTuple):
-    """The number of requests or writes that a rule has matched, and on how many of them it has acted."""
+    """The number of requests that a rule has matched, and on how many of them it has acted."""
 
     matches: int
     hits: int
@@ -190,23 +184,6 @@ class Faults:
         """Answer ApiVersions with these version ranges, by the names of APIs. None leaves an API out."""
         return self._add({"action": "advertise", "ranges": dict(ranges)}, "ApiVersions", match)
 
-    # -- faults of the disk
-
-    def fill_disk(self, *, free_bytes: int = 0) -> Rule:
-        """Let the disk be full: the broker's files can grow by `free_bytes`, and further writes fail with ENOSPC.
-
-        The rule's hits are the writes that found no space.
-        """
-        return self._add({"action": "fill-disk", "free_bytes": free_bytes}, None, {})
-
-    def fail_write(self, *, topic: str, error: str = "EIO", **occasions: Unpack[Occasions]) -> Rule:
-        """Fail writes to the log of the topic's partitions with an error, by its name in errno(3)."""
-        return self._add({"action": "fail-write", "error": error, "topic": topic}, None, occasions)
-
-    def fail_sync(self, *, topic: str, error: str = "EIO", **occasions: Unpack[Occasions]) -> Rule:
-        """Fail syncs of the log of the topic's partitions. The broker must run with kproc.flush=group."""
-        return self._add({"action": "fail-sync", "error": error, "topic": topic}, None, occasions)
-
     # -- all rules
 
     def list(self) -> list[dict[str, Any]]:
@@ -222,17 +199,6 @@ class Faults:
         for rule in self._rules:
             if rule.id in rows:
                 rule.keep_counts(_counts_of(rows[rule.id]))
-        self.release()
-
-    def finish(self) -> None:
-        """Keep the last counts of the rules of this process and release them, because the broker is about to end."""
-        if self._rules:
-            # A broker that cannot answer, because a test has paused it, has no counts for us.
-            with suppress(ClientError):
-                rows = {row["id"]: row for row in self.list()}
-                for rule in self._rules:
-                    if rule.id in rows:
-                        rule.keep_counts(_counts_of(rows[rule.id]))
         self.release()
 
     def release(self) -> None:
@@ -264,7 +230,7 @@ class Faults:
             return False
         return True
 
-    def _add(self, fields: dict[str, Any], api: Apis, match: Match | Occasions) -> Rule:
+    def _add(self, fields: dict[str, Any], api: Apis, match: Match) -> Rule:
         apis = [api] if isinstance(api, str) else list(api or ())
         conditions: dict[str, Any] = dict(match)
         for name in conditions.keys() - Match.__annotations__.keys():

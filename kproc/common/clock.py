@@ -22,6 +22,10 @@ class Clock(Protocol):
         """Return monotonic nanoseconds. Only differences have a meaning."""
         ...
 
+    def host_ns(self) -> int:
+        """Return the host's monotonic nanoseconds, which `kproc.Broker.time` does not move (movable_clock.py)."""
+        ...
+
     def wall_ms(self) -> int:
         """Return milliseconds since 1970 (UTC). They can jump in both directions when the host's clock is set."""
         ...
@@ -33,7 +37,7 @@ class SystemClock:
     __slots__ = ()
 
     # Bind the builtin itself, because hot paths call this, and a Python frame around it would cost 50 ns.
-    now_ns = staticmethod(time.monotonic_ns)
+    now_ns = host_ns = staticmethod(time.monotonic_ns)
 
     def wall_ms(self) -> int:
         """Return milliseconds since 1970 (UTC)."""
@@ -50,6 +54,10 @@ class ManualClock:
         self._wall_offset_ns = wall_ms * NS_PER_MS - now_ns
 
     def now_ns(self) -> int:
+        """Return the test's monotonic time."""
+        return self.present_ns
+
+    def host_ns(self) -> int:
         """Return the test's monotonic time."""
         return self.present_ns
 

@@ -270,8 +270,9 @@ def test_faults_are_off_without_their_setting() -> None:
 
 
 def test_status_and_log_of_kproc_serve_warn(tmp_path: Path) -> None:
-    with ServedBroker(tmp_path / "data", settings={"kproc.faults.enable": True}) as served:
+    with ServedBroker(tmp_path / "data", settings={"kproc.faults.enable": True, "kproc.time.movable": True}) as served:
         assert "fault injection is enabled" in served.log()
+        assert "the broker's time can be moved" in served.log()
         faults = Faults(lambda: Client.connect(*address_of(served.bootstrap)))
         with Client.connect(*address_of(served.bootstrap)) as client:
             assert "fault injection is enabled" in client.operate("status")["problem"]

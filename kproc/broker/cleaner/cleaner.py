@@ -80,6 +80,7 @@ class Cleaner(LinkedRole):
         self._directory = Path(config.log_dirs)
         self._image = ClusterImage()
         self._round: Iterator[tuple[TopicImage, PartitionImage]] = iter(())
+        self._has_round = False  # True until the partitions of the current round are checked.
         self._next_round_ns = clock.now_ns() + config.log_retention_check_interval_ms * NS_PER_MS
         self._next_checkpoint_ns = self._checkpoint_due()
         self._checkpoints = CheckpointWriter(fs, self._directory, table)
@@ -194,9 +195,19 @@ class Cleaner(LinkedRole):
             if self._next_removal_ns is None:
                 self._next_removal_ns = now_ns
             self._round = iter([(t, p) for t in self._image.topics_by_name.values() for p in t.partitions])
+            self._has_round = True
         if now_ns >= self._next_checkpoint_ns:
             self._next_checkpoint_ns = self._checkpoint_due()
             run("writing checkpoints", None, self._write_checkpoints_due)
+
+    def follow_time(self, on_done: Callable[[], None]) -> None:
+        """Check retention and compaction now instead of after their intervals. See Role.follow_time."""
+        super().follow_time(on_done)
+        self._next_round_ns = 0
+        self._compactor.follow_time()
+
+    def _has_followed(self) -> bool:
+        return not self._has_round and not len(self._calls) and self._compactor.is_idle
 
     def _remove_due(self) -> None:
         if not self._remove_deleted():
@@ -280,7 +291,8 @@ class Cleaner(LinkedRole):
                 body = PartitionRequest(0, topic.name, partition.index)
                 self.send_to_handler(partition.owner, ENFORCE_RETENTION, body, lambda _reply: None)
             if looked_at >= _PARTITIONS_PER_PASS:
-                break
+                return looked_at
+        self._has_round = False
         return looked_at
 
     def _may_be_due(self, topic: TopicImage, partition: PartitionImage) -> bool:

@@ -158,6 +158,10 @@ class CompactionSurvey:
         backoff_ms = max(1000, int(self.setting("log.cleaner.backoff.ms")))
         self._postponed_ns[topic.topic_id, index] = self._clock.now_ns() + backoff_ms * NS_PER_MS
 
+    def follow_time(self) -> None:
+        """Consider the postponed logs again, because the broker's time was moved."""
+        self._postponed_ns.clear()
+
     def setting(self, name: str) -> str:
         """Return the present value of a dynamic setting of the broker."""
         value = current_value(self._image(), self._config, name)

@@ -137,6 +137,16 @@ class Compactor:
             return min(left_ms, _IDLE_MS)
         return _IDLE_MS if self._is_waiting else 0
 
+    def follow_time(self) -> None:
+        """Look for work at once instead of after log.cleaner.backoff.ms: logs can have become due."""
+        self._stepped_ns = 0
+        self.survey.follow_time()
+
+    @property
+    def is_idle(self) -> bool:
+        """True while no log is due."""
+        return self._is_pausing or self._is_closed
+
     def close(self) -> None:
         """Abandon the running pass: remove its unfinished file, and unlink the replaced files."""
         self._is_closed = True

@@ -22,9 +22,6 @@ from kproc.broker.config.values import (
     setting,
 )
 
-KEEP_FILE: Final = "keep"
-"""Name of the file that keeps kproc.temporary.directory when the broker ends."""
-
 
 def _check_address(text: str) -> str | None:
     if not text:
@@ -100,6 +97,13 @@ class OwnSettings:
         "Let clients of this host inject faults, such as error codes, delays and closed connections "
         "(`kproc fault`, kproc.Broker.faults). For tests only. It costs nothing until a rule is added. `kproc dev` and "
         "kproc.Broker set it to true.",
+    )
+    kproc_time_movable: bool = setting(
+        BOOLEAN,
+        False,
+        "Let clients of this host advance and freeze the broker's time (kproc.Broker.time). For tests only: records, "
+        "sessions and tokens expire at once. It adds 100 bytecodes to each request. `kproc dev` and kproc.Broker set "
+        "it to true.",
     )
     kproc_start_without_metadata: bool = setting(
         BOOLEAN,
@@ -185,7 +189,6 @@ class OwnSettings:
     kproc_temporary_directory: str = setting(
         STRING,
         "",
-        "Directory that is removed after the broker has ended, even if it was killed, unless the file "
-        f"{KEEP_FILE!r} is in it.",
+        "Directory that is removed after the broker has ended, even if it was killed.",
         internal=True,
     )

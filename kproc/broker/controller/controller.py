@@ -216,6 +216,13 @@ class Controller(LinkedRole):
         if not self._is_stopping and now_ns >= self._next_token_check_ns:
             self._remove_expired_tokens(now_ns)
 
+    def follow_time(self, on_done: Callable[[], None]) -> None:
+        super().follow_time(on_done)
+        self._next_token_check_ns = 0
+
+    def _has_followed(self) -> bool:
+        return not self._commits
+
     def _remove_expired_tokens(self, now_ns: int) -> None:
         interval_ms = self._plan.config.delegation_token_expiry_check_interval_ms
         self._next_token_check_ns = now_ns + interval_ms * NS_PER_MS

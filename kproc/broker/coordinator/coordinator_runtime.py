@@ -480,6 +480,11 @@ class CoordinatorRuntime:
         self._update(shard)
         return len(waiting)
 
+    def follow_time(self) -> None:
+        """Sweep now instead of after the intervals, because the broker's time was moved."""
+        self._sweep_at_ms = dict.fromkeys(self._sweep_at_ms, 0)
+        self._next_sweep_ms = 0 if self._sweep_at_ms else NEVER
+
     def _start_sweeps(self, now_ms: int) -> None:
         for name, at_ms in self._sweep_at_ms.items():
             if now_ms >= at_ms:

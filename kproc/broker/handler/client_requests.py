@@ -149,7 +149,7 @@ class ClientRequests:
         for connection_id in client.requests.identities:
             self.logins.discard_login(connection_id)
             close_sessions(self._services, connection_id)
-        self.moving.on_processor_death(client.requests, self._services.clock.now_ns())
+        self.moving.on_processor_death(client.requests, self._services.clock.host_ns())
 
     def switch_log(self) -> None:
         """Switch the request log by the dynamic configs in force. The caller must also discard the fast paths."""
@@ -159,7 +159,7 @@ class ClientRequests:
             services.config,
             lambda name: current_value(services.image, services.config, name),
             services.handler_index,
-            now_ns=services.clock.now_ns,
+            now_ns=services.clock.host_ns,
             wall_ms=services.clock.wall_ms,
         )
         self.faults.load()
@@ -351,7 +351,7 @@ class ClientRequests:
 
     def _mark_done(self) -> None:
         """Record the end of local work for the timed requests of this duty cycle that have no response yet."""
-        now_ns = self._services.clock.now_ns()
+        now_ns = self._services.clock.host_ns()
         for request in self._timed:
             request.done_ns = now_ns
         self._timed.clear()
@@ -376,12 +376,12 @@ class ClientRequests:
 
     def resume_resting(self) -> int:
         """Handle the next request of each resting connection, for up to _TURNS_NS. Return the number of connections."""
-        until_ns = self._services.clock.now_ns() + _TURNS_NS
+        until_ns = self._services.clock.host_ns() + _TURNS_NS
         work = 0
         for client, key in self.held.resumed():
             self._release(client, key)
             work += 1
-            if self._services.clock.now_ns() >= until_ns:
+            if self._services.clock.host_ns() >= until_ns:
                 break
         self._queue.flush()
         self._finish_batch()

@@ -100,7 +100,7 @@ class ConnectionNews:
         client.metered.discard(connection_id)
         if has_moved:
             # Keep an unfinished re-authentication, because it continues at the next Processor.
-            self._moving.gave_away(client.requests, connection_id, self._clock.now_ns())
+            self._moving.gave_away(client.requests, connection_id, self._clock.host_ns())
         else:
             self._logins.discard_login(connection_id)
             self._moving.gone(client.requests, connection_id)

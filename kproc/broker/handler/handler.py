@@ -80,7 +80,9 @@ class Handler(LinkedRole):
         "_has_image",
         "_is_leaving",
         "_is_linked",
+        "_moved",
         "_next_second_ns",
+        "_now_ns",
         "_offline",
         "_owner_calls",
         "_partitions",
@@ -108,12 +110,16 @@ class Handler(LinkedRole):
         make_partitions: Callable[[Callable[[], ClusterImage], Purgatory], Partitions],
         syncer: Syncer,
         is_linked: bool = True,
+        moved: Clock | None = None,
     ) -> None:
+        """Create the parts. clock: the host's, for the duty cycle. moved: the broker's, for all the rest."""
         super().__init__(agent_id, doze=doze, metrics=metrics, clock=clock)
+        self._moved = moved = moved or clock
+        self._now_ns = moved.now_ns
         self._clients: dict[AgentId, ProcessorPeer] = {}
         self._serving: list[tuple[Callable[[], bool], ProcessorPeer]] = []
         self._due = due = DueTime()
-        self._purgatory = Purgatory(clock.now_ns, self.containment, due)
+        self._purgatory = Purgatory(moved.now_ns, self.containment, due)
         self._deadlines = self._purgatory.deadlines
         self._syncer = syncer
         self._partitions = make_partitions(lambda: self._services.image, self._purgatory)
@@ -150,7 +156,7 @@ class Handler(LinkedRole):
         self._next_second_ns = 0
 
     def _make_services(self, config: Config, endpoints: Sequence[ListenerEndpoint]) -> Services:
-        clock, index, peers = self._clock, self.id.index, Peers(self._send_request)
+        clock, index, peers = self._moved, self.id.index, Peers(self._send_request)
         services = Services(
             config=config,
             clock=clock,
@@ -168,14 +174,14 @@ class Handler(LinkedRole):
             counts=self._metrics.slab.counts(HANDLERS_PART + index),
             containment=self.containment,
         )
-        services.authorizer = make_authorizer(config, lambda: services.image.acls, kafka_name, clock.now_ns)
+        services.authorizer = make_authorizer(config, lambda: services.image.acls, kafka_name, clock.host_ns)
         transfers = PartitionTransfer(
             handler_index=index,
             image=lambda: services.image,
             partitions=self._partitions,
             ask=peers.ask,
             is_linked=lambda handler: handler_id(handler) in self._peers,
-            now_ns=clock.now_ns,
+            now_ns=clock.host_ns,
         )
         services.owner = OwnerServices(
             partitions=self._partitions,
@@ -192,7 +198,7 @@ class Handler(LinkedRole):
         return CoordinatorRuntime(
             all_kinds(self._services),
             config=config,
-            clock=self._clock,
+            clock=self._moved,
             image=lambda: self._services.image,
             partitions=self._partitions,
             handler_index=self.id.index,
@@ -378,7 +384,7 @@ class Handler(LinkedRole):
         drain = self._requests.drain
         for _, client in self._serving:
             work += drain(client)
-        now_ns = self._clock.now_ns()
+        now_ns = self._now_ns()
         if now_ns >= self._due.ns or self._group_commit.unsynced:
             work += self._do_due(now_ns)
         return work
@@ -527,6 +533,17 @@ class Handler(LinkedRole):
                 return True
         return False
 
+    def follow_time(self, on_done: Callable[[], None]) -> None:
+        """Run all timers and sweeps in the next duty cycle. See Role.follow_time."""
+        super().follow_time(on_done)
+        self._due.press()
+        self._next_second_ns = 0
+        self._coordinators.follow_time()
+
+    def _has_followed(self) -> bool:
+        is_synced = not (self._group_commit.unsynced or self._group_commit.syncing)
+        return is_synced and not (self._append_queue.queued or self._coordinators.has_steps)
+
     def _on_tick(self, now_ns: int) -> None:
         self._due.press()
         if self._requests.moving:
@@ -544,3 +561,14 @@ class Handler(LinkedRole):
                 if peer.role == HANDLER:
                     self._send_request(peer, CLIENT_BYTES, ClientBytes(told), lambda _reply: None)
         self._stored.store()
+
+
+class MovableHandler(Handler):
+    """A Handler of a broker whose time can be moved (kproc.time.movable)."""
+
+    __slots__ = ()
+
+    def _due_ms(self, now_ns: int) -> int:
+        # The duty cycle has read the host's clock. The deadlines are times of the broker's.
+        del now_ns
+        return super()._due_ms(self._now_ns())

@@ -318,7 +318,7 @@ class HeldConnections:
             if self._parked.total <= _PARKED_BYTES_MAX:
                 return
             connection_id, sequence, _, _ = HEAD.unpack_from(each.records[0][1])
-            if self._services.clients.refusals.has_room(self._services.clock.now_ns()):
+            if self._services.clients.refusals.has_room(self._services.clock.host_ns()):
                 logger.warning(
                     "closing connection %d: its waiting requests take %d bytes, and all such requests too many",
                     connection_id,

@@ -322,7 +322,7 @@ class Logins:
             monitor.add_login(request, login.mechanism if login is not None else "", principal, error)
 
     def _log(self, request: HandlerRequest, login: Login | None, why: str) -> None:
-        if not self._lines.has_room(self._services.clock.now_ns()):
+        if not self._lines.has_room(self._services.clock.host_ns()):
             return
         logger.warning(
             "login failed: host=%s listener=%s mechanism=%s: %s",

@@ -26,7 +26,6 @@ from kproc.broker.role.plan import BrokerPlan
 from kproc.broker.role.roles import HANDLER, slab_row
 from kproc.broker.transaction.state import STORED
 from kproc.broker.transport.agent import AgentId
-from kproc.common.sessions import start_ticks, stat_fields
 
 _TICKS_PER_SECOND: Final = os.sysconf("SC_CLK_TCK")
 _KIB: Final = 1024
@@ -219,14 +218,40 @@ def _topic_counts(image: ClusterImage | None) -> dict[str, int]:
 
 def cpu_seconds(pid: int) -> float:
     """Return user and system time of a process in seconds, or 0 if it has ended."""
-    fields = stat_fields(pid)
+    fields = _stat_fields(pid)
     return (int(fields[11]) + int(fields[12])) / _TICKS_PER_SECOND if fields else 0.0
+
+
+def start_ticks(pid: int) -> int | None:
+    """Return the start time of a process in clock ticks after the boot, or None if it has ended.
+
+    A pid together with its start time identifies one process, even after the kernel has reused the pid.
+    """
+    fields = _stat_fields(pid)
+    return int(fields[19]) if fields else None
+
+
+def parent_pid(pid: int) -> int | None:
+    """Return the pid of a process's parent, or None if the process has ended."""
+    fields = _stat_fields(pid)
+    return int(fields[1]) if fields else None
 
 
 def real_uid(pid: int) -> int:
     """Return the user who started a process. The owner of /proc/PID is root if the process forbids core dumps."""
     with open(f"/proc/{pid}/status", encoding="ascii", errors="replace") as file:
         return int(next(line for line in file if line.startswith("Uid:")).split()[1])
+
+
+def _stat_fields(pid: int) -> list[bytes]:
+    """Return the fields of /proc/PID/stat after the command's name; an empty list if the process has ended."""
+    try:
+        with open(f"/proc/{pid}/stat", "rb") as file:
+            # proc(5): the name of the command stands in parentheses and may itself contain blanks and parentheses, so
+            # search for the last one.
+            return file.read().rpartition(b")")[2].split()
+    except OSError:
+        return []
 
 
 def _pss(pid: int) -> tuple[int, int]:

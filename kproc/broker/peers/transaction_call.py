@@ -54,12 +54,12 @@ def request_join(
         on_code(int(ErrorCode.INVALID_REQUEST))
         return
     request = AddRequest(txn.producer_id, txn.epoch, tuple(partitions), EPOCH_PER_TRANSACTION if adds else 0)
-    counts, clock, began_ns = services.counts, services.clock, services.clock.now_ns()
+    counts, clock, began_ns = services.counts, services.clock, services.clock.host_ns()
 
     def on_outcomes(outcomes: Sequence[list[int] | int]) -> None:
         codes = codes_of(outcomes[0], len(partitions))
         refused = sum(code != ErrorCode.NONE for code in codes) if any(codes) else 0
-        took_us = (clock.now_ns() - began_ns) // NS_PER_US
+        took_us = (clock.host_ns() - began_ns) // NS_PER_US
         counts.add(VERIFIED, bucket_of(took_us))
         counts.add(VERIFYING, 0, count=took_us)
         counts.add(UNVERIFIED, 0, count=refused)

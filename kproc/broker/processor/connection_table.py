@@ -347,7 +347,7 @@ class ConnectionTable:
         if until_ns > connection.throttled_until_ns:
             if quota:
                 connection.count_throttle(
-                    quota, until_ns - max(connection.throttled_until_ns, self._state.now_ns)
+                    quota, until_ns - max(connection.throttled_until_ns, self._state.moved_ns())
                 )
             connection.throttled_until_ns = until_ns
             connection.pauses |= Pause.THROTTLED
@@ -357,15 +357,15 @@ class ConnectionTable:
         self._throttles.move(connection, connection.throttled_until_ns)
         self._state.press()
 
-    def resume_throttled(self, now_ns: int) -> None:
+    def resume_throttled(self) -> None:
         """Resume reading the connections whose throttle has ended."""
-        for connection in self._throttles.pop_due(now_ns):
+        for connection in self._throttles.pop_due(self._state.moved_ns()):
             connection.throttled_until_ns = 0
             self.resume(connection, Pause.THROTTLED)
 
     def throttled_ms(self) -> int:
         """Return the milliseconds until the next throttle ends, rounded up. Requires `has_throttled`."""
-        return max(0, -(-(self._throttles.first - self._clock.now_ns()) // NS_PER_MS))
+        return max(0, -(-(self._throttles.first - self._state.moved_ns()) // NS_PER_MS))
 
     # -- logins ------------------------------------------------------------------------------------------------
 
@@ -380,8 +380,9 @@ class ConnectionTable:
         """Make the client log in again when its session ends (KIP-368)."""
         self._sessions.move(connection, connection.session.ends_ns)
 
-    def expire_sessions(self, now_ns: int) -> None:
+    def expire_sessions(self) -> None:
         """Have the clients of ended sessions log in again. Requests in work are answered."""
+        now_ns = self._state.moved_ns()
         for connection in self._sessions.pop_due(now_ns):
             if connection.login is not None:
                 continue
@@ -390,7 +391,7 @@ class ConnectionTable:
             if connection.migration is not None:
                 self._sessions.move(connection, now_ns + _AGAIN_NS)
                 continue
-            connection.require_login(PendingLogin(now_ns, has_session=True))
+            connection.require_login(PendingLogin(self._clock.now_ns(), has_session=True))
             self.logging_in[connection] = None
             self.update_interest(connection)
 
@@ -449,5 +450,5 @@ class ConnectionTable:
 
     def describe(self) -> list[dict[str, Any]]:
         """Return a description of each connection, for `kproc clients`."""
-        now_ns = self._clock.now_ns()
-        return [describe(each, self._owner.index, now_ns) for each in list(self.by_fd.values())]
+        now_ns, moved_ns = self._clock.now_ns(), self._state.moved_ns()
+        return [describe(each, self._owner.index, now_ns, moved_ns) for each in list(self.by_fd.values())]

@@ -45,7 +45,7 @@ def connection_name(connection: Connection) -> str:
     return f"{host}:{port}-{remote}:{origin.port}-{origin.processor}-{origin.number}"
 
 
-def describe(connection: Connection, processor: int, now_ns: int) -> dict[str, Any]:
+def describe(connection: Connection, processor: int, now_ns: int, moved_ns: int) -> dict[str, Any]:
     """Return one connection as `kproc clients` shows it."""
     origin = connection.origin
     client_id, software_name, software_version = connection.client or ("", UNKNOWN, UNKNOWN)
@@ -69,14 +69,14 @@ def describe(connection: Connection, processor: int, now_ns: int) -> dict[str, A
         "bytes_in": bytes_in,
         "bytes_out": bytes_out,
         "unsent_parts": len(connection.out or ()),
-        "throttled_ms": _throttled_ms(connection, now_ns),
+        "throttled_ms": _throttled_ms(connection, moved_ns),
     }
 
 
-def _throttled_ms(connection: Connection, now_ns: int) -> dict[str, int]:
+def _throttled_ms(connection: Connection, moved_ns: int) -> dict[str, int]:
     """Return for how many ms each quota has kept a connection from being read so far."""
     # The present throttle was counted as a whole when it began. Its rest is part of the latest times.
-    left_ns = max(0, connection.throttled_until_ns - now_ns)
+    left_ns = max(0, connection.throttled_until_ns - moved_ns)
     found: dict[str, int] = {}
     for quota, duration_ns in reversed((connection.throttled_ns or {}).items()):
         passed_ns = max(0, duration_ns - left_ns)

@@ -107,14 +107,17 @@ class Processor(Role):
         queued_requests_max: int = -1,
         processors_in_all: Callable[[DynamicSettings], int] = lambda settings: 1,
         tls_listeners: TlsListeners | None = None,
+        moved: Clock | None = None,
     ) -> None:
         """Create the parts. The limits of queued requests are the broker's, divided by `processors_in_all`; -1: none.
 
-        A request must arrive within `receive_ms_max`; 0: without a limit.
+        A request must arrive within `receive_ms_max`; 0: without a limit. moved: the broker's clock, for the ends of
+        sessions and throttles; `clock` is the host's.
         """
         super().__init__(agent_id, doze=doze, metrics=metrics, clock=clock)
         self._doze_fd = doze.fd
         self._state = state = ProcessorState(metrics.values, clock.now_ns(), self.containment)
+        state.moved_ns = (moved or clock).now_ns
         self._counters = ClientCounters(metrics, agent_id.index, state.make_due)
         self._probe_counters, self._reporter = ProbeCounters(metrics), self._counters.reporter
         self.timed = timed = TimedRequests(metrics.slab.timings(agent_id.index), clock)
@@ -330,7 +333,7 @@ class Processor(Role):
             self._block_waits.retry()
         table.resume_short_of_memory()
         if table.has_throttled:
-            table.resume_throttled(self._clock.now_ns())
+            table.resume_throttled()
         is_moving = migration.is_active
         if is_moving:
             work += migration.work()
@@ -442,6 +445,10 @@ class Processor(Role):
         is_late = self.timed.leaving or self._reporter.has_unsent
         self._state.due_ns = 0 if is_late else self._next_store_ns
 
+    def follow_time(self, on_done: Callable[[], None]) -> None:
+        super().follow_time(on_done)
+        self._state.make_due()
+
     def _rest_ms(self) -> int:
         return STORE_MS if self._reporter.has_unsent else super()._rest_ms()
 
@@ -455,7 +462,7 @@ class Processor(Role):
         counts[SLOT["ring_fill_bytes"]] = sum(sender.capacity - sender.free_bytes() for sender in senders)
         counts[SLOT["ring_records"]] = sum(sender.waiting(_COUNTED_MAX) for sender in senders)
         self._counters.listeners.store()
-        self.table.expire_sessions(now_ns)
+        self.table.expire_sessions()
         if now_ns >= self._next_second_ns:
             self._next_second_ns = now_ns + 1_000_000_000
             self._state.refusals.report_suppressed(now_ns)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+from collections.abc import Callable
 
 from kproc.common.containment import Containment
 from kproc.common.log_rate import LogRate
@@ -20,9 +21,13 @@ class ProcessorState:
         "is_leaving",
         "is_pressed",
         "is_stopping",
+        "moved_ns",
         "now_ns",
         "refusals",
     )
+
+    # The broker's time, in which sessions and throttles end. Everything else here uses the host's.
+    moved_ns: Callable[[], int]
 
     def __init__(self, counts: list[int], now_ns: int, containment: Containment) -> None:
         self.counts = counts  # The metrics, by metrics/spec.py: SLOT.

@@ -359,7 +359,7 @@ class ResponseWriter:
         elif kind == THROTTLE:
             (throttle_ms,) = THROTTLE_MS.unpack_from(view, HEAD_BYTES)
             quota = str(view[HEAD_BYTES + THROTTLE_MS.size :], "ascii")
-            self._table.throttle(connection, self._state.now_ns + throttle_ms * 1_000_000, quota)
+            self._table.throttle(connection, self._state.moved_ns() + throttle_ms * 1_000_000, quota)
             self._table.update_interest(connection)
         elif kind == METERED:
             self.metered.switch(connection, bytes(view[HEAD_BYTES:]), is_on=sequence > 0)

@@ -368,7 +368,7 @@ def finish_unanswered(context: RequestContext, code: int) -> None:
     """
     if code:
         services = context.services
-        if services.clients.refusals.has_room(services.clock.now_ns()):
+        if services.clients.refusals.has_room(services.clock.host_ns()):
             logger.info("closing a connection: a Produce failed with %s", ErrorCode(code).name)
         context.close()
     else:

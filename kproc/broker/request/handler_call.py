@@ -48,7 +48,7 @@ def _error_fields(context: RequestContext, api: Api, error: KafkaError) -> dict[
     if api.error_response is not None:
         return api.error_response(context.decoded, int(error.code), error.message)
     services = context.services
-    if services.clients.refusals.has_room(services.clock.now_ns()):
+    if services.clients.refusals.has_room(services.clock.host_ns()):
         logger.warning("closing a connection: %s failed with %s", api.key.name, ErrorCode(error.code).name)
     context.close()
     return None

@@ -157,7 +157,7 @@ class HandlerRequest(RequestContext):
         # True if the connection is being closed, so that its further frames are ignored.
         self.is_closed = False
         # Of a timed request (processor/timed_requests.py): when it was dequeued, and when its local work ended.
-        self._taken_ns = services.clock.now_ns() if flags & FLAG_TIMED else 0
+        self._taken_ns = services.clock.host_ns() if flags & FLAG_TIMED else 0
         self.done_ns = 0
 
     @property
@@ -216,7 +216,7 @@ class HandlerRequest(RequestContext):
 
     def _send_times(self) -> None:
         """Send TIMES. The caller must send the response right after it."""
-        now_ns = self.services.clock.now_ns()
+        now_ns = self.services.clock.host_ns()
         body = TIMES_BODY.pack(self.api_key, self.throttle_ms, self._taken_ns, self.done_ns or now_ns, now_ns)
         self._taken_ns = 0
         self.peer.outbox.push(TIMES, HEAD.pack(self.connection_id, self.sequence, 0, 0), body)
@@ -262,7 +262,7 @@ class HandlerRequest(RequestContext):
 
     def reject(self, reason: str) -> None:
         """Close the connection and log the reason, unless too many such lines were logged just now."""
-        if self.services.clients.refusals.has_room(self.services.clock.now_ns()):
+        if self.services.clients.refusals.has_room(self.services.clock.host_ns()):
             logger.warning(
                 "closing connection %d: %s (API key %d, version %d)",
                 self.connection_id,

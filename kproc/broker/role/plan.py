@@ -10,6 +10,7 @@ from kproc.broker.config import Config
 from kproc.broker.role.listeners import ListenerEndpoint
 from kproc.broker.storage.fs import Fs, OsFs
 from kproc.common.clock import Clock
+from kproc.common.movable_clock import MovableClock, MovedDate
 
 
 @dataclass(frozen=True, slots=True)
@@ -17,7 +18,7 @@ class BrokerPlan:
     """Configuration, clock, endpoints and file system: the same for every role of a broker."""
 
     config: Config
-    clock: Clock
+    clock: Clock  # The host's.
     endpoints: Sequence[ListenerEndpoint]
     cluster_id: str
     was_clean: bool = False  # True after a clean stop: the result of DataDirectory.remove_clean_marker.
@@ -27,3 +28,14 @@ class BrokerPlan:
     # Processor can resume the TLS sessions of the others, because their ticket keys come from the same secret.
     secret: bytes = field(default_factory=lambda: os.urandom(32), repr=False)
     fs: Fs = field(default_factory=OsFs)  # Every access to a file below log.dirs goes through it.
+    movable: MovableClock | None = None  # Only with kproc.time.movable.
+
+    @property
+    def moved_clock(self) -> Clock:
+        """The clock of all that clients see of time, such as sessions, transactions and timestamps."""
+        return self.movable or self.clock
+
+    @property
+    def dated_clock(self) -> Clock:
+        """A clock with the date of `moved_clock` and the host's monotonic time."""
+        return self.clock if self.movable is None else MovedDate(self.movable)

@@ -9,6 +9,7 @@ at most, so that the next tick stores what it has counted.
 from __future__ import annotations
 
 import select
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Final
 
 from kproc.broker.metrics.slab import MetricsRow
@@ -21,6 +22,9 @@ if TYPE_CHECKING:
     from kproc.broker.ipc.wait import Sleeper
 
 _STORE_NS: Final = STORE_MS * 1_000_000
+# A role reports after this time at the latest that it follows moved time.
+_FOLLOW_NS_MAX: Final = 1_000_000_000
+_FOLLOW_POLL_MS: Final = 2
 _HEARTBEAT: Final = SLOT["heartbeat_ns"]
 _CYCLES: Final = SLOT["duty_cycles"]
 _CONTAINED: Final = SLOT["contained_failures"]
@@ -36,6 +40,8 @@ class Role:
         "_clock",
         "_doze",
         "_epoll",
+        "_follow_until_ns",
+        "_followers",
         "_metrics",
         "_next_store_ns",
         "_poll",
@@ -58,6 +64,8 @@ class Role:
         self.cycle_count = 0  # Duty cycles so far.
         self.sleep_ms_max = STORE_MS  # Limit of the next sleep. `_tick` raises it to `_rest_ms`.
         self._next_store_ns = 0  # When the next tick is due.
+        self._followers: list[Callable[[], None]] = []  # Callbacks of `follow_time`.
+        self._follow_until_ns = 0
         self._watched_fd = -1
         self.is_called = False
         self._epoll = select.epoll()
@@ -86,6 +94,32 @@ class Role:
         self.containment.count = 0
         self._metrics.store()
         self.sleep_ms_max = self._rest_ms()
+        if self._followers:
+            self._report_followed(now_ns)
+
+    def follow_time(self, on_done: Callable[[], None]) -> None:
+        """Run the timers and a tick in the next duty cycle, because the broker's time was moved.
+
+        `on_done` is called when they have run and the work that they began is done, or after 1 s. Only a broker with
+        kproc.time.movable calls this.
+        """
+        self._followers.append(on_done)
+        self._follow_until_ns = self._clock.now_ns() + _FOLLOW_NS_MAX
+        self._next_store_ns = 0
+        self.sleep_ms_max = 0  # The Processor and the Acceptor sleep before their tick.
+
+    def _report_followed(self, now_ns: int) -> None:
+        if not self._has_followed() and now_ns < self._follow_until_ns:
+            self._next_store_ns = 0
+            self.sleep_ms_max = _FOLLOW_POLL_MS
+            return
+        followers, self._followers = self._followers, []
+        for on_done in followers:
+            on_done()
+
+    def _has_followed(self) -> bool:
+        """Return True if the work that moved time has begun is done. Called in ticks."""
+        return True
 
     def _on_tick(self, now_ns: int) -> None:
         """Do periodic work. Called ten times a second, or every REST_MS when idle, before the metrics are stored."""

@@ -28,7 +28,7 @@ from kproc.broker.config.sasl_settings import listeners_without_users
 from kproc.broker.controller.controller import Controller
 from kproc.broker.controller.operations import AskSupervisor, Operations
 from kproc.broker.handler.checkpoint import Checkpoint
-from kproc.broker.handler.handler import Handler
+from kproc.broker.handler.handler import Handler, MovableHandler
 from kproc.broker.handler.partitions import Partitions
 from kproc.broker.handler.syncer import Syncer
 from kproc.broker.metrics.slab import MetricsRow
@@ -61,9 +61,8 @@ from kproc.broker.role.roles import (
 )
 from kproc.broker.security.authorizer import locks_everybody_out
 from kproc.broker.storage import checkpoints
-from kproc.broker.storage.fs import Fs
 from kproc.broker.storage.room import counting
-from kproc.broker.supervisor import tls_check
+from kproc.broker.supervisor import broker_time, tls_check
 from kproc.broker.transport.agent import Agent, AgentId, BlockOwner
 from kproc.common.clock import NS_PER_S, Clock
 
@@ -169,6 +168,7 @@ def build_processor(agent: AgentId, plan: BrokerPlan, parts: RoleParts) -> Proce
         doze=parts.doze,
         metrics=parts.metrics,
         clock=plan.clock,
+        moved=plan.moved_clock,
         arena=parts.arena,
         request_bytes_max=plan.config.socket_request_max_bytes,
         idle_ms_max=plan.config.connections_max_idle_ms,
@@ -222,7 +222,7 @@ def build_handler(agent: AgentId, plan: BrokerPlan, parts: RoleParts) -> Handler
             handler_index=agent.index,
             config=config,
             image=image,
-            clock=plan.clock,
+            clock=plan.moved_clock,
             table=table,
             purgatory=purgatory,
             syncer=syncer,
@@ -232,7 +232,9 @@ def build_handler(agent: AgentId, plan: BrokerPlan, parts: RoleParts) -> Handler
             is_clean=plan.was_clean and not parts.is_restart,
         )
 
-    return Handler(
+    # Only brokers for tests pay for a second clock in each duty cycle.
+    handler_type = Handler if plan.movable is None else MovableHandler
+    return handler_type(
         agent,
         doze=parts.doze,
         metrics=metrics,
@@ -242,6 +244,7 @@ def build_handler(agent: AgentId, plan: BrokerPlan, parts: RoleParts) -> Handler
         make_partitions=make_partitions,
         syncer=syncer,
         is_linked=not parts.is_restart,
+        moved=plan.moved_clock,
     )
 
 
@@ -249,9 +252,9 @@ def build_controller(agent: AgentId, plan: BrokerPlan, parts: RoleParts) -> Cont
     """Build the controller: replay the metadata log, and append a record of this start."""
     supervisor = parts.supervisor
     assert supervisor is not None
-    log, image = MetadataLog.open(Path(plan.config.log_dirs), plan.clock, _fs_with_faults(plan))
+    log, image = MetadataLog.open(Path(plan.config.log_dirs), plan.clock, plan.fs)
     check_tls = partial(tls_check.problem_with_change, plan.config)
-    state = ControllerState(plan.config, image, plan.clock, check_tls=check_tls)
+    state = ControllerState(plan.config, image, plan.moved_clock, check_tls=check_tls)
     _log_useless_settings(plan, image)
     try:
         for op, body in _changes_at_start(plan, image, parts):
@@ -309,6 +312,8 @@ def _log_useless_settings(plan: BrokerPlan, image: ClusterImage) -> None:
             "there is an authorizer, and nobody may change its rules: name somebody in super.users "
             "(super.users=User:NAME), or set allow.everyone.if.no.acl.found=true until there is a rule"
         )
+    if plan.movable is not None and not plan.config.kproc_temporary_directory:
+        logger.warning("%s", broker_time.WARNING)
     if nameless := listeners_without_users(plan.config, has_users=bool(image.scram_users)):
         logger.warning(
             "nobody can log in at %s: there is no user for SCRAM; stop the broker and make one: "
@@ -325,20 +330,11 @@ def build_cleaner(agent: AgentId, plan: BrokerPlan, parts: RoleParts) -> Cleaner
         agent,
         doze=parts.doze,
         metrics=parts.metrics,
-        clock=plan.clock,
+        clock=plan.dated_clock,
         config=plan.config,
         table=parts.table,
-        fs=counting(_fs_with_faults(plan), parts.metrics.values),
+        fs=counting(plan.fs, parts.metrics.values),
     )
-
-
-def _fs_with_faults(plan: BrokerPlan) -> Fs:
-    """Return the file system for a role that hears of no fault rule: with the rules, in a broker for tests."""
-    if not plan.config.kproc_faults_enable:
-        return plan.fs
-    from kproc.broker.faults.disk import faulty
-
-    return faulty(plan.fs, plan.config.log_dirs)
 
 
 def _answer_scrapes(

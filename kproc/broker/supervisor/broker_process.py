@@ -21,10 +21,9 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, Final, Self
 
-from kproc.broker.observe.status import real_uid
+from kproc.broker.observe.status import parent_pid, real_uid, start_ticks
 from kproc.broker.role.port_holder import listens_at
 from kproc.broker.supervisor.data_directory import LOCK_FILE
-from kproc.common.sessions import parent_pid, start_ticks
 
 _PROC: Final = Path("/proc")
 

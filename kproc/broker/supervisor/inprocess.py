@@ -14,9 +14,7 @@ import os
 import select
 import signal
 import socket
-from collections import deque
 from collections.abc import Callable, Hashable, Sequence
-from contextlib import AbstractContextManager
 from functools import partial
 from pathlib import Path
 from typing import Any, Final, TypeVar
@@ -35,7 +33,7 @@ from kproc.broker.ipc.region import Region, RegionKind
 from kproc.broker.ipc.wait import Sleeper, Waker, make_eventfd
 from kproc.broker.metrics.slab import SLAB_BYTES, MetricsRow, Slab
 from kproc.broker.processor.processor import Processor
-from kproc.broker.role.asks import LOG_LEVELS, SNAPSHOTS, Gathering, OnReply, Reply
+from kproc.broker.role.asks import LOG_LEVELS, MOVE_TIME, Gathering, OnReply, Reply
 from kproc.broker.role.partition_table import TABLE_BYTES, PartitionTable
 from kproc.broker.role.roles import (
     CLEANER,
@@ -46,21 +44,19 @@ from kproc.broker.role.roles import (
     is_control,
     slab_row,
 )
-from kproc.broker.supervisor import preload, ready, signals
+from kproc.broker.supervisor import broker_time, preload, ready, signals
 from kproc.broker.supervisor.broker import RoleParts, SupervisorCalls, build_role
 from kproc.broker.supervisor.data_directory import DataDirectory
 from kproc.broker.supervisor.listening import ListeningSockets
-from kproc.broker.supervisor.lives import KeptResources, run_lives
 from kproc.broker.supervisor.logs import reopen_file, set_levels
 from kproc.broker.supervisor.regions import ARENA_WARM_BYTES
 from kproc.broker.supervisor.role_messages import handle_processor_request
 from kproc.broker.supervisor.service_manager import ServiceManager
-from kproc.broker.supervisor.snapshots import Snapshots, remove_snapshots
 from kproc.broker.supervisor.supervisor_operations import joined_clients, was_killed
 from kproc.broker.supervisor.tls_check import check_listeners
-from kproc.broker.supervisor.topology import CLOSE_WAVES, DRAIN_WAVES, WRITERS, find_link, initial_roles
+from kproc.broker.supervisor.topology import CLOSE_WAVES, DRAIN_WAVES, find_link, initial_roles
 from kproc.broker.transport.agent import Agent, AgentId, Link, Wakeable
-from kproc.broker.transport.thread import AgentThread, Pipe, PipeReceiver, PipeSender, pause_threads
+from kproc.broker.transport.thread import AgentThread, Pipe, PipeReceiver, PipeSender
 from kproc.common.clock import SystemClock
 
 logger = logging.getLogger(__name__)
@@ -70,7 +66,6 @@ _NO_PROCESSES: Final = (
     "(kproc.transport=process can)"
 )
 _TURN_MS: Final = 100
-_THREAD_STOP_S: Final = 5.0
 _READY_TIMEOUT_NS: Final = 30_000_000_000
 R = TypeVar("R")
 
@@ -89,18 +84,19 @@ def run_in_process(
     """
     ready.raise_nofile_limit()
     preload.load(config)
-
-    def make_life(kept: KeptResources | None) -> InProcessBroker:
-        directory = DataDirectory(config)
-        try:
-            process = InProcessBroker(config, directory, manager, kept)
-        except BaseException:
-            directory.close()
-            raise
+    directory = DataDirectory(config)
+    try:
+        process = InProcessBroker(config, directory, manager)
         process.ends_at_hangup = not can_reload
-        return process
-
-    return run_lives(make_life, ready_file, on_ready)
+    except BaseException:
+        directory.close()
+        raise
+    try:
+        return process.run(ready_file, on_ready)
+    finally:
+        process.release()
+        directory.close()
+        ready.remove(ready_file)
 
 
 class InProcessBroker:
@@ -108,26 +104,12 @@ class InProcessBroker:
 
     ends_at_hangup = True
 
-    def __init__(
-        self,
-        config: Config,
-        directory: DataDirectory,
-        manager: ServiceManager,
-        kept: KeptResources | None = None,
-    ) -> None:
-        """Build the roles. `kept` are resources of the former life, after which this one restores a snapshot."""
+    def __init__(self, config: Config, directory: DataDirectory, manager: ServiceManager) -> None:
         self._manager = manager
         self._config = config
         self._directory = directory
         self._is_inline = config.kproc_transport == "inline"
-        self._sockets = kept.sockets if kept is not None else ListeningSockets(config)
-        self._restores = kept.restores if kept is not None else 0
-        self._is_restoring = False
-        if kept is None:
-            remove_snapshots(directory.path)
-        self._snapshots = Snapshots(directory.path, self._pause_writers, self._restore)
-        # The controller's requests about snapshots, which the main thread handles, because it pauses the controller.
-        self._snapshot_requests: deque[tuple[dict[str, Any], OnReply]] = deque()
+        self._sockets = ListeningSockets(config)
         self._plan = self._sockets.make_plan(SystemClock(), directory.cluster_id)
         self._slab_region = Region.create(RegionKind.SLAB, SLAB_BYTES, 0, is_sparse=True)
         self._table_region = Region.create(RegionKind.TABLE, TABLE_BYTES, 0, is_sparse=True)
@@ -141,11 +123,10 @@ class InProcessBroker:
         self._settings = DynamicSettings()
         self._has_started = False
         self.agents: list[Agent] = []
-        self._signals = kept.signals if kept is not None else signals.SignalPipe()
-        self._wake_fd = make_eventfd()
+        self._signals = signals.SignalPipe()
         self._guardian = signals.watch_process(config.kproc_exit_with_pid)
         self._epoll = select.epoll()
-        for fd in (self._signals.fd, self._wake_fd, self._guardian):
+        for fd in (self._signals.fd, self._guardian):
             if fd is not None:
                 self._epoll.register(fd, select.EPOLLIN)
         self._build()
@@ -249,6 +230,11 @@ class InProcessBroker:
                 return
         action()
 
+    def _post_at_once(self, agent: Agent, action: Callable[[], None]) -> None:
+        """Post, and end the sleep of the agent or of the main thread that runs it."""
+        self._post(agent, action)
+        os.eventfd_write(self._dozes[agent.id].fd, 1)
+
     def _send_settings(self, settings: DynamicSettings) -> None:
         """Send changed settings to Acceptors and Processors, which have no image. The controller calls this."""
         self._settings = settings
@@ -267,9 +253,8 @@ class InProcessBroker:
             set_levels(body["levels"])
             on_reply({})
             return
-        if what == SNAPSHOTS:
-            self._snapshot_requests.append((body, on_reply))
-            os.eventfd_write(self._wake_fd, 1)
+        if what == MOVE_TIME:
+            self._move_time(body, on_reply)
             return
         # The others start and stop processes, and this transport has none.
         if what not in ("clients", "kill_client"):
@@ -286,6 +271,19 @@ class InProcessBroker:
         for processor in processors:
             taker = gathering.taker(processor.id)
             self._post(processor, partial(self._run_processor_request, processor, what, body, taker))
+
+    def _move_time(self, body: dict[str, Any], on_reply: OnReply) -> None:
+        clock = self._plan.movable
+        problem = broker_time.move(clock, body["action"], body["ms"])
+        if clock is None or problem is not None:
+            on_reply({"error": problem})
+            return
+        agents = [] if body["action"] == "show" else self.agents
+        gathering = Gathering(len(agents), lambda _replies: on_reply(broker_time.describe(clock)))
+        for agent in agents:
+            taker = gathering.taker(agent.id)
+            on_done = partial(self._post_at_once, self._controller, partial(taker, {}))
+            self._post_at_once(agent, partial(agent.follow_time, on_done))
 
     def _run_processor_request(
         self, processor: Processor, what: str, body: dict[str, Any], taker: OnReply
@@ -306,11 +304,10 @@ class InProcessBroker:
         self._sockets.start()
         self._controller.status.phase = "running"
         self._has_started = True
-        announcement = ready.describe(self._plan, self._describe(), self._restores)
+        announcement = ready.describe(self._plan, self._describe())
         if ready_file is not None:
             ready.write(ready_file, announcement)
-        if not self._restores:
-            on_ready(announcement)
+        on_ready(announcement)
         self._manager.ready(f"serving at {announcement['bootstrap']}")
         while self._turn():
             pass
@@ -321,9 +318,7 @@ class InProcessBroker:
             for agent in self.agents:
                 self._epoll.register(agent.poll_fd(), select.EPOLLIN)
             return
-        self._threads = [
-            AgentThread(agent, self._on_error, self._dozes[agent.id].fd) for agent in self.agents
-        ]
+        self._threads = [AgentThread(agent, self._on_error) for agent in self.agents]
         for thread in self._threads:
             thread.start()
 
@@ -361,9 +356,7 @@ class InProcessBroker:
             for doze in self._dozes.values():
                 doze.slept_ns += slept_ns
         signs = [fd for fd, _ in events if self._is_to_stop(fd)]
-        if signs:
-            self._is_restoring = False
-        return self._failure is None and not signs and not self._is_restoring
+        return self._failure is None and not signs
 
     def _silent(self, limit_ns: int) -> str | None:
         """Return a role without a duty cycle for that long, or None.
@@ -390,29 +383,7 @@ class InProcessBroker:
         elif fd == self._guardian:
             logger.info("stopping: process %d has ended", self._config.kproc_exit_with_pid)
             return True
-        elif fd == self._wake_fd:
-            os.eventfd_read(fd)
-            self._handle_snapshot_requests()
         return False
-
-    # -- snapshots ---------------------------------------------------------------------------------------------
-
-    def _handle_snapshot_requests(self) -> None:
-        while self._snapshot_requests:
-            body, on_reply = self._snapshot_requests.popleft()
-            self._snapshots.handle(body, partial(self._reply, on_reply))
-
-    def _reply(self, on_reply: OnReply, reply: Reply) -> None:
-        """Send a reply to the controller, in whose thread its callback runs."""
-        self._post(self._controller, partial(on_reply, reply))
-
-    def _pause_writers(self) -> AbstractContextManager[None]:
-        """Let the roles that write files wait until the context ends. Inline roles wait for the caller anyway."""
-        return pause_threads([each for each in self._threads if each.agent.id.role in WRITERS])
-
-    def _restore(self) -> None:
-        """End this life at the end of this turn. The next life replaces the files."""
-        self._is_restoring = True
 
     def _run_briefly(self) -> None:
         """Run the roles for at most 5 ms while the main thread waits for something."""
@@ -438,9 +409,6 @@ class InProcessBroker:
 
     def _stop(self) -> int:
         """Drain within kproc.drain.timeout.ms, then close the roles in order. Return the exit status."""
-        if self._is_restoring:
-            self._end_for_restore()
-            return 0
         self._controller.status.phase = "stopping"
         self._manager.stopping("stopping" if self._failure is None else f"stopping: {self._failure}")
         deadline_ns = self._plan.clock.now_ns() + self._config.kproc_drain_timeout_ms * 1_000_000
@@ -454,21 +422,10 @@ class InProcessBroker:
             self._run_briefly()
         is_clean = self._failure is None
         # A role whose thread does not end is in an unknown state, so no file may be marked as clean.
-        is_clean = self._stop_threads() and is_clean
+        for thread in self._threads:
+            is_clean = thread.stop(5.0) and is_clean
         self._close_roles(is_clean=is_clean)
         return 0 if self._failure is None else 1
-
-    def _stop_threads(self) -> bool:
-        """Let all threads end. Return False if one did not end in time."""
-        for thread in self._threads:
-            thread.request_stop()
-        return sum(thread.stop(_THREAD_STOP_S) for thread in self._threads) == len(self._threads)
-
-    def _end_for_restore(self) -> None:
-        """Close the roles without draining, because their files are replaced."""
-        self._stop_threads()
-        self._sockets.keep()
-        self._close_roles(is_clean=False)
 
     def _close_roles(self, *, is_clean: bool) -> None:
         """Close the roles, which nothing runs any more, in the order of a stop."""
@@ -484,29 +441,18 @@ class InProcessBroker:
     def _in_waves(self, waves: Sequence[Sequence[str]]) -> list[Agent]:
         return [agent for wave in waves for role in wave for agent in self.agents if agent.id.role == role]
 
-    def release(self) -> KeptResources | None:
-        """Close every descriptor. The roles are closed already, or never ran.
-
-        Return the resources of the next life if this one ends for a restore, else None.
-        """
+    def release(self) -> None:
+        """Close every descriptor. The roles are closed already, or never ran."""
         for thread in self._threads:
             thread.stop(1.0)
-        kept = None
-        if self._is_restoring:
-            kept = KeptResources(self._sockets, self._signals, self._restores + 1)
-        else:
-            self._sockets.close()
-            self._signals.close()
-            remove_snapshots(self._directory.path)
-        os.close(self._wake_fd)
+        self._sockets.close()
         for doze in self._dozes.values():
             os.close(doze.fd)
         for arena in self._arenas.values():
             arena.close()
         self._slab_region.close()
         self._table_region.close()
+        self._signals.close()
         self._epoll.close()
         if self._guardian is not None:
             os.close(self._guardian)
-        self._directory.close()
-        return kept

@@ -7,7 +7,7 @@ objects, and the bytes that travel over a link are the same in all three (envelo
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import KW_ONLY, dataclass
 from typing import TYPE_CHECKING, Final, NamedTuple, Protocol
 
@@ -134,6 +134,9 @@ class Agent(Protocol):
 
     def next_deadline_ms(self) -> int:
         """Return how many ms the agent may sleep before its next timer is due."""
+
+    def follow_time(self, on_done: Callable[[], None]) -> None:
+        """Run what is due by the broker's time, which was moved. `on_done` is called when it is done (role.py)."""
 
     def drain(self) -> None:
         """Accept no new work, and finish the work in progress."""

@@ -1,0 +1,95 @@
+"""MovableClock: the time of a broker for tests, which `kproc.Broker.time` advances and freezes.
+
+One word of shared memory has the time's distance from the host's clock, so that all processes that are forked after its
+creation see a change in the same moment. Only the process that created the clock writes the word. A broker without
+`kproc.time.movable` has no such clock and no such word.
+"""
+
+from __future__ import annotations
+
+import mmap
+import time
+from typing import Final
+
+from kproc.common.clock import NS_PER_MS
+
+LEAD_NS_MAX: Final = 100 * 366 * 86_400 * 1_000_000_000
+"""Longest distance from the host's clock: 100 years. All times then fit into 64 bits."""
+
+
+class MovableClock:
+    """The host's clocks plus a distance, or a frozen time. Time never runs backwards in one process.
+
+    The word is `value << 1 | is_frozen`. The value is the distance in ns, or the frozen time. It is one word,
+    because a reader must never combine an old distance with a new state.
+    """
+
+    __slots__ = ("_last_ns", "_wall_offset_ns", "_words")
+
+    host_ns = staticmethod(time.monotonic_ns)
+
+    def __init__(self) -> None:
+        # An anonymous shared mapping stays shared over forks.
+        self._words = memoryview(mmap.mmap(-1, mmap.PAGESIZE)).cast("q")
+        self._wall_offset_ns = time.time_ns() - time.monotonic_ns()
+        self._last_ns = 0
+
+    def now_ns(self) -> int:
+        """Return monotonic nanoseconds of the broker's time."""
+        word = self._words[0]
+        now_ns = word >> 1 if word & 1 else time.monotonic_ns() + (word >> 1)
+        # `freeze` and `unfreeze` read the host's clock before they write the word, and a reader can have seen a later
+        # time in between.
+        if now_ns < self._last_ns:
+            return self._last_ns
+        self._last_ns = now_ns
+        return now_ns
+
+    def wall_ms(self) -> int:
+        """Return milliseconds since 1970 (UTC). Changes of the host's date after the start have no effect."""
+        return (self.now_ns() + self._wall_offset_ns) // NS_PER_MS
+
+    @property
+    def is_frozen(self) -> bool:
+        """True while time stands still."""
+        return bool(self._words[0] & 1)
+
+    @property
+    def lead_ns(self) -> int:
+        """The distance from the host's clock. Negative if time has been frozen for longer than it was advanced."""
+        return self.now_ns() - time.monotonic_ns()
+
+    # -- by the process that created the clock -----------------------------------------------------------------
+
+    def advance(self, duration_ns: int) -> None:
+        """Advance time at once, also while it is frozen. Raises ValueError for a duration that is out of range."""
+        if duration_ns < 0:
+            raise ValueError("time never runs backwards")
+        if self.lead_ns + duration_ns > LEAD_NS_MAX:
+            raise ValueError("time cannot be more than 100 years ahead of the host's clock")
+        self._words[0] += duration_ns << 1
+
+    def freeze(self) -> None:
+        """Let time stand still."""
+        if not self.is_frozen:
+            self._words[0] = self.now_ns() << 1 | 1
+
+    def unfreeze(self) -> None:
+        """Let time continue from where it was frozen."""
+        word = self._words[0]
+        if word & 1:
+            self._words[0] = (word >> 1) - time.monotonic_ns() << 1
+
+
+class MovedDate:
+    """A clock with the host's `now_ns` and the date of a MovableClock.
+
+    For roles whose rules depend on dates alone, such as retention. Their own timers continue while time is frozen.
+    """
+
+    __slots__ = ("wall_ms",)
+
+    now_ns = host_ns = staticmethod(time.monotonic_ns)
+
+    def __init__(self, clock: MovableClock) -> None:
+        self.wall_ms = clock.wall_ms

@@ -1,0 +1,199 @@
+"""kproc.Broker.time: what expires when a broker's time is advanced, and what does not while it is frozen."""
+
+from __future__ import annotations
+
+import select
+from collections.abc import Iterator
+from datetime import timedelta
+
+import pytest
+
+from kproc.client.errors import ClientError
+from kproc.common.errors import ErrorCode
+from kproc.embedded import Broker
+from kproc.wire.header import ApiKey
+from kproc.wire.record_batch import TRANSACTIONAL
+from tests.support.groups import Member, find_coordinator
+from tests.support.idempotence import Producer
+from tests.support.quotas import alter_quotas
+from tests.support.raw import NO_TOPIC_ID, Fields, RawClient, batch, fetch_fields, produce_fields
+from tests.support.topics import fresh_name
+from tests.support.wait import wait_until
+
+EARLIEST = -2
+HOUR_MS = 3_600_000
+pytestmark = pytest.mark.own_broker
+
+
+@pytest.fixture(scope="module")
+def moved(fork_server: None) -> Iterator[Broker]:
+    """A broker of this file with two Handlers."""
+    with Broker({"num.io.threads": 2, "num.network.threads": 1}) as running:
+        yield running
+
+
+@pytest.fixture
+def client(moved: Broker) -> Iterator[RawClient]:
+    with RawClient(moved.bootstrap) as opened:
+        yield opened
+
+
+def create_dated(broker: Broker, **configs: object) -> str:
+    """Create a topic whose records get the broker's date."""
+    name = fresh_name("dated")
+    named = {key.replace("_", "."): value for key, value in configs.items()}
+    broker.create_topic(name, partitions=1, configs={"message.timestamp.type": "LogAppendTime", **named})
+    return name
+
+
+def end_long_poll(broker: Broker, client: RawClient, topic: str, offset: int, *, max_wait_ms: int) -> None:
+    """Send a Fetch that finds nothing, and advance time until it is answered.
+
+    Once is not enough if the Fetch arrives behind the move, which comes over another connection.
+    """
+    client.send(ApiKey.FETCH, 12, fetch_fields([(topic, NO_TOPIC_ID, [(0, offset)])], max_wait_ms=max_wait_ms))
+    wait_until(lambda: broker.time.advance(ms=max_wait_ms) and select.select([client.socket], [], [], 0)[0])
+    assert client.receive(ApiKey.FETCH, 12)[1]["error_code"] == 0
+
+
+@pytest.mark.every_transport
+def test_time_moves_in_every_role(transport: str) -> None:
+    """The answer to advance() comes after retention, sessions and long polls, so nothing here waits."""
+    with Broker(transport=transport) as broker, RawClient(broker.bootstrap) as client:
+        topic = create_dated(broker, retention_ms=7 * 24 * HOUR_MS)
+        find_coordinator(client, "group")
+        with Member(broker.bootstrap, "group") as member:
+            member.join()
+            member.sync({member.member_id: b""})
+            before_ms = broker.time.now_ms
+            assert client.produce(topic, batch(b"old"))["log_append_time"] >= before_ms
+            end_long_poll(broker, client, topic, 1, max_wait_ms=HOUR_MS)
+            assert member.heartbeat() == ErrorCode.UNKNOWN_MEMBER_ID
+        assert client.list_offset(topic, EARLIEST)["offset"] == 0
+        broker.time.advance(timedelta(days=7))
+        assert client.list_offset(topic, EARLIEST)["offset"] == 1
+        with broker.time.freeze() as time:
+            assert time.is_frozen
+            frozen_ms = time.now_ms
+            rows = [client.produce(topic, batch(b"new")) for _ in range(2)]
+            assert [row["log_append_time"] for row in rows] == [frozen_ms] * 2
+            assert time.advance(ms=5).now_ms == frozen_ms + 5
+        assert not broker.time.is_frozen
+        assert client.produce(topic, batch(b"new"))["log_append_time"] >= frozen_ms + 5
+
+
+def join_consumer_group(client: RawClient, group: str, epoch: int) -> Fields:
+    fields = {
+        "group_id": group, "member_id": "m", "member_epoch": epoch, "rebalance_timeout": 60_000,
+        "subscribed_topic_names": [], "topic_partitions": [],
+    }  # fmt: skip
+    return client.call(ApiKey.CONSUMER_GROUP_HEARTBEAT, 1, fields)
+
+
+def join_share_group(client: RawClient, group: str, epoch: int) -> Fields:
+    fields = {
+        "group_id": group, "member_id": "m", "member_epoch": epoch, "rack_id": None, "subscribed_topic_names": ["t"],
+    }  # fmt: skip
+    return client.call(ApiKey.SHARE_GROUP_HEARTBEAT, 1, fields)
+
+
+def test_sessions_of_consumer_and_share_groups_expire(moved: Broker, client: RawClient) -> None:
+    for join in (join_consumer_group, join_share_group):
+        group = fresh_name("group")
+        find_coordinator(client, group)
+        epoch = join(client, group, 0)["member_epoch"]
+        moved.time.advance(seconds=40)
+        assert join(client, group, epoch)["error_code"] == 0
+        moved.time.advance(seconds=40)
+        assert join(client, group, epoch)["error_code"] == 0
+        moved.time.advance(seconds=46)
+        # A consumer group without members and offsets does not exist any more.
+        gone = (ErrorCode.UNKNOWN_MEMBER_ID, ErrorCode.GROUP_ID_NOT_FOUND)
+        assert join(client, group, epoch)["error_code"] in gone
+
+
+def test_transaction_is_aborted_at_its_timeout(moved: Broker, client: RawClient) -> None:
+    topic, name = fresh_name("txn"), fresh_name("id")
+    moved.create_topic(topic)
+    wanted = {"transactional_id": name, "transaction_timeout": 60_000, "producer_id": -1, "producer_epoch": -1}
+
+    def begun() -> Fields | None:
+        answer = client.call(ApiKey.INIT_PRODUCER_ID, 4, wanted)
+        return None if answer["error_code"] else answer
+
+    wait_until(lambda: not client.call(ApiKey.FIND_COORDINATOR, 4, {"key_type": 1, "coordinator_keys": [name]})[
+        "coordinators"
+    ][0]["error_code"])  # fmt: skip
+    ids = wait_until(begun)
+    producer = {"producer_id": ids["producer_id"], "producer_epoch": ids["producer_epoch"]}
+    added = {
+        "v3_and_below_transactional_id": name,
+        "v3_and_below_producer_id": ids["producer_id"],
+        "v3_and_below_producer_epoch": ids["producer_epoch"],
+        "v3_and_below_topics": [{"name": topic, "partitions": [0]}],
+    }
+    client.call(ApiKey.ADD_PARTITIONS_TO_TXN, 3, added)
+    records = batch(b"open", **producer, base_sequence=0, flags=TRANSACTIONAL)
+    fields = produce_fields([(topic, NO_TOPIC_ID, [(0, records)])]) | {"transactional_id": name}
+    client.call(ApiKey.PRODUCE, 9, fields)
+
+    def state() -> str:
+        answer = client.call(ApiKey.DESCRIBE_TRANSACTIONS, 0, {"transactional_ids": [name]})
+        return str(answer["transaction_states"][0]["transaction_state"])
+
+    moved.time.advance(seconds=50)
+    assert state() == "Ongoing"
+    moved.time.advance(seconds=11)
+    wait_until(lambda: state() == "CompleteAbort")
+
+
+def test_producer_id_expires_after_a_day(moved: Broker, client: RawClient) -> None:
+    topic = create_dated(moved)
+    producer = Producer(client, topic)
+    assert producer.send(0)[0] == 0
+    described = {"topics": [{"name": topic, "partition_indexes": [0]}]}
+
+    def producers() -> int:
+        answer = client.call(ApiKey.DESCRIBE_PRODUCERS, 0, described)
+        return len(answer["topics"][0]["partitions"][0]["active_producers"])
+
+    moved.time.advance(hours=23)
+    assert producers() == 1
+    moved.time.advance(hours=2)
+    assert producers() == 0
+
+
+def test_throttle_of_a_quota_ends_in_moved_time(moved: Broker, client: RawClient) -> None:
+    """The connection is not read until the throttle is over. Both the rate and the throttle follow the time."""
+    topic = create_dated(moved)
+    with RawClient(moved.bootstrap) as admin:
+        assert alter_quotas(admin, {"client-id": None}, producer_byte_rate=1000.0) == 0
+    fields = produce_fields([(topic, NO_TOPIC_ID, [(0, batch(bytes(30_000)))])])
+    assert client.call(ApiKey.PRODUCE, 9, fields)["throttle_time"] > 5000
+    fields = produce_fields([(topic, NO_TOPIC_ID, [(0, batch(b"small"))])])
+
+    def is_unthrottled() -> bool:
+        # The other Handler may hear of the large request after the first move, and then counts it again from there.
+        moved.time.advance(minutes=2)
+        return bool(client.call(ApiKey.PRODUCE, 9, fields)["throttle_time"] == 0)
+
+    wait_until(is_unthrottled)
+    with RawClient(moved.bootstrap) as admin:
+        assert alter_quotas(admin, {"client-id": None}, producer_byte_rate=None) == 0
+
+
+def test_frozen_long_poll_waits_for_moved_time(moved: Broker, client: RawClient) -> None:
+    topic = create_dated(moved)
+    with moved.time.freeze() as time:
+        frozen_ms = time.now_ms
+        end_long_poll(moved, client, topic, 0, max_wait_ms=50)
+        assert time.now_ms >= frozen_ms + 50
+
+
+def test_wrong_moves_of_time_are_rejected(moved: Broker) -> None:
+    with pytest.raises(ValueError, match="never runs backwards"):
+        moved.time.advance(hours=-1)
+    with pytest.raises(ClientError, match="100 years"):
+        moved.time.advance(days=40_000)
+    with Broker({"kproc.time.movable": False}) as plain, pytest.raises(ClientError, match="movable=true"):
+        plain.time.freeze()
