@@ -55,6 +55,7 @@ from bench.alternatives.broker import ALTERNATIVES  # noqa: E402
 from tests.support.broker import TRANSPORTS, BrokerUnderTest, EmbeddedBroker, ExternalBroker  # noqa: E402
 from tests.support.broker_starts import forked_starts, real_starts  # noqa: E402
 from tests.support.budget import (  # noqa: E402
+    EXAMPLES,
     PLAIN_EXAMPLES,
     Budget,
     is_long,
@@ -75,6 +76,7 @@ from tests.support.wait import wait_until  # noqa: E402
 # `--hypothesis-profile default` looks further.
 hypothesis.settings.register_profile(
     "same-examples",
+    max_examples=EXAMPLES,
     derandomize=True,
     deadline=None,
     suppress_health_check=[hypothesis.HealthCheck.too_slow],

@@ -302,7 +302,7 @@ DONE = [("flush",), ("sync", 0)]
         ("pass_ms", 100),
     ]
 )
-@settings(deadline=None, max_examples=150)
+@settings(deadline=None, max_examples=75)
 @given(transaction_steps)
 def test_transaction_memory_equals_log_after_any_failure(steps: list[tuple[Any, ...]]) -> None:
     with scene_of(Transactions) as scene:
@@ -457,7 +457,7 @@ STABLE = [("join", "a"), ("sync_group", "a"), ("sync", 0)]
 @example([*STABLE, ("fail_write", 1, 0), ("join", "a"), ("sync", 0)])
 @example([*STABLE, ("join", "a"), ("sync", STORAGE_ERROR)])
 @example([*STABLE, ("fail_write", 1, 0), ("leave", "a"), ("pass_ms", 1_000), ("sync", 0)])
-@settings(deadline=None, max_examples=150)
+@settings(deadline=None, max_examples=75)
 @given(group_steps)
 def test_group_memory_equals_log_after_any_failure(steps: list[tuple[Any, ...]]) -> None:
     with scene_of(Groups) as scene:
@@ -534,7 +534,7 @@ INITIALIZED = [("request", "initialize", 0, InitializeState(0)), ("sync", 0)]
 )
 # A sweep finds no room for a snapshot, so it must not delete what that would replace.
 @example([*INITIALIZED, ("pass_ms", 1_000), ("fail_write", 1, 70), ("sweep",), ("sync", 0)])
-@settings(deadline=None, max_examples=80)
+@settings(deadline=None, max_examples=60)
 @given(share_steps)
 def test_share_memory_equals_log_after_any_failure(steps: list[tuple[Any, ...]]) -> None:
     with scene_of(ShareStates) as scene:

@@ -28,7 +28,7 @@ def write(rig: LogRig) -> list[bytes]:
 
 
 @example(start=210, length=1, filler="noise", recovery_point=0, segment_bytes=100_000, suffix="log")
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=60, deadline=None)
 @given(
     start=st.integers(0, 1100), length=st.integers(0, 200), filler=st.sampled_from(["cut", "zero", "noise"]),
     recovery_point=st.integers(0, COUNT), segment_bytes=st.sampled_from([300, 100_000]),

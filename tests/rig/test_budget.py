@@ -13,6 +13,7 @@ import pytest
 from tests.support import budget as budget_module
 from tests.support.budget import (
     ALL_SECONDS,
+    EXAMPLES,
     PLAIN_EXAMPLES,
     PLAIN_SECONDS,
     PLAIN_SEEDS,
@@ -70,7 +71,7 @@ def test_plain_run_skips_later_seeds_and_own_brokers():
 def test_plain_run_uses_fewer_hypothesis_examples(pytestconfig: pytest.Config):
     if pytestconfig.getoption("hypothesis_profile"):
         pytest.skip("a profile was asked for")
-    wanted = PLAIN_EXAMPLES if is_plain(pytestconfig.option.markexpr) else 100
+    wanted = PLAIN_EXAMPLES if is_plain(pytestconfig.option.markexpr) else EXAMPLES
     assert hypothesis.settings().max_examples == wanted
 
 

@@ -24,6 +24,8 @@ PLAIN_SECONDS, ALL_SECONDS = 60, 10 * 60
 PLAIN_TEST_SECONDS = 1.0
 # Of its seeds and of Hypothesis' examples a test takes so many in a plain run; scripts/test and .ci/run take all.
 PLAIN_SEEDS, PLAIN_EXAMPLES = 2, 25
+# Every run has the same examples, so that more of them add little. A test can have a number of its own.
+EXAMPLES = 50
 FILES_SHOWN = 10
 
 

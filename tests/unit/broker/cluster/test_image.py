@@ -201,7 +201,7 @@ def contents(image: ClusterImage) -> dict[str, object]:
     return {name: getattr(image, name) for name in ClusterImage.__slots__}
 
 
-@settings(max_examples=settings().max_examples * 3 // 2, deadline=None)
+@settings(deadline=None)
 @given(st.lists(OPERATIONS, max_size=30), st.data())
 def test_snapshot_and_later_deltas_equal_the_replayed_state(operations, data):
     cluster = InMemoryController(handlers=2)
