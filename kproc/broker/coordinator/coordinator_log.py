@@ -126,6 +126,7 @@ class CoordinatorLog(Generic[C]):
         self._waits_for_sync = config.kproc_flush == "group"
         self._dirty = dirty
         self._writes: list[Write] = []
+        self._is_released = False
         self._steps = Steps()  # Of the replay.
         self._steps.add(self._replay_all(kind))
 
@@ -188,15 +189,34 @@ class CoordinatorLog(Generic[C]):
 
         return later
 
+    def release(self) -> None:
+        """Append the queued writes. Later ones fail, because the log is about to be closed.
+
+        A callback of the coordinator can still write, for example when another coordinator responds. A closed log is
+        not synced any more, so that such a write would wait for ever.
+        """
+        self.flush()
+        self._is_released = True
+        # Callbacks of the writes above can have queued these.
+        while self._writes:
+            self.flush()
+
     def abandon(self) -> None:
-        """Answer the queued writes with an error, because their coordinator was discarded."""
+        """Answer the queued writes with an error, because their coordinator was discarded. Later ones fail, too."""
+        self._is_released = True
+        self._fail_writes(ErrorCode.UNKNOWN_SERVER_ERROR)
+
+    def _fail_writes(self, error: ErrorCode) -> None:
         writes, self._writes = self._writes, []
         for write in writes:
-            write.on_done(ErrorCode.UNKNOWN_SERVER_ERROR)
+            write.on_done(error)
 
     def flush(self) -> None:
         """Append the queued writes now, and apply them to the coordinator."""
         if not self._writes:
+            return
+        if self._is_released:
+            self._fail_writes(ErrorCode.NOT_LEADER_OR_FOLLOWER)
             return
         writes, self._writes = self._writes, []
         batches, spans = self._pack(writes)

@@ -343,7 +343,7 @@ class CoordinatorRuntime:
         self._update(shard)
         if log is not None:
             log.coordinator.resign()
-            log.flush()
+            log.release()
             self.dirty.pop(log, None)
             self._stepping.add(log.coordinator)
 

@@ -11,7 +11,7 @@ import pytest
 
 from kproc.broker.cluster.image import PartitionImage
 from kproc.broker.cluster.internal_topics import COORDINATOR_TOPICS, GROUP_METADATA_TOPIC
-from kproc.broker.coordinator.rules import Marker
+from kproc.broker.coordinator.rules import Marker, Write
 from kproc.broker.coordinator.shard import WAIT_MS, ShardState
 from kproc.broker.coordinator.topic_coordinators import partition_for
 from kproc.broker.handler.coordinator_kinds import all_kinds
@@ -145,6 +145,21 @@ def test_what_was_not_appended_yet_is_before_the_partition_goes(
     assert (client.outcomes, counters.events) == ([{"value": 1}], ["loaded", "resigned"])
     assert not runtime(rig).dirty
     assert coordinator(rig).values == {"n": 1}
+
+
+def test_late_write_to_a_deleted_topic_fails(start: Start, calls: CoordinatorCalls[Counters]) -> None:
+    """A callback of the coordinator can come when its log is closed. Nothing syncs that any more."""
+    rig = start()
+    rig.create_topic(TOPIC)
+    Client(rig).begin(calls, "add", "n")
+    (counters,) = runtime(rig).loaded(TOPIC)
+    log = counters.log
+    codes: list[int] = []
+    rig.delete_topic(TOPIC)
+    log.write(Write([(b"k", b"v")], codes.append))
+    log.write(Write([], codes.append))
+    rig.settle()
+    assert codes == [ErrorCode.NOT_LEADER_OR_FOLLOWER] * 2
 
 
 def test_deleted_coordinator_topic_affects_only_its_own(
