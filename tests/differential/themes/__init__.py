@@ -198,7 +198,7 @@ if KAFKA_VERSION < "4.4":
 # What these change is seen by every client of the broker.
 CHANGES_ALL = frozenset({"quotas"})
 # What logs in by itself cannot be a guest's. A change of rules by another sequence ends the waits of share sessions.
-WITHOUT_RIGHTS = frozenset({"logins", "queues", "locks"})
+WITHOUT_RIGHTS = frozenset({"logins"})
 _WITH_PRODUCERS = frozenset({"produce", "fetch", "offsets"})
 
 
