@@ -237,6 +237,7 @@ EXAMPLES: Final[Mapping[str, str]] = {
         kproc perf produce load --create --partitions 4
         kproc perf produce load --rate 10000 --size 1000 --seconds 30
         kproc perf produce load --compression zstd --keys 1000
+        kproc perf produce load --transaction-records 500
     """,
     "perf consume": """
         kproc perf consume load --once

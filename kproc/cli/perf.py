@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import secrets
 import time
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -23,7 +24,7 @@ from kproc.cli.common import (
     topic_metadata,
 )
 from kproc.cli.completion import complete_topics
-from kproc.cli.failure import explain
+from kproc.cli.failure import explain, usage_error
 from kproc.cli.latency import SECONDS_MAX
 from kproc.cli.perf_run import SECONDS, LoadPlan, run_load
 from kproc.cli.produce import Acks, Compression, CompressionType
@@ -31,6 +32,7 @@ from kproc.cli.produce import Acks, Compression, CompressionType
 if TYPE_CHECKING:
     from kproc.client import Client
     from kproc.tools.perf.load import ProduceConnection
+    from kproc.tools.perf.transactions import Transaction, TransactionConnection
 
 app = typer.Typer(
     name="perf",
@@ -44,6 +46,7 @@ _CONNECTIONS_MAX: Final = 1000
 _LINGER_S: Final = 0.005
 _LEADER_S: Final = 10.0
 _RETRY_S: Final = 0.05
+_ID_BYTES: Final = 8
 
 
 Topic = Annotated[
@@ -111,6 +114,16 @@ PartitionCount = Annotated[
 ]
 
 
+PerTransaction = Annotated[
+    int | None,
+    typer.Option(
+        "--transaction-records",
+        metavar="N",
+        min=1,
+        max=INT_MAX,
+        help="Produce in transactions of N records. Each connection has a transactional id of its own.",
+    ),
+]
 Acknowledgements = Annotated[Acks, typer.Option("--acks", help="Acknowledgements to wait for.")]
 
 
@@ -125,11 +138,14 @@ class ProduceLoad:
     acks: Acknowledgements = Acks.ALL
     compression: Compression = CompressionType.NONE
     keys: KeyCount = 0
+    per_transaction: PerTransaction = None
 
     @property
     def records_per_request(self) -> int:
         """The number of records in a request: a full batch, but at a rate at most the records of 5 ms."""
         full = max(1, self.batch_bytes // max(1, self.size))
+        if self.per_transaction is not None:
+            return min(full, self.per_transaction)
         if self.rate is None:
             return full
         return max(1, min(full, int(self.rate * _LINGER_S / self.connections)))
@@ -142,6 +158,7 @@ class ProduceLoad:
             "records_per_request": self.records_per_request,
             "compression": self.compression.value,
             "keys": self.keys,
+            "records_per_transaction": self.per_transaction,
         }
 
 
@@ -167,8 +184,11 @@ def produce(
 
     Each connection has one request in flight. With --rate, latency counts from the time when a request was due, and a
     request holds at most the records of 5 ms. With --compression the values are random hexadecimal digits, which
-    compress to about a half. Keys do not choose the partition.
+    compress to about a half. Keys do not choose the partition. With --transaction-records, a rate counts from the time
+    when a transaction was due, and only the records of committed transactions count.
     """
+    if load.per_transaction is not None and load.acks is not Acks.ALL:
+        usage_error(f"--acks {load.acks.value}: a transaction needs --acks all")
     with connect_for_records(bootstrap) as client:
         if create:
             _create(client, topic, partitions)
@@ -176,21 +196,35 @@ def produce(
     if create:
         _wait_until_served(target, topic)
     plan = LoadPlan("produce", topic, limits.seconds, limits.records, load.rate, load.details())
-    run_load(bootstrap, plan, _producers(target, topic, load, limits.records), output)
+    run_load(bootstrap, plan, _producers(target, topic, load, limits.records, bootstrap), output)
 
 
 def _producers(
-    target: LedTopic, topic: str, load: ProduceLoad, records: int | None
-) -> Iterator[ProduceConnection]:
+    target: LedTopic, topic: str, load: ProduceLoad, records: int | None, bootstrap: str
+) -> Iterator[ProduceConnection | TransactionConnection]:
     """Open the connections of a load, one at a time."""
     from kproc.tools.perf.load import Pace, ProduceConnection, RecordShape
     from kproc.tools.perf.round_trip import ACKS
+    from kproc.tools.perf.transactions import TransactionConnection
     from kproc.wire import compression
 
     shape = RecordShape(load.size, load.keys, compression.Compression[load.compression.name])
     batch_records, connections = load.records_per_request, load.connections
     parts, shares = _split(target.partitions, connections), split_records(records, connections)
     for index, (numbers, share) in enumerate(zip(parts, shares, strict=True)):
+        if load.per_transaction is not None:
+            rate = load.rate / load.per_transaction if load.rate is not None else None
+            yield TransactionConnection(
+                target.connect,
+                _start_transactions(target, bootstrap),
+                (topic, numbers),
+                shape=shape,
+                batch_records=batch_records,
+                records=load.per_transaction,
+                records_left=share,
+                pace=Pace(rate, index, connections) if rate is not None else None,
+            )
+            continue
         yield ProduceConnection(
             target.connect,
             topic,
@@ -201,6 +235,18 @@ def _producers(
             records_left=share,
             pace=Pace(load.rate / batch_records, index, connections) if load.rate is not None else None,
         )
+
+
+def _start_transactions(target: LedTopic, bootstrap: str) -> Transaction:
+    """Start a new transactional id at its coordinator."""
+    from kproc.tools.perf.transactions import Transaction, find_coordinator
+
+    name = f"kproc-perf-{secrets.token_hex(_ID_BYTES)}"
+    with connect(bootstrap) as client:
+        host, port = find_coordinator(client, name)
+    # As for the leaders of partitions: the user's address reaches a single broker.
+    is_single = set(target.leaders.values()) == {bootstrap}
+    return Transaction(connect(bootstrap if is_single else _address(host, port)), name)
 
 
 @app.command("consume")

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from kproc.cli.bottleneck import Finding, Status, busy_share, find_bottleneck, name_of
-from kproc.cli.common import Format, connect, print_json
+from kproc.cli.common import Failure, Format, connect, print_json
 from kproc.cli.human import counted
 from kproc.cli.latency import COLUMNS, SECONDS_MAX
 from kproc.cli.lines import LiveLine, print_line, print_text
@@ -26,6 +26,7 @@ _CLIENT_BUSY: Final = 0.85
 _RATE_REACHED: Final = 0.97
 _HOST_BUSY: Final = 0.95
 _STATUS_MS: Final = 2000
+_DROPPED: Final = ("MIN_MS", "MEAN_MS", "P90_MS")  # Columns that a narrow terminal does not show.
 
 
 @dataclass(frozen=True)
@@ -81,6 +82,17 @@ def run_load(bootstrap: str, plan: LoadPlan, workers: Iterable[LoadConnection], 
             report.print()
     if is_interrupted:
         raise KeyboardInterrupt
+    _check_commits(plan, totals, used)
+
+
+def _check_commits(plan: LoadPlan, totals: LoadTotals, used: LoadUsage) -> None:
+    """Raise a Failure if a load in transactions has committed none, so that there is nothing to report."""
+    records = plan.details.get("records_per_transaction")
+    if records and not totals.requests:
+        raise Failure(
+            f"no transaction of {records} records was committed in {used.seconds:.1f} s: "
+            "use a smaller --transaction-records, or more --seconds"
+        )
 
 
 class ProgressLine:
@@ -163,8 +175,11 @@ def find_limit(
             "quota", f"the broker throttled the connections for {totals.throttled_ms} ms: kproc quota list"
         )
     if plan.rate is not None:
-        # Each connection may still wait for the response to one request.
-        in_flight = connections * plan.details.get("records_per_request", 1)
+        # Each connection may still wait for the response to one request, or for the commit of a transaction.
+        details = plan.details
+        in_flight = connections * (
+            details.get("records_per_transaction") or details.get("records_per_request", 1)
+        )
         if totals.records + in_flight >= _RATE_REACHED * plan.rate * used.seconds:
             return Finding("--rate", f"the broker kept up with {plan.rate:g} records/s")
     if used.client_share >= _CLIENT_BUSY:
@@ -220,6 +235,17 @@ class LoadReport:
         """Return the percentiles, or None with acks=0, where nothing is answered."""
         return self.totals.times.in_ms() if self.totals.times.count else None
 
+    def transactions(self) -> dict[str, Any]:
+        """Return the commits per second and the times of a load in transactions, or nothing for another load."""
+        if not self.plan.details.get("records_per_transaction"):
+            return {}
+        totals = self.totals
+        return {
+            "commits_per_s": round(totals.commit_times.count / self.used.seconds, 1),
+            "commit_ms": totals.commit_times.in_ms(),
+            "transaction_ms": totals.transaction_times.in_ms(),
+        }
+
     def as_json(self) -> dict[str, Any]:
         plan, totals, used = self.plan, self.totals, self.used
         return {
@@ -236,6 +262,7 @@ class LoadReport:
             **({"passes": totals.passes} if plan.kind == "consume" else {}),
             **self.rates(),
             "latency_ms": self.latency_ms(),
+            **self.transactions(),
             "throttled_ms": totals.throttled_ms,
             "client_cores": round(used.client_share, 3),
             "broker_roles_busy": self.roles,
@@ -256,8 +283,16 @@ class LoadReport:
         if ms is not None:
             header += [f"{name}_MS" for name in COLUMNS]
             row += [f"{ms[column]:.2f}" for column in COLUMNS.values()]
-        print_table(header, [row], drop=("MIN_MS", "MEAN_MS", "P90_MS"))
+        print_table(header, [row], drop=_DROPPED)
         print_line()
+        if commits := self.transactions():
+            print_text(f"{commits['commits_per_s']:.1f} commits/s")
+            rows = [
+                [name, *(f"{commits[key][column]:.2f}" for column in COLUMNS.values())]
+                for name, key in (("commit", "commit_ms"), ("transaction", "transaction_ms"))
+            ]
+            print_table(["TIME", *(f"{name}_MS" for name in COLUMNS)], rows, drop=_DROPPED)
+            print_line()
         print_text(f"limit: {self.limit.stage}: {self.limit.reason}", indent="  ")
 
 
@@ -269,5 +304,7 @@ def _headline(plan: LoadPlan, totals: LoadTotals, used: LoadUsage, connections: 
         if plan.kind == "produce"
         else ""
     )
+    if plan.details.get("records_per_transaction"):
+        details += f"in transactions of {plan.details['records_per_transaction']}, "
     lanes = counted(connections, "connection")
     return f"{totals.records} records {verb} {plan.topic} in {used.seconds:.1f} s, {details}{lanes}"

@@ -27,6 +27,33 @@ def test_perf_at_a_rate_sends_small_requests(kproc: Kproc, topic) -> None:
     assert "\nlimit: " in shown
 
 
+def test_perf_commits_transactions_of_so_many_records(kproc: Kproc, broker, topic) -> None:
+    """Each of 2 connections commits transactions of 4 and 1 records. Each transaction leaves a marker."""
+    name = topic()
+    load = f"perf produce {name} --transaction-records 4 --size 1000 --batch-size 2000"
+    answer = described(kproc(f"{load} --records 10 --connections 2 --format json"))
+    assert (answer["records"], answer["records_per_request"], answer["requests"]) == (10, 2, 6)
+    assert answer["records_per_transaction"] == 4
+    assert answer["commits_per_s"] > 0
+    assert 0 < answer["commit_ms"]["p50"] <= answer["transaction_ms"]["max"]
+    with RawClient(broker.bootstrap) as client:
+        assert client.end_offset(name) == 10 + 4
+    shown = told(kproc(f"{load} --records 4 --connections 1"))
+    assert "2 a request, acks=all, in transactions of 4, 1 connection" in shown
+    assert " commits/s\nTIME " in shown
+    assert "--acks 1: a transaction needs --acks all" in refused(kproc(f"{load} --acks 1"), code=2)
+
+
+def test_perf_aborts_the_transaction_that_a_stop_interrupts(kproc: Kproc, broker, topic) -> None:
+    name = topic()
+    problem = refused(kproc(f"perf produce {name} --transaction-records 100000000 --seconds 0.2 --connections 1"))
+    assert "no transaction of 100000000 records was committed in 0." in problem
+    with RawClient(broker.bootstrap) as client:
+        assert client.end_offset(name) > 1
+    # An open transaction would hold consumers back until its timeout.
+    assert described(kproc("txn list --state Ongoing --pattern kproc-perf-.* --format json")) == []
+
+
 def test_perf_creates_a_topic_only_when_told(kproc: Kproc) -> None:
     name = fresh_name("perf")
     assert f"{name}: unknown topic; kproc topic create {name}" in refused(kproc(f"perf produce {name}"))

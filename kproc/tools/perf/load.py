@@ -52,6 +52,10 @@ class LoadTotals:
     """Partitions that were consumed to their end."""
     throttled_ms: int = 0
     times: Percentiles = field(default_factory=Percentiles)
+    commit_times: Percentiles = field(default_factory=Percentiles)
+    """Times from EndTxn to its response, of committed transactions."""
+    transaction_times: Percentiles = field(default_factory=Percentiles)
+    """Times from the start of a transaction to the end of its commit."""
 
     def merge(self, other: LoadTotals) -> None:
         self.requests += other.requests
@@ -60,6 +64,8 @@ class LoadTotals:
         self.passes += other.passes
         self.throttled_ms += other.throttled_ms
         self.times.merge(other.times)
+        self.commit_times.merge(other.commit_times)
+        self.transaction_times.merge(other.transaction_times)
 
 
 class LoadConnection(Protocol):

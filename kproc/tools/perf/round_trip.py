@@ -27,6 +27,7 @@ _CORRELATION: Final = Struct(">i")
 _CORRELATION_AT: Final = 8  # Behind the frame's length, the API key and its version.
 _CORRELATION_MASK: Final = 0x7FFF_FFFF
 _PRODUCE_TIMEOUT_MS: Final = 30_000
+_PRODUCE_BEFORE_KIP_890: Final = 11
 
 
 class FixedRequest:
@@ -70,15 +71,19 @@ def equal_records(count: int, value: bytes) -> bytes:
     return bytes(encode_batch([Record(None, value, now_ms)] * count))
 
 
-def produce_request(client: Client, topic: str, partition: int, batch: bytes, acks: int) -> FixedRequest:
+def produce_request(
+    client: Client, topic: str, partition: int, batch: bytes, acks: int, transactional_id: str | None = None
+) -> FixedRequest:
     """Return a request that produces one batch."""
     fields = {
-        "transactional_id": None,
+        "transactional_id": transactional_id,
         "acks": acks,
         "timeout": _PRODUCE_TIMEOUT_MS,
         "topic_data": [{"name": topic, "partition_data": [{"index": partition, "records": batch}]}],
     }
-    return FixedRequest(client, ApiKey.PRODUCE, client.negotiate(ApiKey.PRODUCE), fields)
+    # From version 12 on a Produce adds its partition to the transaction (KIP-890), and each commit raises the epoch.
+    newest = _PRODUCE_BEFORE_KIP_890 if transactional_id is not None else None
+    return FixedRequest(client, ApiKey.PRODUCE, client.negotiate(ApiKey.PRODUCE, newest=newest), fields)
 
 
 def base_offset(answer: Mapping[str, Any]) -> int:

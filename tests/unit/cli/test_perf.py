@@ -66,6 +66,11 @@ def test_request_holds_a_batch_or_the_records_of_5_ms(size, batch, rate, connect
     assert load.details()["records_per_request"] == records
 
 
+def test_request_of_a_transaction_holds_at_most_its_records() -> None:
+    assert ProduceLoad(per_transaction=10).records_per_request == 10
+    assert ProduceLoad(per_transaction=1000, rate=10).records_per_request == 163
+
+
 def test_connections_share_the_records() -> None:
     assert split_records(10, 4) == [3, 3, 2, 2]
     assert split_records(None, 2) == [None, None]
