@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
+import os
 import select
+import signal
 from collections.abc import Iterator
+from contextlib import suppress
 from datetime import timedelta
 
 import pytest
 
+from kproc.client import Client
 from kproc.client.errors import ClientError
+from kproc.client.security.settings import parse_client_security
 from kproc.common.errors import ErrorCode
 from kproc.embedded import Broker
 from kproc.wire.header import ApiKey
@@ -16,9 +21,19 @@ from kproc.wire.record_batch import TRANSACTIONAL
 from tests.support.groups import Member, find_coordinator
 from tests.support.idempotence import Producer
 from tests.support.quotas import alter_quotas
-from tests.support.raw import NO_TOPIC_ID, Fields, RawClient, batch, fetch_fields, produce_fields
+from tests.support.raw import (
+    NO_TOPIC_ID,
+    Closed,
+    Fields,
+    RawClient,
+    RawConnection,
+    batch,
+    fetch_fields,
+    produce_fields,
+)
+from tests.support.token_logins import log_in_by
 from tests.support.topics import fresh_name
-from tests.support.wait import wait_until
+from tests.support.wait import pause, wait_until
 
 EARLIEST = -2
 HOUR_MS = 3_600_000
@@ -197,3 +212,56 @@ def test_wrong_moves_of_time_are_rejected(moved: Broker) -> None:
         moved.time.advance(days=40_000)
     with Broker({"kproc.time.movable": False}) as plain, pytest.raises(ClientError, match="movable=true"):
         plain.time.freeze()
+
+
+@pytest.mark.long
+def test_delegation_token_expires_in_moved_time(fork_server: None) -> None:
+    settings = {
+        "delegation.token.secret.key": "a secret of this test",
+        "listener.name.sasl_plaintext.sasl.enabled.mechanisms": "PLAIN,SCRAM-SHA-256",
+    }
+    with Broker(settings, users=["alice"]) as broker:
+        security = parse_client_security(broker.client_config("java", user="alice"))
+        described = {"owners": None}
+        with Client.connect(broker.host, broker.port, security=security) as alice:
+            created = {"renewers": [], "max_lifetime": -1, "owner_principal_type": None, "owner_principal_name": None}
+            token = alice.call(ApiKey.CREATE_DELEGATION_TOKEN, 3, created)
+            assert (token["error_code"], token["expiry_timestamp"] - broker.time.now_ms > 23 * HOUR_MS) == (0, True)
+            broker.time.advance(hours=23)
+            assert len(alice.call(ApiKey.DESCRIBE_DELEGATION_TOKEN, 3, described)["tokens"]) == 1
+            with RawConnection(broker.bootstrap) as connection:
+                assert log_in_by(connection, token)["error_code"] == 0
+            broker.time.advance(hours=2)
+            with RawConnection(broker.bootstrap) as connection:
+                assert log_in_by(connection, token)["error_code"] == ErrorCode.SASL_AUTHENTICATION_FAILED
+            wait_until(lambda: not alice.call(ApiKey.DESCRIBE_DELEGATION_TOKEN, 3, described)["tokens"])
+
+
+@pytest.mark.every_transport
+def test_roles_of_a_frozen_broker_do_not_count_as_hung(transport: str) -> None:
+    """Heartbeats follow the host's time, and so does the restart of a role, which then has the frozen time."""
+    settings = {"kproc.hung.ms": 300, "kproc.hung.kill": True}
+    with Broker(settings, transport=transport) as broker, broker.time.freeze() as time:
+        frozen_ms = time.advance(days=1).now_ms
+        topic = create_dated(broker)
+        with Client.connect(broker.host, broker.port) as client:
+            before = client.operate("status")
+            pause(1.0)
+            after = client.operate("status")
+        for status in (before, after):
+            assert [(row["state"], row["restarts"]) for row in status["processes"]] == [("running", 0)] * len(
+                before["processes"]
+            )
+        if transport == "process":
+            [handler] = (row["pid"] for row in after["processes"] if row["role"] == "handler")
+            os.kill(handler, signal.SIGKILL)
+        row = wait_until(lambda: produced(broker, topic))
+        assert row["log_append_time"] == frozen_ms
+
+
+def produced(broker: Broker, topic: str) -> Fields | None:
+    """Produce a record. The death of a Handler closes connections."""
+    with suppress(Closed), RawClient(broker.bootstrap) as client:
+        row = client.produce(topic, batch(b"frozen"))
+        return None if row["error_code"] else row
+    return None

@@ -231,9 +231,11 @@ class InProcessBroker:
         action()
 
     def _post_at_once(self, agent: Agent, action: Callable[[], None]) -> None:
-        """Post, and end the sleep of the agent or of the main thread that runs it."""
+        """Post, and end the sleep of the agent's thread."""
         self._post(agent, action)
-        os.eventfd_write(self._dozes[agent.id].fd, 1)
+        # Inline, the main thread is awake. It would find the signal in every later poll, because no agent reads it.
+        if self._threads:
+            os.eventfd_write(self._dozes[agent.id].fd, 1)
 
     def _send_settings(self, settings: DynamicSettings) -> None:
         """Send changed settings to Acceptors and Processors, which have no image. The controller calls this."""
