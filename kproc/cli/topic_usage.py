@@ -43,7 +43,9 @@ class Gaps:
         """Return True, and add the figure, if the broker does not serve an API at this listener."""
         if int(key) in client.api_versions():
             return False
-        self.add(what, f"{client.address} does not serve {key.name}")
+        from kproc.wire.header import kafka_name
+
+        self.add(what, f"{client.address} does not serve {kafka_name(key)}")
         return True
 
     def text(self) -> str | None:

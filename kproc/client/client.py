@@ -29,7 +29,7 @@ from kproc.client.own_operations import STATUS_KEY, STATUS_VERSION, decode_resul
 from kproc.client.versions import NEWEST
 from kproc.common.clock import NS_PER_MS, NS_PER_S, Clock, SystemClock
 from kproc.common.errors import ProtocolError
-from kproc.wire.header import REQUEST_HEADER, ApiKey, encode_request_header
+from kproc.wire.header import REQUEST_HEADER, ApiKey, encode_request_header, kafka_name
 
 if TYPE_CHECKING:
     from kproc.client.security.settings import ClientSecurity
@@ -347,10 +347,10 @@ class Client:
         ours = NEWEST.get(api_key, 0) if newest is None else newest
         low, high = self.api_versions().get(api_key, (0, -1))
         if high < 0:
-            raise ClientError(f"{self.address} does not serve {api_key.name}")
+            raise ClientError(f"{self.address} does not serve {kafka_name(api_key)}")
         if low > ours:
             raise ClientError(
-                f"{self.address} serves {api_key.name} only from version {low}; we know up to {ours}"
+                f"{self.address} serves {kafka_name(api_key)} only from version {low}; we know up to {ours}"
             )
         return min(high, ours)
 

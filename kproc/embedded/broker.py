@@ -45,6 +45,7 @@ class Broker:
         tls: bool = False,
         users: Sequence[str] = (),
         client: Mapping[str, str] | None = None,
+        emulate: str | None = None,
         start_timeout_ms: int = 30_000,
         stop_timeout_ms: int = 20_000,
     ) -> None:
@@ -56,9 +57,13 @@ class Broker:
         port: the port to listen at; 0 takes a free one.
         tls: use TLS with a certificate of a throwaway authority.
         users: names that have to log in, with generated passwords. `client_config(user=...)` has their credentials.
+        emulate: the release of Apache Kafka whose API versions and features it has, such as "2.8".
         client: client settings, by the names of Kafka's clients, for security that `settings` configure themselves.
         """
-        self.settings = _settings_for_tests(settings or {}, transport, is_kept=data is not None)
+        emulated = {"kproc.emulate.release": emulate} if emulate is not None else {}
+        self.settings = _settings_for_tests(
+            {**(settings or {}), **emulated}, transport, is_kept=data is not None
+        )
         self._has_tls = tls
         self._users = tuple(users)
         self._client = dict(client or {})

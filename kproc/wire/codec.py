@@ -235,16 +235,16 @@ def decode_response(api_key: int, version: int, frame_body: Buffer) -> tuple[int
     return correlation_id, _decode(read, data, position, f"response of API key {int(api_key)} v{version}")
 
 
-def api_versions_fallback(correlation_id: int, versions: range) -> bytes:
-    """Encode the response to an ApiVersions request of a version outside `versions` (KIP-511).
+def api_versions_fallback(correlation_id: int, lowest: int, highest: int) -> bytes:
+    """Encode the response to an ApiVersions request of a version that is not served (KIP-511).
 
     It always has version 0, which every client can read, with UNSUPPORTED_VERSION and the range of ApiVersions itself,
     so that the client can try again.
     """
     row = {
         "api_key": int(ApiKey.API_VERSIONS),
-        "min_version": versions.start,
-        "max_version": versions.stop - 1,
+        "min_version": lowest,
+        "max_version": highest,
     }
     fields = {"error_code": int(ErrorCode.UNSUPPORTED_VERSION), "api_keys": [row]}
     return encode_response(ApiKey.API_VERSIONS, 0, correlation_id, fields)

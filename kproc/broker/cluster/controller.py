@@ -239,13 +239,13 @@ class ControllerState:
     def _register_cluster(self, body: dict[str, Any]) -> Handled:
         """Record the cluster id at the first start: {"cluster_id"}. Later starts compare it with meta.properties."""
         cluster_id = body["cluster_id"]
-        # Only a new cluster gets the levels of OF_NEW_CLUSTERS. An older one keeps its levels until somebody raises
-        # them. As in Kafka, a new cluster has the configured min.insync.replicas as its dynamic default.
+        # Only a new cluster gets the newest levels. An older one keeps its levels until somebody raises them. As in
+        # Kafka, a new cluster has the configured min.insync.replicas as its dynamic default.
         if not self._image.cluster_id:
             in_sync = self._config.wire_value(_MIN_INSYNC_REPLICAS)
             return {"cluster_id": cluster_id}, [
                 r.ClusterRegistered(cluster_id),
-                *features.OF_NEW_CLUSTERS,
+                *features.levels_of_new_cluster(),
                 r.BrokerConfigSet(r.CLUSTER_DEFAULT_NODE, _MIN_INSYNC_REPLICAS, in_sync),
             ]
         # Do not start if the ids differ, because somebody has mixed the data directories of two clusters.
@@ -253,6 +253,8 @@ class ControllerState:
             raise FatalError(
                 f"the metadata log is of cluster {self._image.cluster_id}, meta.properties of {cluster_id}"
             )
+        if problem := features.unsupported_level(self._image):
+            raise FatalError(problem)
         return {"cluster_id": cluster_id}, []
 
     def _start_broker(self, body: dict[str, Any]) -> Handled:

@@ -6,6 +6,7 @@ Kafka; raise its `highest` when it is implemented. Errors are Kafka's, code and 
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any, Final, NamedTuple
 
 from kproc.broker.cluster import records as r
@@ -33,7 +34,7 @@ class Feature(NamedTuple):
 # metadata.version: 33 is 4.4-IV2. 30 is 4.3-IV0, the level of an older cluster until somebody raises it. 7 is 3.3-IV3,
 # the oldest that Kafka 4 still reads. The level promises formats of Kafka's metadata log, which no client reads. Ours
 # has a version of its own, see records.py.
-FEATURES: Final = (
+FEATURES: tuple[Feature, ...] = (
     Feature("eligible.leader.replicas.version", 0, 0, 0),
     # 1: consumer groups of KIP-848.
     Feature(GROUP_VERSION, 0, 1, 0),
@@ -47,20 +48,46 @@ FEATURES: Final = (
     # before keeps its level until somebody raises it.
     Feature(TRANSACTION_VERSION, 0, 2, 0),
 )
-_BY_NAME: Final = {feature.name: feature for feature in FEATURES}
+_BY_NAME = {feature.name: feature for feature in FEATURES}
 # ApiVersions before v4 cannot say that a minimum is 0: such features are left out there (KIP-1022).
 _ZERO_MINIMUM_SINCE: Final = 4
 
-# Records of a new cluster. An older cluster has none of them, so it keeps the initial level until somebody raises it.
-OF_NEW_CLUSTERS: Final = (
-    r.FeatureLevelSet(TRANSACTION_VERSION, 2),
-    r.FeatureLevelSet(GROUP_VERSION, 1),
-    r.FeatureLevelSet(SHARE_VERSION, 2),
-    r.FeatureLevelSet(STREAMS_VERSION, 1),
-    r.FeatureLevelSet(METADATA_VERSION, 33),
+_OF_NEW_CLUSTERS: Final = (
+    TRANSACTION_VERSION,
+    GROUP_VERSION,
+    SHARE_VERSION,
+    STREAMS_VERSION,
+    METADATA_VERSION,
 )
 
 Reply = dict[str, Any]
+
+
+def restrict(ranges: Mapping[str, tuple[int, int]]) -> None:
+    """Advertise only these features, with the (lowest, highest) levels of another release, for the whole process."""
+    global FEATURES, _BY_NAME
+    limits = {name: ranges.get(name, (0, 0)) for name in _BY_NAME}
+    _BY_NAME = {
+        name: Feature(name, limits[name][0], min(each.highest, high), min(each.initial, high))
+        for name, each in _BY_NAME.items()
+        for high in (limits[name][1],)
+    }
+    FEATURES = tuple(_BY_NAME[each.name] for each in FEATURES if each.name in ranges)
+
+
+def levels_of_new_cluster() -> list[r.FeatureLevelSet]:
+    """Return the records of a new cluster. An older one has none, and keeps the initial levels until one is raised."""
+    found = (_BY_NAME[name] for name in _OF_NEW_CLUSTERS)
+    return [r.FeatureLevelSet(feature.name, feature.highest) for feature in found if feature.highest > 0]
+
+
+def unsupported_level(image: ClusterImage) -> str | None:
+    """Return a sentence about a feature whose level in the metadata is above what this broker supports, or None."""
+    for name, level in image.feature_levels.items():
+        highest = _BY_NAME[name].highest if name in _BY_NAME else 0
+        if level > highest:
+            return f"the metadata have {name} at level {level}, and this broker supports at most {highest}"
+    return None
 
 
 def transaction_version(image: ClusterImage) -> int:
@@ -90,6 +117,8 @@ def level_of(image: ClusterImage, feature: Feature) -> int:
 
 def advertised(image: ClusterImage, api_version: int) -> dict[str, Any]:
     """Return the tagged fields of an ApiVersions response (v3+). As in Kafka the epoch is the metadata's version."""
+    if not FEATURES:
+        return {}  # A release without features, which is emulated.
     shown = [
         {"name": feature.name, "min_version": feature.lowest, "max_version": feature.highest}
         for feature in FEATURES
@@ -135,7 +164,7 @@ def update(image: ClusterImage, node_id: int, body: dict[str, Any]) -> tuple[Rep
 def _new_level(image: ClusterImage, node_id: int, wish: dict[str, Any]) -> int:
     """Return the level that an entry requests. Raise KafkaError(INVALID_UPDATE_VERSION) with the reason if invalid."""
     name, level, kind = wish["feature"], int(wish["max_version_level"]), wish["upgrade_type"]
-    feature = _BY_NAME.get(name)
+    feature = next((each for each in FEATURES if each.name == name), None)
     problem = None
     if kind not in (UPGRADE, SAFE_DOWNGRADE, UNSAFE_DOWNGRADE):
         problem = "The controller does not support the given upgrade type."

@@ -22,6 +22,9 @@ from kproc.broker.config.values import (
     setting,
 )
 
+RELEASES: Final = ("2.1", "2.8", "3.3", "3.9", "4.0", "4.3", "4.4")
+"""Releases of Apache Kafka that can be emulated (broker/request/releases.py)."""
+
 
 def _check_address(text: str) -> str | None:
     if not text:
@@ -38,6 +41,10 @@ def _transport_error(value: str) -> str | None:
     if value in ("connection-threads", "asyncio"):
         return f"is for comparison only: in a checkout, run python -m bench.alternatives --transport {value}"
     return _TRANSPORTS(value)
+
+
+def _release_error(value: str) -> str | None:
+    return None if value in ("", *RELEASES) else f"expected one of {', '.join(RELEASES)}, or empty"
 
 
 _TRANSPORTS: Final = one_of("process", "thread", "inline")
@@ -104,6 +111,13 @@ class OwnSettings:
         "Let clients of this host advance and freeze the broker's time (kproc.Broker.time). For tests only: records, "
         "sessions and tokens expire at once. It adds 100 bytecodes to each request. `kproc dev` and kproc.Broker set "
         "it to true.",
+    )
+    kproc_emulate_release: str = setting(
+        STRING,
+        "",
+        "Release of Apache Kafka whose API versions and features the broker advertises. Newer requests are rejected, "
+        "as that release does. For tests of clients. Empty: those of the newest release.",
+        Check(f"one of {', '.join(RELEASES)}, or empty", _release_error),
     )
     kproc_start_without_metadata: bool = setting(
         BOOLEAN,

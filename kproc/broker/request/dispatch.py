@@ -19,7 +19,6 @@ from kproc.wire.primitives import skip_tags
 
 _API_VERSIONS: Final = int(ApiKey.API_VERSIONS)
 _FETCH: Final = int(ApiKey.FETCH)
-_API_VERSIONS_SERVED: Final = range(6)
 
 
 def dispatch(request: HandlerRequest, body: memoryview) -> None:
@@ -33,13 +32,13 @@ def dispatch(request: HandlerRequest, body: memoryview) -> None:
         handle_own_request(request, body)
         counts.add(REQUESTS, api_key, version)
         return
-    if api_key == _API_VERSIONS and version not in _API_VERSIONS_SERVED:
-        counts.add(REQUESTS, api_key, version)
-        request.count_error(ErrorCode.UNSUPPORTED_VERSION)
-        request.send(codec.api_versions_fallback(request.correlation_id, _API_VERSIONS_SERVED))
-        return
     api = registry.lookup(api_key)
     if api is None or not api.serves(version):
+        if api is not None and api_key == _API_VERSIONS:
+            counts.add(REQUESTS, api_key, version)
+            request.count_error(ErrorCode.UNSUPPORTED_VERSION)
+            request.send(codec.api_versions_fallback(request.correlation_id, api.lo, api.hi))
+            return
         raise ProtocolError(f"API key {api_key} version {version} is not served")
     counts.add(REQUESTS, api_key, version)
     # KIP-482: flexible versions have tagged fields behind the header. None is defined, and unknown ones are skipped.

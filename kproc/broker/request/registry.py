@@ -72,6 +72,20 @@ class Api:
         # decoded in steps.
         self.direct_bytes_max = DIRECT_BYTES_MAX if all(each.size >= SLICE_ROWS for each in rows) else 0
 
+    def restricted(self, advertised_lo: int, hi: int) -> Api:
+        """Return this API with versions of at most `hi`, advertised from `advertised_lo` on."""
+        return Api(
+            self.key,
+            self.handler,
+            self.lo,
+            hi,
+            advertised_lo,
+            self.needs,
+            self.prepare,
+            self.rows,
+            self.rows_max,
+        )
+
     def rows_in(self, request: Mapping[str, Any]) -> Rows | None:
         """Return the rows by which to divide a request of this API, or None if it is handled as a whole."""
         return next((each for each in self.rows if request.get(each.request[0])), None)
@@ -136,6 +150,15 @@ def api(
 def lookup(key: int) -> Api | None:
     """Return the API with that number, or None if the broker does not serve it."""
     return APIS.get(key)
+
+
+def restrict(versions: Mapping[int, tuple[int, int]]) -> None:
+    """Serve only these APIs, up to their highest version, and advertise these (lowest, highest) versions."""
+    for key in list(APIS):
+        if key not in versions:
+            del APIS[key]
+        else:
+            APIS[key] = APIS[key].restricted(*versions[key])
 
 
 def advertised() -> list[tuple[int, int, int]]:

@@ -16,6 +16,8 @@ from kproc.broker.supervisor.reload import Reread
 from kproc.broker.supervisor.service_manager import ServiceManager
 from kproc.broker.supervisor.supervisor import Supervisor
 
+logger = logging.getLogger(__name__)
+
 
 def run(
     config: Config,
@@ -35,6 +37,11 @@ def run(
     """
     logs.configure(logging.WARNING if quiet else logging.INFO)
     load_all()
+    if config.kproc_emulate_release:
+        from kproc.broker.request.releases import emulate_release
+
+        emulate_release(config.kproc_emulate_release)
+        logger.warning("emulating Apache Kafka %s: newer requests are rejected", config.kproc_emulate_release)
     stacks.install()
     # Reset SIGCHLD, because our parent may have ignored it and exec preserves that. The kernel would then reap children
     # by itself, and waiting for them would fail.

@@ -122,7 +122,7 @@ def test_control_listener_without_offsets_gives_two_lines(
     done = call_kproc(capsys, "topic", "list", "--interval", "0")
     assert done.returncode == 0
     assert done.stderr.count("\n") == 2
-    assert "broker:9092 does not serve LIST_OFFSETS" in done.stderr
+    assert "broker:9092 does not serve ListOffsets" in done.stderr
 
 
 def test_offline_partition_hides_no_topic(broker: ScriptedClient, capsys: pytest.CaptureFixture[str]) -> None:

@@ -1,0 +1,49 @@
+"""Older releases of Apache Kafka that this broker can emulate (kproc.emulate.release).
+
+`releases.json` has, for each release, the versions and features that its broker advertises, without the APIs that only
+other brokers call. From 3.3 on they are the answers of a real broker, which for 4.0 is 4.0.0. For 2.1 and 2.8 they are
+those of the class ApiKeys in kafka-clients 2.1.1 and 2.8.2, because these brokers need ZooKeeper.
+
+Kafka 4.0 removed the oldest versions of many APIs (KIP-896). They are advertised as the release does, but requests of
+these versions are rejected like unknown ones. Clients choose the highest common version, so only clients older than
+the releases that KIP-896 names meet this.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Final
+
+import msgspec
+
+from kproc.broker.cluster import features
+from kproc.broker.request import registry
+from kproc.wire.header import ApiKey, kafka_name
+
+_FILE: Final = Path(__file__).with_name("releases.json")
+
+
+class Release(msgspec.Struct, frozen=True):
+    """The (lowest, highest) level of each feature and the (lowest, highest) version of each API of a release."""
+
+    features: dict[str, tuple[int, int]]
+    versions: dict[str, tuple[int, int]]
+
+
+_decoder: Final = msgspec.json.Decoder(dict[str, Release])
+
+
+def load_releases() -> dict[str, Release]:
+    """Return the releases by their names, such as "2.8"."""
+    return _decoder.decode(_FILE.read_bytes())
+
+
+def emulate_release(name: str) -> None:
+    """Restrict the APIs and the features of this process to those of a release, for as long as the process runs.
+
+    Call it before roles are started, because every role reads these tables.
+    """
+    release = load_releases()[name]
+    keys = {kafka_name(key): key for key in ApiKey}
+    registry.restrict({int(keys[api]): versions for api, versions in release.versions.items()})
+    features.restrict(release.features)

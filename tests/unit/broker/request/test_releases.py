@@ -1,0 +1,67 @@
+"""Emulated releases: their tables, and a process that is restricted to one."""
+
+from __future__ import annotations
+
+import pytest
+
+from kproc.broker.api import load_all
+from kproc.broker.cluster import features
+from kproc.broker.cluster.image import ClusterImage
+from kproc.broker.config.own_settings import RELEASES
+from kproc.broker.request import registry
+from kproc.broker.request.releases import emulate_release, load_releases
+from kproc.wire.header import ApiKey, kafka_name
+from tests.support.kafka_apis import ADVERTISED
+
+load_all()
+KEYS = {kafka_name(key): key for key in ApiKey}
+NEWEST = RELEASES[-1]
+
+
+@pytest.fixture
+def restored_tables(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The tables of this process are as before after the test."""
+    monkeypatch.setattr(registry, "APIS", dict(registry.APIS))
+    monkeypatch.setattr(features, "FEATURES", features.FEATURES)
+    monkeypatch.setattr(features, "_BY_NAME", features._BY_NAME)
+
+
+def test_releases_have_only_apis_and_versions_of_this_broker() -> None:
+    releases = load_releases()
+    assert tuple(releases) == RELEASES
+    for name, release in releases.items():
+        for api, (low, high) in release.versions.items():
+            served = registry.lookup(KEYS[api])
+            assert served is not None, (name, api)
+            assert low <= high <= served.hi, (name, api)
+    # 71 and 72 are advertised by a broker that has a receiver of telemetry, 80, 81 and 94 are moot here.
+    found = {int(KEYS[api]): versions for api, versions in releases[NEWEST].versions.items()}
+    assert found == {**{key: row for key, row in ADVERTISED.items() if key not in (80, 81, 94)}, 0: (0, 13)}
+
+
+@pytest.mark.usefixtures("restored_tables")
+def test_emulated_release_serves_its_versions_only() -> None:
+    versions = load_releases()["2.8"].versions
+    emulate_release("2.8")
+    assert registry.advertised() == sorted((int(KEYS[api]), *row) for api, row in versions.items())
+    fetch = registry.lookup(ApiKey.FETCH)
+    assert fetch is not None
+    assert [version for version in range(20) if fetch.serves(version)] == list(range(4, 13))
+    assert registry.lookup(ApiKey.CONSUMER_GROUP_HEARTBEAT) is None
+    assert features.advertised(ClusterImage(), 3) == {}
+    assert features.levels_of_new_cluster() == []
+
+
+@pytest.mark.usefixtures("restored_tables")
+def test_emulated_release_bounds_feature_levels() -> None:
+    newest = {record.name: record.level for record in features.levels_of_new_cluster()}
+    image = ClusterImage()
+    image.feature_levels.update(newest)
+    assert features.unsupported_level(image) is None
+    emulate_release("4.0")
+    levels = {record.name: record.level for record in features.levels_of_new_cluster()}
+    assert levels == {"transaction.version": 2, "group.version": 1, "metadata.version": 25}
+    shown = {row["name"]: row["max_version"] for row in features.advertised(image, 4)["supported_features"]}
+    assert shown["metadata.version"] == 25
+    assert "share.version" not in shown
+    assert "supports at most" in str(features.unsupported_level(image))
