@@ -233,6 +233,7 @@ REFUSED = [
     ("share.coordinator.state.topic.prune.interval.ms", "0"),
     ("share.coordinator.cold.partition.snapshot.interval.ms", "0"),
     ("kproc.flush", "always"),
+    ("kproc.emulate.release", "1.0"),
     ("kproc.unknown.settings", "ignore"),
     ("kproc.transport", "fibre"),
     ("kproc.drain.timeout.ms", "-1"),
