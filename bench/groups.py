@@ -117,6 +117,11 @@ class Members:
         for fd in self._by_fd:
             self._epoll.register(fd, select.EPOLLIN)
 
+    @property
+    def heartbeat_seconds(self) -> float:
+        """Seconds between two heartbeats of a member."""
+        return HEARTBEAT_SECONDS
+
     def take(self, seconds: float) -> int:
         """Wait that long for answers at most; how many heartbeats were answered."""
         return sum(self._by_fd[fd].on_readable() for fd, _ in self._epoll.poll(max(0.0, seconds)))
@@ -131,15 +136,15 @@ class Members:
     def run(self, seconds: float) -> tuple[int, int]:
         """(heartbeats sent, answered), evenly spread."""
         begun = time.monotonic()
-        count = len(self.members)
-        due = [(begun + HEARTBEAT_SECONDS * n / count, n) for n in range(count)]
+        count, interval = len(self.members), self.heartbeat_seconds
+        due = [(begun + interval * n / count, n) for n in range(count)]
         sent = answered = 0
         while (now := time.monotonic()) < begun + seconds:
             while due[0][0] <= now:
                 at, number = due[0]
                 self.members[number].heartbeat()
                 sent += 1
-                heapq.heapreplace(due, (at + HEARTBEAT_SECONDS, number))
+                heapq.heapreplace(due, (at + interval, number))
             answered += self.take(min(due[0][0] - now, 0.05))
         deadline = time.monotonic() + ANSWER_SECONDS_MAX
         while answered < sent and time.monotonic() < deadline:

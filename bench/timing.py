@@ -14,7 +14,7 @@ from typing import Final
 
 Benchmark = Callable[[int], float]
 
-_QUICK_SECONDS: Final = 0.03
+_QUICK_SECONDS: Final = 0.003
 _QUICK_LOOPS_MAX: Final = 1 << 16
 
 

@@ -8,6 +8,7 @@
 
 - `kproc.Broker`: a broker in processes of its own, stopped at the end of the block. See help(kproc.Broker).
 - `kproc.BrokerFailed`: the broker did not start or stop; the message has the last lines of its log.
+- `kproc.ControlServer`: its fault injection over HTTP, for tests in other languages.
 - `kproc.ConfigError`: a setting has a wrong value; the message names it.
 - In pytest, the fixtures `kproc_broker` and `kproc_topic` need no import.
 - On the command line: `kproc --help`.
@@ -23,9 +24,10 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from kproc.broker.config.values import ConfigError
     from kproc.embedded import Broker, BrokerFailed
+    from kproc.embedded.control import ControlServer
 
 __version__ = "0.1.0"
-__all__ = ["Broker", "BrokerFailed", "ConfigError", "__version__"]
+__all__ = ["Broker", "BrokerFailed", "ConfigError", "ControlServer", "__version__"]
 
 
 def __dir__() -> list[str]:
@@ -38,6 +40,10 @@ def __getattr__(name: str) -> Any:
         from kproc import embedded
 
         return getattr(embedded, name)
+    if name == "ControlServer":
+        from kproc.embedded.control import ControlServer
+
+        return ControlServer
     if name == "ConfigError":
         from kproc.broker.config.values import ConfigError
 

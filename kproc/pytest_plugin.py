@@ -69,11 +69,24 @@ def kproc_broker(kproc_settings: Mapping[str, object], kproc_security: Mapping[s
 
 
 @pytest.fixture
+def kproc_clean_broker(kproc_broker: Broker) -> Broker:
+    """The session's broker, empty: without topics, groups, users and fault rules of earlier tests.
+
+    It is reset before the test, which takes a fraction of a start. Connections of earlier tests are closed. What the
+    test leaves stays for later tests with `kproc_broker`.
+    """
+    kproc_broker.reset()
+    return kproc_broker
+
+
+@pytest.fixture
 def kproc_topic(kproc_broker: Broker, request: pytest.FixtureRequest) -> Iterator[str]:
     """The name of a fresh topic, deleted when the test ends."""
     marker = request.node.get_closest_marker("kproc_topic")
     if marker is not None and marker.args:
         raise pytest.UsageError(f"{request.node.nodeid}: kproc_topic takes partitions= and configs= by name")
+    if "kproc_clean_broker" in request.fixturenames:
+        request.getfixturevalue("kproc_clean_broker")  # A reset after the creation would delete the topic.
     name = _topic_name(request.node.name)
     kproc_broker.create_topic(name, **(marker.kwargs if marker is not None else {}))
     yield name

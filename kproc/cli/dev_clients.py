@@ -58,6 +58,8 @@ def _other_addresses(ready: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
         yield "control", str(ready["control"])
     if "metrics" in ready:
         yield "metrics", f"http://{ready['metrics']}/metrics"
+    if "control_url" in ready:
+        yield "faults", f"{ready['control_url']}, token {ready['control_token']}"
 
 
 def _is_default(bootstrap: str) -> bool:

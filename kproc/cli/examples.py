@@ -22,6 +22,7 @@ EXAMPLES: Final[Mapping[str, str]] = {
     "dev": """
         kproc dev --topic orders:3 --snippets
         kproc dev --port 0 --tls --user alice
+        kproc dev --control 8090     # faults over HTTP, for tests in any language
     """,
     "ping": """
         kproc ping

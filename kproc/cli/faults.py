@@ -50,6 +50,9 @@ class Action(StrEnum):
     CUT_ANSWER = "cut-answer"
     THROTTLE = "throttle"
     ADVERTISE = "advertise"
+    FILL_DISK = "fill-disk"
+    FAIL_WRITE = "fail-write"
+    FAIL_SYNC = "fail-sync"
 
 
 @dataclass(frozen=True)
@@ -132,7 +135,11 @@ class Effect:
 
     error: Annotated[
         str,
-        typer.Option("--error", metavar="NAME", help="fail: the error code, such as NOT_LEADER_OR_FOLLOWER."),
+        typer.Option(
+            "--error",
+            metavar="NAME",
+            help="fail: the error code, such as NOT_LEADER_OR_FOLLOWER. fail-write, fail-sync: EIO or another errno.",
+        ),
     ] = ""
     ms: Annotated[
         int, typer.Option("--ms", metavar="MS", min=0, help="delay, delay-answer, throttle: the time.")
@@ -144,6 +151,9 @@ class Effect:
         int | None,
         typer.Option("--bytes", metavar="N", min=0, help="cut-answer: bytes to send. Default: half of them."),
     ] = None
+    free_bytes: Annotated[
+        int, typer.Option("--free-bytes", metavar="N", min=0, help="fill-disk: bytes that still fit.")
+    ] = 0
     ranges: Annotated[
         list[str] | None,
         typer.Option(
@@ -156,7 +166,8 @@ class Effect:
     def fields(self) -> dict[str, Any]:
         """Return the members of the rule for the options that are given."""
         ranges = dict(map(_parse_advertised, self.ranges or ()))
-        found = {"error": self.error.upper(), "ms": self.ms, "closes": self.close, "ranges": ranges}
+        found = {"error": self.error.upper(), "ms": self.ms, "closes": self.close, "ranges": ranges,
+                 "free_bytes": self.free_bytes}  # fmt: skip
         given = {name: value for name, value in found.items() if value}
         return given | ({} if self.size is None else {"bytes_sent": self.size})
 
@@ -195,8 +206,9 @@ def add(
     fail: answer --error instead of the work. delay: do the work --ms later. close: close the connection instead of the
     work. drop-request: no work and no answer. drop-answer: the work without an answer. delay-answer: the work now, the
     answer --ms later. cut-answer: the work and half of the answer, then close. throttle: the work, and --ms as
-    throttle_time_ms. advertise: answer ApiVersions with --range. The broker must run with kproc.faults.enable=true, as
-    `kproc dev` does.
+    throttle_time_ms. advertise: answer ApiVersions with --range. fill-disk: writes fail with ENOSPC. fail-write,
+    fail-sync: writes or syncs of the logs of --topic fail with EIO. The broker must run with kproc.faults.enable=true,
+    as `kproc dev` does.
     """
     rule = {"action": action.value, **requests.fields(), **effect.fields()}
     if action is Action.ADVERTISE and not rule["apis"]:
@@ -251,15 +263,19 @@ def remove(
 
 def _cells(row: dict[str, Any]) -> list[object]:
     rule = row["rule"]
-    apis = ",".join(rule.get("apis", ())) or "all"
+    apis = ",".join(rule.get("apis", ())) or ("-" if _is_about_disk(rule) else "all")
     return [row["id"], _effect(rule), apis, _conditions(rule) or "all", _schedule(rule) or "always",
             row["matches"], row["hits"]]  # fmt: skip
 
 
 def _words(rule: dict[str, Any]) -> str:
     """Format a rule in one line."""
-    apis = ",".join(rule.get("apis", ())) or "all requests"
+    apis = ",".join(rule.get("apis", ())) or ("" if _is_about_disk(rule) else "all requests")
     return " ".join(filter(None, (_effect(rule), apis, _conditions(rule), _schedule(rule))))
+
+
+def _is_about_disk(rule: dict[str, Any]) -> bool:
+    return rule["action"] in (Action.FILL_DISK, Action.FAIL_WRITE, Action.FAIL_SYNC)
 
 
 def _effect(rule: dict[str, Any]) -> str:
@@ -269,8 +285,9 @@ def _effect(rule: dict[str, Any]) -> str:
     )
     ms = f"{rule['ms']}ms" if rule.get("ms") else ""
     size = f"{rule['bytes_sent']}B" if "bytes_sent" in rule else ""
+    free = f"{rule['free_bytes']}B free" if "free_bytes" in rule else ""
     close = "close" if rule.get("closes") else ""
-    return " ".join(filter(None, (rule["action"], rule.get("error"), ms, close, size, ranges)))
+    return " ".join(filter(None, (rule["action"], rule.get("error"), ms, close, size, free, ranges)))
 
 
 def _conditions(rule: dict[str, Any]) -> str:

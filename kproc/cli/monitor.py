@@ -78,7 +78,7 @@ def monitor(
     A line shows the sizes of request and response. With --format json, each line is an object. The broker handles
     Produce and Fetch more slowly while a monitor runs. If there are more than some thousand requests a second, lines
     are left out, and a message says how many. It needs ALTER on the cluster where access is controlled, and a listener
-    of the same host.
+    of the same host. On the control listener it shows the requests of all other listeners, even if a Handler hangs.
     """
     filters = {
         "apis": chosen_names("--api", api, api_names()),
@@ -104,7 +104,7 @@ def _follow(
     watch = secrets.token_hex(_NAME_BYTES)
     left = count if count is not None else sys.maxsize
     end_s = time.monotonic() + (seconds if seconds is not None else float("inf"))
-    connection.operate("monitor", watch=watch, **filters)
+    silent = _note_silent(connection.operate("monitor", watch=watch, **filters), [])
     if sys.stdout.isatty() and sys.stderr.isatty():
         print_note(f"kproc: requests from now on; Ctrl-C ends. A line is: {_PARTS}")
     while left > 0 and time.monotonic() < end_s:
@@ -114,8 +114,23 @@ def _follow(
             _print(row, output)
         sys.stdout.flush()
         left -= len(answer["lines"])
+        silent = _note_silent(answer, silent)
         if answer["lost"]:
             print_note(f"kproc: {answer['lost']} more requests are not shown; give a filter to see fewer")
+
+
+def _note_silent(answer: dict[str, Any], before: list[int]) -> list[int]:
+    """Print which Handlers do not answer, if that has changed, and return their numbers.
+
+    Only the control listener reports them. Another listener does not answer before all Handlers do.
+    """
+    silent: list[int] = answer.get("silent", [])
+    if silent and silent != before:
+        names = ", ".join(f"Handler {index}" for index in silent)
+        print_note(f"kproc: no answer from {names}: the requests of its clients are missing")
+    elif before and not silent:
+        print_note("kproc: all Handlers answer again")
+    return silent
 
 
 def _print(row: dict[str, Any], output: Format) -> None:

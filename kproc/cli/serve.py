@@ -153,6 +153,8 @@ def _run_dev(given: argparse.Namespace, flags: list[Flag]) -> int:
     import tempfile
 
     wanted = _parse_topics(given.topics)
+    if given.control is not None:
+        return _run_dev_with_control(given, flags, wanted)
     directory = Path(tempfile.mkdtemp(prefix="kproc-dev-"))
     owner = os.getpid()
     throwaway = None
@@ -181,6 +183,27 @@ def _run_dev(given: argparse.Namespace, flags: list[Flag]) -> int:
         # Only the process that created the directory may remove it, not a forked role that unwinds through here.
         if os.getpid() == owner:
             shutil.rmtree(directory, ignore_errors=True)
+
+
+def _run_dev_with_control(given: argparse.Namespace, flags: list[Flag], topics: Mapping[str, int]) -> int:
+    from kproc.cli.dev_control import run_with_control
+
+    if not given.control.isdecimal():
+        usage_error(f"--control {given.control}: expected a port; it listens at 127.0.0.1 only")
+    if len(given.control) > 5 or int(given.control) > 65535:
+        usage_error(f"--control {given.control}: must be from 0 to 65535")
+
+    def show(
+        ready: Mapping[str, Any],
+        created: Mapping[str, int],
+        throwaway: Throwaway | None,
+        is_temporary: bool,
+    ) -> None:
+        _print_ready(
+            _dev_text(ready, created, throwaway, is_temporary=is_temporary, has_snippets=given.snippets)
+        )
+
+    return run_with_control(given, flags, topics, show)
 
 
 def _create_topics(config: Config, wanted: Mapping[str, int], *, is_temporary: bool) -> dict[str, int]:
@@ -239,6 +262,11 @@ DEV.add_argument(
 )
 DEV.add_argument(
     "--snippets", action="store_true", help="Print the settings with which other clients connect."
+)
+DEV.add_argument(
+    "--control",
+    metavar="N",
+    help="Serve faults as JSON over HTTP at this port of 127.0.0.1, for tests in any language. 0: any free port.",
 )
 DEV.add_argument("--tls", action="store_true", help="Use TLS with a throwaway certificate.")
 DEV.add_argument(
@@ -371,7 +399,7 @@ def _format_ready_line(config: Config, ready: dict[str, Any]) -> str:
 
 
 def _dev_text(
-    ready: dict[str, Any],
+    ready: Mapping[str, Any],
     topics: Mapping[str, int],
     throwaway: Throwaway | None,
     *,

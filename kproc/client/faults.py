@@ -10,13 +10,15 @@ with `remove()`, or with this process: it keeps a connection open, and the broke
 
 from __future__ import annotations
 
+import os
 import threading
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Final, NamedTuple, Self, TypedDict, Unpack
 
-from kproc.client.errors import ClientError
-from kproc.common.clock import NS_PER_S, SystemClock
+from kproc.client.errors import ClientError, ConnectionLost
+from kproc.common.clock import NS_PER_MS, NS_PER_S, SystemClock
 
 if TYPE_CHECKING:
     from kproc.client.client import Client
@@ -24,11 +26,29 @@ if TYPE_CHECKING:
 _POLL_S: Final = 0.005
 _clock: Final = SystemClock()
 _pause: Final = threading.Event()  # Never set: its `wait` is a pause.
+Rows = list[dict[str, Any]]
+"""Rules as the broker describes them: `id`, `matches`, `hits` and `rule`."""
 Apis = str | Sequence[str] | None
 """One API by its name in Kafka's protocol, such as "Produce", several, or None for all."""
 
 
-class Match(TypedDict, total=False):
+class Occasions(TypedDict, total=False):
+    """The matching requests, or calls of the file system, on which a rule acts."""
+
+    partition: int
+    times: int
+    """Act on so many of them at most."""
+    after: int
+    """Skip so many of them first."""
+    every: int
+    """Act on each so-many-th of the other ones."""
+    probability: float
+    """Act on one of them with this probability, from 0 to 1."""
+    seed: int
+    """With the same seed, the same ones in the order of their arrival are chosen."""
+
+
+class Match(Occasions, total=False):
     """The requests that a rule is about. All conditions must hold. A `*` at the end of a name stands for any rest."""
 
     versions: tuple[int, int]
@@ -36,23 +56,12 @@ class Match(TypedDict, total=False):
     client_id: str
     user: str
     topic: str
-    partition: int
     group: str
     transactional_id: str
-    times: int
-    """Act on so many requests at most."""
-    after: int
-    """Skip so many matching requests first."""
-    every: int
-    """Act on each so-many-th of the other ones."""
-    probability: float
-    """Act on a matching request with this probability, from 0 to 1."""
-    seed: int
-    """With the same seed, the same requests in the order of their arrival are chosen."""
 
 
 class RuleCounts(NamedTuple):
-    """The number of requests that a rule has matched, and on how many of them it has acted."""
+    """The number of requests or writes that a rule has matched, and on how many of them it has acted."""
 
     matches: int
     hits: int
@@ -69,6 +78,8 @@ class Rule:
         self._faults = faults
         self._lease = lease
         self._last: RuleCounts | None = None
+        self._removal = threading.Lock()
+        self._timer: threading.Timer | None = None
 
     def __repr__(self) -> str:
         return f"<fault rule {self.id}: {self.rule}>"
@@ -106,10 +117,23 @@ class Rule:
                 )
             _pause.wait(_POLL_S)
 
+    def expire_after(self, ttl_ms: int) -> None:
+        """Let a thread remove the rule after this time, unless it was removed before."""
+        self._timer = threading.Timer(ttl_ms * NS_PER_MS / NS_PER_S, self._expire)
+        self._timer.daemon = True
+        self._timer.start()
+
+    def _expire(self) -> None:
+        # The broker has stopped, or somebody else has removed the rule. It has ended then.
+        with suppress(ClientError):
+            self.remove()
+
     def remove(self) -> None:
         """Remove the rule. A second call does nothing."""
-        if self._last is None:
-            self.keep_counts(self._faults.remove(self))
+        with self._removal:
+            if self._last is None:
+                [row] = self._faults.remove(self.id)
+                self.keep_counts(_counts_of(row))
 
     def keep_counts(self, counts: RuleCounts) -> None:
         """Keep the last counts of the rule, which the broker has removed, and close its connection."""
@@ -118,6 +142,8 @@ class Rule:
 
     def release(self) -> None:
         """Close the connection that keeps the rule. The broker removes the rule if it still exists."""
+        if self._timer is not None:
+            self._timer.cancel()
         self._lease.close()
 
     def __enter__(self) -> Self:
@@ -139,8 +165,9 @@ class Faults:
 
     def __init__(self, connect: Callable[[], Client]) -> None:
         self._connect = connect
-        # A rule that nobody keeps must not end at the next garbage collection.
-        self._rules: list[Rule] = []
+        # By id. A rule that nobody keeps must not end at the next garbage collection.
+        self._rules: dict[int, Rule] = {}
+        self._reader = _Reader(connect)
 
     # -- one method for each kind of fault
 
@@ -184,28 +211,90 @@ class Faults:
         """Answer ApiVersions with these version ranges, by the names of APIs. None leaves an API out."""
         return self._add({"action": "advertise", "ranges": dict(ranges)}, "ApiVersions", match)
 
+    def add(self, rule: Mapping[str, Any], *, ttl_ms: int | None = None) -> Rule:
+        """Add a rule as `list()` and `kproc fault list --format json` show it, such as `{"action": "close"}`.
+
+        ttl_ms: remove the rule after this time, unless it was removed before.
+        """
+        lease = self._connect()
+        try:
+            described = lease.operate("add-fault", rule=dict(rule))
+            lease.send_operation("hold-fault", id=described["id"])
+        except BaseException:
+            lease.close()
+            raise
+        added = Rule(self, described, lease)
+        self._rules[added.id] = added
+        if ttl_ms is not None:
+            added.expire_after(ttl_ms)
+        return added
+
+    # -- faults of the disk
+
+    def fill_disk(self, *, free_bytes: int = 0) -> Rule:
+        """Let the disk be full: the broker's files can grow by `free_bytes`, and further writes fail with ENOSPC.
+
+        The rule's hits are the writes that found no space.
+        """
+        return self._add({"action": "fill-disk", "free_bytes": free_bytes}, None, {})
+
+    def fail_write(self, *, topic: str, error: str = "EIO", **occasions: Unpack[Occasions]) -> Rule:
+        """Fail writes to the log of the topic's partitions with an error, by its name in errno(3)."""
+        return self._add({"action": "fail-write", "error": error, "topic": topic}, None, occasions)
+
+    def fail_sync(self, *, topic: str, error: str = "EIO", **occasions: Unpack[Occasions]) -> Rule:
+        """Fail syncs of the log of the topic's partitions. The broker must run with kproc.flush=group."""
+        return self._add({"action": "fail-sync", "error": error, "topic": topic}, None, occasions)
+
     # -- all rules
 
-    def list(self) -> list[dict[str, Any]]:
+    def list(self) -> Rows:
         """Return every rule of the broker: `id`, `matches`, `hits` and `rule`."""
-        with self._connect() as client:
-            rows: list[dict[str, Any]] = client.operate("list-faults")["rules"]
+        # With rules of this process a test probably reads their counts many times.
+        rows: Rows = self._reader.operate("list-faults", keep=bool(self._rules))["rules"]
         return rows
+
+    def find(self, rule_id: int) -> Rule | None:
+        """Return the rule of this process with this id, or None."""
+        return self._rules.get(rule_id)
 
     def clear(self) -> None:
         """Remove all rules of the broker, also those of other processes."""
-        with self._connect() as client:
-            rows = {row["id"]: row for row in client.operate("remove-fault")["rules"]}
-        for rule in self._rules:
-            if rule.id in rows:
-                rule.keep_counts(_counts_of(rows[rule.id]))
+        self.remove()
+        self.release()
+
+    def finish(self) -> None:
+        """Keep the last counts of the rules of this process and release them, because the broker is about to end."""
+        if self._rules:
+            # A broker that cannot answer, because a test has paused it, has no counts for us.
+            with suppress(ClientError):
+                self._keep_counts(self.list())
         self.release()
 
     def release(self) -> None:
         """Close the connections that keep the rules of this process. The broker removes these rules."""
-        for rule in self._rules:
-            rule.release()
-        self._rules.clear()
+        while self._rules:
+            self._rules.popitem()[1].release()
+        self._reader.close()
+
+    def remove(self, rule_id: int | None = None) -> Rows:
+        """Remove a rule, or all rules of the broker. Return them with their last counts.
+
+        Raises ClientError if the rule does not exist.
+        """
+        with self._connect() as client:
+            rows: Rows = client.operate("remove-fault", id=rule_id)["rules"]
+        self._keep_counts(rows)
+        if not self._rules:
+            self._reader.close()
+        return rows
+
+    def _keep_counts(self, rows: Rows) -> None:
+        """Let the rules of this process end with these last counts."""
+        for row in rows:
+            rule = self._rules.pop(row["id"], None)
+            if rule is not None:
+                rule.keep_counts(_counts_of(row))
 
     # -- for Rule
 
@@ -213,14 +302,6 @@ class Faults:
         """Return the counts of a rule, or None if it does not exist."""
         row = next((each for each in self.list() if each["id"] == rule_id), None)
         return _counts_of(row) if row is not None else None
-
-    def remove(self, rule: Rule) -> RuleCounts:
-        """Remove a rule, and return its last counts."""
-        with self._connect() as client:
-            [row] = client.operate("remove-fault", id=rule.id)["rules"]
-        if rule in self._rules:
-            self._rules.remove(rule)
-        return _counts_of(row)
 
     def is_reachable(self) -> bool:
         """Return True if the broker accepts connections."""
@@ -230,7 +311,7 @@ class Faults:
             return False
         return True
 
-    def _add(self, fields: dict[str, Any], api: Apis, match: Match) -> Rule:
+    def _add(self, fields: dict[str, Any], api: Apis, match: Match | Occasions) -> Rule:
         apis = [api] if isinstance(api, str) else list(api or ())
         conditions: dict[str, Any] = dict(match)
         for name in conditions.keys() - Match.__annotations__.keys():
@@ -239,16 +320,45 @@ class Faults:
             )
         if "client_id" in conditions:
             conditions["client"] = conditions.pop("client_id")
-        lease = self._connect()
+        return self.add({**fields, "apis": apis, **conditions})
+
+
+class _Reader:
+    """One kept connection for operations that change nothing. Threads may share it."""
+
+    def __init__(self, connect: Callable[[], Client]) -> None:
+        self._connect = connect
+        self._lock = threading.Lock()
+        self._client: Client | None = None
+        self._pid = os.getpid()
+
+    def operate(self, op: str, *, keep: bool) -> dict[str, Any]:
+        """Return the result of an operation. keep: leave the connection open for the next one."""
+        with self._lock:
+            client, self._client = self._client, None
+            # A fork shares the connection with its parent, and would read the parent's answers.
+            if client is not None and self._pid == os.getpid():
+                # The broker closes idle connections, and a Handler that dies closes its own ones.
+                with suppress(ConnectionLost):
+                    return self._call(client, op, keep=keep)
+            return self._call(self._connect(), op, keep=keep)
+
+    def _call(self, client: Client, op: str, *, keep: bool) -> dict[str, Any]:
         try:
-            described = lease.operate("add-fault", rule={**fields, "apis": apis, **conditions})
-            lease.send_operation("hold-fault", id=described["id"])
-        except BaseException:
-            lease.close()
-            raise
-        rule = Rule(self, described, lease)
-        self._rules.append(rule)
-        return rule
+            result = client.operate(op)
+            if keep:
+                self._client, self._pid = client, os.getpid()
+            return result
+        finally:
+            if self._client is not client:
+                client.close()
+
+    def close(self) -> None:
+        """Close the kept connection."""
+        with self._lock:
+            if self._client is not None:
+                self._client.close()
+                self._client = None
 
 
 def _counts_of(row: Mapping[str, Any]) -> RuleCounts:

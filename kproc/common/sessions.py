@@ -1,4 +1,4 @@
-"""The end of the processes of a session: waiting for it, forcing it, and describing it.
+"""The end of the processes of a session: waiting for it, forcing it, and describing it. The identity of a process.
 
 A child that was started by setsid() has its pid as the number of its session and of its process group. Its own children
 belong to both, even if their parent has ended and init has adopted them.
@@ -46,13 +46,10 @@ def session_members(session: int) -> list[int]:
     for entry in os.listdir("/proc"):
         if not entry.isdecimal():
             continue
-        try:
-            with open(f"/proc/{entry}/stat", "rb") as stat:
-                # proc(5): the process name stands in brackets and can contain blanks and brackets itself. So parse
-                # the fields behind the last bracket.
-                state, _parent, _group, its_session = stat.read().rpartition(b")")[2].split()[:4]
-        except (FileNotFoundError, ProcessLookupError):
-            continue  # The process ended between listdir and open.
+        fields = stat_fields(int(entry))
+        if not fields:
+            continue  # The process ended after listdir.
+        state, _parent, _group, its_session = fields[:4]
         if int(its_session) == session and state not in (b"Z", b"X"):
             members.append(int(entry))
     return members
@@ -76,3 +73,29 @@ def peek_exit(pid: int) -> str:
 
 def exit_text(code: int) -> str:
     return f"exit code {code}" if code >= 0 else f"signal {signal.Signals(-code).name}"
+
+
+def start_ticks(pid: int) -> int | None:
+    """Return the start time of a process in clock ticks after the boot, or None if it has ended.
+
+    A pid together with its start time identifies one process, even after the kernel has reused the pid.
+    """
+    fields = stat_fields(pid)
+    return int(fields[19]) if fields else None
+
+
+def parent_pid(pid: int) -> int | None:
+    """Return the pid of a process's parent, or None if the process has ended."""
+    fields = stat_fields(pid)
+    return int(fields[1]) if fields else None
+
+
+def stat_fields(pid: int) -> list[bytes]:
+    """Return the fields of /proc/PID/stat after the command's name; an empty list if the process has ended."""
+    try:
+        with open(f"/proc/{pid}/stat", "rb") as file:
+            # proc(5): the name of the command stands in parentheses and may itself contain blanks and parentheses, so
+            # search for the last one.
+            return file.read().rpartition(b")")[2].split()
+    except OSError:
+        return []

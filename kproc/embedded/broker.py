@@ -8,12 +8,14 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping, Sequence
+from contextlib import AbstractContextManager
 from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Final, Self
 
 from kproc.broker.config.settings import is_secret
 from kproc.broker.config.values import wire_text
+from kproc.embedded.ports import pin_ports, reserved_ports
 from kproc.embedded.process import READY_FILE, BrokerFailed, BrokerProcess, kproc_command
 
 if TYPE_CHECKING:
@@ -22,6 +24,7 @@ if TYPE_CHECKING:
     from kproc.client.faults import Faults
     from kproc.client.security.settings import ClientSecurity
     from kproc.client.security.throwaway import Throwaway
+    from kproc.embedded.state import BrokerSnapshot, BrokerState
     from kproc.wire.header import ApiKey
 
 TOPIC_TIMEOUT_MS: Final = 10_000
@@ -72,6 +75,7 @@ class Broker:
         self._port = port
         self._process = self._new_process(start_timeout_ms, stop_timeout_ms)
         self._faults: Faults | None = None
+        self._state: BrokerState | None = None
 
     def _new_process(self, start_timeout_ms: int, stop_timeout_ms: int) -> BrokerProcess:
         return BrokerProcess(start_timeout_ms=start_timeout_ms, stop_timeout_ms=stop_timeout_ms)
@@ -188,6 +192,72 @@ class Broker:
         security = self._security(None)
         return Client.connect(self.host, self.port, client_id="kproc-embedded", security=security)
 
+    # -- roles
+
+    def kill_role(self, role: str, index: int = 0, *, wait: bool = True, timeout_s: float = 30.0) -> None:
+        """Kill a role by SIGKILL, and wait until the supervisor's successor for it serves.
+
+        role: "handler", "processor", "acceptor", "controller" or "cleaner". `restart(kill=True)` kills all.
+        wait: return when the successor serves, at most after `timeout_s`. Without it, return when the role is dead.
+
+        Raises ValueError if the broker has no such role, and BrokerFailed if its roles are no processes (transport) or
+        no successor serves in time.
+        """
+        from kproc.embedded.roles import kill_role
+
+        kill_role(self._connect, role, index, wait=wait, timeout_s=timeout_s)
+
+    def pause_role(
+        self, role: str, index: int = 0, *, wait: bool = True, timeout_s: float = 30.0
+    ) -> AbstractContextManager[None]:
+        """Pause a role by SIGSTOP during a `with` block. Arguments and errors are those of kill_role().
+
+        The end of the block always resumes the role, and with `wait` returns when it serves again. After
+        kproc.hung.ms (5 s) the status shows the role as hung. With kproc.hung.kill=true the supervisor kills it then.
+        """
+        from kproc.embedded.roles import paused_role
+
+        return paused_role(self._connect, role, index, wait=wait, timeout_s=timeout_s)
+
+    # -- state of the data
+
+    def snapshot(self) -> BrokerSnapshot:
+        """Copy the broker's state: topics, records, groups, transactions, ACLs, quotas, users and dynamic settings.
+
+        Clients keep their connections. The copy lives until `snapshot.delete()` or the broker's stop
+        or restart. Raises RuntimeError with the broker's reason.
+        """
+        return self._broker_state().snapshot()
+
+    def restore(self, snapshot: BrokerSnapshot) -> None:
+        """Return to the state of a snapshot, and return when the broker serves again.
+
+        All connections are closed, and all fault rules are removed. Address, TLS and the settings of the start stay.
+        Raises RuntimeError if the broker does not have the snapshot any more.
+        """
+        self._restore(snapshot)
+
+    def reset(self) -> None:
+        """Return to the empty state: no topics, groups, transactions, ACLs, quotas, users or dynamic settings.
+
+        Otherwise it does the same as `restore`. The data of a directory that was given as `data` are deleted, too.
+        """
+        self._restore(None)
+
+    def _restore(self, snapshot: BrokerSnapshot | None) -> None:
+        state = self._broker_state()
+        if self._faults is not None:
+            self._faults.finish()
+        state.restore(snapshot)
+
+    def _broker_state(self) -> BrokerState:
+        self._ready_value("pid")
+        if self._state is None:
+            from kproc.embedded.state import BrokerState
+
+            self._state = BrokerState(self._connect, self._process)
+        return self._state
+
     # -- topics
 
     def create_topic(
@@ -249,6 +319,31 @@ class Broker:
             raise
         return self
 
+    def restart(self, *, kill: bool = False) -> None:
+        """Stop the broker and start it again at the same ports, with the same data, also if these are temporary.
+
+        kill: end it by SIGKILL, as a crash does. What it has written stays, because the host goes on.
+
+        Fault rules end, and keep their counts. Call it by `asyncio.to_thread` in a coroutine. Raises BrokerFailed if
+        the broker does not stop in order or does not start again.
+        """
+        ready, directory = self._process.ready, self._process.directory
+        if directory is None or not ready:
+            raise BrokerFailed("the broker is not running: restart() needs a broker that was started")
+        if self._faults is not None:
+            self._faults.finish()
+        try:
+            if kill:
+                self._process.kill()
+            failure = self._process.suspend()
+            with reserved_ports(ready):
+                self._process.start(self._command(directory, ready))
+        except BaseException:
+            self._stop(graceful=False)
+            raise
+        if failure is not None:
+            raise BrokerFailed(failure)
+
     def _make_security(self, directory: Path) -> None:
         """Create certificates and users if TLS or logins are wanted."""
         if self._has_tls or self._users:
@@ -257,7 +352,8 @@ class Broker:
             where = directory / "security"
             self._throwaway = make_throwaway(where, has_tls=self._has_tls, users=self._users)
 
-    def _command(self, directory: Path) -> list[str]:
+    def _command(self, directory: Path, last: Mapping[str, Any] | None = None) -> list[str]:
+        """Return the command that serves. last: the ready file of the last start, whose ports it takes again."""
         data = self._given_data or directory / "data"
         command = kproc_command("serve", "--quiet", "--ready-file", str(directory / READY_FILE))
         command += ["--exit-with-parent", str(os.getpid())]
@@ -270,7 +366,10 @@ class Broker:
         }
         if "listeners" not in settings:
             protocol = self._throwaway.protocol if self._throwaway is not None else "PLAINTEXT"
-            command += ["--listeners", f"{protocol}://127.0.0.1:{self._port}"]
+            port = self._port if last is None else last["bootstrap"].rpartition(":")[2]
+            command += ["--listeners", f"{protocol}://127.0.0.1:{port}"]
+        if last is not None:
+            settings = pin_ports(settings, last)
         if self._throwaway is not None:
             settings = self._throwaway.broker_settings() | settings
         # Every user of this host can read a command line, so secrets go into a private file.

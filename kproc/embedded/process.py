@@ -18,6 +18,7 @@ import tempfile
 from pathlib import Path
 from typing import Any, Final
 
+from kproc.broker.config.own_settings import KEEP_FILE
 from kproc.common.clock import NS_PER_MS, SystemClock
 from kproc.common.sessions import (
     exit_text,
@@ -81,7 +82,7 @@ class BrokerProcess:
         """Create the temporary directory with the log, and return its path."""
         self._owner_pid = os.getpid()
         self.directory = Path(tempfile.mkdtemp(prefix="kproc-"))
-        flags = os.O_RDWR | os.O_CREAT | os.O_TRUNC | os.O_APPEND | os.O_CLOEXEC
+        flags = os.O_RDWR | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC
         self._log = os.open(self.directory / "stderr.log", flags, 0o600)
         return self.directory
 
@@ -101,18 +102,25 @@ class BrokerProcess:
             start_new_session=True,
         )
 
-    def _wait_ready(self, ready_file: Path) -> dict[str, Any]:
-        """Wait for the ready file and return its JSON. The broker renames it into place, so it is always complete."""
+    def wait_restored(self, restores: int) -> None:
+        """Wait until the broker serves after so many restores of snapshots. Raises BrokerFailed with the reason."""
+        assert self.directory is not None, "the broker is not running"
+        self.ready = self._wait_ready(self.directory / READY_FILE, restores)
+
+    def _wait_ready(self, ready_file: Path, restores: int = 0) -> dict[str, Any]:
+        """Wait for the ready file and return its JSON. The broker renames it into place, so it is always complete.
+
+        restores: wait for the file that the broker writes after so many restores.
+        """
         deadline_ns = self._clock.now_ns() + self._start_timeout_ms * NS_PER_MS
-        while not ready_file.exists():
+        while (ready := _read_ready(ready_file)) is None or ready.get("restores", 0) < restores:
             if wait_ended(self.pidfd, POLL_MS):
                 assert self._child is not None
-                raise BrokerFailed(f"the broker ended with {peek_exit(self._child.pid)}{self._log_suffix()}")
+                raise BrokerFailed(f"the broker ended with {peek_exit(self._child.pid)}{self.log_suffix()}")
             if self._clock.now_ns() > deadline_ns:
                 raise BrokerFailed(
-                    f"the broker was not ready in {self._start_timeout_ms} ms{self._log_suffix()}"
+                    f"the broker was not ready in {self._start_timeout_ms} ms{self.log_suffix()}"
                 )
-        ready: dict[str, Any] = json.loads(ready_file.read_bytes())
         return ready
 
     def kill(self) -> None:
@@ -120,6 +128,31 @@ class BrokerProcess:
         assert self._child is not None, "the broker is not running"
         self._is_killed = True
         signal.pidfd_send_signal(self.pidfd, signal.SIGKILL)
+
+    def suspend(self) -> str | None:
+        """Stop the processes and keep the temporary directory with the log, for the next start().
+
+        Return the reason if the broker did not end well. If the owner dies before the next start, the directory stays.
+        """
+        assert self.directory is not None, "prepare() first"
+        assert self._child is not None, "the broker is not running"
+        keep_file = self.directory / KEEP_FILE
+        keep_file.touch()
+        try:
+            return self._stop_processes(self._child, graceful=True)
+        finally:
+            self._forget_processes()
+            # A killed broker leaves its ready file, which the next start would take for its own.
+            (self.directory / READY_FILE).unlink(missing_ok=True)
+            keep_file.unlink()
+
+    def _forget_processes(self) -> None:
+        self._child = None
+        self._is_killed = False
+        self.ready = {}
+        if self.pidfd >= 0:
+            os.close(self.pidfd)
+            self.pidfd = -1
 
     def stop(self, *, graceful: bool) -> str | None:
         """Stop the processes and release everything. Return the reason if the broker did not end well."""
@@ -130,12 +163,7 @@ class BrokerProcess:
             if self._child is not None and is_ours:
                 failure = self._stop_processes(self._child, graceful=graceful)
         finally:
-            self._child = None
-            self._is_killed = False
-            self.ready = {}
-            if self.pidfd >= 0:
-                os.close(self.pidfd)
-                self.pidfd = -1
+            self._forget_processes()
             if self._log >= 0:
                 self._last_log = self.log_text()
                 os.close(self._log)
@@ -172,14 +200,15 @@ class BrokerProcess:
             wait_session_ends(child.pid, timeout_ms=self._stop_timeout_ms)
         code = child.wait()
         if was_killed:
-            return f"the broker did not stop in {self._stop_timeout_ms} ms and was killed{self._log_suffix()}"
+            return f"the broker did not stop in {self._stop_timeout_ms} ms and was killed{self.log_suffix()}"
         if code != 0 and not ((self._is_killed or has_ended) and code == -signal.SIGKILL):
-            return f"the broker ended with {exit_text(code)}{self._log_suffix()}"
+            return f"the broker ended with {exit_text(code)}{self.log_suffix()}"
         if left_over:
-            return f"processes outlived their supervisor and were killed: {left_over}{self._log_suffix()}"
+            return f"processes outlived their supervisor and were killed: {left_over}{self.log_suffix()}"
         return None
 
-    def _log_suffix(self) -> str:
+    def log_suffix(self) -> str:
+        """Return the end of an error message that shows the last lines of the broker's stderr."""
         text = self.log_text().strip()
         return f"; its stderr:\n{text}" if text else "; it wrote nothing to stderr"
 
@@ -191,6 +220,15 @@ def kproc_command(*arguments: str) -> list[str]:
     module `secrets`, or a file that another user has put there, instead of the library's. -P prevents that.
     """
     return [sys.executable, "-P", str(Path(__file__).parents[1] / "__main__.py"), *arguments]
+
+
+def _read_ready(ready_file: Path) -> dict[str, Any] | None:
+    """Return the JSON of the ready file, or None if the file does not exist."""
+    try:
+        ready: dict[str, Any] = json.loads(ready_file.read_bytes())
+    except FileNotFoundError:
+        return None
+    return ready
 
 
 def _tail(descriptor: int) -> str:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from contextlib import ExitStack
 
 import pytest
 
@@ -113,10 +114,22 @@ def test_control_listener_handles_kproc_operations(control: str) -> None:
         assert ("processor", "control") in roles
         assert admin.operate("clients")["clients"] is not None
         assert admin.operate("topics")["silent"] == []
-        with pytest.raises(ClientError, match="a control listener sees no requests of clients"):
-            admin.operate("monitor", watch="w")
         with pytest.raises(ClientError, match="unknown operation 'dance'"):
             admin.operate("dance")
+
+
+@pytest.mark.every_transport
+def test_control_listener_shows_requests_of_all_handlers(managed: BrokerUnderTest, control: str) -> None:
+    """The controller calls both Handlers, each of which has some of these clients."""
+    name = fresh_name()
+    with connect(control) as admin, ExitStack() as stack:
+        clients = [stack.enter_context(RawClient(managed.bootstrap)) for _ in range(8)]
+        assert admin.operate("monitor", watch="w", topic=name) == {"lines": [], "lost": 0, "silent": []}
+        for client in clients:
+            client.call(ApiKey.METADATA, 9, {"topics": [{"name": name}], "allow_auto_topic_creation": False})
+        answer = admin.operate("monitor", watch="w", topic=name)
+    assert [(line["api"], line["topics"]) for line in answer["lines"]] == [("Metadata", [name])] * len(clients)
+    assert answer["silent"] == []
 
 
 def test_control_listener_lists_and_closes_client_connection(managed: BrokerUnderTest, control: str) -> None:

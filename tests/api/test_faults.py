@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import signal
+import socket
 import subprocess
 import sys
 from collections import Counter
@@ -214,6 +215,34 @@ def test_rule_ends_with_the_process_that_added_it(faulty: Broker) -> None:
         assert len(faulty.faults.list()) == 1
         child.send_signal(signal.SIGKILL)
         wait_until(lambda: not faulty.faults.list(), seconds=PATIENCE_SECONDS, what="the rule is gone")
+
+
+def test_counts_are_read_on_one_connection(faulty: Broker) -> None:
+    opened: list[Client] = []
+
+    def connect() -> Client:
+        opened.append(Client.connect(faulty.host, faulty.port))
+        return opened[-1]
+
+    faults = Faults(connect)
+    with faults.close("Produce", topic="other") as rule:
+        assert {rule.hits for _ in range(5)} == {0}
+        assert len(opened) == 2  # One keeps the rule.
+        # A broker closes idle connections.
+        opened[1].detach().shutdown(socket.SHUT_RDWR)
+        assert {rule.hits for _ in range(5)} == {0}
+        assert len(opened) == 3
+    assert [client.fileno() for client in opened] == [-1] * 4
+    assert faults.list() == []
+    assert opened[-1].fileno() == -1
+
+
+def test_rule_with_a_time_ends_by_itself(faulty: Broker) -> None:
+    rule = faulty.faults.add({"action": "close", "apis": ["Produce"], "topic": "other"}, ttl_ms=50)
+    wait_until(lambda: not faulty.faults.list(), seconds=PATIENCE_SECONDS, what="the rule is gone")
+    wait_until(lambda: faulty.faults.find(rule.id) is None, seconds=PATIENCE_SECONDS, what="it is not kept")
+    assert rule.counts == (0, 0)
+    rule.remove()
 
 
 def test_restarted_handler_applies_the_rules() -> None:

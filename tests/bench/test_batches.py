@@ -18,7 +18,7 @@ pytestmark = [
     pytest.mark.skipif(compiler() is None, reason="no C compiler on the PATH to build it with"),
 ]
 
-SHORT: dict[str, Any] = {"seconds": 0.3, "warmup": 0.1}
+SHORT: dict[str, Any] = {"seconds": 0.1, "warmup": 0.02}
 on_processes = pytest.mark.transports("process")
 
 

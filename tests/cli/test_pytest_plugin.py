@@ -58,6 +58,17 @@ TESTS = (
         assert kproc_broker.settings["num.io.threads"] == 2
         assert {row["role"] for row in kproc_broker.processes} != set()
 
+    @pytest.mark.parametrize("number", range(2))
+    def test_clean(kproc_clean_broker, kproc_broker, number):
+        assert kproc_clean_broker is kproc_broker
+        assert partitions(kproc_broker, "same") == 3
+        kproc_broker.create_topic("same")
+        assert partitions(kproc_broker, "same") == 1
+
+    def test_clean_with_topic(kproc_topic, kproc_clean_broker):
+        assert partitions(kproc_clean_broker, "same") == 3
+        assert partitions(kproc_clean_broker, kproc_topic) == 1
+
     def test_stop(kproc_broker, kproc_topic):
         kproc_broker.stop()
     """
@@ -81,6 +92,10 @@ def assert_passed(shown: str, *names: str) -> None:
 
 def test_pytest_plugin_topic_is_new_in_each_test(shown: str) -> None:
     assert_passed(shown, "test_new[0]", "test_new[1]", "test_new[2]", "test_gone", "test_marked")
+
+
+def test_pytest_plugin_clean_broker_is_empty_in_each_test(shown: str) -> None:
+    assert_passed(shown, "test_clean[0]", "test_clean[1]", "test_clean_with_topic")
 
 
 def test_pytest_plugin_reads_kproc_settings_fixture(shown: str) -> None:

@@ -91,7 +91,7 @@ def test_group_of_four_client_libraries_changes_its_members(scene: GroupScene) -
 @pytest.mark.parametrize(
     ("how", "makes"),
     [
-        ("killed", ("aiokafka", "java")),  # The broker sees no difference between makes of static members.
+        ("killed", ("aiokafka", "confluent")),  # The broker sees no difference between makes of static members.
         pytest.param("killed", MAKES, marks=pytest.mark.slow),
         pytest.param("closed", MAKES, marks=pytest.mark.slow),
     ],
@@ -129,7 +129,7 @@ def test_cooperative_rebalance_keeps_unmoved_partitions(cooperative: GroupScene)
     before = scene.generation()
     owned = [member.owned for member in first]
     marks = [len(member.events) for member in first]
-    second = scene.start("java", "confluent")
+    second = scene.start("confluent", "confluent")
     # Each newcomer begins one, and so does each member that has given partitions up and joins again. Two that give up
     # at once share one, unless the SyncGroup of the second comes when the first has joined again: it is told to join
     # again, too, as by Kafka, and hears only in the next generation what it is to give up.

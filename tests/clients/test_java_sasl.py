@@ -100,13 +100,13 @@ def test_kafka_configs_manages_scram_users(broker: SecuredBroker, tmp_path: Path
 def test_java_producer_reauthenticates(tmp_path: Path, mechanism: str) -> None:
     """Sessions of 2 s, a producer that goes on for 7 s, or longer ones on a busy machine: nothing is lost or fails."""
     session_ms = stretched(2_000)
-    count = str(round(3.5 * session_ms / 1000 * 100))
+    count = str(round(3.5 * session_ms / 1000 * 20))
     settings = {**SETTINGS, "connections.max.reauth.ms": session_ms}
     with secured(tmp_path / "data", settings=settings) as broker:
         file = write(tmp_path / "client", broker.java(mechanism))
         done = run_tool(
             PRODUCER_PERFORMANCE, "--bootstrap-server", broker.bootstrap, "--command-config", file,
-            "--topic", "t", "--num-records", count, "--record-size", "20", "--throughput", "100",
+            "--topic", "t", "--num-records", count, "--record-size", "20", "--throughput", "20",
         )  # fmt: skip
         assert f"{count} records sent" in done.stdout
         assert "Exception" not in done.stdout + done.stderr

@@ -19,6 +19,7 @@ _NO_GROUP, _NO_TRANSACTION, _NOT_COORDINATOR = 69, 105, 16
 _ILLEGAL_GENERATION, _UNKNOWN_MEMBER = 22, 25
 _OUT_OF_ORDER = 45
 _UNRELEASED_INSTANCE = 111
+_INVALID_EXPRESSION = 128
 _INCONSISTENT_PROTOCOL = 23
 _SHUTDOWN = 4  # The code of a status of a streams group.
 _LEAVES = -1  # The member epoch of a heartbeat.
@@ -504,7 +505,8 @@ def _tasks_again(case: Case) -> bool:
 def _static_member_again(case: Case) -> bool:
     is_heartbeat = case.step.api in ("consumer_group_heartbeat", "streams_group_heartbeat")
     # What kproc finds later may be an error all the same.
-    return is_heartbeat and case.codes in ((0, _UNRELEASED_INSTANCE), (_INVALID_REQUEST, _UNRELEASED_INSTANCE))
+    others = (0, _INVALID_REQUEST, _INVALID_EXPRESSION)
+    return is_heartbeat and case.codes in [(code, _UNRELEASED_INSTANCE) for code in others]
 
 
 def _other_instance(case: Case) -> bool:

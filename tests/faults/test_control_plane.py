@@ -13,6 +13,7 @@ import pytest
 
 from kproc.wire.header import ApiKey
 from tests.support.broker import ServedBroker
+from tests.support.command_line import run_here
 from tests.support.raw import Closed, RawClient, batch, create_topics_fields, produce_fields
 from tests.support.status import connect, processes, rows, status, wait_replaced
 from tests.support.wait import wait_until
@@ -71,6 +72,8 @@ def test_control_calls_are_answered_while_rings_are_full(
                     assert operator.operate("status")["topics"] >= 1
                     fields = create_topics_fields(f"made-{number}")
                     assert admin.call(ApiKey.CREATE_TOPICS, 7, fields)["topics"][0]["error_code"] == 0
+            shown = run_here("monitor", "--seconds", "0.1", "--bootstrap", broker.control)
+            assert "kproc: no answer from Handler 0: the requests of its clients are missing" in shown.stderr
         finally:
             os.kill(handler, signal.SIGCONT)
         wait_until(lambda: _topics(broker.control) >= CALLS // 2, what="all of them are there")

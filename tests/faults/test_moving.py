@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import re
 import subprocess
-import sys
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -13,6 +12,7 @@ import pytest
 
 from bench.peers.kafka import KafkaPeer
 from tests.support.broker import ROOT, ServedBroker, run_kproc
+from tests.support.command_server import kproc_on_path
 from tests.support.documents import code_to_run
 from tests.support.java_tools import run_process
 from tests.support.kafka_jars import missing_reason
@@ -64,11 +64,10 @@ def test_all_blocks_of_the_guide_are_in_its_first_sections() -> None:
 
 
 def run_step(block: str, **variables: str) -> str:
-    """Run a block in a shell in which `kproc` is this one."""
-    script = f'set -euo pipefail\nkproc() {{ "{sys.executable}" -m kproc "$@"; }}\n{block}'
+    """Run a block in a shell."""
     done = subprocess.run(
-        ["bash", "-c", script],
-        env={**os.environ, **variables, "PYTHONPATH": str(ROOT)},
+        ["bash", "-c", f"set -euo pipefail\n{block}"],
+        env={**os.environ, **variables},
         capture_output=True,
         text=True,
         timeout=PATIENCE_SECONDS,
@@ -76,6 +75,14 @@ def run_step(block: str, **variables: str) -> str:
     )
     assert done.returncode == 0, f"{block}\n{done.stdout}{done.stderr}"
     return done.stdout
+
+
+@pytest.fixture(autouse=True)
+def commands(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """Let `kproc` in a shell be this one."""
+    with kproc_on_path(tmp_path) as directory:
+        monkeypatch.setenv("PATH", f"{directory}:{os.environ['PATH']}")
+        yield
 
 
 @pytest.fixture

@@ -22,7 +22,7 @@ from tests.support.wait import pause
 
 pytestmark = [pytest.mark.faults, pytest.mark.own_broker, pytest.mark.transports("process")]
 
-PARTITIONS, MEMBERS = 6, 6
+PARTITIONS, MEMBERS = 6, 4
 # A member that was killed, or a home, holds its records for the lock's duration at worst.
 LOCK_MS = 2_000
 SETTINGS = {
@@ -36,7 +36,7 @@ SETTINGS = {
     "group.share.heartbeat.interval.ms": 500,
 }
 # They are produced for as long as roles are killed. Each commit of a member waits for the disk.
-RECORDS, PAUSE_SECONDS = 6_000, 1e-3
+RECORDS, PAUSE_SECONDS = 1_200, 5e-3
 RELEASE_ROUNDS, RELEASE_RECORDS = 20, 20_000
 
 

@@ -115,6 +115,9 @@ class GroupMember(Committing):
 
     def heartbeat(self, epoch: int) -> Life:
         self.own(self.told if epoch > 0 else set())
+        if epoch < 0:
+            # The coordinator can have written the leave although the answer is an error or gets lost.
+            self.forget()
         sent_ns, epoch_before = self.world.now_ns(), self.mates.epoch if epoch == 0 else epoch
         answer = yield from self.call(*self.api, self.request(epoch))
         code = answer["error_code"]
@@ -123,7 +126,6 @@ class GroupMember(Committing):
         elif code and code not in PASSING and code not in self.rejected:
             self.world.violate(f"{self.name}: a heartbeat was answered with {ErrorCode(code).name}")
         elif not code and epoch < 0:
-            self.forget()
             self.starts += 1
         elif not code:
             self.history.counts[f"heartbeats of {self.kind}"] += 1

@@ -50,6 +50,8 @@ class ShareHistory:
         # them for the former ones.
         self.lost: set[Place] = set()
         self.has_dead_letters = False
+        # When answers to ShareFetch were lost. Each may have delivered any record once more.
+        self.lost_answers_ns: list[int] = []
         self.is_strict = True  # False: partitions move, which ends what their former owners knew.
 
     def acquired(
@@ -69,7 +71,8 @@ class ShareHistory:
             if is_held and is_calm and now_ns - known.at_ns < LOCK_NS and known.session is not session:
                 self._violate(f"{session.name}: {name} is held by {known.session.name}, too")
             counts = {known.count + 1} if known.end == RELEASE else {known.count, known.count + 1}
-            if count not in counts if is_calm and not known.is_unknown else count > known.count + 1:
+            most = known.count + 1 + sum(lost_ns >= known.at_ns for lost_ns in self.lost_answers_ns)
+            if count not in counts if is_calm and not known.is_unknown else count > most:
                 self._violate(f"{session.name}: {name} was delivered {known.count} times, now it says {count}")
         elif count != 1 and self.is_strict and not disturbed_ns > 0:
             self._violate(f"{session.name}: the first delivery of {name} says {count}")

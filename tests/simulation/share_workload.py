@@ -25,6 +25,8 @@ _DRY_NS: Final = LOCK_NS + 5 * S
 class ShareMember(Worker):
     """One member of the share group."""
 
+    reads_unassigned = False  # True: it fetches from partitions that the group has not assigned to it.
+
     def __init__(self, *arguments: Any) -> None:
         self.member_epoch = 0
         self.starts = 0
@@ -34,6 +36,7 @@ class ShareMember(Worker):
         self.held: dict[tuple[bytes, int], list[int]] = {}  # By partition: offsets to acknowledge.
         self.fetched: set[tuple[bytes, int]] = set()  # The partitions of the session.
         self.stateless_ns: int | None = None  # Since when the group has had no state that could be read.
+        self.is_fetching = False
         super().__init__(*arguments)
 
     @property
@@ -41,6 +44,9 @@ class ShareMember(Worker):
         return f"{self.name}/{self.starts}"
 
     def on_lost(self) -> None:
+        if self.is_fetching:
+            self.is_fetching = False
+            self.history.shares.lost_answers_ns.append(self.world.now_ns())
         self._end_session()
 
     def _end_session(self) -> None:
@@ -128,7 +134,9 @@ class ShareMember(Worker):
             acknowledge={key[1]: batches_of(kinds) for key, kinds in acknowledged.items()},
         )
         self._send(acknowledged)
+        self.is_fetching = True
         answer = yield from self.call(ApiKey.SHARE_FETCH, 2, fields)
+        self.is_fetching = False
         if not (yield from self._accept(answer["error_code"])):
             return False
         self.fetched |= {(topic_id, index) for index in partitions}
@@ -166,9 +174,10 @@ class ShareMember(Worker):
         """Check the error of a partition.
 
         A power loss can take the group and its states. Its members learn this by their next heartbeat. When they have
-        joined again, the states exist again.
+        joined again, the states exist again. A state that could not be created is created when the group tries again.
         """
-        if code != E.UNKNOWN_SERVER_ERROR or self.history.is_synced or not self.history.power_losses:
+        can_lack_state = self.reads_unassigned or (self.history.power_losses and not self.history.is_synced)
+        if code != E.UNKNOWN_SERVER_ERROR or not can_lack_state:
             self.check_code("ShareFetch", code)
             self.stateless_ns = None if not code else self.stateless_ns
             return
@@ -266,11 +275,16 @@ class ShareDrain(ShareMember, DeadLetterReader):
     with it.
     """
 
+    reads_unassigned = True
     last_ns = 0  # When a record came last.
     has_kept = False
 
     def work(self) -> Life:
-        topic = next(each for each in self.history.alive() if each.name == "stable")
+        topic = next((each for each in self.history.alive() if each.name == "stable"), None)
+        if topic is None:
+            # All other clients have finished, so nobody creates it any more.
+            self.must_finish = True
+            return
         yield from self.find_coordinator(GROUP)
         yield from self.configure()
         while not self.assigned:

@@ -34,15 +34,16 @@ def run(*options: str) -> subprocess.CompletedProcess[str]:
 
 
 @pytest.mark.faults
-@pytest.mark.parametrize("seeds", [12, pytest.param(200, marks=pytest.mark.slow)])
-def test_seeds_pass(seeds: int) -> None:
-    done = run("--first", "1000", "--seeds", str(seeds), "--sometimes", "frequent")
+@pytest.mark.parametrize(("first", "seeds"), [(14, 9), pytest.param(1000, 200, marks=pytest.mark.slow)])
+def test_seeds_pass(first: int, seeds: int) -> None:
+    """The few seeds of every run are cheap ones that reach all frequent states."""
+    done = run("--first", str(first), "--seeds", str(seeds), "--sometimes", "frequent")
     assert done.returncode == 0, done.stdout + done.stderr
 
 
 def test_simulation_seed_is_reproducible() -> None:
     """A seed with transactions, one with TLS, and one with crashes in a row have the same story in any order."""
-    seeds = ["8", "7", "11"]
+    seeds = ["20", "28", "22"]
     stories = [stories_of(order) for order in (seeds, seeds[::-1])]
     assert stories[0] == stories[1]
     assert sorted(stories[0]) == sorted(seeds)
@@ -58,7 +59,7 @@ def stories_of(seeds: list[str]) -> dict[str, str]:
 
 def test_mutations_are_found_by_few_seeds() -> None:
     """Seeds of the directed plans lead to the state in which the mutation matters (directed.py)."""
-    done = run("--mutation", *DIRECTED, *TLS_MUTATIONS, "--seeds", "40")
+    done = run("--mutation", *DIRECTED, *TLS_MUTATIONS, "--first", "2", "--seeds", "40")
     assert done.returncode == 0, done.stdout + done.stderr
     found = [line.partition(": found by seed ")[0] for line in done.stdout.splitlines()]
     assert found == [*DIRECTED, *TLS_MUTATIONS]

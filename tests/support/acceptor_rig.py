@@ -6,7 +6,8 @@ import os
 import socket
 from collections import deque
 from contextlib import ExitStack
-from dataclasses import replace
+
+from msgspec.structs import replace
 
 from kproc.broker.acceptor.acceptor import Acceptor
 from kproc.broker.acceptor.connection_limits import ConnectionLimits

@@ -24,7 +24,7 @@ from tests.support.history_checker import HistoryChecker
 from tests.support.raw import Closed, RawClient, values_of
 from tests.support.wait import pause, wait_until
 
-PAUSE_BETWEEN_SENDS = 0.005
+PAUSE_BETWEEN_SENDS = 0.01
 
 
 @dataclass

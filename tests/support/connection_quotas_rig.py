@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
+from msgspec.structs import replace
 
 from kproc.broker.acceptor.connection_counts import ConnectionCounts
 from kproc.broker.acceptor.connection_limits import ConnectionLimits

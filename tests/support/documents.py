@@ -14,7 +14,7 @@ from typing import Final, NamedTuple
 
 ROOT: Final = Path(__file__).resolve().parent.parent.parent
 # Other languages, and blocks without one, are pictures and output.
-CODE: Final = frozenset(("sh", "console", "python", "toml", "properties"))
+CODE: Final = frozenset(("sh", "console", "python", "toml", "properties", "java", "go", "javascript"))
 LANGUAGES: Final = CODE | {"text"}
 _DIRECTORIES: Final = ("", "bench", "examples", "kproc", "scripts", "tests")
 _FENCE: Final = re.compile(r"^( *)```(\w*)\n(.*?)^ *```$", re.MULTILINE | re.DOTALL)
@@ -27,7 +27,7 @@ RUN_BY: Final[dict[str, tuple[str, ...]]] = {
     "kproc/OPERATING.md": ("cli/test_documents", "cli/test_who_changed_what"),
     "kproc/SECURITY.md": ("cli/test_documents",),
     "kproc/SPARK.md": ("spark/test_spark_guide",),
-    "kproc/TESTING.md": ("clients/test_testing_guide",),
+    "kproc/TESTING.md": ("clients/test_testing_guide", "clients/test_control_clients"),
     "tests/README.md": ("cli/test_documents",),
 }
 

@@ -30,7 +30,7 @@ class GroupLoad:
         *,
         members: int,
         group: str = GROUP,
-        pause_seconds: float = 0.005,
+        pause_seconds: float = 0.01,
         protocol: str = "classic",
     ) -> None:
         self._bootstrap = bootstrap

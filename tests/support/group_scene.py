@@ -167,6 +167,8 @@ class GroupScene:
         self.members: list[MemberProcess] = []
         self._past: list[MemberProcess] = []
         self._seen_committed: dict[int, int] = {}
+        # The newest generation below an offset of the partition of the group's records.
+        self._generation, self._generation_end = 0, 0
         self.produced: set[tuple[int, int]] = set()
         self._stop = threading.Event()
         self._producer = threading.Thread(target=self._produce)
@@ -298,9 +300,10 @@ class GroupScene:
     def generation(self) -> int:
         """The newest generation that the coordinator wrote down: one for each rebalance."""
         index = partition_for(self.group, self._offsets_partitions())
-        newest = 0
+        newest = self._generation
         with RawClient(self.bootstrap) as client:
-            position = client.list_offset(OFFSETS_TOPIC, -2, partition=index)["offset"]
+            start = client.list_offset(OFFSETS_TOPIC, -2, partition=index)["offset"]
+            position = max(start, self._generation_end)
             end = client.end_offset(OFFSETS_TOPIC, partition=index)
             while position < end:
                 view = memoryview(client.fetch(OFFSETS_TOPIC, position, partition=index)["records"])
@@ -318,6 +321,7 @@ class GroupScene:
                             newest = max(newest, value.generation)
                     at += header.total_bytes
                     position = header.last_offset + 1
+        self._generation, self._generation_end = newest, position
         return newest
 
     def _offsets_partitions(self) -> int:
@@ -362,7 +366,7 @@ class GroupScene:
         producer = Producer({"bootstrap.servers": self.bootstrap, "linger.ms": 5})
         number = 0
         # Members commit what each poll brings: more records would only be more commits.
-        while not self._stop.wait(0.04):
+        while not self._stop.wait(0.1):
             producer.produce(
                 self.topic, value=b"%d" % number, partition=number % self.partitions, on_delivery=on_delivery
             )

@@ -18,11 +18,22 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Final
 
+from kproc.pipeline.session import CHECKPOINT_FILES
 from tests.support.jvm import SHORT_LIVED, archived_classes
 
 ROOT: Final = Path(__file__).resolve().parents[2]
 _PARTS: Final = ("bin", "sbin", "jars", "python")
 _ARCHIVE_SECONDS: Final = 300.0
+# A JVM reads them as properties of the system, so that they hold for the commands of documents, too.
+_SETTINGS: Final = {
+    # Each query of a test runs once, over a few rows: compiling it takes longer than it does.
+    "spark.sql.codegen.wholeStage": "false",
+    "spark.sql.codegen.factoryMode": "NO_CODEGEN",
+    # Nor is there anything to learn from its first stage for its second.
+    "spark.sql.adaptive.enabled": "false",
+    # Hadoop starts a process `chmod` for each file, 150 of them for a query. With this manager there are 45.
+    "spark.sql.streaming.checkpointFileManagerClass": CHECKPOINT_FILES,
+}
 # A session, a worker of Python and a stream load most of what other sessions load.
 _SESSION: Final = """
 from pyspark.sql.functions import udf
@@ -49,9 +60,10 @@ def jvm_variables() -> dict[str, str]:
     """
     short = " ".join(SHORT_LIVED)
     archive = kept_home() / "classes.jsa"
+    settings = (f"-D{name}={value}" for name, value in _SETTINGS.items())
     variables = {
         "SPARK_LAUNCHER_OPTS": short,
-        "SPARK_SUBMIT_OPTS": " ".join((*SHORT_LIVED, *archived_classes(archive))),
+        "SPARK_SUBMIT_OPTS": " ".join((*SHORT_LIVED, *archived_classes(archive), *settings)),
     }
     return variables | {"SPARK_HOME": str(kept_home())} if archive.exists() else variables
 

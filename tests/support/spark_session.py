@@ -73,11 +73,8 @@ def spark_session(**settings: str) -> Iterator[SparkSession]:
         "spark.driver.bindAddress": "127.0.0.1",
         "spark.driver.host": "127.0.0.1",
         "spark.driver.memory": "1g",
-        # Each query of a test runs once, over a few rows: compiling it takes longer than it does.
-        "spark.sql.codegen.wholeStage": "false",
-        "spark.sql.codegen.factoryMode": "NO_CODEGEN",
-        # Nor is there anything to learn from its first stage for its second.
-        "spark.sql.adaptive.enabled": "false",
+        # Hadoop starts a process `chmod` for each file, and this has no files with checksums. RocksDB needs those.
+        "spark.hadoop.fs.file.impl": "org.apache.hadoop.fs.RawLocalFileSystem",
         # Classes are found when the JVM starts or never: tests of Spark's own connector share this session.
         **({"spark.jars": ",".join(found)} if (found := spark_jars.jars()) else {}),
         "spark.sql.warehouse.dir": f"{os.environ.get('TMPDIR', '/tmp')}/spark-warehouse",

@@ -26,7 +26,7 @@ _LONG_POLL_MS = 300
 _PIPELINED = (
     2  # Requests of a producer under way: an order to keep, and bytes that are half read when it moves.
 )
-_PAUSE_SECONDS = 0.02  # Between a producer's requests, so that the broker has the cores.
+_PAUSE_SECONDS = 0.05  # Between a producer's requests, so that the broker has the cores.
 _BIG_BYTES = 40_000  # Above the size that goes through the arena.
 _ANSWER_SECONDS = 120.0
 

@@ -120,7 +120,7 @@ LAYERS: dict[str, set[str]] = {
         "broker.ipc", "broker.metrics", "broker.security", "wire", "broker.storage",
         "broker.transport", "broker.cluster", "broker.role", "broker.acceptor", "broker.processor",
         "broker.request", "broker.observe", "broker.api", "broker.cleaner", "broker.controller",
-        "broker.handler",
+        "broker.handler", "broker.faults",
     },
     "cli": {
         "broker.metrics", "broker.security", "wire", "broker.storage", "client", "broker.cluster",

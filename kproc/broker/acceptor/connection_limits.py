@@ -10,9 +10,10 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Final
+
+import msgspec
 
 from kproc.broker.config import Config
 from kproc.broker.config.dynamic import DynamicSettings, listener_key
@@ -26,8 +27,7 @@ UNLIMITED: Final = INT_MAX  # Kafka's default of every limit here: no limit.
 Resolve = Callable[[str], list[str]]
 
 
-@dataclass(frozen=True, slots=True)
-class ConnectionLimits:
+class ConnectionLimits(msgspec.Struct, frozen=True):
     """All limits that one Acceptor enforces. Counts are of open connections, rates per second."""
 
     broker_max: int = UNLIMITED
@@ -35,9 +35,9 @@ class ConnectionLimits:
     broker_rate: float = UNLIMITED
     listener_rate: float = UNLIMITED
     address_max: int = UNLIMITED
-    address_max_overrides: Mapping[bytes, int] = field(default_factory=dict)
+    address_max_overrides: Mapping[bytes, int] = msgspec.field(default_factory=dict)
     address_rate: float = UNLIMITED
-    address_rate_overrides: Mapping[bytes, float] = field(default_factory=dict)
+    address_rate_overrides: Mapping[bytes, float] = msgspec.field(default_factory=dict)
     # Listeners that broker-wide limits do not apply to: connections of other listeners are closed to make room.
     protected: frozenset[int] = frozenset()
 
@@ -111,7 +111,7 @@ def control_limits(config: Config, settings: DynamicSettings) -> ConnectionLimit
     They have no limit by address, so that an operator who has locked out all addresses can undo that.
     """
     limits = limits_for("CONTROL", config, settings, protected=frozenset({0}), resolve=lambda _: [])
-    return replace(
+    return msgspec.structs.replace(
         limits,
         address_max=UNLIMITED,
         address_max_overrides={},

@@ -6,7 +6,7 @@ one line, and is not forwarded to another role.
 
 from __future__ import annotations
 
-from typing import Annotated, Literal
+from typing import Annotated, Final, Literal
 
 import msgspec
 
@@ -71,7 +71,7 @@ _Pattern = Annotated[str, msgspec.Meta(max_length=32_767)]
 class ReadMonitor(_AnyOperation, tag="monitor"):
     """Return the requests that clients sent since the last call for this watch. The first call begins the watch.
 
-    The Handlers answer, not the controller (handler/request_monitor.py).
+    The client's Handler answers (handler/request_monitor.py), or the controller on the control listener.
     """
 
     watch: _WatchName
@@ -84,6 +84,7 @@ class ReadMonitor(_AnyOperation, tag="monitor"):
 # Numbers of rules and of requests. A rule's number is its id.
 _RuleId = Annotated[int, msgspec.Meta(ge=1, le=(1 << 31) - 1)]
 _Number = Annotated[int, msgspec.Meta(ge=0, le=(1 << 31) - 1)]
+_Bytes = Annotated[int, msgspec.Meta(ge=0, le=(1 << 62) - 1)]
 FaultAction = Literal[
     "fail",
     "delay",
@@ -94,11 +95,16 @@ FaultAction = Literal[
     "cut-answer",
     "throttle",
     "advertise",
+    "fill-disk",
+    "fail-write",
+    "fail-sync",
 ]
+DISK_ACTIONS: Final = ("fill-disk", "fail-write", "fail-sync")
+"""Actions on the broker's calls of the file system. The others act on requests."""
 
 
 class FaultRule(msgspec.Struct, kw_only=True, omit_defaults=True, forbid_unknown_fields=True):
-    """One rule of fault injection: the requests that it matches, how many of them it acts on, and what it does.
+    """One rule of fault injection: the requests or writes that it matches, how many it acts on, and what it does.
 
     Unknown members are rejected: a rule without a condition that this broker does not know would match too much.
     """
@@ -120,7 +126,7 @@ class FaultRule(msgspec.Struct, kw_only=True, omit_defaults=True, forbid_unknown
     every: Annotated[int, msgspec.Meta(ge=1, le=(1 << 31) - 1)] = 1
     probability: Annotated[float, msgspec.Meta(ge=0, le=1)] = 1.0
     seed: _Number = 0
-    # fail: the error's name.
+    # fail: the name of Kafka's error. fail-write, fail-sync: the name of the errno, EIO by default.
     error: str = ""
     # delay, delay-answer, throttle: the time in ms.
     ms: _Number = 0
@@ -130,6 +136,10 @@ class FaultRule(msgspec.Struct, kw_only=True, omit_defaults=True, forbid_unknown
     bytes_sent: _Number | None = None
     # advertise: the version range of each API by name, or None to leave it out.
     ranges: dict[str, tuple[_Number, _Number] | None] = {}
+    # fill-disk: bytes by which the files in log.dirs can still grow.
+    free_bytes: _Bytes = 0
+    # fill-disk: bytes of all files when the rule was added. The broker sets it.
+    used_bytes: _Bytes = 0
 
 
 class AddFault(_AnyOperation, tag="add-fault"):
@@ -155,6 +165,29 @@ class HoldFault(_AnyOperation, tag="hold-fault"):
     id: _RuleId
 
 
+# A snapshot is named by the broker.
+_SnapshotName = Annotated[str, msgspec.Meta(pattern="^[0-9a-f]{16}$")]
+
+
+class TakeSnapshot(_AnyOperation, tag="snapshot"):
+    """Copy the state of a broker for tests, and return the copy's name. The copy lives as long as the broker."""
+
+
+class RestoreSnapshot(_AnyOperation, tag="restore"):
+    """Return to the state of a snapshot, or without `snapshot` to the empty state. All connections are closed.
+
+    The answer may be lost, because the roles end right after it. The ready file then counts one more restore.
+    """
+
+    snapshot: _SnapshotName | None = None
+
+
+class DeleteSnapshot(_AnyOperation, tag="delete-snapshot"):
+    """Delete a snapshot."""
+
+    snapshot: _SnapshotName
+
+
 class MoveTime(_AnyOperation, tag="move-time"):
     """Advance the broker's time by `ms`, freeze it, let it continue, or only return it.
 
@@ -166,6 +199,7 @@ class MoveTime(_AnyOperation, tag="move-time"):
 
 
 FaultOperation = AddFault | RemoveFault | ListFaults | HoldFault
+SnapshotOperation = TakeSnapshot | RestoreSnapshot | DeleteSnapshot
 OwnOperation = (
     Ping
     | ShowStatus
@@ -181,6 +215,9 @@ OwnOperation = (
     | RemoveFault
     | ListFaults
     | HoldFault
+    | TakeSnapshot
+    | RestoreSnapshot
+    | DeleteSnapshot
     | MoveTime
 )
 

@@ -9,8 +9,9 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import Any, Final
+
+import msgspec
 
 from kproc.broker.config import SETTINGS, Config, ConfigError, Kind
 from kproc.broker.config.values import (
@@ -28,8 +29,7 @@ from kproc.broker.config.values import (
 from kproc.common.errors import ErrorCode, KafkaError
 
 
-@dataclass(frozen=True, slots=True)
-class TopicConfig:
+class TopicConfig(msgspec.Struct, frozen=True):
     """One row of the table.
 
     settings: the broker settings that are its default. The first one that is set wins.

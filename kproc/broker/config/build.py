@@ -6,11 +6,12 @@ work on plain values by setting name. Config.build() is their only caller.
 
 from __future__ import annotations
 
-import dataclasses
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final, NamedTuple
+
+from msgspec.structs import replace
 
 from kproc.broker.config.cpus import HANDLERS_MAX, PROCESSORS_MAX
 from kproc.broker.config.environment import VariableValue
@@ -170,7 +171,7 @@ def _parse_own(name: str, raw: object, row: Setting) -> Any:
 
     Kafka rejects 0 only when a client alters the setting.
     """
-    value = dataclasses.replace(row, name=name).parse(raw)
+    value = replace(row, name=name).parse(raw)
     # Kafka accepts 0 in the file, and the listener then accepts no client. That is always a mistake.
     if row.name in LISTENER_COUNTS and value < 1:
         raise ConfigError(f"{name}={show(raw)}: must be at least 1")

@@ -11,12 +11,10 @@ from collections.abc import Iterator
 from typing import Final, NamedTuple
 
 _FLAGS: Final = ("required", "requisite", "sufficient", "optional")
-_TOKEN: Final = re.compile(
-    r"""\s+ | //[^\r\n]* | /\*.*?\*/
+# Compiled at its first use: the range of characters takes 3 ms, and most brokers have no such line.
+_LEXEMES: Final = r"""\s+ | //[^\r\n]* | /\*.*?\*/
     | "(?P<double>(?:[^"\\\r\n]|\\.)*)" | '(?P<single>(?:[^'\\\r\n]|\\.)*)'
-    | (?P<word>[\w.$\-\u00a0-\uffff]+) | (?P<sign>[=;])""",
-    re.VERBOSE | re.DOTALL,
-)
+    | (?P<word>[\w.$\-\u00a0-\uffff]+) | (?P<sign>[=;])"""
 _ESCAPE: Final = re.compile(r"\\([0-3]?[0-7]{1,2}|.)", re.DOTALL)
 _ESCAPES: Final = {"a": "\a", "b": "\b", "f": "\f", "n": "\n", "r": "\r", "t": "\t", "v": "\v"}
 
@@ -60,9 +58,10 @@ def parse_jaas(text: str) -> JaasLine:
 
 def _tokens(text: str) -> Iterator[tuple[str, bool]]:
     """Yield each token with a flag: True for a word or a string, False for `=` and `;`."""
+    token = re.compile(_LEXEMES, re.VERBOSE | re.DOTALL)
     at = 0
     while at < len(text):
-        match = _TOKEN.match(text, at)
+        match = token.match(text, at)
         if match is None:
             raise JaasError(f"unexpected character at position {at + 1}")
         at = match.end()

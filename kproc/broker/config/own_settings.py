@@ -22,6 +22,8 @@ from kproc.broker.config.values import (
     setting,
 )
 
+KEEP_FILE: Final = "keep"
+"""Name of the file that keeps kproc.temporary.directory when the broker ends."""
 RELEASES: Final = ("2.1", "2.8", "3.3", "3.9", "4.0", "4.3", "4.4")
 """Releases of Apache Kafka that can be emulated (broker/request/releases.py)."""
 
@@ -203,6 +205,7 @@ class OwnSettings:
     kproc_temporary_directory: str = setting(
         STRING,
         "",
-        "Directory that is removed after the broker has ended, even if it was killed.",
+        "Directory that is removed after the broker has ended, even if it was killed, unless the file "
+        f"{KEEP_FILE!r} is in it.",
         internal=True,
     )

@@ -10,9 +10,11 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 from enum import Enum
 from typing import Any, Final
+
+import msgspec
 
 INT_MAX: Final = 2**31 - 1
 LONG_MAX: Final = 2**63 - 1
@@ -107,8 +109,7 @@ RECORD_BYTES_MAX: Final = 2_147_483_639
 ONE_REPLICA: Final = "one host keeps one replica"
 
 
-@dataclass(frozen=True, slots=True)
-class Setting:
+class Setting(msgspec.Struct, frozen=True):
     """One row of the table of settings. `unhonoured` is the reason why a setting has no effect, or None."""
 
     name: str

@@ -14,25 +14,31 @@ from collections.abc import Callable
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
+from kproc.broker.calls.controller_calls import OwnAnswer
 from kproc.broker.calls.own_operations import (
+    DeleteSnapshot,
     KillClient,
     MoveTime,
     OwnOperation,
     PlanRebalance,
+    ReadMonitor,
     Rebalance,
+    RestoreSnapshot,
     Scale,
     ShowClients,
     ShowLogs,
     ShowStatus,
     ShowTopics,
+    SnapshotOperation,
 )
 from kproc.broker.cluster.controller import failure_of
 from kproc.broker.cluster.role_counts import role_count_max
 from kproc.broker.observe.log_survey import LogSurvey
 from kproc.broker.observe.network_figures import CONTROL
+from kproc.broker.observe.request_lines import HandlerWatches
 from kproc.broker.observe.status import Status
 from kproc.broker.observe.topic_traffic import TopicTraffic
-from kproc.broker.role.asks import LOG_LEVELS, MOVE_TIME, OnReply
+from kproc.broker.role.asks import LOG_LEVELS, MOVE_TIME, SNAPSHOTS, OnReply
 from kproc.broker.role.plan import BrokerPlan
 from kproc.broker.role.roles import CONTROL_PROCESSOR
 
@@ -45,6 +51,9 @@ AskSupervisor = Callable[[str, dict[str, Any], OnReply], None]
 # The counts that a scale request can have, and the setting of each. They are stored as settings, so that a restart
 # keeps them.
 COUNTS: Final = {"processors": "num.network.threads", "handlers": "num.io.threads"}
+_NO_SNAPSHOTS: Final = (
+    "snapshots are off: start a broker for tests, and no other one, with kproc.faults.enable=true"
+)
 _LOST: Final = "the controller lost its question to the supervisor; try again"
 
 
@@ -64,6 +73,10 @@ def answered(on_reply: OnReply, result: dict[str, Any]) -> None:
 def refused(on_reply: OnReply, reason: str) -> None:
     """Respond with the error of an operation that failed."""
     on_reply({"error": reason, "result": None})
+
+
+def _on_own_answer(on_reply: OnReply, answer: OwnAnswer) -> None:
+    on_reply({"error": answer.error, "result": answer.result})
 
 
 class _ScaleRequest:
@@ -128,6 +141,7 @@ class Operations:
     def __init__(self, plan: BrokerPlan, status: Status, ask_supervisor: AskSupervisor) -> None:
         self.status = status
         self._ask = ask_supervisor
+        self._has_snapshots = plan.config.kproc_faults_enable
         self._node = str(plan.config.node_id)
         self._wall_ms = plan.clock.wall_ms
         self._scales: deque[_ScaleRequest] = deque()
@@ -141,6 +155,11 @@ class Operations:
         self._traffic = TopicTraffic(
             plan.clock.now_ns,
             lambda: self.controller.image,
+            lambda *call: self.controller.send_to_handler(*call),
+        )
+        self._watches = HandlerWatches(
+            plan.clock.now_ns,
+            lambda: self.controller.image.handler_count,
             lambda *call: self.controller.send_to_handler(*call),
         )
 
@@ -159,10 +178,14 @@ class Operations:
                 self._clients.request(on_reply)
             elif isinstance(operation, ShowTopics):
                 self._traffic.request(partial(answered, on_reply))
+            elif isinstance(operation, ReadMonitor):
+                self._watches.read(operation, partial(_on_own_answer, on_reply))
             elif isinstance(operation, ShowLogs):
                 self._logs.request(on_reply)
             elif isinstance(operation, KillClient):
                 self._ask("kill_client", {"id": operation.id}, _passes_on(on_reply))
+            elif isinstance(operation, SnapshotOperation):
+                self._change_snapshots(operation, on_reply)
             elif isinstance(operation, MoveTime):
                 body = {"action": operation.action, "ms": operation.ms}
                 self._ask(MOVE_TIME, body, _passes_on(on_reply))
@@ -170,6 +193,14 @@ class Operations:
                 answered(on_reply, {})
         except OperationFailed as failure:
             refused(on_reply, str(failure))
+
+    def _change_snapshots(self, operation: SnapshotOperation, on_reply: OnReply) -> None:
+        """Let the supervisor take, restore or delete a snapshot. Only a broker for tests does that."""
+        if not self._has_snapshots:
+            raise OperationFailed(_NO_SNAPSHOTS)
+        named = operation if isinstance(operation, RestoreSnapshot | DeleteSnapshot) else None
+        body = {"do": operation.__struct_config__.tag, "snapshot": named.snapshot if named else None}
+        self._ask(SNAPSHOTS, body, _passes_on(on_reply))
 
     def answer_status(self, containment: Containment) -> None:
         """Answer all requests for the status that came in this duty cycle. It takes some ms to compute."""
@@ -224,13 +255,14 @@ class Operations:
 
     @property
     def is_waiting(self) -> bool:
-        """True if a client waits for a change of the role counts or for the traffic of Handlers."""
-        return bool(self._scales) or self._traffic.is_collecting
+        """True if a client waits for a change of the role counts or for replies of Handlers."""
+        return bool(self._scales) or self._traffic.is_collecting or self._watches.is_waiting
 
     def tick(self, now_ns: int) -> None:
         """Answer the requests that take long. Called ten times a second while there are any."""
         self.status.sample(now_ns)
         self._traffic.expire(now_ns)
+        self._watches.expire(now_ns)
         for scale in self._scales:
             scale.answer()
 

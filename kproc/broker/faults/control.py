@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import logging
 from collections.abc import Callable, Collection
 from functools import partial
@@ -10,8 +11,16 @@ from typing import TYPE_CHECKING, Any, Final
 import msgspec
 
 from kproc.broker.calls.controller_calls import OwnAnswer
-from kproc.broker.calls.own_operations import AddFault, FaultOperation, FaultRule, HoldFault, RemoveFault
+from kproc.broker.calls.own_operations import (
+    DISK_ACTIONS,
+    AddFault,
+    FaultOperation,
+    FaultRule,
+    HoldFault,
+    RemoveFault,
+)
 from kproc.broker.faults.answers import UNTIL_STOP_NS, HeldOperation
+from kproc.broker.faults.disk import used_bytes
 from kproc.broker.faults.errors import has_error_response
 from kproc.broker.faults.matching import API_NAMES
 from kproc.broker.faults.rule_files import RULES_MAX, RuleFiles
@@ -71,11 +80,17 @@ class FaultControl:
     def _add(self, request: HandlerRequest, operation: AddFault, on_reply: OnReply) -> None:
         rule = operation.rule
         validate(rule)
+        if rule.action == "fail-sync" and not self._services.config.waits_for_sync:
+            raise InvalidRule(
+                "this broker never syncs its logs: start it with kproc.flush=group for fail-sync"
+            )
         if operation.is_dry_run:
             on_reply(OwnAnswer(result={"rule": msgspec.to_builtins(rule)}))
             return
         if len(self._files.read()) >= RULES_MAX:
             raise InvalidRule(f"{RULES_MAX} fault rules exist already, which is the limit: remove some")
+        if rule.action == "fill-disk":
+            rule = msgspec.structs.replace(rule, used_bytes=used_bytes(self._services.config.log_dirs))
         rule_id = self._files.add(rule)
         self._log("added", request, rule_id, rule)
         self._reload_all(lambda: on_reply(OwnAnswer(result=self._describe(rule_id, rule))))
@@ -149,6 +164,10 @@ class FaultControl:
 
 def validate(rule: FaultRule) -> None:
     """Raise InvalidRule if a rule can never act as it says."""
+    if rule.used_bytes or (rule.free_bytes and rule.action != "fill-disk"):
+        raise InvalidRule("free_bytes is only for the action fill-disk, and the broker sets used_bytes")
+    if rule.action in DISK_ACTIONS:
+        _validate_disk_rule(rule)
     for name in (*rule.apis, *rule.ranges):
         if lookup(API_NAMES.get(name, -1)) is None:
             raise InvalidRule(f"unknown API {printable(name)!r}: kproc api shows all, such as Produce")
@@ -165,7 +184,7 @@ def validate(rule: FaultRule) -> None:
                 raise InvalidRule(
                     f"{api_name} has no error code in its answer: use another action, such as close"
                 )
-    elif rule.error:
+    elif rule.error and rule.action not in DISK_ACTIONS:
         raise InvalidRule(f"an error code is only for the action fail, not for {rule.action}")
     if rule.action not in _WITH_TIME and rule.ms:
         raise InvalidRule(f"a time is only for the actions {', '.join(_WITH_TIME)}, not for {rule.action}")
@@ -182,3 +201,18 @@ def validate(rule: FaultRule) -> None:
             raise InvalidRule(f"{ranged}: the version range {found[0]}-{found[1]} is empty")
         if found is not None and found[1] > _VERSION_MAX:
             raise InvalidRule(f"{ranged}: version {found[1]} exceeds the limit of {_VERSION_MAX}")
+
+
+def _validate_disk_rule(rule: FaultRule) -> None:
+    """Raise InvalidRule if a rule about the disk has conditions of another action."""
+    if rule.apis or any((rule.versions, rule.client, rule.user, rule.group, rule.transactional_id)):
+        raise InvalidRule(f"{rule.action} is about files, not requests: choose by topic and partition only")
+    if rule.action == "fill-disk":
+        if rule.topic is not None or rule.partition is not None or rule.error:
+            raise InvalidRule(
+                "fill-disk fills the disk for all topics, with ENOSPC: only free_bytes can be chosen"
+            )
+    elif rule.topic is None:
+        raise InvalidRule(f"{rule.action} needs a topic, or * for all")
+    elif rule.error and rule.error not in errno.errorcode.values():
+        raise InvalidRule(f"unknown error {printable(rule.error)!r}: use a name of errno(3), such as EIO")

@@ -15,6 +15,7 @@ from collections.abc import Callable, Collection
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
+from kproc.broker.calls.own_operations import DISK_ACTIONS
 from kproc.broker.cluster.client_quotas import REQUEST_PERCENTAGE
 from kproc.broker.faults.answers import UNTIL_STOP_NS, Answer, HeldOperation, hold, intercept
 from kproc.broker.faults.errors import answer_error, decode_answer, send_fields
@@ -83,19 +84,21 @@ class FaultInjector:
         self._rules: dict[int, ActiveRule] = {}
         self._delayed: dict[int, _DelayedRequests] = {}  # By connection.
         self._was_on = False
+        self.rule_ids: Collection[int] = ()
+        """Ids of all rules, also of those about the disk, which act in the file system."""
+        self.has_disk_rules = False
 
     @property
     def is_on(self) -> bool:
         """True while every request must pass through `handle`."""
         return bool(self._rules or self._delayed)
 
-    @property
-    def rule_ids(self) -> Collection[int]:
-        return self._rules.keys()
-
     def reload(self) -> None:
         """Read the rules again, because one was added or removed."""
         rules = self._files.read()
+        self.rule_ids = tuple(rules)
+        rules = {rule_id: rule for rule_id, rule in rules.items() if rule.action not in DISK_ACTIONS}
+        self.has_disk_rules = len(rules) < len(self.rule_ids)
         for rule_id in self._rules.keys() - rules.keys():
             self._rules.pop(rule_id).close()
         for rule_id, rule in rules.items():

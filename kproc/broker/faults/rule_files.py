@@ -62,15 +62,19 @@ class RuleFiles:
             (self._path / f"{rule_id}.count").unlink()
         return True
 
-    def read(self) -> dict[int, FaultRule]:
-        """Return the rules by id, in the order in which they were added."""
+    def ids(self) -> list[int]:
+        """Return the ids of all rules, in the order in which they were added."""
         try:
             names = os.listdir(self._path)
         except FileNotFoundError:
-            return {}
-        found = {}
+            return []
         stems = (name.removesuffix(FAULT_RULE_SUFFIX) for name in names if name.endswith(FAULT_RULE_SUFFIX))
-        for rule_id in sorted(int(stem) for stem in stems if stem.isdecimal()):
+        return sorted(int(stem) for stem in stems if stem.isdecimal())
+
+    def read(self) -> dict[int, FaultRule]:
+        """Return the rules by id, in the order in which they were added."""
+        found = {}
+        for rule_id in self.ids():
             # Another Handler has removed the rule meanwhile, or somebody has written to its file. A damaged rule must
             # not keep a Handler from starting.
             with suppress(FileNotFoundError, msgspec.DecodeError):

@@ -163,14 +163,16 @@ class ConsumerGroups:
 
     def join(self, group: ConsumerGroup, request: JoinRequest) -> JoinResult:
         """Handle a JoinGroup."""
+        epoch = group.state.epoch.epoch
         member_id = f"{shortened(request.client_id, NAME_MAX)}-{self._timing.random_id()}"
         result = _result_of(
             lambda: join_classic(group, self._topics, request, member_id, self._timing.now_ms()),
             lambda code: JoinResult(code, UNKNOWN_MEMBER_ID),
         )
         if request.group_instance_id is not None:
-            # It may have replaced the last member of the consumer protocol.
-            self.maybe_downgrade(group)
+            # It may have replaced the last member of the consumer protocol. As in Kafka, the group then rebalances only
+            # if its assignment is not that of its epoch, and goes on from its epoch before the request.
+            self.maybe_downgrade(group, generation=epoch, rebalances=group.state.is_target_stale)
         return result
 
     def sync(self, group: ConsumerGroup, request: SyncRequest) -> SyncResult:
@@ -215,12 +217,23 @@ class ConsumerGroups:
         logger.info("group %s: became a consumer group at epoch %d", group_id, state.epoch.epoch)
         return consumer_group
 
-    def maybe_downgrade(self, group: ConsumerGroup) -> None:
-        """Convert a group to a classic one if it has members, and all of them use the classic protocol."""
+    def maybe_downgrade(
+        self, group: ConsumerGroup, *, generation: int | None = None, rebalances: bool = True
+    ) -> None:
+        """Convert a group to a classic one if it has members, and all of them use the classic protocol.
+
+        `generation` is that of the classic group, by default the group's epoch. With `rebalances` the members join
+        again. Otherwise they keep the group's assignment.
+        """
         group_id = group.group_id
         if not can_downgrade(group.state.members.values(), self._config):
             return
-        snapshot = downgrade_snapshot(group.state, self._topics, self._timing.wall_ms())
+        snapshot = downgrade_snapshot(
+            group.state,
+            self._topics,
+            group.state.epoch.epoch if generation is None else generation,
+            self._timing.wall_ms(),
+        )
         records: list[KeyAndValue] = [CONSUMER_RECORDS.encode(key, None) for key in group.state.record_keys()]
         records.append((encode_group_key(group_id), encode_group_value(snapshot)))
         try:
@@ -235,7 +248,8 @@ class ConsumerGroups:
         for _ in classic.restore(snapshot):
             pass
         classic.start_sessions(self._timing.now_ms())
-        classic.rebalance(self._timing.now_ms(), "it became a classic group")
+        if rebalances:
+            classic.rebalance(self._timing.now_ms(), "it became a classic group")
         logger.info("group %s: became a classic group at generation %d", group_id, snapshot.generation)
 
     # -- records -----------------------------------------------------------------------------------------------

@@ -1,7 +1,8 @@
 """Conversion of groups between the classic and the consumer protocol while their members work (KIP-848).
 
 A group becomes a consumer group when the first member of the consumer protocol joins it, and a classic group when the
-last one leaves. In both directions members keep their partitions until the rebalance that follows.
+last one leaves or is replaced by a static one of the classic protocol. In both directions members keep their partitions
+until the rebalance that follows.
 """
 
 from __future__ import annotations
@@ -118,7 +119,9 @@ def can_downgrade(members: Collection[ConsumerMember], config: Config) -> bool:
     return 0 < len(members) <= config.group_max_size and all(member.classic is not None for member in members)
 
 
-def downgrade_snapshot(state: ConsumerGroupState, topics: TopicView, wall_ms: int) -> GroupSnapshot:
+def downgrade_snapshot(
+    state: ConsumerGroupState, topics: TopicView, generation: int, wall_ms: int
+) -> GroupSnapshot:
     """Return the record of a classic group with the members of a consumer group, all of which are classic ones."""
     protocols = {
         member.member_id: member.classic for member in state.members.values() if member.classic is not None
@@ -147,9 +150,9 @@ def downgrade_snapshot(state: ConsumerGroupState, topics: TopicView, wall_ms: in
     return GroupSnapshot(
         group_id=state.group_id,
         protocol_type=CONSUMER_PROTOCOL_TYPE,
-        generation=state.epoch.epoch,
+        generation=generation,
         protocol_name=protocol_name,
-        # Any member may lead: the coordinator starts a rebalance at once, in which a leader assigns anew.
+        # Any member may lead, because only a rebalance has work for a leader.
         leader=next(iter(protocols)),
         current_state_timestamp_ms=wall_ms,
         members=tuple(members),

@@ -1,5 +1,7 @@
 """FaultSwitch: fault injection in one Handler, which is off until the first rule.
 
+While there are rules about the disk, it diverts the file system of this Handler's logs.
+
 A broker without kproc.faults.enable rejects the operations, and a broker without rules imports nothing of
 `kproc/broker/faults/`. Any Handler adds and removes rules, tells all others, and answers when each has read them.
 """
@@ -19,11 +21,13 @@ from kproc.broker.calls.own_operations import FaultOperation
 from kproc.broker.peers.registered_calls import handles
 from kproc.broker.request.context import Services
 from kproc.broker.storage.format import FAULTS_DIRECTORY
+from kproc.broker.storage.room import CountingFs
 
 if TYPE_CHECKING:
     from kproc.broker.faults.control import FaultControl
     from kproc.broker.faults.injector import FaultInjector
     from kproc.broker.request.request import HandlerRequest
+    from kproc.broker.storage.fs import Fs
 
 _OFF: Final = (
     "fault injection is off: start a broker for tests, and no other one, with kproc.faults.enable=true"
@@ -40,12 +44,13 @@ RELOAD_FAULTS: Final[Call[FaultsChanged, Reply]] = Call("reload_faults", FaultsC
 class FaultSwitch:
     """Creates the injector of one Handler when there are rules. make_injector: called once, at the first rule."""
 
-    __slots__ = ("_control", "_make_injector", "_services", "injector")
+    __slots__ = ("_control", "_make_injector", "_real_fs", "_services", "injector")
 
     def __init__(self, services: Services, make_injector: Callable[[], FaultInjector]) -> None:
         self._services = services
         self._make_injector = make_injector
         self._control: FaultControl | None = None
+        self._real_fs: Fs | None = None  # While rules about the disk exist: the file system without faults.
         self.injector: FaultInjector | None = None
 
     @property
@@ -77,8 +82,22 @@ class FaultSwitch:
         if self.injector is None:
             self.injector = self._make_injector()
         self.injector.reload()
+        self._divert_disk(self.injector.has_disk_rules)
         if self._control is not None:
             self._control.release_all_but(self.injector.rule_ids)
+
+    def _divert_disk(self, has_rules: bool) -> None:
+        """Let this Handler's logs write through the rules about the disk while such rules exist."""
+        fs = self._services.owner.partitions.fs
+        if has_rules == (self._real_fs is not None) or not isinstance(fs, CountingFs):
+            return
+        if self._real_fs is not None:
+            fs.divert(self._real_fs)
+            self._real_fs = None
+        else:
+            from kproc.broker.faults.disk import faulty
+
+            self._real_fs = fs.divert(faulty(fs.wrapped, self._services.config.log_dirs))
 
     def close(self) -> None:
         if self.injector is not None:

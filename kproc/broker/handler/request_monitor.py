@@ -5,7 +5,8 @@ bounded number of lines and counts the others as lost. While there is a watch, t
 request log (request_log.py): every request uses the general path, and no fast path is learned. While there is none,
 no request is checked for it.
 
-A client calls one Handler, which calls the others and joins their lines.
+A client calls one Handler, which calls the others and joins their lines. A client of the control listener calls the
+controller, which calls all Handlers (observe/request_lines.py).
 """
 
 from __future__ import annotations
@@ -13,13 +14,21 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Any, Final
 
-import msgspec
-
-from kproc.broker.calls.calls import Call, Lost, OnResult, Reply
+from kproc.broker.calls.calls import Lost, OnResult
 from kproc.broker.calls.controller_calls import OwnAnswer
 from kproc.broker.calls.own_operations import ReadMonitor
 from kproc.broker.handler.request_log import LoggedRequest
 from kproc.broker.observe.network_figures import api_name
+from kproc.broker.observe.request_lines import (
+    IDLE_NS,
+    READ_WATCH,
+    TOO_MANY,
+    WATCHES_MAX,
+    JoinedLines,
+    RequestLine,
+    WatchBody,
+    WatchedLines,
+)
 from kproc.broker.peers.registered_calls import handles
 from kproc.broker.request.context import Services
 from kproc.broker.request.own_requests import PRIVATE_API_KEY
@@ -34,49 +43,9 @@ if TYPE_CHECKING:
 
 LINES_MAX: Final = 500
 """Most lines that a watch stores between two calls."""
-WATCHES_MAX: Final = 8
-IDLE_NS: Final = 5_000_000_000
 _NAMES_MAX: Final = 3  # Names of topics, groups and transactional ids in a line.
 _NS_PER_US: Final = 1000
 _FETCH: Final = int(ApiKey.FETCH)
-
-
-class WatchBody(msgspec.Struct, array_like=True):
-    """A call to another Handler for the request lines that it has collected for a watch (`kproc monitor`)."""
-
-    operation: ReadMonitor
-
-
-class RequestLine(msgspec.Struct, array_like=True):
-    """One answered request of a client, for `kproc monitor`. `error` is the first error code in its response, or ""."""
-
-    time_ms: int
-    api: str
-    version: int
-    topics: list[str]
-    others: list[str]
-    """Groups and transactional ids."""
-    more: int
-    """Number of further names."""
-    user: str
-    client: str
-    address: str
-    request_bytes: int
-    response_bytes: int
-    took_us: int
-    outcome: str
-    error: str
-
-
-class WatchedLines(Reply):
-    """The reply to a watch: the request lines since the last call, and the number of requests without a line."""
-
-    lines: list[RequestLine] = msgspec.field(default_factory=list)
-    lost: int = 0
-    refused: str = ""
-
-
-READ_WATCH: Final[Call[WatchBody, WatchedLines]] = Call("read_watch", WatchBody, WatchedLines)
 
 
 class _MonitorWatch:
@@ -111,35 +80,6 @@ def _matches(pattern: str | None, names: tuple[str, ...] | list[str]) -> bool:
     return pattern in names
 
 
-class _JoinedLines:
-    """The lines of all Handlers for one call. on_reply: called when all Handlers have replied or died."""
-
-    __slots__ = ("_lines", "_lost", "_on_reply", "_refused", "_waiting")
-
-    def __init__(self, handlers: int, on_reply: Callable[[OwnAnswer], None]) -> None:
-        self._waiting = handlers
-        self._on_reply = on_reply
-        self._lines: list[RequestLine] = []
-        self._lost = 0
-        self._refused = ""
-
-    def add(self, reply: WatchedLines | Lost) -> None:
-        # The lines of a Handler that has died are gone with it. Its successor begins anew.
-        if not isinstance(reply, Lost):
-            self._lines += reply.lines
-            self._lost += reply.lost
-            self._refused = self._refused or reply.refused
-        self._waiting -= 1
-        if self._waiting:
-            return
-        if self._refused:
-            self._on_reply(OwnAnswer(error=self._refused))
-            return
-        self._lines.sort(key=lambda line: line.time_ms)
-        rows = [msgspec.structs.asdict(line) for line in self._lines]
-        self._on_reply(OwnAnswer(result={"lines": rows, "lost": self._lost}))
-
-
 class RequestMonitor:
     """The watches of one Handler. on_switched: called when the first watch has begun or the last one has ended."""
 
@@ -161,19 +101,27 @@ class RequestMonitor:
         """Respond with the lines of all Handlers."""
         services = self._services
         handlers = range(services.image.handler_count)
-        joined = _JoinedLines(len(handlers), on_reply)
+        joined, waiting = JoinedLines(), len(handlers)
+
+        def add(reply: WatchedLines | Lost) -> None:
+            nonlocal waiting
+            joined.add(reply)
+            waiting -= 1
+            if not waiting:
+                on_reply(joined.make_answer())
+
         for handler in handlers:
             if handler == services.handler_index:
-                joined.add(self.read(operation))
+                add(self.read(operation))
             else:
-                services.peers.ask(handler, READ_WATCH, WatchBody(operation), joined.add)
+                services.peers.ask(handler, READ_WATCH, WatchBody(operation), add)
 
     def read(self, operation: ReadMonitor) -> WatchedLines:
         """Return the lines of a watch since the last call. The first call begins the watch."""
         watch = self._watches.get(operation.watch)
         if watch is None:
             if len(self._watches) >= WATCHES_MAX:
-                return WatchedLines(refused=f"{WATCHES_MAX} monitors run already, which is the limit")
+                return WatchedLines(refused=TOO_MANY)
             watch = self._watches[operation.watch] = _MonitorWatch(operation)
             if len(self._watches) == 1:
                 self._on_switched()

@@ -43,7 +43,7 @@ class FaultWatch:
         """One line for `kproc status` and `top`, or None."""
         rules = self.rules
         if rules:
-            return f"requests fail on purpose: {rules} fault rule{'s are' if rules > 1 else ' is'} active"
+            return f"requests or writes fail on purpose: {rules} fault rule{'s are' if rules > 1 else ' is'} active"
         return WARNING if self._may_surprise else None
 
     def describe(self) -> dict[str, Any]:

@@ -26,6 +26,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 from kproc.broker.role.handoff import pack_address, share_key
 from kproc.common.clock import NS_PER_S, Clock
 from kproc.common.log_rate import LogRate
+from kproc.common.own_host import is_own_host
 
 if TYPE_CHECKING:
     from kproc.broker.observe.broker_figures import BrokerFigures
@@ -292,7 +293,7 @@ class MetricsResponder:
             return _response(400, "text/plain", b"that is not an HTTP request\n")
         # A web page can make a browser connect to a loopback address under the page's own name (DNS rebinding). It must
         # not read the metrics.
-        if self._is_loopback and not all(map(_is_own_host, _hosts_in(headers))):
+        if self._is_loopback and not all(map(is_own_host, _values_of(headers, b"host"))):
             text = b"Host must be localhost, the host's own name or an address\n"
             return _response(421, "text/plain", text)
         method, path = line[0], line[1].partition(b"?")[0]
@@ -320,15 +321,6 @@ def _values_of(headers: list[bytes], wanted: bytes) -> list[str]:
     ]
 
 
-def _hosts_in(headers: list[bytes]) -> list[str]:
-    """Return the values of all Host headers, without ports."""
-    hosts = []
-    for host in _values_of(headers, b"host"):
-        bare, _, port = host.rpartition(":")
-        hosts.append(bare if bare and (port.isdecimal() or not port) else host)
-    return hosts
-
-
 def _has_gzip(accepted: str) -> bool:
     """Return True if an Accept-Encoding header names gzip, and not with a weight of 0 (RFC 9110, section 12.5.3)."""
     for each in accepted.replace(" ", "").split(","):
@@ -336,17 +328,6 @@ def _has_gzip(accepted: str) -> bool:
         if coding == "gzip":
             return bool(weight.strip("0.")) if weight else True
     return False
-
-
-def _is_own_host(host: str) -> bool:
-    """Return True for localhost, the host's name and any address. The name of a web page is none of these."""
-    if host.rstrip(".") in ("localhost", socket.gethostname().lower()):
-        return True
-    try:
-        ipaddress.ip_address(host.strip("[]"))
-    except ValueError:
-        return False
-    return True
 
 
 def _response(

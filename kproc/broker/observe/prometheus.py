@@ -329,7 +329,7 @@ def _broker(status: Mapping[str, Any]) -> Iterator[Metric]:
         ("kproc_disk_full", "1 while there is no room for what clients write.", int(status["disk"]["is_full"])),
         ("kproc_faults_enabled", "1 if clients may inject faults. Must be 0 where data matter.",
          int(status["faults"]["is_enabled"])),
-        ("kproc_fault_rules", "Fault rules by which requests fail on purpose.", status["faults"]["rules"]),
+        ("kproc_fault_rules", "Fault rules by which requests or writes fail on purpose.", status["faults"]["rules"]),
     )  # fmt: skip
     uncleanable = Metric(
         "kafka_log_logcleanermanager_uncleanable_partitions_count",

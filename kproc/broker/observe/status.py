@@ -9,7 +9,7 @@ from __future__ import annotations
 import os
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 from kproc.broker.cluster.dynamic_settings import left_out
 from kproc.broker.cluster.image import ClusterImage
@@ -26,9 +26,21 @@ from kproc.broker.role.plan import BrokerPlan
 from kproc.broker.role.roles import HANDLER, slab_row
 from kproc.broker.transaction.state import STORED
 from kproc.broker.transport.agent import AgentId
+from kproc.common.sessions import start_ticks, stat_fields
 
 _TICKS_PER_SECOND: Final = os.sysconf("SC_CLK_TCK")
 _KIB: Final = 1024
+# The kernel needs 0.5 to 1 ms to sum the mappings of one role, and this process does nothing else meanwhile. That was
+# 80 % of the CPU of a status, which some clients request many times a second.
+_PSS_INTERVAL_NS: Final = 250_000_000
+
+
+class _MemorySample(NamedTuple):
+    """The PSS of a process and its shared-memory part, and when they were read."""
+
+    read_ns: int
+    pss_bytes: int
+    shmem_bytes: int
 
 
 class Status:
@@ -39,6 +51,7 @@ class Status:
         self._slab = slab
         self._started_ns = plan.clock.now_ns() if started_ns is None else started_ns
         self._before: dict[tuple[str, int], tuple[int, float, int]] = {}
+        self._memory: dict[int, _MemorySample] = {}
         self.processes: list[dict[str, Any]] = []
         self.phase = "starting"  # Then running, then stopping.
         self.problem: str | None = None  # The settings that could not take effect, or None.
@@ -66,6 +79,8 @@ class Status:
     def update(self, message: dict[str, Any]) -> None:
         """Store the supervisor's message about the running processes."""
         self.processes = message["processes"]
+        pids = {each["pid"] for each in self.processes}
+        self._memory = {pid: sample for pid, sample in self._memory.items() if pid in pids}
         self.listeners = message["listeners"]
         self.problem = message["problem"]
         self.phase = message["phase"]
@@ -140,7 +155,7 @@ class Status:
         role, index, pid = process["role"], process["index"], process["pid"]
         now_ns = self._plan.clock.now_ns()
         cpu = cpu_seconds(pid)
-        pss_bytes, pss_shmem_bytes = _pss(pid)
+        memory = self._memory_of(pid, now_ns)
         counts = dict.fromkeys(SLOT, 0)
         if role != "supervisor":
             counts = self._slab.read(slab_row(AgentId(role, index)))
@@ -163,8 +178,8 @@ class Status:
             "cpu_percent": round(100 * max(0.0, cpu - before_cpu) / seconds, 1),
             "cpu_seconds": round(cpu, 2),
             "idle_percent": round(100 * idle, 1) if idle is not None else None,
-            "pss_bytes": pss_bytes,
-            "_pss_shmem_bytes": pss_shmem_bytes,
+            "pss_bytes": memory.pss_bytes,
+            "_pss_shmem_bytes": memory.shmem_bytes,
             "connections": counts["connections"],
             "requests_per_s": round(max(0, requests - before_requests) / seconds, 1),
             "requests_total": requests,
@@ -175,6 +190,13 @@ class Status:
             "heartbeat_age_ms": max(0, now_ns - heartbeat_ns) // 1_000_000 if heartbeat_ns else None,
             "counters": counts,
         }
+
+    def _memory_of(self, pid: int, now_ns: int) -> _MemorySample:
+        """Return the memory of a process as it was at most 250 ms ago."""
+        sample = self._memory.get(pid)
+        if sample is None or now_ns - sample.read_ns >= _PSS_INTERVAL_NS:
+            sample = self._memory[pid] = _MemorySample(now_ns, *_pss(pid))
+        return sample
 
     def _shared_bytes(self) -> int:
         """Return the allocated bytes of all memfds that the broker's processes hold. Each memfd counts once.
@@ -218,40 +240,14 @@ def _topic_counts(image: ClusterImage | None) -> dict[str, int]:
 
 def cpu_seconds(pid: int) -> float:
     """Return user and system time of a process in seconds, or 0 if it has ended."""
-    fields = _stat_fields(pid)
+    fields = stat_fields(pid)
     return (int(fields[11]) + int(fields[12])) / _TICKS_PER_SECOND if fields else 0.0
-
-
-def start_ticks(pid: int) -> int | None:
-    """Return the start time of a process in clock ticks after the boot, or None if it has ended.
-
-    A pid together with its start time identifies one process, even after the kernel has reused the pid.
-    """
-    fields = _stat_fields(pid)
-    return int(fields[19]) if fields else None
-
-
-def parent_pid(pid: int) -> int | None:
-    """Return the pid of a process's parent, or None if the process has ended."""
-    fields = _stat_fields(pid)
-    return int(fields[1]) if fields else None
 
 
 def real_uid(pid: int) -> int:
     """Return the user who started a process. The owner of /proc/PID is root if the process forbids core dumps."""
     with open(f"/proc/{pid}/status", encoding="ascii", errors="replace") as file:
         return int(next(line for line in file if line.startswith("Uid:")).split()[1])
-
-
-def _stat_fields(pid: int) -> list[bytes]:
-    """Return the fields of /proc/PID/stat after the command's name; an empty list if the process has ended."""
-    try:
-        with open(f"/proc/{pid}/stat", "rb") as file:
-            # proc(5): the name of the command stands in parentheses and may itself contain blanks and parentheses, so
-            # search for the last one.
-            return file.read().rpartition(b")")[2].split()
-    except OSError:
-        return []
 
 
 def _pss(pid: int) -> tuple[int, int]:

@@ -14,11 +14,11 @@ divided_requests.py has the requests in work of one role, and decides which of t
 from __future__ import annotations
 
 from collections.abc import Callable, Generator, Iterator, Mapping
-from dataclasses import replace
 from itertools import chain
 from typing import Any, Final
 
 from msgspec import msgpack
+from msgspec.structs import replace
 
 from kproc.broker.request import division
 from kproc.broker.request.change_descriptions import CHANGES

@@ -12,8 +12,9 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any, Final, NamedTuple
+
+import msgspec
 
 from kproc.wire import codec
 from kproc.wire.schema_writer import EncodedRows
@@ -27,8 +28,7 @@ ANSWER_BYTES_MAX: Final = 16 << 20
 TOO_LARGE: Final = f"Answer above {ANSWER_BYTES_MAX >> 20} MiB, request fewer rows"
 
 
-@dataclass(frozen=True, slots=True)
-class Rows:
+class Rows(msgspec.Struct, frozen=True):
     """The arrays of an API whose elements are handled independently of each other.
 
     `request` and `response` are paths of array fields, outermost first. With "topics.partitions", each partition of

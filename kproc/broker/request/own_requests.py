@@ -71,8 +71,8 @@ def handle_own_request(request: HandlerRequest, body: memoryview) -> None:
 def _read_monitor(request: HandlerRequest, operation: ReadMonitor) -> None:
     monitor = request.services.clients.monitor
     if monitor is None:
-        reason = "a control listener sees no requests of clients: monitor another listener"
-        _respond(request, OwnAnswer(error=reason))
+        # The control listener's requests are handled by the controller, which calls all Handlers.
+        _send_to_controller(request, operation)
     else:
         monitor.respond(operation, partial(_respond, request))
 

@@ -19,6 +19,7 @@ Send = Callable[[dict[str, Any]], None]
 LOST: Reply = {"lost": True}
 LOOK_UP: Final = "look_up"  # The supervisor asks this of the controller: {"host"}, answered by {"found"}.
 REOPEN_LOG: Final = "reopen_log"  # The supervisor sends this to every role at SIGHUP.
+SNAPSHOTS: Final = "snapshots"  # The controller asks this of the supervisor (supervisor/snapshots.py).
 LOG_LEVELS: Final = "log_levels"  # The controller asks this of the supervisor, which then asks every role.
 MOVE_TIME: Final = "move_time"  # The controller asks this of the supervisor (supervisor/broker_time.py).
 FOLLOW_TIME: Final = "follow_time"  # The supervisor then asks this of every role.

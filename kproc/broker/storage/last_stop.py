@@ -6,8 +6,9 @@ the log's files by it.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import NamedTuple
+
+import msgspec
 
 
 class TrustedEnd(NamedTuple):
@@ -21,8 +22,7 @@ class TrustedEnd(NamedTuple):
     has_producers: bool = True
 
 
-@dataclass(frozen=True, slots=True)
-class LastStop:
+class LastStop(msgspec.Struct, frozen=True):
     """Information about a log from outside its directory: checkpoints, and the row that its last owner published."""
 
     recovery_point: int = 0  # A sync has confirmed every record below it.

@@ -29,10 +29,11 @@ from __future__ import annotations
 import logging
 import zlib
 from collections.abc import Collection, Iterable, Mapping
-from dataclasses import dataclass, field
 from pathlib import Path
 from types import MappingProxyType
 from typing import Final
+
+import msgspec
 
 from kproc.broker.storage import checkpoints
 from kproc.broker.storage.fs import Fs, replace_file
@@ -52,13 +53,12 @@ PartitionId = tuple[bytes, int]
 """Topic id and partition index."""
 
 
-@dataclass
-class OffsetCheckpoint:
+class OffsetCheckpoint(msgspec.Struct):
     """The content of one of Kafka's offset checkpoints, and of the file with topic ids beside it."""
 
-    by_id: dict[PartitionId, int] = field(default_factory=dict)
+    by_id: dict[PartitionId, int] = msgspec.field(default_factory=dict)
     # Kafka's file. Its entries are hints: see `confirms_log_start`.
-    by_name: dict[tuple[str, int], int] = field(default_factory=dict)
+    by_name: dict[tuple[str, int], int] = msgspec.field(default_factory=dict)
     # True if the file with ids exists. Apache Kafka and older versions of kproc have none.
     has_ids: bool = False
 

@@ -12,7 +12,6 @@ from struct import Struct
 from typing import Final
 
 from kproc.wire.batch_header import CRC_FROM, HEADER, HEADER_BYTES
-from kproc.wire.primitives import encode_varint
 from kproc.wire.records import RECORD_BYTES_MIN
 
 StartFields = tuple[int, int, int, int, int, int, int, int, int, int, int, int, int, int]
@@ -33,10 +32,13 @@ def _leads() -> array[int]:
     The two bytes are a length of one byte and the unused attributes, or a length of two bytes. Comparing them checks
     the record's length in 50 ns. Longer batches take the general check.
     """
-    leads = array("H", bytes(2 * (START_BYTES + (1 << 13))))
-    for total in range(HEADER_BYTES + RECORD_BYTES_MIN, len(leads)):
-        one, two = total - HEADER_BYTES - 1, total - HEADER_BYTES - 2
-        leads[total] = int.from_bytes(encode_varint(one) + b"\0" if one < 64 else encode_varint(two), "big")
+    leads = array("H", bytes(2 * START_BYTES))
+    # All varints of two bytes. Encoding each of them by a function takes 4 ms of every start.
+    leads.extend([low << 8 | high for high in range(128) for low in range(0x80, 0x100, 2)])
+    for length in range(64):
+        leads[HEADER_BYTES + 1 + length] = length << 9
+    for total in range(HEADER_BYTES + RECORD_BYTES_MIN):
+        leads[total] = 0
     return leads
 
 

@@ -9,8 +9,9 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Set
-from dataclasses import dataclass, replace
 from pathlib import Path
+
+import msgspec
 
 from kproc.broker.storage.batch_scan import BadBatch, walk_headers
 from kproc.broker.storage.checkpoints import read_leader_epochs
@@ -38,8 +39,7 @@ from kproc.wire.batch_header import BASE_OFFSET, LEADER_EPOCH
 logger = logging.getLogger(__name__)
 
 
-@dataclass(slots=True)
-class Loaded:
+class Loaded(msgspec.Struct):
     """The segments, leader epochs and producers of a log that was opened, as loaded from its files."""
 
     segments: list[LogSegment]
@@ -73,7 +73,7 @@ def load(fs: Fs, directory: Path, config: LogConfig, last: LastStop, *, now_ms: 
     # A sync failed before the last owner ended, and the kernel may have dropped dirty pages. Neither a published row
     # nor a clean stop then proves that bytes are on the disk.
     if is_suspect:
-        last = replace(last, clean=False, trusted=None)
+        last = msgspec.structs.replace(last, clean=False, trusted=None)
     segments: list[LogSegment] = []
     try:
         for base in bases:

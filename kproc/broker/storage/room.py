@@ -23,19 +23,27 @@ class CountingFs:
     """An Fs that calls another one and counts its failures by a full disk. `counting` creates it."""
 
     def __init__(self, fs: Fs, values: list[int]) -> None:
-        self._fs = fs
+        self.wrapped = fs
         self._values = values
 
     def __getattr__(self, name: str) -> Any:
-        method = getattr(self._fs, name)
+        method = getattr(self.wrapped, name)
         # Cache the method on the instance, so that Python does not call __getattr__ for it again.
         setattr(self, name, method)
         return method
 
+    def divert(self, fs: Fs) -> Fs:
+        """Call `fs` from now on, and return the Fs that was called before."""
+        before, self.wrapped = self.wrapped, fs
+        # Only cached methods belong to the former Fs. A thread that runs one now finishes with it.
+        for name in self.__dict__.keys() - {"wrapped", "_values"}:
+            del self.__dict__[name]
+        return before
+
     def open(self, path: Path, *, create: bool = False, writable: bool = True) -> int:
         """Open a file by the wrapped Fs. If the disk is full, count that in the metrics and raise."""
         try:
-            return self._fs.open(path, create=create, writable=writable)
+            return self.wrapped.open(path, create=create, writable=writable)
         except DiskFull:
             self._count(0)
             raise
@@ -43,7 +51,7 @@ class CountingFs:
     def write(self, descriptor: int, buffers: Sequence[Buffer], *, position: int) -> None:
         """Write by the wrapped Fs. If the disk is full, count that in the metrics and raise."""
         try:
-            self._fs.write(descriptor, buffers, position=position)
+            self.wrapped.write(descriptor, buffers, position=position)
         except DiskFull:
             self._count(sum(map(len, buffers)))
             raise
@@ -51,7 +59,7 @@ class CountingFs:
     def make_directory(self, path: Path) -> bool:
         """Create a directory by the wrapped Fs. If the disk is full, count that in the metrics and raise."""
         try:
-            return self._fs.make_directory(path)
+            return self.wrapped.make_directory(path)
         except DiskFull:
             self._count(0)
             raise

@@ -14,26 +14,25 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass, field
 from heapq import heapify, heappop, heappush
 from typing import Final
+
+import msgspec
 
 from kproc.broker.streams.tasks import MemberTasks, Task, TaskSet
 
 
-@dataclass(frozen=True, slots=True)
-class TaskMember:
+class TaskMember(msgspec.Struct, frozen=True):
     """A member as an assignor sees it. The members of one process share its load."""
 
     process_id: str
     active: TaskSet = frozenset()
     standby: TaskSet = frozenset()
     # The offsets up to which the member has restored the state of tasks.
-    offsets: Mapping[Task, int] = field(default_factory=dict)
+    offsets: Mapping[Task, int] = msgspec.field(default_factory=dict)
 
 
-@dataclass(frozen=True, slots=True)
-class SubtopologyTasks:
+class SubtopologyTasks(msgspec.Struct, frozen=True):
     """The tasks of one subtopology: partitions 0 to `count` - 1."""
 
     count: int

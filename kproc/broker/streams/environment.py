@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
+
+import msgspec
 
 from kproc.broker.streams.assignor import TASK_ASSIGNORS
 from kproc.broker.streams.records import StreamsRecord
@@ -19,8 +20,7 @@ STANDBY_REPLICAS: Final = "num.standby.replicas"
 RACK_AWARE_TAGS: Final = "rack.aware.assignment.tags"
 
 
-@dataclass(frozen=True)
-class StreamsEnvironment:
+class StreamsEnvironment(msgspec.Struct, frozen=True):
     """The parts of a broker that a streams group uses."""
 
     cluster: ConsumerCluster

@@ -10,10 +10,11 @@ from __future__ import annotations
 import logging
 import socket
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
+
+import msgspec
 
 from kproc.broker.acceptor.acceptor import Acceptor
 from kproc.broker.acceptor.connection_limits import ConnectionLimits, Resolve, control_limits, limits_for
@@ -61,6 +62,7 @@ from kproc.broker.role.roles import (
 )
 from kproc.broker.security.authorizer import locks_everybody_out
 from kproc.broker.storage import checkpoints
+from kproc.broker.storage.fs import Fs
 from kproc.broker.storage.room import counting
 from kproc.broker.supervisor import broker_time, tls_check
 from kproc.broker.transport.agent import Agent, AgentId, BlockOwner
@@ -73,8 +75,7 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class SupervisorCalls:
+class SupervisorCalls(msgspec.Struct, frozen=True, kw_only=True):
     """The functions by which the controller calls the supervisor, or InProcessBroker if all roles share a process."""
 
     send_request: AskSupervisor
@@ -83,8 +84,7 @@ class SupervisorCalls:
     handler_count: int | None = None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class RoleParts:
+class RoleParts(msgspec.Struct, frozen=True, kw_only=True):
     """Parts of a role that differ between processes, threads and inline roles.
 
     Optional ones are set only for the roles that need them.
@@ -252,7 +252,7 @@ def build_controller(agent: AgentId, plan: BrokerPlan, parts: RoleParts) -> Cont
     """Build the controller: replay the metadata log, and append a record of this start."""
     supervisor = parts.supervisor
     assert supervisor is not None
-    log, image = MetadataLog.open(Path(plan.config.log_dirs), plan.clock, plan.fs)
+    log, image = MetadataLog.open(Path(plan.config.log_dirs), plan.clock, _fs_with_faults(plan))
     check_tls = partial(tls_check.problem_with_change, plan.config)
     state = ControllerState(plan.config, image, plan.moved_clock, check_tls=check_tls)
     _log_useless_settings(plan, image)
@@ -333,8 +333,17 @@ def build_cleaner(agent: AgentId, plan: BrokerPlan, parts: RoleParts) -> Cleaner
         clock=plan.dated_clock,
         config=plan.config,
         table=parts.table,
-        fs=counting(plan.fs, parts.metrics.values),
+        fs=counting(_fs_with_faults(plan), parts.metrics.values),
     )
+
+
+def _fs_with_faults(plan: BrokerPlan) -> Fs:
+    """Return the file system for a role that hears of no fault rule: with the rules, in a broker for tests."""
+    if not plan.config.kproc_faults_enable:
+        return plan.fs
+    from kproc.broker.faults.disk import faulty
+
+    return faulty(plan.fs, plan.config.log_dirs)
 
 
 def _answer_scrapes(

@@ -16,14 +16,16 @@ import os
 import select
 import signal
 import stat
-from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Final, Self
 
-from kproc.broker.observe.status import parent_pid, real_uid, start_ticks
+import msgspec
+
+from kproc.broker.observe.status import real_uid
 from kproc.broker.role.port_holder import listens_at
 from kproc.broker.supervisor.data_directory import LOCK_FILE
+from kproc.common.sessions import parent_pid, start_ticks
 
 _PROC: Final = Path("/proc")
 
@@ -32,8 +34,7 @@ class NotABroker(Exception):
     """The process is not the claimed broker. The message names the check that failed."""
 
 
-@dataclass(frozen=True, slots=True)
-class ProcessClaim:
+class ProcessClaim(msgspec.Struct, frozen=True):
     """A claim about a broker's process, from a ready file or an answer. None: not claimed."""
 
     pid: int

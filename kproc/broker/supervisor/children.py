@@ -6,12 +6,13 @@ many roles there are. Children never blocks on a child and survives the death of
 
 from __future__ import annotations
 
+import contextlib
 import gc
 import logging
 import select
 import signal
 import socket
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any, Final
 
 from kproc.broker.config.dynamic import DynamicSettings
@@ -367,8 +368,30 @@ class Children:
         for role in self.table:
             if role.child is not None:
                 role.child.kill()
+        # They end at the same time. A restore of a snapshot waits for that.
+        for role in self.table:
+            if role.child is not None:
                 role.child.reap()
                 role.child = None
+
+    @contextlib.contextmanager
+    def pause_writers(self) -> Iterator[None]:
+        """Stop the roles that write files until the context ends.
+
+        A stopped role affects nobody, so the files are in a state that kills of these roles could leave. A role that
+        somebody else has stopped stays stopped.
+        """
+        writers = [role.child for role in self.table.of(*WRITERS) if role.child is not None]
+        paused = [child for child in writers if not child.is_paused]
+        try:
+            for child in paused:
+                child.kill(signal.SIGSTOP)
+            for child in paused:
+                child.wait_paused()
+            yield
+        finally:
+            for child in paused:
+                child.kill(signal.SIGCONT)
 
     def close(self) -> None:
         """Kill every child and release every region.

@@ -20,6 +20,7 @@ from kproc.broker.storage.catalog import list_partitions
 from kproc.broker.storage.format import FAULTS_DIRECTORY, METADATA_DIRECTORY
 from kproc.broker.storage.fs import FILE_MODE, Fs, OsFs, StorageFailure
 from kproc.broker.storage.offset_checkpoints import check_readable
+from kproc.broker.supervisor.snapshots import complete_restore
 from kproc.common.errors import Corrupt, FatalError
 
 logger = logging.getLogger(__name__)
@@ -65,6 +66,11 @@ class DataDirectory:
             raise FatalError(f"log.dirs: {self.path} is in use by another broker") from None
         # Fault rules end with the broker. A broker that was killed leaves them.
         shutil.rmtree(self.path / FAULTS_DIRECTORY, ignore_errors=True)
+        try:
+            complete_restore(self.path)
+        except OSError as error:
+            self.close()
+            raise FatalError(f"log.dirs: cannot restore {self.path}: {error}") from error
         try:
             self.cluster_id = self._identify(config)
         except (StorageFailure, Corrupt) as error:

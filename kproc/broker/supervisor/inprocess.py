@@ -8,13 +8,16 @@ broker, because the others share its memory.
 from __future__ import annotations
 
 import dataclasses
+import gc
 import itertools
 import logging
 import os
 import select
 import signal
 import socket
+from collections import deque
 from collections.abc import Callable, Hashable, Sequence
+from contextlib import AbstractContextManager
 from functools import partial
 from pathlib import Path
 from typing import Any, Final, TypeVar
@@ -33,7 +36,7 @@ from kproc.broker.ipc.region import Region, RegionKind
 from kproc.broker.ipc.wait import Sleeper, Waker, make_eventfd
 from kproc.broker.metrics.slab import SLAB_BYTES, MetricsRow, Slab
 from kproc.broker.processor.processor import Processor
-from kproc.broker.role.asks import LOG_LEVELS, MOVE_TIME, Gathering, OnReply, Reply
+from kproc.broker.role.asks import LOG_LEVELS, MOVE_TIME, SNAPSHOTS, Gathering, OnReply, Reply
 from kproc.broker.role.partition_table import TABLE_BYTES, PartitionTable
 from kproc.broker.role.roles import (
     CLEANER,
@@ -48,15 +51,17 @@ from kproc.broker.supervisor import broker_time, preload, ready, signals
 from kproc.broker.supervisor.broker import RoleParts, SupervisorCalls, build_role
 from kproc.broker.supervisor.data_directory import DataDirectory
 from kproc.broker.supervisor.listening import ListeningSockets
+from kproc.broker.supervisor.lives import KeptResources, run_lives
 from kproc.broker.supervisor.logs import reopen_file, set_levels
 from kproc.broker.supervisor.regions import ARENA_WARM_BYTES
 from kproc.broker.supervisor.role_messages import handle_processor_request
 from kproc.broker.supervisor.service_manager import ServiceManager
+from kproc.broker.supervisor.snapshots import Snapshots, remove_snapshots
 from kproc.broker.supervisor.supervisor_operations import joined_clients, was_killed
 from kproc.broker.supervisor.tls_check import check_listeners
-from kproc.broker.supervisor.topology import CLOSE_WAVES, DRAIN_WAVES, find_link, initial_roles
+from kproc.broker.supervisor.topology import CLOSE_WAVES, DRAIN_WAVES, WRITERS, find_link, initial_roles
 from kproc.broker.transport.agent import Agent, AgentId, Link, Wakeable
-from kproc.broker.transport.thread import AgentThread, Pipe, PipeReceiver, PipeSender
+from kproc.broker.transport.thread import AgentThread, Pipe, PipeReceiver, PipeSender, pause_threads
 from kproc.common.clock import SystemClock
 
 logger = logging.getLogger(__name__)
@@ -66,6 +71,7 @@ _NO_PROCESSES: Final = (
     "(kproc.transport=process can)"
 )
 _TURN_MS: Final = 100
+_THREAD_STOP_S: Final = 5.0
 _READY_TIMEOUT_NS: Final = 30_000_000_000
 R = TypeVar("R")
 
@@ -84,19 +90,18 @@ def run_in_process(
     """
     ready.raise_nofile_limit()
     preload.load(config)
-    directory = DataDirectory(config)
-    try:
-        process = InProcessBroker(config, directory, manager)
+
+    def make_life(kept: KeptResources | None) -> InProcessBroker:
+        directory = DataDirectory(config)
+        try:
+            process = InProcessBroker(config, directory, manager, kept)
+        except BaseException:
+            directory.close()
+            raise
         process.ends_at_hangup = not can_reload
-    except BaseException:
-        directory.close()
-        raise
-    try:
-        return process.run(ready_file, on_ready)
-    finally:
-        process.release()
-        directory.close()
-        ready.remove(ready_file)
+        return process
+
+    return run_lives(make_life, ready_file, on_ready)
 
 
 class InProcessBroker:
@@ -104,12 +109,26 @@ class InProcessBroker:
 
     ends_at_hangup = True
 
-    def __init__(self, config: Config, directory: DataDirectory, manager: ServiceManager) -> None:
+    def __init__(
+        self,
+        config: Config,
+        directory: DataDirectory,
+        manager: ServiceManager,
+        kept: KeptResources | None = None,
+    ) -> None:
+        """Build the roles. `kept` are resources of the former life, after which this one restores a snapshot."""
         self._manager = manager
         self._config = config
         self._directory = directory
         self._is_inline = config.kproc_transport == "inline"
-        self._sockets = ListeningSockets(config)
+        self._sockets = kept.sockets if kept is not None else ListeningSockets(config)
+        self._restores = kept.restores if kept is not None else 0
+        self._is_restoring = False
+        if kept is None:
+            remove_snapshots(directory.path)
+        self._snapshots = Snapshots(directory.path, self._pause_writers, self._restore)
+        # The controller's requests about snapshots, which the main thread handles, because it pauses the controller.
+        self._snapshot_requests: deque[tuple[dict[str, Any], OnReply]] = deque()
         self._plan = self._sockets.make_plan(SystemClock(), directory.cluster_id)
         self._slab_region = Region.create(RegionKind.SLAB, SLAB_BYTES, 0, is_sparse=True)
         self._table_region = Region.create(RegionKind.TABLE, TABLE_BYTES, 0, is_sparse=True)
@@ -123,10 +142,11 @@ class InProcessBroker:
         self._settings = DynamicSettings()
         self._has_started = False
         self.agents: list[Agent] = []
-        self._signals = signals.SignalPipe()
+        self._signals = kept.signals if kept is not None else signals.SignalPipe()
+        self._wake_fd = make_eventfd()
         self._guardian = signals.watch_process(config.kproc_exit_with_pid)
         self._epoll = select.epoll()
-        for fd in (self._signals.fd, self._guardian):
+        for fd in (self._signals.fd, self._wake_fd, self._guardian):
             if fd is not None:
                 self._epoll.register(fd, select.EPOLLIN)
         self._build()
@@ -258,6 +278,10 @@ class InProcessBroker:
         if what == MOVE_TIME:
             self._move_time(body, on_reply)
             return
+        if what == SNAPSHOTS:
+            self._snapshot_requests.append((body, on_reply))
+            os.eventfd_write(self._wake_fd, 1)
+            return
         # The others start and stop processes, and this transport has none.
         if what not in ("clients", "kill_client"):
             pool = [each for each in self._roles(Processor) if not is_control(each.id)]
@@ -297,6 +321,8 @@ class InProcessBroker:
     # -- running -----------------------------------------------------------------------------------------------
 
     def run(self, ready_file: Path | None, on_ready: Callable[[dict[str, Any]], None]) -> int:
+        # The command line disables the collector for the imports. Without roles of their own to fork it goes on here.
+        gc.enable()
         self._start()
         problem = self._check_ready()
         if problem is not None:
@@ -306,10 +332,11 @@ class InProcessBroker:
         self._sockets.start()
         self._controller.status.phase = "running"
         self._has_started = True
-        announcement = ready.describe(self._plan, self._describe())
+        announcement = ready.describe(self._plan, self._describe(), self._restores)
         if ready_file is not None:
             ready.write(ready_file, announcement)
-        on_ready(announcement)
+        if not self._restores:
+            on_ready(announcement)
         self._manager.ready(f"serving at {announcement['bootstrap']}")
         while self._turn():
             pass
@@ -320,7 +347,9 @@ class InProcessBroker:
             for agent in self.agents:
                 self._epoll.register(agent.poll_fd(), select.EPOLLIN)
             return
-        self._threads = [AgentThread(agent, self._on_error) for agent in self.agents]
+        self._threads = [
+            AgentThread(agent, self._on_error, self._dozes[agent.id].fd) for agent in self.agents
+        ]
         for thread in self._threads:
             thread.start()
 
@@ -358,7 +387,9 @@ class InProcessBroker:
             for doze in self._dozes.values():
                 doze.slept_ns += slept_ns
         signs = [fd for fd, _ in events if self._is_to_stop(fd)]
-        return self._failure is None and not signs
+        if signs:
+            self._is_restoring = False
+        return self._failure is None and not signs and not self._is_restoring
 
     def _silent(self, limit_ns: int) -> str | None:
         """Return a role without a duty cycle for that long, or None.
@@ -385,7 +416,29 @@ class InProcessBroker:
         elif fd == self._guardian:
             logger.info("stopping: process %d has ended", self._config.kproc_exit_with_pid)
             return True
+        elif fd == self._wake_fd:
+            os.eventfd_read(fd)
+            self._handle_snapshot_requests()
         return False
+
+    # -- snapshots ---------------------------------------------------------------------------------------------
+
+    def _handle_snapshot_requests(self) -> None:
+        while self._snapshot_requests:
+            body, on_reply = self._snapshot_requests.popleft()
+            self._snapshots.handle(body, partial(self._reply, on_reply))
+
+    def _reply(self, on_reply: OnReply, reply: Reply) -> None:
+        """Send a reply to the controller, in whose thread its callback runs."""
+        self._post(self._controller, partial(on_reply, reply))
+
+    def _pause_writers(self) -> AbstractContextManager[None]:
+        """Let the roles that write files wait until the context ends. Inline roles wait for the caller anyway."""
+        return pause_threads([each for each in self._threads if each.agent.id.role in WRITERS])
+
+    def _restore(self) -> None:
+        """End this life at the end of this turn. The next life replaces the files."""
+        self._is_restoring = True
 
     def _run_briefly(self) -> None:
         """Run the roles for at most 5 ms while the main thread waits for something."""
@@ -411,6 +464,9 @@ class InProcessBroker:
 
     def _stop(self) -> int:
         """Drain within kproc.drain.timeout.ms, then close the roles in order. Return the exit status."""
+        if self._is_restoring:
+            self._end_for_restore()
+            return 0
         self._controller.status.phase = "stopping"
         self._manager.stopping("stopping" if self._failure is None else f"stopping: {self._failure}")
         deadline_ns = self._plan.clock.now_ns() + self._config.kproc_drain_timeout_ms * 1_000_000
@@ -424,10 +480,21 @@ class InProcessBroker:
             self._run_briefly()
         is_clean = self._failure is None
         # A role whose thread does not end is in an unknown state, so no file may be marked as clean.
-        for thread in self._threads:
-            is_clean = thread.stop(5.0) and is_clean
+        is_clean = self._stop_threads() and is_clean
         self._close_roles(is_clean=is_clean)
         return 0 if self._failure is None else 1
+
+    def _stop_threads(self) -> bool:
+        """Let all threads end. Return False if one did not end in time."""
+        for thread in self._threads:
+            thread.request_stop()
+        return sum(thread.stop(_THREAD_STOP_S) for thread in self._threads) == len(self._threads)
+
+    def _end_for_restore(self) -> None:
+        """Close the roles without draining, because their files are replaced."""
+        self._stop_threads()
+        self._sockets.keep()
+        self._close_roles(is_clean=False)
 
     def _close_roles(self, *, is_clean: bool) -> None:
         """Close the roles, which nothing runs any more, in the order of a stop."""
@@ -443,18 +510,29 @@ class InProcessBroker:
     def _in_waves(self, waves: Sequence[Sequence[str]]) -> list[Agent]:
         return [agent for wave in waves for role in wave for agent in self.agents if agent.id.role == role]
 
-    def release(self) -> None:
-        """Close every descriptor. The roles are closed already, or never ran."""
+    def release(self) -> KeptResources | None:
+        """Close every descriptor. The roles are closed already, or never ran.
+
+        Return the resources of the next life if this one ends for a restore, else None.
+        """
         for thread in self._threads:
             thread.stop(1.0)
-        self._sockets.close()
+        kept = None
+        if self._is_restoring:
+            kept = KeptResources(self._sockets, self._signals, self._restores + 1)
+        else:
+            self._sockets.close()
+            self._signals.close()
+            remove_snapshots(self._directory.path)
+        os.close(self._wake_fd)
         for doze in self._dozes.values():
             os.close(doze.fd)
         for arena in self._arenas.values():
             arena.close()
         self._slab_region.close()
         self._table_region.close()
-        self._signals.close()
         self._epoll.close()
         if self._guardian is not None:
             os.close(self._guardian)
+        self._directory.close()
+        return kept

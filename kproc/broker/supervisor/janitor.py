@@ -1,5 +1,8 @@
 """Janitor: a process that outlives the broker just long enough to remove its temporary directory.
 
+kproc.Broker.restart() puts the file KEEP_FILE into the directory. The directory then stays for the next broker, which
+has a janitor of its own.
+
 Only `kproc dev` and kproc.Broker have one. It has to be a process of its own, because after `kill -9` of the supervisor
 every role dies, too, and the thread and inline transports have only one process.
 """
@@ -12,6 +15,7 @@ import shutil
 import signal
 from typing import Final
 
+from kproc.broker.config.own_settings import KEEP_FILE
 from kproc.broker.transport.process import close_all_but
 
 # The roles die shortly after the supervisor, so files may still appear while the directory is being removed.
@@ -39,7 +43,8 @@ class Janitor:
 
     def finish(self) -> None:
         """Remove the directory here and end the janitor's process. Called when the broker stops in order."""
-        shutil.rmtree(self._directory, ignore_errors=True)
+        if not _is_kept(self._directory):
+            shutil.rmtree(self._directory, ignore_errors=True)
         # End the janitor only after the removal, so that the directory also goes if the broker is killed during it.
         os.kill(self._pid, signal.SIGKILL)
         os.waitpid(self._pid, 0)
@@ -54,9 +59,15 @@ def _wait_and_remove(broker: int, directory: str) -> None:
     # end.
     close_all_but({broker})
     select.select([broker], [], [])
+    if _is_kept(directory):
+        return
     for _ in range(_TRIES):
         shutil.rmtree(directory, ignore_errors=True)
         if not os.path.exists(directory):
             return
         # No event announces the last write of the last role, so wait a moment and try again.
         select.select([], [], [], _PAUSE_S)
+
+
+def _is_kept(directory: str) -> bool:
+    return os.path.exists(os.path.join(directory, KEEP_FILE))

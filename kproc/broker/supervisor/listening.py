@@ -7,7 +7,9 @@ import socket
 
 from kproc.broker.config import Config
 from kproc.broker.role.listeners import (
+    close_listener,
     open_control_listener,
+    open_listener,
     open_listeners,
     open_metrics_listener,
     start_listening,
@@ -49,6 +51,7 @@ class ListeningSockets:
         }
         if control is not None:
             self.by_acceptor[CONTROL_ACCEPTOR] = control[1]
+        self._at_start = dict(self.by_acceptor)
 
     def make_plan(self, clock: Clock, cluster_id: str) -> BrokerPlan:
         """Return the BrokerPlan of a broker that listens at these sockets."""
@@ -65,6 +68,29 @@ class ListeningSockets:
     def start(self) -> None:
         """Let clients connect. Raises FatalError if another process listens at an address by now."""
         start_listening(self.by_acceptor.values(), self._config)
+
+    def keep(self) -> None:
+        """Prepare the sockets for another life of the broker, which listens where the first one did.
+
+        Each socket is replaced by a duplicate, because roles of this process close those that they have. A listener
+        that was added at run time is closed, and one that was removed is opened again. Raises FatalError.
+        """
+        for sock in self.by_acceptor.values():
+            if sock not in self._at_start.values():
+                close_listener(sock)
+        for agent, sock in self._at_start.items():
+            self._at_start[agent] = sock.dup() if sock.fileno() >= 0 else self._open_again(agent)
+            sock.close()
+        self.by_acceptor.clear()
+        self.by_acceptor.update(self._at_start)
+        if self.metrics is not None:
+            former, self.metrics = self.metrics, self.metrics.dup()
+            former.close()
+
+    def _open_again(self, agent: AgentId) -> socket.socket:
+        port = self._endpoints[agent.index].bound_port
+        _, sock = open_listener(self._config.listeners[agent.index]._replace(port=port), self._config)
+        return sock
 
     def close_acceptors(self) -> None:
         """Close the sockets at which clients connect."""

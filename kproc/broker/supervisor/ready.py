@@ -13,9 +13,9 @@ from typing import Any, Final
 
 import orjson
 
-from kproc.broker.observe.status import start_ticks
 from kproc.broker.role.plan import BrokerPlan
 from kproc.common.errors import ErrorCode
+from kproc.common.sessions import start_ticks
 from kproc.wire.header import ApiKey, encode_request_header
 from kproc.wire.primitives import INT16, INT32, encode_string
 
@@ -108,8 +108,8 @@ def _problem_with(answer: bytes) -> str | None:
     return None
 
 
-def describe(plan: BrokerPlan, processes: Sequence[dict[str, Any]]) -> dict[str, Any]:
-    """Return the content of the ready file."""
+def describe(plan: BrokerPlan, processes: Sequence[dict[str, Any]], restores: int = 0) -> dict[str, Any]:
+    """Return the content of the ready file. `restores`: how often the broker has returned to a snapshot."""
     control = {"control": plan.control.bound} if plan.control is not None else {}
     metrics = {"metrics": plan.metrics.bound} if plan.metrics is not None else {}
     return {
@@ -118,6 +118,7 @@ def describe(plan: BrokerPlan, processes: Sequence[dict[str, Any]]) -> dict[str,
         "start_ticks": start_ticks(os.getpid()),
         "processes": [{key: row[key] for key in ("role", "index", "pid", "pool")} for row in processes],
         "data": str(Path(plan.config.log_dirs).absolute()),
+        "restores": restores,
         "listeners": {e.name: {"bound": e.bound, "advertised": e.advertised} for e in plan.endpoints},
         **control,
         **metrics,

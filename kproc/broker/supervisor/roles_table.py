@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator
-from dataclasses import dataclass, field
 from typing import Any, Final
+
+import msgspec
 
 from kproc.broker.role.roles import HANDLER, PROCESSOR, is_control, start_order
 from kproc.broker.transport.agent import AgentId
@@ -14,8 +15,7 @@ from kproc.broker.transport.process import Child
 QUICK_DEATHS_MAX: Final = 8  # With the back-off of children.py about 16 s of trying.
 
 
-@dataclass
-class ManagedRole:
+class ManagedRole(msgspec.Struct):
     """One role to keep alive: its child, and its history."""
 
     agent: AgentId
@@ -33,9 +33,9 @@ class ManagedRole:
     # restarted.
     is_leaving: bool = False
     targets: tuple[AgentId, ...] = ()  # The Processors that a leaving Processor's connections migrate to.
-    users: set[AgentId] = field(default_factory=set)  # Processors that still use a leaving Handler.
+    users: set[AgentId] = msgspec.field(default_factory=set)  # Processors that still use a leaving Handler.
     # Processors that are connected with this one by a migration socket pair.
-    migrations: set[AgentId] = field(default_factory=set)
+    migrations: set[AgentId] = msgspec.field(default_factory=set)
     # For Acceptors: the Processors that serve the listener; empty: all of them.
     serving: tuple[AgentId, ...] = ()
     restarts: int = 0
@@ -43,7 +43,7 @@ class ManagedRole:
     started_ns: int = 0
     restart_at_ns: int = 0
     hung_ms: int = 0  # Time without a duty cycle; 0 if the role does not hang.
-    peers: set[AgentId] = field(default_factory=set)
+    peers: set[AgentId] = msgspec.field(default_factory=set)
     failure: str | None = None  # Why the role in its present child could not be built.
 
     @property

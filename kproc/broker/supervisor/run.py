@@ -10,8 +10,9 @@ from typing import Any
 
 from kproc.broker.api import load_all
 from kproc.broker.config import Config
-from kproc.broker.supervisor import logs, ready, stacks
+from kproc.broker.supervisor import logs, stacks
 from kproc.broker.supervisor.janitor import Janitor
+from kproc.broker.supervisor.lives import run_lives
 from kproc.broker.supervisor.reload import Reread
 from kproc.broker.supervisor.service_manager import ServiceManager
 from kproc.broker.supervisor.supervisor import Supervisor
@@ -56,12 +57,7 @@ def run(
             return run_in_process(
                 config, ready_file=ready_file, on_ready=on_ready, manager=manager, can_reload=can_reload
             )
-        supervisor = Supervisor(config, manager, reread)
-        try:
-            return supervisor.run(ready_file, on_ready)
-        finally:
-            supervisor.release()
-            ready.remove(ready_file)
+        return run_lives(lambda kept: Supervisor(config, manager, reread, kept), ready_file, on_ready)
     except Exception as error:
         manager.failed(str(error))
         raise

@@ -22,8 +22,9 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Generator
-from dataclasses import dataclass
 from typing import Any, Final
+
+import msgspec
 
 from kproc.broker.cluster.dynamic_settings import listeners_in_force, processors_in_force
 from kproc.broker.cluster.role_counts import IO_THREADS
@@ -59,8 +60,7 @@ class ScaleFailed(Exception):
     """A change could not be made. The message names the reason."""
 
 
-@dataclass
-class TargetState:
+class TargetState(msgspec.Struct):
     """The numbers of Processors and Handlers, and the listeners, that the settings in force require."""
 
     handlers: int

@@ -21,9 +21,9 @@ import select
 import socket
 import struct
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import Any, Final
 
+import msgspec
 import orjson
 
 from kproc.broker.ipc.fdpass import TruncatedDescriptor, recv_fd, send_fd
@@ -95,8 +95,7 @@ class StatusWindow:
         self._socket.close()
 
 
-@dataclass(frozen=True, slots=True)
-class Peer:
+class Peer(msgspec.Struct, frozen=True):
     """The process at the other end of a Unix socket, as the kernel reports it."""
 
     pid: int

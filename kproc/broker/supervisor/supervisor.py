@@ -33,12 +33,14 @@ from kproc.broker.supervisor.data_directory import DataDirectory
 from kproc.broker.supervisor.heartbeat_monitor import HeartbeatMonitor
 from kproc.broker.supervisor.listener_set import ListenerSet
 from kproc.broker.supervisor.listening import ListeningSockets
+from kproc.broker.supervisor.lives import KeptResources
 from kproc.broker.supervisor.reload import Reloader, Reread
 from kproc.broker.supervisor.roles_table import ManagedRole
 from kproc.broker.supervisor.scale import Scaler
 from kproc.broker.supervisor.scale_steps import TargetState
 from kproc.broker.supervisor.service_manager import ServiceManager
 from kproc.broker.supervisor.shutdown import Shutdown
+from kproc.broker.supervisor.snapshots import Snapshots, remove_snapshots
 from kproc.broker.supervisor.status_window import StatusWindow, describe_from_outside
 from kproc.broker.supervisor.supervisor_operations import SupervisorOperations
 from kproc.broker.supervisor.topology import initial_roles
@@ -60,8 +62,13 @@ class Supervisor:
     """The supervisor of one broker. `run` starts the roles and returns when they have ended."""
 
     def __init__(
-        self, config: Config, manager: ServiceManager | None = None, reread: Reread | None = None
+        self,
+        config: Config,
+        manager: ServiceManager | None = None,
+        reread: Reread | None = None,
+        kept: KeptResources | None = None,
     ) -> None:
+        """Acquire the resources. `kept` are those of the former life, after which this one restores a snapshot."""
         self._clock = SystemClock()
         self._manager = manager or ServiceManager(None)
         # Every role inherits the limit, so it must be raised before the first fork.
@@ -70,12 +77,16 @@ class Supervisor:
         self._checked = tls_check.check_before_start(config)
         self._directory = DataDirectory(config)
         try:
-            self._sockets = ListeningSockets(config)
+            self._sockets = kept.sockets if kept is not None else ListeningSockets(config)
         except BaseException:
             self._directory.close()
             raise
         self._config = config
-        self._signals = signals.SignalPipe()
+        self._signals = kept.signals if kept is not None else signals.SignalPipe()
+        self._restores = kept.restores if kept is not None else 0
+        self._is_restoring = False
+        if kept is None:
+            remove_snapshots(self._directory.path)
         self._epoll = select.epoll()
         self._epoll.register(self._signals.fd, select.EPOLLIN)
         self._guardian = signals.watch_process(config.kproc_exit_with_pid)
@@ -86,7 +97,8 @@ class Supervisor:
         self._table = self._children.table
         self._listeners = ListenerSet(self._children, self._sockets.by_acceptor)
         self._scaler = Scaler(self._children, self._listeners)
-        self._operations = SupervisorOperations(self._children, self._scaler)
+        snapshots = Snapshots(self._directory.path, self._children.pause_writers, self._restore)
+        self._operations = SupervisorOperations(self._children, self._scaler, snapshots)
         self._heartbeats = HeartbeatMonitor(self._children, on_change=self._send_processes)
         self._started_ns = self._clock.now_ns()
         self._window = StatusWindow(self._describe)
@@ -154,7 +166,11 @@ class Supervisor:
         self._send_processes()
         while not self._must_stop:
             self._turn()
-        return self._stop()
+        return self._stop() if not self._is_restoring else 0
+
+    def _restore(self) -> None:
+        """End this life. `release` kills the roles, whose files the next life replaces."""
+        self._is_restoring = self._must_stop = self._children.is_stopping = True
 
     def _start_rest(self, deadline_ns: int) -> None:
         """Start every role but the controller, in the order of start_order, as the settings in force ask for."""
@@ -230,14 +246,15 @@ class Supervisor:
         except FatalError as error:
             self._fail(str(error))
             return
-        announcement = ready.describe(self._plan, self._table.rows())
+        announcement = ready.describe(self._plan, self._table.rows(), self._restores)
         if ready_file is not None:
             try:
                 ready.write(ready_file, announcement)
             except OSError as error:
                 self._fail(f"--ready-file {ready_file}: {error.strerror}")
                 return
-        on_ready(announcement)
+        if not self._restores:
+            on_ready(announcement)
         self._manager.ready(f"serving at {announcement['bootstrap']}")
         logger.info("ready: listeners=%s", ", ".join(e.bound for e in self._plan.endpoints))
 
@@ -300,6 +317,7 @@ class Supervisor:
             return
         if number is not None:
             logger.info("stopping: signal=%s", signal.Signals(number).name)
+            self._is_restoring = False
             self._must_stop = self._children.is_stopping = True
 
     def _renew_certificates(self) -> None:
@@ -428,14 +446,24 @@ class Supervisor:
         shutdown.run(self._config.kproc_drain_timeout_ms * NS_PER_MS, is_clean=self._failure is None)
         return self._status
 
-    def release(self) -> None:
-        """Kill the remaining children and close every descriptor and region, even after an exception."""
+    def release(self) -> KeptResources | None:
+        """Kill the remaining children and close every descriptor and region, even after an exception.
+
+        Return the resources of the next life if this one ends for a restore, else None.
+        """
         self._must_stop = True
         self._children.close()
-        self._sockets.close()
         self._window.close()
-        self._signals.close()
+        kept = None
+        if self._is_restoring:
+            self._sockets.keep()
+            kept = KeptResources(self._sockets, self._signals, self._restores + 1)
+        else:
+            self._sockets.close()
+            self._signals.close()
+            remove_snapshots(self._directory.path)
         self._epoll.close()
         if self._guardian is not None:
             os.close(self._guardian)
         self._directory.close()
+        return kept

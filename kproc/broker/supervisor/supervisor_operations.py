@@ -8,6 +8,7 @@ plan_rebalance  reply with the moves that a rebalance would make
 clients         every connection of every Processor
 kill_client     close one connection, wherever it is
 log_levels      change the levels of loggers, in every role
+snapshots       take, restore or delete a snapshot (snapshots.py)
 move_time       advance or freeze the broker's time, and let every role follow
 """
 
@@ -16,13 +17,23 @@ from __future__ import annotations
 from collections.abc import Callable, Generator, Hashable, Iterable
 from typing import Any, Final
 
-from kproc.broker.role.asks import FOLLOW_TIME, LOG_LEVELS, MOVE_TIME, REOPEN_LOG, Gathering, OnReply, Reply
+from kproc.broker.role.asks import (
+    FOLLOW_TIME,
+    LOG_LEVELS,
+    MOVE_TIME,
+    REOPEN_LOG,
+    SNAPSHOTS,
+    Gathering,
+    OnReply,
+    Reply,
+)
 from kproc.broker.role.roles import PROCESSOR
 from kproc.broker.supervisor import broker_time
 from kproc.broker.supervisor.children import Children
 from kproc.broker.supervisor.logs import reopen_file, set_levels
 from kproc.broker.supervisor.roles_table import ManagedRole
 from kproc.broker.supervisor.scale import Scaler
+from kproc.broker.supervisor.snapshots import Snapshots
 from kproc.broker.transport.agent import AgentId
 
 _LOOK_NS: Final = 1_000_000_000
@@ -35,8 +46,9 @@ _UNEVEN_LOOKS: Final = 3
 class SupervisorOperations:
     """Handles requests that change no counts of roles. One per supervisor, which calls `advance` at every turn."""
 
-    def __init__(self, children: Children, scaler: Scaler) -> None:
+    def __init__(self, children: Children, scaler: Scaler, snapshots: Snapshots) -> None:
         self._children = children
+        self._snapshots = snapshots
         self._scaler = scaler
         self._balancer = scaler.changes.balancer
         self._clock = children.plan.clock
@@ -60,6 +72,8 @@ class SupervisorOperations:
         elif what == LOG_LEVELS:
             set_levels(body["levels"])  # Children that are forked from now on inherit the levels.
             self._request_all(self._children.table, what, body, lambda _replies: on_reply({}))
+        elif what == SNAPSHOTS:
+            self._snapshots.handle(body, on_reply)
         elif what == MOVE_TIME:
             self._move_time(body, on_reply)
         else:

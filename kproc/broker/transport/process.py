@@ -144,6 +144,17 @@ class Child:
         except ProcessLookupError:
             return  # It has ended and waits to be reaped.
 
+    @property
+    def is_paused(self) -> bool:
+        """True if SIGSTOP has stopped the child."""
+        options = os.WSTOPPED | os.WNOHANG | os.WNOWAIT
+        return os.waitid(os.P_PIDFD, self.pidfd, options) is not None
+
+    def wait_paused(self) -> None:
+        """Wait until a SIGSTOP has stopped every thread of the child, or the child has ended."""
+        # WNOWAIT leaves the status of a child that has ended to reap().
+        os.waitid(os.P_PIDFD, self.pidfd, os.WSTOPPED | os.WEXITED | os.WNOWAIT)
+
     def reap(self) -> int:
         """Wait for the ended child and close its descriptors. Return its exit status, or minus the signal's number."""
         _, status = os.waitpid(self.pid, 0)

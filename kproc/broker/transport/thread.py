@@ -6,15 +6,18 @@ builds, so a link needs no lock of its own. The bound in bytes gives the same ba
 
 from __future__ import annotations
 
+import contextlib
+import os
 import threading
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Final, NoReturn
 
 from kproc.broker.ipc.ring import RECORD_HEADER
 from kproc.broker.transport.agent import Agent
 
-_SLEEP_MS: Final = 100  # Longest sleep of an agent's thread, which stop() and post() may have to wait for.
+_SLEEP_MS: Final = 100  # Longest sleep of an agent's thread.
+_PAUSE_S: Final = 5.0  # Time that agents get to finish a duty cycle.
 # Size of a record's header in a ring. It counts here too, so that both kinds of links are full after the same records.
 _RECORD_HEAD: Final = RECORD_HEADER.size
 
@@ -141,10 +144,17 @@ class PipeReceiver:
 
 
 class AgentThread:
-    """Runs one agent in a thread of its own until `stop()`. `on_error` gets any exception that the agent raises."""
+    """Runs one agent in a thread of its own until `stop()`.
 
-    def __init__(self, agent: Agent, on_error: Callable[[Agent, BaseException], None]) -> None:
+    on_error: gets any exception that the agent raises.
+    wake_fd: the eventfd that wakes the agent from its sleep. Without it, `post` and `stop` wait for the sleep's end.
+    """
+
+    def __init__(
+        self, agent: Agent, on_error: Callable[[Agent, BaseException], None], wake_fd: int | None = None
+    ) -> None:
         self.agent = agent
+        self._wake_fd = wake_fd
         self._on_error = on_error
         self._actions: deque[Callable[[], None]] = deque()
         self._must_stop = False
@@ -155,12 +165,22 @@ class AgentThread:
         self._thread.start()
 
     def post(self, action: Callable[[], None]) -> None:
-        """Let the agent's own thread run `action` between two duty cycles, after one sleep at the latest."""
+        """Let the agent's own thread run `action` after this duty cycle."""
         self._actions.append(action)
+        self._wake()
+
+    def request_stop(self) -> None:
+        """Let the loop end after this duty cycle."""
+        self._must_stop = True
+        self._wake()
+
+    def _wake(self) -> None:
+        if self._wake_fd is not None:
+            os.eventfd_write(self._wake_fd, 1)
 
     def stop(self, timeout_s: float) -> bool:
         """Let the loop end and join the thread. Return False if it did not end within `timeout_s`."""
-        self._must_stop = True
+        self.request_stop()
         if self._thread.is_alive():
             self._thread.join(timeout_s)
         return not self._thread.is_alive()
@@ -175,3 +195,26 @@ class AgentThread:
                     actions.popleft()()
         except BaseException as error:  # noqa: BLE001 - `on_error` decides how the broker ends
             self._on_error(agent, error)
+
+
+@contextlib.contextmanager
+def pause_threads(threads: Sequence[AgentThread]) -> Iterator[None]:
+    """Let the threads wait between two duty cycles until the context ends.
+
+    Raises TimeoutError if an agent does not finish its duty cycle within 5 s.
+    """
+    go_on = threading.Event()
+    paused = threading.Semaphore(0)
+
+    def pause() -> None:
+        paused.release()
+        go_on.wait()
+
+    try:
+        for thread in threads:
+            thread.post(pause)
+        if not all(paused.acquire(timeout=_PAUSE_S) for _ in threads):
+            raise TimeoutError(f"a role did not pause within {_PAUSE_S:g} s")
+        yield
+    finally:
+        go_on.set()

@@ -122,6 +122,7 @@ THEMES: dict[str, dict[Maker, int]] = {
         queues.wrong_acknowledge: 2,
         queues.end_session: 2,
         queues.produce: 3,
+        queues.transaction: 1,
         queues.delete_records: 1,
         queues.alter_offsets: 1,
         queues.delete_offsets: 1,

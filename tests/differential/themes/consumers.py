@@ -116,10 +116,12 @@ def offset_delete(scene: Scene) -> None:
 def join_classic(scene: Scene) -> None:
     """A JoinGroup of a member of the classic protocol to a group of this one."""
     topics = scene.random.sample(list(scene.topics), 1)
+    # A static member can replace one of the consumer protocol.
+    instance_id = scene.pick((None, None, *scene.instances.values()))
     body = {
         "group_id": scene.usually(["~c0", "~c1", "~c2"], "~none"),
-        "member_id": scene.usually([Ref("mid", 4)], "nope", "k0"),
-        "group_instance_id": None,
+        "member_id": scene.usually([Ref("mid", 4)] if instance_id is None else [""], "nope", "k0"),
+        "group_instance_id": instance_id,
         "session_timeout": scene.usually([30_000], 5_999),
         "rebalance_timeout": 60_000,
         "protocol_type": scene.usually(["consumer"], "connect"),
@@ -135,7 +137,7 @@ def _classic(scene: Scene) -> dict[str, Any]:
     return {
         "group_id": scene.usually(["~c0", "~c1", "~c2"], "~none"),
         "member_id": scene.usually([Ref("mid", 4)], "nope", "k0"),
-        "group_instance_id": None,
+        "group_instance_id": scene.pick((None, None, None, *scene.instances.values())),
         "generation_id": scene.usually([known], known._replace(add=1), known._replace(add=-1)),
     }
 

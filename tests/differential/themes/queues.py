@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from typing import Any, Final
 
-from tests.differential.scene import Scene
+from tests.differential.scene import KINDS, Scene
 from tests.differential.steps import DISCONNECT, Step
 from tests.differential.symbols import Batch, Moment, Ref, no_topic_id
 
@@ -20,6 +20,8 @@ _MEMBERS: Final = (0, 1, 2)  # Each is a member, a connection and a share sessio
 _LONG_MS, _SHORT_MS = 5_000, 30
 _LOCK_MS: Final = 1_500
 _MANY: Final = 500
+_PRODUCER: Final = "~qt"
+_TRANSACTIONAL: Final = 16
 _GAP, _ACCEPT, _RELEASE, _REJECT, _RENEW = range(5)
 _GROUP_RESOURCE: Final = 32
 
@@ -30,6 +32,8 @@ class Queue:
     def __init__(self, topic: str, limit: int) -> None:
         self.topic = topic
         self.limit = limit  # Of deliveries.
+        self.is_committed = False  # Records of aborted transactions are not delivered.
+        self.has_aborted = False  # There are such records.
         self.end = 0
         self.start = 0
         self.counts: dict[int, int] = {}  # Deliveries of records that are not finished.
@@ -63,8 +67,11 @@ class Queue:
     def most(self, wanted: int) -> int:
         """Return a number of records to acquire, of which kproc finds as many as Kafka.
 
-        kproc looks at no more offsets behind the first record than it may acquire records.
+        kproc looks at no more offsets behind the first record than it may acquire records. In Kafka, records of aborted
+        transactions count as acquired ones, although they are not delivered.
         """
+        if self.has_aborted:
+            return _MANY
         found = self.available()[:wanted]
         return wanted if not found or found[-1] - found[0] < wanted else _MANY
 
@@ -76,11 +83,12 @@ class Queue:
 def prepare(scene: Scene, *, has_short_locks: bool = False) -> None:
     """A group with a state for one partition, and some records."""
     queue = scene.queue = Queue(scene.pick(list(scene.topics)), scene.pick((2, 3, 5, 5)))
+    queue.is_committed = scene.chance(0.5)
     configs = {
         "share.auto.offset.reset": "earliest",
         "share.delivery.count.limit": str(queue.limit),
         "share.renew.acknowledge.enable": scene.pick(("true", "true", "false")),
-        "share.isolation.level": scene.pick(("read_uncommitted", "read_committed")),
+        "share.isolation.level": "read_committed" if queue.is_committed else "read_uncommitted",
     }
     if has_short_locks:
         configs["share.record.lock.duration.ms"] = str(_LOCK_MS)
@@ -95,22 +103,52 @@ def prepare(scene: Scene, *, has_short_locks: bool = False) -> None:
 
 
 def produce(scene: Scene) -> None:
-    queue = scene.queue
-    batches = []
     for _ in range(scene.pick((1, 1, 2, 3))):
-        count = scene.pick((1, 1, 2, 3, 6, 12))
-        time = Moment(1_790_000 if "bound" in queue.topic else 1_000)
-        batches.append(Batch(records=[(f"k{at}", "v", 0, []) for at in range(count)], time=time))
-    for batch in batches:
-        queue.end += len(batch["records"])
-        row = {"partition_index": _PARTITION, "index": _PARTITION, "records": [batch]}
-        topic = {
-            "name": queue.topic,
-            "topic_id": Ref("id", queue.topic, no_topic_id(queue.topic)),
-            "partition_data": [row],
-        }
-        body = {"transactional_id": None, "acks": -1, "topic_data": [topic]}
-        scene.add("produce", body, version=scene.versions["produce"][-1])
+        _append(scene, _batch(scene, scene.pick((1, 1, 2, 3, 6, 12))))
+
+
+def _batch(scene: Scene, count: int) -> Batch:
+    time = Moment(1_790_000 if "bound" in scene.queue.topic else 1_000)
+    return Batch(records=[(f"k{at}", "v", 0, []) for at in range(count)], time=time)
+
+
+def _append(scene: Scene, batch: Batch, transactional_id: str | None = None) -> None:
+    queue = scene.queue
+    queue.end += len(batch["records"])
+    topic = {
+        "name": queue.topic,
+        "topic_id": Ref("id", queue.topic, no_topic_id(queue.topic)),
+        "partition_data": [{"partition_index": _PARTITION, "index": _PARTITION, "records": [batch]}],
+    }
+    body = {"transactional_id": transactional_id, "acks": -1, "topic_data": [topic]}
+    scene.add("produce", body, version=scene.versions["produce"][-1])
+
+
+def transaction(scene: Scene) -> None:
+    """Records of a transaction, and its marker, which takes an offset, too.
+
+    In a topic with short segments the marker begins a segment. Kafka's ShareFetch ends there, and kproc's goes on.
+    """
+    queue = scene.queue
+    if "segment.ms" in KINDS[queue.topic[1:]]:
+        return
+    learning = {("pid", _PRODUCER): "producer_id", ("epoch", _PRODUCER): "producer_epoch"}
+    body = {"transactional_id": _PRODUCER, "transaction_timeout": 60000, "producer_id": -1, "producer_epoch": -1}
+    scene.add("init_producer_id", body, version=scene.versions["init_producer_id"][-1], learning=learning)
+    who = {"producer_id": Ref("pid", _PRODUCER, 4242), "producer_epoch": Ref("epoch", _PRODUCER, 0)}
+    first, sequence = queue.end, 0
+    for _ in range(scene.pick((1, 2))):
+        batch = _batch(scene, scene.pick((1, 2, 4)))
+        batch.update(pid=who["producer_id"], epoch=who["producer_epoch"], sequence=sequence, attributes=_TRANSACTIONAL)
+        sequence += len(batch["records"])
+        _append(scene, batch, transactional_id=_PRODUCER)
+    is_commit = scene.chance(0.5)
+    body = {"transactional_id": _PRODUCER, **who, "committed": is_commit}
+    scene.add("end_txn", body, version=scene.versions["end_txn"][-1], learning=learning)
+    if queue.is_committed and not is_commit:
+        queue.done |= set(range(first, queue.end))
+        queue.has_aborted = True
+    queue.end += 1
 
 
 def delete_records(scene: Scene) -> None:

@@ -12,9 +12,10 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
 from heapq import heapify, heappop, heapreplace
 from typing import Final
+
+import msgspec
 
 TopicId = bytes
 Assignment = Mapping[TopicId, frozenset[int]]
@@ -25,8 +26,7 @@ _TopicPartition = tuple[TopicId, int]
 BALANCE_COST_MAX: Final = 300_000
 
 
-@dataclass(frozen=True, slots=True)
-class AssignorMember:
+class AssignorMember(msgspec.Struct, frozen=True):
     """A member as an assignor sees it."""
 
     topic_ids: frozenset[TopicId]  # The topics of its subscription. All of them exist.

@@ -1,9 +1,11 @@
 """Members of the classic protocol in a group of the consumer protocol (KIP-848, "Supporting online migration").
 
 While a group is being upgraded, or downgraded, it has members of both protocols. A classic member still sends
-JoinGroup, SyncGroup, Heartbeat and LeaveGroup. Its generation is its member epoch, the coordinator is its leader, and
-its rebalance is one step of the reconciliation. The response to a Heartbeat is REBALANCE_IN_PROGRESS if the member
-has a next step. Its JoinGroup makes the step, and the response to its SyncGroup has the partitions.
+JoinGroup, SyncGroup, Heartbeat and LeaveGroup. Its generation is its member epoch, the coordinator is its leader,
+and its rebalance is one step of the reconciliation. A static member that replaces the last one of the consumer
+protocol makes the group classic. It then gets no new target, because the classic group rebalances instead. The
+response to a Heartbeat is REBALANCE_IN_PROGRESS if the member has a next step. Its JoinGroup makes the step, and
+the response to its SyncGroup has the partitions.
 """
 
 from __future__ import annotations
@@ -63,7 +65,12 @@ def join_classic(
             assignor=member.metadata.assignor,
         )
     reported = topics.by_id(subscription.owned or {})
-    member = group.progress(member, member_id, metadata, reported, _NOBODY, now_ms)
+    member = group.update_member(member, member_id, metadata, _NOBODY, now_ms)
+    is_last = request.group_instance_id is not None and group.becomes_classic()
+    if not is_last:
+        group.update_target(now_ms)
+    if not (is_last and group.state.is_target_stale):
+        group.reconcile(member, reported, now_ms)
     # The SyncGroup must follow within the rebalance timeout.
     member.rebalance_deadline_ms = None
     group.start_rebalance_timeout(member, now_ms)
@@ -146,7 +153,7 @@ def heartbeat_classic(
     member, _classic = _classic_member(group, member_id, instance_id)
     _check_generation(member, generation)
     group.renew_session(member, now_ms)
-    if group.state.epoch.epoch > group.state.target_epoch.epoch and group.state.is_classic:
+    if group.state.is_target_stale and group.state.is_classic:
         # No heartbeat of the consumer protocol computes the assignment.
         group.update_target(now_ms)
     state = member.state

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Sequence
-from dataclasses import dataclass
 from typing import TYPE_CHECKING
+
+import msgspec
 
 from kproc.broker.group.consumer.records import ConsumerRecord
 from kproc.broker.group.consumer.state import ConsumerMember
@@ -15,8 +16,7 @@ if TYPE_CHECKING:
     from kproc.broker.group.consumer.group import ConsumerGroup
 
 
-@dataclass(frozen=True)
-class ConsumerEnvironment:
+class ConsumerEnvironment(msgspec.Struct, frozen=True):
     """The parts of a broker that a consumer group uses."""
 
     cluster: ConsumerCluster

@@ -139,13 +139,14 @@ class ConsumerGroup:
         `known` is the member as the group has it, or the static member that it replaces. None if it is new.
         `reported` are the partitions that the member reports as owned. None if its request does not have them.
         """
-        self._update_member(known, member_id, metadata, client, now_ms)
-        member = self.state.members[member_id]
-        # The next steps can fail. A member without a session would hold its partitions forever if it does not return.
-        self.renew_session(member, now_ms)
+        member = self.update_member(known, member_id, metadata, client, now_ms)
         self.update_target(now_ms)
-        self._reconcile(member, reported, now_ms)
+        self.reconcile(member, reported, now_ms)
         return member
+
+    def becomes_classic(self) -> bool:
+        """Return True if the group is converted to a classic one now, because all of its members are classic."""
+        return self._environment.becomes_classic(self.state.members.values())
 
     def check_size(self) -> None:
         """Raise GROUP_MAX_SIZE_REACHED if no member can be added."""
@@ -153,15 +154,18 @@ class ConsumerGroup:
 
     # -- step 1: the member and the group's epoch ----------------------------------------------------------------
 
-    def _update_member(
+    def update_member(
         self,
         known: ConsumerMember | None,
         member_id: str,
         updated: MemberMetadata,
         client: Identity,
         now_ms: int,
-    ) -> None:
-        """Record the subscription of a member, and the group's next epoch if it changes the assignment."""
+    ) -> ConsumerMember:
+        """Record the subscription of a member, and the group's next epoch if it changes the assignment.
+
+        Return the member, whose session begins anew. The arguments are those of `progress`.
+        """
         before = None if known is None else known.metadata
         expression = updated.topic_regex
         resolved = self._expressions.resolve(expression, client, now_ms) if expression else None
@@ -183,6 +187,10 @@ class ConsumerGroup:
         self._append_with_epoch(records, after, expressions, has_changed=has_changed)
         if replaced is not None:
             self._deadlines.discard(replaced.member_id)
+        member = self.state.members[member_id]
+        # The next steps can fail. A member without a session would hold its partitions forever if it does not return.
+        self.renew_session(member, now_ms)
+        return member
 
     def _successor_records(self, member: ConsumerMember, member_id: str) -> Iterator[ConsumerRecord]:
         """Yield records that give the place of a static member to its successor, without a rebalance."""
@@ -249,7 +257,7 @@ class ConsumerGroup:
     def update_target(self, now_ms: int) -> None:
         """Compute the target assignment of the group's epoch, unless the last one is too recent (KIP-1263)."""
         state, environment = self.state, self._environment
-        if state.epoch.epoch <= state.target_epoch.epoch:
+        if not state.is_target_stale:
             return
         wall_ms = environment.wall_ms()
         age_ms = wall_ms - state.target_epoch.timestamp_ms
@@ -273,7 +281,8 @@ class ConsumerGroup:
 
     # -- step 3: the partitions of the member ------------------------------------------------------------------
 
-    def _reconcile(self, member: ConsumerMember, reported: Assignment | None, now_ms: int) -> None:
+    def reconcile(self, member: ConsumerMember, reported: Assignment | None, now_ms: int) -> None:
+        """Make the member's next step to its target. `reported` is that of `progress`."""
         state = reconcile(
             member.state,
             target_epoch=self.state.target_epoch.epoch,

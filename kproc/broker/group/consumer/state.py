@@ -103,6 +103,11 @@ class ConsumerGroupState:
         """True if all members use the classic protocol."""
         return all(member.classic is not None for member in self.members.values())
 
+    @property
+    def is_target_stale(self) -> bool:
+        """True if the target assignment is that of an older epoch of the group."""
+        return self.epoch.epoch > self.target_epoch.epoch
+
     def drop_incomplete_members(self) -> None:
         """Remove members of which the log has no subscription, because their tombstones were cut by a crash."""
         for member in list(self.members.values()):

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass
 from struct import Struct
 from typing import TYPE_CHECKING, Final
 
+import msgspec
 from xxhash import xxh3_64_intdigest
 
 from kproc.broker.share.membership.share_states import NO_SHARE_STATES, ShareStates
@@ -99,8 +99,7 @@ def _signed(number: int) -> int:
     return number - (1 << 64) if number >= 1 << 63 else number
 
 
-@dataclass(frozen=True)
-class ConsumerCluster:
+class ConsumerCluster(msgspec.Struct, frozen=True):
     """The cluster, as consumer groups see it."""
 
     topics: TopicView

@@ -11,9 +11,10 @@ Members with equal subscriptions are balanced over all their topics together, ot
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
 from itertools import islice
 from typing import Final
+
+import msgspec
 
 from kproc.broker.share.membership.records import ShareAssignment
 
@@ -21,8 +22,7 @@ ASSIGNOR_NAME: Final = "simple"
 _TopicPartition = tuple[bytes, int]
 
 
-@dataclass(frozen=True, slots=True)
-class ShareAssignorMember:
+class ShareAssignorMember(msgspec.Struct, frozen=True):
     """A member as the assignor sees it."""
 
     topic_ids: frozenset[bytes]  # The topics of its subscription that exist.

@@ -17,8 +17,9 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
+
+import msgspec
 
 from kproc.broker.coordinator.member_deadlines import TRY_AGAIN_MS, MemberDeadlines
 from kproc.broker.coordinator.record_codec import RecordKey
@@ -59,8 +60,7 @@ GROUP_TYPE: Final = "share"
 _UNSETTLED_HEARTBEAT_MS: Final = 500
 
 
-@dataclass(frozen=True)
-class ShareGroupEnvironment:
+class ShareGroupEnvironment(msgspec.Struct, frozen=True):
     """The parts of a broker that a share group uses."""
 
     cluster: ConsumerCluster

@@ -7,8 +7,9 @@ group may have resigned.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
 from typing import Final, TypeVar
+
+import msgspec
 
 from kproc.broker.share.membership.records import NamedPartitions
 from kproc.broker.share.state.messages import InitializeState, state_key
@@ -21,8 +22,7 @@ OnCodes = Callable[[list[int]], None]
 ITEMS_AT_ONCE: Final = 500
 
 
-@dataclass(frozen=True)
-class ShareStates:
+class ShareStates(msgspec.Struct, frozen=True):
     """The functions that send items to the share coordinators. An item is named by its `state_key`."""
 
     initialize: Callable[[Sequence[tuple[str, InitializeState]], OnCodes], None]

@@ -8,9 +8,10 @@ from __future__ import annotations
 
 from bisect import bisect_right
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 from operator import attrgetter
 from typing import Final
+
+import msgspec
 
 from kproc.broker.share.partition.messages import ShareHolder
 from kproc.broker.share.state.messages import RecordState
@@ -19,8 +20,7 @@ FOREVER: Final = 1 << 63
 _first_of: Final = attrgetter("first")
 
 
-@dataclass(slots=True)
-class Run:
+class Run(msgspec.Struct):
     """Consecutive offsets with one state."""
 
     first: int

@@ -11,7 +11,8 @@ from __future__ import annotations
 
 from bisect import bisect_left
 from collections.abc import Sequence
-from dataclasses import dataclass
+
+import msgspec
 
 from kproc.broker.share.partition.in_flight import ACQUIRED, AVAILABLE, WINDOW_MAX, InFlightRecords, Rules
 from kproc.broker.share.partition.messages import AcquiredRange, ShareHolder
@@ -20,8 +21,7 @@ from kproc.broker.share.partition.runs import Run
 Batches = Sequence[tuple[int, int]]  # The first and the last offset of batches of the log, in order.
 
 
-@dataclass(slots=True)
-class WantedRecords:
+class WantedRecords(msgspec.Struct):
     """The request of a member, and the records that it has acquired.
 
     records_left: with `is_exact` a hard limit. Otherwise the last batch may exceed it.

@@ -71,6 +71,11 @@ def test_config_cannot_be_changed():
         Config().num_io_threads = 5  # type: ignore[misc]
 
 
+def test_config_rejects_fields_that_do_not_exist() -> None:
+    with pytest.raises(TypeError, match="no such settings: num_oi_threads"):
+        Config(num_io_threads=5, num_oi_threads=5)
+
+
 # -- checks: every refusal of the table
 
 REFUSED = [

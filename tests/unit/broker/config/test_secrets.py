@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import dataclasses
 import os
 from pathlib import Path
 
 import pytest
+from msgspec.structs import replace
 
 from kproc.broker.config import SETTINGS, ConfigError
 from kproc.broker.config.build import SourcedValue, parse_given
@@ -21,7 +21,7 @@ WORD = "s3cr3t-word"
 
 def row(name: str, kind: object = STRING, **options: bool) -> Setting:
     made = setting(kind, None, "", **options)  # type: ignore[arg-type]
-    return dataclasses.replace(made.metadata["setting"], name=name)
+    return replace(made.metadata["setting"], name=name)
 
 
 def test_no_form_of_a_secret_says_what_it_is() -> None:
@@ -35,7 +35,7 @@ def test_no_form_of_a_secret_says_what_it_is() -> None:
 
 
 def test_a_secret_that_cannot_be_used_is_not_in_the_complaint() -> None:
-    refusing = dataclasses.replace(row("x.password", PASSWORD), check=lambda value: "is too short")
+    refusing = replace(row("x.password", PASSWORD), check=lambda value: "is too short")
     with pytest.raises(ConfigError) as refused:
         refusing.parse(WORD)
     assert str(refused.value) == "x.password=[hidden]: is too short"

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from typing import Any
 
 import pytest
+from msgspec.structs import replace
 
 from kproc.broker.group.consumer.embedded import encode_assignment
 from kproc.broker.group.consumer.messages import ConsumerHeartbeat, ConsumerHeartbeatResult
@@ -320,7 +320,9 @@ def test_upgrade_that_is_not_appended_leaves_the_classic_group(rig: Rig) -> None
     classic = classic_group(rig)
     rig.log.error = ErrorCode.KAFKA_STORAGE_ERROR
     results: list[ConsumerHeartbeatResult] = []
-    request = ConsumerHeartbeat(member_id="n", member_epoch=0, topic_names=("t",), owned={}, rebalance_timeout_ms=1)
+    request = ConsumerHeartbeat(
+        member_id="n", member_epoch=0, topic_names=("t",), owned={}, rebalance_timeout_ms=1
+    )
     rig.coordinator.consumer_heartbeat("g", request, results.append)
     rig.log.flush()
     rig.log.error = 0

@@ -10,7 +10,8 @@ from typing import Any
 import orjson
 import pytest
 
-from kproc.broker.handler.request_monitor import IDLE_NS, LINES_MAX, WATCHES_MAX
+from kproc.broker.handler.request_monitor import LINES_MAX
+from kproc.broker.observe.request_lines import IDLE_NS, WATCHES_MAX
 from kproc.broker.request.own_requests import PRIVATE_API_KEY
 from kproc.broker.transport.envelope import FLAG_LOOPBACK
 from kproc.wire.header import ApiKey

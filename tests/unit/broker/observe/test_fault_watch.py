@@ -34,9 +34,9 @@ def test_rules_are_a_problem_of_every_broker(tmp_path: Path) -> None:
     assert found.problem is None
     files = RuleFiles(str(tmp_path))
     first = files.add(FaultRule(action="close"))
-    assert found.problem == "requests fail on purpose: 1 fault rule is active"
+    assert found.problem == "requests or writes fail on purpose: 1 fault rule is active"
     files.add(FaultRule(action="close"))
-    assert found.problem == "requests fail on purpose: 2 fault rules are active"
+    assert found.problem == "requests or writes fail on purpose: 2 fault rules are active"
     files.remove(first)
     assert found.describe() == {"is_enabled": True, "rules": 1}
 

@@ -15,6 +15,7 @@ from kproc.broker.config import Config
 from kproc.broker.ipc.region import Region, RegionKind
 from kproc.broker.metrics.slab import MetricsRow, Slab
 from kproc.broker.metrics.spec import METRICS, SLOT
+from kproc.broker.observe import status
 from kproc.broker.observe.status import Status
 from kproc.broker.role.listeners import ListenerEndpoint
 from kproc.broker.role.plan import BrokerPlan
@@ -166,6 +167,18 @@ def test_supervisor_has_no_row_and_is_shown_with_its_memory(rig: StatusRig) -> N
     assert row["requests_total"] == 0
     assert row["pss_bytes"] > 1 << 20
     assert row["cpu_seconds"] > 0
+
+
+def test_memory_is_read_again_only_after_its_interval(rig: StatusRig, monkeypatch: pytest.MonkeyPatch) -> None:
+    read: list[int] = []
+    monkeypatch.setattr(status, "_pss", lambda pid: read.append(pid) or (len(read) << 20, 0))
+    rig.describe("handler", pid=1)
+    assert [rig.ask()["processes"][0]["pss_bytes"] for _ in range(2)] == [1 << 20] * 2
+    rig.clock.advance_ms(250)
+    assert rig.ask()["processes"][0]["pss_bytes"] == 2 << 20
+    rig.status.processes[0]["pid"] = 2
+    assert rig.ask()["processes"][0]["pss_bytes"] == 3 << 20
+    assert read == [1, 1, 2]
 
 
 def test_process_that_has_ended_is_shown_as_nothing(rig: StatusRig) -> None:

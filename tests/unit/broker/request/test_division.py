@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import random
-from dataclasses import replace
 from operator import itemgetter
 from typing import Any
 
 import pytest
+from msgspec.structs import replace
 
 from kproc.broker.api import load_all
 from kproc.broker.request import registry

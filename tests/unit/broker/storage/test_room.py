@@ -47,3 +47,29 @@ def test_other_calls_are_delegated_uncounted(tmp_path: Path) -> None:
     values = [0] * len(SLOT)
     assert counting(FullFs(), values).list_directory(tmp_path) == []
     assert not any(values)
+
+
+def test_diverted_fs_gets_every_later_call_until_it_is_replaced(tmp_path: Path) -> None:
+    """Methods that the first calls have cached lead to the new file system, too."""
+    calls: list[str] = []
+
+    class Noisy(OsFs):
+        def __init__(self, name: str) -> None:
+            self._name = name
+
+        def sync(self, descriptor: int) -> None:
+            calls.append(self._name)
+
+        def exists(self, path: Path) -> bool:
+            calls.append(self._name)
+            return True
+
+    first, second = Noisy("first"), Noisy("second")
+    fs: Any = counting(first, [0] * len(SLOT))
+    for other in (second, first):
+        fs.sync(0)
+        fs.exists(tmp_path)
+        assert fs.divert(other) is not other
+        assert fs.wrapped is other
+    fs.sync(0)
+    assert calls == ["first", "first", "second", "second", "first"]

@@ -6,6 +6,7 @@ from contextlib import suppress
 from random import Random
 
 import pytest
+from msgspec.structs import force_setattr
 
 from kproc.broker.streams.group import REMOVED_AT_ONCE
 from kproc.broker.streams.messages import StreamsHeartbeatResult
@@ -250,7 +251,7 @@ def record_write_sizes(rig: StreamsRig) -> list[int]:
     """Return a list to which each later write of the group adds the number of its records."""
     sizes: list[int] = []
     append = rig.environment.append
-    object.__setattr__(rig.environment, "append", lambda *each: (sizes.append(len(each[1])), append(*each)))
+    force_setattr(rig.environment, "append", lambda *each: (sizes.append(len(each[1])), append(*each)))
     return sizes
 
 

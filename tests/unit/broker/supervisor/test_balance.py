@@ -48,7 +48,7 @@ def test_plan_of_a_rebalance_moves_nothing() -> None:
     scaler, children = Mock(), Mock()
     scaler.changes.balancer.plan.return_value = [(roles[0], roles[1], 5)]
     children.table.pools.return_value = ["clients"]
-    operations = SupervisorOperations(children, scaler)
+    operations = SupervisorOperations(children, scaler, Mock())
     replies: list[dict[str, Any]] = []
     operations.handle("plan_rebalance", {}, replies.append)
     assert replies == [{"moves": [{"from": 0, "to": 1, "connections": 5}]}]

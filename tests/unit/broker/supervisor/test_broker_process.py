@@ -16,9 +16,9 @@ from typing import Any
 
 import pytest
 
-from kproc.broker.observe.status import parent_pid, start_ticks
 from kproc.broker.supervisor.broker_process import NotABroker, ProcessClaim, VerifiedBroker, claim_in
 from kproc.broker.supervisor.data_directory import LOCK_FILE
+from kproc.common.sessions import parent_pid, start_ticks
 from tests.support.cases import in_one_test
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pytest
+from msgspec.structs import force_setattr
 
 from kproc.broker.group.consumer.records import CONSUMER_RECORDS, ConsumerRecordType
 from kproc.common.errors import ErrorCode, KafkaError
@@ -28,7 +29,7 @@ def test_rejected_successor_leaves_the_static_member(rig: GroupRig) -> None:
     def reject(*_args: object) -> frozenset[str]:
         raise KafkaError(ErrorCode.INVALID_REGULAR_EXPRESSION, "invalid")
 
-    object.__setattr__(rig.environment.cluster, "match_topics", reject)
+    force_setattr(rig.environment.cluster, "match_topics", reject)
     before = len(rig.log)
     with pytest.raises(KafkaError, check=lambda error: error.code == ErrorCode.INVALID_REGULAR_EXPRESSION):
         HonestMember(rig, "b", instance_id="seat", topics=(), regex="(").heartbeat()

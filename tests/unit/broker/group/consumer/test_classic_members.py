@@ -63,11 +63,23 @@ def test_restart_of_the_last_member_makes_the_group_classic(rig: Rig) -> None:
     described = rig.coordinator.describe("g")
     assert described is not None
     assert {member.member_id for member in described.members} == {classic.member_id, restarted.member_id}
-    # Both members join the rebalance that follows.
-    assert sync(rig, restarted).error_code == ErrorCode.REBALANCE_IN_PROGRESS
-    assert rig.coordinator.heartbeat("g", classic.member_id, None, 2) == ErrorCode.REBALANCE_IN_PROGRESS
+    # Its subscription is that of the member before, so the assignment stays and nobody has to join again.
+    assert sync(rig, restarted).error_code == ErrorCode.NONE
+    assert rig.coordinator.heartbeat("g", restarted.member_id, "seat", 2) == ErrorCode.NONE
     rig.make()
     assert rig.coordinator.describe("g") is not None
+
+
+def test_downgrading_restart_with_other_topics_rebalances(rig: Rig) -> None:
+    """As in Kafka the member gets no generation of the group, so that its SyncGroup makes it join again."""
+    consumer(rig, "n", instance_id="seat", topic_names=("other",))
+    restarted = join(rig, instance_id="seat")
+    assert (restarted.error_code, restarted.generation) == (ErrorCode.NONE, 0)
+    described = rig.coordinator.describe("g")
+    assert described is not None
+    assert described.state == "PreparingRebalance"
+    assert sync(rig, restarted).error_code == ErrorCode.ILLEGAL_GENERATION
+    assert rig.coordinator.heartbeat("g", restarted.member_id, "seat", 0) == ErrorCode.ILLEGAL_GENERATION
 
 
 def test_present_member_of_the_consumer_protocol_is_not_replaced(rig: Rig) -> None:

@@ -1,0 +1,136 @@
+"""FaultyFs: a file system on which writes and syncs fail by the fault rules about the disk.
+
+A Handler writes through it only while such a rule exists (`handler/fault_switch.py`). The controller and the cleaner,
+which hear of no rule, do so from their start on if kproc.faults.enable is set. Each call compares the names of the rule
+files with those that it knows, so that a rule acts from the moment when it is stored.
+
+Threads share a FaultyFs, because logs are synced in threads. It therefore keeps no counter open.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, cast
+
+from kproc.broker.faults.rule_files import RuleFiles
+from kproc.broker.storage.format import FAULTS_DIRECTORY, LOG_SUFFIX, parse_partition_directory_name
+from kproc.broker.storage.fs import Buffer, Fs, StorageFailure, failure
+
+if TYPE_CHECKING:
+    from kproc.broker.calls.own_operations import FaultRule
+
+
+def faulty(fs: Fs, log_dirs: str) -> Fs:
+    """Wrap `fs`, so that the rules of the broker with these log.dirs fail its calls."""
+    # A cast, because FaultyFs delegates by __getattr__, which a type checker cannot follow.
+    return cast(Fs, FaultyFs(fs, log_dirs))
+
+
+class FaultyFs:
+    """An Fs that calls another one, unless a rule fails the call."""
+
+    def __init__(self, fs: Fs, log_dirs: str) -> None:
+        self._fs = fs
+        self._log_dirs = log_dirs
+        self._files = RuleFiles(log_dirs)
+        # One attribute, because threads read it while another one replaces it.
+        self._known: tuple[list[int], dict[int, FaultRule]] = ([], {})
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._fs, name)
+
+    def write(self, descriptor: int, buffers: Sequence[Buffer], *, position: int) -> None:
+        """Write by the wrapped Fs. On a disk that a rule has filled, write the bytes that fit and raise DiskFull."""
+        self._fail_call("fail-write", descriptor, "write")
+        wanted = sum(map(len, buffers))
+        for rule_id, rule in self._rules("fill-disk"):
+            growth = position + wanted - self._fs.facts(descriptor).st_size
+            excess = growth - max(0, self._free_bytes(rule))
+            if excess > 0 and self._is_due(rule_id, rule):
+                fitting = b"".join(buffers)[: max(0, wanted - excess)]
+                if fitting:
+                    self._fs.write(descriptor, [fitting], position=position)
+                raise _failed(errno.ENOSPC, "write")
+        self._fs.write(descriptor, buffers, position=position)
+
+    def sync(self, descriptor: int) -> None:
+        """Sync by the wrapped Fs."""
+        self._fail_call("fail-sync", descriptor, "fdatasync")
+        self._fs.sync(descriptor)
+
+    def make_directory(self, path: Path) -> bool:
+        """Create a directory by the wrapped Fs. Raise DiskFull if a rule has filled the disk."""
+        for rule_id, rule in self._rules("fill-disk"):
+            if self._free_bytes(rule) <= 0 and self._is_due(rule_id, rule):
+                raise _failed(errno.ENOSPC, f"mkdir {path}")
+        return self._fs.make_directory(path)
+
+    def reserve(self, descriptor: int, position: int, length: int) -> bool:
+        """Reserve nothing while a rule limits the disk, so that each write is measured."""
+        return not any(self._rules("fill-disk")) and self._fs.reserve(descriptor, position, length)
+
+    def _fail_call(self, action: str, descriptor: int, call: str) -> None:
+        """Raise the error of the first rule that is due for this write or sync of a segment's log file."""
+        rules = list(self._rules(action))
+        if not rules:
+            return
+        # Imported late, because it brings the decoder of requests into the controller and the cleaner.
+        from kproc.broker.faults.matching import matches_name
+
+        path = Path(os.readlink(f"/proc/self/fd/{descriptor}"))
+        partition = parse_partition_directory_name(path.parent.name)
+        if partition is None or path.suffix != LOG_SUFFIX:
+            return
+        for rule_id, rule in rules:
+            is_matched = matches_name(rule.topic, partition[:1]) and rule.partition in (None, partition[1])
+            if is_matched and self._is_due(rule_id, rule):
+                raise _failed(getattr(errno, rule.error or "EIO"), call)
+
+    def _rules(self, action: str) -> Iterator[tuple[int, FaultRule]]:
+        """Yield the rules with this action. Read the files again if rules were added or removed."""
+        ids = self._files.ids()
+        if ids != self._known[0]:
+            self._known = (ids, self._files.read())
+        return ((rule_id, rule) for rule_id, rule in self._known[1].items() if rule.action == action)
+
+    def _is_due(self, rule_id: int, rule: FaultRule) -> bool:
+        """Count a call that a rule matches. Return True if the rule acts on it."""
+        try:
+            counter = self._files.counter(rule_id)
+        except FileNotFoundError:
+            return False  # Removed meanwhile.
+        # Imported late, because a broker without rules about the disk needs no random numbers.
+        from kproc.broker.faults.schedule import Schedule
+
+        try:
+            return Schedule(rule).acts_on(counter.next())
+        finally:
+            counter.close()
+
+    def _free_bytes(self, rule: FaultRule) -> int:
+        return rule.used_bytes + rule.free_bytes - used_bytes(self._log_dirs)
+
+
+def used_bytes(log_dirs: str) -> int:
+    """Return the sum of the sizes of all files in log.dirs, without the fault rules.
+
+    Sizes do not depend on the file system, as its blocks do. A disk for tests has few files, so that they are summed up
+    anew for each write. All roles then agree, and deleted files count no more.
+    """
+    total = 0
+    for directory, names, files in os.walk(log_dirs):
+        if FAULTS_DIRECTORY in names:
+            names.remove(FAULTS_DIRECTORY)
+        for name in files:
+            try:
+                total += os.lstat(os.path.join(directory, name)).st_size
+            except FileNotFoundError:
+                continue  # Deleted or renamed meanwhile.
+    return total
+
+
+def _failed(number: int, call: str) -> StorageFailure:
+    return failure(OSError(number, os.strerror(number)), call)

@@ -1,0 +1,195 @@
+"""`kproc dev --control N`: the broker with the control API, by which tests in other languages make it misbehave.
+
+The broker runs in processes of its own, and this process owns it as a test owns a `kproc.Broker`. The control API
+therefore survives a restart of the broker.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import select
+import signal
+import subprocess
+import sys
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any, Final
+
+from kproc.broker.config import Flag, parse_assignments
+from kproc.broker.supervisor import ready
+from kproc.cli.broker_options import listener_protocol
+from kproc.cli.failure import DEFAULT_PORT, Failure, one_line, usage_error
+from kproc.client.security.throwaway import Throwaway, write_private
+from kproc.embedded import Broker, BrokerFailed
+from kproc.embedded.control import ControlServer
+from kproc.embedded.process import BrokerProcess
+
+_POLL_MS: Final = 250
+"""Interval between checks of the broker, which an operation can restart."""
+# A data directory of --set log.dirs can need a long recovery.
+_START_TIMEOUT_MS: Final = 600_000
+_STOP_TIMEOUT_MS: Final = 60_000
+_TOKEN_FILE: Final = "control-token"  # noqa: S105 - the name of a file
+TOKEN_VARIABLE: Final = "KPROC_CONTROL_TOKEN"  # noqa: S105 - the name of a variable
+"""Names the variable with the token of the control API. Without it the token is random."""
+_PARENT: Final = "kproc.exit.with.pid"
+PrintReady = Callable[[Mapping[str, Any], Mapping[str, int], Throwaway | None, bool], None]
+"""Prints the banner: content of the ready file, topics, credentials, and True if the data are temporary."""
+
+
+class DevBroker(Broker):
+    """A broker that writes its log to the terminal."""
+
+    def __init__(self, settings: Mapping[str, object], *, log_format: str, **more: Any) -> None:
+        self._log_format = log_format
+        super().__init__(settings, **more)
+
+    def _new_process(self, start_timeout_ms: int, stop_timeout_ms: int) -> BrokerProcess:
+        arguments = ["--log-format", self._log_format]
+        return _ShownProcess(arguments, start_timeout_ms=start_timeout_ms, stop_timeout_ms=stop_timeout_ms)
+
+    @property
+    def credentials(self) -> Throwaway | None:
+        """The certificates and users of --tls and --user."""
+        return self._throwaway
+
+    @property
+    def directory(self) -> Path:
+        """The temporary directory, which goes with the broker."""
+        assert self._process.directory is not None
+        return self._process.directory
+
+
+class _ShownProcess(BrokerProcess):
+    def __init__(self, arguments: list[str], **timeouts: int) -> None:
+        super().__init__(**timeouts)
+        self._arguments = arguments
+
+    def _launch(self, command: list[str], log: int) -> subprocess.Popen[bytes]:
+        return super()._launch([*command, *self._arguments], sys.stderr.fileno())
+
+    def _log_suffix(self) -> str:
+        return ""  # The log is on the terminal.
+
+
+class _EndSignals:
+    """Waits for SIGTERM, SIGINT, SIGHUP or the end of a process (--exit-with-parent)."""
+
+    def __init__(self, parent: str | None) -> None:
+        self._event = os.eventfd(0)
+        self._poll = select.poll()
+        self._poll.register(self._event, select.POLLIN)
+        self._descriptors = [self._event]
+        if parent is not None:
+            try:
+                self._descriptors.append(os.pidfd_open(int(parent)))
+            except ProcessLookupError:
+                self._on_signal()
+            else:
+                self._poll.register(self._descriptors[-1], select.POLLIN)
+        for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
+            signal.signal(number, self._on_signal)
+
+    def _on_signal(self, *_: object) -> None:
+        os.eventfd_write(self._event, 1)
+
+    def wait(self, timeout_ms: int) -> bool:
+        """Wait for a signal. Return False after the timeout."""
+        return bool(self._poll.poll(timeout_ms))
+
+
+class _Announcement:
+    """The ready file, with the address of the control API."""
+
+    def __init__(self, path: Path | None, broker: DevBroker, control: ControlServer) -> None:
+        self._path = path
+        self._broker = broker
+        token_file = broker.directory / _TOKEN_FILE
+        write_private(token_file, control.token.encode())
+        self._added = {"control_url": control.url, "control_token_file": str(token_file)}
+        self._pid = -1
+
+    def content(self) -> dict[str, Any]:
+        return {**self._broker.ready, **self._added}
+
+    def update(self) -> None:
+        """Write the file, at the start and after each restart of the broker."""
+        if self._pid != self._broker.pid:
+            self._pid = self._broker.pid
+            if self._path is not None:
+                ready.write(self._path, self.content())
+
+    def remove(self) -> None:
+        ready.remove(self._path)
+
+
+def run_with_control(
+    given: argparse.Namespace, flags: list[Flag], topics: Mapping[str, int], print_ready: PrintReady
+) -> int:
+    """Run the broker and its control API until SIGTERM, SIGINT or SIGHUP. Return the exit code.
+
+    topics: topics to create, with their numbers of partitions. 0 stands for num.partitions.
+    """
+    settings: dict[str, Any] = {"listeners": f"{listener_protocol(given)}://127.0.0.1:{DEFAULT_PORT}"}
+    settings |= parse_assignments(given.settings or ())
+    settings |= {flag.name: flag.value for flag in flags}
+    parent = settings.pop(_PARENT, None)
+    users = tuple(dict.fromkeys(given.users or ()))
+    broker = DevBroker(
+        settings,
+        log_format=given.log_format,
+        tls=given.tls,
+        users=users,
+        start_timeout_ms=_START_TIMEOUT_MS,
+        stop_timeout_ms=_STOP_TIMEOUT_MS,
+    )
+    try:
+        # The broker's processes do not need it.
+        token = os.environ.pop(TOKEN_VARIABLE, None)
+        control = ControlServer(broker, port=int(given.control), token=token)
+    except ValueError as error:
+        usage_error(f"{TOKEN_VARIABLE}: {error}")
+    except OSError as error:
+        reason = (error.strerror or str(error)).lower()
+        raise Failure(f"--control {given.control}: {reason}") from None
+    signals = _EndSignals(parent)
+    try:
+        broker.start()
+        counts = {name: count or int(settings.get("num.partitions", 1)) for name, count in topics.items()}
+        for name, count in counts.items():
+            broker.create_topic(name, partitions=count)
+        announcement = _Announcement(given.ready_file, broker, control)
+        control.start()
+        shown = {**announcement.content(), "control_token": control.token}
+        print_ready(shown, counts, broker.credentials, "log.dirs" not in settings)
+        _wait_for_end(signals, control, announcement)
+    except RuntimeError as error:
+        raise Failure(one_line(str(error))) from error
+    finally:
+        _stop(broker, control)
+    return 0
+
+
+def _wait_for_end(signals: _EndSignals, control: ControlServer, announcement: _Announcement) -> None:
+    """Return at a signal, or when the broker has ended and no operation is in progress that starts it again."""
+    try:
+        while not signals.wait(_POLL_MS):
+            with control.quiescent() as is_quiet:
+                if is_quiet and not control.broker.is_running:
+                    return
+                if is_quiet:
+                    announcement.update()
+    finally:
+        announcement.remove()
+
+
+def _stop(broker: Broker, control: ControlServer) -> None:
+    try:
+        broker.stop()
+    except BrokerFailed as error:
+        raise Failure(one_line(str(error))) from error
+    finally:
+        control.close()
+        # An operation that was in progress can have started the broker again.
+        broker.stop()

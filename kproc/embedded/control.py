@@ -1,0 +1,254 @@
+"""ControlServer: the functions of a broker under test as JSON over HTTP, for tests in other languages.
+
+    POST /fault/add  {"rule": {"action": "close", "apis": ["Produce"]}}
+    GET /            the names of all operations
+
+It runs in threads of the process that owns a `kproc.Broker`, and calls the functions of `kproc/embedded/operations.py`.
+Every answer is a JSON object, and that of a failure is {"error": "..."} with an error status.
+
+Who can add faults can disturb every client. It therefore listens at 127.0.0.1 only, requires a token, which it compares
+in constant time, and rejects the Host header of web pages that reach for the loopback. Connections, their time and the
+size of a request are bounded.
+"""
+
+from __future__ import annotations
+
+import hmac
+import logging
+import re
+import secrets
+import socket
+import socketserver
+import sys
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from types import TracebackType
+from typing import Any, Final, Self
+
+import msgspec
+
+from kproc.client.errors import AnswerTimeout, ClientError, ConnectionFailed, ConnectionLost
+from kproc.common.clock import NS_PER_S, SystemClock
+from kproc.common.own_host import is_own_host
+from kproc.embedded.broker import Broker
+from kproc.embedded.operations import OPERATIONS, InvalidArgument
+from kproc.embedded.process import BrokerFailed
+
+logger = logging.getLogger(__name__)
+
+LOOPBACK: Final = "127.0.0.1"
+CONNECTIONS_MAX: Final = 32
+BODY_BYTES_MAX: Final = 1 << 20
+_REQUEST_TIMEOUT_S: Final = 10
+_CLOSE_POLL_S: Final = 0.1
+"""Interval between checks for the end and for requests that take too long."""
+_LENGTH: Final = re.compile(r"[0-9]{1,18}")
+_SCHEME: Final = "Bearer "
+_TOKEN: Final = re.compile(r"[!-~]{16,}")
+_TOKEN_BYTES: Final = 32
+_BUSY: Final = b"HTTP/1.1 503 Service Unavailable\r\nConnection: close\r\nContent-Length: 0\r\n\r\n"
+
+
+class ControlServer:
+    """The control API of one broker. Use it as a context manager, within the block of the broker.
+
+    `url` and `token` are what a client needs: the token goes into the header `Authorization: Bearer`.
+    """
+
+    def __init__(self, broker: Broker, *, port: int = 0, token: str | None = None) -> None:
+        """Listen at a port of the loopback.
+
+        port: 0 takes a free one.
+        token: the token that clients must know. Default: a random one.
+
+        Raises OSError if the port is in use, and ValueError if the token is not of 16 or more printable characters.
+        """
+        if token is not None and not _TOKEN.fullmatch(token):
+            raise ValueError("a token has at least 16 ASCII characters, and no blanks")
+        self.broker = broker
+        self.token = token or secrets.token_urlsafe(_TOKEN_BYTES)
+        self._server = _Server(self, port)
+        self.url = f"http://{LOOPBACK}:{self._server.server_port}"
+        self._lock = threading.Lock()
+        self._running = 0
+        self._thread = threading.Thread(
+            target=self._server.serve_forever, args=(_CLOSE_POLL_S,), name="kproc-control", daemon=True
+        )
+
+    def start(self) -> None:
+        """Start to accept connections."""
+        self._thread.start()
+
+    def close(self) -> None:
+        """Stop, wait for the operations in progress, and close all connections."""
+        if self._thread.is_alive():
+            self._server.shutdown()
+            self._thread.join()
+        self._server.server_close()
+
+    def __enter__(self) -> Self:
+        self.start()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, stack: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def call(self, name: str, body: bytes) -> tuple[int, dict[str, Any]]:
+        """Run an operation. Return the status and the JSON object of the answer."""
+        operation = OPERATIONS.get(name)
+        if operation is None:
+            return 404, _error(f"unknown operation {name!r}: GET / names all")
+        with self._lock:
+            self._running += 1
+        try:
+            return 200, operation.call(self.broker, body or b"{}")
+        except (msgspec.DecodeError, RecursionError, InvalidArgument) as error:
+            return 400, _error(f"{name}: {error}")
+        except TimeoutError as error:
+            return 504, _error(str(error))
+        except (BrokerFailed, AnswerTimeout, ConnectionFailed, ConnectionLost) as error:
+            return 503, _error(str(error))
+        except (ClientError, RuntimeError) as error:
+            # The broker has rejected it, and says why.
+            return 400, _error(str(error))
+        except Exception as error:
+            logger.exception("operation %s of the control API failed", name)
+            return 500, _error(f"{name} failed, which is a defect of kproc: {error!r}")
+        finally:
+            with self._lock:
+                self._running -= 1
+
+    @contextmanager
+    def quiescent(self) -> Iterator[bool]:
+        """Hold back new operations in this block. Yield False if one is in progress, such as a restart."""
+        with self._lock:
+            yield self._running == 0
+
+
+class _Server(ThreadingHTTPServer):
+    """The listening socket, and a thread for each connection."""
+
+    daemon_threads = False  # server_close() joins the others only.
+    request_queue_size = CONNECTIONS_MAX
+
+    def __init__(self, control: ControlServer, port: int) -> None:
+        self.control = control
+        self._slots = threading.BoundedSemaphore(CONNECTIONS_MAX)
+        self._clock = SystemClock()
+        # With the time of its start in ns.
+        self._connections: dict[socket.socket, int] = {}
+        super().__init__((LOOPBACK, port), _Handler)
+
+    def server_bind(self) -> None:
+        # That of HTTPServer looks up the host's name, which can wait for a name server.
+        socketserver.TCPServer.server_bind(self)
+        self.server_name, self.server_port = LOOPBACK, self.server_address[1]
+
+    def process_request(self, request: Any, client_address: Any) -> None:
+        if not self._slots.acquire(blocking=False):
+            with suppress(OSError):
+                request.send(_BUSY)
+            self.shutdown_request(request)
+            return
+        self._connections[request] = self._clock.now_ns()
+        super().process_request(request, client_address)
+
+    def process_request_thread(self, request: Any, client_address: Any) -> None:
+        try:
+            super().process_request_thread(request, client_address)
+        finally:
+            del self._connections[request]
+            self._slots.release()
+
+    def handle_error(self, request: Any, client_address: Any) -> None:
+        # The client has closed its connection.
+        logger.debug("a connection of the control API failed: %r", sys.exception())
+
+    def service_actions(self) -> None:
+        # The timeout of a socket is for one read, and a request can come byte by byte.
+        self.end_requests(self._clock.now_ns() - _REQUEST_TIMEOUT_S * NS_PER_S)
+
+    def end_requests(self, started_before_ns: int) -> None:
+        """Let the threads of connections read their end. Operations in progress can still send their answers."""
+        for request, start_ns in tuple(self._connections.items()):
+            if start_ns < started_before_ns:
+                with suppress(OSError):
+                    request.shutdown(socket.SHUT_RD)
+
+    def server_close(self) -> None:
+        self.end_requests(self._clock.now_ns() + 1)
+        super().server_close()
+
+
+class _Handler(BaseHTTPRequestHandler):
+    """One request on one connection."""
+
+    server: _Server
+    protocol_version = "HTTP/1.1"
+    server_version = "kproc"
+    sys_version = ""
+    timeout = _REQUEST_TIMEOUT_S
+
+    def do_GET(self) -> None:
+        """Respond with the names of all operations."""
+        if not self._is_admitted():
+            return
+        if self.path != "/":
+            self._respond(405, _error("there are only GET / and POST with the name of an operation"))
+            return
+        operations = {name: operation.summary for name, operation in sorted(OPERATIONS.items())}
+        self._respond(200, {"operations": operations})
+
+    def do_POST(self) -> None:
+        """Run the operation of the path."""
+        length = self.headers.get("Content-Length", "")
+        if "Transfer-Encoding" in self.headers or not _LENGTH.fullmatch(length):
+            self._respond(411, _error("a request needs Content-Length"))
+        elif int(length) > BODY_BYTES_MAX:
+            self._respond(413, _error(f"a request has {BODY_BYTES_MAX:,} bytes at most"))
+        # Read the body first. A connection with unread bytes is reset at its end, and its client can lose the answer.
+        elif len(body := self.rfile.read(int(length))) == int(length) and self._is_admitted():
+            self._respond(*self.server.control.call(self.path.removeprefix("/"), body))
+
+    def _is_admitted(self) -> bool:
+        """Return True if the request comes from a program of this host that knows the token. Respond otherwise."""
+        if not all(map(is_own_host, self.headers.get_all("Host", []))):
+            self._respond(421, _error("Host must be localhost, the host's own name or an address"))
+            return False
+        given = self.headers.get("Authorization", "")
+        wanted = self.server.control.token
+        if not given.startswith(_SCHEME) or not hmac.compare_digest(
+            given.removeprefix(_SCHEME).strip().encode(), wanted.encode()
+        ):
+            self._respond(
+                401, _error("the header Authorization must be: Bearer TOKEN, with the token of this API")
+            )
+            return False
+        return True
+
+    def send_error(self, code: int, message: str | None = None, explain: str | None = None) -> None:
+        """Respond to a request that is not HTTP, or with another method."""
+        self._respond(code, _error(message or self.responses[code][0]))
+
+    def _respond(self, status: int, answer: dict[str, Any]) -> None:
+        body = msgspec.json.encode(answer)
+        self.close_connection = True
+        self.send_response(status)
+        self.send_header("Content-Type", "application/json")
+        self.send_header("Content-Length", str(len(body)))
+        self.send_header("Connection", "close")
+        if status == 401:
+            self.send_header("WWW-Authenticate", "Bearer")
+        self.end_headers()
+        self.wfile.write(body)
+
+    def log_message(self, format: str, *arguments: Any) -> None:
+        logger.debug(format, *arguments)
+
+
+def _error(text: str) -> dict[str, Any]:
+    return {"error": text}

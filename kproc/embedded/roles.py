@@ -1,0 +1,131 @@
+"""Signals to the roles of a broker for tests: kill one and wait for its successor, or pause one for a `with` block.
+
+The pid of a role comes from the broker's status, because the supervisor gives each successor another one. Signals go
+through a pidfd of the process that the status has shown, so that they never reach another process with that pid.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+import threading
+from collections.abc import Callable, Iterator
+from typing import TYPE_CHECKING, Any, Final
+
+from kproc.client.errors import ClientError
+from kproc.common.clock import NS_PER_S, SystemClock
+from kproc.common.sessions import start_ticks, wait_ended
+from kproc.embedded.process import BrokerFailed
+
+if TYPE_CHECKING:
+    from kproc.client import Client
+
+Connect = Callable[[], "Client"]
+ROLES: Final = ("acceptor", "processor", "handler", "controller", "cleaner")
+_POLL_S: Final = 0.01
+_STATUS_MS: Final = 2_000
+_clock: Final = SystemClock()
+_pause: Final = threading.Event()  # Never set: its `wait` is a pause.
+
+
+def kill_role(connect: Connect, role: str, index: int, *, wait: bool, timeout_s: float) -> None:
+    """Send SIGKILL to a role. With `wait`, return when the supervisor's successor for it serves.
+
+    Raises ValueError if there is no such role, and BrokerFailed if it is no process or has no successor in time.
+    """
+    pid, pidfd = _open_role(connect, role, index)
+    try:
+        signal.pidfd_send_signal(pidfd, signal.SIGKILL)
+        wait_ended(pidfd, int(timeout_s * 1000))
+    except ProcessLookupError:
+        pass  # It has died by itself since the status.
+    finally:
+        os.close(pidfd)
+    if wait:
+        _wait_served(connect, role, index, timeout_s=timeout_s, is_served=lambda row: row["pid"] != pid)
+
+
+@contextlib.contextmanager
+def paused_role(connect: Connect, role: str, index: int, *, wait: bool, timeout_s: float) -> Iterator[None]:
+    """Pause a role by SIGSTOP until the end of the block, which resumes it in any case.
+
+    Arguments and errors are those of `kill_role`. With `wait`, the block ends when the role serves again, or its
+    successor if it was killed meanwhile.
+    """
+    _, pidfd = _open_role(connect, role, index)
+    try:
+        signal.pidfd_send_signal(pidfd, signal.SIGSTOP)
+        try:
+            yield
+        finally:
+            # The supervisor has killed it (kproc.hung.kill), or the test has.
+            with contextlib.suppress(ProcessLookupError):
+                signal.pidfd_send_signal(pidfd, signal.SIGCONT)
+    finally:
+        os.close(pidfd)
+    if wait:
+        _wait_served(connect, role, index, timeout_s=timeout_s, is_served=lambda _: True)
+
+
+def _open_role(connect: Connect, role: str, index: int) -> tuple[int, int]:
+    """Return the pid of a role, and a pidfd that the caller closes."""
+    rows = _rows(connect)
+    row = _find(rows, role, index)
+    if role not in ROLES or row is None:
+        names = ", ".join(f"{each['role']} {each['index']}" for each in rows if each["role"] in ROLES)
+        raise ValueError(f"the broker has no role {role!r} with index {index}; it has: {names}")
+    pid = int(row["pid"])
+    if not pid:
+        raise BrokerFailed(f"{role} {index} has no process now: it is {row['state']}")
+    try:
+        pidfd = os.pidfd_open(pid)
+    except ProcessLookupError:
+        raise BrokerFailed(f"{role} {index} has just ended by itself: see the broker's log_text()") from None
+    # The role can have ended since the status, and another process can have its pid.
+    if start_ticks(pid) != row["start_ticks"]:
+        os.close(pidfd)
+        raise BrokerFailed(f"{role} {index} has just ended by itself: see the broker's log_text()")
+    return pid, pidfd
+
+
+def _rows(connect: Connect) -> list[dict[str, Any]]:
+    """Return the rows of the processes in the broker's status."""
+    with connect() as client:
+        client.timeout_ms = _STATUS_MS
+        status = client.operate("status")
+    if status["transport"] != "process":
+        raise BrokerFailed(
+            f"the roles of this broker are no processes (transport {status['transport']!r}): "
+            "start it with transport='process' to kill or pause one"
+        )
+    rows: list[dict[str, Any]] = status["processes"]
+    return rows
+
+
+def _find(rows: list[dict[str, Any]], role: str, index: int) -> dict[str, Any] | None:
+    return next((row for row in rows if (row["role"], row["index"]) == (role, index)), None)
+
+
+def _wait_served(
+    connect: Connect,
+    role: str,
+    index: int,
+    *,
+    timeout_s: float,
+    is_served: Callable[[dict[str, Any]], bool],
+) -> None:
+    """Wait until the broker shows a role as running. Raises BrokerFailed after `timeout_s`."""
+    until_ns = _clock.now_ns() + int(timeout_s * NS_PER_S)
+    last = "the broker gave no status"
+    while True:
+        try:
+            row = _find(_rows(connect), role, index)
+            if row is not None and row["state"] == "running" and is_served(row):
+                return
+            last = f"it is {row['state']}" if row is not None else "it was scaled away"
+        except ClientError as error:  # The connection was that role's.
+            last = str(error)
+        if _clock.now_ns() > until_ns:
+            raise BrokerFailed(f"{role} {index} does not serve after {timeout_s:g} s: {last}")
+        _pause.wait(_POLL_S)

@@ -1,0 +1,97 @@
+"""BrokerState: snapshots of a broker for tests, and its return to one of them or to the empty state.
+
+The broker copies its data directory for a snapshot. To return to one it ends its roles, replaces the directory and
+starts them again, within the same process and at the same ports. The ready file counts these restores.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+from types import TracebackType
+from typing import TYPE_CHECKING, Final, Self
+
+from kproc.client.errors import ClientError, ConnectionLost
+from kproc.embedded.process import BrokerFailed, BrokerProcess
+
+if TYPE_CHECKING:
+    from kproc.client import Client
+
+_COPY_MS: Final = 60_000
+"""Time for the copy of a large data directory."""
+
+
+class BrokerSnapshot:
+    """The state of a broker at one moment, until `delete()` or the broker's stop. Use it as a context manager."""
+
+    def __init__(self, state: BrokerState, name: str) -> None:
+        self._state = state
+        self.name = name
+        """The broker's name for the snapshot."""
+
+    def __repr__(self) -> str:
+        return f"<snapshot {self.name}>"
+
+    def delete(self) -> None:
+        """Delete the broker's copy. Raises RuntimeError if the broker does not have it any more."""
+        self._state.delete(self)
+
+    def is_of(self, state: BrokerState) -> bool:
+        """Return True if the snapshot belongs to that broker."""
+        return self._state is state
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, stack: TracebackType | None
+    ) -> None:
+        if self._state.is_running:
+            self.delete()
+
+
+class BrokerState:
+    """The state of one embedded broker. connect: opens a new connection to it. Threads may share the object."""
+
+    def __init__(self, connect: Callable[[], Client], process: BrokerProcess) -> None:
+        self._connect = connect
+        self._process = process
+        # Two restores at a time could not tell whose restart they see.
+        self._lock = threading.Lock()
+
+    @property
+    def is_running(self) -> bool:
+        return self._process.is_running
+
+    def snapshot(self) -> BrokerSnapshot:
+        """Copy the state."""
+        with self._lock:
+            return BrokerSnapshot(self, self._operate("snapshot")["snapshot"])
+
+    def delete(self, snapshot: BrokerSnapshot) -> None:
+        """Delete a snapshot."""
+        self._operate("delete-snapshot", snapshot=snapshot.name)
+
+    def restore(self, snapshot: BrokerSnapshot | None) -> None:
+        """Return to a snapshot, or to the empty state for None. Return when the broker serves again."""
+        if snapshot is not None and not snapshot.is_of(self):
+            raise ValueError(f"{snapshot!r} belongs to another broker")
+        with self._lock:
+            restores = self._process.ready["restores"]
+            try:
+                self._operate("restore", snapshot=snapshot.name if snapshot is not None else None)
+            except RuntimeError as error:
+                # The roles may end before they have sent the answer.
+                if not isinstance(error.__cause__, ConnectionLost):
+                    raise
+            self._process.wait_restored(restores + 1)
+
+    def _operate(self, operation: str, **arguments: str | None) -> dict[str, str]:
+        try:
+            with self._connect() as client:
+                client.timeout_ms = _COPY_MS
+                return client.operate(operation, **arguments)
+        except ClientError as error:
+            if not self.is_running:
+                raise BrokerFailed(f"the broker has ended{self._process.log_suffix()}") from error
+            raise RuntimeError(str(error)) from error

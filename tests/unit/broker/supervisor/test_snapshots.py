@@ -1,0 +1,154 @@
+"""The copies of a data directory, and every state in which a killed broker can leave a restore."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from kproc.broker.supervisor import snapshots
+from kproc.broker.supervisor.snapshots import Snapshots, complete_restore, remove_snapshots
+
+
+@pytest.fixture
+def data(tmp_path: Path) -> Path:
+    """A data directory with a partition, a deleted one, and files that are no state."""
+    for name in ("t-0", "gone-0.0123-delete", ".faults"):
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "00.log").write_bytes(name.encode() * 1000)
+    for name in (".lock", "meta.properties", "requests-handler-0.log"):
+        (tmp_path / name).write_text(name)
+    return tmp_path
+
+
+def contents(directory: Path) -> dict[str, bytes]:
+    """Return the files below a directory that are not in a directory of ours."""
+    paths = [path for path in directory.rglob("*") if path.is_file()]
+    found = {str(path.relative_to(directory)): path.read_bytes() for path in paths}
+    return {name: content for name, content in found.items() if not name.startswith(".snapshots/")}
+
+
+def request(data: Path, do: str, name: str | None = None) -> dict[str, Any]:
+    """Send one request and return the reply with the number of restores that it has begun as `begun`."""
+    begun: list[None] = []
+    replies: list[dict[str, Any]] = []
+    handler = Snapshots(data, contextlib.nullcontext, lambda: begun.append(None))
+    handler.handle({"do": do, "snapshot": name}, replies.append)
+    [reply] = replies
+    return {**reply, "begun": len(begun)}
+
+
+def test_restore_returns_to_files_times_and_attributes(data: Path) -> None:
+    log = data / "t-0" / "00.log"
+    os.utime(log, ns=(1_000, 2_000))
+    os.setxattr(log, "user.kproc.aborted", b"7")
+    before = contents(data)
+    name = request(data, "snapshot")["snapshot"]
+    log.write_bytes(b"other")
+    (data / "new-0").mkdir()
+    (data / "new-0" / "00.log").write_bytes(b"new")
+    assert request(data, "restore", name) == {"begun": 1}
+    complete_restore(data)
+    del before["gone-0.0123-delete/00.log"]  # The cleaner would delete it anyway.
+    assert contents(data) == before
+    assert (log.stat().st_mtime_ns, os.getxattr(log, "user.kproc.aborted")) == (2_000, b"7")
+
+
+def test_restore_without_name_keeps_only_the_identity(data: Path) -> None:
+    assert request(data, "restore") == {"begun": 1}
+    complete_restore(data)
+    assert sorted(contents(data)) == [".faults/00.log", ".lock", "meta.properties", "requests-handler-0.log"]
+
+
+def test_killed_restore_leaves_one_of_both_states(data: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Fail each file operation of a restore in turn. The next start finds the former state or the new one."""
+    former = contents(data)
+    name = request(data, "snapshot")["snapshot"]
+    (data / "t-0" / "01.log").write_bytes(b"later")
+    later = contents(data)
+    restored = {key: value for key, value in former.items() if "delete" not in key}
+    outcomes = []
+    for survived in range(100):
+        left = survived
+
+        def limited(operation: Any) -> Any:
+            def run(*arguments: Any, **options: Any) -> Any:
+                nonlocal left
+                if left == 0:
+                    raise KeyboardInterrupt
+                left -= 1
+                return operation(*arguments, **options)
+
+            return run
+
+        with monkeypatch.context() as patch:
+            for owner, operation in (
+                (os, "open"),
+                (os, "listdir"),
+                (os, "rmdir"),
+                (snapshots.shutil, "rmtree"),
+            ):
+                patch.setattr(owner, operation, limited(getattr(owner, operation)))
+            for operation in ("mkdir", "rename", "unlink", "rmdir"):
+                patch.setattr(Path, operation, limited(getattr(Path, operation)))
+            try:
+                request(data, "restore", name)
+                complete_restore(data)
+                is_complete = True
+            except KeyboardInterrupt:
+                is_complete = False
+        complete_restore(data)
+        found = contents(data)
+        assert found in (later, restored), survived
+        outcomes.append(found == restored)
+        if is_complete:
+            break
+        (data / "t-0" / "01.log").write_bytes(b"later")
+        (data / "gone-0.0123-delete").mkdir(exist_ok=True)
+        (data / "gone-0.0123-delete" / "00.log").write_bytes(former["gone-0.0123-delete/00.log"])
+    assert is_complete
+    assert outcomes == sorted(outcomes)  # Once the copy is complete, a kill cannot undo the restore.
+    assert set(outcomes) == {True, False}
+
+
+def test_failed_copy_is_reported_and_leaves_nothing(data: Path) -> None:
+    (data / "t-0" / "link").symlink_to("nowhere")
+    reply = request(data, "snapshot")
+    assert reply["error"].startswith("snapshot failed: [Errno 2] No such file or directory")
+    assert list((data / ".snapshots").iterdir()) == []
+
+
+def test_unknown_snapshot_is_rejected(data: Path) -> None:
+    before = contents(data)
+    for do in ("restore", "delete-snapshot"):
+        reply = request(data, do, "0123456789abcdef")
+        assert "does not exist" in reply["error"]
+        assert reply["begun"] == 0
+    assert contents(data) == before
+
+
+def test_deleted_and_removed_snapshots_are_gone(data: Path) -> None:
+    names = [request(data, "snapshot")["snapshot"] for _ in range(2)]
+    assert request(data, "delete-snapshot", names[0]) == {"begun": 0}
+    assert [path.name for path in (data / ".snapshots").iterdir()] == [names[1]]
+    remove_snapshots(data)
+    assert not (data / ".snapshots").exists()
+
+
+def test_number_of_snapshots_is_limited(data: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(snapshots, "SNAPSHOTS_MAX", 1)
+    request(data, "snapshot")
+    assert "1 snapshots exist already" in request(data, "snapshot")["error"]
+
+
+def test_bytes_are_copied_without_copy_file_range(data: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def refused(*_arguments: Any) -> int:
+        raise OSError(18, "Invalid cross-device link")
+
+    monkeypatch.setattr(os, "copy_file_range", refused)
+    name = request(data, "snapshot")["snapshot"]
+    copy = data / ".snapshots" / name / "t-0" / "00.log"
+    assert copy.read_bytes() == (data / "t-0" / "00.log").read_bytes()
