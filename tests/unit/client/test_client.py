@@ -108,7 +108,7 @@ def test_the_newest_common_version_is_chosen(low, high, chosen):
 def test_no_common_version_is_an_error_that_names_the_api(rows):
     with (
         peer(lambda sock: sock.sendall(versions_answer(read_frame(sock), *rows))) as client,
-        pytest.raises(ClientError, match="METADATA"),
+        pytest.raises(ClientError, match="Metadata"),
     ):
         client.negotiate(ApiKey.METADATA)
 
