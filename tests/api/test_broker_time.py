@@ -18,6 +18,7 @@ from kproc.common.errors import ErrorCode
 from kproc.embedded import Broker
 from kproc.wire.header import ApiKey
 from kproc.wire.record_batch import TRANSACTIONAL
+from tests.support.broker import forked_broker
 from tests.support.groups import Member, find_coordinator
 from tests.support.idempotence import Producer
 from tests.support.quotas import alter_quotas
@@ -43,7 +44,7 @@ pytestmark = pytest.mark.own_broker
 @pytest.fixture(scope="module")
 def moved(fork_server: None) -> Iterator[Broker]:
     """A broker of this file with two Handlers."""
-    with Broker({"num.io.threads": 2, "num.network.threads": 1}) as running:
+    with forked_broker()({"num.io.threads": 2, "num.network.threads": 1}) as running:
         yield running
 
 
@@ -74,7 +75,7 @@ def end_long_poll(broker: Broker, client: RawClient, topic: str, offset: int, *,
 @pytest.mark.every_transport
 def test_time_moves_in_every_role(transport: str) -> None:
     """The answer to advance() comes after retention, sessions and long polls, so nothing here waits."""
-    with Broker(transport=transport) as broker, RawClient(broker.bootstrap) as client:
+    with forked_broker()(transport=transport) as broker, RawClient(broker.bootstrap) as client:
         topic = create_dated(broker, retention_ms=7 * 24 * HOUR_MS)
         find_coordinator(client, "group")
         with Member(broker.bootstrap, "group") as member:
@@ -210,7 +211,7 @@ def test_wrong_moves_of_time_are_rejected(moved: Broker) -> None:
         moved.time.advance(hours=-1)
     with pytest.raises(ClientError, match="100 years"):
         moved.time.advance(days=40_000)
-    with Broker({"kproc.time.movable": False}) as plain, pytest.raises(ClientError, match="movable=true"):
+    with forked_broker()({"kproc.time.movable": False}) as plain, pytest.raises(ClientError, match="movable=true"):
         plain.time.freeze()
 
 

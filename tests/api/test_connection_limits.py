@@ -16,10 +16,9 @@ from typing import Any
 
 import pytest
 
-import kproc
 from kproc.client import Client as KprocClient
 from kproc.wire.header import ApiKey
-from tests.support.broker import BrokerUnderTest
+from tests.support.broker import BrokerUnderTest, forked_broker
 from tests.support.quotas import alter_quotas
 from tests.support.raw import Closed, RawConnection
 from tests.support.wait import PATIENCE_SECONDS, wait_until
@@ -315,7 +314,7 @@ def test_full_early_listener_does_not_block_the_start() -> None:
     with socket.create_server(("127.0.0.1", 0)) as free:
         port = free.getsockname()[1]
     limits = {"early.start.listeners": "PLAINTEXT", "max.connections": 2}
-    broker = kproc.Broker({"listeners": f"PLAINTEXT://127.0.0.1:{port}", **limits})
+    broker = forked_broker()({"listeners": f"PLAINTEXT://127.0.0.1:{port}", **limits})
     with ThreadPoolExecutor(1) as pool, ExitStack() as crowd:
         starting = pool.submit(broker.start)
         places = 20

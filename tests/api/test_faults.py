@@ -19,7 +19,7 @@ from kproc.client import Client, ClientError
 from kproc.client.faults import Faults
 from kproc.embedded import Broker
 from kproc.wire.header import ApiKey
-from tests.support.broker import ServedBroker
+from tests.support.broker import ServedBroker, forked_broker
 from tests.support.raw import (
     NO_TOPIC_ID,
     Closed,
@@ -43,7 +43,7 @@ COORDINATOR_NOT_AVAILABLE = 15
 @pytest.fixture(scope="module")
 def faulty(fork_server: None) -> Iterator[Broker]:
     """A broker of this file with two Handlers."""
-    with Broker({"num.io.threads": 2, "num.network.threads": 1}) as running:
+    with forked_broker()({"num.io.threads": 2, "num.network.threads": 1}) as running:
         yield running
 
 
@@ -246,7 +246,7 @@ def test_rule_with_a_time_ends_by_itself(faulty: Broker) -> None:
 
 
 def test_restarted_handler_applies_the_rules() -> None:
-    with Broker({"num.io.threads": 2, "num.network.threads": 1}) as faulty:
+    with forked_broker()({"num.io.threads": 2, "num.network.threads": 1}) as faulty:
         faulty.create_topic("orders", partitions=4)
         rule = faulty.faults.fail("Produce", topic="orders", error="NOT_LEADER_OR_FOLLOWER")
         for pid in [row["pid"] for row in faulty.processes if row["role"] == "handler"]:
@@ -292,7 +292,7 @@ def test_command_removes_a_rule_that_closes_every_connection(faulty: Broker) -> 
 
 
 def test_faults_are_off_without_their_setting() -> None:
-    with Broker({"kproc.faults.enable": False}) as plain:
+    with forked_broker()({"kproc.faults.enable": False}) as plain:
         with pytest.raises(ClientError, match=r"fault injection is off: .*kproc\.faults\.enable=true"):
             plain.faults.close("Produce")
         assert not os.path.exists(plain.data / ".faults")
@@ -345,7 +345,7 @@ def test_malformed_request_is_rejected_while_rules_exist(faulty: Broker) -> None
 
 def test_held_answers_and_rules_survive_scaling() -> None:
     """Connections migrate with their held answers, new Handlers read the rules, and leaving ones keep nobody."""
-    with Broker({"num.io.threads": 2, "num.network.threads": 2}) as faulty, ExitStack() as stack:
+    with forked_broker()({"num.io.threads": 2, "num.network.threads": 2}) as faulty, ExitStack() as stack:
         faulty.create_topic("orders", partitions=4)
         clients = [stack.enter_context(RawClient(faulty.bootstrap)) for _ in range(4)]
         admin = stack.enter_context(Client.connect(faulty.host, faulty.port))

@@ -20,7 +20,7 @@ import kproc
 from kproc.broker.metrics.requests import TIMINGS
 from kproc.client import ClientError
 from kproc.wire.header import ApiKey
-from tests.support.broker import BrokerUnderTest, EmbeddedBroker
+from tests.support.broker import BrokerUnderTest, EmbeddedBroker, forked_broker
 from tests.support.cases import in_one_test
 from tests.support.groups import commit, find_coordinator
 from tests.support.promlint import problems_of
@@ -86,7 +86,7 @@ def value(families: dict[str, Metric], family: str, sample: str = "", **labels: 
 
 def test_first_request_of_a_client_is_the_first_that_is_counted(transport: str) -> None:
     """What the broker asks itself at its start is in no figure of its clients."""
-    with kproc.Broker({"kproc.metrics.listener": "127.0.0.1:0"}, transport=transport) as broker:
+    with forked_broker()({"kproc.metrics.listener": "127.0.0.1:0"}, transport=transport) as broker:
 
         def figures() -> dict[str, float]:
             lines = scraped(broker.ready["metrics"]).splitlines()
@@ -233,7 +233,7 @@ def test_scrape_follows_prometheus_conventions(measured: BrokerUnderTest) -> Non
 def test_scrape_of_broker_with_one_topic_is_small() -> None:
     """Below 60 KB after the usual requests of a producer and a group, and a sixth of that compressed."""
     settings = {"num.io.threads": 2, "num.network.threads": 2, "kproc.metrics.listener": "127.0.0.1:0"}
-    with kproc.Broker(settings) as broker:
+    with forked_broker()(settings) as broker:
         with RawClient(broker.bootstrap) as client:
             client.create_topic("one", partitions=3)
             for partition in range(3):

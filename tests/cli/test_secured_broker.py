@@ -147,7 +147,7 @@ def test_passwords_are_on_no_process_command_line(broker: Broker) -> None:
     assert not [word for word in passwords if word.encode() in lines + environments]
 
 
-def test_external_secured_broker_with_client_settings() -> None:
+def test_external_secured_broker_with_client_settings(fork_server: None) -> None:
     line = 'x.PlainLoginModule required username="carol" password="s3cret-marker";'
     settings = {
         "listeners": "SASL_PLAINTEXT://127.0.0.1:0",
@@ -157,13 +157,13 @@ def test_external_secured_broker_with_client_settings() -> None:
         ),
     }
     client = {"security.protocol": "SASL_PLAINTEXT", "sasl.mechanism": "PLAIN", "sasl.jaas.config": line}
-    with Broker(settings, client=client) as broker:
+    with forked_broker()(settings, client=client) as broker:
         broker.create_topic("mine")
         assert b"s3cret-marker" not in Path(f"/proc/{broker.pid}/cmdline").read_bytes()
         assert broker.client_config()["sasl.username"] == "carol"
     wrong = {**client, "sasl.jaas.config": line.replace("s3cret-marker", "wrong")}
     with (
-        Broker(settings, client=wrong) as broker,
+        forked_broker()(settings, client=wrong) as broker,
         pytest.raises(AuthenticationFailed, match="login of carol"),
     ):
         broker.create_topic("mine")

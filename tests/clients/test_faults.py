@@ -14,6 +14,7 @@ pytest.importorskip("kafka")
 from kproc.client import Client
 from kproc.embedded import Broker
 from kproc.wire.header import ApiKey
+from tests.support.broker import forked_broker
 from tests.support.faulted_clients import LIBRARIES, FaultedClient
 from tests.support.topics import fresh_name
 from tests.support.wait import PATIENCE_SECONDS
@@ -27,7 +28,7 @@ each_library = pytest.mark.parametrize("library", LIBRARIES.values(), ids=LIBRAR
 def faulty(transport: str) -> Iterator[Broker]:
     """A broker of this file, with two Handlers where there can be several."""
     settings = {} if transport == "inline" else {"num.io.threads": 2, "num.network.threads": 1}
-    with Broker(settings, transport=transport) as running:
+    with forked_broker()(settings, transport=transport) as running:
         yield running
 
 
