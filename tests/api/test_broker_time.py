@@ -31,6 +31,7 @@ from tests.support.raw import (
     batch,
     fetch_fields,
     produce_fields,
+    values_of,
 )
 from tests.support.token_logins import log_in_by
 from tests.support.topics import fresh_name
@@ -177,6 +178,18 @@ def test_producer_id_expires_after_a_day(moved: Broker, client: RawClient) -> No
     assert producers() == 1
     moved.time.advance(hours=2)
     assert producers() == 0
+
+
+def test_compaction_is_done_when_advance_returns(moved: Broker, client: RawClient) -> None:
+    """It needs the sync of the segment before, which the Handlers do first."""
+    lag = {"min_compaction_lag_ms": HOUR_MS, "segment_ms": HOUR_MS, "min_cleanable_dirty_ratio": 0.01}
+    topic = create_dated(moved, cleanup_policy="compact", **lag)
+    for _ in range(3):
+        client.produce(topic, batch(b"old"))
+    moved.time.advance(minutes=90)
+    client.produce(topic, batch(b"new"))  # Begins a segment.
+    moved.time.advance(minutes=90)
+    assert [offset for offset, _ in values_of(client.fetch(topic, 0)["records"])] == [2, 3]
 
 
 def test_throttle_of_a_quota_ends_in_moved_time(moved: Broker, client: RawClient) -> None:

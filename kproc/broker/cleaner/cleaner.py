@@ -81,6 +81,7 @@ class Cleaner(LinkedRole):
         self._image = ClusterImage()
         self._round: Iterator[tuple[TopicImage, PartitionImage]] = iter(())
         self._has_round = False  # True until the partitions of the current round are checked.
+        self._owes_compaction = False  # True if moved time requires a look for logs to compact.
         self._next_round_ns = clock.now_ns() + config.log_retention_check_interval_ms * NS_PER_MS
         self._next_checkpoint_ns = self._checkpoint_due()
         self._checkpoints = CheckpointWriter(fs, self._directory, table)
@@ -204,10 +205,17 @@ class Cleaner(LinkedRole):
         """Check retention and compaction now instead of after their intervals. See Role.follow_time."""
         super().follow_time(on_done)
         self._next_round_ns = 0
-        self._compactor.follow_time()
+        self._owes_compaction = True
 
     def _has_followed(self) -> bool:
-        return not self._has_round and not len(self._calls) and self._compactor.is_idle
+        if self._has_round or len(self._calls):
+            return False
+        if self._owes_compaction:
+            # Compaction comes second, because owners publish the offset of the last sync when they check retention.
+            self._owes_compaction = False
+            self._compactor.follow_time()
+            return False
+        return self._compactor.is_idle
 
     def _remove_due(self) -> None:
         if not self._remove_deleted():

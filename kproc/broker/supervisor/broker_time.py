@@ -2,7 +2,8 @@
 
 Time is one shared word, so that every role reads the moved time in the same moment (common/movable_clock.py). The
 caller then sends FOLLOW_TIME to every role, because most of them sleep until a timer that is now due. The reply to the
-client comes when each role has run its timers.
+client comes when each role has run its timers, and when the cleaner, which comes last, has checked retention and
+compaction.
 """
 
 from __future__ import annotations

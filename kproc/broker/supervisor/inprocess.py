@@ -304,8 +304,20 @@ class InProcessBroker:
         if clock is None or problem is not None:
             on_reply({"error": problem})
             return
-        agents = [] if body["action"] == "show" else self.agents
-        gathering = Gathering(len(agents), lambda _replies: on_reply(broker_time.describe(clock)))
+        others = [each for each in self.agents if each.id != CLEANER]
+
+        def on_moved() -> None:
+            on_reply(broker_time.describe(clock))
+
+        if body["action"] == "show":
+            on_moved()
+        else:
+            # The cleaner comes last, because it may compact only what the Handlers have synced.
+            self._let_follow(others, lambda: self._let_follow(self._roles(Cleaner), on_moved))
+
+    def _let_follow(self, agents: Sequence[Agent], on_all: Callable[[], None]) -> None:
+        """Let roles run what is due, because time was moved. `on_all` is called by the controller's thread."""
+        gathering = Gathering(len(agents), lambda _replies: on_all())
         for agent in agents:
             taker = gathering.taker(agent.id)
             on_done = partial(self._post_at_once, self._controller, partial(taker, {}))

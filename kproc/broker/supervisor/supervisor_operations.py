@@ -27,7 +27,7 @@ from kproc.broker.role.asks import (
     OnReply,
     Reply,
 )
-from kproc.broker.role.roles import PROCESSOR
+from kproc.broker.role.roles import CLEANER, PROCESSOR
 from kproc.broker.supervisor import broker_time
 from kproc.broker.supervisor.children import Children
 from kproc.broker.supervisor.logs import reopen_file, set_levels
@@ -35,6 +35,7 @@ from kproc.broker.supervisor.roles_table import ManagedRole
 from kproc.broker.supervisor.scale import Scaler
 from kproc.broker.supervisor.snapshots import Snapshots
 from kproc.broker.transport.agent import AgentId
+from kproc.common.movable_clock import MovableClock
 
 _LOOK_NS: Final = 1_000_000_000
 # A stopped Processor must not delay the client or the control listener's queue for longer than this.
@@ -88,8 +89,15 @@ class SupervisorOperations:
         elif body["action"] == "show":
             on_reply(broker_time.describe(clock))
         else:
-            roles = self._children.table
-            self._request_all(roles, FOLLOW_TIME, {}, lambda _replies: on_reply(broker_time.describe(clock)))
+            others = (role for role in self._children.table if role.agent != CLEANER)
+            self._request_all(
+                others, FOLLOW_TIME, {}, lambda _replies: self._let_cleaner_follow(clock, on_reply)
+            )
+
+    def _let_cleaner_follow(self, clock: MovableClock, on_reply: OnReply) -> None:
+        # The cleaner comes last, because it may compact only what the Handlers have synced.
+        cleaner = self._children.table.of(CLEANER.role)
+        self._request_all(cleaner, FOLLOW_TIME, {}, lambda _replies: on_reply(broker_time.describe(clock)))
 
     def reopen_log(self) -> None:
         """Let every process open the log file again, if there is one."""
