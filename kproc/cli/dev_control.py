@@ -69,7 +69,7 @@ class _ShownProcess(BrokerProcess):
     def _launch(self, command: list[str], log: int) -> subprocess.Popen[bytes]:
         return super()._launch([*command, *self._arguments], sys.stderr.fileno())
 
-    def _log_suffix(self) -> str:
+    def log_suffix(self) -> str:
         return ""  # The log is on the terminal.
 
 
