@@ -4,6 +4,9 @@
         producer = Producer({"bootstrap.servers": kproc_broker.bootstrap})
         producer.produce(kproc_topic, b"hello")
 
+    @pytest.mark.kproc_fault("fail", "Produce", error="NOT_LEADER_OR_FOLLOWER", times=2)
+    def test_retries(kproc_broker, kproc_topic): ...
+
 pytest loads this module in every project where kproc is installed, so importing it must cost nothing. The fixtures
 import the broker's code when the first test uses them. Under pytest-xdist each worker has a broker of its own.
 """
@@ -13,16 +16,21 @@ from __future__ import annotations
 import re
 import uuid
 from collections.abc import Generator, Iterator, Mapping
-from contextlib import suppress
+from contextlib import ExitStack, suppress
 from typing import TYPE_CHECKING, Any, Final
 
 import pytest
 
 if TYPE_CHECKING:
+    from kproc.client.faults import Rule
     from kproc.embedded import Broker
 
 _NOT_FOR_TOPICS: Final = re.compile(r"[^a-zA-Z0-9._-]+")
 _NAME_CHARACTERS: Final = 100
+_FAULT: Final = "kproc_fault"
+_FAULT_METHODS: Final = (
+    "fail", "delay", "close", "drop_request", "drop_answer", "delay_answer", "cut_answer", "throttle", "advertise",
+)  # fmt: skip
 
 
 def pytest_configure(config: pytest.Config) -> None:
@@ -30,6 +38,35 @@ def pytest_configure(config: pytest.Config) -> None:
         "markers",
         "kproc_topic(partitions=1, configs={}): partitions and configs of this test's kproc_topic",
     )
+    config.addinivalue_line(
+        "markers",
+        "kproc_fault(method, *arguments, must_happen=True, **conditions): a fault of kproc_broker during this test, "
+        "by a method of its `faults`; the test fails if it never happened",
+    )
+
+
+def pytest_itemcollected(item: pytest.Item) -> None:
+    """Let a test with a fault have the broker, even if it does not name the fixture."""
+    if item.get_closest_marker(_FAULT) is None or not isinstance(item, pytest.Function):
+        return
+    if "kproc_broker" not in item.fixturenames:
+        item.fixturenames.append("kproc_broker")
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_call(item: pytest.Item) -> Generator[None, None, None]:
+    """Add the faults of a test's markers before it runs, and remove them after it."""
+    markers = list(item.iter_markers(_FAULT))
+    if not markers:
+        return (yield)
+    broker: Broker = item.funcargs["kproc_broker"]  # type: ignore[attr-defined]
+    with ExitStack() as stack:
+        # The markers of the class and the module come last.
+        rules = [stack.enter_context(_add_fault(broker, item, each)) for each in reversed(markers)]
+        yield
+    for marker, rule in zip(reversed(markers), rules, strict=True):
+        if marker.kwargs.get("must_happen", True):
+            _assert_happened(rule)
 
 
 @pytest.hookimpl(wrapper=True)
@@ -91,6 +128,29 @@ def kproc_topic(kproc_broker: Broker, request: pytest.FixtureRequest) -> Iterato
     kproc_broker.create_topic(name, **(marker.kwargs if marker is not None else {}))
     yield name
     _delete_topic(kproc_broker, name)
+
+
+def _add_fault(broker: Broker, item: pytest.Item, marker: pytest.Mark) -> Rule:
+    """Add the fault rule of a marker."""
+    method, *arguments = marker.args or ("",)
+    if method not in _FAULT_METHODS:
+        raise pytest.UsageError(
+            f"{item.nodeid}: {_FAULT} takes one of {', '.join(_FAULT_METHODS)} first, not {method!r}"
+        )
+    conditions = {name: value for name, value in marker.kwargs.items() if name != "must_happen"}
+    rule: Rule = getattr(broker.faults, method)(*arguments, **conditions)
+    return rule
+
+
+def _assert_happened(rule: Rule) -> None:
+    """Fail a test whose fault did not act on any request, because it has proved nothing then."""
+    counts = rule.counts
+    if not counts.hits:
+        pytest.fail(
+            f"the fault never happened: {rule!r} has acted on 0 requests of {counts.matches} that matched; "
+            "if that is right, give its marker must_happen=False",
+            pytrace=False,
+        )
 
 
 def _topic_name(test_name: str) -> str:

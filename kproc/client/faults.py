@@ -25,6 +25,8 @@ if TYPE_CHECKING:
 
 _POLL_S: Final = 0.005
 _clock: Final = SystemClock()
+# An embedded broker that does not run has no address, which is a RuntimeError (BrokerFailed).
+_NO_ANSWER: Final = (ClientError, RuntimeError)
 _pause: Final = threading.Event()  # Never set: its `wait` is a pause.
 Rows = list[dict[str, Any]]
 """Rules as the broker describes them: `id`, `matches`, `hits` and `rule`."""
@@ -125,7 +127,7 @@ class Rule:
 
     def _expire(self) -> None:
         # The broker has stopped, or somebody else has removed the rule. It has ended then.
-        with suppress(ClientError):
+        with suppress(*_NO_ANSWER):
             self.remove()
 
     def remove(self) -> None:
@@ -154,7 +156,7 @@ class Rule:
     ) -> None:
         try:
             self.remove()
-        except ClientError:
+        except _NO_ANSWER:
             # The test has possibly stopped the broker, and rules end with it.
             if self._faults.is_reachable():
                 raise
@@ -267,7 +269,7 @@ class Faults:
         """Keep the last counts of the rules of this process and release them, because the broker is about to end."""
         if self._rules:
             # A broker that cannot answer, because a test has paused it, has no counts for us.
-            with suppress(ClientError):
+            with suppress(*_NO_ANSWER):
                 self._keep_counts(self.list())
         self.release()
 
@@ -307,7 +309,7 @@ class Faults:
         """Return True if the broker accepts connections."""
         try:
             self._connect().close()
-        except ClientError:
+        except _NO_ANSWER:
             return False
         return True
 

@@ -333,9 +333,7 @@ class Broker:
         if self._faults is not None:
             self._faults.finish()
         try:
-            if kill:
-                self._process.kill()
-            failure = self._process.suspend()
+            failure = self._process.suspend(kill=kill)
             with reserved_ports(ready):
                 self._process.start(self._command(directory, ready))
         except BaseException:
@@ -401,6 +399,8 @@ class Broker:
 
     def _stop(self, *, graceful: bool) -> str | None:
         """Stop the processes and release everything. Return the reason if the broker did not end well."""
+        if graceful and self._faults is not None:
+            self._faults.finish()
         try:
             return self._process.stop(graceful=graceful)
         finally:

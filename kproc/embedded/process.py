@@ -129,8 +129,10 @@ class BrokerProcess:
         self._is_killed = True
         signal.pidfd_send_signal(self.pidfd, signal.SIGKILL)
 
-    def suspend(self) -> str | None:
+    def suspend(self, *, kill: bool) -> str | None:
         """Stop the processes and keep the temporary directory with the log, for the next start().
+
+        kill: end the supervisor by SIGKILL.
 
         Return the reason if the broker did not end well. If the owner dies before the next start, the directory stays.
         """
@@ -138,6 +140,9 @@ class BrokerProcess:
         assert self._child is not None, "the broker is not running"
         keep_file = self.directory / KEEP_FILE
         keep_file.touch()
+        # The janitor looks for the file as soon as the supervisor is dead.
+        if kill:
+            self.kill()
         try:
             return self._stop_processes(self._child, graceful=True)
         finally:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 
 import pytest
@@ -69,6 +70,33 @@ TESTS = (
         assert partitions(kproc_clean_broker, "same") == 3
         assert partitions(kproc_clean_broker, kproc_topic) == 1
 
+    @pytest.mark.kproc_fault("fail", "Metadata", error="LEADER_NOT_AVAILABLE", times=1)
+    def test_faulted(kproc_broker):
+        assert [partitions(kproc_broker, "absent") for _ in range(2)] == [5, 3]
+
+    @pytest.mark.kproc_fault("delay", "Metadata", ms=1)
+    class TestClass:
+        @pytest.mark.kproc_fault("close", "Fetch", client_id="nobody", must_happen=False)
+        def test_two_faults(self, kproc_broker):
+            assert [row["rule"]["action"] for row in kproc_broker.faults.list()] == ["delay", "close"]
+            partitions(kproc_broker, "absent")
+
+    @pytest.mark.kproc_fault("close", "Fetch")
+    def test_without_its_fault():
+        pass
+
+    @pytest.mark.kproc_fault("close", "Fetch")
+    def test_failed_without_its_fault():
+        raise KeyError("the test's own")
+
+    @pytest.mark.kproc_fault("clear")
+    def test_wrong_method():
+        pass
+
+    def test_faults_are_gone(kproc_broker):
+        assert kproc_broker.faults.list() == []
+
+    @pytest.mark.kproc_fault("close", "Fetch", must_happen=False)
     def test_stop(kproc_broker, kproc_topic):
         kproc_broker.stop()
     """
@@ -115,6 +143,19 @@ def test_pytest_plugin_shows_the_log_with_a_failed_test(shown: str) -> None:
 
 def test_pytest_plugin_tolerates_stopped_broker(shown: str) -> None:
     assert_passed(shown, "test_stop")
+
+
+def test_pytest_plugin_adds_and_removes_marked_faults(shown: str) -> None:
+    assert_passed(shown, "test_faulted", "TestClass::test_two_faults", "test_faults_are_gone")
+
+
+def test_pytest_plugin_fails_a_test_without_its_fault(shown: str) -> None:
+    assert "FAILED test_it.py::test_without_its_fault - " in shown, shown
+    assert re.search(r"the fault never happened: <fault rule \d+: .*> has acted on 0 requests of 0", shown), (
+        shown
+    )
+    assert "FAILED test_it.py::test_failed_without_its_fault - KeyError: " in shown, shown
+    assert "test_wrong_method: kproc_fault takes one of fail, delay, " in shown, shown
 
 
 def test_pytest_plugin_starts_a_broker_per_xdist_worker(tmp_path: Path):

@@ -24,7 +24,7 @@ GUIDE = "kproc/TESTING.md"
 def test_python_examples_of_the_guide_pass(tmp_path: Path) -> None:
     code = "\n\n".join(code_to_run(GUIDE, "python"))
     # kafka-python warns of functions that later versions of Python remove.
-    passed(run_pytest(tmp_path, code, "-W", "ignore"), code.count("\ndef test_"))
+    passed(run_pytest(tmp_path, code, "-W", "ignore"), code.count("def test_"))
 
 
 def test_commands_of_the_guide_work(tmp_path: Path) -> None:
