@@ -23,6 +23,7 @@ OTHER_VARIABLES: Final = frozenset(
     (
         "KPROC_BOOTSTRAP",
         "KPROC_COMMAND_CONFIG",
+        "KPROC_CONTROL_TOKEN",
         "KPROC_DATA",
         "KPROC_FREE_THREADED_PYTHON",
         "KPROC_PROFILE",
