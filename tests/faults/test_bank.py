@@ -15,7 +15,7 @@ from tests.bank.strikes import Strikes
 from tests.bank.tellers import AiokafkaTeller, ConfluentTeller
 from tests.support.broker import ServedBroker
 
-ROUNDS = 8
+ROUNDS = 5
 
 
 @pytest.mark.faults
