@@ -44,7 +44,7 @@ def test_every_api_imports_no_module(
         since = len(broker.log())
         attack = Attack(broker, 5)
         try:
-            attack.run(1_500)
+            attack.run(800)
         finally:
             attack.close()
         wait_until(lambda: scraped(broker.metrics), what="a scrape")
