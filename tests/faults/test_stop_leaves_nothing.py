@@ -16,6 +16,7 @@ from kproc.broker.role.handoff import CREDITS
 from kproc.wire.header import ApiKey
 from tests.support.adapters import confluent
 from tests.support.broker import ROOT, ServedBroker
+from tests.support.broker_starts import start_kproc
 from tests.support.checker import Load
 from tests.support.proc import is_alive, listening, living, shared_memory_names, temporary_names
 from tests.support.raw import RawClient
@@ -153,9 +154,14 @@ def test_dev_removes_temporary_directory_even_after_kill_9(tmp_path: Path, trans
         before = temporary_names()
         ready_file = tmp_path / f"ready-{number}"
         command = [sys.executable, "-m", "kproc", "dev", "--port", "0", "--transport", transport]
-        process = subprocess.Popen(
-            [*command, "--ready-file", str(ready_file)], cwd=ROOT, stdout=subprocess.DEVNULL
-        )
+        with open(os.devnull, "w") as nothing:
+            process = start_kproc(
+                [*command, "--ready-file", str(ready_file)],
+                cwd=ROOT,
+                stdout=nothing.fileno(),
+                stderr=nothing.fileno(),
+                new_session=False,
+            )
         try:
             ready = json.loads(wait_until(lambda: ready_file.exists() and ready_file.read_text(), seconds=20))  # noqa: B023
             use(ready["bootstrap"])
