@@ -7,7 +7,6 @@ import random
 import subprocess
 from collections.abc import Iterator
 from contextlib import contextmanager
-from pathlib import Path
 
 import pytest
 
@@ -17,7 +16,7 @@ from kproc.broker.security.audit import LOGGER_NAME
 from kproc.broker.security.authorizer import StandardAuthorizer
 from kproc.broker.security.principal import Identity, Principal
 from kproc.wire.header import ApiKey, kafka_name
-from tests.support.java_tools import JVM
+from tests.support.java_programs import program_command
 from tests.support.kafka_jars import classpath, missing_reason
 from tests.support.wait import PATIENCE_SECONDS
 
@@ -27,7 +26,6 @@ pytestmark = [
     pytest.mark.skipif(missing_reason() is not None, reason=missing_reason() or ""),
 ]
 
-ORACLE = Path(__file__).parents[1] / "support" / "AuthorizerOracle.java"
 CASES = 400
 ASKED = 20
 # None that sorts before "*": of several rules that allow it Kafka's log then names another one.
@@ -150,7 +148,7 @@ def test_decisions_and_audit_lines_equal_standard_authorizer() -> None:
     cases = [Case(seed) for seed in range(CASES)]
     asked = "".join(f"{line}\n" for case in cases for line in case.lines())
     done = subprocess.run(
-        ["java", *JVM, "-cp", classpath(), str(ORACLE)],
+        program_command("AuthorizerOracle", classpath()),
         input=asked,
         capture_output=True,
         text=True,

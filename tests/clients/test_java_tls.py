@@ -16,7 +16,8 @@ from kproc.broker.security.certificate import facts_of
 from kproc.broker.security.principal_mapping import NoMatchingRule, PrincipalMapper
 from tests.support.broker import ServedBroker
 from tests.support.certificates import Authority, Certificates
-from tests.support.java_tools import CONSOLE_CONSUMER, CONSOLE_PRODUCER, JVM, TOPIC_COMMAND, run_tool
+from tests.support.java_programs import program_command
+from tests.support.java_tools import CONSOLE_CONSUMER, CONSOLE_PRODUCER, TOPIC_COMMAND, run_tool
 from tests.support.kafka_jars import classpath, missing_reason
 from tests.support.topics import fresh_name
 from tests.support.wait import PATIENCE_SECONDS
@@ -26,7 +27,6 @@ pytestmark = [
     pytest.mark.usefixtures("java_tools"),
     pytest.mark.skipif(missing_reason() is not None, reason=missing_reason() or ""),
 ]
-SOURCE = Path(__file__).parent.parent / "support" / "PrincipalNames.java"
 RULES = (
     "DEFAULT",
     "RULE:^CN=(.*?),OU=(.*?)$/$1@$2/L,DEFAULT",
@@ -108,7 +108,7 @@ def test_ssl_principal_mapping_equals_java(tmp_path: Path) -> None:
     pem = tmp_path / "all.pem"
     pem.write_bytes(b"".join(each.public_bytes(Encoding.PEM) for each in issued))
     done = subprocess.run(
-        ["java", *JVM, "-cp", classpath(), str(SOURCE), str(pem), *RULES],
+        program_command("PrincipalNames", classpath(), str(pem), *RULES),
         capture_output=True,
         check=True,
         timeout=PATIENCE_SECONDS,

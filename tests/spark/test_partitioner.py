@@ -14,7 +14,7 @@ pa = pytest.importorskip("pyarrow")
 
 from kproc.spark.partitioner import VECTOR_KEY_BYTES_MAX, Spread, murmur2, murmur2_column, partitions_by_key  # noqa: E402
 from tests.support.broker import BrokerUnderTest  # noqa: E402
-from tests.support.jvm import SHORT_LIVED  # noqa: E402
+from tests.support.java_programs import program_command  # noqa: E402
 from tests.support.kafka_jars import classpath, missing_reason  # noqa: E402
 from tests.support.topics import TopicFactory  # noqa: E402
 from tests.support.wait import PATIENCE_SECONDS  # noqa: E402
@@ -28,20 +28,6 @@ JAVA = {
     b"lkjh234lh9fiuh90y23oiuhsafujhadof229phr9h19h89h8": -58897971,
     b"abc": 479470107,
 }
-JAVA_PROGRAM = """
-import java.nio.file.*;
-import java.util.*;
-import org.apache.kafka.common.utils.Utils;
-
-public class Murmur {
-    public static void main(String[] arguments) throws Exception {
-        StringBuilder out = new StringBuilder();
-        for (String line : Files.readAllLines(Path.of(arguments[0])))
-            out.append(Utils.murmur2(HexFormat.of().parseHex(line))).append('\\n');
-        System.out.print(out);
-    }
-}
-"""
 
 
 def some_keys(count: int, *, least: int = 0) -> list[bytes]:
@@ -80,10 +66,9 @@ def test_keys_beside_nulls_keep_their_partition() -> None:
 @pytest.mark.skipif(missing_reason() is not None, reason=str(missing_reason()))
 def test_java_agrees(tmp_path: Path) -> None:
     keys = [*JAVA, *some_keys(2_000, least=1)]
-    (tmp_path / "Murmur.java").write_text(JAVA_PROGRAM)
     (tmp_path / "keys").write_text("".join(f"{key.hex()}\n" for key in keys))
     done = subprocess.run(
-        ["java", *SHORT_LIVED, "-cp", classpath(), str(tmp_path / "Murmur.java"), str(tmp_path / "keys")],
+        program_command("Murmur", classpath(), str(tmp_path / "keys")),
         capture_output=True,
         text=True,
         timeout=PATIENCE_SECONDS,

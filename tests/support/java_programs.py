@@ -12,11 +12,11 @@ import threading
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
-from tests.support.java_tools import JVM
-from tests.support.kafka_jars import jars_dir
+from tests.support.kafka_jars import jars_dir, short_lived_jvm
 from tests.support.wait import PATIENCE_SECONDS
 
 SOURCES = Path(__file__).parent
+JVM = ("-Xmx512M", *short_lived_jvm())
 COMPILE_SECONDS_MAX = 240.0
 
 

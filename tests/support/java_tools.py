@@ -13,10 +13,10 @@ import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
-from pathlib import Path
 from struct import Struct
 
-from tests.support.kafka_jars import KAFKA_VERSION, classpath, jars_dir, short_lived_jvm
+from tests.support.java_programs import JVM, program_command
+from tests.support.kafka_jars import KAFKA_VERSION, classpath, jars_dir
 
 TOPIC_COMMAND = "org.apache.kafka.tools.TopicCommand"
 CONSOLE_PRODUCER = "org.apache.kafka.tools.ConsoleProducer"
@@ -27,11 +27,9 @@ BROKER_API_VERSIONS = "org.apache.kafka.tools.BrokerApiVersionsCommand"
 DUMP_LOG_SEGMENTS = "org.apache.kafka.tools.DumpLogSegments"
 CONFIG_COMMAND = "kafka.admin.ConfigCommand"
 
-JVM = ("-Xmx512M", *short_lived_jvm())
 # A JVM that starts beside others on two cores; a tool that hangs ends here.
 TOOL_SECONDS_MAX = 360.0
 
-_PROGRAM = Path(__file__).with_name("JavaTools.java")
 _TOOL_JARS = (f"kafka-tools-{KAFKA_VERSION}.jar", f"kafka_2.13-{KAFKA_VERSION}.jar")
 _INT32 = Struct(">i")
 
@@ -59,7 +57,7 @@ class _ToolsProcess:
         tools = [str(jars_dir() / name) for name in _TOOL_JARS]
         self._errors = tempfile.TemporaryFile()  # noqa: SIM115
         self._process = subprocess.Popen(
-            ["java", *JVM, "-cp", below, str(_PROGRAM), *tools],
+            program_command("JavaTools", below, *tools),
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=self._errors,

@@ -8,7 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.support.java_tools import JVM, TOOL_SECONDS_MAX
+from tests.support.java_programs import program_command
+from tests.support.java_tools import TOOL_SECONDS_MAX
 from tests.support.kafka_jars import KAFKA_VERSION, classpath, missing_reason
 from tests.support.share_states import ShareRig, answer_of, random_request
 
@@ -17,7 +18,6 @@ pytestmark = [
     pytest.mark.skipif(missing_reason() is not None, reason=missing_reason() or ""),
     pytest.mark.skipif(KAFKA_VERSION < "4.4", reason="Kafka's rules for leader epochs changed in 4.4"),
 ]
-ORACLE = Path(__file__).parents[4] / "support" / "ShareCoordinatorOracle.java"
 COLD_MS = 1_000
 SEQUENCES, LENGTH = 30, 60
 
@@ -63,7 +63,7 @@ def test_answers_and_records_are_kafkas(tmp_path: Path) -> None:
         lines += more_lines
         ours += more_ours
     done = subprocess.run(
-        ["java", *JVM, "-cp", classpath(), str(ORACLE)],
+        program_command("ShareCoordinatorOracle", classpath()),
         input="".join(f"{line}\n" for line in lines),
         capture_output=True,
         encoding="utf-8",

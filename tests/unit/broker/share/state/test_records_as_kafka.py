@@ -5,7 +5,6 @@ from __future__ import annotations
 import random
 import subprocess
 from collections.abc import Sequence
-from pathlib import Path
 
 import pytest
 
@@ -19,14 +18,14 @@ from kproc.broker.share.state.records import (
     encode_share_record,
 )
 from kproc.broker.storage.checkpoints import uuid_text
-from tests.support.java_tools import JVM, TOOL_SECONDS_MAX
+from tests.support.java_programs import program_command
+from tests.support.java_tools import TOOL_SECONDS_MAX
 from tests.support.kafka_jars import KAFKA_VERSION, classpath, missing_reason
 
 pytestmark = [
     pytest.mark.java,
     pytest.mark.skipif(missing_reason() is not None, reason=missing_reason() or ""),
 ]
-ORACLE = Path(__file__).parents[4] / "support" / "ShareStateOracle.java"
 MERGES = 2_000
 KEY = SharePartitionKey("grüße", bytes(range(0xF0, 0x100)), 7)
 VALUES: list[ShareRecordValue] = [
@@ -39,7 +38,7 @@ VALUES: list[ShareRecordValue] = [
 
 def answers(lines: Sequence[str]) -> list[str]:
     """Return the answers of Kafka's code, one for each line."""
-    program = ["java", *JVM, "-cp", classpath(), str(ORACLE)]
+    program = program_command("ShareStateOracle", classpath())
     done = subprocess.run(
         program,
         input="".join(f"{line}\n" for line in lines),
