@@ -13,6 +13,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Final, Self
 
+from kproc.broker.config.own_settings import LOSE_POWER_FILE
 from kproc.broker.config.settings import is_secret
 from kproc.broker.config.values import wire_text
 from kproc.embedded.ports import pin_ports, reserved_ports
@@ -27,6 +28,8 @@ if TYPE_CHECKING:
     from kproc.embedded.state import BrokerSnapshot, BrokerState
     from kproc.wire.header import ApiKey
 
+POWER_DIRECTORY: Final = "power"
+"""Name of the directory with the record of what was synced, in the temporary directory."""
 TOPIC_TIMEOUT_MS: Final = 10_000
 """Timeout for changes of a topic."""
 
@@ -49,6 +52,7 @@ class Broker:
         users: Sequence[str] = (),
         client: Mapping[str, str] | None = None,
         emulate: str | None = None,
+        power_loss: bool = False,
         start_timeout_ms: int = 30_000,
         stop_timeout_ms: int = 20_000,
     ) -> None:
@@ -62,11 +66,20 @@ class Broker:
         users: names that have to log in, with generated passwords. `client_config(user=...)` has their credentials.
         emulate: the release of Apache Kafka whose API versions and features it has, such as "2.8".
         client: client settings, by the names of Kafka's clients, for security that `settings` configure themselves.
+        power_loss: record what the broker syncs, so that `lose_power()` can drop the rest. The data must be temporary,
+            and acks=all then waits for a sync.
+
+        Raises ValueError for power_loss with `data`.
         """
         emulated = {"kproc.emulate.release": emulate} if emulate is not None else {}
+        if power_loss and data is not None:
+            raise ValueError(
+                "power_loss=True is for temporary data, because lose_power() destroys data: leave out data="
+            )
         self.settings = _settings_for_tests(
-            {**(settings or {}), **emulated}, transport, is_kept=data is not None
+            {**(settings or {}), **emulated}, transport, syncs=data is not None or power_loss
         )
+        self._has_power_loss = power_loss
         self._has_tls = tls
         self._users = tuple(users)
         self._client = dict(client or {})
@@ -342,6 +355,20 @@ class Broker:
         if failure is not None:
             raise BrokerFailed(failure)
 
+    def lose_power(self) -> None:
+        """End the broker, drop everything that it has not synced, and start it again at the same ports.
+
+        Needs `Broker(power_loss=True)`. Records that were acknowledged with acks=all stay, unless kproc.flush=none.
+        Errors and fault rules are as for restart().
+        """
+        if not self._has_power_loss:
+            raise BrokerFailed(
+                "lose_power() needs a record of what was synced: start it with Broker(power_loss=True)"
+            )
+        if self._process.directory is not None:
+            (self._process.directory / POWER_DIRECTORY / LOSE_POWER_FILE).touch()
+        self.restart(kill=True)
+
     def _make_security(self, directory: Path) -> None:
         """Create certificates and users if TLS or logins are wanted."""
         if self._has_tls or self._users:
@@ -356,6 +383,8 @@ class Broker:
         command = kproc_command("serve", "--quiet", "--ready-file", str(directory / READY_FILE))
         command += ["--exit-with-parent", str(os.getpid())]
         command += ["--set", f"kproc.temporary.directory={directory}"]
+        if self._has_power_loss:
+            command += ["--set", f"kproc.faults.power.directory={directory / POWER_DIRECTORY}"]
         if "log.dirs" not in self.settings:
             command += ["--data", str(data)]
         settings = {
@@ -435,13 +464,13 @@ class Broker:
 
 
 def _settings_for_tests(
-    given: Mapping[str, object], transport: str | None, *, is_kept: bool
+    given: Mapping[str, object], transport: str | None, *, syncs: bool
 ) -> dict[str, object]:
-    """Return the settings with the defaults of a broker for tests. `is_kept`: its data outlive it."""
+    """Return the settings with the defaults of a broker for tests. `syncs`: its data can outlive it or a power loss."""
     settings = dict(given)
     if transport is not None:
         settings.setdefault("kproc.transport", transport)
-    if not is_kept:
+    if not syncs:
         settings.setdefault("kproc.flush", "none")
     # Kafka's 3 s are for groups whose members start one by one; a test starts what it needs.
     settings.setdefault("group.initial.rebalance.delay.ms", 0)

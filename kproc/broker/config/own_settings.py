@@ -26,6 +26,8 @@ KEEP_FILE: Final = "keep"
 """Name of the file that keeps kproc.temporary.directory when the broker ends."""
 RELEASES: Final = ("2.1", "2.8", "3.3", "3.9", "4.0", "4.3", "4.4")
 """Releases of Apache Kafka that can be emulated (broker/request/releases.py)."""
+LOSE_POWER_FILE: Final = "lose"
+"""Name of the file in kproc.faults.power.directory that lets the next start lose all that was not synced."""
 
 
 def _check_address(text: str) -> str | None:
@@ -201,6 +203,13 @@ class OwnSettings:
     )
     kproc_exit_with_pid: int = setting(
         INT, 0, "Stop the broker when the process with this id ends. 0: never.", at_least(0), internal=True
+    )
+    kproc_faults_power_directory: str = setting(
+        STRING,
+        "",
+        "Directory for a record of what was synced, for kproc.Broker.lose_power(). It must be on the file system of "
+        "log.dirs. It has an effect only with kproc.faults.enable=true. Empty: no record.",
+        internal=True,
     )
     kproc_temporary_directory: str = setting(
         STRING,

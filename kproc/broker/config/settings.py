@@ -131,6 +131,11 @@ class Config(
         return not temporary or not Path(self.log_dirs).absolute().is_relative_to(Path(temporary).absolute())
 
     @property
+    def records_syncs(self) -> bool:
+        """True if a test can lose the power of this broker."""
+        return self.kproc_faults_enable and bool(self.kproc_faults_power_directory)
+
+    @property
     def waits_for_sync(self) -> bool:
         """True if acks=all waits until the records are synced to the disk."""
         return self.kproc_flush == "group"

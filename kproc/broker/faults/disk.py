@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
 from kproc.broker.faults.rule_files import RuleFiles
-from kproc.broker.storage.format import FAULTS_DIRECTORY, LOG_SUFFIX, parse_partition_directory_name
+from kproc.broker.storage.format import LOG_SUFFIX, parse_partition_directory_name
 from kproc.broker.storage.fs import Buffer, Fs, StorageFailure, failure
 
 if TYPE_CHECKING:
@@ -115,15 +115,15 @@ class FaultyFs:
 
 
 def used_bytes(log_dirs: str) -> int:
-    """Return the sum of the sizes of all files in log.dirs, without the fault rules.
+    """Return the sum of the sizes of all files in log.dirs, without the fault rules and snapshots.
 
     Sizes do not depend on the file system, as its blocks do. A disk for tests has few files, so that they are summed up
     anew for each write. All roles then agree, and deleted files count no more.
     """
     total = 0
     for directory, names, files in os.walk(log_dirs):
-        if FAULTS_DIRECTORY in names:
-            names.remove(FAULTS_DIRECTORY)
+        if directory == log_dirs:
+            names[:] = [name for name in names if not name.startswith(".")]
         for name in files:
             try:
                 total += os.lstat(os.path.join(directory, name)).st_size

@@ -37,6 +37,15 @@ _LOCK_WAIT_NS: Final = 1_000_000_000
 _LOCK_RETRY_SECONDS: Final = 0.02
 
 
+def make_fs(config: Config) -> Fs:
+    """Return the file system of a broker: the real one, or in some tests one that records syncs."""
+    if not config.records_syncs:
+        return OsFs()
+    from kproc.broker.faults.power import recording
+
+    return recording(config)
+
+
 class DataDirectory:
     """An open, locked data directory.
 
@@ -45,7 +54,7 @@ class DataDirectory:
     """
 
     def __init__(self, config: Config, fs: Fs | None = None) -> None:
-        self._fs = fs or OsFs()
+        self._fs = fs or make_fs(config)
         self.path = Path(config.log_dirs).absolute()
         try:
             str(self.path).encode()
@@ -67,7 +76,11 @@ class DataDirectory:
         # Fault rules end with the broker. A broker that was killed leaves them.
         shutil.rmtree(self.path / FAULTS_DIRECTORY, ignore_errors=True)
         try:
-            complete_restore(self.path)
+            is_restored = complete_restore(self.path)
+            if config.records_syncs:
+                from kproc.broker.faults.power import prepare_record
+
+                prepare_record(config, is_restored=is_restored)
         except OSError as error:
             self.close()
             raise FatalError(f"log.dirs: cannot restore {self.path}: {error}") from error

@@ -16,6 +16,7 @@ from kproc.broker.role.listeners import (
 )
 from kproc.broker.role.plan import BrokerPlan
 from kproc.broker.role.roles import CONTROL_ACCEPTOR, acceptor_id
+from kproc.broker.supervisor.data_directory import make_fs
 from kproc.broker.transport.agent import AgentId
 from kproc.common.clock import Clock
 from kproc.common.movable_clock import MovableClock
@@ -63,6 +64,7 @@ class ListeningSockets:
             control=self._control,
             metrics=self._metrics,
             movable=MovableClock() if self._config.kproc_time_movable else None,
+            fs=make_fs(self._config),
         )
 
     def start(self) -> None:

@@ -117,10 +117,10 @@ class Snapshots:
         return path
 
 
-def complete_restore(data: Path) -> None:
+def complete_restore(data: Path) -> bool:
     """Put a prepared restore into force. Called at each start, before anything reads the data directory.
 
-    Raises OSError.
+    Return True if there was one. Raises OSError.
     """
     shutil.rmtree(data / _PART, ignore_errors=True)
     full, only = data / _FULL, data / _ONLY
@@ -132,10 +132,12 @@ def complete_restore(data: Path) -> None:
             else:
                 path.unlink()
         full.rename(only)
-    if only.exists():
-        for name in os.listdir(only):
-            (only / name).rename(data / name)
-        only.rmdir()
+    if not only.exists():
+        return False
+    for name in os.listdir(only):
+        (only / name).rename(data / name)
+    only.rmdir()
+    return True
 
 
 def remove_snapshots(data: Path) -> None:

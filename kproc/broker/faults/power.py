@@ -1,0 +1,214 @@
+"""RecordingFs: a file system that records what a power loss would leave, so that a test can lose the power.
+
+A broker for tests with kproc.faults.power.directory writes through it in every role. A file is on the disk as its last
+sync left it, a name as the last sync of any directory found it. Nothing else survives: a disk may keep more of what was
+not synced, but no broker can rely on that. The directory is on the same file system as log.dirs:
+
+    names.json     path, inode and kind of each entry of log.dirs at the last sync of a directory
+    contents/N     a copy of the file with inode N at its last sync
+    inodes/N       a link to that file, so that the kernel gives its number to no other file
+    lock           held by each call that changes names or records, so that all roles see one order of changes
+    lose           its presence lets the next start return log.dirs to the record
+
+The record outlives a restart of the broker: what was not synced before it is lost afterwards, too.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import os
+import shutil
+import stat
+from collections.abc import Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final, cast
+
+import msgspec
+
+from kproc.broker.config.own_settings import LOSE_POWER_FILE
+from kproc.broker.storage.fs import DIRECTORY_MODE, FILE_MODE, Fs, OsFs
+
+if TYPE_CHECKING:
+    from kproc.broker.config import Config
+
+_NAMES: Final = "names.json"
+_LOCK: Final = "lock"
+
+
+class _Entry(msgspec.Struct, array_like=True):
+    """A file or directory below log.dirs. Parents come before their children."""
+
+    path: str
+    inode: int
+    is_directory: bool
+
+
+_decode_entries = msgspec.json.Decoder(list[_Entry]).decode
+
+
+def recording(config: Config) -> Fs:
+    """Return the file system of a broker that records its syncs."""
+    # A cast, because RecordingFs delegates by __getattr__, which a type checker cannot follow.
+    return cast(Fs, RecordingFs(OsFs(), Record(config)))
+
+
+def prepare_record(config: Config, *, is_restored: bool) -> None:
+    """Return log.dirs to the record if the power was lost, and start a record unless one exists.
+
+    is_restored: log.dirs was replaced by a snapshot, which counts as synced. Called at each start, before roles run.
+    """
+    record = Record(config)
+    lose = record.directory / LOSE_POWER_FILE
+    if lose.exists():
+        record.put_into_force()
+        lose.unlink()
+    elif record.exists and not is_restored:
+        return
+    record.start()
+
+
+class Record:
+    """The record of one broker."""
+
+    def __init__(self, config: Config) -> None:
+        self.directory = Path(config.kproc_faults_power_directory)
+        self._data = Path(config.log_dirs).absolute()
+        self._names = self.directory / _NAMES
+        self._contents = self.directory / "contents"
+        self._inodes = self.directory / "inodes"
+
+    @property
+    def exists(self) -> bool:
+        return self._names.exists()
+
+    @contextlib.contextmanager
+    def locked(self) -> Iterator[None]:
+        """Exclude all other threads and processes. The kernel releases the lock of a role that is killed."""
+        # A descriptor of its own for each call, because threads with the same one would share the lock.
+        descriptor = os.open(self.directory / _LOCK, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, FILE_MODE)
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_EX)
+            yield
+        finally:
+            os.close(descriptor)
+
+    def start(self) -> None:
+        """Start a record. All files count as synced."""
+        for directory in (self._contents, self._inodes):
+            shutil.rmtree(directory, ignore_errors=True)
+            directory.mkdir(DIRECTORY_MODE, parents=True)
+        with self.locked():
+            self.add_names()
+
+    def add_file(self, path: Path) -> None:
+        """Reserve the inode of a new file. The caller holds the lock."""
+        os.link(path, self._inodes / str(os.stat(path).st_ino))
+
+    def add_content(self, source: str | Path, inode: int) -> None:
+        """Copy a file that was synced, with its times and extended attributes. The caller holds the lock."""
+        # Rename a complete copy into place, because the role can be killed during the copy.
+        part = self.directory / "part"
+        shutil.copy2(source, part)
+        part.rename(self._contents / str(inode))
+
+    def add_names(self) -> None:
+        """Record the names below log.dirs. The caller holds the lock."""
+        entries = list(self._entries())
+        for entry in entries:
+            # The supervisor creates some files by itself, before there is a record.
+            if not entry.is_directory and not (self._inodes / str(entry.inode)).exists():
+                self.add_file(self._data / entry.path)
+                self.add_content(self._data / entry.path, entry.inode)
+        part = self.directory / f"{_NAMES}.part"
+        part.write_bytes(msgspec.json.encode(entries))
+        part.rename(self._names)
+        self._discard_all_but({entry.inode for entry in entries})
+
+    def _entries(self) -> Iterator[_Entry]:
+        """Yield the entries of log.dirs, without the lock, the fault rules and other files that are not its state."""
+        for parent, directories, files in os.walk(self._data):
+            if Path(parent) == self._data:
+                directories[:] = [name for name in directories if not name.startswith(".")]
+                files = [name for name in files if not name.startswith(".")]
+            for names, is_directory in ((directories, True), (files, False)):
+                for name in names:
+                    path = Path(parent, name)
+                    # The files of a request log do not go through RecordingFs, and can be deleted meanwhile.
+                    with contextlib.suppress(FileNotFoundError):
+                        yield _Entry(str(path.relative_to(self._data)), os.stat(path).st_ino, is_directory)
+
+    def _discard_all_but(self, inodes: set[int]) -> None:
+        """Discard the files that have no name any more, neither in the record nor in log.dirs."""
+        for link in self._inodes.iterdir():
+            if int(link.name) not in inodes and link.stat().st_nlink == 1:
+                link.unlink()
+                (self._contents / link.name).unlink(missing_ok=True)
+
+    def put_into_force(self) -> None:
+        """Replace the entries of log.dirs by those of the record. A file that was never synced becomes empty."""
+        for path in self._data.iterdir():
+            if path.name.startswith("."):
+                continue
+            if path.is_dir() and not path.is_symlink():
+                shutil.rmtree(path)
+            else:
+                path.unlink()
+        for entry in _decode_entries(self._names.read_bytes()):
+            path, content = self._data / entry.path, self._contents / str(entry.inode)
+            if entry.is_directory:
+                path.mkdir(DIRECTORY_MODE)
+            elif content.exists():
+                shutil.copy2(content, path)
+            else:
+                path.touch(FILE_MODE)
+
+
+class RecordingFs:
+    """An Fs that calls another one, and records what its syncs have brought to the disk."""
+
+    def __init__(self, fs: Fs, record: Record) -> None:
+        self._fs = fs
+        self._record = record
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._fs, name)
+
+    def open(self, path: Path, *, create: bool = False, writable: bool = True) -> int:
+        """Open a file by the wrapped Fs, and reserve the inode of a new one."""
+        if not create:
+            return self._fs.open(path, writable=writable)
+        with self._record.locked():
+            descriptor = self._fs.open(path, create=True, writable=writable)
+            self._record.add_file(path)
+        return descriptor
+
+    def make_directory(self, path: Path) -> bool:
+        """Create a directory by the wrapped Fs."""
+        with self._record.locked():
+            return self._fs.make_directory(path)
+
+    def rename(self, source: Path, target: Path) -> bool:
+        """Rename a file by the wrapped Fs."""
+        with self._record.locked():
+            return self._fs.rename(source, target)
+
+    def unlink(self, path: Path) -> bool:
+        """Remove a file by the wrapped Fs."""
+        with self._record.locked():
+            return self._fs.unlink(path)
+
+    def remove_tree(self, path: Path) -> None:
+        """Remove a directory by the wrapped Fs."""
+        with self._record.locked():
+            self._fs.remove_tree(path)
+
+    def sync(self, descriptor: int) -> None:
+        """Sync by the wrapped Fs. Record the file's content, or the names if it is a directory."""
+        self._fs.sync(descriptor)
+        info = os.fstat(descriptor)
+        with self._record.locked():
+            if stat.S_ISDIR(info.st_mode):
+                self._record.add_names()
+            else:
+                self._record.add_content(f"/proc/self/fd/{descriptor}", info.st_ino)
