@@ -45,6 +45,8 @@ class Scene:
         self.members_known: set[int] = set()
         self.share_epochs: dict[int, int] = {}  # The next epoch of each member's share session.
         self.queue: Any = None  # The share partition of themes/queues.py.
+        self.spread: list[Any] = []  # Those of themes/spread.py, and the next epoch of each open session.
+        self.spread_epochs: dict[int, int] = {}
         # The brokers compress to sizes that differ by a few bytes: no request may depend on them.
         self.is_compressing = not {"gzip", "lz4", "bare"}.isdisjoint(kinds)
         self.instances = {member: f"i{member}" for member in range(4) if self.chance(0.25)}

@@ -16,6 +16,7 @@ from tests.differential.themes import (
     quotas,
     records,
     shares,
+    spread,
     streams,
     topics,
     transactions,
@@ -128,6 +129,13 @@ THEMES: dict[str, dict[Maker, int]] = {
         queues.delete_offsets: 1,
         queues.describe_offsets: 2,
     },
+    "spread": {
+        spread.share_fetch: 8,
+        spread.share_acknowledge: 6,
+        spread.end_session: 2,
+        spread.produce: 4,
+        spread.describe_offsets: 1,
+    },
     "locks": {queues.lock_timeout: 1},
     "streams": {
         streams.cycle: 3,
@@ -212,6 +220,8 @@ def sequence(theme: str, seed: str, versions: dict[str, list[int]]) -> list[Step
         transactions.add_producers(scene)
     if theme in ("queues", "locks"):
         queues.prepare(scene, has_short_locks=theme == "locks")
+    if theme == "spread":
+        spread.prepare(scene)
     size = len(scene.steps) + (_LOCKS_LENGTH if theme == "locks" else scene.random.randint(*_LENGTHS))
     makers = THEMES[theme]
     while len(scene.steps) < size:

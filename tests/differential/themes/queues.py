@@ -17,7 +17,7 @@ GROUP: Final = "~qa"
 _PARTITION: Final = 0
 _MEMBERS: Final = (0, 1, 2)  # Each is a member, a connection and a share session.
 # A ShareFetch that should find records waits for the state to be loaded. Another one waits in vain.
-_LONG_MS, _SHORT_MS = 5_000, 30
+LONG_MS, SHORT_MS = 5_000, 30
 _LOCK_MS: Final = 1_500
 _MANY: Final = 500
 _PRODUCER: Final = "~qt"
@@ -203,7 +203,7 @@ def share_fetch(scene: Scene) -> None:
     body = {
         **_who(member),
         "share_session_epoch": _next_epoch(scene, member),
-        "max_wait": _LONG_MS if has_records else _SHORT_MS,
+        "max_wait": LONG_MS if has_records else SHORT_MS,
         "min_bytes": 1,
         "max_bytes": 1 << 20,
         "max_records": most,
@@ -211,7 +211,7 @@ def share_fetch(scene: Scene) -> None:
         # With a soft limit (0), the brokers end an acquire at different batches.
         "share_acquire_mode": 0 if most == _MANY else 1,
         "is_renew_ack": False,
-        "topics": _topics(queue, _batches(scene, acknowledged), names=is_new or bool(acknowledged)),
+        "topics": _topics(queue, batches(scene, acknowledged), names=is_new or bool(acknowledged)),
         "forgotten_topics_data": [],
     }
     scene.add("share_fetch", body, version=2, connection=member)
@@ -237,11 +237,11 @@ def wrong_acknowledge(scene: Scene) -> None:
         return
     if member in queue.epochs and scene.chance(0.3):
         body = {"share_session_epoch": queue.epochs[member] + scene.pick((1, -1, 7)), "is_renew_ack": False}
-        rows = _topics(queue, _batches(scene, _kinds(scene, member, renews=False)), names=True)
+        rows = _topics(queue, batches(scene, _kinds(scene, member, renews=False)), names=True)
         scene.add("share_acknowledge", {**_who(member), **body, "topics": rows}, connection=member)
     elif member in queue.epochs:
         body = {"share_session_epoch": _next_epoch(scene, member), "is_renew_ack": False}
-        rows = _topics(queue, _batches(scene, kinds), names=True)
+        rows = _topics(queue, batches(scene, kinds), names=True)
         scene.add("share_acknowledge", {**_who(member), **body, "topics": rows}, connection=member)
 
 
@@ -260,11 +260,11 @@ def lock_timeout(scene: Scene) -> None:
     queue = scene.queue
     if not queue.available():
         produce(scene)
-    _acquire_all(scene, first, _LONG_MS)
+    _acquire_all(scene, first, LONG_MS)
     held = queue.held_by(first)
     queue.release(first)
     _acquire_all(scene, second, 3 * _LOCK_MS)
-    rows = _topics(queue, _batches(scene, dict.fromkeys(held, _ACCEPT)), names=True)
+    rows = _topics(queue, batches(scene, dict.fromkeys(held, _ACCEPT)), names=True)
     body = {"share_session_epoch": _next_epoch(scene, first), "is_renew_ack": False, "topics": rows}
     scene.add("share_acknowledge", {**_who(first), **body}, version=2, connection=first)
     _acknowledge(scene, second, dict.fromkeys(queue.held_by(second), scene.pick((_ACCEPT, _REJECT))), renews=False)
@@ -295,7 +295,7 @@ def _acknowledge(scene: Scene, member: int, kinds: dict[int, int], *, renews: bo
         **_who(member),
         "share_session_epoch": _next_epoch(scene, member),
         "is_renew_ack": renews,
-        "topics": _topics(queue, _batches(scene, kinds), names=True),
+        "topics": _topics(queue, batches(scene, kinds), names=True),
     }
     scene.add("share_acknowledge", body, version=2, connection=member)
     for at, kind in kinds.items():
@@ -305,7 +305,7 @@ def _acknowledge(scene: Scene, member: int, kinds: dict[int, int], *, renews: bo
 def _end(scene: Scene, member: int) -> None:
     queue = scene.queue
     kinds = _kinds(scene, member, renews=False) if scene.chance(0.3) else {}
-    rows = _topics(queue, _batches(scene, kinds), names=bool(kinds))
+    rows = _topics(queue, batches(scene, kinds), names=bool(kinds))
     body = {"share_session_epoch": -1, "is_renew_ack": False, "topics": rows}
     scene.add("share_acknowledge", {**_who(member), **body}, version=2, connection=member)
     del queue.epochs[member]
@@ -344,8 +344,12 @@ def _topics(queue: Queue, batches: list[dict[str, Any]], *, names: bool) -> list
 
 
 def _kinds(scene: Scene, member: int, *, renews: bool) -> dict[int, int]:
+    return choose_kinds(scene, scene.queue, member, renews=renews)
+
+
+def choose_kinds(scene: Scene, queue: Queue, member: int, *, renews: bool = False) -> dict[int, int]:
     """Types for some of the records that a member holds: one for all, one for each range, or one for each record."""
-    held = scene.queue.held_by(member)
+    held = queue.held_by(member)
     if not held:
         return {}
     low = scene.random.randrange(len(held))
@@ -357,17 +361,17 @@ def _kinds(scene: Scene, member: int, *, renews: bool) -> dict[int, int]:
     return {at: scene.pick(types) if scene.chance(0.4) else one for at in some}
 
 
-def _batches(scene: Scene, kinds: dict[int, int]) -> list[dict[str, Any]]:
+def batches(scene: Scene, kinds: dict[int, int]) -> list[dict[str, Any]]:
     """The acknowledgements in batches of neighbours, some of them cut into two."""
-    batches: list[dict[str, Any]] = []
+    found: list[dict[str, Any]] = []
     for at in sorted(kinds):
-        if batches and batches[-1]["last_offset"] == at - 1 and not scene.chance(0.1):
-            batches[-1]["last_offset"] = at
-            batches[-1]["acknowledge_types"].append(kinds[at])
+        if found and found[-1]["last_offset"] == at - 1 and not scene.chance(0.1):
+            found[-1]["last_offset"] = at
+            found[-1]["acknowledge_types"].append(kinds[at])
         else:
-            batches.append({"first_offset": at, "last_offset": at, "acknowledge_types": [kinds[at]]})
-    for batch in batches:
+            found.append({"first_offset": at, "last_offset": at, "acknowledge_types": [kinds[at]]})
+    for batch in found:
         types = batch["acknowledge_types"]
         if len(set(types)) == 1 and scene.chance(0.7):
             batch["acknowledge_types"] = types[:1]
-    return batches
+    return found
