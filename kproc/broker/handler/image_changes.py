@@ -87,11 +87,13 @@ class ImageChanges:
         begin_transfers = owner.transfers.on_moved(moved)
         if deleted or moved or is_whole:
             owner.shares.on_image()
+        if deleted:
+            # Release coordinators while their logs are open. Later writes would wait for ever, because nothing syncs a
+            # closed log.
+            self._coordinators.topics_deleted(deleted)
         for topic in deleted:
             owner.transfers.discard_topic(topic)
             owner.partitions.delete(topic)
-        if deleted:
-            self._coordinators.topics_deleted(deleted)
         if moved:
             self._coordinators.on_moved(moved)
             finish_calls_of_leavers(services)

@@ -162,6 +162,22 @@ def test_late_write_to_a_deleted_topic_fails(start: Start, calls: CoordinatorCal
     assert codes == [ErrorCode.NOT_LEADER_OR_FOLLOWER] * 2
 
 
+def test_failed_callback_of_a_deleted_topic_can_write(
+    start: Start, calls: CoordinatorCalls[Counters]
+) -> None:
+    """The deletion fails the writes that wait for the disk. A coordinator then answers, behind another write."""
+    rig = start(settings={"kproc.flush": "group"})
+    rig.create_topic(TOPIC)
+    Client(rig).begin(calls, "add", "n")
+    (counters,) = runtime(rig).loaded(TOPIC)
+    codes: list[int] = []
+    counters.log.write(Write([], lambda _code: counters.log.write(Write([], codes.append))))
+    rig.settle()
+    assert codes == [], "the round of fdatasync has no end"
+    rig.delete_topic(TOPIC)
+    assert codes == [ErrorCode.NOT_LEADER_OR_FOLLOWER]
+
+
 def test_deleted_coordinator_topic_affects_only_its_own(
     start: Start, calls: CoordinatorCalls[Counters]
 ) -> None:
