@@ -139,7 +139,13 @@ class BrokerProcess:
         assert self.directory is not None, "prepare() first"
         assert self._child is not None, "the broker is not running"
         keep_file = self.directory / KEEP_FILE
-        keep_file.touch()
+        try:
+            keep_file.touch()
+        except FileNotFoundError:
+            raise BrokerFailed(
+                "the broker has ended before, and its temporary directory with it: to restart a broker after a kill, "
+                "call restart(kill=True) instead of kill()"
+            ) from None
         # The janitor looks for the file as soon as the supervisor is dead.
         if kill:
             self.kill()

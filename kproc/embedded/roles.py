@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from kproc.client.errors import ClientError
 from kproc.common.clock import NS_PER_S, SystemClock
-from kproc.common.sessions import start_ticks, wait_ended
+from kproc.common.sessions import start_ticks, stat_fields, wait_ended
 from kproc.embedded.process import BrokerFailed
 
 if TYPE_CHECKING:
@@ -53,10 +53,11 @@ def paused_role(connect: Connect, role: str, index: int, *, wait: bool, timeout_
     Arguments and errors are those of `kill_role`. With `wait`, the block ends when the role serves again, or its
     successor if it was killed meanwhile.
     """
-    _, pidfd = _open_role(connect, role, index)
+    pid, pidfd = _open_role(connect, role, index)
     try:
         signal.pidfd_send_signal(pidfd, signal.SIGSTOP)
         try:
+            _wait_stopped(pid, f"{role} {index}", timeout_s)
             yield
         finally:
             # The supervisor has killed it (kproc.hung.kill), or the test has.
@@ -66,6 +67,18 @@ def paused_role(connect: Connect, role: str, index: int, *, wait: bool, timeout_
         os.close(pidfd)
     if wait:
         _wait_served(connect, role, index, timeout_s=timeout_s, is_served=lambda _: True)
+
+
+def _wait_stopped(pid: int, name: str, timeout_s: float) -> None:
+    """Wait until a process stands still. It first ends the system call that it is in, such as a sync."""
+    until_ns = _clock.now_ns() + int(timeout_s * NS_PER_S)
+    # A zombie has ended by itself, and stands still, too.
+    while (fields := stat_fields(pid)) and fields[0] not in (b"T", b"Z"):
+        if _clock.now_ns() > until_ns:
+            raise BrokerFailed(
+                f"{name} does not stand still after {timeout_s:g} s: its state is {fields[0].decode()}"
+            )
+        _pause.wait(_POLL_S)
 
 
 def _open_role(connect: Connect, role: str, index: int) -> tuple[int, int]:

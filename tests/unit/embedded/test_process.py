@@ -202,6 +202,16 @@ def test_stop_of_ended_broker_is_quiet_under_ignored_sigchld(scratch, ignored_si
     broker.stop()
 
 
+def test_restart_after_kill_names_restart_with_kill(scratch):
+    broker = Broker().start()
+    directory = broker._process.directory
+    broker.kill()
+    wait_until(lambda: not directory.exists(), what="the janitor has removed the directory")
+    with pytest.raises(BrokerFailed, match=r"call restart\(kill=True\) instead of kill\(\)"):
+        broker.restart()
+    assert not broker.is_running
+
+
 def test_the_tests_own_error_is_not_hidden_by_the_brokers(scratch, monkeypatch):
     monkeypatch.setattr(
         Broker,
