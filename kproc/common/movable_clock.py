@@ -8,10 +8,9 @@ creation see a change in the same moment. Only the process that created the cloc
 from __future__ import annotations
 
 import mmap
-import time
 from typing import Final
 
-from kproc.common.clock import NS_PER_MS
+from kproc.common.clock import NS_PER_MS, Clock
 
 LEAD_NS_MAX: Final = 100 * 366 * 86_400 * 1_000_000_000
 """Longest distance from the host's clock: 100 years. All times then fit into 64 bits."""
@@ -24,20 +23,19 @@ class MovableClock:
     because a reader must never combine an old distance with a new state.
     """
 
-    __slots__ = ("_last_ns", "_wall_offset_ns", "_words")
+    __slots__ = ("_last_ns", "_wall_offset_ns", "_words", "host_ns")
 
-    host_ns = staticmethod(time.monotonic_ns)
-
-    def __init__(self) -> None:
+    def __init__(self, host: Clock) -> None:
+        self.host_ns = host.now_ns
         # An anonymous shared mapping stays shared over forks.
         self._words = memoryview(mmap.mmap(-1, mmap.PAGESIZE)).cast("q")
-        self._wall_offset_ns = time.time_ns() - time.monotonic_ns()
+        self._wall_offset_ns = host.wall_ms() * NS_PER_MS - host.now_ns()
         self._last_ns = 0
 
     def now_ns(self) -> int:
         """Return monotonic nanoseconds of the broker's time."""
         word = self._words[0]
-        now_ns = word >> 1 if word & 1 else time.monotonic_ns() + (word >> 1)
+        now_ns = word >> 1 if word & 1 else self.host_ns() + (word >> 1)
         # `freeze` and `unfreeze` read the host's clock before they write the word, and a reader can have seen a later
         # time in between.
         if now_ns < self._last_ns:
@@ -57,7 +55,7 @@ class MovableClock:
     @property
     def lead_ns(self) -> int:
         """The distance from the host's clock. Negative if time has been frozen for longer than it was advanced."""
-        return self.now_ns() - time.monotonic_ns()
+        return self.now_ns() - self.host_ns()
 
     # -- by the process that created the clock -----------------------------------------------------------------
 
@@ -78,7 +76,7 @@ class MovableClock:
         """Let time continue from where it was frozen."""
         word = self._words[0]
         if word & 1:
-            self._words[0] = (word >> 1) - time.monotonic_ns() << 1
+            self._words[0] = (word >> 1) - self.host_ns() << 1
 
 
 class MovedDate:
@@ -87,9 +85,8 @@ class MovedDate:
     For roles whose rules depend on dates alone, such as retention. Their own timers continue while time is frozen.
     """
 
-    __slots__ = ("wall_ms",)
-
-    now_ns = host_ns = staticmethod(time.monotonic_ns)
+    __slots__ = ("host_ns", "now_ns", "wall_ms")
 
     def __init__(self, clock: MovableClock) -> None:
+        self.now_ns = self.host_ns = clock.host_ns
         self.wall_ms = clock.wall_ms

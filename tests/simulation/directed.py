@@ -132,6 +132,13 @@ def _small(seed: int, kinds: list[str], events: list[Event], **settings: str) ->
     )
 
 
+def moved(seed: int) -> Plan:
+    """The broker's time jumps while consumers poll for long: what was due must have run when the answer comes."""
+    rng = random.Random(f"moved {seed}")
+    events = [Event(at_ms, "move", (rng.choice((50, 600, 5_000, 60_000)),)) for at_ms in range(40, 640, 75)]
+    return _small(seed, ["admin", "producer-all", "consumer", "consumer"], events, **{"kproc.time.movable": "true"})
+
+
 def consuming(seed: int) -> Plan:
     """Members of a consumer group and faults, and no other clients."""
     plan = plan_of(CONSUMERS_EVERY * seed, power=6.0, transactions=False, tls=False)
@@ -163,4 +170,5 @@ DIRECTED: Final[dict[str, Callable[[int], Plan]]] = {
     "failed-write-not-undone": short_of_space,
     "sockets-of-a-dead-processor-lost": reconnecting,
     "stalled-connection-forgotten": overfilled,
+    "moved-time-not-followed": moved,
 }

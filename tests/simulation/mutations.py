@@ -64,6 +64,7 @@ from kproc.broker.streams.records import StreamsGroupEpoch, StreamsTargetEpoch
 from kproc.broker.streams.streams_groups import StreamsGroups
 from kproc.broker.supervisor.children import Children
 from kproc.broker.supervisor.data_directory import DataDirectory
+from kproc.broker.supervisor.supervisor_operations import SupervisorOperations
 from kproc.broker.transaction.coordinator import TransactionCoordinator
 from kproc.broker.transaction.marker_delivery import MarkerDelivery
 from kproc.broker.transaction.state import PREPARED, State
@@ -237,6 +238,10 @@ def _some_deltas_lost(self: Any, records: Any, version: int) -> Any:
 def _stalled_unseen(self: Any, connection: Any) -> None:
     _STALL(self, connection)
     self._state.is_pressed = False
+
+
+def _nobody_asked(self: Any, roles: Any, what: str, body: Any, on_all: Any) -> None:
+    on_all({})
 
 
 def _found_and_forgotten(self: Any) -> bool:
@@ -448,6 +453,7 @@ MUTATIONS: Final[dict[str, list[tuple[Any, str, Any]]]] = {
     "slices-without-a-turn": [(DividedRequests, "work", _all_slices_at_once)],
     "tables-without-a-bound": [(ClassicGroups, "add_unwritten", _added_without_a_bound)],
     "failed-write-not-undone": [(LogAppender, "_undo", _refused_but_not_undone)],
+    "moved-time-not-followed": [(SupervisorOperations, "_request_all", _nobody_asked)],
     "death-untold": [(Children, "_detach", _detach_unheard)],
     **OF_TRANSACTIONS,
     **OF_TLS,

@@ -19,6 +19,7 @@ from typing import Any, Final
 
 from kproc.broker.cluster import metadata_log
 from kproc.broker.config import Config
+from kproc.broker.role.asks import MOVE_TIME
 from kproc.broker.transport.agent import AgentId
 from kproc.common.errors import FatalError, KafkaError
 from tests.simulation import broker as broker_module
@@ -386,6 +387,26 @@ class Run:
         """Somebody sets the host's clock. No client's own time changes."""
         clock = self.world.clock
         clock.set_wall_ms(clock.wall_ms() + step_ms)
+
+    def _do_move(self, step_ms: int) -> None:
+        """A test advances the broker's time. No long poll may be overdue when it hears that every role has followed."""
+        assert self.broker is not None
+        clock = self.broker.supervisor._plan.movable
+        if not self.broker.is_ready or clock is None:
+            return
+        doubles.host.kernel.current = self.broker.process
+        move = {"action": "advance", "ms": step_ms}
+        self.world.tell("time moves by", step_ms)
+        moved_ns = clock.now_ns() + step_ms * MS
+
+        def on_moved(reply: dict[str, Any]) -> None:
+            for process in self._all("handler"):
+                if process.role._agent._deadlines.first <= moved_ns:
+                    self.world.violate(f"a long poll of {process.name} is overdue after time was moved")
+            if reply.get("error"):
+                self.world.violate(f"time cannot be moved: {reply}")
+
+        self.broker.supervisor._operations.handle(MOVE_TIME, move, on_moved)
 
     def _do_idle(self, duration_ms: int) -> None:
         """No client does anything for a while."""

@@ -63,7 +63,7 @@ class ListeningSockets:
             cluster_id=cluster_id,
             control=self._control,
             metrics=self._metrics,
-            movable=MovableClock() if self._config.kproc_time_movable else None,
+            movable=MovableClock(clock) if self._config.kproc_time_movable else None,
             fs=make_fs(self._config),
         )
 

@@ -7,14 +7,14 @@ import time
 
 import pytest
 
-from kproc.common.clock import NS_PER_MS, NS_PER_S
+from kproc.common.clock import NS_PER_MS, NS_PER_S, SystemClock
 from kproc.common.movable_clock import LEAD_NS_MAX, MovableClock, MovedDate
 
 DAY_NS = 86_400 * NS_PER_S
 
 
 def test_new_movable_clock_shows_the_host_time() -> None:
-    clock = MovableClock()
+    clock = MovableClock(SystemClock())
     before_ns = time.monotonic_ns()
     assert before_ns <= clock.now_ns() <= clock.host_ns()
     assert abs(clock.wall_ms() - time.time_ns() // NS_PER_MS) < 1000
@@ -22,7 +22,7 @@ def test_new_movable_clock_shows_the_host_time() -> None:
 
 
 def test_advance_moves_both_times_and_not_the_host_time() -> None:
-    clock = MovableClock()
+    clock = MovableClock(SystemClock())
     dates = MovedDate(clock)
     wall_ms = clock.wall_ms()
     clock.advance(DAY_NS)
@@ -34,7 +34,7 @@ def test_advance_moves_both_times_and_not_the_host_time() -> None:
 
 
 def test_frozen_clock_stands_still_and_continues_there() -> None:
-    clock = MovableClock()
+    clock = MovableClock(SystemClock())
     clock.advance(DAY_NS)
     clock.freeze()
     at_ns, at_ms = clock.now_ns(), clock.wall_ms()
@@ -52,7 +52,7 @@ def test_frozen_clock_stands_still_and_continues_there() -> None:
 
 
 def test_movable_clock_never_runs_backwards() -> None:
-    clock = MovableClock()
+    clock = MovableClock(SystemClock())
     readings = []
     for _ in range(300):
         for move in (clock.freeze, clock.unfreeze, lambda: clock.advance(1)):
@@ -62,7 +62,7 @@ def test_movable_clock_never_runs_backwards() -> None:
 
 
 def test_forked_process_sees_the_moved_time_at_once() -> None:
-    clock = MovableClock()
+    clock = MovableClock(SystemClock())
     readable, writable = os.pipe()
     asks, asked = os.pipe()
     if not (pid := os.fork()):
@@ -79,7 +79,7 @@ def test_forked_process_sees_the_moved_time_at_once() -> None:
 
 
 def test_durations_out_of_range_are_rejected() -> None:
-    clock = MovableClock()
+    clock = MovableClock(SystemClock())
     for duration_ns in (-1, LEAD_NS_MAX + DAY_NS):
         with pytest.raises(ValueError, match="time"):
             clock.advance(duration_ns)
