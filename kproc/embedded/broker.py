@@ -406,6 +406,7 @@ class Broker:
             from kproc.client.security.written import as_properties
 
             path = directory / "secrets.properties"
+            path.unlink(missing_ok=True)  # A restart writes it anew.
             write_private(path, as_properties(secret).encode())
             command += ["--config", str(path)]
         for name, value in settings.items():

@@ -86,6 +86,16 @@ def test_embedded_broker_keeps_given_data_directory(fork_server, tmp_path):
     assert (tmp_path / "data").is_dir()
 
 
+def test_restarted_broker_keeps_certificates_users_and_topics(fork_server):
+    with forked_broker()(tls=True, users=["alice"]) as broker:
+        config = broker.client_config()
+        broker.create_topic("kept")
+        broker.restart()
+        assert broker.client_config() == config
+        with pytest.raises(RuntimeError, match="exists"):
+            broker.create_topic("kept")
+
+
 def test_embedded_broker_is_an_async_context_manager(fork_server):
     async def story() -> int:
         async with forked_broker()() as broker:
