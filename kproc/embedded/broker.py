@@ -25,7 +25,9 @@ if TYPE_CHECKING:
     from kproc.client.faults import Faults
     from kproc.client.security.settings import ClientSecurity
     from kproc.client.security.throwaway import Throwaway
+    from kproc.embedded.requests import RequestRecorder
     from kproc.embedded.state import BrokerSnapshot, BrokerState
+    from kproc.embedded.topic_records import BrokerTopic
     from kproc.wire.header import ApiKey
 
 POWER_DIRECTORY: Final = "power"
@@ -89,6 +91,7 @@ class Broker:
         self._process = self._new_process(start_timeout_ms, stop_timeout_ms)
         self._faults: Faults | None = None
         self._state: BrokerState | None = None
+        self._requests: RequestRecorder | None = None
 
     def _new_process(self, start_timeout_ms: int, stop_timeout_ms: int) -> BrokerProcess:
         return BrokerProcess(start_timeout_ms=start_timeout_ms, stop_timeout_ms=stop_timeout_ms)
@@ -199,6 +202,15 @@ class Broker:
 
         return BrokerTime(self._connect)
 
+    @property
+    def requests(self) -> RequestRecorder:
+        """The requests of clients, recorded between `start()` and `stop()` or in a `with recording()` block."""
+        if self._requests is None:
+            from kproc.embedded.requests import RequestRecorder
+
+            self._requests = RequestRecorder(self._connect)
+        return self._requests
+
     def _connect(self) -> Client:
         from kproc.client import Client
 
@@ -272,6 +284,12 @@ class Broker:
         return self._state
 
     # -- topics
+
+    def topic(self, name: str) -> BrokerTopic:
+        """Return a view of a topic, whose `records()` reads its log without a client library."""
+        from kproc.embedded.topic_records import BrokerTopic
+
+        return BrokerTopic(self._connect, name)
 
     def create_topic(
         self, name: str, *, partitions: int = 1, configs: Mapping[str, object] | None = None
@@ -431,9 +449,12 @@ class Broker:
         """Stop the processes and release everything. Return the reason if the broker did not end well."""
         if graceful and self._faults is not None:
             self._faults.finish()
+        if self._requests is not None:
+            self._requests.stop()
         try:
             return self._process.stop(graceful=graceful)
         finally:
+            self._state = None  # Its snapshots end with the process.
             if self._faults is not None:
                 self._faults.release()  # Rules end with the broker.
             self._throwaway = None

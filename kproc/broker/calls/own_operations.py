@@ -79,6 +79,8 @@ class ReadMonitor(_AnyOperation, tag="monitor"):
     client: _Pattern | None = None
     user: _Pattern | None = None
     topic: _Pattern | None = None
+    # Also return the decoded fields of small requests.
+    has_fields: bool = False
 
 
 # Numbers of rules and of requests. A rule's number is its id.

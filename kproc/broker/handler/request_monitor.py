@@ -14,6 +14,8 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Any, Final
 
+import msgspec
+
 from kproc.broker.calls.calls import Lost, OnResult
 from kproc.broker.calls.controller_calls import OwnAnswer
 from kproc.broker.calls.own_operations import ReadMonitor
@@ -43,6 +45,8 @@ if TYPE_CHECKING:
 
 LINES_MAX: Final = 500
 """Most lines that a watch stores between two calls."""
+FIELDS_BYTES_MAX: Final = 32 << 10
+"""Most JSON of requests' fields that a watch stores between two calls. All lines travel in one message."""
 _NAMES_MAX: Final = 3  # Names of topics, groups and transactional ids in a line.
 _NS_PER_US: Final = 1000
 _FETCH: Final = int(ApiKey.FETCH)
@@ -51,7 +55,7 @@ _FETCH: Final = int(ApiKey.FETCH)
 class _MonitorWatch:
     """The request lines that a Handler collects for one `kproc monitor`."""
 
-    __slots__ = ("apis", "filter", "lines", "lost", "read_ns")
+    __slots__ = ("apis", "fields_bytes", "filter", "lines", "lost", "read_ns")
 
     def __init__(self, operation: ReadMonitor) -> None:
         self.filter = operation
@@ -59,6 +63,19 @@ class _MonitorWatch:
         self.lines: list[RequestLine] = []
         self.lost = 0
         self.read_ns = 0
+        self.fields_bytes = 0  # JSON of the fields in `lines`.
+
+    def add(self, line: RequestLine, shown: Any) -> None:
+        """Add a line, with the request's fields if the watch wants them and there is room for them."""
+        if len(self.lines) >= LINES_MAX:
+            self.lost += 1
+            return
+        if self.filter.has_fields and isinstance(shown, dict):
+            size = len(msgspec.json.encode(shown))
+            if self.fields_bytes + size <= FIELDS_BYTES_MAX:
+                self.fields_bytes += size
+                line = msgspec.structs.replace(line, fields=shown)
+        self.lines.append(line)
 
     def wants(self, line: RequestLine, topics: list[str]) -> bool:
         """Return True if a request matches the filter. topics: all of them, while the line has the first ones."""
@@ -127,7 +144,7 @@ class RequestMonitor:
                 self._on_switched()
         watch.read_ns = self.now_ns()
         answer = WatchedLines(lines=watch.lines, lost=watch.lost)
-        watch.lines, watch.lost = [], 0
+        watch.lines, watch.lost, watch.fields_bytes = [], 0, 0
         return answer
 
     # -- in the place of the request log
@@ -154,7 +171,7 @@ class RequestMonitor:
             outcome=outcome,
             error=_error_name(request.error) if request.error else "",
         )
-        self._add_line(line, topics)
+        self._add_line(line, topics, request.shown)
 
     def add_login(
         self, request: HandlerRequest, mechanism: str, principal: Principal | None, error: int
@@ -178,15 +195,12 @@ class RequestMonitor:
             outcome="Send",
             error=_error_name(error) if error else "",
         )
-        self._add_line(line, [])
+        self._add_line(line, [], None)
 
-    def _add_line(self, line: RequestLine, topics: list[str]) -> None:
+    def _add_line(self, line: RequestLine, topics: list[str], shown: Any) -> None:
         for watch in self._watches.values():
             if watch.wants(line, topics):
-                if len(watch.lines) < LINES_MAX:
-                    watch.lines.append(line)
-                else:
-                    watch.lost += 1
+                watch.add(line, shown)
 
     def flush(self) -> None:
         """Write the request log's lines, and end the watches that nobody reads. Called in every duty cycle."""

@@ -51,6 +51,8 @@ class RequestLine(msgspec.Struct, array_like=True):
     took_us: int
     outcome: str
     error: str
+    fields: dict[str, Any] | None = None
+    """The decoded request, for watches with fields. None if it is large."""
 
 
 class WatchedLines(Reply):
@@ -87,6 +89,9 @@ class JoinedLines:
             return OwnAnswer(error=self._refused)
         self._lines.sort(key=lambda line: line.time_ms)
         rows = [msgspec.structs.asdict(line) for line in self._lines]
+        for row in rows:
+            if row["fields"] is None:
+                del row["fields"]
         return OwnAnswer(result={"lines": rows, "lost": self._lost, **more})
 
 

@@ -1,0 +1,257 @@
+"""RequestRecorder: the requests that clients send to a broker for tests, as `kproc.Broker.requests` records them.
+
+with broker.requests.recording() as requests:
+    ...
+    requests.wait_for("OffsetCommit", group="shop")
+
+The source is that of `kproc monitor`: the Handlers keep a line for each answered request while somebody reads them. A
+thread reads them over a connection of its own until the recording stops.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import secrets
+import threading
+from collections import deque
+from collections.abc import Callable, Iterator
+from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypedDict, Unpack
+
+from kproc.client.errors import ClientError
+from kproc.common.clock import NS_PER_S, SystemClock
+
+if TYPE_CHECKING:
+    from kproc.client import Client
+
+OWN_CLIENT_ID: Final = "kproc-embedded"
+"""The client id of kproc.Broker's own connections, whose requests are not recorded."""
+_POLL_S: Final = 0.05
+_SHOWN_MAX: Final = 30
+_RESULTS: Final = {"Send": "ok", "NoOp": "no answer", "CloseConnection": "closed"}
+_clock: Final = SystemClock()
+
+
+class RequestMatch(TypedDict, total=False):
+    """Conditions on recorded requests. All must hold. A `*` at the end of a name stands for any rest."""
+
+    topic: str
+    group: str
+    transactional_id: str
+    client_id: str
+    user: str
+    version: int
+    result: str
+    """"ok", "closed", "no answer" or the name of the first error."""
+
+
+class SeenRequest(NamedTuple):
+    """One request of a client and its answer."""
+
+    time_ms: int
+    """Time of the answer, in ms since 1970."""
+    api: str
+    version: int
+    client_id: str
+    user: str
+    address: str
+    topics: tuple[str, ...]
+    """The first three topics that it names."""
+    names: tuple[str, ...]
+    """The first three groups and transactional ids that it names."""
+    fields: dict[str, Any] | None
+    """The decoded request without records and secrets. None if it is large or damaged."""
+    request_bytes: int
+    response_bytes: int
+    took_ms: float
+    result: str
+    """"ok", "closed", "no answer" or the name of the first error."""
+
+    def matches(self, api: str | None, match: RequestMatch) -> bool:
+        """Return True if this is a request of the API that fulfils all conditions."""
+        return (
+            (api is None or api == self.api)
+            and _has(match.get("topic"), self.topics)
+            and _has(match.get("group"), self.names)
+            and _has(match.get("transactional_id"), self.names)
+            and _has(match.get("client_id"), (self.client_id,))
+            and _has(match.get("user"), (self.user, self.user.removeprefix("User:")))
+            and match.get("version", self.version) == self.version
+            and match.get("result", self.result) == self.result
+        )
+
+
+SeenRequests = list[SeenRequest]
+
+
+class RequestRecorder:
+    """The recorded requests of one broker. connect: opens a new connection to it. Threads may share the object."""
+
+    def __init__(self, connect: Callable[[], Client]) -> None:
+        self._connect = connect
+        self._lock = threading.RLock()
+        self._stopping = threading.Event()
+        self._thread: threading.Thread | None = None
+        self._client: Client | None = None
+        self._watch = ""
+        self._seen: deque[SeenRequest] = deque()
+        self.lost = 0
+        """Number of requests that are not recorded, because there were too many at a time or in all."""
+
+    def __repr__(self) -> str:
+        return f"<requests: {len(self._seen)} recorded, {self.lost} lost>"
+
+    # -- recording
+
+    @contextlib.contextmanager
+    def recording(self, *, limit: int = 10_000) -> Iterator[RequestRecorder]:
+        """Record during a `with` block. What was recorded stays until the next start."""
+        self.start(limit=limit)
+        try:
+            yield self
+        finally:
+            self.stop()
+
+    def start(self, *, limit: int = 10_000) -> None:
+        """Record every request that is answered from now on, the last `limit` of them.
+
+        Raises RuntimeError if it records already, and ClientError with the broker's reason.
+        """
+        with self._lock:
+            if self._thread is not None:
+                raise RuntimeError("the requests of this broker are recorded already: stop() first")
+            self._seen = deque(maxlen=limit)
+            self.lost = 0
+            self._watch = secrets.token_hex(8)
+            self._stopping.clear()
+            self._read()
+            self._thread = threading.Thread(target=self._follow, name="kproc-requests", daemon=True)
+            self._thread.start()
+
+    def stop(self) -> None:
+        """Stop recording. A second call does nothing."""
+        with self._lock:
+            thread, self._thread = self._thread, None
+            if thread is None:
+                return
+            self._stopping.set()
+            # The broker may have ended.
+            with contextlib.suppress(ClientError):
+                self._read()
+        thread.join()
+        self._disconnect()
+
+    def _follow(self) -> None:
+        """Read again and again, because the Handlers keep a bounded number of lines. Runs in the thread."""
+        while not self._stopping.wait(_POLL_S):
+            # A broker that is restarted or restored has no watch of ours. The next call begins it again.
+            with contextlib.suppress(ClientError):
+                self._read()
+
+    def _read(self) -> None:
+        """Read the requests that were answered since the last call."""
+        with self._lock:
+            try:
+                if self._client is None:
+                    self._client = self._connect()
+                answer = self._client.operate("monitor", watch=self._watch, has_fields=True)
+            except ClientError:
+                self._disconnect()
+                raise
+            rows = [_as_seen(row) for row in answer["lines"] if row["client"] != OWN_CLIENT_ID]
+            limit = self._seen.maxlen
+            assert limit is not None
+            self.lost += answer["lost"] + max(0, len(self._seen) + len(rows) - limit)
+            self._seen.extend(rows)
+
+    def _disconnect(self) -> None:
+        client, self._client = self._client, None
+        if client is not None:
+            client.close()
+
+    # -- reading
+
+    def list(self, api: str | None = None, **match: Unpack[RequestMatch]) -> SeenRequests:
+        """Return the recorded requests that match, in the order of their answers.
+
+        api: its name in Kafka's protocol, such as "OffsetCommit"; None for all.
+        """
+        _reject_unknown(match)
+        with self._lock:
+            if self._thread is not None:
+                self._read()
+            return [each for each in self._seen if each.matches(api, match)]
+
+    def wait_for(
+        self,
+        api: str | None = None,
+        *,
+        count: int = 1,
+        timeout_s: float = 10.0,
+        **match: Unpack[RequestMatch],
+    ) -> SeenRequests:
+        """Wait until so many requests match, and return them. Requests before the call count, too.
+
+        Raises AssertionError with the recorded requests if they do not come within `timeout_s`, and RuntimeError
+        without a recording.
+        """
+        until_ns = _clock.now_ns() + int(timeout_s * NS_PER_S)
+        while len(found := self.list(api, **match)) < count:
+            if self._thread is None:
+                raise RuntimeError("no request is recorded: use `with broker.requests.recording():`")
+            if _clock.now_ns() > until_ns:
+                wanted = " ".join([api or "request", *(f"{key}={value!r}" for key, value in match.items())])
+                raise AssertionError(
+                    f"{len(found)} of {count} matched {wanted} within {timeout_s:g} s; {self.timeline()}"
+                )
+            self._stopping.wait(_POLL_S)
+        return found
+
+    def timeline(self) -> str:
+        """Return the last recorded requests as text, a line each."""
+        with self._lock:
+            shown = list(self._seen)[-_SHOWN_MAX:]
+            head = f"{len(self._seen)} requests recorded, {self.lost} lost"
+        if not shown:
+            return head
+        lines = [_line(each, shown[0].time_ms) for each in shown]
+        return "\n".join([f"{head}; the last {len(shown)}:", *lines])
+
+
+def _has(pattern: str | None, names: tuple[str, ...]) -> bool:
+    if pattern is None:
+        return True
+    if pattern.endswith("*"):
+        return any(name.startswith(pattern[:-1]) for name in names)
+    return pattern in names
+
+
+def _reject_unknown(match: RequestMatch) -> None:
+    for name in match.keys() - RequestMatch.__annotations__.keys():
+        raise TypeError(f"unknown condition {name!r}: use {', '.join(RequestMatch.__annotations__)}")
+
+
+def _as_seen(row: dict[str, Any]) -> SeenRequest:
+    return SeenRequest(
+        time_ms=row["time_ms"],
+        api=row["api"],
+        version=row["version"],
+        client_id=row["client"],
+        user=row["user"],
+        address=row["address"],
+        topics=tuple(row["topics"]),
+        names=tuple(row["others"]),
+        fields=row.get("fields"),
+        request_bytes=row["request_bytes"],
+        response_bytes=row["response_bytes"],
+        took_ms=row["took_us"] / 1000,
+        result=row["error"] or _RESULTS.get(row["outcome"], row["outcome"]),
+    )
+
+
+def _line(seen: SeenRequest, first_ms: int) -> str:
+    names = ",".join((*seen.topics, *seen.names)) or "-"
+    after_s = (seen.time_ms - first_ms) / 1000
+    return (
+        f"  +{after_s:.3f} s  {seen.api} v{seen.version}  {names}  {seen.result}  {seen.took_ms:.2f} ms  "
+        f"client {seen.client_id or '-'}"
+    )
