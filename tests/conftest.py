@@ -88,6 +88,8 @@ EXTERNAL = "external"
 # of the other directories keep a core busy; of these, too, those with long files come first.
 WAITING = ("spark", "clients", "faults", "cli")
 BUSY_FIRST = ("simulation", "fuzz", "rig", "bench", "property", "wire")
+# Their brokers are forked, also where a test does not ask for a transport.
+FORKING = ("api", "cli", "clients", "faults", "spark")
 # When so much of the others has been handed out, no file that waits is left: these take longest.
 WAITING_SHARE = 0.85
 HAS_FAILED = pytest.StashKey[bool]()
@@ -266,6 +268,9 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
         callspec = getattr(item, "callspec", None)
         if is_long(has_own_broker=_has_own_broker(item), seed=callspec and callspec.params.get("seed")):
             item.add_marker(pytest.mark.long)
+        names = getattr(item, "fixturenames", None)
+        if names is not None and "fork_server" not in names and _directory(item.nodeid) in FORKING:
+            names.insert(0, "fork_server")
     if config.option.workers:
         places = places_of_files(item.nodeid.partition("::")[0] for item in items)
         items.sort(key=lambda item: places[item.nodeid.partition("::")[0]])

@@ -12,11 +12,6 @@ from tests.support.raw import RawClient, batch
 from tests.support.topics import fresh_name
 
 
-@pytest.fixture(scope="session", autouse=True)
-def forked_starts(fork_server: None) -> None:
-    """Fork the brokers of these tests, also where a test does not ask for a transport."""
-
-
 @pytest.fixture
 def client(broker: BrokerUnderTest) -> Iterator[RawClient]:
     """A raw connection to the shared broker."""

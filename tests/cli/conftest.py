@@ -18,11 +18,6 @@ from tests.support.wait import PATIENCE_SECONDS
 PILL = hostile.record(b"\0\0\0\x7e\2v\0")
 
 
-@pytest.fixture(scope="session", autouse=True)
-def forked_starts(fork_server: None) -> None:
-    """Fork the brokers of these tests, also where a test does not ask for a transport."""
-
-
 @pytest.fixture
 def kproc(broker: BrokerUnderTest, capsys: pytest.CaptureFixture[str]) -> Kproc:
     """`kproc("topic list", stdin="...")` on the shared broker: what it wrote, and its exit code."""

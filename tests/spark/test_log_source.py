@@ -18,6 +18,7 @@ from kproc.spark.options import parse_source
 from kproc.wire.header import ApiKey
 from kproc.wire.record_batch import encode_batch
 from kproc.wire.records import Record
+from tests.support.broker import forked_broker
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -53,7 +54,7 @@ def fill(broker: Broker, topic: str, batches: int = 40) -> None:
 
 
 def test_the_table_of_files_is_the_table_of_the_broker(spark: SparkSession) -> None:
-    with Broker() as broker:
+    with forked_broker()() as broker:
         fill(broker, "t")
 
         def load(kind: str, **options: Any) -> Any:
@@ -92,7 +93,7 @@ def test_the_table_of_files_is_the_table_of_the_broker(spark: SparkSession) -> N
 
 @pytest.mark.long
 def test_log_source_reads_only_directory_of_the_leader(tmp_path: Path) -> None:
-    with Broker() as broker, Broker() as other:
+    with forked_broker()() as broker, forked_broker()() as other:
         fill(broker, "t", 1)
         given = {"kafka.bootstrap.servers": broker.bootstrap, "subscribe": "t"}
 
@@ -112,7 +113,7 @@ def test_log_source_reads_only_directory_of_the_leader(tmp_path: Path) -> None:
 @pytest.mark.own_broker
 def test_log_source_needs_opt_in_if_broker_has_authorizer() -> None:
     settings = {"authorizer.class.name": STANDARD_AUTHORIZER, "super.users": "User:ANONYMOUS"}
-    with Broker(settings) as broker:
+    with forked_broker()(settings) as broker:
         fill(broker, "t", 1)
 
         def found(directory: str) -> Any:

@@ -13,7 +13,6 @@ import pytest
 np = pytest.importorskip("numpy")
 pa = pytest.importorskip("pyarrow")
 
-from kproc import Broker  # noqa: E402
 from kproc.client import AuthenticationFailed  # noqa: E402
 from kproc.common.reading import EARLIEST, LATEST  # noqa: E402
 from kproc.pipeline.build import Builder  # noqa: E402
@@ -26,7 +25,7 @@ from kproc.spark.options import parse_source  # noqa: E402
 from kproc.spark.producer import BatchProducer  # noqa: E402
 from kproc.spark.sink_options import parse_sink_options  # noqa: E402
 from kproc.spark.source import KprocDataSource  # noqa: E402
-from tests.support.broker import run_kproc  # noqa: E402
+from tests.support.broker import forked_broker, run_kproc  # noqa: E402
 from tests.support.certificates import Certificates  # noqa: E402
 from tests.support.command_line import run_here  # noqa: E402
 from tests.support.kafka_jars import missing_reason  # noqa: E402
@@ -68,7 +67,7 @@ class Secured(NamedTuple):
 def secured(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Secured]:
     if request.param == "kproc":
         settings = {"connections.max.reauth.ms": SESSION_MS}
-        with Broker(settings, tls=True, users=["alice"]) as broker:
+        with forked_broker()(settings, tls=True, users=["alice"]) as broker:
             lines = broker.client_config("java")
             password = broker.client_config()["sasl.password"]
             yield Secured(lines.pop("bootstrap.servers"), lines, password)
