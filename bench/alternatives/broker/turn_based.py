@@ -27,6 +27,7 @@ from kproc.broker.role.linked_role import LinkedRole
 from kproc.broker.supervisor import broker
 from kproc.broker.supervisor.data_directory import DataDirectory
 from kproc.broker.supervisor.inprocess import InProcessBroker
+from kproc.broker.supervisor.lives import KeptResources
 from kproc.broker.supervisor.service_manager import ServiceManager
 from kproc.broker.transport.agent import Agent, AgentId
 
@@ -37,13 +38,15 @@ _FAR_NS: Final = 1 << 62
 class TurnBasedProcess(InProcessBroker):
     """Base class of the two transports. It runs due agents by turns."""
 
-    def __init__(self, config: Config, directory: DataDirectory, manager: ServiceManager) -> None:
+    def __init__(
+        self, config: Config, directory: DataDirectory, manager: ServiceManager, kept: KeptResources | None = None
+    ) -> None:
         encrypted = [str(each) for each in config.listeners if each.protocol.endswith("SSL")]
         if encrypted:
             raise ConfigError(f"listeners: {', '.join(encrypted)}: this alternative does not speak TLS")
         self._turns = Turns(lambda: self._plan.clock.now_ns())
         with substituted(broker, Processor=self._make_processor):
-            super().__init__(config, directory, manager)
+            super().__init__(config, directory, manager, kept)
         self._fronts = [each for each in self.agents if isinstance(each, TurnProcessor)]
         for agent in self.agents:
             self._turns.add(agent, _has_input(agent))
@@ -83,14 +86,16 @@ class TurnBasedProcess(InProcessBroker):
 class LoopProcess(TurnBasedProcess):
     """asyncio: one loop, in the main thread."""
 
-    def __init__(self, config: Config, directory: DataDirectory, manager: ServiceManager) -> None:
+    def __init__(
+        self, config: Config, directory: DataDirectory, manager: ServiceManager, kept: KeptResources | None = None
+    ) -> None:
         self._loop = asyncio.SelectorEventLoop()
         self._loop.set_exception_handler(self._on_surprise)
         self._has_pass = False
         self._timer: asyncio.TimerHandle | None = None
         self._armed_ns = _FAR_NS
         self._must_stop = False
-        super().__init__(config, directory, manager)
+        super().__init__(config, directory, manager, kept)
 
     def _make_processor(self, *arguments: Any, **named: Any) -> TurnProcessor:
         return LoopProcessor(*arguments, loop=self._loop, on_input=self._schedule_turns, **named)
@@ -168,7 +173,9 @@ class LoopProcess(TurnBasedProcess):
 class ConnectionThreadsProcess(TurnBasedProcess):
     """connection-threads: the main thread runs timers, listeners and the handoff of connections."""
 
-    def __init__(self, config: Config, directory: DataDirectory, manager: ServiceManager) -> None:
+    def __init__(
+        self, config: Config, directory: DataDirectory, manager: ServiceManager, kept: KeptResources | None = None
+    ) -> None:
         # The lock protects every role, because a partition, a group and the metadata may each have only one writer.
         self._lock = threading.RLock()
         self._alarm = make_eventfd()
@@ -176,7 +183,7 @@ class ConnectionThreadsProcess(TurnBasedProcess):
         self._sleeps_until_ns = 0
         self._is_over = False
         self._by_fd: dict[int, Agent] = {}
-        super().__init__(config, directory, manager)
+        super().__init__(config, directory, manager, kept)
 
     def _make_processor(self, *arguments: Any, **named: Any) -> TurnProcessor:
         return ThreadProcessor(
