@@ -25,8 +25,6 @@ _DRY_NS: Final = LOCK_NS + 5 * S
 class ShareMember(Worker):
     """One member of the share group."""
 
-    reads_unassigned = False  # True: it fetches from partitions that the group has not assigned to it.
-
     def __init__(self, *arguments: Any) -> None:
         self.member_epoch = 0
         self.starts = 0
@@ -174,10 +172,9 @@ class ShareMember(Worker):
         """Check the error of a partition.
 
         A power loss can take the group and its states. Its members learn this by their next heartbeat. When they have
-        joined again, the states exist again. A state that could not be created is created when the group tries again.
+        joined again, the states exist again.
         """
-        can_lack_state = self.reads_unassigned or (self.history.power_losses and not self.history.is_synced)
-        if code != E.UNKNOWN_SERVER_ERROR or not can_lack_state:
+        if code != E.UNKNOWN_SERVER_ERROR or self.history.is_synced or not self.history.power_losses:
             self.check_code("ShareFetch", code)
             self.stateless_ns = None if not code else self.stateless_ns
             return
@@ -275,7 +272,6 @@ class ShareDrain(ShareMember, DeadLetterReader):
     with it.
     """
 
-    reads_unassigned = True
     last_ns = 0  # When a record came last.
     has_kept = False
 
@@ -290,6 +286,7 @@ class ShareDrain(ShareMember, DeadLetterReader):
         while not self.assigned:
             yield from self.heartbeat(self.member_epoch)
             yield from self.pause(20)
+        yield from self._await_states(topic.partitions)
         self.assigned = {topic.topic_id: list(range(topic.partitions))}
         self.last_ns = self.last_ns or self.world.now_ns()
         while self.world.now_ns() - self.last_ns < _DRY_NS:
@@ -312,6 +309,20 @@ class ShareDrain(ShareMember, DeadLetterReader):
             letters = yield from self.read_dead_letters(topic.topic_id)
             self.history.shares.judge_dead_letters(letters, starts, self.world.disturbed_ns)
         self.must_finish = True
+
+    def _await_states(self, count: int) -> Life:
+        """Heartbeat until the group has states of so many partitions.
+
+        The group creates a state again if the answer to the first attempt was lost. So it assigns no partition before,
+        and nobody may have records of it.
+        """
+        found = 0
+        while found < count:
+            yield from self.heartbeat(self.member_epoch)
+            yield from self.pause(200)
+            fields = {"groups": [{"group_id": GROUP, "topics": None}]}
+            answer = yield from self.call(ApiKey.DESCRIBE_SHARE_GROUP_OFFSETS, 0, fields)
+            found = sum(len(topic["partitions"]) for topic in answer["groups"][0]["topics"])
 
     def _choose(self, *, accepts_all: bool = False) -> dict[tuple[bytes, int], dict[int, int]]:
         return super()._choose(accepts_all=True) if accepts_all else {}
