@@ -19,7 +19,7 @@ from kproc.embedded import Broker
 from kproc.wire.header import ApiKey
 from kproc.wire.record_batch import TRANSACTIONAL
 from tests.support.broker import forked_broker
-from tests.support.groups import Member, find_coordinator
+from tests.support.groups import Member, commit, find_coordinator, offsets_of
 from tests.support.idempotence import Producer
 from tests.support.quotas import alter_quotas
 from tests.support.raw import (
@@ -178,6 +178,17 @@ def test_producer_id_expires_after_a_day(moved: Broker, client: RawClient) -> No
     assert producers() == 1
     moved.time.advance(hours=2)
     assert producers() == 0
+
+
+def test_committed_offsets_expire_after_a_week(moved: Broker, client: RawClient) -> None:
+    """The sweep of the coordinator runs at once, not after offsets.retention.check.interval.ms."""
+    topic, group = create_dated(moved), fresh_name("group")
+    find_coordinator(client, group)
+    assert commit(client, group, topic, {0: 0}) == {0: 0}
+    moved.time.advance(days=6)
+    assert offsets_of(client, group) == {(topic, 0): 0}
+    moved.time.advance(days=1, seconds=1)
+    assert offsets_of(client, group) == {}
 
 
 def test_compaction_is_done_when_advance_returns(moved: Broker, client: RawClient) -> None:
