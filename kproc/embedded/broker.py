@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from kproc.client.faults import Faults
     from kproc.client.security.settings import ClientSecurity
     from kproc.client.security.throwaway import Throwaway
+    from kproc.embedded.group_view import BrokerGroup
     from kproc.embedded.requests import RequestRecorder
     from kproc.embedded.state import BrokerSnapshot, BrokerState
     from kproc.embedded.topic_records import BrokerTopic
@@ -290,6 +291,12 @@ class Broker:
         from kproc.embedded.topic_records import BrokerTopic
 
         return BrokerTopic(self._connect, name)
+
+    def group(self, name: str) -> BrokerGroup:
+        """Return a view of a group, which need not exist yet: its state, members, offsets and lag."""
+        from kproc.embedded.group_view import BrokerGroup
+
+        return BrokerGroup(self._connect, name)
 
     def create_topic(
         self, name: str, *, partitions: int = 1, configs: Mapping[str, object] | None = None

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterator
 
 import pytest
 
@@ -11,7 +10,6 @@ pytest.importorskip("confluent_kafka")
 pytest.importorskip("kafka")
 
 from kproc.embedded import Broker
-from tests.support.broker import forked_broker
 from tests.support.faulted_clients import LIBRARIES
 from tests.support.topics import fresh_name
 
@@ -20,13 +18,6 @@ pytestmark = [
     pytest.mark.transports("process", "inline"),
     pytest.mark.no_leak_guard,  # A reset replaces the processes of the file's broker.
 ]
-
-
-@pytest.fixture(scope="module")
-def observed(transport: str) -> Iterator[Broker]:
-    settings = {} if transport == "inline" else {"num.io.threads": 2}
-    with forked_broker()(settings, transport=transport) as running:
-        yield running
 
 
 def test_requests_of_two_libraries_are_recorded(observed: Broker) -> None:

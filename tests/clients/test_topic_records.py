@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-
 import pytest
 
 pytest.importorskip("confluent_kafka")
@@ -14,16 +12,9 @@ from kafka import KafkaProducer
 
 from kproc.embedded import Broker
 from kproc.embedded.topic_records import TooManyRecords
-from tests.support.broker import forked_broker
 from tests.support.topics import fresh_name
 
 pytestmark = [pytest.mark.clients, pytest.mark.transports("process", "inline")]
-
-
-@pytest.fixture(scope="module")
-def observed(transport: str) -> Iterator[Broker]:
-    with forked_broker()(transport=transport) as running:
-        yield running
 
 
 def values(broker: Broker, topic: str, isolation: str = "read_committed") -> list[bytes | None]:
