@@ -25,7 +25,7 @@ from kproc.cli.completion import complete_groups, complete_topics, complete_tran
 from kproc.cli.consent import DryRun
 from kproc.cli.lines import print_line
 from kproc.cli.monitor import api_names
-from kproc.cli.tables import print_table
+from kproc.cli.tables import print_table, shortened
 from kproc.common.printable import printable
 
 if TYPE_CHECKING:
@@ -35,6 +35,8 @@ app = typer.Typer(help="Make requests fail on purpose, in tests.", no_args_is_he
 
 _VERSIONS: Final = re.compile(r"(\d{1,5})(?:-(\d{1,5}))?")
 _HEADER: Final = ("ID", "ACTION", "API", "REQUESTS", "SCHEDULE", "MATCHES", "HITS")
+_NAME_MAX: Final = 60
+"""Longest name that is shown whole, also in a pipe. --format json has all of it."""
 _CUT: Final = ("REQUESTS", "API", "SCHEDULE")
 
 
@@ -292,10 +294,14 @@ def _effect(rule: dict[str, Any]) -> str:
 
 def _conditions(rule: dict[str, Any]) -> str:
     names = ("topic", "partition", "group", "transactional_id", "client", "user")
-    found = [f"{name}={printable(str(rule[name]))}" for name in names if name in rule]
+    found = [f"{name}={_shown(printable(str(rule[name])))}" for name in names if name in rule]
     if "versions" in rule:
         found.append("versions={}-{}".format(*rule["versions"]))
     return " ".join(found)
+
+
+def _shown(name: str) -> str:
+    return name if len(name) <= _NAME_MAX else shortened(name, _NAME_MAX)
 
 
 def _schedule(rule: dict[str, Any]) -> str:

@@ -245,6 +245,24 @@ def test_rule_with_a_time_ends_by_itself(faulty: Broker) -> None:
     rule.remove()
 
 
+def test_rule_whose_client_gives_up_is_removed(faulty: Broker) -> None:
+    """A rule is added when all Handlers apply it, and one that is paused holds that up."""
+    with faulty.pause_role("handler", 1):
+        for _ in range(4):  # Connections have both Handlers as their homes.
+            faults = Faults(lambda: Client.connect(faulty.host, faulty.port, timeout_ms=300))
+            with pytest.raises(ClientError, match="gave no answer in 300 ms"):
+                faults.close("Produce", topic="other")
+    # Every Handler has read these requests when it applies a later rule.
+    for _ in range(2):
+        faulty.faults.close("Produce", topic="later").remove()
+    wait_until(lambda: not faulty.faults.list(), seconds=PATIENCE_SECONDS, what="the rules are gone")
+
+
+def test_rule_has_a_limited_number_of_apis(faulty: Broker) -> None:
+    with pytest.raises(ClientError, match=r"of length <= 200 - at `\$\.rule\.apis`"):
+        faulty.faults.close(["Produce"] * 201)
+
+
 def test_restarted_handler_applies_the_rules() -> None:
     with forked_broker()({"num.io.threads": 2, "num.network.threads": 1}) as faulty:
         faulty.create_topic("orders", partitions=4)
@@ -299,7 +317,9 @@ def test_faults_are_off_without_their_setting() -> None:
 
 
 def test_status_and_log_of_kproc_serve_warn(tmp_path: Path) -> None:
-    with ServedBroker(tmp_path / "data", settings={"kproc.faults.enable": True, "kproc.time.movable": True}) as served:
+    with ServedBroker(
+        tmp_path / "data", settings={"kproc.faults.enable": True, "kproc.time.movable": True}
+    ) as served:
         assert "fault injection is enabled" in served.log()
         assert "the broker's time can be moved" in served.log()
         faults = Faults(lambda: Client.connect(*address_of(served.bootstrap)))

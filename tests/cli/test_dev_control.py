@@ -67,6 +67,8 @@ def test_dev_with_control_serves_faults_and_leaves_nothing(tmp_path: Path) -> No
         at = ("--bootstrap", ready["bootstrap"])
         assert json.loads(told(run_here("fault", "list", "--format", "json", *at)))[0]["id"] == rule["id"]
         assert json.loads(told(run_here("topic", "list", "--format", "json", *at)))[0]["partitions"] == 3
+        call(ready, "fault/add", rule={"action": "close", "client": "x" * 70})
+        assert told(run_here("fault", "list", *at)).count("client=" + "x" * 29 + "..." + "x" * 28 + " ") == 1
         child.send_signal(signal.SIGTERM)
         output, _ = child.communicate(timeout=PATIENCE_SECONDS)
     assert (child.returncode, list(tmp_path.iterdir())) == (0, []), output

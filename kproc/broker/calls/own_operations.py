@@ -66,6 +66,9 @@ class KillClient(_AnyOperation, tag="kill-client"):
 # A watch is named by its caller. Its patterns are names, which end with `*` to mean all that begin so.
 _WatchName = Annotated[str, msgspec.Meta(min_length=1, max_length=64)]
 _Pattern = Annotated[str, msgspec.Meta(max_length=32_767)]
+# Kafka has about 90 APIs. Every matching request goes through a rule's names.
+_ApiName = Annotated[str, msgspec.Meta(max_length=64)]
+_APIS_MAX: Final = 200
 
 
 class ReadMonitor(_AnyOperation, tag="monitor"):
@@ -75,7 +78,7 @@ class ReadMonitor(_AnyOperation, tag="monitor"):
     """
 
     watch: _WatchName
-    apis: list[str] = []
+    apis: Annotated[list[_ApiName], msgspec.Meta(max_length=_APIS_MAX)] = []
     client: _Pattern | None = None
     user: _Pattern | None = None
     topic: _Pattern | None = None
@@ -113,7 +116,7 @@ class FaultRule(msgspec.Struct, kw_only=True, omit_defaults=True, forbid_unknown
 
     action: FaultAction
     # Names of APIs, such as Produce. Empty: all.
-    apis: list[str] = []
+    apis: Annotated[list[_ApiName], msgspec.Meta(max_length=_APIS_MAX)] = []
     versions: tuple[_Number, _Number] | None = None
     client: _Pattern | None = None
     user: _Pattern | None = None
@@ -137,7 +140,7 @@ class FaultRule(msgspec.Struct, kw_only=True, omit_defaults=True, forbid_unknown
     # cut-answer: the bytes to send. None: half of them.
     bytes_sent: _Number | None = None
     # advertise: the version range of each API by name, or None to leave it out.
-    ranges: dict[str, tuple[_Number, _Number] | None] = {}
+    ranges: Annotated[dict[_ApiName, tuple[_Number, _Number] | None], msgspec.Meta(max_length=_APIS_MAX)] = {}
     # fill-disk: bytes by which the files in log.dirs can still grow.
     free_bytes: _Bytes = 0
     # fill-disk: bytes of all files when the rule was added. The broker sets it.

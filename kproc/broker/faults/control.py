@@ -93,6 +93,8 @@ class FaultControl:
             rule = msgspec.structs.replace(rule, used_bytes=used_bytes(self._services.config.log_dirs))
         rule_id = self._files.add(rule)
         self._log("added", request, rule_id, rule)
+        # A Handler that is paused holds up the answer. A client that does not wait for it does not know the rule's id.
+        request.when_gone(partial(self._remove_for, request, rule_id))
         self._reload_all(lambda: on_reply(OwnAnswer(result=self._describe(rule_id, rule))))
 
     def _remove(self, request: HandlerRequest, rule_id: int | None, on_reply: OnReply) -> None:
@@ -146,6 +148,10 @@ class FaultControl:
 
     def _on_gone(self, request: HandlerRequest, rule_id: int, lease: HeldOperation) -> None:
         self._services.owner.purgatory.cancel(lease)
+        self._remove_for(request, rule_id)
+
+    def _remove_for(self, request: HandlerRequest, rule_id: int) -> None:
+        """Remove a rule, because the connection of this request has ended."""
         rule = self._files.read().get(rule_id)
         if rule is not None and self._files.remove(rule_id):
             self._log("removed", request, rule_id, rule)

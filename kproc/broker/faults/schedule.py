@@ -3,10 +3,14 @@
 from __future__ import annotations
 
 import random
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 if TYPE_CHECKING:
     from kproc.broker.calls.own_operations import FaultRule
+
+
+_BLOCK: Final = 1024
+"""Candidates whose draws share a generator: the seeding of one takes as long as 100 draws."""
 
 
 class Schedule:
@@ -21,6 +25,9 @@ class Schedule:
         self._rule = rule
         # Number of candidates whose hits were counted, and their hits.
         self._counted = self._hits = 0
+        # The draws of one block of candidates, and its number.
+        self._block = -1
+        self._draws: list[bool] = []
 
     def acts_on(self, number: int) -> bool:
         """Return True if the rule acts on the matching request with this number."""
@@ -29,7 +36,7 @@ class Schedule:
         if beyond < 0 or beyond % rule.every:
             return False
         candidate = beyond // rule.every + 1
-        if not self._draws(candidate):
+        if rule.probability < 1 and not self._draws_of((candidate - 1) // _BLOCK)[(candidate - 1) % _BLOCK]:
             return False
         return rule.times is None or self._count(candidate - 1) < rule.times
 
@@ -40,11 +47,14 @@ class Schedule:
         hits = self._count(beyond // rule.every + 1) if beyond >= 0 else 0
         return hits if rule.times is None else min(hits, rule.times)
 
-    def _draws(self, candidate: int) -> bool:
-        rule = self._rule
-        if rule.probability >= 1:
-            return True
-        return random.Random(f"{rule.seed}:{candidate}").random() < rule.probability  # noqa: S311 - repeatable
+    def _draws_of(self, block: int) -> list[bool]:
+        """Return for each candidate of a block whether it is drawn."""
+        if block != self._block:
+            rule = self._rule
+            draw = random.Random(f"{rule.seed}:{block}").random  # noqa: S311 - repeatable
+            self._draws = [draw() < rule.probability for _ in range(_BLOCK)]
+            self._block = block
+        return self._draws
 
     def _count(self, candidates: int) -> int:
         """Return how many of the first candidates are drawn. Their numbers grow, so count on from the last call."""
@@ -53,6 +63,8 @@ class Schedule:
         if candidates < self._counted:
             self._counted = self._hits = 0
         while self._counted < candidates:
-            self._counted += 1
-            self._hits += self._draws(self._counted)
+            block, start = divmod(self._counted, _BLOCK)
+            end = min(_BLOCK, start + candidates - self._counted)
+            self._hits += sum(self._draws_of(block)[start:end])
+            self._counted += end - start
         return self._hits

@@ -75,15 +75,15 @@ def test_rule_that_can_act_is_accepted(rule: dict[str, Any]) -> None:
 
 
 def test_hits_are_counted_on_from_the_last_reading(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Tests read the hits every few ms, and each draw costs several us."""
+    """Tests read the hits every few ms, and each draw costs time."""
     drawn: list[int] = []
-    draws = Schedule._draws
+    draws = Schedule._draws_of
 
-    def counted(self: Schedule, candidate: int) -> bool:
-        drawn.append(candidate)
-        return draws(self, candidate)
+    def counted(self: Schedule, block: int) -> list[bool]:
+        drawn.append(block)
+        return draws(self, block)
 
-    monkeypatch.setattr(Schedule, "_draws", counted)
+    monkeypatch.setattr(Schedule, "_draws_of", counted)
     owner = SimpleNamespace(purgatory=None)
     services: Any = SimpleNamespace(config=SimpleNamespace(log_dirs=str(tmp_path)), owner=owner)
     control = FaultControl(services, lambda on_done: on_done())
@@ -92,13 +92,13 @@ def test_hits_are_counted_on_from_the_last_reading(tmp_path: Path, monkeypatch: 
     counter = files.counter(rule_id)
     readings: list[dict[str, Any]] = []
     for _ in range(3):
-        for _ in range(10):
+        for _ in range(1024):
             counter.next()
         control.respond(None, ListFaults(), lambda answer: readings.extend(answer.result["rules"]))  # type: ignore[arg-type]
     counter.close()
-    assert drawn == list(range(1, 31))
-    assert [each["matches"] for each in readings] == [10, 20, 30]
+    assert drawn == [0, 1, 2]
+    assert [each["matches"] for each in readings] == [1024, 2048, 3072]
     control.release_all_but(())
     control.respond(None, ListFaults(), lambda answer: readings.extend(answer.result["rules"]))  # type: ignore[arg-type]
     assert readings[-1]["hits"] == readings[-2]["hits"], "a schedule that was discarded counts again"
-    assert len(drawn) == 60
+    assert drawn == [0, 1, 2] * 2
