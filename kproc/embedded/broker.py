@@ -21,6 +21,7 @@ from kproc.embedded.process import READY_FILE, BrokerFailed, BrokerProcess, kpro
 
 if TYPE_CHECKING:
     from kproc.client import Client
+    from kproc.client.async_faults import AsyncFaults
     from kproc.client.broker_time import BrokerTime
     from kproc.client.faults import Faults
     from kproc.client.security.settings import ClientSecurity
@@ -211,6 +212,13 @@ class Broker:
 
             self._requests = RequestRecorder(self._connect)
         return self._requests
+
+    @property
+    def async_faults(self) -> AsyncFaults:
+        """The faults for coroutines: `async with broker.async_faults.fail(...)`."""
+        from kproc.client.async_faults import AsyncFaults
+
+        return AsyncFaults(self.faults)
 
     def _connect(self) -> Client:
         from kproc.client import Client

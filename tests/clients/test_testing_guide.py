@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+pytest.importorskip("aiokafka")
 pytest.importorskip("confluent_kafka")
 pytest.importorskip("kafka")
 
