@@ -159,8 +159,8 @@ def test_resets_leave_no_descriptor_and_no_process(stateful: Broker) -> None:
         stateful.reset()
     wait_until(lambda: held() < before + 10, what=f"about {before} descriptors and processes are left")
     assert sorted(os.listdir(stateful.data)) == [
+        ".kproc-snapshots",
         ".lock",
-        ".snapshots",
         "__cluster_metadata-0",
         "meta.properties",
     ]

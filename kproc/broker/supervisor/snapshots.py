@@ -5,13 +5,13 @@ content of the directory and starts them again. Roles then recover, as after `ki
 clean stop, because no role has closed its files.
 
 log.dirs/
-    .snapshots/N    a complete snapshot
-    .restore-part   the state to return to, being copied: a start deletes it, and the former state stays
-    .restore-full   a complete copy: the former state is deleted next
-    .restore-only   the former state is gone: the entries move up next
+    .kproc-snapshots/N    a complete snapshot
+    .kproc-restore-part   the state to return to, being copied: a start deletes it, and the former state stays
+    .kproc-restore-full   a complete copy: the former state is deleted next
+    .kproc-restore-only   the former state is gone: the entries move up next
 
-A rename leads from each name of `.restore` to the next one, so a broker that was killed in between completes the step
-at its next start. The copies are not synced: a power loss can damage them, and a broker for tests need not survive it.
+A rename leads from each of these names to the next one, so a broker that was killed in between completes the step at
+its next start. The copies are not synced: a power loss can damage them, and a broker for tests need not survive it.
 """
 
 from __future__ import annotations
@@ -33,8 +33,9 @@ from kproc.broker.storage.format import DELETE_DIRECTORY_SUFFIX
 
 logger = logging.getLogger(__name__)
 
-SNAPSHOTS_DIRECTORY: Final = ".snapshots"
-_PART, _FULL, _ONLY = ".restore-part", ".restore-full", ".restore-only"
+SNAPSHOTS_DIRECTORY: Final = ".kproc-snapshots"
+_PART, _FULL, _ONLY = ".kproc-restore-part", ".kproc-restore-full", ".kproc-restore-only"
+_OF_FILE_SYSTEM: Final = "lost+found"
 _REQUEST_LOGS: Final = "requests-handler-"
 _PART_SUFFIX: Final = ".part"
 _MODE: Final = 0o700
@@ -148,7 +149,7 @@ def remove_snapshots(data: Path) -> None:
 def _state_names(directory: Path) -> list[str]:
     """Return the entries that are part of a broker's state: not its lock, fault rules, snapshots and request logs."""
     names = os.listdir(directory)
-    return [name for name in names if not name.startswith((".", _REQUEST_LOGS))]
+    return [name for name in names if not name.startswith((".", _REQUEST_LOGS)) and name != _OF_FILE_SYSTEM]
 
 
 def _copy_state(source: Path, target: Path) -> None:

@@ -16,7 +16,7 @@ from kproc.broker.supervisor.snapshots import Snapshots, complete_restore, remov
 @pytest.fixture
 def data(tmp_path: Path) -> Path:
     """A data directory with a partition, a deleted one, and files that are no state."""
-    for name in ("t-0", "gone-0.0123-delete", ".faults"):
+    for name in ("t-0", "gone-0.0123-delete", ".faults", ".snapshots", "lost+found"):
         (tmp_path / name).mkdir()
         (tmp_path / name / "00.log").write_bytes(name.encode() * 1000)
     for name in (".lock", "meta.properties", "requests-handler-0.log"):
@@ -28,7 +28,7 @@ def contents(directory: Path) -> dict[str, bytes]:
     """Return the files below a directory that are not in a directory of ours."""
     paths = [path for path in directory.rglob("*") if path.is_file()]
     found = {str(path.relative_to(directory)): path.read_bytes() for path in paths}
-    return {name: content for name, content in found.items() if not name.startswith(".snapshots/")}
+    return {name: content for name, content in found.items() if not name.startswith(".kproc-snapshots/")}
 
 
 def request(data: Path, do: str, name: str | None = None) -> dict[str, Any]:
@@ -60,7 +60,10 @@ def test_restore_returns_to_files_times_and_attributes(data: Path) -> None:
 def test_restore_without_name_keeps_only_the_identity(data: Path) -> None:
     assert request(data, "restore") == {"begun": 1}
     complete_restore(data)
-    assert sorted(contents(data)) == [".faults/00.log", ".lock", "meta.properties", "requests-handler-0.log"]
+    # Other programs have directories of these names at the root of a file system.
+    others = [".snapshots/00.log", "lost+found/00.log"]
+    ours = [".faults/00.log", ".lock", "meta.properties", "requests-handler-0.log"]
+    assert sorted(contents(data)) == sorted([*others, *ours])
 
 
 def test_killed_restore_leaves_one_of_both_states(data: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -118,7 +121,7 @@ def test_failed_copy_is_reported_and_leaves_nothing(data: Path) -> None:
     (data / "t-0" / "link").symlink_to("nowhere")
     reply = request(data, "snapshot")
     assert reply["error"].startswith("snapshot failed: [Errno 2] No such file or directory")
-    assert list((data / ".snapshots").iterdir()) == []
+    assert list((data / ".kproc-snapshots").iterdir()) == []
 
 
 def test_unknown_snapshot_is_rejected(data: Path) -> None:
@@ -133,9 +136,9 @@ def test_unknown_snapshot_is_rejected(data: Path) -> None:
 def test_deleted_and_removed_snapshots_are_gone(data: Path) -> None:
     names = [request(data, "snapshot")["snapshot"] for _ in range(2)]
     assert request(data, "delete-snapshot", names[0]) == {"begun": 0}
-    assert [path.name for path in (data / ".snapshots").iterdir()] == [names[1]]
+    assert [path.name for path in (data / ".kproc-snapshots").iterdir()] == [names[1]]
     remove_snapshots(data)
-    assert not (data / ".snapshots").exists()
+    assert not (data / ".kproc-snapshots").exists()
 
 
 def test_number_of_snapshots_is_limited(data: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -150,5 +153,5 @@ def test_bytes_are_copied_without_copy_file_range(data: Path, monkeypatch: pytes
 
     monkeypatch.setattr(os, "copy_file_range", refused)
     name = request(data, "snapshot")["snapshot"]
-    copy = data / ".snapshots" / name / "t-0" / "00.log"
+    copy = data / ".kproc-snapshots" / name / "t-0" / "00.log"
     assert copy.read_bytes() == (data / "t-0" / "00.log").read_bytes()
