@@ -10,6 +10,7 @@ from __future__ import annotations
 from typing import Any, Final
 
 from tests.differential.scene import Scene
+from tests.differential.steps import DISCONNECT, Step
 from tests.differential.symbols import Batch, Moment, Ref, no_topic_id
 from tests.differential.themes.queues import LONG_MS, SHORT_MS, Queue, batches, choose_kinds
 
@@ -84,6 +85,8 @@ def end_session(scene: Scene) -> None:
         del scene.spread_epochs[member]
         for queue in scene.spread:
             queue.release(member)
+        # The releases of the partitions take effect one after the other, behind the answer.
+        scene.steps.append(Step(member, DISCONNECT, 0, {}))
 
 
 def describe_offsets(scene: Scene) -> None:
