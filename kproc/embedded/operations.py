@@ -25,6 +25,7 @@ _WAIT_MS_MAX: Final = 60_000
 """Longest wait of one operation, because the end of the control API waits for it."""
 _TTL_MS_MAX: Final = 86_400_000
 Positive = Annotated[int, msgspec.Meta(ge=1, le=(1 << 31) - 1)]
+Index = Annotated[int, msgspec.Meta(ge=0, le=(1 << 31) - 1)]
 WaitMs = Annotated[int, msgspec.Meta(ge=0, le=_WAIT_MS_MAX)]
 TtlMs = Annotated[int, msgspec.Meta(ge=1, le=_TTL_MS_MAX)]
 
@@ -80,6 +81,30 @@ def operation(name: str) -> Callable[[Callable[..., dict[str, Any]]], Callable[.
 def describe_broker(broker: Broker) -> dict[str, Any]:
     """Return the broker's address, pids and data directory, as in its ready file."""
     return broker.ready
+
+
+@operation("broker/restart")
+def restart_broker(broker: Broker, *, kill: bool = False) -> dict[str, Any]:
+    """Stop or kill the broker, start it again at the same ports with the same data, and return as broker/info does."""
+    broker.restart(kill=kill)
+    return broker.ready
+
+
+@operation("broker/reset")
+def reset_broker(broker: Broker) -> dict[str, Any]:
+    """Return the broker to the empty state."""
+    broker.reset()
+    return broker.ready
+
+
+@operation("role/kill")
+def kill_role(broker: Broker, *, role: str, index: Index = 0) -> dict[str, Any]:
+    """Kill a process of the broker, and return when its successor serves."""
+    try:
+        broker.kill_role(role, index)
+    except ValueError as error:
+        raise InvalidArgument(str(error)) from error
+    return {"role": role, "index": index}
 
 
 @operation("topic/create")

@@ -76,6 +76,30 @@ def test_dev_with_control_serves_faults_and_leaves_nothing(tmp_path: Path) -> No
 
 
 @pytest.mark.long
+def test_broker_of_dev_is_restarted_and_reset_over_http(tmp_path: Path) -> None:
+    with dev_broker(tmp_path, "--topic", "orders") as (child, ready):
+
+        def topics() -> list[str]:
+            done = run_here("topic", "list", "--format", "json", "--bootstrap", ready["bootstrap"])
+            return [row["name"] for row in json.loads(told(done))]
+
+        again = call(ready, "broker/restart", kill=True)
+        assert (again["bootstrap"], again["pid"] != ready["pid"]) == (ready["bootstrap"], True)
+        assert topics() == ["orders"]
+        wait_until(
+            lambda: json.loads((tmp_path / "ready.json").read_text())["pid"] == again["pid"],
+            seconds=PATIENCE_SECONDS,
+            what="the new ready file",
+        )
+        call(ready, "role/kill", role="handler")
+        call(ready, "broker/reset")
+        assert topics() == []
+        child.send_signal(signal.SIGTERM)
+        output, _ = child.communicate(timeout=PATIENCE_SECONDS)
+    assert (child.returncode, list(tmp_path.iterdir())) == (0, []), output
+
+
+@pytest.mark.long
 def test_dev_with_control_ends_with_its_broker(tmp_path: Path) -> None:
     with dev_broker(tmp_path) as (child, ready):
         told(run_here("stop", "--pid", str(ready["pid"])))
