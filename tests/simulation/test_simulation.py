@@ -34,9 +34,9 @@ def run(*options: str) -> subprocess.CompletedProcess[str]:
 
 
 @pytest.mark.faults
-@pytest.mark.parametrize(("first", "seeds"), [(14, 9), pytest.param(1000, 200, marks=pytest.mark.slow)])
+@pytest.mark.parametrize(("first", "seeds"), [(14, 13), pytest.param(1000, 200, marks=pytest.mark.slow)])
 def test_seeds_pass(first: int, seeds: int) -> None:
-    """The few seeds of every run are cheap ones that reach all frequent states."""
+    """The few seeds of every run are cheap ones, and more than one of them reaches each frequent state."""
     done = run("--first", str(first), "--seeds", str(seeds), "--sometimes", "frequent")
     assert done.returncode == 0, done.stdout + done.stderr
 
