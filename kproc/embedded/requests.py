@@ -17,7 +17,7 @@ from collections import deque
 from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypedDict, Unpack
 
-from kproc.client.errors import ClientError
+from kproc.client.errors import ClientError, ConnectionLost
 from kproc.common.clock import NS_PER_S, SystemClock
 
 if TYPE_CHECKING:
@@ -178,7 +178,11 @@ class RequestRecorder:
         _reject_unknown(match)
         with self._lock:
             if self._thread is not None:
-                self._read()
+                try:
+                    self._read()
+                except ConnectionLost:
+                    # A restore closes the connection, and this call can be the first one after it.
+                    self._read()
             return [each for each in self._seen if each.matches(api, match)]
 
     def wait_for(

@@ -61,6 +61,8 @@ LOOPBACK = pack_address("127.0.0.1")
 ACCEPTOR = AgentId("acceptor", 0)
 REQUEST_BYTES_MAX = 1 << 20
 _LENGTH = struct.Struct(">i")
+# Of mman.h: a fork does not need the whole size once more. Python has no name for it.
+_MAP_NORESERVE = 0x4000
 
 
 def framed(body: bytes) -> bytes:
@@ -70,9 +72,8 @@ def framed(body: bytes) -> bytes:
 
 def new_slab() -> Slab:
     """A metrics slab in memory that is allocated when touched."""
-    return Slab(
-        memoryview(mmap.mmap(-1, SLAB_BYTES, mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)).cast("Q"), is_new=True
-    )
+    flags = mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS | _MAP_NORESERVE
+    return Slab(memoryview(mmap.mmap(-1, SLAB_BYTES, flags)).cast("Q"), is_new=True)
 
 
 @dataclass(frozen=True)
