@@ -8,7 +8,7 @@
 
 - `kproc.Broker`: a broker in processes of its own, stopped at the end of the block. See help(kproc.Broker).
 - `kproc.BrokerFailed`: the broker did not start or stop; the message has the last lines of its log.
-- `kproc.ControlServer`: its fault injection over HTTP, for tests in other languages.
+- `kproc.ControlServer`: faults, topics, restarts and resets over HTTP, for tests in other languages.
 - `kproc.ConfigError`: a setting has a wrong value; the message names it.
 - In pytest, the fixtures `kproc_broker` and `kproc_topic` need no import.
 - On the command line: `kproc --help`.

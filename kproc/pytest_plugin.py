@@ -46,7 +46,7 @@ def pytest_configure(config: pytest.Config) -> None:
 
 
 def pytest_itemcollected(item: pytest.Item) -> None:
-    """Let a test with a fault have the broker, even if it does not name the fixture."""
+    """Add the fixture of the broker to a test with a fault, even if the test does not name it."""
     if item.get_closest_marker(_FAULT) is None or not isinstance(item, pytest.Function):
         return
     if "kproc_broker" not in item.fixturenames:

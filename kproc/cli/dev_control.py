@@ -32,7 +32,7 @@ _START_TIMEOUT_MS: Final = 600_000
 _STOP_TIMEOUT_MS: Final = 60_000
 _TOKEN_FILE: Final = "control-token"  # noqa: S105 - the name of a file
 TOKEN_VARIABLE: Final = "KPROC_CONTROL_TOKEN"  # noqa: S105 - the name of a variable
-"""Names the variable with the token of the control API. Without it the token is random."""
+"""Name of the variable with the token of the control API. Without the variable the token is random."""
 _PARENT: Final = "kproc.exit.with.pid"
 PrintReady = Callable[[Mapping[str, Any], Mapping[str, int], Throwaway | None, bool], None]
 """Prints the banner: content of the ready file, topics, credentials, and True if the data are temporary."""
@@ -56,12 +56,14 @@ class DevBroker(Broker):
 
     @property
     def directory(self) -> Path:
-        """The temporary directory, which goes with the broker."""
+        """The temporary directory. The end of the broker deletes it."""
         assert self._process.directory is not None
         return self._process.directory
 
 
 class _ShownProcess(BrokerProcess):
+    """A broker process whose stderr is the terminal, and not a file."""
+
     def __init__(self, arguments: list[str], **timeouts: int) -> None:
         super().__init__(**timeouts)
         self._arguments = arguments
@@ -144,15 +146,7 @@ def run_with_control(
         start_timeout_ms=_START_TIMEOUT_MS,
         stop_timeout_ms=_STOP_TIMEOUT_MS,
     )
-    try:
-        # The broker's processes do not need it.
-        token = os.environ.pop(TOKEN_VARIABLE, None)
-        control = ControlServer(broker, port=int(given.control), token=token)
-    except ValueError as error:
-        usage_error(f"{TOKEN_VARIABLE}: {error}")
-    except OSError as error:
-        reason = (error.strerror or str(error)).lower()
-        raise Failure(f"--control {given.control}: {reason}") from None
+    control = _make_control(broker, given.control)
     signals = _EndSignals(parent)
     try:
         broker.start()
@@ -171,8 +165,21 @@ def run_with_control(
     return 0
 
 
+def _make_control(broker: DevBroker, port: str) -> ControlServer:
+    """Create the control API with the token of KPROC_CONTROL_TOKEN, or with a random one."""
+    # Remove the variable, because the broker's processes inherit the environment and do not need the token.
+    token = os.environ.pop(TOKEN_VARIABLE, None)
+    try:
+        return ControlServer(broker, port=int(port), token=token)
+    except ValueError as error:
+        usage_error(f"{TOKEN_VARIABLE}: {error}")
+    except OSError as error:
+        reason = (error.strerror or str(error)).lower()
+        raise Failure(f"--control {port}: {reason}") from None
+
+
 def _wait_for_end(signals: _EndSignals, control: ControlServer, announcement: _Announcement) -> None:
-    """Return at a signal, or when the broker has ended and no operation is in progress that starts it again."""
+    """Return at a signal, or when the broker has ended while no operation runs that could start it again."""
     try:
         while not signals.wait(_POLL_MS):
             with control.quiescent() as is_quiet:

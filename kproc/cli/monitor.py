@@ -104,7 +104,7 @@ def _follow(
     watch = secrets.token_hex(_NAME_BYTES)
     left = count if count is not None else sys.maxsize
     end_s = time.monotonic() + (seconds if seconds is not None else float("inf"))
-    silent = _note_silent(connection.operate("monitor", watch=watch, **filters), [])
+    silent = _report_silent(connection.operate("monitor", watch=watch, **filters), [])
     if sys.stdout.isatty() and sys.stderr.isatty():
         print_note(f"kproc: requests from now on; Ctrl-C ends. A line is: {_PARTS}")
     while left > 0 and time.monotonic() < end_s:
@@ -114,12 +114,12 @@ def _follow(
             _print(row, output)
         sys.stdout.flush()
         left -= len(answer["lines"])
-        silent = _note_silent(answer, silent)
+        silent = _report_silent(answer, silent)
         if answer["lost"]:
             print_note(f"kproc: {answer['lost']} more requests are not shown; give a filter to see fewer")
 
 
-def _note_silent(answer: dict[str, Any], before: list[int]) -> list[int]:
+def _report_silent(answer: dict[str, Any], before: list[int]) -> list[int]:
     """Print which Handlers do not answer, if that has changed, and return their numbers.
 
     Only the control listener reports them. Another listener does not answer before all Handlers do.

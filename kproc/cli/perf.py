@@ -32,7 +32,7 @@ from kproc.cli.produce import Acks, Compression, CompressionType
 if TYPE_CHECKING:
     from kproc.client import Client
     from kproc.tools.perf.load import ProduceConnection
-    from kproc.tools.perf.transactions import Transaction, TransactionConnection
+    from kproc.tools.perf.transactions import TransactionConnection, TransactionSeries
 
 app = typer.Typer(
     name="perf",
@@ -237,16 +237,16 @@ def _producers(
         )
 
 
-def _start_transactions(target: LedTopic, bootstrap: str) -> Transaction:
+def _start_transactions(target: LedTopic, bootstrap: str) -> TransactionSeries:
     """Start a new transactional id at its coordinator."""
-    from kproc.tools.perf.transactions import Transaction, find_coordinator
+    from kproc.tools.perf.transactions import TransactionSeries, find_coordinator
 
     name = f"kproc-perf-{secrets.token_hex(_ID_BYTES)}"
     with connect(bootstrap) as client:
         host, port = find_coordinator(client, name)
     # As for the leaders of partitions: the user's address reaches a single broker.
     is_single = set(target.leaders.values()) == {bootstrap}
-    return Transaction(connect(bootstrap if is_single else _address(host, port)), name)
+    return TransactionSeries(connect(bootstrap if is_single else _address(host, port)), name)
 
 
 @app.command("consume")

@@ -80,11 +80,11 @@ def _release(adding: asyncio.Future[Rule]) -> None:
 def _in_thread(
     method: Callable[Concatenate[Faults, P], Rule],
 ) -> Callable[Concatenate[AsyncFaults, P], AsyncRule]:
-    def describe(self: AsyncFaults, /, *arguments: P.args, **conditions: P.kwargs) -> AsyncRule:
+    def make_rule(self: AsyncFaults, /, *arguments: P.args, **conditions: P.kwargs) -> AsyncRule:
         return AsyncRule(functools.partial(method, self.faults, *arguments, **conditions))
 
-    describe.__doc__ = method.__doc__
-    return describe
+    make_rule.__doc__ = method.__doc__
+    return make_rule
 
 
 class AsyncFaults:

@@ -39,11 +39,11 @@ class Occasions(TypedDict, total=False):
 
     partition: int
     times: int
-    """Act on so many of them at most."""
+    """Act on at most this number of them."""
     after: int
-    """Skip so many of them first."""
+    """Skip this number of them first."""
     every: int
-    """Act on each so-many-th of the other ones."""
+    """Act on every n-th of the other ones."""
     probability: float
     """Act on one of them with this probability, from 0 to 1."""
     seed: int
@@ -109,7 +109,7 @@ class Rule:
         return self.counts.matches
 
     def wait_for_hits(self, hits: int = 1, *, timeout_s: float = 10.0) -> None:
-        """Return when the rule has acted on this many requests. Raises TimeoutError."""
+        """Return when the rule has acted on this number of requests. Raises TimeoutError after `timeout_s`."""
         until_ns = _clock.now_ns() + int(timeout_s * NS_PER_S)
         while (found := self.counts).hits < hits:
             if _clock.now_ns() > until_ns:
@@ -126,7 +126,7 @@ class Rule:
         self._timer.start()
 
     def _expire(self) -> None:
-        # The broker has stopped, or somebody else has removed the rule. It has ended then.
+        # The rule has ended already if the broker has stopped, or if another program has removed the rule.
         with suppress(*_NO_ANSWER):
             self.remove()
 
@@ -252,7 +252,7 @@ class Faults:
 
     def list(self) -> Rows:
         """Return every rule of the broker: `id`, `matches`, `hits` and `rule`."""
-        # With rules of this process a test probably reads their counts many times.
+        # Keep the connection if this process has rules, because a test then reads their counts many times.
         rows: Rows = self._reader.operate("list-faults", keep=bool(self._rules))["rules"]
         return rows
 
@@ -292,7 +292,7 @@ class Faults:
         return rows
 
     def _keep_counts(self, rows: Rows) -> None:
-        """Let the rules of this process end with these last counts."""
+        """Store the last counts of those of these rules that this process has added, and discard the rules."""
         for row in rows:
             rule = self._rules.pop(row["id"], None)
             if rule is not None:

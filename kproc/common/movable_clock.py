@@ -1,8 +1,8 @@
 """MovableClock: the time of a broker for tests, which `kproc.Broker.time` advances and freezes.
 
-One word of shared memory has the time's distance from the host's clock, so that all processes that are forked after its
-creation see a change in the same moment. Only the process that created the clock writes the word. A broker without
-`kproc.time.movable` has no such clock and no such word.
+The lead is the broker's time minus the host's. One word of shared memory has it, so that all processes that are forked
+after the clock's creation see a change in the same moment. Only the process that created the clock writes the word. A
+broker without `kproc.time.movable` has no such clock and no such word.
 """
 
 from __future__ import annotations
@@ -13,14 +13,14 @@ from typing import Final
 from kproc.common.clock import NS_PER_MS, Clock
 
 LEAD_NS_MAX: Final = 100 * 366 * 86_400 * 1_000_000_000
-"""Longest distance from the host's clock: 100 years. All times then fit into 64 bits."""
+"""Largest lead over the host's clock: 100 years. All times then fit into 64 bits."""
 
 
 class MovableClock:
-    """The host's clocks plus a distance, or a frozen time. Time never runs backwards in one process.
+    """The host's clocks plus a lead, or a frozen time. Time never runs backwards in one process.
 
-    The word is `value << 1 | is_frozen`. The value is the distance in ns, or the frozen time. It is one word,
-    because a reader must never combine an old distance with a new state.
+    The word is `value << 1 | is_frozen`. The value is the lead in ns, or the frozen time. It is one word,
+    because a reader must never combine an old lead with a new state.
     """
 
     __slots__ = ("_last_ns", "_wall_offset_ns", "_words", "host_ns")
@@ -54,7 +54,7 @@ class MovableClock:
 
     @property
     def lead_ns(self) -> int:
-        """The distance from the host's clock. Negative if time has been frozen for longer than it was advanced."""
+        """The broker's time minus the host's. Negative if time has been frozen for longer than it was advanced."""
         return self.now_ns() - self.host_ns()
 
     # -- by the process that created the clock -----------------------------------------------------------------

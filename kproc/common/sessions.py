@@ -1,4 +1,4 @@
-"""The end of the processes of a session: waiting for it, forcing it, and describing it. The identity of a process.
+"""Processes and sessions: wait for their end, force it and describe it, and identify a process by its start.
 
 A child that was started by setsid() has its pid as the number of its session and of its process group. Its own children
 belong to both, even if their parent has ended and init has adopted them.

@@ -65,7 +65,7 @@ class Broker:
         settings: the broker's settings by Kafka's names, as for `kproc serve --set`.
         transport: "process" (the default), "thread" or "inline".
         data: the data directory to keep. Without it the data are temporary and never synced.
-        port: the port to listen at; 0 takes a free one.
+        port: the port to listen at; 0 chooses a free one.
         tls: use TLS with a certificate of a throwaway authority.
         users: names that have to log in, with generated passwords. `client_config(user=...)` has their credentials.
         emulate: the release of Apache Kafka whose API versions and features it has, such as "2.8".
@@ -258,8 +258,8 @@ class Broker:
     def snapshot(self) -> BrokerSnapshot:
         """Copy the broker's state: topics, records, groups, transactions, ACLs, quotas, users and dynamic settings.
 
-        Clients keep their connections. The copy lives until `snapshot.delete()` or the broker's stop
-        or restart. Raises RuntimeError with the broker's reason.
+        Clients keep their connections. The copy exists until `snapshot.delete()`, or the stop or restart of the
+        broker. Raises RuntimeError with the broker's reason.
         """
         return self._broker_state().snapshot()
 
@@ -274,7 +274,8 @@ class Broker:
     def reset(self) -> None:
         """Return to the empty state: no topics, groups, transactions, ACLs, quotas, users or dynamic settings.
 
-        Otherwise it does the same as `restore`. The data of a directory that was given as `data` are deleted, too.
+        Connections, fault rules and settings change as for `restore`. The data of a directory that was given as `data`
+        are deleted, too.
         """
         self._restore(None)
 
@@ -411,7 +412,7 @@ class Broker:
             self._throwaway = make_throwaway(where, has_tls=self._has_tls, users=self._users)
 
     def _command(self, directory: Path, last: Mapping[str, Any] | None = None) -> list[str]:
-        """Return the command that serves. last: the ready file of the last start, whose ports it takes again."""
+        """Return the command that serves. last: the ready file of the last start, whose ports it uses again."""
         data = self._given_data or directory / "data"
         command = kproc_command("serve", "--quiet", "--ready-file", str(directory / READY_FILE))
         command += ["--exit-with-parent", str(os.getpid())]

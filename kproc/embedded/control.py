@@ -6,9 +6,9 @@
 It runs in threads of the process that owns a `kproc.Broker`, and calls the functions of `kproc/embedded/operations.py`.
 Every answer is a JSON object, and that of a failure is {"error": "..."} with an error status.
 
-Who can add faults can disturb every client. It therefore listens at 127.0.0.1 only, requires a token, which it compares
-in constant time, and rejects the Host header of web pages that reach for the loopback. Connections, their time and the
-size of a request are bounded.
+A client that can add faults can disturb every other client. The server therefore listens at 127.0.0.1 only and rejects
+the Host header of web pages that reach for the loopback. It requires a token, and compares it in constant time. The
+number of connections, their time and the size of a request are bounded.
 """
 
 from __future__ import annotations
@@ -60,7 +60,7 @@ class ControlServer:
     def __init__(self, broker: Broker, *, port: int = 0, token: str | None = None) -> None:
         """Listen at a port of the loopback.
 
-        port: 0 takes a free one.
+        port: 0 chooses a free one.
         token: the token that clients must know. Default: a random one.
 
         Raises OSError if the port is in use, and ValueError if the token is not of 16 or more printable characters.
@@ -139,12 +139,12 @@ class _Server(ThreadingHTTPServer):
         self.control = control
         self._slots = threading.BoundedSemaphore(CONNECTIONS_MAX)
         self._clock = SystemClock()
-        # With the time of its start in ns.
+        # Each connection with the time of its start in ns.
         self._connections: dict[socket.socket, int] = {}
-        super().__init__((LOOPBACK, port), _Handler)
+        super().__init__((LOOPBACK, port), _HttpOperation)
 
     def server_bind(self) -> None:
-        # That of HTTPServer looks up the host's name, which can wait for a name server.
+        # Skip HTTPServer.server_bind, because it looks up the host's name and can wait for a name server.
         socketserver.TCPServer.server_bind(self)
         self.server_name, self.server_port = LOOPBACK, self.server_address[1]
 
@@ -170,21 +170,21 @@ class _Server(ThreadingHTTPServer):
 
     def service_actions(self) -> None:
         # The timeout of a socket is for one read, and a request can come byte by byte.
-        self.end_requests(self._clock.now_ns() - _REQUEST_TIMEOUT_S * NS_PER_S)
+        self.shut_for_reading(self._clock.now_ns() - _REQUEST_TIMEOUT_S * NS_PER_S)
 
-    def end_requests(self, started_before_ns: int) -> None:
-        """Let the threads of connections read their end. Operations in progress can still send their answers."""
+    def shut_for_reading(self, started_before_ns: int) -> None:
+        """Shut down these connections for reading, so that their threads end. Operations in progress still respond."""
         for request, start_ns in tuple(self._connections.items()):
             if start_ns < started_before_ns:
                 with suppress(OSError):
                     request.shutdown(socket.SHUT_RD)
 
     def server_close(self) -> None:
-        self.end_requests(self._clock.now_ns() + 1)
+        self.shut_for_reading(self._clock.now_ns() + 1)
         super().server_close()
 
 
-class _Handler(BaseHTTPRequestHandler):
+class _HttpOperation(BaseHTTPRequestHandler):
     """One request on one connection."""
 
     server: _Server

@@ -112,7 +112,7 @@ class BrokerGroup:
         return {key: lag_between(offset, ends[key]) for key, offset in committed.items() if key in ends}
 
     def wait_for_state(self, state: str, *, members: int | None = None, timeout_s: float = 10.0) -> None:
-        """Wait until the group has this state, and so many members if `members` is given.
+        """Wait until the group has this state, and this number of members if `members` is given.
 
         Raises AssertionError with the present state if it does not come within `timeout_s`.
         """

@@ -34,7 +34,7 @@ class InvalidArgument(ValueError):
     """The arguments of an operation are wrong. The message is one line for the client."""
 
 
-class Operation(NamedTuple):
+class ControlOperation(NamedTuple):
     """A function with the decoder of its arguments."""
 
     run: Callable[..., dict[str, Any]]
@@ -51,7 +51,7 @@ class Operation(NamedTuple):
         return (self.run.__doc__ or "").partition("\n")[0]
 
 
-OPERATIONS: Final[dict[str, Operation]] = {}
+OPERATIONS: Final[dict[str, ControlOperation]] = {}
 """Every operation by its name."""
 
 
@@ -68,7 +68,7 @@ def operation(name: str) -> Callable[[Callable[..., dict[str, Any]]], Callable[.
             for each in parameters
         ]
         arguments = msgspec.defstruct("Arguments", fields, kw_only=True, forbid_unknown_fields=True)
-        OPERATIONS[name] = Operation(function, msgspec.json.Decoder(arguments))
+        OPERATIONS[name] = ControlOperation(function, msgspec.json.Decoder(arguments))
         return function
 
     return register
@@ -85,7 +85,7 @@ def describe_broker(broker: Broker) -> dict[str, Any]:
 
 @operation("broker/restart")
 def restart_broker(broker: Broker, *, kill: bool = False) -> dict[str, Any]:
-    """Stop or kill the broker, start it again at the same ports with the same data, and return as broker/info does."""
+    """Stop or kill the broker, and start it again at the same ports with the same data."""
     broker.restart(kill=kill)
     return broker.ready
 
@@ -99,7 +99,7 @@ def reset_broker(broker: Broker) -> dict[str, Any]:
 
 @operation("role/kill")
 def kill_role(broker: Broker, *, role: str, index: Index = 0) -> dict[str, Any]:
-    """Kill a process of the broker, and return when its successor serves."""
+    """Kill a role's process, and return when its successor serves."""
     try:
         broker.kill_role(role, index)
     except ValueError as error:
@@ -142,7 +142,7 @@ def list_faults(broker: Broker) -> dict[str, Any]:
 @operation("fault/get")
 def get_fault(broker: Broker, *, id: Positive) -> dict[str, Any]:
     """Return a fault rule that this API has added, with its numbers of matches and hits."""
-    return _described(_own_rule(broker, id))
+    return _described(_get_rule(broker, id))
 
 
 @operation("fault/wait")
@@ -153,8 +153,8 @@ def wait_for_hits(
     hits: Positive = 1,
     timeout_ms: WaitMs = _TIMEOUT_MS,
 ) -> dict[str, Any]:
-    """Return when a rule has acted on so many requests."""
-    rule = _own_rule(broker, id)
+    """Return when a rule has acted on this number of requests."""
+    rule = _get_rule(broker, id)
     rule.wait_for_hits(hits, timeout_s=timeout_ms / 1000)
     return _described(rule)
 
@@ -172,7 +172,7 @@ def remove_all_faults(broker: Broker) -> dict[str, Any]:
     return {"rules": broker.faults.remove()}
 
 
-def _own_rule(broker: Broker, rule_id: int) -> Rule:
+def _get_rule(broker: Broker, rule_id: int) -> Rule:
     rule = broker.faults.find(rule_id)
     if rule is None:
         raise InvalidArgument(f"fault rule {rule_id} was removed, or was not added by this API")

@@ -30,7 +30,7 @@ def pin_ports(settings: Mapping[str, str], ready: Mapping[str, Any]) -> dict[str
 
 
 def _pin_listener(text: str, listeners: Mapping[str, Mapping[str, str]]) -> str:
-    """Return one of the comma-separated listeners with its port. The broker rejects what is no listener."""
+    """Return one of the comma-separated listeners with its port. Leave an invalid one for the broker to reject."""
     name = _LISTENER_NAME.match(text)
     row = listeners.get(name[1].upper()) if name is not None else None
     return text if row is None else _FREE_PORT.sub(_port_of(row["bound"]), text.rstrip())

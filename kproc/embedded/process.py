@@ -103,14 +103,14 @@ class BrokerProcess:
         )
 
     def wait_restored(self, restores: int) -> None:
-        """Wait until the broker serves after so many restores of snapshots. Raises BrokerFailed with the reason."""
+        """Wait until the broker serves after this number of restores. Raises BrokerFailed with the reason."""
         assert self.directory is not None, "the broker is not running"
         self.ready = self._wait_ready(self.directory / READY_FILE, restores)
 
     def _wait_ready(self, ready_file: Path, restores: int = 0) -> dict[str, Any]:
         """Wait for the ready file and return its JSON. The broker renames it into place, so it is always complete.
 
-        restores: wait for the file that the broker writes after so many restores.
+        restores: wait for the file that the broker writes after this number of restores.
         """
         deadline_ns = self._clock.now_ns() + self._start_timeout_ms * NS_PER_MS
         while (ready := _read_ready(ready_file)) is None or ready.get("restores", 0) < restores:
@@ -152,12 +152,12 @@ class BrokerProcess:
         try:
             return self._stop_processes(self._child, graceful=True)
         finally:
-            self._forget_processes()
+            self._clear_processes()
             # A killed broker leaves its ready file, which the next start would take for its own.
             (self.directory / READY_FILE).unlink(missing_ok=True)
             keep_file.unlink()
 
-    def _forget_processes(self) -> None:
+    def _clear_processes(self) -> None:
         self._child = None
         self._is_killed = False
         self.ready = {}
@@ -174,7 +174,7 @@ class BrokerProcess:
             if self._child is not None and is_ours:
                 failure = self._stop_processes(self._child, graceful=graceful)
         finally:
-            self._forget_processes()
+            self._clear_processes()
             if self._log >= 0:
                 self._last_log = self.log_text()
                 os.close(self._log)

@@ -143,7 +143,7 @@ class RequestRecorder:
     def _follow(self) -> None:
         """Read again and again, because the Handlers keep a bounded number of lines. Runs in the thread."""
         while not self._stopping.wait(_POLL_S):
-            # A broker that is restarted or restored has no watch of ours. The next call begins it again.
+            # A broker that was restarted or restored has lost the watch. The next call creates it again.
             with contextlib.suppress(ClientError):
                 self._read()
 
@@ -193,7 +193,7 @@ class RequestRecorder:
         timeout_s: float = 10.0,
         **match: Unpack[RequestMatch],
     ) -> SeenRequests:
-        """Wait until so many requests match, and return them. Requests before the call count, too.
+        """Wait until `count` requests match, and return them. Requests before the call count, too.
 
         Raises AssertionError with the recorded requests if they do not come within `timeout_s`, and RuntimeError
         without a recording.

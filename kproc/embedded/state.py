@@ -56,7 +56,7 @@ class BrokerState:
     def __init__(self, connect: Callable[[], Client], process: BrokerProcess) -> None:
         self._connect = connect
         self._process = process
-        # Two restores at a time could not tell whose restart they see.
+        # One restore at a time, because the ready file only counts restores and does not say whose they are.
         self._lock = threading.Lock()
 
     @property

@@ -27,7 +27,7 @@ from kproc.broker.role.linked_role import LinkedRole
 from kproc.broker.supervisor import broker
 from kproc.broker.supervisor.data_directory import DataDirectory
 from kproc.broker.supervisor.inprocess import InProcessBroker
-from kproc.broker.supervisor.lives import KeptResources
+from kproc.broker.supervisor.restore_loop import KeptResources
 from kproc.broker.supervisor.service_manager import ServiceManager
 from kproc.broker.transport.agent import Agent, AgentId
 

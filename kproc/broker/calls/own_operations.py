@@ -174,8 +174,8 @@ class HoldFault(_AnyOperation, tag="hold-fault"):
 _SnapshotName = Annotated[str, msgspec.Meta(pattern="^[0-9a-f]{16}$")]
 
 
-class TakeSnapshot(_AnyOperation, tag="snapshot"):
-    """Copy the state of a broker for tests, and return the copy's name. The copy lives as long as the broker."""
+class CreateSnapshot(_AnyOperation, tag="snapshot"):
+    """Copy the state of a broker for tests, and return the copy's name. The stop of the broker deletes it."""
 
 
 class RestoreSnapshot(_AnyOperation, tag="restore"):
@@ -196,7 +196,7 @@ class DeleteSnapshot(_AnyOperation, tag="delete-snapshot"):
 class MoveTime(_AnyOperation, tag="move-time"):
     """Advance the broker's time by `ms`, freeze it, let it continue, or only return it.
 
-    Requires kproc.time.movable. The answer comes when every role has followed.
+    Requires kproc.time.movable. The answer comes when every role has run the timers that are due.
     """
 
     action: Literal["show", "advance", "freeze", "unfreeze"]
@@ -204,7 +204,7 @@ class MoveTime(_AnyOperation, tag="move-time"):
 
 
 FaultOperation = AddFault | RemoveFault | ListFaults | HoldFault
-SnapshotOperation = TakeSnapshot | RestoreSnapshot | DeleteSnapshot
+SnapshotOperation = CreateSnapshot | RestoreSnapshot | DeleteSnapshot
 OwnOperation = (
     Ping
     | ShowStatus
@@ -220,7 +220,7 @@ OwnOperation = (
     | RemoveFault
     | ListFaults
     | HoldFault
-    | TakeSnapshot
+    | CreateSnapshot
     | RestoreSnapshot
     | DeleteSnapshot
     | MoveTime

@@ -81,7 +81,7 @@ class Cleaner(LinkedRole):
         self._image = ClusterImage()
         self._round: Iterator[tuple[TopicImage, PartitionImage]] = iter(())
         self._has_round = False  # True until the partitions of the current round are checked.
-        self._owes_compaction = False  # True if moved time requires a look for logs to compact.
+        self._needs_compaction_check = False  # True if time was moved since the last check of compaction.
         self._next_round_ns = clock.now_ns() + config.log_retention_check_interval_ms * NS_PER_MS
         self._next_checkpoint_ns = self._checkpoint_due()
         self._checkpoints = CheckpointWriter(fs, self._directory, table)
@@ -205,14 +205,14 @@ class Cleaner(LinkedRole):
         """Check retention and compaction now instead of after their intervals. See Role.follow_time."""
         super().follow_time(on_done)
         self._next_round_ns = 0
-        self._owes_compaction = True
+        self._needs_compaction_check = True
 
     def _has_followed(self) -> bool:
         if self._has_round or len(self._calls):
             return False
-        if self._owes_compaction:
+        if self._needs_compaction_check:
             # Compaction comes second, because owners publish the offset of the last sync when they check retention.
-            self._owes_compaction = False
+            self._needs_compaction_check = False
             self._compactor.follow_time()
             return False
         return self._compactor.is_idle

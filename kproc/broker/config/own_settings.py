@@ -119,8 +119,8 @@ class OwnSettings:
     kproc_emulate_release: str = setting(
         STRING,
         "",
-        "Release of Apache Kafka whose API versions and features the broker advertises. Newer requests are rejected, "
-        "as that release does. For tests of clients. Empty: those of the newest release.",
+        "Release of Apache Kafka whose API versions and features the broker advertises. Requests of newer "
+        "versions are rejected, as by that release. For tests of clients. Empty: no restriction.",
         Check(f"one of {', '.join(RELEASES)}, or empty", _release_error),
     )
     kproc_start_without_metadata: bool = setting(

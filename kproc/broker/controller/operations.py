@@ -195,7 +195,7 @@ class Operations:
             refused(on_reply, str(failure))
 
     def _change_snapshots(self, operation: SnapshotOperation, on_reply: OnReply) -> None:
-        """Let the supervisor take, restore or delete a snapshot. Only a broker for tests does that."""
+        """Let the supervisor create, restore or delete a snapshot. Only a broker for tests does that."""
         if not self._has_snapshots:
             raise OperationFailed(_NO_SNAPSHOTS)
         named = operation if isinstance(operation, RestoreSnapshot | DeleteSnapshot) else None

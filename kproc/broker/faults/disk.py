@@ -1,10 +1,11 @@
 """FaultyFs: a file system on which writes and syncs fail by the fault rules about the disk.
 
-A Handler writes through it only while such a rule exists (`handler/fault_switch.py`). The controller and the cleaner,
-which hear of no rule, do so from their start on if kproc.faults.enable is set. Each call compares the names of the rule
-files with those that it knows, so that a rule acts from the moment when it is stored.
+A Handler writes through it only while such a rule exists (`handler/fault_switch.py`). The controller and the cleaner
+get no message about rules, so they write through it from their start on if kproc.faults.enable is set. Each call
+compares the names of the rule files with those that it knows, so that a rule acts from the moment when it is stored.
 
-Threads share a FaultyFs, because logs are synced in threads. It therefore keeps no counter open.
+Threads share a FaultyFs, because logs are synced in threads. It opens the rule's counter for each call, so that no
+thread closes a counter that another one uses.
 """
 
 from __future__ import annotations

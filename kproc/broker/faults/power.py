@@ -8,7 +8,7 @@ not synced, but no broker can rely on that. The directory is on the same file sy
     contents/N     a copy of the file with inode N at its last sync
     inodes/N       a link to that file, so that the kernel gives its number to no other file
     lock           held by each call that changes names or records, so that all roles see one order of changes
-    lose           its presence lets the next start return log.dirs to the record
+    lose           if this file exists, the next start returns log.dirs to the record
 
 The record outlives a restart of the broker: what was not synced before it is lost afterwards, too.
 """
@@ -36,21 +36,21 @@ _NAMES: Final = "names.json"
 _LOCK: Final = "lock"
 
 
-class _Entry(msgspec.Struct, array_like=True):
-    """A file or directory below log.dirs. Parents come before their children."""
+class _NamedFile(msgspec.Struct, array_like=True):
+    """The name of a file or directory below log.dirs. Parents come before their children."""
 
     path: str
     inode: int
     is_directory: bool
 
 
-_decode_entries = msgspec.json.Decoder(list[_Entry]).decode
+_decode_entries = msgspec.json.Decoder(list[_NamedFile]).decode
 
 
 def recording(config: Config) -> Fs:
     """Return the file system of a broker that records its syncs."""
     # A cast, because RecordingFs delegates by __getattr__, which a type checker cannot follow.
-    return cast(Fs, RecordingFs(OsFs(), Record(config)))
+    return cast(Fs, RecordingFs(OsFs(), SyncRecord(config)))
 
 
 def prepare_record(config: Config, *, is_restored: bool) -> None:
@@ -58,18 +58,18 @@ def prepare_record(config: Config, *, is_restored: bool) -> None:
 
     is_restored: log.dirs was replaced by a snapshot, which counts as synced. Called at each start, before roles run.
     """
-    record = Record(config)
+    record = SyncRecord(config)
     lose = record.directory / LOSE_POWER_FILE
     if lose.exists():
-        record.put_into_force()
+        record.restore_files()
         lose.unlink()
     elif record.exists and not is_restored:
         return
     record.start()
 
 
-class Record:
-    """The record of one broker."""
+class SyncRecord:
+    """The record of one broker: the names and contents that its syncs have brought to the disk."""
 
     def __init__(self, config: Config) -> None:
         self.directory = Path(config.kproc_faults_power_directory)
@@ -125,7 +125,7 @@ class Record:
         part.rename(self._names)
         self._discard_all_but({entry.inode for entry in entries})
 
-    def _entries(self) -> Iterator[_Entry]:
+    def _entries(self) -> Iterator[_NamedFile]:
         """Yield the entries of log.dirs, without the lock, the fault rules and other files that are not its state."""
         for parent, directories, files in os.walk(self._data):
             if Path(parent) == self._data:
@@ -136,7 +136,9 @@ class Record:
                     path = Path(parent, name)
                     # The files of a request log do not go through RecordingFs, and can be deleted meanwhile.
                     with contextlib.suppress(FileNotFoundError):
-                        yield _Entry(str(path.relative_to(self._data)), os.stat(path).st_ino, is_directory)
+                        yield _NamedFile(
+                            str(path.relative_to(self._data)), os.stat(path).st_ino, is_directory
+                        )
 
     def _discard_all_but(self, inodes: set[int]) -> None:
         """Discard the files that have no name any more, neither in the record nor in log.dirs."""
@@ -145,7 +147,7 @@ class Record:
                 link.unlink()
                 (self._contents / link.name).unlink(missing_ok=True)
 
-    def put_into_force(self) -> None:
+    def restore_files(self) -> None:
         """Replace the entries of log.dirs by those of the record. A file that was never synced becomes empty."""
         for path in self._data.iterdir():
             if path.name.startswith("."):
@@ -167,7 +169,7 @@ class Record:
 class RecordingFs:
     """An Fs that calls another one, and records what its syncs have brought to the disk."""
 
-    def __init__(self, fs: Fs, record: Record) -> None:
+    def __init__(self, fs: Fs, record: SyncRecord) -> None:
         self._fs = fs
         self._record = record
 

@@ -10,7 +10,7 @@ if TYPE_CHECKING:
 
 
 _BLOCK: Final = 1024
-"""Candidates whose draws share a generator: the seeding of one takes as long as 100 draws."""
+"""Number of candidates whose draws share a random generator. To seed one costs as much as 100 draws."""
 
 
 class Schedule:

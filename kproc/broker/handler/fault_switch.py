@@ -1,6 +1,6 @@
 """FaultSwitch: fault injection in one Handler, which is off until the first rule.
 
-While there are rules about the disk, it diverts the file system of this Handler's logs.
+While rules about the disk exist, FaultSwitch diverts the file system of this Handler's logs to one that obeys them.
 
 A broker without kproc.faults.enable rejects the operations, and a broker without rules imports nothing of
 `kproc/broker/faults/`. Any Handler adds and removes rules, tells all others, and answers when each has read them.
@@ -87,7 +87,7 @@ class FaultSwitch:
             self._control.release_all_but(self.injector.rule_ids)
 
     def _divert_disk(self, has_rules: bool) -> None:
-        """Let this Handler's logs write through the rules about the disk while such rules exist."""
+        """Apply the rules about the disk to this Handler's logs, or stop that if no such rule exists any more."""
         fs = self._services.owner.partitions.fs
         if has_rules == (self._real_fs is not None) or not isinstance(fs, CountingFs):
             return

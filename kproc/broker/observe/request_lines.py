@@ -22,7 +22,7 @@ WATCHES_MAX: Final = 8
 IDLE_NS: Final = 5 * NS_PER_S
 """A watch ends when nobody has called for this time."""
 TOO_MANY: Final = f"{WATCHES_MAX} monitors run already, which is the limit"
-_PATIENCE_NS: Final = NS_PER_S
+_REPLY_TIMEOUT_NS: Final = NS_PER_S
 OnAnswer = Callable[[OwnAnswer], None]
 
 
@@ -96,21 +96,21 @@ class JoinedLines:
 
 
 class _HandlerWatch:
-    """One watch of all Handlers: the answer in work, and the Handlers that have not replied yet."""
+    """One watch of all Handlers: the lines for the next answer, and the Handlers that have not replied yet."""
 
-    __slots__ = ("asked", "joined", "on_answer", "until_ns")
+    __slots__ = ("joined", "on_answer", "pending", "until_ns")
 
     def __init__(self) -> None:
         self.joined = JoinedLines()
-        self.asked: set[int] = set()
+        self.pending: set[int] = set()
         self.on_answer: OnAnswer | None = None
         self.until_ns = 0
 
     def add(self, index: int, reply: WatchedLines | Lost) -> None:
         """Add a Handler's lines. Lines that come after the answer go into the next one."""
-        self.asked.discard(index)
+        self.pending.discard(index)
         self.joined.add(reply)
-        if not self.asked:
+        if not self.pending:
             self.respond()
 
     def respond(self) -> None:
@@ -118,7 +118,7 @@ class _HandlerWatch:
         on_answer, self.on_answer = self.on_answer, None
         if on_answer is not None:
             joined, self.joined = self.joined, JoinedLines()
-            on_answer(joined.make_answer(silent=sorted(self.asked)))
+            on_answer(joined.make_answer(silent=sorted(self.pending)))
 
 
 class HandlerWatches:
@@ -146,10 +146,10 @@ class HandlerWatches:
                 return
             watch = self._watches[operation.watch] = _HandlerWatch()
         watch.respond()  # The client has sent another request before it got this response.
-        watch.on_answer, watch.until_ns = on_answer, now_ns + _PATIENCE_NS
+        watch.on_answer, watch.until_ns = on_answer, now_ns + _REPLY_TIMEOUT_NS
         # Send no second call to a Handler that hangs, or its queue would grow.
-        free = [index for index in range(self._handler_count()) if index not in watch.asked]
-        watch.asked.update(free)
+        free = [index for index in range(self._handler_count()) if index not in watch.pending]
+        watch.pending.update(free)
         for index in free:
             self._ask(index, READ_WATCH, WatchBody(operation), partial(watch.add, index))
 

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from kproc.broker.ipc.wait import Sleeper
 
 _STORE_NS: Final = STORE_MS * 1_000_000
-# A role reports after this time at the latest that it follows moved time.
+# A role calls the callbacks of `follow_time` after this time at the latest, so that a client is not kept waiting.
 _FOLLOW_NS_MAX: Final = 1_000_000_000
 _FOLLOW_POLL_MS: Final = 2
 _HEARTBEAT: Final = SLOT["heartbeat_ns"]
@@ -118,7 +118,7 @@ class Role:
             on_done()
 
     def _has_followed(self) -> bool:
-        """Return True if the work that moved time has begun is done. Called in ticks."""
+        """Return True if the work of the timers that `follow_time` has run is done. Called in ticks."""
         return True
 
     def _on_tick(self, now_ns: int) -> None:

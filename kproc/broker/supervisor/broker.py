@@ -338,7 +338,7 @@ def build_cleaner(agent: AgentId, plan: BrokerPlan, parts: RoleParts) -> Cleaner
 
 
 def _fs_with_faults(plan: BrokerPlan) -> Fs:
-    """Return the file system for a role that hears of no fault rule: with the rules, in a broker for tests."""
+    """Return the file system of a role that gets no message about fault rules. In a broker for tests it reads them."""
     if not plan.config.kproc_faults_enable:
         return plan.fs
     from kproc.broker.faults.disk import faulty

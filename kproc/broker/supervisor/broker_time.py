@@ -1,4 +1,4 @@
-"""Moves the broker's time for tests (kproc.Broker.time). Called by the supervisor, or by the one process of a broker.
+"""Move the broker's time for tests (kproc.Broker.time). Called by the supervisor, or by the one process of a broker.
 
 Time is one shared word, so that every role reads the moved time in the same moment (common/movable_clock.py). The
 caller then sends FOLLOW_TIME to every role, because most of them sleep until a timer that is now due. The reply to the
@@ -41,7 +41,7 @@ def move(clock: MovableClock | None, action: str, ms: int) -> str | None:
 
 
 def describe(clock: MovableClock) -> dict[str, Any]:
-    """Return the result for the client: the broker's date, its lead, and whether it stands still."""
+    """Return the result for the client: the broker's date, its lead over the host's clock, and whether it is frozen."""
     return {
         "now_ms": clock.wall_ms(),
         "lead_ms": clock.lead_ns // NS_PER_MS,

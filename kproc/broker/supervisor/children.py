@@ -368,7 +368,7 @@ class Children:
         for role in self.table:
             if role.child is not None:
                 role.child.kill()
-        # They end at the same time. A restore of a snapshot waits for that.
+        # Kill all before the first reap, so that they end at the same time. A restore of a snapshot waits for this.
         for role in self.table:
             if role.child is not None:
                 role.child.reap()
@@ -376,10 +376,10 @@ class Children:
 
     @contextlib.contextmanager
     def pause_writers(self) -> Iterator[None]:
-        """Stop the roles that write files until the context ends.
+        """Pause the roles that write files until the context ends.
 
-        A stopped role affects nobody, so the files are in a state that kills of these roles could leave. A role that
-        somebody else has stopped stays stopped.
+        A paused role sends nothing, so the files are in a state that kills of these roles could leave. A role that
+        another program has paused stays paused.
         """
         writers = [role.child for role in self.table.of(*WRITERS) if role.child is not None]
         paused = [child for child in writers if not child.is_paused]

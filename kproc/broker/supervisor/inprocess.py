@@ -51,9 +51,9 @@ from kproc.broker.supervisor import broker_time, preload, ready, signals
 from kproc.broker.supervisor.broker import RoleParts, SupervisorCalls, build_role
 from kproc.broker.supervisor.data_directory import DataDirectory
 from kproc.broker.supervisor.listening import ListeningSockets
-from kproc.broker.supervisor.lives import KeptResources, run_lives
 from kproc.broker.supervisor.logs import reopen_file, set_levels
 from kproc.broker.supervisor.regions import ARENA_WARM_BYTES
+from kproc.broker.supervisor.restore_loop import KeptResources, run_with_restores
 from kproc.broker.supervisor.role_messages import handle_processor_request
 from kproc.broker.supervisor.service_manager import ServiceManager
 from kproc.broker.supervisor.snapshots import Snapshots, remove_snapshots
@@ -91,7 +91,7 @@ def run_in_process(
     ready.raise_nofile_limit()
     preload.load(config)
 
-    def make_life(kept: KeptResources | None) -> InProcessBroker:
+    def make_broker(kept: KeptResources | None) -> InProcessBroker:
         directory = DataDirectory(config)
         try:
             process = InProcessBroker(config, directory, manager, kept)
@@ -101,7 +101,7 @@ def run_in_process(
         process.ends_at_hangup = not can_reload
         return process
 
-    return run_lives(make_life, ready_file, on_ready)
+    return run_with_restores(make_broker, ready_file, on_ready)
 
 
 class InProcessBroker:
@@ -116,7 +116,7 @@ class InProcessBroker:
         manager: ServiceManager,
         kept: KeptResources | None = None,
     ) -> None:
-        """Build the roles. `kept` are resources of the former life, after which this one restores a snapshot."""
+        """Build the roles. `kept`: resources of the former run, if this run restores a snapshot."""
         self._manager = manager
         self._config = config
         self._directory = directory
@@ -313,10 +313,10 @@ class InProcessBroker:
             on_moved()
         else:
             # The cleaner comes last, because it may compact only what the Handlers have synced.
-            self._let_follow(others, lambda: self._let_follow(self._roles(Cleaner), on_moved))
+            self._follow_roles(others, lambda: self._follow_roles(self._roles(Cleaner), on_moved))
 
-    def _let_follow(self, agents: Sequence[Agent], on_all: Callable[[], None]) -> None:
-        """Let roles run what is due, because time was moved. `on_all` is called by the controller's thread."""
+    def _follow_roles(self, agents: Sequence[Agent], on_all: Callable[[], None]) -> None:
+        """Run the due timers of these roles, because time was moved. The controller's thread calls `on_all`."""
         gathering = Gathering(len(agents), lambda _replies: on_all())
         for agent in agents:
             taker = gathering.taker(agent.id)
@@ -333,7 +333,7 @@ class InProcessBroker:
     # -- running -----------------------------------------------------------------------------------------------
 
     def run(self, ready_file: Path | None, on_ready: Callable[[dict[str, Any]], None]) -> int:
-        # The command line disables the collector for the imports. Without roles of their own to fork it goes on here.
+        # The command line disables the collector during the imports. Enable it here, because no role is forked.
         gc.enable()
         self._start()
         problem = self._check_ready()
@@ -445,11 +445,11 @@ class InProcessBroker:
         self._post(self._controller, partial(on_reply, reply))
 
     def _pause_writers(self) -> AbstractContextManager[None]:
-        """Let the roles that write files wait until the context ends. Inline roles wait for the caller anyway."""
+        """Pause the roles that write files until the context ends. Inline roles wait for the caller anyway."""
         return pause_threads([each for each in self._threads if each.agent.id.role in WRITERS])
 
     def _restore(self) -> None:
-        """End this life at the end of this turn. The next life replaces the files."""
+        """End this run at the end of this turn. The next run replaces the files."""
         self._is_restoring = True
 
     def _run_briefly(self) -> None:
@@ -477,7 +477,7 @@ class InProcessBroker:
     def _stop(self) -> int:
         """Drain within kproc.drain.timeout.ms, then close the roles in order. Return the exit status."""
         if self._is_restoring:
-            self._end_for_restore()
+            self._close_for_restore()
             return 0
         self._controller.status.phase = "stopping"
         self._manager.stopping("stopping" if self._failure is None else f"stopping: {self._failure}")
@@ -502,7 +502,7 @@ class InProcessBroker:
             thread.request_stop()
         return sum(thread.stop(_THREAD_STOP_S) for thread in self._threads) == len(self._threads)
 
-    def _end_for_restore(self) -> None:
+    def _close_for_restore(self) -> None:
         """Close the roles without draining, because their files are replaced."""
         self._stop_threads()
         self._sockets.keep()
@@ -525,7 +525,7 @@ class InProcessBroker:
     def release(self) -> KeptResources | None:
         """Close every descriptor. The roles are closed already, or never ran.
 
-        Return the resources of the next life if this one ends for a restore, else None.
+        Return the resources to keep for the next run if this run ends for a restore, else None.
         """
         for thread in self._threads:
             thread.stop(1.0)

@@ -1,7 +1,7 @@
 """Janitor: a process that outlives the broker just long enough to remove its temporary directory.
 
-kproc.Broker.restart() puts the file KEEP_FILE into the directory. The directory then stays for the next broker, which
-has a janitor of its own.
+kproc.Broker.restart() puts the file KEEP_FILE into the directory. The janitor then keeps the directory for the next
+broker, which has a janitor of its own.
 
 Only `kproc dev` and kproc.Broker have one. It has to be a process of its own, because after `kill -9` of the supervisor
 every role dies, too, and the thread and inline transports have only one process.

@@ -72,7 +72,7 @@ class ListeningSockets:
         start_listening(self.by_acceptor.values(), self._config)
 
     def keep(self) -> None:
-        """Prepare the sockets for another life of the broker, which listens where the first one did.
+        """Prepare the sockets for the next run of the broker, which listens at the addresses of the first run.
 
         Each socket is replaced by a duplicate, because roles of this process close those that they have. A listener
         that was added at run time is closed, and one that was removed is opened again. Raises FatalError.

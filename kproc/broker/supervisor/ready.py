@@ -109,7 +109,7 @@ def _problem_with(answer: bytes) -> str | None:
 
 
 def describe(plan: BrokerPlan, processes: Sequence[dict[str, Any]], restores: int = 0) -> dict[str, Any]:
-    """Return the content of the ready file. `restores`: how often the broker has returned to a snapshot."""
+    """Return the content of the ready file. `restores`: number of restores of snapshots so far."""
     control = {"control": plan.control.bound} if plan.control is not None else {}
     metrics = {"metrics": plan.metrics.bound} if plan.metrics is not None else {}
     return {

@@ -12,8 +12,8 @@ from kproc.broker.api import load_all
 from kproc.broker.config import Config
 from kproc.broker.supervisor import logs, stacks
 from kproc.broker.supervisor.janitor import Janitor
-from kproc.broker.supervisor.lives import run_lives
 from kproc.broker.supervisor.reload import Reread
+from kproc.broker.supervisor.restore_loop import run_with_restores
 from kproc.broker.supervisor.service_manager import ServiceManager
 from kproc.broker.supervisor.supervisor import Supervisor
 
@@ -42,7 +42,9 @@ def run(
         from kproc.broker.request.releases import emulate_release
 
         emulate_release(config.kproc_emulate_release)
-        logger.warning("emulating Apache Kafka %s: newer requests are rejected", config.kproc_emulate_release)
+        logger.warning(
+            "emulating Apache Kafka %s: requests of newer versions are rejected", config.kproc_emulate_release
+        )
     stacks.install()
     # Reset SIGCHLD, because our parent may have ignored it and exec preserves that. The kernel would then reap children
     # by itself, and waiting for them would fail.
@@ -57,7 +59,7 @@ def run(
             return run_in_process(
                 config, ready_file=ready_file, on_ready=on_ready, manager=manager, can_reload=can_reload
             )
-        return run_lives(lambda kept: Supervisor(config, manager, reread, kept), ready_file, on_ready)
+        return run_with_restores(lambda kept: Supervisor(config, manager, reread, kept), ready_file, on_ready)
     except Exception as error:
         manager.failed(str(error))
         raise

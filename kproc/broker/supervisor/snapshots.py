@@ -1,8 +1,8 @@
 """Snapshots: copies of a data directory to which a broker for tests can return (`kproc.Broker.snapshot`, `reset`).
 
 The supervisor copies the directory while no role writes to it. To return to a snapshot it ends all roles, replaces the
-content of the directory and starts them again. Roles then recover, as after `kill -9`. A snapshot lacks the marker of a
-clean stop, because no role has closed its files.
+content of the directory and starts the roles again. They then recover, as after `kill -9`. A snapshot lacks the marker
+of a clean stop, because no role has closed its files.
 
 log.dirs/
     .kproc-snapshots/N    a complete snapshot
@@ -45,7 +45,7 @@ SNAPSHOTS_MAX: Final = 1000
 
 
 class SnapshotFailed(Exception):
-    """A snapshot cannot be taken, restored or deleted. The message is one line for the client."""
+    """A snapshot cannot be created, restored or deleted. The message is one line for the client."""
 
 
 class Snapshots:
@@ -69,7 +69,7 @@ class Snapshots:
         reply: Reply = {}
         try:
             if body["do"] == "snapshot":
-                reply = {"snapshot": self.take()}
+                reply = {"snapshot": self.create()}
             elif body["do"] == "restore":
                 self.prepare_restore(name)
             else:
@@ -82,12 +82,12 @@ class Snapshots:
             logger.info("restoring %s", f"snapshot {name}" if name is not None else "the empty state")
             self._on_restore()
 
-    def take(self) -> str:
+    def create(self) -> str:
         """Copy the state. Return the snapshot's name."""
         self._path.mkdir(_MODE, exist_ok=True)
         if len(os.listdir(self._path)) >= SNAPSHOTS_MAX:
             raise SnapshotFailed(f"{SNAPSHOTS_MAX} snapshots exist already, which is the limit: delete some")
-        # A name is never used again, so that no snapshot is taken for one of a former start.
+        # A random name, so that a client cannot mistake this snapshot for one of a former start.
         name = secrets.token_hex(8)
         part = self._path / f"{name}{_PART_SUFFIX}"
         try:
@@ -100,7 +100,7 @@ class Snapshots:
         return name
 
     def prepare_restore(self, name: str | None) -> None:
-        """Copy a snapshot, or for None what an empty broker needs, so that the next start puts it into force."""
+        """Copy a snapshot, or for None the files of an empty broker, beside the data. The next start completes it."""
         part = self._data / _PART
         shutil.rmtree(part, ignore_errors=True)
         if name is not None:
@@ -119,7 +119,7 @@ class Snapshots:
 
 
 def complete_restore(data: Path) -> bool:
-    """Put a prepared restore into force. Called at each start, before anything reads the data directory.
+    """Replace the state by that of a prepared restore. Called at each start, before anything reads the data directory.
 
     Return True if there was one. Raises OSError.
     """
@@ -191,21 +191,21 @@ def _copy_bytes(reader: int, writer: int, size: int) -> None:
         try:
             done = copy(reader, writer, left)
         except OSError as error:
-            if error.errno not in _NOT_SUPPORTED or copy is _send:
+            if error.errno not in _NOT_SUPPORTED or copy is _copy_by_sendfile:
                 raise
-            copy, done = _send, 0
+            copy, done = _copy_by_sendfile, 0
             continue
         if not done:
             return  # The file has become shorter.
         left -= done
 
 
-def _send(reader: int, writer: int, length: int) -> int:
+def _copy_by_sendfile(reader: int, writer: int, length: int) -> int:
     return os.sendfile(writer, reader, None, length)
 
 
 def _copy_attributes(reader: int, writer: int) -> None:
-    # As in fs.py: without these marks recovery knows less, and does no harm.
+    # As in fs.py: recovery without these marks reads more, and is still correct.
     with contextlib.suppress(OSError):
         for name in os.listxattr(reader):
             os.setxattr(writer, name, os.getxattr(reader, name))

@@ -33,8 +33,8 @@ from kproc.broker.supervisor.data_directory import DataDirectory
 from kproc.broker.supervisor.heartbeat_monitor import HeartbeatMonitor
 from kproc.broker.supervisor.listener_set import ListenerSet
 from kproc.broker.supervisor.listening import ListeningSockets
-from kproc.broker.supervisor.lives import KeptResources
 from kproc.broker.supervisor.reload import Reloader, Reread
+from kproc.broker.supervisor.restore_loop import KeptResources
 from kproc.broker.supervisor.roles_table import ManagedRole
 from kproc.broker.supervisor.scale import Scaler
 from kproc.broker.supervisor.scale_steps import TargetState
@@ -68,7 +68,7 @@ class Supervisor:
         reread: Reread | None = None,
         kept: KeptResources | None = None,
     ) -> None:
-        """Acquire the resources. `kept` are those of the former life, after which this one restores a snapshot."""
+        """Acquire the resources. `kept`: resources of the former run, if this run restores a snapshot."""
         self._clock = SystemClock()
         self._manager = manager or ServiceManager(None)
         # Every role inherits the limit, so it must be raised before the first fork.
@@ -141,7 +141,7 @@ class Supervisor:
         regions, message = self._children.regions, self._processes_message()
         return describe_from_outside(self._plan, regions, self._started_ns, message)
 
-    # -- life --------------------------------------------------------------------------------------------------
+    # -- run ---------------------------------------------------------------------------------------------------
 
     def run(self, ready_file: Path | None, on_ready: Callable[[dict[str, Any]], None]) -> int:
         # Every role is forked from this heap. A collection here would write into pages that it shares with them.
@@ -169,7 +169,7 @@ class Supervisor:
         return self._stop() if not self._is_restoring else 0
 
     def _restore(self) -> None:
-        """End this life. `release` kills the roles, whose files the next life replaces."""
+        """End this run. `release` kills the roles, because the next run replaces their files."""
         self._is_restoring = self._must_stop = self._children.is_stopping = True
 
     def _start_rest(self, deadline_ns: int) -> None:
@@ -449,7 +449,7 @@ class Supervisor:
     def release(self) -> KeptResources | None:
         """Kill the remaining children and close every descriptor and region, even after an exception.
 
-        Return the resources of the next life if this one ends for a restore, else None.
+        Return the resources to keep for the next run if this run ends for a restore, else None.
         """
         self._must_stop = True
         self._children.close()

@@ -8,8 +8,8 @@ plan_rebalance  reply with the moves that a rebalance would make
 clients         every connection of every Processor
 kill_client     close one connection, wherever it is
 log_levels      change the levels of loggers, in every role
-snapshots       take, restore or delete a snapshot (snapshots.py)
-move_time       advance or freeze the broker's time, and let every role follow
+snapshots       create, restore or delete a snapshot (snapshots.py)
+move_time       advance or freeze the broker's time, and run the due timers of every role
 """
 
 from __future__ import annotations
@@ -90,11 +90,9 @@ class SupervisorOperations:
             on_reply(broker_time.describe(clock))
         else:
             others = (role for role in self._children.table if role.agent != CLEANER)
-            self._request_all(
-                others, FOLLOW_TIME, {}, lambda _replies: self._let_cleaner_follow(clock, on_reply)
-            )
+            self._request_all(others, FOLLOW_TIME, {}, lambda _replies: self._follow_cleaner(clock, on_reply))
 
-    def _let_cleaner_follow(self, clock: MovableClock, on_reply: OnReply) -> None:
+    def _follow_cleaner(self, clock: MovableClock, on_reply: OnReply) -> None:
         # The cleaner comes last, because it may compact only what the Handlers have synced.
         cleaner = self._children.table.of(CLEANER.role)
         self._request_all(cleaner, FOLLOW_TIME, {}, lambda _replies: on_reply(broker_time.describe(clock)))

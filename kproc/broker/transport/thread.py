@@ -199,16 +199,16 @@ class AgentThread:
 
 @contextlib.contextmanager
 def pause_threads(threads: Sequence[AgentThread]) -> Iterator[None]:
-    """Let the threads wait between two duty cycles until the context ends.
+    """Pause the threads between two duty cycles until the context ends.
 
     Raises TimeoutError if an agent does not finish its duty cycle within 5 s.
     """
-    go_on = threading.Event()
+    resume = threading.Event()
     paused = threading.Semaphore(0)
 
     def pause() -> None:
         paused.release()
-        go_on.wait()
+        resume.wait()
 
     try:
         for thread in threads:
@@ -217,4 +217,4 @@ def pause_threads(threads: Sequence[AgentThread]) -> Iterator[None]:
             raise TimeoutError(f"a role did not pause within {_PAUSE_S:g} s")
         yield
     finally:
-        go_on.set()
+        resume.set()

@@ -23,7 +23,7 @@ from kproc.wire.record_batch import TRANSACTIONAL, crc_of
 
 _TIMEOUT_MS: Final = 60_000  # Kafka's default of transaction.timeout.ms.
 _RETRY_S: Final = 0.005
-_PATIENCE_S: Final = 30.0
+_RETRY_TIMEOUT_S: Final = 30.0
 _SEQUENCE_MASK: Final = 0x7FFF_FFFF
 _CRC: Final = Struct(">I")
 _PRODUCER: Final = Struct(">qhi")  # Producer id, epoch and sequence in the header of a batch.
@@ -51,7 +51,7 @@ def _request(
     client: Client, api_key: ApiKey, fields: Mapping[str, Any], code_of: Callable[[dict[str, Any]], int]
 ) -> dict[str, Any]:
     """Send a request in version 3 at most, and retry it for up to 30 s. Return the response. Raises ClientError."""
-    end_s = time.monotonic() + _PATIENCE_S
+    end_s = time.monotonic() + _RETRY_TIMEOUT_S
     while True:
         answer = client.call_latest(api_key, fields, newest=3)
         code = code_of(answer)
@@ -62,7 +62,7 @@ def _request(
         threading.Event().wait(_RETRY_S)
 
 
-class Transaction:
+class TransactionSeries:
     """The transactions of one transactional id, of which at most one is open."""
 
     def __init__(self, coordinator: Client, transactional_id: str) -> None:
@@ -135,7 +135,7 @@ class TransactionConnection:
     def __init__(
         self,
         connect: ConnectTo,
-        transaction: Transaction,
+        transaction: TransactionSeries,
         place: tuple[str, Sequence[int]],
         *,
         shape: RecordShape,

@@ -13,7 +13,7 @@ import pytest
 
 from kproc.embedded import Broker
 from kproc.embedded.control import BODY_BYTES_MAX, CONNECTIONS_MAX, LOOPBACK, ControlServer
-from kproc.embedded.operations import OPERATIONS, Operation
+from kproc.embedded.operations import OPERATIONS, ControlOperation
 from tests.support.wait import PATIENCE_SECONDS
 
 NAME = "broker/info"
@@ -102,7 +102,7 @@ def test_defect_of_an_operation_is_an_answer(control: ControlServer, monkeypatch
     def fail(_broker: Broker) -> dict[str, Any]:
         raise KeyError("lost")
 
-    monkeypatch.setitem(OPERATIONS, "fail", Operation(fail, NO_ARGUMENTS))
+    monkeypatch.setitem(OPERATIONS, "fail", ControlOperation(fail, NO_ARGUMENTS))
     assert ask(control, "POST /fail") == (
         500,
         {"error": "fail failed, which is a defect of kproc: KeyError('lost')"},
@@ -141,7 +141,7 @@ def test_block_is_not_quiescent_during_an_operation(
         may_end.wait(PATIENCE_SECONDS)
         return {}
 
-    monkeypatch.setitem(OPERATIONS, "wait", Operation(wait, NO_ARGUMENTS))
+    monkeypatch.setitem(OPERATIONS, "wait", ControlOperation(wait, NO_ARGUMENTS))
     with control.quiescent() as is_quiet:
         assert is_quiet
     asking = threading.Thread(target=ask, args=(control, "POST /wait"))

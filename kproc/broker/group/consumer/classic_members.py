@@ -17,7 +17,7 @@ import msgspec
 
 from kproc.broker.group.classic.subscription import CONSUMER_PROTOCOL_TYPE
 from kproc.broker.group.consumer.embedded import decode_subscription, encode_assignment
-from kproc.broker.group.consumer.records import ClassicProtocols, MemberPhase, plain
+from kproc.broker.group.consumer.records import ClassicProtocols, MemberMetadata, MemberPhase, plain
 from kproc.broker.group.messages import (
     UNKNOWN_MEMBER_ID,
     JoinRequest,
@@ -57,13 +57,7 @@ def join_classic(
     member_id = request.member_id or member_id
     metadata = subscription.metadata_of(request)
     if member is not None and member.metadata is not None:
-        # The request has no assignor. It may leave out the instance id and the rack, which then stay as they are.
-        metadata = msgspec.structs.replace(
-            metadata,
-            instance_id=metadata.instance_id or member.metadata.instance_id,
-            rack_id=metadata.rack_id or member.metadata.rack_id,
-            assignor=member.metadata.assignor,
-        )
+        metadata = _complete_metadata(metadata, member.metadata)
     reported = topics.by_id(subscription.owned or {})
     member = group.update_member(member, member_id, metadata, _NOBODY, now_ms)
     is_last = request.group_instance_id is not None and group.becomes_classic()
@@ -80,6 +74,17 @@ def join_classic(
         member.state.epoch,
         CONSUMER_PROTOCOL_TYPE,
         request.protocols[0][0],
+    )
+
+
+def _complete_metadata(requested: MemberMetadata, stored: MemberMetadata) -> MemberMetadata:
+    """Return the metadata of a JoinGroup with the stored values of the fields that the request lacks."""
+    # A JoinGroup has no assignor, and may leave out the instance id and the rack.
+    return msgspec.structs.replace(
+        requested,
+        instance_id=requested.instance_id or stored.instance_id,
+        rack_id=requested.rack_id or stored.rack_id,
+        assignor=stored.assignor,
     )
 
 

@@ -10,7 +10,7 @@ import pytest
 from kproc.client import ApiError
 from kproc.common.errors import ErrorCode
 from kproc.tools.perf.round_trip import equal_records
-from kproc.tools.perf.transactions import Transaction
+from kproc.tools.perf.transactions import TransactionSeries
 from kproc.wire.header import ApiKey
 from kproc.wire.record_batch import check_batch
 
@@ -42,8 +42,8 @@ class Coordinator:
         return [key for key, _ in self.requests]
 
 
-def start(coordinator: Any) -> Transaction:
-    return Transaction(coordinator, "id")
+def start(coordinator: Any) -> TransactionSeries:
+    return TransactionSeries(coordinator, "id")
 
 
 def test_partition_is_added_once_to_each_transaction() -> None:

@@ -1,4 +1,4 @@
-"""Lives of a broker: each restore starts another one, with the resources of the former one."""
+"""The restore loop: each restore starts another run, with the resources of the former run."""
 
 from __future__ import annotations
 
@@ -7,11 +7,11 @@ from typing import Any, cast
 
 import pytest
 
-from kproc.broker.supervisor.lives import KeptResources, run_lives
+from kproc.broker.supervisor.restore_loop import KeptResources, run_with_restores
 
 
-class ScriptedLife:
-    """A life with a known end."""
+class ScriptedRun:
+    """A broker whose run ends in a known way."""
 
     def __init__(self, status: int | Exception, kept: KeptResources | None) -> None:
         self._status = status
@@ -26,25 +26,27 @@ class ScriptedLife:
         return self._kept
 
 
-def test_lives_follow_each_other_until_one_ends_for_good(tmp_path: Path) -> None:
+def test_runs_follow_until_one_ends_without_a_restore(tmp_path: Path) -> None:
     ready_file = tmp_path / "ready.json"
     ready_file.write_text("{}")
     first = KeptResources(cast("Any", "sockets"), cast("Any", "signals"), 1)
-    ends = [ScriptedLife(0, first), ScriptedLife(0, first._replace(restores=2)), ScriptedLife(3, None)]
+    ends = [ScriptedRun(0, first), ScriptedRun(0, first._replace(restores=2)), ScriptedRun(3, None)]
     given: list[KeptResources | None] = []
 
-    def make_life(kept: KeptResources | None) -> Any:
+    def make_broker(kept: KeptResources | None) -> Any:
         given.append(kept)
         return ends[len(given) - 1]
 
-    assert run_lives(make_life, ready_file, lambda _ready: None) == 3
+    assert run_with_restores(make_broker, ready_file, lambda _ready: None) == 3
     assert given == [None, first, first._replace(restores=2)]
     assert not ready_file.exists()
 
 
-def test_failed_life_removes_the_ready_file(tmp_path: Path) -> None:
+def test_failed_run_removes_the_ready_file(tmp_path: Path) -> None:
     ready_file = tmp_path / "ready.json"
     ready_file.write_text("{}")
     with pytest.raises(OSError, match="no memory"):
-        run_lives(lambda _: cast("Any", ScriptedLife(OSError("no memory"), None)), ready_file, lambda _: None)
+        run_with_restores(
+            lambda _: cast("Any", ScriptedRun(OSError("no memory"), None)), ready_file, lambda _: None
+        )
     assert not ready_file.exists()

@@ -1,6 +1,7 @@
-"""Lives of a broker: the restore of a snapshot ends one and starts the next, in the same process and at the same ports.
+"""The restore loop of a broker for tests: run the broker again after each restore of a snapshot.
 
-Each life has a Supervisor or an InProcessBroker of its own, which starts and recovers as after a start of the process.
+The process and its ports stay the same. Each run has a Supervisor or an InProcessBroker of its own, which starts and
+recovers as after a start of the process. A broker without a restore has one run.
 """
 
 from __future__ import annotations
@@ -19,7 +20,7 @@ if TYPE_CHECKING:
 
 
 class KeptResources(NamedTuple):
-    """Resources that one life leaves to the next: clients wait in the listeners' backlogs, and no signal is lost."""
+    """Resources that one run keeps for the next, so that clients wait in the backlogs and no signal is lost."""
 
     sockets: ListeningSockets
     signals: SignalPipe
@@ -27,20 +28,23 @@ class KeptResources(NamedTuple):
     """Number of restores so far, which the ready file shows."""
 
 
-def run_lives(
-    make_life: Callable[[KeptResources | None], Supervisor | InProcessBroker],
+def run_with_restores(
+    make_broker: Callable[[KeptResources | None], Supervisor | InProcessBroker],
     ready_file: Path | None,
     on_ready: Callable[[dict[str, Any]], None],
 ) -> int:
-    """Run one life after the other until one ends without a restore. Return its exit status."""
+    """Run the broker until a run ends without a restore. Return the exit status of that run.
+
+    make_broker: called for each run with the resources of the former run, or None for the first.
+    """
     kept: KeptResources | None = None
     try:
         while True:
-            life = make_life(kept)
+            broker = make_broker(kept)
             try:
-                status = life.run(ready_file, on_ready)
+                status = broker.run(ready_file, on_ready)
             finally:
-                kept = life.release()
+                kept = broker.release()
             if kept is None:
                 return status
     finally:
