@@ -40,6 +40,8 @@ def test_clients_use_versions_of_emulated_release(emulated: tuple[str, Any]) -> 
         versions = client.api_versions()
         with pytest.raises(ConnectionLost):
             client.call(ApiKey.LIST_OFFSETS, 11, {"replica_id": -1, "isolation_level": 0, "topics": [], "timeout": 0})
+    with Client.connect(broker.host, broker.port) as client, pytest.raises(ConnectionLost):
+        client.call(ApiKey.PRODUCE, 13, {"transactional_id": None, "acks": 1, "timeout": 0, "topic_data": []})
     assert (versions[ApiKey.PRODUCE][1], versions[ApiKey.FETCH][1]) == PRODUCE_AND_FETCH[release]
     producer = Producer({**broker.client_config(), "transactional.id": "x", "compression.type": "lz4"})
     producer.init_transactions(PATIENCE_SECONDS)

@@ -32,6 +32,7 @@ from kproc.broker.produce.produce import Destination, RecordRouter
 from kproc.broker.request.context import Services
 from kproc.broker.request.dispatch import after_header_tags, dispatch
 from kproc.broker.request.fast_path import CONNECTION_BYTES, NoFastPath
+from kproc.broker.request.registry import PRODUCE_VERSIONS
 from kproc.broker.request.request import HandlerRequest
 from kproc.broker.request.routing import OWNER, body_key
 from kproc.broker.role.due_time import DueTime
@@ -61,8 +62,6 @@ _connection_of: Final = struct.Struct(f"{CONNECTION_BYTES}s").unpack_from
 _PRODUCE: Final = int(ApiKey.PRODUCE)
 _FETCH: Final = int(ApiKey.FETCH)
 _PRODUCE_FLEXIBLE: Final = first_flexible(ApiKey.PRODUCE)
-# Kafka 4 has removed versions 0 to 2 (KIP-896).
-_PRODUCE_SERVED: Final = range(3, 14)
 # Time in each duty cycle for requests of resting connections. A request that takes longer is the only one.
 _TURNS_NS: Final = 1_000_000
 # Records of one Processor that a Handler handles in one duty cycle.
@@ -115,7 +114,7 @@ class ClientRequests:
         self._produce = produce
         self._queue = queue
         self._coordinators = coordinators
-        self._learner = FastPathLearner(services, queue, _PRODUCE_SERVED)
+        self._learner = FastPathLearner(services, queue, range(max(PRODUCE_VERSIONS) + 1))
         # Timed requests of this duty cycle that are still being handled.
         self._timed: list[HandlerRequest] = []
         self._monitor = services.clients.monitor = RequestMonitor(services, on_watched)
@@ -424,7 +423,7 @@ class ClientRequests:
         try:
             if self.log is not None:
                 self._start_log_entry(request, body)
-            if request.api_key == _PRODUCE and request.api_version in _PRODUCE_SERVED:
+            if request.api_key == _PRODUCE and request.api_version in PRODUCE_VERSIONS:
                 request.services.counts.add(REQUESTS, _PRODUCE, request.api_version)
                 if request.api_version >= _PRODUCE_FLEXIBLE:
                     body = after_header_tags(body)

@@ -114,6 +114,8 @@ class Api:
 
 
 APIS: Final[dict[int, Api]] = {}
+PRODUCE_VERSIONS: Final = set(range(3, 14))
+"""Versions of Produce that are served. The Handler checks them without a lookup in APIS, because that is faster."""
 
 
 def api(
@@ -159,6 +161,7 @@ def restrict(versions: Mapping[int, tuple[int, int]]) -> None:
             del APIS[key]
         else:
             APIS[key] = APIS[key].restricted(*versions[key])
+    PRODUCE_VERSIONS.intersection_update(range(versions[ApiKey.PRODUCE][1] + 1))
 
 
 def advertised() -> list[tuple[int, int, int]]:

@@ -22,6 +22,7 @@ NEWEST = RELEASES[-1]
 def restored_tables(monkeypatch: pytest.MonkeyPatch) -> None:
     """The tables of this process are as before after the test."""
     monkeypatch.setattr(registry, "APIS", dict(registry.APIS))
+    monkeypatch.setattr(registry, "PRODUCE_VERSIONS", set(registry.PRODUCE_VERSIONS))
     monkeypatch.setattr(features, "FEATURES", features.FEATURES)
     monkeypatch.setattr(features, "_BY_NAME", features._BY_NAME)
 
@@ -34,6 +35,9 @@ def test_releases_have_only_apis_and_versions_of_this_broker() -> None:
             served = registry.lookup(KEYS[api])
             assert served is not None, (name, api)
             assert low <= high <= served.hi, (name, api)
+    produce = registry.lookup(ApiKey.PRODUCE)
+    assert produce is not None
+    assert set(range(produce.lo, produce.hi + 1)) == registry.PRODUCE_VERSIONS
     # 71 and 72 are advertised by a broker that has a receiver of telemetry, 80, 81 and 94 are moot here.
     found = {int(KEYS[api]): versions for api, versions in releases[NEWEST].versions.items()}
     assert found == {**{key: row for key, row in ADVERTISED.items() if key not in (80, 81, 94)}, 0: (0, 13)}
@@ -47,6 +51,7 @@ def test_emulated_release_serves_its_versions_only() -> None:
     fetch = registry.lookup(ApiKey.FETCH)
     assert fetch is not None
     assert [version for version in range(20) if fetch.serves(version)] == list(range(4, 13))
+    assert set(range(3, 10)) == registry.PRODUCE_VERSIONS
     assert registry.lookup(ApiKey.CONSUMER_GROUP_HEARTBEAT) is None
     assert features.advertised(ClusterImage(), 3) == {}
     assert features.levels_of_new_cluster() == []
