@@ -10,6 +10,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any
 
+from kproc.broker.cluster import features
 from kproc.broker.cluster.controller import ControllerState, do_at_once
 from kproc.broker.cluster.image import ClusterImage
 from kproc.broker.cluster.metadata_log import MetadataLog
@@ -27,7 +28,13 @@ def change_metadata(config: Config, operations: Sequence[tuple[str, Row]], fs: F
     operations: the name and the body of each.
 
     Creates the directory if it does not exist. Raises FatalError if a broker uses the directory or it cannot be opened.
+    With kproc.emulate.release the features of this process are then those of the release.
     """
+    if config.kproc_emulate_release:
+        from kproc.broker.request.releases import load_releases
+
+        # A new cluster gets the highest levels. The broker would not start with levels above the release's.
+        features.restrict(load_releases()[config.kproc_emulate_release].features)
     with _open_metadata(config, fs or OsFs()) as (log, image, cluster_id):
         state = ControllerState(config, image, SystemClock())
         # A new directory gets the records that its first start would write first.
