@@ -7,6 +7,7 @@ therefore survives a restart of the broker.
 from __future__ import annotations
 
 import argparse
+import gc
 import os
 import select
 import signal
@@ -133,6 +134,8 @@ def run_with_control(
 
     topics: topics to create, with their numbers of partitions. 0 stands for num.partitions.
     """
+    # The command line disables the collector for the imports. This process runs no broker, and may live for days.
+    gc.enable()
     settings: dict[str, Any] = {"listeners": f"{listener_protocol(given)}://127.0.0.1:{DEFAULT_PORT}"}
     settings |= parse_assignments(given.settings or ())
     settings |= {flag.name: flag.value for flag in flags}

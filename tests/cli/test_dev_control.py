@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import json
 import os
 import signal
@@ -145,3 +146,15 @@ def test_wrong_control_options_are_usage_errors(
     assert (
         error("0") == "kproc: KPROC_CONTROL_TOKEN: a token has at least 16 ASCII characters, and no blanks\n"
     )
+
+
+def test_process_of_the_control_api_collects_garbage(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("KPROC_CONTROL_TOKEN", "short")
+    gc.disable()  # The command line does so for the imports.
+    try:
+        assert call_kproc(capsys, "dev", "--port", "0", "--control", "0").returncode == 2
+        assert gc.isenabled()
+    finally:
+        gc.enable()
