@@ -17,7 +17,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
 from kproc.broker.faults.rule_files import RuleFiles
-from kproc.broker.storage.format import LOG_SUFFIX, parse_partition_directory_name
+from kproc.broker.storage.format import (
+    LOG_SUFFIX,
+    is_state_directory_name,
+    parse_partition_directory_name,
+)
 from kproc.broker.storage.fs import Buffer, Fs, StorageFailure, failure
 
 if TYPE_CHECKING:
@@ -124,7 +128,7 @@ def used_bytes(log_dirs: str) -> int:
     total = 0
     for directory, names, files in os.walk(log_dirs):
         if directory == log_dirs:
-            names[:] = [name for name in names if not name.startswith(".")]
+            names[:] = [name for name in names if is_state_directory_name(name)]
         for name in files:
             try:
                 total += os.lstat(os.path.join(directory, name)).st_size

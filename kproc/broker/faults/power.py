@@ -27,6 +27,7 @@ from typing import TYPE_CHECKING, Any, Final, cast
 import msgspec
 
 from kproc.broker.config.own_settings import LOSE_POWER_FILE
+from kproc.broker.storage.format import is_state_directory_name
 from kproc.broker.storage.fs import DIRECTORY_MODE, FILE_MODE, Fs, OsFs
 
 if TYPE_CHECKING:
@@ -129,7 +130,7 @@ class SyncRecord:
         """Yield the entries of log.dirs, without the lock, the fault rules and other files that are not its state."""
         for parent, directories, files in os.walk(self._data):
             if Path(parent) == self._data:
-                directories[:] = [name for name in directories if not name.startswith(".")]
+                directories[:] = [name for name in directories if is_state_directory_name(name)]
                 files = [name for name in files if not name.startswith(".")]
             for names, is_directory in ((directories, True), (files, False)):
                 for name in names:
@@ -150,11 +151,10 @@ class SyncRecord:
     def restore_files(self) -> None:
         """Replace the entries of log.dirs by those of the record. A file that was never synced becomes empty."""
         for path in self._data.iterdir():
-            if path.name.startswith("."):
-                continue
             if path.is_dir() and not path.is_symlink():
-                shutil.rmtree(path)
-            else:
+                if is_state_directory_name(path.name):
+                    shutil.rmtree(path)
+            elif not path.name.startswith("."):
                 path.unlink()
         for entry in _decode_entries(self._names.read_bytes()):
             path, content = self._data / entry.path, self._contents / str(entry.inode)

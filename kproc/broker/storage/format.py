@@ -127,6 +127,11 @@ def parse_partition_directory_name(name: str) -> tuple[str, int] | None:
     return topic, int(digits)
 
 
+def is_state_directory_name(name: str) -> bool:
+    """Return True for the metadata log, a partition, and a partition's directory that was deleted or set aside."""
+    return parse_partition_directory_name(name) is not None or _SET_ASIDE.fullmatch(name) is not None
+
+
 def parse_set_aside_directory_name(name: str, kind: str) -> tuple[str, int] | None:
     """Return (topic, partition) of a name from set_aside_directory_name(), or None. A long topic name is truncated."""
     parsed = _SET_ASIDE.fullmatch(name)

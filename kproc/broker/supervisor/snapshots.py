@@ -28,15 +28,21 @@ from pathlib import Path
 from typing import Any, Final
 
 from kproc.broker.role.asks import OnReply, Reply
-from kproc.broker.storage.checkpoints import META_PROPERTIES_FILE
-from kproc.broker.storage.format import DELETE_DIRECTORY_SUFFIX
+from kproc.broker.storage.checkpoints import (
+    CLEAN_SHUTDOWN_FILE,
+    CLEANER_OFFSET_FILE,
+    LOG_START_FILE,
+    META_PROPERTIES_FILE,
+    RECOVERY_POINT_FILE,
+)
+from kproc.broker.storage.format import DELETE_DIRECTORY_SUFFIX, is_state_directory_name
 
 logger = logging.getLogger(__name__)
 
 SNAPSHOTS_DIRECTORY: Final = ".kproc-snapshots"
 _PART, _FULL, _ONLY = ".kproc-restore-part", ".kproc-restore-full", ".kproc-restore-only"
-_OF_FILE_SYSTEM: Final = "lost+found"
-_REQUEST_LOGS: Final = "requests-handler-"
+# What the names of files begin with. Checkpoints have a twin by topic id, and any file a temporary one.
+_STATE_FILES: Final = (META_PROPERTIES_FILE, RECOVERY_POINT_FILE, LOG_START_FILE, CLEANER_OFFSET_FILE)
 _PART_SUFFIX: Final = ".part"
 _MODE: Final = 0o700
 # Errors of copy_file_range and of extended attributes on file systems without them.
@@ -103,13 +109,18 @@ class Snapshots:
         """Copy a snapshot, or for None the files of an empty broker, beside the data. The next start completes it."""
         part = self._data / _PART
         shutil.rmtree(part, ignore_errors=True)
-        if name is not None:
-            _copy_state(self._existing(name), part)
-        else:
-            # The cluster stays the same one. Clients reject another cluster id.
-            part.mkdir(_MODE)
-            _copy_file(self._data / META_PROPERTIES_FILE, part / META_PROPERTIES_FILE)
-        part.rename(self._data / _FULL)
+        try:
+            if name is not None:
+                _copy_state(self._existing(name), part)
+            else:
+                # The cluster stays the same one. Clients reject another cluster id.
+                part.mkdir(_MODE)
+                _copy_file(self._data / META_PROPERTIES_FILE, part / META_PROPERTIES_FILE)
+            part.rename(self._data / _FULL)
+        except BaseException:
+            # After a failed copy, such as on a full disk, the broker goes on and needs the space.
+            shutil.rmtree(part, ignore_errors=True)
+            raise
 
     def _existing(self, name: str) -> Path:
         path = self._path / name
@@ -126,6 +137,8 @@ def complete_restore(data: Path) -> bool:
     shutil.rmtree(data / _PART, ignore_errors=True)
     full, only = data / _FULL, data / _ONLY
     if full.exists():
+        # A broker that gets SIGTERM after it has prepared a restore stops cleanly. The restored logs need a recovery.
+        (data / CLEAN_SHUTDOWN_FILE).unlink(missing_ok=True)
         for name in _state_names(data):
             path = data / name
             if path.is_dir() and not path.is_symlink():
@@ -147,9 +160,15 @@ def remove_snapshots(data: Path) -> None:
 
 
 def _state_names(directory: Path) -> list[str]:
-    """Return the entries that are part of a broker's state: not its lock, fault rules, snapshots and request logs."""
-    names = os.listdir(directory)
-    return [name for name in names if not name.startswith((".", _REQUEST_LOGS)) and name != _OF_FILE_SYSTEM]
+    """Return the entries that are part of a broker's state: not its lock, fault rules, snapshots and request logs.
+
+    Entries that the broker did not create are not part of it. A restore must not delete them.
+    """
+    return [
+        name
+        for name in os.listdir(directory)
+        if (is_state_directory_name(name) if (directory / name).is_dir() else name.startswith(_STATE_FILES))
+    ]
 
 
 def _copy_state(source: Path, target: Path) -> None:

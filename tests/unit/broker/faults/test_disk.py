@@ -44,7 +44,7 @@ def disk(tmp_path: Path) -> Disk:
 
 def test_full_disk_takes_what_fits_and_frees_what_is_deleted(disk: Disk) -> None:
     fs = disk.fs
-    other, log = disk.create("t-0", "other"), disk.create("t-0")
+    other, log = disk.create(".t-0", "other"), disk.create("t-0")
     fs.write(other, [b"12345"], position=0)
     fs.write(log, [b"abc"], position=0)
     rule = disk.fill(4)
@@ -61,7 +61,7 @@ def test_full_disk_takes_what_fits_and_frees_what_is_deleted(disk: Disk) -> None
     with pytest.raises(DiskFull):
         fs.make_directory(disk.directory / "new")
     assert disk.files.matches(rule) == 2
-    fs.unlink(disk.directory / "t-0" / "other")
+    fs.unlink(disk.directory / ".t-0" / "other")
     fs.write(log, [b"12345"], position=7)
     with pytest.raises(DiskFull):
         fs.write(log, [b"6"], position=12)

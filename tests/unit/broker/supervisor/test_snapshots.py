@@ -12,11 +12,13 @@ import pytest
 from kproc.broker.supervisor import snapshots
 from kproc.broker.supervisor.snapshots import Snapshots, complete_restore, remove_snapshots
 
+GONE = "gone-0.0123456789abcdef0123456789abcdef-delete"
+
 
 @pytest.fixture
 def data(tmp_path: Path) -> Path:
     """A data directory with a partition, a deleted one, and files that are no state."""
-    for name in ("t-0", "gone-0.0123-delete", ".faults", ".snapshots", "lost+found"):
+    for name in ("t-0", GONE, ".faults", ".snapshots", "lost+found"):
         (tmp_path / name).mkdir()
         (tmp_path / name / "00.log").write_bytes(name.encode() * 1000)
     for name in (".lock", "meta.properties", "requests-handler-0.log"):
@@ -52,7 +54,7 @@ def test_restore_returns_to_files_times_and_attributes(data: Path) -> None:
     (data / "new-0" / "00.log").write_bytes(b"new")
     assert request(data, "restore", name) == {"begun": 1}
     complete_restore(data)
-    del before["gone-0.0123-delete/00.log"]  # The cleaner would delete it anyway.
+    del before[f"{GONE}/00.log"]  # The cleaner would delete it anyway.
     assert contents(data) == before
     assert (log.stat().st_mtime_ns, os.getxattr(log, "user.kproc.aborted")) == (2_000, b"7")
 
@@ -64,6 +66,39 @@ def test_restore_without_name_keeps_only_the_identity(data: Path) -> None:
     others = [".snapshots/00.log", "lost+found/00.log"]
     ours = [".faults/00.log", ".lock", "meta.properties", "requests-handler-0.log"]
     assert sorted(contents(data)) == sorted([*others, *ours])
+
+
+def test_dotted_topic_is_restored_and_strange_files_stay(data: Path) -> None:
+    for name in (".hidden-0", "requests-handler-x-0", "photos"):
+        (data / name).mkdir()
+        (data / name / "00.log").write_bytes(b"before")
+    (data / "letter.txt").write_bytes(b"before")
+    snapshot = request(data, "snapshot")["snapshot"]
+    for path in (*data.glob("*/00.log"), data / "letter.txt"):
+        path.write_bytes(b"after")
+    assert request(data, "restore", snapshot) == {"begun": 1}
+    complete_restore(data)
+    found = contents(data)
+    assert found[".hidden-0/00.log"] == found["requests-handler-x-0/00.log"] == b"before"
+    assert found["photos/00.log"] == found["letter.txt"] == b"after"
+
+
+def test_restore_after_a_clean_stop_removes_its_marker(data: Path) -> None:
+    """A broker that gets SIGTERM after it has prepared a restore marks its stop as clean."""
+    assert request(data, "restore") == {"begun": 1}
+    (data / ".kafka_cleanshutdown").touch()
+    complete_restore(data)
+    assert not (data / ".kafka_cleanshutdown").exists()
+
+
+def test_failed_restore_keeps_no_partial_copy(data: Path) -> None:
+    name = request(data, "snapshot")["snapshot"]
+    (data / ".kproc-snapshots" / name / "t-0" / "link").symlink_to("nowhere")
+    before = contents(data)
+    reply = request(data, "restore", name)
+    assert reply["error"].startswith("restore failed: [Errno 2]")
+    assert reply["begun"] == 0
+    assert contents(data) == before
 
 
 def test_killed_restore_leaves_one_of_both_states(data: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -110,8 +145,8 @@ def test_killed_restore_leaves_one_of_both_states(data: Path, monkeypatch: pytes
         if is_complete:
             break
         (data / "t-0" / "01.log").write_bytes(b"later")
-        (data / "gone-0.0123-delete").mkdir(exist_ok=True)
-        (data / "gone-0.0123-delete" / "00.log").write_bytes(former["gone-0.0123-delete/00.log"])
+        (data / GONE).mkdir(exist_ok=True)
+        (data / GONE / "00.log").write_bytes(former[f"{GONE}/00.log"])
     assert is_complete
     assert outcomes == sorted(outcomes)  # Once the copy is complete, a kill cannot undo the restore.
     assert set(outcomes) == {True, False}
