@@ -134,7 +134,7 @@ def run_with_control(
 
     topics: topics to create, with their numbers of partitions. 0 stands for num.partitions.
     """
-    # The command line disables the collector for the imports. This process runs no broker, and may live for days.
+    # The command line disables the collector during the imports. This process can run for days, so enable it again.
     gc.enable()
     settings: dict[str, Any] = {"listeners": f"{listener_protocol(given)}://127.0.0.1:{DEFAULT_PORT}"}
     settings |= parse_assignments(given.settings or ())

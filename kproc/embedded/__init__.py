@@ -1,4 +1,4 @@
-"""A broker inside a test or a notebook: `kproc.Broker`, and what its processes need."""
+"""A broker for a test or a notebook: `kproc.Broker`, its error, and the command that runs it."""
 
 from __future__ import annotations
 

@@ -41,7 +41,7 @@ logger = logging.getLogger(__name__)
 
 SNAPSHOTS_DIRECTORY: Final = ".kproc-snapshots"
 _PART, _FULL, _ONLY = ".kproc-restore-part", ".kproc-restore-full", ".kproc-restore-only"
-# What the names of files begin with. Checkpoints have a twin by topic id, and any file a temporary one.
+# Prefixes of the names of files, because a checkpoint has a twin by topic id, and each file can have a temporary one.
 _STATE_FILES: Final = (META_PROPERTIES_FILE, RECOVERY_POINT_FILE, LOG_START_FILE, CLEANER_OFFSET_FILE)
 _PART_SUFFIX: Final = ".part"
 _MODE: Final = 0o700
@@ -118,7 +118,7 @@ class Snapshots:
                 _copy_file(self._data / META_PROPERTIES_FILE, part / META_PROPERTIES_FILE)
             part.rename(self._data / _FULL)
         except BaseException:
-            # After a failed copy, such as on a full disk, the broker goes on and needs the space.
+            # The broker continues after a failed copy, for example on a full disk, and needs the space.
             shutil.rmtree(part, ignore_errors=True)
             raise
 
