@@ -70,7 +70,7 @@ def senders(broker: Broker) -> Iterator[Senders]:
 
 
 def test_clients_continue_after_restarts_with_temporary_data(broker: Broker, senders: Senders) -> None:
-    """The same producers reach the same records, after an orderly stop and after a kill. Fault rules end."""
+    """Reach the same records with the same producers after an orderly stop and after a kill. Fault rules end."""
     senders.send()
     before = (broker.bootstrap, broker.data)
     for kill in (False, True):

@@ -1,4 +1,4 @@
-"""What a power loss leaves of a data directory: what was synced, and nothing else."""
+"""Power loss of a data directory: keeps what was synced, and nothing else."""
 
 from __future__ import annotations
 
