@@ -179,6 +179,7 @@ def test_group_resumes_from_committed_offsets_after_absence(scene: GroupScene) -
     committed = scene.committed()
     again = scene.start(*reversed(MAKES))
     scene.settle()
+    scene.wait_reading(again)
     scene.finish_producing()
     scene.wait_delivered()
     assert scene.first_offsets(again) == committed

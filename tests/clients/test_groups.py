@@ -205,6 +205,7 @@ def test_group_shares_partitions_and_resumes_from_commits(scene: GroupScene, lib
     committed = scene.committed()
     again = scene.start(library, library)
     scene.settle()
+    scene.wait_reading(again)
     scene.finish_producing()
     scene.wait_delivered()
     assert scene.first_offsets(again) == committed

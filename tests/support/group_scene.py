@@ -341,6 +341,15 @@ class GroupScene:
             firsts.setdefault(partition, offset)
         return firsts
 
+    def wait_reading(self, members: list[MemberProcess]) -> None:
+        """Wait until these members have got a record of every partition, so that each has a first offset.
+
+        A group that is stable at once may have committed all that was produced so far.
+        """
+        wait_until(
+            lambda: len(self.first_offsets(members)) == self.partitions, seconds=40, what="a record of each partition"
+        )
+
     def finish_producing(self) -> None:
         """Nothing new comes; what was produced has been acknowledged."""
         self._stop.set()
