@@ -50,7 +50,8 @@ class ShareHistory:
         # them for the former ones.
         self.lost: set[Place] = set()
         self.has_dead_letters = False
-        # When answers to ShareFetch were lost. Each may have delivered any record once more.
+        # When answers to ShareFetch were lost, or sessions ended by the broker.
+        # Each may have delivered any record once more.
         self.lost_answers_ns: list[int] = []
         self.is_strict = True  # False: partitions move, which ends what their former owners knew.
 

@@ -244,6 +244,9 @@ class ShareMember(Worker):
         """Return True if the session is still open."""
         if code:
             self.check_code("a share session", code, *_REOPEN)
+            # A home that leaves closes its sessions. If it waits for an owner then, it answers without the records that
+            # the owner acquires. Their release counts as a delivery.
+            self.history.shares.lost_answers_ns.append(self.world.now_ns())
             self._end_session()
             yield from self.pause(5)
             return False
