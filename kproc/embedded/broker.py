@@ -6,7 +6,6 @@ with kproc.Broker() as broker:
 
 from __future__ import annotations
 
-import os
 from collections.abc import Mapping, Sequence
 from contextlib import AbstractContextManager
 from pathlib import Path
@@ -14,10 +13,9 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Any, Final, Self
 
 from kproc.broker.config.own_settings import LOSE_POWER_FILE
-from kproc.broker.config.settings import is_secret
-from kproc.broker.config.values import wire_text
-from kproc.embedded.ports import pin_ports, reserved_ports
-from kproc.embedded.process import READY_FILE, BrokerFailed, BrokerProcess, kproc_command
+from kproc.embedded.ports import reserved_ports
+from kproc.embedded.process import BrokerFailed, BrokerProcess
+from kproc.embedded.serve_command import serve_command, settings_for_tests, start_settings
 
 if TYPE_CHECKING:
     from kproc.client import Client
@@ -30,12 +28,9 @@ if TYPE_CHECKING:
     from kproc.embedded.requests import RequestRecorder
     from kproc.embedded.state import BrokerSnapshot, BrokerState
     from kproc.embedded.topic_records import BrokerTopic
-    from kproc.wire.header import ApiKey
 
 POWER_DIRECTORY: Final = "power"
 """Name of the directory with the record of what was synced, in the temporary directory."""
-TOPIC_TIMEOUT_MS: Final = 10_000
-"""Timeout for changes of a topic."""
 
 
 class Broker:
@@ -80,7 +75,7 @@ class Broker:
             raise ValueError(
                 "power_loss=True is for temporary data, because lose_power() destroys data: leave out data="
             )
-        self.settings = _settings_for_tests(
+        self.settings = settings_for_tests(
             {**(settings or {}), **emulated}, transport, syncs=data is not None or power_loss
         )
         self._has_power_loss = power_loss
@@ -129,21 +124,9 @@ class Broker:
 
         Raises ValueError for an unknown kind. For commands use `client_file`.
         """
-        from kproc.client.security import librdkafka, written
+        from kproc.client.security.written import client_configuration
 
-        security = self._security(user)
-        if kind == "confluent":
-            return {"bootstrap.servers": self.bootstrap, **librdkafka.librdkafka_settings(security)}
-        if kind == "java":
-            return {"bootstrap.servers": self.bootstrap, **written.java_properties(security)}
-        if kind == "spark":
-            options = {f"kafka.{name}": text for name, text in written.java_properties(security).items()}
-            return {"kafka.bootstrap.servers": self.bootstrap, **options}
-        if kind == "kafka-python":
-            return {"bootstrap_servers": self.bootstrap, **written.kafka_python_arguments(security)}
-        if kind == "aiokafka":
-            return {"bootstrap_servers": self.bootstrap, **written.aiokafka_arguments(security)}
-        raise ValueError(f"{kind!r} is none of confluent, java, kafka-python, aiokafka, spark")
+        return client_configuration(kind, self.bootstrap, self._security(user))
 
     def client_file(self, user: str | None = None) -> Path:
         """Return a properties file for `--command-config` of kproc's and Kafka's commands. stop() deletes it."""
@@ -311,40 +294,21 @@ class Broker:
         self, name: str, *, partitions: int = 1, configs: Mapping[str, object] | None = None
     ) -> None:
         """Create a topic and return when every client can find it. Raises RuntimeError with the broker's reason."""
-        from kproc.client.requests import topic_creation
-        from kproc.wire.header import ApiKey
+        from kproc.embedded import topic_changes
 
-        settings = [(key, wire_text(value)) for key, value in (configs or {}).items()]
-        topic = topic_creation(name, partitions=partitions, replication_factor=1, configs=settings)
-        self._change(ApiKey.CREATE_TOPICS, {"topics": [topic], "validate_only": False}, "topics")
+        topic_changes.create_topic(self._connect, name, partitions, configs or {})
 
     def delete_topic(self, name: str) -> None:
         """Delete a topic with its records. Raises RuntimeError with the broker's reason."""
-        from kproc.wire.header import ApiKey
+        from kproc.embedded import topic_changes
 
-        self._change(ApiKey.DELETE_TOPICS, {"topic_names": [name]}, "responses")
+        topic_changes.delete_topic(self._connect, name)
 
     def configure_group(self, name: str, configs: Mapping[str, object]) -> None:
         """Set configs of a group, which need not exist yet. Raises RuntimeError with the broker's reason."""
-        from kproc.client.requests import group_configuration
-        from kproc.wire.header import ApiKey
+        from kproc.embedded import topic_changes
 
-        settings = {key: wire_text(value) or "" for key, value in configs.items()}
-        with self._connect() as client:
-            answer = client.call_latest(ApiKey.INCREMENTAL_ALTER_CONFIGS, group_configuration(name, settings))
-        [result] = answer["responses"]
-        if result["error_code"]:
-            raise RuntimeError(f"group {name}: {result['error_message']}")
-
-    def _change(self, api_key: ApiKey, fields: dict[str, Any], results: str) -> None:
-        """Send a request that changes one topic, over a new connection."""
-        from kproc.client import error_text
-
-        with self._connect() as client:
-            [result] = client.call_latest(api_key, {**fields, "timeout": TOPIC_TIMEOUT_MS})[results]
-        if result["error_code"]:
-            reason = result.get("error_message") or error_text(result["error_code"])
-            raise RuntimeError(f"topic {result['name']}: {reason}")
+        topic_changes.configure_group(self._connect, name, configs)
 
     def _ready_value(self, key: str) -> Any:
         if not self._process.ready:
@@ -413,39 +377,12 @@ class Broker:
 
     def _command(self, directory: Path, last: Mapping[str, Any] | None = None) -> list[str]:
         """Return the command that serves. last: the ready file of the last start, whose ports it uses again."""
-        data = self._given_data or directory / "data"
-        command = kproc_command("serve", "--quiet", "--ready-file", str(directory / READY_FILE))
-        command += ["--exit-with-parent", str(os.getpid())]
-        command += ["--set", f"kproc.temporary.directory={directory}"]
+        port = self._port if last is None else int(last["bootstrap"].rpartition(":")[2])
+        own = {"kproc.temporary.directory": str(directory)}
         if self._has_power_loss:
-            command += ["--set", f"kproc.faults.power.directory={directory / POWER_DIRECTORY}"]
-        if "log.dirs" not in self.settings:
-            command += ["--data", str(data)]
-        settings = {
-            name: str(wire_text(tuple(value) if isinstance(value, list) else value))
-            for name, value in self.settings.items()
-        }
-        if "listeners" not in settings:
-            protocol = self._throwaway.protocol if self._throwaway is not None else "PLAINTEXT"
-            port = self._port if last is None else last["bootstrap"].rpartition(":")[2]
-            command += ["--listeners", f"{protocol}://127.0.0.1:{port}"]
-        if last is not None:
-            settings = pin_ports(settings, last)
-        if self._throwaway is not None:
-            settings = self._throwaway.broker_settings() | settings
-        # Every user of this host can read a command line, so secrets go into a private file.
-        secret = {name: settings.pop(name) for name in list(settings) if is_secret(name)}
-        if secret:
-            from kproc.client.security.throwaway import write_private
-            from kproc.client.security.written import as_properties
-
-            path = directory / "secrets.properties"
-            path.unlink(missing_ok=True)  # A restart writes it anew.
-            write_private(path, as_properties(secret).encode())
-            command += ["--config", str(path)]
-        for name, value in settings.items():
-            command += ["--set", f"{name}={value}"]
-        return command
+            own["kproc.faults.power.directory"] = str(directory / POWER_DIRECTORY)
+        settings = start_settings(own | self.settings, port=port, throwaway=self._throwaway, last=last)
+        return serve_command(settings, directory, self._given_data or directory / "data")
 
     def stop(self) -> None:
         """Stop the broker: SIGTERM, a bounded wait, then SIGKILL to its whole session. Delete temporary data.
@@ -499,23 +436,3 @@ class Broker:
         import asyncio
 
         await asyncio.to_thread(self.__exit__, kind, error, stack)
-
-
-def _settings_for_tests(
-    given: Mapping[str, object], transport: str | None, *, syncs: bool
-) -> dict[str, object]:
-    """Return the settings with the defaults of a broker for tests. `syncs`: its data can outlive it or a power loss."""
-    settings = dict(given)
-    if transport is not None:
-        settings.setdefault("kproc.transport", transport)
-    if not syncs:
-        settings.setdefault("kproc.flush", "none")
-    # Kafka's 3 s are for groups whose members start one by one; a test starts what it needs.
-    settings.setdefault("group.initial.rebalance.delay.ms", 0)
-    settings.setdefault("group.streams.initial.rebalance.delay.ms", 0)
-    # Code for a cluster asks for three replicas of its topics.
-    settings.setdefault("kproc.clamp.replication.factor", True)
-    # It costs nothing as long as a test adds no rule.
-    settings.setdefault("kproc.faults.enable", True)
-    settings.setdefault("kproc.time.movable", True)
-    return settings

@@ -41,24 +41,6 @@ def create(broker: Broker, name: str) -> None:
     assert answer["topics"][0]["error_code"] == 0
 
 
-def test_embedded_broker_creates_and_deletes_topics(fork_server):
-    with forked_broker()({"auto.create.topics.enable": False}) as broker:
-        broker.create_topic("made", partitions=3, configs={"retention.ms": 60_000})
-        with Client.connect(broker.host, broker.port) as client:
-            answer = client.call_latest(
-                ApiKey.METADATA, {"topics": [{"name": "made"}], "allow_auto_topic_creation": False}
-            )
-        assert [len(topic["partitions"]) for topic in answer["topics"]] == [3]
-        with pytest.raises(RuntimeError, match=r"topic made: .*exists"):
-            broker.create_topic("made")
-        with pytest.raises(RuntimeError, match=r"topic bad: .*retention\.ms"):
-            broker.create_topic("bad", configs={"retention.ms": "soon"})
-        broker.delete_topic("made")
-        assert topic_names(broker) == []
-        with pytest.raises(RuntimeError, match="topic made: "):
-            broker.delete_topic("made")
-
-
 @pytest.mark.every_transport
 def test_embedded_broker_serves_at_once_and_leaves_nothing(transport):
     with Broker({"num.io.threads": 2}, transport=transport) as broker:

@@ -13,6 +13,24 @@ from kproc.client.security.settings import ClientLogin, ClientSecurity, Store, T
 from kproc.client.security.tls import is_pem_file
 
 
+def client_configuration(kind: str, bootstrap: str, security: ClientSecurity) -> dict[str, Any]:
+    """Return the settings that a kind of client needs to connect. Raises ValueError for an unknown kind."""
+    if kind == "confluent":
+        from kproc.client.security.librdkafka import librdkafka_settings
+
+        return {"bootstrap.servers": bootstrap, **librdkafka_settings(security)}
+    if kind == "java":
+        return {"bootstrap.servers": bootstrap, **java_properties(security)}
+    if kind == "spark":
+        options = {f"kafka.{name}": text for name, text in java_properties(security).items()}
+        return {"kafka.bootstrap.servers": bootstrap, **options}
+    if kind == "kafka-python":
+        return {"bootstrap_servers": bootstrap, **kafka_python_arguments(security)}
+    if kind == "aiokafka":
+        return {"bootstrap_servers": bootstrap, **aiokafka_arguments(security)}
+    raise ValueError(f"{kind!r} is none of confluent, java, kafka-python, aiokafka, spark")
+
+
 def java_properties(security: ClientSecurity) -> dict[str, str]:
     """Return the settings as properties of Kafka's Java clients and tools."""
     properties = {"security.protocol": security.protocol}

@@ -51,12 +51,6 @@ def test_an_unknown_name_of_the_package_is_an_attribute_error():
         kproc.Brokre  # noqa: B018 - the lookup is the test
 
 
-def test_replication_factor_is_clamped_by_default():
-    name = "kproc.clamp.replication.factor"
-    assert Broker().settings[name] is True
-    assert Broker({name: False}).settings[name] is False
-
-
 def test_a_broker_that_cannot_start_says_what_it_wrote(scratch):
     with pytest.raises(BrokerFailed) as caught:
         Broker({"no.such.setting": 1}).start()
@@ -232,15 +226,3 @@ def test_a_session_is_waited_for_without_its_leader():
         os.kill(child.pid, signal.SIGKILL)
         assert wait_session_ends(child.pid, timeout_ms=5_000) == []
         child.wait()
-
-
-def test_settings_become_arguments(tmp_path):
-    broker = Broker(
-        {"num.io.threads": 2, "auto.create.topics.enable": False}, transport="thread", data="here"
-    )
-    command = broker._command(tmp_path)
-    assert command[command.index("--data") + 1] == str(Path("here").absolute())
-    assert command[command.index("--listeners") + 1] == "PLAINTEXT://127.0.0.1:0"
-    assert command[command.index("--exit-with-parent") + 1] == str(os.getpid())
-    sets = {command[index + 1] for index, word in enumerate(command) if word == "--set"}
-    assert sets >= {"num.io.threads=2", "auto.create.topics.enable=false", "kproc.transport=thread"}

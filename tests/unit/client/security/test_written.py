@@ -11,6 +11,7 @@ from kproc.client.security.settings import ClientLogin, ClientSecurity, Store, T
 from kproc.client.security.written import (
     aiokafka_arguments,
     as_properties,
+    client_configuration,
     java_properties,
     kafka_python_arguments,
 )
@@ -88,3 +89,20 @@ def test_what_a_client_has_no_setting_for_is_told(certificates: Certificates) ->
     delegated = ClientLogin("SCRAM-SHA-256", "alice", STRANGE, is_delegation_token=True)
     with pytest.raises(ConfigError, match="delegation tokens"):
         librdkafka_settings(ClientSecurity(None, delegated))
+
+
+def test_client_configuration_of_each_kind_has_its_bootstrap() -> None:
+    security = ClientSecurity(None, ClientLogin("PLAIN", "alice", "wonder"))
+    names = {
+        "confluent": ("bootstrap.servers", "sasl.username"),
+        "java": ("bootstrap.servers", "sasl.jaas.config"),
+        "spark": ("kafka.bootstrap.servers", "kafka.sasl.jaas.config"),
+        "kafka-python": ("bootstrap_servers", "sasl_plain_username"),
+        "aiokafka": ("bootstrap_servers", "sasl_plain_username"),
+    }
+    for kind, (bootstrap, login) in names.items():
+        settings = client_configuration(kind, "127.0.0.1:9092", security)
+        assert settings[bootstrap] == "127.0.0.1:9092", kind
+        assert "alice" in settings[login], kind
+    with pytest.raises(ValueError, match="'kcat' is none of confluent, java"):
+        client_configuration("kcat", "127.0.0.1:9092", security)
