@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, Final
 from kproc.broker.calls.calls import FromImage, Lost
 from kproc.broker.calls.cleaner_calls import WRITE_CHECKPOINTS, Done
 from kproc.broker.cluster.image import PartitionImage, TopicImage
-from kproc.broker.peers.forwarding import Answer, OnAnswer, answer_by_topic, operation
+from kproc.broker.peers.forwarding import Answer, OnAnswer, OperationPaused, answer_by_topic, operation
 from kproc.broker.request.division import rows_at
 from kproc.broker.request.registry import api
 from kproc.broker.security.acl import Operation
@@ -62,7 +62,14 @@ def _failed(index: int, code: int, _message: str | None = None) -> Answer:
 def handle_partition(
     services: Services, owned: OwnedPartition, partition: PartitionImage, offset: int, on_answer: OnAnswer
 ) -> None:
-    """Advance the start of one of our logs, and answer when the new start is on disk."""
+    """Advance the start of one of our logs, and answer when the new start is on disk.
+
+    After a crash it waits for the log's first sync, which determines the high watermark.
+    """
+    # Before that sync the high watermark is too low. Offsets below the real one would be out of range, and a deletion
+    # up to the high watermark would delete too little.
+    if owned.is_recovering:
+        raise OperationPaused(offset, owned)
     index = partition.index
     log = owned.log
     try:

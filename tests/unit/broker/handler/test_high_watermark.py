@@ -297,6 +297,20 @@ def test_readers_get_error_of_first_sync_after_recovery(rig: HandlerRig) -> None
     assert row["error_code"] == ErrorCode.KAFKA_STORAGE_ERROR
 
 
+def test_delete_records_waits_for_first_sync_after_recovery(rig: HandlerRig) -> None:
+    """Before that sync the high watermark is 0. Up to it nothing would be deleted, and 1 would be out of range."""
+    send(rig, b"a", acks=1)
+    rig.kill(0)
+    rig.table.writer(rig.image_of("t").slot).publish((0,) * 8)
+    rig.start_handler(0, is_restart=True)
+    assert fetch(rig, 0) is None
+    topics = [{"name": "t", "partitions": [{"partition_index": 0, "offset": -1}]}]
+    rig.processors[0].send(ApiKey.DELETE_RECORDS, 2, {"topics": topics, "timeout": 1_000}, connection=WRITER)
+    assert answers_to(rig, WRITER) == []
+    end_round(rig)
+    assert rig.open("t").log.state.start_offset == 1
+
+
 def test_list_offsets_after_recovery_gets_a_syncs_shortage(
     rig: HandlerRig, monkeypatch: pytest.MonkeyPatch
 ) -> None:
