@@ -126,8 +126,6 @@ class MetadataLog:
         except OSError as error:
             self._undo_write(error)
         try:
-            # Earlier syncs have confirmed the size before this write.
-            self._fs.write_synced_mark(self._descriptor, self._size)
             self._fs.sync(self._descriptor)
         except OSError as error:
             # After a failed fsync Linux marks the pages as clean, so a second sync would succeed without writing them.
@@ -135,6 +133,9 @@ class MetadataLog:
             raise FatalError(f"cannot sync the metadata log {self._path}: {error}") from error
         self._size += len(batch)
         self.version += len(records)
+        # Mark this batch now and not before the next one, so that a start after `kill -9` notices if it is missing. It
+        # is acknowledged.
+        self._mark_synced(self._descriptor)
 
     def compact_if_large(self, image: ClusterImage) -> None:
         """Replace a long history with a snapshot. `image` must be at the log's version."""
@@ -161,11 +162,16 @@ class MetadataLog:
         if self._descriptor < 0:
             return
         descriptor, self._descriptor = self._descriptor, -1
+        self._mark_synced(descriptor)
         try:
-            try:
-                self._fs.write_synced_mark(descriptor, self._size)
-            finally:
-                self._fs.close(descriptor)
+            self._fs.close(descriptor)
+        except StorageFailure as failure:
+            logger.warning("metadata_log=not_closed reason=%s", failure)
+
+    def _mark_synced(self, descriptor: int) -> None:
+        """Record that the whole file was synced."""
+        try:
+            self._fs.write_synced_mark(descriptor, self._size)
         except StorageFailure as failure:
             # Only warn, because no record is lost. Without the mark the next start cannot tell some kinds of
             # damage from a torn write.

@@ -121,6 +121,20 @@ def test_open_log_damaged_below_what_was_synced_is_refused(three_topics, harm):
             file.write(good)
 
 
+def test_loss_of_the_last_change_is_refused_after_a_kill(tmp_path):
+    """The change was acknowledged. A log that ends before it must not pass for one with a torn write."""
+    log, image = open_log(tmp_path)
+    log.commit(image, [r.ClusterRegistered("c")])
+    before = log.size_bytes
+    log.commit(image, new_topic(1, 0))
+    path = tmp_path / METADATA_DIRECTORY / FIRST_LOG
+    for size in (before, log.size_bytes - 1):
+        os.truncate(path, size)
+        with pytest.raises(Corrupt, match=rf"at byte {before}, but {log.size_bytes} bytes had been synced"):
+            open_log(tmp_path)
+    log.close()
+
+
 @pytest.mark.long
 def test_a_write_torn_at_any_byte_is_cut_off_and_the_log_goes_on(three_topics, tmp_path, caplog):
     directory, images, sizes = three_topics
