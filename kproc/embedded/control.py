@@ -8,7 +8,8 @@ Every answer is a JSON object, and that of a failure is {"error": "..."} with an
 
 A client that can add faults can disturb every other client. The server therefore listens at 127.0.0.1 only and rejects
 the Host header of web pages that reach for the loopback. It requires a token, and compares it in constant time. The
-number of connections, their time and the size of a request are bounded.
+number of connections, their time and the size of a request are bounded. A connection without a complete request gives
+its place to a new one.
 """
 
 from __future__ import annotations
@@ -42,6 +43,8 @@ LOOPBACK: Final = "127.0.0.1"
 CONNECTIONS_MAX: Final = 32
 BODY_BYTES_MAX: Final = 1 << 20
 _REQUEST_TIMEOUT_S: Final = 10
+_SLOT_WAIT_S: Final = 1
+"""Longest wait for the thread of a connection that was shut down."""
 _CLOSE_POLL_S: Final = 0.1
 """Interval between checks for the end and for requests that take too long."""
 _LENGTH: Final = re.compile(r"[0-9]{1,18}")
@@ -139,7 +142,7 @@ class _Server(ThreadingHTTPServer):
         self.control = control
         self._slots = threading.BoundedSemaphore(CONNECTIONS_MAX)
         self._clock = SystemClock()
-        # Each connection with the time of its start in ns.
+        # Each connection without an admitted request, with the time of its start in ns.
         self._connections: dict[socket.socket, int] = {}
         super().__init__((LOOPBACK, port), _HttpOperation)
 
@@ -149,7 +152,7 @@ class _Server(ThreadingHTTPServer):
         self.server_name, self.server_port = LOOPBACK, self.server_address[1]
 
     def process_request(self, request: Any, client_address: Any) -> None:
-        if not self._slots.acquire(blocking=False):
+        if not self._slots.acquire(blocking=False) and not self._replace_oldest():
             with suppress(OSError):
                 request.send(_BUSY)
             self.shutdown_request(request)
@@ -161,8 +164,24 @@ class _Server(ThreadingHTTPServer):
         try:
             super().process_request_thread(request, client_address)
         finally:
-            del self._connections[request]
+            self._connections.pop(request, None)
             self._slots.release()
+
+    def _replace_oldest(self) -> bool:
+        """Free a slot. Return False if all connections have sent a request with the token.
+
+        Anybody on this host can connect. Idle connections must not keep out a client that knows the token.
+        """
+        oldest = next(iter(tuple(self._connections)), None)
+        if oldest is None:
+            return False
+        with suppress(OSError):
+            oldest.shutdown(socket.SHUT_RD)
+        return self._slots.acquire(timeout=_SLOT_WAIT_S)
+
+    def on_admitted(self, request: socket.socket) -> None:
+        """Let this connection keep its slot until its request is answered."""
+        self._connections.pop(request, None)
 
     def handle_error(self, request: Any, client_address: Any) -> None:
         # The client has closed its connection.
@@ -228,6 +247,7 @@ class _HttpOperation(BaseHTTPRequestHandler):
                 401, _error("the header Authorization must be: Bearer TOKEN, with the token of this API")
             )
             return False
+        self.server.on_admitted(self.connection)
         return True
 
     def send_error(self, code: int, message: str | None = None, explain: str | None = None) -> None:

@@ -109,14 +109,40 @@ def test_defect_of_an_operation_is_an_answer(control: ControlServer, monkeypatch
     )
 
 
-def test_connections_above_the_limit_are_rejected(control: ControlServer) -> None:
-    open_ones = [connect(control) for _ in range(CONNECTIONS_MAX)]
+def test_idle_connections_do_not_keep_out_a_request(control: ControlServer) -> None:
+    """Anybody on the host can connect without the token."""
+    idle = [connect(control) for _ in range(CONNECTIONS_MAX + 1)]
     try:
-        with connect(control) as rejected:
-            assert read_answer(rejected)[0] == 503
+        for _ in range(3):
+            assert ask(control, f"POST /{NAME}") == (200, {})
     finally:
-        for sock in open_ones:
+        for sock in idle:
             sock.close()
+
+
+def test_connections_above_the_limit_are_rejected(
+    control: ControlServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """All places belong to operations in progress, which are not ended for a new connection."""
+    started, may_end = threading.Semaphore(0), threading.Event()
+
+    def wait(_broker: Broker) -> dict[str, Any]:
+        started.release()
+        may_end.wait(PATIENCE_SECONDS)
+        return {}
+
+    monkeypatch.setitem(OPERATIONS, "wait", ControlOperation(wait, NO_ARGUMENTS))
+    head = f"POST /wait HTTP/1.1\r\nAuthorization: Bearer {control.token}\r\nContent-Length: 0\r\n\r\n"
+    busy = [connect(control) for _ in range(CONNECTIONS_MAX)]
+    for sock in busy:
+        sock.sendall(head.encode())
+        assert started.acquire(timeout=PATIENCE_SECONDS)
+    with connect(control) as rejected:
+        assert read_answer(rejected)[0] == 503
+    may_end.set()
+    for sock in busy:
+        with sock:
+            assert read_answer(sock)[0] == 200
 
 
 def test_close_ends_idle_connections_and_all_threads() -> None:
