@@ -490,3 +490,6 @@ class ClientRequests:
         if isinstance(request, LoggedRequest):
             assert self.log is not None
             request.start_entry(self.log, body)
+            # The probe of the readiness has no listener and no login. Its line would show an anonymous client.
+            if request.services is not self._services:
+                request.discard_entry()

@@ -145,7 +145,7 @@ class LoggedRequest(HandlerRequest):
 
     __slots__ = ("_log", "begun_ns", "body_bytes", "client_address", "endpoint", "error", "shown")
 
-    _log: RequestLog | RequestMonitor
+    _log: RequestLog | RequestMonitor | None  # None for a request without a line.
     error: int  # The first error code of the response, or 0.
     body_bytes: int
     client_address: str
@@ -166,26 +166,34 @@ class LoggedRequest(HandlerRequest):
         self.body_bytes = len(body) if body is not None else 0
         self.shown = loggable(self.api_key, self.api_version, body) if body is not None else None
 
+    def discard_entry(self) -> None:
+        """Log no line for this request, because the broker itself sent it and not a client."""
+        self._log = None
+
+    def _add_line(self, outcome: str, response_bytes: int) -> None:
+        if self._log is not None:
+            self._log.add(self, outcome, response_bytes)
+
     def count_error(self, code: int) -> None:
         super().count_error(code)
         self.error = self.error or code
 
     def send(self, frame: bytes) -> None:
         super().send(frame)
-        self._log.add(self, "Send", len(frame))
+        self._add_line("Send", len(frame))
 
     def send_parts(self, parts: list[bytes | FileRange]) -> None:
         super().send_parts(parts)
         size = sum(len(part) if isinstance(part, bytes) else part.length for part in parts)
-        self._log.add(self, "Send", size)
+        self._add_line("Send", size)
 
     def no_op(self) -> None:
         super().no_op()
-        self._log.add(self, "NoOp", 0)
+        self._add_line("NoOp", 0)
 
     def close(self) -> None:
         super().close()
-        self._log.add(self, "CloseConnection", 0)
+        self._add_line("CloseConnection", 0)
 
 
 def loggable(api_key: int, version: int, body: memoryview) -> Any:

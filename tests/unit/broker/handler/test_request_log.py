@@ -15,6 +15,7 @@ from kproc.broker.handler.request_log import HIDDEN, RequestLog, hide_secrets, l
 from kproc.broker.request import registry
 from kproc.broker.role.listeners import ListenerEndpoint
 from kproc.broker.security.principal import ANONYMOUS, Principal
+from kproc.broker.transport.envelope import FLAG_PROBE, HEAD, REQUEST
 from kproc.wire import codec
 from kproc.wire.header import ApiKey, parse_request_header
 from tests.support.cases import in_one_test
@@ -109,6 +110,19 @@ def test_every_api_gives_valid_json() -> None:
 def test_bytes_that_are_no_request_are_logged_without_fields() -> None:
     assert loggable(ApiKey.METADATA, 9, memoryview(b"\0\xff\xff")) is None
     assert loggable(12345, 0, memoryview(b"")) is None
+
+
+def test_readiness_probe_has_no_line(start: Start) -> None:
+    """It bypasses the listeners and logins, so that its line would name an anonymous client."""
+    rig = start()
+    switch(rig, "all")
+    frame = codec.encode_request(ApiKey.METADATA, 1, 7, "probe", {"topics": []})
+    processor = rig.processors[0]
+    for flags in (0, FLAG_PROBE):
+        processor.outbox.push(REQUEST, HEAD.pack(77, flags, 0, flags), frame)
+        processor.outbox.flush()
+        assert len(processor.answers()) == 1
+    assert len([line for line in lines(rig) if line["requestHeader"]["clientId"] == "probe"]) == 1
 
 
 def test_it_is_switched_while_the_broker_runs(start: Start) -> None:
