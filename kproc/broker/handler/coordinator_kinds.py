@@ -23,7 +23,7 @@ from kproc.broker.group.coordinator import GroupCoordinator
 from kproc.broker.peers.coordinator_call import Item
 from kproc.broker.peers.markers import MarkerSender
 from kproc.broker.peers.share_call import DELETE_STATE, initialize_states
-from kproc.broker.request.name_pattern import NamePattern
+from kproc.broker.request.name_pattern import SelectionTime
 from kproc.broker.security.acl import Operation, ResourceType
 from kproc.broker.share.membership.share_states import OnCodes, ShareStates
 from kproc.broker.share.state.coordinator import ShareCoordinator, ShareEnvironment
@@ -60,7 +60,7 @@ def consumer_cluster(services: Services) -> ConsumerCluster:
     return ConsumerCluster(
         topics=TopicView(lambda: services.image),
         group_configs=_GroupConfigs(services).of,
-        match_topics=partial(_match_topics, services),
+        match_topics=partial(_match_topics, services, SelectionTime(services.clock.host_ns)),
         share_states=_share_states(services),
     )
 
@@ -112,10 +112,17 @@ def groups(config: Config, clock: Clock, cluster: ConsumerCluster) -> Coordinato
     )
 
 
-def _match_topics(services: Services, expression: str, client: Identity) -> frozenset[str]:
-    """Return the topics whose whole names match an expression and that the client may describe (KIP-848)."""
+def _match_topics(
+    services: Services, time: SelectionTime, expression: str, client: Identity
+) -> frozenset[str] | None:
+    """Return the topics whose whole names match an expression and that the client may describe (KIP-848).
+
+    Return None if the Handler has no time for that now.
+    """
+    if time.is_used_up:
+        return None
     try:
-        names = NamePattern(expression).select(services.image.topics_by_name)
+        names = time.select(expression, services.image.topics_by_name)
     except KafkaError as error:
         raise KafkaError(
             error.code,

@@ -6,13 +6,14 @@ repeated group can take time exponential in a name's length and would block the 
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from functools import lru_cache
 from time import thread_time
 from typing import Final
 
 import re2
 
+from kproc.common.clock import NS_PER_MS
 from kproc.common.errors import ErrorCode, KafkaError
 
 _LENGTH_MAX: Final = 1_000
@@ -27,6 +28,9 @@ _CHARACTERS_PER_ITEM: Final = 32
 # 10,000 names in 5 ms. The clock is read after some names, which take at most 20 ms.
 _SELECTION_SECONDS_MAX: Final = 0.05
 _NAMES_PER_CHECK: Final = 8
+# Limit of the CPU time of all selections in a window of time. A selection that has started may exceed it.
+_WINDOW_NS: Final = 200 * NS_PER_MS
+_WINDOW_SECONDS_MAX: Final = 0.02
 
 
 class NamePattern:
@@ -68,6 +72,33 @@ class NamePattern:
         if self._compiled is None:
             return True
         return len(name) <= self._characters_max and self._compiled.fullmatch(name) is not None
+
+
+class SelectionTime:
+    """The CPU time that one Handler spends on selections, however many clients send patterns. `now_ns`: a clock."""
+
+    __slots__ = ("_now_ns", "_spent_s", "_window_ns")
+
+    def __init__(self, now_ns: Callable[[], int]) -> None:
+        self._now_ns = now_ns
+        self._window_ns = now_ns()
+        self._spent_s = 0.0
+
+    @property
+    def is_used_up(self) -> bool:
+        """True if no further selection may start in this window."""
+        now_ns = self._now_ns()
+        if now_ns - self._window_ns >= _WINDOW_NS:
+            self._window_ns, self._spent_s = now_ns, 0.0
+        return self._spent_s >= _WINDOW_SECONDS_MAX
+
+    def select(self, pattern: str, names: Iterable[str]) -> list[str]:
+        """Return the names that match, and count the CPU time. Raises INVALID_REGULAR_EXPRESSION."""
+        start_s = thread_time()
+        try:
+            return NamePattern(pattern).select(names)
+        finally:
+            self._spent_s += thread_time() - start_s
 
 
 # One entry, because a Handler first validates a request's pattern and then matches the same pattern.

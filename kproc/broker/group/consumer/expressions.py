@@ -30,7 +30,11 @@ class Expressions:
         self._resolved: dict[str, tuple[int, int]] = {}
 
     def resolve(self, expression: str, client: Identity, now_ms: int) -> ExpressionTopics | None:
-        """Return the topics that match an expression now, or None if they are the same as before."""
+        """Return the topics that match an expression now, or None if they are the same as before.
+
+        Also return None if the Handler has no time to match. The next heartbeat tries again. Until then the expression
+        keeps its topics, and a new one has none, as in Kafka, which always matches after the response.
+        """
         version = self._environment.topics.version
         known = self._state.expressions.get(expression)
         if known is not None and expression in self._resolved:
@@ -45,6 +49,8 @@ class Expressions:
                 f"The group has {EXPRESSIONS_MAX} different regular expressions already. Use one that it has.",
             )
         names = self._environment.cluster.match_topics(expression, client)
+        if names is None:
+            return None
         self._resolved[expression] = version, now_ms
         if known is not None and names == known.topic_names:
             return None

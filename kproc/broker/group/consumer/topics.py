@@ -104,9 +104,9 @@ class ConsumerCluster(msgspec.Struct, frozen=True):
 
     topics: TopicView
     group_configs: Callable[[str], Mapping[str, str]]  # The configs of a group, by name.
-    # (expression, client) -> the names of the topics that match and that the client may describe. Raises KafkaError
-    # with INVALID_REGULAR_EXPRESSION.
-    match_topics: Callable[[str, Identity], frozenset[str]]
+    # (expression, client) -> the names of the topics that match and that the client may describe, or None if the
+    # Handler has no time to match now. Raises KafkaError with INVALID_REGULAR_EXPRESSION.
+    match_topics: Callable[[str, Identity], frozenset[str] | None]
     share_states: ShareStates = NO_SHARE_STATES
 
     def config_number(self, group_id: str, name: str, default: int) -> int:

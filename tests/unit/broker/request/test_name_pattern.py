@@ -6,7 +6,8 @@ from time import thread_time
 
 import pytest
 
-from kproc.broker.request.name_pattern import NamePattern
+from kproc.broker.request.name_pattern import NamePattern, SelectionTime
+from kproc.common.clock import NS_PER_MS
 from kproc.common.errors import ErrorCode, KafkaError
 from tests.support.cases import in_one_test
 
@@ -97,3 +98,21 @@ def test_select_rejects_a_pattern_that_takes_too_long() -> None:
         NamePattern(".*(.{1,100}){1,5}x").select(names)
     assert raised.value.code == ErrorCode.INVALID_REGULAR_EXPRESSION
     assert thread_time() - start < 1
+
+
+def test_selections_of_many_patterns_share_a_time() -> None:
+    """Otherwise 40 clients, each with a pattern of its own, would block a Handler for 2 s."""
+    now_ms = 0
+    time = SelectionTime(lambda: now_ms * NS_PER_MS)
+    names = [f"{'a' * 230}-{number}" for number in range(4_000)]
+    assert time.select("a+-1", names) == [names[1]]
+    done = 0
+    while not time.is_used_up:
+        with pytest.raises(KafkaError):
+            time.select(".*(.{1,100}){1,5}x", names)
+        done += 1
+    assert done <= 1
+    now_ms = 199
+    assert time.is_used_up
+    now_ms = 200
+    assert not time.is_used_up

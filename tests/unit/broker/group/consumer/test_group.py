@@ -5,10 +5,10 @@ from __future__ import annotations
 from contextlib import suppress
 
 import pytest
-from msgspec.structs import replace
+from msgspec.structs import force_setattr, replace
 
 from kproc.broker.config import Config
-from kproc.broker.group.consumer.expressions import EXPRESSIONS_MAX
+from kproc.broker.group.consumer.expressions import EXPRESSION_REFRESH_MIN_MS, EXPRESSIONS_MAX
 from kproc.broker.group.consumer.group import REMOVED_AT_ONCE
 from kproc.broker.group.consumer.messages import ConsumerHeartbeat
 from kproc.broker.group.consumer.records import TargetEpoch
@@ -232,6 +232,23 @@ def test_expression_is_resolved_again_after_ten_seconds(rig: GroupRig) -> None:
     rig.advance(9_000)
     assert topic_id("t2") not in (member.heartbeat().assignment or {})
     rig.advance(1_000)
+    assert member.heartbeat().assignment == {T: {0, 1, 2, 3}, topic_id("t2"): {0}}
+
+
+def test_expression_is_resolved_later_if_the_handler_has_no_time(rig: GroupRig) -> None:
+    """A new expression has no topics until then, and a known one keeps its topics."""
+    cluster = rig.environment.cluster
+    match = cluster.match_topics
+    member = HonestMember(rig, "a", topics=(), regex="t.*")
+    force_setattr(cluster, "match_topics", lambda *_: None)
+    assert not member.heartbeat().assignment
+    force_setattr(cluster, "match_topics", match)
+    assert member.heartbeat().assignment == {T: {0, 1, 2, 3}}
+    rig.set_topics({"t": 4, "t2": 1})
+    rig.advance(EXPRESSION_REFRESH_MIN_MS)
+    force_setattr(cluster, "match_topics", lambda *_: None)
+    assert topic_id("t2") not in (member.heartbeat().assignment or {})
+    force_setattr(cluster, "match_topics", match)
     assert member.heartbeat().assignment == {T: {0, 1, 2, 3}, topic_id("t2"): {0}}
 
 
