@@ -6,9 +6,11 @@
         broker.create_topic("orders")
         producer = Producer({"bootstrap.servers": broker.bootstrap})  # any Kafka client
 
-- `kproc.Broker`: a broker in processes of its own, stopped at the end of the block. See help(kproc.Broker).
+- `kproc.Broker`: a broker in processes of its own, stopped at the end of the block. See help(kproc.Broker), and for its
+  faults, recorded requests and groups the guide TESTING.md, which lies beside this file.
 - `kproc.BrokerFailed`: the broker did not start or stop; the message has the last lines of its log.
 - `kproc.ControlServer`: faults, topics, restarts and resets over HTTP, for tests in other languages.
+- `kproc.ClientError`: the broker rejected a rule, a snapshot or another request; the message has its reason.
 - `kproc.ConfigError`: a setting has a wrong value; the message names it.
 - In pytest, the fixtures `kproc_broker` and `kproc_topic` need no import.
 - On the command line: `kproc --help`.
@@ -23,11 +25,12 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from kproc.broker.config.values import ConfigError
+    from kproc.client.errors import ClientError
     from kproc.embedded import Broker, BrokerFailed
     from kproc.embedded.control import ControlServer
 
 __version__ = "0.1.0"
-__all__ = ["Broker", "BrokerFailed", "ConfigError", "ControlServer", "__version__"]
+__all__ = ["Broker", "BrokerFailed", "ClientError", "ConfigError", "ControlServer", "__version__"]
 
 
 def __dir__() -> list[str]:
@@ -44,6 +47,10 @@ def __getattr__(name: str) -> Any:
         from kproc.embedded.control import ControlServer
 
         return ControlServer
+    if name == "ClientError":
+        from kproc.client.errors import ClientError
+
+        return ClientError
     if name == "ConfigError":
         from kproc.broker.config.values import ConfigError
 

@@ -32,6 +32,7 @@ def test_the_package_names_it_without_loading_it():
     code = "import sys, kproc; assert 'kproc.embedded' not in sys.modules; assert kproc.Broker"
     code += (
         "; assert issubclass(kproc.BrokerFailed, RuntimeError) and issubclass(kproc.ConfigError, ValueError)"
+        "; from kproc.client.errors import ClientError; assert kproc.ClientError is ClientError"
     )
     root = Path(__file__).resolve().parents[3]
     subprocess.run([sys.executable, "-c", code], cwd=root, check=True, timeout=PATIENCE_SECONDS)
