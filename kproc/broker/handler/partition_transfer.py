@@ -294,7 +294,11 @@ class PartitionTransfer:
             if key not in self._arrivals and not self._defers(key):
                 self._denied.pop(key, None)
                 return
-        raise PartitionMoving(key, row.start_offset if row else -1, row.high_watermark if row else -1)
+        if row is None:
+            raise PartitionMoving(key, -1, -1)
+        # A recovering log can leave its former owner only after its first sync. Until then its row has a high watermark
+        # below the one that clients saw before the crash.
+        raise PartitionMoving(key, row.start_offset, -1 if row.is_recovering else row.high_watermark)
 
     def _may_be_held(self, key: PartitionKey, row: PartitionRow | None) -> bool:
         """Return True if the Handler in the row must be called before the log is opened here.

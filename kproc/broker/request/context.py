@@ -58,7 +58,7 @@ class PartitionMoving(KafkaError):
     """This Handler owns the partition, but its log is still being transferred from the former owner, or opens later.
 
     A request waits for it with `PartitionTransfer.when_ready`. Callers that cannot wait return a retriable error. The
-    offsets are those that the former owner last published, or -1.
+    offsets are those that the former owner last published, or -1 if they are unknown.
     """
 
     def __init__(self, key: PartitionKey, start_offset: int, high_watermark: int) -> None:

@@ -363,6 +363,24 @@ def test_fetch_that_may_not_wait_is_answered_with_what_is_known(start: Start) ->
     assert_at_rest(rig)
 
 
+def test_fetch_of_recovering_log_on_its_way_waits_for_sync(start: Start) -> None:
+    """The high watermark of its row is below the one that clients saw before the crash."""
+    rig, index = start_with(start, settings=GROUP)
+    send(rig, 0, index, sequenced(0), acks=-1)
+    rig.settle()
+    owned = rig.partitions(0).find(("t", index))
+    assert owned is not None
+    owned.hide_from(0, is_recovery=True)
+    owned.publish()
+    rig.set_handler_count(2)  # It stays until its first sync.
+    poll(rig, 1, index, 0, max_wait_ms=0)
+    assert polled(rig, 1) == []
+    rig.syncers[0].end_round()
+    rig.settle()
+    assert polled(rig, 1) == [(0, [b"0"])]
+    assert_at_rest(rig)
+
+
 @pytest.mark.parametrize("home", [0, 1, 2])
 def test_list_offsets_of_a_partition_on_its_way_waits(start: Start, home: int) -> None:
     rig, index = start_with(start, handlers=3)
