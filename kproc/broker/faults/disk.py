@@ -75,7 +75,11 @@ class FaultyFs:
 
     def reserve(self, descriptor: int, position: int, length: int) -> bool:
         """Reserve nothing while a rule limits the disk, so that each write is measured."""
-        return not any(self._rules("fill-disk")) and self._fs.reserve(descriptor, position, length)
+        try:
+            is_limited = any(self._rules("fill-disk"))
+        except StorageFailure:
+            return False
+        return not is_limited and self._fs.reserve(descriptor, position, length)
 
     def _fail_call(self, action: str, descriptor: int, call: str) -> None:
         """Raise the error of the first rule that is due for this write or sync of a segment's log file."""
@@ -95,10 +99,16 @@ class FaultyFs:
                 raise _failed(getattr(errno, rule.error or "EIO"), call)
 
     def _rules(self, action: str) -> Iterator[tuple[int, FaultRule]]:
-        """Yield the rules with this action. Read the files again if rules were added or removed."""
-        ids = self._files.ids()
-        if ids != self._known[0]:
-            self._known = (ids, self._files.read())
+        """Yield the rules with this action. Read the files again if rules were added or removed.
+
+        Raises StorageFailure if they cannot be read. The caller's call of the file system fails with that error.
+        """
+        try:
+            ids = self._files.ids()
+            if ids != self._known[0]:
+                self._known = (ids, self._files.read())
+        except OSError as error:
+            raise failure(error, "read the fault rules") from error
         return ((rule_id, rule) for rule_id, rule in self._known[1].items() if rule.action == action)
 
     def _is_due(self, rule_id: int, rule: FaultRule) -> bool:
@@ -107,6 +117,8 @@ class FaultyFs:
             counter = self._files.counter(rule_id)
         except FileNotFoundError:
             return False  # Removed meanwhile.
+        except OSError as error:
+            raise failure(error, "count a fault rule") from error
         # Imported late, because a broker without rules about the disk needs no random numbers.
         from kproc.broker.faults.schedule import Schedule
 

@@ -12,7 +12,7 @@ import pytest
 from kproc.broker.calls.own_operations import FaultRule
 from kproc.broker.faults.disk import FaultyFs, used_bytes
 from kproc.broker.faults.rule_files import RuleFiles
-from kproc.broker.storage.fs import DiskFailed, DiskFull, OsFs
+from kproc.broker.storage.fs import DiskFailed, DiskFull, OsFs, Shortage
 
 LOG = "00000000000000000000.log"
 
@@ -70,6 +70,28 @@ def test_full_disk_takes_what_fits_and_frees_what_is_deleted(disk: Disk) -> None
     assert fs.make_directory(disk.directory / "new")
     fs.close(other)
     fs.close(log)
+
+
+def test_shortage_while_rules_are_read_is_a_failed_call(
+    disk: Disk, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Any other exception would end the role that writes, such as the cleaner."""
+    log = disk.create("t-0")
+
+    def fail(*_: object) -> None:
+        raise OSError(errno.EMFILE, "Too many open files")
+
+    monkeypatch.setattr(RuleFiles, "ids", fail)
+    for call in (lambda: disk.fs.write(log, [b"a"], position=0), lambda: disk.fs.sync(log)):
+        with pytest.raises(Shortage):
+            call()
+    assert not disk.fs.reserve(log, 0, 4096)
+    monkeypatch.undo()
+    disk.add(action="fail-sync", topic="t")
+    monkeypatch.setattr(RuleFiles, "counter", fail)
+    with pytest.raises(Shortage):
+        disk.fs.sync(log)
+    disk.fs.close(log)
 
 
 def test_write_fails_in_chosen_logs_as_often_as_the_rule_says(disk: Disk) -> None:
