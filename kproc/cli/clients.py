@@ -71,10 +71,10 @@ def clients(
     for how much of its time each client was throttled, by which quota, and whose quota that is.
     """
     with connect(bootstrap) as client:
-        before = client.operate("clients")["clients"] if interval else []
+        before = client.operate("clients").rows("clients") if interval else []
         if interval:
             time.sleep(interval)
-        rows = client.operate("clients")["clients"]
+        rows = client.operate("clients").rows("clients")
         add_quotas(client, rows)
     add_rates(rows, {row["id"]: row for row in before}, interval)
     sort_rows(rows, sort)
@@ -99,7 +99,7 @@ def kill_client(
     """Close one connection. Its requests in progress get no answer."""
     with connect(bootstrap) as client:
         if dry_run:
-            is_there = any(row["id"] == connection_id for row in client.operate("clients")["clients"])
+            is_there = any(row["id"] == connection_id for row in client.operate("clients").rows("clients"))
         else:
             is_there = client.operate("kill-client", id=connection_id)["is_killed"]
     if not is_there:

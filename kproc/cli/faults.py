@@ -225,7 +225,7 @@ def add(
 def list_rules(bootstrap: Bootstrap = DEFAULT_BOOTSTRAP, output: OutputFormat = Format.TABLE) -> None:
     """List the rules. MATCHES counts the requests that fit a rule, and HITS those on which it has acted."""
     with _connect(bootstrap) as client:
-        rows = client.operate("list-faults")["rules"]
+        rows = client.operate("list-faults").rows("rules")
     if output is Format.JSON:
         print_json(rows)
     elif not rows:
@@ -248,12 +248,14 @@ def remove(
     if bool(ids) == every:
         usage_error("give the ids of rules, or --all")
     with _connect(bootstrap) as client:
-        rules = {row["id"]: row for row in client.operate("list-faults")["rules"]}
+        rules = {row["id"]: row for row in client.operate("list-faults").rows("rules")}
         wanted = list(rules) if every else list(dict.fromkeys(ids or ()))
         unknown = [f"fault rule {each} does not exist" for each in wanted if each not in rules]
         rows = [rules[each] for each in wanted if each in rules]
         if not dry_run:
-            rows = [row for each in rows for row in client.operate("remove-fault", id=each["id"])["rules"]]
+            rows = [
+                row for each in rows for row in client.operate("remove-fault", id=each["id"]).rows("rules")
+            ]
     result = "would remove" if dry_run else "removed"
     print_done(
         [{**row, "result": result, "words": _words(row["rule"])} for row in rows],

@@ -110,10 +110,11 @@ def _follow(
     while left > 0 and time.monotonic() < end_s:
         time.sleep(max(0.0, min(_POLL_S, end_s - time.monotonic())))
         answer = connection.operate("monitor", watch=watch, **filters)
-        for row in answer["lines"][:left]:
+        rows = answer.rows("lines")
+        for row in rows[:left]:
             _print(row, output)
         sys.stdout.flush()
-        left -= len(answer["lines"])
+        left -= len(rows)
         silent = _report_silent(answer, silent)
         if answer["lost"]:
             print_note(f"kproc: {answer['lost']} more requests are not shown; give a filter to see fewer")

@@ -99,10 +99,10 @@ def rebalance(
         answer = client.operate("plan-rebalance" if dry_run else "rebalance")
     if output is Format.JSON:
         print_json(answer)
-    elif not answer["moves"]:
+    elif not (moves := answer.rows("moves")):
         print_line("nothing to move")
     else:
         print_table(
             ["FROM", "TO", "CONNECTIONS"],
-            [[move["from"], move["to"], move["connections"]] for move in answer["moves"]],
+            [[move["from"], move["to"], move["connections"]] for move in moves],
         )

@@ -347,7 +347,7 @@ class _ConnectionSource:
         self._taken_s = 0.0
 
     def update(self, _names: Sequence[str] | None) -> PageSnapshot:
-        rows = self._links.require_local().operate("clients")["clients"]
+        rows = self._links.require_local().operate("clients").rows("clients")
         now_s = time.monotonic()
         if self._before is not None:
             add_rates(rows, self._before, max(0.001, now_s - self._taken_s))

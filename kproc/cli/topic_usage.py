@@ -199,7 +199,7 @@ class TrafficMeter:
             for (topic, _), size in log_sizes(self._client, self._gaps, None).items():
                 sizes[topic] = sizes.get(topic, 0) + size
             return {topic: (size, 0, 0) for topic, size in sizes.items()}
-        rows = self._counter.operate("topics")["topics"]
+        rows = self._counter.operate("topics").rows("topics")
         return {row["name"]: (row["bytes_in"], row["records_in"], row["bytes_out"]) for row in rows}
 
 

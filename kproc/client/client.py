@@ -25,7 +25,13 @@ from kproc.client.errors import (
     ConnectionLost,
     SecurityFailed,
 )
-from kproc.client.own_operations import STATUS_KEY, STATUS_VERSION, decode_result, encode_operation
+from kproc.client.own_operations import (
+    STATUS_KEY,
+    STATUS_VERSION,
+    OperationFields,
+    decode_result,
+    encode_operation,
+)
 from kproc.client.versions import NEWEST
 from kproc.common.clock import NS_PER_MS, NS_PER_S, Clock, SystemClock
 from kproc.common.errors import ProtocolError
@@ -368,7 +374,7 @@ class Client:
 
     # -- kproc's own operations
 
-    def operate(self, op: str, **arguments: Any) -> dict[str, Any]:
+    def operate(self, op: str, **arguments: Any) -> OperationFields:
         """Run one of kproc's own operations, such as `status`, and return its result. Raise ClientError on failure."""
         if self._pending:
             raise ClientError(

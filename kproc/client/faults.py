@@ -22,6 +22,7 @@ from kproc.common.clock import NS_PER_MS, NS_PER_S, SystemClock
 
 if TYPE_CHECKING:
     from kproc.client.client import Client
+    from kproc.client.own_operations import OperationFields
 
 _POLL_S: Final = 0.005
 _clock: Final = SystemClock()
@@ -253,7 +254,7 @@ class Faults:
     def list(self) -> Rows:
         """Return every rule of the broker: `id`, `matches`, `hits` and `rule`."""
         # Keep the connection if this process has rules, because a test then reads their counts many times.
-        rows: Rows = self._reader.operate("list-faults", keep=bool(self._rules))["rules"]
+        rows: Rows = self._reader.operate("list-faults", keep=bool(self._rules)).rows("rules")
         return rows
 
     def find(self, rule_id: int) -> Rule | None:
@@ -285,7 +286,7 @@ class Faults:
         Raises ClientError if the rule does not exist.
         """
         with self._connect() as client:
-            rows: Rows = client.operate("remove-fault", id=rule_id)["rules"]
+            rows: Rows = client.operate("remove-fault", id=rule_id).rows("rules")
         self._keep_counts(rows)
         if not self._rules:
             self._reader.close()
@@ -334,7 +335,7 @@ class _Reader:
         self._client: Client | None = None
         self._pid = os.getpid()
 
-    def operate(self, op: str, *, keep: bool) -> dict[str, Any]:
+    def operate(self, op: str, *, keep: bool) -> OperationFields:
         """Return the result of an operation. keep: leave the connection open for the next one."""
         with self._lock:
             client, self._client = self._client, None
@@ -345,7 +346,7 @@ class _Reader:
                     return self._call(client, op, keep=keep)
             return self._call(self._connect(), op, keep=keep)
 
-    def _call(self, client: Client, op: str, *, keep: bool) -> dict[str, Any]:
+    def _call(self, client: Client, op: str, *, keep: bool) -> OperationFields:
         try:
             result = client.operate(op)
             if keep:

@@ -21,6 +21,7 @@ STATUS_KEY: Final = 30_000
 STATUS_VERSION: Final = 0
 # Key, version, correlation id, and the length of the client id.
 _HEADER: Final = Struct(">hhih")
+_INT_MAX: Final = (1 << 63) - 1
 
 
 class OperationFields(dict[str, Any]):
@@ -34,6 +35,13 @@ class OperationFields(dict[str, Any]):
             f"the broker's answer has no field {key!r}: it runs another version of kproc or is not a kproc broker"
         )
 
+    def rows(self, key: str) -> list[dict[str, Any]]:
+        """Return a field that is a list of objects. Raises ClientError if it is anything else."""
+        rows = self[key]
+        if not isinstance(rows, list) or not all(isinstance(row, OperationFields) for row in rows):
+            raise ClientError(f"the broker's answer has no rows in {key!r}: it is not a kproc broker")
+        return rows
+
 
 def encode_operation(correlation_id: int, client_id: str, op: str, arguments: Mapping[str, Any]) -> bytes:
     """Return the frame of a request."""
@@ -43,18 +51,32 @@ def encode_operation(correlation_id: int, client_id: str, op: str, arguments: Ma
     return (len(header) + len(body)).to_bytes(4, "big") + header + body
 
 
-def decode_result(body: bytes, address: str) -> dict[str, Any]:
+def decode_result(body: bytes, address: str) -> OperationFields:
     """Return the result in a response without its correlation id.
 
     Raises ClientError with the broker's text, or ConnectionLost for an answer of something else than kproc.
     """
     try:
-        answer = json.loads(body, object_hook=OperationFields)
+        answer = json.loads(
+            body, object_hook=OperationFields, parse_int=_parse_int, parse_constant=_reject_constant
+        )
         problem, result = answer["error"], answer["result"]
-    except (ValueError, ClientError, TypeError) as error:
+    except (ValueError, ClientError, TypeError, RecursionError) as error:
         raise ConnectionLost(f"{address} is not a kproc broker: its answer cannot be read") from error
     if problem is not None:
         raise ClientError(f"{address}: {problem}")
-    if not isinstance(result, dict):
+    if not isinstance(result, OperationFields):
         raise ConnectionLost(f"{address} is not a kproc broker: its answer cannot be read")
     return result
+
+
+def _parse_int(text: str) -> int:
+    # Commands print numbers as JSON and dates, which have no room for longer ones.
+    number = int(text)
+    if abs(number) > _INT_MAX:
+        raise ValueError(f"a number of {len(text)} digits")
+    return number
+
+
+def _reject_constant(name: str) -> NoReturn:
+    raise ValueError(f"{name} is not JSON")

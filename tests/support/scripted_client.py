@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, Self
 
+from kproc.client.own_operations import OperationFields
 from kproc.common.errors import ErrorCode
 from kproc.common.reading import EARLIEST, LATEST, MAX_TIMESTAMP, READ_COMMITTED
 from kproc.wire.header import ApiKey
@@ -84,7 +85,7 @@ class ScriptedClient:
         if op == "ping":
             return {}
         if op == "topics":
-            return {"topics": self.traffic.pop(0), "silent": []}
+            return OperationFields(topics=[OperationFields(row) for row in self.traffic.pop(0)], silent=[])
         assert op == "logs"
         topics = [
             {"name": name, "partitions": [[at, *self._survey(self.logs[name, at])] for at in each]}

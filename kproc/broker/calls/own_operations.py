@@ -171,7 +171,7 @@ class HoldFault(_AnyOperation, tag="hold-fault"):
 
 
 # A snapshot is named by the broker.
-_SnapshotName = Annotated[str, msgspec.Meta(pattern="^[0-9a-f]{16}$")]
+_SnapshotName = Annotated[str, msgspec.Meta(pattern=r"^[0-9a-f]{16}\Z")]
 
 
 class CreateSnapshot(_AnyOperation, tag="snapshot"):

@@ -9,11 +9,11 @@ from typing import Any
 import pytest
 
 from kproc.client import STATUS_KEY, ClientError, ConnectionLost
-from kproc.client.own_operations import decode_result, encode_operation
+from kproc.client.own_operations import OperationFields, decode_result, encode_operation
 from tests.support.cases import in_one_test
 
 
-def result_of(answer: Any) -> dict[str, Any]:
+def result_of(answer: Any) -> OperationFields:
     return decode_result(answer if isinstance(answer, bytes) else json.dumps(answer).encode(), "b:1")
 
 
@@ -35,12 +35,31 @@ def test_result_with_missing_field_is_one_error() -> None:
         row["index"]
 
 
+def test_result_without_rows_is_one_error() -> None:
+    for rows in (5, None, {}, "rows", [5], [{}, None], [[]]):
+        with pytest.raises(ClientError, match="no rows in 'lines'"):
+            result_of({"error": None, "result": {"lines": rows}}).rows("lines")
+    assert result_of({"error": None, "result": {"lines": [{"a": 1}]}}).rows("lines") == [{"a": 1}]
+
+
 def test_error_of_an_operation_is_raised_with_the_address() -> None:
     with pytest.raises(ClientError, match=r"^b:1: only for loopback peers$"):
         result_of({"error": "only for loopback peers", "result": {}})
 
 
-@in_one_test("answer", [b"", b"{", b"[]", {"error": None}, {"error": None, "result": 5}])
+@in_one_test(
+    "answer",
+    [
+        b"",
+        b"{",
+        b"[]",
+        b"[" * 100_000,
+        b'{"error": null, "result": {"at": ' + b"9" * 30 + b"}}",
+        b'{"error": null, "result": {"at": Infinity}}',
+        {"error": None},
+        {"error": None, "result": 5},
+    ],
+)
 def test_answer_of_another_program_is_a_lost_connection(answer: Any) -> None:
     with pytest.raises(ConnectionLost, match="b:1 is not a kproc broker"):
         result_of(answer)
