@@ -147,9 +147,9 @@ def _batches(path: Path) -> Iterator[DumpedBatch]:
 def _records(path: Path, batch: DumpedBatch) -> list[dict[str, Any]]:
     from kproc.broker.cluster.records import without_secrets
     from kproc.broker.storage.format import METADATA_DIRECTORY
-    from kproc.cli.record_json import json_text
     from kproc.client import failure_text
     from kproc.common.errors import KafkaError
+    from kproc.common.json_bytes import json_text
     from kproc.wire.record_batch import walk_batch
 
     # Output of this command is pasted into reports, and the metadata log has passwords and keys in it.

@@ -32,7 +32,7 @@ from kproc.broker.storage.checkpoints import uuid_text
 from kproc.broker.streams.reconciliation import StreamsMemberState
 from kproc.broker.streams.records import STREAMS_RECORDS, StreamsRecordType, StreamsRecordValue
 from kproc.broker.streams.tasks import MemberTasks, OwnedTasks, partitions_by_subtopology
-from kproc.cli.record_json import json_text
+from kproc.common.json_bytes import json_text
 
 Fields = dict[str, Any]
 

@@ -11,6 +11,7 @@ import binascii
 from collections.abc import Sequence
 from typing import Any, Final, NamedTuple
 
+from kproc.common.json_bytes import json_text
 from kproc.common.printable import printable_json
 
 Bytes = bytes | None
@@ -63,16 +64,6 @@ def write_line(record: Consumed) -> bytes:
         "headers": [[name, json_text(value)] for name, value in record.headers],
     }
     return printable_json(orjson.dumps(fields)) + b"\n"
-
-
-def json_text(value: bytes | None) -> str | dict[str, str] | None:
-    """Convert bytes to a JSON value: a string for UTF-8, {"base64": ...} for other bytes, None for None."""
-    if value is None:
-        return None
-    try:
-        return value.decode()
-    except UnicodeDecodeError:
-        return {"base64": base64.b64encode(value).decode()}
 
 
 def read_line(line: bytes) -> Outgoing:

@@ -64,17 +64,21 @@ class BrokerTime:
     @property
     def is_frozen(self) -> bool:
         """True while time stands still."""
-        return bool(self._move("show")["is_frozen"])
+        return bool(self.describe()["is_frozen"])
 
     @property
     def now_ms(self) -> int:
         """The broker's date in milliseconds since 1970 (UTC), as in the timestamps of records."""
-        return int(self._move("show")["now_ms"])
+        return int(self.describe()["now_ms"])
 
     @property
     def now(self) -> datetime:
         """The broker's date."""
         return _EPOCH + self.now_ms * _MS
+
+    def describe(self) -> dict[str, Any]:
+        """Return the date as `now_ms`, its lead over the host's clock as `lead_ms`, and `is_frozen`."""
+        return self._move("show")
 
     def __enter__(self) -> Self:
         return self

@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from kproc.client.security.throwaway import Throwaway
     from kproc.embedded.group_view import BrokerGroup
     from kproc.embedded.requests import RequestRecorder
+    from kproc.embedded.roles import PausedRoles
     from kproc.embedded.state import BrokerSnapshot, BrokerState
     from kproc.embedded.topic_records import BrokerTopic
 
@@ -89,6 +90,7 @@ class Broker:
         self._faults: Faults | None = None
         self._state: BrokerState | None = None
         self._requests: RequestRecorder | None = None
+        self._paused: PausedRoles | None = None
 
     def _new_process(self, start_timeout_ms: int, stop_timeout_ms: int) -> BrokerProcess:
         return BrokerProcess(start_timeout_ms=start_timeout_ms, stop_timeout_ms=stop_timeout_ms)
@@ -236,6 +238,15 @@ class Broker:
 
         return paused_role(self._connect, role, index, wait=wait, timeout_s=timeout_s)
 
+    @property
+    def paused_roles(self) -> PausedRoles:
+        """Roles that are paused and resumed by name, for the control API. Tests in Python use `pause_role`."""
+        if self._paused is None:
+            from kproc.embedded.roles import PausedRoles
+
+            self._paused = PausedRoles(self._connect)
+        return self._paused
+
     # -- state of the data
 
     def snapshot(self) -> BrokerSnapshot:
@@ -245,6 +256,10 @@ class Broker:
         broker. Raises RuntimeError with the broker's reason.
         """
         return self._broker_state().snapshot()
+
+    def snapshots(self) -> list[BrokerSnapshot]:
+        """Return the snapshots that exist, in the order of their creation."""
+        return self._broker_state().snapshots()
 
     def restore(self, snapshot: BrokerSnapshot) -> None:
         """Return to the state of a snapshot, and return when the broker serves again.
@@ -264,9 +279,15 @@ class Broker:
 
     def _restore(self, snapshot: BrokerSnapshot | None) -> None:
         state = self._broker_state()
+        self._finish_faults()
+        state.restore(snapshot)
+
+    def _finish_faults(self) -> None:
+        """Keep the counts of the fault rules and resume paused roles, because the roles are about to end."""
         if self._faults is not None:
             self._faults.finish()
-        state.restore(snapshot)
+        if self._paused is not None:
+            self._paused.resume_all()
 
     def _broker_state(self) -> BrokerState:
         self._ready_value("pid")
@@ -341,8 +362,9 @@ class Broker:
         ready, directory = self._process.ready, self._process.directory
         if directory is None or not ready:
             raise BrokerFailed("the broker is not running: restart() needs a broker that was started")
-        if self._faults is not None:
-            self._faults.finish()
+        self._finish_faults()
+        if self._state is not None:
+            self._state.discard_snapshots()
         try:
             failure = self._process.suspend(kill=kill)
             with reserved_ports(ready):
@@ -400,8 +422,8 @@ class Broker:
 
     def _stop(self, *, graceful: bool) -> str | None:
         """Stop the processes and release everything. Return the reason if the broker did not end well."""
-        if graceful and self._faults is not None:
-            self._faults.finish()
+        if graceful:
+            self._finish_faults()
         if self._requests is not None:
             self._requests.stop()
         try:

@@ -1,7 +1,8 @@
 """ControlServer: the functions of a broker under test as JSON over HTTP, for tests in other languages.
 
-    POST /fault/add  {"rule": {"action": "close", "apis": ["Produce"]}}
-    GET /            the names of all operations
+    POST /fault/add     {"rule": {"action": "close", "apis": ["Produce"]}}
+    POST /time/advance  {"ms": 3600000}
+    GET /               the names of all operations
 
 It runs in threads of the process that owns a `kproc.Broker`, and calls the functions of `kproc/embedded/operations.py`.
 Every answer is a JSON object, and that of a failure is {"error": "..."} with an error status.
@@ -33,8 +34,9 @@ import msgspec
 from kproc.client.errors import AnswerTimeout, ClientError, ConnectionFailed, ConnectionLost
 from kproc.common.clock import NS_PER_S, SystemClock
 from kproc.common.own_host import is_own_host
+from kproc.embedded import operations as _operations  # noqa: F401 - it registers them
 from kproc.embedded.broker import Broker
-from kproc.embedded.operations import OPERATIONS, InvalidArgument
+from kproc.embedded.control_operation import OPERATIONS, InvalidArgument
 from kproc.embedded.process import BrokerFailed
 
 logger = logging.getLogger(__name__)
@@ -90,6 +92,7 @@ class ControlServer:
             self._server.shutdown()
             self._thread.join()
         self._server.server_close()
+        self.broker.paused_roles.resume_all()
 
     def __enter__(self) -> Self:
         self.start()
@@ -219,8 +222,9 @@ class _HttpOperation(BaseHTTPRequestHandler):
         if self.path != "/":
             self._respond(405, _error("there are only GET / and POST with the name of an operation"))
             return
-        operations = {name: operation.summary for name, operation in sorted(OPERATIONS.items())}
-        self._respond(200, {"operations": operations})
+        operations = {name: each.summary for name, each in sorted(OPERATIONS.items())}
+        arguments = {name: each.arguments for name, each in sorted(OPERATIONS.items())}
+        self._respond(200, {"operations": operations, "arguments": arguments})
 
     def do_POST(self) -> None:
         """Run the operation of the path."""

@@ -1,77 +1,58 @@
 """Operations of the control API: the functions of `kproc.Broker` that tests in other languages call as JSON over HTTP.
 
-An operation is a plain function. Its first parameter is the broker, and its other ones are the members of the request's
-JSON object, so that their annotations validate the request. Its result becomes the JSON of the answer:
-
-    @operation("topic/delete")
-    def delete_topic(broker: Broker, *, name: str) -> dict[str, Any]:
-
-`kproc/embedded/control.py` serves them.
+`kproc/embedded/control_operation.py` says how a function becomes one, and `kproc/embedded/control.py` serves them.
 """
 
 from __future__ import annotations
 
-import inspect
-from collections.abc import Callable
-from typing import Annotated, Any, Final, NamedTuple, get_type_hints
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Annotated, Any, Final, cast
 
 import msgspec
 
 from kproc.client.faults import Rule
+from kproc.common.json_bytes import json_text
 from kproc.embedded.broker import Broker
+from kproc.embedded.control_operation import InvalidArgument, operation
+from kproc.embedded.requests import RequestMatch, SeenRequests
+from kproc.embedded.state import BrokerSnapshot
+from kproc.embedded.topic_records import Isolation
 
 _TIMEOUT_MS: Final = 10_000
 _WAIT_MS_MAX: Final = 60_000
 """Longest wait of one operation, because the end of the control API waits for it."""
 _TTL_MS_MAX: Final = 86_400_000
+_ROWS_MAX: Final = 10_000
+"""Most records or requests of one answer."""
+_PAUSE_MS: Final = 60_000
 Positive = Annotated[int, msgspec.Meta(ge=1, le=(1 << 31) - 1)]
 Index = Annotated[int, msgspec.Meta(ge=0, le=(1 << 31) - 1)]
 WaitMs = Annotated[int, msgspec.Meta(ge=0, le=_WAIT_MS_MAX)]
 TtlMs = Annotated[int, msgspec.Meta(ge=1, le=_TTL_MS_MAX)]
+Rows = Annotated[int, msgspec.Meta(ge=1, le=_ROWS_MAX)]
+# The broker rejects more than 100 years.
+Duration = Annotated[int, msgspec.Meta(ge=0, le=1 << 53)]
+OptionalText = str | msgspec.UnsetType
 
 
-class InvalidArgument(ValueError):
-    """The arguments of an operation are wrong. The message is one line for the client."""
+class RequestConditions(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """The members of `requests.RequestMatch`, in a form that rejects misspelt ones."""
+
+    topic: OptionalText = msgspec.UNSET
+    group: OptionalText = msgspec.UNSET
+    transactional_id: OptionalText = msgspec.UNSET
+    client_id: OptionalText = msgspec.UNSET
+    user: OptionalText = msgspec.UNSET
+    version: int | msgspec.UnsetType = msgspec.UNSET
+    result: OptionalText = msgspec.UNSET
+
+    def as_match(self) -> RequestMatch:
+        """Return the conditions that are given."""
+        return cast(RequestMatch, msgspec.to_builtins(self))
 
 
-class ControlOperation(NamedTuple):
-    """A function with the decoder of its arguments."""
-
-    run: Callable[..., dict[str, Any]]
-    decoder: msgspec.json.Decoder[msgspec.Struct]
-
-    def call(self, broker: Broker, body: bytes) -> dict[str, Any]:
-        """Call the function with the members of a JSON object. Raises msgspec.DecodeError for other arguments."""
-        arguments = self.decoder.decode(body)
-        return self.run(broker, **{name: getattr(arguments, name) for name in arguments.__struct_fields__})
-
-    @property
-    def summary(self) -> str:
-        """The first line of the function's docstring."""
-        return (self.run.__doc__ or "").partition("\n")[0]
-
-
-OPERATIONS: Final[dict[str, ControlOperation]] = {}
-"""Every operation by its name."""
-
-
-def operation(name: str) -> Callable[[Callable[..., dict[str, Any]]], Callable[..., dict[str, Any]]]:
-    """Register a function as an operation."""
-
-    def register(function: Callable[..., dict[str, Any]]) -> Callable[..., dict[str, Any]]:
-        types = get_type_hints(function, include_extras=True)
-        _broker, *parameters = inspect.signature(function).parameters.values()
-        fields = [
-            (each.name, types[each.name])
-            if each.default is each.empty
-            else (each.name, types[each.name], each.default)
-            for each in parameters
-        ]
-        arguments = msgspec.defstruct("Arguments", fields, kw_only=True, forbid_unknown_fields=True)
-        OPERATIONS[name] = ControlOperation(function, msgspec.json.Decoder(arguments))
-        return function
-
-    return register
+_ANY: Final = RequestConditions()
 
 
 # -- the broker
@@ -97,14 +78,102 @@ def reset_broker(broker: Broker) -> dict[str, Any]:
     return broker.ready
 
 
+@operation("broker/lose-power")
+def lose_power(broker: Broker) -> dict[str, Any]:
+    """Drop what was not synced, and start again. Only for kproc.Broker(power_loss=True)."""
+    broker.lose_power()
+    return broker.ready
+
+
+@operation("snapshot/create")
+def create_snapshot(broker: Broker) -> dict[str, Any]:
+    """Copy the broker's state. Return its name as `snapshot`."""
+    return {"snapshot": broker.snapshot().name}
+
+
+@operation("snapshot/list")
+def list_snapshots(broker: Broker) -> dict[str, Any]:
+    """Return the names of the snapshots that exist, as `snapshots`."""
+    return {"snapshots": [each.name for each in broker.snapshots()]}
+
+
+@operation("snapshot/restore")
+def restore_snapshot(broker: Broker, *, snapshot: str) -> dict[str, Any]:
+    """Return to a snapshot, which closes all connections and removes all fault rules."""
+    broker.restore(_get_snapshot(broker, snapshot))
+    return broker.ready
+
+
+@operation("snapshot/delete")
+def delete_snapshot(broker: Broker, *, snapshot: str) -> dict[str, Any]:
+    """Delete a snapshot."""
+    _get_snapshot(broker, snapshot).delete()
+    return {"snapshot": snapshot}
+
+
+def _get_snapshot(broker: Broker, name: str) -> BrokerSnapshot:
+    for each in broker.snapshots():
+        if each.name == name:
+            return each
+    raise InvalidArgument(f"snapshot {name!r} does not exist: snapshot/list names those that do")
+
+
+# -- roles
+
+
 @operation("role/kill")
 def kill_role(broker: Broker, *, role: str, index: Index = 0) -> dict[str, Any]:
     """Kill a role's process, and return when its successor serves."""
-    try:
+    with _rejected_arguments():
         broker.kill_role(role, index)
-    except ValueError as error:
-        raise InvalidArgument(str(error)) from error
     return {"role": role, "index": index}
+
+
+@operation("role/pause")
+def pause_role(broker: Broker, *, role: str, index: Index = 0, ttl_ms: TtlMs = _PAUSE_MS) -> dict[str, Any]:
+    """Let a role's process stand still until role/resume, or for `ttl_ms` at most."""
+    with _rejected_arguments():
+        broker.paused_roles.pause(role, index, ttl_ms=ttl_ms)
+    return {"role": role, "index": index}
+
+
+@operation("role/resume")
+def resume_role(broker: Broker, *, role: str, index: Index = 0) -> dict[str, Any]:
+    """Let a paused process go on, and return when it serves."""
+    with _rejected_arguments():
+        broker.paused_roles.resume(role, index)
+    return {"role": role, "index": index}
+
+
+# -- time
+
+
+@operation("time/get")
+def show_time(broker: Broker) -> dict[str, Any]:
+    """Return the broker's date in ms since 1970 as `now_ms`, `lead_ms` before the host's clock, and `is_frozen`."""
+    return broker.time.describe()
+
+
+@operation("time/advance")
+def advance_time(broker: Broker, *, ms: Duration) -> dict[str, Any]:
+    """Advance the broker's time, and return as time/get does, when everything that became due has run."""
+    return broker.time.advance(ms=ms).describe()
+
+
+@operation("time/freeze")
+def freeze_time(broker: Broker) -> dict[str, Any]:
+    """Let time stand still, and return as time/get does."""
+    return broker.time.freeze().describe()
+
+
+@operation("time/unfreeze")
+def unfreeze_time(broker: Broker) -> dict[str, Any]:
+    """Let time continue, and return as time/get does."""
+    broker.time.unfreeze()
+    return broker.time.describe()
+
+
+# -- topics and groups
 
 
 @operation("topic/create")
@@ -121,6 +190,101 @@ def delete_topic(broker: Broker, *, name: str) -> dict[str, Any]:
     """Delete a topic with its records."""
     broker.delete_topic(name)
     return {"name": name}
+
+
+@operation("topic/records")
+def read_topic(
+    broker: Broker,
+    *,
+    name: str,
+    partitions: list[Index] | None = None,
+    isolation: Isolation = "read_committed",
+    limit: Rows = _ROWS_MAX,
+) -> dict[str, Any]:
+    """Return the `records` of a topic that has `limit` at most. Bytes are UTF-8 or {"base64": "..."}."""
+    found = broker.topic(name).records(partitions, isolation=isolation, limit=limit)
+    records = [
+        {
+            **each._asdict(),
+            "key": json_text(each.key),
+            "value": json_text(each.value),
+            "headers": [[header, json_text(value)] for header, value in each.headers],
+        }
+        for each in found
+    ]
+    return {"name": name, "records": records}
+
+
+@operation("group/get")
+def describe_group(broker: Broker, *, name: str) -> dict[str, Any]:
+    """Return a group's `state`, `type`, `members`, and `offsets` with the lag. A missing group is "Dead"."""
+    group = broker.group(name)
+    state = group.state
+    if state == "Dead":
+        return {"name": name, "state": state}
+    lag = group.lag
+    offsets = [
+        {"topic": key[0], "partition": key[1], "offset": offset, "lag": lag.get(key)}
+        for key, offset in group.offsets.items()
+    ]
+    members = [each._asdict() for each in group.members]
+    return {"name": name, "state": state, "type": group.type, "members": members, "offsets": offsets}
+
+
+@operation("group/wait")
+def wait_for_group(
+    broker: Broker, *, name: str, state: str, members: Index | None = None, timeout_ms: WaitMs = _TIMEOUT_MS
+) -> dict[str, Any]:
+    """Return as group/get does, when the group has this state, and this number of members."""
+    with _failed_wait():
+        broker.group(name).wait_for_state(state, members=members, timeout_s=timeout_ms / 1000)
+    return describe_group(broker, name=name)
+
+
+# -- requests of clients
+
+
+@operation("request/record")
+def record_requests(broker: Broker, *, limit: Rows = _ROWS_MAX) -> dict[str, Any]:
+    """Discard what was recorded, and record the requests of clients from now on, the last `limit` of them."""
+    broker.requests.stop()
+    broker.requests.start(limit=limit)
+    return {"limit": limit}
+
+
+@operation("request/stop")
+def stop_recording(broker: Broker) -> dict[str, Any]:
+    """Stop recording. What was recorded can still be listed."""
+    broker.requests.stop()
+    return {"lost": broker.requests.lost}
+
+
+@operation("request/list")
+def list_requests(
+    broker: Broker, *, api: str | None = None, match: RequestConditions = _ANY, last: Rows = 1000
+) -> dict[str, Any]:
+    """Return the `requests` that fulfil all conditions of `match`, the `last` of them, and how many are `lost`."""
+    found = broker.requests.list(api, **match.as_match())
+    return _recorded(broker, found[-last:])
+
+
+@operation("request/wait")
+def wait_for_requests(
+    broker: Broker,
+    *,
+    api: str | None = None,
+    match: RequestConditions = _ANY,
+    count: Rows = 1,
+    timeout_ms: WaitMs = _TIMEOUT_MS,
+) -> dict[str, Any]:
+    """Return the first `count` `requests` that match, when they have come."""
+    with _failed_wait():
+        found = broker.requests.wait_for(api, count=count, timeout_s=timeout_ms / 1000, **match.as_match())
+    return _recorded(broker, found[:count])
+
+
+def _recorded(broker: Broker, found: SeenRequests) -> dict[str, Any]:
+    return {"requests": [each._asdict() for each in found], "lost": broker.requests.lost}
 
 
 # -- faults
@@ -182,3 +346,21 @@ def _get_rule(broker: Broker, rule_id: int) -> Rule:
 def _described(rule: Rule) -> dict[str, Any]:
     counts = rule.counts
     return {"id": rule.id, "matches": counts.matches, "hits": counts.hits, "rule": rule.rule}
+
+
+@contextmanager
+def _rejected_arguments() -> Iterator[None]:
+    """Turn a ValueError of a broker's method into an error of the client."""
+    try:
+        yield
+    except ValueError as error:
+        raise InvalidArgument(str(error)) from error
+
+
+@contextmanager
+def _failed_wait() -> Iterator[None]:
+    """Turn the AssertionError of a wait for a test into the TimeoutError of an operation."""
+    try:
+        yield
+    except AssertionError as error:
+        raise TimeoutError(str(error)) from error

@@ -69,6 +69,54 @@ def paused_role(connect: Connect, role: str, index: int, *, wait: bool, timeout_
         _wait_served(connect, role, index, timeout_s=timeout_s, is_served=lambda _: True)
 
 
+class PausedRoles:
+    """The roles of one broker that were paused by name, until they are resumed or their time is over.
+
+    The control API needs it, because an HTTP client has no `with` block. connect: opens a new connection to the broker.
+    Threads may share the object.
+    """
+
+    def __init__(self, connect: Connect) -> None:
+        self._connect = connect
+        self._lock = threading.Lock()
+        self._pauses: dict[tuple[str, int], contextlib.ExitStack] = {}
+
+    def pause(self, role: str, index: int, *, ttl_ms: int, timeout_s: float = 30.0) -> None:
+        """Pause a role, and let a thread resume it after `ttl_ms`. Errors are those of `kill_role`."""
+        with self._lock:
+            if (role, index) in self._pauses:
+                raise ValueError(f"{role} {index} is paused already: resume it first")
+            with contextlib.ExitStack() as opened:
+                opened.enter_context(paused_role(self._connect, role, index, wait=False, timeout_s=timeout_s))
+                pause = self._pauses[role, index] = opened.pop_all()
+        timer = threading.Timer(ttl_ms / 1000, self._end, (role, index, pause))
+        timer.daemon = True
+        pause.callback(timer.cancel)
+        timer.start()
+
+    def resume(self, role: str, index: int, *, timeout_s: float = 30.0) -> None:
+        """Resume a role, and return when it serves again. Raises ValueError if it is not paused."""
+        with self._lock:
+            pause = self._pauses.get((role, index))
+        if pause is None:
+            raise ValueError(f"{role} {index} is not paused, or its time was over")
+        self._end(role, index, pause)
+        _wait_served(self._connect, role, index, timeout_s=timeout_s, is_served=lambda _: True)
+
+    def resume_all(self) -> None:
+        """Resume every role, because the broker or the control API is about to end."""
+        with self._lock:
+            pauses = tuple(self._pauses.items())
+        for (role, index), pause in pauses:
+            self._end(role, index, pause)
+
+    def _end(self, role: str, index: int, pause: contextlib.ExitStack) -> None:
+        with self._lock:
+            if self._pauses.get((role, index)) is pause:
+                del self._pauses[role, index]
+                pause.close()
+
+
 def _wait_stopped(pid: int, name: str, timeout_s: float) -> None:
     """Wait until a process stands still. It first ends the system call that it is in, such as a sync."""
     until_ns = _clock.now_ns() + int(timeout_s * NS_PER_S)

@@ -58,6 +58,8 @@ class BrokerState:
         self._process = process
         # One restore at a time, because the ready file only counts restores and does not say whose they are.
         self._lock = threading.Lock()
+        # By name, in the order of their creation.
+        self._snapshots: dict[str, BrokerSnapshot] = {}
 
     @property
     def is_running(self) -> bool:
@@ -66,11 +68,22 @@ class BrokerState:
     def snapshot(self) -> BrokerSnapshot:
         """Copy the state."""
         with self._lock:
-            return BrokerSnapshot(self, self._operate("snapshot")["snapshot"])
+            made = BrokerSnapshot(self, self._operate("snapshot")["snapshot"])
+            self._snapshots[made.name] = made
+            return made
+
+    def snapshots(self) -> list[BrokerSnapshot]:
+        """Return the snapshots that were not deleted, in the order of their creation."""
+        return list(self._snapshots.values())
+
+    def discard_snapshots(self) -> None:
+        """Discard the snapshots, because a restart of the broker deletes its copies."""
+        self._snapshots.clear()
 
     def delete(self, snapshot: BrokerSnapshot) -> None:
         """Delete a snapshot."""
         self._operate("delete-snapshot", snapshot=snapshot.name)
+        self._snapshots.pop(snapshot.name, None)
 
     def restore(self, snapshot: BrokerSnapshot | None) -> None:
         """Return to a snapshot, or to the empty state for None. Return when the broker serves again."""

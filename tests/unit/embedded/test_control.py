@@ -13,7 +13,7 @@ import pytest
 
 from kproc.embedded import Broker
 from kproc.embedded.control import BODY_BYTES_MAX, CONNECTIONS_MAX, LOOPBACK, ControlServer
-from kproc.embedded.operations import OPERATIONS, ControlOperation
+from kproc.embedded.control_operation import OPERATIONS, ControlOperation
 from tests.support.wait import PATIENCE_SECONDS
 
 NAME = "broker/info"
