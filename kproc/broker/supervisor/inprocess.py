@@ -15,12 +15,10 @@ import os
 import select
 import signal
 import socket
-from collections import deque
-from collections.abc import Callable, Hashable, Sequence
-from contextlib import AbstractContextManager
+from collections.abc import Callable, Sequence
 from functools import partial
 from pathlib import Path
-from typing import Any, Final, TypeVar
+from typing import Any, Final
 
 from kproc.broker.acceptor.acceptor import Acceptor
 from kproc.broker.cleaner.cleaner import Cleaner
@@ -28,7 +26,6 @@ from kproc.broker.cluster.role_counts import IO_THREADS, NETWORK_THREADS
 from kproc.broker.config import Config, ConfigError
 from kproc.broker.config.dynamic import DynamicSettings
 from kproc.broker.controller.controller import Controller
-from kproc.broker.handler.handler import Handler
 from kproc.broker.handler.syncer import InlineSyncer, Syncer, ThreadSyncer
 from kproc.broker.ipc.arena import Arena, ArenaReader
 from kproc.broker.ipc.fdpass import make_socket_pair
@@ -36,7 +33,6 @@ from kproc.broker.ipc.region import Region, RegionKind
 from kproc.broker.ipc.wait import Sleeper, Waker, make_eventfd
 from kproc.broker.metrics.slab import SLAB_BYTES, MetricsRow, Slab
 from kproc.broker.processor.processor import Processor
-from kproc.broker.role.asks import LOG_LEVELS, MOVE_TIME, SNAPSHOTS, Gathering, OnReply, Reply
 from kproc.broker.role.partition_table import TABLE_BYTES, PartitionTable
 from kproc.broker.role.roles import (
     CLEANER,
@@ -47,33 +43,27 @@ from kproc.broker.role.roles import (
     is_control,
     slab_row,
 )
-from kproc.broker.supervisor import broker_time, preload, ready, signals
+from kproc.broker.supervisor import preload, ready, signals
 from kproc.broker.supervisor.broker import RoleParts, SupervisorCalls, build_role
 from kproc.broker.supervisor.data_directory import DataDirectory
+from kproc.broker.supervisor.inprocess_operations import InProcessOperations
 from kproc.broker.supervisor.listening import ListeningSockets
-from kproc.broker.supervisor.logs import reopen_file, set_levels
+from kproc.broker.supervisor.logs import reopen_file
 from kproc.broker.supervisor.regions import ARENA_WARM_BYTES
 from kproc.broker.supervisor.restore_loop import KeptResources, run_with_restores
-from kproc.broker.supervisor.role_messages import handle_processor_request
+from kproc.broker.supervisor.role_threads import RoleThreads
 from kproc.broker.supervisor.service_manager import ServiceManager
 from kproc.broker.supervisor.snapshots import Snapshots, remove_snapshots
-from kproc.broker.supervisor.supervisor_operations import joined_clients, was_killed
 from kproc.broker.supervisor.tls_check import check_listeners
-from kproc.broker.supervisor.topology import CLOSE_WAVES, DRAIN_WAVES, WRITERS, find_link, initial_roles
+from kproc.broker.supervisor.topology import CLOSE_WAVES, DRAIN_WAVES, find_link, initial_roles
 from kproc.broker.transport.agent import Agent, AgentId, Link, Wakeable
-from kproc.broker.transport.thread import AgentThread, Pipe, PipeReceiver, PipeSender, pause_threads
+from kproc.broker.transport.thread import Pipe, PipeReceiver, PipeSender
 from kproc.common.clock import SystemClock
 
 logger = logging.getLogger(__name__)
 
-_NO_PROCESSES: Final = (
-    "the number of roles changes at the next start only: roles that share a process cannot be added or ended "
-    "(kproc.transport=process can)"
-)
 _TURN_MS: Final = 100
-_THREAD_STOP_S: Final = 5.0
 _READY_TIMEOUT_NS: Final = 30_000_000_000
-R = TypeVar("R")
 
 
 def run_in_process(
@@ -126,9 +116,6 @@ class InProcessBroker:
         self._is_restoring = False
         if kept is None:
             remove_snapshots(directory.path)
-        self._snapshots = Snapshots(directory.path, self._pause_writers, self._restore)
-        # The controller's requests about snapshots, which the main thread handles, because it pauses the controller.
-        self._snapshot_requests: deque[tuple[dict[str, Any], OnReply]] = deque()
         self._plan = self._sockets.make_plan(SystemClock(), directory.cluster_id)
         self._slab_region = Region.create(RegionKind.SLAB, SLAB_BYTES, 0, is_sparse=True)
         self._table_region = Region.create(RegionKind.TABLE, TABLE_BYTES, 0, is_sparse=True)
@@ -137,19 +124,30 @@ class InProcessBroker:
         self._dozes: dict[AgentId, Sleeper] = {}
         self._wakers: dict[AgentId, Wakeable] = {}
         self._arenas: dict[AgentId, Arena] = {}
-        self._threads: list[AgentThread] = []
+        self._threads = RoleThreads(self._dozes)
         self._failure: BaseException | None = None
         self._settings = DynamicSettings()
         self._has_started = False
         self.agents: list[Agent] = []
         self._signals = kept.signals if kept is not None else signals.SignalPipe()
         self._wake_fd = make_eventfd()
+        self._operations = InProcessOperations(
+            self.agents,
+            self._threads,
+            self._plan.movable,
+            snapshots=Snapshots(directory.path, self._threads.pause_writers, self._restore),
+            wake_main=partial(os.eventfd_write, self._wake_fd, 1),
+        )
         self._guardian = signals.watch_process(config.kproc_exit_with_pid)
-        self._epoll = select.epoll()
+        self._epoll = self._watch_descriptors()
+        self._build()
+
+    def _watch_descriptors(self) -> select.epoll:
+        epoll = select.epoll()
         for fd in (self._signals.fd, self._wake_fd, self._guardian):
             if fd is not None:
-                self._epoll.register(fd, select.EPOLLIN)
-        self._build()
+                epoll.register(fd, select.EPOLLIN)
+        return epoll
 
     # -- building ----------------------------------------------------------------------------------------------
 
@@ -191,7 +189,9 @@ class InProcessBroker:
             listening=self._sockets.metrics if agent == CONTROLLER else self._sockets.by_acceptor.get(agent),
             arena=self._arenas.get(agent),
             syncer=self._syncer(agent) if agent.role == HANDLER else None,
-            supervisor=SupervisorCalls(send_request=self._handle_request, send_settings=self._send_settings),
+            supervisor=SupervisorCalls(
+                send_request=self._operations.handle, send_settings=self._send_settings
+            ),
         )
         role = build_role(agent, self._plan, parts)
         self.agents.append(role)
@@ -222,9 +222,6 @@ class InProcessBroker:
         reader = ArenaReader(arena.region) if arena is not None else None
         return Link(peer, sender=sender, receiver=receiver, waker=self._wakers[peer], arena=reader)
 
-    def _roles(self, kind: type[R]) -> list[R]:
-        return [each for each in self.agents if isinstance(each, kind)]
-
     def _describe(self) -> list[dict[str, Any]]:
         pid = os.getpid()
         return [
@@ -242,93 +239,17 @@ class InProcessBroker:
 
     # -- between the roles -------------------------------------------------------------------------------------
 
-    def _post(self, agent: Agent, action: Callable[[], None]) -> None:
-        """Run `action` in the agent's thread between two duty cycles. Without such a thread, call it at once."""
-        for thread in self._threads:
-            if thread.agent is agent:
-                thread.post(action)
-                return
-        action()
-
-    def _post_at_once(self, agent: Agent, action: Callable[[], None]) -> None:
-        """Post, and end the sleep of the agent's thread."""
-        self._post(agent, action)
-        # Inline, the main thread is awake. It would find the signal in every later poll, because no agent reads it.
-        if self._threads:
-            os.eventfd_write(self._dozes[agent.id].fd, 1)
-
     def _send_settings(self, settings: DynamicSettings) -> None:
         """Send changed settings to Acceptors and Processors, which have no image. The controller calls this."""
         self._settings = settings
         for agent in self.agents:
             if isinstance(agent, Acceptor | Processor):
-                self._post(agent, partial(agent.apply_settings, settings))
+                self._threads.post(agent, partial(agent.apply_settings, settings))
         if self._has_started:
             checked = check_listeners(self._config, settings, self._config.listeners, in_child=False)
             # The Processors keep the certificates in use if one cannot be used.
             if checked.problem is None:
                 self._controller.status.certificates.use(checked.certificates)
-
-    def _handle_request(self, what: str, body: dict[str, Any], on_reply: OnReply) -> None:
-        """Handle the controller's requests that a supervisor would handle (supervisor_operations.py)."""
-        if what == LOG_LEVELS:
-            set_levels(body["levels"])
-            on_reply({})
-            return
-        if what == MOVE_TIME:
-            self._move_time(body, on_reply)
-            return
-        if what == SNAPSHOTS:
-            self._snapshot_requests.append((body, on_reply))
-            os.eventfd_write(self._wake_fd, 1)
-            return
-        # The others start and stop processes, and this transport has none.
-        if what not in ("clients", "kill_client"):
-            pool = [each for each in self._roles(Processor) if not is_control(each.id)]
-            counts = {"processors": len(pool), "handlers": len(self._roles(Handler))}
-            on_reply({"error": _NO_PROCESSES, "counts": counts})
-            return
-
-        def on_all(replies: dict[Hashable, Reply]) -> None:
-            on_reply(joined_clients(replies) if what == "clients" else was_killed(replies))
-
-        processors = self._roles(Processor)
-        gathering = Gathering(len(processors), on_all)
-        for processor in processors:
-            taker = gathering.taker(processor.id)
-            self._post(processor, partial(self._run_processor_request, processor, what, body, taker))
-
-    def _move_time(self, body: dict[str, Any], on_reply: OnReply) -> None:
-        clock = self._plan.movable
-        problem = broker_time.move(clock, body["action"], body["ms"])
-        if clock is None or problem is not None:
-            on_reply({"error": problem})
-            return
-        others = [each for each in self.agents if each.id != CLEANER]
-
-        def on_moved() -> None:
-            on_reply(broker_time.describe(clock))
-
-        if body["action"] == "show":
-            on_moved()
-        else:
-            # The cleaner comes last, because it may compact only what the Handlers have synced.
-            self._follow_roles(others, lambda: self._follow_roles(self._roles(Cleaner), on_moved))
-
-    def _follow_roles(self, agents: Sequence[Agent], on_all: Callable[[], None]) -> None:
-        """Run the due timers of these roles, because time was moved. The controller's thread calls `on_all`."""
-        gathering = Gathering(len(agents), lambda _replies: on_all())
-        for agent in agents:
-            taker = gathering.taker(agent.id)
-            on_done = partial(self._post_at_once, self._controller, partial(taker, {}))
-            self._post_at_once(agent, partial(agent.follow_time, on_done))
-
-    def _run_processor_request(
-        self, processor: Processor, what: str, body: dict[str, Any], taker: OnReply
-    ) -> None:
-        reply = handle_processor_request(processor, what, body)
-        # Each role is used only by its own thread, so a reply goes back to the controller's thread the same way.
-        self._post(self._controller, lambda: taker(reply))
 
     # -- running -----------------------------------------------------------------------------------------------
 
@@ -359,11 +280,7 @@ class InProcessBroker:
             for agent in self.agents:
                 self._epoll.register(agent.poll_fd(), select.EPOLLIN)
             return
-        self._threads = [
-            AgentThread(agent, self._on_error, self._dozes[agent.id].fd) for agent in self.agents
-        ]
-        for thread in self._threads:
-            thread.start()
+        self._threads.start(self.agents, self._on_error)
 
     def _check_ready(self) -> str | None:
         """Send a client's requests before clients can connect, and run the roles meanwhile.
@@ -371,8 +288,8 @@ class InProcessBroker:
         Returns the problem with the responses, or None.
         """
         ours, theirs = socket.socketpair()
-        processor = self._roles(Processor)[0]
-        self._post(processor, partial(processor.adopt_probe, theirs))
+        processor = next(each for each in self.agents if isinstance(each, Processor))
+        self._threads.post(processor, partial(processor.adopt_probe, theirs))
         probe = ready.Probe(ours)
         deadline_ns = self._plan.clock.now_ns() + _READY_TIMEOUT_NS
         try:
@@ -430,23 +347,10 @@ class InProcessBroker:
             return True
         elif fd == self._wake_fd:
             os.eventfd_read(fd)
-            self._handle_snapshot_requests()
+            self._operations.handle_snapshot_requests()
         return False
 
     # -- snapshots ---------------------------------------------------------------------------------------------
-
-    def _handle_snapshot_requests(self) -> None:
-        while self._snapshot_requests:
-            body, on_reply = self._snapshot_requests.popleft()
-            self._snapshots.handle(body, partial(self._reply, on_reply))
-
-    def _reply(self, on_reply: OnReply, reply: Reply) -> None:
-        """Send a reply to the controller, in whose thread its callback runs."""
-        self._post(self._controller, partial(on_reply, reply))
-
-    def _pause_writers(self) -> AbstractContextManager[None]:
-        """Pause the roles that write files until the context ends. Inline roles wait for the caller anyway."""
-        return pause_threads([each for each in self._threads if each.agent.id.role in WRITERS])
 
     def _restore(self) -> None:
         """End this run at the end of this turn. The next run replaces the files."""
@@ -484,7 +388,7 @@ class InProcessBroker:
         deadline_ns = self._plan.clock.now_ns() + self._config.kproc_drain_timeout_ms * 1_000_000
         draining = self._in_waves(DRAIN_WAVES)
         for agent in draining:
-            self._post(agent, agent.drain)
+            self._threads.post(agent, agent.drain)
         while not all(agent.is_drained() for agent in draining) and self._failure is None:
             if self._plan.clock.now_ns() >= deadline_ns:
                 logger.warning("stopping although requests are unanswered: kproc.drain.timeout.ms is over")
@@ -492,19 +396,13 @@ class InProcessBroker:
             self._run_briefly()
         is_clean = self._failure is None
         # A role whose thread does not end is in an unknown state, so no file may be marked as clean.
-        is_clean = self._stop_threads() and is_clean
+        is_clean = self._threads.stop() and is_clean
         self._close_roles(is_clean=is_clean)
         return 0 if self._failure is None else 1
 
-    def _stop_threads(self) -> bool:
-        """Let all threads end. Return False if one did not end in time."""
-        for thread in self._threads:
-            thread.request_stop()
-        return sum(thread.stop(_THREAD_STOP_S) for thread in self._threads) == len(self._threads)
-
     def _close_for_restore(self) -> None:
         """Close the roles without draining, because their files are replaced."""
-        self._stop_threads()
+        self._threads.stop()
         self._sockets.keep()
         self._close_roles(is_clean=False)
 
@@ -527,8 +425,7 @@ class InProcessBroker:
 
         Return the resources to keep for the next run if this run ends for a restore, else None.
         """
-        for thread in self._threads:
-            thread.stop(1.0)
+        self._threads.abandon()
         kept = None
         if self._is_restoring:
             kept = KeptResources(self._sockets, self._signals, self._restores + 1)

@@ -5,14 +5,13 @@ from __future__ import annotations
 import gc
 import threading
 import weakref
-from collections.abc import Callable
 
 import pytest
 
 from kproc.broker.ipc.ring import RECORD_HEADER, RECORD_ROUND
-from kproc.broker.transport.agent import AgentId
 from kproc.broker.transport.envelope import SEND
 from kproc.broker.transport.thread import AgentThread, Pipe, PipeReceiver, PipeSender
+from tests.support.scripted_agent import ScriptedAgent
 
 CAPACITY = 4096
 DEADLINE_S = 120.0
@@ -139,23 +138,6 @@ def test_records_may_be_stamped_in_place(pipe: tuple[PipeSender, PipeReceiver]) 
     ((_, view),) = receiver.poll(1)
     view[:2] = b"IM"
     assert bytes(view) == b"IMmutable"
-
-
-class ScriptedAgent:
-    """Runs `work` in every duty cycle, and never sleeps."""
-
-    id = AgentId("handler", 3)
-
-    def __init__(self, work: Callable[[], None] = lambda: None) -> None:
-        self.work = work
-        self.timeouts: list[int] = []
-        self.has_worked = threading.Event()
-
-    def do_work(self, timeout_ms: int) -> int:
-        self.timeouts.append(timeout_ms)
-        self.work()
-        self.has_worked.set()
-        return 0
 
 
 class Errors:
