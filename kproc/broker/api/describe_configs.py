@@ -18,6 +18,7 @@ from kproc.broker.cluster.config_changes import (
     RESOURCE_CLIENT_METRICS,
     RESOURCE_GROUP,
     RESOURCE_TOPIC,
+    resource_types,
 )
 from kproc.broker.cluster.describe import (
     describe_broker,
@@ -47,13 +48,12 @@ _NAMELESS = {
     RESOURCE_CLIENT_METRICS: "Client metrics subscription name",
     RESOURCE_GROUP: "Group name",
 }
-_KINDS = {RESOURCE_TOPIC, RESOURCE_BROKER, *_NAMELESS}
 
 Rows = list[dict[str, Any]]
 
 
 def _check_types(_context: RequestContext, request: dict[str, Any]) -> None:
-    if not _KINDS.issuperset(map(itemgetter("resource_type"), request["resources"])):
+    if not resource_types().issuperset(map(itemgetter("resource_type"), request["resources"])):
         raise KafkaError(ErrorCode.INVALID_REQUEST, "Unexpected resource type")
 
 

@@ -6,7 +6,7 @@ Each resource succeeds or fails as a whole and by itself. The errors are Kafka's
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Set
+from collections.abc import Callable, Iterable, Set
 from contextlib import suppress
 from typing import Any, Final
 
@@ -35,6 +35,10 @@ RESOURCE_BROKER: Final = 4
 RESOURCE_BROKER_LOGGER: Final = 8
 RESOURCE_CLIENT_METRICS: Final = 16
 RESOURCE_GROUP: Final = 32
+# Fewer while the process emulates a release that lacks some.
+_resource_types = frozenset(
+    (RESOURCE_TOPIC, RESOURCE_BROKER, RESOURCE_BROKER_LOGGER, RESOURCE_CLIENT_METRICS, RESOURCE_GROUP)
+)
 OP_SET, OP_DELETE, OP_APPEND, OP_SUBTRACT = range(4)
 # For resource types that are only stored: the error for an empty name, and the check of all configs of a resource.
 _STORED: Final = {
@@ -49,6 +53,17 @@ Change = tuple[str, int, str | None]
 # Returns an error for a listener's keys and certificates after a change, or None. It reads files, so it is passed in.
 # Arguments: the listener's name, the settings before, and the settings after the change.
 CheckTls = Callable[[str, DynamicSettings, DynamicSettings], str | None]
+
+
+def resource_types() -> frozenset[int]:
+    """Return the types of resources that have configs."""
+    return _resource_types
+
+
+def restrict(missing: Iterable[int]) -> None:
+    """Treat these types as unknown, for the whole process."""
+    global _resource_types
+    _resource_types -= frozenset(missing)
 
 
 class ConfigChanges:
@@ -117,7 +132,7 @@ class ConfigChanges:
     ) -> list[r.Record]:
         if resource_type == RESOURCE_TOPIC:
             return self._alter_topic(name, changes, incremental)
-        if resource_type in _STORED:
+        if resource_type in _STORED and resource_type in _resource_types:
             return self._alter_stored(resource_type, name, changes, incremental)
         # Only AlterConfigs gets here, because logger_changes.py handles the loggers of IncrementalAlterConfigs. Kafka
         # rejects it, too.

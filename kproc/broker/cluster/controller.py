@@ -242,12 +242,11 @@ class ControllerState:
         # Only a new cluster gets the newest levels. An older one keeps its levels until somebody raises them. As in
         # Kafka, a new cluster has the configured min.insync.replicas as its dynamic default.
         if not self._image.cluster_id:
-            in_sync = self._config.wire_value(_MIN_INSYNC_REPLICAS)
-            return {"cluster_id": cluster_id}, [
-                r.ClusterRegistered(cluster_id),
-                *features.levels_of_new_cluster(),
-                r.BrokerConfigSet(r.CLUSTER_DEFAULT_NODE, _MIN_INSYNC_REPLICAS, in_sync),
-            ]
+            new: list[r.Record] = [r.ClusterRegistered(cluster_id), *features.levels_of_new_cluster()]
+            if features.has_default_of_in_sync_replicas():
+                in_sync = self._config.wire_value(_MIN_INSYNC_REPLICAS)
+                new.append(r.BrokerConfigSet(r.CLUSTER_DEFAULT_NODE, _MIN_INSYNC_REPLICAS, in_sync))
+            return {"cluster_id": cluster_id}, new
         # Do not start if the ids differ, because somebody has mixed the data directories of two clusters.
         if self._image.cluster_id != cluster_id:
             raise FatalError(

@@ -52,6 +52,9 @@ _BY_NAME = {feature.name: feature for feature in FEATURES}
 # ApiVersions before v4 cannot say that a minimum is 0: such features are left out there (KIP-1022).
 _ZERO_MINIMUM_SINCE: Final = 4
 
+# The metadata.version 4.1-IV0. From it on, a new cluster of Kafka elects eligible leaders (KIP-966).
+_ELIGIBLE_LEADERS_SINCE: Final = 26
+
 _OF_NEW_CLUSTERS: Final = (
     TRANSACTION_VERSION,
     GROUP_VERSION,
@@ -79,6 +82,11 @@ def levels_of_new_cluster() -> list[r.FeatureLevelSet]:
     """Return the records of a new cluster. An older one has none, and keeps the initial levels until one is raised."""
     found = (_BY_NAME[name] for name in _OF_NEW_CLUSTERS)
     return [r.FeatureLevelSet(feature.name, feature.highest) for feature in found if feature.highest > 0]
+
+
+def has_default_of_in_sync_replicas() -> bool:
+    """Return True if a new cluster stores min.insync.replicas as a dynamic default, for the eligible leaders."""
+    return _BY_NAME[METADATA_VERSION].highest >= _ELIGIBLE_LEADERS_SINCE
 
 
 def unsupported_level(image: ClusterImage) -> str | None:

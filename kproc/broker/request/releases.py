@@ -4,6 +4,14 @@
 other brokers call. From 3.3 on they are the answers of a real broker, which for 4.0 is 4.0.0. For 2.1 and 2.8 they are
 those of the class ApiKeys in kafka-clients 2.1.1 and 2.8.2, because these brokers need ZooKeeper.
 
+The answers of real brokers of 3.3.2, 3.9.1, 4.0.0, 4.3.0 and 4.4.0 were compared with the tables on 2026-11-27, and
+ApiKeys of 2.1.1 and 2.8.2. They have two groups of APIs more, which this broker does not serve: those that ZooKeeper's
+controller or a raft quorum sends to brokers (LeaderAndIsr, UpdateMetadata, StopReplica, ControlledShutdown), and those
+that change the quorum's members (AddRaftVoter, RemoveRaftVoter, UnregisterController).
+
+A release also lacks the types of resources with configs that came later: loggers (2.4, KIP-412), subscriptions to
+client metrics (3.7, KIP-714) and groups (4.0, KIP-848).
+
 Kafka 4.0 removed the oldest versions of many APIs (KIP-896). They are advertised as the release does, but requests of
 these versions are rejected like unknown ones. Clients choose the highest common version, so only clients older than
 the releases that KIP-896 names meet this.
@@ -16,7 +24,7 @@ from typing import Final
 
 import msgspec
 
-from kproc.broker.cluster import features
+from kproc.broker.cluster import config_changes, features
 from kproc.broker.request import registry
 from kproc.wire.header import ApiKey, kafka_name
 
@@ -47,3 +55,17 @@ def emulate_release(name: str) -> None:
     keys = {kafka_name(key): key for key in ApiKey}
     registry.restrict({int(keys[api]): versions for api, versions in release.versions.items()})
     features.restrict(release.features)
+    config_changes.restrict(_missing_resource_types(release))
+
+
+def _missing_resource_types(release: Release) -> list[int]:
+    """Return the types of resources whose configs a release does not have, by the APIs that came with them."""
+    apis = {
+        config_changes.RESOURCE_BROKER_LOGGER: "IncrementalAlterConfigs",
+        config_changes.RESOURCE_CLIENT_METRICS: "ListConfigResources",
+    }
+    missing = [kind for kind, api in apis.items() if api not in release.versions]
+    # Kafka 3.9 advertises the APIs of consumer groups already, but has no configs of groups.
+    if features.GROUP_VERSION not in release.features:
+        missing.append(config_changes.RESOURCE_GROUP)
+    return missing

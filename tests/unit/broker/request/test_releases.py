@@ -2,15 +2,20 @@
 
 from __future__ import annotations
 
+from contextlib import nullcontext
+
 import pytest
 
 from kproc.broker.api import load_all
-from kproc.broker.cluster import features
+from kproc.broker.cluster import config_changes, features
+from kproc.broker.cluster.describe import describe_cluster_default
 from kproc.broker.cluster.image import ClusterImage
 from kproc.broker.config.own_settings import RELEASES
 from kproc.broker.request import registry
 from kproc.broker.request.releases import emulate_release, load_releases
+from kproc.common.errors import ErrorCode, KafkaError
 from kproc.wire.header import ApiKey, kafka_name
+from tests.support.in_memory_controller import InMemoryController, changes
 from tests.support.kafka_apis import ADVERTISED
 
 load_all()
@@ -25,6 +30,7 @@ def restored_tables(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(registry, "PRODUCE_VERSIONS", set(registry.PRODUCE_VERSIONS))
     monkeypatch.setattr(features, "FEATURES", features.FEATURES)
     monkeypatch.setattr(features, "_BY_NAME", features._BY_NAME)
+    monkeypatch.setattr(config_changes, "_resource_types", config_changes._resource_types)
 
 
 def test_releases_have_only_apis_and_versions_of_this_broker() -> None:
@@ -70,3 +76,22 @@ def test_emulated_release_bounds_feature_levels() -> None:
     assert shown["metadata.version"] == 25
     assert "share.version" not in shown
     assert "supports at most" in str(features.unsupported_level(image))
+
+
+@pytest.mark.usefixtures("restored_tables")
+def test_emulated_release_lacks_later_resources_and_defaults() -> None:
+    """A real 3.3.2 rejects these changes with the same error, and its new cluster has no dynamic default."""
+    emulate_release("3.3")
+    cluster = InMemoryController()
+    assert describe_cluster_default(cluster.image) == []
+    for kind, name in ((16, "interval.ms"), (32, "consumer.session.timeout.ms")):
+        (row,) = cluster.alter(changes(kind, "a", (name, 0, "50000")))
+        assert row["error_code"] == ErrorCode.INVALID_REQUEST
+        assert row["error_message"] == f"Unknown resource type {kind}"
+    described = registry.lookup(ApiKey.DESCRIBE_CONFIGS)
+    assert described is not None
+    assert described.prepare is not None
+    for kind, is_known in ((2, True), (4, True), (8, True), (16, False), (32, False)):
+        request = {"resources": [{"resource_type": kind}]}
+        with nullcontext() if is_known else pytest.raises(KafkaError, match="Unexpected resource type"):
+            described.prepare(None, request)
