@@ -50,6 +50,7 @@ class ShareHistory:
         # them for the former ones.
         self.lost: set[Place] = set()
         self.has_dead_letters = False
+        self.lost_letters: set[tuple[int, int]] = set()  # (partition, offset)
         # When answers to ShareFetch were lost, or sessions ended by the broker.
         # Each may have delivered any record once more.
         self.lost_answers_ns: list[int] = []
@@ -110,6 +111,11 @@ class ShareHistory:
                 f"the first at {missing[0]} ({first})"
             )
 
+    def lose_letters(self, state_key: str, first: int, last: int) -> None:
+        """Allow that these offsets have no dead letters: a disk fault prevented them, and the broker has logged so."""
+        partition = int(state_key.rpartition(":")[2])
+        self.lost_letters |= {(partition, offset) for offset in range(first, last + 1)}
+
     def judge_dead_letters(self, letters: Counter[Place], starts: dict[int, int], disturbed_ns: int) -> None:
         """Each record that is finished without being accepted has a dead letter, and others have none.
 
@@ -125,6 +131,8 @@ class ShareHistory:
                 if count:
                     self._violate(f"{name} was accepted, and is a dead letter, too")
             elif (delivery.end == REJECT or delivery.count >= LIMIT) and not count:
+                if (place[1], place[2]) in self.lost_letters:
+                    continue
                 self._violate(f"{name} has no dead letter ({delivery})")
             elif count > 1 and self.is_strict and disturbed_ns < delivery.at_ns:
                 self._violate(f"{name} has {count} dead letters ({delivery})")
