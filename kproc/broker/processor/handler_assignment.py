@@ -51,6 +51,9 @@ class HandlerAssignment:
         if is_new:
             self._choose_routing()
         if not handler.is_leaving:
+            # A Processor that was restarted can know only Handlers that are leaving, if the one that stays is away.
+            for leaving in [each for each in handlers.by_id.values() if each.is_leaving]:
+                self._move_connections(leaving)
             self._spread(handler)
 
     def detach(self, peer: AgentId) -> None:
@@ -87,6 +90,10 @@ class HandlerAssignment:
             return
         handler.mark_leaving()
         self._handlers.by_index.pop(peer.index, None)
+        self._move_connections(handler)
+
+    def _move_connections(self, handler: HandlerPeer) -> None:
+        """Plan another home for each connection of a Handler that is leaving."""
         for connection in list(self._table.by_fd.values()):
             if _logs_in_at(connection, handler):
                 self._table.close(connection, "its Handler leaves before it has logged in")

@@ -99,6 +99,16 @@ def test_with_one_handler_left_nothing_is_routed(start: Start) -> None:
     assert router.seen == []
 
 
+def test_connections_of_leavers_move_to_first_handler_that_stays(rig: ProcessorRig) -> None:
+    """A Processor was restarted while the Handler that stays was away, so it knew only Handlers that leave."""
+    clients = [rig.connect() for _ in range(2)]
+    peers = [leave(rig, index) for index in (0, 1)]
+    clients.append(rig.connect())
+    successor = rig.attach_handler(2)
+    assert [home_of(rig, client, [*rig.handlers[:2], successor]) for client in clients] == [2] * 3
+    assert not any(map(rig.processor.uses, peers))
+
+
 def test_death_of_leaving_handler_closes_only_busy_connections(rig: ProcessorRig) -> None:
     clients = [rig.connect() for _ in range(4)]
     homes = [home_of(rig, client) for client in clients]
