@@ -4,17 +4,22 @@ from __future__ import annotations
 
 import pytest
 
+from kproc.broker.request.releases import load_releases
+from kproc.wire.header import ApiKey, kafka_name
 from tests.differential.brokers import both_brokers, common_versions
 from tests.differential.report import Report
+from tests.differential.side import Side
 from tests.differential.themes import THEMES, WITHOUT_RIGHTS
 from tests.differential.work import Task, run_all
-from tests.support.kafka_jars import missing_reason
+from tests.support.kafka_jars import KAFKA_VERSION, missing_reason
 
 pytestmark = [
     pytest.mark.java,
     pytest.mark.skipif(missing_reason() is not None, reason=missing_reason() or ""),
 ]
 _SEED, _SEQUENCES, _WORKERS = 41, 1, 3
+# They change the members of a quorum of controllers, which kproc does not have.
+_OF_QUORUMS = {"AddRaftVoter", "RemoveRaftVoter", "UnregisterController"}
 
 
 def test_kproc_responds_as_kafka() -> None:
@@ -31,7 +36,25 @@ def test_kproc_authorizes_as_kafka() -> None:
 def _compare(tasks: list[Task]) -> None:
     report = Report()
     with both_brokers(with_authorizer=any(task.rights for task in tasks)) as pair:
+        _compare_versions(pair[1])
         results = run_all(pair, tasks, common_versions(pair), {}, workers=_WORKERS)
         told = [line for result in results for line in report.take(result)]
     assert report.is_clean, "\n".join(told)
     assert report.sequences == len(tasks)
+
+
+def _compare_versions(kafka: str) -> None:
+    """The table of the emulated release is Kafka's answer to ApiVersions."""
+    release = load_releases()[KAFKA_VERSION.rpartition(".")[0]]
+    side = Side(kafka)
+    software = {"client_software_name": "test", "client_software_version": "1"}
+    found = side.ask("api_versions", 4, software)
+    side.close()
+    versions = {
+        kafka_name(ApiKey(row["api_key"])): (row["min_version"], row["max_version"])
+        for row in found["api_keys"]
+    }
+    assert versions.keys() - release.versions.keys() <= _OF_QUORUMS
+    assert {name: versions.get(name) for name in release.versions} == release.versions
+    ranges = {row["name"]: (row["min_version"], row["max_version"]) for row in found["supported_features"]}
+    assert ranges == release.features
