@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable
 from typing import Any
 
 import msgspec
@@ -12,7 +12,6 @@ from kproc.broker.calls.calls import FromImage
 from kproc.broker.cluster.internal_topics import GROUP_METADATA_TOPIC, TRANSACTION_STATE_TOPIC
 from kproc.broker.coordinator.rules import Write
 from kproc.broker.coordinator.shard import ShardState
-from kproc.broker.coordinator.steps import STEP_COST, Steps
 from kproc.broker.group.coordinator import GroupCoordinator
 from kproc.broker.group.messages import CommitRequest, SyncRequest
 from kproc.broker.group.records import (
@@ -336,29 +335,6 @@ def test_handler_is_drained_after_the_last_coordinator_step(
     assert handler.next_deadline_ms() == 0
     rig.settle()
     assert handler.is_drained()
-
-
-def test_steps_run_in_order_and_are_ended_from_within() -> None:
-    steps, done = Steps(), []
-
-    def work(name: str, parts: int, cost: int) -> Iterator[int]:
-        for at in range(parts):
-            done.append(f"{name}{at}")
-            yield cost
-
-    def ended(name: str) -> Iterator[int]:
-        done.append(name)
-        steps.replace_all(work("last", 1, 1))
-        yield 1
-        done.append("never")
-
-    steps.add(work("a", 3, STEP_COST // 2))
-    steps.add(work("b", 1, 1))
-    assert (steps.run(), done) == (2 * (STEP_COST // 2), ["a0", "a1"])
-    assert (steps.run(), done[2:], bool(steps)) == (STEP_COST // 2 + 1, ["a2", "b0"], False)
-    steps.add(ended("c"))
-    steps.run()
-    assert (done[4:], bool(steps)) == (["c", "last0"], False)
 
 
 @pytest.mark.long

@@ -5,44 +5,20 @@ from __future__ import annotations
 from contextlib import suppress
 
 import pytest
-from msgspec.structs import force_setattr, replace
+from msgspec.structs import replace
 
 from kproc.broker.config import Config
-from kproc.broker.group.consumer.expressions import EXPRESSION_REFRESH_MIN_MS, EXPRESSIONS_MAX
 from kproc.broker.group.consumer.group import REMOVED_AT_ONCE
 from kproc.broker.group.consumer.messages import ConsumerHeartbeat
 from kproc.broker.group.consumer.records import TargetEpoch
-from kproc.broker.group.messages import CommitRequest
-from kproc.broker.group.records import CommittedOffset, OffsetKey
 from kproc.common.errors import ErrorCode, KafkaError
 from tests.support.consumer_groups import GroupRig, HonestMember, settle, topic_id
 
 T = topic_id("t")
 
 
-@pytest.fixture
-def rig() -> GroupRig:
-    rig = GroupRig()
-    rig.set_topics({"t": 4})
-    return rig
-
-
 def rejected(code: ErrorCode) -> pytest.RaisesContext[KafkaError]:
     return pytest.raises(KafkaError, check=lambda error: error.code == code)
-
-
-def commit(member_id: str, epoch: int, *partitions: int, knows_unknown_group: bool = True) -> CommitRequest:
-    return CommitRequest(
-        group_id="g",
-        member_id=member_id,
-        group_instance_id=None,
-        generation=epoch,
-        knows_unknown_group=knows_unknown_group,
-        offsets=[
-            (OffsetKey("g", "t", partition), CommittedOffset(offset=1, commit_timestamp_ms=0, topic_id=T))
-            for partition in partitions
-        ],
-    )
 
 
 def test_first_member_gets_all_partitions_at_once(rig: GroupRig) -> None:
@@ -225,42 +201,6 @@ def test_topic_that_grows_raises_the_epoch_at_the_next_heartbeat(rig: GroupRig) 
     assert member.heartbeat().assignment == {T: {0, 1, 2, 3, 4}}
 
 
-def test_expression_is_resolved_again_after_ten_seconds(rig: GroupRig) -> None:
-    member = HonestMember(rig, "a", topics=(), regex="t.*")
-    assert member.heartbeat().assignment == {T: {0, 1, 2, 3}}
-    rig.set_topics({"t": 4, "t2": 1})
-    rig.advance(9_000)
-    assert topic_id("t2") not in (member.heartbeat().assignment or {})
-    rig.advance(1_000)
-    assert member.heartbeat().assignment == {T: {0, 1, 2, 3}, topic_id("t2"): {0}}
-
-
-def test_expression_is_resolved_later_if_the_handler_has_no_time(rig: GroupRig) -> None:
-    """A new expression has no topics until then, and a known one keeps its topics."""
-    cluster = rig.environment.cluster
-    match = cluster.match_topics
-    member = HonestMember(rig, "a", topics=(), regex="t.*")
-    force_setattr(cluster, "match_topics", lambda *_: None)
-    assert not member.heartbeat().assignment
-    force_setattr(cluster, "match_topics", match)
-    assert member.heartbeat().assignment == {T: {0, 1, 2, 3}}
-    rig.set_topics({"t": 4, "t2": 1})
-    rig.advance(EXPRESSION_REFRESH_MIN_MS)
-    force_setattr(cluster, "match_topics", lambda *_: None)
-    assert topic_id("t2") not in (member.heartbeat().assignment or {})
-    force_setattr(cluster, "match_topics", match)
-    assert member.heartbeat().assignment == {T: {0, 1, 2, 3}, topic_id("t2"): {0}}
-
-
-def test_expression_without_members_is_removed(rig: GroupRig) -> None:
-    first, second = HonestMember(rig, "a", topics=(), regex="t.*"), HonestMember(rig, "b")
-    first.heartbeat()
-    second.heartbeat()
-    assert set(rig.group.state.expressions) == {"t.*"}
-    first.leave()
-    assert not rig.group.state.expressions
-
-
 def test_new_targets_wait_for_the_assignment_interval(rig: GroupRig) -> None:
     rig.settings["consumer.assignment.interval.ms"] = "1000"
     first, second = HonestMember(rig, "a"), HonestMember(rig, "b")
@@ -347,40 +287,6 @@ def test_all_members_of_a_large_group_expire_in_parts(rig: GroupRig) -> None:
     assert rig.group.next_deadline_ms() == rig.now_ms
     rig.group.tick(rig.now_ms)
     assert rig.group.state_name == "Empty"
-
-
-def test_commit_needs_the_epoch_of_the_assignment(rig: GroupRig) -> None:
-    """KIP-1251: a commit that meets a rebalance is valid for partitions that the member has kept."""
-    first, second = HonestMember(rig, "a"), HonestMember(rig, "b")
-    settle([first])
-    second.heartbeat()
-    first.heartbeat()
-    first.heartbeat()
-    for epoch, numbers in ((3, [0]), (2, [0, 1])):
-        assert rig.group.commit_refusal(commit("a", epoch, *numbers), 0) == ErrorCode.NONE
-    for epoch, partition in ((2, 3), (4, 0), (0, 0)):
-        assert rig.group.commit_refusal(commit("a", epoch, partition), 0) == ErrorCode.STALE_MEMBER_EPOCH
-    for request in (commit("", -1, 0), commit("c", 1, 0)):
-        assert rig.group.commit_refusal(request, 0) == ErrorCode.UNKNOWN_MEMBER_ID
-    old = commit("a", 3, 0, knows_unknown_group=False)
-    assert rig.group.commit_refusal(old, 0) == ErrorCode.UNSUPPORTED_VERSION
-
-
-def test_offset_fetch_of_a_member_needs_its_epoch(rig: GroupRig) -> None:
-    HonestMember(rig, "a").heartbeat()
-    assert rig.group.fetch_refusal(None, -1) == ErrorCode.NONE
-    assert rig.group.fetch_refusal("a", 2) == ErrorCode.NONE
-    assert rig.group.fetch_refusal("a", 3) == ErrorCode.STALE_MEMBER_EPOCH
-    assert rig.group.fetch_refusal("b", 1) == ErrorCode.UNKNOWN_MEMBER_ID
-
-
-def test_group_has_a_limited_number_of_expressions(rig: GroupRig) -> None:
-    for number in range(EXPRESSIONS_MAX):
-        HonestMember(rig, f"m{number}", (), regex=f"t{number}").heartbeat()
-    with rejected(ErrorCode.INVALID_REQUEST):
-        HonestMember(rig, "more", (), regex="other").heartbeat()
-    assert HonestMember(rig, "same", (), regex="t0").heartbeat().error_code == ErrorCode.NONE
-    assert "more" not in rig.group.state.members
 
 
 def test_group_config_holds_from_the_next_heartbeat(rig: GroupRig) -> None:
