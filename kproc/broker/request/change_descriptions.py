@@ -9,7 +9,16 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any, Final, NamedTuple
 
-from kproc.broker.calls.own_operations import KillClient, OwnOperation, Rebalance, Scale
+from kproc.broker.calls.own_operations import (
+    CreateSnapshot,
+    DeleteSnapshot,
+    KillClient,
+    MoveTime,
+    OwnOperation,
+    Rebalance,
+    RestoreSnapshot,
+    Scale,
+)
 from kproc.broker.cluster.delegation_tokens import LOG_ONLY
 from kproc.broker.config.settings import is_secret
 from kproc.broker.config.values import HIDDEN, without_url_secrets
@@ -373,4 +382,19 @@ def described_operation(operation: OwnOperation, result: Fields) -> Described | 
         )
     if isinstance(operation, KillClient) and result["is_killed"]:
         return Described("closed connections", [operation.id], shown)
+    if isinstance(operation, CreateSnapshot):
+        return Described("created snapshots", [result["snapshot"]], str)
+    if isinstance(operation, DeleteSnapshot):
+        return Described("deleted snapshots", [operation.snapshot], str)
+    if isinstance(operation, MoveTime) and operation.action != "show":
+        text = f"advance by {operation.ms} ms" if operation.action == "advance" else operation.action
+        state = "frozen, " if result["is_frozen"] else ""
+        return Described("moved the time", [f"{text} ({state}{result['lead_ms']} ms ahead)"], str)
+    return None
+
+
+def described_request(operation: OwnOperation) -> Described | None:
+    """Describe an operation whose answer can be lost, before it is carried out. Return None for any other one."""
+    if isinstance(operation, RestoreSnapshot):
+        return Described("requested a restore", [operation.snapshot or "the empty state"], str)
     return None

@@ -22,6 +22,7 @@ from kproc.broker.request.change_descriptions import (
     Described,
     Fields,
     described_operation,
+    described_request,
     shown,
     succeeded,
 )
@@ -125,6 +126,12 @@ class ChangeLog:
     def log_operation(self, context: RequestContext, operation: OwnOperation, result: Fields) -> None:
         """Log one of kproc's own operations that has succeeded, if it changes something."""
         described = described_operation(operation, result)
+        if described is not None:
+            self._log(context, described)
+
+    def log_request(self, context: RequestContext, operation: OwnOperation) -> None:
+        """Log one of kproc's own operations before it is carried out, because it ends this role."""
+        described = described_request(operation)
         if described is not None:
             self._log(context, described)
 

@@ -94,6 +94,7 @@ def _send_to_controller(request: HandlerRequest, operation: OwnOperation) -> Non
             request.services.change_log.log_operation(request, operation, reply.result)
         _respond(request, reply)
 
+    request.services.change_log.log_request(request, operation)
     request.ask_controller(OWN, OwnRequest(operation), on_reply)
 
 

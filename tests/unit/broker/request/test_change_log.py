@@ -6,10 +6,14 @@ import pytest
 
 from kproc.broker.api import load_all
 from kproc.broker.calls.own_operations import (
+    CreateSnapshot,
+    DeleteSnapshot,
     KillClient,
+    MoveTime,
     OwnOperation,
     PlanRebalance,
     Rebalance,
+    RestoreSnapshot,
     Scale,
     ShowStatus,
 )
@@ -157,6 +161,19 @@ def test_remembered_commits_are_bounded_in_entries_and_bytes() -> None:
         (KillClient("a-b\n"), {"is_killed": True}, r"closed connections (1): a-b\n"),
         (KillClient("a-b"), {"is_killed": False}, None),
         (ShowStatus(), {}, None),
+        (CreateSnapshot(), {"snapshot": "0f"}, "created snapshots (1): 0f"),
+        (DeleteSnapshot("0f"), {}, "deleted snapshots (1): 0f"),
+        (MoveTime("show"), {"lead_ms": 0, "is_frozen": False}, None),
+        (
+            MoveTime("advance", 50),
+            {"lead_ms": 70, "is_frozen": False},
+            "moved the time (1): advance by 50 ms (70 ms ahead)",
+        ),
+        (
+            MoveTime("freeze"),
+            {"lead_ms": -7, "is_frozen": True},
+            "moved the time (1): freeze (frozen, -7 ms ahead)",
+        ),
     ],
 )
 def test_own_operations_that_change_something_have_a_line(
@@ -164,6 +181,17 @@ def test_own_operations_that_change_something_have_a_line(
 ) -> None:
     ChangeLog().log_operation(context_of(ApiKey.PRODUCE, {}), operation, result)
     assert lines == ([] if words is None else [f"User:alice from 192.0.2.7 {words}"])
+
+
+@pytest.mark.parametrize(("snapshot", "name"), [("0f", "0f"), (None, "the empty state")])
+def test_restore_has_a_line_before_it_ends_the_role(
+    lines: list[str], snapshot: str | None, name: str
+) -> None:
+    context, operation = context_of(ApiKey.PRODUCE, {}), RestoreSnapshot(snapshot)
+    ChangeLog().log_request(context, operation)
+    ChangeLog().log_request(context, ShowStatus())
+    ChangeLog().log_operation(context, operation, {})
+    assert lines == [f"User:alice from 192.0.2.7 requested a restore (1): {name}"]
 
 
 def test_removed_members_and_aborted_transactions_are_named(lines: list[str]) -> None:
