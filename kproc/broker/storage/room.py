@@ -27,9 +27,14 @@ class CountingFs:
         self._values = values
 
     def __getattr__(self, name: str) -> Any:
-        method = getattr(self.wrapped, name)
+        fs = self.wrapped
+        method = getattr(fs, name)
         # Cache the method on the instance, so that Python does not call __getattr__ for it again.
         setattr(self, name, method)
+        # A sync thread can be here while `divert` runs in the Handler's thread, and would cache the former method for
+        # ever. If `divert` comes after this comparison, it removes the method itself.
+        if self.wrapped is not fs:
+            self.__dict__.pop(name, None)
         return method
 
     def divert(self, fs: Fs) -> Fs:
@@ -37,7 +42,7 @@ class CountingFs:
         before, self.wrapped = self.wrapped, fs
         # Only cached methods belong to the former Fs. A thread that runs one now finishes with it.
         for name in self.__dict__.keys() - {"wrapped", "_values"}:
-            del self.__dict__[name]
+            self.__dict__.pop(name, None)
         return before
 
     def open(self, path: Path, *, create: bool = False, writable: bool = True) -> int:

@@ -73,3 +73,20 @@ def test_diverted_fs_gets_every_later_call_until_it_is_replaced(tmp_path: Path) 
         assert fs.wrapped is other
     fs.sync(0)
     assert calls == ["first", "first", "second", "second", "first"]
+
+
+def test_method_fetched_before_a_diversion_is_not_cached(tmp_path: Path) -> None:
+    """A sync thread can get a method of the former file system while the Handler's thread diverts the calls."""
+    calls: list[str] = []
+    second = OsFs()
+    second.exists = lambda _path: not calls.append("second")  # type: ignore[method-assign]
+
+    class DivertedMeanwhile:
+        def __getattr__(self, name: str) -> Any:
+            fs.divert(second)
+            return lambda _path: calls.append("first")
+
+    fs: Any = counting(DivertedMeanwhile(), [0] * len(SLOT))  # type: ignore[arg-type]
+    fs.exists(tmp_path)
+    fs.exists(tmp_path)
+    assert calls == ["first", "second"]
