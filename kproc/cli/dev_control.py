@@ -31,6 +31,7 @@ _POLL_MS: Final = 250
 # A data directory of --set log.dirs can need a long recovery.
 _START_TIMEOUT_MS: Final = 600_000
 _STOP_TIMEOUT_MS: Final = 60_000
+_WRONG_USAGE: Final = 2  # The exit code of a broker that rejects a setting.
 _TOKEN_FILE: Final = "control-token"  # noqa: S105 - the name of a file
 TOKEN_VARIABLE: Final = "KPROC_CONTROL_TOKEN"  # noqa: S105 - the name of a variable
 """Name of the variable with the token of the control API. Without the variable the token is random."""
@@ -161,6 +162,10 @@ def run_with_control(
         shown = {**announcement.content(), "control_token": control.token}
         print_ready(shown, counts, broker.credentials, "log.dirs" not in settings)
         _wait_for_end(signals, control, announcement)
+    except BrokerFailed as error:
+        # The broker has said on the terminal which setting is wrong.
+        code = _WRONG_USAGE if error.exit_code == _WRONG_USAGE else 1
+        raise Failure(one_line(str(error)), exit_code=code) from error
     except RuntimeError as error:
         raise Failure(one_line(str(error))) from error
     finally:

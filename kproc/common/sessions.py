@@ -7,11 +7,16 @@ belong to both, even if their parent has ended and init has adopted them.
 from __future__ import annotations
 
 import contextlib
+import errno
 import os
 import select
 import signal
+from typing import Final
 
 from kproc.common.clock import NS_PER_MS, SystemClock
+
+# Errors of a host or process that has no free descriptor or memory. They say nothing about another process.
+_SHORT: Final = (errno.EMFILE, errno.ENFILE, errno.ENOMEM)
 
 
 def wait_ended(descriptor: int, timeout_ms: int) -> bool:
@@ -61,17 +66,22 @@ def kill_process_group(group: int) -> None:
         os.killpg(group, signal.SIGKILL)
 
 
-def peek_exit(pid: int) -> str:
-    """Describe how our child ended, without reaping it: its pid must stay reserved until the session is gone."""
+def peek_exit(pid: int) -> int | None:
+    """Return the exit code of our child, or minus its signal, or None if this process ignores SIGCHLD or reaps it.
+
+    The child is not reaped: its pid must stay reserved until the session is gone.
+    """
     try:
         ended = os.waitid(os.P_PID, pid, os.WEXITED | os.WNOWAIT)
     except ChildProcessError:
-        return "an unknown exit code, because this process ignores SIGCHLD or reaps its children itself"
+        return None
     assert ended is not None
-    return exit_text(ended.si_status if ended.si_code == os.CLD_EXITED else -ended.si_status)
+    return ended.si_status if ended.si_code == os.CLD_EXITED else -ended.si_status
 
 
-def exit_text(code: int) -> str:
+def exit_text(code: int | None) -> str:
+    if code is None:
+        return "an unknown exit code, because this process ignores SIGCHLD or reaps its children itself"
     return f"exit code {code}" if code >= 0 else f"signal {signal.Signals(-code).name}"
 
 
@@ -91,11 +101,16 @@ def parent_pid(pid: int) -> int | None:
 
 
 def stat_fields(pid: int) -> list[bytes]:
-    """Return the fields of /proc/PID/stat after the command's name; an empty list if the process has ended."""
+    """Return the fields of /proc/PID/stat after the command's name; an empty list if the process has ended.
+
+    Raises OSError if this process has no free descriptor or memory.
+    """
     try:
         with open(f"/proc/{pid}/stat", "rb") as file:
             # proc(5): the name of the command stands in parentheses and may itself contain blanks and parentheses, so
             # search for the last one.
             return file.read().rpartition(b")")[2].split()
-    except OSError:
+    except OSError as error:
+        if error.errno in _SHORT:
+            raise
         return []

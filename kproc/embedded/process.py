@@ -40,6 +40,9 @@ LOG_TAIL_BYTES: Final = 8192
 class BrokerFailed(RuntimeError):
     """The broker did not start or did not stop. The message ends with the last lines of its stderr."""
 
+    exit_code: int | None = None
+    """Exit code of a broker that ended at its start, such as 2 for a wrong setting."""
+
 
 class BrokerProcess:
     """The supervisor of one broker, in a session of its own. It can be started again after stop().
@@ -115,13 +118,19 @@ class BrokerProcess:
         deadline_ns = self._clock.now_ns() + self._start_timeout_ms * NS_PER_MS
         while (ready := _read_ready(ready_file)) is None or ready.get("restores", 0) < restores:
             if wait_ended(self.pidfd, POLL_MS):
-                assert self._child is not None
-                raise BrokerFailed(f"the broker ended with {peek_exit(self._child.pid)}{self.log_suffix()}")
+                raise self._failed_start()
             if self._clock.now_ns() > deadline_ns:
                 raise BrokerFailed(
                     f"the broker was not ready in {self._start_timeout_ms} ms{self.log_suffix()}"
                 )
         return ready
+
+    def _failed_start(self) -> BrokerFailed:
+        assert self._child is not None
+        code = peek_exit(self._child.pid)
+        failure = BrokerFailed(f"the broker ended with {exit_text(code)}{self.log_suffix()}")
+        failure.exit_code = code
+        return failure
 
     def kill(self) -> None:
         """Send SIGKILL to the supervisor alone; its children notice and end. stop() then returns no failure for it."""
@@ -203,9 +212,15 @@ class BrokerProcess:
                 was_killed = graceful and not has_ended
                 kill_process_group(child.pid)
                 wait_ended(self.pidfd, self._stop_timeout_ms)
-        left_over = wait_session_ends(
-            child.pid, timeout_ms=min(SETTLE_MS, self._stop_timeout_ms) if graceful else 0
-        )
+        try:
+            left_over = wait_session_ends(
+                child.pid, timeout_ms=min(SETTLE_MS, self._stop_timeout_ms) if graceful else 0
+            )
+        except OSError:
+            # Without a free descriptor nobody knows which processes are left. None may outlive the broker.
+            kill_process_group(child.pid)
+            child.wait()
+            raise
         if left_over:
             kill_process_group(child.pid)
             wait_session_ends(child.pid, timeout_ms=self._stop_timeout_ms)

@@ -144,7 +144,12 @@ def _open_role(connect: Connect, role: str, index: int) -> tuple[int, int]:
     except ProcessLookupError:
         raise BrokerFailed(f"{role} {index} has just ended by itself: see the broker's log_text()") from None
     # The role can have ended since the status, and another process can have its pid.
-    if start_ticks(pid) != row["start_ticks"]:
+    try:
+        is_same = start_ticks(pid) == row["start_ticks"]
+    except OSError:
+        os.close(pidfd)
+        raise
+    if not is_same:
         os.close(pidfd)
         raise BrokerFailed(f"{role} {index} has just ended by itself: see the broker's log_text()")
     return pid, pidfd

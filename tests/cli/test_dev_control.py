@@ -20,6 +20,7 @@ from kproc.embedded import Broker
 from kproc.embedded.control import ControlServer
 from tests.support.broker import ROOT
 from tests.support.command_line import call_kproc, run_here, told
+from tests.support.kproc_command import kproc
 from tests.support.proc import living
 from tests.support.wait import PATIENCE_SECONDS, wait_until
 
@@ -146,6 +147,14 @@ def test_wrong_control_options_are_usage_errors(
     assert (
         error("0") == "kproc: KPROC_CONTROL_TOKEN: a token has at least 16 ASCII characters, and no blanks\n"
     )
+
+
+@pytest.mark.long
+def test_wrong_setting_of_dev_with_control_is_a_usage_error() -> None:
+    """The broker of --control is a child, whose exit code says what was wrong. Only a real one has that."""
+    done = kproc("dev", "--port", "0", "--control", "0", "--set", "num.io.threads=no")
+    assert done.returncode == 2, done
+    assert "num.io.threads" in done.stderr
 
 
 def test_process_of_the_control_api_collects_garbage(

@@ -170,7 +170,7 @@ class Status:
             "role": role,
             "index": index,
             "pid": pid,
-            "start_ticks": start_ticks(pid),
+            "start_ticks": _start_ticks(pid),
             "state": process["state"],
             "restarts": process["restarts"],
             "hung_ms": process["hung_ms"],
@@ -239,9 +239,20 @@ def _topic_counts(image: ClusterImage | None) -> dict[str, int]:
 
 
 def cpu_seconds(pid: int) -> float:
-    """Return user and system time of a process in seconds, or 0 if it has ended."""
-    fields = stat_fields(pid)
+    """Return user and system time of a process in seconds, or 0 if it has ended or no descriptor is free."""
+    try:
+        fields = stat_fields(pid)
+    except OSError:
+        return 0.0
     return (int(fields[11]) + int(fields[12])) / _TICKS_PER_SECOND if fields else 0.0
+
+
+def _start_ticks(pid: int) -> int | None:
+    """Return the start time of a process, or None if it has ended or no descriptor is free."""
+    try:
+        return start_ticks(pid)
+    except OSError:
+        return None
 
 
 def real_uid(pid: int) -> int:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import signal
 import socket
@@ -227,3 +228,12 @@ def test_a_session_is_waited_for_without_its_leader():
         os.kill(child.pid, signal.SIGKILL)
         assert wait_session_ends(child.pid, timeout_ms=5_000) == []
         child.wait()
+
+
+def test_shortage_of_descriptors_is_no_ended_process(monkeypatch):
+    def has_no_descriptor(*_: object) -> None:
+        raise OSError(errno.EMFILE, os.strerror(errno.EMFILE))
+
+    monkeypatch.setattr("builtins.open", has_no_descriptor)
+    with pytest.raises(OSError, match="Too many open files"):
+        session_members(os.getsid(0))
