@@ -217,6 +217,8 @@ def add(
         rule["apis"] = ["ApiVersions"]
     with _connect(bootstrap) as client:
         row = client.operate("add-fault", rule=rule, is_dry_run=dry_run)
+        if not dry_run:
+            client.operate("keep-fault", id=row["id"])
     result = "would add" if dry_run else f"added {row['id']}:"
     print_done([{**row, "result": result, "words": _words(row["rule"])}], "{result} {words}", output)
 

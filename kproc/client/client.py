@@ -394,11 +394,6 @@ class Client:
         self._check_correlation(int.from_bytes(frame[:4], "big", signed=True), pending)
         return decode_result(frame[4:], self.address)
 
-    def send_operation(self, op: str, **arguments: Any) -> None:
-        """Send one of kproc's own operations without reading its answer. Send nothing else on this connection then."""
-        self._correlation_id += 1
-        self.send_bytes(encode_operation(self._correlation_id, self.client_id, op, arguments))
-
     def scale(self, **counts: int) -> dict[str, Any]:
         """Change the number of `processors` and `handlers`, wait until that is done, and return the result.
 

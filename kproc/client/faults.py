@@ -222,7 +222,6 @@ class Faults:
         lease = self._connect()
         try:
             described = lease.operate("add-fault", rule=dict(rule))
-            lease.send_operation("hold-fault", id=described["id"])
         except BaseException:
             lease.close()
             raise

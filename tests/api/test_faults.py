@@ -245,12 +245,8 @@ def test_rule_with_a_time_ends_by_itself(faulty: Broker) -> None:
     rule.remove()
 
 
-@pytest.mark.slow
 def test_rule_whose_client_gives_up_is_removed(faulty: Broker) -> None:
-    """A rule is added when all Handlers apply it, and one that is paused holds that up.
-
-    Slow, because it fails at times on a shared broker: a rule stays. The cause is not found yet.
-    """
+    """A rule is added when all Handlers apply it, and one that is paused holds that up."""
     with faulty.pause_role("handler", 1):
         for _ in range(4):  # Connections have both Handlers as their homes.
             faults = Faults(lambda: Client.connect(faulty.host, faulty.port, timeout_ms=300))
@@ -265,6 +261,50 @@ def test_rule_whose_client_gives_up_is_removed(faulty: Broker) -> None:
 def test_rule_has_a_limited_number_of_apis(faulty: Broker) -> None:
     with pytest.raises(ClientError, match=r"of length <= 200 - at `\$\.rule\.apis`"):
         faulty.faults.close(["Produce"] * 201)
+
+
+def test_rule_ends_with_its_connection_or_is_kept(faulty: Broker) -> None:
+    """A client that ends right after the broker's answer leaves no rule, as a command does on purpose."""
+    ids = []
+    for is_kept in (False, True):
+        with Client.connect(faulty.host, faulty.port) as client:
+            ids.append(client.operate("add-fault", rule={"action": "close", "topic": "other"})["id"])
+            if is_kept:
+                client.operate("keep-fault", id=ids[-1])
+    wait_until(
+        lambda: [each["id"] for each in faulty.faults.list()] == ids[1:],
+        seconds=PATIENCE_SECONDS,
+        what="only the kept rule is left",
+    )
+    faulty.faults.clear()
+
+
+def fails_produce(faulty: Broker) -> bool:
+    """Return True if a rule lets Produce fail, and False if its Handler has just died."""
+    with suppress(Closed), RawClient(faulty.bootstrap) as client:
+        return set(produce_all(client, "orders", b"x").values()) == {NOT_LEADER}
+    return False
+
+
+def test_rule_outlives_its_handler_but_not_its_client() -> None:
+    """With one Handler, nobody else learns of the connection's end while that one is dead."""
+
+    def has_no_rule() -> bool:
+        with suppress(ClientError):  # A connection to a Handler that dies is closed.
+            return not faulty.faults.list()
+        return False
+
+    with forked_broker()({"num.io.threads": 1, "num.network.threads": 1}) as faulty:
+        faulty.create_topic("orders", partitions=4)
+        for has_ended_before in (True, False):
+            faulty.faults.fail("Produce", topic="orders", error="NOT_LEADER_OR_FOLLOWER")
+            faulty.kill_role("handler", wait=False)
+            if not has_ended_before:
+                wait_until(
+                    lambda: fails_produce(faulty), seconds=PATIENCE_SECONDS, what="the rule acts again"
+                )
+            faulty.faults.release()
+            wait_until(has_no_rule, seconds=PATIENCE_SECONDS, what="the rule is gone")
 
 
 def test_restarted_handler_applies_the_rules() -> None:

@@ -214,7 +214,7 @@ def setting_values() -> list[str]:
 
 _OPERATIONS: Final = (
     "ping", "status", "clients", "topics", "logs", "scale", "kill-client", "monitor", "add-fault", "remove-fault",
-    "list-faults", "hold-fault", "no-such", "",
+    "list-faults", "keep-fault", "no-such", "",
 )  # fmt: skip
 _MEMBERS: Final = ("op", "processors", "handlers", "ticket", "id", "watch", "rule", "x", "", "\x1b[2J", "\ud800")
 

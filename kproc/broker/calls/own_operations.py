@@ -148,7 +148,10 @@ class FaultRule(msgspec.Struct, kw_only=True, omit_defaults=True, forbid_unknown
 
 
 class AddFault(_AnyOperation, tag="add-fault"):
-    """Add a fault rule. It stays until it is removed or the broker stops. A dry run only validates it."""
+    """Add a fault rule. It ends with the connection of this request, unless a KeepFault follows.
+
+    A dry run only validates the rule.
+    """
 
     rule: FaultRule
     is_dry_run: bool = False
@@ -164,8 +167,8 @@ class ListFaults(_AnyOperation, tag="list-faults"):
     """List the fault rules with their counts."""
 
 
-class HoldFault(_AnyOperation, tag="hold-fault"):
-    """Remove a fault rule when this connection ends. The answer comes only when the rule was removed."""
+class KeepFault(_AnyOperation, tag="keep-fault"):
+    """Let a fault rule stay until it is removed or the broker stops, also if the connection that added it ends."""
 
     id: _RuleId
 
@@ -203,7 +206,7 @@ class MoveTime(_AnyOperation, tag="move-time"):
     ms: Annotated[int, msgspec.Meta(ge=-(1 << 53), le=1 << 53)] = 0
 
 
-FaultOperation = AddFault | RemoveFault | ListFaults | HoldFault
+FaultOperation = AddFault | RemoveFault | ListFaults | KeepFault
 SnapshotOperation = CreateSnapshot | RestoreSnapshot | DeleteSnapshot
 OwnOperation = (
     Ping
@@ -219,7 +222,7 @@ OwnOperation = (
     | AddFault
     | RemoveFault
     | ListFaults
-    | HoldFault
+    | KeepFault
     | CreateSnapshot
     | RestoreSnapshot
     | DeleteSnapshot

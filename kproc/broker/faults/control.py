@@ -1,11 +1,10 @@
-"""FaultControl: the operations by which clients add, remove, list and hold fault rules. One per Handler."""
+"""FaultControl: the operations by which clients add, keep, remove and list fault rules. One per Handler."""
 
 from __future__ import annotations
 
 import errno
 import logging
 from collections.abc import Callable, Collection
-from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
 import msgspec
@@ -16,10 +15,9 @@ from kproc.broker.calls.own_operations import (
     AddFault,
     FaultOperation,
     FaultRule,
-    HoldFault,
+    KeepFault,
     RemoveFault,
 )
-from kproc.broker.faults.answers import UNTIL_STOP_NS, HeldOperation
 from kproc.broker.faults.disk import used_bytes
 from kproc.broker.faults.errors import has_error_response
 from kproc.broker.faults.matching import API_NAMES
@@ -56,7 +54,6 @@ class FaultControl:
         self._services = services
         self._reload_all = reload_all
         self._files = RuleFiles(services.config.log_dirs)
-        self._leases: dict[int, list[HeldOperation]] = {}  # By rule.
         # By rule. A schedule counts hits on from its last count, and tests read them every few ms.
         self._schedules: dict[int, Schedule] = {}
 
@@ -67,8 +64,8 @@ class FaultControl:
                 self._add(request, operation, on_reply)
             elif isinstance(operation, RemoveFault):
                 self._remove(request, operation.id, on_reply)
-            elif isinstance(operation, HoldFault):
-                self._hold(request, operation.id, on_reply)
+            elif isinstance(operation, KeepFault):
+                self._keep(operation.id, on_reply)
             else:
                 rows = [self._describe(*each) for each in self._files.read().items()]
                 on_reply(OwnAnswer(result={"rules": rows}))
@@ -91,22 +88,37 @@ class FaultControl:
             raise InvalidRule(f"{RULES_MAX} fault rules exist already, which is the limit: remove some")
         if rule.action == "fill-disk":
             rule = msgspec.structs.replace(rule, used_bytes=used_bytes(self._services.config.log_dirs))
-        rule_id = self._files.add(rule)
-        self._log("added", request, rule_id, rule)
-        # A Handler that is paused holds up the answer. A client that does not wait for it does not know the rule's id.
-        request.when_gone(partial(self._remove_for, request, rule_id))
+        rule_id = self._files.add(rule, request.connection_id)
+        self._log(f"added by {_sender(request)}", rule_id, rule)
         self._reload_all(lambda: on_reply(OwnAnswer(result=self._describe(rule_id, rule))))
 
     def _remove(self, request: HandlerRequest, rule_id: int | None, on_reply: OnReply) -> None:
         rules = self._files.read()
         if rule_id is not None and rule_id not in rules:
-            raise InvalidRule(f"fault rule {rule_id} does not exist; kproc fault list shows all")
+            raise _unknown_rule(rule_id)
         gone = {rule_id: rules[rule_id]} if rule_id is not None else rules
         rows = [self._describe(*each) for each in gone.items()]
         for each, rule in gone.items():
             self._files.remove(each)
-            self._log("removed", request, each, rule)
+            self._log(f"removed by {_sender(request)}", each, rule)
         self._reload_all(lambda: on_reply(OwnAnswer(result={"rules": rows})))
+
+    def _keep(self, rule_id: int, on_reply: OnReply) -> None:
+        if rule_id not in self._files.read():
+            raise _unknown_rule(rule_id)
+        self._files.end_lease(rule_id)
+        on_reply(OwnAnswer(result={}))
+
+    def release(self, connection_ids: Collection[int]) -> None:
+        """Remove the rules of connections that have ended. If several Handlers do that, one of them finds each rule."""
+        rules = self._files.read()
+        removed = False
+        for rule_id in self._files.leased_by(connection_ids):
+            if rule_id in rules and self._files.remove(rule_id):
+                self._log("removed at the end of its client's connection", rule_id, rules[rule_id])
+                removed = True
+        if removed:
+            self._reload_all(lambda: None)
 
     def _describe(self, rule_id: int, rule: FaultRule) -> dict[str, Any]:
         matches = self._files.matches(rule_id)
@@ -116,56 +128,24 @@ class FaultControl:
         counts = {"id": rule_id, "matches": matches, "hits": schedule.hits(matches)}
         return {**counts, "rule": msgspec.to_builtins(rule)}
 
-    def _log(self, done: str, request: HandlerRequest, rule_id: int, rule: FaultRule) -> None:
+    def _log(self, done: str, rule_id: int, rule: FaultRule) -> None:
         text = printable(msgspec.json.encode(rule).decode())[:_SHOWN]
-        address = request.client_host.removeprefix("/")
         # A broker with a temporary directory is a test's own (kproc.Broker, `kproc dev`), and its rules are no news.
         level = logging.INFO if self._services.config.kproc_temporary_directory else logging.WARNING
-        logger.log(
-            level, "fault rule %d %s by %s from %s: %s", rule_id, done, request.principal, address, text
-        )
+        logger.log(level, "fault rule %d %s: %s", rule_id, done, text)
 
-    # -- leases
-
-    def _hold(self, request: HandlerRequest, rule_id: int, on_reply: OnReply) -> None:
-        """Remove a rule when the connection of this request ends. Respond when the rule was removed.
-
-        A stop or scale-down of this Handler ends the lease, and the rule stays.
-        """
-        if rule_id not in self._files.read():
-            raise InvalidRule(f"fault rule {rule_id} does not exist; kproc fault list shows all")
-
-        def end() -> None:
-            request.stop_waiting()
-            on_reply(OwnAnswer(result={}))
-
-        purgatory = self._services.owner.purgatory
-        lease = HeldOperation(UNTIL_STOP_NS, end)
-        lease.owner = request
-        purgatory.watch(lease, ())
-        self._leases.setdefault(rule_id, []).append(lease)
-        request.when_gone(partial(self._on_gone, request, rule_id, lease))
-
-    def _on_gone(self, request: HandlerRequest, rule_id: int, lease: HeldOperation) -> None:
-        self._services.owner.purgatory.cancel(lease)
-        self._remove_for(request, rule_id)
-
-    def _remove_for(self, request: HandlerRequest, rule_id: int) -> None:
-        """Remove a rule, because the connection of this request has ended."""
-        rule = self._files.read().get(rule_id)
-        if rule is not None and self._files.remove(rule_id):
-            self._log("removed", request, rule_id, rule)
-            self._reload_all(lambda: None)
-
-    def release_all_but(self, rule_ids: Collection[int]) -> None:
-        """Discard what is kept for rules that do not exist any more, and respond to the requests that hold them."""
+    def discard_all_but(self, rule_ids: Collection[int]) -> None:
+        """Discard the counts of rules that do not exist any more."""
         for rule_id in self._schedules.keys() - rule_ids:
             del self._schedules[rule_id]
-        purgatory = self._services.owner.purgatory
-        for rule_id in self._leases.keys() - rule_ids:
-            for lease in self._leases.pop(rule_id):
-                purgatory.finished(lease)
-                lease.complete()
+
+
+def _sender(request: HandlerRequest) -> str:
+    return f"{request.principal} from {request.client_host.removeprefix('/')}"
+
+
+def _unknown_rule(rule_id: int) -> InvalidRule:
+    return InvalidRule(f"fault rule {rule_id} does not exist; kproc fault list shows all")
 
 
 def validate(rule: FaultRule) -> None:

@@ -1,9 +1,12 @@
 """RuleFiles: the fault rules of a broker and their counters, as files that all Handlers share.
 
-`log.dirs/.faults/` holds for each rule `N.rule` (JSON) and `N.count`. Each matching request appends one byte to
-`N.count`, and the position behind that byte is the request's number. The kernel orders the appends of all processes and
-threads, so that each number is given once in the whole broker. No Handler waits for another one, and a Handler that is
-killed or paused holds no lock. A Handler that starts reads the rules from here.
+`log.dirs/.faults/` holds for each rule `N.rule` (JSON) and `N.count`, and `N.lease` with the id of the connection
+whose end removes the rule. Leases are files, so that they outlive the Handler that added the rule.
+
+Each matching request appends one byte to `N.count`, and the position behind that byte is the request's number. The
+kernel orders the appends of all processes and threads, so that each number is given once in the whole broker. No
+Handler waits for another one, and a Handler that is killed or paused holds no lock. A Handler that starts reads the
+rules from here.
 
 The supervisor removes the directory at each start, because rules end with the broker.
 """
@@ -11,6 +14,7 @@ The supervisor removes the directory at each start, because rules end with the b
 from __future__ import annotations
 
 import os
+from collections.abc import Collection
 from contextlib import suppress
 from pathlib import Path
 from typing import Final
@@ -23,6 +27,7 @@ from kproc.broker.storage.format import FAULT_RULE_SUFFIX, FAULTS_DIRECTORY
 RULES_MAX: Final = 100
 """Most rules at a time. Each open rule holds a descriptor in each Handler."""
 _IDS: Final = "ids"
+_LEASE_SUFFIX: Final = ".lease"
 _MODE: Final = 0o700
 _FILE_MODE: Final = 0o600
 _decode_rule = msgspec.json.Decoder(FaultRule).decode
@@ -34,8 +39,8 @@ class RuleFiles:
     def __init__(self, log_dirs: str) -> None:
         self._path = Path(log_dirs).absolute() / FAULTS_DIRECTORY
 
-    def add(self, rule: FaultRule) -> int:
-        """Store a rule and return its id. Ids are not used again until the broker's next start.
+    def add(self, rule: FaultRule, connection_id: int) -> int:
+        """Store a rule that ends with a connection, and return its id. Ids are not used again until the next start.
 
         Raises OSError if the rule cannot be stored.
         """
@@ -46,6 +51,7 @@ class RuleFiles:
         finally:
             ids.close()
         Counter(self._path / f"{rule_id}.count").close()
+        (self._path / f"{rule_id}{_LEASE_SUFFIX}").write_text(str(connection_id))
         # Rename a complete file into place, because a Handler that starts may read the directory at any time.
         temporary = self._path / f"{rule_id}.new"
         temporary.write_bytes(msgspec.json.encode(rule))
@@ -58,9 +64,23 @@ class RuleFiles:
             (self._path / f"{rule_id}{FAULT_RULE_SUFFIX}").unlink()
         except FileNotFoundError:
             return False
-        with suppress(FileNotFoundError):
-            (self._path / f"{rule_id}.count").unlink()
+        for suffix in (".count", _LEASE_SUFFIX):
+            (self._path / f"{rule_id}{suffix}").unlink(missing_ok=True)
         return True
+
+    def end_lease(self, rule_id: int) -> None:
+        """Keep a rule when its connection ends."""
+        (self._path / f"{rule_id}{_LEASE_SUFFIX}").unlink(missing_ok=True)
+
+    def leased_by(self, connection_ids: Collection[int]) -> list[int]:
+        """Return the ids of the rules that end with one of these connections."""
+        holders = set(map(str, connection_ids))
+        found = []
+        for rule_id in self.ids():
+            with suppress(FileNotFoundError):
+                if (self._path / f"{rule_id}{_LEASE_SUFFIX}").read_text() in holders:
+                    found.append(rule_id)
+        return found
 
     def ids(self) -> list[int]:
         """Return the ids of all rules, in the order in which they were added."""

@@ -134,7 +134,9 @@ class ClientRequests:
         self._divided = services.clients.divided = self.held.divided
         self.large = self._divided.jobs  # Requests and answers that are handled in steps.
         self.without_room, self.resting = self.held.without_room, self.held.resting
-        self._news = ConnectionNews(services, queue, held=self.held, logins=self.logins, moving=self.moving)
+        self._news = ConnectionNews(
+            services, queue, held=self.held, logins=self.logins, moving=self.moving, faults=self.faults
+        )
         self.served = self.refused = 0  # Handled requests and malformed frames since the last `count`.
 
     # -- wiring ------------------------------------------------------------------------------------------------
@@ -143,11 +145,13 @@ class ClientRequests:
         """Remove a Processor that has ended, and abandon the requests of its connections."""
         for key in list(client.held):
             self.held.abandon(client, key)
+        connection_ids = list(client.requests.identities)
         for connection_id in list(client.requests.waiting):
             client.requests.cancel(connection_id)
-        for connection_id in client.requests.identities:
+        for connection_id in connection_ids:
             self.logins.discard_login(connection_id)
             close_sessions(self._services, connection_id)
+        self.faults.release(connection_ids)
         self.moving.on_processor_death(client.requests, self._services.clock.host_ns())
 
     def switch_log(self) -> None:

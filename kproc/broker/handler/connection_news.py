@@ -26,6 +26,7 @@ from kproc.broker.transport.envelope import (
 )
 
 if TYPE_CHECKING:
+    from kproc.broker.handler.fault_switch import FaultSwitch
     from kproc.broker.handler.held_connections import HeldConnections
     from kproc.broker.handler.logins import Logins
     from kproc.broker.handler.migrating_connections import MigratingConnections
@@ -37,7 +38,7 @@ if TYPE_CHECKING:
 class ConnectionNews:
     """The receiver of the records about connections in one Handler."""
 
-    __slots__ = ("_clock", "_held", "_logins", "_moving", "_queue", "_rates", "_services")
+    __slots__ = ("_clock", "_faults", "_held", "_logins", "_moving", "_queue", "_rates", "_services")
 
     def __init__(
         self,
@@ -47,6 +48,7 @@ class ConnectionNews:
         held: HeldConnections,
         logins: Logins,
         moving: MigratingConnections,
+        faults: FaultSwitch,
     ) -> None:
         self._services = services
         self._clock = services.clock
@@ -55,6 +57,7 @@ class ConnectionNews:
         self._held = held
         self._logins = logins
         self._moving = moving
+        self._faults = faults
 
     def handle(self, client: ProcessorPeer, kind: int, view: memoryview) -> None:
         """Handle one record of any other kind than REQUEST and REQUEST_BLOCK."""
@@ -104,6 +107,7 @@ class ConnectionNews:
         else:
             self._logins.discard_login(connection_id)
             self._moving.gone(client.requests, connection_id)
+            self._faults.release((connection_id,))
 
     def _charge_socket_time(self, client: ProcessorPeer, connection_id: int, body: memoryview) -> None:
         """Charge a client for the time that its Processor spent on the socket."""

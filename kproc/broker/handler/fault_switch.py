@@ -8,7 +8,7 @@ A broker without kproc.faults.enable rejects the operations, and a broker withou
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
@@ -64,17 +64,30 @@ class FaultSwitch:
         if not self.is_enabled:
             on_reply(OwnAnswer(error=_OFF))
             return
+        self._open_control().respond(request, operation, on_reply)
+
+    def _open_control(self) -> FaultControl:
         if self._control is None:
             from kproc.broker.faults.control import FaultControl
 
             self._control = FaultControl(self._services, self._reload_all)
-        self._control.respond(request, operation, on_reply)
+        return self._control
+
+    def release(self, connection_ids: Collection[int]) -> None:
+        """Remove the rules that these connections have added, because they have ended.
+
+        Another Handler may have added them and died. Therefore the files say which rules these are, not this object.
+        """
+        if self._has_directory():
+            self._open_control().release(connection_ids)
+
+    def _has_directory(self) -> bool:
+        """Return True if a rule was ever added since the broker's start."""
+        return self.is_enabled and Path(self._services.config.log_dirs, FAULTS_DIRECTORY).is_dir()
 
     def load(self) -> None:
-        """Read the rules that exist at the start of this Handler. The directory exists only if a rule was added."""
-        if not self.is_enabled or self.injector is not None:
-            return
-        if Path(self._services.config.log_dirs, FAULTS_DIRECTORY).is_dir():
+        """Read the rules that exist at the start of this Handler."""
+        if self.injector is None and self._has_directory():
             self.reload()
 
     def reload(self) -> None:
@@ -84,7 +97,7 @@ class FaultSwitch:
         self.injector.reload()
         self._divert_disk(self.injector.has_disk_rules)
         if self._control is not None:
-            self._control.release_all_but(self.injector.rule_ids)
+            self._control.discard_all_but(self.injector.rule_ids)
 
     def _divert_disk(self, has_rules: bool) -> None:
         """Apply the rules about the disk to this Handler's logs, or stop that if no such rule exists any more."""

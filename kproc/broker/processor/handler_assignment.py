@@ -50,6 +50,8 @@ class HandlerAssignment:
             connection.is_introduced = False  # The new Handler process knows no connection.
         if is_new:
             self._choose_routing()
+        else:
+            handlers.repeat_disconnected(handler)
         if not handler.is_leaving:
             # A Processor that was restarted can know only Handlers that are leaving, if the one that stays is away.
             for leaving in [each for each in handlers.by_id.values() if each.is_leaving]:

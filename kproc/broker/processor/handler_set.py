@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Callable
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 from kproc.broker.processor.connection import Connection
 from kproc.broker.processor.handler_peer import HandlerPeer
@@ -14,6 +15,8 @@ from kproc.broker.transport.outbox import Inbox
 if TYPE_CHECKING:
     from kproc.broker.request.routing import ProduceRouter
 
+_REPEATED_MAX: Final = 1000  # Most ends of connections that a restarted Handler is told again.
+
 
 class HandlerSet:
     """The Handlers that a Processor has, with their links and the router among them.
@@ -22,7 +25,7 @@ class HandlerSet:
     """
 
     __slots__ = (
-        "_given_router", "_looks", "by_id", "by_index", "inboxes", "may_have_answers", "only",
+        "_disconnected", "_given_router", "_looks", "by_id", "by_index", "inboxes", "may_have_answers", "only",
         "router", "unpublished",
     )  # fmt: skip
 
@@ -37,6 +40,9 @@ class HandlerSet:
         self.by_index: dict[int, HandlerPeer] = {}
         # Handlers whose rings have records that are not published yet.
         self.unpublished: dict[HandlerPeer, None] = {}
+        self._disconnected: deque[tuple[int, int]] = deque(
+            maxlen=_REPEATED_MAX
+        )  # Ids and flags, the newest last.
         self.inboxes: list[Inbox] = []  # Of the Handlers that have a link.
         self._looks: list[Callable[[], bool]] = []
         # True if the next pass must take answers before it polls: the last check found some, or the eventfd announced
@@ -106,8 +112,18 @@ class HandlerSet:
 
         With a router every Handler is told, because each may have had its requests. Otherwise only its home is told.
         """
+        self._disconnected.append((connection.id, flags))
         for handler in (connection.home,) if self.router is None else self.by_id.values():
             handler.notify(DISCONNECTED, HEAD.pack(connection.id, 0, 0, flags))
+
+    def repeat_disconnected(self, handler: HandlerPeer) -> None:
+        """Tell the successor of a Handler which connections have ended lately.
+
+        Its predecessor may have died before it read that, and connections can end while no Handler runs. What a
+        Handler stores in files for a connection, its successor removes then.
+        """
+        for connection_id, flags in self._disconnected:
+            handler.notify(DISCONNECTED, HEAD.pack(connection_id, 0, 0, flags))
 
     def publish(self) -> None:
         """Publish the records that this pass has written into request rings, and wake the Handlers that sleep.

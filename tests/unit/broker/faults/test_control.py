@@ -88,7 +88,7 @@ def test_hits_are_counted_on_from_the_last_reading(tmp_path: Path, monkeypatch: 
     services: Any = SimpleNamespace(config=SimpleNamespace(log_dirs=str(tmp_path)), owner=owner)
     control = FaultControl(services, lambda on_done: on_done())
     files = RuleFiles(str(tmp_path))
-    rule_id = files.add(FaultRule(action="close", probability=0.5))
+    rule_id = files.add(FaultRule(action="close", probability=0.5), 1)
     counter = files.counter(rule_id)
     readings: list[dict[str, Any]] = []
     for _ in range(3):
@@ -98,7 +98,7 @@ def test_hits_are_counted_on_from_the_last_reading(tmp_path: Path, monkeypatch: 
     counter.close()
     assert drawn == [0, 1, 2]
     assert [each["matches"] for each in readings] == [1024, 2048, 3072]
-    control.release_all_but(())
+    control.discard_all_but(())
     control.respond(None, ListFaults(), lambda answer: readings.extend(answer.result["rules"]))  # type: ignore[arg-type]
     assert readings[-1]["hits"] == readings[-2]["hits"], "a schedule that was discarded counts again"
     assert drawn == [0, 1, 2] * 2

@@ -26,7 +26,7 @@ class Disk:
         self.fs: Any = FaultyFs(OsFs(), str(directory))
 
     def add(self, **rule: Any) -> int:
-        return self.files.add(FaultRule(**rule))
+        return self.files.add(FaultRule(**rule), connection_id=1)
 
     def fill(self, free_bytes: int) -> int:
         return self.add(action="fill-disk", free_bytes=free_bytes, used_bytes=used_bytes(str(self.directory)))

@@ -13,6 +13,7 @@ from kproc.broker.calls.own_operations import FaultRule
 from kproc.broker.faults.rule_files import RuleFiles
 
 RULE = FaultRule(action="fail", apis=["Produce"], topic="orders", error="NOT_LEADER_OR_FOLLOWER", times=2)
+CONNECTION = 7
 
 
 @pytest.fixture
@@ -23,20 +24,20 @@ def files(tmp_path: Path) -> RuleFiles:
 def test_rules_are_read_in_the_order_of_their_addition(files: RuleFiles) -> None:
     assert files.read() == {}
     rules = [FaultRule(action="delay", ms=each) for each in range(1, 13)]
-    ids = [files.add(rule) for rule in rules]
+    ids = [files.add(rule, CONNECTION) for rule in rules]
     assert list(files.read().items()) == list(zip(ids, rules, strict=True))
 
 
 def test_id_of_removed_rule_is_not_used_again(files: RuleFiles) -> None:
     """Somebody who removes a rule twice must not remove another one."""
-    first = files.add(RULE)
+    first = files.add(RULE, CONNECTION)
     assert files.remove(first)
     assert not files.remove(first)
-    assert files.add(RULE) != first
+    assert files.add(RULE, CONNECTION) != first
 
 
 def test_numbers_are_given_once_over_processes_and_threads(files: RuleFiles) -> None:
-    rule_id = files.add(RULE)
+    rule_id = files.add(RULE, CONNECTION)
     numbers: list[list[int]] = [[], [], []]
 
     def count(into: list[int]) -> None:
@@ -67,7 +68,7 @@ def test_numbers_are_given_once_over_processes_and_threads(files: RuleFiles) -> 
 
 
 def test_counter_of_removed_rule_cannot_be_opened(files: RuleFiles) -> None:
-    rule_id = files.add(RULE)
+    rule_id = files.add(RULE, CONNECTION)
     files.remove(rule_id)
     assert files.matches(rule_id) == 0
     with pytest.raises(FileNotFoundError):
@@ -75,8 +76,17 @@ def test_counter_of_removed_rule_cannot_be_opened(files: RuleFiles) -> None:
 
 
 def test_damaged_rule_is_no_rule(files: RuleFiles, tmp_path: Path) -> None:
-    good = files.add(RULE)
-    damaged = files.add(RULE)
+    good = files.add(RULE, CONNECTION)
+    damaged = files.add(RULE, CONNECTION)
     (tmp_path / ".faults" / f"{damaged}.rule").write_bytes(b'{"action":"clo')
     (tmp_path / ".faults" / "x.rule").write_bytes(b"")
     assert list(files.read()) == [good]
+
+
+def test_lease_ends_with_its_connection_unless_kept(files: RuleFiles) -> None:
+    first, kept, other = (files.add(RULE, each) for each in (CONNECTION, CONNECTION, CONNECTION + 1))
+    files.end_lease(kept)
+    assert files.leased_by((CONNECTION,)) == [first]
+    assert files.leased_by((CONNECTION, CONNECTION + 1)) == [first, other]
+    files.remove(first)
+    assert files.leased_by((CONNECTION,)) == []

@@ -16,7 +16,7 @@ def watch(path: Path, **settings: Any) -> FaultWatch:
 
 
 def test_disabled_injection_is_no_problem_whatever_files_exist(tmp_path: Path) -> None:
-    RuleFiles(str(tmp_path)).add(FaultRule(action="close"))
+    RuleFiles(str(tmp_path)).add(FaultRule(action="close"), 1)
     found = watch(tmp_path)
     assert (found.describe(), found.problem) == ({"is_enabled": False, "rules": 0}, None)
 
@@ -33,9 +33,9 @@ def test_rules_are_a_problem_of_every_broker(tmp_path: Path) -> None:
     found = watch(tmp_path, **settings)
     assert found.problem is None
     files = RuleFiles(str(tmp_path))
-    first = files.add(FaultRule(action="close"))
+    first = files.add(FaultRule(action="close"), 1)
     assert found.problem == "requests or writes fail on purpose: 1 fault rule is active"
-    files.add(FaultRule(action="close"))
+    files.add(FaultRule(action="close"), 1)
     assert found.problem == "requests or writes fail on purpose: 2 fault rules are active"
     files.remove(first)
     assert found.describe() == {"is_enabled": True, "rules": 1}
