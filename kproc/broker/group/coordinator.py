@@ -3,14 +3,13 @@
 It has no I/O and no clock of its own. It follows coordinator/rules.py: the runtime replays the log into it, then passes
 requests to it. Its state changes only when a record is in the log, so a failed write has nothing to undo.
 
-A group of another protocol is another class in the same dictionary, because a group id has one group. `replay` tells
-the protocols apart by the types of the records' keys (records.py). Offsets of open transactions are pending until a
-marker in the log ends the transaction (pending_offsets.py).
+A group of another protocol is another class in the same dictionary, because a group id has one group. The keys of the
+records tell the protocols apart (group_loading.py). Offsets of open transactions are pending until a marker in the log
+ends the transaction (pending_offsets.py).
 """
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final, TypeVar
@@ -35,9 +34,9 @@ from kproc.broker.group.consumer.messages import (
     ConsumerHeartbeatResult,
     DescribedConsumerGroup,
 )
-from kproc.broker.group.consumer.records import CONSUMER_RECORDS
 from kproc.broker.group.consumer.topics import ConsumerCluster
 from kproc.broker.group.consumer_groups import ConsumerGroups
+from kproc.broker.group.group_loading import GroupLoading
 from kproc.broker.group.messages import (
     UNKNOWN_MEMBER_ID,
     DescribedGroup,
@@ -54,12 +53,6 @@ from kproc.broker.group.messages import (
 )
 from kproc.broker.group.offset_requests import OffsetRequests
 from kproc.broker.group.offsets import GroupOffsets
-from kproc.broker.group.records import (
-    CommittedOffset,
-    OffsetKey,
-    UnknownGroupRecord,
-    decode_record,
-)
 from kproc.broker.group.removal import TOMBSTONES_AT_ONCE, GroupRemoval, log_error
 from kproc.broker.share.membership.group import ShareGroup
 from kproc.broker.share.membership.messages import (
@@ -70,11 +63,9 @@ from kproc.broker.share.membership.messages import (
     ShareHeartbeatReply,
     ShareHeartbeatResult,
 )
-from kproc.broker.share.membership.records import SHARE_RECORDS
 from kproc.broker.share.membership.share_groups import ShareGroups
 from kproc.broker.share.state.messages import SharePartitionKey
 from kproc.broker.streams.group import StreamsGroup
-from kproc.broker.streams.records import STREAMS_RECORDS
 from kproc.broker.streams.streams_groups import StreamsGroups
 from kproc.common.deadlines import Deadlines
 from kproc.common.errors import ErrorCode
@@ -83,15 +74,11 @@ if TYPE_CHECKING:
     from kproc.broker.config import Config
     from kproc.broker.coordinator.coordinator_log import CoordinatorLog
 
-logger = logging.getLogger(__name__)
-
 R = TypeVar("R")
 # A coordinator has one dictionary for the groups of all protocols, because an id belongs to one group.
 Group = ClassicGroup | ConsumerGroup | ShareGroup | StreamsGroup
 
-# Costs of steps in units of about 1 us: of building a group, of a member of it, of resigning from a group.
-_BUILD_COST: Final = 25
-_MEMBER_COST: Final = 5
+# Cost of the step that resigns from a group, in units of about 1 us.
 _RESIGN_COST: Final = 8
 # The name of the deadline at which started steps are run. A group of this name only gets a tick too many.
 _STEPS: Final = "\0steps"
@@ -128,7 +115,7 @@ class GroupCoordinator:
         self.streams = StreamsGroups(self._groups, self._unwritten, config, cluster, timing, log)
         self.offsets = GroupOffsets()
         self._removal = GroupRemoval(self._groups, self.offsets, config, timing, log, self._remove_group)
-        self._unknown_types: set[int] = set()
+        self._loading = GroupLoading(self._classic, self._consumers, self.shares, self.streams, self.offsets)
         self.steps = Steps(log.flush)
         self._is_sweeping = False
         # Groups whose deletion takes several steps, because they have many offsets, or states of a share coordinator.
@@ -145,57 +132,14 @@ class GroupCoordinator:
 
     def replay(self, key: bytes | None, value: bytes | None, offset: int, producer: Producer | None) -> None:
         """Replay one record, in the order of the log. Raises Corrupt if it cannot be read."""
-        if key is not None and CONSUMER_RECORDS.has(key):
-            self._consumers.replay(key, value)
-            return
-        if key is not None and SHARE_RECORDS.has(key):
-            self.shares.replay(key, value)
-            return
-        if key is not None and STREAMS_RECORDS.has(key):
-            self.streams.replay(key, value)
-            return
-        decoded = decode_record(key, value)
-        # A newer Kafka can write record types of group protocols that kproc does not have. Skip them, so that the
-        # other groups can be loaded.
-        if isinstance(decoded, UnknownGroupRecord):
-            if decoded.key_type not in self._unknown_types:
-                self._unknown_types.add(decoded.key_type)
-                logger.warning("group records of the unknown key type %d are skipped", decoded.key_type)
-            return
-        key_of, content = decoded
-        if isinstance(key_of, OffsetKey):
-            assert content is None or isinstance(content, CommittedOffset)
-            if content is None:
-                self.offsets.remove(key_of)
-            else:
-                self.offsets.put(key_of, content, offset, producer)
-        else:
-            assert not isinstance(content, CommittedOffset)
-            self._classic.replay(key_of.group_id, content)
+        self._loading.replay(key, value, offset, producer)
 
     def finish_loading(self, topics: KnownTopics) -> None:
         """Start to create the groups from the replayed records, and to remove the offsets of deleted topics."""
         self.steps.add(self._finish_loading(topics))
 
     def _finish_loading(self, topics: KnownTopics) -> Work:
-        # Build the groups only now, because every record replaces the one before.
-        yield from self._classic.restore_replayed()
-        for state in self._consumers.pop_replayed():
-            self._consumers.add(state)
-            yield _BUILD_COST + _MEMBER_COST * len(state.members)
-        for share_state in self.shares.pop_replayed():
-            self.shares.add(share_state)
-            yield _BUILD_COST + _MEMBER_COST * len(share_state.members)
-        for streams_state in self.streams.pop_replayed():
-            self.streams.add(streams_state)
-            yield _BUILD_COST + _MEMBER_COST * len(streams_state.members)
-        count = 0
-        # KIP-211: offsets without a group record belong to a tool or to a consumer that assigns its partitions by
-        # itself. The sweep finds them by their group.
-        for group_id in self.offsets.group_ids():
-            self._classic.group_of_offsets(group_id)
-            count += self.offsets.count_by_name(group_id, topics)
-            yield _BUILD_COST + self.offsets.count(group_id)
+        yield from self._loading.build_groups(topics)
         if topics.deleted:
             yield from self._removal.remove_deleted(topics.gone)
             yield from self.shares.remove_topics(topics.gone)
@@ -204,12 +148,6 @@ class GroupCoordinator:
             loaded.start_sessions(self._timing.now_ms())
             self.after_change(group_id)
             yield 2 + loaded.member_count
-        if count:
-            logger.warning(
-                "%d committed offsets have unknown topic ids, as in files of another broker: they count for the topics "
-                "of the same names",
-                count,
-            )
 
     # -- members -----------------------------------------------------------------------------------------------
 

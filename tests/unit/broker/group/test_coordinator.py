@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from kproc.broker.group.records import OffsetKey, encode_offset_key
 from kproc.common.deadlines import NEVER
-from kproc.common.errors import Corrupt, ErrorCode
+from kproc.common.errors import ErrorCode
 from tests.support.coordinators import run_steps
 from tests.support.group_coordinator_rig import Rig
 
@@ -80,13 +79,3 @@ def test_who_waits_is_sent_to_the_next_owner(rig: Rig) -> None:
     run_steps(rig.coordinator)
     assert waiting[0].error_code == ErrorCode.NOT_COORDINATOR
     assert rig.deadlines.first == NEVER
-
-
-def test_unknown_record_types_are_skipped_and_damage_is_not(
-    rig: Rig, caplog: pytest.LogCaptureFixture
-) -> None:
-    for _ in range(3):
-        rig.coordinator.replay(b"\0\x63\0\1g", b"\0\0", 0, None)
-    assert [record.levelname for record in caplog.records] == ["WARNING"]
-    with pytest.raises(Corrupt):
-        rig.coordinator.replay(encode_offset_key(OffsetKey("g", "t", 0)), b"\0\4", 0, None)

@@ -56,29 +56,6 @@ def test_topic_deleted_without_coordinator_is_noticed(rig: Rig) -> None:
     assert (decode_record(key, value), value) == ((OffsetKey("g", "t", 0), None), None)
 
 
-@pytest.mark.parametrize("present", [True, False])
-def test_load_counts_offsets_with_unknown_topic_id_by_name(
-    rig: Rig, caplog: pytest.LogCaptureFixture, *, present: bool
-) -> None:
-    """The files of __consumer_offsets come from another broker, or the metadata were restored from an older copy."""
-    rig.commit(7)
-    rig.commit(8, topic="u")
-    rig.log.sync()
-    new_id = b"n" * 16
-    del rig.topics["t"]
-    if present:
-        rig.topics["t"] = new_id
-    written = len(rig.log.records)
-    rig.make()
-    rig.log.sync()
-    assert len(rig.log.records) == written, "no tombstone"
-    assert "1 committed offsets have unknown topic ids" in caplog.text
-    rig.topics["t"] = new_id
-    found = rig.coordinator.offsets.get("g", "t", 0, new_id)
-    assert found is not None
-    assert found.offset == 7
-
-
 def test_load_drops_leader_epochs_above_the_partitions(rig: Rig) -> None:
     """A consumer waits for metadata with the epoch of its committed offset, and asks the partition for nothing."""
     rig.commit(1, topic="t", leader_epoch=5)
