@@ -33,7 +33,7 @@ class Delivery:
     """The last delivery of a record, and what became of it."""
 
     session: Session
-    at_ns: int
+    at_ns: int  # When the request was sent. The broker may have died between its answer and the member's reading.
     count: int
     end: int | None = None  # The type of the acknowledgement that was answered without an error.
     is_unknown: bool = False  # An acknowledgement was sent and not answered.
@@ -57,9 +57,17 @@ class ShareHistory:
         self.is_strict = True  # False: partitions move, which ends what their former owners knew.
 
     def acquired(
-        self, session: Session, place: Place, count: int, *, now_ns: int, disturbed_ns: int, name: str
+        self,
+        session: Session,
+        place: Place,
+        count: int,
+        *,
+        now_ns: int,
+        sent_ns: int,
+        disturbed_ns: int,
+        name: str,
     ) -> None:
-        """A member was given a record."""
+        """A member was given a record, by the answer to a request that was sent at `sent_ns`."""
         known = self.records.get(place)
         self._counts["shared"] += 1
         if known is not None:
@@ -80,7 +88,7 @@ class ShareHistory:
             self._violate(f"{session.name}: the first delivery of {name} says {count}")
         if not 1 <= count <= LIMIT:
             self._violate(f"{session.name}: {name} is delivered the {count}th time")
-        self.records[place] = Delivery(session, now_ns, count)
+        self.records[place] = Delivery(session, sent_ns, count)
 
     def acknowledging(self, place: Place) -> None:
         self.records[place].is_unknown = True

@@ -132,7 +132,7 @@ class ShareMember(Worker):
             acknowledge={key[1]: batches_of(kinds) for key, kinds in acknowledged.items()},
         )
         self._send(acknowledged)
-        self.is_fetching = True
+        self.is_fetching, sent_ns = True, self.world.now_ns()
         answer = yield from self.call(ApiKey.SHARE_FETCH, 2, fields)
         self.is_fetching = False
         if not (yield from self._accept(answer["error_code"])):
@@ -147,10 +147,10 @@ class ShareMember(Worker):
             row = rows.get(key)
             self._answered(key, kinds, row["acknowledge_error_code"] if row is not None else 0)
         for key, row in rows.items():
-            self._on_row(key, row)
+            self._on_row(key, row, sent_ns)
         return any(row["acquired_records"] for row in rows.values())
 
-    def _on_row(self, key: tuple[bytes, int], row: Fields) -> None:
+    def _on_row(self, key: tuple[bytes, int], row: Fields, sent_ns: int) -> None:
         self._check_row(row["error_code"])
         offsets = [
             (at, each["delivery_count"])
@@ -163,6 +163,7 @@ class ShareMember(Worker):
                 (*key, at),
                 count,
                 now_ns=self.world.now_ns(),
+                sent_ns=sent_ns,
                 disturbed_ns=self.world.disturbed_ns,
                 name=f"stable-{key[1]} at {at}",
             )
