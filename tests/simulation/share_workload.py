@@ -225,15 +225,20 @@ class ShareMember(Worker):
 
     def _answered(self, key: tuple[bytes, int], kinds: dict[int, int], code: int) -> None:
         shares = self.history.shares
+        known = {at: shares.records.get((*key, at)) for at in kinds}
+        # One record that is not held any more makes the broker reject the acknowledgement of all.
+        is_calm = shares.is_strict and all(
+            each is not None and each.session is self.session and self.world.disturbed_ns < each.at_ns
+            for each in known.values()
+        )
         for at, kind in kinds.items():
-            delivery = shares.records.get((*key, at))
+            delivery = known[at]
             if delivery is None or delivery.session is not self.session:
                 continue  # A power loss has taken it, or another session has it.
             if not code:
                 shares.acknowledged((*key, at), kind)
                 continue
             shares.failed((*key, at))
-            is_calm = shares.is_strict and self.world.disturbed_ns < delivery.at_ns
             is_late = self.world.now_ns() - delivery.at_ns >= LOCK_NS
             if code == E.INVALID_RECORD_STATE and is_calm and not is_late:
                 self.world.violate(f"{self.name}: {key[1]} at {at} is said not to be held")
