@@ -82,10 +82,12 @@ class GroupMember(Committing):
 
     def finish(self) -> Life:
         """Send heartbeats until the group has settled."""
-        since_ns = self.world.now_ns()
+        since_ns, starts = self.world.now_ns(), self.history.restarts
         while not self.is_settled():
-            # A clean stop can last until kproc.drain.timeout.ms, and the group settles after the next start.
-            if self.world.now_ns() > max(since_ns, self.world.disturbed_ns) + _SETTLE_NS:
+            if starts != self.history.restarts:
+                # A clean stop can last until kproc.drain.timeout.ms. The group settles after the next start.
+                since_ns, starts = self.world.now_ns(), self.history.restarts
+            if self.world.now_ns() > since_ns + _SETTLE_NS:
                 has_topic = any(each.name == "stable" for each in self.history.alive())
                 if has_topic and not self.history.has_unsettled_groups and not self.is_excused():
                     self.world.violate(f"{self.group} has not settled: {self.mates.members}")
