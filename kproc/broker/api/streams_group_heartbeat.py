@@ -82,11 +82,14 @@ def handle_streams_group_heartbeat(context: RequestContext, request: Fields) -> 
         _check_topics(context, topology)
     _validate(request, topology)
 
+    group_id, creations = request["group_id"], context.services.owner.topic_creations
+
     def on_done(outcome: StreamsHeartbeatResult | int) -> None:
         if isinstance(outcome, int):
             outcome = StreamsHeartbeatResult(error_code=outcome)
-        if outcome.missing_topics:
-            create_internal_topics(context, outcome, respond)
+        missing = creations.remember(group_id, outcome.missing_hash, outcome.missing_topics)
+        if missing:
+            create_internal_topics(context, msgspec.structs.replace(outcome, missing_topics=missing), respond)
         else:
             respond(outcome)
 
@@ -94,7 +97,8 @@ def handle_streams_group_heartbeat(context: RequestContext, request: Fields) -> 
         # Kafka sends the lag of version 0 as 0.
         context.reply(_fields_of(result, knows_lag=context.api_version > 0))
 
-    _HEARTBEAT.send_one(context, request["group_id"], _heartbeat_of(context, request, topology), on_done)
+    heartbeat = _heartbeat_of(context, request, topology, creations.known_hash(group_id))
+    _HEARTBEAT.send_one(context, group_id, heartbeat, on_done)
 
 
 def check_enabled(context: RequestContext) -> None:
@@ -173,7 +177,9 @@ def _validate_join(request: Fields, topology: Topology | None) -> None:
         )
 
 
-def _heartbeat_of(context: RequestContext, request: Fields, topology: Topology | None) -> StreamsHeartbeat:
+def _heartbeat_of(
+    context: RequestContext, request: Fields, topology: Topology | None, missing_hash: int
+) -> StreamsHeartbeat:
     tasks = [request[role] for role in _ROLES]
     endpoint, tags = request["user_endpoint"], request["client_tags"]
     client_id = client_id_of(context)
@@ -193,6 +199,7 @@ def _heartbeat_of(context: RequestContext, request: Fields, topology: Topology |
         task_end_offsets=_offsets_of(request["task_end_offsets"]),
         is_shutdown=request["shutdown_application"],
         endpoint_epoch=request["endpoint_information_epoch"],
+        missing_hash=missing_hash,
         knows_missing_tags=context.api_version >= _KNOWS_MISSING_TAGS_SINCE,
         client_id=client_id,
         client_host=context.client_host,

@@ -19,6 +19,10 @@ BACKOFF_NS: Final = 1_000_000_000
 FAILURES_MAX: Final = 1_000
 # A reason can repeat a value of 32 KB that the client has sent.
 REASON_CHARACTERS_MAX: Final = 249
+# Limit of the groups whose missing topics are remembered. A topology has at most 1,000 topics.
+GROUPS_MAX: Final = 16
+
+Topics = tuple[StreamsTopic, ...]
 
 
 class TopicCreations:
@@ -28,6 +32,29 @@ class TopicCreations:
         self._in_creation: set[str] = set()
         # Topic -> end of its back-off, reason. The ends rise from the first to the last entry.
         self._failures: dict[str, tuple[int, str]] = {}
+        # Group id -> hash of its missing topics, and the topics. The one that was used last is the last.
+        self._missing: dict[str, tuple[int, Topics]] = {}
+
+    def known_hash(self, group_id: str) -> int:
+        """Return the hash of a group's missing topics as this Handler knows them, or 0."""
+        return self._missing[group_id][0] if group_id in self._missing else 0
+
+    def remember(self, group_id: str, missing_hash: int, topics: Topics) -> Topics:
+        """Return the missing topics of a group. `topics` is empty if the coordinator found that we know them.
+
+        The result is empty if we know them no more, because other groups came between. The next heartbeat then gets
+        them again.
+        """
+        known = self._missing.pop(group_id, (0, ()))
+        if not missing_hash:
+            return ()
+        if not topics and known[0] == missing_hash:
+            topics = known[1]
+        if topics:
+            self._missing[group_id] = missing_hash, topics
+            if len(self._missing) > GROUPS_MAX:
+                del self._missing[next(iter(self._missing))]
+        return topics
 
     def start(self, topics: Iterable[StreamsTopic], now_ns: int) -> list[StreamsTopic]:
         """Return the topics to create now. The caller must pass all of them to `finish` later."""

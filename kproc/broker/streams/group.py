@@ -185,7 +185,10 @@ class StreamsGroup:
             tasks=tasks if needs_tasks else None,
             endpoint_epoch=self._endpoint_epoch,
             endpoints=endpoints,
-            missing_topics=configured.missing_topics,
+            missing_topics=()
+            if request.missing_hash == configured.missing_hash
+            else configured.missing_topics,
+            missing_hash=configured.missing_hash,
         )
 
     def _heartbeat_interval_ms(self, member: StreamsGroupMember, configured: ConfiguredTopology) -> int:

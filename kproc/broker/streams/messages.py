@@ -36,6 +36,7 @@ class StreamsHeartbeat(msgspec.Struct, frozen=True, kw_only=True):
     task_end_offsets: TaskOffsets | None = None
     is_shutdown: bool = False  # The member requests a shutdown of all members.
     endpoint_epoch: int = 0  # The version of the endpoints' partitions that the member knows.
+    missing_hash: int = 0  # Of the missing internal topics that the client's Handler knows for the group.
     knows_missing_tags: bool = True  # v1 and later: the client knows MISSING_CLIENT_TAGS.
     client_id: str = ""
     client_host: str = ""
@@ -61,7 +62,10 @@ class StreamsHeartbeatResult(msgspec.Struct, frozen=True, kw_only=True):
     tasks: MemberTasks | None = None
     endpoint_epoch: int = 0
     endpoints: tuple[EndpointPartitions, ...] | None = None
-    missing_topics: tuple[StreamsTopic, ...] = ()  # The API's handler creates these internal topics now.
+    # The API's handler creates these internal topics now. They can be 1,000, so a Handler that has named their hash in
+    # the request does not get them again.
+    missing_topics: tuple[StreamsTopic, ...] = ()
+    missing_hash: int = 0  # 0: no topic is missing.
 
 
 class DescribedStreamsMember(msgspec.Struct, frozen=True, kw_only=True):

@@ -12,6 +12,7 @@ from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from enum import IntEnum
 from functools import cached_property
+from hashlib import blake2b
 from typing import Final
 
 import msgspec
@@ -140,6 +141,7 @@ class ConfiguredTopology(msgspec.Struct, frozen=True, kw_only=True):
     epoch: int
     subtopologies: Mapping[str, ConfiguredSubtopology]  # By id, in the order of the ids.
     missing_topics: tuple[StreamsTopic, ...] = ()
+    missing_hash: int = 0  # Of the missing topics. 0: no topic is missing.
     problem: StreamsStatus | None = None
 
     @property
@@ -177,7 +179,11 @@ def configure_topology(topology: Topology, counts: PartitionCounts) -> Configure
         detail = f"Internal topics are missing: {_summary([topic.name for topic in missing])}"
         problem = StreamsStatus(StreamsStatusCode.MISSING_INTERNAL_TOPICS, detail)
     return ConfiguredTopology(
-        epoch=topology.epoch, subtopologies=configured, missing_topics=missing, problem=problem
+        epoch=topology.epoch,
+        subtopologies=configured,
+        missing_topics=missing,
+        missing_hash=_hash_of(missing) if missing else 0,
+        problem=problem,
     )
 
 
@@ -361,6 +367,12 @@ def _reject_too_many_tasks(subtopologies: Iterable[ConfiguredSubtopology]) -> No
     task_count = sum(each.task_count for each in subtopologies)
     if task_count > TASKS_MAX:
         raise _invalid(f"The topology has {task_count} tasks. At most {TASKS_MAX} are possible.")
+
+
+def _hash_of(topics: tuple[StreamsTopic, ...]) -> int:
+    """Return a hash of 63 bits, which is the same in all processes."""
+    encoded = msgspec.msgpack.encode(topics)
+    return int.from_bytes(blake2b(encoded, digest_size=8).digest(), "big") >> 1
 
 
 def _missing_topics(

@@ -6,7 +6,7 @@ from contextlib import suppress
 from random import Random
 
 import pytest
-from msgspec.structs import force_setattr
+from msgspec.structs import force_setattr, replace
 
 from kproc.broker.streams.group import REMOVED_AT_ONCE
 from kproc.broker.streams.messages import StreamsHeartbeatResult
@@ -141,6 +141,24 @@ def test_missing_internal_topics_are_named_for_creation(rig: StreamsRig) -> None
     assert codes(result) == [StreamsStatusCode.MISSING_INTERNAL_TOPICS]
     assert result.missing_topics == (StreamsTopic("g-store-changelog", 4),)
     assert rig.group.state_name == "NotReady"
+
+
+def test_missing_internal_topics_are_sent_once_to_a_handler(rig: StreamsRig) -> None:
+    rig.set_topics({"t": 4})
+    member = HonestStreamsMember(rig, "a")
+    known = member.heartbeat().missing_hash
+    request = replace(member.request(), missing_hash=known)
+    result = rig.group.heartbeat(request, rig.now_ms)
+    assert (result.missing_topics, result.missing_hash) == ((), known)
+    assert codes(result) == [StreamsStatusCode.MISSING_INTERNAL_TOPICS]
+    # Another number of partitions makes another topic of it.
+    rig.set_topics({"t": 5})
+    result = rig.group.heartbeat(request, rig.now_ms)
+    assert result.missing_topics == (StreamsTopic("g-store-changelog", 5),)
+    assert result.missing_hash not in (0, known)
+    rig.set_topics({"t": 5, "g-store-changelog": 5})
+    result = rig.group.heartbeat(request, rig.now_ms)
+    assert (result.missing_topics, result.missing_hash) == ((), 0)
 
 
 def test_deleted_source_topic_takes_the_tasks(rig: StreamsRig) -> None:
