@@ -45,7 +45,8 @@ class GroupSettings:
         INT,
         2_000,
         "Maximum number of share sessions of a Handler. A member of a share group has one for each connection on which "
-        "it fetches records.",
+        "it fetches records. Beyond it, a new session takes the place of one of the group that has most, or is "
+        "rejected if no group has at least two more than its own.",
         at_least(1),
     )
     group_consumer_session_timeout_ms: int = setting(

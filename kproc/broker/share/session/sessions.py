@@ -93,6 +93,9 @@ class ShareSession:
 class ShareSessions:
     """The sessions of one Handler: at most `group.share.max.share.sessions`, and PARTITIONS_MAX in all of them.
 
+    No group can use up the sessions for itself: in a full Handler, a group gets a session of the group that has most,
+    as long as that one has at least two more. Its session that was not used for the longest time is closed.
+
     A member's epochs and partitions are known to its home only. A client that reaches another home gets
     SHARE_SESSION_NOT_FOUND and opens a new session there.
     """
@@ -102,6 +105,8 @@ class ShareSessions:
         self._sessions_max = sessions_max
         self._sessions: dict[tuple[str, str], ShareSession] = {}
         self._by_connection: dict[int, list[ShareSession]] = {}
+        # By group and member. The session that was used last is the last one of its group.
+        self._by_group: dict[str, dict[str, ShareSession]] = {}
         self._partition_count = 0
         self._last_number = 0
 
@@ -126,12 +131,13 @@ class ShareSessions:
         """Open a session for a member. Return (the session, the one that it replaces and whose records to release).
 
         As in Kafka, a client that opens its session again on the same connection keeps the records that it holds.
-        The caller has checked `can_open`.
+        The caller has checked `can_open`, and `make_room` for a new session.
         """
         before = self._sessions.get((group_id, member_id))
         if before is not None and before.connection_id == connection_id:
             self._partition_count += len(keys) - len(before.targets)
             before.start(keys)
+            self._record_use(before)
             return before, None
         if before is not None:
             self.close(before)
@@ -140,20 +146,47 @@ class ShareSessions:
         holder = ShareHolder(group_id, member_id, self._last_number, self._home)
         session = ShareSession(holder, connection_id, keys)
         self._sessions[group_id, member_id] = session
+        self._by_group.setdefault(group_id, {})[member_id] = session
         self._by_connection.setdefault(connection_id, []).append(session)
         self._partition_count += len(session.targets)
         return session, before
 
     def can_open(self, group_id: str, member_id: str, keys: Sequence[ShareKey]) -> bool:
-        """Return True if there is room for a member's session. The one that it replaces makes room."""
+        """Return True if there is room for a member's session, or `make_room` can make it.
+
+        The session that it replaces makes room.
+        """
         before = self._sessions.get((group_id, member_id))
-        others = len(self._sessions) - (before is not None)
         partitions = self._partition_count - (0 if before is None else len(before.targets)) + len(keys)
         return (
-            others < self._sessions_max
-            and len(keys) <= SESSION_PARTITIONS_MAX
+            len(keys) <= SESSION_PARTITIONS_MAX
             and partitions <= PARTITIONS_MAX
+            and (
+                before is not None
+                or len(self._sessions) < self._sessions_max
+                or self._find_victim(group_id) is not None
+            )
         )
+
+    def make_room(self, group_id: str, member_id: str) -> ShareSession | None:
+        """Close a session of another group if there is no room for a member's one. The caller releases its records."""
+        if len(self._sessions) < self._sessions_max or (group_id, member_id) in self._sessions:
+            return None
+        victim = self._find_victim(group_id)
+        if victim is not None:
+            self.close(victim)
+        return victim
+
+    def _find_victim(self, group_id: str) -> ShareSession | None:
+        """Return the session that a group may take in a full Handler. None: no group has at least two more."""
+        most = max(self._by_group.values(), key=len)
+        if len(most) < len(self._by_group.get(group_id, ())) + 2:
+            return None
+        return next(iter(most.values()))
+
+    def _record_use(self, session: ShareSession) -> None:
+        of_group = self._by_group[session.holder.group_id]
+        of_group[session.holder.member_id] = of_group.pop(session.holder.member_id)
 
     def proceed(
         self, session: ShareSession, epoch: int, keys: Sequence[ShareKey], forgotten: Sequence[ShareKey]
@@ -173,6 +206,7 @@ class ShareSessions:
         session.update(keys, forgotten)
         self._partition_count = partitions
         session.advance()
+        self._record_use(session)
 
     def close(self, session: ShareSession) -> None:
         """Close a session. The caller releases its records."""
@@ -181,6 +215,10 @@ class ShareSessions:
         session.is_closed = True
         holder = session.holder
         del self._sessions[holder.group_id, holder.member_id]
+        of_group = self._by_group[holder.group_id]
+        del of_group[holder.member_id]
+        if not of_group:
+            del self._by_group[holder.group_id]
         self._partition_count -= len(session.targets)
         left = self._by_connection[session.connection_id]
         left.remove(session)

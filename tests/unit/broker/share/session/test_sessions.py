@@ -64,6 +64,33 @@ def test_limit_does_not_count_the_session_that_is_replaced(sessions: ShareSessio
     assert sessions.can_open("g", "o", [A])
 
 
+def test_group_cannot_use_up_the_sessions() -> None:
+    sessions = ShareSessions(HOME, 4)
+
+    def open_session(group: str, member: str) -> str | None:
+        """Open a session in a full table. Return the member whose session was closed, or None."""
+        if not sessions.can_open(group, member, [A]):
+            return "rejected"
+        victim = sessions.make_room(group, member)
+        sessions.open(group, member, ord(member), [A], 5)
+        assert len(sessions) <= 4
+        return None if victim is None else victim.holder.member_id
+
+    assert [open_session("large", member) for member in "abcd"] == [None] * 4
+    sessions.proceed(sessions.find("large", "a"), 1, [], [])
+    open_session("large", "b")
+    assert open_session("large", "e") == "rejected"
+    # The session that was not used for the longest time makes room.
+    assert open_session("small", "x") == "c"
+    assert open_session("other", "y") == "d"
+    # A group may take sessions until it has nearly as many as the largest one.
+    assert open_session("small", "z") == "rejected"
+    assert open_session("small", "x") is None
+    assert [sessions.find("large", each).is_closed for each in "ab"] == [False, False]
+    assert sessions.close_connection(ord("a"))
+    assert open_session("small", "z") is None
+
+
 def test_limits_of_partitions(sessions: ShareSessions, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(module, "SESSION_PARTITIONS_MAX", 2)
     monkeypatch.setattr(module, "PARTITIONS_MAX", 3)

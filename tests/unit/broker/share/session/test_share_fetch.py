@@ -388,6 +388,20 @@ def test_session_limit_is_answered_after_the_wait(start: Start, monkeypatch: pyt
     assert scene.fetch(0, member_id="two", connection=2)["error_code"] == 0
 
 
+def test_other_group_gets_a_session_of_the_largest_one(start: Start, monkeypatch: pytest.MonkeyPatch) -> None:
+    owners = FakeOwners(monkeypatch)
+    scene = Scene(start(handlers=3, settings={"group.share.max.share.sessions": 2}), owners)
+    scene.produce(0, b"v")
+    for member in ("one", "two"):
+        scene.fetch(0, member_id=member)
+    owners.names()
+    # The record that the closed session holds is released first.
+    assert scene.fetch(0, group_id="other", member_id="three", connection=2)["error_code"] == 0
+    assert owners.names() == [(scene.at[0], "release"), (scene.at[0], "acquire")]
+    code = scene.fetch(0, member_id="one", share_session_epoch=1)["error_code"]
+    assert code == ErrorCode.SHARE_SESSION_NOT_FOUND
+
+
 def test_errors_of_all_partitions_end_the_wait(scene: Scene) -> None:
     scene.owners.errors[scene.topic_id, 0] = int(ErrorCode.GROUP_ID_NOT_FOUND)
     row = rows_of(scene.fetch(0, max_wait=500))[0]
