@@ -176,6 +176,12 @@ class CoordinatorLog(Generic[C]):
 
     # -- writing -----------------------------------------------------------------------------------------------
 
+    @property
+    def record_bytes_max(self) -> int:
+        """The largest size of a record's key and value together. `max.message.bytes` of the topic can be changed."""
+        size_max: int = self.owned.log.state.config.max_message_bytes
+        return size_max - _BATCH_OVERHEAD_BYTES - _RECORD_OVERHEAD_BYTES
+
     def write(self, write: Write) -> None:
         """Queue a write. It is appended at the end of the duty cycle at the latest, in the order of the calls."""
         self._writes.append(write)

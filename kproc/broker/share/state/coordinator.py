@@ -4,6 +4,9 @@ The rules are those of Kafka's ShareCoordinatorShard. Every change is one record
 update with the changed batches. After share.coordinator.snapshot.update.records.per.snapshot updates, the next change
 is a snapshot. The state follows the log: it changes when a record is appended.
 
+A snapshot that is larger than the topic's max.message.bytes allows is put off: updates continue, and the log grows. The
+default has room for every state.
+
 A sweep deletes the records below the oldest snapshot that is needed. Before, it writes snapshots of cold share
 partitions, because one that is never changed would keep the whole log.
 
@@ -44,6 +47,7 @@ from kproc.broker.share.state.records import (
     encode_tombstone,
 )
 from kproc.common.errors import ErrorCode, KafkaError
+from kproc.common.printable import printable
 
 if TYPE_CHECKING:
     from kproc.broker.config import Config
@@ -56,6 +60,9 @@ OnState = Callable[[PersistedState | int], None]
 # Costs in steps, in units of about 1 us: to check a share partition, to write its snapshot or its tombstone.
 _CHECK_COST: Final = 1
 _WRITE_COST: Final = 60
+# Upper limits of a record's bytes: besides its batches and the group's id, and for each batch.
+_STATE_BYTES: Final = 100
+_BATCH_BYTES: Final = 20
 
 
 class ShareEnvironment(NamedTuple):
@@ -70,7 +77,7 @@ class ShareEnvironment(NamedTuple):
 class _StoredPartition:
     """A share partition with the state that its records have made."""
 
-    __slots__ = ("fence_epoch", "key", "snapshot_offset", "state", "updates")
+    __slots__ = ("fence_epoch", "has_warned", "key", "snapshot_offset", "state", "updates")
 
     def __init__(self, key: SharePartitionKey, state: Snapshot, snapshot_offset: int) -> None:
         self.key = key
@@ -81,9 +88,10 @@ class _StoredPartition:
         self.fence_epoch = state.leader_epoch
         self.snapshot_offset = snapshot_offset
         self.updates = 0  # Since the last snapshot.
+        self.has_warned = False  # That its record is larger than the topic allows.
 
     def follow_snapshot(self, snapshot: Snapshot, offset: int) -> None:
-        self.state, self.snapshot_offset, self.updates = snapshot, offset, 0
+        self.state, self.snapshot_offset, self.updates, self.has_warned = snapshot, offset, 0, False
         self.fence_epoch = max(self.fence_epoch, snapshot.leader_epoch)
 
     def follow_update(self, update: Update) -> None:
@@ -266,7 +274,11 @@ class ShareCoordinator:
         if has_too_many(state.batches, batches):
             raise KafkaError(ErrorCode.INVALID_REQUEST)
         limit = self._environment.config.share_coordinator_snapshot_update_records_per_snapshot
-        if part.updates < limit:
+        merged = () if part.updates < limit else combine(state.batches, batches, start_offset)
+        if part.updates < limit or not self._fits(part, len(merged)):
+            # A larger update is rejected. Its owner then fails the members' acknowledgements.
+            if not self._fits(part, len(batches)):
+                raise KafkaError(ErrorCode.UNKNOWN_SERVER_ERROR)
             return Update(state.snapshot_epoch, leader_epoch, start_offset, complete_count, batches)
         now_ms = self._environment.timing.wall_ms()
         return replace(
@@ -277,8 +289,24 @@ class ShareCoordinator:
             delivery_complete_count=complete_count,
             created_ms=now_ms,
             written_ms=now_ms,
-            batches=combine(state.batches, batches, start_offset),
+            batches=merged,
         )
+
+    def _fits(self, part: _StoredPartition, count: int) -> bool:
+        """Return True if the topic allows a record with so many batches. Warn once until the next snapshot if not."""
+        size = _STATE_BYTES + len(part.key.group_id.encode()) + count * _BATCH_BYTES
+        if size <= self._log.record_bytes_max:
+            return True
+        if not part.has_warned:
+            part.has_warned = True
+            logger.warning(
+                "the state of %s needs a record of %d bytes, and max.message.bytes of __share_group_state allows %d: "
+                "increase it",
+                printable(state_key(*part.key)),
+                size,
+                self._log.record_bytes_max,
+            )
+        return False
 
     def _append(
         self, name: str, key: SharePartitionKey, content: ShareRecordValue | None, on_code: OnCode
@@ -344,6 +372,8 @@ class ShareCoordinator:
             if name not in self._parts or name in self._queued or part.state.written_ms > written_before_ms:
                 continue
             state = part.state
+            if not self._fits(part, len(state.batches)):
+                continue
             snapshot = replace(state, snapshot_epoch=state.snapshot_epoch + 1, written_ms=now_ms)
             self._append(name, part.key, snapshot, partial(_log_error, "snapshot"))
             yield _WRITE_COST
