@@ -14,6 +14,7 @@ from kproc.cli import (
     acls,
     api_ledger,
     bench,
+    broker_time,
     clients,
     config_explain,
     configs,
@@ -112,6 +113,7 @@ app.add_typer(acls.app, name="acl")
 app.add_typer(users.app, name="user")
 app.add_typer(quotas.app, name="quota")
 app.add_typer(faults.app, name="fault")
+app.add_typer(broker_time.app, name="time")
 app.command("produce", short_help="Send each line of the standard input as a record.")(produce.produce)
 app.command("consume", short_help="Write records to the standard output.")(consume.consume)
 app.add_typer(profiles.app, name="profile")

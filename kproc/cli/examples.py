@@ -124,6 +124,22 @@ EXAMPLES: Final[Mapping[str, str]] = {
         kproc fault remove 3
         kproc fault remove --all
     """,
+    "time show": """
+        kproc time show
+        kproc time show --format json
+    """,
+    "time advance": """
+        kproc time advance 8d      # a retention of 7 days deletes what was older
+        kproc time advance 1h30m --dry-run
+    """,
+    "time freeze": """
+        kproc time freeze
+        kproc time freeze --dry-run
+    """,
+    "time unfreeze": """
+        kproc time unfreeze
+        kproc time unfreeze --format json
+    """,
     "monitor": """
         kproc monitor --api Produce --topic orders
         kproc monitor --user alice --seconds 10 --format json

@@ -22,7 +22,7 @@ COMMAND_GROUPS: Final[Mapping[str, tuple[str, ...]]] = {
     "Topics and records": ("topic", "produce", "consume", "group", "txn"),
     "Watch": ("status", "top", "monitor", "clients", "latency", "doctor"),
     "Settings and access": ("config", "acl", "user", "quota", "profile"),
-    "Processes and load": ("scale", "rebalance", "kill-client", "fault", "tune", "perf", "bench"),
+    "Processes and load": ("scale", "rebalance", "kill-client", "fault", "time", "tune", "perf", "bench"),
     "Files and pipelines": ("dump-log", "import-log", "convert-log", "pipeline"),
     "About kproc": ("api", "version"),
 }

@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from kproc.client.faults import Faults
     from kproc.client.security.settings import ClientSecurity
     from kproc.client.security.throwaway import Throwaway
+    from kproc.embedded.async_broker import AsyncBroker
     from kproc.embedded.group_view import BrokerGroup
     from kproc.embedded.requests import RequestRecorder
     from kproc.embedded.roles import PausedRoles
@@ -199,6 +200,13 @@ class Broker:
         return self._requests
 
     @property
+    def aio(self) -> AsyncBroker:
+        """The methods that wait, for coroutines: `await broker.aio.restart()`."""
+        from kproc.embedded.async_broker import AsyncBroker
+
+        return AsyncBroker(self)
+
+    @property
     def async_faults(self) -> AsyncFaults:
         """The faults for coroutines: `async with broker.async_faults.fail(...)`."""
         from kproc.client.async_faults import AsyncFaults
@@ -356,8 +364,8 @@ class Broker:
 
         kill: end it by SIGKILL, as a crash does. What it has written stays, because the host goes on.
 
-        Fault rules end, and keep their counts. Call it by `asyncio.to_thread` in a coroutine. Raises BrokerFailed if
-        the broker does not stop in order or does not start again.
+        Fault rules end, and keep their counts. Raises BrokerFailed if the broker does not stop in order or does not
+        start again.
         """
         ready, directory = self._process.ready, self._process.directory
         if directory is None or not ready:

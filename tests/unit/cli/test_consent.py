@@ -39,7 +39,7 @@ WITHOUT_DRY_RUN = {
             "acl check", "acl list", "api", "clients", "config explain", "config get", "consume", "doctor",
             "dump-log", "fault list", "group describe", "group list", "monitor", "perf consume", "ping",
             "pipeline check", "pipeline status", "profile list", "profile show", "quota list", "status",
-            "top", "topic describe", "topic list", "topic verify", "tune list", "txn describe",
+            "time show", "top", "topic describe", "topic list", "topic verify", "tune list", "txn describe",
             "txn find-hanging", "txn list", "user list", "version", "bench compare", "bench report",
             "bench simulate", "bench sweep",
         ),

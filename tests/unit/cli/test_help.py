@@ -19,10 +19,10 @@ from tests.support.command_line import call_kproc
 from tests.support.command_parser import OWN_PARSER, parse_line, root
 
 PLACEHOLDERS = {
-    "ADDRESS", "BYTES", "DIR", "DIRECTORY", "FILE", "FILE|-", "FORMAT", "FROM", "GROUP", "HOST:PORT", "ID", "IP",
-    "KIND", "LIST", "M", "MECHANISM", "MINUTES", "MS", "N", "NAME", "NAME:N", "NAME=RANGE", "NAME=VALUE", "OPERATION",
-    "PATH", "PID", "PRINCIPAL", "QUOTA", "QUOTA=VALUE", "RANGE", "REGEX", "S", "SINK", "SPEC.toml", "STATE", "TEXT",
-    "TOPIC", "TOPIC[:P,...]", "TYPE:NAME", "WHERE",
+    "ADDRESS", "BYTES", "DIR", "DIRECTORY", "DURATION", "FILE", "FILE|-", "FORMAT", "FROM", "GROUP", "HOST:PORT", "ID",
+    "IP", "KIND", "LIST", "M", "MECHANISM", "MINUTES", "MS", "N", "NAME", "NAME:N", "NAME=RANGE", "NAME=VALUE",
+    "OPERATION", "PATH", "PID", "PRINCIPAL", "QUOTA", "QUOTA=VALUE", "RANGE", "REGEX", "S", "SINK", "SPEC.toml",
+    "STATE", "TEXT", "TOPIC", "TOPIC[:P,...]", "TYPE:NAME", "WHERE",
 }  # fmt: skip
 # A number of partitions and the number of one are both -p in rpk, too. --records of perf counts, as --count does.
 SAME_MEANING = ({"--partition", "--partitions"}, {"--count", "--records"})

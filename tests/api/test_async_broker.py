@@ -1,0 +1,112 @@
+"""kproc.Broker.aio: the event loop goes on during each call, and a cancelled block is left."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import threading
+from collections.abc import Awaitable, Iterator
+from typing import Any
+
+import pytest
+
+from kproc.embedded import Broker
+from kproc.embedded.async_broker import AsyncBroker, _in_block
+from tests.support.broker import forked_broker
+from tests.support.wait import PATIENCE_SECONDS
+
+pytestmark = [pytest.mark.own_broker, pytest.mark.no_leak_guard]  # A restore replaces the broker's processes.
+
+
+async def during(call: Awaitable[Any]) -> Any:
+    """Return the result of a call. The event loop must run a callback between its start and its end."""
+    turns: list[None] = []
+    asyncio.get_running_loop().call_soon(turns.append, None)
+    try:
+        return await call
+    finally:
+        assert turns, f"the event loop stood still during {call!r}"
+
+
+async def use_all(broker: AsyncBroker) -> None:
+    await during(broker.create_topic("t"))
+    await during(broker.configure_group("g", {"consumer.session.timeout.ms": 50_000}))
+    snapshot = await during(broker.snapshot())
+    assert await during(broker.topic("t").records()) == []
+    async with broker.time.frozen() as time:
+        assert await during(time.is_frozen())
+        before_ms = await during(time.now_ms())
+        await during(time.advance(hours=1))
+        assert await during(time.now_ms()) == before_ms + 3_600_000
+    assert not (await during(broker.time.describe()))["is_frozen"]
+    async with broker.requests.recording() as requests:
+        assert await during(requests.list()) == []
+        with pytest.raises(AssertionError, match="0 of 1 matched Produce"):
+            await during(requests.wait_for("Produce", timeout_s=0))
+    assert await during(broker.group("g").state()) == "Dead"
+    with pytest.raises(RuntimeError, match="does not exist"):
+        await during(broker.group("g").lag())
+    async with broker.pause_role("cleaner"):
+        await during(broker.group("g").state())
+    await during(broker.kill_role("cleaner"))
+    await during(broker.delete_topic("t"))
+    await during(broker.restore(snapshot))
+    assert await during(broker.topic("t").records()) == []
+    await during(broker.delete_snapshot(snapshot))
+    await during(broker.reset())
+    with pytest.raises(RuntimeError, match=r"topic t: .*UNKNOWN_TOPIC_OR_PARTITION"):
+        await during(broker.topic("t").records())
+
+
+def test_event_loop_goes_on_during_each_call(fork_server: None) -> None:
+    async def check() -> None:
+        broker = forked_broker()(transport="process")
+        await during(broker.aio.start())
+        try:
+            await use_all(broker.aio)
+        finally:
+            await during(broker.aio.stop())
+
+    asyncio.run(check())
+
+
+@pytest.mark.long
+def test_event_loop_goes_on_during_restarts() -> None:
+    async def check() -> None:
+        async with Broker(power_loss=True, transport="inline") as broker:
+            pid = broker.pid
+            await during(broker.aio.restart())
+            await during(broker.aio.lose_power())
+            assert broker.pid != pid
+
+    asyncio.run(check())
+
+
+@pytest.mark.parametrize("is_late", [False, True])
+def test_block_that_is_cancelled_at_its_start_is_left(*, is_late: bool) -> None:
+    entering, may_enter, left = threading.Event(), threading.Event(), threading.Event()
+
+    @contextlib.contextmanager
+    def block() -> Iterator[None]:
+        entering.set()
+        may_enter.wait(PATIENCE_SECONDS)
+        yield
+        left.set()
+
+    async def check() -> None:
+        async def use() -> None:
+            async with _in_block(block(), None):
+                raise AssertionError("the block was cancelled")
+
+        using = asyncio.ensure_future(use())
+        await asyncio.to_thread(entering.wait, PATIENCE_SECONDS)
+        if is_late:
+            may_enter.set()
+        using.cancel()
+        with contextlib.suppress(asyncio.CancelledError):
+            await using
+        may_enter.set()
+
+    with contextlib.suppress(AssertionError):
+        asyncio.run(check())
+    assert left.wait(PATIENCE_SECONDS)
