@@ -11,6 +11,7 @@ from contextlib import contextmanager
 
 from bench.peers.base import free_ports
 from bench.peers.kafka import JVM, KafkaPeer
+from kproc.broker.config.own_settings import RELEASES
 from tests.conformance import access
 from tests.conformance.access import Entrance
 from tests.support.broker import ServedBroker
@@ -30,6 +31,9 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     which = parser.add_mutually_exclusive_group()
     which.add_argument("--bootstrap", metavar="HOST:PORT", help="a broker that runs already")
     which.add_argument("--kafka", action="store_true", help="an Apache Kafka, for comparison")
+    which.add_argument(
+        "--emulate", choices=RELEASES, default="", help="a kproc that emulates this release of Apache Kafka"
+    )
     parser.add_argument("--transport", default="process", help="kproc's: process, thread or inline")
     parser.add_argument("--processors", type=int, default=2)
     parser.add_argument("--handlers", type=int, default=2)
@@ -40,6 +44,11 @@ def add_options(parser: argparse.ArgumentParser) -> None:
         metavar="N",
         help="N times the time for each test: a busy machine",
     )
+
+
+def kafka_version(options: argparse.Namespace, real: str) -> str:
+    """Return the version of Apache Kafka that a suite takes its broker for: `real`, unless kproc emulates another."""
+    return f"{options.emulate}.0" if options.emulate else real
 
 
 def end_in_order() -> None:
@@ -114,6 +123,7 @@ def _started(
         "num.network.threads": options.processors,
         "num.io.threads": options.handlers,
         "listeners": settings["advertised.listeners"],
+        "kproc.emulate.release": options.emulate,
         **({} if entrance is None else entrance.kproc_settings()),
     }
     with (

@@ -3,6 +3,7 @@
     scripts/kafka-python-tests                        fetch, run all of them against a kproc of its own
     scripts/kafka-python-tests -k offsets             those; what pytest's -k takes
     scripts/kafka-python-tests --kafka                against Apache Kafka: what the suite expects there
+    scripts/kafka-python-tests --emulate 2.8          against a kproc that emulates this release of Kafka
     scripts/kafka-python-tests --bootstrap HOST:PORT  against a broker that runs: node.id=0 is assumed
 
 Fetched by pip into `~/.cache/kproc/kafka-python-<version>`; the suite tests the client beside it, not an installed
@@ -96,7 +97,7 @@ def run(options: argparse.Namespace, logs: Path) -> list[Outcome]:
         environment = {"KAFKA_URI": f"kafka://{bootstrap}", "KAFKA_ROOT": str(logs)}
         but = [f"--ignore={path}" for path in OWN_BROKERS]
         found = _run(environment, [*but, "test/integration"], logs / "one-broker", options)
-    if options.bootstrap:
+    if options.bootstrap or options.emulate:
         sys.stdout.write(f"not run, they start brokers of their own: {', '.join(OWN_BROKERS)}\n")
         return found
     home = write_home(logs / "home", options)
@@ -108,7 +109,8 @@ def _run(
 ) -> list[Outcome]:
     """One run of pytest. `written` is where it writes, without the ends of the names."""
     results, log = written.with_suffix(".xml"), written.with_suffix(".log")
-    environment = {**os.environ, "KAFKA_VERSION": KAFKA_VERSION, **environment}
+    version = brokers.kafka_version(options, KAFKA_VERSION)
+    environment = {**os.environ, "KAFKA_VERSION": version, **environment}
     # A whole traceback shows values, and showing some of them fails in the client itself.
     command = [sys.executable, "-m", "pytest", "-p", "no:kproc", "-p", "no:cacheprovider"]
     seconds = TEST_SECONDS_MAX * options.timeout_factor

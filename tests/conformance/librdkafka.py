@@ -4,6 +4,7 @@
     scripts/librdkafka-tests 0018 0030_offset_commit  these
     scripts/librdkafka-tests --transport thread
     scripts/librdkafka-tests --kafka                against Apache Kafka: what the suite expects there
+    scripts/librdkafka-tests --emulate 2.8          against a kproc that emulates this release of Kafka
     scripts/librdkafka-tests --bootstrap HOST:PORT  against a broker that runs: num.partitions=4 is assumed
 
 Needs apt-get, dpkg-dev, make, gcc, g++, java, and Maven once for Kafka's jars; no root: packages that are missing to
@@ -199,6 +200,18 @@ def chosen_tests(names: Sequence[str]) -> list[SuiteTest]:
     return [test for test in known if not names or called[test] & set(names)]
 
 
+@dataclass(frozen=True)
+class Conditions:
+    """Conditions of a run that the suite can be told of."""
+
+    quick: bool = True
+    timeout_factor: float = 1.0
+    broker_version: str = BROKER_VERSION
+
+
+ORDINARY = Conditions()
+
+
 class Runner:
     """Runs tests of the suite one by one, each in a process of its own, against one broker."""
 
@@ -208,24 +221,23 @@ class Runner:
         scenario: str,
         logs: Path,
         *,
-        quick: bool = True,
         entrance: Entrance | None = None,
-        timeout_factor: float = 1.0,
+        conditions: Conditions = ORDINARY,
     ) -> None:
         self._logs = logs
-        self._quick = quick
-        self._timeout_factor = timeout_factor
+        self._quick = conditions.quick
+        self._timeout_factor = conditions.timeout_factor
         kafka = logs / "kafka"
         _write_scripts(kafka / "bin", {} if entrance is None else entrance.tool_properties())
         client = {} if entrance is None else entrance.librdkafka()
         # Random names: a second run against the same broker must not find the topics of the first.
         client |= {"bootstrap.servers": bootstrap, "test.topic.random": "true"}
-        if timeout_factor != 1:
-            client["test.timeout.multiplier"] = str(timeout_factor)
+        if conditions.timeout_factor != 1:
+            client["test.timeout.multiplier"] = str(conditions.timeout_factor)
         self._client = "".join(f"{name}={value}\n" for name, value in client.items())
         self._environment = {
             **os.environ,
-            "TEST_KAFKA_VERSION": BROKER_VERSION,
+            "TEST_KAFKA_VERSION": conditions.broker_version,
             "TEST_SCENARIO": scenario,
             "BROKERS": bootstrap,
             "KAFKA_PATH": str(kafka),
@@ -336,14 +348,10 @@ def _run_batch(batch: Sequence[SuiteTest], logs: Path, options: argparse.Namespa
             files = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="conformance-")))
             entrance = stack.enter_context(opened(ACCESSES[access], files))
         bootstrap = stack.enter_context(brokers.running(options, SETTINGS[scenario], entrance))
-        runner = Runner(
-            bootstrap,
-            scenario,
-            logs,
-            quick=not options.full,
-            entrance=entrance,
-            timeout_factor=options.timeout_factor,
+        conditions = Conditions(
+            not options.full, options.timeout_factor, brokers.kafka_version(options, BROKER_VERSION)
         )
+        runner = Runner(bootstrap, scenario, logs, entrance=entrance, conditions=conditions)
         for test in batch:
             outcome = runner.run(test)
             outcomes.show(outcome)

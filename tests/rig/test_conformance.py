@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import argparse
 import json
 import time
 import urllib.request
@@ -13,7 +14,7 @@ import pytest
 from kproc.broker.security.sasl.bearer import BadToken
 from kproc.broker.security.sasl.key_set import KeySet
 from kproc.broker.security.sasl.signed_tokens import ExpectedClaims, SignedValidator
-from tests.conformance import kafka_python, librdkafka, outcomes
+from tests.conformance import brokers, kafka_python, librdkafka, outcomes
 from tests.conformance.librdkafka import SuiteTest
 from tests.conformance.outcomes import FAILS, PASSES, SKIPS, Expectation, Outcome
 from tests.conformance.tokens import TokenServer
@@ -120,6 +121,13 @@ def test_conformance_summary_tells_if_all_ended_as_expected() -> None:
     assert outcomes.conclude([Outcome("one", PASSES, 0.1)], expected, kafka=False, say=said.append) == 0
     assert said == ["1 passes, 0 fails, 0 skips", "all as expected"]
     assert outcomes.conclude([Outcome("one", FAILS, 0.1)], expected, kafka=False, say=said.append) == 1
+
+
+def test_conformance_suite_runs_as_for_emulated_release() -> None:
+    parser = argparse.ArgumentParser()
+    brokers.add_options(parser)
+    assert brokers.kafka_version(parser.parse_args(["--emulate", "2.8"]), "4.3.0") == "2.8.0"
+    assert brokers.kafka_version(parser.parse_args([]), "4.3.0") == "4.3.0"
 
 
 def test_librdkafka_tls_and_sasl_tests_are_named_by_access() -> None:
