@@ -23,7 +23,7 @@ DryRun = Annotated[bool, typer.Option("--dry-run", help="Only show what would be
 
 @dataclass(frozen=True)
 class Consent:
-    """The options of a destructive command. `needs_plan`: it must find out what it would do before it does it."""
+    """The options --yes and --dry-run of a destructive command."""
 
     yes: Yes = False
     dry_run: DryRun = False
@@ -34,23 +34,23 @@ class Consent:
         return self.dry_run or not self.yes
 
     def check(self, command: str) -> None:
-        """Reject a command that nobody has confirmed and nobody can be asked about."""
+        """Reject the command if it was not confirmed by an option and there is no terminal to ask."""
         if not (self.yes or self.dry_run or _has_terminal()):
             usage_error(f"{command}: there is no terminal to ask for confirmation; give --yes or --dry-run")
 
     def obtain(
         self, rows: Sequence[dict[str, Any]], words: str, output: Format, *, question: str = "delete?"
     ) -> bool:
-        """Return True if the command may do what the rows say, each a line by the template `words`.
+        """Return True if the command may continue. `words` is the template that makes a line of each row.
 
-        With --dry-run, print the rows as the result of the command and return False. Without --yes show them and ask,
-        and raise a Failure if the user declines.
+        With --dry-run, print the rows as the result of the command and return False. Without --yes, show them and ask
+        the user. Raise a Failure if the user declines.
         """
         if self.dry_run:
             print_done(rows, words, output)
             return False
         if not self.yes:
-            # A pipe that reads the output of the command gets nothing of this.
+            # Print to standard error, so that a pipe reads only the command's result.
             for row in rows:
                 print_note(words.format_map(row))
             self.require(question)

@@ -91,7 +91,7 @@ def use(
     ] = None,
     none: Annotated[bool, typer.Option("--none", help="Use no profile any more.")] = False,
 ) -> None:
-    """Choose the connection of commands that name none."""
+    """Choose the profile for later commands."""
     if none == (name is not None):
         usage_error("give the NAME of a profile, or --none")
     with change_profiles() as profiles:
@@ -102,11 +102,11 @@ def use(
 
 
 def _print_use(name: str | None) -> None:
-    """Print what is in use now. A variable of the environment stands above `kproc profile use`."""
+    """Print the connection in use. An environment variable overrides `kproc profile use`."""
     print_line(f"using {name}" if name is not None else "using no profile")
     connection = find_connection(None, None)
     if connection.profile != name:
-        print_line(f"but {connection.source} stands above it, so commands connect to {connection.bootstrap}")
+        print_line(f"but {connection.source} overrides it, so commands connect to {connection.bootstrap}")
 
 
 @app.command("show")

@@ -81,7 +81,7 @@ class RecordSender:
                 self._check()
             except KafkaException as error:
                 raise BadLine(describe_error(error.args[0])) from error
-        # Serve the delivery reports now and then, because they stay in librdkafka's memory until they are polled.
+        # Handle the delivery reports after each record, because they stay in librdkafka's memory until they are polled.
         self._producer.poll(0)
         self._check()
 
@@ -98,7 +98,7 @@ class RecordSender:
         if self._is_transactional:
             return self._abort()
         self._flush()
-        return f"{self._count} records before it were delivered, nothing from it on was sent"
+        return f"{self._count} records before it were delivered; it and all later ones were not sent"
 
     def interrupt(self) -> None:
         """Abort an open transaction, because it would hold up readers of committed records until its timeout."""

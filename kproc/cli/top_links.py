@@ -37,7 +37,7 @@ class Links:
 
     @property
     def local(self) -> Client | None:
-        """A connection for kproc's own operations, or None if the broker is no kproc that we reach by the loopback."""
+        """A connection for kproc's own operations, or None unless a kproc broker answers on the loopback."""
         if self._local is None and not self._has_tried:
             self._local = connect_locally(self.client, self.bootstrap)
             self._has_tried = True
@@ -53,12 +53,12 @@ class Links:
         return self._status.request_status(), self._status.notice
 
     def require_local(self) -> Client:
-        """Return the connection for kproc's own operations. Raises NotOffered if there is none."""
+        """Return the connection for kproc's own operations. Raises NotOffered if `local` is None."""
         local = self.local
         if local is None:
             raise NotOffered(
-                f"{self.bootstrap} does not show its connections: that takes a kproc broker on this host, and an "
-                "address of the loopback such as 127.0.0.1"
+                f"{self.bootstrap} does not show its connections: this needs a kproc broker on this host, reached by "
+                "a loopback address such as 127.0.0.1"
             )
         return local
 

@@ -281,7 +281,7 @@ def _api(api: Row, earlier: Mapping[int, Row] | None, seconds: float) -> dict[st
 
 
 def _mean_between(api: Row, before: Row, part: str) -> float | None:
-    """Return the mean of a part of the time for the requests between two statuses, in ms."""
+    """Return the mean duration in ms of one phase, such as RemoteTimeMs, of the requests between two statuses."""
     count = api["timed"] - before["timed"]
     if count <= 0:
         return None

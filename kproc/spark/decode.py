@@ -299,8 +299,8 @@ class Decoder:
         if low < -TIMESTAMP_MS_MAX or high > TIMESTAMP_MS_MAX:
             raise self._bad(
                 waiting[0].base_offset,
-                f"it, or one soon after it, has a timestamp of {high if high > TIMESTAMP_MS_MAX else low} ms, which "
-                "Spark's cannot hold: a schema without that column reads the others",
+                f"a record in or soon after it has a timestamp of {high if high > TIMESTAMP_MS_MAX else low} ms, "
+                "which a Spark timestamp cannot hold: use a schema without the column timestamp",
             )
         return timestamps_ms * 1000
 

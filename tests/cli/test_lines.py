@@ -84,7 +84,7 @@ def test_produce_bad_json_line_is_named_after_earlier_delivery(kproc, topic, lin
     )
     assert done.returncode == 1
     assert done.stderr.startswith(f"kproc: line 4: {words}")
-    assert done.stderr.endswith("; 2 records before it were delivered, nothing from it on was sent\n")
+    assert done.stderr.endswith("; 2 records before it were delivered; it and all later ones were not sent\n")
     assert done.stderr.count("\n") == 1
     assert [row["value"] for row in rows(kproc, name)] == ["1", "2"]
 

@@ -55,7 +55,7 @@ def test_timestamp_out_of_spark_range_is_an_error(
     assert values(reader, reader.partitions()) == ["v", "v"]
     send_at(broker.bootstrap, name, 1_700_000_000_000_000_000)  # Somebody's nanoseconds.
     with pytest.raises(
-        KafkaError, match="has a timestamp of 1700000000000000000 ms, which Spark's cannot hold"
+        KafkaError, match="has a timestamp of 1700000000000000000 ms, which a Spark timestamp cannot hold"
     ):
         values(reader, reader.partitions())
     without = StructType([field for field in spark_schema().fields if field.name != "timestamp"])

@@ -111,7 +111,11 @@ class ConnectionQuotas:
         return self._ready_ns if self._has_ticket else 0
 
     def _has_slot(self, now_ns: int) -> bool:
-        """Return True if the counts of broker and listener allow one more connection."""
+        """Return True if the counts of broker and listener allow one more connection.
+
+        If counts are limited, return False for up to 3 s after a start of this Acceptor or of a Processor: until the
+        first report of each Processor, the counts are too low.
+        """
         limits, counts = self.limits, self.counts
         if not limits.has_counts:
             return True

@@ -43,7 +43,7 @@ if TYPE_CHECKING:
 
 # Clients of older versions know only INVALID_PRODUCER_EPOCH and not PRODUCER_FENCED (KIP-588).
 _FENCED_SINCE: Final = 4
-_WAITED: Final = "what waited for a producer id"
+_WAITED: Final = "a request that waited for a producer id"
 
 OnId = Callable[[int], None]
 OnFailure = Callable[[KafkaError], None]

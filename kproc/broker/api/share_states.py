@@ -1,4 +1,4 @@
-"""Parts that the five APIs on the states of share partitions share: rows of requests, and rows of responses.
+"""Common parts of the five APIs on the states of share partitions: rows of requests, and rows of responses.
 
 All of them name a group, topics by id, and partitions. Each partition is an item for its share coordinator.
 """
@@ -47,7 +47,8 @@ def handle_states(
     """Run an operation for each row of a request, and respond.
 
     arguments_of: makes the operation's arguments of a row. find_problem: returns the error message for an invalid row.
-    fields_of: makes the fields of the response's row from a state. verb: begins the message of a failure.
+    fields_of: makes the fields of the response's row from a state. verb: names the operation in error messages, as in
+    "Unable to read share group state."
     """
     group_id = request["group_id"]
     # As in Kafka, such a request has no results. Its rows name nothing.

@@ -97,7 +97,7 @@ class Calls:
         outbox.push(CALL, TOKEN.pack(token, len(encoded)), encoded, payload)
 
     def handle_reply(self, view: memoryview) -> None:
-        """Pass a REPLY record to the callback of its call."""
+        """Pass a REPLY record to the callback of its call. The call stays open if more replies follow."""
         found: _Open | None = None
         reply: Any = Lost()
         try:
@@ -112,7 +112,7 @@ class Calls:
             return
         if isinstance(reply, Lost) or not reply.is_open:
             del self._open[token]
-        self._containment.run("what a reply was for", found.owner, found.on_reply, reply)
+        self._containment.run("the callback of a reply", found.owner, found.on_reply, reply)
 
     def withdraw(self, outbox: Outbox) -> Iterator[UnreadCall]:
         """Yield the calls that a peer never read before it ended in order, so that they can be sent to another role.
@@ -136,7 +136,7 @@ class Calls:
         for token in lost:
             each = self._open.pop(token)
             ops.add(each.call.name)
-            self._containment.run("what a lost call was for", each.owner, each.on_reply, Lost())
+            self._containment.run("the callback of a lost call", each.owner, each.on_reply, Lost())
         return frozenset(ops)
 
 

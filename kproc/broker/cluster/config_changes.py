@@ -79,7 +79,7 @@ class ConfigChanges:
     def alter(self, body: dict[str, Any], *, incremental: bool) -> tuple[Reply, list[r.Record]]:
         """Handle IncrementalAlterConfigs, or without `incremental` AlterConfigs.
 
-        The first changes the named configs, the second replaces all configs of a resource.
+        IncrementalAlterConfigs changes the named configs. AlterConfigs replaces all configs of a resource.
         """
         resources: list[dict[str, Any]] = body["resources"]
         keys = [self._key(resource) for resource in resources]
@@ -257,7 +257,7 @@ class ConfigChanges:
                 raise KafkaError(ErrorCode.INVALID_REQUEST, f"{CLIENT_AUTH}={changed}: {problem}")
 
     def _refuse_together(self, wanted: dict[str, dict[str, str]]) -> dict[str, KafkaError]:
-        """Check the changes for this node and for all nodes together. Return the errors of rejected changes by node.
+        """Validate the changes for this node together with those for all nodes. Return the errors by node.
 
         `wanted` has the configs to store for this node and for all nodes. A node's values override those for all nodes,
         so only both together show the values in force. If one change is rejected, the other is checked again.
@@ -291,7 +291,10 @@ class ConfigChanges:
     def _alter_stored(
         self, resource_type: int, name: str, changes: list[Change], incremental: bool
     ) -> list[r.Record]:
-        """Validate changes of a group or a client-metrics subscription. It need not exist yet."""
+        """Return the records of valid changes of a group or client-metrics subscription. Raise KafkaError otherwise.
+
+        The group or subscription need not exist yet.
+        """
         before = self._image.resource_configs.get((resource_type, name), {})
         after = dict(before) if incremental else {}
         for key, operation, value in changes:

@@ -124,7 +124,10 @@ def level_of(image: ClusterImage, feature: Feature) -> int:
 
 
 def advertised(image: ClusterImage, api_version: int) -> dict[str, Any]:
-    """Return the tagged fields of an ApiVersions response (v3+). As in Kafka the epoch is the metadata's version."""
+    """Return the tagged fields of an ApiVersions response (v3+).
+
+    As in Kafka, the epoch is the number of the last change of the metadata, not the level of metadata.version.
+    """
     if not FEATURES:
         return {}  # A release without features, which is emulated.
     shown = [

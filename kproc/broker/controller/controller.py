@@ -407,4 +407,6 @@ class Controller(LinkedRole):
         # In order, because a client that has seen a later change must find the earlier ones, too.
         while self._commits and not self._commits[0].waiting_for:
             commit = self._commits.popleft()
-            self.containment.run("what a change of the metadata was for", None, commit.on_reply, commit.reply)
+            self.containment.run(
+                "the answer to a change of the metadata", None, commit.on_reply, commit.reply
+            )

@@ -96,14 +96,14 @@ class RecordCodec(Generic[T, V]):
         if record_type in self._named:
             name, position = read_string(key, position)
         if group_id is None or name is None:
-            raise ProtocolError("null where a name belongs")
+            raise ProtocolError("a name in the key is null")
         if position != len(key):
             raise ProtocolError(f"{len(key) - position} bytes after the key")
         return RecordKey(record_type, group_id, name)
 
 
 def _no_such_name(path: str, name: str) -> None:
-    raise ValueError(f"{path} has no field {name}")
+    raise ValueError(f"record {path} has no field {name}")
 
 
 # ---- parts of schemas --------------------------------------------------------------------------------------

@@ -55,7 +55,7 @@ def answer_error(
         request.services.counts.add(REQUESTS, request.api_key, request.api_version)
         request.decoded = failed
         if request.api_key == _PRODUCE and failed["acks"] == 0:
-            # As in Kafka, a closed connection is the only way to report an error to this client.
+            # As in Kafka, close the connection, because a client with acks=0 gets no response.
             request.count_error(code)
             request.close()
         else:

@@ -95,8 +95,8 @@ class RuleFiles:
         """Return the rules by id, in the order in which they were added."""
         found = {}
         for rule_id in self.ids():
-            # Another Handler has removed the rule meanwhile, or somebody has written to its file. A damaged rule must
-            # not keep a Handler from starting.
+            # Skip rules that another Handler has removed since `ids()`, and damaged files. Neither may keep a Handler
+            # from starting.
             with suppress(FileNotFoundError, msgspec.DecodeError):
                 found[rule_id] = _decode_rule((self._path / f"{rule_id}{FAULT_RULE_SUFFIX}").read_bytes())
         return found

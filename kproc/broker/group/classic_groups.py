@@ -79,7 +79,7 @@ class ClassicGroups:
         return group if isinstance(group, ClassicGroup) else None
 
     def add(self, group_id: str) -> ClassicGroup:
-        """Add an empty group; it replaces a group of that id."""
+        """Add an empty group. It replaces a group with the same id."""
         group = self._groups[group_id] = ClassicGroup(group_id, self.environment)
         return group
 

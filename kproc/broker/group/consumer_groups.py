@@ -120,7 +120,7 @@ class ConsumerGroups:
         return self._replay.pop()
 
     def add(self, state: ConsumerGroupState) -> ConsumerGroup:
-        """Add a group with this state; it replaces a group of that id."""
+        """Add a group with this state. It replaces a group with the same id."""
         group = self._groups[state.group_id] = ConsumerGroup(state, self._environment)
         return group
 
@@ -209,7 +209,7 @@ class ConsumerGroups:
         state = ConsumerGroupState(group_id)
         encoded: list[KeyAndValue] = [(encode_group_key(group_id), None)]
         encoded += [CONSUMER_RECORDS.encode(*record) for record in records]
-        # Number 0 is the tombstone of the classic group.
+        # Record 0 of the append deletes the classic group, so number N is `records[N - 1]`.
         self._append_conversion(encoded, lambda number: state.apply(*records[number - 1]) if number else None)
         consumer_group = self.add(state)
         group.dissolve()
@@ -262,7 +262,7 @@ class ConsumerGroups:
         if replaced is None or replaced.is_unwritten:
             self._append(encoded, lambda number: group.state.apply(*records[number]))
         else:
-            # Number 0 is the tombstone of the classic group.
+            # Record 0 of the append deletes the classic group, so number N is `records[N - 1]`.
             encoded.insert(0, (encode_group_key(group.group_id), None))
             self._append_conversion(
                 encoded, lambda number: group.state.apply(*records[number - 1]) if number else None

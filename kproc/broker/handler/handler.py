@@ -552,9 +552,9 @@ class Handler(LinkedRole):
         if now_ns >= self._next_second_ns and self._has_image:
             self._next_second_ns = now_ns + NS_PER_S
             self._requests.report_suppressed(now_ns)
-            self.containment.run("what partitions do now and then", None, self._partitions.tick)
+            self.containment.run("periodic work of partitions", None, self._partitions.tick)
             self._epoch_raises.tick()
-            self.containment.run("what transfers of partitions do now and then", None, self._transfers.tick)
+            self.containment.run("periodic work of partition transfers", None, self._transfers.tick)
             self._stored.store_coordinators()
         if self._rates.is_on and (told := self._rates.drain_unsent()):
             for peer in self._peers:

@@ -82,7 +82,7 @@ class UnlinkedCalls:
         for each in waiting:
             (behind if each.peer == peer and each.call.name in ops else self.waiting).append(each)
         for each in behind:
-            self._containment.run("what a lost call was for", each.owner, each.on_reply, Lost())
+            self._containment.run("the callback of a lost call", each.owner, each.on_reply, Lost())
 
     def add(
         self,
@@ -99,7 +99,9 @@ class UnlinkedCalls:
         """Send the kept calls before any new one, so that their order stays. Return how many do not wait any more."""
         waiting, self.waiting = self.waiting, []
         for each in waiting:
-            self._containment.run("what a call was for", each.owner, self._send, each, outbox_of(each.peer))
+            self._containment.run(
+                "sending a call that waited for a link", each.owner, self._send, each, outbox_of(each.peer)
+            )
         return len(waiting) - len(self.waiting)
 
     def _send(self, call: UnlinkedCall, outbox: Outbox | None) -> None:

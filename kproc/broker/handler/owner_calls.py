@@ -144,7 +144,7 @@ class OwnerCalls:
         self.handle(call.name, body, payload, reply, lambda: False)
 
     def _fail(self, op: str, error: Exception, on_reply: OnResult[Any]) -> None:
-        self._containment.caught(f"{op}, passed on by another role,", error)
+        self._containment.caught(f"{op}, forwarded by another role,", error)
         on_reply(None)
 
 

@@ -114,7 +114,9 @@ class PartitionTransfer:
 
         For work on a partition that takes long.
         """
-        self._deferred.setdefault(key, []).append(self._contained("what waited for a partition", on_ready))
+        self._deferred.setdefault(key, []).append(
+            self._contained("an operation that waited for a partition", on_ready)
+        )
         self.is_opening = True
 
     def when_ready(self, key: PartitionKey, on_ready: OnReady) -> None:
@@ -124,9 +126,9 @@ class PartitionTransfer:
         """
         arrival = self._arrivals.get(key)
         if arrival is not None:
-            arrival.waiters.append(self._contained("what waited for a partition", on_ready))
+            arrival.waiters.append(self._contained("an operation that waited for a partition", on_ready))
         elif key in self._deferred:
-            self._deferred[key].append(self._contained("what waited for a partition", on_ready))
+            self._deferred[key].append(self._contained("an operation that waited for a partition", on_ready))
         else:
             on_ready(True)
 
@@ -138,7 +140,9 @@ class PartitionTransfer:
         if self._image().version >= version:
             on_image()
         else:
-            self._for_image.append((version, self._contained("what waited for the metadata", on_image)))
+            self._for_image.append(
+                (version, self._contained("an operation that waited for the metadata", on_image))
+            )
 
     # -- the metadata changed ----------------------------------------------------------------------------------
 
@@ -181,7 +185,7 @@ class PartitionTransfer:
             ask()
 
     def on_image(self) -> None:
-        """Call back what waited for this version of the metadata."""
+        """Call back the operations that waited for this version of the metadata."""
         while self._for_image and self._for_image[0][0] <= self._image().version:
             self._for_image.pop(0)[1]()
 

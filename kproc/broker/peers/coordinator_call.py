@@ -80,13 +80,13 @@ class CoordinatorCalls(Generic[C]):
         return made
 
     def of(self, services: Services) -> TopicCoordinators[C]:
-        """Return the TopicCoordinators of this Handler for the operations' internal topic."""
+        """Return this Handler's coordinators whose states are in `self.topic`."""
         return services.owner.coordinators[self.topic]
 
     def handle_call(self, services: Services, body: ItemsRequest, on_reply: OnResult[Answers]) -> None:
-        """Handle another Handler's call with items for coordinators that are here by its metadata."""
+        """Handle another Handler's call with items for coordinators that this Handler owns by the caller's metadata."""
         operation = self.operations[body.operation]
-        # Convert all arguments first. If that raises, the call is answered as lost and nothing is left behind.
+        # Convert all arguments first. If one is invalid, the call is answered as lost, and no operation has run.
         items = [
             (partition, Item(name, operation.arguments_of(arguments)))
             for partition, (name, arguments) in body.items
@@ -107,7 +107,7 @@ class ItemOperation(Generic[C, A, R]):
     def __init__(self, calls: CoordinatorCalls[C], name: str, arguments: type[A], result: type[R]) -> None:
         self.calls = calls
         self.name = name
-        # Convert what a call to another Handler or its reply holds to the types.
+        # Converters from the values of a call or its reply to these types.
         self.arguments_of = converter(arguments)
         self._result_of = converter(result)
         self.handle: Callable[..., None]

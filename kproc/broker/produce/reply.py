@@ -294,7 +294,7 @@ class SendWhenDecided:
 
 
 def targets_of(context: RequestContext, request: ProduceRequest) -> Iterator[ProduceTarget]:
-    """Return the targets of a client's request, one per partition. A request without partitions is answered now."""
+    """Return the targets of a client's request, one per partition. Respond to a request without partitions at once."""
     topics = request.topics
     if len(topics) == 1 == len(topics[0].partitions):
         topic = topics[0]
@@ -364,7 +364,8 @@ def _deliver(owned: OwnedPartition, target: ProduceTarget, result: AppendResult,
 def finish_unanswered(context: RequestContext, code: int) -> None:
     """Finish a request without a response. With an error `code`, close its connection.
 
-    For acks=0 the closed connection tells the client to refresh its metadata, as in Kafka. For LOST see there.
+    For acks=0 the closed connection tells the client to refresh its metadata, as in Kafka. LOST is explained at its
+    definition.
     """
     if code:
         services = context.services

@@ -41,7 +41,7 @@ if TYPE_CHECKING:
 _FIRST_THAT_ADDS: Final = 12
 _FIRST_WITH_ABORTABLE: Final = 11  # An older client does not know TRANSACTION_ABORTABLE.
 _ASKING: Final = "asking a transaction's coordinator"
-_FINISHING: Final = "what waited for a transaction's coordinator"
+_FINISHING: Final = "a Produce that waited for a transaction's coordinator"
 # Errors that say the coordinator is unavailable. Producers get NOT_ENOUGH_REPLICAS instead: they retry after it
 # without looking for another broker.
 _UNREACHED: Final = frozenset(

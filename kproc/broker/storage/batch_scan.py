@@ -71,7 +71,7 @@ def walk_headers(
     """
     # Check the start, because a damaged index can name any position.
     if not 0 <= start <= end:
-        raise BadBatch(start, f"the log has {end} bytes")
+        raise BadBatch(start, f"it is outside of the file's {end} bytes")
     chunk = b""
     chunk_start = position = start
     total = 0
@@ -85,8 +85,8 @@ def walk_headers(
             if len(chunk) < HEADER_BYTES:
                 raise BadBatch(position, f"{len(chunk)} bytes are less than a header")
         header = _unpack(chunk, inside)
-        # BATCH_LENGTH counts from behind itself, so the offset and the length before it are added. The or of two
-        # numbers below is negative if one of them is, which is one comparison instead of two.
+        # BATCH_LENGTH counts from behind itself, so the offset and the length before it are added. Below, the bitwise
+        # or of two numbers is negative if one of them is. This is one comparison instead of two.
         total = header[BATCH_LENGTH] + LOG_OVERHEAD_BYTES
         if (
             header[MAGIC_BYTE] != MAGIC

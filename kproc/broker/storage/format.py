@@ -112,7 +112,7 @@ def segment_file_name(base_offset: int, suffix: str) -> str:
 def parse_segment_file_name(name: str, suffix: str) -> int | None:
     """Return the base offset in the name of a segment's file, or None for another name.
 
-    A name with another number of digits is none of ours or Kafka's, such as an operator's copy.
+    Neither kproc nor Kafka writes a name with another number of digits. It can be an operator's copy.
     """
     digits = name[:OFFSET_DIGITS]
     is_ours = name[OFFSET_DIGITS:] == suffix and digits.isascii() and digits.isdigit()
@@ -120,7 +120,7 @@ def parse_segment_file_name(name: str, suffix: str) -> int | None:
 
 
 def parse_partition_directory_name(name: str) -> tuple[str, int] | None:
-    """Return (topic, partition) of a directory's name, or None, also for `-delete` directories."""
+    """Return (topic, partition) of a directory's name. None for other names, such as of set-aside directories."""
     topic, dash, digits = name.rpartition("-")
     if not topic or not dash or not (digits.isascii() and digits.isdigit()):
         return None
@@ -133,7 +133,10 @@ def is_state_directory_name(name: str) -> bool:
 
 
 def parse_set_aside_directory_name(name: str, kind: str) -> tuple[str, int] | None:
-    """Return (topic, partition) of a name from set_aside_directory_name(), or None. A long topic name is truncated."""
+    """Return (topic, partition) of a name from set_aside_directory_name(), or None for another name.
+
+    A long topic name comes back shortened, because the directory's name has only its beginning.
+    """
     parsed = _SET_ASIDE.fullmatch(name)
     return (parsed[1], int(parsed[2])) if parsed is not None and parsed[3] == kind else None
 
@@ -141,7 +144,7 @@ def parse_set_aside_directory_name(name: str, kind: str) -> tuple[str, int] | No
 def set_aside_directory_name(topic: str, partition: int, unique_hex: str, kind: str) -> str:
     """Return the name of a partition's directory after it was deleted or set aside.
 
-    Kafka cuts the topic so that the name stays within 255 bytes, the limit of common file systems.
+    As in Kafka, the topic is truncated so that the name has at most 255 bytes, the limit of common file systems.
     """
     suffix = f"-{partition}.{unique_hex}{kind}"
     return topic[: 255 - len(suffix)] + suffix

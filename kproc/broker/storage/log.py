@@ -277,7 +277,7 @@ def _load(
 ) -> tuple[bytes | None, Loaded | None]:
     """Return (the topic id in the directory or None, the loaded log or None if it has no segment).
 
-    Creates the directory if it does not exist and no record can be missing.
+    Creates the directory if it does not exist. Raises Corrupt instead if `last` shows that it had records.
     """
     directory = identity.directory
     found = checkpoints.read_partition_metadata(fs, directory)

@@ -52,7 +52,7 @@ class DumpedBatch(NamedTuple):
 
 
 class Problem(NamedTuple):
-    """An error in a file. A torn tail is an incomplete last batch, of a crash or of a write at this moment."""
+    """An error in a file. A torn tail is an incomplete last batch: after a crash, or while the broker writes it."""
 
     path: Path
     what: str

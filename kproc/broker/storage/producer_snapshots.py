@@ -25,7 +25,7 @@ class ProducerSnapshots:
         self.batches_since = 0
 
     def write(self, fs: Fs, directory: Path, producers: ProducerTable, segments: SegmentList) -> None:
-        """Write a snapshot of the producers at the log's end. A failure is only logged: a replay replaces it."""
+        """Write a snapshot of the producers at the log's end. A failure is only logged: recovery replays the log."""
         offset = producers.end_offset
         self.bytes_since = self.batches_since = 0
         # The same log end was written already, for example by a roll right after a snapshot that was due.
@@ -37,7 +37,7 @@ class ProducerSnapshots:
             # loss.
             replace_file(fs, path, encode_snapshot(producers.entries()), durable=False)
         except StorageFailure as failure:
-            logger.warning("snapshot=skipped path=%s reason=%s", path, failure)
+            logger.warning("snapshot=not_written path=%s reason=%s", path, failure)
             return
         self.offsets.append(offset)
         # A snapshot at the base of a segment is deleted with the segment. Of the others only the newest is needed.
@@ -46,7 +46,9 @@ class ProducerSnapshots:
             try:
                 fs.unlink(directory / segment_file_name(stale, SNAPSHOT_SUFFIX))
             except StorageFailure as failure:  # The next snapshot removes it.
-                logger.warning("snapshot=kept directory=%s offset=%d reason=%s", directory, stale, failure)
+                logger.warning(
+                    "snapshot=not_deleted directory=%s offset=%d reason=%s", directory, stale, failure
+                )
                 continue
             self.offsets.remove(stale)
 

@@ -46,8 +46,7 @@ class TxnIndex:
 
     def close(self) -> None:
         """Discard the cached rows. The next use reads them again."""
-        # Keep the knowledge that an index is empty, because it costs no memory, and to learn it again costs a system
-        # call.
+        # Keep an empty value, because it takes no memory, and reading it again costs a system call.
         if self._rows:
             self._rows = None
 
@@ -190,5 +189,5 @@ def _entries(path: Path, rows: bytes) -> Iterator[AbortedTransaction]:
 def _entry(path: Path, fields: tuple[int, ...]) -> AbortedTransaction:
     version, *rest = fields
     if version != TXN_ENTRY_VERSION:
-        raise Corrupt(f"{path}: version {version} is not known")
+        raise Corrupt(f"{path}: an entry has version {version}, but only {TXN_ENTRY_VERSION} is known")
     return AbortedTransaction(*rest)

@@ -81,7 +81,7 @@ class StreamsGroups:
         return self._replay.pop()
 
     def add(self, state: StreamsGroupState) -> StreamsGroup:
-        """Add a group with this state; it replaces a group of that id."""
+        """Add a group with this state. It replaces a group with the same id."""
         group = self._groups[state.group_id] = StreamsGroup(state, self._environment)
         return group
 

@@ -30,7 +30,10 @@ ARENA_WARM_BYTES: Final = 8 << 20
 
 
 class Regions:
-    """All shared memory of one broker. Owned by the supervisor."""
+    """Creates all shared memory of one broker, in the supervisor.
+
+    It keeps the slab, the partition table, the arenas and the eventfds. Only the two roles of a link keep its region.
+    """
 
     def __init__(self, config: Config) -> None:
         self._config = config

@@ -164,7 +164,7 @@ class Reloader:
                 logger.warning("reload: %s=%s needs a restart", name, _shown(name, value))
         elif stored is not None and stored != self._applied.get(name):
             logger.warning(
-                "reload: %s=%s stays %s: it was set on the running broker, which stands above the file (kproc config "
+                "reload: %s=%s stays %s: the value set on the running broker overrides the file (kproc config "
                 "set --unset %s)",
                 name,
                 _shown(name, value),

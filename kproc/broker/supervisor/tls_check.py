@@ -78,7 +78,7 @@ def log_certificates(checked: CheckedListeners) -> None:
     for listener, certificate in checked.certificates.items():
         ends = datetime.datetime.fromtimestamp(certificate["expires_ms"] / 1000, datetime.UTC)
         logger.info(
-            "reload: listener %s uses the certificate of %s, which ends at %s UTC",
+            "reload: listener %s uses the certificate of %s, which expires at %s UTC",
             listener,
             certificate["subject"],
             f"{ends:%Y-%m-%d %H:%M}",

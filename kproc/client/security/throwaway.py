@@ -75,7 +75,10 @@ class Throwaway:
         return ClientSecurity(tls, login)
 
     def client_file(self, user: str | None = None) -> Path:
-        """Return the path of a user's properties file, for --command-config."""
+        """Return the path of a user's properties file, for --command-config. Without `user`, of the first user.
+
+        If there are no users, return the path of the file with the TLS settings only.
+        """
         return self.directory / f"{user or next(iter(self.users), 'client')}.properties"
 
 

@@ -233,7 +233,7 @@ def test_variable_above_a_profile_is_reported_by_use(kproc: Kproc, monkeypatch: 
     told(kproc("profile add dev -b a:1"))
     monkeypatch.setenv("KPROC_BOOTSTRAP", "b:2")
     assert told(kproc("profile use dev")) == (
-        "using dev\nbut KPROC_BOOTSTRAP stands above it, so commands connect to b:2\n"
+        "using dev\nbut KPROC_BOOTSTRAP overrides it, so commands connect to b:2\n"
     )
 
 

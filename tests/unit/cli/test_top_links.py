@@ -17,4 +17,4 @@ def test_pages_of_another_host_say_where_they_are_shown(
     for page in ("processes", "requests"):
         said = refused(once(capsys, page, "--bootstrap", "192.0.2.1:9092"))
         assert "192.0.2.1:9092 is another host" in said
-    assert "takes a kproc broker on this host" in refused(once(capsys, "connections"))
+    assert "needs a kproc broker on this host" in refused(once(capsys, "connections"))

@@ -65,7 +65,7 @@ def join_classic(
         group.update_target(now_ms)
     if not (is_last and group.state.is_target_stale):
         group.reconcile(member, reported, now_ms)
-    # The SyncGroup must follow within the rebalance timeout.
+    # Restart the rebalance timeout, because the SyncGroup must follow within it. A timeout that runs would be kept.
     member.rebalance_deadline_ms = None
     group.start_rebalance_timeout(member, now_ms)
     return JoinResult(

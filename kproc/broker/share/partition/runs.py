@@ -106,7 +106,7 @@ class Runs:
     def cut(self, first: int, last: int, begins: Sequence[int] = ()) -> list[Run]:
         """Return runs with exactly the offsets `first` to `last`. Divides those at the ends if necessary.
 
-        begins: more offsets between them, in ascending order, at which a run shall begin.
+        begins: more offsets in that range, in ascending order. A run begins at each of them.
         """
         if last < first:
             return []
@@ -120,7 +120,7 @@ class Runs:
         return runs
 
     def join(self, first: int, last: int) -> None:
-        """Join like neighbours among the runs with the offsets `first` to `last` and one more on each side."""
+        """Join adjacent runs that are alike, among those with `first` to `last` and one more on each side."""
         begin = max(bisect_right(self._runs, first, key=_first_of) - 2, 0)
         end = bisect_right(self._runs, last, key=_first_of) + 1
         joined: list[Run] = []
@@ -157,7 +157,7 @@ class Runs:
 
 
 def _divided(runs: Sequence[Run], begins: Sequence[int]) -> list[Run]:
-    """Return runs of which one begins at each of the offsets."""
+    """Divide the runs so that a run begins at each offset of `begins`, and return them all. Shortens the given runs."""
     divided: list[Run] = []
     at = 0
     for run in runs:

@@ -196,7 +196,7 @@ class SharePartitions:
         return partition
 
     def _drop_idle(self) -> bool:
-        """Drop an idle one of the share partitions that were not used for the longest time. Return False if none is."""
+        """Drop one idle share partition, from the least recently used ones. Return False if none of these is idle."""
         for partition in islice(self._by_key.values(), _CANDIDATES_MAX):
             if partition.is_idle:
                 self._drop(partition)
@@ -204,9 +204,9 @@ class SharePartitions:
         return False
 
     def _drop_unused(self, partition: SharePartition) -> None:
-        """Drop an idle share partition that no session uses any more.
+        """Drop an idle share partition when the last session that used it has ended.
 
-        Only a group without members can be deleted. A new group of that name must not get the state of the old one.
+        A group without members can be deleted. A new group with the same name must not find the old group's state.
         """
         if not (partition.is_dropped or self._holder_counts[partition.key]) and partition.is_idle:
             self._drop(partition)

@@ -83,11 +83,15 @@ def _count_before(batches: Sequence[StateBatch], offset: int) -> int:
 
 
 def _sweep(batches: Sequence[StateBatch]) -> list[StateBatch]:
-    """Return the winners of batches that may overlap, in the order of their offsets. Equal neighbours are joined."""
+    """Return the batches without overlaps, in the order of their offsets. Join adjacent equal ones.
+
+    At each offset the batch with the highest delivery count wins, and of equal ones that with the highest state.
+    """
     ordered = sorted(batches, key=lambda each: each.first)
     borders = sorted({each.first for each in batches} | {each.last + 1 for each in batches})
     merged: list[StateBatch] = []
-    # The batches that have begun, the winner first. A batch that has ended stays until it is at the front.
+    # A heap of the batches that have begun. The first one wins: it has the highest delivery count, and of equal ones
+    # the highest state. A batch that has ended stays in the heap until it is first.
     begun: list[tuple[int, int, int]] = []
     count = 0
     for start, end in pairwise(borders):

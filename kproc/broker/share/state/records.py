@@ -113,7 +113,7 @@ _SCHEMAS: Final[dict[ShareStateRecordType, Schema]] = {
 
 
 def _no_such_name(path: str, name: str) -> None:
-    raise ValueError(f"{path} has no field {name}")
+    raise ValueError(f"record {path} has no field {name}")
 
 
 _READERS: Final[dict[ShareStateRecordType, Reader]] = {
@@ -193,7 +193,7 @@ def decode_share_record(
 def _read_key(key: bytes) -> SharePartitionKey:
     group_id, position = read_string(key, INT16.size)
     if group_id is None:
-        raise ProtocolError("null where a name belongs")
+        raise ProtocolError("the group id in the key is null")
     topic_id, partition = _PLACE.unpack_from(key, position)
     if position + _PLACE.size != len(key):
         raise ProtocolError(f"{len(key) - position - _PLACE.size} bytes after the key")

@@ -120,6 +120,6 @@ def test_a_surprise_in_what_was_passed_on_stays_in_its_request(
         patched.setattr("kproc.broker.api.list_offsets.find_offset", stumble)
         answer = rig.processors[0].ask(ApiKey.LIST_OFFSETS, LIST_VERSION, fields)
     assert [row["error_code"] for row in answer["topics"][0]["partitions"]] == [NOT_LEADER]
-    assert "list_offsets, passed on by another role, failed" in caplog.text
+    assert "list_offsets, forwarded by another role, failed" in caplog.text
     answer = rig.processors[0].ask(ApiKey.LIST_OFFSETS, LIST_VERSION, fields)
     assert [row["error_code"] for row in answer["topics"][0]["partitions"]] == [0]
