@@ -106,7 +106,7 @@ def _committed_offset(part: Fields, topic_id: bytes, now_ms: int, expires_ms: in
 
 
 def same_for_all(request: Fields, code: int) -> Fields:
-    """Return a response with one code for all partitions of a request."""
+    """Return a response to an OffsetCommit or TxnOffsetCommit with one code for all its partitions."""
     return {
         "topics": [
             {

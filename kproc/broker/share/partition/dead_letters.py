@@ -84,7 +84,8 @@ class _Queue:
 class DeadLetterWriter:
     """Writes the dead letters of a Handler's share partitions, one batch at a time for each of them.
 
-    on_written: called with a share partition and the first and last offset of dead letters that can be archived.
+    on_written: called with a share partition and the first and last offset of records that can be archived, because
+    their dead letters were written or cannot be written.
     """
 
     def __init__(
