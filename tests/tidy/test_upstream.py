@@ -20,6 +20,7 @@ COUNTS = {
     "RangeAssignorTest": 11,
     "CurrentAssignmentBuilderTest": 21,
     "GroupMetadataManagerTest": 41,
+    "GroupMetadataManagerTest: consumer groups, states and timeouts": 19,
     "GroupCoordinatorShardCompactionReplayTest": 5,
     "ConsumerGroupTest": 36,
     "TargetAssignmentBuilderTest": 9,
