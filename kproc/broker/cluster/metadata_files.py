@@ -103,6 +103,8 @@ def batch_end(data: bytes, position: int) -> int | None:
         return None
     try:
         check_batch(memoryview(data)[position : position + total])
+    # A power loss can also keep the file's size without all of its pages. The missing ones read as zeroes, and the CRC
+    # does not match.
     except KafkaError:
         return None
     return position + total

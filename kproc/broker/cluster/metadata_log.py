@@ -92,6 +92,7 @@ class MetadataLog:
         except OSError as error:
             log.close()
             raise FatalError(f"metadata log in {log._directory}: {error}") from error
+        # The log is whole, and a newer version can read it. Do not advise the user to replace it with a copy.
         except NewerRecord:
             log.close()
             raise

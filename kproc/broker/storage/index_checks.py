@@ -46,6 +46,7 @@ def has_right_times(fs: Fs, segment: LogSegment) -> bool:
     try:
         headers = headers_from(segment, 0 if indexed is None else indexed[1])
         return all(header[MAX_TIMESTAMP] <= latest or not header[RECORD_COUNT] for header in headers)
+    # A batch is damaged. The caller then rebuilds the indexes, which reads every batch and reports this one.
     except Corrupt:
         return False
 
@@ -72,6 +73,7 @@ def _names_batch(fs: Fs, segment: LogSegment, offset: int, position: int) -> boo
     try:
         for _, header in walk_headers(fs, segment.descriptor(), position, segment.size, chunk_bytes=64):
             return last_offset_of(header) == offset
+    # A power loss can lose the page of an index that has this entry. Zeroes, or older bytes, then point into a batch.
     except BadBatch:
         return False
     return False

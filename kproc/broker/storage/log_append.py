@@ -129,6 +129,7 @@ class LogAppender:
                     state.roll(state.end_offset, now_ms)
                 if len(results) == len(batches):
                     return results
+        # Only a Shortage, such as a full disk, leaves the log online, because a later try can succeed.
         except StorageFailure as failure:
             state.set_offline_after(failure)
             reason = str(failure)

@@ -100,6 +100,7 @@ class SegmentSwap:
                 raise SwapRefused(f"the compacted segment has no {suffix} file")
         try:
             descriptor = state.fs.open(self._compaction_path(new.base_offset, LOG_SUFFIX, CLEANED_SUFFIX))
+        # The cleaner died after its call, and its successor has unlinked the files to begin the pass again.
         except StorageFailure as failure:
             raise SwapRefused(str(failure)) from failure
         facts = state.fs.facts(descriptor)

@@ -165,6 +165,7 @@ class VerifiedBroker:
         try:
             stated = self._as_seen_by_process(Path(claim.data))
             is_same = os.path.samestat(os.stat(stated), os.fstat(self._directory))
+        # The process does not have the path that the answer names, so another broker has answered.
         except OSError:
             is_same = False
         if not is_same:

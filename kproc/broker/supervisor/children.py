@@ -34,6 +34,8 @@ _QUICK_DEATH_NS: Final = 2_000_000_000
 _BACKOFF_NS: Final = 50_000_000
 _BACKOFF_NS_MAX: Final = 5_000_000_000
 _DOWN_BACKOFF_NS_MAX: Final = 60_000_000_000
+# Errors of a send to a child that has died, killed by SIGKILL for example. Its pidfd becomes readable, too. The loop
+# then plans a successor, so these errors need no action of their own.
 _ENDED: Final = (BrokenPipeError, ConnectionResetError)
 
 OnMessage = Callable[[ManagedRole, dict[str, Any]], None]
@@ -351,6 +353,7 @@ class Children:
         try:
             while (message := child.receive()) is not None:
                 self._on_message(role, message)
+        # The kernel keeps the messages of a dead process until they are read. This is the end behind the last one.
         except EOFError:
             return
 

@@ -66,6 +66,8 @@ class DataDirectory:
         except OSError as error:
             reason = "not a directory" if isinstance(error, FileExistsError) else error.strerror
             raise FatalError(f"log.dirs: cannot use {error.filename or self.path}: {reason}") from error
+        # The kernel releases an flock when the last descriptor of the open file is closed, so a broker that was killed
+        # leaves no lock behind, as a file with its pid would.
         try:
             _lock(self.lock_fd)
         except OSError as error:

@@ -59,6 +59,7 @@ class Probe:
             frame = encode_request_header(api_key, version, 0, "kproc") + body
             try:
                 sock.sendall(INT32.pack(len(frame)) + frame)
+            # The Processor died during the start, and the kernel has closed its end of the socket pair.
             except OSError as error:
                 self.problem = str(error)
         sock.setblocking(False)
@@ -73,6 +74,7 @@ class Probe:
                 piece = self._sock.recv(4096)
             except BlockingIOError:
                 break
+            # ECONNRESET: the Processor died with our requests unread. Without unread bytes the kernel reports an end.
             except OSError as error:
                 self.problem = str(error)
                 break

@@ -51,15 +51,7 @@ def run(
     signal.signal(signal.SIGCHLD, signal.SIG_DFL)
     janitor = Janitor(config.kproc_temporary_directory) if config.kproc_temporary_directory else None
     try:
-        if config.kproc_transport != "process":
-            # Import this late, because the other transports do not need it.
-            from kproc.broker.supervisor.inprocess import run_in_process
-
-            can_reload = reread is not None
-            return run_in_process(
-                config, ready_file=ready_file, on_ready=on_ready, manager=manager, can_reload=can_reload
-            )
-        return run_with_restores(lambda kept: Supervisor(config, manager, reread, kept), ready_file, on_ready)
+        return _run_roles(config, manager, ready_file=ready_file, on_ready=on_ready, reread=reread)
     except Exception as error:
         manager.failed(str(error))
         raise
@@ -67,3 +59,23 @@ def run(
         manager.close()
         if janitor is not None:
             janitor.finish()
+
+
+def _run_roles(
+    config: Config,
+    manager: ServiceManager,
+    *,
+    ready_file: Path | None,
+    on_ready: Callable[[dict[str, Any]], None],
+    reread: Reread | None,
+) -> int:
+    """Run the roles in the processes or threads of the transport that the settings name."""
+    if config.kproc_transport != "process":
+        # Import this late, because the other transports do not need it.
+        from kproc.broker.supervisor.inprocess import run_in_process
+
+        can_reload = reread is not None
+        return run_in_process(
+            config, ready_file=ready_file, on_ready=on_ready, manager=manager, can_reload=can_reload
+        )
+    return run_with_restores(lambda kept: Supervisor(config, manager, reread, kept), ready_file, on_ready)

@@ -50,6 +50,7 @@ def install() -> int:
 def _is_ours(path: str) -> bool:
     try:
         return os.readlink(path).startswith(_LINK)
+    # The process has closed this descriptor since its directory in /proc was listed.
     except OSError:
         return False
 

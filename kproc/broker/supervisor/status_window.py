@@ -154,6 +154,7 @@ def window_owner(name: str) -> Peer | None:
     with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET | socket.SOCK_NONBLOCK) as sock:
         try:
             sock.connect(f"\0{name}")
+        # ECONNREFUSED: no process has bound the name. EAGAIN: the backlog is full (unix(7)).
         except OSError:
             return None
         return _peer_of(sock)
@@ -176,6 +177,8 @@ def request_status(name: str, *, timeout_ms: int) -> dict[str, Any] | None:
             if not select.select([sock], [], [], timeout_ms / 1000)[0]:
                 return None
             received = recv_fd(sock, 64)
+        # ECONNREFUSED: no process has bound the name, because the supervisor has ended. EOFError: it ended before it
+        # responded. TruncatedDescriptor: this process has no free descriptor for the memfd.
         except (OSError, EOFError, TruncatedDescriptor):
             return None
     if received is None or received[1] is None:
